@@ -14,7 +14,7 @@ from journeyman.core.plan import Step
 from journeyman.core.scheduling.options import MinValuesPolicy, PreferencePolicy
 from journeyman.events import parse_trigger
 from journeyman.kube.clusters import EksAccess, KubeconfigAccess
-from journeyman.observe.metrics import NAMESPACE
+from journeyman.observe.embedded_metrics import NAMESPACE
 from journeyman.runtime.environment import FIFO_QUEUE_STEPS, read_environment
 from journeyman_simulator.sam_stack import SamStack, read_template
 

@@ -1,4 +1,4 @@
-"""Explanations: log lines, metrics and Kubernetes Events, behind `ports.Telemetry`."""
+"""Observability: log lines, metrics and Kubernetes Events, behind `ports.Telemetry`."""
 
 from journeyman.observe.telemetry import RunTelemetry
 

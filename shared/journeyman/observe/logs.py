@@ -1,10 +1,10 @@
-"""JSON log lines with Karpenter's keys, so that alerts written for its logs keep working.
+"""Writes JSON log lines with Karpenter's keys, so that alerts on its logs keep working.
 
 ``{"level":"INFO","time":"2026-11-21T09:00:00.000Z","logger":"journeyman","message":"created nodeclaim",
 "controller":"provision","reconcileID":"…","NodeClaim":{"name":"default-x7k2p"},…}``
 
 Restates: karpenter pkg/operator/logging/logging.go (keys and their order).
-Differs: `correlation_id` (the message that woke us) and `cluster` come on top.
+Differs: adds `correlation_id` (the message that started the run) and `cluster`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ LEVELS: Final[Mapping[str, int]] = {
 }
 
 _RESERVED: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
-"""Names a LogRecord uses itself; `logging` refuses a field of that name."""
+"""Attributes of LogRecord; `logging` rejects fields of the same name."""
 
 
 class KarpenterFormatter(LambdaPowertoolsFormatter):
     """Powertools' formatter with Karpenter's keys."""
 
     def serialize(self, log: LogRecord) -> str:
-        """One JSON line; `timestamp` is called `time`."""
+        """Return one JSON line, with `timestamp` renamed to `time`."""
         renamed: Any = {"time" if key == "timestamp" else key: value for key, value in log.items()}
         return super().serialize(renamed)
 
@@ -42,13 +42,13 @@ class KarpenterFormatter(LambdaPowertoolsFormatter):
 def json_logger(
     *, service: str = SERVICE, level: str = "info", commit: str = "", stream: IO[str] | None = None
 ) -> Logger:
-    """The logger of one process.
+    """Return the logger of one process.
 
     Args:
-        service: The logger's name; one name is one logger.
+        service: The logger's name.
         level: debug, info, warning or error (Karpenter's LOG_LEVEL).
-        commit: The build's commit, on every line as Karpenter has it.
-        stream: Where lines go; standard output if None.
+        commit: The build's commit, on every line as in Karpenter.
+        stream: Where lines are written; standard output if None.
     """
     formatter = KarpenterFormatter(
         log_record_order=ORDER,
@@ -64,7 +64,7 @@ def json_logger(
 
 
 def write(logger: Logger, level: str, message: str, fields: Mapping[str, Any]) -> None:
-    """One line; a field whose name `logging` keeps to itself gets an underscore behind it."""
+    """Write one line; an underscore is appended to the names of fields that `logging` reserves."""
     extra = {f"{name}_" if name in _RESERVED else name: value for name, value in fields.items()}
     writers = {"debug": logger.debug, "warning": logger.warning, "error": logger.error}
     writers.get(level.lower(), logger.info)(message, extra=extra)

@@ -1,10 +1,9 @@
-"""A cloud whose calls are timed and counted, by the step that makes them.
+"""Measures the calls of a cloud provider: durations and errors, by step and method.
 
-Restates: karpenter pkg/cloudprovider/metrics/cloudprovider.go `Decorate`; karpenter-provider-aws
-pkg/providers/instance/metrics.go, pkg/providers/launchtemplate/metrics.go.
-Differs: resolving NodeClasses, taking back what was made for them and asking for status checks are calls, too (`Resolve`,
-`Release`, `Statuses`). Launches are asked for together: each one's `Create` lasts from then until its own outcome, a wait
-for its turn included.
+Restates: karpenter pkg/cloudprovider/metrics/cloudprovider.go `Decorate`.
+Restates: karpenter-provider-aws pkg/providers/instance/metrics.go, pkg/providers/launchtemplate/metrics.go.
+Differs: also measures resolving NodeClasses, releasing their resources and reading status checks (`Resolve`, `Release`,
+`Statuses`). Launches are requested together: the duration of each `Create` is from the request to its outcome.
 """
 
 from __future__ import annotations
@@ -26,17 +25,24 @@ from journeyman.errors import (
 )
 from journeyman.ports import JSON, Clock, CloudProvider, Instance, LaunchFailed, LaunchOutcome, LaunchRequest, Prices
 
-_TOLD_BY_NAME: Final = (InsufficientCapacityError, NodeClaimNotFoundError, NodeClassNotReadyError)
-"""Errors that have a label value of their own, which is their name; all others are unnamed."""
+_NAMED_ERRORS: Final = (InsufficientCapacityError, NodeClaimNotFoundError, NodeClassNotReadyError)
+"""Errors whose class name is the label `error`; the label is empty for all others."""
 
 
 class MeteredCloud:
-    """`ports.CloudProvider` for one run: passes every call on, and says how long it took and how it failed."""
+    """`ports.CloudProvider` for one run: delegates every call and records its duration and error."""
 
     def __init__(
         self, cloud: CloudProvider, clock: Clock, observe: Callable[[Observation], None], *, controller: str
     ) -> None:
-        """Args: `observe` takes the samples; `controller` is the step that makes the calls."""
+        """Measure `cloud`.
+
+        Args:
+            cloud: The cloud provider.
+            clock: The time.
+            observe: Takes the samples.
+            controller: The step that makes the calls.
+        """
         self.node_class: Resource[dict[str, Any]] = cloud.node_class
         self.repair_policies: tuple[RepairPolicy, ...] = cloud.repair_policies
         self.name = cloud.name
@@ -46,48 +52,48 @@ class MeteredCloud:
         self._controller = controller
 
     def resolve(self, node_class: JSON, now: datetime) -> JSON:
-        """Metered as `Resolve`."""
+        """Measured as `Resolve`."""
         with self._call("Resolve"):
             return self._cloud.resolve(node_class, now)
 
     def annotations(self, node_class: JSON) -> JSON:
-        """Not metered: nobody is asked."""
+        """Not measured: it makes no call."""
         return self._cloud.annotations(node_class)
 
     def release(self, node_class: JSON) -> None:
-        """Metered as `Release`."""
+        """Measured as `Release`."""
         with self._call("Release"):
             self._cloud.release(node_class)
 
     def get_instance_types(self, node_class: JSON) -> tuple[InstanceType, ...]:
-        """Metered as `GetInstanceTypes`."""
+        """Measured as `GetInstanceTypes`."""
         with self._call("GetInstanceTypes"):
             return self._cloud.get_instance_types(node_class)
 
     def launch(self, requests: Sequence[LaunchRequest]) -> Iterator[LaunchOutcome]:
-        """Metered as one `Create` for each outcome; offerings asked for in vain are counted."""
-        began = self._clock.now()
+        """Measured as one `Create` for each outcome; unavailable offerings are counted."""
+        started = self._clock.now()
         node_classes = {request.claim.metadata.name: request.node_class.name for request in requests}
         for outcome in self._cloud.launch(requests):
-            self._took("Create", began)
+            self._record_duration("Create", started)
             if isinstance(outcome, LaunchFailed):
-                self._failed("Create", outcome.error)
-            self._refused(outcome)
-            self._boots_with(outcome.user_data_bytes, node_classes.get(outcome.claim, ""))
+                self._record_error("Create", outcome.error)
+            self._record_refusals(outcome)
+            self._record_user_data(outcome.user_data_bytes, node_classes.get(outcome.claim, ""))
             yield outcome
 
     def list(self) -> tuple[Instance, ...]:
-        """Metered as `List`."""
+        """Measured as `List`."""
         with self._call("List"):
             return self._cloud.list()
 
     def get(self, provider_id: str) -> Instance:
-        """Metered as `Get`."""
+        """Measured as `Get`."""
         with self._call("Get"):
             return self._cloud.get(provider_id)
 
     def delete(self, provider_id: str) -> None:
-        """Metered as `Delete`; refusals are counted by zone, as far as the error tells it."""
+        """Measured as `Delete`; failures are counted by zone, if the error has it."""
         try:
             with self._call("Delete"):
                 self._cloud.delete(provider_id)
@@ -99,40 +105,40 @@ class MeteredCloud:
             raise
 
     def statuses(self) -> tuple[InstanceStatus, ...]:
-        """Metered as `Statuses`."""
+        """Measured as `Statuses`."""
         with self._call("Statuses"):
             return self._cloud.statuses()
 
     def prices(self) -> Prices:
-        """Not metered: nobody is asked."""
+        """Not measured: it makes no call."""
         return self._cloud.prices()
 
     @contextmanager
     def _call(self, method: str) -> Iterator[None]:
-        began = self._clock.now()
+        started = self._clock.now()
         try:
             yield
         except JourneymanError as error:
-            self._failed(method, error)
+            self._record_error(method, error)
             raise
         finally:
-            self._took(method, began)
+            self._record_duration(method, started)
 
-    def _took(self, method: str, began: datetime) -> None:
-        took = max((self._clock.now() - began).total_seconds(), 0.0)
+    def _record_duration(self, method: str, started: datetime) -> None:
+        seconds = max((self._clock.now() - started).total_seconds(), 0.0)
         name = "karpenter_cloudprovider_duration_seconds"
-        self._observe(Observation(name=name, value=took, labels=self._labels(method), kind="histogram"))
+        self._observe(Observation(name=name, value=seconds, labels=self._labels(method), kind="histogram"))
 
-    def _failed(self, method: str, error: Exception) -> None:
-        known = next((kind.__name__ for kind in _TOLD_BY_NAME if isinstance(error, kind)), "")
-        self._count("karpenter_cloudprovider_errors_total", **self._labels(method), error=known)
+    def _record_error(self, method: str, error: Exception) -> None:
+        error_name = next((kind.__name__ for kind in _NAMED_ERRORS if isinstance(error, kind)), "")
+        self._count("karpenter_cloudprovider_errors_total", **self._labels(method), error=error_name)
 
-    def _boots_with(self, size: int, node_class: str) -> None:
+    def _record_user_data(self, size: int, node_class: str) -> None:
         if size:
             name = "karpenter_ec2nodeclasses_userdata_bytes"
             self._observe(Observation(name=name, value=float(size), labels={"nodeclass": node_class}, kind="gauge"))
 
-    def _refused(self, outcome: LaunchOutcome) -> None:
+    def _record_refusals(self, outcome: LaunchOutcome) -> None:
         for refusal in outcome.refusals:
             self._count(
                 "karpenter_cloudprovider_instance_launch_failures_total",

@@ -1,4 +1,4 @@
-"""`ports.Telemetry` for one run: lines at once, metrics and Kubernetes Events when the run ends."""
+"""`ports.Telemetry` for one run: log lines at once, metrics and Kubernetes Events at the end of the run."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from typing import IO, Any
 from aws_lambda_powertools import Logger
 
 from journeyman.core.plan import Event, Observation
-from journeyman.observe import logs, metrics
+from journeyman.observe import embedded_metrics, logs
 from journeyman.observe.kube_events import COMPONENT, EventRecorder
 from journeyman.ports import Clock, KubeStore
 
 
 class RunTelemetry:
-    """The explanations of one run of one step for one cluster.
-
-    `fields` go onto every log line (controller, reconcileID, cluster, correlation_id). Nothing here raises.
-    """
+    """The log lines, metrics and Events of one run of one step for one cluster. No method raises."""
 
     def __init__(
         self,
@@ -32,16 +29,16 @@ class RunTelemetry:
         component: str = COMPONENT,
         conditions: bool = True,
     ) -> None:
-        """What one run tells.
+        """Prepare to record.
 
         Args:
-            logger: Where log lines go.
+            logger: Writes log lines.
             store: The API server that Kubernetes Events are written to.
-            clock: Their time.
-            fields: On every log line.
-            stream: Where metric lines go; standard output if None.
-            component: Who Kubernetes Events are said to be from.
-            conditions: Whether changes of status conditions are metrics (`operator_*`, each label set of which is billed).
+            clock: The time of the Events.
+            fields: Fields of every log line (controller, reconcileID, cluster, correlation_id).
+            stream: Where metric lines are written; standard output if None.
+            component: Source and reportingComponent of the Events.
+            conditions: Whether changes of status conditions are metrics (`operator_*`); CloudWatch bills each label set.
         """
         self._conditions = conditions
         self._logger = logger
@@ -52,7 +49,7 @@ class RunTelemetry:
         self._events = EventRecorder(store, clock, instance=instance, log=self.log, component=component)
 
     def log(self, level: str, message: str, **fields: Any) -> None:
-        """One structured line, written at once."""
+        """Write one structured line at once."""
         logs.write(self._logger, level, message, {**self._fields, **fields})
 
     def event(self, event: Event) -> None:
@@ -65,8 +62,8 @@ class RunTelemetry:
             self._observations.append(observation)
 
     def flush(self, *, until: datetime) -> None:
-        """Write what was kept; Kubernetes Events stop at `until`."""
+        """Write metrics, then Kubernetes Events until `until`."""
         observations, self._observations = self._observations, []
         constant = {"cluster": self._fields.get("cluster", "")}
-        metrics.write(observations, constant=constant, stream=self._stream or sys.stdout)
+        embedded_metrics.write(observations, constant=constant, stream=self._stream or sys.stdout)
         self._events.flush(until=until)

@@ -28,7 +28,7 @@ from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.lease import KubeLease
 from journeyman.kube.list_cache import ListCache
 from journeyman.kube.transport import Transport
-from journeyman.observe import RunTelemetry, logs, metrics
+from journeyman.observe import RunTelemetry, embedded_metrics, logs
 from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue
 from journeyman.runtime.access_providers import Sessions, access_providers, new_session
 from journeyman.runtime.call_deadline import CONNECT_SECONDS, READ_SECONDS, CallDeadline
@@ -144,7 +144,7 @@ class AwsAdapters:
 
     def observe(self, observations: Sequence[Observation]) -> None:
         """EMF on standard output."""
-        metrics.write(observations, constant={}, stream=sys.stdout)
+        embedded_metrics.write(observations, constant={}, stream=sys.stdout)
 
     def _connected_store(self, cluster: Settings) -> KubeStore:
         name = cluster.cluster_name

@@ -51,7 +51,7 @@ class Context(Protocol):
         ...
 
 
-class RunTelemetry(Telemetry, Protocol):
+class FlushableTelemetry(Telemetry, Protocol):
     """Telemetry that keeps some of it until the run ends."""
 
     def flush(self, *, until: datetime) -> None:
@@ -92,7 +92,7 @@ class Adapters(Protocol):
         """The fence of one run; `holder` names the run."""
         ...
 
-    def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> RunTelemetry:
+    def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> FlushableTelemetry:
         """The explanations of one run; `fields` go onto each log line."""
         ...
 

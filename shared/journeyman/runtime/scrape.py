@@ -1,7 +1,7 @@
 """A cluster's gauges for Prometheus: read now, kept nowhere.
 
 Counters and histograms are not among them: a function has no memory to count in, so those are CloudWatch's
-(`observe.metrics`). An answer of a function may have six megabytes; a scrape of a large cluster asks for groups one by one.
+(`observe.embedded_metrics`). An answer of a function may have six megabytes; a scrape of a large cluster asks for groups one by one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from journeyman.core.observability.pod_metrics import pod_gauges
 from journeyman.core.observability.pools import pool_gauges
 from journeyman.core.plan import Observation
 from journeyman.errors import ConfigurationError
-from journeyman.observe.prometheus import exposed
+from journeyman.observe.prometheus import to_text_format
 from journeyman.steps.context import RunContext
 from journeyman.steps.load import EVERYTHING, load
 from journeyman.steps.scheduling_inputs import SchedulingInputs, scheduling_inputs_of
@@ -58,7 +58,7 @@ def scrape(run: RunContext, chosen: tuple[str, ...]) -> str:
         chosen = tuple(name for name in chosen if name not in OF_CLUSTER_STATE)
     world = scheduling_inputs_of(run, load(run, EVERYTHING))
     samples = chain.from_iterable(GROUPS[name](world) for name in chosen)
-    return exposed(samples, constant={"cluster": run.cluster})
+    return to_text_format(samples, constant={"cluster": run.cluster})
 
 
 def no_larger_than_may_be(text: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from journeyman.core.api.crds import Definition, object_schema
+from journeyman.core.api.crds import CRDDefinition, object_schema
 from journeyman.core.api.model import Model
 from journeyman_simulator.apiserver import schema_validation
 from journeyman_simulator.apiserver.api_errors import ErrorCause
@@ -23,7 +23,7 @@ JSON = Mapping[str, Any]
 class CustomResource:
     """What a CustomResourceDefinition makes the server do for one kind."""
 
-    def __init__(self, definition: Definition) -> None:
+    def __init__(self, definition: CRDDefinition) -> None:
         """Follow `definition`; its schema is built when the first object comes, once for all servers of this process."""
         self.resource = definition.resource
         self._definition = definition

@@ -72,7 +72,7 @@ def test_an_offering_state_says_what_cannot_be_had_until_when(ours):
     }
     assert shown(ours["OfferingState"], "shown") == brief
     wide = {
-        "Why": "InsufficientInstanceCapacity",
+        "Reason": "InsufficientInstanceCapacity",
         "Failures": 2,
         "PriceSource": None,
         "PriceError": None,

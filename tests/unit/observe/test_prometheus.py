@@ -3,7 +3,7 @@
 import pytest
 
 from journeyman.core.plan import Observation
-from journeyman.observe.prometheus import exposed
+from journeyman.observe.prometheus import to_text_format
 
 
 def gauge(metric, value, **labels):
@@ -12,7 +12,7 @@ def gauge(metric, value, **labels):
 
 def test_samples_of_a_metric_stand_together_under_its_help_and_kind():
     """As a scraper demands it, in the order of names, with the cluster on each sample."""
-    text = exposed(
+    text = to_text_format(
         [
             gauge("karpenter_pods_state", 1, name="b"),
             gauge("karpenter_nodepools_limit", 0.5, nodepool="x", resource_type="cpu"),
@@ -36,10 +36,10 @@ def test_samples_of_a_metric_stand_together_under_its_help_and_kind():
 
 def test_nothing_is_an_empty_text():
     """A cluster with nothing in it is no error."""
-    assert exposed([], constant={}) == ""
+    assert to_text_format([], constant={}) == ""
 
 
 def test_a_metric_that_is_not_declared_is_refused():
     """It would have neither kind nor help."""
     with pytest.raises(KeyError):
-        exposed([gauge("karpenter_made_up", 1)], constant={})
+        to_text_format([gauge("karpenter_made_up", 1)], constant={})

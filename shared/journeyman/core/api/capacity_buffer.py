@@ -1,7 +1,7 @@
-"""CapacityBuffer (`autoscaling.x-k8s.io/v1beta1`): room kept free for pods that do not exist yet.
+"""CapacityBuffer (`autoscaling.x-k8s.io/v1beta1`): capacity reserved for pods that do not exist yet.
 
-Its CustomResourceDefinition belongs to the Kubernetes autoscalers and is not shipped here; a cluster without it has no
-buffers.
+Its CustomResourceDefinition belongs to the Kubernetes autoscalers and is not part of the chart; without it a cluster has
+no buffers.
 
 Restates: k8s.io/autoscaler cluster-autoscaler/apis/capacitybuffer/autoscaling.x-k8s.io/v1beta1.
 """
@@ -19,7 +19,7 @@ from journeyman.core.api.model import Int, Metadata, Model, ResourceTexts, probl
 from journeyman.core.api.objects import ObjectMeta
 
 ACTIVE_CAPACITY: Final = "buffer.x-k8s.io/active-capacity"
-"""The strategy that plans nodes for the buffer; buffers of another one are another controller's."""
+"""The strategy that provisions nodes for the buffer; other strategies belong to other controllers."""
 
 READY_FOR_PROVISIONING: Final = "ReadyForProvisioning"
 PROVISIONING: Final = "Provisioning"
@@ -57,9 +57,9 @@ class CapacityBufferSpec(Model):
     @model_validator(mode="after")
     def _one_size(self) -> Self:
         if self.pod_template_ref is not None and self.scalable_ref is not None:
-            raise problem("'podTemplateRef' and 'scalableRef' exclude each other; keep one")
+            raise problem("'podTemplateRef' and 'scalableRef' are mutually exclusive; keep one")
         if self.pod_template_ref is not None and self.replicas is None and self.limits is None:
-            raise problem("'podTemplateRef' needs 'replicas' or 'limits'")
+            raise problem("'podTemplateRef' requires 'replicas' or 'limits'")
         return self
 
 
@@ -74,7 +74,7 @@ class CapacityBufferStatus(Model):
 
 
 class CapacityBuffer(Model):
-    """Room for so many pods of one shape, wherever they would go."""
+    """Capacity for a number of pods of one shape."""
 
     api_version: Literal["autoscaling.x-k8s.io/v1beta1"] = "autoscaling.x-k8s.io/v1beta1"
     kind: Literal["CapacityBuffer"] = "CapacityBuffer"
@@ -89,5 +89,5 @@ class CapacityBuffer(Model):
 
     @property
     def active(self) -> bool:
-        """Whether it is for us to keep, and not on its way out."""
+        """Whether its strategy is ours and it is not being deleted."""
         return self.spec.provisioning_strategy == ACTIVE_CAPACITY and self.metadata.deletion_timestamp is None

@@ -1,9 +1,9 @@
-"""Status conditions: how they are set, and how `Ready` follows from them.
+"""Status conditions: their names, how they are set, and how `Ready` is derived from them.
 
-A kind names its *dependent* conditions; `Ready` is derived from those. Nothing here reads a clock.
+Every kind has *dependent* conditions, from which `Ready` is derived.
 
 Restates: awslabs/operatorpkg status/condition_set.go.
-Differs: equal transition times fall back to the type, so the order is total.
+Differs: conditions with equal transition times are ordered by type, so that the order is total.
 """
 
 from __future__ import annotations
@@ -58,42 +58,50 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 _SCHEMA: Final[Mapping[str, Any]] = {
     "type": "object",
-    "description": "One aspect of the object's state.",
+    "description": "A condition of the object.",
     "required": ["lastTransitionTime", "status", "type"],
     "properties": {
-        "lastTransitionTime": {"type": "string", "format": "date-time", "description": "When the status last changed."},
-        "message": {"type": "string", "maxLength": MAX_MESSAGE, "description": "Details for a person."},
+        "lastTransitionTime": {
+            "type": "string",
+            "format": "date-time",
+            "description": "Time at which the status last changed.",
+        },
+        "message": {"type": "string", "maxLength": MAX_MESSAGE, "description": "Details for people."},
         "observedGeneration": {
             "type": "integer",
             "format": "int64",
             "minimum": 0,
-            "description": "The metadata.generation it is about.",
+            "description": "The metadata.generation that the condition was set for.",
         },
         "reason": {
             "type": "string",
             "maxLength": MAX_REASON,
             "pattern": "^([A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?|)$",
-            "description": "Why, in one word for a machine.",
+            "description": "Reason for the status in one CamelCase word.",
         },
-        "status": {"type": "string", "enum": ["True", "False", "Unknown"], "description": "Whether it holds."},
+        "status": {
+            "type": "string",
+            "enum": ["True", "False", "Unknown"],
+            "description": "Status of the condition: True, False or Unknown.",
+        },
         "type": {
             "type": "string",
             "maxLength": 316,
             "pattern": r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
             r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$",
-            "description": "Which aspect.",
+            "description": "Type of the condition.",
         },
     },
 }
 
 
 def format_time(time: datetime) -> str:
-    """RFC 3339 in UTC with whole seconds, as `metav1.Time` is written."""
+    """Return RFC 3339 in UTC with whole seconds, as `metav1.Time` is written."""
     return time.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def condition_to_wire(condition: Condition) -> dict[str, Any]:
-    """One condition as JSON, every field written: CRDs require them even where they hold a default."""
+    """Return one condition as JSON with every field, because CRDs require them even if they have defaults."""
     return {
         "type": condition.type,
         "status": condition.status,
@@ -112,9 +120,9 @@ Conditions = Annotated[
 
 
 class ConditionSet(Struct, frozen=True, kw_only=True):
-    """The conditions of one object, with what their rules need to know of it.
+    """The conditions of one object, with the object's facts that their rules need.
 
-    Every change gives a new set; `changed_from` tells whether a write is needed.
+    Every change returns a new set; `changed_from` says whether a write is needed.
     """
 
     conditions: tuple[Condition, ...]
@@ -125,7 +133,7 @@ class ConditionSet(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_claim(cls, claim: NodeClaim, now: datetime) -> ConditionSet:
-        """The conditions of a NodeClaim, with the missing dependents initialised."""
+        """Return the conditions of a NodeClaim, with missing dependent conditions initialised."""
         metadata = claim.metadata
         return cls(
             conditions=claim.status.conditions,
@@ -136,7 +144,7 @@ class ConditionSet(Struct, frozen=True, kw_only=True):
         ).initialised(now)
 
     def get(self, type_: str) -> Condition | None:
-        """The condition of that type, or None."""
+        """Return the condition of this type, or None."""
         return condition_of(self.conditions, type_)
 
     def is_true(self, *types: str) -> bool:
@@ -148,7 +156,7 @@ class ConditionSet(Struct, frozen=True, kw_only=True):
         return sorted(self.conditions, key=_by_type) != sorted(before, key=_by_type)
 
     def initialised(self, now: datetime) -> ConditionSet:
-        """Ready and every dependent that is missing becomes Unknown, `AwaitingReconciliation`."""
+        """Set Ready and every dependent condition that is missing to Unknown, `AwaitingReconciliation`."""
         conditions = self
         for type_ in (READY, *self.dependents):
             if conditions.get(type_) is None:
@@ -158,22 +166,22 @@ class ConditionSet(Struct, frozen=True, kw_only=True):
         return conditions
 
     def set_true(self, type_: str, now: datetime, reason: str = "", message: str = "") -> ConditionSet:
-        """True; without a reason, the type is the reason."""
+        """Set to True; the type is the reason if none is given."""
         return self.set(type_, "True", now, reason, message)
 
     def set_false(self, type_: str, now: datetime, reason: str, message: str = "") -> ConditionSet:
-        """False, for that reason."""
+        """Set to False with this reason."""
         return self.set(type_, "False", now, reason, message)
 
     def set_unknown(self, type_: str, now: datetime, reason: str, message: str = "") -> ConditionSet:
-        """Unknown, for that reason."""
+        """Set to Unknown with this reason."""
         return self.set(type_, "Unknown", now, reason, message)
 
     def set(self, type_: str, status: Status, now: datetime, reason: str, message: str = "") -> ConditionSet:
-        """Set one condition at the current generation, then let Ready follow.
+        """Set one condition at the current generation, then derive Ready.
 
-        The transition time moves only when the status does. A dependent that is written for the first time takes the
-        object's creation as its transition.
+        The transition time changes only with the status. A dependent condition that is new has the object's creation as
+        its transition time.
         """
         updated = self._put(type_, status, now, reason, message)
         if updated is self or type_ == READY:
@@ -181,17 +189,17 @@ class ConditionSet(Struct, frozen=True, kw_only=True):
         return updated._ready(now)  # noqa: SLF001 - its own class
 
     def clear(self, *types: str) -> ConditionSet:
-        """Remove independent conditions; those that are not there are no matter.
+        """Remove conditions that Ready does not depend on; missing ones are ignored.
 
         Raises:
-            ValueError: One of them is Ready or a dependent, which an object always has.
+            ValueError: One of them is Ready or a dependent condition.
         """
         if kept := [type_ for type_ in types if type_ == READY or type_ in self.dependents]:
             raise ValueError(f"{', '.join(kept)} cannot be removed: Ready depends on it")
         return replace(self, conditions=tuple(c for c in self.conditions if c.type not in types))
 
     def to_wire(self) -> list[dict[str, Any]]:
-        """The list for `status.conditions`."""
+        """Return the list for `status.conditions`."""
         return to_wire(self.conditions)
 
     def _put(self, type_: str, status: Status, now: datetime, reason: str, message: str) -> ConditionSet:
@@ -208,21 +216,21 @@ class ConditionSet(Struct, frozen=True, kw_only=True):
         )
         if after is self.conditions:
             return self
-        # a deleting object is not reconciled condition by condition any more: all of them count as seen
+        # the other conditions of a deleting object are no longer reconciled: they count as observed
         return replace(self, conditions=_observed(after, self.generation) if self.deleting else after)
 
     def _ready(self, now: datetime) -> ConditionSet:
-        open_ = [
+        unmet = [
             c
             for c in self.conditions
             if c.type in self.dependents and (c.status != "True" or c.observed_generation != self.generation)
         ]
-        if not open_:
+        if not unmet:
             return self._put(READY, "True", now, READY, "")
-        open_.sort(key=lambda c: c.type)
-        open_.sort(key=_since, reverse=True)
-        message = ", ".join(f"{c.type}={c.status}" for c in open_)
-        if any(c.status == "False" and c.observed_generation == self.generation for c in open_):
+        unmet.sort(key=lambda c: c.type)
+        unmet.sort(key=_since, reverse=True)
+        message = ", ".join(f"{c.type}={c.status}" for c in unmet)
+        if any(c.status == "False" and c.observed_generation == self.generation for c in unmet):
             return self._put(READY, "False", now, "UnhealthyDependents", message)
         return self._put(READY, "Unknown", now, "ReconcilingDependents", message)
 
@@ -238,17 +246,17 @@ def set_condition(
     message: str = "",
     since: datetime | None = None,
 ) -> tuple[Condition, ...]:
-    """The conditions with one of them set, Ready left as it is; the same tuple if nothing changes.
+    """Return the conditions with one of them set, without deriving Ready; the same tuple if nothing changes.
 
     Args:
         conditions: The object's conditions, any order.
-        type_: Which one to set.
-        status: Its status; the transition time moves only if this changes.
-        now: The transition time if it moves, or if the condition is new and `since` is not given.
-        generation: The object's generation, which the condition is then about.
+        type_: The condition to set.
+        status: Its status; the transition time changes only with it.
+        now: The transition time of a change, and of a new condition if `since` is None.
+        generation: The object's generation, for `observedGeneration`.
         reason: One word; the type if empty.
-        message: For a person; cut at the API's limit.
-        since: Transition time of a condition that is new.
+        message: Details for people; cut at the API's limit.
+        since: Transition time of a new condition.
 
     Returns:
         Ordered by transition time, then type, Ready last.
@@ -269,7 +277,7 @@ def set_condition(
 
 
 def to_wire(conditions: Iterable[Condition]) -> list[dict[str, Any]]:
-    """The list for `status.conditions`."""
+    """Return the list for `status.conditions`."""
     return [condition_to_wire(condition) for condition in conditions]
 
 

@@ -1,8 +1,8 @@
-"""CustomResourceDefinitions, generated from the models: what the API server checks is what we check.
+"""Generates CustomResourceDefinitions from the models, so that the API server validates as the models do.
 
-A structural OpenAPI v3 schema is less than JSON schema: no `$ref`, no `anyOf` with null, no `const`. `structural` turns
-one into the other; facts that only a CRD knows (CEL rules, list types) ride along under `x-crd` (see `model.crd`).
-Pure: the files are written by `infra/crds/generate.py`.
+A structural OpenAPI v3 schema has fewer keywords than JSON schema: no `$ref`, no `anyOf` with null, no `const`.
+`structural` converts pydantic's schema; keywords for the CRD only (CEL rules, list types) are in `x-crd` (`model.crd`).
+`infra/crds/generate.py` writes the files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from journeyman.core.api import objects
 from journeyman.core.api.ec2nodeclass import EC2NodeClass
 from journeyman.core.api.model import Model
 from journeyman.core.api.node_disruption import NodeDisruption
-from journeyman.core.api.nodeclaim import NodeClaim
+from journeyman.core.api.nodeclaim_schema import NodeClaimSchema
 from journeyman.core.api.nodeoverlay import NodeOverlay
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import Resource
@@ -28,10 +28,10 @@ _NULL: Final = {"type": "null"}
 _EMPTY: Final[tuple[Any, ...]] = (None, "", [], {})
 
 
-class Column(Struct, frozen=True):
-    """A column of `kubectl get`; a wide one shows with `-o wide` only.
+class PrinterColumn(Struct, frozen=True):
+    """A column of `kubectl get`; wide ones are shown with `-o wide` only.
 
-    Of several values that a path finds the API server shows the first; so a path into a list says which.
+    The API server shows the first value that the path finds.
     """
 
     name: str
@@ -40,15 +40,15 @@ class Column(Struct, frozen=True):
     wide: bool = False
 
 
-class Definition(Struct, frozen=True, kw_only=True):
-    """What a CRD says beside its schema."""
+class CRDDefinition(Struct, frozen=True, kw_only=True):
+    """A CRD: its kind, model, printer columns and names."""
 
     resource: Resource[Any]
     model: type[Model]
-    columns: tuple[Column, ...]
+    columns: tuple[PrinterColumn, ...]
     categories: tuple[str, ...] = _KARPENTER
     short_names: tuple[str, ...] = ()
-    scale: tuple[str, str] | None = None  # paths of the wanted and the present number
+    scale: tuple[str, str] | None = None  # paths of desired and current replicas
 
     @property
     def name(self) -> str:
@@ -57,7 +57,7 @@ class Definition(Struct, frozen=True, kw_only=True):
 
     @property
     def file_name(self) -> str:
-        """Where it is kept, named as controller-gen does."""
+        """Its file name, as controller-gen's."""
         return f"{self.resource.group}_{self.resource.plural}.yaml"
 
 
@@ -69,88 +69,88 @@ def _label(key: str) -> str:
     return ".metadata.labels." + key.replace(".", r"\.")
 
 
-_READY: Final = Column("Ready", _condition("Ready"))
-_AGE: Final = Column("Age", ".metadata.creationTimestamp", "date")
+_READY: Final = PrinterColumn("Ready", _condition("Ready"))
+_AGE: Final = PrinterColumn("Age", ".metadata.creationTimestamp", "date")
 
 DEFINITIONS: Final = (
-    Definition(
+    CRDDefinition(
         resource=objects.NODEPOOL,
         model=NodePool,
         columns=(
-            Column("NodeClass", ".spec.template.spec.nodeClassRef.name"),
-            Column("Nodes", ".status.nodes"),
+            PrinterColumn("NodeClass", ".spec.template.spec.nodeClassRef.name"),
+            PrinterColumn("Nodes", ".status.nodes"),
             _READY,
             _AGE,
-            Column("Weight", ".spec.weight", "integer", wide=True),
-            Column("CPU", ".status.resources.cpu", wide=True),
-            Column("Memory", ".status.resources.memory", wide=True),
+            PrinterColumn("Weight", ".spec.weight", "integer", wide=True),
+            PrinterColumn("CPU", ".status.resources.cpu", wide=True),
+            PrinterColumn("Memory", ".status.resources.memory", wide=True),
         ),
         scale=(".spec.replicas", ".status.nodes"),
     ),
-    Definition(
+    CRDDefinition(
         resource=objects.NODECLAIM,
-        model=NodeClaim,
+        model=NodeClaimSchema,
         columns=(
-            Column("Type", _label("node.kubernetes.io/instance-type")),
-            Column("Capacity", _label("karpenter.sh/capacity-type")),
-            Column("Zone", _label("topology.kubernetes.io/zone")),
-            Column("Node", ".status.nodeName"),
+            PrinterColumn("Type", _label("node.kubernetes.io/instance-type")),
+            PrinterColumn("Capacity", _label("karpenter.sh/capacity-type")),
+            PrinterColumn("Zone", _label("topology.kubernetes.io/zone")),
+            PrinterColumn("Node", ".status.nodeName"),
             _READY,
             _AGE,
-            Column("ImageID", ".status.imageID", wide=True),
-            Column("ID", ".status.providerID", wide=True),
-            Column("NodePool", _label("karpenter.sh/nodepool"), wide=True),
-            Column("NodeClass", ".spec.nodeClassRef.name", wide=True),
-            Column("Drifted", _condition("Drifted"), wide=True),
+            PrinterColumn("ImageID", ".status.imageID", wide=True),
+            PrinterColumn("ID", ".status.providerID", wide=True),
+            PrinterColumn("NodePool", _label("karpenter.sh/nodepool"), wide=True),
+            PrinterColumn("NodeClass", ".spec.nodeClassRef.name", wide=True),
+            PrinterColumn("Drifted", _condition("Drifted"), wide=True),
         ),
     ),
-    Definition(
+    CRDDefinition(
         resource=objects.NODE_OVERLAY,
         model=NodeOverlay,
-        columns=(_READY, _AGE, Column("Weight", ".spec.weight", "integer", wide=True)),
+        columns=(_READY, _AGE, PrinterColumn("Weight", ".spec.weight", "integer", wide=True)),
         short_names=("overlays",),
     ),
-    Definition(
+    CRDDefinition(
         resource=objects.EC2NODECLASS,
         model=EC2NodeClass,
-        columns=(_READY, _AGE, Column("Role", ".spec.role", wide=True)),
+        columns=(_READY, _AGE, PrinterColumn("Role", ".spec.role", wide=True)),
         short_names=("ec2nc", "ec2ncs"),
     ),
-    Definition(
+    CRDDefinition(
         resource=objects.NODE_DISRUPTION,
         model=NodeDisruption,
         columns=(
-            Column("Reason", ".spec.reason"),
-            Column("Decision", ".spec.decision"),
-            Column("NodePool", ".spec.candidates[0].nodePool"),
-            Column("Type", ".spec.candidates[0].instanceType"),
-            Column("Replacement", ".spec.replacements[0].instanceType"),
-            Column("Saving/h", ".spec.savingPerHour"),
-            Column("Phase", ".status.phase"),
+            PrinterColumn("Reason", ".spec.reason"),
+            PrinterColumn("Decision", ".spec.decision"),
+            PrinterColumn("NodePool", ".spec.candidates[0].nodePool"),
+            PrinterColumn("Type", ".spec.candidates[0].instanceType"),
+            PrinterColumn("Replacement", ".spec.replacements[0].instanceType"),
+            PrinterColumn("Saving/h", ".spec.savingPerHour"),
+            PrinterColumn("Phase", ".status.phase"),
             _AGE,
-            Column("Method", ".spec.method", wide=True),
-            Column("NodeClaim", ".spec.candidates[0].nodeClaim", wide=True),
-            Column("Explanation", ".spec.explanation", wide=True),
+            PrinterColumn("Method", ".spec.method", wide=True),
+            PrinterColumn("NodeClaim", ".spec.candidates[0].nodeClaim", wide=True),
+            PrinterColumn("Explanation", ".spec.explanation", wide=True),
         ),
         categories=_OURS,
         short_names=("disruptions",),
     ),
-    Definition(
+    CRDDefinition(
         resource=objects.OFFERING_STATE,
         model=OfferingState,
         columns=(
-            Column("NodeClass", ".spec.nodeClassRef.name"),
-            Column("Unavailable", ".status.unavailable[0].instanceType"),
-            Column("Capacity", ".status.unavailable[0].capacityType"),
-            Column("Zone", ".status.unavailable[0].zone"),
-            Column("Until", ".status.unavailable[0].until"),
-            Column("Prices", ".status.prices.spotRefreshedAt", "date"),
+            PrinterColumn("NodeClass", ".spec.nodeClassRef.name"),
+            PrinterColumn("Unavailable", ".status.unavailable[0].instanceType"),
+            PrinterColumn("Capacity", ".status.unavailable[0].capacityType"),
+            PrinterColumn("Zone", ".status.unavailable[0].zone"),
+            PrinterColumn("Until", ".status.unavailable[0].until"),
+            PrinterColumn("Prices", ".status.prices.spotRefreshedAt", "date"),
             _AGE,
-            Column("Why", ".status.unavailable[0].reason", wide=True),
-            Column("Failures", ".status.unavailable[0].failures", "integer", wide=True),
-            Column("PriceSource", ".status.prices.source", wide=True),
-            Column("PriceError", ".status.prices.message", wide=True),
-            Column("Kind", ".spec.nodeClassRef.kind", wide=True),
+            PrinterColumn("Reason", ".status.unavailable[0].reason", wide=True),
+            PrinterColumn("Failures", ".status.unavailable[0].failures", "integer", wide=True),
+            PrinterColumn("PriceSource", ".status.prices.source", wide=True),
+            PrinterColumn("PriceError", ".status.prices.message", wide=True),
+            PrinterColumn("Kind", ".spec.nodeClassRef.kind", wide=True),
         ),
         categories=_OURS,
         short_names=("offerings",),
@@ -159,13 +159,13 @@ DEFINITIONS: Final = (
 
 
 def documents() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every CRD as (file name, object)."""
+    """Yield every CRD as (file name, object)."""
     for definition in DEFINITIONS:
         yield definition.file_name, custom_resource_definition(definition)
 
 
-def custom_resource_definition(definition: Definition) -> dict[str, Any]:
-    """The CustomResourceDefinition object."""
+def custom_resource_definition(definition: CRDDefinition) -> dict[str, Any]:
+    """Return the CustomResourceDefinition object."""
     resource = definition.resource
     names: dict[str, Any] = {
         "categories": list(definition.categories),
@@ -198,36 +198,36 @@ def custom_resource_definition(definition: Definition) -> dict[str, Any]:
     }
 
 
-def _printer_column(column: Column) -> dict[str, Any]:
+def _printer_column(column: PrinterColumn) -> dict[str, Any]:
     shown: dict[str, Any] = {"name": column.name, "type": column.type, "jsonPath": column.path}
     return {**shown, "priority": 1} if column.wide else shown
 
 
-def _subresources(definition: Definition) -> dict[str, Any]:
+def _subresources(definition: CRDDefinition) -> dict[str, Any]:
     if definition.scale is None:
         return {"status": {}}
-    wanted, present = definition.scale
-    return {"status": {}, "scale": {"specReplicasPath": wanted, "statusReplicasPath": present}}
+    desired, current = definition.scale
+    return {"status": {}, "scale": {"specReplicasPath": desired, "statusReplicasPath": current}}
 
 
 def object_schema(model: type[Model]) -> dict[str, Any]:
-    """The structural schema of a whole object."""
+    """Return the structural schema of an object."""
     schema = model.model_json_schema(by_alias=True, mode="validation")
     whole = structural(schema, schema.get("$defs", {}))
     whole["properties"] |= {
-        "apiVersion": {"type": "string", "description": "Version of the schema of this object."},
-        "kind": {"type": "string", "description": "Kind of this object."},
+        "apiVersion": {"type": "string", "description": "API version of the object."},
+        "kind": {"type": "string", "description": "Kind of the object."},
         "metadata": {"type": "object"},
     }
     return whole
 
 
 def structural(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON schema, as pydantic writes it, as a structural schema.
+    """Return pydantic's JSON schema as a structural schema.
 
     Args:
         node: The schema or a part of it.
-        definitions: What its `$ref`s name.
+        definitions: The targets of its `$ref`s.
     """
     own, facts = _split(_resolved(node, definitions))
     if own.get("x-kubernetes-int-or-string"):
@@ -245,7 +245,7 @@ def structural(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[
 
 
 def _resolved(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """The node with its reference, or the one alternative that is not null, laid under its own keywords."""
+    """The node, with the keywords of its reference, or of its only alternative that is not null, as defaults."""
     if "$ref" in node:
         base = _resolved(definitions[node["$ref"].rpartition("/")[2]], definitions)
         return _merged(base, node, "$ref")
@@ -264,7 +264,7 @@ def _merged(base: Mapping[str, Any], node: Mapping[str, Any], keyword: str) -> d
 
 
 def _split(node: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The schema's own keywords, and the facts of the CRD. Titles and defaults that say nothing are dropped."""
+    """The schema's own keywords, and those for the CRD only. Titles and empty defaults are dropped."""
     dropped = {"title", "$defs", "x-crd"}
     own = {key: value for key, value in node.items() if key not in dropped}
     default = own.get("default")
@@ -274,5 +274,5 @@ def _split(node: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _overlaid(own: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """CRD facts laid over the schema; None removes a keyword."""
+    """The schema with the CRD's keywords; None removes a keyword."""
     return {key: value for key, value in {**own, **facts}.items() if value is not None}

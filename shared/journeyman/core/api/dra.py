@@ -8,28 +8,28 @@ from __future__ import annotations
 import msgspec
 
 from journeyman.core.api.objects import (
+    APIStruct,
     NodeSelector,
     Object,
     QuantityText,
-    Read,
     Toleration,
     resource,
 )
 
 
-class CELSelector(Read, frozen=True):
+class CELSelector(APIStruct, frozen=True):
     """`cel` of a selector: an expression over `device`."""
 
     expression: str = ""
 
 
-class DeviceSelector(Read, frozen=True):
+class DeviceSelector(APIStruct, frozen=True):
     """What a device must be like; only CEL exists."""
 
     cel: CELSelector | None = None
 
 
-class DeviceClassSpec(Read, frozen=True):
+class DeviceClassSpec(APIStruct, frozen=True):
     """`spec` of a DeviceClass."""
 
     selectors: tuple[DeviceSelector, ...] = ()
@@ -41,13 +41,13 @@ class DeviceClass(Object, frozen=True):
     spec: DeviceClassSpec = DeviceClassSpec()
 
 
-class CapacityRequirements(Read, frozen=True):
+class CapacityRequirements(APIStruct, frozen=True):
     """`capacity` of a request: how much of a shared device's capacity is wanted, by name."""
 
     requests: dict[str, QuantityText] = msgspec.field(default_factory=dict)
 
 
-class DeviceRequest(Read, frozen=True):
+class DeviceRequest(APIStruct, frozen=True):
     """What one request is for: so many devices (`ExactCount`), or all there are (`All`), of a class."""
 
     name: str = ""  # of an alternative only
@@ -60,7 +60,7 @@ class DeviceRequest(Read, frozen=True):
     capacity: CapacityRequirements = CapacityRequirements()
 
 
-class DeviceRequestEntry(Read, frozen=True):
+class DeviceRequestEntry(APIStruct, frozen=True):
     """A named request: exactly this, or the first of these alternatives that can be had."""
 
     name: str = ""
@@ -68,7 +68,7 @@ class DeviceRequestEntry(Read, frozen=True):
     first_available: tuple[DeviceRequest, ...] = ()
 
 
-class DeviceConstraint(Read, frozen=True):
+class DeviceConstraint(APIStruct, frozen=True):
     """What the devices of these requests (all, if none is named) must have in common, or must not."""
 
     requests: tuple[str, ...] = ()
@@ -76,20 +76,20 @@ class DeviceConstraint(Read, frozen=True):
     distinct_attribute: str | None = None
 
 
-class DeviceClaim(Read, frozen=True):
+class DeviceClaim(APIStruct, frozen=True):
     """`devices` of a claim's spec."""
 
     requests: tuple[DeviceRequestEntry, ...] = ()
     constraints: tuple[DeviceConstraint, ...] = ()
 
 
-class ResourceClaimSpec(Read, frozen=True):
+class ResourceClaimSpec(APIStruct, frozen=True):
     """`spec` of a ResourceClaim."""
 
     devices: DeviceClaim = DeviceClaim()
 
 
-class DeviceAllocation(Read, frozen=True):
+class DeviceAllocation(APIStruct, frozen=True):
     """A device that a claim has been given, or the part of it that it consumes."""
 
     request: str = ""
@@ -100,20 +100,20 @@ class DeviceAllocation(Read, frozen=True):
     consumed_capacity: dict[str, QuantityText] = msgspec.field(default_factory=dict)
 
 
-class DeviceAllocations(Read, frozen=True):
+class DeviceAllocations(APIStruct, frozen=True):
     """`devices` of an allocation."""
 
     results: tuple[DeviceAllocation, ...] = ()
 
 
-class Allocation(Read, frozen=True):
+class Allocation(APIStruct, frozen=True):
     """What a claim has been given, and from which nodes it can be reached."""
 
     devices: DeviceAllocations = DeviceAllocations()
     node_selector: NodeSelector | None = None
 
 
-class ConsumerReference(Read, frozen=True):
+class ConsumerReference(APIStruct, frozen=True):
     """Who has reserved a claim; a pod if `resource` is `pods` and there is no `api_group`."""
 
     api_group: str = ""
@@ -122,7 +122,7 @@ class ConsumerReference(Read, frozen=True):
     uid: str = ""
 
 
-class ResourceClaimStatus(Read, frozen=True):
+class ResourceClaimStatus(APIStruct, frozen=True):
     """`status` of a ResourceClaim."""
 
     allocation: Allocation | None = None
@@ -136,7 +136,7 @@ class ResourceClaim(Object, frozen=True):
     status: ResourceClaimStatus = ResourceClaimStatus()
 
 
-class DeviceAttribute(Read, frozen=True):
+class DeviceAttribute(APIStruct, frozen=True):
     """A property of a device; one of the fields is set."""
 
     int_: int | None = msgspec.field(default=None, name="int")
@@ -145,7 +145,7 @@ class DeviceAttribute(Read, frozen=True):
     version: str | None = None
 
 
-class CapacityRange(Read, frozen=True):
+class CapacityRange(APIStruct, frozen=True):
     """Amounts that may be asked for: from `min` to `max`, in steps."""
 
     min: QuantityText | None = None
@@ -153,7 +153,7 @@ class CapacityRange(Read, frozen=True):
     step: QuantityText | None = None
 
 
-class CapacityPolicy(Read, frozen=True):
+class CapacityPolicy(APIStruct, frozen=True):
     """How a request for part of a capacity is rounded, and what one that names none gets."""
 
     default: QuantityText | None = None
@@ -161,34 +161,34 @@ class CapacityPolicy(Read, frozen=True):
     valid_range: CapacityRange | None = None
 
 
-class DeviceCapacity(Read, frozen=True):
+class DeviceCapacity(APIStruct, frozen=True):
     """An amount that a device has."""
 
     value: QuantityText = "0"
     request_policy: CapacityPolicy | None = None
 
 
-class Counter(Read, frozen=True):
+class Counter(APIStruct, frozen=True):
     """An amount in a set of counters."""
 
     value: QuantityText = "0"
 
 
-class CounterSet(Read, frozen=True):
+class CounterSet(APIStruct, frozen=True):
     """Counters that the devices of a pool draw on together."""
 
     name: str = ""
     counters: dict[str, Counter] = msgspec.field(default_factory=dict)
 
 
-class CounterConsumption(Read, frozen=True):
+class CounterConsumption(APIStruct, frozen=True):
     """What a device draws from a set of counters once it is allocated."""
 
     counter_set: str = ""
     counters: dict[str, Counter] = msgspec.field(default_factory=dict)
 
 
-class DeviceTaint(Read, frozen=True):
+class DeviceTaint(APIStruct, frozen=True):
     """A taint of a device."""
 
     key: str = ""
@@ -196,7 +196,7 @@ class DeviceTaint(Read, frozen=True):
     effect: str = ""
 
 
-class Device(Read, frozen=True):
+class Device(APIStruct, frozen=True):
     """One device. Its own node fields count if its slice says `per_device_node_selection`."""
 
     name: str = ""
@@ -210,7 +210,7 @@ class Device(Read, frozen=True):
     allow_multiple_allocations: bool = False
 
 
-class ResourcePool(Read, frozen=True):
+class ResourcePool(APIStruct, frozen=True):
     """The pool a slice belongs to; it is whole once `resource_slice_count` slices of the newest generation are there."""
 
     name: str = ""
@@ -218,7 +218,7 @@ class ResourcePool(Read, frozen=True):
     resource_slice_count: int = 0
 
 
-class ResourceSliceSpec(Read, frozen=True):
+class ResourceSliceSpec(APIStruct, frozen=True):
     """`spec` of a ResourceSlice."""
 
     driver: str = ""

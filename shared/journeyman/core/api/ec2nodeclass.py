@@ -1,7 +1,7 @@
-"""EC2NodeClass (`karpenter.k8s.aws/v1`): the AWS part of a node.
+"""EC2NodeClass (`karpenter.k8s.aws/v1`): the AWS settings of nodes.
 
 Restates: karpenter-provider-aws pkg/apis/v1/ec2nodeclass.go, and its CRD.
-Differs: a `volumeSize` of 18Ti to 58Ti is accepted throughout, where upstream's pattern forgets 18, 19, 28 and so on.
+Differs: a `volumeSize` of 18Ti to 58Ti is accepted throughout; Karpenter's pattern omits 18, 19, 28 and so on.
 """
 
 from __future__ import annotations
@@ -72,23 +72,31 @@ class BlockDevice(Model):
         )
     )
 
-    delete_on_termination: Bool | None = Field(default=None, description="Whether it goes with the instance.")
-    encrypted: Bool | None = Field(default=None, description="Whether it is encrypted.")
-    iops: Int | None = Field(
-        default=None, description="I/O operations per second.", json_schema_extra=crd(format="int64")
+    delete_on_termination: Bool | None = Field(
+        default=None, description="Whether the volume is deleted with the instance."
     )
-    kms_key_id: str | None = Field(default=None, alias="kmsKeyID", description="ARN of the key it is encrypted with.")
-    snapshot_id: str | None = Field(default=None, alias="snapshotID", description="The snapshot it is made from.")
+    encrypted: Bool | None = Field(default=None, description="Whether the volume is encrypted.")
+    iops: Int | None = Field(
+        default=None, description="I/O operations per second of the volume.", json_schema_extra=crd(format="int64")
+    )
+    kms_key_id: str | None = Field(
+        default=None, alias="kmsKeyID", description="ARN of the KMS key that encrypts the volume."
+    )
+    snapshot_id: str | None = Field(
+        default=None, alias="snapshotID", description="ID of the snapshot that the volume is created from."
+    )
     throughput: Int | None = Field(
-        default=None, description="MiB per second, for gp3.", json_schema_extra=crd(format="int64")
+        default=None, description="Throughput of a gp3 volume in MiB per second.", json_schema_extra=crd(format="int64")
     )
     volume_initialization_rate: Int | None = Field(
-        default=None, ge=100, le=300, description="MiB per second at which the snapshot is loaded."
+        default=None, ge=100, le=300, description="Rate in MiB per second at which the snapshot is loaded."
     )
     volume_size: Annotated[str, AfterValidator(_check_volume_size)] | None = Field(
-        default=None, description="Size in Gi, G, Ti or T.", json_schema_extra=crd(pattern=VOLUME_SIZE, maxLength=16)
+        default=None,
+        description="Size of the volume in Gi, G, Ti or T.",
+        json_schema_extra=crd(pattern=VOLUME_SIZE, maxLength=16),
     )
-    volume_type: VolumeType | None = Field(default=None, description="Kind of volume.")
+    volume_type: VolumeType | None = Field(default=None, description="Type of the volume.")
 
     @model_validator(mode="after")
     def _size_or_snapshot(self) -> Self:
@@ -100,40 +108,47 @@ class BlockDevice(Model):
 
 
 class BlockDeviceMapping(Model):
-    """A device and the volume behind it."""
+    """A device name and its EBS volume."""
 
-    device_name: str | None = Field(default=None, description="Such as /dev/xvda.")
-    ebs: BlockDevice | None = Field(default=None, description="The volume.")
-    root_volume: Bool = Field(default=False, description="Whether the kubelet's directory is on it; at most one is.")
+    device_name: str | None = Field(default=None, description="Name of the device, such as /dev/xvda.")
+    ebs: BlockDevice | None = Field(default=None, description="The EBS volume.")
+    root_volume: Bool = Field(
+        default=False, description="Whether the volume holds the kubelet's root directory; at most one does."
+    )
 
 
 class MetadataOptions(Model):
-    """How instances reach the instance metadata service."""
+    """Options of the instance metadata service."""
 
-    http_endpoint: Switch = Field(default="enabled", description="Whether there is an endpoint.")
+    http_endpoint: Switch = Field(default="enabled", description="Whether the metadata endpoint is enabled.")
     http_protocol_ipv6: Switch = Field(
-        default="disabled", alias="httpProtocolIPv6", description="Whether over IPv6 too."
+        default="disabled", alias="httpProtocolIPv6", description="Whether the IPv6 endpoint is enabled."
     )
     http_put_response_hop_limit: Int = Field(
         default=1,
         ge=1,
         le=64,
-        description="How many hops a token may travel; pods without host network need 2.",
+        description="Hop limit of metadata tokens; pods without host network need 2.",
         json_schema_extra=crd(format="int64"),
     )
-    http_tokens: Literal["required", "optional"] = Field(default="required", description="Whether IMDSv2 is required.")
+    http_tokens: Literal["required", "optional"] = Field(
+        default="required", description="Whether IMDSv2 tokens are required."
+    )
 
 
 class NetworkInterface(Model):
-    """A network interface at launch."""
+    """A network interface of the instance."""
 
     network_card_index: Int = Field(
-        ge=0, le=MAX_INT32, description="Which network card.", json_schema_extra=crd(format="int32")
+        ge=0, le=MAX_INT32, description="Index of the network card.", json_schema_extra=crd(format="int32")
     )
     device_index: Int = Field(
-        ge=0, le=MAX_INT32, description="Which device on it.", json_schema_extra=crd(format="int32")
+        ge=0,
+        le=MAX_INT32,
+        description="Index of the device on the network card.",
+        json_schema_extra=crd(format="int32"),
     )
-    interface_type: Literal["interface", "efa-only"] = Field(description="Kind of interface.")
+    interface_type: Literal["interface", "efa-only"] = Field(description="Type of the interface.")
 
 
 def _check_interfaces(interfaces: tuple[NetworkInterface, ...]) -> tuple[NetworkInterface, ...]:
@@ -141,8 +156,8 @@ def _check_interfaces(interfaces: tuple[NetworkInterface, ...]) -> tuple[Network
         (i.network_card_index, i.device_index, i.interface_type) == (0, 0, "interface") for i in interfaces
     ):
         raise problem("a primary interface is required: networkCardIndex 0, deviceIndex 0, interfaceType interface")
-    places = Counter((i.network_card_index, i.device_index) for i in interfaces)
-    if any(count > 1 for count in places.values()):
+    indexes = Counter((i.network_card_index, i.device_index) for i in interfaces)
+    if any(count > 1 for count in indexes.values()):
         raise problem("two interfaces share networkCardIndex and deviceIndex")
     efas = Counter(i.network_card_index for i in interfaces if i.interface_type == "efa-only")
     if any(count > 1 for count in efas.values()):
@@ -162,9 +177,11 @@ class ConnectionTracking(Model):
         )
     )
 
-    tcp_established_timeout: Int | None = Field(default=None, ge=60, le=432000, description="Established TCP.")
-    udp_stream_timeout: Int | None = Field(default=None, ge=60, le=180, description="UDP streams.")
-    udp_timeout: Int | None = Field(default=None, ge=30, le=60, description="Single UDP requests.")
+    tcp_established_timeout: Int | None = Field(
+        default=None, ge=60, le=432000, description="Timeout of established TCP connections."
+    )
+    udp_stream_timeout: Int | None = Field(default=None, ge=60, le=180, description="Timeout of UDP streams.")
+    udp_timeout: Int | None = Field(default=None, ge=30, le=60, description="Timeout of single UDP requests.")
 
     @model_validator(mode="after")
     def _something_is_set(self) -> Self:
@@ -176,9 +193,7 @@ class ConnectionTracking(Model):
 class CPUOptions(Model):
     """CPU features."""
 
-    nested_virtualization: Switch | None = Field(
-        default=None, description="Whether instances may run virtual machines."
-    )
+    nested_virtualization: Switch | None = Field(default=None, description="Whether nested virtualization is enabled.")
 
 
 def _alias_rules() -> list[tuple[str, str]]:
@@ -211,37 +226,39 @@ class EC2NodeClassSpec(Model):
         )
     )
 
-    subnet_selector_terms: SubnetSelectorTerms = Field(description="Which subnets instances may start in.")
-    security_group_selector_terms: SecurityGroupSelectorTerms = Field(description="Which security groups they get.")
+    subnet_selector_terms: SubnetSelectorTerms = Field(description="Terms that select the subnets of instances.")
+    security_group_selector_terms: SecurityGroupSelectorTerms = Field(
+        description="Terms that select the security groups of instances."
+    )
     capacity_reservation_selector_terms: CapacityReservationSelectorTerms = Field(
-        default=(), description="Which capacity reservations they may use."
+        default=(), description="Terms that select the capacity reservations that instances may use."
     )
     placement_group_selector: PlacementGroupSelector | None = Field(
-        default=None, description="Which placement group they start in."
+        default=None, description="The placement group of instances."
     )
     associate_public_ip_address: Bool | None = Field(
-        default=None, alias="associatePublicIPAddress", description="Whether they get a public IP address."
+        default=None, alias="associatePublicIPAddress", description="Whether instances have a public IP address."
     )
     ip_prefix_count: Int | None = Field(
         default=None,
         ge=0,
         le=MAX_INT32,
         alias="ipPrefixCount",
-        description="How many address prefixes the first interface gets.",
+        description="Number of IPv4 prefixes of the primary interface.",
         json_schema_extra=crd(format="int32"),
     )
-    ami_selector_terms: AMISelectorTerms = Field(description="Which machine images they may start from.")
+    ami_selector_terms: AMISelectorTerms = Field(description="Terms that select the machine images of instances.")
     ami_family: AMIFamily | None = Field(
-        default=None, description="How user data is written and which devices are there; follows from an alias."
+        default=None, description="Format of the user data and default block devices; derived from an alias."
     )
-    user_data: str | None = Field(default=None, description="What runs at start, in the family's format.")
-    role: _Text | None = Field(default=None, description="IAM role of the nodes; an instance profile is made for it.")
-    instance_profile: _Text | None = Field(
-        default=None, description="An instance profile that exists, instead of a role."
+    user_data: str | None = Field(default=None, description="User data of instances, in the format of the AMI family.")
+    role: _Text | None = Field(
+        default=None, description="IAM role of the nodes; an instance profile is created for it."
     )
+    instance_profile: _Text | None = Field(default=None, description="An existing instance profile, instead of a role.")
     tags: Annotated[dict[str, str], Field(max_length=100), AfterValidator(_check_tags)] = Field(
         default={},
-        description="Tags on everything that is launched.",
+        description="Tags of all resources that are created.",
         json_schema_extra=rules(
             ("empty tag keys aren't supported", "self.all(k, k != '')"),
             *(
@@ -262,7 +279,7 @@ class EC2NodeClassSpec(Model):
     block_device_mappings: tuple[BlockDeviceMapping, ...] = Field(
         default=(),
         max_length=50,
-        description="Volumes; without any, the family's.",
+        description="Block devices of instances; those of the AMI family if unset.",
         json_schema_extra=rules(
             (
                 "must have only one blockDeviceMappings with rootVolume",
@@ -270,11 +287,13 @@ class EC2NodeClassSpec(Model):
             )
         ),
     )
-    instance_store_policy: Literal["RAID0"] | None = Field(default=None, description="What becomes of local disks.")
+    instance_store_policy: Literal["RAID0"] | None = Field(
+        default=None, description="Configuration of instance store disks."
+    )
     network_interfaces: Annotated[tuple[NetworkInterface, ...], AfterValidator(_check_interfaces)] = Field(
         default=(),
         max_length=150,
-        description="Network interfaces at launch.",
+        description="Network interfaces of instances.",
         json_schema_extra=rules(
             (
                 "networkInterfaces must include a primary interface with interfaceType='interface'",
@@ -296,10 +315,12 @@ class EC2NodeClassSpec(Model):
             ),
         ),
     )
-    detailed_monitoring: Bool | None = Field(default=None, description="Whether metrics come every minute.")
+    detailed_monitoring: Bool | None = Field(
+        default=None, description="Whether detailed monitoring (metrics every minute) is enabled."
+    )
     metadata_options: MetadataOptions = Field(
         default_factory=MetadataOptions,
-        description="How instances reach the instance metadata service.",
+        description="Options of the instance metadata service.",
         json_schema_extra=crd(
             default={
                 "httpEndpoint": "enabled",
@@ -313,7 +334,7 @@ class EC2NodeClassSpec(Model):
         default=None, description="Idle timeouts of tracked connections."
     )
     context: str | None = Field(default=None, description="Reserved by EC2; passed on.")
-    cpu_options: CPUOptions | None = Field(default=None, description="CPU features.")
+    cpu_options: CPUOptions | None = Field(default=None, description="CPU options of instances.")
 
     @property
     def alias(self) -> str | None:
@@ -322,7 +343,7 @@ class EC2NodeClassSpec(Model):
 
     @property
     def resolved_ami_family(self) -> AMIFamily:
-        """`amiFamily`, or the alias's."""
+        """`amiFamily`, or the family of the alias."""
         if self.ami_family is not None or self.alias is None:
             return self.ami_family or "Custom"
         return FAMILY_OF_ALIAS[self.alias.split("@", 1)[0]]
@@ -352,7 +373,7 @@ class EC2NodeClassSpec(Model):
 
 
 class EC2NodeClass(Model):
-    """The AWS part of a node: where it starts, from which image, with which identity."""
+    """The AWS settings of nodes: network, machine image, identity and storage."""
 
     api_version: Literal["karpenter.k8s.aws/v1"] = "karpenter.k8s.aws/v1"
     kind: Literal["EC2NodeClass"] = "EC2NodeClass"

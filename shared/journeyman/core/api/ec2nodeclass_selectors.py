@@ -1,7 +1,7 @@
-"""Selector terms of an EC2NodeClass: terms are alternatives, the fields of one term all hold.
+"""Selector terms of an EC2NodeClass: any term may match, all fields of a term must match.
 
-Restates: karpenter-provider-aws pkg/apis/v1/ec2nodeclass.go and its CRD. Where upstream refuses an `id` beside other
-fields only if every term is written so, it is restated as it is: manifests that load there load here.
+Restates: karpenter-provider-aws pkg/apis/v1/ec2nodeclass.go and its CRD. Karpenter rejects an `id` beside other fields
+only if every term has them; it is restated as it is, so that the same manifests are valid.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Tags = Annotated[
     dict[str, str],
     Field(
         max_length=20,
-        description="Tags it must have; * as a value matches any.",
+        description="Tags to match; the value * matches any.",
         json_schema_extra=rules(
             ("empty tag keys or values aren't supported", "self.all(k, k != '' && self[k] != '')"),
         ),
@@ -52,26 +52,31 @@ class SubnetSelectorTerm(Model):
     """Subnets with these tags, or this id."""
 
     tags: Tags | None = None
-    id: str | None = Field(default=None, pattern=r"subnet-[0-9a-z]+", description="Id of the subnet.")
+    id: str | None = Field(default=None, pattern=r"subnet-[0-9a-z]+", description="ID of the subnet.")
 
 
 class SecurityGroupSelectorTerm(Model):
     """Security groups with these tags, this id or this name."""
 
     tags: Tags | None = None
-    id: str | None = Field(default=None, pattern=r"sg-[0-9a-z]+", description="Id of the security group.")
-    name: str | None = Field(default=None, description="Name of the security group, not the Name tag.")
+    id: str | None = Field(default=None, pattern=r"sg-[0-9a-z]+", description="ID of the security group.")
+    name: str | None = Field(default=None, description="Name of the security group (not its Name tag).")
 
 
 class CapacityReservationSelectorTerm(Model):
     """Capacity reservations with these tags and owner, or this id."""
 
     tags: Tags | None = None
-    id: str | None = Field(default=None, pattern=r"^cr-[0-9a-z]+$", description="Id of the reservation.")
+    id: str | None = Field(default=None, pattern=r"^cr-[0-9a-z]+$", description="ID of the capacity reservation.")
     owner_id: str | None = Field(
-        default=None, alias="ownerID", pattern=r"^[0-9]{12}$", description="The account that owns it."
+        default=None,
+        alias="ownerID",
+        pattern=r"^[0-9]{12}$",
+        description="ID of the account that owns the capacity reservation.",
     )
-    instance_match_criteria: Literal["open", "targeted"] | None = Field(default=None, description="Who may use it.")
+    instance_match_criteria: Literal["open", "targeted"] | None = Field(
+        default=None, description="Instance matching of the capacity reservation: open or targeted."
+    )
 
 
 class PlacementGroupSelector(Model):
@@ -84,8 +89,8 @@ class PlacementGroupSelector(Model):
         )
     )
 
-    name: str | None = Field(default=None, min_length=1, description="Its name.")
-    id: str | None = Field(default=None, pattern=r"^pg-[0-9a-z]+$", description="Its id.")
+    name: str | None = Field(default=None, min_length=1, description="Name of the placement group.")
+    id: str | None = Field(default=None, pattern=r"^pg-[0-9a-z]+$", description="ID of the placement group.")
 
     @model_validator(mode="after")
     def _name_or_id(self) -> Self:
@@ -110,7 +115,7 @@ class AMISelectorTerm(Model):
 
     alias: Annotated[str, Field(max_length=30), AfterValidator(_check_alias)] | None = Field(
         default=None,
-        description="An EKS optimised image as family@version, such as al2023@latest.",
+        description="An EKS optimized image as family@version, such as al2023@latest.",
         json_schema_extra=rules(
             (
                 "'alias' is improperly formatted, must match the format 'family@version'",
@@ -127,16 +132,20 @@ class AMISelectorTerm(Model):
         ),
     )
     tags: Tags | None = None
-    id: str | None = Field(default=None, pattern=r"ami-[0-9a-z]+", description="Id of the image.")
-    name: str | None = Field(default=None, description="Name of the image, not the Name tag; may hold wildcards.")
-    owner: str | None = Field(default=None, description="An account id, self, amazon or aws-marketplace.")
-    ssm_parameter: str | None = Field(default=None, description="Name or ARN of an SSM parameter that holds the id.")
+    id: str | None = Field(default=None, pattern=r"ami-[0-9a-z]+", description="ID of the image.")
+    name: str | None = Field(default=None, description="Name of the image (not its Name tag), with wildcards.")
+    owner: str | None = Field(
+        default=None, description="Owner of the image: an account ID, self, amazon or aws-marketplace."
+    )
+    ssm_parameter: str | None = Field(
+        default=None, description="Name or ARN of an SSM parameter that contains the image ID."
+    )
 
 
 def _terms(
     *, check: Callable[[tuple[Model, ...]], None] | None = None, of: tuple[str, ...]
 ) -> Callable[[tuple[Model, ...]], tuple[Model, ...]]:
-    """A validator of a term list: each term has one of the fields `of` at least; then `check`."""
+    """Return a validator of a term list: each term must have one of the fields `of`; then `check`."""
 
     def validate(terms: tuple[Model, ...]) -> tuple[Model, ...]:
         for index, term in enumerate(terms):

@@ -1,4 +1,4 @@
-"""What an EC2NodeClass resolved to: subnets, security groups, images, reservations.
+"""The status of an EC2NodeClass: subnets, security groups, images and reservations found by its selectors.
 
 Restates: karpenter-provider-aws pkg/apis/v1/ec2nodeclass_status.go.
 """
@@ -10,66 +10,76 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from journeyman.core.api.conditions import Conditions
-from journeyman.core.api.model import Bool, Checked, Model, Time, crd
+from journeyman.core.api.model import Bool, Model, Time, ValidatedBy, crd
 from journeyman.core.api.objects import NodeSelectorRequirement
 
 
 class Subnet(Model):
-    """A subnet that was found."""
+    """A subnet found by the selector terms."""
 
-    id: str = Field(description="Its id.")
-    zone: str = Field(description="Its availability zone.")
-    zone_id: str = Field(default="", alias="zoneID", description="The zone's id, the same in every account.")
+    id: str = Field(description="ID of the subnet.")
+    zone: str = Field(description="Availability zone of the subnet.")
+    zone_id: str = Field(
+        default="", alias="zoneID", description="ID of the availability zone, the same in every account."
+    )
 
 
 class SecurityGroup(Model):
-    """A security group that was found."""
+    """A security group found by the selector terms."""
 
-    id: str = Field(description="Its id.")
-    name: str = Field(default="", description="Its name.")
+    id: str = Field(description="ID of the security group.")
+    name: str = Field(default="", description="Name of the security group.")
 
 
 class AMIRequirementModel(Model):
-    """What instance types an image suits."""
+    """A requirement on the instance types that can boot an image."""
 
-    key: str = Field(description="The label it is about.")
-    operator: str = Field(description="How the label relates to the values.")
+    key: str = Field(description="Key of the label.")
+    operator: str = Field(description="Relation of the label to the values.")
     values: tuple[str, ...] = Field(
-        default=(), description="The values.", json_schema_extra=crd(x_kubernetes_list_type="atomic")
+        default=(), description="Values of the label.", json_schema_extra=crd(x_kubernetes_list_type="atomic")
     )
 
 
 class AMI(Model):
-    """A machine image that was found."""
+    """A machine image found by the selector terms."""
 
-    id: str = Field(description="Its id.")
-    name: str = Field(default="", description="Its name.")
-    deprecated: Bool = Field(default=False, description="Whether its owner advises against it.")
-    requirements: tuple[Annotated[NodeSelectorRequirement, Checked(AMIRequirementModel)], ...] = Field(
-        description="What instance types it suits."
+    id: str = Field(description="ID of the image.")
+    name: str = Field(default="", description="Name of the image.")
+    deprecated: Bool = Field(default=False, description="Whether the image is deprecated.")
+    requirements: tuple[Annotated[NodeSelectorRequirement, ValidatedBy(AMIRequirementModel)], ...] = Field(
+        description="Requirements on the instance types that can boot the image."
     )
 
 
 class CapacityReservation(Model):
-    """A capacity reservation that was found."""
+    """A capacity reservation found by the selector terms."""
 
-    availability_zone: str = Field(description="Its zone.")
-    end_time: Time | None = Field(default=None, description="When it ends, if it does.")
-    id: str = Field(pattern=r"^cr-[0-9a-z]+$", description="Its id.")
-    instance_match_criteria: Literal["open", "targeted"] = Field(description="Who may use it.")
-    instance_type: str = Field(description="Its instance type.")
-    interruptible: Bool = Field(default=False, description="Whether its instances may be interrupted.")
-    owner_id: str = Field(alias="ownerID", pattern=r"^[0-9]{12}$", description="The account that owns it.")
-    reservation_type: Literal["default", "capacity-block"] = Field(default="default", description="Its kind.")
-    state: Literal["active", "expiring"] = Field(default="active", description="Whether it is about to end.")
+    availability_zone: str = Field(description="Availability zone of the capacity reservation.")
+    end_time: Time | None = Field(default=None, description="End time of the capacity reservation, if it has one.")
+    id: str = Field(pattern=r"^cr-[0-9a-z]+$", description="ID of the capacity reservation.")
+    instance_match_criteria: Literal["open", "targeted"] = Field(
+        description="Instance matching of the capacity reservation: open or targeted."
+    )
+    instance_type: str = Field(description="Instance type of the capacity reservation.")
+    interruptible: Bool = Field(
+        default=False, description="Whether instances in the capacity reservation may be interrupted."
+    )
+    owner_id: str = Field(
+        alias="ownerID", pattern=r"^[0-9]{12}$", description="ID of the account that owns the capacity reservation."
+    )
+    reservation_type: Literal["default", "capacity-block"] = Field(
+        default="default", description="Type of the capacity reservation."
+    )
+    state: Literal["active", "expiring"] = Field(default="active", description="State of the capacity reservation.")
 
 
 class EC2NodeClassStatus(Model):
-    """`status` of an EC2NodeClass: what it resolved to."""
+    """`status` of an EC2NodeClass."""
 
-    subnets: tuple[Subnet, ...] = Field(default=(), description="Subnets, most free addresses first.")
+    subnets: tuple[Subnet, ...] = Field(default=(), description="Subnets, those with the most free addresses first.")
     security_groups: tuple[SecurityGroup, ...] = Field(default=(), description="Security groups.")
     capacity_reservations: tuple[CapacityReservation, ...] = Field(default=(), description="Capacity reservations.")
     amis: tuple[AMI, ...] = Field(default=(), description="Machine images, newest first.")
-    instance_profile: str = Field(default="", description="The instance profile in use.")
+    instance_profile: str = Field(default="", description="Instance profile of the nodes.")
     conditions: Conditions = Field(default=(), description="AMIsReady, SubnetsReady, Ready and others.")

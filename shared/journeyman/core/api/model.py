@@ -1,9 +1,8 @@
-"""What every custom resource model shares: field names, strictness, `parse`, and the CRD-only facts of a field.
+"""Base of the custom resource models: field names, strictness, `parse`, and facts of a field for its CRD only.
 
-Attributes are snake_case, the wire is camelCase; both spellings are accepted on input. Fields we do not know are
-ignored, so that a manifest of a newer version still loads; a `null` reads as missing, as it does on the API server.
-Where the core works with a msgspec Struct (`objects`), the field *is* that Struct: a pydantic twin checks the input and
-describes the schema, `Checked` turns what it accepted into the Struct.
+Attributes are snake_case, JSON is camelCase; input may have either. Unknown fields are ignored, so that a manifest of a
+newer version is valid; `null` means missing, as on the API server. Where the core uses a msgspec Struct (`objects`), the
+field is that Struct: a pydantic model of the same fields validates the input and generates the schema (`ValidatedBy`).
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ from journeyman.errors import ConfigurationError, InvalidObjectError, InvalidQua
 M = TypeVar("M", bound="Model")
 
 _SHOWN_ERRORS = 3
-_EXACT: Final = 2**53  # from here on a float is no integer
+_EXACT: Final = 2**53  # from here on floats skip integers
 _INTEGERS: Final = 2**63  # from here on an integer is read as a float
 _HUGE: Final = 10**300
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([.,]\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII | re.IGNORECASE)
-_SECOND: Final = 17  # where it begins in a time's text
+_SECOND: Final = 17  # position of the seconds in a time's text
 
 
 class Model(BaseModel):
@@ -54,8 +53,8 @@ class Model(BaseModel):
         serialize_by_alias=True,
         extra="ignore",
         frozen=True,
-        # A function that reads one kind does not pay for the others; so no field's default is a model *instance*
-        # (which would build its schema at import): `default_factory` makes it when it is needed.
+        # Validators are built when a kind is first used. Defaults are never model instances, which would build the
+        # validators at import: `default_factory` creates them.
         defer_build=True,
     )
 
@@ -67,18 +66,18 @@ class Model(BaseModel):
         return value
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON form: camelCase keys, missing fields left out."""
+        """Return the JSON form: camelCase keys, without missing fields."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-class Checked:
-    """Annotates a Struct field: input is checked by a pydantic twin and kept as the Struct.
+class ValidatedBy:
+    """Annotates a Struct field: a pydantic model validates the input, and the value is the Struct.
 
-    The twin's attributes must be the Struct's (or a superset, which is dropped).
+    The model must have the Struct's attributes; further ones are dropped.
     """
 
-    def __init__(self, twin: type[Model]) -> None:
-        self.twin = twin
+    def __init__(self, model: type[Model]) -> None:
+        self.model = model
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         def as_input(value: Any) -> Any:
@@ -89,15 +88,15 @@ class Checked:
 
         return core_schema.no_info_before_validator_function(
             as_input,
-            core_schema.no_info_after_validator_function(as_struct, handler.generate_schema(self.twin)),
+            core_schema.no_info_after_validator_function(as_struct, handler.generate_schema(self.model)),
             serialization=core_schema.plain_serializer_function_ser_schema(msgspec.to_builtins),
         )
 
 
 class Converted:
-    """Annotates a Struct field whose input msgspec checks by itself.
+    """Annotates a Struct field whose input msgspec validates.
 
-    `schema` is its JSON schema; `to_wire` writes it, where the Struct's own encoding (defaults left out) will not do.
+    `schema` is its JSON schema; `to_wire` encodes it, if the Struct's own encoding (without defaults) is not right.
     """
 
     def __init__(self, schema: Mapping[str, Any], to_wire: Callable[[Any], Any] = msgspec.to_builtins) -> None:
@@ -122,7 +121,7 @@ class Converted:
 
 
 def _as_json(value: Any) -> Any:
-    """A field's value as the API server reads it: no nulls in maps, 2.0 is the integer 2, and 2**63 is none."""
+    """Return a field's value as the API server reads it: no nulls in maps, 2.0 is an integer, 2**63 is a float."""
     if isinstance(value, Mapping):
         return {key: _as_json(item) for key, item in value.items() if item is not None}
     if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
@@ -133,20 +132,20 @@ def _as_json(value: Any) -> Any:
 
 
 def crd(**facts: Any) -> dict[str, Any]:
-    """Facts of a field or model that only its CRD schema carries; underscores become dashes.
+    """Return schema keywords for the CRD only, such as `crd(x_kubernetes_list_type="atomic")`; underscores become dashes.
 
-    They are laid over the generated schema last. `crd(x_kubernetes_list_type="atomic")`, say.
+    They override the generated schema.
     """
     return {"x-crd": {key.replace("_", "-") if key.startswith("x_") else key: fact for key, fact in facts.items()}}
 
 
 def rules(*pairs: tuple[str, str], **facts: Any) -> dict[str, Any]:
-    """CEL validation rules for the CRD, each (message, rule), and other facts as `crd` takes them."""
+    """Return CEL validation rules for the CRD, each (message, rule), and further keywords as in `crd`."""
     return crd(x_kubernetes_validations=[{"message": message, "rule": rule} for message, rule in pairs], **facts)
 
 
 def problem(text: str) -> PydanticCustomError:
-    """A validation error that reads as written, without pydantic's "Value error" in front."""
+    """Return a validation error with this text, without pydantic's prefix "Value error"."""
     return PydanticCustomError("invalid_value", "{problem}", {"problem": text})
 
 
@@ -171,7 +170,7 @@ def _check_time(value: Any) -> Any:
 
 
 def _check_amount(value: Any) -> QuantityText:
-    """A quantity that is not negative, as text or as whole number."""
+    """Return a quantity that is not negative, as text or integer."""
     if isinstance(value, float):
         raise problem(f"{value} is not a whole number of 64 bits; write it as text, in quotes")
     try:
@@ -189,17 +188,17 @@ Bool = Annotated[bool, Strict()]
 MAX_INT32: Final = 2**31 - 1
 
 Time = Annotated[AwareDatetime, BeforeValidator(_check_time)]
-"""RFC 3339 with a zone, as the API server takes it."""
+"""RFC 3339 with a time zone, as the API server accepts it."""
 
 _READABLE: Final = "duration(self) >= duration('0s')"
-_TOO_LONG: Final = "the most is 2562047h47m16s"
+_TOO_LONG: Final = "the maximum is 2562047h47m16s"
 
 Duration = Annotated[
     str,
     AfterValidator(_check_duration),
     Field(json_schema_extra=rules((_TOO_LONG, _READABLE), pattern=duration.PATTERN, maxLength=duration.MAX_LENGTH)),
 ]
-"""Text such as `1h30m`; `duration.parse_duration` gives the time."""
+"""Text such as `1h30m`; `duration.parse_duration` returns the timedelta."""
 
 NillableDuration = Annotated[
     str,
@@ -212,7 +211,7 @@ NillableDuration = Annotated[
         )
     ),
 ]
-"""The same or `Never`; `duration.parse_nillable_duration` gives the time or None."""
+"""The same or `Never`; `duration.parse_nillable_duration` returns the timedelta or None."""
 
 ResourceTexts = Annotated[
     dict[str, Annotated[QuantityText, PlainValidator(_check_amount)]],
@@ -221,34 +220,34 @@ ResourceTexts = Annotated[
             "type": "object",
             "additionalProperties": {
                 "anyOf": [{"type": "integer"}, {"type": "string"}],
-                "pattern": quantity.PATTERN,  # these two are about texts,
+                "pattern": quantity.PATTERN,  # these two are for texts,
                 "maxLength": quantity.MAX_LENGTH,
-                "minimum": 0,  # and this about numbers
+                "minimum": 0,  # this is for numbers
                 "x-kubernetes-int-or-string": True,
             },
         }
     ),
 ]
-"""Quantities by resource name, as text or number; `resources.to_resources` gives exact amounts."""
+"""Quantities by resource name, as text or number; `resources.to_resources` returns exact amounts."""
 
 Metadata = Annotated[ObjectMeta, Converted({"type": "object"})]
-"""`metadata`, as the Struct that all objects share."""
+"""`metadata`, as the Struct of all objects."""
 
 
 def parse(model: type[M], raw: Mapping[str, Any]) -> M:
-    """The object as its model.
+    """Return an object as its model.
 
     Args:
-        model: NodePool, NodeClaim, EC2NodeClass, NodeDisruption, OfferingState.
-        raw: The object as the API server or a manifest gives it.
+        model: Such as NodePool, EC2NodeClass or NodeDisruption.
+        raw: The object as the API server or a manifest has it.
 
     Raises:
-        InvalidObjectError: It does not validate; one line says which object, which field, what is wrong, what to do.
+        InvalidObjectError: The object is invalid; the message names the object, the field, the error and what to do.
     """
     try:
         return model.model_validate(raw)
     except ValidationError as error:
-        kind, name = model.__name__, _name_of(raw)
+        kind, name = str(model.model_fields["kind"].default), _name_of(raw)
         faults = [_describe(detail) for detail in _innermost(error.errors(include_url=False))]
         shown = "; ".join(faults[:_SHOWN_ERRORS])
         more = f"; and {len(faults) - _SHOWN_ERRORS} more" if len(faults) > _SHOWN_ERRORS else ""
@@ -264,7 +263,7 @@ def _name_of(raw: Any) -> str:
 
 
 def _innermost(details: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Without the errors that a part's own error brings with it: a list that came out too short, say."""
+    """Return the errors without those that follow from an error in a nested field."""
     paths = [detail["loc"] for detail in details]
     return [d for d in details if not any(len(p) > len(d["loc"]) and p[: len(d["loc"])] == d["loc"] for p in paths)]
 

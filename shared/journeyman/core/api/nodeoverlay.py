@@ -1,6 +1,6 @@
-"""NodeOverlay (`karpenter.sh/v1alpha1`): what the user knows better than the provider about instance types.
+"""NodeOverlay (`karpenter.sh/v1alpha1`): changes the price or adds extended resources of instance types.
 
-Another price (savings plans, licences), or extended resources that device plugins will add.
+For example prices with savings plans or licences, and resources that device plugins add.
 
 Restates: karpenter pkg/apis/v1alpha1/nodeoverlay.go, nodeoverlay_validation.go.
 """
@@ -14,14 +14,14 @@ from typing_extensions import Self
 
 from journeyman.core.api import resources
 from journeyman.core.api.conditions import Conditions
-from journeyman.core.api.model import Checked, Int, Metadata, Model, ResourceTexts, problem, rules
+from journeyman.core.api.model import Int, Metadata, Model, ResourceTexts, ValidatedBy, problem, rules
 from journeyman.core.api.objects import NodeSelectorRequirement, ObjectMeta
 from journeyman.core.api.requirement_rules import MAX_REQUIREMENTS, SelectorModel, capacity_type_rule
 
 _PRICE: Final = r"^[0-9]+(\.[0-9]+)?$"
 _ADJUSTMENT: Final = r"^([+-][0-9]*\.?[0-9]+|\+[0-9]*\.?[0-9]+%|-[0-9]{1,2}(\.[0-9]+)?%|-100%)$"
 _MAX_CAPACITY: Final = 100
-_MAX_PRICE: Final = 64  # letters; far below where floating point ends
+_MAX_PRICE: Final = 64  # characters, far from the limits of floating point
 _BASIC: Final = (resources.CPU, resources.MEMORY, resources.EPHEMERAL_STORAGE, resources.PODS)
 
 KNOWN_RESOURCES: Final = frozenset(
@@ -37,7 +37,7 @@ KNOWN_RESOURCES: Final = frozenset(
         "vpc.amazonaws.com/PrivateIPv4Address",
     }
 )
-"""Resources whose amounts the provider knows; an overlay does not speak of them."""
+"""Resources whose amounts the cloud provider knows; an overlay may not set them."""
 
 
 class OverlayRequirementModel(SelectorModel):
@@ -52,10 +52,10 @@ class OverlayRequirementModel(SelectorModel):
 
 def _check_extended(texts: dict[str, Any]) -> dict[str, Any]:
     if len(texts) > _MAX_CAPACITY:
-        raise problem(f"{len(texts)} resources are too many; the most is {_MAX_CAPACITY}")
+        raise problem(f"{len(texts)} resources are too many; the maximum is {_MAX_CAPACITY}")
     known = sorted(KNOWN_RESOURCES & texts.keys())
     if known:
-        raise problem(f"{', '.join(known)}: the provider knows how much there is; only extended resources can be added")
+        raise problem(f"{', '.join(known)}: set by the cloud provider; only extended resources can be added")
     return texts
 
 
@@ -68,9 +68,9 @@ class NodeOverlaySpec(Model):
         )
     )
 
-    requirements: tuple[Annotated[NodeSelectorRequirement, Checked(OverlayRequirementModel)], ...] = Field(
+    requirements: tuple[Annotated[NodeSelectorRequirement, ValidatedBy(OverlayRequirementModel)], ...] = Field(
         max_length=MAX_REQUIREMENTS,
-        description="Which instance types, and which of their offerings, it is about.",
+        description="Requirements on the instance types and offerings that the overlay changes.",
         json_schema_extra=rules(
             (
                 "requirements with operator 'In' or 'NotIn' must have a value defined",
@@ -88,30 +88,33 @@ class NodeOverlaySpec(Model):
         ),
     )
     price: str | None = Field(
-        default=None, pattern=_PRICE, max_length=_MAX_PRICE, description="What a matching offering costs per hour."
+        default=None, pattern=_PRICE, max_length=_MAX_PRICE, description="Price of a matching offering per hour."
     )
     price_adjustment: str | None = Field(
         default=None,
         pattern=_ADJUSTMENT,
         max_length=_MAX_PRICE,
-        description="By how much a matching offering is dearer or cheaper: +0.5, -0.5, +10%, -15%.",
+        description="Change of a matching offering's price: +0.5, -0.5, +10%, -15%.",
     )
     capacity: Annotated[ResourceTexts, AfterValidator(_check_extended)] = Field(
         default={},
-        description="Extended resources that nodes of a matching type will have besides the provider's.",
+        description="Extended resources of matching instance types, in addition to the cloud provider's.",
         json_schema_extra=rules(
             ("invalid resource restricted", f"self.all(x, !(x in {sorted(KNOWN_RESOURCES)}))"),
             maxProperties=_MAX_CAPACITY,
         ),
     )
     weight: Int = Field(
-        default=0, ge=1, le=10000, description="Overlays of greater weight win; 0 if not given, then the later name."
+        default=0,
+        ge=1,
+        le=10000,
+        description="Overlays of greater weight take precedence; 0 if unset. Equal weights: the later name.",
     )
 
     @model_validator(mode="after")
     def _one_price(self) -> Self:
         if self.price is not None and self.price_adjustment is not None:
-            raise problem("'price' and 'priceAdjustment' exclude each other; keep one")
+            raise problem("'price' and 'priceAdjustment' are mutually exclusive; keep one")
         return self
 
     @property

@@ -1,4 +1,4 @@
-"""NodePool (`karpenter.sh/v1`): what a group of nodes may be like, how many there may be, when they may go.
+"""NodePool (`karpenter.sh/v1`): the requirements, limits and disruption settings of a group of nodes.
 
 Restates: karpenter pkg/apis/v1/nodepool.go, nodepool_validation.go, nodepool_status.go.
 Differs: `consolidateAfter` has a default inside `disruption` too, as upstream's next version gives it.
@@ -65,28 +65,28 @@ def _check_budget_duration(text: str) -> str:
 
 
 class Budget(Model):
-    """How many nodes may be disrupted at once, and when this budget counts."""
+    """A limit on the number of nodes that may be disrupted at once, and when it is active."""
 
     nodes: Annotated[str, AfterValidator(_check_nodes)] = Field(
         default="10%",
-        description="The most nodes of this pool that may be on their way out: a number, or a percentage of them.",
+        description="Maximum number of this NodePool's nodes that may be disrupted at once: an integer or a percentage.",
         json_schema_extra=crd(pattern=_NODES, maxLength=10),
     )
     schedule: str | None = Field(
         default=None,
         pattern=_SCHEDULE,
         max_length=256,
-        description="When the budget starts to count: five cron fields or a macro such as @daily, in UTC.",
+        description="Cron schedule at which the budget becomes active: five fields or a macro such as @daily, in UTC.",
     )
     duration: Annotated[Duration, AfterValidator(_check_budget_duration)] | None = Field(
         default=None,
-        description="How long it counts from each start, in hours and minutes.",
+        description="How long the budget is active from each start, in hours and minutes.",
         json_schema_extra=crd(pattern=duration.BUDGET_PATTERN),
     )
     reasons: Annotated[tuple[Reason, ...], AfterValidator(_check_reasons)] = Field(
         default=(),
         max_length=50,
-        description="Which kinds of disruption it limits; all of them if empty.",
+        description="Disruption reasons that the budget limits; all of them if empty.",
         json_schema_extra=crd(x_kubernetes_list_type="set"),
     )
 
@@ -109,18 +109,19 @@ def _ten_percent() -> tuple[Budget, ...]:
 
 
 class Disruption(Model):
-    """When and how fast nodes may be taken back."""
+    """When and how many nodes may be disrupted."""
 
     consolidate_after: NillableDuration = Field(
-        default="0s", description="How long a node must have been quiet before it is consolidated; Never turns it off."
+        default="0s",
+        description="Time without pod changes after which a node may be consolidated; Never disables consolidation.",
     )
     consolidation_policy: ConsolidationPolicy = Field(
-        default="WhenEmptyOrUnderutilized", description="Which nodes consolidation may take."
+        default="WhenEmptyOrUnderutilized", description="Which nodes may be consolidated."
     )
     budgets: Annotated[tuple[Budget, ...], AfterValidator(_check_budgets)] = Field(
         default_factory=_ten_percent,
         max_length=50,
-        description="Limits on how many nodes go at once; the smallest that counts holds.",
+        description="Limits on the number of nodes that may be disrupted at once; the most restrictive active budget applies.",
         json_schema_extra=rules(
             ("'schedule' must be set with 'duration'", "self.all(x, has(x.schedule) == has(x.duration))"),
             default=[{"nodes": "10%"}],
@@ -130,7 +131,7 @@ class Disruption(Model):
 
 
 class TemplateMetadata(Model):
-    """Labels and annotations that every node of the pool gets."""
+    """Labels and annotations of the NodePool's nodes."""
 
     labels: TemplateLabels = Field(default={}, description="Labels of the nodes.")
     annotations: dict[str, str] = Field(
@@ -139,21 +140,23 @@ class TemplateMetadata(Model):
 
 
 class NodeClaimTemplateSpec(Model):
-    """What the pool's NodeClaims are made from."""
+    """`spec` of the NodePool's NodeClaims."""
 
     model_config = ConfigDict(json_schema_extra=rules(TAINTS_RULE))
 
     taints: Taints = Field(default=(), description="Taints of the nodes.")
     startup_taints: Taints = Field(
-        default=(), description="Taints that something else removes once the node is set up; scheduling ignores them."
+        default=(),
+        description="Taints that another component removes once the node is set up; scheduling ignores them.",
     )
-    requirements: TemplateRequirements = Field(description="What nodes must be like.")
-    node_class_ref: TemplateNodeClassRef = Field(description="Which NodeClass gives the cloud's part.")
+    requirements: TemplateRequirements = Field(description="Requirements on the labels of nodes.")
+    node_class_ref: TemplateNodeClassRef = Field(description="The NodeClass, which has the cloud provider's settings.")
     termination_grace_period: Duration | None = Field(
-        default=None, description="How long a drain may take before pods are deleted by force; without it, for ever."
+        default=None,
+        description="Time after which a terminating node's pods are deleted, whatever blocks their eviction; unlimited if unset.",
     )
     expire_after: NillableDuration = Field(
-        default="720h", description="How old a node may grow before it is replaced; Never turns it off."
+        default="720h", description="Age at which a node is replaced; Never disables expiration."
     )
 
     @model_validator(mode="after")
@@ -163,13 +166,13 @@ class NodeClaimTemplateSpec(Model):
 
 
 class NodeClaimTemplate(Model):
-    """The template for the pool's NodeClaims."""
+    """The template of the NodePool's NodeClaims."""
 
     metadata: TemplateMetadata = Field(
         default_factory=TemplateMetadata,
         description="Labels and annotations of the nodes.",
     )
-    spec: NodeClaimTemplateSpec = Field(description="What the NodeClaims are made from.")
+    spec: NodeClaimTemplateSpec = Field(description="`spec` of the NodeClaims.")
 
 
 class NodePoolSpec(Model):
@@ -189,19 +192,19 @@ class NodePoolSpec(Model):
         )
     )
 
-    template: NodeClaimTemplate = Field(description="The template for the pool's NodeClaims.")
+    template: NodeClaimTemplate = Field(description="The template of the NodePool's NodeClaims.")
     disruption: Disruption = Field(
         default_factory=Disruption,
-        description="When and how fast nodes may be taken back.",
+        description="When and how many nodes may be disrupted.",
         json_schema_extra=crd(default={"consolidateAfter": "0s"}),
     )
     limits: ResourceTexts = Field(
         default={},
-        description="The most of each resource that all nodes of the pool may have together; `nodes` counts them.",
+        description="Maximum of each resource over all nodes of the NodePool; `nodes` limits their number.",
     )
-    weight: Int = Field(default=0, ge=1, le=100, description="Pools of greater weight are tried first; 0 if not given.")
+    weight: Int = Field(default=0, ge=1, le=100, description="NodePools of greater weight are preferred; 0 if unset.")
     replicas: Int | None = Field(
-        default=None, ge=0, le=MAX_INT32, description="A fixed number of nodes; the pool then does not follow the pods."
+        default=None, ge=0, le=MAX_INT32, description="A fixed number of nodes, independent of pods (static NodePool)."
     )
 
     @property
@@ -211,12 +214,12 @@ class NodePoolSpec(Model):
 
     @property
     def static(self) -> bool:
-        """Whether the pool has a fixed number of nodes."""
+        """Whether the NodePool has a fixed number of nodes."""
         return self.replicas is not None
 
     @model_serializer(mode="wrap")
     def _without_zero_weight(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Zero means "not given", which the API server does not take as a value."""
+        """Zero means unset; the API server rejects it as a value."""
         wire: dict[str, Any] = serialize(self)
         if self.weight == 0:
             wire.pop("weight", None)
@@ -235,23 +238,23 @@ class NodePoolSpec(Model):
 class NodePoolStatus(Model):
     """`status` of a NodePool."""
 
-    resources: ResourceTexts = Field(default={}, description="What the pool's nodes have together.")
+    resources: ResourceTexts = Field(default={}, description="Resources of all nodes of the NodePool.")
     nodes: Int = Field(
         default=0,
         le=MAX_INT32,  # as the scale subresource has it
-        description="How many nodes the pool has.",
+        description="Number of nodes of the NodePool.",
         json_schema_extra=crd(default=0, format="int64"),
     )
     node_class_observed_generation: Int = Field(
         default=0,
-        description="The NodeClass generation that registration health is about.",
+        description="Generation of the NodeClass that NodeRegistrationHealthy refers to.",
         json_schema_extra=crd(format="int64"),
     )
     conditions: Conditions = Field(default=(), description="ValidationSucceeded, NodeClassReady, Ready and others.")
 
 
 class NodePool(Model):
-    """What a group of nodes may be like, how many there may be, and when they may go."""
+    """The requirements, limits and disruption settings of a group of nodes."""
 
     api_version: Literal["karpenter.sh/v1"] = "karpenter.sh/v1"
     kind: Literal["NodePool"] = "NodePool"

@@ -18,7 +18,7 @@ QuantityText = str | int | float  # the API server always sends text; hand-writt
 ResourceTexts = dict[str, QuantityText]
 
 
-class Read(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
+class APIStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """Base of all Structs that we read: immutable, camelCase on the wire, defaults left out when encoded.
 
     They are data and never refer back to what holds them, so Python need not look for cycles among them: lists decode in
@@ -26,7 +26,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     """
 
 
-class OwnerReference(Read, frozen=True):
+class OwnerReference(APIStruct, frozen=True):
     """One `metadata.ownerReferences` entry."""
 
     api_version: str = ""
@@ -37,7 +37,7 @@ class OwnerReference(Read, frozen=True):
     block_owner_deletion: bool = False
 
 
-class ObjectMeta(Read, frozen=True):
+class ObjectMeta(APIStruct, frozen=True):
     """`metadata`."""
 
     name: str = ""
@@ -58,7 +58,7 @@ class ObjectMeta(Read, frozen=True):
         return int(self.resource_version) if self.resource_version.isdecimal() else 0
 
 
-class Condition(Read, frozen=True):
+class Condition(APIStruct, frozen=True):
     """One status condition of any kind (node conditions included)."""
 
     type: str
@@ -69,13 +69,13 @@ class Condition(Read, frozen=True):
     observed_generation: int = 0
 
 
-class Object(Read, frozen=True):
+class Object(APIStruct, frozen=True):
     """What every object has."""
 
     metadata: ObjectMeta = ObjectMeta()
 
 
-class LabelSelectorRequirement(Read, frozen=True):
+class LabelSelectorRequirement(APIStruct, frozen=True):
     """`matchExpressions` entry of a label selector."""
 
     key: str
@@ -83,14 +83,14 @@ class LabelSelectorRequirement(Read, frozen=True):
     values: tuple[str, ...] = ()
 
 
-class LabelSelector(Read, frozen=True):
+class LabelSelector(APIStruct, frozen=True):
     """A label selector; empty selects everything, a missing one (None at its use) nothing."""
 
     match_labels: dict[str, str] = {}
     match_expressions: tuple[LabelSelectorRequirement, ...] = ()
 
 
-class NodeSelectorRequirement(Read, frozen=True):
+class NodeSelectorRequirement(APIStruct, frozen=True):
     """One requirement on node labels; `min_values` only where Karpenter allows it."""
 
     key: str
@@ -99,27 +99,27 @@ class NodeSelectorRequirement(Read, frozen=True):
     min_values: int | None = None
 
 
-class NodeSelectorTerm(Read, frozen=True):
+class NodeSelectorTerm(APIStruct, frozen=True):
     """Requirements that must all hold."""
 
     match_expressions: tuple[NodeSelectorRequirement, ...] = ()
     match_fields: tuple[NodeSelectorRequirement, ...] = ()
 
 
-class NodeSelector(Read, frozen=True):
+class NodeSelector(APIStruct, frozen=True):
     """Alternatives: one of the terms must hold."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
-class PreferredSchedulingTerm(Read, frozen=True):
+class PreferredSchedulingTerm(APIStruct, frozen=True):
     """A preferred node affinity term."""
 
     weight: int = 0
     preference: NodeSelectorTerm = NodeSelectorTerm()
 
 
-class NodeAffinity(Read, frozen=True):
+class NodeAffinity(APIStruct, frozen=True):
     """`affinity.nodeAffinity`."""
 
     required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
@@ -128,7 +128,7 @@ class NodeAffinity(Read, frozen=True):
     )
 
 
-class PodAffinityTerm(Read, frozen=True):
+class PodAffinityTerm(APIStruct, frozen=True):
     """A pod (anti-)affinity term."""
 
     topology_key: str = ""
@@ -139,14 +139,14 @@ class PodAffinityTerm(Read, frozen=True):
     mismatch_label_keys: tuple[str, ...] = ()
 
 
-class WeightedPodAffinityTerm(Read, frozen=True):
+class WeightedPodAffinityTerm(APIStruct, frozen=True):
     """A preferred pod (anti-)affinity term."""
 
     weight: int = 0
     pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
 
 
-class PodAffinity(Read, frozen=True):
+class PodAffinity(APIStruct, frozen=True):
     """`affinity.podAffinity` or `affinity.podAntiAffinity`."""
 
     required: tuple[PodAffinityTerm, ...] = msgspec.field(
@@ -157,7 +157,7 @@ class PodAffinity(Read, frozen=True):
     )
 
 
-class Affinity(Read, frozen=True):
+class Affinity(APIStruct, frozen=True):
     """`spec.affinity`."""
 
     node_affinity: NodeAffinity | None = None
@@ -165,7 +165,7 @@ class Affinity(Read, frozen=True):
     pod_anti_affinity: PodAffinity | None = None
 
 
-class Toleration(Read, frozen=True):
+class Toleration(APIStruct, frozen=True):
     """`spec.tolerations` entry."""
 
     key: str = ""
@@ -175,7 +175,7 @@ class Toleration(Read, frozen=True):
     toleration_seconds: int | None = None
 
 
-class Taint(Read, frozen=True):
+class Taint(APIStruct, frozen=True):
     """A node taint."""
 
     key: str
@@ -183,7 +183,7 @@ class Taint(Read, frozen=True):
     value: str = ""
 
 
-class TopologySpreadConstraint(Read, frozen=True):
+class TopologySpreadConstraint(APIStruct, frozen=True):
     """`spec.topologySpreadConstraints` entry."""
 
     max_skew: int = 1
@@ -196,7 +196,7 @@ class TopologySpreadConstraint(Read, frozen=True):
     match_label_keys: tuple[str, ...] = ()
 
 
-class ResourceRequirements(Read, frozen=True):
+class ResourceRequirements(APIStruct, frozen=True):
     """`resources` of a container or pod."""
 
     requests: ResourceTexts = {}
@@ -204,7 +204,7 @@ class ResourceRequirements(Read, frozen=True):
     claims: tuple[dict[str, str], ...] = ()
 
 
-class ContainerPort(Read, frozen=True):
+class ContainerPort(APIStruct, frozen=True):
     """`ports` entry of a container."""
 
     container_port: int = 0
@@ -213,7 +213,7 @@ class ContainerPort(Read, frozen=True):
     host_ip: str = msgspec.field(default="", name="hostIP")
 
 
-class Container(Read, frozen=True):
+class Container(APIStruct, frozen=True):
     """A container or init container (`restart_policy` "Always" makes a sidecar of the latter)."""
 
     name: str = ""
@@ -222,13 +222,13 @@ class Container(Read, frozen=True):
     restart_policy: str = ""
 
 
-class PersistentVolumeClaimSource(Read, frozen=True):
+class PersistentVolumeClaimSource(APIStruct, frozen=True):
     """`persistentVolumeClaim` of a volume."""
 
     claim_name: str = ""
 
 
-class Volume(Read, frozen=True):
+class Volume(APIStruct, frozen=True):
     """A pod volume; only the kinds that constrain scheduling are kept."""
 
     name: str = ""
@@ -236,7 +236,7 @@ class Volume(Read, frozen=True):
     ephemeral: dict[str, Any] | None = None
 
 
-class PodResourceClaim(Read, frozen=True):
+class PodResourceClaim(APIStruct, frozen=True):
     """`resourceClaims` entry of a pod: a claim by name, or a template to make one from."""
 
     name: str = ""
@@ -244,7 +244,7 @@ class PodResourceClaim(Read, frozen=True):
     resource_claim_template_name: str = ""
 
 
-class PodSpec(Read, frozen=True):
+class PodSpec(APIStruct, frozen=True):
     """`spec` of a pod."""
 
     node_name: str = ""
@@ -266,14 +266,14 @@ class PodSpec(Read, frozen=True):
     host_network: bool = False
 
 
-class PodResourceClaimStatus(Read, frozen=True):
+class PodResourceClaimStatus(APIStruct, frozen=True):
     """Which claim was made for such an entry; no name if none is needed."""
 
     name: str = ""
     resource_claim_name: str = ""
 
 
-class PodStatus(Read, frozen=True):
+class PodStatus(APIStruct, frozen=True):
     """`status` of a pod."""
 
     phase: str = ""
@@ -295,7 +295,7 @@ class Pod(Object, frozen=True):
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
 
-class NodeSpec(Read, frozen=True):
+class NodeSpec(APIStruct, frozen=True):
     """`spec` of a node."""
 
     provider_id: str = msgspec.field(default="", name="providerID")
@@ -303,7 +303,7 @@ class NodeSpec(Read, frozen=True):
     unschedulable: bool = False
 
 
-class NodeStatus(Read, frozen=True):
+class NodeStatus(APIStruct, frozen=True):
     """`status` of a node."""
 
     capacity: ResourceTexts = {}
@@ -318,7 +318,7 @@ class Node(Object, frozen=True):
     status: NodeStatus = NodeStatus()
 
 
-class NodeClassReference(Read, frozen=True):
+class NodeClassReference(APIStruct, frozen=True):
     """`nodeClassRef`."""
 
     group: str = ""
@@ -326,7 +326,7 @@ class NodeClassReference(Read, frozen=True):
     name: str = ""
 
 
-class NodeClaimSpec(Read, frozen=True):
+class NodeClaimSpec(APIStruct, frozen=True):
     """`spec` of a NodeClaim (immutable once created)."""
 
     requirements: tuple[NodeSelectorRequirement, ...] = ()
@@ -338,7 +338,7 @@ class NodeClaimSpec(Read, frozen=True):
     termination_grace_period: str | None = None
 
 
-class NodeClaimStatus(Read, frozen=True):
+class NodeClaimStatus(APIStruct, frozen=True):
     """`status` of a NodeClaim."""
 
     provider_id: str = msgspec.field(default="", name="providerID")
@@ -351,20 +351,20 @@ class NodeClaimStatus(Read, frozen=True):
 
 
 class NodeClaim(Object, frozen=True):
-    """A NodeClaim as read in bulk; `core.api.nodeclaim` is the model that validates and makes the CRD."""
+    """A NodeClaim as read in bulk; `core.api.nodeclaim_schema` is the model that validates and makes the CRD."""
 
     spec: NodeClaimSpec = NodeClaimSpec()
     status: NodeClaimStatus = NodeClaimStatus()
 
 
-class PodTemplateSpec(Read, frozen=True):
+class PodTemplateSpec(APIStruct, frozen=True):
     """`spec.template` of a workload."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
 
 
-class DaemonSetSpec(Read, frozen=True):
+class DaemonSetSpec(APIStruct, frozen=True):
     """`spec` of a DaemonSet."""
 
     template: PodTemplateSpec = PodTemplateSpec()
@@ -376,7 +376,7 @@ class DaemonSet(Object, frozen=True):
     spec: DaemonSetSpec = DaemonSetSpec()
 
 
-class PodDisruptionBudgetSpec(Read, frozen=True):
+class PodDisruptionBudgetSpec(APIStruct, frozen=True):
     """`spec` of a PodDisruptionBudget."""
 
     selector: LabelSelector | None = None
@@ -385,7 +385,7 @@ class PodDisruptionBudgetSpec(Read, frozen=True):
     unhealthy_pod_eviction_policy: str = ""
 
 
-class PodDisruptionBudgetStatus(Read, frozen=True):
+class PodDisruptionBudgetStatus(APIStruct, frozen=True):
     """`status` of a PodDisruptionBudget."""
 
     disruptions_allowed: int = 0
@@ -401,7 +401,7 @@ class PodDisruptionBudget(Object, frozen=True):
     status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
 
 
-class LeaseSpec(Read, frozen=True):
+class LeaseSpec(APIStruct, frozen=True):
     """`spec` of a Lease."""
 
     holder_identity: str = ""

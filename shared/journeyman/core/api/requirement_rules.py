@@ -15,7 +15,7 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
 from journeyman.core.api import labels
-from journeyman.core.api.model import Checked, Int, Model, Time, crd, problem, rules
+from journeyman.core.api.model import Int, Model, Time, ValidatedBy, crd, problem, rules
 from journeyman.core.api.objects import NodeClassReference, NodeSelectorRequirement, Taint
 
 Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Gte", "Lte"]
@@ -30,7 +30,7 @@ MAX_PREFIX: Final = 253
 MAX_REQUIREMENTS: Final = 100
 
 NODE_CLASS_LABEL: Final = f"{labels.AWS_GROUP}/ec2nodeclass"
-"""Every node carries its NodeClass's name under it, so templates and claims may speak of it."""
+"""Every node has its NodeClass's name as this label, so templates and NodeClaims may require it."""
 
 CAPACITY_TYPES: Final = frozenset({labels.ON_DEMAND, labels.SPOT, labels.RESERVED})
 
@@ -39,7 +39,7 @@ _VALUE: Final = re.compile(LABEL_VALUE, re.ASCII)
 
 
 def check_key(key: str) -> str:
-    """A label key as Kubernetes allows it. Raises for pydantic."""
+    """Return a valid label key. Raises a pydantic error otherwise."""
     if not _QUALIFIED.fullmatch(key) or key.find("/") > MAX_PREFIX:
         raise problem(
             f"{key!r} is not a label key: an optional DNS domain and a slash, then up to 63 letters, digits, '-', '_' or '.'"
@@ -48,7 +48,7 @@ def check_key(key: str) -> str:
 
 
 def check_value(value: str) -> str:
-    """A label value as Kubernetes allows it. Raises for pydantic."""
+    """Return a valid label value. Raises a pydantic error otherwise."""
     if len(value) > MAX_VALUE or not _VALUE.fullmatch(value):
         raise problem(f"{value!r} is not a label value: up to 63 letters, digits, '-', '_' or '.', or empty")
     return value
@@ -74,7 +74,7 @@ _PREFIX_RULE: Final = (f"the part before the slash has at most {MAX_PREFIX} char
 
 
 def domain_rules(subject: str, *, node_pool_allowed: bool) -> list[tuple[str, str]]:
-    """CEL rules that keep users off our label domains; `subject` is the CEL name of the key."""
+    """Return CEL rules that reject restricted label domains; `subject` is the CEL name of the key."""
     known_aws = sorted(key for key in labels.WELL_KNOWN if key.startswith(f"{labels.AWS_GROUP}/"))
     found = [
         _domain_rule(subject, labels.GROUP, [labels.CAPACITY_TYPE, labels.NODEPOOL]),
@@ -145,23 +145,23 @@ LabelValue = Annotated[
 class SelectorModel(Model):
     """A requirement on a node label."""
 
-    key: RequirementKey = Field(description="The label it is about.")
-    operator: Operator = Field(description="How the label relates to the values.")
+    key: RequirementKey = Field(description="Key of the label.")
+    operator: Operator = Field(description="Relation of the label to the values.")
     values: tuple[LabelValue, ...] = Field(
         default=(),
         max_length=1000,
-        description="Any of these for In, none of these for NotIn, one whole number for Gt, Lt, Gte, Lte; otherwise empty.",
+        description="Values for In and NotIn, one integer for Gt, Lt, Gte and Lte; empty for Exists and DoesNotExist.",
         json_schema_extra=crd(x_kubernetes_list_type="atomic"),
     )
 
     @property
     def where(self) -> str:
-        """How messages name it."""
+        """The requirement as messages name it."""
         return f"key {self.key} with operator {self.operator}"
 
     @property
     def usable_values(self) -> tuple[str, ...]:
-        """The values that can be had; of a capacity type only those there are."""
+        """The values that exist; known ones only for the capacity type."""
         return tuple(v for v in self.values if self.key != labels.CAPACITY_TYPE or v in CAPACITY_TYPES)
 
     @model_validator(mode="after")
@@ -176,10 +176,13 @@ class SelectorModel(Model):
 
 
 class RequirementModel(SelectorModel):
-    """A requirement on a node label, with the least number of distinct values to keep open."""
+    """A requirement on a node label, with the minimum number of distinct values."""
 
     min_values: Int | None = Field(
-        default=None, ge=1, le=50, description="How many distinct values must stay possible for one launch."
+        default=None,
+        ge=1,
+        le=50,
+        description="Minimum number of distinct values that a launch must be able to choose from.",
     )
 
     @model_validator(mode="after")
@@ -190,9 +193,9 @@ class RequirementModel(SelectorModel):
 
 
 class TemplateRequirementModel(RequirementModel):
-    """A requirement of a NodePool's template, which may not speak of the pool itself."""
+    """A requirement of a NodePool's template, which may not name the NodePool label."""
 
-    key: TemplateRequirementKey = Field(description="The label it is about.")
+    key: TemplateRequirementKey = Field(description="Key of the label.")
 
 
 def _check_taint_value(value: str) -> str:
@@ -200,23 +203,23 @@ def _check_taint_value(value: str) -> str:
 
 
 class TaintModel(Model):
-    """A taint that nodes carry."""
+    """A taint of a node."""
 
     key: Annotated[str, AfterValidator(check_key)] = Field(
-        description="The taint's key.",
+        description="Key of the taint.",
         json_schema_extra=rules(_PREFIX_RULE, minLength=1, maxLength=MAX_KEY, pattern=QUALIFIED_NAME),
     )
     value: Annotated[str, AfterValidator(_check_taint_value)] = Field(
         default="",
-        description="Its value.",
+        description="Value of the taint.",
         json_schema_extra=rules(_PREFIX_RULE, maxLength=MAX_KEY, pattern=f"^$|{QUALIFIED_NAME}"),
     )
-    effect: TaintEffect = Field(description="What happens to pods that do not tolerate it.")
-    time_added: Time | None = Field(default=None, description="When it was added, for NoExecute.")
+    effect: TaintEffect = Field(description="Effect on pods that do not tolerate the taint.")
+    time_added: Time | None = Field(default=None, description="Time at which the taint was added, for NoExecute.")
 
 
 class NodeClassRefModel(Model):
-    """Which NodeClass gives the cloud's part."""
+    """A reference to the NodeClass, which has the cloud provider's settings."""
 
     group: str = Field(min_length=1, max_length=253, pattern=r"^[^/]*$", description="API group of the NodeClass.")
     kind: str = Field(min_length=1, max_length=63, description="Kind of the NodeClass.")
@@ -224,7 +227,7 @@ class NodeClassRefModel(Model):
 
 
 class TemplateNodeClassRefModel(NodeClassRefModel):
-    """Which NodeClass gives the cloud's part; a pool stays with its cloud."""
+    """A reference to the NodeClass; group and kind of a NodePool's are immutable."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -239,19 +242,19 @@ def _is_whole_number(text: str) -> bool:
 
 
 def check_taints(taints: Iterable[Taint], startup_taints: Iterable[Taint]) -> None:
-    """Key and effect pairs must be unique over both lists. Raises for pydantic."""
+    """Check that key and effect pairs are unique in both lists. Raises a pydantic error otherwise."""
     for (key, effect), count in Counter((t.key, t.effect) for t in (*taints, *startup_taints)).items():
         if count > 1:
             raise problem(f"taint {key}:{effect} appears {count} times in taints and startupTaints; keep one")
 
 
 def capacity_type_rule(at_least: str) -> tuple[str, str]:
-    """A CEL rule for a list of requirements: of the capacity types that one asks for, at least so many there are."""
+    """Return a CEL rule for requirements: at least `at_least` values of the capacity type must exist."""
     rule = (
         f"self.all(x, x.key == '{labels.CAPACITY_TYPE}' && x.operator == 'In' ? "
         f"x.values.filter(v, v in {sorted(CAPACITY_TYPES)}).size() >= {at_least} : true)"
     )
-    return f"'{labels.CAPACITY_TYPE}' with operator 'In' must have a value there is, and 'minValues' of them", rule
+    return f"'{labels.CAPACITY_TYPE}' with operator 'In' must have an existing value, and 'minValues' of them", rule
 
 
 REQUIREMENT_RULES: Final[Mapping[str, str]] = {
@@ -267,37 +270,37 @@ REQUIREMENT_RULES: Final[Mapping[str, str]] = {
     ),
 }
 
-_ALIKE: Final = "y.key == x.key && y.effect == x.effect"
+_SAME_TAINT: Final = "y.key == x.key && y.effect == x.effect"
 TAINTS_RULE: Final = (
     "taints and startupTaints must not have the same key and effect twice",
     (
-        f"(!has(self.taints) || self.taints.all(x, self.taints.exists_one(y, {_ALIKE}))) && "
-        f"(!has(self.startupTaints) || self.startupTaints.all(x, self.startupTaints.exists_one(y, {_ALIKE}) && "
-        f"(!has(self.taints) || !self.taints.exists(y, {_ALIKE}))))"
+        f"(!has(self.taints) || self.taints.all(x, self.taints.exists_one(y, {_SAME_TAINT}))) && "
+        f"(!has(self.startupTaints) || self.startupTaints.all(x, self.startupTaints.exists_one(y, {_SAME_TAINT}) && "
+        f"(!has(self.taints) || !self.taints.exists(y, {_SAME_TAINT}))))"
     ),
 )
-"""A CEL rule for whatever has both lists of taints."""
+"""A CEL rule for objects with both lists of taints."""
 
 _LIST_FACTS = {"x_kubernetes_list_type": "atomic"}
 _REQUIREMENTS = Field(
     max_length=MAX_REQUIREMENTS,
-    description="What nodes must be like; labels and values as Kubernetes and the cloud define them.",
+    description="Requirements on the labels of nodes, as defined by Kubernetes and the cloud provider.",
     json_schema_extra=rules(
         *REQUIREMENT_RULES.items(), capacity_type_rule("(has(x.minValues) ? x.minValues : 1)"), **_LIST_FACTS
     ),
 )
 
 Requirements = Annotated[
-    tuple[Annotated[NodeSelectorRequirement, Checked(RequirementModel)], ...],
+    tuple[Annotated[NodeSelectorRequirement, ValidatedBy(RequirementModel)], ...],
     _REQUIREMENTS,
 ]
 TemplateRequirements = Annotated[
-    tuple[Annotated[NodeSelectorRequirement, Checked(TemplateRequirementModel)], ...],
+    tuple[Annotated[NodeSelectorRequirement, ValidatedBy(TemplateRequirementModel)], ...],
     _REQUIREMENTS,
 ]
 Taints = Annotated[
-    tuple[Annotated[Taint, Checked(TaintModel)], ...],
+    tuple[Annotated[Taint, ValidatedBy(TaintModel)], ...],
     Field(max_length=100, json_schema_extra=crd(**_LIST_FACTS)),
 ]
-NodeClassRef = Annotated[NodeClassReference, Checked(NodeClassRefModel)]
-TemplateNodeClassRef = Annotated[NodeClassReference, Checked(TemplateNodeClassRefModel)]
+NodeClassRef = Annotated[NodeClassReference, ValidatedBy(NodeClassRefModel)]
+TemplateNodeClassRef = Annotated[NodeClassReference, ValidatedBy(TemplateNodeClassRefModel)]

@@ -9,17 +9,17 @@ from typing import Any
 
 import msgspec
 
-from journeyman.core.api.objects import NodeSelector, Object, Read, resource
+from journeyman.core.api.objects import APIStruct, NodeSelector, Object, resource
 
 
-class PersistentVolumeClaimSpec(Read, frozen=True):
+class PersistentVolumeClaimSpec(APIStruct, frozen=True):
     """`spec` of a PersistentVolumeClaim. `volume_name` is set once it is bound (or asks for one volume by name)."""
 
     volume_name: str = ""
     storage_class_name: str | None = None
 
 
-class PersistentVolumeClaimStatus(Read, frozen=True):
+class PersistentVolumeClaimStatus(APIStruct, frozen=True):
     """`status` of a PersistentVolumeClaim: Pending, Bound or Lost."""
 
     phase: str = ""
@@ -32,19 +32,19 @@ class PersistentVolumeClaim(Object, frozen=True):
     status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
 
 
-class VolumeNodeAffinity(Read, frozen=True):
+class VolumeNodeAffinity(APIStruct, frozen=True):
     """`nodeAffinity` of a PersistentVolume: the nodes from which it can be reached."""
 
     required: NodeSelector | None = None
 
 
-class CSIVolumeSource(Read, frozen=True):
+class CSIVolumeSource(APIStruct, frozen=True):
     """`csi` of a PersistentVolume."""
 
     driver: str = ""
 
 
-class PersistentVolumeSpec(Read, frozen=True):
+class PersistentVolumeSpec(APIStruct, frozen=True):
     """`spec` of a PersistentVolume; of its source only what kind it is."""
 
     node_affinity: VolumeNodeAffinity | None = None
@@ -60,14 +60,14 @@ class PersistentVolume(Object, frozen=True):
     spec: PersistentVolumeSpec = PersistentVolumeSpec()
 
 
-class TopologySelectorLabelRequirement(Read, frozen=True):
+class TopologySelectorLabelRequirement(APIStruct, frozen=True):
     """One label of an allowed topology, and the values it may have."""
 
     key: str
     values: tuple[str, ...] = ()
 
 
-class TopologySelectorTerm(Read, frozen=True):
+class TopologySelectorTerm(APIStruct, frozen=True):
     """Labels that must all hold."""
 
     match_label_expressions: tuple[TopologySelectorLabelRequirement, ...] = ()
@@ -81,20 +81,20 @@ class StorageClass(Object, frozen=True):
     allowed_topologies: tuple[TopologySelectorTerm, ...] = ()
 
 
-class VolumeNodeResources(Read, frozen=True):
+class VolumeNodeResources(APIStruct, frozen=True):
     """How many volumes of a driver a node takes; no count means no limit is known."""
 
     count: int | None = None
 
 
-class CSINodeDriver(Read, frozen=True):
+class CSINodeDriver(APIStruct, frozen=True):
     """A CSI driver that runs on a node."""
 
     name: str
     allocatable: VolumeNodeResources | None = None
 
 
-class CSINodeSpec(Read, frozen=True):
+class CSINodeSpec(APIStruct, frozen=True):
     """`spec` of a CSINode."""
 
     drivers: tuple[CSINodeDriver, ...] = ()
@@ -106,13 +106,13 @@ class CSINode(Object, frozen=True):
     spec: CSINodeSpec = CSINodeSpec()
 
 
-class VolumeAttachmentSource(Read, frozen=True):
+class VolumeAttachmentSource(APIStruct, frozen=True):
     """`source` of a VolumeAttachment; no name means a volume that a pod brings along itself."""
 
     persistent_volume_name: str = ""
 
 
-class VolumeAttachmentSpec(Read, frozen=True):
+class VolumeAttachmentSpec(APIStruct, frozen=True):
     """`spec` of a VolumeAttachment."""
 
     attacher: str = ""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from journeyman.core.api.objects import LabelSelector, Object, PodTemplateSpec, Read, resource
+from journeyman.core.api.objects import APIStruct, LabelSelector, Object, PodTemplateSpec, resource
 
 
-class ServiceSpec(Read, frozen=True):
+class ServiceSpec(APIStruct, frozen=True):
     """`spec` of a Service."""
 
     selector: dict[str, str] = msgspec.field(default_factory=dict)
@@ -19,7 +19,7 @@ class Service(Object, frozen=True):
     spec: ServiceSpec = ServiceSpec()
 
 
-class ReplicationControllerSpec(Read, frozen=True):
+class ReplicationControllerSpec(APIStruct, frozen=True):
     """`spec` of a ReplicationController."""
 
     selector: dict[str, str] = msgspec.field(default_factory=dict)
@@ -31,7 +31,7 @@ class ReplicationController(Object, frozen=True):
     spec: ReplicationControllerSpec = ReplicationControllerSpec()
 
 
-class WorkloadSpec(Read, frozen=True):
+class WorkloadSpec(APIStruct, frozen=True):
     """`spec` of a Deployment, ReplicaSet or StatefulSet."""
 
     replicas: int = 1

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 from msgspec import UNSET, Struct, UnsetType, field
 
 from journeyman.core.api import objects, storage, workloads
-from journeyman.core.api.objects import LabelSelector, Read, ResourceTexts
+from journeyman.core.api.objects import APIStruct, LabelSelector, ResourceTexts
 from journeyman.kube import api_errors
 
 Numbers: TypeAlias = Mapping[str, "int | tuple[int, int] | None"]
@@ -20,34 +20,34 @@ Numbers: TypeAlias = Mapping[str, "int | tuple[int, int] | None"]
 field that only custom resources have."""
 
 
-class Named(Read, frozen=True):
+class Named(APIStruct, frozen=True):
     """What has a name: a scheduling gate."""
 
     name: str
 
 
-class ContainerResourceClaim(Read, frozen=True):
+class ContainerResourceClaim(APIStruct, frozen=True):
     """`claims` entry of a container's resources."""
 
     name: str
     request: str = ""
 
 
-class ClaimMeta(Read, frozen=True):
+class ClaimMeta(APIStruct, frozen=True):
     """`metadata` of a claim's template: what may be set there."""
 
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
 
 
-class ClaimResources(Read, frozen=True):
+class ClaimResources(APIStruct, frozen=True):
     """`resources` of a claim."""
 
     limits: ResourceTexts = field(default_factory=dict)
     requests: ResourceTexts = field(default_factory=dict)
 
 
-class DataSource(Read, frozen=True, omit_defaults=False):
+class DataSource(APIStruct, frozen=True, omit_defaults=False):
     """`dataSource` or `dataSourceRef` of a claim; the core group is a null."""
 
     api_group: str | None = None
@@ -56,7 +56,7 @@ class DataSource(Read, frozen=True, omit_defaults=False):
     namespace: str | UnsetType = UNSET
 
 
-class ClaimSpec(Read, frozen=True, kw_only=True):
+class ClaimSpec(APIStruct, frozen=True, kw_only=True):
     """`spec` of a claim's template."""
 
     access_modes: tuple[str, ...] = ()
@@ -70,21 +70,21 @@ class ClaimSpec(Read, frozen=True, kw_only=True):
     volume_attributes_class_name: str | None = None
 
 
-class ClaimTemplate(Read, frozen=True):
+class ClaimTemplate(APIStruct, frozen=True):
     """What the claim of an ephemeral volume is made from."""
 
     metadata: ClaimMeta
     spec: ClaimSpec
 
 
-class EphemeralVolume(Read, frozen=True):
+class EphemeralVolume(APIStruct, frozen=True):
     """`ephemeral` of a volume."""
 
     volume_claim_template: ClaimTemplate | None = None
 
 
 class ElasticBlockStore(
-    Read, frozen=True, rename={"volume_id": "volumeID", "fs_type": "fsType", "read_only": "readOnly"}
+    APIStruct, frozen=True, rename={"volume_id": "volumeID", "fs_type": "fsType", "read_only": "readOnly"}
 ):
     """`awsElasticBlockStore` of a volume."""
 
@@ -94,14 +94,14 @@ class ElasticBlockStore(
     read_only: bool = False
 
 
-class LocalVolume(Read, frozen=True):
+class LocalVolume(APIStruct, frozen=True):
     """`local` of a volume."""
 
     path: str
     fs_type: str | None = None
 
 
-class HostPath(Read, frozen=True):
+class HostPath(APIStruct, frozen=True):
     """`hostPath` of a volume."""
 
     path: str

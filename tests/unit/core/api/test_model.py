@@ -12,7 +12,7 @@ from journeyman.errors import InvalidObjectError
 
 CHECK = """
 import sys
-import journeyman.core.api.hashes, journeyman.core.api.node_disruption, journeyman.core.api.nodeclaim
+import journeyman.core.api.hashes, journeyman.core.api.node_disruption, journeyman.core.api.nodeclaim_schema
 import journeyman.core.api.offering_state
 from journeyman.core.api.model import Model
 

@@ -4,7 +4,7 @@ import pytest
 
 from journeyman.core.api import objects
 from journeyman.core.api.model import parse
-from journeyman.core.api.nodeclaim import NodeClaim
+from journeyman.core.api.nodeclaim_schema import NodeClaimSchema
 from journeyman.errors import InvalidObjectError
 
 
@@ -29,7 +29,7 @@ def a_claim(**spec):
 
 def test_a_claim_may_speak_of_its_pool_and_node_class():
     """Unlike a pool's template, which the labels come from."""
-    claim = parse(NodeClaim, a_claim())
+    claim = parse(NodeClaimSchema, a_claim())
     assert claim.spec.requirements[0].values == ("default",)
     assert claim.spec.resources == objects.ResourceRequirements(
         requests={"cpu": "1930m", "memory": "3Gi", "pods": "12"}
@@ -41,7 +41,7 @@ def test_the_model_and_the_struct_that_reads_in_bulk_agree():
     """What one writes, the other reads the same."""
     import msgspec
 
-    claim = parse(NodeClaim, a_claim(startupTaints=[{"key": "a", "effect": "NoExecute"}], expireAfter="Never"))
+    claim = parse(NodeClaimSchema, a_claim(startupTaints=[{"key": "a", "effect": "NoExecute"}], expireAfter="Never"))
     read = msgspec.convert(claim.to_wire(), objects.NodeClaim)
     assert read.metadata == claim.metadata
     for field in ("requirements", "resources", "taints", "startup_taints", "node_class_ref", "expire_after"):
@@ -65,4 +65,4 @@ def test_the_model_and_the_struct_that_reads_in_bulk_agree():
 def test_a_claim_that_the_api_server_would_refuse_is_refused(spec, words):
     """Before anything is written."""
     with pytest.raises(InvalidObjectError, match=words):
-        parse(NodeClaim, a_claim(**spec))
+        parse(NodeClaimSchema, a_claim(**spec))

@@ -1,8 +1,8 @@
-"""Metric samples as CloudWatch embedded metric format: one JSON line on standard output for each label set.
+"""Writes metric samples in CloudWatch's embedded metric format: one JSON line for each label set.
 
-A function has no endpoint to scrape and no memory to count in; CloudWatch adds up. Names and labels
-are Karpenter's, `cluster` comes on top. A label set is what CloudWatch bills, so samples with the same labels share
-one line, and labels without a value are left out (CloudWatch refuses them).
+A function has no endpoint to scrape and no memory to count in, so CloudWatch sums the samples up. Names and labels are
+Karpenter's, plus `cluster`. CloudWatch bills label sets, so samples with the same labels share a line, and empty labels,
+which CloudWatch rejects, are omitted.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from journeyman.core.plan import Observation
 NAMESPACE: Final = "Journeyman"
 
 _UNITS: Final[Mapping[str, MetricUnit]] = {"_seconds": MetricUnit.Seconds, "_bytes": MetricUnit.Bytes}
-_VALUES_PER_LINE: Final = 99  # at 100 Powertools prints the line itself, past `stream`
+_VALUES_PER_LINE: Final = 99  # at 100 Powertools prints the line itself, not to `stream`
 
 
 def write(observations: Iterable[Observation], *, constant: Mapping[str, str], stream: IO[str]) -> None:
-    """Write the samples, grouped by label set in order of first appearance.
+    """Write the samples, grouped by label set in the order of their first sample.
 
     Args:
         observations: Samples; those that are not finite are dropped.
-        constant: Labels every sample gets.
-        stream: Where lines go.
+        constant: Labels of every sample.
+        stream: Where lines are written.
     """
     groups: dict[tuple[tuple[str, str], ...], list[Observation]] = {}
     for observation in observations:
