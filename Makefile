@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SAM    := .tools/sam
-# One more than a machine of two cores has: stories on a real control plane wait a lot.
+# One more than a machine of two cores has: scenarios on a real control plane wait a lot.
 JOBS   ?= 3
 CASES  ?= 2000
 SEEDS  ?= 10000

@@ -4,7 +4,7 @@
     python -m tests.bench.bench_reading 500   with other numbers of nodes
 
 Each reading has a process of its own (`readings.py`). What can be compared between machines are the ratios; nothing here is
-a test of time, and the exit status is 1 only if somebody did not read everything.
+a test of time, and the exit status is 1 only if a reader missed objects.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def say(line: str) -> None:
 
 
 def from_file(path: Path) -> JSONDict:
-    """A scenario that somebody wrote."""
+    """A scenario from a file."""
     raw: JSONDict = json.loads(path.read_text())
     return {"name": path.stem, **raw}
 

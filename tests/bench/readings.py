@@ -77,7 +77,7 @@ def snapshot(server: str, ca_file: str, token: str) -> dict[str, Any]:
 
 
 def _loader(transport: Any, scope: Any) -> Callable[[], dict[str, Any]]:
-    """Loads a snapshot in a run of its own, as warm sandboxes do; tells what it cost."""
+    """Loads a snapshot in a run of its own, as warm sandboxes do; returns what it cost."""
     from journeyman.kube.caching_store import CachingKubeStore
     from journeyman.kube.http_store import HttpKubeStore
     from journeyman.kube.list_cache import ListCache

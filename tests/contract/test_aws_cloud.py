@@ -403,7 +403,7 @@ class BlindAtFirst(InstanceProvider):
 
 
 def test_an_instance_that_ec2_did_not_show_at_first_is_adopted(launch, aws, settings, clock, request_for, provider):
-    """The token, used again with other parameters, tells that there must be one."""
+    """The token, used again with other parameters, shows that there must be one."""
     first = launch(request_for("hidden"))
     clients = Clients(lambda service, region: aws.client(service), REGION)
     launcher = InstanceLauncher(

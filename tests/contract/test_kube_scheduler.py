@@ -59,7 +59,7 @@ def real(make_control_plane):
     params=["simulated", pytest.param("real", marks=[pytest.mark.slow, pytest.mark.xdist_group("scheduler")])]
 )
 def cluster(request):
-    """Each test has nodes and pods of its own, which nobody else's fit."""
+    """Each test has nodes and pods of its own, which no other test's pods fit."""
     return Stage(Simulated() if request.param == "simulated" else request.getfixturevalue("real"))
 
 
@@ -109,33 +109,33 @@ class Stage:
 def test_a_nominated_node_is_taken_before_a_better_one(cluster):
     """The larger node has the higher score; the nomination is done with once the pod is bound."""
     small, _large = cluster.add_node("small"), cluster.add_node("large", cpu="16")
-    cluster.add_pod("hinted", schedulingGates=[{"name": "later"}])
-    cluster.nominate("hinted", small)
-    cluster.store.patch(POD, f"{cluster.name}-hinted", {"spec": {"schedulingGates": []}}, namespace="default")
+    cluster.add_pod("nominated", schedulingGates=[{"name": "later"}])
+    cluster.nominate("nominated", small)
+    cluster.store.patch(POD, f"{cluster.name}-nominated", {"spec": {"schedulingGates": []}}, namespace="default")
 
-    cluster.side.until(lambda: cluster.is_on("hinted", small))
-    assert cluster.pod("hinted").status.nominated_node_name == ""
+    cluster.side.until(lambda: cluster.is_on("nominated", small))
+    assert cluster.pod("nominated").status.nominated_node_name == ""
 
 
 def test_pods_nominated_to_a_node_hold_their_room_against_older_ones(cluster):
     """Whose turn it is does not matter once the node opens."""
     node = cluster.add_node("n", taints=[CLOSED])
-    for name in ("older", "hinted"):
+    for name in ("older", "nominated"):
         cluster.add_pod(name, cpu="2")
         cluster.side.until(lambda name=name: cluster.waits(name))
 
-    cluster.nominate("hinted", node)
+    cluster.nominate("nominated", node)
     cluster.open_node(node)
 
-    cluster.side.until(lambda: cluster.is_on("hinted", node))
+    cluster.side.until(lambda: cluster.is_on("nominated", node))
     assert cluster.waits("older")
 
 
 def test_more_important_pods_do_not_see_nominations(cluster):
-    """They take the room; the hinted one is gated, so that it cannot come first."""
+    """They take the capacity; the nominated one is gated, so that it cannot come first."""
     node = cluster.add_node("n")
-    cluster.add_pod("hinted", cpu="2", schedulingGates=[{"name": "later"}])
-    cluster.nominate("hinted", node)
+    cluster.add_pod("nominated", cpu="2", schedulingGates=[{"name": "later"}])
+    cluster.nominate("nominated", node)
     cluster.add_pod("important", cpu="2", priorityClassName="important", priority=1000)
 
     cluster.side.until(lambda: cluster.is_on("important", node))
@@ -144,8 +144,8 @@ def test_more_important_pods_do_not_see_nominations(cluster):
 def test_an_attempt_that_fails_takes_the_nomination_back(cluster):
     """A hint is worth nothing on a node that takes no pods yet."""
     node = cluster.add_node("closed", taints=[CLOSED])
-    cluster.add_pod("hinted", schedulingGates=[{"name": "later"}])
-    cluster.nominate("hinted", node)
-    cluster.store.patch(POD, f"{cluster.name}-hinted", {"spec": {"schedulingGates": []}}, namespace="default")
+    cluster.add_pod("nominated", schedulingGates=[{"name": "later"}])
+    cluster.nominate("nominated", node)
+    cluster.store.patch(POD, f"{cluster.name}-nominated", {"spec": {"schedulingGates": []}}, namespace="default")
 
-    cluster.side.until(lambda: cluster.waits("hinted") and cluster.pod("hinted").status.nominated_node_name == "")
+    cluster.side.until(lambda: cluster.waits("nominated") and cluster.pod("nominated").status.nominated_node_name == "")

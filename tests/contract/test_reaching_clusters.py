@@ -168,7 +168,7 @@ def keys_of(cloud):
 
 
 def test_a_role_without_an_access_entry_is_told_the_command_that_makes_one(deployment):
-    """401 means that nobody knows this role; a person can copy the line."""
+    """401 means that the role has no access entry; the error has a command to copy."""
     _, own = deployment.connect("zurich")
     with pytest.raises(ForbiddenError) as caught:
         namespaces(own)
@@ -181,11 +181,11 @@ def test_a_role_without_an_access_entry_is_told_the_command_that_makes_one(deplo
     _, assumed = deployment.connect("ohio")
     with pytest.raises(ForbiddenError) as caught:
         namespaces(assumed)
-    told = caught.value.context["to_do"]
+    to_do = caught.value.context["to_do"]
     assert (
-        "--cluster-name ohio --region us-east-2 --principal-arn arn:aws:iam::111122223333:role/journeyman-ohio" in told
+        "--cluster-name ohio --region us-east-2 --principal-arn arn:aws:iam::111122223333:role/journeyman-ohio" in to_do
     )
-    assert told.endswith("journeyman-provision journeyman-terminate journeyman-consolidate journeyman-interrupt journeyman-sweep journeyman-api")  # fmt: skip
+    assert to_do.endswith("journeyman-provision journeyman-terminate journeyman-consolidate journeyman-interrupt journeyman-sweep journeyman-api")  # fmt: skip
 
 
 def test_an_eks_cluster_lets_in_a_role_with_an_access_entry(deployment):
@@ -223,12 +223,12 @@ def test_a_role_that_is_known_but_may_nothing_is_told_the_groups(deployment):
 
 def test_one_broken_cluster_is_named_and_the_others_are_reached(deployment):
     """Deleted, without the endpoint that was asked for, unknown: each says which one it is."""
-    for name, kind, told in (
+    for name, kind, message in (
         ("gone", UnknownClusterError, "there is no EKS cluster gone"),
         ("hidden", ConfigurationError, "EKS cluster hidden has no public endpoint"),
         ("typo", UnknownClusterError, "cluster 'typo' is not registered here"),
     ):
-        with pytest.raises(kind, match=told) as caught:
+        with pytest.raises(kind, match=message) as caught:
             deployment.connect(name)
         assert caught.value.context["cluster"] == name
 

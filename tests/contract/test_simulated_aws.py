@@ -108,7 +108,7 @@ def test_prioritized_launches_the_lowest_priority_number_first(fleet):
 
 @on_both_accounts
 def test_spot_fleets_launch_the_cheapest_spot_pool_of_the_price_history(fleet, ec2, account):
-    """The price a fleet chooses by is the one DescribeSpotPriceHistory tells."""
+    """The price a fleet chooses by is the one that DescribeSpotPriceHistory returns."""
     history = ec2.describe_spot_price_history(InstanceTypes=["m5.large", "c5.large"])["SpotPriceHistory"]
     cheapest = min(history, key=lambda row: float(row["SpotPrice"]))
 
@@ -495,9 +495,9 @@ def test_an_instance_type_is_told_with_all_its_details(ec2):
     from moto.ec2.models.instance_types import INSTANCE_TYPES
 
     for name in ("m5.large", "p5.48xlarge", "i4i.large"):
-        (told,) = ec2.describe_instance_types(InstanceTypes=[name])["InstanceTypes"]
+        (described,) = ec2.describe_instance_types(InstanceTypes=[name])["InstanceTypes"]
 
-        assert told == INSTANCE_TYPES[name]
+        assert described == INSTANCE_TYPES[name]
 
 
 def test_the_types_of_the_account_in_process_are_ec2s():
@@ -506,15 +506,15 @@ def test_the_types_of_the_account_in_process_are_ec2s():
 
     ec2 = InProcessAccount(VirtualClock(datetime(2026, 11, 2, tzinfo=timezone.utc)), types=KNOWN_TYPES).client("ec2")
     pages = ec2.get_paginator("describe_instance_types").paginate()
-    told = {entry["InstanceType"]: parse(entry) for page in pages for entry in page["InstanceTypes"]}
+    described = {entry["InstanceType"]: parse(entry) for page in pages for entry in page["InstanceTypes"]}
 
-    assert set(told) == set(KNOWN_TYPES)
-    assert told == {name: parse(INSTANCE_TYPES[name]) for name in KNOWN_TYPES}
+    assert set(described) == set(KNOWN_TYPES)
+    assert described == {name: parse(INSTANCE_TYPES[name]) for name in KNOWN_TYPES}
 
 
 @on_both_accounts
 def test_an_account_without_reservations_and_placement_groups_says_so(ec2):
-    """Both are asked for even where nobody uses them."""
+    """Both are asked for even where no test uses them."""
     assert ec2.describe_capacity_reservations()["CapacityReservations"] == []
     assert ec2.describe_placement_groups()["PlacementGroups"] == []
 
@@ -654,7 +654,7 @@ def test_two_simulations_cannot_overlap_in_one_process(aws, clock):
 
 
 def test_leaving_puts_moto_back_and_forgets_the_account(clock):
-    """Whoever uses moto afterwards gets moto."""
+    """moto is unchanged afterwards."""
     from moto.ec2.models.instances import Instance
     from moto.ec2.responses import EC2Response
 

@@ -20,7 +20,7 @@ def sqs(aws):
 
 @pytest.fixture
 def fifo(sqs):
-    """A FIFO lane with a dead-letter queue after three receives; its URL."""
+    """A FIFO queue with a dead-letter queue after three receives; its URL."""
     dead = sqs.create_queue(QueueName="dead.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
     arn = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
     attributes = {
@@ -28,7 +28,7 @@ def fifo(sqs):
         "VisibilityTimeout": "30",
         "RedrivePolicy": json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 3}),
     }
-    return sqs.create_queue(QueueName="lane.fifo", Attributes=attributes)["QueueUrl"]
+    return sqs.create_queue(QueueName="step.fifo", Attributes=attributes)["QueueUrl"]
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_a_poisonous_fifo_message_goes_to_the_dead_letters_and_frees_its_group(s
         clock.advance(30)
 
     after = receive(sqs, fifo, count=1)
-    dead = receive(sqs, fifo.replace("lane", "dead"))
+    dead = receive(sqs, fifo.replace("step", "dead"))
 
     assert bodies(after) == ["next"]
     assert bodies(dead) == ["poison"]
@@ -282,10 +282,10 @@ def test_a_batch_reaches_the_handler_as_lambda_shapes_it(aws, sqs, clock, fifo):
     assert record.attributes.approximate_receive_count == "1"
     assert record.attributes.sent_timestamp == str(int((clock.now() - timedelta(seconds=1)).timestamp() * 1000))
     assert (record.event_source, record.aws_region) == ("aws:sqs", "us-east-1")
-    assert record.event_source_arn == "arn:aws:sqs:us-east-1:123456789012:lane.fifo"
+    assert record.event_source_arn == "arn:aws:sqs:us-east-1:123456789012:step.fifo"
     assert (context.function_name, context.memory_limit_in_mb) == ("provision", 1024)
     assert 0 < context.get_remaining_time_in_millis() <= 30_000
-    assert aws.queues.due("lane.fifo") is None
+    assert aws.queues.due("step.fifo") is None
 
 
 def test_items_that_failed_stay_and_the_others_are_deleted(aws, sqs, clock, fifo):
@@ -336,7 +336,7 @@ def test_a_handler_that_raises_keeps_the_batch_until_it_is_dead(aws, sqs, clock,
     assert [invocation.outcome for invocation in function.invocations] == [InvocationOutcome.FAILED] * 3
     assert {invocation.error for invocation in function.invocations} == {"ValueError: no such cluster"}
     assert all(invocation.billed_ms >= 1 for invocation in function.invocations)
-    assert bodies(receive(sqs, fifo.replace("lane", "dead"))) == ["1"]
+    assert bodies(receive(sqs, fifo.replace("step", "dead"))) == ["1"]
 
 
 def test_a_sandbox_that_dies_keeps_the_batch(aws, sqs, clock, fifo):

@@ -106,7 +106,7 @@ def test_a_window_opens_at_its_local_time(aws, clock, ticker):
 
 @on_both_accounts
 def test_a_one_time_schedule_fires_once_and_deletes_itself_if_it_should(aws, clock, ticker):
-    """So that wake-ups do not pile up."""
+    """So that missed invocations do not pile up."""
     schedule(aws, "at(2026-11-02T08:05:00)", name="goes", ActionAfterCompletion="DELETE")
     schedule(aws, "at(2026-11-02T08:06:00)", name="stays")
     schedule(aws, "at(2026-11-02T07:00:00)", name="too-late")

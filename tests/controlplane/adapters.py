@@ -22,7 +22,7 @@ def runtime(
 
     Args:
         variables: The functions' environment.
-        clock: The story's.
+        clock: The scenario's.
         client: Makes a boto3 client for a service.
         metrics: Takes what the functions write in CloudWatch's embedded format.
     """

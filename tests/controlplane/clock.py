@@ -1,7 +1,7 @@
 """Time on a real control plane: for the application it stands still but for jumps, while Kubernetes' own runs on.
 
-So a story takes the same time by its clock on a busy machine as on an idle one. What the API server stamps is real time;
-readers get it as it was by the story's clock: nothing is ever too old because somebody was slow, or from the future.
+So a scenario takes the same time by its clock on a busy machine as on an idle one. What the API server stamps is real time;
+readers get it as it was by the scenario's clock: nothing is ever too old because a process was slow, or from the future.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class JumpingClock:
 
 
 class DatedStore:
-    """A KubeStore whose objects were made, and are being deleted, by the story's clock. All else passes through."""
+    """A KubeStore whose objects were made, and are being deleted, by the scenario's clock. All else passes through."""
 
     def __init__(self, store: Any, clock: JumpingClock) -> None:
         self._store = store
@@ -73,7 +73,7 @@ class DatedStore:
         return self._dated(self._store.get(*args, **where))
 
     def _dated(self, found: Any) -> Any:
-        if isinstance(found, dict):  # read as it is: pools, NodeClasses and the like, of which nobody asks the age
+        if isinstance(found, dict):  # read as it is: pools, NodeClasses and the like, whose age is never read
             return found
         meta: ObjectMeta = found.metadata
         made = meta.creation_timestamp and self._clock.of(meta.creation_timestamp, meta.uid)

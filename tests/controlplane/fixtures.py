@@ -66,7 +66,7 @@ def control_plane(make_control_plane: Callable[..., ControlPlane]) -> Iterator[C
 def namespace(control_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[str]:
     """The name of a new namespace in `control_plane`, which starts with the test's name.
 
-    It is deleted afterwards; where nobody runs the namespace controller it stays as `Terminating`, and goes with the
+    It is deleted afterwards; without the namespace controller it stays as `Terminating`, and goes with the
     control plane.
     """
     from tests.controlplane import existing

@@ -62,7 +62,7 @@ def kube_apiserver(files: Files, etcd_port: int, port: int, token_file: Path, we
         f"--etcd-servers=http://127.0.0.1:{etcd_port}",
         *_serving(files, port),
         "--advertise-address=127.0.0.1",
-        "--endpoint-reconciler-type=none",  # nobody reaches us through the service `kubernetes`
+        "--endpoint-reconciler-type=none",  # no client uses the service `kubernetes`
         "--service-cluster-ip-range=10.0.0.0/16",
         "--authorization-mode=RBAC",
         f"--client-ca-file={files.authority}",

@@ -47,11 +47,11 @@ class Identities:
         return self.kubeconfig(user.replace(":", "-"), token=self._built_in[user])
 
     def accept(self, token: str, user: str, groups: Sequence[str]) -> None:
-        """From now on whoever shows this token is this user in these groups."""
+        """Map the token to this user in these groups from now on."""
         self._users[token] = {"username": user, "groups": list(groups)}
 
     def revoke(self, token: str) -> None:
-        """From now on this token is nobody's."""
+        """Reject the token from now on."""
         self._users.pop(token, None)
 
     def token_for(self, user: str, groups: Sequence[str]) -> str:

@@ -34,7 +34,7 @@ class ControlPlane:
     """One control plane; a context, which starts and stops it.
 
     Pods need no service account there (tokens of service accounts are issued and reviewed all the same), and nodes no
-    heartbeats: nobody watches them.
+    heartbeats, which no test uses.
 
     Args:
         scheduler: Whether kube-scheduler runs.
@@ -102,7 +102,7 @@ class ControlPlane:
             self.start_apiserver()
             self._start_clients()
         except BaseException:
-            self._temporary = False  # somebody will want to read the logs
+            self._temporary = False  # keep the logs for reading
             self.stop()
             raise
         return self
@@ -122,7 +122,7 @@ class ControlPlane:
         return self._identities.token_for(user, groups)
 
     def accept(self, token: str, user: str, groups: Sequence[str] = ()) -> None:
-        """From now on whoever shows this token is this user: for tokens that are made elsewhere, as EKS's are.
+        """Map the token to this user from now on: for tokens that are made elsewhere, as EKS's are.
 
         If the token was refused before, this takes up to a second.
         """

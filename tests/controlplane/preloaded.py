@@ -15,4 +15,4 @@ import tests.controlplane.sandboxes  # noqa: F401 - what the process runs
 from journeyman_simulator.moto_account.moto_server import client_for
 
 for service in ("ec2", "eks", "iam", "sqs", "ssm"):
-    client_for("http://localhost", service).close()  # whoever makes the next one finds the service's model in memory
+    client_for("http://localhost", service).close()  # the next client finds the service's model in memory

@@ -77,7 +77,7 @@ class Server:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody listens on."""
+    """A TCP port of the loopback interface without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

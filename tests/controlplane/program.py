@@ -41,7 +41,7 @@ def command(name: str, environment: Mapping[str, str] = os.environ) -> list[str]
     """How to start etcd, kube-apiserver, kube-scheduler or kube-controller-manager so that it ends with its input.
 
     Raises:
-        GoProgramMissingError: Nobody offers the program and it cannot be built.
+        GoProgramMissingError: The program is not there and cannot be built.
     """
     released = Path(environment.get("KUBEBUILDER_ASSETS") or os.devnull) / name
     if released.is_file():

@@ -1,4 +1,4 @@
-"""A control plane as a cluster that the application is told of."""
+"""The registration of a control plane as a cluster of the application."""
 
 from __future__ import annotations
 

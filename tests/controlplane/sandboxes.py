@@ -67,7 +67,7 @@ class Sandboxes:
     Args:
         variables: The functions' environment.
         endpoint: Where AWS is.
-        clock: The story's; each invocation is told how it stands.
+        clock: The scenario's; each invocation gets its time.
         deaths: When the process is killed.
         log: Takes what the functions write on standard output.
     """
@@ -113,8 +113,8 @@ class Sandboxes:
 
     def _start(self) -> None:
         self._connection, theirs = self._forking.Pipe()
-        told = (theirs, dict(self._variables()), self._endpoint, str(self._log))
-        self._process = self._forking.Process(target=_serve, args=told, daemon=True)
+        arguments = (theirs, dict(self._variables()), self._endpoint, str(self._log))
+        self._process = self._forking.Process(target=_serve, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
 

@@ -1,4 +1,4 @@
-"""The control plane that other tests rely on: it is real, tells callers apart, and leaves nothing behind."""
+"""The control plane that other tests rely on: it is real, distinguishes callers, and leaves nothing behind."""
 
 import os
 import signal
@@ -17,11 +17,11 @@ from tests.helpers.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("control-plane")]
 
-ROOM = {"cpu": "2", "memory": "4Gi", "pods": "10"}
+CAPACITY = {"cpu": "2", "memory": "4Gi", "pods": "10"}
 
 
 def calling(plane, **credential):
-    """Somebody who calls this API server with a token or a certificate."""
+    """A client that calls this API server with a token or a certificate."""
     return Caller(plane.server, plane.ca_file, **credential)
 
 
@@ -91,7 +91,7 @@ def test_service_account_tokens_are_issued_and_reviewed(control_plane, namespace
         return admin.do("POST", "/apis/authentication.k8s.io/v1/tokenreviews", {"spec": spec})["status"]
 
     assert review("receiver")["user"]["username"] == f"system:serviceaccount:{namespace}:forwarder"
-    assert not review("somebody else").get("authenticated")
+    assert not review("another token").get("authenticated")
 
 
 def test_it_is_the_kubernetes_that_the_module_names(control_plane):
@@ -135,9 +135,9 @@ def test_a_deployment_is_bound_and_no_process_is_left(make_control_plane):
 
 
 def join(admin, name):
-    """A node with room, ready and without the taint that admission gives every new node."""
+    """A node with free capacity, ready and without the taint that admission gives every new node."""
     admin.do("POST", "/api/v1/nodes", {"metadata": {"name": name}})
-    status = {"capacity": ROOM, "allocatable": ROOM, "conditions": [{"type": "Ready", "status": "True"}]}
+    status = {"capacity": CAPACITY, "allocatable": CAPACITY, "conditions": [{"type": "Ready", "status": "True"}]}
     merge = "application/merge-patch+json"
     admin.do("PATCH", f"/api/v1/nodes/{name}/status", {"status": status}, kind=merge)
     admin.do("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": None}}, kind=merge)
@@ -153,7 +153,7 @@ def deploy(admin, name):
 
 
 def test_servers_die_with_a_test_run_that_is_killed(make_control_plane, tmp_path):
-    """Nobody can clean up after SIGKILL: each server notices by itself that its starter is gone."""
+    """After SIGKILL each server ends by itself when its parent is gone."""
     make_control_plane()  # where there is no program the test is skipped
     with subprocess.Popen([sys.executable, "-c", STARTS_A_SERVER, str(tmp_path)], stdout=subprocess.PIPE) as run:
         pid = int(run.stdout.readline())

@@ -6,7 +6,7 @@
         world.until_running("inflate", 10)
 
 kube-apiserver, kube-scheduler and the controllers are Kubernetes' own and live in real time. AWS is moto, the nodes are
-played by `journeyman_simulator.kubelet`, and both follow a clock that stands still while anybody acts, and then jumps (`clock`). The functions find the
+played by `journeyman_simulator.kubelet`, and both follow a clock that stands still while an actor runs, and then jumps (`clock`). The functions find the
 cluster as they do on Lambda (a kubeconfig with a token, the HTTP store), and the forwarder is the one that is deployed.
 """
 
@@ -60,7 +60,7 @@ _POLL_SECONDS = 0.03
 
 
 class RealWorld:
-    """A context; inside it the application is deployed and everybody but Kubernetes waits to be run.
+    """A context; inside it the application is deployed and every actor but Kubernetes runs only when called.
 
     Args:
         plane: A control plane with scheduler and controllers, and with the CRDs installed.
@@ -138,7 +138,7 @@ class RealWorld:
         """
         return runtime(self._variables(kubeconfig), self.clock, self.aws.client, self.metrics)
 
-    # --- what is told
+    # --- what was reported
 
     def apply(self, *manifests: Mapping[str, Any]) -> None:
         """Create these objects, or change them to be so."""
@@ -196,7 +196,7 @@ class RealWorld:
     # --- what happens
 
     def until(self, done: Callable[[], bool], waiting_for: str, *, within: timedelta = timedelta(minutes=5)) -> float:
-        """Let everybody act until it is `done`; the seconds that took by the story's clock.
+        """Run all actors until it is `done`; the seconds that took by the scenario's clock.
 
         Raises:
             WorldStuckError: It was not within that time.
@@ -213,7 +213,7 @@ class RealWorld:
             self._jump()
 
     def until_running(self, app: str, number: int, **within: Any) -> float:
-        """Let everybody act until so many pods run, and no others are there."""
+        """Run all actors until so many pods run, and no others are there."""
 
         def done() -> bool:
             return len(self.pods(app)) == self.running(app) == number
@@ -221,7 +221,7 @@ class RealWorld:
         return self.until(done, f"{number} running pods of {app}", **within)
 
     def run_for(self, span: timedelta) -> None:
-        """Let everybody act for so long, by the story's clock."""
+        """Run all actors for so long, by the scenario's clock."""
         end = self.clock.now() + span
         self._settle()
         while self.clock.now() < end:
@@ -233,8 +233,8 @@ class RealWorld:
     def _variables(self, kubeconfig: Path | None = None) -> dict[str, str]:
         """The functions' environment."""
         identity = kubeconfig or self.plane.kubeconfig_for("journeyman", self._groups)
-        told = registered(self.plane, self.cluster, identity)
-        return {**self.stack.variables, "AWS_REGION": REGION, "JOURNEYMAN_CLUSTERS": json.dumps([told])}
+        cluster = registered(self.plane, self.cluster, identity)
+        return {**self.stack.variables, "AWS_REGION": REGION, "JOURNEYMAN_CLUSTERS": json.dumps([cluster])}
 
     def _handlers(self, opened: ExitStack) -> Callable[[str], LambdaHandler]:
         """What the template's handlers are: functions in this process, or in one that dies."""
@@ -245,7 +245,7 @@ class RealWorld:
         return opened.enter_context(self.sandboxes).handler
 
     def _settle(self) -> None:
-        """Let everybody act until nothing happens any more but that time passes."""
+        """Run all actors until nothing happens any more but that time passes."""
         last = time.monotonic()
         while True:
             now = time.monotonic()
@@ -293,7 +293,7 @@ class RealWorld:
         return bool(deliveries)
 
     def _jump(self, latest: datetime | None = None) -> None:
-        """Jump to when somebody has something to do, at the latest to `latest`."""
+        """Jump to when an actor has something to do, at the latest to `latest`."""
         moments = [actor.due() for actor in (self._kubelets, *self._actors)]
         now = self.clock.now()
         upcoming = [moment for moment in (*moments, latest) if moment is not None and moment > now]

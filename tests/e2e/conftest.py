@@ -1,4 +1,4 @@
-"""The demo's story with all that was written on the way, for tests that look at it from different sides."""
+"""One run of the demo with all writes and log lines, shared by the tests of this folder."""
 
 import io
 
@@ -11,8 +11,8 @@ from journeyman_simulator.simulator_cli.demo_command import START, WINDOW, DemoS
 from journeyman_simulator.simulator_cli.timeline import Timeline
 
 
-class Told:
-    """A story that has been told, and everything that was written and invoked on the way."""
+class DemoRun:
+    """A run of the demo scenario, with every write, log line and invocation."""
 
     def __init__(self):
         self.writes, self.lines = [], []
@@ -22,11 +22,11 @@ class Told:
         self.lines.append(line)
         self.timeline.log_line(line)
 
-    def tell(self, deployment):
+    def run(self, deployment):
         deployment.server.on_write(lambda write: self.writes.append((deployment.clock.now(), write)))
         self.timeline = Timeline(Console(file=self.output, width=140), deployment.clock, lambda: 0.0)
-        self.story = DemoScenario(deployment, self.timeline)
-        self.story.tell()
+        self.scenario = DemoScenario(deployment, self.timeline)
+        self.scenario.tell()
         self.disruptions = deployment.server.list(NODE_DISRUPTION).items
         self.left = (
             deployment.leftovers(),
@@ -41,9 +41,9 @@ class Told:
 
 
 @pytest.fixture(scope="session")
-def told():
-    """The story, told once; whoever uses it is in the xdist group "moto"."""
-    result = Told()
+def demo_run():
+    """Run the demo once per session; tests that use it are in the xdist group "moto"."""
+    result = DemoRun()
     with LocalDeployment(start=START, consolidation_window=WINDOW, on_log=result.log_line) as deployment:
-        result.tell(deployment)
+        result.run(deployment)
     return result

@@ -1,4 +1,4 @@
-"""A cluster that is not as it should be: what is wrong is told with its name and the remedy, and once mended work goes on.
+"""A cluster that is not as it should be: errors name the cluster and the remedy, and work continues once it is mended.
 
 The steps as they are deployed, in one process that stays, against a real API server whose certificate runs out and whose CRDs
 are of another version. Outages, missing CRDs and missing rights: `test_real_control_plane`.
@@ -53,11 +53,11 @@ class Deployed:
 
     def __init__(self, plane):
         self.plane = plane
-        told = json.dumps([registered(plane, "demo", plane.kubeconfig)])
+        clusters = json.dumps([registered(plane, "demo", plane.kubeconfig)])
         queues = {
             f"JOURNEYMAN_{queue}_QUEUE_URL": "none" for queue in ("PROVISION", "TERMINATE", "CONSOLIDATE", "REQUEUE")
         }
-        environment = read_environment({"JOURNEYMAN_CLUSTERS": told, "AWS_REGION": "us-east-1", **queues})
+        environment = read_environment({"JOURNEYMAN_CLUSTERS": clusters, "AWS_REGION": "us-east-1", **queues})
         self.adapters = Adapters(environment)
         self._runtime = Runtime(environment.settings, self.adapters)
 
@@ -96,16 +96,16 @@ def test_an_expired_certificate_of_the_api_server_is_told_until_it_is_renewed(de
         deployed.plane.show_certificate(timedelta(hours=1))
     renewed = deployed.run(Step.SWEEP, sweep, 3)
 
-    for told in (line, again):
-        assert (told["error"], told["cluster"]) == ("ConfigurationError", "demo")
-        assert "has expired" in told["message"]
-        assert told["to_do"].startswith("renew the API server's certificate")
+    for each in (line, again):
+        assert (each["error"], each["cluster"]) == ("ConfigurationError", "demo")
+        assert "has expired" in each["message"]
+        assert each["to_do"].startswith("renew the API server's certificate")
     assert (taken, swept) == (True, True)
     assert renewed == (True, [])
 
 
 def test_crds_of_another_version_are_told_with_that_version_until_they_are_replaced(deployed):
-    """As an old Karpenter leaves them behind: nothing is written into them, the message comes back, and nobody stands in its way."""
+    """As an old Karpenter leaves them behind: nothing is written into them, the message comes back, and no other message waits behind it."""
     remove_crds(deployed.plane.admin)
     install(
         deployed.plane.admin,

@@ -1,4 +1,4 @@
-"""Bad input, end to end: what is wrong is told once and clearly, set aside, and everybody else goes on.
+"""Bad input, end to end: each mistake is reported once and skipped, and all other work continues.
 
 The deployed application whole (template, queues, handlers), on the in-memory API server and moto, under virtual time.
 Whatever happens in a test, the cluster must come clean afterwards: no NodeClaim and no instance may be left.
@@ -27,7 +27,7 @@ RECEIVED_AT_MOST = 4  # template.yaml: maxReceiveCount
 
 @pytest.fixture(scope="module")
 def deployed() -> Iterator[Stage]:
-    """One deployment for all stories: reading the catalogue takes longer than any of them."""
+    """One deployment for all scenarios: reading the catalogue takes longer than any of them."""
     logs: list = []
     mortal = Mortal()
     with LocalDeployment(start=START, on_log=logs.append) as deployment:
@@ -93,7 +93,7 @@ BROKEN = {
     "kubernetes.io/hostname": {"requirements": [("kubernetes.io/hostname", "mine")]},
     "many": {"limits": {"cpu": "many"}},
 }
-"""A schedule that is none, a restricted label, a quantity that does not parse; by what their NodePools must be told."""
+"""A schedule that is none, a restricted label, a quantity that does not parse; with what the Event on each NodePool must say."""
 
 
 def test_invalid_nodepools_say_what_is_wrong_with_them_and_the_others_serve(usual):
@@ -175,10 +175,10 @@ def test_a_launch_that_the_cloud_fails_is_tried_again_with_patience_and_never_do
         usual.aws.fail_next("CreateFleet", code)
     usual.deploy("web", 3)
 
-    told = []
+    events = []
     for reason in dict.fromkeys(codes):
         usual.until(lambda reason=reason: usual.launch_reason() == ("Unknown", reason), reason, minutes=2)
-        told.append(usual.clock.now())
+        events.append(usual.clock.now())
     waited = usual.until_running("web", 3)
 
     (claim,) = usual.claims()
@@ -187,7 +187,7 @@ def test_a_launch_that_the_cloud_fails_is_tried_again_with_patience_and_never_do
     lines = usual.lines(NodeClaim={"name": claim.metadata.name})
     assert [line["code"] for line in lines] == codes
     assert all("is launched again" in line["message"] for line in lines)
-    assert told[1] - told[0] >= timedelta(seconds=5)
+    assert events[1] - events[0] >= timedelta(seconds=5)
     assert waited <= 120
 
 
@@ -223,7 +223,7 @@ def test_an_offering_out_of_stock_is_remembered_and_another_used_at_once(usual):
 
 
 def test_pods_wait_with_a_reason_while_everything_is_out_of_stock_and_run_when_it_is_not(usual):
-    """The pod is told that offerings are missing; no instance and no claim is left meanwhile; stock ends the wait."""
+    """The pod gets an Event about unavailable offerings; no instance and no claim is left; stock ends the wait."""
     types = ["m5.large", "c5.large"]
     usual.pool("default", (INSTANCE_TYPE, *types))
     until = usual.clock.now() + timedelta(minutes=4)
@@ -234,14 +234,14 @@ def test_pods_wait_with_a_reason_while_everything_is_out_of_stock_and_run_when_i
     usual.deploy("web", 1)
 
     usual.run(minutes=3)
-    told = usual.events("FailedScheduling", "web")
+    events = usual.events("FailedScheduling", "web")
     assert usual.running("web") == 0
     assert not usual.deployment.leftovers()
     usual.run(minutes=1)
     waited = usual.until_running("web", 1, minutes=6)
 
-    assert "out of stock until" in told[0]
-    assert "Smallest change: wait until" in told[0]
+    assert "out of stock until" in events[0]
+    assert "Smallest change: wait until" in events[0]
     assert waited <= 360  # asked for again after three minutes, and six minutes after that; stock came back at four
 
 
@@ -281,9 +281,9 @@ def test_selectors_that_match_nothing_are_told_everywhere_and_mending_them_is_en
     assert (lacking["status"], lacking["reason"]) == ("False", "SubnetsNotFound")
     assert stage.condition(NODEPOOL, "default", "NodeClassReady")["status"] == "False"
     assert lacking["message"] in stage.condition(NODEPOOL, "default", "NodeClassReady")["message"]
-    told = stage.events("FailedScheduling", "web")
-    assert len(told) == 3
-    assert f"EC2NodeClass default is not ready: SubnetsReady: {lacking['message']}" in told[0]
+    events = stage.events("FailedScheduling", "web")
+    assert len(events) == 3
+    assert f"EC2NodeClass default is not ready: SubnetsReady: {lacking['message']}" in events[0]
     assert not stage.claims()
 
     right = [{"tags": {"karpenter.sh/discovery": "demo"}}]
@@ -298,14 +298,14 @@ def test_selectors_that_match_nothing_are_told_everywhere_and_mending_them_is_en
 DEATHS = {
     "opening": (("before", "create NodeClaim"), ("before", "CreateFleet"), ("after", "CreateFleet")),
     "joining": (("after", "patch NodeClaim"), ("before", "patch Node"), ("after", "patch Node")),
-    "telling": (("before", "SendMessageBatch"), ("after", "create Event"), ("before", "patch NodePool")),
+    "reporting": (("before", "SendMessageBatch"), ("after", "create Event"), ("before", "patch NodePool")),
     "leaving": (("after", "delete NodeClaim"), ("before", "TerminateInstances"), ("after", "TerminateInstances")),
 }
 
 
 @pytest.mark.parametrize("deaths", DEATHS.values(), ids=DEATHS)
 def test_runs_that_die_in_the_middle_are_made_up_for(usual, deaths):
-    """From nothing to running pods and back to nothing: one claim, one instance, nothing left, nobody wakes anything."""
+    """From nothing to running pods and back to nothing: one claim, one instance, nothing left, and no requeue message."""
     functions = usual.deployment.stack.functions
     before = {name: len(function.invocations) for name, function in functions.items()}
     usual.mortal.reset(*deaths)

@@ -41,7 +41,7 @@ class Replay:
         """One write; returns what was lost of it."""
         path = f"/apis/{write.resource.group}/{write.resource.version}/{write.resource.plural}"
         if write.verb != "create" and (write.resource.kind, write.name) not in self._known:
-            self._create(path, without_versions(write.result))  # it was there before the story began
+            self._create(path, without_versions(write.result))  # it existed before the demo
         self._known.add((write.resource.kind, write.name))
         self.verbs.add((write.verb, write.resource.kind, write.subresource))
         if write.verb == "create":
@@ -74,9 +74,9 @@ def lost(sent, stored, path=""):
     return [] if kept else [f"{path}: {sent!r} became {stored!r}"]
 
 
-def test_nothing_that_we_write_is_lost_under_karpenters_own_crds(told, karpenters_cluster):
+def test_nothing_that_we_write_is_lost_under_karpenters_own_crds(demo_run, karpenters_cluster):
     """Specs, conditions, status fields, labels, annotations and finalizers, from launch to the end of every claim."""
-    writes = [write for _, write in told.writes if write.resource.group in (GROUP, AWS_GROUP)]
+    writes = [write for _, write in demo_run.writes if write.resource.group in (GROUP, AWS_GROUP)]
     replay = Replay(karpenters_cluster.admin)
     for write in writes:
         assert replay.send(write) == [], (write.verb, write.resource.kind, write.name)

@@ -1,6 +1,6 @@
 """The main job on Kubernetes itself: kube-apiserver, kube-scheduler and the controllers are real, and so is the wire to them.
 
-The deployed handlers, queues, schedules and forwarder; moto for AWS; simulated kubelets. All stories share one
+The deployed handlers, queues, schedules and forwarder; moto for AWS; simulated kubelets. All scenarios share one
 control plane and one account; each begins and ends with a cluster that has no node.
 """
 
@@ -29,7 +29,7 @@ def world(make_control_plane):
         install_crds(plane.admin)  # before the forwarder starts
         with RealWorld(plane) as world:
             example(world, "demo-cluster", "inflate")
-            world.run_for(timedelta(seconds=1))  # the first sweep passes, so that the forwarder is the first to tell
+            world.run_for(timedelta(seconds=1))  # the first sweep passes, so that the forwarder sends the first message
             yield world
 
 
@@ -39,7 +39,7 @@ def example(world, *names):
         world.apply(*yaml.safe_load_all(deployment_file("docs", "examples", f"{name}.yaml").read_text()))
 
 
-class Story:
+class Scenario:
     """What happened since it began."""
 
     def __init__(self, world):
@@ -64,10 +64,10 @@ class Story:
 
 
 @pytest.fixture
-def story(world):
-    """A story that begins with an empty cluster, and must end with one once somebody has deleted pods and NodeClaims."""
+def scenario(world):
+    """A scenario that begins with an empty cluster, and must end with one after its pods and NodeClaims are deleted."""
     assert world.leftovers() == []
-    yield Story(world)
+    yield Scenario(world)
     world.scale("inflate", 0)
     for claim in world.claims():
         world.store.delete(NODECLAIM, claim.metadata.name)
@@ -84,32 +84,32 @@ def phases(world):
     return {disruption["status"]["phase"] for disruption in world.store.list(NODE_DISRUPTION).items}
 
 
-def test_ten_pods_get_nodes_move_when_one_is_interrupted_and_nothing_is_left_when_they_go(world, story):
+def test_ten_pods_get_nodes_move_on_interruption_and_leave_nothing(world, scenario):
     """Zero nodes → ten pods bound by kube-scheduler → a Spot node less, and ten pods elsewhere → zero nodes, with nothing left behind."""
     world.scale("inflate", 10)
     seconds = world.until_running("inflate", 10)
     world.until(world.is_quiet, "initialized nodes")
 
     claims, nodes = world.claims(), {node.metadata.name: node for node in world.nodes()}
-    assert story.lines("provisioning")[0]["trigger"] == "forwarder"
+    assert scenario.lines("provisioning")[0]["trigger"] == "forwarder"
     assert hosts(world) == {claim.status.node_name for claim in claims} == nodes.keys()
-    assert len(claims) == story.calls("CreateFleet")
+    assert len(claims) == scenario.calls("CreateFleet")
     assert not [taint for node in nodes.values() for taint in node.spec.taints]
     assert seconds <= 60
-    assert story.lines(level="WARNING") == []
+    assert scenario.lines(level="WARNING") == []
 
     seconds = interrupt_the_fullest(world)
 
     assert seconds <= SPOT_NOTICE.total_seconds()
-    assert story.lines("initiating delete of nodeclaim")
+    assert scenario.lines("initiating delete of nodeclaim")
 
     world.scale("inflate", 0)
     world.until(lambda: not world.leftovers(), "an empty cluster", within=EMPTY_WITHIN)
     world.until(lambda: phases(world) == {"Succeeded"}, "the disruption to have succeeded")
 
     assert world.pods("inflate") == []
-    assert story.outcomes() == {"succeeded"}
-    assert story.lines(level="ERROR") == []
+    assert scenario.outcomes() == {"succeeded"}
+    assert scenario.lines(level="ERROR") == []
 
 
 def interrupt_the_fullest(world):
@@ -124,56 +124,56 @@ def interrupt_the_fullest(world):
     return seconds
 
 
-def test_an_outage_of_the_api_server_in_the_middle_of_a_story_loses_nothing(world, story):
-    """Nodes are being launched when it goes: errors name cluster and remedy, and afterwards everybody goes on."""
+def test_an_outage_of_the_api_server_in_the_middle_of_a_story_loses_nothing(world, scenario):
+    """Nodes are being launched when it goes: errors name cluster and remedy, and afterwards all work continues."""
     world.scale("inflate", 10)
-    world.until(lambda: story.calls("CreateFleet") > 0, "a launch")
-    launched = story.calls("CreateFleet")
+    world.until(lambda: scenario.calls("CreateFleet") > 0, "a launch")
+    launched = scenario.calls("CreateFleet")
 
     world.plane.stop_apiserver()
     world.run_for(timedelta(seconds=70))  # in which the nodes would have joined, and a sweep comes by
-    told = story.lines(level="ERROR")
+    errors = scenario.lines(level="ERROR")
     world.plane.start_apiserver()
     world.until_running("inflate", 10)
     world.until(world.is_quiet, "initialized nodes")
 
-    assert {line["error"] for line in told} == {"KubeUnavailableError"}
-    assert all("demo" in (line.get("cluster"), line.get("on")) and line["to_do"] for line in told)
-    assert len(world.claims()) == launched == story.calls("CreateFleet")
+    assert {line["error"] for line in errors} == {"KubeUnavailableError"}
+    assert all("demo" in (line.get("cluster"), line.get("on")) and line["to_do"] for line in errors)
+    assert len(world.claims()) == launched == scenario.calls("CreateFleet")
 
 
-def test_missing_crds_are_told_with_the_remedy_and_pods_get_nodes_once_they_are_there(world, story):
-    """Nothing is launched for a claim that cannot be written, and nobody has to tell of the pods again."""
+def test_missing_crds_are_reported_and_pods_get_nodes_once_installed(world, scenario):
+    """Nothing is launched for a claim that cannot be written, and no further notification of the pods is needed."""
     remove_crds(world.plane.admin)
     world.scale("inflate", 3)
     world.run_for(timedelta(seconds=61))  # in which a sweep comes by
-    told, launched = story.lines(level="ERROR"), story.calls("CreateFleet")
+    errors, launched = scenario.lines(level="ERROR"), scenario.calls("CreateFleet")
     install_crds(world.plane.admin)
     example(world, "demo-cluster")
     world.until_running("inflate", 3)
     world.until(world.is_quiet, "initialized nodes")
 
-    assert {line["controller"] for line in told} >= {"provision", "sweep"}
-    assert {line["message"] for line in told} == {"the API server does not serve nodeclaims of karpenter.sh/v1"}
-    assert all(line["cluster"] == "demo" and "install the CRDs" in line["to_do"] for line in told)
+    assert {line["controller"] for line in errors} >= {"provision", "sweep"}
+    assert {line["message"] for line in errors} == {"the API server does not serve nodeclaims of karpenter.sh/v1"}
+    assert all(line["cluster"] == "demo" and "install the CRDs" in line["to_do"] for line in errors)
     assert any("install the CRDs" in text for text in events(world, "CRDNotInstalled"))
-    assert (launched, story.calls("CreateFleet")) == (0, len(world.claims()))
+    assert (launched, scenario.calls("CreateFleet")) == (0, len(world.claims()))
 
 
-def test_who_is_refused_is_told_why_and_goes_on_once_let_in(world, story):
+def test_refused_requests_name_the_missing_right_and_work_once_granted(world, scenario):
     """First the API server does not know the functions, then they lack one right; nothing is launched that is not written down."""
     kubeconfig = world.plane.kubeconfig_for("newcomer", ["newcomers"])
     token = json.loads(kubeconfig.read_text())["users"][0]["user"]["token"]
-    world.plane.revoke(token)  # which nobody has shown yet
+    world.plane.revoke(token)  # which no request has used yet
     with installed(world.sandbox(kubeconfig)):
         world.scale("inflate", 3)
         world.run_for(timedelta(seconds=61))  # in which a sweep comes by
-        unknown = story.lines(level="ERROR")
+        unknown = scenario.lines(level="ERROR")
 
         grant(world, EVERYTHING_BUT_NODECLAIMS)
         world.plane.accept(token, "newcomer", ["newcomers"])
-        world.until(lambda: story.lines(api_group="karpenter.sh", verb="create"), "a NodeClaim that is refused")
-        lacking, launched = story.lines(verb="create"), story.calls("CreateFleet")
+        world.until(lambda: scenario.lines(api_group="karpenter.sh", verb="create"), "a NodeClaim that is refused")
+        lacking, launched = scenario.lines(verb="create"), scenario.calls("CreateFleet")
 
         grant(world, EVERYTHING)
         world.until_running("inflate", 3)
@@ -185,7 +185,7 @@ def test_who_is_refused_is_told_why_and_goes_on_once_let_in(world, story):
     assert {(line["cluster"], line["resource"]) for line in lacking} == {("demo", "nodeclaims")}
     assert all("infra/chart" in line["to_do"] for line in lacking)
     assert any("infra/chart" in text and "nodeclaims" in text for text in events(world, "PermissionDenied"))
-    assert (launched, story.calls("CreateFleet")) == (0, len(world.claims()))
+    assert (launched, scenario.calls("CreateFleet")) == (0, len(world.claims()))
 
 
 def events(world, reason):

@@ -172,7 +172,7 @@ def test_the_api_tells_what_provision_would_do_and_does_nothing(deployed, writes
 
 
 def test_the_api_lists_clusters_and_wakes_one(deployed):
-    """Whoever looks at a cluster may also have it looked at."""
+    """A reader of the API may also trigger a run."""
     assert json.loads(invoke(deployed, "Api", sample("api/get-clusters.json"))["body"]) == {
         "clusters": [{"name": "demo"}]
     }
@@ -181,7 +181,7 @@ def test_the_api_lists_clusters_and_wakes_one(deployed):
 
 
 def test_nobody_may_send_events_until_a_sender_is_named(deployed):
-    """The one route that API Gateway lets everybody call."""
+    """The one route that API Gateway does not authenticate."""
     answer = invoke(deployed, "Api", sample("api/post-event.json"))
 
     assert (answer["statusCode"], json.loads(answer["body"])["error"]) == (401, "Refused")

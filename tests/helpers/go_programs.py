@@ -84,7 +84,7 @@ class GoProgram(Struct, frozen=True, kw_only=True):
         if go is None:
             raise GoProgramMissingError(f"{self.title} cannot be built without Go 1.21 or newer on the PATH")
         with _alone(path.parent):
-            if path.exists():  # somebody else has built it while we waited
+            if path.exists():  # another process has built it meanwhile
                 return
             _say(f"Building {self.title}, about {self.minutes} minutes the first time …")
             unfinished = path.with_suffix(".new")

@@ -70,7 +70,7 @@ class Functions:
 
 
 class Living:
-    """The cluster, its world, and what a story asks of them."""
+    """The cluster, its world, with the questions that tests ask."""
 
     def __init__(self, types: Sequence[InstanceType], pool: dict[str, Any]) -> None:
         self.cluster = Cluster()

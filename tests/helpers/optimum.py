@@ -61,20 +61,20 @@ def _patterns(scenario: JSONDict, sizes: list[Sizes], counts: list[int]) -> dict
             continue
         capacity = to_resources(instance_type["capacity"], round_up=False)
         overhead = to_resources(instance_type["overhead"], round_up=True)
-        room = tuple(int(capacity.get(name, 0) - overhead.get(name, 0)) for name in RESOURCES)
-        for filling in _fillings(room, sizes, counts):
+        free = tuple(int(capacity.get(name, 0) - overhead.get(name, 0)) for name in RESOURCES)
+        for filling in _fillings(free, sizes, counts):
             found[filling] = min(price, found.get(filling, price))
     found.pop((0,) * len(sizes), None)
     return found
 
 
-def _fillings(room: Sizes, sizes: list[Sizes], counts: list[int]) -> Iterator[Sizes]:
-    """All ways to fill the room so that of the last class no more would fit."""
+def _fillings(free: Sizes, sizes: list[Sizes], counts: list[int]) -> Iterator[Sizes]:
+    """All ways to fill the free so that of the last class no more would fit."""
     if not sizes:
         yield ()
         return
-    most = min([counts[0], *(have // size for have, size in zip(room, sizes[0], strict=True) if size)])
+    most = min([counts[0], *(have // size for have, size in zip(free, sizes[0], strict=True) if size)])
     for number in range(most, -1, -1) if len(sizes) > 1 else (max(0, most),):
-        rest = tuple(have - number * size for have, size in zip(room, sizes[0], strict=True))
+        rest = tuple(have - number * size for have, size in zip(free, sizes[0], strict=True))
         for others in _fillings(rest, sizes[1:], counts[1:]):
             yield (number, *others)

@@ -1,4 +1,4 @@
-"""A cloud's API on the loopback interface, which answers whoever signed the request and tells apart why it refuses."""
+"""A cloud's API on the loopback interface: verifies signatures and reports each kind of refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The deployed application on a stage: told to run, to die and to start cold, and looked at from outside.
+"""The deployed application under test control: run it, kill it, start it cold, and observe it.
 
 Template, queues and handlers are those that are deployed, on the in-memory API server and moto, under virtual time.
 """
@@ -30,7 +30,7 @@ class Died(BaseException):
 
 
 class Mortal:
-    """Lets runs die just before or after an effect on the outside; whoever comes next runs in a new sandbox."""
+    """Lets runs die just before or after an effect on the outside; the next run has a new sandbox."""
 
     def __init__(self) -> None:
         self.reset()
@@ -94,7 +94,7 @@ class MortalAccount:
 
 
 class Stage:
-    """The deployment, and what a story about bad input asks of it."""
+    """The deployment, with the questions that tests of bad input ask."""
 
     def __init__(self, deployment: LocalDeployment, logs: list, mortal: Mortal) -> None:
         self.deployment, self.logs, self.mortal = deployment, logs, mortal
@@ -213,7 +213,7 @@ class Stage:
         return None
 
     def take_dead_letters(self):
-        """The bodies of the messages that nobody could use on the provision queue; they are gone then."""
+        """The bodies of the messages that could not be used on the provision queue; they are gone then."""
         url = self.deployment.stack.queue_urls["ProvisionDeadLetters"]
         received = self.sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", [])
         for message in received:

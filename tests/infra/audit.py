@@ -90,7 +90,7 @@ class AuditLog:
 
 
 def _verbs(event: Mapping[str, Any]) -> tuple[str, ...]:
-    """An apply that made the object needed the right to create it, too, which the log does not tell apart."""
+    """An apply that made the object needed the right to create it, too, which the log does not distinguish."""
     made = event["verb"] == "patch" and event.get("responseStatus", {}).get("code") == 201
     return ("patch", "create") if made else (event["verb"],)
 

@@ -58,7 +58,7 @@ ALL_FEATURES = {
 
 
 class RightsStage:
-    """A context; inside it the application is deployed, and nobody acts unless told to.
+    """A context; inside it the application is deployed, and nothing runs unless a test calls it.
 
     Args:
         plane: A control plane without scheduler and controllers, with the chart installed.
@@ -164,7 +164,7 @@ class RightsStage:
         adapters.clouds = self._clouds
         return Runtime(environment.settings, adapters)
 
-    # --- everybody else
+    # --- other actors
 
     @property
     def zones(self) -> list[str]:
@@ -241,7 +241,7 @@ class _Adapters(AwsAdapters):
 
 
 class _Kubelet(HttpKubeStore):
-    """The admin's store; simulated kubelets ask it whether they did anything, and nobody here asks them."""
+    """The admin's store; simulated kubelets ask it whether they did anything, which is not used here."""
 
     def __init__(self, plane: ControlPlane) -> None:
         super().__init__(Transport(from_kubeconfig(str(plane.kubeconfig))))

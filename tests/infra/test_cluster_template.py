@@ -30,7 +30,7 @@ def test_cloudformations_linter_accepts_it():
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_role_may_do_what_the_functions_may_at_home(name):
-    """One text in two files: whoever changes one is told here."""
+    """One text in two files: this test fails when only one changes."""
     there, here = RESOURCES[name]["Properties"], HOME["Resources"][name]["Properties"]
 
     assert there["PolicyDocument"] == here["PolicyDocument"]

@@ -1,6 +1,6 @@
 """The chart's roles are what the functions need, and no more: a real API server with RBAC refuses, and its audit log counts.
 
-Covers: every function under its own role through one story that needs every right: launches that fail and succeed, requests
+Covers: every function under its own role through one scenario that needs every right: launches that fail and succeed, requests
 sent twice, registration and hints, consolidation with a replacement, warnings and interruption, evictions refused and forced,
 nodes deleted by hand, volumes that stay attached, an instance that lost its claim, history forgotten; the forwarder's watches, and its events over HTTPS.
 Scenario: two NodePools, five pods; all optional features on, then all off.
@@ -69,7 +69,7 @@ BUFFER_CRD = {
 
 
 class Lived:
-    """What came of the story: what was asked of the API server, what had been granted, and what Helm left behind."""
+    """The result: requests to the API server, granted rights, and what Helm left behind."""
 
     def __init__(self, requests, documents, doubled, installed, left):
         self.requests = requests
@@ -92,7 +92,7 @@ def user(who):
 
 @pytest.fixture(scope="module")
 def lived(make_control_plane, tmp_path_factory) -> Lived:
-    """The story, once: on a cluster where Karpenter's NodePools are known already, from `helm install` to `uninstall`."""
+    """The scenario, once, on a cluster where Karpenter's NodePools are known already, from `helm install` to `uninstall`."""
     folder = tmp_path_factory.mktemp("rights")
     log = AuditLog(folder)
     values = folder / "values.yaml"
@@ -105,7 +105,7 @@ def lived(make_control_plane, tmp_path_factory) -> Lived:
         helm("install", RELEASE, str(CHART), *on_plane, "--create-namespace", f"--values={values}")
         installed = owners(plane.admin)
         with RightsStage(plane) as stage:
-            tell(stage, plane)
+            run_scenario(stage, plane)
             helm("upgrade", RELEASE, str(CHART), *on_plane, f"--values={values}", *WITHOUT_FEATURES)
             stage.deploy({})
             work_without_features(stage)
@@ -126,7 +126,7 @@ def roles(admin):
     return [r["metadata"]["name"] for r in items if r["metadata"]["name"].startswith("journeyman")]
 
 
-def tell(stage, plane):
+def run_scenario(stage, plane):
     furnish(stage)
     look_on(stage)
     with forwarding(stage, plane):
@@ -146,7 +146,7 @@ def work_without_features(stage):
         stage.run(step)
 
 
-# --- the story
+# --- the scenario
 
 
 def furnish(stage):
@@ -285,7 +285,7 @@ def one_is_replaced(stage):
 
 
 def one_is_deleted_by_hand(stage):
-    """The replacement's node; and whatever was told before is told again."""
+    """The replacement's node; and every earlier message is sent again."""
     node = stage.claim_of("steady")["status"]["nodeName"]
     stage.admin.do("DELETE", f"/api/v1/nodes/{node}")
     stage.advance(minutes=16)
@@ -329,7 +329,7 @@ def attach_volumes(stage):
 
 
 def one_belongs_to_nobody(stage):
-    """Somebody takes our finalizer off a claim: it is looked for by name before the instance that it leaves behind ends."""
+    """A user removes our finalizer from a claim: the claim is read by name before its instance is terminated."""
     claim = stage.claim_of("steady")
     path = f"{KARPENTER}/nodeclaims/{claim['metadata']['name']}"
     stage.admin.do("PATCH", path, {"metadata": {"finalizers": []}}, kind=MERGE)
@@ -361,7 +361,7 @@ def history_is_forgotten(stage):
 
 @pytest.mark.parametrize("who", [*FUNCTIONS, "forwarder"])
 def test_nothing_is_refused(lived, who):
-    """Every request of the story is within the chart's role."""
+    """Every request of the scenario is within the chart's role."""
     asked = lived.asked(who)
 
     assert asked
@@ -370,7 +370,7 @@ def test_nothing_is_refused(lived, who):
 
 @pytest.mark.parametrize("who", [*FUNCTIONS, "forwarder"])
 def test_no_right_is_never_used(lived, who):
-    """What the story does not need is a right too many."""
+    """A right that the scenario does not need fails."""
     asked = lived.asked(who)
     rights = lived.granted(who)
 

@@ -83,7 +83,7 @@ def test_a_watch_replayed_on_its_list_is_the_next_list(before, after, selector):
 
 @given(operations=OPERATIONS, cut=st.integers(0, 30), limit=st.integers(1, 3))
 def test_pages_show_the_moment_of_the_first_one(operations, cut, limit):
-    """However the store changes while somebody turns pages."""
+    """However the store changes while a client reads page after page."""
     server = a_server()
     for operation in operations[:cut]:
         carry_out(server, operation)

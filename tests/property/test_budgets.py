@@ -97,7 +97,7 @@ def test_a_budget_counts_exactly_while_one_of_its_windows_is_open(budget, now):
 
 @given(st.lists(budgets(), max_size=4), REASONS, MOMENTS, st.integers(1, 24 * 60 - 1))
 def test_between_two_changes_the_allowed_number_stands_still(found, reason, now, minutes):
-    """The wake-up at the next change misses nothing before it."""
+    """The requeue at the next change misses nothing before it."""
     later = now + timedelta(minutes=minutes)
     change = next_window_change(found, now)
 

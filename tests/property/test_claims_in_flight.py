@@ -33,7 +33,7 @@ CATEGORY = "karpenter.k8s.aws/instance-category"
 PLAIN = ("plain",)
 KINDS = ("plain", "spread", "spread", "spread", "both", "near", "apart")
 SIZES = (2, 4, 8)
-ROOM = 2700  # mCPU of a claim, before and after launch, beside the daemon
+FREE_MILLICORES = 2700  # mCPU of a claim, before and after launch, beside the daemon
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 selectors = st.sampled_from(APPS).map(lambda app: {"matchLabels": {"app": app}})
@@ -175,7 +175,7 @@ def _forgetting(claim):
 @FEW
 @given(clusters(PLAIN))
 def test_pods_without_rules_stay_with_the_claim_that_has_room_for_them(cluster):
-    """Nobody is provisioned for twice."""
+    """No pod is provisioned for twice."""
     snapshot, catalogue = cluster
     asked = {pod.key: pod for pod in pods_to_schedule(snapshot)}
 
@@ -185,5 +185,5 @@ def test_pods_without_rules_stay_with_the_claim_that_has_room_for_them(cluster):
     for node in snapshot.state_nodes:
         names = node.claim.metadata.annotations.get(labels.PLANNED_PODS, "").split(",")
         pods = [asked[name] for name in names if name in asked]
-        if total_requests(pods).get("cpu", 0) <= ROOM:
+        if total_requests(pods).get("cpu", 0) <= FREE_MILLICORES:
             assert {pod.key for pod in pods} <= set(results.existing.get(node.name, ()))

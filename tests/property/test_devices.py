@@ -1,4 +1,4 @@
-"""Devices in clusters drawn at random: no plan gives anything twice, and nobody is left who could have a node of his own."""
+"""Devices in clusters drawn at random: no plan gives anything twice, and no pod is left that would fit a node of its own."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_no_plan_gives_a_device_twice_and_nobody_is_left_who_could_have_a_node_o
     results = solve(snapshot, catalogue, options=PLANNING)
 
     assert verify(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
-    bare = replace(snapshot, resource_slices=())  # a node that is opened brings its own devices, whoever has others
+    bare = replace(snapshot, resource_slices=())  # a new node brings its own devices
     every = {f"default/{c.metadata.name}" for c in snapshot.resource_claims if "All" in repr(c.spec)}
     for pod in pods_to_schedule(snapshot):
         if pod.key in results.pod_errors and pod.metadata.name.startswith("own") and pod.key not in every:

@@ -1,7 +1,7 @@
 """What Karpenter's own CRDs let in and ours do not, each with its reason: nothing of it ever worked with Karpenter.
 
 Everything else that Karpenter's CRDs accept ours accept, with the same defaults. Most of these Karpenter finds out later,
-when it marks the object as not ready; ours tell whoever applies it. Objects that are stored already stay valid: the API
+when it marks the object as not ready; ours reject it when it is applied. Objects that are stored already stay valid: the API
 server checks an update only where it changes something.
 """
 
