@@ -7,7 +7,7 @@ A rule is read once into a function of its variables (`self`, `oldSelf`, and tho
 
 Anything else is refused when it is read. Restates: the CEL specification; k8s.io/apiserver pkg/cel/library/regex.go.
 Differs: regular expressions are Python's, which agree with RE2 on all that the generated definitions use; nothing counts
-what a rule costs. `core.api.cel` is the other half: what strangers write about devices, with its own values and limits.
+what a rule costs. `core.api.device_selectors` has the part of CEL for devices, with its own values and limits.
 """
 
 from __future__ import annotations

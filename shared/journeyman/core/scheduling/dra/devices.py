@@ -24,7 +24,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from journeyman.core.api import labels, quantity
-from journeyman.core.api.cel import DeviceFacts
+from journeyman.core.api.device_selectors import DeviceFacts
 from journeyman.core.api.dra import Device, DeviceCapacity, ResourceSlice, ResourceSliceSpec
 from journeyman.core.api.objects import NodeSelector, QuantityText, Taint
 from journeyman.core.scheduling.requirements import EMPTY, InvalidRequirementError, Requirements, from_selectors

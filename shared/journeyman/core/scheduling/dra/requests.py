@@ -23,8 +23,12 @@ from typing import Final
 import msgspec
 from msgspec import Struct, field
 
-from journeyman.core.api.cel import Expression, InvalidExpressionError, read
-from journeyman.core.api.cel_values import EvaluationError
+from journeyman.core.api.device_selectors import (
+    InvalidSelectorError,
+    ParsedSelector,
+    SelectorEvaluationError,
+    parse_selector,
+)
 from journeyman.core.api.dra import (
     DeviceClass,
     DeviceConstraint,
@@ -69,13 +73,13 @@ class RequestAlternative(Struct, frozen=True, kw_only=True, eq=False):
     device_class: str
     is_all: bool = False
     count: int = 1
-    selectors: tuple[Expression, ...] = ()
+    selectors: tuple[ParsedSelector, ...] = ()
     capacity: Mapping[str, int] = field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
     is_admin_access: bool = False
 
     def selects(self, device: PoolDevice) -> bool:
-        """Whether it is such a device. Raises EvaluationError."""
+        """Whether it is such a device. Raises SelectorEvaluationError."""
         return all(selector.selects(device.facts) for selector in self.selectors) and self._large_enough(device)
 
     def _large_enough(self, device: PoolDevice) -> bool:
@@ -89,7 +93,7 @@ class RequestAlternative(Struct, frozen=True, kw_only=True, eq=False):
         """The same as `selects`; what has no value for a device does not select it."""
         try:
             return self.selects(device)
-        except EvaluationError:
+        except SelectorEvaluationError:
             return False
 
 
@@ -187,12 +191,12 @@ def _alternative(name: str, request: DeviceRequest, classes: Mapping[str, Device
     )
 
 
-def _expression(name: str, selector: DeviceSelector) -> Expression:
+def _expression(name: str, selector: DeviceSelector) -> ParsedSelector:
     if selector.cel is None:
         raise InvalidClaimError(f"request {name}: a selector that is not CEL is not supported", supported=False)
     try:
-        return read(selector.cel.expression)
-    except InvalidExpressionError as error:
+        return parse_selector(selector.cel.expression)
+    except InvalidSelectorError as error:
         raise InvalidClaimError(f"request {name}: {error.message}", supported=False) from error
 
 

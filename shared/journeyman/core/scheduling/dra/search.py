@@ -16,7 +16,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from journeyman.core.api.cel_values import EvaluationError, Value, same
+from journeyman.core.api.device_selectors import SelectorEvaluationError, Value, are_equal
 from journeyman.core.scheduling.dra.devices import CounterId, DeviceId, DevicePool, PoolDevice
 from journeyman.core.scheduling.dra.requests import (
     MAX_DEVICES,
@@ -154,7 +154,7 @@ class DeviceSearch:
                 return None
             try:
                 found += [device for device in here if alternative.selects(device)]
-            except EvaluationError:
+            except SelectorEvaluationError:
                 return None
         return found if all(alternative.tolerates(device) for device in found) else None
 
@@ -222,6 +222,6 @@ class DeviceSearch:
         for constraint in demand.constraints:
             if constraint.concerns(alternative):
                 value = device.facts.attribute(constraint.attribute)
-                if value is None or any(not same(value, v) for v in self._values.get((claim, constraint), ())[:1]):
+                if value is None or any(not are_equal(value, v) for v in self._values.get((claim, constraint), ())[:1]):
                     return False
         return True

@@ -16,8 +16,13 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from journeyman.core.api import labels, quantity
-from journeyman.core.api.cel import DeviceFacts, InvalidExpressionError, read
-from journeyman.core.api.cel_values import EvaluationError, same
+from journeyman.core.api.device_selectors import (
+    DeviceFacts,
+    InvalidSelectorError,
+    SelectorEvaluationError,
+    are_equal,
+    parse_selector,
+)
 from journeyman.core.api.dra import (
     CapacityPolicy,
     Device,
@@ -106,8 +111,8 @@ def selected(place: CheckedNode, selector: NodeSelector) -> bool:
 def is_selected(known: FoundDevice, selectors: Iterable[DeviceSelector]) -> bool:
     """Whether all of these select the device."""
     try:
-        return all(s.cel is not None and read(s.cel.expression).selects(known.facts) for s in selectors)
-    except (InvalidExpressionError, EvaluationError):
+        return all(s.cel is not None and parse_selector(s.cel.expression).selects(known.facts) for s in selectors)
+    except (InvalidSelectorError, SelectorEvaluationError):
         return False
 
 
@@ -443,5 +448,5 @@ def _check_constraint(
         if not wanted or {name, name.partition("/")[0]} & wanted
         for known in found
     ]
-    if any(value is None or not same(value, values[0]) for value in values):
+    if any(value is None or not are_equal(value, values[0]) for value in values):
         yield f"{where}: its devices differ in {constraint.match_attribute}"

@@ -349,7 +349,7 @@ def test_a_node_on_its_way_has_what_its_type_promises_and_what_it_has_not_given_
             "invalid: ResourceClaim default/c request gpu: DeviceClass 'tpu' does not exist",
         ),
         (exactly(select="device.driver =="), "unsupported: ResourceClaim default/c request gpu: selector"),
-        (exactly(select="device.attributes.all(d, d == 'x')"), "d is not among the names understood"),
+        (exactly(select="device.attributes.all(d, d == 'x')"), "d is not a supported name"),
         (exactly(selectors=[{}]), "unsupported: ResourceClaim default/c request gpu: a selector that is not CEL"),
         (exactly(count=0), "asks for 0 devices"),
         (exactly(count=33), "asks for 33 devices, 32 are the most"),

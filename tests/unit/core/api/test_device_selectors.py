@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journeyman.core.api.cel import DeviceFacts, InvalidExpressionError, read
-from journeyman.core.api.cel_values import EvaluationError, matches
+from journeyman.core.api.device_selectors import (
+    DeviceFacts,
+    InvalidSelectorError,
+    SelectorEvaluationError,
+    matches,
+    parse_selector,
+)
 from journeyman.core.api.dra import Device, DeviceAttribute, DeviceCapacity
 
 A100 = DeviceFacts.of(
@@ -57,7 +62,7 @@ SIZE = 'device.capacity["gpu.example.com"].memory'
 )
 def test_what_device_selectors_use_means_what_it_means_in_kubernetes(expression, selected):
     """Attributes, capacity, versions, texts and the operators between them."""
-    assert read(expression).selects(A100) is selected
+    assert parse_selector(expression).selects(A100) is selected
 
 
 @pytest.mark.parametrize(
@@ -66,38 +71,38 @@ def test_what_device_selectors_use_means_what_it_means_in_kubernetes(expression,
 )
 def test_what_has_no_value_for_a_device_does_not_select_it(expression):
     """A missing attribute, or values that do not compare, is an error of evaluation."""
-    with pytest.raises(EvaluationError):
-        read(expression).selects(A100)
+    with pytest.raises(SelectorEvaluationError):
+        parse_selector(expression).selects(A100)
 
 
 def test_the_other_side_of_an_or_absorbs_a_missing_attribute():
     """Logical operators decide wherever one side can."""
-    assert read(f"{MINE}.tensors == 4 || true").selects(A100)
-    assert not read(f"false && {MINE}.tensors == 4").selects(A100)
+    assert parse_selector(f"{MINE}.tensors == 4 || true").selects(A100)
+    assert not parse_selector(f"false && {MINE}.tensors == 4").selects(A100)
 
 
 @pytest.mark.parametrize(
     ("expression", "told"),
     [
-        ("this is not CEL", "at character 1: this is not among the names"),
-        ('device.driver == "a', "at character 18: '\"a' is not understood"),
-        ("device.driver ==", "it ends too soon"),
-        ("", "it ends too soon"),
+        ("this is not CEL", "at character 1: this is not a supported name"),
+        ('device.driver == "a', "at character 18: '\"a' is not supported"),
+        ("device.driver ==", "it is incomplete"),
+        ("", "it is incomplete"),
         ("device.uuid == 'a'", "device.uuid does not exist"),
-        ("[1, 2].exists(x, x == 1)", "x is not among the names"),
-        (f"{MINE}.cores + 1 == 109", "'+ 1 == 109' is not understood"),
-        (f"{MINE}.model.matches('(a+)+$')", "pattern '(a+)+$' is not understood"),
+        ("[1, 2].exists(x, x == 1)", "x is not a supported name"),
+        (f"{MINE}.cores + 1 == 109", "'+ 1 == 109' is not supported"),
+        (f"{MINE}.model.matches('(a+)+$')", "pattern '(a+)+$' is not supported"),
         (f'{SIZE}.isLessThan(quantity("forty"))', "'forty' is not a quantity"),
-        (f"{MINE}.model.reverse() == 'x'", "reverse() with 0 arguments is not among the functions"),
+        (f"{MINE}.model.reverse() == 'x'", "reverse() with 0 arguments is not a supported function"),
         ("(" * 100 + "true" + ")" * 100, "nested too deeply"),
         ("device.driver" + ".lowerAscii()" * 100, "too much follows"),
         (f'device.driver == "{"a" * 11_000}"', "too long"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_its_place(expression, told):
-    """Nothing is guessed: whoever wrote it learns what is not understood."""
-    with pytest.raises(InvalidExpressionError, match=re.escape(told)):
-        read(expression)
+    """Nothing is guessed: whoever wrote it learns what is not supported."""
+    with pytest.raises(InvalidSelectorError, match=re.escape(told)):
+        parse_selector(expression)
 
 
 @given(
@@ -117,8 +122,8 @@ def test_simple_patterns_find_what_regular_expressions_find(text, pieces, starts
 def test_any_text_is_read_or_refused(text):
     """No input escapes with another error."""
     try:
-        found = read(text).text
-    except InvalidExpressionError as error:
+        found = parse_selector(text).text
+    except InvalidSelectorError as error:
         found = error.message
 
     assert text in found or repr(text) in found
