@@ -1,6 +1,6 @@
 """What is read in a process of its own, so that neither memory nor warm connections of another reading count.
 
-    python -m tests.bench.readings official|ours|snapshot SERVER CA_FILE TOKEN
+    python -m tests.bench.readings official|json|ours|snapshot SERVER CA_FILE TOKEN
 
 Prints one line of JSON. Seconds are the wall's, CPU seconds this process's own, both without imports; memory is the most that the process held,
 with everything.
@@ -43,6 +43,23 @@ def ours(server: str, ca_file: str, token: str) -> dict[str, Any]:
     store = HttpKubeStore(_transport(server, ca_file, token))
     store.list(NAMESPACE)
     return _listed(lambda: store.list(POD))
+
+
+def json_pages(server: str, ca_file: str, token: str) -> dict[str, Any]:
+    """All pods in JSON, page by page: what the protobuf encoding is compared with."""
+    from msgspec.structs import replace
+
+    from journeyman.core.api.objects import NAMESPACE, POD, Pod
+    from journeyman.kube.http_store import HttpKubeStore
+    from journeyman.runtime.collector import collect_rarely
+
+    class JsonPod(Pod, frozen=True):
+        """A type that is not listed in protobuf."""
+
+    collect_rarely()  # as every sandbox does
+    store = HttpKubeStore(_transport(server, ca_file, token))
+    store.list(NAMESPACE)
+    return _listed(lambda: store.list(replace(POD, type=JsonPod)))
 
 
 def _listed(call: Callable[[], Any]) -> dict[str, Any]:
@@ -139,7 +156,7 @@ def peak_bytes() -> int:
     return int(found[1]) * 1024
 
 
-READINGS = {"official": official, "ours": ours, "snapshot": snapshot}
+READINGS = {"official": official, "json": json_pages, "ours": ours, "snapshot": snapshot}
 
 if __name__ == "__main__":
     sys.stdout.write(json.dumps(READINGS[sys.argv[1]](*sys.argv[2:])) + "\n")
