@@ -19,7 +19,7 @@ export MYPY_CACHE_DIR := $(KEPT)/mypy
 export RUFF_CACHE_DIR := $(KEPT)/ruff
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types imports unit sam oracle controlplane helm crds metrics karpenter-map docs pictures lock bench bench-ablation bench-binding bench-reading faults nightly clean
+.PHONY: help setup demo test check format lint types imports unit sam oracle controlplane helm crds metrics karpenter-map docs pictures lock bench bench-ablation bench-binding bench-reading call-sites faults nightly clean
 
 help: ## What you can ask for
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
@@ -111,6 +111,9 @@ bench-binding: setup controlplane ## Plans against what the real kube-scheduler 
 
 bench-reading: setup controlplane ## Reading a real API server, and what it costs, beside the official client (some minutes)
 	@$(BIN)/python -m tests.bench.bench_reading
+
+call-sites: setup ## Record again which API calls each step makes, for the fault injection
+	$(BIN)/python -m journeyman_simulator.faults.call_site_recording
 
 faults: setup ## 10,000 fault scenarios (SEEDS=…), with a crash at each API call at least once
 	@$(BIN)/journeyman faults --seeds 1..$(SEEDS) --require-crash-coverage

@@ -1,7 +1,8 @@
-"""Where runs call the outside: "<step>: <verb> <Kind>[/<subresource>]" or "<step>: <service> <Operation>".
+"""The calls that runs make to the API server and to AWS, the faults possible at each, and counts of both.
 
-The list is kept by hand and held against what scenarios meet, so that a new outside call fails the build until it stands here;
-from then on scenarios make it fail, and make it the last thing a process does.
+A call site is "<step>: <verb> <Kind>[/<subresource>]" or "<step>: <service> <Operation>". The list is recorded from a
+fixed sample of scenarios (`call_site_recording`), so a new call appears in it as soon as it is recorded again; a test
+fails until then. From then on scenarios inject faults at it and crash the process there.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from msgspec import Struct, field
 
 from journeyman.core.api.objects import Resource
 from journeyman_simulator.faults.fault_scenario import FaultKind
+from journeyman_simulator.faults.recorded_call_sites import RECORDED_CALL_SITES
 
 KUBE_READS: Final = frozenset({"list", "get", "version"})
 SERVICES: Final = frozenset({"ec2", "iam", "pricing", "sqs", "ssm"})
 _READING_OPERATIONS: Final = ("Describe", "Get", "List")
-_HISTORICAL: Final = frozenset({"ec2 DescribeInstances", "ec2 DescribeLaunchTemplates", "iam GetInstanceProfile"})
-"""Answers of an account that time changes within a scenario."""
+_CHANGING_READS: Final = frozenset({"ec2 DescribeInstances", "ec2 DescribeLaunchTemplates", "iam GetInstanceProfile"})
+"""Reads of the account whose answers change within a scenario."""
 
-_ANY: Final = (
+_AT_EVERY_CALL: Final = (
     FaultKind.FAIL_BEFORE,
     FaultKind.TIMEOUT_BEFORE,
     FaultKind.THROTTLE,
@@ -31,200 +33,50 @@ _ANY: Final = (
     FaultKind.CRASH_AFTER,
     FaultKind.PAUSE,
 )
-_EFFECT: Final = (FaultKind.FAIL_AFTER, FaultKind.TIMEOUT_AFTER)
+_AFTER_AN_EFFECT: Final = (FaultKind.FAIL_AFTER, FaultKind.TIMEOUT_AFTER)
 
-CALL_SITES: Final = tuple(
-    f"{step}: {call}"
-    for step, calls in {
-        "consolidate": (
-            "apply OfferingState",
-            "create Event",
-            "create Lease",
-            "create NodeClaim",
-            "create NodeDisruption",
-            "delete NodeClaim",
-            "ec2 CreateFleet",
-            "ec2 CreateLaunchTemplate",
-            "ec2 DescribeInstanceTypeOfferings",
-            "ec2 DescribeInstanceTypes",
-            "ec2 DescribeInstances",
-            "ec2 DescribeLaunchTemplates",
-            "ec2 DescribeSpotPriceHistory",
-            "get Event",
-            "get Lease",
-            "list CSINode",
-            "list DaemonSet",
-            "list EC2NodeClass",
-            "list Namespace",
-            "list Node",
-            "list NodeClaim",
-            "list NodeDisruption",
-            "list NodePool",
-            "list OfferingState",
-            "list PersistentVolume",
-            "list PersistentVolumeClaim",
-            "list Pod",
-            "list PodDisruptionBudget",
-            "list StorageClass",
-            "patch Event",
-            "patch Lease",
-            "patch Node",
-            "patch NodeClaim",
-            "patch NodeClaim/status",
-            "patch NodeDisruption/status",
-            "patch OfferingState/status",
-            "sqs SendMessageBatch",
-        ),
-        "interrupt": (
-            "apply OfferingState",
-            "create Event",
-            "delete NodeClaim",
-            "ec2 DescribeInstances",
-            "get Event",
-            "list Node",
-            "list NodeClaim",
-            "list NodePool",
-            "patch Event",
-            "patch Node",
-            "patch NodeClaim",
-            "patch OfferingState/status",
-            "sqs SendMessageBatch",
-        ),
-        "provision": (
-            "apply OfferingState",
-            "create Event",
-            "create Lease",
-            "create NodeClaim",
-            "delete NodeClaim",
-            "ec2 CreateFleet",
-            "ec2 CreateLaunchTemplate",
-            "ec2 DeleteLaunchTemplate",
-            "ec2 DescribeImages",
-            "ec2 DescribeInstanceTypeOfferings",
-            "ec2 DescribeInstanceTypes",
-            "ec2 DescribeInstances",
-            "ec2 DescribeLaunchTemplates",
-            "ec2 DescribeSecurityGroups",
-            "ec2 DescribeSpotPriceHistory",
-            "ec2 DescribeSubnets",
-            "get Event",
-            "get Lease",
-            "get NodeClaim",
-            "get NodePool",
-            "iam AddRoleToInstanceProfile",
-            "iam CreateInstanceProfile",
-            "iam DeleteInstanceProfile",
-            "iam GetInstanceProfile",
-            "iam ListInstanceProfiles",
-            "iam RemoveRoleFromInstanceProfile",
-            "list CSINode",
-            "list DaemonSet",
-            "list EC2NodeClass",
-            "list Namespace",
-            "list Node",
-            "list NodeClaim",
-            "list NodeDisruption",
-            "list NodePool",
-            "list OfferingState",
-            "list PersistentVolume",
-            "list PersistentVolumeClaim",
-            "list Pod",
-            "list PodDisruptionBudget",
-            "list StorageClass",
-            "patch EC2NodeClass",
-            "patch EC2NodeClass/status",
-            "patch Event",
-            "patch Lease",
-            "patch Node",
-            "patch NodeClaim",
-            "patch NodeClaim/status",
-            "patch NodePool",
-            "patch NodePool/status",
-            "patch OfferingState",
-            "patch OfferingState/status",
-            "patch Pod/status",
-            "sqs SendMessageBatch",
-            "ssm GetParameters",
-            "version",
-        ),
-        "sweep": (
-            "list EC2NodeClass",
-            "list NodeClaim",
-            "list NodePool",
-            "list Pod",
-            "sqs SendMessageBatch",
-        ),
-        "terminate": (
-            "create Event",
-            "create Lease",
-            "delete Node",
-            "delete NodeClaim",
-            "delete Pod",
-            "ec2 DescribeInstanceStatus",
-            "ec2 DescribeInstances",
-            "ec2 TerminateInstances",
-            "evict Pod",
-            "get Event",
-            "get Lease",
-            "get NodeClaim",
-            "list Node",
-            "list NodeClaim",
-            "list NodePool",
-            "list Pod",
-            "list VolumeAttachment",
-            "patch Event",
-            "patch Lease",
-            "patch Node",
-            "patch NodeClaim",
-            "patch NodeClaim/status",
-            "patch NodePool",
-            "patch NodePool/status",
-            "sqs SendMessageBatch",
-        ),
-    }.items()
-    for call in calls
-)
-"""All of them, by step."""
+CALL_SITES: Final = RECORDED_CALL_SITES
+"""All call sites, sorted: what the crash coverage is judged against and what generated faults are drawn from."""
 
 
 def kube_site(step: str, verb: str, resource: Resource[Any] | None, subresource: str = "") -> str:
-    """The name of a call to the API server; no resource for its version."""
+    """Return the site of a call to the API server; without a resource, that of `version`."""
     kind = "" if resource is None else f" {resource.kind}"
     return f"{step}: {verb}{kind}{'/' + subresource if subresource else ''}"
 
 
 def aws_site(step: str, service: str, operation: str) -> str:
-    """The name of a call to the account; `operation` as AWS writes it."""
+    """Return the site of a call to AWS; `operation` as AWS spells it."""
     return f"{step}: {service} {operation}"
 
 
 def kinds_of(site: str) -> tuple[FaultKind, ...]:
-    """What can go wrong with calls at a site, in the order of `Kind`.
+    """Return the faults possible at a site, in the order of `FaultKind`.
 
-    A read that fails afterwards has failed before. Nobody writes to an account behind our back.
+    Only calls with an effect can fail after it, and only Kubernetes objects have a second writer to conflict with.
     """
     call = site.partition(": ")[2]
     verb, _, object_ = call.partition(" ")
-    possible = set(_ANY)
+    possible = set(_AT_EVERY_CALL)
     if verb in SERVICES:
-        if call in _HISTORICAL:
+        if call in _CHANGING_READS:
             possible.add(FaultKind.STALE)
         if not object_.startswith(_READING_OPERATIONS):
-            possible.update(_EFFECT)
+            possible.update(_AFTER_AN_EFFECT)
     elif verb == "list":
         possible.update({FaultKind.STALE, FaultKind.LAG})
     elif verb not in KUBE_READS:
-        possible.update({*_EFFECT, FaultKind.CONFLICT} if verb != "create" else _EFFECT)
+        possible.update({*_AFTER_AN_EFFECT, FaultKind.CONFLICT} if verb != "create" else _AFTER_AN_EFFECT)
     return tuple(kind for kind in FaultKind if kind in possible)
 
 
 def has_effect(site: str) -> bool:
-    """Whether calls at the site change something outside."""
+    """Return whether calls at the site change the cluster or the account."""
     return FaultKind.FAIL_AFTER in kinds_of(site)
 
 
 class FaultCoverage(Struct, kw_only=True):
-    """Counts of one scenario, or of many."""
+    """Counts of calls and injected faults, of one scenario or of many."""
 
     scenarios: int = 0
     calls: Counter[str] = field(default_factory=Counter)  # by site
@@ -232,19 +84,19 @@ class FaultCoverage(Struct, kw_only=True):
     messages: dict[str, Counter[str]] = field(default_factory=dict)  # by queue, by kind
 
     def count_call(self, site: str) -> None:
-        """A call was made."""
+        """Count a call."""
         self.calls[site] += 1
 
     def count_fault(self, site: str, kind: str) -> None:
-        """A call went wrong."""
+        """Count a fault injected at a call."""
         self.fired.setdefault(site, Counter())[kind] += 1
 
     def count_message_fault(self, queue: str, kind: str) -> None:
-        """A message went wrong."""
+        """Count a fault injected at a message."""
         self.messages.setdefault(queue, Counter())[kind] += 1
 
     def add(self, other: FaultCoverage) -> None:
-        """Count another's, too."""
+        """Add the counts of `other` to these."""
         self.scenarios += other.scenarios
         self.calls.update(other.calls)
         for mine, theirs in ((self.fired, other.fired), (self.messages, other.messages)):
@@ -252,11 +104,11 @@ class FaultCoverage(Struct, kw_only=True):
                 mine.setdefault(place, Counter()).update(counts)
 
     def sites_without(self, sites: Iterable[str], *kinds: FaultKind) -> tuple[str, ...]:
-        """Those of these sites at which none of these kinds has fired."""
+        """Return those of the sites at which none of these kinds was injected."""
         return tuple(site for site in sites if not any(self._fired(site, kind) for kind in kinds))
 
     def table(self) -> str:
-        """For each step, its calls by kinds; "." is a cell that is possible and has not fired, blank one that is impossible."""
+        """Return a table of sites by fault kinds; "." marks a fault that is possible and was not injected."""
         sites = sorted({*self.calls, *self.fired})
         width = max((len(site) for site in sites), default=0)
         lines: list[str] = []
@@ -283,10 +135,10 @@ class FaultCoverage(Struct, kw_only=True):
 
 
 def to_json(coverage: FaultCoverage) -> bytes:
-    """For one process to hand to another."""
+    """Encode the counts for another process."""
     return msgspec.json.encode(coverage)
 
 
 def from_json(raw: bytes) -> FaultCoverage:
-    """What another process counted."""
+    """Decode the counts of another process."""
     return msgspec.json.decode(raw, type=FaultCoverage, dec_hook=lambda _, counts: Counter(counts))

@@ -325,7 +325,7 @@ def _edit(rng: Random) -> AnyOperation:
     return EditNode(at_seconds=at, node=ordinal, change=rng.choice(get_args(NodeChange)))
 
 
-Way = Callable[[FaultScenario], FaultScenario]
+ScenarioChange = Callable[[FaultScenario], FaultScenario]
 _NODES: Final = 4  # the oldest ones
 _BUSY: Final = 60  # seconds: by then nodes have joined and pods run
 _A_MINUTE: Final = 63  # seconds: of notices that far apart the third is told again, if its claim lives that long
@@ -339,7 +339,7 @@ def reaching(scenario: FaultScenario) -> FaultScenario:
     if not scenario.setup.sweep:
         return scenario
     sites = [fault.site for fault in scenario.faults if isinstance(fault, CallFault)]
-    way = next((_WAYS[site] for site in sites if site in _WAYS), None)
+    way = next((RARE_CALL_SCENARIOS[site] for site in sites if site in RARE_CALL_SCENARIOS), None)
     return scenario if way is None else way(scenario)
 
 
@@ -410,7 +410,7 @@ def _claims_go_before_their_instances(scenario: FaultScenario) -> FaultScenario:
     return _with(scenario, [fault_scenario.StripFinalizer(at_seconds=_BUSY + 30 * n, claim=0) for n in range(3)])
 
 
-_WAYS: Final[dict[str, Way]] = {
+RARE_CALL_SCENARIOS: Final[dict[str, ScenarioChange]] = {
     "consolidate: apply OfferingState": _a_replacement_cannot_be_had,
     "consolidate: create NodeClaim": _a_node_is_replaced,
     "consolidate: delete NodeClaim": _nodes_are_empty_early,
