@@ -41,7 +41,7 @@ def test_the_table_has_a_dot_where_something_possible_has_not_happened():
     assert (head.split()[0], launch.split()[:2], sweep.split()[0]) == ("provision", ["ec2", "CreateFleet"], "sweep")
     assert look.startswith("  list Pod ")
     assert (cells["crash-after"], cells["crash-before"], cells["stale"]) == ("1", ".", "")
-    assert messages == "messages to wake: 1 drop"
+    assert messages == "messages to requeue: 1 drop"
 
 
 def test_every_site_can_be_died_at_and_is_listed_once():

@@ -1,9 +1,9 @@
 """`journeyman faults --seeds`: what it prints, and that nobody overlooks what it found."""
 
 from journeyman_simulator.simulator_cli.faults_command import run_seeds
-from tests.faults.mutants import MUTATIONS, applied
+from tests.faults.mutations import MUTATIONS
 
-DEAF = next(mutant for mutant in MUTATIONS if mutant.name == "pods of which every third is overlooked")
+DEAF = next(mutation for mutation in MUTATIONS if mutation.name == "no pod is provisionable")
 
 
 def test_a_hunt_that_finds_nothing_ends_well_and_shows_what_went_wrong_where(capsys):
@@ -23,7 +23,7 @@ def test_a_call_that_was_never_a_process_s_last_fails_the_hunt_that_asks_for_it(
 
 def test_a_broken_rule_fails_the_hunt_and_says_how_to_see_it_again(capsys):
     """With the seed."""
-    with applied(DEAF):
+    with DEAF.applied():
         assert run_seeds("1..3", require_crash_coverage=False) == 1
     out = capsys.readouterr().out
     assert "every pod that fits somewhere runs" in out

@@ -40,7 +40,13 @@ from journeyman_simulator.faults.invariants.checkers import InvariantChecker, In
 from journeyman_simulator.faults.manifests import CLUSTER, initial_manifests
 from journeyman_simulator.faults.node_faults import NodeFaults
 from journeyman_simulator.faults.operations import Operations
-from journeyman_simulator.faults.sandboxes import SandboxConnections, Sandboxes, VirtualLambdaContext
+from journeyman_simulator.faults.sandboxes import (
+    ORIGINALS,
+    Collaborators,
+    SandboxConnections,
+    Sandboxes,
+    VirtualLambdaContext,
+)
 from journeyman_simulator.faults.scenario_view import HUMAN, CloudEvent, CloudInstance, RunError, WaitingMessage
 from journeyman_simulator.in_process_account.account import ACCOUNT_ID, REGION, ZONES, InProcessAccount
 from journeyman_simulator.in_process_account.ec2_catalogue import SMALL_SELECTION
@@ -70,9 +76,11 @@ class FaultWorld:
         on_entry: Callable[[HistoryEntry], None] | None = None,
         *,
         most_runs: int = MOST_RUNS,
+        collaborators: Collaborators = ORIGINALS,
     ) -> None:
         """Stands at the scenario's beginning."""
         self.scenario = scenario
+        self._collaborators = collaborators
         self.quiet = False
         self.clock = VirtualClock(START)
         self.coverage = FaultCoverage(scenarios=1)
@@ -231,6 +239,7 @@ class FaultWorld:
             faults=self._faults,
             on_error=self._note_error,
             ids=self._ids,
+            collaborators=self._collaborators,
         )
 
     def _actors(self) -> list[Any]:

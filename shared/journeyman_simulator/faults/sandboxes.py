@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import cache
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 from aws_lambda_powertools import Logger
 from msgspec import Struct
@@ -39,6 +39,17 @@ from journeyman_simulator.lambda_functions import LambdaContext, LambdaFunction
 from journeyman_simulator.sam_stack import ClientSource
 
 
+class Collaborators(Struct, frozen=True, kw_only=True):
+    """Wrappers around what a function talks to; mutation tests inject faulty ones. Each gets the step and the original."""
+
+    store: Callable[[str, KubeStore], KubeStore] = lambda _step, store: store
+    queue: Callable[[str, Queue], Queue] = lambda _step, queue: queue
+    client: Callable[[str, Any], Any] = lambda _step, client: client  # of an AWS service
+
+
+ORIGINALS: Final = Collaborators()
+
+
 class SandboxConnections(Struct, frozen=True, kw_only=True):
     """What all functions of a scenario share."""
 
@@ -51,6 +62,7 @@ class SandboxConnections(Struct, frozen=True, kw_only=True):
     faults: FaultInjector
     on_error: Callable[[RunError], None]
     ids: count[int]
+    collaborators: Collaborators
 
     def new_id(self) -> str:
         """Never given before."""
@@ -135,25 +147,28 @@ class SimulatedAwsAdapters(AwsAdapters):
     def __init__(self, step: str, connections: SandboxConnections) -> None:
         """Args: `step` is the function's."""
         self._connections = connections
-        self._made: dict[str, FaultyClient] = {}
+        self._made: dict[str, Any] = {}
         self._step = step
         super().__init__(
             connections.environment,
             clock=connections.seen_clock,
-            stores=lambda _: FaultyStore(connections.server, step, connections.faults, connections.version_at),
+            stores=lambda _: connections.collaborators.store(
+                step, FaultyStore(connections.server, step, connections.faults, connections.version_at)
+            ),
             clients=self._client,
             log_to=silent(),
         )
 
     def queue(self) -> Queue:
         """The queues, with message ids that are serial numbers."""
-        return SQSQueue(
+        queue = SQSQueue(
             self._client("sqs", self._environment.region),
             self.clock,
             queues=self._environment.queues,
             requeue_url=self._environment.requeue_url,
             new_id=self._connections.new_id,
         )
+        return self._connections.collaborators.queue(self._step, queue)
 
     def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> RunTelemetry:
         """Events in the cluster, and nothing else but defects."""
@@ -179,10 +194,11 @@ class SimulatedAwsAdapters(AwsAdapters):
     def _aws_settings(self, cluster: RegisteredCluster) -> AwsSettings:
         return replace(super()._aws_settings(cluster), max_parallel_launches=1, parallel_reads=False)
 
-    def _client(self, service: str, _region: str) -> FaultyClient:
+    def _client(self, service: str, _region: str) -> Any:
         if service not in self._made:
-            client = self._connections.account.client(service)
-            self._made[service] = FaultyClient(client, service, self._step, self._connections.faults)
+            account = self._connections.account
+            client = FaultyClient(account.client(service), service, self._step, self._connections.faults)
+            self._made[service] = self._connections.collaborators.client(self._step, client)
         return self._made[service]
 
 

@@ -17,7 +17,7 @@ from journeyman_simulator.faults.fault_world import MINUTE, MOST_RUNS, START, Fa
 from journeyman_simulator.faults.history import HistoryEntry
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker, Violation
 from journeyman_simulator.faults.manifests import NAMESPACE
-from journeyman_simulator.faults.sandboxes import logs_silenced
+from journeyman_simulator.faults.sandboxes import ORIGINALS, Collaborators, logs_silenced
 from journeyman_simulator.faults.scenario_view import HUMAN, CloudInstance
 from journeyman_simulator.workload_controllers import DEPLOYMENT
 from journeyman_simulator.world import WorldStuckError
@@ -53,6 +53,7 @@ def run_scenario(
     checkers: Sequence[type[InvariantChecker]] = (),
     on_entry: Callable[[HistoryEntry], None] | None = None,
     most_runs: int = MOST_RUNS,
+    collaborators: Collaborators = ORIGINALS,
 ) -> ScenarioResult:
     """Tell a scenario from beginning to end, or until a rule is broken.
 
@@ -60,10 +61,11 @@ def run_scenario(
         scenario: What happens.
         checkers: Observe it.
         on_entry: Called with each entry of the history, at once.
-        most_runs: With more of them a scenario is one that does not end.
+        most_runs: A scenario with more invocations counts as one that does not end.
+        collaborators: Wrappers around what the functions talk to.
     """
     with logs_silenced():
-        world = FaultWorld(scenario, checkers, on_entry, most_runs=most_runs)
+        world = FaultWorld(scenario, checkers, on_entry, most_runs=most_runs, collaborators=collaborators)
         try:
             _play(world)
         except WorldStuckError as error:

@@ -20,6 +20,7 @@ from journeyman_simulator.faults.fault_scenario import FaultScenario
 from journeyman_simulator.faults.history import HistoryEntry
 from journeyman_simulator.faults.invariants import ALL_CHECKERS
 from journeyman_simulator.faults.invariants.checkers import Violation
+from journeyman_simulator.faults.sandboxes import ORIGINALS, Collaborators
 from journeyman_simulator.faults.scenario_generator import generate_scenario
 from journeyman_simulator.faults.scenario_run import ScenarioResult, run_scenario
 from journeyman_simulator.faults.shrinking import MOST_TRIES, shrink_scenario
@@ -54,11 +55,15 @@ class _ChunkResult(Struct, frozen=True, kw_only=True):
     minutes: float
 
 
-def run_checked(scenario: FaultScenario, on_entry: Callable[[HistoryEntry], None] | None = None) -> ScenarioResult:
-    """Tell a scenario before all rules; one that cannot be told is broken, too."""
+def run_checked(
+    scenario: FaultScenario,
+    on_entry: Callable[[HistoryEntry], None] | None = None,
+    collaborators: Collaborators = ORIGINALS,
+) -> ScenarioResult:
+    """Run a scenario with all invariant checkers; one that raises counts as a violation."""
     try:
         with _undisturbed():
-            return run_scenario(scenario, checkers=ALL_CHECKERS, on_entry=on_entry)
+            return run_scenario(scenario, checkers=ALL_CHECKERS, on_entry=on_entry, collaborators=collaborators)
     except Exception:  # noqa: BLE001 - whatever it is, it is told with the scenario that led to it
         return _not_run(scenario, traceback.format_exc())
 

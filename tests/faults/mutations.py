@@ -1,0 +1,396 @@
+"""Mutations of the product, one or more for each invariant: a changed syntax tree, or a faulty collaborator.
+
+A syntax mutation replaces the code of one function for as long as scenarios run; it says what changes in the tree
+(an operator, the whole body), and fails if nothing does. A faulty collaborator is a wrapper around the API server, the
+queue or an AWS client of the deployed functions.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import copy
+import importlib
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
+from types import FunctionType
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from journeyman.core.lifecycle.garbage import collect as collect_garbage
+from journeyman.core.state.pod_predicates import is_provisionable
+from journeyman.errors import KubeUnavailableError
+from journeyman_simulator.faults.fault_scenario import (
+    CallFault,
+    DeleteClaim,
+    DeleteNode,
+    DeletePool,
+    Deploy,
+    FaultScenario,
+    Maintenance,
+    Scale,
+    StripFinalizer,
+    Undeploy,
+    UnhealthyCondition,
+)
+from journeyman_simulator.faults.invariants.checkers import InvariantChecker
+from journeyman_simulator.faults.invariants.disruption_invariants import (
+    ConsolidationLowersPrice,
+    ReplacementsInitializedFirst,
+    UnhealthyNodesReplaced,
+)
+from journeyman_simulator.faults.invariants.instance_invariants import (
+    InstancesDrainedFirst,
+    NoOrphanedInstance,
+    OneInstancePerNodeClaim,
+)
+from journeyman_simulator.faults.invariants.nodepool_invariants import (
+    DisruptionBudgetsHold,
+    NodePoolLimitsHold,
+    StaticNodePoolsKeepReplicas,
+)
+from journeyman_simulator.faults.invariants.pod_invariants import PodsEvictedAsAllowed, SchedulablePodsRun
+from journeyman_simulator.faults.invariants.progress_invariants import (
+    NothingStuck,
+    OnlyExpectedErrors,
+    UnfinishedWorkHasARequeue,
+)
+from journeyman_simulator.faults.sandboxes import Collaborators
+
+DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
+
+
+# -- changes of a syntax tree --------------------------------------------------------------------------------------------
+
+
+class SyntaxMutation(Struct, frozen=True):
+    """A function of the product, and the change of its syntax tree; `change` returns how many places it changed."""
+
+    function: Callable[..., Any]
+    change: Callable[[ast.FunctionDef], int]
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The product with that change."""
+        assert isinstance(self.function, FunctionType)
+        tree = ast.parse(textwrap.dedent(inspect.getsource(self.function)))
+        (definition,) = tree.body
+        assert isinstance(definition, ast.FunctionDef)
+        definition.decorator_list = []
+        assert self.change(definition), f"nothing to change in {self.function.__qualname__}"
+        flags = __future__.annotations.compiler_flag
+        code = compile(ast.fix_missing_locations(tree), self.function.__code__.co_filename, "exec", flags)
+        made: dict[str, Any] = {}
+        exec(code, self.function.__globals__, made)
+        before = self.function.__code__
+        self.function.__code__ = made[definition.name].__code__
+        try:
+            yield
+        finally:
+            self.function.__code__ = before
+
+
+def function_named(module: str, qualified_name: str) -> Callable[..., Any]:
+    """Return a function of the product; of a property its getter."""
+    found: Any = importlib.import_module(module)
+    for name in qualified_name.split("."):
+        found = getattr(found, name)
+    return found.fget if isinstance(found, property) else found
+
+
+def returning(expression: str) -> Callable[[ast.FunctionDef], int]:
+    """Make the function return that expression at once."""
+
+    def change(function: ast.FunctionDef) -> int:
+        function.body = [ast.Return(ast.parse(expression, mode="eval").body)]
+        return 1
+
+    return change
+
+
+def exchanging(old: type[ast.AST], new: type[ast.AST]) -> Callable[[ast.FunctionDef], int]:
+    """Exchange an operator for another wherever the function has it."""
+
+    def change(function: ast.FunctionDef) -> int:
+        changed = 0
+        for node in ast.walk(function):
+            if isinstance(node, ast.BinOp) and isinstance(node.op, old):
+                node.op, changed = new(), changed + 1
+            elif isinstance(node, ast.Compare) and any(isinstance(op, old) for op in node.ops):
+                node.ops = [new() if isinstance(op, old) else op for op in node.ops]
+                changed += 1
+        return changed
+
+    return change
+
+
+# -- faulty collaborators ------------------------------------------------------------------------------------------------
+
+
+class Wrapper:
+    """Passes everything on; subclasses replace a method."""
+
+    def __init__(self, wrapped: Any) -> None:
+        self.wrapped = wrapped
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.wrapped, name)
+
+
+class AlteredLists(Wrapper):
+    """A `KubeStore` whose lists of a kind show altered objects; None leaves one out."""
+
+    def __init__(self, wrapped: Any, kind: str, alter: Callable[[Any], Any]) -> None:
+        super().__init__(wrapped)
+        self.kind = kind
+        self.alter = alter
+
+    def list(self, resource: Any, **options: Any) -> Any:
+        listing = self.wrapped.list(resource, **options)
+        if resource.kind != self.kind:
+            return listing
+        altered = (self.alter(item) for item in listing.items)
+        return replace(listing, items=tuple(item for item in altered if item is not None))
+
+
+class RefusedReads(Wrapper):
+    """A `KubeStore` that answers no list."""
+
+    def list(self, resource: Any, **_options: Any) -> Any:
+        raise KubeUnavailableError("no answer", call=f"list {resource.kind}")
+
+
+class LostMessages(Wrapper):
+    """A `Queue` that accepts messages and sends none."""
+
+    def send(self, messages: Any) -> None:
+        list(messages)
+
+
+class UnstableTokens(Wrapper):
+    """An EC2 client that gives each fleet request a new client token."""
+
+    serial = count()
+
+    def create_fleet(self, **request: Any) -> Any:
+        token = f"{request['ClientToken']}-{next(self.serial)}"
+        return self.wrapped.create_fleet(**{**request, "ClientToken": token})
+
+
+def altered_lists(kind: str, alter: Callable[[Any], Any], step: str = "") -> Collaborators:
+    """Let the functions (of one step, if one is given) see altered objects of a kind."""
+    return Collaborators(
+        store=lambda own, store: AlteredLists(store, kind, alter) if step in {"", own} else store  # type: ignore[arg-type, return-value]
+    )
+
+
+def without_protection(pod: Any) -> Any:
+    """The pod without its do-not-disrupt annotation."""
+    annotations = {key: value for key, value in pod.metadata.annotations.items() if key != DO_NOT_DISRUPT}
+    return replace(pod, metadata=replace(pod.metadata, annotations=annotations))
+
+
+def with_unlimited_budgets(pool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The NodePool with a disruption budget of 100 %."""
+    altered = copy.deepcopy(pool)
+    altered["spec"].setdefault("disruption", {})["budgets"] = [{"nodes": "100%"}]
+    return altered
+
+
+def with_doubled_limits(pool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The NodePool with twice its CPU limit."""
+    altered = copy.deepcopy(pool)
+    limits = altered["spec"].get("limits") or {}
+    if "cpu" in limits:
+        limits["cpu"] = str(2 * int(limits["cpu"]))
+    return altered
+
+
+def initialized_once_registered(claim: Any) -> Any:
+    """The NodeClaim with Initialized=True as soon as it is registered."""
+    conditions = claim.status.conditions
+    if not any(c.type == "Registered" and c.status == "True" for c in conditions):
+        return claim
+    altered = tuple(replace(c, status="True") if c.type == "Initialized" else c for c in conditions)
+    return replace(claim, status=replace(claim.status, conditions=altered))
+
+
+def without_device_condition(node: Any) -> Any:
+    """The Node without AcceleratedHardwareReady."""
+    kept = tuple(c for c in node.status.conditions if c.type != "AcceleratedHardwareReady")
+    return replace(node, status=replace(node.status, conditions=kept))
+
+
+# -- the mutations -------------------------------------------------------------------------------------------------------
+
+
+class Mutation(Struct, frozen=True, kw_only=True):
+    """A broken product, the invariant that it violates, and the scenarios to look in.
+
+    `seed` is where to look first: its scenario showed it once, most others do not.
+    """
+
+    name: str
+    invariant: type[InvariantChecker]
+    seed: int
+    syntax: SyntaxMutation | None = None
+    collaborators: Collaborators = Collaborators()
+    where: Callable[[FaultScenario], bool] = lambda _: True  # most scenarios cannot violate most invariants
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The product with the syntax mutation, if it has one."""
+        if self.syntax is None:
+            yield
+            return
+        with self.syntax.applied():
+            yield
+
+
+def _has_fault_at(*sites: str) -> Callable[[FaultScenario], bool]:
+    return lambda scenario: any(isinstance(fault, CallFault) and fault.site in sites for fault in scenario.faults)
+
+
+def _has_operation(*operations: type) -> Callable[[FaultScenario], bool]:
+    return lambda scenario: any(isinstance(operation, operations) for operation in scenario.operations)
+
+
+def _has_pool(**like: object) -> Callable[[FaultScenario], bool]:
+    return lambda scenario: any(
+        all(getattr(pool, key) == value for key, value in like.items()) for pool in scenario.setup.pools
+    )
+
+
+def _empties_nodes_at_once(scenario: FaultScenario) -> bool:
+    return "d" in {operation.app for operation in scenario.operations if isinstance(operation, Undeploy)}
+
+
+def _leaves_nodes_too_large(scenario: FaultScenario) -> bool:
+    """Whether a Deployment shrinks where consolidation may replace nodes soon."""
+    consolidates = any(
+        p.policy == "WhenEmptyOrUnderutilized" and 0 <= p.consolidate_after_seconds < 60 for p in scenario.setup.pools
+    )
+    sizes = {operation.app: operation.replicas for operation in scenario.operations if isinstance(operation, Deploy)}
+    shrinks = any(
+        isinstance(operation, Scale) and 0 < operation.replicas < sizes.get(operation.app, 0)
+        for operation in scenario.operations
+    )
+    return consolidates and shrinks
+
+
+def _is_unhealthy_for_long(scenario: FaultScenario) -> bool:
+    return any(
+        isinstance(operation, UnhealthyCondition) and operation.seconds > 600 for operation in scenario.operations
+    )
+
+
+MUTATIONS = (
+    Mutation(
+        name="client token changes with each request",
+        collaborators=Collaborators(client=lambda _step, client: UnstableTokens(client)),
+        invariant=OneInstancePerNodeClaim,
+        seed=11,
+        where=_has_fault_at("provision: ec2 CreateFleet"),
+    ),
+    Mutation(
+        name="no garbage collection",
+        syntax=SyntaxMutation(collect_garbage, returning("Plan()")),
+        invariant=NoOrphanedInstance,
+        seed=44,
+        where=_has_operation(StripFinalizer),
+    ),
+    Mutation(
+        name="drain does not see do-not-disrupt",
+        collaborators=altered_lists("Pod", without_protection, "terminate"),
+        invariant=PodsEvictedAsAllowed,
+        seed=45,
+    ),
+    Mutation(
+        name="termination sees no pods",
+        collaborators=altered_lists("Pod", lambda _pod: None, "terminate"),
+        invariant=InstancesDrainedFirst,
+        seed=28,
+        where=_has_operation(DeleteClaim, DeleteNode, DeletePool),
+    ),
+    Mutation(
+        name="consolidation sees budgets of 100 %",
+        collaborators=altered_lists("NodePool", with_unlimited_budgets, "consolidate"),
+        invariant=DisruptionBudgetsHold,
+        seed=73,
+        where=_empties_nodes_at_once,
+    ),
+    Mutation(
+        name="provisioning sees doubled limits",
+        collaborators=altered_lists("NodePool", with_doubled_limits, "provision"),
+        invariant=NodePoolLimitsHold,
+        seed=58,
+        where=_has_pool(limit_cpus=4),
+    ),
+    Mutation(
+        name="static NodePool adds where it must subtract",
+        syntax=SyntaxMutation(
+            function_named("journeyman.core.disruption.static_nodepools", "StaticNodePool.missing"),
+            exchanging(ast.Sub, ast.Add),
+        ),
+        invariant=StaticNodePoolsKeepReplicas,
+        seed=19,
+        where=_has_pool(name="static"),
+    ),
+    Mutation(
+        name="consolidation takes a registered replacement for an initialized one",
+        collaborators=altered_lists("NodeClaim", initialized_once_registered, "consolidate"),
+        invariant=ReplacementsInitializedFirst,
+        seed=14,
+        where=_leaves_nodes_too_large,
+    ),
+    Mutation(
+        name="consolidation accepts the same price",
+        syntax=SyntaxMutation(
+            function_named("journeyman.core.disruption.consolidation", "_below"), exchanging(ast.Lt, ast.LtE)
+        ),
+        invariant=ConsolidationLowersPrice,
+        seed=145,
+        where=_leaves_nodes_too_large,
+    ),
+    Mutation(
+        name="no pod is provisionable",
+        syntax=SyntaxMutation(is_provisionable, returning("False")),
+        invariant=SchedulablePodsRun,
+        seed=1,
+    ),
+    Mutation(
+        name="no step sees failing devices",
+        collaborators=altered_lists("Node", without_device_condition),
+        invariant=UnhealthyNodesReplaced,
+        seed=241,
+        where=_is_unhealthy_for_long,
+    ),
+    Mutation(
+        name="requeues are never sent",
+        collaborators=Collaborators(queue=lambda _step, queue: LostMessages(queue)),  # type: ignore[arg-type, return-value]
+        invariant=UnfinishedWorkHasARequeue,
+        seed=28,
+        where=lambda scenario: not scenario.setup.sweep,
+    ),
+    Mutation(
+        name="interruptions are never handled",
+        collaborators=Collaborators(store=lambda step, store: RefusedReads(store) if step == "interrupt" else store),  # type: ignore[arg-type, return-value]
+        invariant=NothingStuck,
+        seed=23,
+        where=_has_operation(Maintenance),
+    ),
+    Mutation(
+        name="solver adds what counts against limits",
+        syntax=SyntaxMutation(
+            function_named("journeyman.core.scheduling.limits", "Headroom.__init__"), exchanging(ast.Sub, ast.Add)
+        ),
+        invariant=OnlyExpectedErrors,
+        seed=58,
+        where=_has_pool(limit_cpus=4),
+    ),
+)

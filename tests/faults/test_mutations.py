@@ -1,0 +1,38 @@
+"""Each invariant checker detects a mutation of the product that violates its invariant."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from journeyman_simulator.faults.invariants import ALL_CHECKERS
+from journeyman_simulator.faults.scenario_generator import generate_scenario
+from journeyman_simulator.faults.seed_search import run_checked
+from tests.faults.mutations import MUTATIONS
+
+LAST_SEED = 300
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_mutation_is_detected_by_its_invariant_checker(mutation):
+    """In one of the first 300 seeds' scenarios that can violate it, and not in the same scenario without the mutation."""
+    scenarios = filter(mutation.where, map(generate_scenario, seeds_from(mutation.seed)))
+    with mutation.applied():
+        caught = next((s for s in scenarios if violates(mutation, s, mutation.collaborators)), None)
+    assert caught is not None
+    assert not violates(mutation, caught)
+
+
+def test_every_invariant_has_a_mutation():
+    """An invariant that nothing violates checks nothing."""
+    assert {mutation.invariant for mutation in MUTATIONS} == {*ALL_CHECKERS}
+
+
+def seeds_from(first: int) -> Iterator[int]:
+    """All seeds once: from that one to the last, then those before it."""
+    yield from range(first, LAST_SEED + 1)
+    yield from range(1, first)
+
+
+def violates(mutation, scenario, *collaborators):
+    violations = run_checked(scenario, None, *collaborators).violations
+    return mutation.invariant.name in {violation.invariant for violation in violations}
