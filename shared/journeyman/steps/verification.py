@@ -21,7 +21,7 @@ from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.plan import Observation
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
-from journeyman.core.scheduling.verify import Defect, placements, verify, without_accused
+from journeyman.core.scheduling.verify import Defect, placements, verify, without_defective_nodes
 from journeyman.core.state import Snapshot
 from journeyman.errors import InvariantError
 from journeyman.steps.recorder import Report
@@ -66,7 +66,7 @@ class PlanVerifier(Struct, frozen=True, kw_only=True):
             wrong = self._wrong_with(left)
             if not wrong:
                 return left
-            fewer = without_accused(left, wrong)
+            fewer = without_defective_nodes(left, wrong)
             if fewer == left:
                 break
             left = fewer
@@ -104,7 +104,7 @@ def tell_defects(hand: Report, subject: str, message: str, defects: Sequence[Def
 
 def _refused(results: Results, defects: Sequence[Defect]) -> Iterator[tuple[str, PodError]]:
     """For each pod that has a place, what to tell it if it loses that."""
-    accused = {place: defect for defect in reversed(defects) for place in defect.places}
+    accused = {place: defect for defect in reversed(defects) for place in defect.nodes}
     rests = f"its place, or one that it rests on, did not pass the independent check: {defects[0]}"
     for place, keys in placements(results):
         own = accused.get(place)

@@ -109,6 +109,7 @@ class _Stock(Struct, frozen=True, kw_only=True):
     be, as far as overlays ask, `changes` what overlays say of it.
     """
 
+    types_number: int
     pools: list[str]
     own: Requirements
     types: tuple[InstanceType, ...]
@@ -126,18 +127,23 @@ class _Stock(Struct, frozen=True, kw_only=True):
 def _stocks(pools: Iterable[NodePool], catalogue: Catalogue, keys: frozenset[str]) -> list[_Stock]:
     """The pools by their types, and by what they are under the labels that overlays ask for."""
     found: dict[object, _Stock] = {}
-    described: dict[int, tuple[Requirements, ...]] = {}
+    type_lists: list[tuple[InstanceType, ...]] = []
+    described: list[tuple[Requirements, ...]] = []
     for pool in sorted(pools, key=lambda p: p.metadata.name):
         name = pool.metadata.name
         types = catalogue.instance_types(name)
-        if id(types) not in described:
-            described[id(types)] = tuple(_only(from_selectors(t.requirements), keys) for t in types)
+        number = next((n for n, known in enumerate(type_lists) if known is types), len(type_lists))
+        if number == len(type_lists):
+            type_lists.append(types)
+            described.append(tuple(_only(from_selectors(t.requirements), keys) for t in types))
         own = _only(from_labels({labels.NODEPOOL: name, **pool.spec.template.metadata.labels}), keys)
-        stock = found.get((id(types), own))
+        stock = found.get((number, own))
         if stock is None:
             changes = tuple(_Changes() for _ in types)
-            stock = _Stock(pools=[], own=own, types=types, described=described[id(types)], changes=changes)
-            found[id(types), own] = stock
+            stock = _Stock(
+                types_number=number, pools=[], own=own, types=types, described=described[number], changes=changes
+            )
+            found[number, own] = stock
         stock.pools.append(name)
     return list(found.values())
 
@@ -154,13 +160,13 @@ def _matching(stocks: Iterable[_Stock], wanted: Requirements) -> list[tuple[_Cha
         own = _only(stock.own, wanted)
         if own.conflict(wanted) is not None:
             continue
-        if (id(stock.types), own) not in known:
-            known[id(stock.types), own] = [
+        if (stock.types_number, own) not in known:
+            known[stock.types_number, own] = [
                 (at, offerings)
                 for at, (instance_type, description) in enumerate(zip(stock.types, stock.described, strict=True))
                 if (offerings := _matching_offerings(instance_type, own & description, wanted))
             ]
-        matching += [(stock.changes[at], offerings) for at, offerings in known[id(stock.types), own]]
+        matching += [(stock.changes[at], offerings) for at, offerings in known[stock.types_number, own]]
     return matching
 
 

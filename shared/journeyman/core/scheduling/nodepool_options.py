@@ -21,7 +21,7 @@ of the same bits can be left out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import lru_cache
 from itertools import product
 
 import numpy as np
@@ -60,20 +60,23 @@ class NodeConstraints(Struct, frozen=True, cache_hash=True):
         return untolerated(taints, self.tolerations) is None
 
 
-class NodeDemand(Struct, frozen=True, dict=True):
+class NodeDemand(Struct, frozen=True):
     """A shape, and labels that its node must carry."""
 
     constraints: NodeConstraints
     pins: Pins = ()
 
-    @cached_property
+    @property
     def terms(self) -> tuple[Requirements, ...]:
-        """The shape's alternatives with these labels, those that contradict them left out."""
-        if not self.pins:
-            return self.constraints.terms
-        fixed = {key: requirement(key, "In", (value,)) for key, value in self.pins}
-        pinned = (term & fixed for term in self.constraints.terms)
-        return tuple(term for term in pinned if not any(term[key].impossible for key in fixed))
+        """The alternatives with the pinned labels added, without those that contradict them."""
+        return _pinned(self.constraints.terms, self.pins) if self.pins else self.constraints.terms
+
+
+@lru_cache(maxsize=8192)
+def _pinned(terms: tuple[Requirements, ...], pins: Pins) -> tuple[Requirements, ...]:
+    fixed = {key: requirement(key, "In", (value,)) for key, value in pins}
+    both = (term & fixed for term in terms)
+    return tuple(term for term in both if not any(term[key].impossible for key in fixed))
 
 
 class TemplateVariant(Struct, frozen=True):
@@ -151,7 +154,7 @@ class _DomainSizes(Struct, frozen=True, eq=False):
         return frozenset(domain for group in groups for domain in self.domains[group])
 
 
-class NodePoolOptions(Struct, frozen=True, kw_only=True, eq=False):
+class NodePoolOptions(Struct, kw_only=True, eq=False):
     """A template with what its nodes have for pods: `sizes` by type and axis, once daemons run.
 
     `overhead` is what the daemons take; `usable` is False where they alone are too much. Types with equal

@@ -46,7 +46,7 @@ class LabelColumn(Struct, frozen=True, eq=False):
         return all(d is not None and d.single is not None for d in used)
 
 
-class OfferingTable(Struct, frozen=True, eq=False, dict=True):
+class OfferingTable(Struct, eq=False, dict=True):
     """All offerings of a list of instance types.
 
     `row_type[r]` is the index into `types` of row r; rows follow the types' order. `by_price` are the rows by price,
@@ -161,12 +161,14 @@ class OfferingTable(Struct, frozen=True, eq=False, dict=True):
 @lru_cache(maxsize=2)
 def offering_tables(catalogue: Catalogue) -> Mapping[str, OfferingTable]:
     """The tables of a catalogue by NodePool, made once per catalogue; pools with the same types share one."""
-    shared: dict[int, OfferingTable] = {}
+    made: list[OfferingTable] = []
     tables: dict[str, OfferingTable] = {}
     for name, types in catalogue.by_node_pool.items():
-        if id(types) not in shared:
-            shared[id(types)] = _table(types)
-        tables[name] = shared[id(types)]
+        table = next((known for known in made if known.types is types), None)
+        if table is None:
+            table = _table(types)
+            made.append(table)
+        tables[name] = table
     return tables
 
 

@@ -53,7 +53,7 @@ _EXISTING_NODE = ""
 """Instead of an instance type, for a node that stands."""
 
 
-class DeviceInventory(Struct, frozen=True, kw_only=True, eq=False):
+class DeviceInventory(Struct, kw_only=True, eq=False):
     """The devices of a question. `nodes` are those that pods may be put on, in their order; `claims` knows all claims."""
 
     published: PublishedPools

@@ -78,9 +78,9 @@ def verify(
     return tuple(found)
 
 
-def without_accused(results: Results, defects: Iterable[Defect]) -> Results:
+def without_defective_nodes(results: Results, defects: Iterable[Defect]) -> Results:
     """What is left of a plan without the nodes that are wrong, and without their pods."""
-    accused = {place for defect in defects for place in defect.places}
+    accused = {node for defect in defects for node in defect.nodes}
     return replace(
         results,
         new_claims=tuple(claim for claim in results.new_claims if name_of_claim(claim) not in accused),
@@ -103,13 +103,13 @@ def _check_bookkeeping(index: PlanIndex) -> Iterator[Defect]:
             yield Defect(f"pod {key} is placed and yet has an error")
         if key not in index.known:
             yield Defect(f"pod {key} is placed but does not exist", _places_of(results, key))
-    for pod in index.asked or ():
+    for pod in index.pods_to_schedule or ():
         if pod.key not in placed and pod.key not in results.pod_errors and not index.kind(pod.key).opted_out:
             yield Defect(f"pod {pod.key} was forgotten: neither placed nor explained")
 
 
 def _places_of(results: Results, key: str) -> tuple[str, ...]:
-    return tuple(place for place, keys in placements(results) if key in keys)
+    return tuple(node for node, keys in placements(results) if key in keys)
 
 
 def _check_pods(index: PlanIndex, storage: StorageIndex) -> Iterator[Defect]:
@@ -117,4 +117,4 @@ def _check_pods(index: PlanIndex, storage: StorageIndex) -> Iterator[Defect]:
     for kind, where in index.planned_by_kind.items():
         why = kind.unreadable or storage.defect(kind)
         if why:
-            yield from (place.defect(f"pod {pod} is placed although {why}") for place, pod, _ in where)
+            yield from (node.defect(f"pod {pod} is placed although {why}") for node, pod, _ in where)

@@ -72,12 +72,12 @@ class FoundDevice(NamedTuple):
 
     def consumed(self, request: DeviceRequest) -> CounterAmounts | None:
         """What a request takes of its capacity, if it is shared; None if it does not give that."""
-        asked = {name: nano(text) for name, text in request.capacity.requests.items()}
-        if any(name not in self.device.capacity for name in asked):
+        pods_to_schedule = {name: nano(text) for name, text in request.capacity.requests.items()}
+        if any(name not in self.device.capacity for name in pods_to_schedule):
             return None
         found: CounterAmounts = {}
         for name, capacity in self.device.capacity.items():
-            amount = _rounded(asked.get(name), capacity)
+            amount = _rounded(pods_to_schedule.get(name), capacity)
             if amount is None:
                 return None
             found[self.part(name)] = amount
@@ -88,24 +88,24 @@ class FoundDevice(NamedTuple):
         has = self.device.capacity
         return all(name in has and nano(has[name].value) >= nano(n) for name, n in request.capacity.requests.items())
 
-    def reached_from(self, place: CheckedNode) -> bool:
+    def reached_from(self, node: CheckedNode) -> bool:
         """Whether every node that the place may become reaches it."""
         source = self.device if self.where.per_device_node_selection else self.where
         if source.all_nodes:
             return True
         if source.node_name:
-            return place.node is not None and place.node.name == source.node_name
-        return source.node_selector is not None and selected(place, source.node_selector)
+            return node.state_node is not None and node.state_node.name == source.node_name
+        return source.node_selector is not None and selected(node, source.node_selector)
 
 
-def selected(place: CheckedNode, selector: NodeSelector) -> bool:
+def selected(node: CheckedNode, selector: NodeSelector) -> bool:
     """Whether a node selector means every node that the place may become."""
     terms = [
         term.match_expressions
         for term in selector.node_selector_terms
-        if all(place.node is not None and place.node.name in entry.values for entry in term.match_fields)
+        if all(node.state_node is not None and node.state_node.name in entry.values for entry in term.match_fields)
     ]
-    return bool(terms) and not place.rows & ~place.possible.suiting((tuple(terms),))
+    return bool(terms) and not node.rows & ~node.possible.rows_meeting((tuple(terms),))
 
 
 def is_selected(known: FoundDevice, selectors: Iterable[DeviceSelector]) -> bool:
@@ -121,21 +121,21 @@ def nano(text: QuantityText) -> int:
     return quantity.parse(text).nano
 
 
-def _rounded(asked: int | None, capacity: DeviceCapacity) -> int | None:
+def _rounded(pods_to_schedule: int | None, capacity: DeviceCapacity) -> int | None:
     """What a request for so much takes."""
     policy = capacity.request_policy or CapacityPolicy()
-    if asked is None:
+    if pods_to_schedule is None:
         return nano(capacity.value if policy.default is None else policy.default)
     if policy.valid_range is not None:
         least = nano(policy.valid_range.min or "0")
         step = nano(policy.valid_range.step or "0")
-        amount = max(asked, least)
+        amount = max(pods_to_schedule, least)
         if step and (amount - least) % step:
             amount += step - (amount - least) % step
         return amount if policy.valid_range.max is None or amount <= nano(policy.valid_range.max) else None
     if policy.valid_values:
-        return min((value for text in policy.valid_values if (value := nano(text)) >= asked), default=None)
-    return asked
+        return min((value for text in policy.valid_values if (value := nano(text)) >= pods_to_schedule), default=None)
+    return pods_to_schedule
 
 
 class SliceDevices(Struct):
@@ -194,7 +194,7 @@ class DeviceUsage(Struct):
         for key, amount in parts.items():
             self.parts[key] = self.parts.get(key, 0) + amount
 
-    def widen(self, other: DeviceUsage) -> None:
+    def take_maximum(self, other: DeviceUsage) -> None:
         """Take what either of the two has taken."""
         self.devices |= other.devices
         for key, amount in other.parts.items():
@@ -227,27 +227,29 @@ class _DeviceCheck:
         self._index = index
         self._claims = {f"{c.metadata.namespace}/{c.metadata.name}": c for c in snapshot.resource_claims}
         self._classes = {found.metadata.name: found.spec.selectors for found in snapshot.device_classes}
-        self._leaving = _leaving(index)
-        ready = {n.name for n in index.standing if n.initialized and n.node is not None and not is_being_disrupted(n)}
+        self._departing_pods = _departing_pods(index)
+        ready = {
+            n.name for n in index.state_nodes if n.initialized and n.node is not None and not is_being_disrupted(n)
+        }
         specs = (found.spec for found in snapshot.resource_slices if _owner(found) in {None, *ready})
         self._published = SliceDevices.of(specs, published=True)
-        self._homes: dict[str, dict[str, list[PlannedDevice]]] = {}  # by claim and place, its devices there
+        self._nodes_by_claim: dict[str, dict[str, list[PlannedDevice]]] = {}  # by claim and place, its devices there
 
     def run(self, users: Mapping[str, Pod]) -> Iterator[Defect]:
         """Every place, then all of them together, then who uses what."""
         together = self._in_use()
-        for place in self._index.places:
-            yield from self._check_place(place, together)
+        for node in self._index.nodes:
+            yield from self._check_place(node, together)
         yield from map(Defect, together.excess(self._published.totals))
-        for place in self._index.places:
-            yield from self._check_users(place, {key: users[key] for key in place.planned if key in users})
+        for node in self._index.nodes:
+            yield from self._check_users(node, {key: users[key] for key in node.planned if key in users})
 
     def _in_use(self) -> DeviceUsage:
         """What claims have that nobody gives back."""
         book = DeviceUsage()
         for claim in self._claims.values():
             allocation = claim.status.allocation
-            for result in allocation.devices.results if allocation is not None and not self._gives_back(claim) else ():
+            for result in allocation.devices.results if allocation is not None and not self._is_released(claim) else ():
                 known = self._published.devices.get((result.driver, result.pool, result.device))
                 if known is None or result.admin_access:
                     continue
@@ -258,50 +260,52 @@ class _DeviceCheck:
                 book.take(known, counted | consumed)
         return book
 
-    def _gives_back(self, claim: ResourceClaim) -> bool:
+    def _is_released(self, claim: ResourceClaim) -> bool:
         """Whether all its users are pods that leave their nodes."""
         users = claim.status.reserved_for
-        return bool(users) and all(u.resource == "pods" and not u.api_group and u.uid in self._leaving for u in users)
+        return bool(users) and all(
+            u.resource == "pods" and not u.api_group and u.uid in self._departing_pods for u in users
+        )
 
     # -- one place ----------------------------------------------------------------------------------------------------
 
-    def _grants(self, place: CheckedNode) -> Mapping[str, Sequence[PlannedDevice]]:
+    def _grants(self, node: CheckedNode) -> Mapping[str, Sequence[PlannedDevice]]:
         """By instance type, a node that stands having none."""
-        if place.claim is not None:
-            return place.claim.devices
-        found = self._index.results.devices.get(place.node.name) if place.node is not None else None
+        if node.claim is not None:
+            return node.claim.devices
+        found = self._index.results.devices.get(node.state_node.name) if node.state_node is not None else None
         return {"": found} if found else {}
 
-    def _check_place(self, place: CheckedNode, together: DeviceUsage) -> Iterator[Defect]:
-        by_type = self._grants(place)
-        if place.claim is not None and by_type and set(by_type) != set(place.claim.instance_types):
-            yield place.defect("the plan does not say for each of its instance types which devices are there")
+    def _check_place(self, node: CheckedNode, together: DeviceUsage) -> Iterator[Defect]:
+        by_type = self._grants(node)
+        if node.claim is not None and by_type and set(by_type) != set(node.claim.instance_types):
+            yield node.defect("the plan does not say for each of its instance types which devices are there")
         most = DeviceUsage()
         for name, grants in sorted(by_type.items()):
-            brought = SliceDevices.of(self._brought(place, name), published=False)
+            brought = SliceDevices.of(self._brought(node, name), published=False)
             published, own = DeviceUsage(), DeviceUsage()
             for claim in dict.fromkeys(grant.claim for grant in grants):
                 mine = [grant for grant in grants if grant.claim == claim]
-                self._homes.setdefault(claim, {}).setdefault(place.name, []).extend(mine)
-                yield from map(place.defect, self._check_claim(place, claim, mine, brought, (published, own)))
-            yield from (place.defect(f"its {excess}") for excess in own.excess(brought.totals))
-            most.widen(published)
+                self._nodes_by_claim.setdefault(claim, {}).setdefault(node.name, []).extend(mine)
+                yield from map(node.defect, self._check_claim(node, claim, mine, brought, (published, own)))
+            yield from (node.defect(f"its {excess}") for excess in own.excess(brought.totals))
+            most.take_maximum(published)
         together.devices += most.devices
         together.add(most.parts)
 
-    def _brought(self, place: CheckedNode, instance_type: str) -> tuple[ResourceSliceSpec, ...]:
+    def _brought(self, node: CheckedNode, instance_type: str) -> tuple[ResourceSliceSpec, ...]:
         """What the node brings: by its type if it is new or on its way."""
-        pool = place.claim.node_pool if place.claim is not None else ""
-        if place.node is not None:
-            if place.node.initialized:
+        pool = node.claim.node_pool if node.claim is not None else ""
+        if node.state_node is not None:
+            if node.state_node.initialized:
                 return ()
-            pool, instance_type = place.node.node_pool, place.node.labels.get(labels.INSTANCE_TYPE, "")
+            pool, instance_type = node.state_node.node_pool, node.state_node.labels.get(labels.INSTANCE_TYPE, "")
         types = self._catalogue.instance_types(pool)
         return next((found.device_slices for found in types if found.name == instance_type), ())
 
     def _check_claim(
         self,
-        place: CheckedNode,
+        node: CheckedNode,
         key: str,
         grants: Sequence[PlannedDevice],
         brought: SliceDevices,
@@ -319,7 +323,7 @@ class _DeviceCheck:
             if known is None or (grant.driver, grant.pool) in stock.broken:
                 yield f"{where}: there is no device {grant.driver}/{grant.pool}/{grant.device} to be had"
                 continue
-            if grant.published and not known.reached_from(place):
+            if grant.published and not known.reached_from(node):
                 yield f"{where}: device {'/'.join(known.id)} cannot be reached from there"
             by_request.setdefault(grant.request, []).append(known)
             yield from _book(where, book, known, _request(claim, grant.request))
@@ -327,14 +331,14 @@ class _DeviceCheck:
             if not any(name.partition("/")[0] == entry.name for name in by_request):
                 yield f"{where}: nothing is there for request {entry.name}"
         for name, found in by_request.items():
-            yield from self._check_request(f"{where}: request {name}", place, _request(claim, name), found, brought)
+            yield from self._check_request(f"{where}: request {name}", node, _request(claim, name), found, brought)
         for constraint in claim.spec.devices.constraints:
             yield from _check_constraint(where, constraint, by_request)
 
     def _check_request(
         self,
         where: str,
-        place: CheckedNode,
+        node: CheckedNode,
         request: DeviceRequest | None,
         found: Sequence[FoundDevice],
         brought: SliceDevices,
@@ -347,7 +351,7 @@ class _DeviceCheck:
                 yield f"{where} does not select device {'/'.join(known.id)}"
         wanted = request.count
         if request.allocation_mode == "All":
-            reachable = [known for known in self._published.devices.values() if known.reached_from(place)]
+            reachable = [known for known in self._published.devices.values() if known.reached_from(node)]
             wanted = sum(self._selects(request, known) for known in (*reachable, *brought.devices.values()))
         if len(found) != wanted:
             yield f"{where} gets {len(found)} devices instead of {wanted}"
@@ -358,41 +362,43 @@ class _DeviceCheck:
 
     # -- who uses what ------------------------------------------------------------------------------------------------
 
-    def _check_users(self, place: CheckedNode, users: Mapping[str, Pod]) -> Iterator[Defect]:
+    def _check_users(self, node: CheckedNode, users: Mapping[str, Pod]) -> Iterator[Defect]:
         for key, pod in users.items():
             for name in _used_by(pod):
-                yield from (Defect(f"pod {key} is placed {w}", (place.name,)) for w in self._check_user(place, name))
+                yield from (Defect(f"pod {key} is placed {w}", (node.name,)) for w in self._check_user(node, name))
 
-    def _check_user(self, place: CheckedNode, name: str) -> Iterator[str]:
+    def _check_user(self, node: CheckedNode, name: str) -> Iterator[str]:
         """A pod is where its claims have, or get, their devices."""
         claim = self._claims.get(name)
         if claim is None:
             yield f"although it has resource claims that do not exist ({name})"
             return
         allocation = claim.status.allocation
-        if allocation is not None and not self._gives_back(claim):
-            if allocation.node_selector is not None and not selected(place, allocation.node_selector):
-                yield f"on {place.name}, from where the devices of ResourceClaim {name} cannot be reached"
+        if allocation is not None and not self._is_released(claim):
+            if allocation.node_selector is not None and not selected(node, allocation.node_selector):
+                yield f"on {node.name}, from where the devices of ResourceClaim {name} cannot be reached"
             return
-        homes = self._homes.get(name, {})
-        if len(homes) != 1:
-            yield f"although ResourceClaim {name} gets its devices at {len(homes)} places"
-        if place.name not in homes and not all(map(self._reaches(place), (g for home in homes.values() for g in home))):
-            yield f"on {place.name}, but the devices of ResourceClaim {name} are elsewhere"
+        nodes_of_claim = self._nodes_by_claim.get(name, {})
+        if len(nodes_of_claim) != 1:
+            yield f"although ResourceClaim {name} gets its devices at {len(nodes_of_claim)} places"
+        if node.name not in nodes_of_claim and not all(
+            map(self._reaches(node), (g for home in nodes_of_claim.values() for g in home))
+        ):
+            yield f"on {node.name}, but the devices of ResourceClaim {name} are elsewhere"
 
-    def _reaches(self, place: CheckedNode) -> Callable[[PlannedDevice], bool]:
+    def _reaches(self, node: CheckedNode) -> Callable[[PlannedDevice], bool]:
         def reaches(grant: PlannedDevice) -> bool:
             known = self._published.devices.get((grant.driver, grant.pool, grant.device)) if grant.published else None
-            return known is not None and known.reached_from(place)
+            return known is not None and known.reached_from(node)
 
         return reaches
 
 
-def _leaving(index: PlanIndex) -> frozenset[str]:
+def _departing_pods(index: PlanIndex) -> frozenset[str]:
     """The UIDs of pods that leave the node they are on."""
-    staying = {node.name for node in index.standing if not is_being_disrupted(node)}
-    gone = (pod for node in index.snapshot.state_nodes if node.name not in staying for pod in node.pods)
-    moved = (index.known[key] for key in index.moving if index.known[key].spec.node_name)
+    remaining = {node.name for node in index.state_nodes if not is_being_disrupted(node)}
+    gone = (pod for node in index.snapshot.state_nodes if node.name not in remaining for pod in node.pods)
+    moved = (index.known[key] for key in index.rescheduled if index.known[key].spec.node_name)
     going = (pod for pod in index.snapshot.pods if pod.metadata.deletion_timestamp is not None)
     return frozenset(pod.metadata.uid for pods in (gone, moved, going) for pod in pods)
 

@@ -31,7 +31,7 @@ from journeyman.core.scheduling.verify.matching import (
     PodKind,
     PossibleLabels,
     Rows,
-    clash,
+    conflicting_port,
     is_daemon,
     is_met,
     normalized,
@@ -65,37 +65,37 @@ def check_claims(index: PlanIndex, storage: StorageIndex) -> Iterator[Defect]:
                 f"the NodeClaim for {', '.join(claim.pods[:3])}: NodePool {claim.node_pool} {why}",
                 (name_of_claim(claim),),
             )
-    for place in index.new_places:
-        if place.claim is not None:
-            launches = index.launches(index.usable_pools[place.claim.node_pool])
-            kinds = {kind: key for key, kind in sorted(place.planned.items(), reverse=True)}
-            yield from _check_choice(launches, place, place.claim)
-            yield from _check_min_values(launches, place, place.claim)
-            yield from _check_labels(launches, place, kinds, storage)
-            yield from _check_claim_taints(place, kinds)
-            yield from _check_claim_capacity(launches, place, place.claim)
+    for node in index.new_nodes:
+        if node.claim is not None:
+            launches = index.launches(index.usable_pools[node.claim.node_pool])
+            kinds = {kind: key for key, kind in sorted(node.planned.items(), reverse=True)}
+            yield from _check_choice(launches, node, node.claim)
+            yield from _check_min_values(launches, node, node.claim)
+            yield from _check_labels(launches, node, kinds, storage)
+            yield from _check_claim_taints(node, kinds)
+            yield from _check_claim_capacity(launches, node, node.claim)
 
 
-def _check_choice(launches: PossibleLaunches, place: CheckedNode, claim: PlannedClaim) -> Iterator[Defect]:
+def _check_choice(launches: PossibleLaunches, node: CheckedNode, claim: PlannedClaim) -> Iterator[Defect]:
     """The types listed are those that can be launched; the price is that of the cheapest way."""
     offerings = launches.offerings
     for name in claim.instance_types:
-        if not offerings.by_type.get(name, 0) & place.rows:
-            yield place.defect(f"{name} cannot be launched under its requirements")
-    more = place.rows & ~launches.rows_of(claim.instance_types)
+        if not offerings.by_type.get(name, 0) & node.rows:
+            yield node.defect(f"{name} cannot be launched under its requirements")
+    more = node.rows & ~launches.rows_of(claim.instance_types)
     if more:
-        yield place.defect(f"{_first(launches, more)} could be launched under its requirements, but is not planned for")
-    if not offerings.by_offering.get(claim.offering, 0) & place.rows:
-        yield place.defect(f"it can never be {' '.join(claim.offering)}, by which it is priced")
-    if not place.rows:
-        yield place.defect("nothing can be launched under its requirements")
+        yield node.defect(f"{_first(launches, more)} could be launched under its requirements, but is not planned for")
+    if not offerings.by_offering.get(claim.offering, 0) & node.rows:
+        yield node.defect(f"it can never be {' '.join(claim.offering)}, by which it is priced")
+    if not node.rows:
+        yield node.defect("nothing can be launched under its requirements")
         return
-    cheapest = offerings.rows[_lowest(place.rows)][1].price
+    cheapest = offerings.rows[_lowest(node.rows)][1].price
     if not abs(cheapest - claim.price) <= _PRICE_TOLERANCE:
-        yield place.defect(f"says {claim.price} per hour, its cheapest offering costs {cheapest}")
+        yield node.defect(f"says {claim.price} per hour, its cheapest offering costs {cheapest}")
 
 
-def _check_min_values(launches: PossibleLaunches, place: CheckedNode, claim: PlannedClaim) -> Iterator[Defect]:
+def _check_min_values(launches: PossibleLaunches, node: CheckedNode, claim: PlannedClaim) -> Iterator[Defect]:
     """Where the NodePool wants a choice of N values of a label, the types listed must give it."""
     if claim.min_values_relaxed:
         return
@@ -104,7 +104,7 @@ def _check_min_values(launches: PossibleLaunches, place: CheckedNode, claim: Pla
             offered = _declared(launches, claim.instance_types, normalized(requirement.key))
             number = sum(1 for value in offered if is_met(requirement, value))
             if number < requirement.min_values:
-                yield place.defect(
+                yield node.defect(
                     f"its types offer {number} value(s) of {requirement.key}, NodePool {claim.node_pool} wants "
                     f"{requirement.min_values}"
                 )
@@ -123,58 +123,58 @@ def _declared(launches: PossibleLaunches, types: Iterable[str], key: str) -> set
 
 
 def _check_labels(
-    launches: PossibleLaunches, place: CheckedNode, kinds: dict[PodKind, str], storage: StorageIndex
+    launches: PossibleLaunches, node: CheckedNode, kinds: dict[PodKind, str], storage: StorageIndex
 ) -> Iterator[Defect]:
     """Whatever comes of it keeps the NodePool's requirements, and suits every pod and its volumes."""
-    broken = launches.rules if place.rows & ~launches.in_order(place.possible) else ()
+    broken = launches.pool_requirements if node.rows & ~launches.rows_meeting_pool(node.possible) else ()
     for rule in broken:
-        unmet = place.rows & ~place.possible.suiting((((rule,),),))
+        unmet = node.rows & ~node.possible.rows_meeting((((rule,),),))
         if unmet:
             where = _first(launches, unmet)
-            yield place.defect(f"as {where} it breaks the NodePool's requirement {rule.key} {rule.operator}")
+            yield node.defect(f"as {where} it breaks the NodePool's requirement {rule.key} {rule.operator}")
     for kind, pod in kinds.items():
-        unsuitable = place.rows & ~place.possible.suiting(kind.wishes)
+        unsuitable = node.rows & ~node.possible.rows_meeting(kind.node_requirements)
         if unsuitable:
-            yield place.defect(f"pod {pod} does not accept its labels as {_first(launches, unsuitable)}")
-        out_of_reach = place.rows & ~place.possible.suiting(storage.wishes(kind))
+            yield node.defect(f"pod {pod} does not accept its labels as {_first(launches, unsuitable)}")
+        out_of_reach = node.rows & ~node.possible.rows_meeting(storage.node_requirements(kind))
         if out_of_reach:
-            yield place.defect(f"the volumes of pod {pod} cannot be reached from {_first(launches, out_of_reach)}")
+            yield node.defect(f"the volumes of pod {pod} cannot be reached from {_first(launches, out_of_reach)}")
 
 
-def _check_claim_taints(place: CheckedNode, kinds: dict[PodKind, str]) -> Iterator[Defect]:
+def _check_claim_taints(node: CheckedNode, kinds: dict[PodKind, str]) -> Iterator[Defect]:
     for kind, pod in kinds.items():
-        taint = untolerated(kind.pod, place.taints)
+        taint = untolerated(kind.pod, node.taints)
         if taint is not None:
-            yield place.defect(f"pod {pod} does not tolerate taint {taint.key}={taint.value}:{taint.effect}")
+            yield node.defect(f"pod {pod} does not tolerate taint {taint.key}={taint.value}:{taint.effect}")
 
 
-def _check_claim_capacity(launches: PossibleLaunches, place: CheckedNode, claim: PlannedClaim) -> Iterator[Defect]:
+def _check_claim_capacity(launches: PossibleLaunches, node: CheckedNode, claim: PlannedClaim) -> Iterator[Defect]:
     """Every way it may turn out holds all pods and its daemons, host ports included; and it asks for enough."""
-    wanted = total_requests(place.planned.values())
+    wanted = total_requests(node.planned.values())
     for resource, amount in sorted(wanted.items()):
         if amount > claim.requests.get(resource, 0):
-            yield place.defect(f"asks for {resource} {claim.requests.get(resource, 0)}, its pods want {amount}")
-    for part in launches.overheads(place.possible):
-        rows = part.rows & place.rows
+            yield node.defect(f"asks for {resource} {claim.requests.get(resource, 0)}, its pods want {amount}")
+    for part in launches.overheads(node.possible):
+        rows = part.rows & node.rows
         if not rows:
             continue
         for resource in sorted({*wanted, *part.requests}):
             amount, taken = wanted.get(resource, 0), part.requests.get(resource, 0)
             short = rows & launches.offerings.smaller_than(resource, amount + taken)
             if short:
-                yield place.defect(
+                yield node.defect(
                     f"{resource} {amount} wanted beside {taken} of daemons, {_first(launches, short)} has less"
                 )
-        yield from check_ports(place, part.ports, "its daemons")
+        yield from check_ports(node, part.ports, "its daemons")
 
 
-def check_ports(place: CheckedNode, taken: Iterable[tuple[int, str, str]], by: str) -> Iterator[Defect]:
+def check_ports(node: CheckedNode, taken: Iterable[tuple[int, str, str]], by: str) -> Iterator[Defect]:
     """The planned pods take no host port twice, and none of these."""
     before = list(taken)
-    for pod, kind in sorted(place.planned.items()):
-        port = clash(kind.ports, before) if kind.ports else None
+    for pod, kind in sorted(node.planned.items()):
+        port = conflicting_port(kind.ports, before) if kind.ports else None
         if port is not None:
-            yield place.defect(f"host port {port[0]}/{port[1]} of pod {pod} is taken by {by} or another pod")
+            yield node.defect(f"host port {port[0]}/{port[1]} of pod {pod} is taken by {by} or another pod")
         before += kind.ports
 
 
@@ -198,74 +198,84 @@ def _lowest(rows: Rows) -> int:
 
 def check_existing(index: PlanIndex, storage: StorageIndex) -> Iterator[Defect]:
     """What is wrong with these placements, one sentence each."""
-    usable = {place.node.name: place for place in index.standing_places if place.node is not None and place.open}
+    usable = {
+        node.state_node.name: node
+        for node in index.existing_nodes
+        if node.state_node is not None and node.is_schedulable
+    }
     for name, pods in sorted(index.results.existing.items()):
         if name not in usable:
-            place, shown = name_of_node(name), ", ".join(pods[:3])
+            node, shown = name_of_node(name), ", ".join(pods[:3])
             yield Defect(
-                f"{place} gets pods ({shown}) although it does not exist, is going, or was to be left out", (place,)
+                f"{node} gets pods ({shown}) although it does not exist, is going, or was to be left out", (node,)
             )
         elif pods:
             yield from _check_node(index, usable[name], storage)
 
 
-def _check_node(index: PlanIndex, place: CheckedNode, storage: StorageIndex) -> Iterator[Defect]:
-    for pod, kind in place.planned.items():
-        taint = untolerated(kind.pod, place.taints)
+def _check_node(index: PlanIndex, node: CheckedNode, storage: StorageIndex) -> Iterator[Defect]:
+    for pod, kind in node.planned.items():
+        taint = untolerated(kind.pod, node.taints)
         if taint is not None:
-            yield place.defect(f"pod {pod} does not tolerate taint {taint.key}:{taint.effect}")
-        if not _suits(place, kind.wishes):
-            yield place.defect(f"pod {pod} does not accept its labels")
-        if not _suits(place, storage.wishes(kind)):
-            yield place.defect(f"the volumes of pod {pod} cannot be reached from there")
-    daemons = [daemon for daemon in index.daemons if _belongs(daemon, place)]
-    yield from _check_node_capacity(place, daemons)
-    running = [port for kind in place.staying for port in kind.ports]
-    yield from check_ports(place, running, "a pod that runs there")
-    yield from storage.check_attachments(place)
+            yield node.defect(f"pod {pod} does not tolerate taint {taint.key}:{taint.effect}")
+        if not _meets_labels(node, kind.node_requirements):
+            yield node.defect(f"pod {pod} does not accept its labels")
+        if not _meets_labels(node, storage.node_requirements(kind)):
+            yield node.defect(f"the volumes of pod {pod} cannot be reached from there")
+    daemons = [daemon for daemon in index.daemons if _belongs(daemon, node)]
+    yield from _check_node_capacity(node, daemons)
+    running = [port for kind in node.remaining for port in kind.ports]
+    yield from check_ports(node, running, "a pod that runs there")
+    yield from storage.check_attachments(node)
 
 
-def _suits(place: CheckedNode, wishes: Iterable[Alternatives]) -> bool:
+def _meets_labels(node: CheckedNode, node_requirements: Iterable[Alternatives]) -> bool:
     """Whether the node's labels meet the wishes; of a claim that has no instance yet, whatever they come to be."""
-    asked = tuple(wishes)
-    if place.possible.suiting(asked) & place.rows:
+    pods_to_schedule = tuple(node_requirements)
+    if node.possible.rows_meeting(pods_to_schedule) & node.rows:
         return True
-    return place.is_unlaunched and place.node is not None and bool(_promised(place.node).suiting(asked))
+    return (
+        node.is_unlaunched
+        and node.state_node is not None
+        and bool(_promised_labels(node.state_node).rows_meeting(pods_to_schedule))
+    )
 
 
-def _promised(node: StateNode) -> PossibleLabels:
+def _promised_labels(node: StateNode) -> PossibleLabels:
     """The one row of a claim that is yet to be launched: labels that it has, and those it lists values for."""
-    asked = node.claim.spec.requirements if node.claim is not None else ()
+    pods_to_schedule = node.claim.spec.requirements if node.claim is not None else ()
     column: dict[str, frozenset[str]] = {}
-    for requirement in asked:
+    for requirement in pods_to_schedule:
         if requirement.operator == "In":
-            rules = [other for other in asked if other.key == requirement.key]
-            values = frozenset(v for v in requirement.values if all(is_met(rule, v) for rule in rules))
+            pool_requirements = [other for other in pods_to_schedule if other.key == requirement.key]
+            values = frozenset(v for v in requirement.values if all(is_met(rule, v) for rule in pool_requirements))
             column[normalized(requirement.key)] = values
     column.update((key, frozenset({value})) for key, value in node.labels.items())
     return PossibleLabels(1, {key: {values: 1} for key, values in column.items()})
 
 
-def _belongs(daemon: PodKind, place: CheckedNode) -> bool:
+def _belongs(daemon: PodKind, node: CheckedNode) -> bool:
     """Whether a daemon runs on the node, or will."""
-    return untolerated(daemon.pod, place.taints) is None and bool(place.possible.suiting(daemon.wishes) & place.rows)
+    return untolerated(daemon.pod, node.taints) is None and bool(
+        node.possible.rows_meeting(daemon.node_requirements) & node.rows
+    )
 
 
-def _check_node_capacity(place: CheckedNode, daemons: list[PodKind]) -> Iterator[Defect]:
+def _check_node_capacity(node: CheckedNode, daemons: list[PodKind]) -> Iterator[Defect]:
     """What is allocatable, less the pods there, the daemons still to come, and the pods planned. Nothing may lack."""
     try:
-        left = allocatable(place.node) if place.node is not None else {}
+        left = allocatable(node.state_node) if node.state_node is not None else {}
     except InvalidQuantityError as error:
-        yield place.defect(f"its size cannot be read: {error.message}")
+        yield node.defect(f"its size cannot be read: {error.message}")
         return
-    running = total_requests(kind for kind in place.staying if is_daemon(kind.pod))
+    running = total_requests(kind for kind in node.remaining if is_daemon(kind.pod))
     missing = {name: max(n - running.get(name, 0), 0) for name, n in total_requests(daemons).items()}
-    for taken in (total_requests(place.staying), missing, total_requests(place.planned.values())):
+    for taken in (total_requests(node.remaining), missing, total_requests(node.planned.values())):
         for resource, amount in taken.items():
             left[resource] = left.get(resource, 0) - amount
     for resource, amount in sorted(left.items()):
         if amount < 0:
-            yield place.defect(f"{resource} is overbooked by {-amount} with pods {', '.join(sorted(place.planned))}")
+            yield node.defect(f"{resource} is overbooked by {-amount} with pods {', '.join(sorted(node.planned))}")
 
 
 def allocatable(node: StateNode) -> dict[str, int]:
@@ -276,10 +286,10 @@ def allocatable(node: StateNode) -> dict[str, int]:
     reported = _allocatable_amounts(node.node.status.allocatable if node.node else {})
     if node.claim is None or (node.initialized and reported):
         return reported
-    claimed = _allocatable_amounts(node.claim.status.allocatable)
-    if not claimed and not reported:
+    possible_for = _allocatable_amounts(node.claim.status.allocatable)
+    if not possible_for and not reported:
         return to_resources(node.claim.spec.resources.requests, round_up=True)
-    return claimed | {name: amount for name, amount in reported.items() if amount}
+    return possible_for | {name: amount for name, amount in reported.items() if amount}
 
 
 def _allocatable_amounts(texts: Mapping[str, QuantityText]) -> dict[str, int]:
@@ -290,12 +300,12 @@ def check_limits(index: PlanIndex) -> Iterator[Defect]:
     """Usage plus the largest type of each planned claim must stay within the limits; `nodes` counts one each."""
     for pool in index.usable_pools.values():
         name = pool.metadata.name
-        planned = [place for place in index.new_places if place.claim and place.claim.node_pool == name]
+        planned = [node for node in index.new_nodes if node.claim and node.claim.node_pool == name]
         if not planned or not pool.spec.limits:
             continue
         for resource, limit in sorted(pool.spec.limit_amounts.items()):
             total = _usage(index, pool, resource)
-            total += sum(_largest(index.launches(pool), place, resource) for place in planned)
+            total += sum(_largest(index.launches(pool), node, resource) for node in planned)
             if total > limit:
                 first = next(iter(planned[0].planned), "")
                 yield Defect(
@@ -303,12 +313,12 @@ def check_limits(index: PlanIndex) -> Iterator[Defect]:
                 )
 
 
-def _largest(launches: PossibleLaunches, place: CheckedNode, resource: str) -> int:
-    return 1 if resource == NODES else launches.offerings.largest(resource, place.rows)
+def _largest(launches: PossibleLaunches, node: CheckedNode, resource: str) -> int:
+    return 1 if resource == NODES else launches.offerings.largest(resource, node.rows)
 
 
 def _usage(index: PlanIndex, pool: NodePool, resource: str) -> int:
-    own = [n for n in index.standing if n.node_pool == pool.metadata.name and not is_being_disrupted(n)]
+    own = [n for n in index.state_nodes if n.node_pool == pool.metadata.name and not is_being_disrupted(n)]
     if resource == NODES:
         return len(own)
     return sum(_capacity_of(node, index.launches(pool), resource) for node in own)
@@ -318,11 +328,11 @@ def _capacity_of(node: StateNode, launches: PossibleLaunches, resource: str) -> 
     """The node's capacity; before launch that of the largest type its claim may become."""
     try:
         reported = to_resources(node.node.status.capacity, round_up=False) if node.node else {}
-        claimed = to_resources(node.claim.status.capacity, round_up=False) if node.claim else {}
+        possible_for = to_resources(node.claim.status.capacity, round_up=False) if node.claim else {}
     except InvalidQuantityError:
         return 0
-    if reported or claimed or node.claim is None:
-        return reported.get(resource) or claimed.get(resource, 0)
+    if reported or possible_for or node.claim is None:
+        return reported.get(resource) or possible_for.get(resource, 0)
     types = launches.offerings.types
     listed = [n for r in node.claim.spec.requirements if r.key == labels.INSTANCE_TYPE for n in r.values]
     return max((types[name].capacity.get(resource, 0) for name in listed if name in types), default=0)
@@ -331,19 +341,17 @@ def _capacity_of(node: StateNode, launches: PossibleLaunches, resource: str) -> 
 def check_reservations(index: PlanIndex) -> Iterator[Defect]:
     """Claims that hold a reservation, or that nothing else can serve, must not be more than it has room for."""
     bound: Counter[str] = Counter()
-    room: dict[str, int] = {}
-    for place in index.new_places:
-        if place.claim is None:
+    capacity: dict[str, int] = {}
+    for node in index.new_nodes:
+        if node.claim is None:
             continue
-        offerings = index.launches(index.usable_pools[place.claim.node_pool]).offerings
-        only = {
-            reservation for reservation, rows in offerings.reserved.items() if place.rows and not place.rows & ~rows
-        }
-        bound.update({*place.claim.reservations, *only})
-        for reservation, left in offerings.reservation_room.items():
-            room[reservation] = min(room.get(reservation, left), left)
+        offerings = index.launches(index.usable_pools[node.claim.node_pool]).offerings
+        only = {reservation for reservation, rows in offerings.reserved.items() if node.rows and not node.rows & ~rows}
+        bound.update({*node.claim.reservations, *only})
+        for reservation, left in offerings.reservation_capacity.items():
+            capacity[reservation] = min(capacity.get(reservation, left), left)
     for reservation, number in sorted(bound.items()):
-        left = room.get(reservation, 0)
+        left = capacity.get(reservation, 0)
         if number > left:
             yield Defect(f"reservation {reservation}: {number} NodeClaims count on it, it has room for {left}")
 
@@ -378,11 +386,11 @@ class StorageIndex:
             for node in snapshot.csi_nodes
         }
 
-    def wishes(self, kind: PodKind) -> tuple[Alternatives, ...]:
+    def node_requirements(self, kind: PodKind) -> tuple[Alternatives, ...]:
         """What the pod's volumes ask of a node's labels, one of the alternatives of each."""
         claims = (self._claims.get(name) for name in _claim_names(kind.pod))
-        wishes = (self._alternatives(claim) for claim in claims if claim is not None)
-        return tuple(wish for wish in wishes if wish is not None)
+        node_requirements = (self._alternatives(claim) for claim in claims if claim is not None)
+        return tuple(alternatives_of for alternatives_of in node_requirements if alternatives_of is not None)
 
     def _alternatives(self, claim: PersistentVolumeClaim) -> Alternatives | None:
         """Where its volume can be reached from; None if from everywhere."""
@@ -423,18 +431,20 @@ class StorageIndex:
             return f"{shown} is unbound, and its StorageClass does not exist"
         return f"{shown} is to be bound before it has a pod" if found.volume_binding_mode == "Immediate" else ""
 
-    def check_attachments(self, place: CheckedNode) -> Iterator[Defect]:
+    def check_attachments(self, node: CheckedNode) -> Iterator[Defect]:
         """Of each driver a node that stands attaches only so many volumes; a claim that several pods use counts once."""
-        limits = self._limits.get(place.node.node.metadata.name, {}) if place.node and place.node.node else {}
+        limits = (
+            self._limits.get(node.state_node.node.metadata.name, {}) if node.state_node and node.state_node.node else {}
+        )
         if not limits:
             return
-        brought = self._by_driver(place.planned.values())
-        there = self._by_driver(place.staying)
+        brought = self._by_driver(node.planned.values())
+        there = self._by_driver(node.remaining)
         for driver, claims in sorted(brought.items()):
             number = len(claims | there.get(driver, set()))
             if driver in limits and number > limits[driver]:
-                pods = ", ".join(sorted(place.planned))
-                yield place.defect(f"{number} volumes of {driver} with pods {pods}, it attaches {limits[driver]}")
+                pods = ", ".join(sorted(node.planned))
+                yield node.defect(f"{number} volumes of {driver} with pods {pods}, it attaches {limits[driver]}")
 
     def _by_driver(self, kinds: Iterable[PodKind]) -> dict[str, set[tuple[str, str]]]:
         found: dict[str, set[tuple[str, str]]] = {}

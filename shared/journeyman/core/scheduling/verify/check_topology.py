@@ -50,7 +50,14 @@ from journeyman.core.api.objects import (
     PodAffinityTerm,
     TopologySpreadConstraint,
 )
-from journeyman.core.scheduling.verify.matching import PodIdentity, PodKind, is_going, normalized, selects, untolerated
+from journeyman.core.scheduling.verify.matching import (
+    PodIdentity,
+    PodKind,
+    is_finished_or_terminating,
+    normalized,
+    selects,
+    untolerated,
+)
 from journeyman.core.scheduling.verify.possible_nodes import CheckedNode, Defect, PlanIndex
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -141,9 +148,9 @@ def _canonical(selector: LabelSelector | None) -> object:
 class PodPresence(Struct, frozen=True, eq=False):
     """Pods of one kind in one place: how many are planned there, how many stay."""
 
-    place: CheckedNode
+    node: CheckedNode
     planned: int
-    staying: int
+    remaining: int
 
 
 class PodPresences:
@@ -156,10 +163,12 @@ class PodPresences:
         self._counted: dict[bytes, frozenset[PodIdentity]] = {}
         for kind, where in index.planned_by_kind.items():
             found = self._presences.setdefault(kind.identity, [])
-            found += [PodPresence(place, number, 0) for place, _, number in where]
-        for place in index.standing_places:
-            for kind, number in Counter(kind for kind in place.staying if not is_going(kind.pod)).items():
-                self._presences.setdefault(kind.identity, []).append(PodPresence(place, 0, number))
+            found += [PodPresence(node, number, 0) for node, _, number in where]
+        for node in index.existing_nodes:
+            for kind, number in Counter(
+                kind for kind in node.remaining if not is_finished_or_terminating(kind.pod)
+            ).items():
+                self._presences.setdefault(kind.identity, []).append(PodPresence(node, 0, number))
         for identity in self._presences:
             for label in identity[1]:
                 self._by_label.setdefault(label, []).append(identity)
@@ -195,7 +204,7 @@ class _ConstrainedPods(Struct, frozen=True, eq=False):
 
     kind: PodKind
     constraint: TopologySpreadConstraint
-    place: CheckedNode
+    node: CheckedNode
     pod: str
     number: int
     stays: bool
@@ -213,73 +222,78 @@ class _SpreadRule(Struct, frozen=True, eq=False):
     """Constraints that count the same pods on the same nodes, and all who have one of them."""
 
     group: CountedPods
-    heeds_affinity: bool
-    heeds_taints: bool
+    honors_node_affinity: bool
+    honors_node_taints: bool
     owners: list[_ConstrainedPods] = field(default_factory=list)
 
-    def counts_on(self, place: CheckedNode, sample: PodKind) -> bool:
+    def counts_on(self, node: CheckedNode, sample: PodKind) -> bool:
         """Whether pods there count (nodeAffinityPolicy, nodeTaintsPolicy)."""
-        if self.heeds_taints and untolerated(sample.pod, place.taints) is not None:
+        if self.honors_node_taints and untolerated(sample.pod, node.taints) is not None:
             return False
-        return not self.heeds_affinity or bool(place.possible.possibly_suiting(sample.wishes) & place.rows)
+        return not self.honors_node_affinity or bool(
+            node.possible.rows_possibly_meeting(sample.node_requirements) & node.rows
+        )
 
-    def surely_counts(self, place: CheckedNode) -> bool:
+    def surely_counts(self, node: CheckedNode) -> bool:
         """Whether pods there count whatever becomes of the node; on its own node a pod always does."""
         if self.group.key == labels.HOSTNAME:
             return True
         sample = self.owners[0].kind
-        if self.heeds_taints and untolerated(sample.pod, place.taints) is not None:
+        if self.honors_node_taints and untolerated(sample.pod, node.taints) is not None:
             return False
-        return not self.heeds_affinity or place.rows & ~place.possible.possibly_suiting(sample.wishes) == 0
+        return (
+            not self.honors_node_affinity
+            or node.rows & ~node.possible.rows_possibly_meeting(sample.node_requirements) == 0
+        )
 
 
 def check_spread(index: PlanIndex, presences: PodPresences) -> Iterator[Defect]:
     """What is wrong, one sentence for each constraint and domain."""
-    rules = tuple(_spread_rules(index).values())
-    staying: dict[int, Counter[str]] = {}
+    pool_requirements = tuple(_spread_rules(index).values())
+    remaining: dict[_SpreadRule, Counter[str]] = {}
     entering: _Entering = {}
-    for rule in rules:
-        staying[id(rule)], surely = _counted(presences, rule)
+    for rule in pool_requirements:
+        remaining[rule], surely = _counted(presences, rule)
         yield from _enter_domains(index, rule, surely, entering)
     for (_, domain), entries in sorted(entering.items(), key=lambda found: found[0]):
         for rule in dict.fromkeys(rule for rule, _ in entries):
-            here = [entry for other, entry in entries if other is rule or rule.surely_counts(entry.owner.place)]
-            own = frozenset(id(entry) for other, entry in entries if other is rule)
-            yield from _check_domain(presences, rule, domain, here, own, there=staying[id(rule)][domain])
+            here = [entry for other, entry in entries if other is rule or rule.surely_counts(entry.owner.node)]
+            own = frozenset(entry for other, entry in entries if other is rule)
+            yield from _check_domain(presences, rule, domain, here, own, there=remaining[rule][domain])
 
 
 def _spread_rules(index: PlanIndex) -> dict[bytes, _SpreadRule]:
-    rules: dict[bytes, _SpreadRule] = {}
+    pool_requirements: dict[bytes, _SpreadRule] = {}
     for kind, where in index.planned_by_kind.items():
         for constraint in kind.pod.spec.topology_spread_constraints:
             if constraint.when_unsatisfiable != "DoNotSchedule":
                 continue
             rule = _spread_rule(kind, constraint)
-            known = rules.setdefault(_rule_identity(rule, kind), rule)
+            known = pool_requirements.setdefault(_rule_identity(rule, kind), rule)
             known.owners.extend(
-                _ConstrainedPods(kind, constraint, place, pod, number, stays=_stays(kind, place))
-                for place, pod, number in where
+                _ConstrainedPods(kind, constraint, node, pod, number, stays=_stays(kind, node))
+                for node, pod, number in where
             )
-    return rules
+    return pool_requirements
 
 
-def _stays(kind: PodKind, place: CheckedNode) -> bool:
-    return bool(place.opened_for) and all(key in place.opened_for for key, k in place.planned.items() if k is kind)
+def _stays(kind: PodKind, node: CheckedNode) -> bool:
+    return bool(node.planned_pods) and all(key in node.planned_pods for key, k in node.planned.items() if k is kind)
 
 
 def _spread_rule(kind: PodKind, constraint: TopologySpreadConstraint) -> _SpreadRule:
     return _SpreadRule(
         group=group_of_spread(kind.pod, constraint),
-        heeds_affinity=constraint.node_affinity_policy != "Ignore",
-        heeds_taints=constraint.node_taints_policy == "Honor",
+        honors_node_affinity=constraint.node_affinity_policy != "Ignore",
+        honors_node_taints=constraint.node_taints_policy == "Honor",
     )
 
 
 def _rule_identity(rule: _SpreadRule, kind: PodKind) -> bytes:
     """Equal if the same pods count on the same nodes."""
-    wishes = kind.wishes if rule.heeds_affinity else None
-    tolerations = kind.pod.spec.tolerations if rule.heeds_taints else None
-    return _RULE_ENCODER.encode((rule.group.id, wishes, tolerations))
+    node_requirements = kind.node_requirements if rule.honors_node_affinity else None
+    tolerations = kind.pod.spec.tolerations if rule.honors_node_taints else None
+    return _RULE_ENCODER.encode((rule.group.id, node_requirements, tolerations))
 
 
 _Entering = dict[tuple[bytes, str], list[tuple[_SpreadRule, _Entrants]]]
@@ -293,17 +307,17 @@ def _enter_domains(
     minimums: dict[tuple[PodKind, int, bool], int] = {}
     strictest: dict[tuple[PodKind, str, str], _Entrants] = {}
     for owner in rule.owners:
-        domains = owner.place.domains(rule.group.key)
-        if not domains and not (owner.stays and owner.place.is_unlaunched):
-            yield owner.place.defect(f"pod {owner.pod} spreads over {rule.group.key}, which is not decided there")
+        domains = owner.node.domains(rule.group.key)
+        if not domains and not (owner.stays and owner.node.is_unlaunched):
+            yield owner.node.defect(f"pod {owner.pod} spreads over {rule.group.key}, which is not decided there")
         case = (owner.kind, owner.constraint.min_domains or 1, owner.stays)
         if case not in minimums:
             minimums[case] = _minimum(index, rule, owner, surely)
         entry = _Entrants(minimums[case] + owner.constraint.max_skew, minimums[case], owner)
         for domain in domains:
-            known = strictest.setdefault((owner.kind, owner.place.host, domain), entry)
+            known = strictest.setdefault((owner.kind, owner.node.host, domain), entry)
             if entry.allowance < known.allowance:
-                strictest[owner.kind, owner.place.host, domain] = entry
+                strictest[owner.kind, owner.node.host, domain] = entry
     for (_, _, domain), entry in strictest.items():
         entering.setdefault((rule.group.id, domain), []).append((rule, entry))
 
@@ -311,15 +325,15 @@ def _enter_domains(
 def _counted(presences: PodPresences, rule: _SpreadRule) -> tuple[Counter[str], Counter[str]]:
     """By domain the pods that stay there, and all that will be there for sure."""
     sample = rule.owners[0].kind
-    staying: Counter[str] = Counter()
+    remaining: Counter[str] = Counter()
     surely: Counter[str] = Counter()
     for presence in presences.presences(rule.group):
-        domains = presence.place.domains(rule.group.key)
-        if len(domains) == 1 and rule.counts_on(presence.place, sample):
+        domains = presence.node.domains(rule.group.key)
+        if len(domains) == 1 and rule.counts_on(presence.node, sample):
             (domain,) = domains
-            staying[domain] += presence.staying
-            surely[domain] += presence.staying + presence.planned
-    return staying, surely
+            remaining[domain] += presence.remaining
+            surely[domain] += presence.remaining + presence.planned
+    return remaining, surely
 
 
 def _check_domain(
@@ -327,7 +341,7 @@ def _check_domain(
     rule: _SpreadRule,
     domain: str,
     entries: Iterable[_Entrants],
-    own: Container[int],
+    own: Container[_Entrants],
     *,
     there: int,
 ) -> Iterator[Defect]:
@@ -336,8 +350,8 @@ def _check_domain(
         owner = entry.owner
         if presences.counts(rule.group, owner.kind):
             there += owner.number
-        if there > entry.allowance and id(entry) in own:
-            yield owner.place.defect(
+        if there > entry.allowance and entry in own:
+            yield owner.node.defect(
                 f"pod {owner.pod} is one of {there} in {rule.group.key} {domain}, the emptiest domain has {entry.minimum}, "
                 f"its spread allows {owner.constraint.max_skew} more"
             )
@@ -362,8 +376,8 @@ def _emptiest(domains: Set[str], owner: _ConstrainedPods, surely: Mapping[str, i
 def _standing(index: PlanIndex, rule: _SpreadRule, kind: PodKind) -> frozenset[str]:
     """Where the pod could live on a node that stands and counts."""
     key = rule.group.key
-    standing = (p.domains(key) for p in index.standing_places if p.open and rule.counts_on(p, kind))
-    return frozenset(domain for domains in standing for domain in domains if kind.admits(key, domain))
+    state_nodes = (p.domains(key) for p in index.existing_nodes if p.is_schedulable and rule.counts_on(p, kind))
+    return frozenset(domain for domains in state_nodes for domain in domains if kind.admits(key, domain))
 
 
 def _launchable(index: PlanIndex, kind: PodKind, key: str) -> set[str]:
@@ -380,7 +394,7 @@ def _launchable(index: PlanIndex, kind: PodKind, key: str) -> set[str]:
 def _combinations(kind: PodKind) -> Iterable[tuple[NodeSelectorRequirement, ...]]:
     """One alternative of each of its wishes, in every way."""
     combined: list[tuple[NodeSelectorRequirement, ...]] = [()]
-    for alternatives in kind.wishes:
+    for alternatives in kind.node_requirements:
         combined = [(*chosen, *more) for chosen in combined for more in alternatives]
     return combined
 
@@ -389,7 +403,7 @@ class _Arrival(Struct, frozen=True, eq=False):
     """Pods of one kind that come to one place. `groups` are those they ask for, `joins` those that count them."""
 
     kind: PodKind
-    place: CheckedNode
+    node: CheckedNode
     pod: str
     groups: tuple[CountedPods, ...]
     joins: tuple[CountedPods, ...]
@@ -403,22 +417,22 @@ class _PresentPods:
         self._places: set[tuple[bytes, str]] = set()
         self._possible: dict[bytes, set[str]] = {}
 
-    def enter(self, group: CountedPods, place: CheckedNode) -> None:
+    def enter(self, group: CountedPods, node: CheckedNode) -> None:
         """A pod that the group counts is in the place."""
-        domains = place.domains(group.key)
-        self._places.add((group.id, place.host))
+        domains = node.domains(group.key)
+        self._places.add((group.id, node.host))
         self._possible.setdefault(group.id, set()).update(domains)
         if len(domains) == 1:
             self._domains.setdefault(group.id, set()).update(domains)
 
-    def accompanies(self, group: CountedPods, place: CheckedNode) -> bool:
+    def has_pod_for(self, group: CountedPods, node: CheckedNode) -> bool:
         """Whether whoever comes there finds such a pod, whatever becomes of the node."""
-        domains = place.domains(group.key)
+        domains = node.domains(group.key)
         if not domains:
             return False
-        return (group.id, place.host) in self._places or domains <= self._domains.get(group.id, set())
+        return (group.id, node.host) in self._places or domains <= self._domains.get(group.id, set())
 
-    def is_within_reach(self, group: CountedPods, kind: PodKind) -> bool:
+    def is_reachable_by(self, group: CountedPods, kind: PodKind) -> bool:
         """Whether a domain that such pods could go to may hold one that the group counts."""
         return any(kind.admits(group.key, domain) for domain in self._possible.get(group.id, ()))
 
@@ -432,36 +446,36 @@ def check_affinity(index: PlanIndex, presences: PodPresences) -> Iterator[Defect
     present = _PresentPods()
     for group in groups.values():
         for presence in presences.presences(group):
-            if presence.staying:
-                present.enter(group, presence.place)
+            if presence.remaining:
+                present.enter(group, presence.node)
     waiting = [arrival for arrival in arrivals if arrival.groups]
     free = [arrival for arrival in arrivals if not arrival.groups]
     for helpers in (arrivals, free):
-        waiting = _let_in(waiting, present, _help_from(helpers))
+        waiting = _admit(waiting, present, _help_from(helpers))
     for arrival in free:
         _enter(arrival, present)
-    for arrival in _let_in(waiting, present, _PresentPods()):
-        lacking = next(g for g in arrival.groups if not present.accompanies(g, arrival.place))
-        yield arrival.place.defect(
+    for arrival in _admit(waiting, present, _PresentPods()):
+        lacking = next(g for g in arrival.groups if not present.has_pod_for(g, arrival.node))
+        yield arrival.node.defect(
             f"pod {arrival.pod} finds none of the pods in its {lacking.key} that its affinity asks for"
         )
 
 
 def _arrivals(index: PlanIndex, presences: PodPresences) -> list[_Arrival]:
-    asked: dict[PodKind, tuple[CountedPods, ...]] = {}
+    pods_to_schedule: dict[PodKind, tuple[CountedPods, ...]] = {}
     groups: dict[bytes, CountedPods] = {}
     for kind in index.planned_by_kind:
         own = tuple(group_of_term(kind.pod, term) for term in kind.affinity)
-        asked[kind] = tuple(groups.setdefault(group.id, group) for group in own)
+        pods_to_schedule[kind] = tuple(groups.setdefault(group.id, group) for group in own)
     joined: dict[PodIdentity, list[CountedPods]] = {kind.identity: [] for kind in index.planned_by_kind}
     for group in groups.values():
         for identity in presences.identities(group):
             if identity in joined:
                 joined[identity].append(group)
     return [
-        _Arrival(kind, place, pod, asked[kind], tuple(joined[kind.identity]))
+        _Arrival(kind, node, pod, pods_to_schedule[kind], tuple(joined[kind.identity]))
         for kind, where in index.planned_by_kind.items()
-        for place, pod, _ in where
+        for node, pod, _ in where
     ]
 
 
@@ -471,29 +485,29 @@ def _help_from(helpers: Sequence[_Arrival]) -> _PresentPods:
     for arrival in helpers:
         for group in arrival.joins:
             if group not in arrival.groups:
-                helped.enter(group, arrival.place)
+                helped.enter(group, arrival.node)
     return helped
 
 
-def _let_in(waiting: Sequence[_Arrival], present: _PresentPods, helped: _PresentPods) -> list[_Arrival]:
+def _admit(waiting: Sequence[_Arrival], present: _PresentPods, helped: _PresentPods) -> list[_Arrival]:
     """Whoever can, until nobody else can; who is left. Who has help to expect does not start a domain."""
     left = list(waiting)
     while True:
-        still = [arrival for arrival in left if not _comes(arrival, present, helped)]
+        still = [arrival for arrival in left if not _admit_one(arrival, present, helped)]
         if len(still) == len(left):
             return left
         left = still
 
 
-def _comes(arrival: _Arrival, present: _PresentPods, helped: _PresentPods) -> bool:
+def _admit_one(arrival: _Arrival, present: _PresentPods, helped: _PresentPods) -> bool:
     for group in arrival.groups:
-        if present.accompanies(group, arrival.place):
+        if present.has_pod_for(group, arrival.node):
             continue
         starts = (
             group in arrival.joins
-            and bool(arrival.place.domains(group.key))
-            and not helped.accompanies(group, arrival.place)
-            and not present.is_within_reach(group, arrival.kind)
+            and bool(arrival.node.domains(group.key))
+            and not helped.has_pod_for(group, arrival.node)
+            and not present.is_reachable_by(group, arrival.kind)
         )
         if not starts:
             return False
@@ -503,7 +517,7 @@ def _comes(arrival: _Arrival, present: _PresentPods, helped: _PresentPods) -> bo
 
 def _enter(arrival: _Arrival, present: _PresentPods) -> None:
     for group in arrival.joins:
-        present.enter(group, arrival.place)
+        present.enter(group, arrival.node)
 
 
 class _AntiAffinityRule(Struct, eq=False):
@@ -521,40 +535,40 @@ def check_anti_affinity(index: PlanIndex, presences: PodPresences) -> Iterator[D
 
 
 def _anti_affinity_rules(index: PlanIndex) -> dict[bytes, _AntiAffinityRule]:
-    rules: dict[bytes, _AntiAffinityRule] = {}
+    pool_requirements: dict[bytes, _AntiAffinityRule] = {}
 
     def rules_of(kind: PodKind) -> Iterator[_AntiAffinityRule]:
         for term in kind.anti_affinity:
             group = group_of_term(kind.pod, term)
-            yield rules.setdefault(group.id, _AntiAffinityRule(group))
+            yield pool_requirements.setdefault(group.id, _AntiAffinityRule(group))
 
     for kind, where in index.planned_by_kind.items():
         for rule in rules_of(kind):
-            rule.owners.extend((kind, place, pod) for place, pod, _ in where)
-    for place in index.standing_places:
-        for kind in place.staying:
-            if kind.anti_affinity and not is_going(kind.pod):
+            rule.owners.extend((kind, node, pod) for node, pod, _ in where)
+    for node in index.existing_nodes:
+        for kind in node.remaining:
+            if kind.anti_affinity and not is_finished_or_terminating(kind.pod):
                 for rule in rules_of(kind):
-                    rule.guarded.update(dict.fromkeys(place.domains(rule.group.key), kind))
-    return rules
+                    rule.guarded.update(dict.fromkeys(node.domains(rule.group.key), kind))
+    return pool_requirements
 
 
 def _check_anti_affinity_rule(presences: PodPresences, rule: _AntiAffinityRule) -> Iterator[Defect]:
     counted: Counter[str] = Counter()
     for presence in presences.presences(rule.group):
-        for domain in presence.place.domains(rule.group.key):
-            counted[domain] += presence.planned + presence.staying
+        for domain in presence.node.domains(rule.group.key):
+            counted[domain] += presence.planned + presence.remaining
             if presence.planned and domain in rule.guarded:
                 pod = rule.guarded[domain].pod.key
-                yield presence.place.defect(
+                yield presence.node.defect(
                     f"in {rule.group.key} {domain} runs pod {pod}, whose anti-affinity selects a pod planned there"
                 )
-    for kind, place, pod in rule.owners:
+    for kind, node, pod in rule.owners:
         itself = 1 if presences.counts(rule.group, kind) else 0
-        for domain in sorted(place.domains(rule.group.key)):
+        for domain in sorted(node.domains(rule.group.key)):
             if counted[domain] > itself:
                 others = counted[domain] - itself
-                yield place.defect(
+                yield node.defect(
                     f"the anti-affinity of pod {pod} selects {others} other pod(s) in {rule.group.key} {domain}"
                 )
                 break

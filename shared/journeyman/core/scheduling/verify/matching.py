@@ -174,21 +174,21 @@ class PossibleLabels:
         found = (values for values, having in self.column(key) if values and having & rows)
         return _NOTHING.union(*found)
 
-    def suiting(self, wishes: Iterable[Alternatives]) -> Rows:
+    def rows_meeting(self, node_requirements: Iterable[Alternatives]) -> Rows:
         """The rows that suit every one of the wishes, whichever values their labels get."""
-        return self._rows(wishes, always_met)
+        return self._rows(node_requirements, always_met)
 
-    def possibly_suiting(self, wishes: Iterable[Alternatives]) -> Rows:
+    def rows_possibly_meeting(self, node_requirements: Iterable[Alternatives]) -> Rows:
         """The rows that suit every one of the wishes if their labels get the right values."""
-        return self._rows(wishes, ever_met)
+        return self._rows(node_requirements, ever_met)
 
-    def _rows(self, wishes: Iterable[Alternatives], met: Callable[..., bool]) -> Rows:
+    def _rows(self, node_requirements: Iterable[Alternatives], met: Callable[..., bool]) -> Rows:
         rows = self.rows
-        for alternatives in wishes:
-            suiting = 0
+        for alternatives in node_requirements:
+            rows_meeting = 0
             for requirements in alternatives:
-                suiting |= self._meeting_all(requirements, met)
-            rows &= suiting
+                rows_meeting |= self._meeting_all(requirements, met)
+            rows &= rows_meeting
         return rows
 
     def _meeting_all(self, requirements: Iterable[NodeSelectorRequirement], met: Callable[..., bool]) -> Rows:
@@ -263,7 +263,7 @@ def ports_of(pod: Pod) -> tuple[PortUse, ...]:
     )
 
 
-def clash(wanted: Iterable[PortUse], taken: Iterable[PortUse]) -> PortUse | None:
+def conflicting_port(wanted: Iterable[PortUse], taken: Iterable[PortUse]) -> PortUse | None:
     """The first port wanted that is taken; None if all of them are free."""
     by_number: dict[tuple[int, str], list[str]] = {}
     for number, protocol, address in taken:
@@ -281,7 +281,7 @@ PodIdentity = tuple[str, tuple[tuple[str, str], ...]]
 _KIND_ENCODER = msgspec.msgpack.Encoder()
 
 
-class PodKind(Struct, frozen=True, eq=False, dict=True):
+class PodKind(Struct, eq=False, dict=True):
     """One of the pods that are alike stands for all of them."""
 
     pod: Pod
@@ -309,26 +309,31 @@ class PodKind(Struct, frozen=True, eq=False, dict=True):
         return ""
 
     @cached_property
-    def wishes(self) -> tuple[Alternatives, ...]:
+    def node_requirements(self) -> tuple[Alternatives, ...]:
         """What it asks of a node's labels: its node selector, and one of the terms of its required node affinity."""
         spec = self.pod.spec
         selector = tuple(
             NodeSelectorRequirement(key=key, operator="In", values=(value,))
             for key, value in sorted(spec.node_selector.items())
         )
-        wishes: list[Alternatives] = [(selector,)] if selector else []
+        node_requirements: list[Alternatives] = [(selector,)] if selector else []
         node_affinity = spec.affinity.node_affinity if spec.affinity else None
         if node_affinity is not None and node_affinity.required is not None:
             terms = node_affinity.required.node_selector_terms
-            wishes.append(tuple(t.match_expressions for t in terms if t.match_expressions and not t.match_fields))
-        return tuple(wishes)
+            node_requirements.append(
+                tuple(t.match_expressions for t in terms if t.match_expressions and not t.match_fields)
+            )
+        return tuple(node_requirements)
 
     def admits(self, key: str, value: str) -> bool:
         """Whether it asks for nothing else of this label."""
         values = (value,)
         return all(
-            any(all(always_met(r, values) for r in requirements if normalized(r.key) == key) for requirements in wish)
-            for wish in self.wishes
+            any(
+                all(always_met(r, values) for r in requirements if normalized(r.key) == key)
+                for requirements in alternatives_of
+            )
+            for alternatives_of in self.node_requirements
         )
 
     @cached_property
@@ -360,7 +365,7 @@ class PodKind(Struct, frozen=True, eq=False, dict=True):
         """Whether it insists on a node without a NodePool, and so is none of our business."""
         return any(
             requirement.key == labels.NODEPOOL and requirement.operator == "DoesNotExist"
-            for alternatives in self.wishes
+            for alternatives in self.node_requirements
             for requirements in alternatives
             for requirement in requirements
         )
@@ -371,13 +376,13 @@ class PodKinds:
 
     def __init__(self) -> None:
         self._by_content: dict[bytes, PodKind] = {}
-        self._by_pod: dict[int, PodKind] = {}
 
     def of(self, pod: Pod) -> PodKind:
         """The pod's kind."""
-        known = self._by_pod.get(id(pod))
+        content = _kind_content(pod)
+        known = self._by_content.get(content)
         if known is None:
-            known = self._by_pod[id(pod)] = self._by_content.setdefault(_kind_content(pod), PodKind(pod))
+            known = self._by_content[content] = PodKind(pod)
         return known
 
 
@@ -390,7 +395,7 @@ def _kind_content(pod: Pod) -> bytes:
             pod.metadata.namespace,
             pod.metadata.labels,
             pod.metadata.name if named else "",
-            is_going(pod),
+            is_finished_or_terminating(pod),
             is_daemon(pod),
             spec.containers,
             spec.init_containers,
@@ -406,7 +411,7 @@ def _kind_content(pod: Pod) -> bytes:
     )
 
 
-def is_going(pod: Pod) -> bool:
+def is_finished_or_terminating(pod: Pod) -> bool:
     """Whether it has ended or is being deleted, so that no selector counts it."""
     return pod.metadata.deletion_timestamp is not None or pod.status.phase in {"Succeeded", "Failed"}
 

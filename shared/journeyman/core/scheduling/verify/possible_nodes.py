@@ -29,7 +29,7 @@ from journeyman.core.scheduling.verify.matching import (
     Values,
     daemon_of,
     is_daemon,
-    is_going,
+    is_finished_or_terminating,
     is_met,
     normalized,
     untolerated,
@@ -40,30 +40,30 @@ if TYPE_CHECKING:  # the models build validators; nothing here needs them
     from journeyman.core.api.nodepool import NodePool
 
 
-class CheckedNode(Struct, frozen=True, eq=False):
-    """A node, standing or planned. `planned` are the pods that the plan puts there, `staying` those that are there.
+class CheckedNode(Struct, eq=False):
+    """A node, standing or planned. `planned` are the pods that the plan puts there, `remaining` those that are there.
 
-    `rows` of `possible` are what it may turn out to be. `open`: whether pods can still be planned onto it. `opened_for`
+    `rows` of `possible` are what it may turn out to be. `open`: whether pods can still be planned onto it. `planned_pods`
     are the pods (by key) for which a claim was made that is still on its way.
     """
 
     name: str
     host: str
     planned: Mapping[str, PodKind]
-    staying: tuple[PodKind, ...]
+    remaining: tuple[PodKind, ...]
     possible: PossibleLabels
     rows: Rows
     taints: tuple[Taint, ...]
-    open: bool
-    node: StateNode | None = None
+    is_schedulable: bool
+    state_node: StateNode | None = None
     claim: PlannedClaim | None = None
-    opened_for: frozenset[str] = frozenset()
+    planned_pods: frozenset[str] = frozenset()
     _domains: dict[str, frozenset[str]] = field(default_factory=dict)
 
     @property
     def is_unlaunched(self) -> bool:
         """Whether it is a claim that has no instance yet."""
-        return self.node is not None and self.node.claim is not None and not self.node.provider_id
+        return self.state_node is not None and self.state_node.claim is not None and not self.state_node.provider_id
 
     def defect(self, wrong: str) -> Defect:
         """What is wrong here."""
@@ -91,9 +91,9 @@ class PlanIndex:
     ) -> None:
         self.snapshot = snapshot
         self.results = results
-        self.asked = pods
+        self.pods_to_schedule = pods
         self.known = {pod.key: pod for pod in (*snapshot.pods, *(pods or ()))}
-        self.standing = tuple(node for node in snapshot.state_nodes if node.name not in without_nodes)
+        self.state_nodes = tuple(node for node in snapshot.state_nodes if node.name not in without_nodes)
         self._kinds = PodKinds()
         self._offerings_by_pool = offerings_by_node_pool(catalogue)
         self._launches: dict[str, PossibleLaunches] = {}
@@ -109,9 +109,9 @@ class PlanIndex:
         return (*new, *(key for keys in self.results.existing.values() for key in keys))
 
     @cached_property
-    def moving(self) -> frozenset[str]:
+    def rescheduled(self) -> frozenset[str]:
         """The keys of the pods to be placed: they do not count where they are now."""
-        return frozenset(self.placed) | {pod.key for pod in self.asked or ()}
+        return frozenset(self.placed) | {pod.key for pod in self.pods_to_schedule or ()}
 
     @cached_property
     def daemons(self) -> tuple[PodKind, ...]:
@@ -121,62 +121,62 @@ class PlanIndex:
         return tuple(daemon for daemon in found if not daemon.unreadable)
 
     @cached_property
-    def places(self) -> tuple[CheckedNode, ...]:
+    def nodes(self) -> tuple[CheckedNode, ...]:
         """All nodes that stand and all that are planned."""
-        return (*self.standing_places, *self.new_places)
+        return (*self.existing_nodes, *self.new_nodes)
 
     @cached_property
-    def standing_places(self) -> tuple[CheckedNode, ...]:
+    def existing_nodes(self) -> tuple[CheckedNode, ...]:
         """The nodes that stand, by name; those thought away are not among them."""
-        possible = _node_labels(self.standing)
+        possible = _node_labels(self.state_nodes)
         return tuple(
             CheckedNode(
                 name=name_of_node(node.name),
                 host=node.labels.get(labels.HOSTNAME, node.name),
                 planned={key: self.kind(key) for key in self.results.existing.get(node.name, ())},
-                staying=self._staying(node),
+                remaining=self._remaining_pods(node),
                 possible=possible,
                 rows=1 << index,
                 taints=(*node.taints, *_cordon(node)),
-                open=not (is_being_disrupted(node) or node.is_unusable),
-                node=node,
-                opened_for=_opened_for(node),
+                is_schedulable=not (is_being_disrupted(node) or node.is_unusable),
+                state_node=node,
+                planned_pods=_planned_pods(node),
             )
-            for index, node in enumerate(self.standing)
+            for index, node in enumerate(self.state_nodes)
         )
 
-    def _staying(self, node: StateNode) -> tuple[PodKind, ...]:
+    def _remaining_pods(self, node: StateNode) -> tuple[PodKind, ...]:
         """The pods that are there, or that kube-scheduler has promised a place there, and that nobody moves."""
         pods = (*node.pods, *self._nominated.get(node.name, ()))
-        return tuple(self._kinds.of(pod) for pod in pods if pod.key not in self.moving)
+        return tuple(self._kinds.of(pod) for pod in pods if pod.key not in self.rescheduled)
 
     @cached_property
     def _nominated(self) -> Mapping[str, Sequence[Pod]]:
         found: dict[str, list[Pod]] = {}
         for pod in self.snapshot.pods:
-            if pod.status.nominated_node_name and not pod.spec.node_name and not is_going(pod):
+            if pod.status.nominated_node_name and not pod.spec.node_name and not is_finished_or_terminating(pod):
                 found.setdefault(pod.status.nominated_node_name, []).append(pod)
         return found
 
     @cached_property
-    def new_places(self) -> tuple[CheckedNode, ...]:
+    def new_nodes(self) -> tuple[CheckedNode, ...]:
         """The planned nodes, in the plan's order; those of NodePools that cannot be used are not among them."""
         found = []
         for index, claim in enumerate(self.results.new_claims):
             pool = self.usable_pools.get(claim.node_pool)
             if pool is None:
                 continue
-            possible, rows = self.launches(pool).claimed(claim.requirements)
+            possible, rows = self.launches(pool).possible_for(claim.requirements)
             found.append(
                 CheckedNode(
                     name=name_of_claim(claim),
                     host=f"new node {index}",
                     planned={key: self.kind(key) for key in claim.pods},
-                    staying=(),
+                    remaining=(),
                     possible=possible,
                     rows=rows,
                     taints=pool.spec.template.spec.taints,
-                    open=True,
+                    is_schedulable=True,
                     claim=claim,
                 )
             )
@@ -186,13 +186,13 @@ class PlanIndex:
     def planned_by_kind(self) -> Mapping[PodKind, Sequence[tuple[CheckedNode, str, int]]]:
         """The planned pods by kind: each place that gets some, the key of the first and how many they are."""
         found: dict[PodKind, list[tuple[CheckedNode, str, int]]] = {}
-        for place in self.places:
+        for node in self.nodes:
             here: dict[PodKind, tuple[str, int]] = {}
-            for key, kind in place.planned.items():
+            for key, kind in node.planned.items():
                 first, number = here.get(kind, (key, 0))
                 here[kind] = first, number + 1
             for kind, (first, number) in here.items():
-                found.setdefault(kind, []).append((place, first, number))
+                found.setdefault(kind, []).append((node, first, number))
         return found
 
     @cached_property
@@ -242,7 +242,7 @@ def is_being_disrupted(node: StateNode) -> bool:
     return node.is_terminating or tainted
 
 
-def _opened_for(node: StateNode) -> frozenset[str]:
+def _planned_pods(node: StateNode) -> frozenset[str]:
     """The pods that a claim on its way remembers, as `namespace/name:<beginning of the UID>`."""
     if node.claim is None or node.registered:
         return frozenset()
@@ -256,26 +256,26 @@ def _cordon(node: StateNode) -> tuple[Taint, ...]:
 
 def _node_labels(nodes: Sequence[StateNode]) -> PossibleLabels:
     """A row for each node. A label that it lacks will not appear."""
-    everything = (1 << len(nodes)) - 1
+    all_rows = (1 << len(nodes)) - 1
     columns: dict[str, dict[Values, Rows]] = {}
     for index, node in enumerate(nodes):
         for key, value in node.labels.items():
             column = columns.setdefault(key, {})
             values: Values = frozenset({value})
             column[values] = column.get(values, 0) | 1 << index
-    return PossibleLabels(everything, columns)
+    return PossibleLabels(all_rows, columns)
 
 
 class Defect(Struct, frozen=True):
     """Something that is wrong with a plan.
 
-    `places` are the nodes that are wrong, by the names that sentences have for them (`CheckedNode.name`): standing ones or
+    `nodes` are the nodes that are wrong, by the names that sentences have for them (`CheckedNode.name`): standing ones or
     planned ones. There are none where no node is wrong by itself: of several that are too much together, or of a pod
     that was forgotten.
     """
 
     sentence: str
-    places: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.sentence
@@ -306,16 +306,16 @@ class LaunchableOfferings:
         self.columns = self._columns()
         self.reserved = _grouped(o.reservation_id for _, o in found)
         self.reserved.pop("", None)
-        self.reservation_room: dict[str, int] = {}  # how many more nodes, by the offering that says least
+        self.reservation_capacity: dict[str, int] = {}  # how many more nodes, by the offering that says least
         for _, offering in found:
             if offering.reservation_id:
-                room = self.reservation_room.get(offering.reservation_id, offering.reservation_capacity)
-                self.reservation_room[offering.reservation_id] = min(room, offering.reservation_capacity)
+                capacity = self.reservation_capacity.get(offering.reservation_id, offering.reservation_capacity)
+                self.reservation_capacity[offering.reservation_id] = min(capacity, offering.reservation_capacity)
         self._allocatable: dict[str, _RowsBySize] = {}
         self._capacity: dict[str, _RowsBySize] = {}
 
     @property
-    def everything(self) -> Rows:
+    def all_rows(self) -> Rows:
         """All rows."""
         return (1 << len(self.rows)) - 1
 
@@ -363,14 +363,16 @@ class OfferingsByNodePool:
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
-        self._by_types: dict[int, LaunchableOfferings] = {}
+        self._made: list[tuple[tuple[InstanceType, ...], LaunchableOfferings]] = []
 
     def of(self, pool: str) -> LaunchableOfferings:
         """What the pool may choose from."""
         types = self._catalogue.instance_types(pool)
-        if id(types) not in self._by_types:
-            self._by_types[id(types)] = LaunchableOfferings(types)
-        return self._by_types[id(types)]
+        for known, offerings in self._made:
+            if known is types:
+                return offerings
+        self._made.append((types, LaunchableOfferings(types)))
+        return self._made[-1][1]
 
 
 @lru_cache(maxsize=2)
@@ -448,17 +450,17 @@ class PossibleLaunches:
             labels.REGISTERED: "true",
             labels.INITIALIZED: "true",
         }
-        given: dict[str, Column] = {k: {frozenset({v}): offerings.everything} for k, v in self._own.items()}
-        self.possible = PossibleLabels(offerings.everything, given | offerings.columns)
-        self.rules = (
+        given: dict[str, Column] = {k: {frozenset({v}): offerings.all_rows} for k, v in self._own.items()}
+        self.possible = PossibleLabels(offerings.all_rows, given | offerings.columns)
+        self.pool_requirements = (
             *template.spec.requirements,
             *(NodeSelectorRequirement(key=k, operator="In", values=(v,)) for k, v in sorted(self._own.items())),
         )
         self._daemons = [d for d in daemons if untolerated(d.pod, template.spec.taints) is None]
         self._of_types: dict[tuple[str, ...], Rows] = {}
         self._narrowed: dict[tuple[NodeSelectorRequirement, ...], PossibleLabels] = {}
-        self._overheads: dict[int, tuple[DaemonTypeOverhead, ...]] = {}
-        self._in_order: dict[int, Rows] = {}
+        self._overheads: dict[PossibleLabels, tuple[DaemonTypeOverhead, ...]] = {}
+        self._rows_meeting_pool: dict[PossibleLabels, Rows] = {}
 
     def defines(self, key: str) -> bool:
         """Whether a pod may ask for this label: nodes have it, the NodePool allows it, or every cloud knows it."""
@@ -472,14 +474,14 @@ class PossibleLaunches:
 
     def values(self, key: str, wanted: tuple[NodeSelectorRequirement, ...]) -> frozenset[str]:
         """The values of a label that nodes may get which suit these requirements; those that somebody names."""
-        rules = (*self.rules, *wanted)
+        pool_requirements = (*self.pool_requirements, *wanted)
         if key not in self.offerings.columns and not any(
-            normalized(r.key) == key and r.operator == "In" for r in rules
+            normalized(r.key) == key and r.operator == "In" for r in pool_requirements
         ):
             return frozenset()
         if not all(is_met(r, None) or self.defines(r.key) for r in wanted):
             return frozenset()
-        left = self.narrowed(rules)
+        left = self.narrowed(pool_requirements)
         return left.values(key, left.rows)
 
     def narrowed(self, requirements: tuple[NodeSelectorRequirement, ...]) -> PossibleLabels:
@@ -488,13 +490,13 @@ class PossibleLaunches:
             self._narrowed[requirements] = self.possible.narrowed(requirements)
         return self._narrowed[requirements]
 
-    def claimed(self, requirements: Sequence[NodeSelectorRequirement]) -> tuple[PossibleLabels, Rows]:
+    def possible_for(self, requirements: Sequence[NodeSelectorRequirement]) -> tuple[PossibleLabels, Rows]:
         """What a claim with these requirements may become: labels, and which rows.
 
         A label of the user's own gets onto the node only if the NodePool knows it and the claim names values for it.
         """
         named = {r.key for r in requirements if r.operator == "In"}
-        heeded = tuple(
+        honored_requirements = tuple(
             r
             for r in requirements
             if not (r.key == labels.INSTANCE_TYPE and r.operator == "In")
@@ -504,7 +506,7 @@ class PossibleLaunches:
                 or (r.key in named and self.defines(r.key))
             )
         )
-        possible = self.narrowed(heeded)
+        possible = self.narrowed(honored_requirements)
         rows = possible.rows
         for requirement in requirements:
             if requirement.key == labels.INSTANCE_TYPE and requirement.operator == "In":
@@ -521,24 +523,26 @@ class PossibleLaunches:
             self._of_types[types] = known
         return known
 
-    def in_order(self, possible: PossibleLabels) -> Rows:
+    def rows_meeting_pool(self, possible: PossibleLabels) -> Rows:
         """The rows that keep the NodePool's requirements, whatever comes."""
-        known = self._in_order.get(id(possible))
+        known = self._rows_meeting_pool.get(possible)
         if known is None:
-            known = self._in_order[id(possible)] = possible.suiting(((rule,),) for rule in self.rules)
+            known = self._rows_meeting_pool[possible] = possible.rows_meeting(
+                ((rule,),) for rule in self.pool_requirements
+            )
         return known
 
     def overheads(self, possible: PossibleLabels) -> tuple[DaemonTypeOverhead, ...]:
         """What daemons take, for all rows in one entry each."""
-        known = self._overheads.get(id(possible))
+        known = self._overheads.get(possible)
         if known is None:
-            known = self._overheads[id(possible)] = tuple(self._split(possible))
+            known = self._overheads[possible] = tuple(self._split(possible))
         return known
 
     def _split(self, possible: PossibleLabels) -> list[DaemonTypeOverhead]:
         parts = [DaemonTypeOverhead(possible.rows, {}, ())]
         for daemon in self._daemons:
-            running = possible.possibly_suiting(daemon.wishes)
+            running = possible.rows_possibly_meeting(daemon.node_requirements)
             parts = [half for part in parts for half in _halves(part, running, daemon) if half.rows]
         return parts
 
