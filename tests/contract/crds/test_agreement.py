@@ -33,7 +33,7 @@ def specimens(kind, *wanted):
 
 @pytest.mark.parametrize("kind", BASES)
 def test_every_rule_holds_on_the_api_server_and_in_the_models(kind, ours):
-    """What just keeps a rule is accepted by both, what just breaks it is refused by both."""
+    """Both accept values that just satisfy a rule, and reject values that just violate it."""
     for rule, said, obj in specimens(kind, "good", "bad", "strays"):
         there, here = ours[kind].judge(obj), MODELS[kind].judge(obj)
         assert (there.accepted, here.accepted) == (said == "good",) * 2, (rule.path, said, obj, there, here)
@@ -42,20 +42,20 @@ def test_every_rule_holds_on_the_api_server_and_in_the_models(kind, ours):
 
 
 @pytest.mark.parametrize("kind", KARPENTERS)
-def test_what_ours_refuse_and_karpenters_do_not_is_listed_and_still_true(kind, karpenters):
-    """Once Karpenter refuses it, too, it is no difference any more."""
+def test_values_that_only_ours_reject_are_listed_differences(kind, karpenters):
+    """A difference that Karpenter no longer has must be removed from the list."""
     for rule, _, obj in specimens(kind, "strays"):
         assert karpenters[kind].judge(obj).accepted, (rule.because, rule.path, obj)
 
 
-def test_no_difference_is_listed_that_no_rule_knows():
-    """Each has a value that shows it."""
+def test_every_listed_difference_has_a_rule():
+    """With a value that shows it."""
     assert {rule.because for rule in RULES if rule.strays} == set(Difference)
 
 
 @pytest.mark.parametrize("kind", BASES)
-def test_the_api_server_and_the_models_agree_on_any_object(kind, ours):
-    """Whatever is mixed, left out or put in; and a default of the API server never changes what an object means."""
+def test_api_server_and_models_agree_on_any_object(kind, ours):
+    """A default of the API server never changes the meaning of an object."""
     tally = Counter()
 
     @given(objects(kind))
@@ -73,8 +73,8 @@ def test_the_api_server_and_the_models_agree_on_any_object(kind, ours):
 
 
 @pytest.mark.parametrize("kind", KARPENTERS)
-def test_what_karpenters_accept_ours_accept_with_the_same_defaults(kind, ours, karpenters):
-    """The drop-in promise; what is refused is refused for a listed reason."""
+def test_objects_that_karpenters_crds_accept_are_accepted(kind, ours, karpenters):
+    """Other than the listed differences."""
     tally = Counter()
 
     @given(objects(kind))

@@ -37,8 +37,8 @@ def shown(definition, name, *, wide=False):
     return {c["name"]: row[c["name"]] for c in columns if c["name"] != "Age"}
 
 
-def test_a_disruption_says_what_becomes_of_which_node_and_why(ours):
-    """At a glance: reason, pool, the node's type and its replacement's, the saving, how far it is; wide: in words."""
+def test_kubectl_get_nodedisruption(ours):
+    """Reason, NodePool, instance types, savings and phase; wide: the explanation."""
     named = with_value(BASES["NodeDisruption"], "metadata.name", "shown")
     ours["NodeDisruption"].create({**named, "spec": DISRUPTION})
     ours["NodeDisruption"].write_status("shown", {"phase": "Executing"})
@@ -57,8 +57,8 @@ def test_a_disruption_says_what_becomes_of_which_node_and_why(ours):
     assert shown(ours["NodeDisruption"], "shown", wide=True) == {**brief, **wide}
 
 
-def test_an_offering_state_says_what_cannot_be_had_until_when(ours):
-    """The first of what is out of stock; the object has the rest."""
+def test_kubectl_get_offeringstate(ours):
+    """The first unavailable offering; the object has the others."""
     ours["OfferingState"].create(with_value(BASES["OfferingState"], "metadata.name", "shown"))
     ours["OfferingState"].write_status("shown", {"unavailable": [UNAVAILABLE]})
     brief = {
@@ -92,16 +92,16 @@ def test_an_offering_state_says_what_cannot_be_had_until_when(ours):
         ("OfferingState", ["offerings"], "journeyman"),
     ],
 )
-def test_kinds_go_by_short_names_and_categories(kind, short_names, category, ours):
-    """As the API server offers them to kubectl."""
+def test_kinds_have_short_names_and_categories(kind, short_names, category, ours):
+    """As the API server publishes them."""
     found = ours[kind].discovered()
     assert found.get("shortNames", []) == short_names
     assert found["categories"] == [category]
     assert not found["namespaced"]
 
 
-def test_kubectl_scale_sets_the_replicas_of_a_static_pool_only(ours):
-    """The scale subresource reads `status.nodes`; a pool that follows its pods has no replicas to set."""
+def test_kubectl_scale_sets_replicas_of_static_nodepools_only(ours):
+    """The scale subresource reads `status.nodes`."""
     pools = ours["NodePool"]
     base = with_value(BASES["NodePool"], "metadata.name", "scaled")
     pools.create(with_value(base, "spec.replicas", 2))

@@ -27,15 +27,15 @@ def fields(document):
 
 
 @pytest.mark.parametrize("kind", KARPENTERS)
-def test_every_field_of_ours_is_one_of_karpenters_and_the_other_way_round(kind):
-    """So nothing that we write is dropped where Karpenter's CRDs are installed, and nothing of theirs under ours."""
+def test_crds_have_the_same_fields_as_karpenters(kind):
+    """So that no field is dropped under the other's CRDs."""
     ours, theirs = fields(OURS[kind]), fields(karpenters_documents()[kind])
     assert {path for path in theirs if not path.startswith(f"{OPEN}.")} == set(ours)
 
 
 @pytest.mark.parametrize("kind", KARPENTERS)
 def test_types_and_defaults_are_karpenters(kind):
-    """But for one default that Karpenter's next version has: `consolidateAfter` inside `disruption`."""
+    """But one default of Karpenter's next version: `consolidateAfter` inside `disruption`."""
     ours, theirs = fields(OURS[kind]), fields(karpenters_documents()[kind])
     for path, mine in ours.items():
         assert mine.get("type") == theirs[path].get("type"), path
@@ -45,7 +45,7 @@ def test_types_and_defaults_are_karpenters(kind):
 
 @pytest.mark.parametrize("kind", KARPENTERS)
 def test_names_columns_and_subresources_are_karpenters(kind):
-    """What kubectl sees: short names, categories, scope, `kubectl get`, `kubectl scale`."""
+    """Short names, categories, scope, printer columns and scale."""
     ours, theirs = OURS[kind]["spec"], karpenters_documents()[kind]["spec"]
     for name in ("group", "scope", "names"):
         assert ours[name] == theirs[name]

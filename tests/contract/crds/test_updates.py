@@ -42,13 +42,13 @@ def stored(ours):
 
 
 @pytest.mark.parametrize(("kind", "path", "value", "may"), CHANGES)
-def test_what_may_change_is_as_karpenter_has_it(kind, path, value, may, stored, ours):
-    """A claim's and a decision's spec never; of a pool not the cloud it is in, nor whether it is static."""
+def test_immutable_fields_are_karpenters(kind, path, value, may, stored, ours):
+    """Specs of NodeClaims and NodeDisruptions; group, kind and mode of a NodePool."""
     assert ours[kind].judge_update(with_value(stored[kind], path, value)).accepted == may
 
 
-def test_karpenters_crds_say_the_same_of_changes(karpenters):
-    """For the kinds that are Karpenter's."""
+def test_karpenters_crds_have_the_same_immutable_fields(karpenters):
+    """For Karpenter's kinds."""
     named = {kind: with_value(BASES[kind], "metadata.name", "stored") for kind in karpenters}
     kept = {kind: definition.create(named[kind]) for kind, definition in karpenters.items()}
     for kind, path, value, may in CHANGES:
@@ -56,8 +56,8 @@ def test_karpenters_crds_say_the_same_of_changes(karpenters):
             assert karpenters[kind].judge_update(with_value(kept[kind], path, value)).accepted == may, (kind, path)
 
 
-def test_a_static_pool_stays_static_and_may_be_scaled(ours, karpenters):
-    """`replicas` may change and not go."""
+def test_static_nodepool_stays_static_and_may_be_scaled(ours, karpenters):
+    """`replicas` may change and not be removed."""
     for definition in (ours["NodePool"], karpenters["NodePool"]):
         pool = definition.create(STATIC)
         assert definition.judge_update(with_value(pool, "spec.replicas", 5)).accepted
@@ -65,8 +65,8 @@ def test_a_static_pool_stays_static_and_may_be_scaled(ours, karpenters):
 
 
 @pytest.mark.parametrize("kind", sorted({rule.kind for rule in STATUS_RULES}))
-def test_a_status_is_judged_alike_by_the_api_server_and_the_models(kind, stored, ours):
-    """What runs write into it, and what they read."""
+def test_api_server_and_models_agree_on_statuses(kind, stored, ours):
+    """Those that runs write and read."""
     for rule in STATUS_RULES:
         for said, value in rule.values() if rule.kind == kind else ():
             obj = with_value(stored[kind], rule.path, value)
@@ -81,8 +81,8 @@ def test_a_status_is_judged_alike_by_the_api_server_and_the_models(kind, stored,
 
 
 @pytest.mark.parametrize("kind", BASES)
-def test_an_unknown_field_is_an_error_only_for_whoever_wants_it_to_be(kind, ours):
-    """A manifest of a newer version loads, here as there; strict validation names the field."""
+def test_unknown_field_is_rejected_by_strict_validation_only(kind, ours):
+    """A manifest of a newer version is valid otherwise."""
     newer = with_value(BASES[kind], "spec.fromAnotherVersion", {"a": [1]})
     assert MODELS[kind].judge(newer).accepted
     assert "fromAnotherVersion" not in ours[kind].judge(newer).stored["spec"]

@@ -1,4 +1,4 @@
-"""Kubernetes Events: one per reason and object, repeats counted, floods cut off, nothing raised."""
+"""Kubernetes Events: one per reason and object, repeats counted, number limited, no error raised."""
 
 from datetime import datetime, timedelta, timezone
 
@@ -57,8 +57,8 @@ def stored(server):
     return server.list(RAW).items
 
 
-def test_an_event_names_its_object_and_who_says_it(recorder, server, clock):
-    """What `kubectl describe` needs to show it, and Karpenter's reason for those who match on it."""
+def test_event_has_object_and_component(recorder, server, clock):
+    """As `kubectl describe` and alerts on Karpenter's reasons need them."""
     record(recorder, clock, an_event())
 
     (event,) = stored(server)
@@ -70,8 +70,8 @@ def test_an_event_names_its_object_and_who_says_it(recorder, server, clock):
     assert (event["count"], event["firstTimestamp"]) == (1, "2026-11-21T09:00:00Z")
 
 
-def test_who_says_it_can_be_set(server, clock):
-    """Where Karpenter itself runs beside us, say."""
+def test_event_component_is_configurable(server, clock):
+    """For a cluster in which Karpenter runs, too."""
     ours = EventRecorder(server, clock, instance="run-1", log=print, component="journeyman")
 
     record(ours, clock, an_event())
@@ -80,15 +80,15 @@ def test_who_says_it_can_be_set(server, clock):
     assert (event["reportingComponent"], event["source"]["component"]) == ("journeyman", "journeyman")
 
 
-def test_nothing_is_written_before_the_flush(recorder, server, clock):
-    """An explanation never delays the launch that it explains."""
+def test_no_event_is_written_before_the_flush(recorder, server, clock):
+    """Events do not delay a launch."""
     recorder.record(an_event())
 
     assert stored(server) == ()
 
 
-def test_a_cluster_scoped_objects_event_lives_in_default(recorder, server, clock):
-    """As the API server demands."""
+def test_event_of_a_cluster_scoped_object_is_in_default(recorder, server, clock):
+    """As the API server requires."""
     record(recorder, clock, an_event(ref=ObjectRef(resource=NODECLAIM, name="default-1", uid="u-2")))
 
     (event,) = stored(server)
@@ -96,8 +96,8 @@ def test_a_cluster_scoped_objects_event_lives_in_default(recorder, server, clock
     assert "namespace" not in event["involvedObject"]
 
 
-def test_a_repeat_within_the_window_writes_nothing(recorder, server, clock):
-    """FailedScheduling is told every 5 minutes at most."""
+def test_repeat_within_the_dedupe_window_writes_nothing(recorder, server, clock):
+    """FailedScheduling is written every 5 minutes at most."""
     record(recorder, clock, an_event())
     clock.advance(299)
     record(recorder, clock, an_event(message="still none"))
@@ -106,8 +106,8 @@ def test_a_repeat_within_the_window_writes_nothing(recorder, server, clock):
     assert (event["count"], event["message"]) == (1, "no type fits")
 
 
-def test_a_repeat_after_the_window_counts_up_and_tells_the_latest(recorder, server, clock):
-    """No new Event: the one that is there is patched, whichever sandbox wrote it."""
+def test_repeat_after_the_dedupe_window_increments_the_count(recorder, server, clock):
+    """The existing Event is patched, whichever function wrote it."""
     record(recorder, clock, an_event())
     clock.advance(300)
     record(recorder, clock, an_event(message="still none"))
@@ -118,15 +118,15 @@ def test_a_repeat_after_the_window_counts_up_and_tells_the_latest(recorder, serv
 
 
 def test_repeats_in_one_run_are_one_event(recorder, server, clock):
-    """The count says how often."""
+    """With their count."""
     record(recorder, clock, an_event(), an_event(), an_event(message="last"))
 
     (event,) = stored(server)
     assert (event["count"], event["message"]) == (3, "last")
 
 
-def test_events_that_a_key_tells_apart_are_no_repeats_of_each_other(recorder, server, clock):
-    """Two resources of which a node has too little, say; each is told once in its window."""
+def test_events_with_different_keys_are_not_repeats(recorder, server, clock):
+    """Such as two resources in one consistency check."""
     ref = ObjectRef(resource=NODECLAIM, name="default-1", uid="u-2")
     lacking = [Event(ref=ref, reason="FailedConsistencyCheck", message=m, key=m) for m in ("too little cpu", "no disk")]
     record(recorder, clock, *lacking)
@@ -138,15 +138,15 @@ def test_events_that_a_key_tells_apart_are_no_repeats_of_each_other(recorder, se
     ]
 
 
-def test_another_incarnation_of_the_object_has_its_own_event(recorder, server, clock):
-    """A pod of the same name but another UID is another pod."""
+def test_object_with_another_uid_has_its_own_event(recorder, server, clock):
+    """A pod of the same name is another pod."""
     record(recorder, clock, an_event(), an_event(ref=a_pod_ref(uid="u-2")))
 
     assert len(stored(server)) == 2
 
 
-def test_a_flood_of_one_reason_is_cut_off_and_counted(recorder, server, clock, lines):
-    """A thousand nominations must not cost a thousand writes; other reasons still get through."""
+def test_events_of_one_reason_are_limited_and_counted(recorder, server, clock, lines):
+    """Other reasons are still written."""
     nominations = [an_event("Nominated", ref=a_pod_ref(f"web-{i}", f"u-{i}")) for i in range(25)]
     record(recorder, clock, *nominations, an_event())
 
@@ -156,8 +156,8 @@ def test_a_flood_of_one_reason_is_cut_off_and_counted(recorder, server, clock, l
     assert lines == [(("debug", "events omitted"), {"reasons": {"Nominated": 25 - WRITES_PER_REASON}})]
 
 
-def test_a_run_that_is_out_of_time_writes_no_event(recorder, server, clock, lines):
-    """The deadline belongs to the work."""
+def test_no_event_is_written_past_the_deadline(recorder, server, clock, lines):
+    """The time belongs to the work."""
     recorder.record(an_event())
     recorder.flush(until=clock.now())
 
@@ -165,8 +165,8 @@ def test_a_run_that_is_out_of_time_writes_no_event(recorder, server, clock, line
     assert lines[0][1] == {"reasons": {"FailedScheduling": 1}}
 
 
-def test_a_refused_event_is_a_log_line_not_an_error(clock, lines):
-    """An explanation that is lost must not stop the work."""
+def test_rejected_event_is_a_log_line(clock, lines):
+    """It must not stop the run."""
 
     class Refusing:
         def create(self, *_args, **_kwargs):
@@ -180,8 +180,8 @@ def test_a_refused_event_is_a_log_line_not_an_error(clock, lines):
     assert "Pod shop/web-1" in lines[0][1]["object"]
 
 
-def test_names_are_the_same_every_time_and_never_too_long():
-    """A repeat finds its Event by name, so the name is a function of reason and object alone."""
+def test_event_name_is_deterministic_and_bounded():
+    """A repeat finds its Event by name."""
     ref = a_pod_ref(name="w" * 253)
 
     assert name_of(ref, "Evicted") == name_of(a_pod_ref(name="w" * 253), "Evicted")

@@ -1,4 +1,4 @@
-"""Calls of the cloud are timed and counted with Karpenter's names and labels, whatever becomes of them."""
+"""Cloud provider calls are measured with Karpenter's names and labels, whether they succeed or fail."""
 
 from datetime import datetime, timezone
 
@@ -70,8 +70,8 @@ def found(samples, name):
     return [(dict(s.labels), s.value) for s in samples if s.name == name]
 
 
-def test_a_call_is_timed_by_controller_method_and_provider(metered, samples):
-    """The three labels that Karpenter's dashboards group by."""
+def test_call_duration_has_controller_method_and_provider(metered, samples):
+    """The labels that Karpenter's dashboards group by."""
     metered.list()
 
     assert found(samples, DURATION) == [({**CALL, "method": "List"}, 3.0)]
@@ -85,8 +85,8 @@ def test_a_call_is_timed_by_controller_method_and_provider(metered, samples):
         (CloudUnavailableError("down", zone="z-b"), "", [({"zone": "z-b", "zone_id": ""}, 1.0)]),
     ],
 )
-def test_a_failed_call_is_timed_and_counted_by_its_error_and_raised(cloud, metered, samples, error, name, refusals):
-    """Karpenter names three errors and leaves the others unnamed; an instance that is gone is no failed termination."""
+def test_failed_call_is_measured_counted_and_raised(cloud, metered, samples, error, name, refusals):
+    """Three errors are named; a missing instance is not a failed termination."""
     cloud.error = error
 
     with pytest.raises(type(error)):
@@ -97,8 +97,8 @@ def test_a_failed_call_is_timed_and_counted_by_its_error_and_raised(cloud, meter
     assert found(samples, "karpenter_cloudprovider_instance_termination_failures_total") == refusals
 
 
-def test_each_launch_is_a_create_and_each_offering_asked_for_in_vain_is_counted(metered, samples):
-    """One outcome, one sample, from when the launches were asked for."""
+def test_each_launch_is_a_create_and_unavailable_offerings_are_counted(metered, samples):
+    """One sample for each outcome, from the request on."""
     outcomes = list(metered.launch([]))
 
     create = {**CALL, "method": "Create"}
@@ -112,8 +112,8 @@ def test_each_launch_is_a_create_and_each_offering_asked_for_in_vain_is_counted(
     assert found(samples, "karpenter_cloudprovider_instance_launch_failures_total") == [(refused, 1.0)] * 2
 
 
-def test_how_large_the_user_data_is_is_told_of_each_launch_that_made_some(metered, samples):
-    """By NodeClass, also of those that are refused: EC2 takes 16 KiB, and somebody may be about to reach that."""
+def test_user_data_size_is_recorded_for_each_launch(metered, samples):
+    """By NodeClass, also for failed launches: EC2 accepts 16 KiB."""
     claims = [msgspec.convert({"metadata": {"name": name}}, NodeClaim) for name in ("c-1", "c-2")]
     list(metered.launch([LaunchRequest(claim=c, node_class=a_node_class("web"), instance_types=()) for c in claims]))
 
@@ -121,8 +121,8 @@ def test_how_large_the_user_data_is_is_told_of_each_launch_that_made_some(metere
     assert (dict(sample.labels), sample.value, sample.kind) == ({"nodeclass": "web"}, 1234.0, "gauge")
 
 
-def test_labels_are_those_that_the_table_declares(cloud, metered, samples):
-    """A label that is not declared would be lost by whoever exposes it."""
+def test_metered_cloud_uses_the_declared_labels(cloud, metered, samples):
+    """An undeclared label would be lost."""
     cloud.error = None
     list(metered.launch([]))
     cloud.error = CloudUnavailableError("down")

@@ -1,4 +1,4 @@
-"""Prometheus' text format: one family after the other, each with its help and kind, values of labels escaped."""
+"""Prometheus' text format: families with help and type, escaped label values."""
 
 import pytest
 
@@ -10,8 +10,8 @@ def gauge(metric, value, **labels):
     return Observation(name=metric, value=value, labels=labels, kind="gauge")
 
 
-def test_samples_of_a_metric_stand_together_under_its_help_and_kind():
-    """As a scraper demands it, in the order of names, with the cluster on each sample."""
+def test_samples_of_a_metric_are_grouped_under_help_and_type():
+    """Sorted by name, with the label `cluster` on each sample."""
     text = to_text_format(
         [
             gauge("karpenter_pods_state", 1, name="b"),
@@ -34,12 +34,12 @@ def test_samples_of_a_metric_stand_together_under_its_help_and_kind():
     assert text.endswith("\n")
 
 
-def test_nothing_is_an_empty_text():
-    """A cluster with nothing in it is no error."""
+def test_no_samples_are_an_empty_text():
+    """An empty cluster is not an error."""
     assert to_text_format([], constant={}) == ""
 
 
-def test_a_metric_that_is_not_declared_is_refused():
-    """It would have neither kind nor help."""
+def test_undeclared_metric_is_rejected():
+    """It has neither kind nor help."""
     with pytest.raises(KeyError):
         to_text_format([gauge("karpenter_made_up", 1)], constant={})

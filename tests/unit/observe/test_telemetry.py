@@ -1,4 +1,4 @@
-"""Log lines have Karpenter's keys, metrics are CloudWatch's embedded format, and neither needs a second look."""
+"""Log lines have Karpenter's keys, metrics CloudWatch's embedded metric format."""
 
 import io
 import json
@@ -38,8 +38,8 @@ def run(request):
     return Run(request.node.name)  # one logger per test: Powertools keeps them by name
 
 
-def test_a_line_has_karpenters_keys_in_karpenters_order(run):
-    """Alerts and dashboards made for Karpenter's logs keep working."""
+def test_log_line_has_karpenters_keys_in_order(run):
+    """Alerts and dashboards for Karpenter's logs keep working."""
     run.telemetry.log("info", "created nodeclaim", NodeClaim={"name": "default-1"})
 
     (line,) = run.logged
@@ -52,16 +52,16 @@ def test_a_line_has_karpenters_keys_in_karpenters_order(run):
     assert datetime.fromisoformat(line["time"].replace("Z", "+00:00")).tzinfo is not None
 
 
-def test_a_field_may_have_any_name(run):
-    """`name`, `args` and the like belong to Python's LogRecord, which refuses them; an explanation must not fail so."""
+def test_log_field_may_have_any_name(run):
+    """Python's LogRecord rejects `name`, `args` and others."""
     run.telemetry.log("error", "odd", name="n", args=1, message_="kept", module="m", level_name="x")
 
     (line,) = run.logged
     assert (line["name_"], line["args_"], line["module_"]) == ("n", 1, "m")
 
 
-def test_debug_lines_are_left_out_unless_asked_for(run, request):
-    """INFO is what changed the world; DEBUG is why nothing did."""
+def test_debug_lines_are_omitted_by_default(run, request):
+    """INFO is for changes, DEBUG for why nothing changed."""
     run.telemetry.log("debug", "nothing to do")
     verbose = Run(request.node.name + "-verbose", level="debug")
     verbose.telemetry.log("debug", "nothing to do")
@@ -70,7 +70,7 @@ def test_debug_lines_are_left_out_unless_asked_for(run, request):
 
 
 def test_samples_with_the_same_labels_share_one_line(run):
-    """A label set is what CloudWatch bills and a line what it ingests."""
+    """CloudWatch bills label sets and ingests lines."""
     for name in ("karpenter_nodeclaims_created_total", "karpenter_nodes_created_total"):
         run.telemetry.observe(Observation(name=name, labels={"nodepool": "default"}))
     run.telemetry.observe(
@@ -90,8 +90,8 @@ def test_samples_with_the_same_labels_share_one_line(run):
     assert second["_aws"]["CloudWatchMetrics"][0]["Metrics"][0]["Unit"] == "Seconds"
 
 
-def test_labels_without_a_value_and_samples_without_a_number_are_left_out(run):
-    """CloudWatch refuses the whole line for either."""
+def test_empty_labels_and_samples_that_are_not_finite_are_omitted(run):
+    """CloudWatch rejects the whole line for either."""
     run.telemetry.observe(Observation(name="a_total", labels={"zone": "", "nodepool": "default"}))
     run.telemetry.observe(Observation(name="b_seconds", value=float("nan"), kind="gauge"))
 
@@ -100,8 +100,8 @@ def test_labels_without_a_value_and_samples_without_a_number_are_left_out(run):
     assert "b_seconds" not in line
 
 
-def test_a_thousand_samples_are_all_written_to_the_same_place(run):
-    """CloudWatch takes a hundred values a line; Powertools would print the hundredth elsewhere."""
+def test_a_thousand_samples_are_written_to_the_stream(run):
+    """At a hundred values Powertools would print the line itself."""
     for i in range(1000):
         run.telemetry.observe(Observation(name="x_seconds", value=float(i), kind="histogram"))
 
@@ -109,8 +109,8 @@ def test_a_thousand_samples_are_all_written_to_the_same_place(run):
     assert values == [float(i) for i in range(1000)]
 
 
-def test_a_second_flush_has_nothing_left_to_say(run):
-    """A warm sandbox must not tell the last run's story again."""
+def test_second_flush_writes_nothing(run):
+    """A warm function must not repeat the last run's samples."""
     run.telemetry.observe(Observation(name="a_total"))
 
     assert len(run.metrics()) == len(run.metrics()) == 1

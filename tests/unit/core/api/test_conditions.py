@@ -1,4 +1,4 @@
-"""Conditions: when they move, and what Ready makes of them."""
+"""Conditions: when they change, and how Ready is derived."""
 
 from datetime import datetime, timedelta, timezone
 
@@ -13,7 +13,7 @@ LATEST = CREATED + timedelta(minutes=7)
 
 
 def a_set(*, generation=1, deleting=False):
-    """The conditions of a new claim-like object with two dependents."""
+    """The conditions of a new object with two dependent conditions."""
     return ConditionSet(
         conditions=(), dependents=("A", "B"), generation=generation, created=CREATED, deleting=deleting
     ).initialised(LATER)
@@ -25,8 +25,8 @@ def summary(conditions, type_="Ready"):
     return (found.status, found.reason, found.message)
 
 
-def test_a_new_object_awaits_reconciliation_since_its_creation():
-    """Ready and every dependent are there from the start."""
+def test_new_object_awaits_reconciliation():
+    """Ready and every dependent condition exist from the start."""
     conditions = a_set()
     assert {c.type: (c.status, c.reason, c.last_transition_time) for c in conditions.conditions} == {
         "A": ("Unknown", "AwaitingReconciliation", CREATED),
@@ -35,8 +35,8 @@ def test_a_new_object_awaits_reconciliation_since_its_creation():
     }
 
 
-def test_ready_follows_when_all_dependents_hold():
-    """The last one makes it True, at that moment."""
+def test_ready_is_true_when_all_dependents_are_true():
+    """From the time of the last one."""
     conditions = a_set().set_true("A", LATER)
     assert summary(conditions) == ("Unknown", "ReconcilingDependents", "B=Unknown")
     conditions = conditions.set_true("B", LATEST)
@@ -45,21 +45,21 @@ def test_ready_follows_when_all_dependents_hold():
     assert conditions.is_true("A", "B", "Ready")
 
 
-def test_one_false_dependent_makes_ready_false_and_names_all_that_are_open():
-    """Latest transition first."""
+def test_one_false_dependent_makes_ready_false():
+    """The message names all that are not True, latest transition first."""
     conditions = a_set().set_false("B", LATER, "Broken", "no subnets")
     assert summary(conditions) == ("False", "UnhealthyDependents", "B=False, A=Unknown")
 
 
-def test_false_of_an_older_generation_leaves_ready_unknown():
-    """What was said of the previous spec no longer condemns this one."""
+def test_false_dependent_of_an_older_generation_leaves_ready_unknown():
+    """It refers to the previous spec."""
     before = a_set().set_true("A", LATER).set_false("B", LATER, "Broken")
     edited = ConditionSet(conditions=before.conditions, dependents=("A", "B"), generation=2, created=CREATED)
     assert summary(edited.set_true("A", LATEST)) == ("Unknown", "ReconcilingDependents", "B=False")
 
 
-def test_the_transition_time_moves_with_the_status_only():
-    """A new reason or message is no transition."""
+def test_transition_time_changes_with_the_status_only():
+    """Not with reason or message."""
     first = a_set().set_unknown("A", LATER, "NodeNotFound", "waiting")
     assert first.get("A").last_transition_time == CREATED
     again = first.set_false("A", LATER, "MultipleNodesFound").set_false("A", LATEST, "Other", "text")
@@ -67,16 +67,16 @@ def test_the_transition_time_moves_with_the_status_only():
     assert summary(again, "A") == ("False", "Other", "text")
 
 
-def test_setting_what_already_holds_changes_nothing():
-    """No write is needed then."""
+def test_setting_an_equal_condition_changes_nothing():
+    """No write is needed."""
     conditions = a_set().set_true("A", LATER)
     assert conditions.set_true("A", LATEST) is conditions
     assert not conditions.changed_from(reversed(conditions.conditions))
     assert conditions.set_true("B", LATEST).changed_from(conditions.conditions)
 
 
-def test_independent_conditions_come_and_go_and_ready_does_not_mind():
-    """A new one transitions now, not at creation."""
+def test_independent_conditions_do_not_change_ready():
+    """A new one has the current time, not the creation's."""
     ready = a_set().set_true("A", LATER).set_true("B", LATER)
     drifted = ready.set_true("Drifted", LATEST, "AMIDrift", "AMIDrift")
     assert drifted.get("Drifted").last_transition_time == LATEST
@@ -90,14 +90,14 @@ def test_ready_and_dependents_cannot_be_cleared():
         a_set().clear("A")
 
 
-def test_ready_comes_last():
-    """As kubectl shows them; the others by transition, then type."""
+def test_ready_is_the_last_condition():
+    """The others by transition time, then type."""
     conditions = a_set().set_true("Drifted", LATEST).set_true("B", LATER)
     assert [c.type for c in conditions.conditions] == ["A", "B", "Drifted", "Ready"]
 
 
-def test_a_deleting_object_observes_all_conditions_at_once():
-    """Nobody reconciles the other ones any more, so they must not look stale."""
+def test_deleting_object_observes_all_conditions():
+    """The others are no longer reconciled, and must not look stale."""
     old = a_set().set_true("A", LATER).set_true("B", LATER)
     deleting = ConditionSet(
         conditions=old.conditions, dependents=("A", "B"), generation=2, created=CREATED, deleting=True
@@ -105,8 +105,8 @@ def test_a_deleting_object_observes_all_conditions_at_once():
     assert {c.observed_generation for c in deleting.set_true("Drained", LATEST).conditions} == {2}
 
 
-def test_a_claim_brings_what_the_rules_need():
-    """Its generation, its creation and its three dependents."""
+def test_condition_set_of_a_nodeclaim():
+    """Generation, creation and three dependent conditions."""
     claim = NodeClaim(
         metadata=ObjectMeta(name="a", generation=4, creation_timestamp=CREATED),
         status=NodeClaimStatus(conditions=(Condition(type="Launched", status="True", last_transition_time=LATER),)),
@@ -116,8 +116,8 @@ def test_a_claim_brings_what_the_rules_need():
     assert conditions.get("Initialized").observed_generation == 4
 
 
-def test_one_condition_can_be_set_without_ready():
-    """The same tuple comes back if nothing changes; a missing reason is the type."""
+def test_set_condition_does_not_derive_ready():
+    """The same tuple if nothing changes; the type if there is no reason."""
     once = set_condition((), "Consolidatable", "True", now=LATER, generation=1)
     assert (once[0].reason, once[0].last_transition_time) == ("Consolidatable", LATER)
     assert set_condition(once, "Consolidatable", "True", now=LATEST, generation=1) is once
@@ -125,8 +125,8 @@ def test_one_condition_can_be_set_without_ready():
     assert since[0].last_transition_time == CREATED
 
 
-def test_the_wire_form_has_every_field_and_whole_seconds():
-    """The API server requires status and time even where they are defaults; messages are cut at its limit."""
+def test_condition_json_has_every_field_and_whole_seconds():
+    """The API server requires status and time; messages are cut at its limit."""
     moment = LATER.replace(microsecond=999_999).astimezone(timezone(timedelta(hours=2)))
     conditions = set_condition((), "A", "Unknown", now=moment, generation=3, message="x" * 40_000)
     assert to_wire(conditions) == [

@@ -35,15 +35,15 @@ def nodes(schema, path=""):
         yield from nodes(schema["additionalProperties"], f"{path}{{}}")
 
 
-def test_the_files_are_what_the_models_say():
-    """Whoever changes a model runs `make crds`."""
+def test_crd_files_are_up_to_date():
+    """`make crds` generates them."""
     expected = dict(generator().rendered())
     folder = ROOT / "infra" / "crds"
     assert {path.name: path.read_text() for path in folder.glob("*.yaml")} == expected
 
 
-def test_the_files_are_valid_yaml_and_name_themselves():
-    """`<plural>.<group>` is the only name the API server takes."""
+def test_crd_files_are_valid_yaml_with_the_right_name():
+    """`<plural>.<group>`, as the API server requires."""
     for path in (ROOT / "infra" / "crds").glob("*.yaml"):
         document = yaml.safe_load(path.read_text())
         names, group = document["spec"]["names"], document["spec"]["group"]
@@ -54,7 +54,7 @@ def test_the_files_are_valid_yaml_and_name_themselves():
 
 @pytest.mark.parametrize("kind", SCHEMAS)
 def test_schemas_are_structural(kind):
-    """What the API server refuses in a schema does not occur: references, alternatives, untyped parts."""
+    """No references, alternatives or untyped parts, which the API server rejects."""
     for path, part in nodes(SCHEMAS[kind]):
         if part.get("x-kubernetes-int-or-string"):
             assert part["anyOf"] == [{"type": "integer"}, {"type": "string"}], path
@@ -68,15 +68,15 @@ def test_schemas_are_structural(kind):
 
 
 @pytest.mark.parametrize("kind", SCHEMAS)
-def test_only_kubelet_is_left_open(kind):
-    """Everything else is pruned to what the models know."""
+def test_only_kubelet_preserves_unknown_fields(kind):
+    """All other unknown fields are pruned."""
     opened = [path for path, part in nodes(SCHEMAS[kind]) if part.get("x-kubernetes-preserve-unknown-fields")]
     assert opened == (["spec.kubelet"] if kind == "EC2NodeClass" else [])
 
 
 @pytest.mark.parametrize("kind", SCHEMAS)
-def test_lists_and_texts_under_a_rule_are_bounded(kind):
-    """The cost of a CEL rule is estimated from bounds; without them the API server refuses the CRD."""
+def test_lists_and_strings_under_a_cel_rule_are_bounded(kind):
+    """The API server estimates the cost of a CEL rule from the bounds."""
     for path, part in nodes(SCHEMAS[kind]):
         if part.get("type") == "array" and part.get("x-kubernetes-validations"):
             assert part["maxItems"] <= 1000, path
@@ -85,8 +85,8 @@ def test_lists_and_texts_under_a_rule_are_bounded(kind):
 
 
 @pytest.mark.parametrize("kind", RECORDED)
-def test_every_field_of_karpenter_is_there_and_no_narrower(kind):
-    """Same path, type and default; every allowed value allowed; nothing more required; same bounds."""
+def test_crds_have_every_field_of_karpenters_and_are_no_narrower(kind):
+    """Path, type, default, allowed values, required fields and bounds."""
     ours = dict(nodes(SCHEMAS[kind]))
     for path, theirs in RECORDED[kind]["fields"].items():
         assert path in ours, f"{kind} lacks {path}"
@@ -101,14 +101,14 @@ def test_every_field_of_karpenter_is_there_and_no_narrower(kind):
 
 
 @pytest.mark.parametrize("kind", RECORDED)
-def test_kubectl_shows_karpenter_s_columns(kind):
-    """Same names, paths, types and wideness, in the same order."""
+def test_crds_have_karpenters_printer_columns(kind):
+    """Same names, paths, types and priorities, in the same order."""
     definition = next(d for d in crds.DEFINITIONS if d.resource.kind == kind)
     shown = [[c.name, c.path, c.type, int(c.wide)] for c in definition.columns]
     assert shown == RECORDED[kind]["columns"]
 
 
-def test_a_node_pool_can_be_scaled():
+def test_nodepool_has_the_scale_subresource():
     """`kubectl scale nodepool` sets replicas and reads nodes."""
     document = dict(crds.documents())["karpenter.sh_nodepools.yaml"]
     (version,) = document["spec"]["versions"]
@@ -118,8 +118,8 @@ def test_a_node_pool_can_be_scaled():
     }
 
 
-def test_specs_that_must_not_change_say_so():
-    """A NodeClaim's intent and a decision taken are immutable; a pool keeps its cloud and its mode."""
+def test_immutable_fields_have_a_cel_rule():
+    """Specs of NodeClaims and NodeDisruptions; group, kind and mode of a NodePool."""
     for kind in ("NodeClaim", "NodeDisruption"):
         assert {"message": "spec is immutable", "rule": "self == oldSelf"} in SCHEMAS[kind]["properties"]["spec"][
             "x-kubernetes-validations"

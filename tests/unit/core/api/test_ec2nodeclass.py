@@ -1,4 +1,4 @@
-"""EC2NodeClasses: defaults, exclusive fields, and what is refused."""
+"""EC2NodeClasses: defaults, exclusive fields, and what is rejected."""
 
 import pytest
 
@@ -42,26 +42,26 @@ def test_metadata_options_default_to_imdsv2_with_one_hop():
         ({"amiSelectorTerms": [{"alias": "windows2022@latest"}]}, "Windows2022"),
     ],
 )
-def test_the_family_follows_from_the_alias_unless_it_is_named(spec, family):
-    """Custom may go with any alias."""
+def test_ami_family_is_derived_from_the_alias(spec, family):
+    """Custom is valid with any alias."""
     assert parse(EC2NodeClass, a_node_class(**spec)).spec.resolved_ami_family == family
 
 
 @pytest.mark.parametrize("size", ["1Gi", "59000Gi", "64000G", "1Ti", "18Ti", "58Ti", "64T"])
-def test_volume_sizes_reach_from_1gi_to_58ti(size):
+def test_volume_size_is_from_1gi_to_58ti(size):
     """In whole Gi, G, Ti or T."""
     mapping = {"deviceName": "/dev/xvda", "ebs": {"volumeSize": size}}
     node_class = parse(EC2NodeClass, a_node_class(blockDeviceMappings=[mapping]))
     assert node_class.spec.block_device_mappings[0].ebs.volume_size == size
 
 
-def test_kubelet_is_open():
-    """Its faults become a condition, not an unreadable object."""
+def test_kubelet_accepts_unknown_fields():
+    """Its errors become a condition."""
     node_class = parse(EC2NodeClass, a_node_class(kubelet={"maxPods": 110, "whatever": {"a": [1]}}))
     assert node_class.spec.kubelet == {"maxPods": 110, "whatever": {"a": [1]}}
 
 
-def test_odd_spellings_of_aws_fields_survive_the_round_trip():
+def test_aws_field_spellings_survive_the_round_trip():
     """associatePublicIPAddress, kmsKeyID, ownerID, zoneID, ipPrefixCount."""
     raw = a_node_class(
         associatePublicIPAddress=False,
@@ -147,7 +147,7 @@ def test_odd_spellings_of_aws_fields_survive_the_round_trip():
         ({"kubelet": ["maxPods"]}, r"spec\.kubelet: Input should be a valid dictionary"),
     ],
 )
-def test_what_karpenter_refuses_is_refused(spec, words):
+def test_ec2nodeclass_that_karpenter_rejects_is_rejected(spec, words):
     """Each rule of the CRD, with the field in the message."""
     with pytest.raises(InvalidObjectError, match=words):
         parse(EC2NodeClass, a_node_class(**spec))
@@ -161,14 +161,14 @@ def test_what_karpenter_refuses_is_refused(spec, words):
         ([(0, 0, "interface"), (1, 0, "efa-only"), (1, 1, "efa-only")], r"at most one efa-only interface"),
     ],
 )
-def test_network_interfaces_need_a_primary_and_their_own_places(interfaces, words):
+def test_network_interfaces_need_a_primary_and_unique_indexes(interfaces, words):
     """(card, device, type) of each."""
     listed = [{"networkCardIndex": c, "deviceIndex": d, "interfaceType": t} for c, d, t in interfaces]
     with pytest.raises(InvalidObjectError, match=words):
         parse(EC2NodeClass, a_node_class(networkInterfaces=listed))
 
 
-def test_a_mixed_selector_term_beside_a_clean_one_loads():
-    """Upstream refuses `id` with other fields only if every term is so; such manifests exist."""
+def test_mixed_selector_term_beside_a_valid_one_is_valid():
+    """Karpenter rejects `id` with other fields only if every term has them."""
     terms = [{"id": "subnet-1", "tags": {"a": "b"}}, {"id": "subnet-2"}]
     assert len(parse(EC2NodeClass, a_node_class(subnetSelectorTerms=terms)).spec.subnet_selector_terms) == 2

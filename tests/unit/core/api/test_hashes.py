@@ -1,4 +1,4 @@
-"""Drift hashes: what counts, what does not, and what moving from Karpenter does."""
+"""Drift hashes: which fields count, and how hashes of Karpenter are treated."""
 
 import copy
 
@@ -56,8 +56,8 @@ def node_class(**spec):
         pool(weight=5, limits={"cpu": "1"}, disruption={"consolidateAfter": "Never"}),
     ],
 )
-def test_a_pool_s_hash_stays_when_nodes_would_stay_the_same(same):
-    """List order, another way to write a time, empty fields, requirements, and all outside the template."""
+def test_nodepool_hash_ignores_changes_that_do_not_affect_nodes(same):
+    """List order, notation of durations, empty fields, requirements, and all outside the template."""
     assert node_pool_hash(same) == node_pool_hash(pool())
 
 
@@ -73,13 +73,13 @@ def test_a_pool_s_hash_stays_when_nodes_would_stay_the_same(same):
         pool(lambda t: t["spec"].update(terminationGracePeriod="0s")),
     ],
 )
-def test_a_pool_s_hash_moves_when_nodes_would_differ(different):
-    """Labels, annotations, taints, NodeClass, and times."""
+def test_nodepool_hash_changes_when_nodes_would_differ(different):
+    """Labels, annotations, taints, NodeClass and durations."""
     assert node_pool_hash(different) != node_pool_hash(pool())
 
 
-def test_a_node_class_s_hash_ignores_what_it_selects():
-    """Subnets, groups and images have drift checks of their own; naming the alias's own family is no change."""
+def test_nodeclass_hash_ignores_selectors():
+    """Subnets, groups and images have their own drift checks."""
     before = ec2_node_class_hash(node_class())
     assert ec2_node_class_hash(node_class(subnetSelectorTerms=[{"id": "subnet-9"}])) == before
     assert ec2_node_class_hash(node_class(amiFamily="AL2023", ipPrefixCount=1)) == before
@@ -99,18 +99,18 @@ def test_a_node_class_s_hash_ignores_what_it_selects():
         {"role": "other"},
     ],
 )
-def test_a_node_class_s_hash_moves_with_what_it_gives(spec):
-    """User data, tags, kubelet, addresses, metadata, volumes, identity; `false` is not the same as unsaid."""
+def test_nodeclass_hash_changes_with_its_settings(spec):
+    """User data, tags, kubelet, addresses, metadata options, volumes, identity; `false` differs from unset."""
     assert ec2_node_class_hash(node_class(**spec)) != ec2_node_class_hash(node_class())
 
 
-def test_the_ca_bundle_is_part_of_user_data():
-    """A cluster's new CA needs new nodes."""
+def test_nodeclass_hash_includes_the_ca_bundle():
+    """A new CA of the cluster needs new nodes."""
     assert ec2_node_class_hash(node_class(), ca_bundle="x") != ec2_node_class_hash(node_class())
 
 
 def test_hashes_do_not_change_between_releases():
-    """They are stored on nodes: another value here would replace every node of every user."""
+    """They are stored on NodeClaims: another value would replace every node."""
     assert node_pool_hash_annotations(pool()) == {
         "karpenter.sh/nodepool-hash": "ef7befbd568d166a",
         "karpenter.sh/nodepool-hash-version": "journeyman-v3",
@@ -122,8 +122,8 @@ def test_hashes_do_not_change_between_releases():
 
 
 @pytest.mark.parametrize("keys", [NODEPOOL_KEYS, EC2NODECLASS_KEYS])
-def test_only_hashes_of_one_version_can_differ(keys):
-    """A claim that Karpenter made, or that has no hash, has not drifted by that alone."""
+def test_hashes_of_different_versions_are_not_compared(keys):
+    """A NodeClaim that Karpenter created, or without a hash, has not drifted."""
     owner = {keys.hash: "1", keys.version: "journeyman-v3"}
     assert keys.differ(owner, {keys.hash: "2", keys.version: "journeyman-v3"})
     assert not keys.differ(owner, dict(owner))

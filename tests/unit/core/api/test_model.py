@@ -1,4 +1,4 @@
-"""What all models share: cheap to import, frozen, tolerant of what is not ours."""
+"""The models' base: cheap to import, immutable, tolerant of unknown fields."""
 
 import subprocess
 import sys
@@ -26,14 +26,14 @@ print(sorted(sys.modules.keys() & {"yaml", "kubernetes", "boto3", "cronsim", "nu
 """
 
 
-def test_importing_the_models_builds_none_of_them_and_brings_nothing_heavy():
-    """A cold start pays only for the kinds it reads."""
+def test_importing_models_builds_no_validators():
+    """A cold start pays for the kinds that it reads only."""
     done = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n[]\n"
 
 
-def test_objects_are_values():
-    """Nothing changes under a decision."""
+def test_models_are_immutable():
+    """So that a decision's input cannot change."""
     state = parse(OfferingState, {"metadata": {"name": "default"}})
     with pytest.raises(pydantic.ValidationError, match="frozen"):
         state.kind = "Other"
@@ -48,7 +48,7 @@ def test_objects_are_values():
         ({"metadata": {"name": "a"}, "kind": "NodePool"}, r"OfferingState a .* kind: Input should be 'OfferingState'"),
     ],
 )
-def test_what_is_no_object_of_that_kind_is_refused(raw, words):
-    """Lists, odd metadata, another kind."""
+def test_object_of_another_kind_is_rejected(raw, words):
+    """Lists, invalid metadata, another kind."""
     with pytest.raises(InvalidObjectError, match=words):
         parse(OfferingState, raw)

@@ -1,4 +1,4 @@
-"""NodeDisruptions: written by us, read back by us, looked at by people."""
+"""NodeDisruptions: round trip, phases and validation."""
 
 import pytest
 
@@ -28,16 +28,16 @@ RAW = {
 }
 
 
-def test_prices_are_decimal_text_on_the_wire_and_numbers_in_code():
-    """No float noise in the cluster."""
+def test_prices_are_decimal_text_in_json():
+    """Without floating-point noise."""
     disruption = parse(NodeDisruption, RAW)
     assert disruption.spec.saving_per_hour == "0.096"
     assert disruption.spec.saving == 0.096
     assert disruption.spec.candidates[0].price == "0.192"
 
 
-def test_it_survives_the_round_trip():
-    """The next run sees what this one wrote."""
+def test_nodedisruption_round_trip():
+    """The next run reads what this one wrote."""
     disruption = parse(NodeDisruption, RAW)
     assert parse(NodeDisruption, disruption.to_wire()) == disruption
     assert disruption.claims == ("a",)
@@ -47,13 +47,13 @@ def test_it_survives_the_round_trip():
     ("phase", "finished"),
     [("Proposed", False), ("Executing", False), ("Succeeded", True), ("RolledBack", True), ("Rejected", True)],
 )
-def test_it_is_finished_once_it_went_through_was_undone_or_never_begun(phase, finished):
-    """What is not finished, the next run finishes or undoes."""
+def test_nodedisruption_is_finished_when_succeeded_rolled_back_or_rejected(phase, finished):
+    """Others are continued by the next run."""
     assert parse(NodeDisruption, {**RAW, "status": {"phase": phase}}).finished is finished
 
 
-def test_it_counts_from_the_decision():
-    """From the object's creation if the decision's time is not said."""
+def test_nodedisruption_since_is_the_decision_or_the_creation():
+    """The creation, if the spec has no time."""
     assert parse(NodeDisruption, RAW).since == parse(NodeDisruption, RAW).metadata.creation_timestamp
     dated = {**RAW, "spec": {**RAW["spec"], "createdAt": "2026-03-01T11:59:58Z"}}
     assert parse(NodeDisruption, dated).since.second == 58
@@ -70,7 +70,7 @@ def test_it_counts_from_the_decision():
         ({"createdAt": "2026-03-01T11:59:58"}, r"spec\.createdAt: .* is not a time"),
     ],
 )
-def test_nonsense_is_refused(spec, words):
-    """Nothing to give back, an unknown reason, prices that are none, a time without a zone."""
+def test_invalid_nodedisruption_is_rejected(spec, words):
+    """No candidates, an unknown reason, invalid prices, a time without a zone."""
     with pytest.raises(InvalidObjectError, match=words):
         parse(NodeDisruption, {**RAW, "spec": {**RAW["spec"], **spec}})

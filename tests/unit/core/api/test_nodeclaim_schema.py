@@ -1,4 +1,4 @@
-"""NodeClaims as we create them."""
+"""The schema of NodeClaims."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from journeyman.errors import InvalidObjectError
 
 
 def a_claim(**spec):
-    """A claim as provisioning writes it."""
+    """A NodeClaim as provisioning creates it."""
     return {
         "apiVersion": "karpenter.sh/v1",
         "kind": "NodeClaim",
@@ -27,8 +27,8 @@ def a_claim(**spec):
     }
 
 
-def test_a_claim_may_speak_of_its_pool_and_node_class():
-    """Unlike a pool's template, which the labels come from."""
+def test_nodeclaim_may_require_its_nodepool_and_nodeclass_labels():
+    """Unlike a NodePool's template."""
     claim = parse(NodeClaimSchema, a_claim())
     assert claim.spec.requirements[0].values == ("default",)
     assert claim.spec.resources == objects.ResourceRequirements(
@@ -37,8 +37,8 @@ def test_a_claim_may_speak_of_its_pool_and_node_class():
     assert claim.spec.expire_after == "720h"
 
 
-def test_the_model_and_the_struct_that_reads_in_bulk_agree():
-    """What one writes, the other reads the same."""
+def test_schema_and_struct_read_the_same_nodeclaim():
+    """What one writes, the other reads."""
     import msgspec
 
     claim = parse(NodeClaimSchema, a_claim(startupTaints=[{"key": "a", "effect": "NoExecute"}], expireAfter="Never"))
@@ -62,7 +62,7 @@ def test_the_model_and_the_struct_that_reads_in_bulk_agree():
         ({"expireAfter": "soon"}, r"spec\.expireAfter: 'soon' is not a duration"),
     ],
 )
-def test_a_claim_that_the_api_server_would_refuse_is_refused(spec, words):
-    """Before anything is written."""
+def test_invalid_nodeclaim_is_rejected(spec, words):
+    """Before it is written."""
     with pytest.raises(InvalidObjectError, match=words):
         parse(NodeClaimSchema, a_claim(**spec))

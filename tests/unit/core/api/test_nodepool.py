@@ -1,4 +1,4 @@
-"""NodePools: what loads, with which defaults, and what is refused with which words."""
+"""NodePools: defaults, validation and messages."""
 
 import copy
 
@@ -35,7 +35,7 @@ def changed(path, value):
     return raw
 
 
-def test_a_minimal_manifest_gets_karpenter_s_defaults():
+def test_minimal_nodepool_has_karpenters_defaults():
     """720 hours, a budget of 10 %, consolidation at once when empty or underutilized."""
     pool = parse(NodePool, MINIMAL)
     assert pool.spec.template.spec.expire_after == "720h"
@@ -47,8 +47,8 @@ def test_a_minimal_manifest_gets_karpenter_s_defaults():
     assert pool.packing == "price"
 
 
-def test_the_core_gets_its_own_structs():
-    """Requirements, taints, reference, metadata and conditions are what the core works with everywhere."""
+def test_nested_fields_are_the_structs_of_the_core():
+    """Requirements, taints, reference, metadata and conditions."""
     raw = changed(
         "spec.template.spec.taints", [{"key": "gpu", "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}]
     )
@@ -66,8 +66,8 @@ def test_the_core_gets_its_own_structs():
     assert objects.is_true(pool.status.conditions, "Ready")
 
 
-def test_a_full_manifest_survives_the_round_trip():
-    """What is read is what would be written."""
+def test_full_nodepool_survives_the_round_trip():
+    """What is read is what is written."""
     raw = changed("spec.limits", {"cpu": 1000, "memory": "1000Gi", "nodes": "10"})
     raw["spec"]["weight"] = 10
     raw["spec"]["template"]["metadata"] = {"labels": {"team": "a"}, "annotations": {"example.com/owner": "b"}}
@@ -86,16 +86,16 @@ def test_a_full_manifest_survives_the_round_trip():
     assert pool.spec.template.spec.requirements[1].min_values == 5
 
 
-def test_unknown_fields_and_nulls_do_not_matter():
-    """A manifest of a newer version loads; `null` reads as missing, as on the API server."""
+def test_unknown_fields_and_nulls_are_ignored():
+    """As on the API server."""
     raw = changed("spec.template.spec.novelty", {"x": 1})
     raw["spec"]["limits"] = None
     raw["metadata"]["labels"] = None
     assert parse(NodePool, raw) == parse(NodePool, MINIMAL)
 
 
-def test_both_spellings_build_a_model():
-    """Python code says snake_case, the wire says camelCase."""
+def test_snake_case_and_camel_case_are_accepted():
+    """Python code uses the former, JSON the latter."""
     assert Budget(nodes="5", schedule="@daily", duration="1h") == Budget.model_validate(
         {"nodes": "5", "schedule": "@daily", "duration": "1h"}
     )
@@ -130,8 +130,8 @@ def test_both_spellings_build_a_model():
         ("spec.replicas", 0),
     ],
 )
-def test_what_karpenter_accepts_is_accepted(path, value):
-    """Edges of the rules, from the inside."""
+def test_nodepool_that_karpenter_accepts_is_accepted(path, value):
+    """Values at the edges of the rules."""
     assert parse(NodePool, changed(path, value)).metadata.name == "default"
 
 
@@ -196,8 +196,8 @@ def test_what_karpenter_accepts_is_accepted(path, value):
         ("metadata.name", 5, r"NodePool 5 does not validate: metadata: Expected `str`, got `int`"),
     ],
 )
-def test_what_karpenter_refuses_is_refused_in_one_clear_line(path, value, words):
-    """Which object, which field, what is wrong, what to do."""
+def test_nodepool_that_karpenter_rejects_is_rejected_with_a_message(path, value, words):
+    """Object, field, error and what to do."""
     with pytest.raises(InvalidObjectError, match=words) as caught:
         parse(NodePool, changed(path, value))
     assert "\n" not in caught.value.message
@@ -205,8 +205,8 @@ def test_what_karpenter_refuses_is_refused_in_one_clear_line(path, value, words)
     assert caught.value.context["kind"] == "NodePool"
 
 
-def test_a_static_pool_takes_no_weight_and_no_limit_but_nodes():
-    """Replicas are a number of nodes, not a reaction to pods."""
+def test_static_nodepool_rejects_weight_and_limits_but_nodes():
+    """It does not depend on pods."""
     raw = changed("spec.replicas", 3)
     raw["spec"]["limits"] = {"nodes": "5"}
     assert parse(NodePool, raw).spec.static
@@ -219,30 +219,30 @@ def test_a_static_pool_takes_no_weight_and_no_limit_but_nodes():
         parse(NodePool, raw)
 
 
-def test_many_faults_are_counted_and_the_first_are_shown():
-    """One line stays one line."""
+def test_message_shows_the_first_errors_and_counts_the_rest():
+    """In one line."""
     requirement = {"key": "a", "operator": "Nope"}
     with pytest.raises(InvalidObjectError, match=r"requirements\[2\].*; and 2 more\. Correct") as caught:
         parse(NodePool, changed("spec.template.spec.requirements", [requirement] * 5))
     assert "requirements[3]" not in caught.value.message
 
 
-def test_something_that_is_no_object_is_refused_too():
-    """A nameless thing is called that."""
+def test_value_that_is_not_an_object_is_rejected():
+    """The message says that it has no name."""
     with pytest.raises(InvalidObjectError, match=r"NodePool \(without a name\) does not validate"):
         parse(NodePool, {"spec": []})
 
 
 @pytest.mark.parametrize(("text", "price"), [("0.05", 0.05), ("1e-3", 0.001), ("0", 0.0)])
-def test_a_pool_may_charge_for_each_node(text, price):
-    """Provider currency per hour; nothing if it does not say."""
+def test_node_surcharge_is_read_from_the_annotation(text, price):
+    """In the provider's currency per hour; 0 if unset."""
     assert parse(NodePool, changed("metadata.annotations", {labels.NODE_SURCHARGE: text})).node_surcharge == price
     assert parse(NodePool, changed("metadata.annotations", {})).node_surcharge == 0.0
 
 
 @pytest.mark.parametrize("text", ["", "much", "-0.1", "inf", "nan", "0.05$"])
-def test_a_price_that_is_none_is_named(text):
-    """The pool itself stays valid: whoever reads the price decides what to do."""
+def test_invalid_node_surcharge_names_the_annotation(text):
+    """The NodePool itself stays valid."""
     pool = parse(NodePool, changed("metadata.annotations", {labels.NODE_SURCHARGE: text}))
     with pytest.raises(ConfigurationError, match="not a price per hour"):
         assert pool.node_surcharge

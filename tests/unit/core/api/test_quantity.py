@@ -1,4 +1,4 @@
-"""Quantities against Kubernetes' own parser, and what is refused."""
+"""Quantities, compared with Kubernetes' parser."""
 
 import json
 from decimal import Decimal
@@ -14,8 +14,8 @@ RECORDED = json.loads((Path(__file__).parent / "recorded" / "quantities.json").r
 
 
 @pytest.mark.parametrize(("text", "canonical", "amount"), RECORDED)
-def test_texts_mean_what_they_mean_to_kubernetes(text, canonical, amount):
-    """Same verdict, same exact amount, same canonical text as the recorded upstream answers."""
+def test_quantities_equal_kubernetes(text, canonical, amount):
+    """Validity, exact amount and canonical text, as recorded from Kubernetes."""
     if not canonical:
         with pytest.raises(InvalidQuantityError):
             quantity.parse(text)
@@ -28,16 +28,16 @@ def test_texts_mean_what_they_mean_to_kubernetes(text, canonical, amount):
 @pytest.mark.parametrize(
     ("value", "nano"), [(2, 2 * NANO), (0.5, NANO // 2), (1e22, 10**22 * NANO), (1e-9, 1), (-3, -3 * NANO)]
 )
-def test_json_numbers_are_taken_as_they_print(value, nano):
-    """Hand-written YAML holds bare numbers; a float is the decimal it shows, not its binary value."""
+def test_json_numbers_are_read_as_printed(value, nano):
+    """A float is the decimal that it shows, not its binary value."""
     assert quantity.parse(value).nano == nano
 
 
 @pytest.mark.parametrize(
     "value", ["m", "Ki", ".", "1e100", "1e-100", "9" * 65, "\uff11", "1\n", "inf", float("nan"), True, None, [1]]
 )
-def test_what_is_no_quantity_is_refused_with_the_text_and_the_way_out(value):
-    """Absurd lengths, exponents and other alphabets included."""
+def test_invalid_quantity_is_rejected_with_the_text(value):
+    """Also absurd lengths, exponents and other alphabets."""
     with pytest.raises(InvalidQuantityError, match=r"is not a quantity: ") as caught:
         quantity.parse(value)
     assert str(value)[:60] in str(caught.value)
@@ -46,20 +46,20 @@ def test_what_is_no_quantity_is_refused_with_the_text_and_the_way_out(value):
 @pytest.mark.parametrize(
     ("text", "up", "down"), [("1500m", 2, 1), ("-1500m", -1, -2), ("2", 2, 2), ("1n", 1, 0), ("0", 0, 0)]
 )
-def test_rounding_to_units_goes_the_way_that_is_asked(text, up, down):
-    """Requests round up, capacity rounds down, below zero too."""
+def test_units_round_up_or_down(text, up, down):
+    """Requests up, capacity down, below zero too."""
     parsed = quantity.parse(text)
     assert (parsed.units(round_up=True), parsed.units(round_up=False)) == (up, down)
 
 
-def test_rounding_to_millicores_goes_the_way_that_is_asked():
-    """A ten-thousandth of a core asked for takes a millicore; one on offer gives none."""
+def test_millicores_round_up_or_down():
+    """A ten-thousandth of a core is a millicore when requested, and none when available."""
     parsed = quantity.parse("0.0001")
     assert (parsed.milli(round_up=True), parsed.milli(round_up=False)) == (1, 0)
 
 
-def test_an_amount_is_written_in_the_notation_it_is_given():
-    """Memory is shown in powers of two, cores in thousandths."""
+def test_amount_is_formatted_in_the_given_notation():
+    """Memory in powers of two, cores in thousandths."""
     assert str(quantity.from_units(3 * 2**30, Format.BINARY_SI)) == "3Gi"
     assert str(quantity.from_milli(1500)) == "1500m"
     assert str(Quantity(nano=10**30)) == "1e21"

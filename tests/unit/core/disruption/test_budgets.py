@@ -1,4 +1,4 @@
-"""Budgets: how many nodes may go, and when that changes."""
+"""Budgets: how many nodes may be disrupted, and when that changes."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ OFFICE = Budget(nodes="0", schedule="0 9 * * mon-fri", duration="8h")
     ("nodes", "total", "allowed"),
     [("10%", 1, 1), ("10%", 11, 2), ("0%", 9, 0), ("100%", 9, 9), ("3", 9, 3), ("3", 1, 3)],
 )
-def test_a_budget_is_a_number_or_a_percentage_rounded_up(nodes, total, allowed):
-    """Ten percent of one node is one node, or nothing small would ever be disrupted."""
+def test_budget_is_an_integer_or_a_percentage_rounded_up(nodes, total, allowed):
+    """Ten percent of one node is one node."""
     assert allowed_nodes([Budget(nodes=nodes)], EMPTY, total, NOW) == allowed
 
 
-def test_the_smallest_budget_that_counts_holds():
-    """Budgets for other reasons and outside their window are passed over; with none left there is no limit."""
+def test_most_restrictive_active_budget_applies():
+    """Budgets for other reasons and outside their window are ignored; without an active budget there is no limit."""
     budgets = [Budget(nodes="5"), Budget(nodes="2", reasons=["Empty"]), Budget(nodes="1", reasons=["Drifted"])]
 
     assert allowed_nodes(budgets, EMPTY, 10, NOW) == 2
@@ -45,8 +45,8 @@ def test_the_smallest_budget_that_counts_holds():
 
 
 @pytest.mark.parametrize("schedule", ["61 * * * *", "* * * *  nonsense", "0 0 9 * * mon", "@yearly is not enough"])
-def test_a_schedule_that_does_not_parse_allows_nothing(schedule):
-    """Better to disrupt too little than too much, and the person is told which schedule it is."""
+def test_budget_with_an_invalid_schedule_allows_no_disruption(schedule):
+    """The error names the schedule."""
     broken = Budget.model_construct(nodes="5", schedule=schedule, duration="1h", reasons=())
 
     assert allowed_nodes([Budget(nodes="7"), broken], EMPTY, 10, NOW) == 0
@@ -58,30 +58,30 @@ def test_a_schedule_that_does_not_parse_allows_nothing(schedule):
     ("at", "active"),
     [("08:59:59", False), ("09:00:00", True), ("16:59:59", True), ("17:00:00", False)],
 )
-def test_a_window_opens_with_its_firing_and_closes_after_its_duration(at, active):
-    """Open at the very second of the firing, closed at the very second of its end."""
+def test_budget_window_opens_at_its_firing_and_closes_after_its_duration(at, active):
+    """To the second."""
     moment = datetime.fromisoformat(f"2026-01-05T{at}+00:00")
 
     assert is_active(OFFICE, moment) is active
 
 
-def test_schedules_are_read_in_utc_whatever_the_clock_says():
-    """Nine o'clock means nine in UTC."""
+def test_budget_schedule_is_in_utc():
+    """Whatever the time zone of the clock."""
     elsewhere = datetime(2026, 1, 5, 4, 30, tzinfo=timezone(timedelta(hours=-5)))  # 09:30 UTC
 
     assert is_active(OFFICE, elsewhere)
 
 
 @pytest.mark.parametrize("macro", ["@daily", "@midnight", "0 0 * * *", "0 0 ? * ?"])
-def test_macros_and_question_marks_mean_what_they_mean_to_karpenter(macro):
-    """robfig/cron's macros, and its other spelling of a star."""
+def test_cron_macros_and_question_marks_are_supported(macro):
+    """As in robfig/cron."""
     assert windows([Budget(schedule=macro, duration="1h")], NOW, NOW + timedelta(days=1)) == (
         Window(opens=NOW + timedelta(hours=12), closes=NOW + timedelta(hours=13)),
     )
 
 
-def test_windows_that_touch_are_one_window():
-    """An hourly schedule of an hour and a half never closes; so there is no moment to wake up for."""
+def test_adjacent_budget_windows_are_merged():
+    """An hourly schedule with a duration of an hour and a half never closes."""
     always = Budget(nodes="0", schedule="@hourly", duration="1h30m")
 
     found = windows([always], NOW, NOW + timedelta(hours=6))
@@ -91,8 +91,8 @@ def test_windows_that_touch_are_one_window():
     assert next_window_change([always], NOW) is None
 
 
-def test_the_next_change_is_the_nearest_edge_of_any_window():
-    """At noon the office window closes at five; the night window opens at ten; on Friday night nothing opens soon."""
+def test_next_window_change_is_the_nearest_edge_of_any_window():
+    """At noon the day window closes next; on Friday night no window opens within a day."""
     night = Budget(nodes="1", schedule="0 22 * * *", duration="2h")
 
     assert next_window_change([OFFICE, night], NOW) == NOW.replace(hour=17)
@@ -101,8 +101,8 @@ def test_the_next_change_is_the_nearest_edge_of_any_window():
     assert next_window_change([Budget(nodes="1")], NOW) is None
 
 
-def test_what_is_unready_leaving_or_in_a_command_counts_against_the_budget():
-    """Four ready nodes and three on their way out, one of them only by a command; claims not initialized do not count."""
+def test_not_ready_deleting_and_marked_nodes_consume_the_budget():
+    """NodeClaims that are not initialized do not count."""
     snapshot = a_fleet(
         *(a_member(f"n{i}") for i in range(5)),
         a_member("unready", ready=False),

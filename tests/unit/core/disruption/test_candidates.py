@@ -1,4 +1,4 @@
-"""Candidates: which nodes may be given back, why the others may not, and what each costs."""
+"""Candidates: which nodes may be disrupted, why others may not, and their costs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PROTECTED = {"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}
 
 
 def find(snapshot, *, in_commands=NOTHING, consolidatable=frozenset({"n"}), catalogue=None):
-    """With the usual types and everything consolidatable."""
+    """The candidates, with the usual instance types and all NodeClaims consolidatable."""
     types = a_catalogue() if catalogue is None else catalogue
     return find_candidates(snapshot, types, consolidatable=consolidatable, in_commands=in_commands)
 
 
 def a_pdb(name: str = "web", *, allowed: int = 0, **spec) -> PodDisruptionBudget:
-    """A budget over the pods of `app: web`."""
+    """A PodDisruptionBudget of the pods with `app: web`."""
     body = {
         "metadata": {"name": name, "namespace": "default"},
         "spec": {"selector": {"matchLabels": {"app": "web"}}, **spec},
@@ -31,8 +31,8 @@ def a_pdb(name: str = "web", *, allowed: int = 0, **spec) -> PodDisruptionBudget
     return msgspec.convert(body, PodDisruptionBudget)
 
 
-def test_a_candidate_knows_its_price_its_pods_and_what_moving_them_costs():
-    """DaemonSet pods stay with the node and cost nothing."""
+def test_candidate_has_price_reschedulable_pods_and_disruption_cost():
+    """DaemonSet pods are not rescheduled and cost nothing."""
     daemon = a_pod("daemon", node="node-n", owner="DaemonSet")
     snapshot = a_fleet(a_member("n", size="l", capacity_type="spot", cpus=["1", "1"], pods=[daemon]))
 
@@ -45,8 +45,8 @@ def test_a_candidate_knows_its_price_its_pods_and_what_moving_them_costs():
     assert (candidate.is_empty, candidate.consolidatable) == (False, True)
 
 
-def test_pods_that_would_rather_go_leave_a_node_empty():
-    """A very negative deletion cost makes a pod worth nothing, so the node counts as empty."""
+def test_node_with_pods_of_negative_eviction_cost_is_empty():
+    """A very negative deletion cost makes a pod's eviction cost negative."""
     pods = [
         a_pod(
             "cheap",
@@ -71,8 +71,8 @@ def test_pods_that_would_rather_go_leave_a_node_empty():
         ("-2147483648", -(2**31), -10.0),
     ],
 )
-def test_eviction_cost_follows_deletion_cost_and_priority_within_bounds(cost, priority, expected):
-    """2^27 of deletion cost is worth one pod; priorities of system pods hit the bound."""
+def test_eviction_cost_is_bounded(cost, priority, expected):
+    """2^27 of deletion cost equals one pod; priorities of system pods reach the bound."""
     annotations = {"controller.kubernetes.io/pod-deletion-cost": cost}
     pod = a_pod(
         "p", node="n", metadata={"annotations": annotations}, spec={} if priority is None else {"priority": priority}
@@ -110,8 +110,8 @@ BLOCKED = [
 
 
 @pytest.mark.parametrize(("snapshot", "why"), BLOCKED, ids=[why[:40] for _, why in BLOCKED])
-def test_a_blocked_node_is_no_candidate_and_says_why_on_node_and_claim(snapshot, why):
-    """The reasons of Karpenter's filter, in its words."""
+def test_blocked_node_is_not_a_candidate_and_has_events(snapshot, why):
+    """On Node and NodeClaim, with Karpenter's messages."""
     found = find(snapshot)
 
     assert found.candidates == ()
@@ -121,8 +121,8 @@ def test_a_blocked_node_is_no_candidate_and_says_why_on_node_and_claim(snapshot,
     }
 
 
-def test_nodes_in_a_command_and_nodes_of_others_are_passed_over_in_silence():
-    """Neither is news to anybody."""
+def test_nodes_in_commands_and_unmanaged_nodes_have_no_events():
+    """Neither is a candidate."""
     fleet = a_fleet(a_member("busy"), a_member("foreign"))
     snapshot = replace(fleet, claims=tuple(c for c in fleet.claims if c.metadata.name == "busy"))
 
@@ -131,8 +131,8 @@ def test_nodes_in_a_command_and_nodes_of_others_are_passed_over_in_silence():
     assert (found.candidates, found.events) == ((), ())
 
 
-def test_a_claim_without_a_node_cannot_be_disrupted():
-    """It has not joined yet; only the claim is there to be told."""
+def test_nodeclaim_without_a_node_is_not_a_candidate():
+    """The event is on the NodeClaim."""
     found = find(a_fleet(an_unlaunched_member("n")))
 
     assert [(e.ref.resource.kind, e.message) for e in found.events] == [
@@ -140,8 +140,8 @@ def test_a_claim_without_a_node_cannot_be_disrupted():
     ]
 
 
-def test_a_protection_that_has_run_out_and_an_unready_pod_that_may_be_evicted_do_not_block():
-    """A duration counts from the pod's start; unhealthyPodEvictionPolicy AlwaysAllow exempts pods that are not ready."""
+def test_expired_do_not_disrupt_and_always_allow_do_not_block():
+    """The duration counts from the pod's start; AlwaysAllow exempts pods that are not ready from their PodDisruptionBudget."""
     brief = a_pod("brief", node="node-n", metadata={"annotations": {labels.DO_NOT_DISRUPT: "30m"}})
     unready = a_pod("sick", node="node-n", status={"conditions": []})
     pdb = a_pdb(unhealthyPodEvictionPolicy="AlwaysAllow", selector={"matchLabels": {"app": "sick"}})
@@ -153,12 +153,12 @@ def test_a_protection_that_has_run_out_and_an_unready_pod_that_may_be_evicted_do
 
 
 def brief_for(duration: str) -> dict:
-    """Metadata of a pod protected for that long from its start, an hour ago."""
+    """Metadata of a pod that was started an hour ago and is protected for this long."""
     return {"annotations": {labels.DO_NOT_DISRUPT: duration}}
 
 
-def test_a_type_that_is_no_longer_in_the_catalogue_has_no_price():
-    """It may still be deleted when empty, but there is nothing to compare a replacement with."""
+def test_unknown_instance_type_has_no_price():
+    """The node may still be deleted when it is empty."""
     (candidate,) = find(
         a_fleet(a_member("n", node={"metadata": {"labels": {labels.INSTANCE_TYPE: "gone"}}}))
     ).candidates

@@ -1,4 +1,4 @@
-"""Consolidatable: when a node has been quiet for long enough."""
+"""The Consolidatable condition and lastPodEventTime."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ SECONDS = timedelta(seconds=1)
 
 
 def seen(*pods) -> dict:
-    """A claim that has counted these pods already."""
+    """A NodeClaim whose hash is of these pods."""
     return {"metadata": {"annotations": {labels.PODS_HASH: pods_hash(pods)}}}
 
 
 def patched(found, key: str):
-    """What the plan writes into `status` under that key, None if it does not."""
+    """What the plan writes into the field of `status`; None if it does not write it."""
     patches = [a.patch["status"] for a in found.plan.actions if "status" in a.patch]
     return next((status.get(key) for status in patches if key in status), None)
 
 
-def test_a_node_is_consolidatable_once_its_pods_were_left_alone_for_long_enough():
-    """True at the very second; the condition is written with the version that was read."""
+def test_node_is_consolidatable_after_consolidate_after():
+    """To the second; the condition is written at the version that was read."""
     node = a_member("n", quiet_for=30 * SECONDS, claim=seen())
 
     found = assess_consolidatable(a_fleet(node))
@@ -41,8 +41,8 @@ def test_a_node_is_consolidatable_once_its_pods_were_left_alone_for_long_enough(
     assert all(o.labels["status"] == "True" for o in chain.observations)
 
 
-def test_a_node_within_its_window_waits_and_says_when_it_ends():
-    """The condition is taken away, all others stay, and the step knows when to look again."""
+def test_node_within_consolidate_after_is_not_consolidatable():
+    """The condition is removed, all others stay, and the end of consolidateAfter is returned."""
     held = ("Launched", "Registered", "Initialized", "Ready", "Consolidatable")
     conditions = [condition(type_, since=ago(hours=2), observedGeneration=1) for type_ in held]
     node = a_member("n", quiet_for=10 * SECONDS, claim={**seen(), "status": {"conditions": conditions}})
@@ -57,8 +57,8 @@ def test_a_node_within_its_window_waits_and_says_when_it_ends():
     "pool",
     [a_pool(consolidateAfter="Never"), a_pool("static")],
 )
-def test_a_pool_that_never_consolidates_has_no_consolidatable_nodes(pool):
-    """Never means never, however quiet."""
+def test_consolidate_after_never_has_no_consolidatable_nodes(pool):
+    """Nor has a static NodePool."""
     node = a_member("n", pool=pool.metadata.name, claim=seen())
     static = pool.model_copy(update={"spec": pool.spec.model_copy(update={"replicas": 3})})
 
@@ -67,16 +67,16 @@ def test_a_pool_that_never_consolidates_has_no_consolidatable_nodes(pool):
     assert (found.claims, found.within_window) == (frozenset(), frozenset())
 
 
-def test_a_node_that_is_not_initialized_is_not_judged_by_its_quiet():
-    """Its pods have yet to come."""
+def test_uninitialized_node_is_not_consolidatable():
+    """Its pods are still to be bound."""
     found = assess_consolidatable(a_fleet(a_member("n", initialized=False, claim=seen())))
 
     assert found.claims == frozenset()
     assert found.within_window == frozenset()
 
 
-def test_scaling_down_restarts_the_clock():
-    """A pod that has gone shows in the digest: the window begins again now, and both are written, status first."""
+def test_removed_pod_restarts_consolidate_after():
+    """The hash changes: it is written after lastPodEventTime."""
     stays, goes = a_pod("stays", node="node-n"), a_pod("goes", node="node-n")
     node = a_member("n", pods=[stays], claim=seen(stays, goes))
 
@@ -89,8 +89,8 @@ def test_scaling_down_restarts_the_clock():
     assert found.plan.actions[1].patch == {"metadata": {"annotations": {labels.PODS_HASH: pods_hash([stays])}}}
 
 
-def test_a_pod_that_begins_to_terminate_counts_once():
-    """It restarts the clock as it begins; that it is gone a moment later is no second event."""
+def test_terminating_pod_restarts_consolidate_after_once():
+    """Its removal is not a second event."""
     going = a_pod("p", node="node-n", metadata={"deletionTimestamp": stamp(NOW)})
 
     began = assess_consolidatable(a_fleet(a_member("n", pods=[going], claim=seen(a_pod("p", node="node-n")))))
@@ -100,8 +100,8 @@ def test_a_pod_that_begins_to_terminate_counts_once():
     assert patched(ended, "lastPodEventTime") is None
 
 
-def test_daemons_coming_and_going_do_not_restart_the_clock():
-    """Every node has them; they say nothing about use."""
+def test_daemonset_pods_do_not_restart_consolidate_after():
+    """They say nothing about the use of a node."""
     daemon = a_pod("daemon", node="node-n", owner="DaemonSet")
 
     found = assess_consolidatable(a_fleet(a_member("n", pods=[daemon], claim=seen())))
@@ -109,8 +109,8 @@ def test_daemons_coming_and_going_do_not_restart_the_clock():
     assert found.claims == {"n"}
 
 
-def test_the_first_look_takes_the_newest_sign_of_the_pods_that_are_there():
-    """Nothing is known of what went before; a pod bound ten seconds ago keeps the node from being quiet."""
+def test_first_run_uses_the_last_pod_bound():
+    """Removed pods are unknown in the first run."""
     conditions = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(ago(seconds=10))}]
     fresh = a_pod("fresh", node="node-n", status={"conditions": conditions})
 
@@ -120,8 +120,8 @@ def test_the_first_look_takes_the_newest_sign_of_the_pods_that_are_there():
     assert found.next_at == NOW + 20 * SECONDS
 
 
-def test_events_in_quick_succession_are_written_once_in_ten_seconds():
-    """A rollout of a hundred pods must not be a hundred writes; the decision still counts from now."""
+def test_pod_events_are_written_at_most_every_ten_seconds():
+    """The decision still uses the current time."""
     node = a_member("n", quiet_for=5 * SECONDS, pods=[a_pod("p", node="node-n")], claim=seen())
 
     found = assess_consolidatable(a_fleet(node))
@@ -131,8 +131,8 @@ def test_events_in_quick_succession_are_written_once_in_ten_seconds():
     assert all(labels.PODS_HASH not in str(a.patch) for a in found.plan.actions)
 
 
-def test_nothing_is_written_when_nothing_changed():
-    """Judged again from what was written, the same moment asks for no write: a quiet cluster stays quiet."""
+def test_unchanged_nodeclaim_is_not_written():
+    """A second run on what the first one wrote has no actions."""
     first = assess_consolidatable(a_fleet(a_member("n", claim=seen())))
     written = patched(first, "conditions")
     again = a_fleet(a_member("n", claim={**seen(), "status": {"conditions": written}}))
@@ -141,8 +141,8 @@ def test_nothing_is_written_when_nothing_changed():
     assert assess_consolidatable(replace(again, now=NOW + timedelta(hours=1))).plan.chains == ()
 
 
-def test_claims_that_others_write_are_judged_and_left_alone():
-    """Conditions are one list: two writers in a run would undo each other."""
+def test_nodeclaims_written_elsewhere_are_not_written():
+    """Conditions are one list, and a second writer in a run would undo the first."""
     found = assess_consolidatable(a_fleet(a_member("n", claim=seen())), without_writes=frozenset({"n"}))
 
     assert found.claims == {"n"}

@@ -1,4 +1,4 @@
-"""Consolidation: delete what is not needed, replace what is too dear, never pay more."""
+"""Consolidation: deletes nodes that are not needed, replaces others by cheaper ones, never raises the price."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NONE = frozenset()
 
 
 def a_simulation(snapshot, *, catalogue=None, within_consolidate_after=NONE, marked=NONE):
-    """The simulation, and its candidates by claim name."""
+    """The simulation, and its candidates by NodeClaim name."""
     types = catalogue or a_catalogue(*(p.metadata.name for p in snapshot.node_pools))
     simulation = Simulation(
         snapshot, types, marked_for_deletion=marked, within_consolidate_after=within_consolidate_after
@@ -51,8 +51,8 @@ def values_of(claim, key: str) -> tuple[str, ...]:
     return next(r.values for r in claim.requirements if r.key == key)
 
 
-def test_a_node_whose_pods_fit_elsewhere_is_deleted():
-    """Nothing new is needed, so the whole price is saved."""
+def test_node_whose_pods_fit_on_existing_nodes_is_deleted():
+    """It saves the whole price of the node."""
     snapshot = a_fleet(a_member("spare", cpus=["1"]), a_member("roomy", size="l", cpus=["1"]))
 
     command = decide(snapshot, "spare")
@@ -61,8 +61,8 @@ def test_a_node_whose_pods_fit_elsewhere_is_deleted():
     assert command.saving == pytest.approx(price("m"))
 
 
-def test_a_node_that_is_too_large_is_replaced_by_a_cheaper_one():
-    """cpu-burst after its scale-down: half the pods on a node for all of them."""
+def test_underutilized_node_is_replaced_by_a_cheaper_one():
+    """As after a scale-down of a large deployment."""
     command = decide(a_fleet(a_member("n", size="xl", cpus=["1400m"] * 5)), "n")
 
     assert command.decision is Decision.REPLACE
@@ -72,16 +72,16 @@ def test_a_node_that_is_too_large_is_replaced_by_a_cheaper_one():
     assert command.saving == pytest.approx(price("xl") - price("l"))
 
 
-def test_a_node_that_is_as_cheap_as_it_gets_stays():
-    """A replacement of the same price would only cost moving."""
+def test_cheapest_node_is_not_replaced():
+    """A replacement of the same price saves nothing."""
     command = decide(a_fleet(a_member("n", size="l", cpus=["1400m"] * 5)), "n")
 
     assert command.decision is Decision.NO_OP
     assert command.why_not == "Can't replace with a cheaper node"
 
 
-def test_an_on_demand_node_may_become_a_spot_node_and_is_pinned_to_it():
-    """The price compared is Spot's; without the pin a launch might fall back to on-demand and cost more."""
+def test_on_demand_node_is_replaced_by_spot_and_pinned_to_spot():
+    """Without the pin the launch might fall back to on-demand and cost more."""
     snapshot = a_fleet(a_member("n", size="l", cpus=["1400m"] * 5), pools=[a_pool(capacity_types=BOTH)])
 
     (replacement,) = decide(snapshot, "n").replacements
@@ -92,8 +92,8 @@ def test_an_on_demand_node_may_become_a_spot_node_and_is_pinned_to_it():
     assert set(replacement.instance_types) <= {"l", "xl"}
 
 
-def test_with_spot_sold_out_a_cheaper_on_demand_node_will_do():
-    """Karpenter pins to Spot here and fails to launch; what is compared and launched here is on-demand."""
+def test_replacement_is_on_demand_if_spot_is_unavailable():
+    """Karpenter pins to Spot here, and fails to launch."""
     pools = [a_pool(capacity_types=BOTH)]
     sold_out = tuple(
         replace(t, offerings=tuple(replace(o, available=o.capacity_type != labels.SPOT) for o in t.offerings))
@@ -108,8 +108,8 @@ def test_with_spot_sold_out_a_cheaper_on_demand_node_will_do():
     assert command.replacements[0].price < price("xl")
 
 
-def test_spot_is_not_replaced_by_spot_unless_the_gate_is_open():
-    """And then only with fifteen cheaper types to choose from, so that the replacement is not the next candidate."""
+def test_spot_to_spot_needs_the_feature_gate_and_fifteen_types():
+    """So that the replacement is not the next candidate."""
     snapshot = a_fleet(
         a_member("n", size="xl", capacity_type=labels.SPOT, cpus=["1"] * 5), pools=[a_pool(capacity_types=BOTH)]
     )
@@ -119,7 +119,7 @@ def test_spot_is_not_replaced_by_spot_unless_the_gate_is_open():
 
 
 def test_spot_to_spot_keeps_the_fifteen_cheapest_types():
-    """Of many cheaper ones, so that the next one to look cheap is already among its options."""
+    """So that a cheaper type is already among the options of the replacement."""
     small = [
         builders.an_instance_type(f"t{i:02}", cpu=4, memory_gib=16, price=0.4, zones=("a",), spot=0.1 + i / 1000)
         for i in range(20)
@@ -133,8 +133,8 @@ def test_spot_to_spot_keeps_the_fifteen_cheapest_types():
     assert command.replacements[0].instance_types == tuple(f"t{i:02}" for i in range(15))
 
 
-def test_pods_that_find_no_place_keep_their_node():
-    """Whoever asks is told which pod it is."""
+def test_node_with_unschedulable_pods_stays():
+    """The reason names the pod."""
     picky = a_pod("picky", node="node-n", spec={"nodeSelector": {labels.ZONE: "nowhere"}})
 
     command = decide(a_fleet(a_member("n", pods=[picky]), a_member("roomy")), "n")
@@ -143,8 +143,8 @@ def test_pods_that_find_no_place_keep_their_node():
     assert command.why_not.startswith("not all pods would schedule, pod default/picky:")
 
 
-def test_one_node_is_not_replaced_by_several():
-    """Two zones' pods on one node: were they spread again it would take two."""
+def test_node_is_not_replaced_by_several():
+    """Pods spread over two zones would need two nodes."""
     pods = [a_pod(f"p{z}", node="node-n", cpu="1", spec={"nodeSelector": {labels.ZONE: z}}) for z in ("a", "b")]
 
     command = decide(a_fleet(a_member("n", size="xl", pods=pods)), "n")
@@ -152,8 +152,8 @@ def test_one_node_is_not_replaced_by_several():
     assert command.why_not == "Can't remove without creating 2 candidates"
 
 
-def test_a_pod_that_was_pending_anyway_has_no_say():
-    """An unschedulable pod somewhere must not stop the whole cluster from being consolidated."""
+def test_unschedulable_pending_pod_does_not_block_consolidation():
+    """It was pending before the disruption."""
     hopeless = a_pod("hopeless", spec={"nodeSelector": {labels.ZONE: "nowhere"}})
     snapshot = a_fleet(a_member("spare", cpus=["1"]), a_member("roomy", size="l"), pending=[hopeless])
 
@@ -161,8 +161,8 @@ def test_a_pod_that_was_pending_anyway_has_no_say():
 
 
 @pytest.mark.parametrize("pending", [(), (a_pod("waits", cpu="1"),)], ids=["alone", "with a pending pod"])
-def test_pods_do_not_move_to_a_node_that_is_not_settled(pending):
-    """Neither to one that may never initialize, nor to one whose consolidateAfter they would start again."""
+def test_pods_are_not_moved_to_uninitialized_or_recently_changed_nodes(pending):
+    """The former may never initialize; the latter's consolidateAfter would restart."""
     young = a_member("young", size="xl", initialized=False)
     fresh = a_member("fresh", size="xl")
     old = a_member("old", size="s", cpus=["1"])
@@ -174,8 +174,8 @@ def test_pods_do_not_move_to_a_node_that_is_not_settled(pending):
     )
 
 
-def test_a_node_that_is_not_settled_takes_its_share_of_a_limit():
-    """It takes no pods, and it stays: what would stand in its place goes beyond the limit."""
+def test_recently_changed_node_counts_against_limits():
+    """It gets no pods, and it stays."""
     spot = a_pool("spot", capacity_types=(labels.SPOT,))
     limited = spot.model_copy(update={"spec": spot.spec.model_copy(update={"limits": {"cpu": "8"}})})
     old = a_member("old", size="l", cpus=["1400m"] * 5)
@@ -190,8 +190,8 @@ def test_a_node_that_is_not_settled_takes_its_share_of_a_limit():
     assert replaced(limited) is Decision.NO_OP
 
 
-def test_room_on_nodes_that_leave_is_no_room():
-    """A command under way gives the other node back, and its pods need the same place."""
+def test_nodes_marked_for_deletion_have_no_capacity():
+    """Their own pods need other nodes, too."""
     snapshot = a_fleet(
         a_member("a", cpus=["3"]),
         a_member("b", cpus=["3"]),
@@ -203,8 +203,8 @@ def test_room_on_nodes_that_leave_is_no_room():
     assert decide(snapshot, "a", marked=frozenset({"b", "going"})).decision is not Decision.DELETE
 
 
-def test_min_values_still_hold_after_the_price_filter():
-    """A pool that wants two types to choose from keeps its node when only one is cheaper."""
+def test_min_values_hold_after_the_price_filter():
+    """A NodePool with minValues 2 keeps its node if only one type is cheaper."""
     pool = builders.a_pool(
         spec={
             "template": {
@@ -223,8 +223,8 @@ def test_min_values_still_hold_after_the_price_filter():
     assert command.decision is Decision.NO_OP
 
 
-def test_the_worst_price_is_of_the_capacity_type_that_would_be_launched():
-    """Reserved before Spot before on-demand; of that the dearest zone; what is sold out or not allowed is not counted."""
+def test_worst_launch_price_is_of_the_launched_capacity_type():
+    """Reserved before Spot before on-demand, the most expensive zone; unavailable offerings do not count."""
     offers = {o.capacity_type: o for o in TYPES[0].offerings if o.zone == "a"}
     dear = replace(next(o for o in TYPES[0].offerings if o.zone == "b" and o.capacity_type == "spot"), price=0.15)
     reserved = replace(offers["spot"], capacity_type="reserved", price=0.0)
@@ -242,8 +242,8 @@ def test_the_worst_price_is_of_the_capacity_type_that_would_be_launched():
     assert worst_launch_price(replace(rack, offerings=(replace(offers["spot"], available=False),)), anything) is None
 
 
-def test_single_node_consolidation_goes_by_savings_and_stops_at_budgets():
-    """The node whose price is highest for what its pods cost to move comes first; pools without budget are left out."""
+def test_single_node_consolidation_orders_by_savings_within_budgets():
+    """NodePools whose budgets allow no disruption are skipped."""
     snapshot = a_fleet(
         a_member("dear", size="xl", cpus=["1"] * 2),
         a_member("cheap", size="s", cpus=["1"]),
@@ -258,8 +258,8 @@ def test_single_node_consolidation_goes_by_savings_and_stops_at_budgets():
     assert seen == ["dear", "cheap"]
 
 
-def test_pools_take_turns_at_being_first():
-    """So that a pass which runs out of time every time still reaches all of them."""
+def test_another_nodepool_is_first_every_minute():
+    """So that runs that reach their timeout still reach all NodePools."""
     pools = [a_pool("one"), a_pool("two")]
     members = [
         a_member(f"{p}{i}", pool=p, cpus=["1"], size=s) for p in ("one", "two") for i, s in enumerate(("l", "m"))
@@ -280,8 +280,8 @@ def test_pools_take_turns_at_being_first():
         ({"consolidationPolicy": "Balanced"}, "consolidationPolicy Balanced, which is not supported yet"),
     ],
 )
-def test_a_pool_may_bar_its_nodes_from_consolidation(disruption, why):
-    """Whatever the others do, and with a reason for the node's events."""
+def test_nodepool_may_disable_consolidation(disruption, why):
+    """The reason is in the node's events."""
     snapshot = a_fleet(a_member("n", cpus=["1"]), pools=[a_pool(**disruption)])
     simulation, candidates = a_simulation(snapshot)
 
@@ -289,8 +289,8 @@ def test_a_pool_may_bar_its_nodes_from_consolidation(disruption, why):
     assert list(single_node_commands(simulation, candidates.values(), {"default": 9})) == []
 
 
-def test_a_node_whose_labels_are_incomplete_is_barred():
-    """Without zone and capacity type nothing is known of its price."""
+def test_node_without_zone_or_capacity_type_is_not_consolidated():
+    """Its price is unknown."""
     snapshot = a_fleet(a_member("n", cpus=["1"]))
     _, candidates = a_simulation(snapshot)
 

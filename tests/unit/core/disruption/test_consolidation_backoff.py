@@ -1,4 +1,4 @@
-"""Damping: what was in vain is seen, remembered, and held back for longer each time; everything else goes on."""
+"""Consolidation back-off: commands that had no effect are found, stored, and backed off from for longer each time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.helpers.builders import NOW, a_snapshot, ago, stamp
 
 
 def a_command(name: str, *, ended: datetime | None = NOW, phase: str = "Succeeded", reason="Underutilized", **status):
-    """One that moved a pod each of `default/api-6d` and `default/web-7c`, begun two minutes before it ended."""
+    """A command that moved a pod of `default/api-6d` and of `default/web-7c`, and took two minutes."""
     moved = DisruptionCandidate(node_claim="old", node_claim_uid="u", pods=("default/web-7c-x1", "default/api-6d-y2"))
     spec = NodeDisruptionSpec(
         reason=reason,
@@ -40,21 +40,21 @@ def a_command(name: str, *, ended: datetime | None = NOW, phase: str = "Succeede
         candidates=(moved,),
         replacements=(DisruptionReplacement(name=replacement_name(name, "default", 0)),),
     )
-    began = (ended or NOW) - timedelta(minutes=2)
-    told = NodeDisruptionStatus(phase=phase, started_at=began, finished_at=ended, **status)
+    started = (ended or NOW) - timedelta(minutes=2)
+    disruption_status = NodeDisruptionStatus(phase=phase, started_at=started, finished_at=ended, **status)
     return NodeDisruption(
-        metadata=ObjectMeta(name=name, uid=f"uid-{name}", resource_version="7"), spec=spec, status=told
+        metadata=ObjectMeta(name=name, uid=f"uid-{name}", resource_version="7"), spec=spec, status=disruption_status
     )
 
 
-def an_opened_claim(*pods: str, at: datetime = NOW, replaces: str = ""):
-    """A claim that was opened for these pods, or as the replacement of a command."""
+def a_created_claim(*pods: str, at: datetime = NOW, replaces: str = ""):
+    """A NodeClaim that was created for these pods, or as the replacement of a command."""
     annotations = {labels.PLANNED_PODS: ",".join(pods), **({labels.DISRUPTION: replaces} if replaces else {})}
     return builders.a_claim("new", metadata={"annotations": annotations, "creationTimestamp": stamp(at)})
 
 
 def a_candidate(*pods: str) -> Candidate:
-    """A node that these pods would have to leave."""
+    """A node with these pods."""
     return Candidate(
         nodeclaim=NodeClaimName("n"), nodeclaim_uid="u", node="node-n", node_uid="v", nodepool=NodePoolName("default"),
         instance_type="m", zone="a", capacity_type=labels.ON_DEMAND, price=1.0, reschedulable_pods=pods,
@@ -62,7 +62,7 @@ def a_candidate(*pods: str) -> Candidate:
 
 
 def a_replacing_command(node_pool: str) -> Command:
-    """It opens one node of that pool, and moves a pod nobody has heard of."""
+    """A command with a replacement of this NodePool, which moves a pod of another workload."""
     planned = PlannedClaim(
         node_pool=node_pool, pods=(), instance_types=("s",), requirements=(), requests={},
         offering=("s", "a", labels.ON_DEMAND), price=0.5,
@@ -71,7 +71,7 @@ def a_replacing_command(node_pool: str) -> Command:
     return Command(reason=reason, candidates=(a_candidate("default/other-1"),), replacements=(planned,))
 
 
-# -- regrets --------------------------------------------------------------------------------------------------------
+# -- reversed consolidations --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -82,56 +82,56 @@ def a_replacing_command(node_pool: str) -> Command:
         ("my-team/alone", "my-team/alone"),
     ],
 )
-def test_a_workload_is_known_by_the_names_of_its_pods(pod, workload):
-    """Dashes of the namespace are none of the name's."""
+def test_workload_is_derived_from_the_pod_name(pod, workload):
+    """Dashes of the namespace do not count."""
     assert workload_of(pod) == workload
 
 
 @pytest.mark.parametrize(
-    ("command", "claim", "is_regretted"),
+    ("command", "claim", "is_reversed"),
     [
-        (a_command("c"), an_opened_claim("default/web-7c-z9"), True),
-        (a_command("c", ended=None, phase="Executing"), an_opened_claim("default/web-7c-z9"), True),
-        (a_command("c", ended=ago(minutes=9)), an_opened_claim("default/web-7c-z9"), True),
-        (a_command("c", ended=ago(minutes=11)), an_opened_claim("default/web-7c-z9"), False),
-        (a_command("c"), an_opened_claim("default/web-7c-z9", at=ago(minutes=3)), False),
-        (a_command("c"), an_opened_claim("default/web-8e-z9"), False),
-        (a_command("c"), an_opened_claim("other/web-7c-z9"), False),
-        (a_command("c"), an_opened_claim("default/web-7c-z9", replaces="c"), False),
-        (a_command("c", phase="RolledBack"), an_opened_claim("default/web-7c-z9"), False),
-        (a_command("c", phase="Rejected"), an_opened_claim("default/web-7c-z9"), False),
-        (a_command("c", reason="Drifted"), an_opened_claim("default/web-7c-z9"), False),
-        (a_command("c", reprovisioned_workloads=("default/web-7c",)), an_opened_claim("default/web-7c-z9"), False),
+        (a_command("c"), a_created_claim("default/web-7c-z9"), True),
+        (a_command("c", ended=None, phase="Executing"), a_created_claim("default/web-7c-z9"), True),
+        (a_command("c", ended=ago(minutes=9)), a_created_claim("default/web-7c-z9"), True),
+        (a_command("c", ended=ago(minutes=11)), a_created_claim("default/web-7c-z9"), False),
+        (a_command("c"), a_created_claim("default/web-7c-z9", at=ago(minutes=3)), False),
+        (a_command("c"), a_created_claim("default/web-8e-z9"), False),
+        (a_command("c"), a_created_claim("other/web-7c-z9"), False),
+        (a_command("c"), a_created_claim("default/web-7c-z9", replaces="c"), False),
+        (a_command("c", phase="RolledBack"), a_created_claim("default/web-7c-z9"), False),
+        (a_command("c", phase="Rejected"), a_created_claim("default/web-7c-z9"), False),
+        (a_command("c", reason="Drifted"), a_created_claim("default/web-7c-z9"), False),
+        (a_command("c", reprovisioned_workloads=("default/web-7c",)), a_created_claim("default/web-7c-z9"), False),
     ],
     ids=[
-        "at-its-end", "under-way", "soon-after", "late", "before-it", "another-workload", "another-namespace",
-        "its-replacement", "undone", "not-begun", "not-for-the-price", "known",
+        "at-its-end", "executing", "soon-after", "late", "before-it", "another-workload", "another-namespace",
+        "its-replacement", "rolled-back", "rejected", "another-method", "stored",
     ],
 )  # fmt: skip
-def test_a_node_opened_soon_after_for_pods_that_moved_is_regretted(command, claim, is_regretted):
-    """The workload tells them, whatever the pods are called now."""
+def test_nodeclaim_for_moved_workloads_reverses_a_consolidation(command, claim, is_reversed):
+    """The workload identifies the pods, whose names differ."""
     found = find_reversed(a_snapshot(node_disruptions=(command,), claims=(claim,)))
-    assert [(r.claim, r.workloads) for r in found] == is_regretted * [("new", ("default/api-6d", "default/web-7c"))]
+    assert [(r.claim, r.workloads) for r in found] == is_reversed * [("new", ("default/api-6d", "default/web-7c"))]
 
 
-def test_a_regret_is_written_on_the_version_that_was_read():
-    """All workloads that moved: which of them is left over is chance."""
+def test_reversed_consolidation_stores_all_moved_workloads():
+    """At the version that was read."""
     command = a_command("c")
     [action] = record_reversed(
-        find_reversed(a_snapshot(node_disruptions=(command,), claims=(an_opened_claim("default/web-7c-z"),)))
+        find_reversed(a_snapshot(node_disruptions=(command,), claims=(a_created_claim("default/web-7c-z"),)))
     ).actions
     assert isinstance(action, PatchObject)
     assert action.patch == {"status": {"reprovisionedWorkloads": ["default/api-6d", "default/web-7c"]}}
     assert (action.ref.uid, action.resource_version, action.subresource) == ("uid-c", "7", "status")
 
 
-# -- damping --------------------------------------------------------------------------------------------------------
+# -- back-off --------------------------------------------------------------------------------------------------------
 
 
-def held_for(*ends: datetime, now: datetime = NOW, **changes) -> bool:
-    """Whether a node with a pod of `default/web-7c` has to wait after commands that were regretted ended so."""
-    regretted = {"reprovisioned_workloads": ("default/api-6d", "default/web-7c"), **changes}
-    history = tuple(a_command(f"c{index}", ended=end, **regretted) for index, end in enumerate(ends))
+def backs_off_after(*ends: datetime, now: datetime = NOW, **changes) -> bool:
+    """Whether consolidation backs off from `default/web-7c` after reversed commands with these ends."""
+    reversed_ = {"reprovisioned_workloads": ("default/api-6d", "default/web-7c"), **changes}
+    history = tuple(a_command(f"c{index}", ended=end, **reversed_) for index, end in enumerate(ends))
     return bool(
         ConsolidationBackoff.from_history(a_snapshot(node_disruptions=history, now=now)).why_not(
             a_candidate("default/web-7c-q")
@@ -139,26 +139,26 @@ def held_for(*ends: datetime, now: datetime = NOW, **changes) -> bool:
     )
 
 
-def test_the_wait_doubles_each_time_up_to_an_hour():
-    """Counted from the last of them, over six hours."""
+def test_backoff_doubles_each_time_up_to_an_hour():
+    """Counted from the last one, over six hours."""
     long_ago = [ago(hours=4, minutes=minute) for minute in range(9)]
     for times, minutes in enumerate((2, 4, 8, 16, 32, 60, 60, 60), start=1):
         ends = (NOW, *long_ago[: times - 1])
-        assert held_for(*ends, now=NOW + timedelta(minutes=minutes, seconds=-1)), times
-        assert not held_for(*ends, now=NOW + timedelta(minutes=minutes)), times
-    forgotten = (NOW, *(ago(hours=7) for _ in range(5)))
-    assert not held_for(*forgotten, now=NOW + timedelta(minutes=2))
+        assert backs_off_after(*ends, now=NOW + timedelta(minutes=minutes, seconds=-1)), times
+        assert not backs_off_after(*ends, now=NOW + timedelta(minutes=minutes)), times
+    old = (NOW, *(ago(hours=7) for _ in range(5)))
+    assert not backs_off_after(*old, now=NOW + timedelta(minutes=2))
 
 
-def test_what_is_seen_just_now_counts_before_it_is_written():
-    """A run that finds a regret does not propose the same again."""
-    snapshot = a_snapshot(node_disruptions=(a_command("c"),), claims=(an_opened_claim("default/web-7c-z"),))
+def test_reversal_found_in_this_run_counts_before_it_is_stored():
+    """The same run does not propose the same again."""
+    snapshot = a_snapshot(node_disruptions=(a_command("c"),), claims=(a_created_claim("default/web-7c-z"),))
     assert ConsolidationBackoff.from_history(snapshot).workloads == {}
     assert "default/web-7c" in ConsolidationBackoff.from_history(snapshot, find_reversed(snapshot)).workloads
 
 
-def test_only_nodes_with_pods_of_those_workloads_wait_and_are_told_why():
-    """Another workload's are as free as before."""
+def test_backoff_applies_to_nodes_with_pods_of_the_workloads():
+    """With a reason for the events."""
     backoff = ConsolidationBackoff.from_history(
         a_snapshot(node_disruptions=(a_command("c", reprovisioned_workloads=("default/web-7c",)),))
     )
@@ -168,11 +168,11 @@ def test_only_nodes_with_pods_of_those_workloads_wait_and_are_told_why():
     assert "default/web-7c" in why
 
 
-def test_after_replacements_that_never_came_nothing_of_their_pool_is_opened():
-    """Nodes may still be deleted, or replaced by those of another pool."""
+def test_backoff_after_rollback_applies_to_replacements_of_the_nodepool():
+    """Nodes may still be deleted, or replaced by those of another NodePool."""
     pools = (builders.a_pool(), builders.a_pool("other"))
-    undone = a_command("c", phase="RolledBack")
-    backoff = ConsolidationBackoff.from_history(a_snapshot(node_disruptions=(undone,), node_pools=pools))
+    rolled_back = a_command("c", phase="RolledBack")
+    backoff = ConsolidationBackoff.from_history(a_snapshot(node_disruptions=(rolled_back,), node_pools=pools))
 
     held = backoff.checked(a_replacing_command("default"))
     assert held.candidates == ()
@@ -183,8 +183,8 @@ def test_after_replacements_that_never_came_nothing_of_their_pool_is_opened():
 
 
 @pytest.mark.parametrize("changes", [{"reason": "Interrupted"}, {"phase": "Rejected"}, {"phase": "Succeeded"}])
-def test_commands_that_are_not_consolidation_or_came_to_their_end_hold_nothing_back(changes):
-    """A rebalance whose replacement never came says nothing about what pays."""
+def test_other_methods_and_successful_commands_cause_no_backoff(changes):
+    """A rebalance without capacity says nothing about consolidation."""
     command = a_command("c", **{"phase": "RolledBack", **changes})
     backoff = ConsolidationBackoff.from_history(
         a_snapshot(node_disruptions=(command,), node_pools=(builders.a_pool(),))
@@ -192,9 +192,9 @@ def test_commands_that_are_not_consolidation_or_came_to_their_end_hold_nothing_b
     assert backoff == ConsolidationBackoff(workloads={}, node_pools={})
 
 
-def test_commands_in_vain_are_not_forgotten_for_those_that_came_to_something():
-    """A hundred of each are kept: a busy hour of deleting empty nodes must not end all waiting."""
+def test_commands_without_effect_are_kept_beside_a_hundred_others():
+    """Deleting many empty nodes must not end a back-off."""
     busy = [a_command(f"b{index:03}", ended=ago(seconds=index)) for index in range(101)]
-    regretted = a_command("regretted", ended=ago(hours=1), reprovisioned_workloads=("default/web-7c",))
-    plan = delete_old_commands(a_snapshot(node_disruptions=(*busy, regretted)))
+    reversed_ = a_command("reversed_", ended=ago(hours=1), reprovisioned_workloads=("default/web-7c",))
+    plan = delete_old_commands(a_snapshot(node_disruptions=(*busy, reversed_)))
     assert [action.ref.name for action in plan.actions] == ["b100"]

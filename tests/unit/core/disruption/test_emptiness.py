@@ -1,4 +1,4 @@
-"""Emptiness: which empty nodes go in one run."""
+"""Emptiness: which empty nodes one command deletes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from journeyman.core.disruption.emptiness import delete_empty
 def a_candidate(
     name: str, *, price: float = 1.0, pool: str = "default", cost: float = 1.0, consolidatable: bool = True
 ):
-    """A node, empty unless it costs something."""
+    """A node, empty unless it has a disruption cost."""
     return Candidate(
         nodeclaim=NodeClaimName(name),
         nodeclaim_uid=f"uid-{name}",
@@ -29,8 +29,8 @@ def a_candidate(
 
 
 @pytest.mark.karpenter("disruption/emptiness", it="should only allow 3 empty nodes to be disrupted")
-def test_the_nodepool_budget_caps_how_many_empty_nodes_go():
-    """A budget of three takes the three most valuable nodes and reports the pool as constrained."""
+def test_budget_limits_the_number_of_empty_nodes_deleted():
+    """A budget of three deletes the three most expensive nodes, and the NodePool is reported as constrained."""
     pool = NodePoolName("default")
     nodes = [a_candidate(f"n{usd}", price=float(usd)) for usd in range(10)]
 
@@ -41,8 +41,8 @@ def test_the_nodepool_budget_caps_how_many_empty_nodes_go():
     assert constrained == {pool}
 
 
-def test_nodes_with_pods_and_nodes_still_in_their_window_stay():
-    """Neither is empty and quiet; with nothing to do the command says so."""
+def test_nodes_with_pods_or_within_consolidate_after_stay():
+    """Without candidates the command is a no-op."""
     command, constrained = delete_empty(
         [a_candidate("busy", cost=2.0), a_candidate("fresh", consolidatable=False)], {NodePoolName("default"): 9}
     )
@@ -51,8 +51,8 @@ def test_nodes_with_pods_and_nodes_still_in_their_window_stay():
     assert constrained == frozenset()
 
 
-def test_a_pool_without_a_budget_entry_loses_nothing():
-    """Missing means none, never all."""
+def test_nodepool_without_budget_entry_loses_no_nodes():
+    """Missing means 0."""
     command, constrained = delete_empty([a_candidate("n", pool="unknown")], {})
 
     assert command.candidates == ()

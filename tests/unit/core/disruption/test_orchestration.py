@@ -1,4 +1,4 @@
-"""Commands: what is written when, and what every later run makes of it."""
+"""Orchestration of commands: what each run writes, and how later runs continue."""
 
 from __future__ import annotations
 
@@ -31,36 +31,36 @@ from tests.helpers.fleets import Member, a_catalogue, a_fleet, a_member, a_pool,
 POLL = timedelta(seconds=10)
 DISRUPTED = {"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}
 STAGES = ("Launched", "Registered", "Initialized")
-MARKED = {"status": {"conditions": [condition(t, observedGeneration=1) for t in (*STAGES, "DisruptionReason")]}}
+CONDITION = {"status": {"conditions": [condition(t, observedGeneration=1) for t in (*STAGES, "DisruptionReason")]}}
 TAINTED = {"spec": {"taints": [DISRUPTED]}}
 
 
-def a_pass(snapshot) -> DisruptionController:
-    """Everything quiet."""
+def a_controller(snapshot) -> DisruptionController:
+    """With all NodeClaims consolidatable."""
     names = frozenset(c.metadata.name for c in snapshot.claims)
-    judged = Consolidatability(claims=names, within_window=frozenset(), next_at=None, plan=Plan())
-    return DisruptionController(snapshot, a_catalogue(), judged)
+    consolidatability = Consolidatability(claims=names, within_window=frozenset(), next_at=None, plan=Plan())
+    return DisruptionController(snapshot, a_catalogue(), consolidatability)
 
 
 def first_command(snapshot):
-    """What a pass proposes: the NodeDisruption as stored, and its command."""
-    found = next(c for c in a_pass(snapshot).evaluate_methods() if c.command.candidates)
+    """The first command, and its NodeDisruption as stored."""
+    found = next(c for c in a_controller(snapshot).evaluate_methods() if c.command.candidates)
     return stored(to_node_disruption(found.command, found.method, NOW)), found.command
 
 
 def stored(disruption: NodeDisruption, **status) -> NodeDisruption:
-    """As the API server keeps it."""
+    """The NodeDisruption as the API server stores it."""
     meta = {"metadata": {"uid": "uid-d", "resourceVersion": "5", "creationTimestamp": stamp(NOW)}}
     return parse(NodeDisruption, merge(disruption.to_wire(), {**meta, "status": status}))
 
 
 def an_oversized_fleet(**changes):
-    """One node, three quarters empty."""
+    """One node, a quarter of which is requested."""
     return a_fleet(a_member("n", size="xl", cpus=["1400m"] * 5, **changes))
 
 
 def executing(member: Member, *others: Member, ago_seconds: float = 20, **parts):
-    """A replace command for `member` under way, and its snapshot."""
+    """An executing replace command for `member`, and its snapshot."""
     proposed, _ = first_command(an_oversized_fleet())
     started = stamp(NOW - timedelta(seconds=ago_seconds))
     disruption = stored(proposed, phase="Executing", startedAt=started)
@@ -68,22 +68,22 @@ def executing(member: Member, *others: Member, ago_seconds: float = 20, **parts)
 
 
 def the_replacement(disruption: NodeDisruption, *, initialized: bool) -> Member:
-    """The claim it opened, joined or on its way."""
-    (stated,) = disruption.spec.replacements
+    """The replacement NodeClaim of the command."""
+    (replacement,) = disruption.spec.replacements
     member = a_member("new", size="l", initialized=initialized)
     claim = msgspec.structs.replace(
-        member.claim, metadata=msgspec.structs.replace(member.claim.metadata, name=stated.name)
+        member.claim, metadata=msgspec.structs.replace(member.claim.metadata, name=replacement.name)
     )
     return Member(node=member.node, claim=claim)
 
 
 def kinds(plan) -> list[str]:
-    """Action types in order, wake-ups left out."""
+    """Action types in order, without requeues."""
     return [type(a).__name__ for a in plan.actions if not isinstance(a, Requeue)]
 
 
 def phase_of(plan) -> str:
-    """The phase the plan writes."""
+    """The phase that the plan writes."""
     return next(
         a.patch["status"]["phase"]
         for a in plan.actions
@@ -91,8 +91,8 @@ def phase_of(plan) -> str:
     )
 
 
-def test_a_proposal_states_everything_and_touches_nothing_else():
-    """Candidates, replacement, price and saving are in the object; its name follows from what it is about."""
+def test_proposal_creates_the_nodedisruption_only():
+    """Candidates, replacement, price and savings are in the object; its name is derived from them."""
     disruption, command = first_command(an_oversized_fleet())
 
     plan = proposal_plan(disruption, command, NOW + POLL)
@@ -107,14 +107,14 @@ def test_a_proposal_states_everything_and_touches_nothing_else():
     assert "replace node-n (xl/on-demand)" in disruption.spec.explanation
 
 
-def test_a_replacement_is_open_before_its_candidate_is_tainted():
-    """A taint tells the provisioner to find places: with the replacement not there yet it would launch another."""
+def test_replacement_is_created_before_its_candidate_is_tainted():
+    """The provisioner reschedules the pods of tainted nodes, and would launch another node for them."""
     snapshot = an_oversized_fleet()
     disruption, command = first_command(snapshot)
 
     plan = start_command(disruption, command, snapshot, POLL)
-    told = [(e.reason, e.ref.resource.kind) for e in plan.chains[0].events if e.reason == "DisruptionReason"]
-    assert told == [("DisruptionReason", "NodeClaim")] * len(command.candidates)
+    transitions = [(e.reason, e.ref.resource.kind) for e in plan.chains[0].events if e.reason == "DisruptionReason"]
+    assert transitions == [("DisruptionReason", "NodeClaim")] * len(command.candidates)
 
     subjects = [a.ref.resource.kind if isinstance(a, PatchObject) else type(a).__name__ for a in plan.actions]
     assert [s for s in subjects if s != "Requeue"] == [
@@ -132,8 +132,8 @@ def test_a_replacement_is_open_before_its_candidate_is_tainted():
     assert {a.step for a in plan.actions if isinstance(a, Requeue)} == {Step.PROVISION, Step.CONSOLIDATE}
 
 
-def test_a_delete_command_deletes_in_the_run_that_validated_it():
-    """Nothing is awaited: marked, tainted, stated, deleted, each node by its UID."""
+def test_delete_command_deletes_in_the_run_that_validated_it():
+    """Condition, phase, taint, deletion; each NodeClaim by its UID."""
     snapshot = a_fleet(a_member("a"), a_member("b"))
     disruption, command = first_command(snapshot)
 
@@ -144,9 +144,9 @@ def test_a_delete_command_deletes_in_the_run_that_validated_it():
     assert Step.TERMINATE in {a.step for a in plan.actions if isinstance(a, Requeue)}
 
 
-def test_candidates_go_when_every_replacement_is_initialized():
-    """Not before; until then the step looks again and says what it waits for."""
-    member = a_member("n", size="xl", claim=MARKED, node=TAINTED)
+def test_candidates_are_deleted_when_every_replacement_is_initialized():
+    """Until then the step is requeued, with an event."""
+    member = a_member("n", size="xl", claim=CONDITION, node=TAINTED)
     disruption, _ = executing(member)
 
     for initialized, expected in ((False, []), (True, ["DeleteObject"])):
@@ -154,9 +154,9 @@ def test_candidates_go_when_every_replacement_is_initialized():
         assert kinds(wait_or_terminate(disruption, snapshot, POLL)) == expected
 
 
-def test_a_taint_that_is_missing_is_put_on_while_waiting():
-    """The run that began the command was cut off before it."""
-    member = a_member("n", size="xl", claim=MARKED)
+def test_missing_taint_is_added_while_waiting():
+    """The run that started the command was cut off."""
+    member = a_member("n", size="xl", claim=CONDITION)
     disruption, _ = executing(member)
     snapshot = a_fleet(member, the_replacement(disruption, initialized=False), node_disruptions=(disruption,))
 
@@ -166,9 +166,9 @@ def test_a_taint_that_is_missing_is_put_on_while_waiting():
     assert patch.resource_version == "9"
 
 
-def test_a_lost_replacement_rolls_the_command_back():
-    """Marks come off before the end is written, so that a run cut off in between comes back for the rest."""
-    member = a_member("n", size="xl", claim=MARKED, node=TAINTED)
+def test_lost_replacement_rolls_the_command_back():
+    """Taints are removed before the phase is written, so that a run that is cut off is repeated."""
+    member = a_member("n", size="xl", claim=CONDITION, node=TAINTED)
     disruption, snapshot = executing(member)
 
     plan = wait_or_terminate(disruption, snapshot, POLL)
@@ -180,8 +180,8 @@ def test_a_lost_replacement_rolls_the_command_back():
     assert [o.name for o in plan.observations] == ["karpenter_voluntary_disruption_queue_failures_total"]
 
 
-def test_a_roll_back_that_was_cut_off_is_finished_and_is_no_success():
-    """The run died after the first mark was off: the node stands, its taint is still to go."""
+def test_rollback_that_was_cut_off_is_finished():
+    """The condition was removed, the taint was not."""
     disruption, snapshot = executing(a_member("n", size="xl", node=TAINTED))
 
     plan = wait_or_terminate(disruption, snapshot, POLL)
@@ -191,9 +191,9 @@ def test_a_roll_back_that_was_cut_off_is_finished_and_is_no_success():
 
 
 @pytest.mark.parametrize(("seconds", "phase"), [(599, None), (600, "RolledBack")])
-def test_a_replacement_that_is_not_ready_in_ten_minutes_is_given_up(seconds, phase):
-    """The replacement itself is left: empty, it is consolidated like any other node."""
-    member = a_member("n", size="xl", claim=MARKED, node=TAINTED)
+def test_command_is_rolled_back_if_not_initialized_in_ten_minutes(seconds, phase):
+    """The replacement stays, and is consolidated when it is empty."""
+    member = a_member("n", size="xl", claim=CONDITION, node=TAINTED)
     disruption, _ = executing(member, ago_seconds=seconds)
     snapshot = a_fleet(member, the_replacement(disruption, initialized=False), node_disruptions=(disruption,))
 
@@ -203,8 +203,8 @@ def test_a_replacement_that_is_not_ready_in_ten_minutes_is_given_up(seconds, pha
     assert "DeleteObject" not in kinds(plan)
 
 
-def test_the_time_a_command_may_take_grows_with_its_candidates_up_to_an_hour():
-    """80 ms each, between ten minutes and an hour."""
+def test_command_timeout_grows_with_its_candidates_up_to_an_hour():
+    """80 ms each, at least ten minutes."""
     disruption, _ = executing(a_member("n", size="xl"), ago_seconds=0)
     (candidate,) = disruption.spec.candidates
 
@@ -219,21 +219,21 @@ def test_the_time_a_command_may_take_grows_with_its_candidates_up_to_an_hour():
     ]
 
 
-def test_a_command_has_succeeded_when_its_candidates_are_gone():
-    """While they drain it only looks again, ever more rarely; a namesake of another UID is not its candidate."""
-    draining = a_member("n", size="xl", claim=MARKED, node=TAINTED, deleting=True)
+def test_command_succeeds_when_its_candidates_are_removed():
+    """During the drain it is requeued ever more rarely; a NodeClaim of the same name and another UID is not a candidate."""
+    draining = a_member("n", size="xl", claim=CONDITION, node=TAINTED, deleting=True)
     disruption, snapshot = executing(draining, ago_seconds=300)
-    wakes = [a.at for a in wait_or_terminate(disruption, snapshot, POLL).actions if isinstance(a, Requeue)]
-    assert wakes == [NOW + timedelta(seconds=30)]
+    requeues = [a.at for a in wait_or_terminate(disruption, snapshot, POLL).actions if isinstance(a, Requeue)]
+    assert requeues == [NOW + timedelta(seconds=30)]
 
-    namesake = a_member("n", size="xl", claim=merge(MARKED, {"metadata": {"uid": "another"}}))
+    namesake = a_member("n", size="xl", claim=merge(CONDITION, {"metadata": {"uid": "another"}}))
     gone = a_fleet(namesake, node_disruptions=(disruption,))
     assert phase_of(wait_or_terminate(disruption, gone, POLL)) == "Succeeded"
 
 
-def test_only_the_candidates_that_were_marked_belong_to_a_command():
-    """Emptiness may lose some of its candidates between proposal and start; those are never touched."""
-    fleet = a_fleet(a_member("kept", claim=MARKED, node=TAINTED), a_member("dropped"))
+def test_command_disrupts_only_candidates_with_the_condition():
+    """Validation of emptiness may drop candidates, which are not touched."""
+    fleet = a_fleet(a_member("kept", claim=CONDITION, node=TAINTED), a_member("dropped"))
     proposed, _ = first_command(a_fleet(a_member("kept"), a_member("dropped")))
     disruption = stored(proposed, phase="Executing", startedAt=stamp(NOW))
     snapshot = replace(fleet, node_disruptions=(disruption,))
@@ -245,9 +245,9 @@ def test_only_the_candidates_that_were_marked_belong_to_a_command():
     assert claims_in_commands(snapshot) == {"kept", "dropped"}
 
 
-def test_nodes_are_marked_for_deletion_only_once_the_replacements_exist():
-    """Earlier, the provisioner would open nodes for pods that already have one coming."""
-    member = a_member("n", size="xl", claim=MARKED, node=TAINTED)
+def test_candidates_are_marked_for_deletion_once_replacements_exist():
+    """Earlier, the provisioner would launch nodes for pods that have a replacement."""
+    member = a_member("n", size="xl", claim=CONDITION, node=TAINTED)
     disruption, before = executing(member)
     after = a_fleet(member, the_replacement(disruption, initialized=False), node_disruptions=(disruption,))
 
@@ -255,10 +255,10 @@ def test_nodes_are_marked_for_deletion_only_once_the_replacements_exist():
     assert marked_for_deletion(after) == {"n"}
 
 
-def test_a_rejected_proposal_takes_its_marks_back():
-    """An interrupted start may have left some; the event says why nothing happens."""
+def test_rejected_proposal_removes_taints_and_conditions():
+    """A start that was cut off may have left them."""
     proposed, _ = first_command(an_oversized_fleet())
-    snapshot = an_oversized_fleet(claim=MARKED, node=TAINTED)
+    snapshot = an_oversized_fleet(claim=CONDITION, node=TAINTED)
 
     plan = reject_command(proposed, "budget: the budgets of NodePool default allow no further disruption", snapshot)
 
@@ -284,46 +284,46 @@ REVALIDATED = [
 
 
 @pytest.mark.parametrize(("later", "why"), REVALIDATED, ids=[why[:30] or "holds" for _, why in REVALIDATED])
-def test_a_proposal_is_looked_at_again_before_it_is_carried_out(later, why):
-    """Whatever changed in fifteen seconds: churn, budget or scheduling."""
+def test_proposal_is_validated_before_it_is_executed(later, why):
+    """Kinds of failure: churn, budget and scheduling."""
     disruption, _ = first_command(an_oversized_fleet())
 
-    command = a_pass(replace(later, node_disruptions=(disruption,))).revalidate(disruption)
+    command = a_controller(replace(later, node_disruptions=(disruption,))).revalidate(disruption)
 
     assert command.why_not == why
     assert bool(command.candidates) == (not why)
 
 
-def test_a_replacement_whose_type_is_no_option_any_more_is_another_plan():
-    """What was proposed, and shown to people, cannot be had now."""
+def test_validation_fails_if_the_proposed_type_is_no_longer_an_option():
+    """The proposed instance type is unavailable now."""
     proposed, _ = first_command(an_oversized_fleet())
     body = proposed.to_wire()
     body["spec"]["replacements"][0]["instanceType"] = "s"
 
-    command = a_pass(an_oversized_fleet()).revalidate(parse(NodeDisruption, body))
+    command = a_controller(an_oversized_fleet()).revalidate(parse(NodeDisruption, body))
 
     assert command.why_not == "scheduling: s is no longer an option"
 
 
-def test_emptiness_goes_on_with_the_candidates_that_are_still_empty():
-    """One of them got a pod meanwhile; the other goes."""
+def test_emptiness_continues_with_candidates_that_are_still_empty():
+    """A candidate that got a pod is dropped."""
     disruption, _ = first_command(a_fleet(a_member("a"), a_member("b")))
     later = a_fleet(a_member("a", cpus=["1"]), a_member("b"), node_disruptions=(disruption,))
     busy = a_fleet(a_member("a", cpus=["1"]), a_member("b", cpus=["1"]), node_disruptions=(disruption,))
 
-    assert [c.nodeclaim for c in a_pass(later).revalidate(disruption).candidates] == ["b"]
-    assert a_pass(busy).revalidate(disruption).why_not.startswith("churn")
+    assert [c.nodeclaim for c in a_controller(later).revalidate(disruption).candidates] == ["b"]
+    assert a_controller(busy).revalidate(disruption).why_not.startswith("churn")
 
 
-def test_marks_without_a_command_are_taken_off_and_those_of_one_are_left():
-    """Nodes that are leaving keep theirs, and so do the nodes of others."""
-    marks = {"claim": MARKED, "node": TAINTED}
+def test_stale_taints_are_removed_and_those_of_commands_stay():
+    """Deleting nodes keep theirs."""
+    both = {"claim": CONDITION, "node": TAINTED}
     disruption, _ = executing(a_member("n", size="xl"))
     snapshot = a_fleet(
-        a_member("n", **marks),
-        a_member("stale", **marks),
+        a_member("n", **both),
+        a_member("stale", **both),
         a_member("clean"),
-        a_member("leaving", deleting=True, **marks),
+        a_member("leaving", deleting=True, **both),
         node_disruptions=(disruption,),
     )
 
@@ -332,8 +332,8 @@ def test_marks_without_a_command_are_taken_off_and_those_of_one_are_left():
     assert [(a.ref.resource.kind, a.ref.name) for a in plan.actions] == [("NodeClaim", "stale"), ("Node", "node-stale")]
 
 
-def test_uncordoning_leaves_other_taints_alone():
-    """The list is replaced whole, so the others are written back."""
+def test_removing_the_disruption_taint_keeps_other_taints():
+    """The list is replaced as a whole."""
     other = Taint(key="team", value="a", effect="NoSchedule")
     member = a_member("stale", node={"spec": {"taints": [msgspec.to_builtins(other), DISRUPTED]}})
 
@@ -342,8 +342,8 @@ def test_uncordoning_leaves_other_taints_alone():
     assert patch.patch == {"spec": {"taints": [{"key": "team", "value": "a", "effect": "NoSchedule"}]}}
 
 
-def test_history_is_kept_for_a_day_and_no_longer_than_a_hundred():
-    """What is under way is never forgotten."""
+def test_finished_commands_are_kept_for_a_day_and_at_most_a_hundred():
+    """Unfinished ones are never deleted."""
     proposed, _ = first_command(an_oversized_fleet())
 
     def ended(name: str, hours: float) -> NodeDisruption:
