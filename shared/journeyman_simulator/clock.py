@@ -1,4 +1,4 @@
-"""Time that moves only when it is told to."""
+"""Virtual time: it moves only when the simulation advances it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class VirtualClock:
         self._now = start.astimezone(timezone.utc)
 
     def now(self) -> datetime:
-        """The virtual time."""
+        """Return the virtual time."""
         return self._now
 
     def advance(self, seconds: float) -> datetime:
@@ -30,12 +30,12 @@ class VirtualClock:
 
 
 class SkewedClock:
-    """A `ports.Clock` that is wrong by `offset`: as a machine's whose time is not kept."""
+    """A `ports.Clock` that is wrong by `offset`, like that of a machine without time synchronization."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
         self.offset = timedelta()
 
     def now(self) -> datetime:
-        """The time as this clock shows it."""
+        """Return the time as this clock shows it."""
         return self._clock.now() + self.offset

@@ -24,7 +24,7 @@ _NODE_LABELS_FLAG = "--node-labels="
 
 
 class Ec2Machines:
-    """A `MachineSource` over DescribeInstances, asked again only after instances changed state."""
+    """A `MachineSource` over DescribeInstances, read again only after instances changed state."""
 
     def __init__(self, aws: AwsAccount, cluster: str) -> None:
         self._aws = aws
@@ -37,7 +37,7 @@ class Ec2Machines:
         self._running_since: dict[str, datetime] = {}
 
     def note(self, event: Mapping[str, Any]) -> None:
-        """An AWS event happened (`on_event` of an account): look again when asked."""
+        """Take note of an AWS event (`on_event` of an account): a state change makes the known machines stale."""
         if event["detail-type"] == "EC2 Instance State-change Notification":
             self._stale = True
             if event["detail"]["state"] == "running":
@@ -45,7 +45,7 @@ class Ec2Machines:
                 self._running_since[event["detail"]["instance-id"]] = moment
 
     def machines(self) -> tuple[Machine, ...]:
-        """All instances of the cluster that are or were, by provider id."""
+        """Return all instances of the cluster, terminated ones included, by provider id."""
         if self._stale:
             self._stale = False
             pages = self._ec2.get_paginator("describe_instances").paginate(

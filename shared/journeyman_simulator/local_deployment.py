@@ -157,12 +157,12 @@ class LocalDeployment:
 
     def _actors(self) -> list[Any]:
         sqs = self.aws.client("sqs")
-        lanes = self.stack.queue_urls
+        queue_urls = self.stack.queue_urls
 
         def send(step: Step, body: str, message_id: str) -> None:
-            lane = lanes[f"{step.value.title()}Queue"]
+            url = queue_urls[f"{step.value.title()}Queue"]
             sqs.send_message(
-                QueueUrl=lane, MessageBody=body, MessageGroupId=self.cluster, MessageDeduplicationId=message_id
+                QueueUrl=url, MessageBody=body, MessageGroupId=self.cluster, MessageDeduplicationId=message_id
             )
 
         ticker = ScheduleRunner(self.aws.client("events"), self.aws.client("scheduler"), self.clock, self.aws.deliver)

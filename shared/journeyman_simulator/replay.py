@@ -1,7 +1,7 @@
 """Event replay: recorded events, a recorded cluster, the real handlers, and everything they decide and write.
 
 Only the handlers run: no kubelet, no scheduler, no time passing. What a handler sends itself for later is shown as a
-requeue. The account is moto in this process (honest CreateFleet and all), or whatever answers at an endpoint.
+requeue. The account is moto in this process (with EC2's own CreateFleet rules), or an account behind an endpoint.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from journeyman_simulator.sam_stack import ClientSource, SamStack, read_template
 JSON = Mapping[str, Any]
 KUBERNETES_ENDPOINT: Final = "https://kubernetes.invalid"
 DEFAULT_CLUSTER: Final = "demo"
-DEFAULT_TIME: Final = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)  # for events that tell no time
+DEFAULT_TIME: Final = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)  # for events without a time
 _READ_VERBS: Final = ("Describe", "Get", "List", "Receive")
 
 
@@ -164,7 +164,7 @@ def event_for_function(event: JSON) -> tuple[str, JSON]:
     interrupt queue, the minute sweep is invoked directly.
 
     Raises:
-        MalformedEventError: Nobody would get this event.
+        MalformedEventError: No function gets such an event.
     """
     if "Records" in event:
         return _function_of_queue(event), event
@@ -242,7 +242,7 @@ class _RecordingAccount:
         self._note = note
 
     def client(self, service: str) -> Any:
-        """A boto3 client that tells of what it is asked to change."""
+        """Return a boto3 client that records the requests that change something."""
         client = self._account.client(service)
 
         def before(params: JSON, model: Any, **_: Any) -> None:

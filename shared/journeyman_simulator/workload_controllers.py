@@ -32,7 +32,7 @@ _DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 
 class WorkloadControllers:
-    """Keeps every workload's pods as its spec asks; reacts only."""
+    """Reconciles the pods of each workload with its spec; an `Actor` that only reacts."""
 
     def __init__(self, server: ApiServer) -> None:
         self._server = server

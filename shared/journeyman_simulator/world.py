@@ -1,9 +1,9 @@
-"""A world that runs by itself: actors that react to a cluster, on one virtual clock.
+"""A simulated world: actors that react to a cluster, on one virtual clock.
 
 Each actor is what in a real cluster is a controller, a kubelet or a cloud: it looks at the API server (or its own
 cloud), does what is due at this moment, and says when it next has something to do. The world lets all actors
 act until nothing changes any more, then jumps to the earliest next moment. No thread, no sleep, no randomness: the
-same beginning gives the same history, so a story can be told twice and a failing seed replayed.
+same beginning gives the same history, so a scenario can be repeated and a failing seed replayed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ROUNDS_BEFORE_GIVING_UP = 2_000
 
 
 class WorldStuckError(JourneymanError):
-    """The simulated world cannot go on: it never settles, or a story waits for something that cannot come."""
+    """The simulated world cannot go on: it never settles, or a scenario waits for something that cannot happen."""
 
 
 class Actor(Protocol):
@@ -42,10 +42,10 @@ class World:
         self._actors = tuple(actors)
 
     def settle(self) -> None:
-        """Let everybody act until nobody has anything left to do at this moment.
+        """Let all actors act until none has anything left to do at this moment.
 
         Raises:
-            WorldStuckError: Two actors undo each other's work for ever.
+            WorldStuckError: Actors undo each other's work without end.
         """
         busy: list[Actor] = []
         for _ in range(_ROUNDS_BEFORE_GIVING_UP):
@@ -59,9 +59,9 @@ class World:
         """Run until `done()`.
 
         Args:
-            done: Asked after every moment that passed.
+            done: Called after each moment that passed.
             within: Virtual time it may take.
-            waiting_for: What the story waits for, for the error message.
+            waiting_for: What the scenario waits for, for the error message.
 
         Raises:
             WorldStuckError: It did not come true in time.
@@ -75,7 +75,7 @@ class World:
                 )
 
     def run_for(self, span: timedelta, *, unless: Callable[[], bool] = lambda: False) -> None:
-        """Run for that much virtual time, or until `unless()`, which is asked after every moment that passed."""
+        """Run for that much virtual time, or until `unless()` is true, which is checked after each moment."""
         end = self._clock.now() + span
         self.settle()
         while not unless() and self._step(end):
@@ -85,7 +85,7 @@ class World:
             self.settle()
 
     def _step(self, end: datetime) -> bool:
-        """Jump to the next moment at which somebody is due, at most `end`; False if there is none before it."""
+        """Jump to the next moment at which an actor is due, at most `end`; False if there is none."""
         moments = [moment for actor in self._actors if (moment := actor.due()) is not None]
         upcoming = [moment for moment in moments if moment > self._clock.now()]
         if not upcoming or min(upcoming) > end:

@@ -475,7 +475,7 @@ def test_only_a_fleets_own_failure_needs_another_token(launch, aws, ready, reque
 
 def test_several_launches_give_one_outcome_each(provider, aws, clock, request_for):
     """One claim's bad luck is not another's."""
-    aws.market.out_of_stock("c5.large", "us-east-1a", "on-demand", clock.now() + timedelta(minutes=3))
+    aws.capacity_pools.out_of_stock("c5.large", "us-east-1a", "on-demand", clock.now() + timedelta(minutes=3))
     requests = [request_for(f"many-{n}") for n in range(6)]
     requests.insert(3, request_for("unlucky", "c5.large", zones=("us-east-1a",)))
     outcomes = {outcome.claim: outcome for outcome in provider.launch(requests)}
@@ -498,7 +498,7 @@ def test_out_of_stock_names_the_offerings(launch, aws, clock, request_for):
     """What was refused is avoided for a while; the claim goes and its pods are scheduled anew."""
     zones = ("us-east-1a", "us-east-1b")
     for zone in zones:
-        aws.market.out_of_stock("c6i.large", zone, "spot", clock.now() + timedelta(minutes=3))
+        aws.capacity_pools.out_of_stock("c6i.large", zone, "spot", clock.now() + timedelta(minutes=3))
     outcome = launch(request_for("dry", "c6i.large", capacity_type=("spot",), zones=zones))
 
     assert isinstance(outcome, LaunchFailed)
@@ -543,7 +543,7 @@ def test_zones_without_a_subnet_are_avoided(launch, ready, request_for):
 
 def test_what_was_refused_on_the_way_is_told_too(launch, aws, clock, request_for):
     """The launch went elsewhere; the next plan should not count on what was refused."""
-    aws.market.out_of_stock("c6a.large", "us-east-1a", "on-demand", clock.now() + timedelta(minutes=3))
+    aws.capacity_pools.out_of_stock("c6a.large", "us-east-1a", "on-demand", clock.now() + timedelta(minutes=3))
     outcome = launch(request_for("detour", "c6a.large", "m5.large", zones=("us-east-1a",)))
 
     assert isinstance(outcome, Launched)

@@ -26,7 +26,7 @@ class DemoRun:
         deployment.server.on_write(lambda write: self.writes.append((deployment.clock.now(), write)))
         self.timeline = Timeline(Console(file=self.output, width=140), deployment.clock, lambda: 0.0)
         self.scenario = DemoScenario(deployment, self.timeline)
-        self.scenario.tell()
+        self.scenario.run()
         self.disruptions = deployment.server.list(NODE_DISRUPTION).items
         self.left = (
             deployment.leftovers(),

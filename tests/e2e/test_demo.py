@@ -13,14 +13,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("moto")]
 
 
 def test_every_pod_ran_and_nothing_is_left_over(demo_run):
-    """No problem in any chapter; no claim, node or instance at the end."""
+    """No problem in any phase; no claim, node or instance at the end."""
     assert demo_run.scenario.problems == []
     assert demo_run.left == ((), (), ())
 
 
 def test_pods_ran_within_a_minute_and_moved_within_the_spot_notice(demo_run):
     """From pending to running on a cluster without nodes, and from warning to running elsewhere."""
-    first, burst, interrupted, _ = demo_run.scenario.chapters
+    first, burst, interrupted, _ = demo_run.scenario.phases
     assert first.seconds_to_run <= 60
     assert burst.seconds_to_run <= 60
     assert interrupted.seconds_to_run <= SPOT_NOTICE.total_seconds()
@@ -28,7 +28,7 @@ def test_pods_ran_within_a_minute_and_moved_within_the_spot_notice(demo_run):
 
 def test_the_bill_falls_when_the_window_opens_and_ends_at_zero(demo_run):
     """Consolidation saves, and an empty cluster costs nothing."""
-    _, burst, _, end = demo_run.scenario.chapters
+    _, burst, _, end = demo_run.scenario.phases
     assert burst.price_after < 0.75 * (burst.price_before + 0.612)
     assert end.price_after == 0
 

@@ -275,12 +275,15 @@ def test_people_delete_and_edit_by_hand(stage):
 
 def test_stock_runs_out_for_a_while(stage):
     """One offering or all of a kind; it comes back by itself, and at the latest when all is calm."""
-    market = stage.account.market
+    capacity_pools = stage.account.capacity_pools
 
     def sold_out():
         now = stage.clock.now()
         return sum(
-            market.is_out_of_stock(t, z, c, now) for t in TYPES for z in ZONES for c in fault_scenario.CAPACITY_TYPES
+            capacity_pools.is_out_of_stock(t, z, c, now)
+            for t in TYPES
+            for z in ZONES
+            for c in fault_scenario.CAPACITY_TYPES
         )
 
     stage.tell(

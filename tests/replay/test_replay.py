@@ -50,7 +50,7 @@ def test_the_good_part_of_a_batch_goes_on_beside_a_record_that_cannot_be_read():
     assert status == 1
     assert "ec2:CreateFleet" in text
     assert "cannot read the body of SQS message" in text
-    assert "1 record(s) come back" in text
+    assert "1 record(s) return to the queue" in text
 
 
 def test_a_spot_warning_cordons_deletes_and_wakes_both_steps():

@@ -89,7 +89,7 @@ class EventTargets:
         self._waiting: deque[FunctionDelivery] = deque()
 
     def deliver(self, target: JSON, event: JSON) -> None:
-        """Deliver an event to one target, shaped as the target asks. Raises NotSimulatedError for other services."""
+        """Deliver an event to one target, in the form that the target configures. Raises NotSimulatedError for other services."""
         text = shaped(target, event)
         service, name = target["Arn"].split(":")[2], target["Arn"].rsplit(":", 1)[1]
         if service == "lambda":

@@ -32,14 +32,14 @@ STRATEGIES = {
 
 
 class FleetPoolError(NamedTuple):
-    """Why an instance was not launched, in EC2's words."""
+    """Why EC2 did not launch from a pool: an entry of CreateFleet's Errors."""
 
     code: str
     message: str
 
 
 class FleetPool(Struct, frozen=True, kw_only=True):
-    """One thing a fleet may launch: an override of a launch template, in a zone, with a capacity type."""
+    """What a fleet can launch from: an override of a launch template, in a zone, with a capacity type."""
 
     instance_type: str
     zone: str  # empty if the subnet does not exist
@@ -53,40 +53,40 @@ class FleetPool(Struct, frozen=True, kw_only=True):
 
     @property
     def weight(self) -> float:
-        """How many units of target capacity one instance counts for."""
+        """Return how many units of target capacity one instance counts for."""
         return float(self.override.get("WeightedCapacity") or 1)
 
     @property
     def priority(self) -> float:
-        """Lower is tried first; no priority comes last."""
+        """Return the priority: lower is tried first, none comes last."""
         return float(self.override.get("Priority", math.inf))
 
 
 class CapacityPools:
-    """Prices, and what is out of stock until when."""
+    """The region's prices, and which pools have no capacity until when."""
 
     def __init__(self, prices: SimulatedPriceTable) -> None:
         self.prices = prices
         self._out: dict[tuple[str, str, str], datetime] = {}
 
     def out_of_stock(self, instance_type: str, zone: str, capacity_type: str, until: datetime) -> None:
-        """Nothing more can be had from this pool until then."""
+        """Let launches from this pool fail with InsufficientInstanceCapacity until then."""
         self._out[instance_type, zone, capacity_type] = until
 
     def is_out_of_stock(self, instance_type: str, zone: str, capacity_type: str, now: datetime) -> bool:
-        """Whether nothing can be had from this pool at the moment."""
+        """Whether the pool has no capacity now."""
         return self._out.get((instance_type, zone, capacity_type), now) > now
 
     def ranked(self, pools: Iterable[FleetPool], strategy: str) -> list[FleetPool]:
-        """The order in which a strategy tries pools.
+        """Return the pools in the order in which a strategy tries them.
 
-        Simulated pools have no depth: each has capacity or has none. So the capacity-optimized strategies are left
-        with their second criterion, which is priority where they have one and price otherwise.
+        Simulated pools have no depth: each has capacity or has none. So the capacity-optimized strategies fall
+        back to their second criterion: priority where they have one, price otherwise.
         """
         return sorted(pools, key=lambda pool: (pool.priority if strategy in _PRIORITIZED else 0, *self._cost(pool)))
 
-    def refusal(self, pool: FleetPool, now: datetime) -> FleetPoolError | None:
-        """Why this pool cannot be launched from now; None if it can."""
+    def error_of(self, pool: FleetPool, now: datetime) -> FleetPoolError | None:
+        """Return why EC2 cannot launch from this pool now; None if it can."""
         kind, zone = pool.instance_type, pool.zone
         if not zone:
             return FleetPoolError("InvalidSubnetID.NotFound", f"The subnet ID '{pool.subnet_id}' does not exist")
@@ -99,9 +99,9 @@ class CapacityPools:
             )
         if self.is_out_of_stock(kind, zone, pool.capacity_type, now):
             return _insufficient(pool)
-        return self._spot_refusal(pool) if pool.capacity_type == "spot" else None
+        return self._spot_error(pool) if pool.capacity_type == "spot" else None
 
-    def _spot_refusal(self, pool: FleetPool) -> FleetPoolError | None:
+    def _spot_error(self, pool: FleetPool) -> FleetPoolError | None:
         price, limit = self.prices.spot(pool.instance_type, pool.zone), pool.override.get("MaxPrice")
         if price is None:
             return _insufficient(pool)
@@ -133,14 +133,14 @@ JSON = Mapping[str, Any]
 
 
 class FleetAccount(Protocol):
-    """What a fleet stands on: the account's templates and subnets, and its way to launch."""
+    """What a fleet needs of its account: launch templates, subnets, and a way to launch."""
 
     def template(self, specification: JSON) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The specification with id and version resolved, as answers carry it, and that version's data."""
+        """Return the specification with id and version resolved, as answers carry it, and that version's data."""
         ...
 
     def zone_of(self, subnet_id: str) -> str:
-        """Where a subnet is; empty if there is no such subnet."""
+        """Return the zone of a subnet; empty if there is no such subnet."""
         ...
 
     def launch(self, fleet_id: str, pool: FleetPool, count: int) -> list[str]:
@@ -149,29 +149,29 @@ class FleetAccount(Protocol):
 
 
 class InstantFleetRequest:
-    """One request of a fleet, carried out at once: what it got and what it did not get is all in its answer."""
+    """One CreateFleet request, carried out at once: its answer has the instances and the errors of the pools that failed."""
 
     def __init__(
-        self, fleet_id: str, request: JSON, grounds: FleetAccount, market: CapacityPools, now: datetime
+        self, fleet_id: str, request: JSON, account: FleetAccount, capacity_pools: CapacityPools, now: datetime
     ) -> None:
         """Launches.
 
         Args:
             fleet_id: Of the new fleet.
             request: CreateFleet's parameters.
-            grounds: The account.
-            market: Prices and stock.
+            account: Its templates, subnets and instances.
+            capacity_pools: The region's prices and stock.
             now: When.
 
         Raises:
-            RefusedError: The request makes no sense: no such strategy, and what `grounds.template` raises.
+            RefusedError: The request is invalid: no such strategy, or what `account.template` raises.
         """
         self.fleet_id = fleet_id
         self.launched: list[tuple[FleetPool, list[str]]] = []
         self.errors: list[dict[str, Any]] = []
         self._request = request
-        self._grounds = grounds
-        self._market = market
+        self._account = account
+        self._capacity_pools = capacity_pools
         self._now = now
         for capacity_type, amount in _targets(request["TargetCapacitySpecification"]):
             if amount > 0:
@@ -179,24 +179,24 @@ class InstantFleetRequest:
 
     @property
     def answer(self) -> dict[str, Any]:
-        """CreateFleet's result: ids grouped by the override they came from."""
+        """Return CreateFleet's result: ids grouped by the override they came from."""
         return {"FleetId": self.fleet_id, "Instances": self.instances, "Errors": self.errors}
 
     @property
     def instances(self) -> list[dict[str, Any]]:
-        """What was launched, one entry for each override that gave instances."""
+        """Return what was launched, one entry for each override that gave instances."""
         return [
             {**_origin(pool), "InstanceIds": ids, "InstanceType": pool.instance_type} for pool, ids in self.launched
         ]
 
     @property
     def capacity(self) -> float:
-        """Units of target capacity that were launched."""
+        """Return the units of target capacity that were launched."""
         return sum(len(ids) * pool.weight for pool, ids in self.launched)
 
     def _fulfil(self, capacity_type: str, amount: float) -> None:
         strategy = self._strategy(capacity_type)
-        waiting = deque(self._market.ranked(self._pools(capacity_type), strategy))
+        waiting = deque(self._capacity_pools.ranked(self._pools(capacity_type), strategy))
         while amount > 0 and waiting:
             pool = waiting.popleft()
             count = 1 if strategy == "diversified" else math.ceil(amount / pool.weight)
@@ -206,20 +206,20 @@ class InstantFleetRequest:
                 waiting.append(pool)
 
     def _try(self, pool: FleetPool, count: int) -> int:
-        """How many could be launched: all or, with an error noted, none."""
-        refusal = self._market.refusal(pool, self._now)
-        if refusal is None:
+        """Launch from a pool; return how many instances: all or, with an error recorded, none."""
+        failure = self._capacity_pools.error_of(pool, self._now)
+        if failure is None:
             try:
-                ids = self._grounds.launch(self.fleet_id, pool, count)
+                ids = self._account.launch(self.fleet_id, pool, count)
             except ServiceError as error:
-                refusal = FleetPoolError(error.code, error.message)
+                failure = FleetPoolError(error.code, error.message)
             else:
-                self._remember(pool, ids)
+                self._record_launch(pool, ids)
                 return len(ids)
-        self.errors.append({**_origin(pool), "ErrorCode": refusal.code, "ErrorMessage": refusal.message})
+        self.errors.append({**_origin(pool), "ErrorCode": failure.code, "ErrorMessage": failure.message})
         return 0
 
-    def _remember(self, pool: FleetPool, ids: list[str]) -> None:
+    def _record_launch(self, pool: FleetPool, ids: list[str]) -> None:
         known = next((earlier for before, earlier in self.launched if before is pool), None)
         if known is None:
             self.launched.append((pool, ids))
@@ -236,7 +236,7 @@ class InstantFleetRequest:
     def _pools(self, capacity_type: str) -> Iterator[FleetPool]:
         index = 0
         for config in self._request["LaunchTemplateConfigs"]:
-            template, data = self._grounds.template(config["LaunchTemplateSpecification"])
+            template, data = self._account.template(config["LaunchTemplateSpecification"])
             for override in config.get("Overrides") or [{}]:
                 yield self._pool(capacity_type, template, data, override, index)
                 index += 1
@@ -246,10 +246,10 @@ class InstantFleetRequest:
     ) -> FleetPool:
         nics = data.get("NetworkInterfaces", ())
         subnet_id = override.get("SubnetId") or next((nic["SubnetId"] for nic in nics if "SubnetId" in nic), None)
-        zone = override.get("AvailabilityZone") or self._market.prices.zones()[0]
+        zone = override.get("AvailabilityZone") or self._capacity_pools.prices.zones()[0]
         return FleetPool(
             instance_type=override.get("InstanceType") or data.get("InstanceType", ""),
-            zone=self._grounds.zone_of(subnet_id) if subnet_id else zone,
+            zone=self._account.zone_of(subnet_id) if subnet_id else zone,
             capacity_type=capacity_type,
             subnet_id=subnet_id,
             image_id=override.get("ImageId") or data.get("ImageId", ""),
@@ -296,22 +296,22 @@ def security_group_ids(data: JSON) -> list[str]:
 
 
 class ClientTokens:
-    """What each client token was used for.
+    """The answers of requests with client tokens.
 
-    Restates: EC2 API reference, "Ensuring idempotency": a token that was used gives the answer of its first use,
-    a failure too; with other parameters it is refused.
+    Restates: EC2 API reference, "Ensuring idempotency": a used token gives the answer of its first use,
+    failures included; with other parameters it is refused.
     """
 
     def __init__(self) -> None:
         self._answers: dict[tuple[str, ...], _TokenUse] = {}
 
     def answer(self, key: tuple[str, ...], request: JSON, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The first use's answer, or a new one.
+        """Return the answer of the token's first use, or a new one.
 
         Args:
-            key: Whose token, the token last; an empty token stands for nothing.
+            key: The token's owner, and last the token; an empty token is none.
             request: All parameters of the request.
-            make: Carries it out. What it raises is not remembered.
+            make: Carries out the request. An exception leaves the token unused.
 
         Raises:
             RefusedError: The token was used for another request.
@@ -330,7 +330,7 @@ class _TokenUse(NamedTuple):
 
 
 def _targets(specification: JSON) -> Iterator[tuple[str, float]]:
-    """Units wanted of each capacity type; what is not spoken for goes to the default type, on-demand if unsaid."""
+    """Yield the units of each capacity type; the rest goes to the default type, on-demand if it is not given."""
     total = float(specification["TotalTargetCapacity"])
     wanted = {
         "on-demand": float(specification.get("OnDemandTargetCapacity") or 0),

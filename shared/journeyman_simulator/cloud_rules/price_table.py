@@ -106,7 +106,7 @@ class SimulatedPriceTable:
 
 
 class SpotPriceQuery(Struct, frozen=True, kw_only=True):
-    """What a DescribeSpotPriceHistory request asks for; nothing named asks for all."""
+    """A DescribeSpotPriceHistory request; an empty set selects everything."""
 
     start: datetime
     end: datetime
@@ -116,7 +116,7 @@ class SpotPriceQuery(Struct, frozen=True, kw_only=True):
 
     def rows(self, prices: SimulatedPriceTable) -> Iterator[dict[str, Any]]:
         """Of each pool the changes within the span, newest first, and the price that held when it began."""
-        # Karpenter and others ask for both product names; AWS answers VPC-only accounts with the plain one.
+        # Karpenter and others request both product names; AWS answers VPC-only accounts with the plain one.
         if self.products and not {_PRODUCT, f"{_PRODUCT} (Amazon VPC)"} & self.products:
             return
         for instance_type, zone in prices.pools():
@@ -160,7 +160,7 @@ def products(
     *,
     bare_metal: Callable[[str], bool] = lambda _: False,
 ) -> list[PricedProduct]:
-    """Return what a GetProducts request asks for: the products with all attributes that its filters name, by type.
+    """Return the products of a GetProducts request: those with all attributes that its filters name, by type.
 
     Raises:
         ServiceError: The request is for another service than AmazonEC2.
@@ -187,7 +187,7 @@ def _product_attributes(instance_type: str, region: str, *, bare_metal: bool) ->
         "capacitystatus": "Used",
         "marketoption": "OnDemand",
         "licenseModel": "No License required",
-        # Karpenter asks for shared tenancy, and for bare metal in its own product family with dedicated tenancy.
+        # Karpenter requests shared tenancy, and bare metal in its own product family with dedicated tenancy.
         "tenancy": "Dedicated" if bare_metal else "Shared",
         "productFamily": "Compute Instance (bare metal)" if bare_metal else "Compute Instance",
         "operation": "RunInstances",

@@ -1,4 +1,4 @@
-"""`InProcessAccount`: one AWS account and region in this process, that a whole story can be told on in a fraction of a second."""
+"""`InProcessAccount`: one AWS account and region in this process, fast enough for a fault scenario in a fraction of a second."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ class InProcessAccount:
         self.prices = SimulatedPriceTable(
             shipped_on_demand(REGION) if on_demand_prices is None else on_demand_prices,
             pools=self.types.pools,
-            # A day old, so that a history asked for from "now" on has a price to begin with.
+            # A day old, so that a history that starts now has a first price.
             since=clock.now() - timedelta(days=1),
             seed=price_seed,
         )
-        self.market = CapacityPools(self.prices)
+        self.capacity_pools = CapacityPools(self.prices)
         self.network = SimulatedNetwork(zones)
         self.images = SimulatedImages(time, ACCOUNT_ID)
         self.identity = SimulatedIam(time, ACCOUNT_ID)
@@ -112,7 +112,7 @@ class InProcessAccount:
         )
         fleets = SimulatedFleets(
             self.time,
-            market=self.market,
+            capacity_pools=self.capacity_pools,
             types=self.types,
             network=self.network,
             images=self.images,
@@ -141,7 +141,7 @@ class InProcessAccount:
             "ssm": self.images.ssm_operations(),
         }
 
-    # -- as an actor, and for who runs the functions ------------------------------------------------------------------
+    # -- as an actor of a simulation ------------------------------------------------------------------
 
     def act(self) -> bool:
         """Do what is due by now; True if anything happened."""
@@ -163,11 +163,11 @@ class InProcessAccount:
         """Grows with every request that may change a rule or a schedule; what a `Ticker` needs."""
         return self.bus.version + self.schedules.version
 
-    # -- what befalls it --------------------------------------------------------------------------------------------
+    # -- faults --------------------------------------------------------------------------------------------
 
     def out_of_stock(self, instance_type: str, zone: str, capacity_type: str, until: datetime) -> None:
         """Let launches from this pool fail with InsufficientInstanceCapacity until then."""
-        self.market.out_of_stock(instance_type, zone, capacity_type, until)
+        self.capacity_pools.out_of_stock(instance_type, zone, capacity_type, until)
 
     def fail_next(self, operation: str, code: str, times: int = 1) -> None:
         """Let the next requests for `operation` ("CreateFleet") fail with `code` and do nothing."""
@@ -185,7 +185,7 @@ class InProcessAccount:
         """As `SimulatedInstances.recommend_rebalance`."""
         self.instances.recommend_rebalance(instance_id)
 
-    # -- what it has ------------------------------------------------------------------------------------------------
+    # -- seeding ------------------------------------------------------------------------------------------------
 
     def seed(
         self, *, cluster: str = "demo", kubernetes_version: str = "1.33", endpoint: str = "https://demo.example"
@@ -195,7 +195,7 @@ class InProcessAccount:
         Args:
             cluster: Value of the `karpenter.sh/discovery` tags, and part of the role's name.
             kubernetes_version: Of the images, as "1.33".
-            endpoint: The cluster's API server, only to be told on.
+            endpoint: The cluster's API server, passed on in the result.
         """
         group = self.network.add_group(f"{cluster}-node")
         for tags in (group.tags, *(subnet.tags for subnet in self.network.subnets.values())):

@@ -153,7 +153,7 @@ _PRODUCTS_PAGE: Final = 100  # of GetProducts
 
 
 class PriceOperations:
-    """A region's price table, as two services tell it."""
+    """A region's prices, as EC2 and the Pricing API answer them."""
 
     def __init__(self, table: SimulatedPriceTable, time: ServiceTime, region: str) -> None:
         self._table = table

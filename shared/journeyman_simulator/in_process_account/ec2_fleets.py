@@ -45,7 +45,7 @@ class SimulatedFleets:
         self,
         time: ServiceTime,
         *,
-        market: CapacityPools,
+        capacity_pools: CapacityPools,
         types: SimulatedInstanceTypes,
         network: SimulatedNetwork,
         images: SimulatedImages,
@@ -55,7 +55,7 @@ class SimulatedFleets:
         describe: Callable[[SimulatedInstance, StateChange], dict[str, Any]],
     ) -> None:
         self._time = time
-        self._market = market
+        self._capacity_pools = capacity_pools
         self._types = types
         self._network = network
         self._images = images
@@ -93,15 +93,17 @@ class SimulatedFleets:
     def _fulfilled(self, request: ServiceRequest) -> dict[str, Any]:
         fleet_id = f"fleet-00000000-0000-4000-8000-{next(self._serial):012x}"
         grounds = _RequestAccount(self, request.tags("instance"))
-        answer = InstantFleetRequest(fleet_id, request.parameters, grounds, self._market, self._time.now()).answer
+        answer = InstantFleetRequest(
+            fleet_id, request.parameters, grounds, self._capacity_pools, self._time.now()
+        ).answer
         self._fleets[fleet_id] = answer
         return answer
 
     def _describe(self, request: ServiceRequest) -> dict[str, Any]:
         if unknown := [id_ for id_ in request["FleetIds"] if id_ not in self._fleets]:
             raise ServiceError("InvalidFleetId.NotFound", f"The fleet ID '{unknown[0]}' does not exist")
-        told = [{"Type": "instant", "FleetState": "active", **self._fleets[id_]} for id_ in request["FleetIds"]]
-        return paged("Fleets", told, request)
+        described = [{"Type": "instant", "FleetState": "active", **self._fleets[id_]} for id_ in request["FleetIds"]]
+        return paged("Fleets", described, request)
 
     def _run(self, request: ServiceRequest) -> dict[str, Any]:
         image = self._images.require(request["ImageId"])

@@ -48,7 +48,7 @@ class SimulatedImages:
         self.parameters: dict[str, str] = {}
 
     def publish(self, image: PublishedImage) -> str:
-        """Let somebody publish an image; its parameters lead to it from now on. Returns its id."""
+        """Publish an image and point its Systems Manager parameters at it; return its id."""
         id_ = f"ami-{next(self._serial):017x}"
         self.known[id_] = SimulatedImage(
             id=id_,
@@ -82,8 +82,8 @@ class SimulatedImages:
         known = [self.require(id_) for id_ in request.get("ImageIds") or self.known]
         owners = set(request.get("Owners") or ())
         found = selected(known, request.get("Filters", ()), _READERS)
-        told = [self._described(i) for i in found if not owners or owners & {i.owner, self._alias(i)}]
-        return paged("Images", told, request)
+        described = [self._described(i) for i in found if not owners or owners & {i.owner, self._alias(i)}]
+        return paged("Images", described, request)
 
     def _described(self, image: SimulatedImage) -> dict[str, Any]:
         return {

@@ -1,4 +1,4 @@
-"""The simulated account's instances in time: pending, running, shutting-down, terminated, forgotten; and what befalls them.
+"""The in-process account's EC2 instances: their records, the requests for them, and faults.
 
 Every change of state is kept with its moment, so that a read can be answered as of some seconds ago, as EC2 may do.
 """
@@ -245,7 +245,7 @@ class Ec2InstanceOperations:
         return paged("Reservations", [self._reservation(instance, change) for instance, change in found], request)
 
     def _describe_status(self, request: ServiceRequest) -> dict[str, Any]:
-        """Of those that run, unless others are asked for."""
+        """Return the status checks of running instances."""
         running = [(i.id, i.zone) for i in self._instances.known.values() if i.state == "running"]
         return paged("InstanceStatuses", self._instances.checks.statuses(running, request.get("Filters", ())), request)
 
@@ -260,22 +260,22 @@ class Ec2InstanceOperations:
         for id_ in request["InstanceIds"]:
             if id_ not in self._instances.known:
                 raise instance_not_found(id_)
-        told = []
+        answer = []
         for id_ in request["InstanceIds"]:
             before = self._instances.known[id_].state
             act(id_)
             states = {"CurrentState": _state(self._instances.known[id_].state), "PreviousState": _state(before)}
-            told.append({"InstanceId": id_, **states})
-        return {key: told}
+            answer.append({"InstanceId": id_, **states})
+        return {key: answer}
 
     def _reservation(self, instance: SimulatedInstance, change: StateChange) -> dict[str, Any]:
         id_ = instance.id.replace("i-", "r-", 1)
         return {"ReservationId": id_, "OwnerId": self._account, "Instances": [self.described(instance, change)]}
 
     def described(self, instance: SimulatedInstance, change: StateChange) -> dict[str, Any]:
-        """As DescribeInstances tells it."""
+        """Return an instance as DescribeInstances answers it."""
         data = instance.data
-        told = {
+        answer = {
             "InstanceId": instance.id,
             "InstanceType": instance.instance_type,
             "Architecture": instance.architecture,
@@ -293,13 +293,13 @@ class Ec2InstanceOperations:
             "Monitoring": {"State": "enabled" if (data.get("Monitoring") or {}).get("Enabled") else "disabled"},
         }
         if instance.spot:
-            told["InstanceLifecycle"] = "spot"
-            told["SpotInstanceRequestId"] = instance.id.replace("i-", "sir-", 1)
+            answer["InstanceLifecycle"] = "spot"
+            answer["SpotInstanceRequestId"] = instance.id.replace("i-", "sir-", 1)
         if instance.profile_arn:
-            told["IamInstanceProfile"] = {"Arn": instance.profile_arn}
+            answer["IamInstanceProfile"] = {"Arn": instance.profile_arn}
         if change.reason:
-            told["StateReason"] = {"Code": change.reason, "Message": change.reason}
-        return told
+            answer["StateReason"] = {"Code": change.reason, "Message": change.reason}
+        return answer
 
 
 _INSTANCE_FILTERS: Final[Mapping[str, Callable[[tuple[SimulatedInstance, StateChange]], list[str]]]] = {

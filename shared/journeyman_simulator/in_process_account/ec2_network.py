@@ -127,8 +127,8 @@ class SimulatedNetwork:
     def _describe_groups(self, request: ServiceRequest) -> dict[str, Any]:
         known = _named(self.groups, request.get("GroupIds"), "InvalidGroup.NotFound", "security group")
         found = selected(known, request.get("Filters", ()), _GROUP_READERS)
-        told = [{"GroupId": g.id, "GroupName": g.name, "VpcId": VPC, "Tags": to_pairs(g.tags)} for g in found]
-        return paged("SecurityGroups", told, request)
+        described = [{"GroupId": g.id, "GroupName": g.name, "VpcId": VPC, "Tags": to_pairs(g.tags)} for g in found]
+        return paged("SecurityGroups", described, request)
 
     def _create_subnet(self, request: ServiceRequest) -> dict[str, Any]:
         return {"Subnet": _described_subnet(self.add_subnet(request["AvailabilityZone"], request["CidrBlock"]))}

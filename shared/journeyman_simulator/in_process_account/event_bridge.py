@@ -42,7 +42,7 @@ class SimulatedEventBus:
         region: In which everything is.
         account: Whose everything is.
         send: Takes the text for the queue of a name, with a message group if the target names one.
-        on_event: Is told of every event.
+        on_event: Gets every event.
     """
 
     def __init__(
@@ -132,12 +132,12 @@ class SimulatedEventBus:
         return {}
 
     def _list_rules(self, request: ServiceRequest) -> dict[str, Any]:
-        told = [
+        listed = [
             {"Name": rule.name, "Arn": rule.arn, "State": "ENABLED" if rule.enabled else "DISABLED"}
             | ({"ScheduleExpression": rule.schedule} if rule.schedule else {})
             for rule in self._rules.values()
         ]
-        return paged("Rules", told, request)
+        return paged("Rules", listed, request)
 
     def _list_targets(self, request: ServiceRequest) -> dict[str, Any]:
         return paged("Targets", list(self._rule(request["Rule"]).targets.values()), request)
@@ -205,8 +205,8 @@ class SimulatedSchedules:
         return dict(self._known[request["Name"]])
 
     def _list(self, request: ServiceRequest) -> dict[str, Any]:
-        told = [{key: known[key] for key in ("Name", "GroupName", "Arn", "State")} for known in self._known.values()]
-        return paged("Schedules", told, request)
+        listed = [{key: known[key] for key in ("Name", "GroupName", "Arn", "State")} for known in self._known.values()]
+        return paged("Schedules", listed, request)
 
     def _delete(self, request: ServiceRequest) -> dict[str, Any]:
         self._get(request)

@@ -98,7 +98,7 @@ def _matcher(values: Sequence[str]) -> Callable[[str], bool]:
 
 
 def paged(key: str, items: Sequence[Any], request: ServiceRequest, largest: int = 1000) -> dict[str, Any]:
-    """The page of an answer that was asked for, under its key."""
+    """Return the requested page of an answer, under its key."""
     start = int(request.get("NextToken") or 0)
     end = start + min(int(request.get("MaxResults") or largest), largest)
     answer: dict[str, Any] = {key: list(items[start:end])}
@@ -108,7 +108,7 @@ def paged(key: str, items: Sequence[Any], request: ServiceRequest, largest: int 
 
 
 def to_pairs(tags: Mapping[str, str]) -> list[dict[str, str]]:
-    """Tags as EC2 tells them."""
+    """Return tags as EC2 answers them."""
     return [{"Key": key, "Value": value} for key, value in tags.items()]
 
 
@@ -202,13 +202,13 @@ class SimulatedClient:
 
 
 class SimulatedPaginator:
-    """Asks again as long as there is a next page."""
+    """Yields all pages of an operation's answer."""
 
     def __init__(self, call: Callable[..., dict[str, Any]]) -> None:
         self._call = call
 
     def paginate(self, PaginationConfig: Mapping[str, Any] | None = None, **given: Any) -> Iterator[dict[str, Any]]:  # noqa: N803 - boto3's name
-        """Every page, asked for when it is needed."""
+        """Yield each page; the next one is requested when it is needed."""
         if size := (PaginationConfig or {}).get("PageSize"):
             given["MaxResults"] = size
         while True:
@@ -220,7 +220,7 @@ class SimulatedPaginator:
 
 
 def _check(name: str, operation: ServiceOperation, given: Mapping[str, Any]) -> None:
-    """Refuse what botocore refuses before it asks, and what this account would not heed."""
+    """Raise what botocore raises before a request, and NotSimulatedError for parameters without effect here."""
     if missing := [parameter for parameter in operation.requires if parameter not in given]:
         raise ParamValidationError(report=f'Missing required parameter in input: "{missing[0]}"')
     if unknown := sorted(set(given) - {*operation.requires, *operation.accepts}):

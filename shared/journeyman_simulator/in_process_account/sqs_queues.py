@@ -43,7 +43,7 @@ from journeyman_simulator.in_process_account.service_client import (
 
 
 class MessageOutcome(Struct, frozen=True, kw_only=True):
-    """What becomes of a message that a queue has accepted.
+    """What happens to a message that a queue has accepted.
 
     Copies beyond the first are messages with ids of their own. `overtakes` puts it before everything that waits, which a
     FIFO queue never does.
@@ -55,7 +55,7 @@ class MessageOutcome(Struct, frozen=True, kw_only=True):
 
 
 DELIVERED: Final = MessageOutcome()
-"""Nothing goes wrong."""
+"""The message is delivered once, in its turn."""
 
 
 class SimulatedMessage(Struct, kw_only=True, eq=False):
@@ -64,7 +64,7 @@ class SimulatedMessage(Struct, kw_only=True, eq=False):
     id: str
     body: str
     sent_at: int
-    visible_at: int  # of one that nobody has received yet: when its delay is over
+    visible_at: int  # before its first receive: when its delay ends
     group: str | None = None
     deduplication_id: str | None = None
     sequence: str = ""
@@ -75,7 +75,7 @@ class SimulatedMessage(Struct, kw_only=True, eq=False):
 
 
 class AcceptedMessage(NamedTuple):
-    """What a sender is told."""
+    """What SendMessage answers."""
 
     id: str
     sequence: str
@@ -102,7 +102,7 @@ class SimulatedQueues:
 
     Args:
         time: When.
-        decide: Asked what becomes of each message a queue has accepted, with the queue's name and the body.
+        decide: Returns what happens to an accepted message, from the queue's name and the body.
     """
 
     def __init__(self, time: ServiceTime, decide: Callable[[str, str], MessageOutcome] | None = None) -> None:
@@ -141,7 +141,7 @@ class SimulatedQueues:
         return from_milliseconds(next_receivable_at(queue.messages, queue.settings))
 
     def deliver(self, name: str, body: str, group: str | None) -> None:
-        """What EventBridge does: it gives up silently on a queue that is missing or that it cannot deduplicate for."""
+        """Send an event of EventBridge, which gives up silently on a queue that is missing or cannot deduplicate it."""
         queue = self.known.get(name)
         if queue and takes_events(queue.settings, group):
             self.send(name, body, group=group)
@@ -170,10 +170,10 @@ class SimulatedQueues:
         now = self._time.milliseconds()
         if key and (earlier := queue.window.first(key, now)):
             return earlier
-        fate = self.decide(name, body)
-        if fate.overtakes and queue.settings.is_fifo:
+        outcome = self.decide(name, body)
+        if outcome.overtakes and queue.settings.is_fifo:
             raise ConfigurationError("a FIFO queue's messages cannot overtake each other", queue=name)
-        waits = (queue.delay_seconds if delay_seconds is None else delay_seconds) + fate.delay_seconds
+        waits = (queue.delay_seconds if delay_seconds is None else delay_seconds) + outcome.delay_seconds
         made = [
             SimulatedMessage(
                 id=f"00000000-0000-4000-9000-{next(self._ids):012x}",
@@ -185,10 +185,10 @@ class SimulatedQueues:
                 sequence=next(self._sequence) if queue.settings.is_fifo else "",
                 attributes=attributes or {},
             )
-            for _ in range(max(1, fate.copies))
+            for _ in range(max(1, outcome.copies))
         ]
-        if fate.copies:
-            queue.messages[:] = [*made, *queue.messages] if fate.overtakes else [*queue.messages, *made]
+        if outcome.copies:
+            queue.messages[:] = [*made, *queue.messages] if outcome.overtakes else [*queue.messages, *made]
         accepted = AcceptedMessage(made[0].id, made[0].sequence, now)
         if key:
             queue.window.remember(key, accepted, now)
@@ -221,13 +221,13 @@ class SimulatedQueues:
         return received
 
     def delete(self, name: str, handle: str) -> None:
-        """Take a received message away; in a standard queue an old handle does nothing.
+        """Delete a received message; in a standard queue an old handle does nothing.
 
         Raises:
             RefusedError: The handle is none, or a FIFO queue's has expired.
         """
         queue = self.of(name)
-        message = self._held(queue, handle)
+        message = self._message_of_handle(queue, handle)
         if message is None:
             return
         is_latest, now = message.handle == handle, self._time.milliseconds()
@@ -239,13 +239,13 @@ class SimulatedQueues:
     def change_visibility(self, name: str, handle: str, seconds: int) -> None:
         """Make a received message visible again after so long. Raises RefusedError if it is not in flight."""
         queue = self.of(name)
-        message = self._held(queue, handle)
+        message = self._message_of_handle(queue, handle)
         now = self._time.milliseconds()
         if message is None or not is_in_flight(message, is_latest_handle=message.handle == handle, now=now):
             raise message_not_in_flight(handle)
         message.visible_at = now + seconds * 1000
 
-    def _held(self, queue: SimulatedQueue, handle: str) -> SimulatedMessage | None:
+    def _message_of_handle(self, queue: SimulatedQueue, handle: str) -> SimulatedMessage | None:
         """The message a handle was given out for, if it is still there."""
         marker, _, id_ = handle.partition("-")[2].partition("-")
         if not handle.startswith("handle-") or not marker.isdigit():
@@ -358,14 +358,14 @@ class SqsOperations:
             delay_seconds=delay,
             attributes=entry.get("MessageAttributes"),
         )
-        return _told_sender(accepted, entry["MessageBody"])
+        return _sent_answer(accepted, entry["MessageBody"])
 
     def _receive(self, request: ServiceRequest) -> dict[str, Any]:
         most = request.get("MaxNumberOfMessages", 1)
         received = self._queues.receive(_name(request), most, request.get("VisibilityTimeout"))
-        return {"Messages": [self._told_receiver(message, request) for message in received]} if received else {}
+        return {"Messages": [self._received_answer(message, request) for message in received]} if received else {}
 
-    def _told_receiver(self, message: SimulatedMessage, request: ServiceRequest) -> dict[str, Any]:
+    def _received_answer(self, message: SimulatedMessage, request: ServiceRequest) -> dict[str, Any]:
         """A message with those attributes that its receiver wants to know."""
         system = {
             "SenderId": self._account,
@@ -377,7 +377,7 @@ class SqsOperations:
             system["SequenceNumber"] = message.sequence
             system["MessageGroupId"] = str(message.group)
             system["MessageDeduplicationId"] = str(message.deduplication_id)
-        told: dict[str, Any] = {
+        answer: dict[str, Any] = {
             "MessageId": message.id,
             "ReceiptHandle": message.handle,
             "MD5OfBody": _md5(message.body),
@@ -385,10 +385,10 @@ class SqsOperations:
         }
         of_system = (*request.get("AttributeNames", ()), *request.get("MessageSystemAttributeNames", ()))
         if wanted := _named(system, of_system):
-            told["Attributes"] = wanted
+            answer["Attributes"] = wanted
         if own := _named(message.attributes, request.get("MessageAttributeNames", ())):
-            told["MessageAttributes"] = own
-        return told
+            answer["MessageAttributes"] = own
+        return answer
 
     def _delete(self, request: ServiceRequest) -> dict[str, Any]:
         self._queues.delete(_name(request), request["ReceiptHandle"])
@@ -436,13 +436,13 @@ def _each(request: ServiceRequest, act: Callable[[JSON], dict[str, Any]]) -> dic
 
 
 def _named(values: Mapping[str, Any], wanted: Collection[str]) -> dict[str, Any]:
-    """Those of the values that were asked for."""
+    """Return the requested values."""
     return {name: value for name, value in values.items() if name in wanted or "All" in wanted}
 
 
-def _told_sender(accepted: AcceptedMessage, body: str) -> dict[str, Any]:
-    told = {"MessageId": accepted.id, "MD5OfMessageBody": _md5(body)}
-    return told | ({"SequenceNumber": accepted.sequence} if accepted.sequence else {})
+def _sent_answer(accepted: AcceptedMessage, body: str) -> dict[str, Any]:
+    answer = {"MessageId": accepted.id, "MD5OfMessageBody": _md5(body)}
+    return answer | ({"SequenceNumber": accepted.sequence} if accepted.sequence else {})
 
 
 def _waiting(queue: SimulatedQueue, now: int, *, received: bool) -> int:

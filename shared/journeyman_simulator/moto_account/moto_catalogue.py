@@ -94,7 +94,7 @@ def regional_prices(on_demand: Mapping[str, float], region: str, since: datetime
 
 def price_extensions(table: SimulatedPriceTable, time: ServiceTime) -> tuple[MotoExtension, ...]:
     """DescribeSpotPriceHistory answers from the table."""
-    latest: tuple[Any, list[dict[str, Any]]] = (None, [])  # whoever reads one page reads the next, too
+    latest: tuple[Any, list[dict[str, Any]]] = (None, [])  # a caller reads one page after the other
 
     def rows_for(query: SpotPriceQuery) -> list[dict[str, Any]]:
         nonlocal latest

@@ -54,7 +54,7 @@ class MotoEventBus:
             self._route(rule, event)
 
     def extensions(self) -> tuple[MotoExtension, ...]:
-        """Return what replaces the fate of an event that PutEvents has accepted."""
+        """Return what replaces the delivery of an event that PutEvents has accepted."""
 
         def replace(original: Callable[..., None]) -> Callable[..., None]:
             def send_to_targets(rule: Rule, original_event: dict[str, Any], transform_input: bool = True) -> None:

@@ -17,7 +17,7 @@ class MotoExtension(Struct, frozen=True, kw_only=True):
 
     `replace` gets the original and returns what stands in its place. `adds` says that moto has no such attribute
     yet. A replaced function must take the same parameters as the original: that is how a moto whose shape has
-    changed is noticed at start-up and not in the middle of a story.
+    changed is detected at start-up and not in the middle of a simulation.
     """
 
     owner: Any

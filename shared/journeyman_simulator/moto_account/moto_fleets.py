@@ -35,9 +35,11 @@ from journeyman_simulator.moto_account.moto_extensions import MotoExtension
 
 
 class InstantFleet(Fleet):
-    """A fleet that is asked for once, as moto's DescribeFleets shows it; `FleetAccount` of its own request."""
+    """An instant fleet, as moto's DescribeFleets shows it; the `FleetAccount` of its own request."""
 
-    def __init__(self, backend: Any, request: Mapping[str, Any], market: CapacityPools, time: ServiceTime) -> None:
+    def __init__(
+        self, backend: Any, request: Mapping[str, Any], capacity_pools: CapacityPools, time: ServiceTime
+    ) -> None:
         # Moto's own constructor launches by its own rules; these are the attributes it and DescribeFleets rely on.
         self.ec2_backend = backend
         self.id = random_fleet_id()
@@ -55,14 +57,14 @@ class InstantFleet(Fleet):
         self.tags = self.get_tags()
         self._request_tags = tags
         self._zones: dict[str, str] = {}
-        fulfilment = InstantFleetRequest(self.id, request, self, market, time.now())
-        self.answer = fulfilment.answer
-        self.errors = fulfilment.errors
-        self.fulfilled_capacity = fulfilment.capacity
+        launched = InstantFleetRequest(self.id, request, self, capacity_pools, time.now())
+        self.answer = launched.answer
+        self.errors = launched.errors
+        self.fulfilled_capacity = launched.capacity
 
     @property
     def instances(self) -> list[dict[str, Any]]:
-        """As DescribeFleets tells them."""
+        """Return the instances as DescribeFleets answers them."""
         return list(self.answer["Instances"])
 
     def template(self, specification: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -99,7 +101,7 @@ class InstantFleet(Fleet):
         return [instance.id for instance in instances]
 
 
-def fleet_extensions(market: CapacityPools, time: ServiceTime) -> tuple[MotoExtension, ...]:
+def fleet_extensions(capacity_pools: CapacityPools, time: ServiceTime) -> tuple[MotoExtension, ...]:
     """CreateFleet with Type=instant; the other types stay moto's."""
     tokens = ClientTokens()
 
@@ -112,7 +114,7 @@ def fleet_extensions(market: CapacityPools, time: ServiceTime) -> tuple[MotoExte
             key = (response.current_account, response.region, read("ClientToken") or "")
             request = dict(response.querystring)
             try:
-                return ActionResult(tokens.answer(key, request, lambda: _create(response, market, time).answer))
+                return ActionResult(tokens.answer(key, request, lambda: _create(response, capacity_pools, time).answer))
             except ServiceError as error:
                 raise EC2ClientError(error.code, error.message) from error
 
@@ -144,7 +146,7 @@ def _refusing_unknown_names(original: Callable[..., Any]) -> Callable[..., Any]:
     return delete_launch_template
 
 
-def _create(response: Any, market: CapacityPools, time: ServiceTime) -> InstantFleet:
+def _create(response: Any, capacity_pools: CapacityPools, time: ServiceTime) -> InstantFleet:
     read = response._get_param  # noqa: SLF001 - moto's way to read a parameter
     request = {
         "SpotOptions": read("SpotOptions", {}),
@@ -153,7 +155,7 @@ def _create(response: Any, market: CapacityPools, time: ServiceTime) -> InstantF
         "LaunchTemplateConfigs": read("LaunchTemplateConfigs", []),
         "TagSpecifications": read("TagSpecifications", []),
     }
-    fleet = InstantFleet(response.ec2_backend, request, market, time)
+    fleet = InstantFleet(response.ec2_backend, request, capacity_pools, time)
     response.ec2_backend.fleets[fleet.id] = fleet
     return fleet
 

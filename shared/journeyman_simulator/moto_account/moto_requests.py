@@ -49,7 +49,7 @@ def gate_extensions(gate: RequestGate) -> tuple[MotoExtension, ...]:
 
 
 def _injected_failure(gate: RequestGate, response: BaseResponse) -> tuple[int, dict[str, str], Any] | None:
-    operation = response._get_action()  # noqa: SLF001 - moto's own way to ask; it has no public one
+    operation = response._get_action()  # noqa: SLF001 - moto has no public way
     error = gate.injected_error(operation)
     if error is None:
         return None
@@ -97,7 +97,7 @@ def time_extensions(time: ServiceTime) -> tuple[MotoExtension, ...]:
 
 
 _NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
-_REQUEST_ID = "59dbff89-35bd-4eac-99ed-be587EXAMPLE"  # the one in EC2's documentation; nobody reads it
+_REQUEST_ID = "59dbff89-35bd-4eac-99ed-be587EXAMPLE"  # the one in EC2's documentation; it is never read
 
 
 def ec2_answer(operation: str, result: Mapping[str, Any]) -> str:
@@ -138,7 +138,7 @@ def _scalar(value: Any) -> str:
 
 
 def wire_extensions() -> tuple[MotoExtension, ...]:
-    """Moto's query parser asks for every structure whether any parameter begins with its name, one after the other."""
+    """Return a faster query parser: moto compares each structure's name with every parameter."""
     reason = "a CreateFleet of hundreds of overrides is read in milliseconds, not in half a second"
     return (
         MotoExtension(owner=QueryParser, name="_do_parse", replace=_remembering_prefixes, reason=reason),

@@ -71,7 +71,7 @@ def _network(aws: MotoAccount, cluster: str) -> tuple[tuple[str, ...], str]:
 
 
 def _roles(aws: MotoAccount, cluster: str, node_role: str) -> str:
-    """The node role and the cluster role, whose ARN is returned; without policies, as nobody checks rights here."""
+    """Create the node role and the cluster role; return the latter's ARN. Neither has policies: rights are not checked here."""
     iam = aws.client("iam")
     iam.create_role(RoleName=node_role, AssumeRolePolicyDocument=_TRUST % "ec2.amazonaws.com")
     role = iam.create_role(RoleName=f"{cluster}-cluster", AssumeRolePolicyDocument=_TRUST % "eks.amazonaws.com")

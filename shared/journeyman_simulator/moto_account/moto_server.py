@@ -88,10 +88,10 @@ class MotoAccount:
     ) -> None:
         self.region = region
         self.time = ServiceTime(clock)
-        # The first Spot prices are a day old, so that a history asked for from "now" on has a price to begin with.
+        # The first Spot prices are a day old, so that a history that starts now has a first price.
         first = clock.now() - timedelta(days=1)
         self.prices = regional_prices(on_demand_prices, region, first, price_seed)
-        self.market = CapacityPools(self.prices)
+        self.capacity_pools = CapacityPools(self.prices)
         self.queues = MotoQueues(self.time, region)
         self.bus = MotoEventBus(self.time, region, self.queues.deliver, on_event)
         self.instances = MotoInstances(self.time, self.bus, timing, region=region, account=self.account)
@@ -158,7 +158,7 @@ class MotoAccount:
     def out_of_stock(self, instance_type: str, zone: str, capacity_type: str, until: datetime) -> None:
         """Let launches from this pool fail with InsufficientInstanceCapacity until then."""
         with self.gate.lock:
-            self.market.out_of_stock(instance_type, zone, capacity_type, until)
+            self.capacity_pools.out_of_stock(instance_type, zone, capacity_type, until)
 
     def fail_next(self, operation: str, code: str, times: int = 1) -> None:
         """Let the next requests for `operation` ("CreateFleet") fail with `code` and do nothing."""
@@ -207,7 +207,7 @@ def client_for(endpoint_url: str, service: str, *, region: str = "us-east-1", ma
         endpoint_url=endpoint_url,
         region_name=region,
         aws_access_key_id="simulated",
-        aws_secret_access_key="simulated",  # noqa: S106 - nobody checks it
+        aws_secret_access_key="simulated",  # noqa: S106 - never checked
         config=Config(
             retries={"total_max_attempts": max_attempts, "mode": "standard"},
             tcp_keepalive=True,
@@ -225,14 +225,14 @@ def _session() -> boto3.session.Session:
 class PersistentConnectionHandler(MotoRequestHandler):
     """Answers one request after the other on each connection; werkzeug's own handler closes it after the first.
 
-    It may, because everybody here sends as much as announced, and it is read: the next request begins where it ends.
+    It can, because every client here announces the length of its request, and the whole request is read.
     """
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # an answer goes out at once, not after the client's delayed acknowledgement
 
     def run_wsgi(self) -> None:
-        """Answer one request; one whose length nobody announced is left to werkzeug."""
+        """Answer one request; werkzeug answers those without a Content-Length."""
         if "Transfer-Encoding" in self.headers or "Expect" in self.headers:
             super().run_wsgi()
             return
@@ -285,7 +285,7 @@ def _extensions(aws: MotoAccount) -> tuple[MotoExtension, ...]:
             reason="the images are those that a scenario publishes; moto's thousand old ones only cost time",
         ),
         *aws.instances.extensions(),
-        *fleet_extensions(aws.market, aws.time),
+        *fleet_extensions(aws.capacity_pools, aws.time),
         *price_extensions(aws.prices, aws.time),
         *catalogue_extensions(),
         MotoExtension(

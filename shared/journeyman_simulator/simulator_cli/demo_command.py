@@ -1,7 +1,7 @@
-"""`journeyman demo`: the main job, told as a story on a simulated cluster and cloud.
+"""`journeyman demo`: provisioning, consolidation, a Spot interruption and scale to zero on a simulated cluster and cloud.
 
-The handlers, the queues, the rules and the schedules are the deployed ones (template.yaml); only the cluster, the cloud and
-the clock are simulated. Every chapter ends with a check; a pod that does not run, or anything left over at the end, fails.
+The handlers, queues, rules and schedules are the deployed ones (template.yaml); only the cluster, the cloud and the clock are
+simulated. Each phase ends with a check: the demo fails if a pod does not run, or if anything is left over at the end.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LARGEST_FUNCTION_GB: Final = 1769 / 1024  # template.yaml; some functions have l
 
 
 class DemoPhase(Struct, kw_only=True):
-    """What one part of the story cost and achieved."""
+    """What one phase of the demo cost, and what did not come out as it should."""
 
     title: str
     pods: int = 0
@@ -53,15 +53,15 @@ class DemoPhase(Struct, kw_only=True):
 
 
 class DemoScenario:
-    """The chapters, on an open deployment."""
+    """Runs the phases on an open deployment."""
 
     def __init__(self, deployment: LocalDeployment, timeline: Timeline) -> None:
         self._d = deployment
         self._timeline = timeline
-        self.chapters: list[DemoPhase] = []
+        self.phases: list[DemoPhase] = []
 
-    def tell(self) -> None:
-        """All chapters. Raises WorldStuckError if the world cannot go on."""
+    def run(self) -> None:
+        """Run all phases. Raises WorldStuckError if the simulation cannot go on."""
         self._load_examples()
         self._first_pods()
         self._smaller_node_in_the_window()
@@ -70,57 +70,59 @@ class DemoScenario:
 
     @property
     def problems(self) -> list[str]:
-        """Everything that did not come out as it should."""
-        return [problem for chapter in self.chapters for problem in chapter.problems]
+        """Return everything that did not come out as it should."""
+        return [problem for phase in self.phases for problem in phase.problems]
 
     def _load_examples(self) -> None:
         for name in EXAMPLES:
             self._d.server.load(yaml.safe_load_all(deployment_file("docs", "examples", f"{name}.yaml").read_text()))
 
     def _first_pods(self) -> None:
-        self._d.world.run_for(BETWEEN_SWEEPS)  # so that the forwarder is first to tell, as it nearly always is
-        with self._chapter("1. Ten pods on a cluster with no node") as chapter:
-            asked = self._scale("inflate", 10)
+        self._d.world.run_for(
+            BETWEEN_SWEEPS
+        )  # so that the forwarder reports the pods before the sweep does, as it nearly always does
+        with self._phase("1. Ten pods on a cluster with no node") as phase:
+            scaled_at = self._scale("inflate", 10)
             self._until_running("inflate", 10, within=timedelta(minutes=5))
-            chapter.seconds_to_run = (self._d.clock.now() - asked).total_seconds()
-            self._timeline.happening(f"10 of 10 pods run after {chapter.seconds_to_run:.0f} s")
+            phase.seconds_to_run = (self._d.clock.now() - scaled_at).total_seconds()
+            self._timeline.external_event(f"10 of 10 pods run after {phase.seconds_to_run:.0f} s")
             self._until_initialized()
 
     def _smaller_node_in_the_window(self) -> None:
-        with self._chapter("2. A burst ends; its node is replaced by a smaller one when the window opens") as chapter:
-            asked = self._scale("cpu-burst", 10)
+        with self._phase("2. A burst ends; its node is replaced by a smaller one when the window opens") as phase:
+            scaled_at = self._scale("cpu-burst", 10)
             self._until_running("cpu-burst", 10, within=timedelta(minutes=5))
-            chapter.seconds_to_run = (self._d.clock.now() - asked).total_seconds()
-            self._timeline.happening(f"10 of 10 pods run after {chapter.seconds_to_run:.0f} s")
+            phase.seconds_to_run = (self._d.clock.now() - scaled_at).total_seconds()
+            self._timeline.external_event(f"10 of 10 pods run after {phase.seconds_to_run:.0f} s")
             self._until_initialized()
             self._scale("cpu-burst", 5)
             self._until_running("cpu-burst", 5, within=timedelta(minutes=2))
             full = self._d.price_per_hour
             self._d.world.run_for(WINDOW_OPENS - self._d.clock.now())
             if self._d.price_per_hour != full:
-                chapter.problems.append("a node was taken for being under-used while the budget forbade it")
-            self._timeline.happening("22:00, the budget window opens")
+                phase.problems.append("an underutilized node was disrupted while the budget forbade it")
+            self._timeline.external_event("22:00, the budget window opens")
             self._d.world.run_until(
                 lambda: self._d.price_per_hour < full and self._is_quiet(),
                 within=timedelta(minutes=15),
                 waiting_for="a cheaper fleet",
             )
-            self._check_running(chapter, {"inflate": 10, "cpu-burst": 5})
+            self._check_running(phase, {"inflate": 10, "cpu-burst": 5})
 
     def _spot_interruption(self) -> None:
-        with self._chapter("3. The Spot market takes a node back with two minutes' notice") as chapter:
+        with self._phase("3. EC2 reclaims a Spot node with two minutes' notice") as phase:
             node = self._busiest_spot_node()
             warned = self._d.clock.now()
-            self._timeline.happening("EC2 Spot Instance Interruption Warning", node=node.rsplit("/", 1)[-1])
+            self._timeline.external_event("EC2 Spot Instance Interruption Warning", node=node.rsplit("/", 1)[-1])
             self._d.aws.interrupt(node.rsplit("/", 1)[-1])
             self._until_running("inflate", 10, within=SPOT_NOTICE, not_on=node)
-            chapter.seconds_to_run = (self._d.clock.now() - warned).total_seconds()
-            self._timeline.happening(f"10 of 10 pods run elsewhere after {chapter.seconds_to_run:.0f} s")
+            phase.seconds_to_run = (self._d.clock.now() - warned).total_seconds()
+            self._timeline.external_event(f"10 of 10 pods run elsewhere after {phase.seconds_to_run:.0f} s")
             self._d.world.run_until(self._is_quiet, within=timedelta(minutes=10), waiting_for="the old node to be gone")
-            self._check_running(chapter, {"inflate": 10, "cpu-burst": 5})
+            self._check_running(phase, {"inflate": 10, "cpu-burst": 5})
 
     def _scale_to_zero(self) -> None:
-        with self._chapter("4. Everything scales to zero, and so does the bill") as chapter:
+        with self._phase("4. All workloads scale to zero, and so does the price") as phase:
             self._scale("inflate", 0)
             self._scale("cpu-burst", 0)
             self._d.world.run_until(
@@ -128,24 +130,24 @@ class DemoScenario:
                 within=timedelta(minutes=15),
                 waiting_for="an empty cluster",
             )
-            self._d.world.run_for(timedelta(minutes=2))  # nothing may come back
-            chapter.problems += [f"left over: {thing}" for thing in self._d.leftovers()]
+            self._d.world.run_for(timedelta(minutes=2))  # nothing may be launched again
+            phase.problems += [f"left over: {thing}" for thing in self._d.leftovers()]
             if self._d.price_per_hour:
-                chapter.problems.append(f"the bill is {self._d.price_per_hour:.4f} $/h, not 0")
-            self._timeline.happening("no nodes, no instances, nothing left over")
+                phase.problems.append(f"the price is {self._d.price_per_hour:.4f} $/h, not 0")
+            self._timeline.external_event("no nodes, no instances, nothing left over")
 
     @contextmanager
-    def _chapter(self, title: str) -> Iterator[DemoPhase]:
-        self._timeline.chapter(title)
-        chapter = DemoPhase(title=title, price_before=self._d.price_per_hour)
-        self.chapters.append(chapter)
+    def _phase(self, title: str) -> Iterator[DemoPhase]:
+        self._timeline.phase(title)
+        phase = DemoPhase(title=title, price_before=self._d.price_per_hour)
+        self.phases.append(phase)
         runs, billed = self._bill()
-        yield chapter
-        chapter.price_after = self._d.price_per_hour
-        chapter.pods = sum(p.status.phase == "Running" and not _is_daemon(p) for p in self._d.server.list(POD).items)
-        chapter.nodes = len(self._d.server.list(NODE).items)
+        yield phase
+        phase.price_after = self._d.price_per_hour
+        phase.pods = sum(p.status.phase == "Running" and not _is_daemon(p) for p in self._d.server.list(POD).items)
+        phase.nodes = len(self._d.server.list(NODE).items)
         runs_now, billed_now = self._bill()
-        chapter.invocations, chapter.billed_ms = runs_now - runs, billed_now - billed
+        phase.invocations, phase.billed_ms = runs_now - runs, billed_now - billed
 
     def _bill(self) -> tuple[int, int]:
         done = [i for function in self._d.stack.functions.values() for i in function.invocations]
@@ -153,7 +155,7 @@ class DemoScenario:
 
     def _scale(self, name: str, replicas: int) -> datetime:
         before = self._d.server.get(DEPLOYMENT, name, namespace="default")["spec"]["replicas"]
-        self._timeline.happening(f"kubectl scale {name}: {before} → {replicas}")
+        self._timeline.external_event(f"kubectl scale {name}: {before} → {replicas}")
         self._d.server.patch(DEPLOYMENT, name, {"spec": {"replicas": replicas}}, namespace="default")
         return self._d.clock.now()
 
@@ -174,17 +176,17 @@ class DemoScenario:
         self._d.world.run_until(done, within=timedelta(minutes=5), waiting_for="initialized NodeClaims")
 
     def _is_quiet(self) -> bool:
-        """No claim is coming or going, and no pod either."""
+        """Whether every NodeClaim is initialized, every pod runs, and none of them is terminating."""
         claims, pods = self._d.server.list(NODECLAIM).items, self._d.server.list(POD).items
         return all(
             c.metadata.deletion_timestamp is None and is_true(c.status.conditions, "Initialized") for c in claims
         ) and all(p.status.phase == "Running" and p.metadata.deletion_timestamp is None for p in pods)
 
-    def _check_running(self, chapter: DemoPhase, wanted: dict[str, int]) -> None:
+    def _check_running(self, phase: DemoPhase, wanted: dict[str, int]) -> None:
         for app, number in wanted.items():
             running = sum(p.status.phase == "Running" for p in self._pods(app))
             if running != number:
-                chapter.problems.append(f"{running} of {number} pods of {app} run")
+                phase.problems.append(f"{running} of {number} pods of {app} run")
 
     def _pods(self, app: str) -> list[Pod]:
         return [p for p in self._d.server.list(POD).items if p.metadata.labels.get("app") == app]
@@ -200,7 +202,7 @@ class DemoScenario:
 
 
 def run_demo(*, quiet: bool = False, console: Console | None = None) -> int:
-    """Tell the story.
+    """Run the demo and print it.
 
     Args:
         quiet: Only the closing table.
@@ -212,7 +214,7 @@ def run_demo(*, quiet: bool = False, console: Console | None = None) -> int:
     console = console or standard_output()
     began = time.monotonic()
     console.print(
-        "[bold]Journeyman[/bold]: the deployed Lambda handlers, on an in-memory cluster and moto as AWS; the clock is virtual.\n"
+        "[bold]Journeyman[/bold]: the deployed Lambda handlers on an in-memory cluster and a simulated AWS account (moto), in virtual time.\n"
     )
     timelines: list[Timeline] = []
 
@@ -222,27 +224,28 @@ def run_demo(*, quiet: bool = False, console: Console | None = None) -> int:
 
     deployment = LocalDeployment(start=START, consolidation_window=WINDOW, on_log=on_log)
     with ExitStack() as opened:
-        with console.status("standing up queues, rules, functions and a moto account …"):
+        with console.status("creating queues, rules and functions in a simulated AWS account …"):
             opened.enter_context(deployment)
         timeline = Timeline(console, deployment.clock, _cached_price(deployment), quiet=quiet)
         timelines.append(timeline)
         timeline.heading()
-        story = DemoScenario(deployment, timeline)
-        problems = _told(story)
-    _print_summary(console, story, problems, time.monotonic() - began)
+        scenario = DemoScenario(deployment, timeline)
+        problems = _run(scenario)
+    _print_summary(console, scenario, problems, time.monotonic() - began)
     return 1 if problems else 0
 
 
-def _told(story: DemoScenario) -> list[str]:
+def _run(scenario: DemoScenario) -> list[str]:
+    """Run the phases; return what did not come out as it should."""
     try:
-        story.tell()
+        scenario.run()
     except JourneymanError as error:
-        return [*story.problems, str(error)]
-    return story.problems
+        return [*scenario.problems, str(error)]
+    return scenario.problems
 
 
 def _cached_price(deployment: LocalDeployment) -> Callable[[], float]:
-    """The price, asked from the cloud once for each state the cluster is in."""
+    """Return a function for the price that reads the cloud once for each state of the cluster."""
     known: dict[tuple[str, datetime], float] = {}
 
     def price() -> float:
@@ -255,23 +258,31 @@ def _cached_price(deployment: LocalDeployment) -> Callable[[], float]:
     return price
 
 
-def _print_summary(console: Console, story: DemoScenario, problems: list[str], real_seconds: float) -> None:
-    table = Table(title="\nWhat it came to", title_justify="left", padding=(0, 0, 0, 1))
-    table.add_column("chapter", min_width=20)
-    for name in ("pods", "nodes", "$/h\nbefore", "$/h\nafter", "function\nruns", "billed\nms", "s to\nrunning"):
+def _print_summary(console: Console, scenario: DemoScenario, problems: list[str], real_seconds: float) -> None:
+    table = Table(title="\nSummary", title_justify="left", padding=(0, 0, 0, 1))
+    table.add_column("phase", min_width=20)
+    for name in ("pods", "nodes", "$/h\nbefore", "$/h\nafter", "function\nruns", "billed\nms", "s until\nrunning"):
         table.add_column(name, justify="right")
-    for c in story.chapters:
-        waited = "" if c.seconds_to_run is None else f"{c.seconds_to_run:.0f}"
-        cells = (c.pods, c.nodes, f"{c.price_before:.4f}", f"{c.price_after:.4f}", c.invocations, c.billed_ms, waited)
+    for c in scenario.phases:
+        until_running = "" if c.seconds_to_run is None else f"{c.seconds_to_run:.0f}"
+        cells = (
+            c.pods,
+            c.nodes,
+            f"{c.price_before:.4f}",
+            f"{c.price_after:.4f}",
+            c.invocations,
+            c.billed_ms,
+            until_running,
+        )
         table.add_row(c.title, *map(str, cells))
-    invocations, billed = sum(c.invocations for c in story.chapters), sum(c.billed_ms for c in story.chapters)
+    invocations, billed = sum(c.invocations for c in scenario.phases), sum(c.billed_ms for c in scenario.phases)
     table.add_section()
     table.add_row("all", "", "", "", "", str(invocations), str(billed), "")
     console.print(table)
     cost = billed / 1000 * LARGEST_FUNCTION_GB * LAMBDA_GB_SECOND + invocations * LAMBDA_REQUEST
     console.print(
         f"{invocations} function runs, billed {billed / 1000:.1f} s: at most {cost * 100:.3f} cents on Lambda. "
-        f"Told in {real_seconds:.0f} s of real time with {_peak_memory_mb()} MB."
+        f"Simulated in {real_seconds:.0f} s with {_peak_memory_mb()} MB of memory."
     )
     for problem in problems:
         console.print(f"[red]✗ {problem}[/red]")
@@ -280,7 +291,7 @@ def _print_summary(console: Console, story: DemoScenario, problems: list[str], r
 
 
 def _peak_memory_mb() -> int:
-    """Of this process so far; macOS counts bytes, Linux KiB."""
+    """Return the peak of this process so far; macOS counts bytes, Linux KiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1024**2 if sys.platform == "darwin" else 1024)
 
 

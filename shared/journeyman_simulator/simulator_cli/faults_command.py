@@ -1,4 +1,4 @@
-"""`journeyman faults`: a scenario of faults told for a person, or a hunt through many."""
+"""`journeyman faults`: runs one fault scenario and prints its history, or runs many and prints violations only."""
 
 from __future__ import annotations
 
@@ -29,15 +29,18 @@ _SEEDS: Final = re.compile(r"(\d+)(?:\.\.(\d+))?")
 _NOISE: Final = re.compile(
     r" Lease |^patch Pod/status|PodDisruptionBudget/status|ReplicaSet|^patch Node (?!.*journeyman)"
 )
-_LAST_MOMENTS: Final = 30
+_LAST_ENTRIES: Final = 30
 _COLUMNS: Final = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
 
 
 def run_scenario(seed: int, file: Path | None, *, shrink: bool, quiet: bool) -> int:
-    """Tell one scenario, moment by moment; the exit code is 1 if it breaks a rule.
+    """Run one scenario and print its history.
+
+    Returns:
+        The exit code: 1 if the scenario violates an invariant.
 
     Raises:
-        ConfigurationError: The file holds no scenario.
+        ConfigurationError: The file is not a scenario.
     """
     console = Console(highlight=False, soft_wrap=True)
     scenario = _read(file) if file is not None else generate_scenario(seed)
@@ -50,42 +53,45 @@ def run_scenario(seed: int, file: Path | None, *, shrink: bool, quiet: bool) -> 
 
 
 def run_seeds(seeds: str, *, require_crash_coverage: bool) -> int:
-    """Tell the scenarios of many seeds ("1..300"), print what broke and where what went wrong; the exit code is 1 if any did.
+    """Run the scenarios of many seeds; print each violation, and which faults were injected where.
 
     Args:
-        seeds: First and last.
+        seeds: First and last, as "1..300".
         require_crash_coverage: Fail also if no process crashed at one of the API calls.
 
+    Returns:
+        The exit code: 1 if a scenario violates an invariant, or crash coverage is required and incomplete.
+
     Raises:
-        ConfigurationError: That is no range.
+        ConfigurationError: `seeds` is not a range.
     """
     collect_rarely()
     console = Console(highlight=False, soft_wrap=True)
     wanted = _range(seeds)
     with Progress(*_COLUMNS, console=console, transient=True) as progress:
         task = progress.add_task("scenarios", total=len(wanted))
-        caught = search_seeds(
+        search = search_seeds(
             wanted,
             processes=os.cpu_count() or 1,
             on_found=lambda found: _print(console, _about(found)),
             on_told=lambda number: progress.advance(task, number),
         )
-    console.print(caught.coverage.table(), markup=False)
-    _print(console, _figures(caught))
-    undead = [
-        f"{site}: never the last call before a death"
-        for site in caught.coverage.sites_without(CALL_SITES, FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER)
+    console.print(search.coverage.table(), markup=False)
+    _print(console, _figures(search))
+    uncrashed = [
+        f"{site}: no process crashed at this call"
+        for site in search.coverage.sites_without(CALL_SITES, FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER)
     ]
-    unlisted = sorted(f"{site}: not in the list of call sites" for site in {*caught.coverage.calls} - {*CALL_SITES})
-    missing = [*undead, *unlisted] if require_crash_coverage else []
+    unlisted = sorted(f"{site}: not in the list of call sites" for site in {*search.coverage.calls} - {*CALL_SITES})
+    missing = [*uncrashed, *unlisted] if require_crash_coverage else []
     _print(console, missing)
-    return 1 if caught.found or missing else 0
+    return 1 if search.found or missing else 0
 
 
 def _range(text: str) -> range:
     match = _SEEDS.fullmatch(text)
     if match is None:
-        raise ConfigurationError(f"{text!r} is no range of seeds", to_do="give the first and the last: 1..300")
+        raise ConfigurationError(f"{text!r} is not a range of seeds", to_do="give the first and the last: 1..300")
     return range(int(match[1]), int(match[2] or match[1]) + 1)
 
 
@@ -93,7 +99,7 @@ def _read(file: Path) -> FaultScenario:
     try:
         return from_json(file.read_bytes())
     except msgspec.ValidationError as error:
-        raise ConfigurationError(f"{file} holds no scenario: {error}") from error
+        raise ConfigurationError(f"{file} is not a fault scenario: {error}") from error
 
 
 def _printer(console: Console) -> Callable[[HistoryEntry], None]:
@@ -108,8 +114,8 @@ def _styled(entry: HistoryEntry) -> str:
     text = escape(str(entry))
     if entry.who in {HUMAN, "scenario"}:
         return f"[cyan]{text}[/cyan]"
-    ours = "#" in entry.who
-    return text if ours else f"[dim]{text}[/dim]"
+    is_function_run = "#" in entry.who
+    return text if is_function_run else f"[dim]{text}[/dim]"
 
 
 def _verdict(console: Console, result: ScenarioResult) -> None:
@@ -117,19 +123,19 @@ def _verdict(console: Console, result: ScenarioResult) -> None:
         console.print(f"[red]{escape(str(violation))}[/red]")
     if not result.violations:
         console.print(
-            f"[green]no rule is broken[/green]: {result.runs} runs in {result.minutes:.0f} minutes of their time"
+            f"[green]no invariant is violated[/green]: {result.runs} function runs in {result.minutes:.0f} simulated minutes"
         )
 
 
 def _shrink(console: Console, result: ScenarioResult) -> None:
-    console.print("shortening it …")
+    console.print("reducing the scenario …")
     scenario = shrink(result.scenario, result.violations[0].invariant)
     short = run_checked(scenario)
     file = Path(f"scenario-{scenario.seed}.json")
     file.write_bytes(to_json(scenario))
-    _print(console, [*lines(scenario), *(str(entry) for entry in short.history[-_LAST_MOMENTS:])])
+    _print(console, [*lines(scenario), *(str(entry) for entry in short.history[-_LAST_ENTRIES:])])
     _verdict(console, short)
-    console.print(f"saved in {file}; run it again with journeyman faults --scenario {file}")
+    console.print(f"saved in {file}; run it with: journeyman faults --scenario {file}")
 
 
 def _about(found: ViolatingSeed) -> list[str]:
@@ -137,13 +143,13 @@ def _about(found: ViolatingSeed) -> list[str]:
     return [f"seed {found.seed}: {first}", f"  journeyman faults --seed {found.seed} --shrink"]
 
 
-def _figures(caught: SeedSearchResult) -> list[str]:
-    scenarios = caught.coverage.scenarios
-    each = caught.seconds / max(1, scenarios)
-    faults = sum(sum(kinds.values()) for kinds in (*caught.coverage.fired.values(), *caught.coverage.messages.values()))
+def _figures(search: SeedSearchResult) -> list[str]:
+    scenarios = search.coverage.scenarios
+    each = search.seconds / max(1, scenarios)
+    faults = sum(sum(kinds.values()) for kinds in (*search.coverage.fired.values(), *search.coverage.messages.values()))
     return [
-        f"{scenarios} scenarios, {caught.runs} runs, {caught.virtual_minutes / 60:.0f} hours of their time, {faults} faults",
-        f"{len(caught.found)} broke a rule; {caught.seconds:.0f} s, {each:.2f} s each, until {time.strftime('%H:%M')}",
+        f"{scenarios} scenarios, {search.runs} function runs, {search.virtual_minutes / 60:.0f} simulated hours, {faults} faults",
+        f"{len(search.found)} violate an invariant; {search.seconds:.0f} s, {each:.2f} s each, until {time.strftime('%H:%M')}",
     ]
 
 

@@ -1,4 +1,4 @@
-"""`journeyman replay`: what would these events have made Journeyman do to this cluster?"""
+"""`journeyman replay`: passes recorded events to the handlers, and prints their decisions and writes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from journeyman_simulator.lambda_functions import InvocationOutcome
 from journeyman_simulator.replay import ReplayResult, open_replay, with_replaced_ids
 
 JSON = Mapping[str, Any]
-_EXPLANATIONS: Final = ("Event", "Lease")  # written too, but as explanation and fence: shown apart or not at all
+_NOT_WRITES: Final = ("Event", "Lease")  # Events are printed as explanations, Leases not at all
 _LONGEST: Final = 400
 
 
 def run_replay(events: Iterable[Path], cluster: Path, aws: str, console: Console | None = None) -> int:
-    """Replay and print.
+    """Replay the events and print what each led to.
 
     Args:
         events: Files with one event each, replayed in this order.
@@ -54,16 +54,16 @@ def _read_event(path: Path) -> JSON:
     try:
         event = json.loads(path.read_text())
     except ValueError as error:
-        raise ConfigurationError(f"{path} is no JSON: {error}", to_do="give one recorded event per file") from error
+        raise ConfigurationError(f"{path} is not JSON: {error}", to_do="give one recorded event per file") from error
     if not isinstance(event, Mapping):
-        raise ConfigurationError(f"{path} holds no event: a JSON object is needed", path=str(path))
+        raise ConfigurationError(f"{path} is not an event: a JSON object is needed", path=str(path))
     return event
 
 
 def _read_cluster(path: Path) -> list[JSON]:
     files = sorted(p for p in path.iterdir() if p.suffix in {".yaml", ".yml", ".json"}) if path.is_dir() else [path]
     if not files:
-        raise ConfigurationError(f"{path} holds no YAML or JSON file", to_do="kubectl get … -o yaml > cluster.yaml")
+        raise ConfigurationError(f"{path} has no YAML or JSON file", to_do="kubectl get … -o yaml > cluster.yaml")
     return [document for file in files for document in _documents(file)]
 
 
@@ -71,11 +71,11 @@ def _documents(file: Path) -> Iterator[JSON]:
     try:
         yield from (document for document in yaml.safe_load_all(file.read_text()) if document)
     except (yaml.YAMLError, ValueError) as error:
-        raise ConfigurationError(f"{file} is no YAML: {error}", path=str(file)) from error
+        raise ConfigurationError(f"{file} is not YAML: {error}", path=str(file)) from error
 
 
 def _print_replayed(console: Console, path: Path, replayed: ReplayResult, names: Mapping[str, str]) -> bool:
-    """One event's story; True if it failed."""
+    """Print what one event led to; True if the handler failed."""
     invocation = replayed.invocation
     assert invocation is not None  # noqa: S101 - a replayed event has been invoked
     refused = (invocation.response or {}).get("batchItemFailures", []) if isinstance(invocation.response, dict) else []
@@ -87,13 +87,13 @@ def _print_replayed(console: Console, path: Path, replayed: ReplayResult, names:
     for kind, text in _lines(replayed, names):
         table.add_row(kind, escape(text))
     console.print(table)
-    verdict = f"[red]failed: {escape(invocation.error or f'{len(refused)} record(s) come back')}[/red]"
+    verdict = f"[red]failed: {escape(invocation.error or f'{len(refused)} record(s) return to the queue')}[/red]"
     console.print(f"{verdict if failed else '[green]handled[/green]'} in {invocation.billed_ms} ms\n")
     return failed
 
 
 def _lines(replayed: ReplayResult, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Decisions, explanations, writes and requeues, as (kind, text)."""
+    """Yield decisions, Events, cloud calls, writes and requeues, as (kind, text)."""
     for line in replayed.log:
         if line["level"] != "DEBUG":
             yield ("decision" if line["level"] == "INFO" else str(line["level"]).lower()), _log_text(line, names)
@@ -103,7 +103,7 @@ def _lines(replayed: ReplayResult, names: Mapping[str, str]) -> Iterator[tuple[s
     for call in replayed.calls:
         yield "cloud", f"{call.service}:{call.operation} {_short(with_replaced_ids(call.parameters, names))}"
     for write in replayed.writes:
-        if write.resource.kind not in _EXPLANATIONS:
+        if write.resource.kind not in _NOT_WRITES:
             yield "write", _write_text(write, names)
     for requeue in replayed.requeues:
         when = f"in {requeue['delaySeconds']} s" if requeue["delaySeconds"] else "now"

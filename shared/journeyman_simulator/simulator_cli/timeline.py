@@ -1,4 +1,4 @@
-"""A timeline for people: one row for each thing that happened, printed as it happens."""
+"""The demo's timeline: one row for each event and each change, printed as it happens."""
 
 from __future__ import annotations
 
@@ -31,42 +31,42 @@ _STYLES: Final = {"launched": "green", "disrupting": "yellow", "initiating delet
 
 
 class Timeline:
-    """Prints rows; told of log lines by the functions and of happenings by the story."""
+    """Prints rows from the functions' log lines, and from events outside of Journeyman."""
 
     def __init__(self, console: Console, clock: Clock, price: Callable[[], float], *, quiet: bool = False) -> None:
         self._console = console
         self._clock = clock
         self._price = price
         self._quiet = quiet
-        self._woken_by: dict[str, str] = {}
+        self._triggers: dict[str, str] = {}
         self.errors: list[str] = []
 
     def heading(self) -> None:
-        """The names of the columns."""
+        """Print the names of the columns."""
         if not self._quiet:
             self._print({name: f"[bold]{name}[/bold]" for name in _COLUMNS})
 
-    def chapter(self, title: str) -> None:
-        """A new part of the story."""
+    def phase(self, title: str) -> None:
+        """Print the title of a phase."""
         if not self._quiet:
             self._console.rule(f"[bold]{escape(title)}[/bold]", align="left")
 
-    def happening(self, event: str, decision: str = "", node: str = "") -> None:
-        """Something a person or the cluster did."""
+    def external_event(self, event: str, decision: str = "", node: str = "") -> None:
+        """Print something that a user, the cluster or the cloud did."""
         self._row(f"[cyan]{escape(event)}[/cyan]", escape(decision), node)
 
     def log_line(self, line: Mapping[str, Any]) -> None:
-        """A function's log line: the reason it woke is remembered, a change of the world becomes a row."""
+        """Print a log line that reports a change, with the trigger of its run in the first row of that run."""
         run, message, level = str(line.get("reconcileID", "")), str(line["message"]), str(line["level"])
         if "trigger" in line:
-            self._woken_by[run] = f"{line.get('controller')}: {line.get('reason') or line['trigger']}"
+            self._triggers[run] = f"{line.get('controller')}: {line.get('reason') or line['trigger']}"
         if level in {"ERROR", "WARNING"}:
             self.errors.append(message)
         if level == "DEBUG" or any(word in message for word in _QUIET) or message.startswith("found provisionable"):
             return
         style = "red" if level == "ERROR" else next((s for word, s in _STYLES.items() if message.startswith(word)), "")
         text = escape(_decision(message, line))
-        event = self._woken_by.pop(run, "")
+        event = self._triggers.pop(run, "")
         self._row(escape(event), f"[{style}]{text}[/{style}]" if style else text, _node(line))
 
     def _row(self, event: str, decision: str, node: str) -> None:
@@ -91,7 +91,7 @@ class Timeline:
 
 
 def _widths(total: int) -> dict[str, int]:
-    """Columns that fill the terminal: the decision gets most, then what woke it, then the node."""
+    """Return column widths that fill the terminal: the decision is widest, then the trigger, then the node."""
     free = total - sum(_FIXED.values()) - len(_COLUMNS)
     event, node = free * 28 // 100, max(free * 24 // 100, _NODECLAIM)
     flexible = {"event": event, "decision": free - event - node, "node": node}
