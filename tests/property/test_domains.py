@@ -81,8 +81,8 @@ def assigned(waiting, running, nodes):
     filling = NodeFilling(
         problem.existing, problem.rows, problem.requests, problem.host_constraints, solution.on_existing
     )
-    batches, left = assign_domains(problem, solution, filling)
-    return problem, batches, left, filling.taken
+    assigned = assign_domains(problem, solution, filling)
+    return problem, assigned.batches, assigned.left, filling.taken
 
 
 def placements(problem, batches, taken):

@@ -85,7 +85,7 @@ def _consolidate(hand: Applier) -> None:
         consolidatability,
         spot_to_spot=settings.feature_gates.spot_to_spot_consolidation,
         options=settings.scheduling,
-        results=hand.run.memory.answers.about(snapshot, world.catalogue, settings.scheduling),
+        results=hand.run.memory.answers.results_for(snapshot, world.catalogue, settings.scheduling),
     )
     proposed = [d for d in unfinished_commands(snapshot) if d.status.phase == PROPOSED]
     for disruption in proposed:

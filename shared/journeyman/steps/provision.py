@@ -104,14 +104,14 @@ def _decide(hand: Applier, world: SchedulingInputs) -> VerifiedResults:
 def _answered(run: RunContext, world: SchedulingInputs, pods: tuple[Pod, ...], gone: frozenset[str]) -> VerifiedResults:
     """The scheduler's answer, checked; the one that it gave to the same question, if the cluster is as it was then."""
     snapshot, options = world.snapshot, run.settings.scheduling
-    known = run.memory.answers.about(snapshot, world.catalogue, options)
+    known = run.memory.answers.results_for(snapshot, world.catalogue, options)
     question = (tuple(pod.key for pod in pods), gone, "")
-    if question in known:
-        return VerifiedResults(results=known[question], defects=())
+    if (results := known.get(question)) is not None:
+        return VerifiedResults(results=results, defects=())
     answer = solve(snapshot, world.catalogue, pods=pods, without_nodes=gone, options=options)
     checked = PlanVerifier(snapshot=snapshot, catalogue=world.catalogue, pods=pods, gone=gone).of(answer)
     if not checked.defects:
-        known[question] = checked.results
+        known.store(question, checked.results)
     return checked
 
 

@@ -64,8 +64,8 @@ class Counted(ResultCache):
         super().__init__()
         self.found = []
 
-    def about(self, snapshot, catalogue, options):
-        known = super().about(snapshot, catalogue, options)
+    def results_for(self, snapshot, catalogue, options):
+        known = super().results_for(snapshot, catalogue, options)
         self.found.append(len(known))
         return known
 

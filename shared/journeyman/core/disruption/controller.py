@@ -6,7 +6,7 @@ Differs: one run proposes at most one command; a later run validates it (`revali
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 
 from msgspec import Struct, field
@@ -41,8 +41,7 @@ from journeyman.core.disruption.single_node_consolidation import single_node_com
 from journeyman.core.disruption.validation import validate
 from journeyman.core.plan import Event, Plan
 from journeyman.core.scheduling.options import Options
-from journeyman.core.scheduling.result_cache import Question
-from journeyman.core.scheduling.results import Results
+from journeyman.core.scheduling.result_cache import StateResults
 from journeyman.core.state import Snapshot
 
 
@@ -65,7 +64,7 @@ class DisruptionController:
         *,
         spot_to_spot: bool = False,
         options: Options | None = None,
-        results: MutableMapping[Question, Results] | None = None,
+        results: StateResults | None = None,
     ) -> None:
         """Prepare the methods.
 

@@ -5,7 +5,7 @@ Restates: karpenter pkg/controllers/disruption/helpers.go `SimulateScheduling`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 import msgspec
@@ -20,7 +20,7 @@ from journeyman.core.disruption.commands import Command, SimulationResult
 from journeyman.core.scheduling.capacity_buffers import is_virtual_pod, nodes_hosting_buffers
 from journeyman.core.scheduling.nodeclaim_templates import FEWEST_NODES
 from journeyman.core.scheduling.options import Options
-from journeyman.core.scheduling.result_cache import Question
+from journeyman.core.scheduling.result_cache import StateResults
 from journeyman.core.scheduling.results import Results
 from journeyman.core.scheduling.scheduler import Scheduler
 from journeyman.core.scheduling.verify import Defect, verify
@@ -39,7 +39,7 @@ class Simulation:
         marked_for_deletion: frozenset[str] = frozenset(),
         within_consolidate_after: frozenset[str] = frozenset(),
         options: Options | None = None,
-        results: MutableMapping[Question, Results] | None = None,
+        results: StateResults | None = None,
     ) -> None:
         """Prepare simulations.
 
@@ -56,7 +56,7 @@ class Simulation:
         self.marked_for_deletion = marked_for_deletion
         self._within_consolidate_after = within_consolidate_after
         self._options = options if options is not None else Options()
-        self._results = results if results is not None else {}
+        self._results = results if results is not None else StateResults()
 
     def without(
         self, candidates: Iterable[Candidate], *, fewest_nodes: bool = False, respect_consolidate_after: bool = True
@@ -114,7 +114,8 @@ class Simulation:
         results = self._results.get(question)
         if results is None:
             scheduler = self._fewest_nodes_scheduler if fewest_nodes else self._scheduler
-            results = self._results[question] = scheduler.solve(pods, excluded)
+            results = scheduler.solve(pods, excluded)
+            self._results.store(question, results)
         return results
 
     def _errors(self, results: Results, moving: Iterable[Pod], unsettled: frozenset[str]) -> Mapping[str, str]:

@@ -39,14 +39,12 @@ def schedule_in_bulk(task: SchedulingTask, *, use_spread_slack: bool = False) ->
     ceilings: Ceilings = {}
     attempt = 1
     while True:
-        solution = task.initial_solution()
-        solution.ceilings, solution.use_spread_slack = ceilings, use_spread_slack
+        solution = replace(task.initial_solution(), ceilings=ceilings, use_spread_slack=use_spread_slack)
         if first:
-            schedule_sequentially(problem, solution, first)
-        cut_short = _place_classes(problem, solution, alone)
+            solution = schedule_sequentially(problem, solution, first)
+        solution, cut_short = _place_classes(problem, solution, alone)
         if not cut_short:
-            schedule_sequentially(problem, solution)
-            return solution
+            return schedule_sequentially(problem, solution)
         if attempt < ATTEMPTS:
             ceilings = _learned(cut_short, ceilings, give_up=attempt == ATTEMPTS - 1)
         elif attempt < _MOST_ATTEMPTS:
@@ -77,23 +75,35 @@ def co_located_classes(problem: SchedulingProblem) -> tuple[int, ...]:
     return tuple(sorted(co_located))
 
 
-def _place_classes(problem: SchedulingProblem, solution: PartialSolution, but: frozenset[int]) -> Ceilings:
-    """Place whole classes; of the quotas that could not be met, how much of each could."""
+def _place_classes(
+    problem: SchedulingProblem, solution: PartialSolution, but: frozenset[int]
+) -> tuple[PartialSolution, Ceilings]:
+    """Place whole classes; return the solution with them, and how much could be met of each quota that was cut short."""
     filling = NodeFilling(
         problem.existing, problem.rows, problem.requests, problem.host_constraints, solution.on_existing
     )
-    batches, _ = assign_domains(problem, solution, filling, but)
+    assigned = assign_domains(problem, solution, filling, but)
+    batches = assigned.batches
     new_nodes = plan_new_nodes(_filled(batches, filling), problem, solution.headroom, solution.reservations)
-    solution.new_nodes += new_nodes.nodes
+    unscheduled = [n - assigned.on_existing.get(c, 0) for c, n in enumerate(solution.left)]
     requested, left = Counter[_Sent](), Counter[_Sent]()
     for batch in batches:
         requested[batch.row, batch.pins] += batch.count
-        solution.left[problem.class_of_row[batch.row]] -= batch.count
+        unscheduled[problem.class_of_row[batch.row]] -= batch.count
     for batch in new_nodes.left:
         left[batch.row, batch.pins] += batch.count
-        solution.left[problem.class_of_row[batch.row]] += batch.count
+        unscheduled[problem.class_of_row[batch.row]] += batch.count
     quotas = dict.fromkeys((batch.row, batch.pins) for batch in batches if batch.is_quota)
-    return {sent: requested[sent] - left[sent] for sent in quotas if left[sent]}
+    placed = replace(
+        solution,
+        left=unscheduled,
+        headroom=new_nodes.headroom,
+        reservations=new_nodes.reservations,
+        on_existing=filling.taken,
+        new_nodes=(*solution.new_nodes, *new_nodes.nodes),
+        reasons={**solution.reasons, **assigned.reasons},
+    )
+    return placed, {sent: requested[sent] - left[sent] for sent in quotas if left[sent]}
 
 
 def _filled(batches: Sequence[PodBatch], filling: NodeFilling) -> Sequence[PodBatch]:

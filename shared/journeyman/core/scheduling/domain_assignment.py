@@ -17,7 +17,7 @@ in one pass; a domain that cannot be had is none.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -35,9 +35,25 @@ from journeyman.core.scheduling.topology import Pins, TopologyGroup
 REPAIR_ROUNDS: Final = 4
 
 
+class AssignedDomains(Struct, frozen=True, kw_only=True, eq=False):
+    """Where pods are to go.
+
+    Attributes:
+        batches: Pods for new nodes, and those that may go anywhere, by class, relaxation level and domains.
+        on_existing: By class, how many pods were placed on existing nodes.
+        left: By class, how many pods no domain may take.
+        reasons: By class, why that is; not where nothing could take them in the first place.
+    """
+
+    batches: tuple[PodBatch, ...]
+    on_existing: Mapping[int, int]
+    left: Mapping[int, int]
+    reasons: Mapping[int, str]
+
+
 def assign_domains(
     problem: SchedulingProblem, solution: PartialSolution, filling: NodeFilling, but: Collection[int] = ()
-) -> tuple[tuple[PodBatch, ...], dict[int, int]]:
+) -> AssignedDomains:
     """Choose domains for all pods that have no place yet.
 
     Pods of rows whose domains matter are put on existing nodes here (`filling`, and `solution.left` is less by them); the
@@ -97,7 +113,7 @@ class DomainAssignment:
         self._reaches_of: dict[tuple[int, str], set[str]] = {}
         self._domain_counts.enter_solution(solution)  # what earlier engines placed
 
-    def assign(self) -> tuple[tuple[PodBatch, ...], dict[int, int]]:
+    def assign(self) -> AssignedDomains:
         """All classes, in an order of their own."""
         bound: list[int] = []
         for c, progress in enumerate(self._classes):
@@ -111,7 +127,17 @@ class DomainAssignment:
             order = sorted(bound, key=self._order_of)
             self._place_all(order)
             self._replace_broken(order)
-        return self._batches(), self._reasons()
+        left = {c: progress.left for c, progress in enumerate(self._classes) if progress.left > 0}
+        reasons = {c: self._why(self._levels[c][-1]) for c in left}
+        return AssignedDomains(
+            batches=self._batches(),
+            on_existing={
+                c: sum(n for placed in progress.placed for _, n in placed.on_nodes)
+                for c, progress in enumerate(self._classes)
+            },
+            left=left,
+            reasons={c: why for c, why in reasons.items() if why},
+        )
 
     # --- what concerns whom
 
@@ -344,7 +370,6 @@ class DomainAssignment:
         for c, progress in enumerate(self._classes):
             totals: dict[tuple[int, Pins], int] = {}
             for placed in progress.placed:
-                self._solution.left[c] -= sum(n for _, n in placed.on_nodes)
                 key = (self._level(placed.row), placed.cell.pins)
                 totals[key] = totals.get(key, 0) + placed.new
             for row, count in progress.anywhere.items():
@@ -359,14 +384,6 @@ class DomainAssignment:
 
     def _level(self, row: int) -> int:
         return self._levels[self._problem.class_of_row[row]].index(row)
-
-    def _reasons(self) -> dict[int, int]:
-        reasons = {c: progress.left for c, progress in enumerate(self._classes) if progress.left > 0}
-        for c in reasons:
-            why = self._why(self._levels[c][-1])
-            if why:
-                self._solution.reasons[c] = why
-        return reasons
 
     def _why(self, row: int) -> str:
         """Which rule between pods keeps a row from what it could reach otherwise; empty if there is nothing at all."""

@@ -38,7 +38,7 @@ Counts = dict[str, int]
 ANY_TAINT: Final = (Toleration(operator="Exists"),)
 
 
-class _SpreadIdentity(Struct, frozen=True):
+class _SpreadIdentity(Struct, frozen=True, cache_hash=True):
     """Whom a constraint counts, and for whom: pods of these requirements and tolerations."""
 
     group: bytes
@@ -106,7 +106,7 @@ class SpreadCounter:
         self._standing = nodes
         self._nodes = problem.existing.standing_columns
         self._staying = problem.existing.staying
-        self._found: dict[object, SpreadCounts] = {}
+        self._found: dict[_SpreadIdentity, SpreadCounts] = {}
         self._judged: dict[object, tuple[bool, bool]] = {}
 
     @cached_property
@@ -120,16 +120,13 @@ class SpreadCounter:
         )
 
     def spread_counts(self, spread: TopologySpread, row: PodClass) -> SpreadCounts:
-        """What a row's constraint counts; rows that share their parts are not compared."""
-        policies = (spread.honors_node_affinity, spread.honors_node_taints)
-        parts = (spread.group.id, id(row.strict_terms), id(row.tolerations), *policies)
-        found = self._found.get(parts)
+        """Return what a row's constraint counts."""
+        identity = _SpreadIdentity(
+            spread.group.id, row.strict_terms, row.tolerations, spread.honors_node_affinity, spread.honors_node_taints
+        )
+        found = self._found.get(identity)
         if found is None:
-            identity = _SpreadIdentity(spread.group.id, row.strict_terms, row.tolerations, *policies)
-            found = self._found.get(identity)
-            if found is None:
-                found = self._found[identity] = self._count(spread.group, identity)
-            self._found[parts] = found
+            found = self._found[identity] = self._count(spread.group, identity)
         return found
 
     def _count(self, group: TopologyGroup, identity: _SpreadIdentity) -> SpreadCounts:
@@ -182,7 +179,7 @@ class SpreadCounter:
         identity, pods = spread_counts.identity, self._rows[row]
         surely = maybe = True
         if identity.honors_node_affinity and identity.terms is not pods.strict_terms and identity.terms != (EMPTY,):
-            case = (id(spread_counts), row, pins)
+            case = (identity, row, pins)
             if case not in self._judged:
                 self._judged[case] = _judge(identity.terms, pods.terms, pins)
             surely, maybe = self._judged[case]

@@ -99,7 +99,6 @@ class DomainSupply:
         self._allowed = [headroom.allows() for headroom in solution.headroom]
         self._offers: dict[object, _DomainOffers] = {}
         self._offers_of_row: dict[tuple[int, tuple[str, ...]], _DomainOffers] = {}
-        self._shapes: dict[object, NodeConstraints] = {}
         self._requests: list[list[int]] = problem.requests.tolist()
         self._needs_company = frozenset(np.flatnonzero(problem.host_constraints.follows.any(axis=1)).tolist())
 
@@ -182,9 +181,9 @@ class DomainSupply:
         """Spots for the row, the same for all of its shape; none if it needs company, which a new node has not."""
         if row in self._needs_company:
             return _NO_OFFERS
-        shape = self._shape(row)
-        ports = self._problem.rows[row].ports
-        case = (id(shape), keys, needed, ports)
+        number, ports = self._problem.shape_of_row[row], self._problem.rows[row].ports
+        shape = self._problem.shapes[number]
+        case = (number, keys, needed, ports)
         if case not in self._offers:
             self._offers[case] = _DomainOffers.of(
                 offer
@@ -193,16 +192,6 @@ class DomainSupply:
                 for offer in _offers_in(pool, allowed & _free_of(pool, ports), shape, keys, needed)
             )
         return self._offers[case]
-
-    def _shape(self, row: int) -> NodeConstraints:
-        """The row's shape, one object for all that are equal; rows that share their parts are not compared."""
-        pods = self._problem.rows[row]
-        parts = (id(pods.terms), id(pods.volume_terms), id(pods.tolerations), pods.avoids_prefer_no_schedule)
-        found = self._shapes.get(parts)
-        if found is None:
-            shape = NodeConstraints.of(pods)
-            found = self._shapes[parts] = self._shapes.setdefault(shape, shape)
-        return found
 
 
 def _offers_in(

@@ -105,8 +105,7 @@ def planned_nodeclaims(
     """
     choices: list[InstanceTypeChoice | None] = [None] * len(nodes)
     stocked: dict[tuple[int, Requirements], CandidateTypes] = {}
-    for (pool, _), members in _alike(nodes).items():
-        wanted = nodes[members[0]].requirements
+    for (pool, wanted), members in _by_requirements(nodes).items():
         key = pool, _of_offerings(problem.pools[pool], wanted)
         if key in stocked:
             shelf = replace(stocked[key], wanted=wanted)
@@ -120,16 +119,11 @@ def planned_nodeclaims(
     ]
 
 
-def _alike(nodes: Sequence[PlannedNode]) -> dict[tuple[int, int], list[int]]:
-    """Nodes of equal stall and requirements; the latter are compared by content once for each object."""
-    number: dict[Requirements, int] = {}
-    known: dict[int, int] = {}
-    groups: dict[tuple[int, int], list[int]] = {}
+def _by_requirements(nodes: Sequence[PlannedNode]) -> dict[tuple[int, Requirements], list[int]]:
+    """Return the positions of the nodes of equal NodePool and requirements."""
+    groups: dict[tuple[int, Requirements], list[int]] = {}
     for index, node in enumerate(nodes):
-        wanted = known.get(id(node.requirements))
-        if wanted is None:
-            wanted = known[id(node.requirements)] = number.setdefault(node.requirements, len(number))
-        groups.setdefault((node.pool, wanted), []).append(index)
+        groups.setdefault((node.pool, node.requirements), []).append(index)
     return groups
 
 
@@ -176,7 +170,7 @@ class InstanceTypeChoice(Struct, frozen=True, kw_only=True, eq=False):
     overlays: tuple[str, ...]
 
 
-class CandidateTypes(Struct, frozen=True, kw_only=True, eq=False, dict=True):
+class CandidateTypes(Struct, kw_only=True, eq=False, dict=True):
     """The types of one stall that meet certain requirements, by price then name.
 
     `rows` are all their offerings by price; `types` are those types in the order of their cheapest, `firsts` that

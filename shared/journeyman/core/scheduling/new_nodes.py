@@ -9,7 +9,7 @@ pods, plans that weigh that resource compete with it, and the one that places mo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import groupby
 from typing import Final
@@ -23,16 +23,10 @@ from journeyman.core.scheduling.host_constraints import HostConstraints
 from journeyman.core.scheduling.instance_type_choice import CandidateTypes, node_requirements_of
 from journeyman.core.scheduling.limits import Headroom, type_costs
 from journeyman.core.scheduling.nodeclaim_templates import distinct_enough, needed_for_variety
-from journeyman.core.scheduling.nodepool_options import (
-    NodeConstraints,
-    NodeDemand,
-    compatible_offerings,
-    worth_considering,
-)
+from journeyman.core.scheduling.nodepool_options import NodeDemand, compatible_offerings, worth_considering
 from journeyman.core.scheduling.offerings import Reservations
 from journeyman.core.scheduling.options import MinValuesPolicy
 from journeyman.core.scheduling.packing import Packing, PackingProblem, pack
-from journeyman.core.scheduling.pod_classes import PodClass
 from journeyman.core.scheduling.problem import PlannedNode, PodBatch, SchedulingProblem
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.topology import Pins
@@ -88,19 +82,19 @@ class PackingItems(Struct, frozen=True, kw_only=True, eq=False):
     def of(cls, problem: SchedulingProblem, caps: HostConstraints, batches: Sequence[PodBatch]) -> PackingItems:
         """The items of these units, by first appearance."""
         rows_by_kind = np.concatenate((problem.requests, caps.takes), axis=1)
-        kinds = _RowKinds(problem.rows, rows_by_kind, caps)
+        kinds = _RowKinds(rows_by_kind, caps)
         demands: dict[tuple[int, Pins], int] = {}
         queues: dict[tuple[int, int], _BatchQueue] = {}
         rows: list[int] = []
         for batch in batches:
-            shape, kind = kinds.of(batch.row)
+            shape, kind = problem.shape_of_row[batch.row], kinds.of(batch.row)
             demand = demands.setdefault((shape, batch.pins), len(demands))
             queue = queues.get((demand, kind))
             if queue is None:
                 queue = queues[demand, kind] = _BatchQueue()
                 rows.append(batch.row)
             queue.add(batch)
-        made = tuple(NodeDemand(kinds.shapes[shape], pins=pins) for shape, pins in demands)
+        made = tuple(NodeDemand(problem.shapes[shape], pins=pins) for shape, pins in demands)
         return cls(
             demands=made,
             demand_of=np.array([demand for demand, _ in queues], dtype=np.int64),
@@ -119,39 +113,26 @@ class PackingItems(Struct, frozen=True, kw_only=True, eq=False):
 
     def rest(self) -> tuple[PodBatch, ...]:
         """What nobody drew, in the order of the units."""
-        left = {id(batch): count for queue in self.queues for batch, count in queue.rest()}
-        return tuple(replace(batch, count=left[id(batch)]) for batch in self.batches if left[id(batch)])
+        left = {batch.target: count for queue in self.queues for batch, count in queue.rest()}
+        counted = ((batch, left[batch.target]) for batch in self.batches)
+        return tuple(replace(batch, count=count) for batch, count in counted if count)
 
 
 class _RowKinds:
-    """What rows are to packing: numbers for their shapes, and for their demands."""
+    """A number for each row's demands: equal for rows that packing cannot tell apart by them."""
 
-    def __init__(self, rows: Sequence[PodClass], rows_by_kind: Ints, caps: HostConstraints) -> None:
-        self.shapes: list[NodeConstraints] = []
-        self._rows = rows
+    def __init__(self, rows_by_kind: Ints, caps: HostConstraints) -> None:
         self._demands, self._caps = rows_by_kind, caps
-        self._numbers: dict[NodeConstraints, int] = {}
-        self._by_parts: dict[tuple[int, int, int, bool], int] = {}
         self._kinds: dict[bytes, int] = {}
-        self._known: dict[int, tuple[int, int]] = {}
+        self._kind_of_row: dict[int, int] = {}
 
-    def of(self, row: int) -> tuple[int, int]:
-        """The numbers of a row's shape and of its demands."""
-        if row not in self._known:
+    def of(self, row: int) -> int:
+        """Return the number of a row's demands."""
+        if row not in self._kind_of_row:
             caps = self._caps
             demand = self._demands[row].tobytes() + caps.counted[row].tobytes() + caps.bound[row].tobytes()
-            self._known[row] = self._shape(self._rows[row]), self._kinds.setdefault(demand, len(self._kinds))
-        return self._known[row]
-
-    def _shape(self, pods: PodClass) -> int:
-        """Classes mostly share the very same terms and tolerations, so these are compared by identity first."""
-        parts = (id(pods.terms), id(pods.volume_terms), id(pods.tolerations), pods.avoids_prefer_no_schedule)
-        if parts not in self._by_parts:
-            shape = NodeConstraints.of(pods)
-            number = self._by_parts[parts] = self._numbers.setdefault(shape, len(self._numbers))
-            if number == len(self.shapes):
-                self.shapes.append(shape)
-        return self._by_parts[parts]
+            self._kind_of_row[row] = self._kinds.setdefault(demand, len(self._kinds))
+        return self._kind_of_row[row]
 
 
 def together(drawn: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -169,6 +150,8 @@ class NewNodes(Struct, frozen=True, kw_only=True):
 
     nodes: tuple[PlannedNode, ...]
     left: tuple[PodBatch, ...]
+    headroom: tuple[Headroom, ...]
+    reservations: Reservations
 
 
 def plan_new_nodes(
@@ -179,51 +162,39 @@ def plan_new_nodes(
     Args:
         batches: Each bound to its pins and to nothing else beyond one node.
         problem: What the rows of the units are, and the stalls.
-        headroom: What is left of the limits of each stall; what the nodes take is used up.
-        reservations: Likewise.
+        headroom: What is left of the limits of each NodePool.
+        reservations: What is left of reserved capacity.
     """
     nodes: list[PlannedNode] = []
+    rooms = list(headroom)
     left = tuple(batch for batch in batches if batch.count)
     caps = _caps_of(left, problem)
-    served = _ServedPools(problem)
+    serving = _serving_pools(problem)
     for members, varied in _tiers(problem):
-        mine = tuple(batch for batch in left if served.by_any(members, batch.row))
+        mine = tuple(batch for batch in left if not serving[problem.shape_of_row[batch.row]].isdisjoint(members))
         if not mine:
             continue
         tier = WeightTier(problem, members, caps, mine, varied=varied)
-        outcome = tier.open([headroom[s] for s in tier.members], reservations)
+        outcome = tier.open([rooms[s] for s in tier.members], reservations)
         for s, room in zip(tier.members, outcome.headroom, strict=True):
-            headroom[s].left = room.left
-        reservations.left.update(outcome.reservations.left)
+            rooms[s] = room
+        reservations = outcome.reservations
         nodes += tier.nodes(outcome)
         left = _replaced(left, mine, tier.rest())
-    return NewNodes(nodes=tuple(nodes), left=left)
+    return NewNodes(nodes=tuple(nodes), left=left, headroom=tuple(rooms), reservations=reservations)
 
 
-class _ServedPools:
-    """Which NodePools have anything that rows would go to; rows of one shape are judged once."""
-
-    def __init__(self, problem: SchedulingProblem) -> None:
-        self._problem = problem
-        self._by_parts: dict[object, frozenset[int]] = {}
-
-    def by_any(self, pools: Collection[int], row: int) -> bool:
-        """Whether one of these stalls does."""
-        pods = self._problem.rows[row]
-        parts = (id(pods.terms), id(pods.volume_terms), id(pods.tolerations), pods.avoids_prefer_no_schedule)
-        found = self._by_parts.get(parts)
-        if found is None:
-            demand = NodeDemand(NodeConstraints.of(pods))
-            serving = (s for s, pool in enumerate(self._problem.pools) if pool.serves(demand))
-            found = self._by_parts[parts] = frozenset(serving)
-        return not found.isdisjoint(pools)
+def _serving_pools(problem: SchedulingProblem) -> list[frozenset[int]]:
+    """Return, by shape, the NodePools with an offering for it."""
+    demands = [NodeDemand(shape) for shape in problem.shapes]
+    return [frozenset(s for s, pool in enumerate(problem.pools) if pool.serves(demand)) for demand in demands]
 
 
 def _replaced(batches: Sequence[PodBatch], some: Sequence[PodBatch], by: Sequence[PodBatch]) -> tuple[PodBatch, ...]:
-    """The units with what is left of some of them, `by`, in their place."""
-    left = {(batch.row, batch.pins, batch.is_quota): batch for batch in by}
-    gone = {id(batch) for batch in some}
-    kept = (left.get((u.row, u.pins, u.is_quota)) if id(u) in gone else u for u in batches)
+    """Return the batches with what is left of some of them, `by`, in their place."""
+    left = {batch.target: batch for batch in by}
+    tried = {batch.target for batch in some}
+    kept = (left.get(batch.target) if batch.target in tried else batch for batch in batches)
     return tuple(batch for batch in kept if batch is not None)
 
 

@@ -8,7 +8,8 @@ Restates: karpenter pkg/controllers/provisioning/scheduling/existingnode.go `Can
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -53,7 +54,7 @@ class NodeFilling:
         rows: Sequence[PodClass],
         requests: Ints,
         caps: HostConstraints,
-        taken: Taken | None = None,
+        taken: Mapping[int, Sequence[tuple[int, int]]] | None = None,
     ) -> None:
         """Nodes as they are found.
 
@@ -62,7 +63,7 @@ class NodeFilling:
             rows: The rows of the question.
             requests: Amounts by row and resource.
             caps: The rows' rules about one node, with which `existing` was surveyed.
-            taken: What earlier engines put there; goes on being filled in here.
+            taken: What was placed there before.
         """
         self.existing = existing
         self.taken: Taken = {}
@@ -78,15 +79,10 @@ class NodeFilling:
         self._bound = existing.bound.T.copy(order="C")
         self._company = existing.company.T.copy(order="C")
         self._asks: dict[int, _RowDemand] = {}
-        self._marked: dict[int, list[tuple[int, ...]]] = {}
         self._suitable: dict[object, Bools] = {}
         self._suitable_by_row: dict[int, Bools] = {}
         self._pinned: dict[Pins, Bools] = {}
-        earlier = {n: list(entries) for n, entries in (taken or {}).items()}
-        if taken is not None:
-            taken.clear()
-            self.taken = taken
-        for node, entries in sorted(earlier.items()):
+        for node, entries in sorted((taken or {}).items()):
             for row, count in entries:
                 self.put(row, node, count)
 
@@ -219,6 +215,30 @@ class NodeFilling:
 
     # --- lookups
 
+    @cached_property
+    def _within_of_row(self) -> list[tuple[int, ...]]:
+        return _columns_set(self._caps.within)
+
+    @cached_property
+    def _counted_of_row(self) -> list[tuple[int, ...]]:
+        return _columns_set(self._caps.counted)
+
+    @cached_property
+    def _bound_of_row(self) -> list[tuple[int, ...]]:
+        return _columns_set(self._caps.bound)
+
+    @cached_property
+    def _lasting_of_row(self) -> list[tuple[int, ...]]:
+        return _columns_set(self._caps.lasting)
+
+    @cached_property
+    def _follows_of_row(self) -> list[tuple[int, ...]]:
+        return _columns_set(self._caps.follows)
+
+    @cached_property
+    def _leads_of_row(self) -> list[tuple[int, ...]]:
+        return _columns_set(self._caps.leads)
+
     def _with_labels(self, pins: Pins) -> Bools:
         if pins not in self._pinned:
             self._pinned[pins] = self.existing.columns.pinned(pins)
@@ -238,10 +258,10 @@ class NodeFilling:
         return self._asks[row]
 
     def _make_ask(self, row: int) -> _RowDemand:
-        caps, wanted = self._caps, self._rows[row]
+        wanted = self._rows[row]
         demand = self._demands[row].tolist()
         amounts = {column: amount for column, amount in enumerate(demand) if amount}
-        for axis in self._marks(caps.within)[row]:
+        for axis in self._within_of_row[row]:
             amounts.setdefault(self._resources + axis, 0)
         for driver, count in wanted.volume_counts.items():
             if driver in self._drivers and count:
@@ -252,20 +272,18 @@ class NodeFilling:
                 shared.setdefault(len(demand) + self._drivers[claim[0]], []).append(self._claims[claim])
         return _RowDemand(
             amounts=tuple(amounts.items()),
-            counted=self._marks(caps.counted)[row],
-            bound=self._marks(caps.bound)[row],
-            lasting=self._marks(caps.lasting)[row],
-            follows=self._marks(caps.follows)[row],
-            leads=self._marks(caps.leads)[row],
+            counted=self._counted_of_row[row],
+            bound=self._bound_of_row[row],
+            lasting=self._lasting_of_row[row],
+            follows=self._follows_of_row[row],
+            leads=self._leads_of_row[row],
             shared=tuple((column, tuple(claims)) for column, claims in sorted(shared.items())),
         )
 
-    def _marks(self, flags: Bools) -> list[tuple[int, ...]]:
-        """By row the columns that are set; found once for a whole table."""
-        known = self._marked.get(id(flags))
-        if known is None:
-            found: list[list[int]] = [[] for _ in flags]
-            for row, column in zip(*(axis.tolist() for axis in np.nonzero(flags)), strict=True):
-                found[row].append(column)
-            known = self._marked[id(flags)] = [tuple(columns) for columns in found]
-        return known
+
+def _columns_set(flags: Bools) -> list[tuple[int, ...]]:
+    """Return, by row, the columns that are set."""
+    found: list[list[int]] = [[] for _ in flags]
+    for row, column in zip(*(axis.tolist() for axis in np.nonzero(flags)), strict=True):
+        found[row].append(column)
+    return [tuple(columns) for columns in found]

@@ -28,7 +28,7 @@ from journeyman.core.scheduling.existing_nodes import ExistingNodes, NodeInvento
 from journeyman.core.scheduling.host_constraints import HostConstraints, host_constraints_of
 from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate, make_templates
-from journeyman.core.scheduling.nodepool_options import NodePoolOptions
+from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodePoolOptions
 from journeyman.core.scheduling.offerings import Reservations
 from journeyman.core.scheduling.options import Options
 from journeyman.core.scheduling.pod_classes import PodClass, group_pods
@@ -52,6 +52,11 @@ class PodBatch(Struct, frozen=True, kw_only=True):
     count: int
     pins: Pins = ()
     is_quota: bool = False
+
+    @property
+    def target(self) -> tuple[int, Pins, bool]:
+        """What tells it from other batches of one assignment."""
+        return self.row, self.pins, self.is_quota
 
 
 class PlannedNode(Struct, frozen=True, kw_only=True, eq=False):
@@ -91,10 +96,12 @@ class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
     repelled: tuple[InverseAntiAffinity, ...]
     options: Options
     host_constraints: HostConstraints
+    shapes: tuple[NodeConstraints, ...]
+    shape_of_row: tuple[int, ...]
     devices: DeviceInventory | None = None
 
 
-class PartialSolution(Struct, kw_only=True, eq=False):
+class PartialSolution(Struct, frozen=True, kw_only=True, eq=False):
     """A plan in the making. `left[c]` pods of class c have no place yet; `on_existing[n]` are (row, how many) on node n.
 
     `headroom[s]` is what is left of the limits of stall s, `reservations` of reserved capacity. `reasons` tells by class
@@ -103,18 +110,18 @@ class PartialSolution(Struct, kw_only=True, eq=False):
     than they must be, where one domain is cheaper than another.
     """
 
-    left: list[int]
+    left: Sequence[int]
     headroom: Sequence[Headroom]
     reservations: Reservations
-    on_existing: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    new_nodes: list[PlannedNode] = field(default_factory=list)
-    reasons: dict[int, str] = field(default_factory=dict)
+    on_existing: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    new_nodes: Sequence[PlannedNode] = ()
+    reasons: Mapping[int, str] = field(default_factory=dict)
     ceilings: Mapping[tuple[int, Pins], int] = field(default_factory=dict)
     devices: AllocationTracker | None = None
     use_spread_slack: bool = False
 
 
-class ClusterInputs(Struct, frozen=True, kw_only=True, eq=False, dict=True):
+class ClusterInputs(Struct, kw_only=True, eq=False, dict=True):
     """What all questions about one cluster have in common."""
 
     snapshot: Snapshot
@@ -231,6 +238,8 @@ def prepare_task(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: froz
     used_ports = inventory.used_ports(standing) if any(cls.ports for cls in classes) else frozenset()
     caps = host_constraints_of(climb.rows, repelled, used_ports)
     existing = inventory.survey(standing, climb.rows, axes=axes, caps=caps)
+    shapes: dict[NodeConstraints, int] = {}
+    shape_of_row = tuple(shapes.setdefault(NodeConstraints.of(row), len(shapes)) for row in climb.rows)
     problem = SchedulingProblem(
         rows=tuple(climb.rows),
         class_of_row=tuple(climb.class_of_row),
@@ -244,6 +253,8 @@ def prepare_task(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: froz
         repelled=repelled,
         options=inputs.options,
         host_constraints=caps,
+        shapes=tuple(shapes),
+        shape_of_row=shape_of_row,
         devices=_devices(inputs, claims, classes, existing, leaving),
     )
     return SchedulingTask(
@@ -306,9 +317,6 @@ class _RelaxationRows(Struct, kw_only=True, eq=False):
 
 
 def _requests(rows: Sequence[PodClass], axes: Sequence[str]) -> Ints:
-    """Amounts by row and axis; rows share their requests, so each is read once."""
-    known: dict[int, list[int]] = {}
-    for row in rows:
-        if id(row.requests) not in known:
-            known[id(row.requests)] = [row.requests.get(axis, 0) for axis in axes]
-    return np.array([known[id(row.requests)] for row in rows], dtype=np.int64).reshape(len(rows), len(axes))
+    """Return amounts by row and axis."""
+    amounts = [[row.requests.get(axis, 0) for axis in axes] for row in rows]
+    return np.array(amounts, dtype=np.int64).reshape(len(rows), len(axes))

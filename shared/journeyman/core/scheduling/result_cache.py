@@ -1,11 +1,11 @@
-"""Answers that still hold: of a cluster that did not change nobody asks the scheduler the same thing twice.
+"""Caches solver results, keyed by the resource versions that they were computed from.
 
-A run that waits for its nodes, or looks for nodes to give back, mostly finds the cluster as the run before left it. The
-scheduler and its check are pure and know no time, so the same pods in the same cluster have the same answer; a warm
-process keeps the answers about the state that it saw last. Losing them costs time, nothing else.
+A run that waits for its nodes, or considers consolidation, mostly finds the cluster as the run before left it. The solver
+and its verification are pure and read no clock, so equal pods in an equal cluster have equal results. A warm process
+keeps the results for the cluster state it read last; losing them costs time only.
 
 Serves the purpose of karpenter pkg/controllers/state/cluster.go `ConsolidationState`.
-Differs: what counts is what is stored, each object's version, and not which watch events came in.
+Differs: the stored versions of the objects decide, not which watch events arrived.
 """
 
 from __future__ import annotations
@@ -19,33 +19,52 @@ from journeyman.core.scheduling.options import Options
 from journeyman.core.scheduling.results import Results
 from journeyman.core.state.snapshot import Snapshot, Workloads
 
-Question = tuple[tuple[str, ...], frozenset[str], str]
-"""The keys of the pods to place, the names of the nodes to think away, and in which way."""
+ProblemKey = tuple[tuple[str, ...], frozenset[str], str]
+"""The keys of the pods to schedule, the names of the nodes that are assumed gone, and the kind of solve."""
+
+
+class StateResults:
+    """The results for one state of a cluster."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self._results: dict[ProblemKey, Results] = {}
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def get(self, key: ProblemKey) -> Results | None:
+        """Return the results of this problem, None if it was not solved in this state."""
+        return self._results.get(key)
+
+    def store(self, key: ProblemKey, results: Results) -> None:
+        """Keep the results of a problem."""
+        self._results[key] = results
 
 
 class ResultCache:
-    """Those of one cluster, as long as it is asked about in the same state."""
+    """The results for the last state of one cluster."""
 
     def __init__(self) -> None:
-        """None yet."""
+        """Start without any."""
         self._state: tuple[object, ...] | None = None
         self._catalogue: Catalogue | None = None
-        self._known: dict[Question, Results] = {}
+        self._results = StateResults()
 
-    def about(self, snapshot: Snapshot, catalogue: Catalogue, options: Options) -> dict[Question, Results]:
-        """What is known of this cluster, for its callers to add to; nothing if anything in it has changed.
+    def results_for(self, snapshot: Snapshot, catalogue: Catalogue, options: Options) -> StateResults:
+        """Return the results for this state; none if anything in the cluster, the catalogue or the options has changed.
 
         Catalogues are compared by identity, as `steps.load` keeps them.
         """
         state = (options, *_state(snapshot))
         is_same = self._catalogue is catalogue and self._state == state and None not in state
         if not is_same:
-            self._state, self._catalogue, self._known = state, catalogue, {}
-        return self._known
+            self._state, self._catalogue, self._results = state, catalogue, StateResults()
+        return self._results
 
 
 def _state(snapshot: Snapshot) -> Iterator[object]:
-    """All of a snapshot but the time, objects by their UIDs and versions; None where an object has no version."""
+    """Yield each part of a snapshot but the time as UIDs and resource versions; None where an object has no version."""
     for part in _PARTS:
         yield _versions(getattr(snapshot, part))
     for part in Workloads.__struct_fields__:
@@ -57,7 +76,7 @@ def _versions(items: Iterable[Any]) -> tuple[object, ...] | None:
     for item in items:
         version = _VERSION(item) if hasattr(item, "metadata") else item
         if version is not item and not version[1]:
-            return None  # it is stored nowhere: a pod that a CapacityBuffer stands for
+            return None  # it is not stored: a virtual pod of a CapacityBuffer
         found.append(version)
     return tuple(found)
 

@@ -271,9 +271,7 @@ def tie_break_policies(task: SchedulingTask) -> Iterator[TieBreakPolicy]:
 
 
 def _sequential_plan(task: SchedulingTask, policy: TieBreakPolicy) -> CandidatePlan:
-    solution = task.initial_solution()
-    schedule_sequentially(task.problem, solution, policy=policy)
-    return _finish(task, solution)
+    return _finish(task, schedule_sequentially(task.problem, task.initial_solution(), policy=policy))
 
 
 def _is_small(problem: SchedulingProblem) -> bool:

@@ -69,12 +69,13 @@ def assign(*pods, types=(ZONAL,), ceilings=None, **cluster):
     asked = prepare_task(ClusterInputs.of(snapshot, catalogue, Options()), pods_to_schedule(snapshot), frozenset())
     solution, problem = asked.initial_solution(), asked.problem
     if ceilings is not None:
-        solution.ceilings = ceilings(problem)
+        solution = replace(solution, ceilings=ceilings(problem))
     filling = NodeFilling(
         problem.existing, problem.rows, problem.requests, problem.host_constraints, solution.on_existing
     )
-    batches, left = assign_domains(problem, solution, filling)
-    return Assigned(problem, solution, batches, left)
+    assigned = assign_domains(problem, solution, filling)
+    solution = replace(solution, on_existing=filling.taken, reasons=assigned.reasons)
+    return Assigned(problem, solution, assigned.batches, assigned.left)
 
 
 def pods(count, app="web", prefix="", **kwargs):

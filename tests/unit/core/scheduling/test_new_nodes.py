@@ -47,6 +47,7 @@ class Outcome:
         new_nodes = plan_new_nodes(batches, problem, asked.initial_solution().headroom, reservations)
         queues = {row: iter(cls.keys) for row, cls in enumerate(problem.rows)}
         self.claims = planned_nodeclaims(new_nodes.nodes, problem, lambda row, n: [next(queues[row]) for _ in range(n)])
+        assert reservations.left == Reservations.of((t.table for t in inputs.templates), snapshot.claims).left
         self.left = sum(batch.count for batch in new_nodes.left)
 
     @property

@@ -188,7 +188,7 @@ def test_what_earlier_engines_placed_counts():
     filling = NodeFilling(problem.existing, problem.rows, problem.requests, problem.host_constraints, taken)
 
     assert filling.fill(asked.row("web"), 5) == 4
-    assert taken == {0: [(asked.row("web"), 1)], 1: [(asked.row("web"), 1)]}
+    assert filling.taken == {0: [(asked.row("web"), 1)], 1: [(asked.row("web"), 1)]}
 
 
 # -- rules about one node ---------------------------------------------------------------------------------------------

@@ -52,8 +52,8 @@ class Outcome:
         self.problem = asked.problem
         self.solution = asked.initial_solution()
         if prepare is not None:
-            prepare(self.problem, self.solution)
-        schedule_sequentially(self.problem, self.solution)
+            self.solution = prepare(self.problem, self.solution)
+        self.solution = schedule_sequentially(self.problem, self.solution)
 
     @property
     def left(self):
@@ -332,10 +332,8 @@ def test_a_draft_is_carried_on():
     def one_open(problem, solution):
         pool = problem.pools[0]
         bound = pool.template.requirements & {labels.ZONE: requirement(labels.ZONE, "In", ("b",))}
-        solution.new_nodes.append(
-            PlannedNode(pool=0, requirements=bound, pods=((0, 1),), total=problem.requests[0].copy())
-        )
-        solution.left[0] -= 1
+        node = PlannedNode(pool=0, requirements=bound, pods=((0, 1),), total=problem.requests[0].copy())
+        return replace(solution, new_nodes=[node], left=[solution.left[0] - 1, *solution.left[1:]])
 
     outcome = Outcome(*pods(4, **spread()), types=(ZONAL,), prepare=one_open)
 

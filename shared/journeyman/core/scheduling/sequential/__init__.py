@@ -38,26 +38,28 @@ def schedule_sequentially(
     solution: PartialSolution,
     classes: Collection[int] | None = None,
     policy: TieBreakPolicy = _KARPENTER,
-) -> None:
-    """Place the pods that a draft has left, on existing nodes, on nodes it opened (their pods stay), and on new ones.
+) -> PartialSolution:
+    """Place the pods that a solution has left on existing nodes, on its new nodes (their pods stay), and on further ones.
 
     Args:
         problem: What the pass is about.
-        solution: The plan so far; it is changed in place.
+        solution: The plan so far.
         classes: The classes whose pods are to be placed, by default all.
         policy: How to decide what Karpenter leaves to chance; where it leaves pods behind, others are tried.
     """
     chosen = [c for c in (range(len(solution.left)) if classes is None else sorted(classes)) if solution.left[c]]
     if not chosen:
-        return
+        return solution
     queue = _in_queue_order(problem, solution, chosen)
     attempt = _best(problem, solution, queue, policy)
-    attempt.scheduler.write(solution)
+    placed = attempt.scheduler.added_to(solution)
+    left, reasons = list(solution.left), dict(solution.reasons)
     for c in chosen:
-        solution.left[c] = attempt.left.count(c)
-        constraints = problem.rows[problem.levels[c][0]].claims
-        if constraints and solution.left[c] and problem.devices is not None:
-            solution.reasons[c] = problem.devices.why_none(constraints, solution.devices)
+        left[c] = attempt.left.count(c)
+        claims = problem.rows[problem.levels[c][0]].claims
+        if claims and left[c] and problem.devices is not None:
+            reasons[c] = problem.devices.why_none(claims, placed.devices)
+    return replace(placed, left=left, reasons=reasons)
 
 
 class _SequentialAttempt(Struct, frozen=True):

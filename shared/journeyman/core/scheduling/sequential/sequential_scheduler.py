@@ -15,6 +15,7 @@ from itertools import groupby
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from journeyman.core.scheduling.instance_type_choice import reservation_of
 from journeyman.core.scheduling.options import MinValuesPolicy
@@ -386,24 +387,25 @@ class SequentialScheduler:
 
     # -- the result ---------------------------------------------------------------------------------------------------
 
-    def write(self, solution: PartialSolution) -> None:
-        """Put everything decided into a draft; nodes to open are in the order they were opened."""
-        solution.reservations.left.update(self._reservations.left)
-        for room, used in zip(solution.headroom, self._headroom, strict=True):
-            room.left = used.left
-        if self._node_devices is not None:
-            solution.devices = self._node_devices.allocations
-        solution.on_existing = {candidate: list(pods.items()) for candidate, pods in sorted(self._added.items())}
-        solution.new_nodes = [
-            PlannedNode(
-                pool=node.masks.index,
-                requirements=self._interner[node.wanted],
-                pods=tuple(node.pods.items()),
-                total=np.array(node.total, dtype=np.int64),
-                share=node.share,
-            )
-            for node in self._candidates.nodes
-        ]
+    def added_to(self, solution: PartialSolution) -> PartialSolution:
+        """Return the solution with everything decided; new nodes are in the order in which they were planned."""
+        return replace(
+            solution,
+            reservations=self._reservations,
+            headroom=self._headroom,
+            devices=self._node_devices.allocations if self._node_devices is not None else solution.devices,
+            on_existing={candidate: list(pods.items()) for candidate, pods in sorted(self._added.items())},
+            new_nodes=[
+                PlannedNode(
+                    pool=node.masks.index,
+                    requirements=self._interner[node.wanted],
+                    pods=tuple(node.pods.items()),
+                    total=np.array(node.total, dtype=np.int64),
+                    share=node.share,
+                )
+                for node in self._candidates.nodes
+            ],
+        )
 
 
 def _conflict(ports: Sequence[HostPort], others: Sequence[HostPort]) -> bool:
