@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim, Resource
 from journeyman.core.catalogue import InstanceType
-from journeyman.core.lifecycle.notices import InterruptionKind
+from journeyman.core.lifecycle.interruption import InterruptionKind
 from journeyman.core.plan import Event, Observation, Step
 from journeyman.core.state import InstanceStatus, NodeClassState, RepairPolicy
 from journeyman.errors import KubeAPIError

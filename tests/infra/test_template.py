@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from journeyman.core.api.metrics import METRICS
-from journeyman.core.lifecycle.notices import InterruptionKind
+from journeyman.core.lifecycle.interruption import InterruptionKind
 from journeyman.core.plan import Step
 from journeyman.core.scheduling.options import MinValuesPolicy, PreferencePolicy
 from journeyman.events import parse_trigger

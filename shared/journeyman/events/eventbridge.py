@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from journeyman.core.lifecycle.notices import InterruptionKind
+from journeyman.core.lifecycle.interruption import InterruptionKind
 from journeyman.core.plan import Step
 from journeyman.events import wire_format
 from journeyman.events.decoding import Name, Time, decode

@@ -23,7 +23,7 @@ from typing import Any
 from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
 from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 
-from journeyman.core.lifecycle.notices import InterruptionKind, dealt_with, received
+from journeyman.core.lifecycle.interruption import InterruptionKind, dealt_with, received
 from journeyman.core.plan import Step
 from journeyman.errors import (
     ConfigurationError,

@@ -44,7 +44,7 @@ from journeyman.core.disruption.consolidatable import consolidate_after
 from journeyman.core.disruption.static_nodepools import static_nodepools
 from journeyman.core.lifecycle.expiration import is_expired
 from journeyman.core.lifecycle.hydration import contradicts_itself, hydrated, is_at_work
-from journeyman.core.lifecycle.node_class_end import REMINDER, is_held
+from journeyman.core.lifecycle.nodeclass_finalizer import REMINDER, is_held
 from journeyman.core.lifecycle.nomination import pod_with_stale_nomination
 from journeyman.core.plan import Requeue, Step
 from journeyman.core.scheduling.pod_validation import opted_out

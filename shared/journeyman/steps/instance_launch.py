@@ -17,8 +17,8 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import NODECLAIM, NodeClaim
 from journeyman.core.lifecycle.hydration import hydrated
 from journeyman.core.lifecycle.launch import Avoidance, FailedLaunch, LaunchedInstance, after_launch
+from journeyman.core.lifecycle.limits import room_for
 from journeyman.core.lifecycle.progress import claim_patches
-from journeyman.core.lifecycle.room import room_for
 from journeyman.core.plan import Chain, Observation, Plan, Step, chain_of
 from journeyman.core.state import Snapshot
 from journeyman.errors import (

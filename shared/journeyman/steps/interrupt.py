@@ -16,8 +16,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.lifecycle.interruption import awaits_instances, interrupt_claims
-from journeyman.core.lifecycle.notices import InterruptionKind
+from journeyman.core.lifecycle.interruption import InterruptionKind, awaits_instances, interrupt_claims
 from journeyman.core.plan import Step
 from journeyman.errors import JourneymanError, MalformedEventError
 from journeyman.ports import Interruption, Trigger

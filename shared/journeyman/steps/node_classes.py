@@ -18,10 +18,10 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import format_time
-from journeyman.core.lifecycle.node_class_end import held, is_held, node_class_endings
+from journeyman.core.lifecycle.nodeclass_finalizer import held, is_held, node_class_endings
 from journeyman.core.plan import ObjectRef, PatchObject, Plan, chain_of
 from journeyman.core.state import NodeClassState, Snapshot
-from journeyman.core.state.transition_samples import told_with
+from journeyman.core.state.condition_transitions import told_with
 from journeyman.errors import CloudProviderError, ConflictError, InvalidObjectError, KubeAPIError
 from journeyman.steps.executor import Applier
 from journeyman.steps.load import node_class_state

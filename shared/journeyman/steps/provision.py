@@ -18,10 +18,11 @@ from msgspec.structs import replace
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Unavailable
 from journeyman.core.disruption.commands import kept_after_rollback, marked_for_deletion
-from journeyman.core.lifecycle.buffer_status import tell_buffers
+from journeyman.core.lifecycle.capacity_buffer_status import tell_buffers
 from journeyman.core.lifecycle.liveness import Timeouts
 from journeyman.core.lifecycle.nodeclaim import Lifecycle, Pace, advance
-from journeyman.core.lifecycle.nodepool_status import reconcile
+from journeyman.core.lifecycle.nodeoverlay_status import tell_overlays
+from journeyman.core.lifecycle.nodepool_status import outcomes, reconcile
 from journeyman.core.lifecycle.nomination import (
     BATCH_MIN_PODS,
     MAX_PODS_PER_RUN,
@@ -29,11 +30,9 @@ from journeyman.core.lifecycle.nomination import (
     NominatablePods,
     nominate_to_existing_nodes,
 )
-from journeyman.core.lifecycle.opening import open_claims, retry_at, tell_pods
-from journeyman.core.lifecycle.overlay_status import tell_overlays
-from journeyman.core.lifecycle.pending import pending_gauges
 from journeyman.core.lifecycle.progress import poll_at
-from journeyman.core.lifecycle.registration_health import outcomes
+from journeyman.core.lifecycle.provisioning import open_claims, retry_at, tell_pods
+from journeyman.core.observability.pending_pods import pending_gauges
 from journeyman.core.plan import Observation, Plan, Step
 from journeyman.core.scheduling.capacity_buffers import without_virtual_pods
 from journeyman.core.scheduling.results import PlannedClaim, Results

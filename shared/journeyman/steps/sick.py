@@ -8,8 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
-from journeyman.core.lifecycle.impairment import impaired, next_look
-from journeyman.core.lifecycle.repair import repair
+from journeyman.core.lifecycle.health import impaired, next_look, repair
 from journeyman.core.plan import Plan, Step
 from journeyman.core.state import InstanceStatus, Snapshot
 from journeyman.errors import CloudProviderError

@@ -17,19 +17,16 @@ from journeyman.core.api import labels
 from journeyman.core.api.conditions import LAUNCHED
 from journeyman.core.api.objects import NODECLAIM
 from journeyman.core.lifecycle.consistency import check_nodes
+from journeyman.core.lifecycle.drain import Termination, since
 from journeyman.core.lifecycle.expiration import expire
-from journeyman.core.lifecycle.garbage import collect
+from journeyman.core.lifecycle.garbage_collection import collect, end_strays
 from journeyman.core.lifecycle.hydration import hydrate_nodes
-from journeyman.core.lifecycle.instances import Cloud
-from journeyman.core.lifecycle.leaving import needs_termination
 from journeyman.core.lifecycle.liveness import Timeouts, abandon
-from journeyman.core.lifecycle.nodepool_status import count
-from journeyman.core.lifecycle.pace import Termination, since
-from journeyman.core.lifecycle.registration_health import outcomes
-from journeyman.core.lifecycle.strays import end_strays
-from journeyman.core.lifecycle.termination import awaits_volumes, finalize
+from journeyman.core.lifecycle.nodepool_status import count, outcomes
+from journeyman.core.lifecycle.termination import awaits_volumes, finalize, needs_termination
 from journeyman.core.plan import DeleteObject, Plan, Step
 from journeyman.core.state import Snapshot, StateNode
+from journeyman.core.state.instances import Cloud
 from journeyman.errors import ForbiddenError, NodeClaimNotFoundError, NoInstanceIdError
 from journeyman.ports import Instance, Trigger
 from journeyman.steps.context import Outcome, RunContext, Settings

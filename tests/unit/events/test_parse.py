@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journeyman.core.lifecycle.impairment import KINDS
-from journeyman.core.lifecycle.notices import InterruptionKind
+from journeyman.core.lifecycle.health import KINDS
+from journeyman.core.lifecycle.interruption import InterruptionKind
 from journeyman.core.plan import Step
 from journeyman.errors import MalformedEventError
 from journeyman.events import parse_trigger

@@ -16,7 +16,7 @@ import pytest
 import journeyman
 from journeyman.core.api.event_reasons import DEFAULT_DEDUPE_WINDOW, EVENT_REASONS
 from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL, PDB
-from journeyman.core.lifecycle.notices import NOTICES
+from journeyman.core.lifecycle.interruption import NOTICES
 from journeyman.core.plan import Event, ObjectRef, Step
 from journeyman.observe.kube_events import dedupe_window
 from tests.helpers.builders import SMALL, condition, pool_body

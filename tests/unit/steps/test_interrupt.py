@@ -9,8 +9,7 @@ import pytest
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE, NODECLAIM, OFFERING_STATE, POD, Pod
-from journeyman.core.lifecycle.interruption import interrupt_claims
-from journeyman.core.lifecycle.notices import InterruptionKind
+from journeyman.core.lifecycle.interruption import InterruptionKind, interrupt_claims
 from journeyman.core.plan import DeleteObject, MarkOfferingUnavailable, PatchObject, Step
 from journeyman.errors import ForbiddenError, JourneymanError, MalformedEventError
 from journeyman.events import parse_trigger

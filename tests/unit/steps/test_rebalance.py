@@ -5,7 +5,7 @@ from __future__ import annotations
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import DISRUPTION_REASON
 from journeyman.core.api.objects import is_true
-from journeyman.core.lifecycle.notices import InterruptionKind
+from journeyman.core.lifecycle.interruption import InterruptionKind
 from journeyman.ports import Interruption
 from journeyman.steps.interrupt import interrupt
 from tests.helpers.builders import pool_body

@@ -1,7 +1,7 @@
 """The table of Kubernetes Events: reason, type, objects, meaning, what to do, and how long a repeat is suppressed.
 
 Karpenter's reasons keep Karpenter's type and window. Besides these, every change of a status condition is an Event whose
-reason is the condition's type (`core.state.transitions`).
+reason is the condition's type (`core.state.condition_transitions`).
 
 Restates: karpenter pkg/events/events.go, pkg/controllers/disruption/events/events.go,
 pkg/controllers/node/termination/terminator/events/events.go; karpenter-provider-aws

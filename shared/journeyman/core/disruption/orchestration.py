@@ -67,8 +67,8 @@ from journeyman.core.plan import (
 from journeyman.core.scheduling.nodeclaims import to_node_claim
 from journeyman.core.scheduling.results import PlannedClaim
 from journeyman.core.state import Snapshot, StateNode
-from journeyman.core.state.cordon import cordon, uncordon
-from journeyman.core.state.transition_samples import told_with
+from journeyman.core.state.condition_transitions import told_with
+from journeyman.core.state.disrupted_taint import cordon, uncordon
 
 # karpenter pkg/controllers/disruption/queue.go: 80 ms for each candidate, within 10 min and 1 h
 TIMEOUT_PER_CANDIDATE: Final = timedelta(milliseconds=80)

@@ -26,7 +26,7 @@ from journeyman.core.lifecycle.progress import node_ref
 from journeyman.core.plan import Chain, DeletePod, Event, EvictPod, ObjectRef, Observation, Requeue, Step, chain_of
 from journeyman.core.scheduling.taints import untolerated
 from journeyman.core.state import Snapshot, StateNode
-from journeyman.core.state.cordon import DISRUPTED, is_cordoned
+from journeyman.core.state.disrupted_taint import DISRUPTED, is_cordoned
 from journeyman.core.state.pod_predicates import (
     is_disruptable,
     is_owned_by_daemon_set,

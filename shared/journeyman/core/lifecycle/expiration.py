@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from journeyman.core.api.duration import NEVER, parse_duration
 from journeyman.core.api.objects import NodeClaim
-from journeyman.core.lifecycle.explain import disrupted
 from journeyman.core.lifecycle.progress import claim_ref, refs_of
 from journeyman.core.plan import DeleteObject, Event, Plan, chain_of, merge_plans
 from journeyman.core.state import Snapshot, StateNode
+from journeyman.core.state.nodeclaim_metrics import disrupted
 from journeyman.errors import ConfigurationError
 
 

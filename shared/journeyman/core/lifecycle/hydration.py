@@ -4,6 +4,15 @@ Restates: karpenter pkg/controllers/nodeclaim/hydration/controller.go, pkg/contr
 pkg/controllers/nodeclaim/lifecycle/controller.go `Reconcile` (the finalizer).
 Differs: Karpenter puts back a claim's finalizer and both halves' NodeClass label, and says nothing. Here a provider id
 that was edited, that a claim was launched, its NodePool, and all marks by which we know our nodes again, are put back, too.
+
+Hash migration: claims whose hashes were made in another way get today's, or drift could never be told of them again.
+
+So it is after a release that hashes differently, and for the claims of a cluster that Karpenter ran before. What a
+template became between the two is not seen: nobody can tell by a hash that is not understood.
+
+Restates: karpenter pkg/controllers/nodepool/hash/controller.go `updateNodeClaimHash`; karpenter-provider-aws
+pkg/controllers/nodeclass/hash/controller.go, likewise.
+Differs: a claim is migrated whenever it is met with another version, not only in the run in which its owner's changed.
 """
 
 from __future__ import annotations
@@ -15,13 +24,14 @@ import msgspec
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.conditions import INITIALIZED, LAUNCHED, NODECLAIM_DEPENDENTS, READY, REGISTERED
+from journeyman.core.api.conditions import DRIFTED, INITIALIZED, LAUNCHED, NODECLAIM_DEPENDENTS, READY, REGISTERED
+from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, NODEPOOL_KEYS, HashKeys, node_pool_hash
+from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NODEPOOL, Node, NodeClaim, condition_of, is_true
-from journeyman.core.lifecycle.hash_migration import migrated
 from journeyman.core.lifecycle.progress import Progress, claim_ref, node_ref, with_metadata, with_node
 from journeyman.core.lifecycle.registration import is_unregistered, owned, synced
 from journeyman.core.plan import Chain, Event, Plan, Requeue, Step, chain_of
-from journeyman.core.state import Snapshot, StateNode
+from journeyman.core.state import NodeClassState, Snapshot, StateNode
 
 
 def is_at_work(claim: NodeClaim) -> bool:
@@ -200,3 +210,33 @@ def _taken(before: NodeClaim, after: NodeClaim) -> Iterator[str]:
 
 def _said(restored: tuple[str, ...] | list[str]) -> str:
     return f"Put back what was taken off or changed: {', '.join(restored)}"
+
+
+def migrated(claim: NodeClaim, pool: NodePool | None, node_class: NodeClassState | None) -> NodeClaim:
+    """The claim with its owners' hashes in their present version; the same object if it has them.
+
+    A claim that has drifted already keeps its hash: it would not be known any more that it has to go.
+
+    Args:
+        claim: A claim that was launched.
+        pool: Its NodePool, None if it has none or that is gone.
+        node_class: Its NodeClass, None if that is gone.
+    """
+    changes: dict[str, str] = {}
+    has_drifted = condition_of(claim.status.conditions, DRIFTED) is not None
+    if pool is not None and _is_foreign(claim, NODEPOOL_KEYS, NODEPOOL_HASH_VERSION):
+        changes |= _stamp(NODEPOOL_KEYS, NODEPOOL_HASH_VERSION, "" if has_drifted else node_pool_hash(pool))
+    if node_class is not None and node_class.hash_version:
+        prefix = f"{node_class.group}/{node_class.kind.lower()}-hash"
+        keys = HashKeys(prefix, f"{prefix}-version")
+        if _is_foreign(claim, keys, node_class.hash_version):
+            changes |= _stamp(keys, node_class.hash_version, "" if has_drifted else node_class.hash)
+    return with_metadata(claim, annotations={**claim.metadata.annotations, **changes}) if changes else claim
+
+
+def _is_foreign(claim: NodeClaim, keys: HashKeys, version: str) -> bool:
+    return claim.metadata.annotations.get(keys.version) != version
+
+
+def _stamp(keys: HashKeys, version: str, hash_: str) -> Mapping[str, str]:
+    return {keys.version: version, **({keys.hash: hash_} if hash_ else {})}

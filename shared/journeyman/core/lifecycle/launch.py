@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim, condition_of
-from journeyman.core.lifecycle.explain import disrupted
 from journeyman.core.lifecycle.hydration import hydrated
 from journeyman.core.lifecycle.progress import Progress, claim_ref, deletion, with_metadata
 from journeyman.core.plan import (
@@ -33,6 +32,7 @@ from journeyman.core.plan import (
     Step,
     chain_of,
 )
+from journeyman.core.state.nodeclaim_metrics import disrupted
 from journeyman.errors import (
     CreateError,
     InsufficientCapacityError,

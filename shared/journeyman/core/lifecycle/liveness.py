@@ -16,10 +16,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.core.api.objects import NodeClaim, condition_of, is_true
-from journeyman.core.lifecycle.explain import disrupted
 from journeyman.core.lifecycle.progress import claim_ref, deletion
 from journeyman.core.plan import Event, Plan, Requeue, Step, chain_of, merge_plans
 from journeyman.core.state import Snapshot
+from journeyman.core.state.nodeclaim_metrics import disrupted
 
 LAUNCH_TIMEOUT: Final = "launch_timeout"
 REGISTRATION_TIMEOUT: Final = "registration_timeout"

@@ -19,7 +19,7 @@ from journeyman.core.api.conditions import ConditionSet, Status, format_time, to
 from journeyman.core.api.objects import NODE, NODECLAIM, Node, NodeClaim, ObjectMeta
 from journeyman.core.plan import Action, Chain, DeleteObject, Event, ObjectRef, Observation, PatchObject, next_requeue
 from journeyman.core.state import StateNode
-from journeyman.core.state.transition_samples import told_with
+from journeyman.core.state.condition_transitions import told_with
 
 
 class Progress(Struct, frozen=True, kw_only=True):

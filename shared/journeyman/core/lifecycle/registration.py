@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODECLAIM, Node, NodeClaim, OwnerReference, Taint, is_true
-from journeyman.core.lifecycle.explain import node_event
 from journeyman.core.lifecycle.progress import Progress, claim_ref, with_node
 from journeyman.core.plan import Event
+from journeyman.core.state.nodeclaim_metrics import node_event
 
 
 def register(progress: Progress, nodes: Sequence[Node], *, keep_taint: str = "", duplicate_of: str = "") -> Progress:

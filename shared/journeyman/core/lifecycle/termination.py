@@ -17,43 +17,89 @@ controller.go `finalize`.
 Differs: one decision for both halves, so that node and claim go in one run; a claim that was deleted before its instance id
 was written finds the instance by its tag; that an instance is terminating counts only after a drain, whoever wrote it; a
 machine that somebody stopped is not waited for, whatever protects the pods that no longer run on it.
+
+What leaves, and how that is marked: on its node for everybody, on its claim the time by which it must be gone.
+
+Restates: karpenter pkg/controllers/node/termination/terminator/terminator.go `Taint`; pkg/controllers/nodeclaim/lifecycle/
+controller.go `ensureTerminationGracePeriodTerminationTimeAnnotation`.
+
+The end of an instance: asked for again and again until the cloud says that it is gone; then finalizers go.
+
+Restates: karpenter pkg/controllers/node/termination/controller.go `awaitInstanceTermination`, `removeFinalizer`;
+pkg/controllers/nodeclaim/lifecycle/controller.go `finalize`.
+Differs: a node and its claim are let go in one run.
+
+Nodes of ours whose NodeClaim is gone: drained and ended all the same, as nobody else will.
+
+Somebody took the finalizer off a claim, and the API server's garbage collector deletes the node with its owner. The node
+says which instance it is, the instance's tags that it is ours.
+
+Differs: Karpenter lets such a node go once it is drained, and ends its instance meanwhile, as one that no claim stands for,
+under its pods.
+
+Why a node goes where no decision of ours says so: somebody deleted its Node, or its NodePool.
+
+Karpenter says nothing of either.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Annotated
 
 import msgspec
+from msgspec.structs import replace
 
-from journeyman.core.api.conditions import DRAINED, INSTANCE_TERMINATING, VOLUMES_DETACHED
-from journeyman.core.api.objects import Node, NodeClaim, condition_of, is_true
-from journeyman.core.lifecycle.bare_nodes import finalize_bare
-from journeyman.core.lifecycle.behind_our_back import told_why
+from journeyman.core.api import labels
+from journeyman.core.api.conditions import DRAINED, INSTANCE_TERMINATING, VOLUMES_DETACHED, format_time
+from journeyman.core.api.duration import parse_duration
+from journeyman.core.api.objects import NODEPOOL, Node, NodeClaim, OwnerReference, condition_of, is_true
 from journeyman.core.lifecycle.drain import (
+    FORCEFUL,
     Drain,
+    Termination,
     another_place,
+    attached_volumes,
     drain,
     drain_behind,
     drain_chains,
+    drain_events,
+    drain_look,
     eviction_reason,
+    instance_look,
     others_drain,
+    since,
+    volume_events,
+    volume_look,
 )
-from journeyman.core.lifecycle.explain import node_event
-from journeyman.core.lifecycle.held_up import drain_events, volume_events
-from journeyman.core.lifecycle.instance_end import end_instance, finish, finish_claim
-from journeyman.core.lifecycle.instances import Cloud
-from journeyman.core.lifecycle.leaving import (
-    announced,
-    awaits_finalizer,
-    delete_halves,
-    needs_termination,
-    terminates_at,
+from journeyman.core.lifecycle.progress import (
+    Progress,
+    claim_ref,
+    node_patches,
+    node_ref,
+    refs_of,
+    with_metadata,
+    with_node,
 )
-from journeyman.core.lifecycle.pace import Termination, drain_look, since, volume_look
-from journeyman.core.lifecycle.progress import Progress
-from journeyman.core.lifecycle.volumes import attached_volumes
-from journeyman.core.plan import Plan, chain_of, merge_plans
+from journeyman.core.plan import (
+    Action,
+    Chain,
+    DeleteObject,
+    Event,
+    ObjectRef,
+    Plan,
+    Requeue,
+    Step,
+    TerminateInstance,
+    chain_of,
+    merge_plans,
+)
 from journeyman.core.state import Snapshot, StateNode
+from journeyman.core.state.disrupted_taint import is_cordoned, with_disrupted
+from journeyman.core.state.instances import Cloud, RunningInstance
+from journeyman.core.state.nodeclaim_metrics import claim_ended, node_ended, node_event
+from journeyman.errors import ConfigurationError
 
 
 def finalize(snapshot: Snapshot, cloud: Cloud, pace: Termination) -> Plan:
@@ -186,3 +232,277 @@ def _counted_as_drained(progress: Progress) -> Progress:
         return progress
     counted = node_event("karpenter_nodes_drained_total", claim)
     return progress.with_condition(DRAINED, "True").told(observations=(counted,))
+
+
+AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+def needs_termination(node: StateNode) -> bool:
+    """Whether the Node or the NodeClaim has a deletionTimestamp and our finalizer, so that it is drained and terminated."""
+    return any(awaits_finalizer(half) for half in (node.claim, node.node) if half is not None)
+
+
+def awaits_finalizer(item: NodeClaim | Node) -> bool:
+    """Whether it has a deletionTimestamp and our finalizer."""
+    return item.metadata.deletion_timestamp is not None and labels.TERMINATION_FINALIZER in item.metadata.finalizers
+
+
+def marked(node: Node) -> Node:
+    """Closed to new pods and taken out of load balancers."""
+    marks = {**node.metadata.labels, labels.EXCLUDE_BALANCERS: "karpenter"}
+    return with_node(node, metadata={"labels": marks}, spec={"taints": with_disrupted(node.spec.taints)})
+
+
+def announced(progress: Progress) -> Progress:
+    """The node marked, and the time by which it must be gone written down once: a time that others set stands.
+
+    What is no time says nothing, and would leave the node without an end. A node that lost our finalizer gets it back
+    before it is deleted: it would be gone at once, and its pods with it. Until the claim has a deletionTimestamp there is
+    nothing to count from.
+    """
+    if progress.node is not None:
+        progress = replace(progress, node=_held(marked(progress.node)))
+    claim = progress.claim
+    period, deleted = _grace_period(claim), claim.metadata.deletion_timestamp
+    if period is not None and deleted is not None and terminates_at(claim) is None:
+        noted = {**claim.metadata.annotations, labels.TERMINATION_TIMESTAMP: format_time(deleted + period)}
+        progress = replace(progress, claim=with_metadata(claim, annotations=noted))
+    return progress.told(*_end_announced(progress))
+
+
+def _held(node: Node) -> Node:
+    """With our finalizer, unless it is being deleted: the API server takes no further ones then."""
+    finalizers = node.metadata.finalizers
+    if node.metadata.deletion_timestamp is not None or labels.TERMINATION_FINALIZER in finalizers:
+        return node
+    return with_node(node, metadata={"finalizers": (*finalizers, labels.TERMINATION_FINALIZER)})
+
+
+def terminates_at(claim: NodeClaim) -> datetime | None:
+    """When the claim's node must be gone; None if it may take as long as its pods need."""
+    text = claim.metadata.annotations.get(labels.TERMINATION_TIMESTAMP, "")
+    try:
+        return msgspec.convert(text, AwareTime)
+    except msgspec.ValidationError:
+        return None
+
+
+def delete_halves(progress: Progress) -> tuple[Action, ...]:
+    """Deleting either half deletes the other."""
+    halves: tuple[Action, ...] = ()
+    if progress.original.metadata.deletion_timestamp is None:
+        halves += (DeleteObject(ref=claim_ref(progress.original), why="its node is being deleted"),)
+    node = progress.original_node
+    if node is not None and node.metadata.deletion_timestamp is None:
+        halves += (DeleteObject(ref=node_ref(node), why="its NodeClaim is being deleted"),)
+    return halves
+
+
+def without_ours(finalizers: tuple[str, ...]) -> tuple[str, ...]:
+    """The finalizers that others put on."""
+    return tuple(f for f in finalizers if f != labels.TERMINATION_FINALIZER)
+
+
+def _grace_period(claim: NodeClaim) -> timedelta | None:
+    """The claim's terminationGracePeriod; one that does not parse counts as none, which loses no pod."""
+    text = claim.spec.termination_grace_period
+    try:
+        return parse_duration(text) if text is not None else None
+    except ConfigurationError:
+        return None
+
+
+def _end_announced(progress: Progress) -> Iterator[Event]:
+    """On the claim once we wrote the end down, on the node as well or, if others wrote it, once the drain begins."""
+    if terminates_at(progress.claim) is None:
+        return
+    end = progress.claim.metadata.annotations[labels.TERMINATION_TIMESTAMP]
+    written = progress.original.metadata.annotations.get(labels.TERMINATION_TIMESTAMP) != end
+    begins = condition_of(progress.original.status.conditions, DRAINED) is None
+    if written:
+        yield _expiring(claim_ref(progress.original), end)
+    if progress.original_node is not None and (written or begins):
+        yield _expiring(node_ref(progress.original_node), end)
+
+
+def _expiring(ref: ObjectRef, end: str) -> Event:
+    text = f"All pods will be deleted by {end}"
+    return Event(ref=ref, reason="TerminationGracePeriodExpiring", message=text, type="Warning")
+
+
+def finish(claim: NodeClaim, node: Node, now: datetime, cloud: Cloud, pace: Termination) -> Plan:
+    """The instance is on its way out: once it is gone, so are the node and its claim."""
+    provider_id = claim.status.provider_id
+    if provider_id and provider_id not in cloud.gone:
+        return _await(claim, node, now, pace)
+    if halves := delete_halves(Progress.of(claim, now).found(node)):
+        wake = Requeue(step=Step.TERMINATE, at=now, reason=f"the instance of node {node.metadata.name} is gone")
+        return Plan(chains=(chain_of(f"NodeClaim {claim.metadata.name}", *halves, wake),))
+    chain = Chain(
+        subject=f"NodeClaim {claim.metadata.name}",
+        actions=(*free_node(node, "its instance is gone"), *_free(claim, now)),
+        events=(_finalized(node_ref(node)), _finalized(claim_ref(claim))),
+        observations=(*node_ended(node, now), *claim_ended(claim, now)),
+    )
+    note = f"deleted node {node.metadata.name} and NodeClaim {claim.metadata.name}"
+    return Plan(chains=(chain,), notes=(note,))
+
+
+def finish_claim(claim: NodeClaim, now: datetime, cloud: Cloud, pace: Termination) -> Plan:
+    """A claim without a node of its own: its instance goes without a drain."""
+    provider_id = claim.status.provider_id
+    if provider_id and provider_id not in cloud.gone:
+        return _await(claim, None, now, pace)
+    chain = Chain(
+        subject=f"NodeClaim {claim.metadata.name}",
+        actions=_free(claim, now),
+        events=(_finalized(claim_ref(claim)),),
+        observations=claim_ended(claim, now),
+    )
+    return Plan(chains=(chain,), notes=(f"deleted NodeClaim {claim.metadata.name}",))
+
+
+def end_instance(claim: NodeClaim, node: Node | None, now: datetime, pace: Termination, why: str) -> tuple[Action, ...]:
+    """Ask for its end, and look again; nothing if neither node, claim nor any instance says which one it is."""
+    provider_id = claim.status.provider_id
+    if not provider_id:
+        return ()
+    end = TerminateInstance(
+        provider_id=provider_id,
+        claim=claim.metadata.name,
+        claim_uid=claim.metadata.uid,
+        node=node_ref(node) if node is not None else None,
+        why=why,
+    )
+    return (end, instance_look(provider_id, now, since(claim, INSTANCE_TERMINATING, now), pace))
+
+
+def free_node(node: Node, why: str) -> tuple[Action, ...]:
+    """Take our finalizer off a node."""
+    freed = with_node(node, metadata={"finalizers": without_ours(node.metadata.finalizers)})
+    return node_patches(node, freed, why)
+
+
+def _await(claim: NodeClaim, node: Node | None, now: datetime, pace: Termination) -> Plan:
+    """The intent is the deletion itself: the instance ends even if what becomes of it cannot be written."""
+    progress = announced(Progress.of(claim, now)).with_condition(INSTANCE_TERMINATING, "True")
+    ended = end_instance(claim, node, now, pace, "the NodeClaim is being deleted")
+    told = progress.chain(why="its instance is terminating")
+    return Plan(chains=(told, chain_of(f"instance {claim.status.provider_id}", *ended)))
+
+
+def _free(claim: NodeClaim, now: datetime) -> tuple[Action, ...]:
+    freed = with_metadata(claim, finalizers=without_ours(claim.metadata.finalizers))
+    return replace(Progress.of(claim, now), claim=freed).chain(why="its instance is gone").actions
+
+
+def _finalized(ref: ObjectRef) -> Event:
+    return Event(ref=ref, reason="Finalized", message="Finalized")
+
+
+def finalize_bare(node: Node, state: StateNode, snapshot: Snapshot, cloud: Cloud, pace: Termination) -> Plan:
+    """Move it one step on: its pods, its volumes, its instance, itself.
+
+    Without a claim there is no terminationGracePeriod either: its pods have all the time they need. A machine that
+    somebody stopped is not waited for once its pods have been asked to go.
+
+    Args:
+        node: The node, being deleted.
+        state: The same with its pods.
+        snapshot: The volumes attached to it, and all PersistentVolumeClaims.
+        cloud: What is known of its instance.
+        pace: How long to wait for what.
+    """
+    provider_id = node.spec.provider_id
+    if provider_id in cloud.gone and not state.ready:
+        return _let_go(node, snapshot)
+    decided = drain(state.pods, snapshot.now, None)
+    instance, stopped = cloud.find(provider_id), cloud.is_stopped(state) and is_cordoned(node)
+    if decided.remaining and not stopped:
+        return _drain_without_claim(node, decided, state, snapshot, pace)
+    if instance is not None and others_drain(state, snapshot):
+        return Plan()  # they come back to it
+    if not stopped and (volumes := attached_volumes(state, snapshot)):
+        began = node.metadata.deletion_timestamp or snapshot.now
+        look = volume_look(state.name, snapshot.now, began, None, pace)
+        return Plan(chains=(chain_of(f"Node {state.name}", look),), events=volume_events(volumes, node))
+    return _ending(node, instance, snapshot, pace) if instance is not None else _let_go(node, snapshot)
+
+
+def _drain_without_claim(node: Node, decided: Drain, state: StateNode, snapshot: Snapshot, pace: Termination) -> Plan:
+    now, closed = snapshot.now, marked(node)
+    patches = node_patches(node, closed, "drain")
+    told = drain_events(decided, node, now)
+    elsewhere: tuple[Requeue, ...] = ()
+    if patches:  # it begins
+        text = "No NodeClaim stands for this node and its instance: it is drained, then both go"
+        told += (Event(ref=node_ref(node), reason="NodeClaimNotFound", message=text, type="Warning"),)
+        elsewhere = another_place(state.pods, state.name, now)
+    look = drain_look(decided, state.name, now, node.metadata.deletion_timestamp or now, pace)
+    closing = chain_of(f"Node {state.name}", *patches, look, *elsewhere)
+    chains = drain_behind(closing, drain_chains(decided, node, FORCEFUL, None), node)
+    return Plan(chains=chains, events=told)
+
+
+def _ending(node: Node, instance: RunningInstance, snapshot: Snapshot, pace: Termination) -> Plan:
+    """Unless its claim is there after all: it was not when this was decided."""
+    name, provider_id = node.metadata.name, instance.provider_id
+    end = TerminateInstance(
+        provider_id=provider_id,
+        claim=instance.claim,
+        claim_uid=instance.claim_uid,
+        node=node_ref(node),
+        why="its node is drained, and no NodeClaim owns it",
+        unless_claimed=True,
+    )
+    began = node.metadata.deletion_timestamp or snapshot.now
+    look = instance_look(provider_id, snapshot.now, began, pace)
+    return Plan(
+        chains=(chain_of(f"Node {name}", end, look),), notes=(f"drained node {name}, terminating its instance",)
+    )
+
+
+def _let_go(node: Node, snapshot: Snapshot) -> Plan:
+    name = node.metadata.name
+    chain = chain_of(f"Node {name}", *free_node(node, "drained, and no NodeClaim owns it"))
+    counted = replace(chain, observations=node_ended(node, snapshot.now))
+    return Plan(chains=(counted,), notes=(f"deleted node {name}, which no NodeClaim owned",))
+
+
+def told_why(state: StateNode, snapshot: Snapshot) -> tuple[Event, ...]:
+    """Events on the claim and its node, when their end begins; none later, nor if somebody deleted the claim itself.
+
+    Args:
+        state: A claim that leaves, or whose node does.
+        snapshot: The NodePools, those that do not validate included.
+    """
+    if state.claim is None or _has_begun(state.claim):
+        return ()
+    causes = tuple(_causes(state, snapshot))
+    return tuple(Event(ref=ref, reason=reason, message=text) for ref in refs_of(state) for reason, text in causes)
+
+
+def _has_begun(claim: NodeClaim) -> bool:
+    return any(condition_of(claim.status.conditions, type_) is not None for type_ in (DRAINED, INSTANCE_TERMINATING))
+
+
+def _causes(state: StateNode, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    assert state.claim is not None  # noqa: S101 - the caller's
+    name = state.claim.metadata.name
+    if state.claim.metadata.deletion_timestamp is None:
+        yield (
+            "NodeDeleted",
+            f"Node {state.name} was deleted: NodeClaim {name} goes with it, and its instance once it is drained",
+        )
+        return
+    for owner in state.claim.metadata.owner_references:
+        if owner.kind == NODEPOOL.kind and _is_going(owner, snapshot):
+            yield "NodePoolDeleted", f"NodePool {owner.name} was deleted: NodeClaim {name} goes with it"
+
+
+def _is_going(owner: OwnerReference, snapshot: Snapshot) -> bool:
+    """Whether the NodePool is gone, or another one has its name by now, or it is being deleted."""
+    pool = snapshot.node_pools_by_name.get(owner.name)
+    if pool is not None and pool.metadata.uid == owner.uid:
+        return pool.metadata.deletion_timestamp is not None
+    return not any(item.kind == NODEPOOL.kind and item.uid == owner.uid for item in snapshot.set_aside)

@@ -15,7 +15,7 @@ from journeyman.core.api.objects import Condition
 from journeyman.core.observability.amounts import gauge
 from journeyman.core.plan import Observation
 from journeyman.core.state import NodeClassState, Snapshot
-from journeyman.core.state.transition_samples import own_labels
+from journeyman.core.state.condition_transitions import own_labels
 
 
 class _Watched(Struct, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """Snapshot: one cluster at one moment, immutable, indexed once."""
 
-from journeyman.core.state.health import InstanceStatus, RepairPolicy
+from journeyman.core.state.instances import InstanceStatus, RepairPolicy
 from journeyman.core.state.snapshot import NodeClassState, SetAside, Snapshot, Workloads
 from journeyman.core.state.state_node import StateNode
 

@@ -6,9 +6,9 @@ import pytest
 
 from journeyman.core.api import labels
 from journeyman.core.lifecycle.expiration import expire
-from journeyman.core.lifecycle.garbage import collect
-from journeyman.core.lifecycle.instances import Cloud
+from journeyman.core.lifecycle.garbage_collection import collect
 from journeyman.core.plan import DeleteObject, PatchObject, TerminateInstance
+from journeyman.core.state.instances import Cloud
 from tests.helpers.builders import (
     NOW,
     a_claim,

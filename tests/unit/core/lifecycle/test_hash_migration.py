@@ -4,7 +4,7 @@ import pytest
 
 from journeyman.core.api import labels
 from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, node_pool_hash
-from journeyman.core.lifecycle.hash_migration import migrated
+from journeyman.core.lifecycle.hydration import migrated
 from tests.helpers.builders import a_node_class, a_pool, a_running_claim, condition
 
 CLASS_HASH = "karpenter.k8s.aws/ec2nodeclass-hash"

@@ -7,8 +7,7 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.api.objects import condition_of
 from journeyman.core.lifecycle.liveness import Timeouts
-from journeyman.core.lifecycle.nodepool_status import reconcile
-from journeyman.core.lifecycle.registration_health import Outcome, outcomes
+from journeyman.core.lifecycle.nodepool_status import Outcome, outcomes, reconcile
 from journeyman.core.plan import PatchObject
 from tests.helpers.builders import (
     a_claim,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from journeyman.cloud.aws.provider import REPAIR_POLICIES
 from journeyman.core.api import labels
-from journeyman.core.lifecycle.repair import repair
+from journeyman.core.lifecycle.health import repair
 from journeyman.core.plan import DeleteObject, PatchObject, Requeue, Step
 from tests.helpers.builders import NOW, ago, condition, stamp
 from tests.helpers.fleets import Member, a_fleet, a_member

@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.lifecycle.instances import Cloud
-from journeyman.core.lifecycle.pace import Termination
+from journeyman.core.lifecycle.drain import Termination
 from journeyman.core.lifecycle.termination import awaits_volumes, finalize
 from journeyman.core.plan import DeleteObject, EvictPod, PatchObject, Requeue, Step, TerminateInstance
+from journeyman.core.state.instances import Cloud
 from tests.helpers.builders import (
     NOW,
     a_claim,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from journeyman.core.lifecycle.volumes import attached_volumes
+from journeyman.core.lifecycle.drain import attached_volumes
 from journeyman.core.state import StateNode
 from tests.helpers.builders import (
     a_node,

@@ -8,8 +8,8 @@ from journeyman.core.api.capacity_buffer import CapacityBuffer
 from journeyman.core.api.model import parse
 from journeyman.core.api.objects import CAPACITY_BUFFER
 from journeyman.core.api.workloads import PodTemplate, Workload
-from journeyman.core.lifecycle.buffer_status import tell_buffers
-from journeyman.core.lifecycle.opening import open_claims
+from journeyman.core.lifecycle.capacity_buffer_status import tell_buffers
+from journeyman.core.lifecycle.provisioning import open_claims
 from journeyman.core.scheduling.capacity_buffers import (
     MAX_PODS_PER_BUFFER,
     buffer_of,

@@ -6,7 +6,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.model import parse
 from journeyman.core.api.nodeoverlay import NodeOverlay
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.lifecycle.overlay_status import tell_overlays
+from journeyman.core.lifecycle.nodeoverlay_status import tell_overlays
 from journeyman.core.scheduling.node_overlays import apply_overlays, overlay_annotations
 from journeyman.core.state import SetAside
 from journeyman.errors import InvalidObjectError

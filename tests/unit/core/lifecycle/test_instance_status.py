@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.lifecycle.impairment import impaired, next_look
+from journeyman.core.lifecycle.health import impaired, next_look
 from journeyman.core.plan import DeleteObject, PatchObject, Requeue, Step
 from journeyman.core.state import InstanceStatus
 from tests.helpers.builders import NOW, ago, provider_id_of, stamp

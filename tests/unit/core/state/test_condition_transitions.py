@@ -8,8 +8,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.metrics import METRICS
 from journeyman.core.api.objects import NODECLAIM, NODEPOOL, Condition
 from journeyman.core.plan import ObjectRef
-from journeyman.core.state.transition_samples import transition_samples
-from journeyman.core.state.transitions import transitions
+from journeyman.core.state.condition_transitions import transition_samples, transitions
 from tests.helpers.builders import CLASS_LABEL, NOW, condition
 
 CLAIM = ObjectRef(resource=NODECLAIM, name="default-1")

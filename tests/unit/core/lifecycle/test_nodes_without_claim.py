@@ -1,10 +1,10 @@
 """Nodes of ours whose claim is gone: no pod loses its place without a drain, and no instance stays."""
 
 from journeyman.core.api import labels
-from journeyman.core.lifecycle.instances import Cloud
-from journeyman.core.lifecycle.pace import Termination
+from journeyman.core.lifecycle.drain import Termination
 from journeyman.core.lifecycle.termination import finalize
 from journeyman.core.plan import DeletePod, EvictPod, PatchObject, Requeue, TerminateInstance
+from journeyman.core.state.instances import Cloud
 from tests.helpers.builders import (
     NOW,
     a_node,

@@ -17,13 +17,13 @@ from journeyman.core.api import labels
 from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, node_pool_hash
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NODECLAIM, NODEPOOL, POD, Pod
-from journeyman.core.lifecycle.explain import created
 from journeyman.core.plan import Chain, CreateObject, Event, LaunchInstance, ObjectRef, Plan, Requeue, Step, chain_of
 from journeyman.core.scheduling.capacity_buffers import is_virtual_pod
 from journeyman.core.scheduling.nodeclaim_templates import NO_TYPES
 from journeyman.core.scheduling.nodeclaims import claim_name, to_node_claim
 from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.state import Snapshot, StateNode
+from journeyman.core.state.nodeclaim_metrics import created
 
 _MESSAGE_LENGTH: Final = 1000  # of the 1,024 characters that an Event may have
 

@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.lifecycle.instances import Cloud
-from journeyman.core.lifecycle.strays import end_strays
+from journeyman.core.lifecycle.garbage_collection import end_strays
 from journeyman.core.plan import DeleteObject, PatchObject, Requeue
+from journeyman.core.state.instances import Cloud
 from tests.helpers.builders import (
     NOW,
     a_launched_claim,

@@ -14,7 +14,7 @@ from journeyman.core.api.nodeoverlay import NodeOverlay
 from journeyman.core.api.objects import NODE_OVERLAY
 from journeyman.core.plan import ObjectRef, PatchObject, Plan, chain_of, merge_plans
 from journeyman.core.state import SetAside, Snapshot
-from journeyman.core.state.transition_samples import told_with
+from journeyman.core.state.condition_transitions import told_with
 
 CONFLICT: Final = "Conflict"
 RUNTIME_VALIDATION: Final = "RuntimeValidation"

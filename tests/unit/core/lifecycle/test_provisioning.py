@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Unavailable
-from journeyman.core.lifecycle.opening import open_claims, retry_at, tell_pods
+from journeyman.core.lifecycle.provisioning import open_claims, retry_at, tell_pods
 from journeyman.core.plan import CreateObject, LaunchInstance, Requeue, Step
 from journeyman.core.scheduling.nodeclaim_templates import NO_TYPES
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results

@@ -5,8 +5,7 @@ from datetime import timedelta
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.lifecycle.drain import drain
-from journeyman.core.lifecycle.held_up import drain_events, protection_events, volume_events
+from journeyman.core.lifecycle.drain import drain, drain_events, protection_events, volume_events
 from tests.helpers.builders import NOW, a_node, a_pod, ago, stamp
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from journeyman.core.api.objects import Resource
 from journeyman.core.plan import Chain, Event, ObjectRef, PatchObject, Plan, ReleaseNodeClass
 from journeyman.core.state import NodeClassState, Snapshot
-from journeyman.core.state.transition_samples import end_samples
+from journeyman.core.state.condition_transitions import end_samples
 
 REMINDER: Final = timedelta(minutes=10)  # karpenter-provider-aws: the event of waiting comes again
 _SHOWN: Final = 5

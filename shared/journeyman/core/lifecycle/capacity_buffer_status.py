@@ -18,7 +18,7 @@ from journeyman.core.plan import ObjectRef, PatchObject, Plan, chain_of, merge_p
 from journeyman.core.scheduling.capacity_buffers import ResolvedBuffer, buffer_of, is_virtual_pod, resolve_buffers
 from journeyman.core.scheduling.results import Results
 from journeyman.core.state import Snapshot
-from journeyman.core.state.transition_samples import told_with
+from journeyman.core.state.condition_transitions import told_with
 
 FITS: Final = "FitsExistingCapacity"
 REQUIRES_NEW: Final = "RequiresNewCapacity"

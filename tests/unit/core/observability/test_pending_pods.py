@@ -4,7 +4,7 @@ import pytest
 
 from journeyman.core.api import labels
 from journeyman.core.api.metrics import METRICS
-from journeyman.core.lifecycle.pending import effective_zones, pending_gauges
+from journeyman.core.observability.pending_pods import effective_zones, pending_gauges
 from journeyman.core.scheduling.results import PodError, Results
 from tests.helpers.builders import a_pod, a_snapshot, a_volume, a_volume_claim, claims_as_volumes
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from journeyman.core.lifecycle.behind_our_back import told_why
+from journeyman.core.lifecycle.termination import told_why
 from journeyman.core.state import SetAside
 from tests.helpers.builders import NOW, a_launched_claim, a_node, a_pool, a_running_claim, a_snapshot, ago, condition
 

@@ -1,13 +1,22 @@
 """How a NodeClaim's life is counted: Karpenter's metric names and labels.
 
 Restates: karpenter pkg/metrics/metrics.go, pkg/controllers/nodeclaim/*/metrics.go.
+
+How endings are counted and timed: Karpenter's metrics of what is gone.
+
+Restates: karpenter pkg/controllers/node/termination/{controller,metrics}.go, pkg/controllers/nodeclaim/lifecycle/metrics.go.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import datetime
+
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NodeClaim
+from journeyman.core.api.conditions import INSTANCE_TERMINATING
+from journeyman.core.api.objects import Node, NodeClaim, condition_of
 from journeyman.core.plan import Observation
+from journeyman.core.state.condition_transitions import end_samples
 
 
 def created(node_pool: str, reason: str, *, min_values_relaxed: str = "false") -> Observation:
@@ -56,3 +65,38 @@ def termination_mode(claim: NodeClaim) -> str:
     if period is None:
         return "graceful"
     return "eventual" if period.strip("0smh") else "forceful"
+
+
+def claim_ended(claim: NodeClaim, now: datetime) -> tuple[Observation, ...]:
+    """A claim that is let go: counted, with how long its deletion and the end of its instance took."""
+    pool = claim.metadata.labels.get(labels.NODEPOOL, "")
+    ending = condition_of(claim.status.conditions, INSTANCE_TERMINATING)
+    return (
+        terminated(claim),
+        *_took("karpenter_nodeclaims_termination_duration_seconds", claim.metadata.deletion_timestamp, now, pool),
+        *_took(
+            "karpenter_nodeclaims_instance_termination_duration_seconds",
+            ending.last_transition_time if ending is not None else None,
+            now,
+            pool,
+        ),
+        *end_samples("nodeclaim", claim.metadata.labels, claim.metadata.deletion_timestamp, now),
+    )
+
+
+def node_ended(node: Node, now: datetime) -> tuple[Observation, ...]:
+    """A node that is let go: counted, with how long its deletion took and how old it became."""
+    pool, zone = (node.metadata.labels.get(label, "") for label in (labels.NODEPOOL, labels.ZONE))
+    counted = Observation(name="karpenter_nodes_terminated_total", labels={"nodepool": pool, "zone": zone})
+    return (
+        counted,
+        *_took("karpenter_nodes_termination_duration_seconds", node.metadata.deletion_timestamp, now, pool),
+        *_took("karpenter_nodes_lifetime_duration_seconds", node.metadata.creation_timestamp, now, pool),
+        *end_samples("node", node.metadata.labels, node.metadata.deletion_timestamp, now),
+    )
+
+
+def _took(name: str, since: datetime | None, now: datetime, pool: str) -> Iterator[Observation]:
+    if since is not None:
+        seconds = max((now - since).total_seconds(), 0.0)
+        yield Observation(name=name, value=seconds, labels={"nodepool": pool}, kind="histogram")
