@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from journeyman.core.api.objects import NodeClaim
-from journeyman.core.state import StateNode
+from journeyman.core.state.state_node import StateNode
 
 
 class RepairPolicy(Struct, frozen=True, kw_only=True):
