@@ -27,8 +27,8 @@ from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NODECLAIM, NodeClaim, Pod, condition_of
 from journeyman.core.plan import Action, Chain, ObjectRef, PatchObject, Plan, chain_of
 from journeyman.core.state import Snapshot
-from journeyman.core.state.pod_predicates import is_owned_by_daemon_set, is_owned_by_node
 from journeyman.core.state.condition_transitions import told_with
+from journeyman.core.state.pod_predicates import is_owned_by_daemon_set, is_owned_by_node
 
 POD_EVENT_DEDUPE: Final = timedelta(seconds=10)  # karpenter pkg/controllers/nodeclaim/podevents `dedupeTimeout`
 
