@@ -9,22 +9,41 @@
     at T - the pod's own grace period: deleted, whatever group, PodDisruptionBudget or annotation (T: the node's end)
 
 Restates: karpenter pkg/controllers/node/termination/terminator/terminator.go `Drain`, `DeleteExpiringPods`, eviction.go.
+
+How often what is on its way out is looked at: soon at first, ever more rarely as it drags on.
+
+Differs: Karpenter looks at drains and volumes every second, at instances every five, however long that takes.
+
+What holds a node up that is to go, said on the node and on the pods it is about.
+
+Restates: karpenter pkg/controllers/node/termination/terminator/events/events.go, pkg/utils/pod/events.go,
+pkg/utils/pod/scheduling.go `IsDoNotDisruptActive`.
+Differs: FailedDraining names pods that hold the drain; Karpenter tells it of every drain that has not ended at once.
+
+Volumes that still hold on to a node whose pods are gone.
+
+A volume whose instance goes under it may be attached elsewhere only minutes later, and its pod waits that long. So the
+instance waits until the attach-detach controller has taken off all of them.
+
+Restates: karpenter pkg/controllers/node/termination/controller.go `pendingVolumeAttachments`, `filterVolumeAttachments`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from journeyman.core.api.conditions import DISRUPTION_REASON
+from journeyman.core.api import labels
+from journeyman.core.api.conditions import DISRUPTION_REASON, format_time
 from journeyman.core.api.objects import POD, Node, NodeClaim, Pod, condition_of
-from journeyman.core.lifecycle.progress import node_ref
+from journeyman.core.lifecycle.progress import node_ref, poll_at
 from journeyman.core.plan import Chain, DeletePod, Event, EvictPod, ObjectRef, Observation, Requeue, Step, chain_of
 from journeyman.core.scheduling.taints import untolerated
+from journeyman.core.scheduling.volumes import claim_keys
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.disrupted_taint import DISRUPTED, is_cordoned
 from journeyman.core.state.pod_predicates import (
@@ -34,6 +53,7 @@ from journeyman.core.state.pod_predicates import (
     is_reschedulable,
     is_terminal,
     is_terminating,
+    parse_duration,
 )
 
 STUCK_AFTER: Final = timedelta(minutes=1)  # pkg/utils/pod/scheduling.go `IsStuckTerminating`
@@ -186,3 +206,133 @@ def _force_chain(pod: Pod, seconds: int, node: str, end: datetime | None) -> Cha
     action = DeletePod(ref=_ref(pod), node=node, grace_period_seconds=seconds, why="the node's end has come")
     event = Event(ref=_ref(pod), reason="Disrupted", message=text)
     return replace(chain_of(f"Pod {pod.key}", action), events=(event,), observations=_drained(FORCEFUL))
+
+
+SLOWEST_POLL: Final = timedelta(seconds=30)
+A_MOMENT: Final = timedelta(seconds=1)
+
+
+class Termination(Struct, frozen=True, kw_only=True):
+    """The pace: the least a drain takes, and how often drain, volumes and instance are looked at."""
+
+    min_drain: timedelta = timedelta(seconds=5)
+    drain_poll: timedelta = timedelta(seconds=2)
+    instance_poll: timedelta = timedelta(seconds=5)
+
+
+def since(claim: NodeClaim, condition: str, now: datetime) -> datetime:
+    """When the condition came to say what it says; now if it is not there yet."""
+    found = condition_of(claim.status.conditions, condition)
+    return found.last_transition_time if found is not None and found.last_transition_time is not None else now
+
+
+def drain_look(decided: Drain, node: str, now: datetime, began: datetime, pace: Termination) -> Requeue:
+    """The next look at a drain: no later than the next forced deletion, nor than the least that a drain takes."""
+    at = poll_at(now, began, pace.drain_poll, SLOWEST_POLL)
+    if not decided.remaining:
+        at = max(began + pace.min_drain, now)
+    if decided.next_force is not None:
+        at = min(at, decided.next_force + A_MOMENT)
+    return Requeue(step=Step.TERMINATE, at=at, reason=f"node {node} is draining")
+
+
+def volume_look(node: str, now: datetime, began: datetime, end: datetime | None, pace: Termination) -> Requeue:
+    """The next look at volumes: no later than the node's end, at which they are waited for no longer."""
+    at = poll_at(now, began, pace.drain_poll, SLOWEST_POLL)
+    if end is not None:
+        at = min(at, end + A_MOMENT)
+    return Requeue(step=Step.TERMINATE, at=at, reason=f"volumes of node {node} are being detached")
+
+
+def instance_look(provider_id: str, now: datetime, began: datetime, pace: Termination) -> Requeue:
+    """The next look at an instance that is ending."""
+    at = poll_at(now, began, pace.instance_poll, SLOWEST_POLL)
+    return Requeue(step=Step.TERMINATE, at=at, reason=f"instance {provider_id} is terminating")
+
+
+_SHOWN: Final = 5
+
+
+def drain_events(decided: Drain, node: Node, now: datetime) -> tuple[Event, ...]:
+    """Which pods the drain waits for without asking them to go, and how long what their annotation says protects them."""
+    return (*_waiting(decided, node), *protection_events(decided.asked, now))
+
+
+def volume_events(volumes: Sequence[str], node: Node) -> tuple[Event, ...]:
+    """Which volumes are still attached."""
+    text = f"Awaiting deletion of bound volumeattachments ({_some(volumes)})"
+    return (Event(ref=node_ref(node), reason="AwaitingVolumeDetachment", message=text),)
+
+
+def protection_events(pods: Iterable[Pod], now: datetime) -> tuple[Event, ...]:
+    """What comes of each pod's do-not-disrupt annotation, where that is not plainly "true"."""
+    return tuple(event for pod in pods for event in _protection(pod, now))
+
+
+def _waiting(decided: Drain, node: Node) -> Iterator[Event]:
+    if decided.protected:
+        named = _some([pod.key for pod in decided.protected])
+        text = (
+            f"Failed to drain node, {len(decided.remaining)} pods are waiting to be evicted; not evictable now: {named}"
+        )
+        yield Event(ref=node_ref(node), reason="FailedDraining", message=text, type="Warning")
+
+
+def _protection(pod: Pod, now: datetime) -> Iterator[Event]:
+    value = pod.metadata.annotations.get(labels.DO_NOT_DISRUPT)
+    if value is None or value == "true":
+        return
+    ref = ObjectRef(resource=POD, name=pod.metadata.name, namespace=pod.metadata.namespace, uid=pod.metadata.uid)
+    duration = parse_duration(value)
+    if duration is None or duration <= timedelta(0):
+        text = f'Invalid {labels.DO_NOT_DISRUPT} annotation: "{value}" is neither "true" nor a positive duration such as 1h30m, ignoring annotation'
+        yield Event(ref=ref, reason="InvalidDoNotDisruptAnnotation", message=text, type="Warning", key=value)
+    elif pod.status.start_time is None:
+        return
+    elif now < (end := pod.status.start_time + duration):
+        text = f"The {labels.DO_NOT_DISRUPT} grace period will elapse at {format_time(end)}"
+        yield Event(ref=ref, reason="DoNotDisruptUntil", message=text, key=format_time(end))
+    else:
+        text = f"The {labels.DO_NOT_DISRUPT} grace period has elapsed, pod is now disruptable"
+        yield Event(ref=ref, reason="DoNotDisruptGracePeriodElapsed", message=text)
+
+
+def _some(names: Sequence[str]) -> str:
+    rest = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {rest} other(s)" if rest > 0 else "")
+
+
+def attached_volumes(state: StateNode, snapshot: Snapshot) -> tuple[str, ...]:
+    """The names of the VolumeAttachments to wait for, sorted.
+
+    Not those of pods that no drain ends, DaemonSets' that tolerate everything for one: they stay until the instance goes.
+    Nor volumes that a pod brings along itself, for which no PersistentVolume stands.
+
+    Args:
+        state: The node, with its pods.
+        snapshot: That node's VolumeAttachments, and all PersistentVolumeClaims if it has any.
+    """
+    if state.node is None:
+        return ()
+    node, staying = state.node.metadata.name, _staying(state, snapshot)
+    return tuple(
+        sorted(
+            attachment.metadata.name
+            for attachment in snapshot.volume_attachments
+            if attachment.spec.node_name == node
+            and (volume := attachment.spec.source.persistent_volume_name)
+            and volume not in staying
+        )
+    )
+
+
+def _staying(state: StateNode, snapshot: Snapshot) -> frozenset[str]:
+    """The PersistentVolumes of pods that stay; a claim that is gone, or bound to none, names none."""
+    used = {key for pod in state.pods if not is_drainable(pod, snapshot.now) for key in claim_keys(pod)}
+    if not used:
+        return frozenset()
+    return frozenset(
+        claim.spec.volume_name
+        for claim in snapshot.persistent_volume_claims
+        if f"{claim.metadata.namespace}/{claim.metadata.name}" in used and claim.spec.volume_name
+    )
