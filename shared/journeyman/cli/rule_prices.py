@@ -1,8 +1,7 @@
-"""What the rules cost: the same cluster planned again without one kind of rule at a time.
+"""Prices the constraints: how much less a plan costs without each kind of them.
 
-Whoever wonders why a fleet costs more than the bound learns here which rules make the difference. Prices of rules do
-not add up: two that forbid the same thing cost nothing each, and together a lot. Only asked for when somebody wants to
-know, since every kind of rule that occurs takes one more plan.
+It shows which kinds of constraints make a fleet cost more than its lower bound. Their prices do not add up: two that
+forbid the same thing cost nothing each, and much together. Computed only by `journeyman solve --rules`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What could be launched, how big it is, and at what price: the instance catalogue.
+"""The instance catalogue: what can be launched, how big it is, and at what price.
 
-Values only; fetching them is `cloud`'s work. One `Catalogue` serves one decision: per NodePool the instance
-types its NodeClass admits, each with its offerings (zone × capacity type) and whether each can be had now.
+Values only; `cloud` fetches them. One `Catalogue` serves one decision: by NodePool the instance types that its NodeClass
+admits, each with its offerings (zone × capacity type) and whether each is available now.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Offering(Struct, frozen=True, kw_only=True):
 
 
 class InstanceType(Struct, frozen=True, kw_only=True):
-    """A size of machine. `requirements` are its labels as requirements (`In` values, `DoesNotExist` for lack).
+    """An instance type. `requirements` are its labels as requirements (`In` values, `DoesNotExist` for a missing label).
 
     `overhead` is what the system keeps (kube-reserved + system-reserved + eviction threshold):
-    allocatable = capacity − overhead, never below 0. `device_slices` are the devices that DRA drivers are going to publish
-    on such a node, as far as they can be known before.
+    allocatable = capacity − overhead, never below 0. `device_slices` are the devices that DRA drivers will publish on such a
+    node, as far as they are known in advance.
     """
 
     name: str
@@ -64,7 +64,7 @@ class InstanceType(Struct, frozen=True, kw_only=True):
 
 
 class Catalogue(Struct, frozen=True, eq=False):
-    """Instance types per NodePool. Identity is what solvers cache by, so keep one while nothing changed."""
+    """Instance types by NodePool. Solvers cache by its identity: keep one object while nothing changes."""
 
     by_node_pool: Mapping[str, tuple[InstanceType, ...]]
 
@@ -74,7 +74,7 @@ class Catalogue(Struct, frozen=True, eq=False):
 
 
 class Unavailable(Struct, frozen=True, kw_only=True):
-    """An offering that could not be had, and until when it is avoided."""
+    """An unavailable offering, and until when it is skipped."""
 
     instance_type: str
     zone: str
@@ -86,9 +86,9 @@ class Unavailable(Struct, frozen=True, kw_only=True):
 def without_unavailable(
     types: Iterable[InstanceType], unavailable: Iterable[Unavailable], now: datetime
 ) -> tuple[InstanceType, ...]:
-    """The same types with offerings that are still to be avoided at `now` marked unavailable.
+    """Return the types with unavailable offerings marked as such, as of `now`.
 
-    `instance_type` "*" means every type in that zone and capacity type (a spot service-linked role that is missing, say).
+    `instance_type` "*" means every type of that zone and capacity type (a missing spot service-linked role, say).
     """
     avoid = {(u.instance_type, u.zone, u.capacity_type): u for u in unavailable if u.until > now}
     if not avoid:

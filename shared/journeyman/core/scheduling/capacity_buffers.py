@@ -1,13 +1,13 @@
-"""CapacityBuffers as virtual pods: room is kept by planning for pods that do not exist.
+"""CapacityBuffers as virtual pods, which keep spare capacity by being scheduled like pending pods.
 
-A buffer names a shape (a PodTemplate, or a workload's template) and how many. As many virtual pods join the pending
-ones in every pass, so that nodes are opened for them and none that holds their room is taken away. Nobody binds them,
-nominates them or hears of them.
+A buffer names a pod template (a PodTemplate, or a workload's) and a number of pods. Each pass schedules that many
+virtual pods beside the pending ones: nodes are launched for them, and consolidation keeps the nodes that hold them.
+Virtual pods are never bound or nominated, and get no Events.
 
 Restates: karpenter pkg/controllers/capacitybuffer/{controller,helpers}.go, pkg/state/virtualpods/virtualpods.go,
 pkg/utils/apps `ResolveCapacityBuffer`.
-Differs: a buffer is resolved in the pass that plans for it, so its status is never waited for; `limits.pods` counts;
-there is an end to how many one buffer may ask for.
+Differs: a buffer is resolved in the pass that plans for it, so no pass waits for its status; `limits.pods` counts; one
+buffer gets at most `MAX_PODS_PER_BUFFER` pods.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _UNSCHEDULABLE: Final = PodStatus(
 
 
 class ResolvedBuffer(Struct, frozen=True, kw_only=True):
-    """A buffer, the shape of its pods and how many; without a shape, `reason` and `message` say why.
+    """A buffer with its pod template and number of pods; without a template, `reason` and `message` say why.
 
-    `generation` is the PodTemplate's, None if the shape comes from a workload.
+    `generation` is the PodTemplate's, None if the template belongs to a workload.
     """
 
     buffer: CapacityBuffer
@@ -61,7 +61,7 @@ class ResolvedBuffer(Struct, frozen=True, kw_only=True):
 
 
 def resolve_buffers(buffers: Iterable[CapacityBuffer], workloads: Workloads) -> tuple[ResolvedBuffer, ...]:
-    """Each active buffer with its shape and size, in the order given."""
+    """Return each active buffer with its template and number of pods, in the order given."""
     found = _TemplateIndex(workloads)
     return tuple(_resolve(buffer, found) for buffer in buffers if buffer.active)
 
@@ -110,11 +110,11 @@ def _failed(buffer: CapacityBuffer, reason: str, message: str) -> ResolvedBuffer
 
 
 def _sized(buffer: CapacityBuffer, template: PodTemplateSpec, scaled_to: int, generation: int | None) -> ResolvedBuffer:
-    """How many: the larger of `replicas` and `percentage`, no more than fit `limits`; these alone if there is neither.
+    """Return the number of pods: the larger of `replicas` and `percentage`, capped by `limits`; only `limits` if neither is set.
 
     Args:
-        buffer: What is asked for.
-        template: The shape of its pods.
+        buffer: The buffer.
+        template: The template of its pods.
         scaled_to: Replicas of the workload it refers to, 0 if it refers to none.
         generation: The PodTemplate's, None for a workload.
     """
@@ -139,19 +139,19 @@ def _sized(buffer: CapacityBuffer, template: PodTemplateSpec, scaled_to: int, ge
 
 
 def _fitting(limits: Mapping[str, int], template: PodTemplateSpec) -> int | None:
-    """How many pods the limits have room for, None if they limit nothing that the pods ask for."""
+    """How many pods fit into the limits; None if the limits name no resource that the pods request."""
     requests = pod_requests(Pod(spec=template.spec))
     counts = [limits[name] // amount for name, amount in requests.items() if amount and name in limits]
     return min(counts, default=None)
 
 
 def virtual_pods(resolved: Iterable[ResolvedBuffer], now: datetime, taken: Iterable[str] = ()) -> tuple[Pod, ...]:
-    """The pods that the buffers stand for, as if they were waiting since now.
+    """Return the virtual pods of these buffers, pending since `now`.
 
     Args:
         resolved: From `resolve_buffers`.
-        now: The moment of the snapshot, so that real pods are older.
-        taken: Keys of pods that exist; a virtual one of that name is left out.
+        now: The time of the snapshot, so that real pods are older.
+        taken: Keys of existing pods; a virtual pod of the same name is left out.
     """
     names = frozenset(taken)
     made = (pod for each in resolved for pod in _pods(each, now))
@@ -182,7 +182,7 @@ def _stripped(spec: PodSpec) -> PodSpec:
 
 
 def is_virtual_pod(pod: Pod) -> bool:
-    """Whether the pod only stands for a buffer's room."""
+    """Whether the pod is a CapacityBuffer's virtual pod."""
     return pod.metadata.annotations.get(labels.BUFFER_POD) == "true"
 
 
@@ -193,7 +193,7 @@ def buffer_of(pod: Pod) -> str:
 
 
 def without_virtual_pods(results: Results, pods: Iterable[Pod]) -> Results:
-    """The results as far as they are about real pods; a claim opened for a buffer alone has none."""
+    """Return the results without virtual pods; a NodeClaim planned for a buffer alone has no pods."""
     virtual = {pod.key for pod in pods if is_virtual_pod(pod)}
     if not virtual:
         return results
@@ -210,7 +210,7 @@ def without_virtual_pods(results: Results, pods: Iterable[Pod]) -> Results:
 
 
 def nodes_hosting_buffers(pods: Iterable[Pod], results: Results) -> frozenset[str]:
-    """Names of existing nodes on which a pass keeps a buffer's room; they are not empty, though no pod runs there.
+    """Names of existing nodes on which virtual pods are scheduled: they are not empty, though no pod runs there.
 
     Restates: karpenter pkg/controllers/provisioning/buffers.go `bufferPodCountsFromResults`.
     """

@@ -1,4 +1,4 @@
-"""What DaemonSets will take of every node: resources and host ports.
+"""The resources and host ports that DaemonSets take of every node.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `getDaemonOverhead`, `isDaemonPodCompatible`;
 provisioner.go `getDaemonSetPods`.
@@ -37,7 +37,7 @@ class Daemon(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def make_daemons(daemon_sets: Iterable[DaemonSet], pods: Iterable[Pod] = ()) -> tuple[Daemon, ...]:
-    """Daemons in the order given; one whose quantities or requirements do not parse could not run, and is left out.
+    """Return one Daemon per DaemonSet, in order; DaemonSets with quantities or requirements that do not parse are left out.
 
     Args:
         daemon_sets: Each is represented by its newest pod, which a webhook may have changed, or else by its template.
@@ -64,7 +64,7 @@ def _age(pod: Pod) -> tuple[float, str]:
 
 
 def _daemon(daemon_set: DaemonSet, newest: Pod | None) -> Daemon | None:
-    """A running pod is bound to its one node by affinity, so where daemons may run is always the template's word."""
+    """Read a DaemonSet's pod; its node affinity is the template's, for a running pod's affinity names its one node."""
     template = daemon_set.spec.template
     pod = newest if newest is not None else Pod(metadata=template.metadata, spec=template.spec)
     try:
@@ -84,7 +84,7 @@ def _with_affinity_of(pod: Pod, spec: PodSpec) -> Pod:
 
 
 def nodepool_options_of(template: NodeClaimTemplate, daemons: Sequence[Daemon], axes: Sequence[str]) -> NodePoolOptions:
-    """The template's types with what their daemons leave of them."""
+    """Return the template's instance types with the resources that daemons leave for pods."""
     own = [d for d in daemons if untolerated(template.node_pool.spec.template.spec.taints, d.tolerations) is None]
     ported = [(d.ports, _types_running(template, d)) for d in own if d.ports]
     ports = [
@@ -95,7 +95,7 @@ def nodepool_options_of(template: NodeClaimTemplate, daemons: Sequence[Daemon], 
 
 
 def daemon_overhead(template: NodeClaimTemplate, daemons: Sequence[Daemon], axes: Sequence[str]) -> Ints:
-    """What daemons take of each instance type: amounts by type (rows) and resource in `axes` (columns)."""
+    """The resources that daemons take of each instance type: amounts by type (rows) and resource in `axes` (columns)."""
     overhead = np.zeros((len(template.table.types), len(axes)), dtype=np.int64)
     for daemon in daemons:
         if untolerated(template.node_pool.spec.template.spec.taints, daemon.tolerations) is None:
@@ -105,7 +105,7 @@ def daemon_overhead(template: NodeClaimTemplate, daemons: Sequence[Daemon], axes
 
 
 def _types_running(template: NodeClaimTemplate, daemon: Daemon) -> Bools:
-    """The types whose nodes would run this daemon; OR-terms are tried one by one."""
+    """The instance types whose nodes run this daemon; the terms of its node affinity are alternatives."""
     running: Bools = np.zeros(len(template.table.types), dtype=bool)
     for term in daemon.terms:
         if template.requirements.compatible(term, allow_undefined=labels.WELL_KNOWN) is None:
@@ -114,7 +114,7 @@ def _types_running(template: NodeClaimTemplate, daemon: Daemon) -> Bools:
 
 
 def missing_daemon_overhead(node: StateNode, daemons: Sequence[Daemon]) -> dict[str, int]:
-    """What daemons that belong on this node but do not run there yet will still take, by resource."""
+    """The resources that daemons will take of this node once all of them run there, by resource."""
     offered = from_labels(node.labels)
     expected = add(
         *(

@@ -1,20 +1,16 @@
-"""Why a pod has no place, per NodePool and in words that say what to change.
+"""Explains why a pod is unschedulable: per NodePool, and the smallest change that would let it schedule.
 
-Each pool is asked step by step (taints, labels, size, stock, limits), and the first step at which nothing is left is
-its reason, with counts. The nearer a pool came to taking the pod, the more its reason says, so those come first.
+Each NodePool filters its instance types step by step (taints, requirements, resources, offerings, limits, minValues);
+the first step that leaves none is the reason, with counts. Reasons of the NodePool that came closest come first.
+
+The smallest change is the first that suffices of: a toleration, another label value, a smaller request, a higher limit,
+waiting for an offering, volumes elsewhere, a relaxed constraint, one more NodePool. A change suffices if an empty new
+node of some NodePool would take the pod afterwards; rules about other pods are looked at last.
+
+Availability is filtered last, so that every filter can be repeated with a change. Offerings are computed once per set
+of terms, however many pods share them.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/nodeclaim.go `InstanceTypeFilterError`.
-
-The smallest change that would give a pod a place: tried, not guessed.
-
-Changes are tried in the order in which people are likely to want them (a toleration, another zone or capacity type, a
-smaller request, a higher limit, patience, volumes elsewhere, a NodePool more); the first kind is told that suffices
-alone. Where nothing but rules between pods is in the way, it is one of these.
-
-What one NodePool has for one pod, step by step: which types suit, are large enough, can be had, are allowed.
-
-Made for explanations, so availability is looked at last and everything can be asked with a change. Rows of offerings
-are worked out once per set of terms, however many pods ask.
 """
 
 from __future__ import annotations
@@ -52,7 +48,7 @@ MAX_SEARCHES: Final = 256
 
 
 class Explainer:
-    """Explains what is left of one pass; pods that ask for the same are explained once."""
+    """Explains the unschedulable pods of one pass; pods with equal constraints share one explanation."""
 
     def __init__(
         self,

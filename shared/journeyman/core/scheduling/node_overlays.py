@@ -1,12 +1,12 @@
-"""NodeOverlays laid over the catalogue: other prices, and extended resources that the provider does not know of.
+"""Applies NodeOverlays to the catalogue: other prices, and extended resources that the provider does not know.
 
-Overlays are taken by weight, then by name, both from the top. Of several that price one offering the first wins, of
-several that add one resource to a type the first too. Two of equal weight that would say something of the same thing
-are a mistake: the later one is not applied at all, and told so.
+Overlays apply by weight, then name, both descending. The first overlay that prices an offering wins, and the first that
+adds a resource to an instance type. Of two overlays of equal weight that set the same field of the same thing, the
+later one is in conflict: it is not applied at all, and its status says so.
 
 Restates: karpenter pkg/controllers/nodeoverlay/controller.go, store.go.
-Differs: it is part of every decision, so no NodePool waits to be evaluated; of several overlays of one weight each is
-compared with all before it, not with the last one only.
+Differs: overlays are evaluated in every pass, so no NodePool waits for an evaluation; an overlay is compared with all
+overlays of the same weight before it, not with the last one only.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:  # the models build validators; nothing here needs them
 
 
 class Overlaid(Struct, frozen=True, kw_only=True, eq=False):
-    """A catalogue with overlays applied. `conflicts` are those left out, by name: the overlay each one collides with."""
+    """A catalogue with overlays applied. `conflicts`: by name of each overlay left out, the one it conflicts with."""
 
     catalogue: Catalogue
     conflicts: Mapping[str, str]
 
 
 class _Changes(Struct):
-    """What overlays say of one instance type in one NodePool, the first of each kind being the heaviest.
+    """The changes that overlays make to one instance type in one NodePool; the first of each kind is the heaviest.
 
-    `price` has for each offering (by position) the overlay that prices it; `seen` for each offering, and each resource
-    added, the last overlay that spoke of it.
+    `price` has by offering (its position) the overlay that prices it; `seen` by offering, and by resource added, the last
+    overlay that set it.
     """
 
     price: dict[int, NodeOverlay] = field(default_factory=dict)
@@ -45,17 +45,17 @@ class _Changes(Struct):
     seen: dict[int | str, NodeOverlay] = field(default_factory=dict)
 
     def subjects(self, overlay: NodeOverlay, offerings: Iterable[int]) -> list[int | str]:
-        """What the overlay speaks of: these offerings if it changes prices, and the resources it adds."""
+        """What the overlay sets: these offerings if it changes prices, and the resources it adds."""
         priced = list(offerings) if overlay.spec.changes_price else []
         return [*priced, *sorted(overlay.spec.capacity)]
 
     def conflict(self, overlay: NodeOverlay, offerings: Iterable[int]) -> str:
-        """The overlay of equal weight that spoke of the same before, empty if none did."""
+        """The overlay of equal weight that set the same before, empty if there is none."""
         before = (self.seen.get(subject) for subject in self.subjects(overlay, offerings))
         return next((o.metadata.name for o in before if o is not None and o.spec.weight == overlay.spec.weight), "")
 
     def add(self, overlay: NodeOverlay, offerings: Sequence[int]) -> None:
-        """Let the overlay change what no heavier one has changed."""
+        """Add the changes of an overlay that no heavier one has made."""
         if overlay.spec.changes_price:
             for index in offerings:
                 self.price.setdefault(index, overlay)
@@ -63,7 +63,7 @@ class _Changes(Struct):
         self.seen.update(dict.fromkeys(self.subjects(overlay, offerings), overlay))
 
     def applied_to(self, instance_type: InstanceType) -> InstanceType:
-        """The type as the overlays have it."""
+        """The instance type with these changes."""
         if not self.price and not self.capacity:
             return instance_type
         offerings = tuple(
@@ -81,11 +81,11 @@ def _repriced(offering: Offering, overlay: NodeOverlay) -> Offering:
 
 
 def apply_overlays(pools: Iterable[NodePool], catalogue: Catalogue, overlays: Iterable[NodeOverlay]) -> Overlaid:
-    """The catalogue as overlays have it; the very same one if none of them matches anything.
+    """Return the catalogue with overlays applied; the same object if no overlay matches anything.
 
     Args:
         pools: The NodePools, whose names and template labels overlays may select.
-        catalogue: The provider's word, by NodePool.
+        catalogue: The instance types by NodePool, as the provider reports them.
         overlays: Those that validate.
     """
     heaviest_first = sorted(overlays, key=lambda o: (o.spec.weight, o.metadata.name), reverse=True)
@@ -103,10 +103,10 @@ def apply_overlays(pools: Iterable[NodePool], catalogue: Catalogue, overlays: It
 
 
 class _Stock(Struct, frozen=True, kw_only=True):
-    """NodePools with the same types, which no overlay tells apart.
+    """NodePools with the same instance types and the same labels, as far as overlays select by them.
 
-    `own` are their labels, as far as overlays ask for them. `described` has for each type what its nodes are known to
-    be, as far as overlays ask, `changes` what overlays say of it.
+    `types_number` numbers the list of types. `described` has for each type its nodes' labels, as far as overlays select by
+    them, `changes` what overlays change of it.
     """
 
     types_number: int
@@ -125,7 +125,7 @@ class _Stock(Struct, frozen=True, kw_only=True):
 
 
 def _stocks(pools: Iterable[NodePool], catalogue: Catalogue, keys: frozenset[str]) -> list[_Stock]:
-    """The pools by their types, and by what they are under the labels that overlays ask for."""
+    """Group the NodePools by their instance types and by the labels that overlays select."""
     found: dict[object, _Stock] = {}
     type_lists: list[tuple[InstanceType, ...]] = []
     described: list[tuple[Requirements, ...]] = []
@@ -153,7 +153,7 @@ def _only(requirements: Requirements, keys: Collection[str]) -> Requirements:
 
 
 def _matching(stocks: Iterable[_Stock], wanted: Requirements) -> list[tuple[_Changes, list[int]]]:
-    """The types that an overlay is about, each with the positions of the offerings that it is about."""
+    """The instance types that an overlay selects, each with the positions of the offerings that it selects."""
     known: dict[object, list[tuple[int, list[int]]]] = {}
     matching: list[tuple[_Changes, list[int]]] = []
     for stock in stocks:
@@ -171,12 +171,12 @@ def _matching(stocks: Iterable[_Stock], wanted: Requirements) -> list[tuple[_Cha
 
 
 def _matching_offerings(instance_type: InstanceType, description: Requirements, wanted: Requirements) -> list[int]:
-    """The positions of the offerings that an overlay is about; none if it is not about the type.
+    """The positions of the offerings that an overlay selects; none if it does not select the type.
 
     Args:
         instance_type: The type.
-        description: What its nodes are known to be in the pool, as far as overlays ask.
-        wanted: What the overlay asks for.
+        description: The labels of its nodes in the NodePool, as far as overlays select by them.
+        wanted: The overlay's requirements.
     """
     if description.compatible(wanted) is not None:
         return []
@@ -195,7 +195,7 @@ def _changed(catalogue: Catalogue, stocks: Iterable[_Stock]) -> Catalogue:
 
 
 def overlay_annotations(instance_type: InstanceType) -> tuple[str, ...]:
-    """The annotations, each "true", of a claim that may become this type, sorted.
+    """The annotations, each "true", of a NodeClaim that may become this type, sorted.
 
     Restates: karpenter pkg/controllers/provisioning/scheduling/nodeclaimtemplate.go `ToNodeClaim`.
     """

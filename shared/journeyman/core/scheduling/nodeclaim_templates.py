@@ -1,14 +1,12 @@
-"""NodePools as the scheduler sees them: what their nodes offer, in Karpenter's order, and which pools sit this pass out.
+"""NodePools as NodeClaim templates, in Karpenter's order, and the minValues that their claims must keep.
 
-Restates: karpenter pkg/controllers/provisioning/scheduling/nodeclaimtemplate.go, provisioner.go `NewScheduler`.
-Differs: pools of equal weight compete on price, where Karpenter takes the last by name.
+A NodeClaim of a NodePool with minValues must list instance types with so many different values of a label (instance
+families, say). Its node may therefore hold no more pods than that many differing types can: packing sees offerings
+that are smaller, each reduced to what enough other types hold as well.
 
-minValues: a claim must leave the cloud a choice of so many different values of a label (instance families, say).
-
-A node of such a pool may hold no more than so many differing types do. Packing sees that as smaller offers: of every
-type as much as enough others hold beside it.
-
-Restates: karpenter pkg/cloudprovider/types.go `SatisfiesMinValues`, scheduling/nodeclaim.go.
+Restates: karpenter pkg/controllers/provisioning/scheduling/nodeclaimtemplate.go, provisioner.go `NewScheduler`;
+pkg/cloudprovider/types.go `SatisfiesMinValues`; pkg/controllers/provisioning/scheduling/nodeclaim.go.
+Differs: NodePools of equal weight compete on price, where Karpenter takes the last by name.
 """
 
 from __future__ import annotations
@@ -39,10 +37,9 @@ NO_TYPES = "no instance type satisfies its requirements"
 class NodeClaimTemplate(Struct, frozen=True, kw_only=True, eq=False):
     """One NodePool ready for scheduling.
 
-    `requirements` are what its nodes offer, for simulation including that they will be registered and initialized.
-    `rows` are the offerings of `table` that can be had now and suit the requirements. `node_surcharge` is what the pool
-    charges for a node as such, and `remark` what of its wishes could not be understood. `min_values` tells by label how
-    many different values a claim must leave the cloud to choose from.
+    `requirements` are those of its nodes, including that they will be registered and initialized. `rows` are the offerings
+    of `table` that are available and meet the requirements. `node_price` is the NodePool's surcharge per node, `warning`
+    says which annotations are invalid and ignored. `min_values` has by label how many different values a claim must list.
     """
 
     node_pool: NodePool
@@ -59,24 +56,24 @@ class NodeClaimTemplate(Struct, frozen=True, kw_only=True, eq=False):
         return self.node_pool.metadata.name
 
     def narrowed(self, term: Requirements) -> Requirements:
-        """The term's keys, as the pool and the term together have them."""
+        """Return the term, each key intersected with the NodePool's requirement."""
         own = self.requirements
         return Requirements({k: own[k].intersection(wanted) if k in own else wanted for k, wanted in term.items()})
 
     @property
     def order(self) -> tuple[int, bool]:
-        """Templates of equal order compete; smaller goes first."""
+        """Templates of equal order compete on price; the smaller order goes first."""
         return -self.node_pool.spec.weight, self.node_pool.packing == FEWEST_NODES
 
 
 def node_class_label(pool: NodePool) -> tuple[str, str]:
-    """The label that says which NodeClass a node came from: `<group>/<lower-case kind>` and the name."""
+    """The label that names a node's NodeClass: `<group>/<lower-case kind>` and the name."""
     ref = pool.spec.template.spec.node_class_ref
     return f"{ref.group}/{ref.kind.lower()}", ref.name
 
 
 def make_templates(snapshot: Snapshot, catalogue: Catalogue) -> tuple[tuple[NodeClaimTemplate, ...], dict[str, str]]:
-    """Templates by weight descending, then name descending; and the pools set aside, by name, with why."""
+    """Return the templates by weight descending, then name descending, and why each other NodePool is unusable, by name."""
     tables = offering_tables(catalogue)
     templates: list[NodeClaimTemplate] = []
     set_aside: dict[str, str] = {}
@@ -91,12 +88,12 @@ def make_templates(snapshot: Snapshot, catalogue: Catalogue) -> tuple[tuple[Node
 
 
 def make_template(pool: NodePool, snapshot: Snapshot, catalogue: Catalogue) -> NodeClaimTemplate | str:
-    """One pool's template whether or not it is scaled for pods, or why it has none; static pools open nodes by it."""
+    """Return one NodePool's template, or why it has none; also for static NodePools, which replace their nodes with it."""
     return _template(pool, snapshot, offering_tables(catalogue))
 
 
 def _template(pool: NodePool, snapshot: Snapshot, tables: Mapping[str, OfferingTable]) -> NodeClaimTemplate | str:
-    """The pool's template, or why it has none."""
+    """Return the NodePool's template, or why it has none."""
     reason = _not_usable(pool, snapshot)
     if reason:
         return reason
@@ -132,7 +129,7 @@ def _node_surcharge(pool: NodePool) -> tuple[float, str]:
 
 
 def _unknown_packing(pool: NodePool) -> str:
-    """What is wrong with the way of packing that the pool asks for; empty if nothing."""
+    """What is wrong with the packing annotation; empty if it is valid."""
     if pool.packing in {BY_PRICE, FEWEST_NODES}:
         return ""
     return (
@@ -141,7 +138,7 @@ def _unknown_packing(pool: NodePool) -> str:
 
 
 def _unknown_rebalance(pool: NodePool) -> str:
-    """What is wrong with how the pool asks to be rebalanced; empty if nothing."""
+    """What is wrong with the rebalance annotation; empty if it is valid."""
     asked = pool.metadata.annotations.get(labels.REBALANCE, labels.REBALANCE_REPLACE)
     if asked == labels.REBALANCE_REPLACE:
         return ""
@@ -178,15 +175,15 @@ _ROUNDING = 1e-12
 
 
 class HasNodeClaimTemplate(Protocol):
-    """A stall, as far as minValues are concerned."""
+    """NodePoolOptions, as far as minValues are concerned."""
 
     @property
     def template(self) -> NodeClaimTemplate:
-        """Whose minValues, and whose types."""
+        """The template whose minValues and types are meant."""
 
 
 def distinct_enough(pool: HasNodeClaimTemplate, types: Bools | Ints) -> bool:
-    """Whether these instance types (a mask, or indices) differ in every label as much as the stall's pool asks for."""
+    """Whether these instance types (a mask, or indices) have as many different values as the NodePool's minValues ask for."""
     return _varied(pool.template, types)
 
 
@@ -195,7 +192,7 @@ def _varied(template: NodeClaimTemplate, types: Bools | Ints) -> bool:
 
 
 def achievable(pool: HasNodeClaimTemplate, types: Bools | Ints) -> Mapping[str, int]:
-    """By label with minValues, how many different values these types have, at most as many as are asked for."""
+    """By label with minValues, how many different values these types have, at most as many as minValues ask for."""
     counts = _found(pool.template, types)
     return {key: min(pair) for key, pair in zip(pool.template.min_values, counts, strict=True)}
 
@@ -208,7 +205,7 @@ def _found(template: NodeClaimTemplate, types: Bools | Ints) -> list[tuple[int, 
 
 
 def needed_for_variety(pool: HasNodeClaimTemplate, types: Ints) -> list[int]:
-    """The first of these types that bring enough different values together; all that bring a new one if too few do."""
+    """The first of these types that together reach minValues; all that bring a new value if they do not reach it."""
     template = pool.template
     needed: dict[int, None] = {}
     for key, wanted in template.min_values.items():
@@ -226,16 +223,17 @@ def needed_for_variety(pool: HasNodeClaimTemplate, types: Ints) -> list[int]:
 
 
 def with_variety(template: NodeClaimTemplate, types: Ints, codes: Ints, patterns: Bools) -> Bools:
-    """Which wishes each kind of offers may serve so that enough differing types may serve them all.
+    """Return by kind of offerings the demands it may serve so that enough differing types may serve them all.
 
     Args:
-        template: Its pool has minValues.
-        types: The type of each offer.
-        codes: The kind of each offer, an index into `patterns`.
-        patterns: By kind and wish, whether such an offer suits it.
+        template: Its NodePool has minValues.
+        types: The type of each offering.
+        codes: The kind of each offering, an index into `patterns`.
+        patterns: By kind and demand, whether such an offering meets it.
 
     Returns:
-        The patterns; a kind that too few types share gives up the wishes that make it rare, and all if that is no help.
+        The patterns; a kind that too few types share gives up the demands that make it rare, all of them if that does not
+        suffice.
     """
     found: Bools = patterns.copy()
     for kind in range(len(patterns)):
@@ -250,23 +248,23 @@ def with_variety(template: NodeClaimTemplate, types: Ints, codes: Ints, patterns
 
 
 def _suiting(pattern: Bools, patterns: Bools) -> Bools:
-    """The patterns that suit at least all wishes of this one."""
+    """The patterns that meet at least all demands of this one."""
     suiting: Bools = np.logical_and.reduce(patterns | ~pattern, axis=1)
     return suiting
 
 
 def varied_sizes(template: NodeClaimTemplate, types: Ints, sizes: Ints, kinds: tuple[Ints, Bools], asked: Ints) -> Ints:
-    """What enough differing types hold of each offer's size.
+    """Return the part of each offering's size that enough differing types hold as well.
 
     Args:
-        template: Its pool has minValues.
-        types: The type of each offer.
-        sizes: Room by type of the table and axis.
-        kinds: The kind of each offer, and which wishes each kind serves (`with_variety`).
-        asked: The axes that count; others stay as they are.
+        template: Its NodePool has minValues.
+        types: The type of each offering.
+        sizes: Allocatable by type of the table and axis.
+        kinds: The kind of each offering, and which demands each kind serves (`with_variety`).
+        asked: The axes that pods request; others stay as they are.
 
     Returns:
-        By offer and axis; all of it is held by types with as many different values of each label as the pool asks for.
+        By offering and axis; types with as many different values of each label as minValues ask for hold all of it.
     """
     codes, patterns = kinds
     found = sizes[types]

@@ -1,9 +1,9 @@
-"""From a planned node to the NodeClaim that asks for it.
+"""Makes the NodeClaim of a planned node.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/nodeclaim.go `FinalizeScheduling`, nodeclaimtemplate.go
 `ToNodeClaim`.
-Differs: the name is derived, not random, so that the same decision made twice creates one claim; the claim remembers
-the pods it was opened for.
+Differs: the name is derived, not random, so that the same decision made twice creates one NodeClaim; an annotation lists
+the pods it was planned for.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _MAX_NAME: Final = 63  # a claim's name becomes a label value
 
 
 def claim_name(pool: str, seed: str, pods: Sequence[str]) -> str:
-    """`<pool>-<8 base 36 characters>`, the same for the same seed and pods.
+    """Return `<pool>-<8 base 36 characters>`, the same for the same seed and pods.
 
     Args:
         pool: NodePool name; shortened if the whole would not fit a label value.
-        seed: What makes this decision different from a later one for the same pods.
-        pods: UIDs (or keys) of the planned pods; order does not matter.
+        seed: Differs between decisions for the same pods.
+        pods: UIDs (or keys) of the planned pods, in any order.
     """
     digest = hashlib.sha256("\0".join((pool, seed, *sorted(pods))).encode()).digest()
     number = int.from_bytes(digest, "big")
@@ -50,30 +50,30 @@ def claim_name(pool: str, seed: str, pods: Sequence[str]) -> str:
 
 
 class PlannedPod(Struct, frozen=True, kw_only=True):
-    """A pod as a claim remembers it: `namespace/name`, and how its UID begins (empty if that was not said)."""
+    """A pod in the planned-pods annotation: `namespace/name`, and the first characters of its UID (empty if unknown)."""
 
     key: str
     uid: str = ""
 
     def means(self, pod: Pod) -> bool:
-        """Whether that pod is meant: this incarnation, or a StatefulSet's next one, which comes back under its name."""
+        """Whether this is that pod, or a StatefulSet's next pod of the same name."""
         same = not self.uid or pod.metadata.uid.startswith(self.uid)
         return pod.key == self.key and (same or is_owned_by(pod, "StatefulSet", "apps"))
 
 
 def planned_pods(annotations: Mapping[str, str]) -> tuple[str, ...]:
-    """The pods (`namespace/name`) that a claim says it was opened for."""
+    """Return the pods (`namespace/name`) that a NodeClaim was planned for."""
     return tuple(pod.key for pod in parse_planned_pods(annotations))
 
 
 def parse_planned_pods(annotations: Mapping[str, str]) -> tuple[PlannedPod, ...]:
-    """The same with what else is remembered of them: entries are `namespace/name:<8 characters of the UID>`."""
+    """Parse the planned-pods annotation: entries are `namespace/name:<8 characters of the UID>`."""
     entries = (entry.partition(":") for entry in annotations.get(labels.PLANNED_PODS, "").split(",") if entry)
     return tuple(PlannedPod(key=key, uid=uid) for key, _, uid in entries)
 
 
 def format_planned_pods(keys: Sequence[str], uids: Mapping[str, str]) -> str:
-    """The annotation for these pods, as many as may be held; what is left out merely gets no hint.
+    """Return the planned-pods annotation for these pods; pods beyond its size limit are left out and are not nominated.
 
     Args:
         keys: `namespace/name` of each.
@@ -94,11 +94,11 @@ def to_node_claim(
     hash_version: str,
     uids: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The NodeClaim manifest.
+    """Return the NodeClaim manifest.
 
     Args:
-        planned: What the scheduler decided.
-        pool: The NodePool it belongs to.
+        planned: The planned node.
+        pool: Its NodePool.
         name: From `claim_name`.
         hash: The NodePool's static hash, for drift.
         hash_version: The version of the hashing.
@@ -134,7 +134,7 @@ def to_node_claim(
 
 
 def _spec(planned: PlannedClaim, pool: NodePool) -> dict[str, Any]:
-    """What the node is to be: the plan's requirements, and the template's word on the rest."""
+    """The spec: requirements and requests from the plan, the rest from the NodePool's template."""
     template = pool.spec.template
     spec: dict[str, Any] = {
         "requirements": [_requirement(r) for r in planned.requirements],
@@ -156,7 +156,7 @@ def _spec(planned: PlannedClaim, pool: NodePool) -> dict[str, Any]:
 
 
 def _labels(planned: PlannedClaim, pool: NodePool) -> dict[str, str]:
-    """Template labels, pool and node class, and one value for every requirement on a label of the user's own."""
+    """Template labels, NodePool and NodeClass, and one value for every requirement on a custom label."""
     class_key, class_name = node_class_label(pool)
     own = {
         r.key: r.values[0]

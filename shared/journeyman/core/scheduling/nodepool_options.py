@@ -1,21 +1,15 @@
-"""Wishes: what pods want of their node, as markets judge it.
+"""What a NodePool can launch for given pods: its instance types less daemons, and the offerings compatible with them.
 
-A *shape* is what a class wants of its node (alternatives of requirements, tolerations); a *wish* is a shape with the
-labels that a unit is pinned to.
+`NodeConstraints` are what a pod class requires of its node (alternatives of requirements, tolerations); a `NodeDemand`
+adds the labels that its pods are pinned to. `NodePoolOptions` answers which offerings meet a demand; thousands of pod
+classes share few demands, so answers are cached.
 
-Labels that an offering leaves open (a custom label that the pool allows several values of, say) need more than a
-verdict for each wish: two pods may each suit, but not together. For those a pool is offered in *variants*, each with
-the open labels narrowed so far that all wishes it admits hold at once.
+A label that an offering leaves open (a custom label with several values in the NodePool, say) needs more than an answer
+per demand: two pods may each be compatible, but not together. Such a NodePool is considered in *variants*, each with
+the open labels narrowed until all demands it admits hold at once.
 
-A NodePool at the market: its instance types with what daemons leave of them, and which of its offerings suit a wish.
-
-What is found out about a wish is kept: thousands of classes share a few.
-
-What can be bought for a set of pods: offerings of all NodePools of one order, reduced to those worth considering.
-
-For every wish and every offering there is one bit: may they meet? Offerings with the same bits, the same type and pool
-differ in price only, so the cheapest stands for them; and one that is neither cheaper nor larger anywhere than another
-of the same bits can be left out.
+`CompatibleOfferings` has one bit per demand and offering: compatible or not. Of offerings with the same bits, type and
+NodePool only the cheapest is kept; one that is neither cheaper nor larger than another of the same bits is left out.
 """
 
 from __future__ import annotations
@@ -39,9 +33,9 @@ from journeyman.core.scheduling.topology import Pins
 
 
 class NodeConstraints(Struct, frozen=True, cache_hash=True):
-    """What a class wants of its node: one of `terms`, and no taint that `tolerations` do not cover.
+    """What a pod class requires of its node: one of `terms`, and no taint that `tolerations` do not cover.
 
-    `avoids_prefer_no_schedule`: not even a PreferNoSchedule one, for as long as there may be another place.
+    `avoids_prefer_no_schedule`: no PreferNoSchedule taint either, as long as that preference is not relaxed.
     """
 
     terms: tuple[Requirements, ...]
@@ -50,18 +44,18 @@ class NodeConstraints(Struct, frozen=True, cache_hash=True):
 
     @classmethod
     def of(cls, pods: PodClass) -> NodeConstraints:
-        """What the class wants, its volumes' nodes included."""
+        """The constraints of a class, its volumes' included."""
         return cls(pods.node_terms, pods.tolerations, pods.avoids_prefer_no_schedule)
 
     def accepts(self, taints: Sequence[Taint]) -> bool:
-        """Whether it would go to a node with these taints."""
+        """Whether the pods tolerate these taints."""
         if self.avoids_prefer_no_schedule and has_untolerated_preference(taints, self.tolerations):
             return False
         return untolerated(taints, self.tolerations) is None
 
 
 class NodeDemand(Struct, frozen=True):
-    """A shape, and labels that its node must carry."""
+    """Constraints, and labels that the node must carry (pinned domains)."""
 
     constraints: NodeConstraints
     pins: Pins = ()
@@ -80,13 +74,13 @@ def _pinned(terms: tuple[Requirements, ...], pins: Pins) -> tuple[Requirements, 
 
 
 class TemplateVariant(Struct, frozen=True):
-    """A pool with its open labels (`open_keys`, among those anyone asks for) narrowed to `narrowed`."""
+    """A NodePool with its open labels (`open_keys`, as far as any demand names them) narrowed to `narrowed`."""
 
     narrowed: Requirements
     open_keys: frozenset[str]
 
     def admits(self, term: Requirements) -> bool:
-        """Whether the variant is narrow enough that the term holds on all of it, as far as open labels go."""
+        """Whether the term holds on every node of the variant, as far as open labels go."""
         for key in self.open_keys:
             wanted, own = term.get(key), self.narrowed.get(key)
             if wanted is not None and (own is None or not _within(own, wanted)):
@@ -106,7 +100,7 @@ WHOLE_TEMPLATE = TemplateVariant(EMPTY, frozenset())
 
 
 def variants_of(template: NodeClaimTemplate, demands: Iterable[NodeDemand]) -> tuple[TemplateVariant, ...]:
-    """The ways to narrow a pool's open labels so that every term of every wish is admitted by one of them."""
+    """Return the variants: every term of every demand is admitted by one of them."""
     terms = list(dict.fromkeys(term for demand in demands for term in demand.terms))
     open_keys = frozenset(key for key in {key for term in terms for key in term} if _is_open(template, key))
     asked = dict.fromkeys(Requirements({k: term[k] for k in sorted(open_keys) if k in term}) for term in terms)
@@ -124,7 +118,7 @@ def variants_of(template: NodeClaimTemplate, demands: Iterable[NodeDemand]) -> t
 
 
 def _agree(template: NodeClaimTemplate, variant: Requirements, narrowed: Requirements) -> bool:
-    """Whether a node of the pool can be of the variant and meet these requirements as well."""
+    """Whether a node of the NodePool can be of the variant and meet these requirements as well."""
     for key, wanted in narrowed.items():
         own = variant.get(key)
         if own is not None and not own.intersects(wanted) and not (own.allows_absence and wanted.allows_absence):
@@ -133,7 +127,7 @@ def _agree(template: NodeClaimTemplate, variant: Requirements, narrowed: Require
 
 
 def _is_open(template: NodeClaimTemplate, key: str) -> bool:
-    """Whether a node of the pool could still have several values of a label once its offering is chosen."""
+    """Whether a node of the NodePool could still have several values of a label once its offering is chosen."""
     offered = template.requirements.get(key)
     if (offered is not None and offered.single is not None) or template.table.is_single_valued(key):
         return False
@@ -141,7 +135,7 @@ def _is_open(template: NodeClaimTemplate, key: str) -> bool:
 
 
 class _DomainSizes(Struct, frozen=True, eq=False):
-    """Where a wish can be had: by group of domains the sizes on offer there, dominated ones left out."""
+    """Where a demand can be met: by group of domains the sizes of instance types there, dominated ones left out."""
 
     domains: tuple[tuple[tuple[str, ...], ...], ...]
     sizes: Ints
@@ -155,10 +149,10 @@ class _DomainSizes(Struct, frozen=True, eq=False):
 
 
 class NodePoolOptions(Struct, kw_only=True, eq=False):
-    """A template with what its nodes have for pods: `sizes` by type and axis, once daemons run.
+    """A template with the resources that its nodes have for pods: `sizes` by type and axis, after daemons.
 
-    `overhead` is what the daemons take; `usable` is False where they alone are too much. Types with equal
-    `daemon_group` have the same host ports in use by daemons, `daemon_ports` by group.
+    `overhead` is what daemons take; `usable` is False for types that are too small for the daemons alone. Types with equal
+    `daemon_group` have the same host ports taken by daemons, `daemon_ports` by group. Answers are cached.
     """
 
     template: NodeClaimTemplate
@@ -198,7 +192,7 @@ class NodePoolOptions(Struct, kw_only=True, eq=False):
         )
 
     def rows(self, demand: NodeDemand, variant: TemplateVariant = WHOLE_TEMPLATE) -> Bools:
-        """The offerings that suit a wish in a variant, whatever their size. Not to be changed by the caller."""
+        """The offerings that meet a demand in a variant, whatever their size. The caller must not change the array."""
         by_term = self.rows_by_term(demand)
         if len(by_term) == 1 and variant.admits(demand.terms[0]):
             return by_term[0]
@@ -209,7 +203,7 @@ class NodePoolOptions(Struct, kw_only=True, eq=False):
         return found
 
     def serves(self, demand: NodeDemand) -> bool:
-        """Whether any offering suits a wish, whatever its size."""
+        """Whether any offering meets a demand, whatever its size."""
         found = self._serves.get(demand)
         if found is None:
             accepted = demand.constraints.accepts(self.template.node_pool.spec.template.spec.taints)
@@ -217,7 +211,7 @@ class NodePoolOptions(Struct, kw_only=True, eq=False):
         return found
 
     def rows_by_term(self, demand: NodeDemand) -> tuple[Bools, ...]:
-        """The offerings that suit each of a wish's terms, open labels aside."""
+        """The offerings that meet each of a demand's terms, open labels aside."""
         if demand not in self._rows:
             accepted = demand.constraints.accepts(self.template.node_pool.spec.template.spec.taints)
             self._rows[demand] = tuple(self._rows_for(term if accepted else None) for term in demand.terms)
@@ -232,12 +226,12 @@ class NodePoolOptions(Struct, kw_only=True, eq=False):
     def domains_for(
         self, demand: NodeDemand, keys: tuple[str, ...], request: Ints | None = None
     ) -> frozenset[tuple[str, ...]]:
-        """The values of labels that a node for the wish can have together, one for each of `keys` in their order.
+        """The values of labels that a node for the demand can have together, one for each of `keys` in their order.
 
         Args:
-            demand: Its own pins count as well.
-            keys: Any node labels; one whose values nobody lists (a pool that merely wants it to exist) has none.
-            request: If given, only where one pod that asks for so much fits (amounts along the axes).
+            demand: Its pinned labels count as well.
+            keys: Any node labels; one without listed values (the NodePool only requires it to exist) has none.
+            request: If given, only where one pod with this request fits (amounts along the axes).
         """
         if (demand, keys) not in self._domain_sizes:
             self._domain_sizes[demand, keys] = self._find_domain_sizes(demand, keys)
@@ -275,7 +269,7 @@ class NodePoolOptions(Struct, kw_only=True, eq=False):
                 yield domains, where
 
     def _values(self, key: str, own: Requirement | None, term: Requirements) -> tuple[str, ...]:
-        """The values that pool, instance type and term leave to a label, sorted; none if they do not list any."""
+        """The values that NodePool, instance type and term leave for a label, sorted; none if they list none."""
         parts = [r for r in (own, self.template.requirements.get(key), term.get(key)) if r is not None]
         if not parts:
             return ()
@@ -286,12 +280,12 @@ class NodePoolOptions(Struct, kw_only=True, eq=False):
 
 
 class CompatibleOfferings(Struct, frozen=True, kw_only=True, eq=False):
-    """Offers for a list of wishes, by price, then pool order, then type name.
+    """The offerings compatible with any of a list of demands, by price, then NodePool order, then type name.
 
-    Arrays run over offers. `pools` are indices into the stalls given, `variants` into `variants_by_pool`, `types`
-    into the template's types. `signatures` index `allowed`, which tells by signature and wish whether they may meet.
-    `prices` include what the pool charges for a node as such, `fees`. `stock` is the reservation that an offer draws
-    on, an index into `reservations`, or -1.
+    Arrays run over offerings. `pools` are indices into the NodePools given, `variants` into `variants_by_pool`, `types`
+    into the template's types. `signatures` index `allowed`, which has by signature and demand whether they are compatible.
+    `prices` include the NodePool's surcharge per node, `fees`. `stock` is the reservation that an offering draws on, an
+    index into `reservations`, or -1.
     """
 
     pools: Ints
@@ -307,7 +301,7 @@ class CompatibleOfferings(Struct, frozen=True, kw_only=True, eq=False):
     variants_by_pool: tuple[tuple[TemplateVariant, ...], ...]
 
     def only(self, offers: Bools | Ints) -> CompatibleOfferings:
-        """The same with some of the offers."""
+        """Return the same with some of the offerings."""
         return CompatibleOfferings(
             pools=self.pools[offers],
             variants=self.variants[offers],
@@ -326,12 +320,12 @@ class CompatibleOfferings(Struct, frozen=True, kw_only=True, eq=False):
 def compatible_offerings(
     pools: Sequence[NodePoolOptions], demands: Sequence[NodeDemand], varied: Ints | None = None
 ) -> CompatibleOfferings:
-    """All offers that suit any wish; per stall, variant, type and signature the cheapest.
+    """Return the offerings compatible with any demand; per NodePool, variant, type and signature the cheapest.
 
     Args:
         pools: NodePools of one order.
-        demands: What there is to place.
-        varied: The axes that anybody asks for; if given, offers of pools with minValues are only as large as enough
+        demands: The pods' demands.
+        varied: The axes that pods request; if given, offerings of NodePools with minValues are only as large as enough
             differing types are.
     """
     variants = tuple(variants_of(pool.template, demands) for pool in pools)
@@ -369,7 +363,7 @@ _Part = tuple[Ints, Floats, Ints]
 
 
 class _PoolPart(Struct, frozen=True):
-    """One stall among those of a market."""
+    """One NodePool among those of `compatible_offerings`."""
 
     index: int
     pool: NodePoolOptions
@@ -378,7 +372,7 @@ class _PoolPart(Struct, frozen=True):
     varied: Ints | None
 
     def stock_of(self, rows: Ints) -> Ints:
-        """The reservations that rows draw on, as the market numbers them."""
+        """The reservations that rows draw on, by their numbers in the result."""
         table = self.pool.template.table
         numbers = [-1, *(self.reservations.index(name) for name in table.reservations)]
         stock: Ints = np.array(numbers, dtype=np.int64)[table.row_reservation[rows] + 1]
@@ -386,7 +380,7 @@ class _PoolPart(Struct, frozen=True):
 
 
 def _parts(place: _PoolPart, demands: Sequence[NodeDemand], signatures: dict[bytes, int]) -> Iterator[_Part]:
-    """The offers of one stall by variant; `signatures` numbers the packed bits, and learns new ones."""
+    """Yield the offerings of one NodePool by variant; `signatures` numbers the packed bits, and is extended."""
     pool = place.pool
     table = pool.template.table
     served = [(w, demand) for w, demand in enumerate(demands) if pool.serves(demand)]
@@ -432,9 +426,9 @@ def _cheapest(table: OfferingTable, rows: Ints, codes: Ints) -> tuple[Ints, Ints
 
 
 def worth_considering(offerings: CompatibleOfferings, axes: Ints) -> Bools:
-    """Offers that no other of the same signature beats: at most its price and at least its size on every axis.
+    """The offerings that no other of the same signature dominates: at most its price and at least its size on every axis.
 
-    One that draws on a reservation may run out, and so beats only others that draw on the same.
+    An offering that draws on a reservation may run out, and so dominates only others that draw on the same.
     """
     worth: Bools = np.zeros(len(offerings.prices), dtype=bool)
     sizes = offerings.sizes[:, axes]

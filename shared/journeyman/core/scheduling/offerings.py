@@ -1,13 +1,13 @@
-"""The catalogue as columns: one row per offering, so that a wanted is judged for thousands of offerings at once.
+"""The catalogue as columns, one row per offering, and what is left of reserved capacity.
 
 A label is stored per instance type, or per offering where offerings define it (zone, capacity type), as a small integer
-into the few distinct requirements that occur. Judging a wanted means judging those few and looking the rest up.
+into the few distinct requirements that occur. A requirement is compared with those few, and the result looked up for
+thousands of offerings at once.
 
-Reserved capacity: instances already paid for, each reservation so many.
-
-Restates: karpenter pkg/controllers/provisioning/scheduling/reservationmanager.go.
-Differs: a claim holds one reservation, not one slot in each that would suit it; and pods that find every reservation
-full go on to spot or on-demand at once, where Karpenter's wait for the next pass.
+Restates: karpenter pkg/cloudprovider/types.go `Offerings`; pkg/controllers/provisioning/scheduling/
+reservationmanager.go `ReservationManager`.
+Differs: a NodeClaim holds one reservation, not one slot in each that is compatible; pods that find every reservation full
+go on to spot or on-demand at once, where Karpenter's wait for the next pass.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LabelColumn(Struct, frozen=True, eq=False):
     distinct: tuple[Requirement | None, ...]
 
     def meets(self, wanted: Requirement) -> Bools:
-        """Which entries have a value that suits the wanted; an undefined label suits every wanted."""
+        """Which entries have a value that meets the requirement; an undefined label meets every requirement."""
         verdicts = [
             d is None or d.intersects(wanted) or (d.allows_absence and wanted.allows_absence) for d in self.distinct
         ]
@@ -47,12 +47,12 @@ class LabelColumn(Struct, frozen=True, eq=False):
 
 
 class OfferingTable(Struct, eq=False, dict=True):
-    """All offerings of a list of instance types.
+    """All offerings of a list of instance types. Answers are cached.
 
-    `row_type[r]` is the index into `types` of row r; rows follow the types' order. `by_price` are the rows by price,
-    then type name. `row_reservation[r]` is the reservation that row r draws on, an index into `reservations` (by id),
-    or -1; `reserved[n]` is how many nodes reservation n still has, as its offerings say (the least of them).
-    `type_columns` have an entry per type, `row_columns` (labels that offerings define) an entry per row.
+    `row_type[r]` is the index into `types` of row r; rows follow the types' order. `by_price` are the rows by price, then
+    type name. `row_reservation[r]` is the reservation that row r draws on, an index into `reservations` (by id), or -1;
+    `reserved[n]` is how many nodes reservation n still has (the least that its offerings report). `type_columns` have an
+    entry per type, `row_columns` (labels that offerings define) an entry per row.
     """
 
     types: tuple[InstanceType, ...]
@@ -74,7 +74,7 @@ class OfferingTable(Struct, eq=False, dict=True):
         return frozenset(self.type_columns) | frozenset(self.row_columns)
 
     def types_meeting(self, required: Mapping[str, Requirement]) -> Bools:
-        """Per type, whether its own requirements suit all required (offerings are not looked at)."""
+        """Per type, whether its own requirements meet all of these (offerings are not looked at)."""
         verdict: Bools = np.ones(len(self.types), dtype=bool)
         for key, wanted in required.items():
             column = self.type_columns.get(key)
@@ -83,7 +83,7 @@ class OfferingTable(Struct, eq=False, dict=True):
         return verdict
 
     def rows_meeting(self, required: Mapping[str, Requirement]) -> Bools:
-        """Per row, whether type and offering together suit all required; availability is not looked at."""
+        """Per row, whether type and offering together meet all requirements; availability is not looked at."""
         verdict: Bools = self.types_meeting(required)[self.row_type]
         for key, wanted in required.items():
             column = self.row_columns.get(key)
@@ -92,7 +92,7 @@ class OfferingTable(Struct, eq=False, dict=True):
         return verdict
 
     def unmet(self, required: Mapping[str, Requirement]) -> str:
-        """The required that no row suits even taken alone, in words, by key; empty if only together they are too much."""
+        """The requirements that no row meets even alone, as text, by key; empty if only their combination is unmet."""
         alone = (wanted for _, wanted in sorted(required.items()) if not self.rows_meeting({wanted.key: wanted}).any())
         return " and ".join(map(str, alone))
 
@@ -102,7 +102,7 @@ class OfferingTable(Struct, eq=False, dict=True):
         return column is not None and column.single_valued
 
     def row_requirements(self, key: str) -> tuple[Ints, tuple[Requirement | None, ...]]:
-        """A label per row as (codes, requirement per code); None where neither offering nor type define it."""
+        """A label per row as (codes, requirement per code); None where neither offering nor type defines it."""
         column = self.row_columns.get(key)
         if column is not None:
             return column.codes, column.distinct
@@ -112,7 +112,7 @@ class OfferingTable(Struct, eq=False, dict=True):
         return column.codes[self.row_type], column.distinct
 
     def by_labels(self, keys: Sequence[str], rows: Ints) -> Iterator[tuple[tuple[Requirement | None, ...], Ints]]:
-        """These rows by what type and offering say of the labels: as (what they say, the rows that say so)."""
+        """Group these rows by their type's and offering's requirements on the labels: yield (requirements, rows)."""
         columns = [self.row_requirements(key) for key in keys]
         codes = np.zeros(len(rows), dtype=np.int64)
         for column, entries in columns:
@@ -132,7 +132,7 @@ class OfferingTable(Struct, eq=False, dict=True):
         return all(values[code] is not None for code in distinct(codes).tolist())
 
     def type_values(self, key: str) -> Bools:
-        """Which values of a label the types list: by type and value, values in any order. Not to be changed."""
+        """Which values of a label the types list: by type and value, values in any order. The caller must not change it."""
         if key not in self._values:
             column = self.type_columns.get(key)
             own = (
@@ -148,7 +148,7 @@ class OfferingTable(Struct, eq=False, dict=True):
         return self._values[key]
 
     def amounts(self, resource: str, *, allocatable: bool) -> Ints:
-        """A resource per type: what pods may use, or the whole capacity. Not to be changed by the caller."""
+        """A resource per type: allocatable, or the whole capacity. The caller must not change it."""
         key = (resource, allocatable)
         if key not in self._amounts:
             found = np.array([t.capacity.get(resource, 0) for t in self.types], dtype=np.int64)
@@ -197,7 +197,7 @@ def _place(offering: Offering) -> tuple[str, str, str, float]:
 
 
 def _reserved(offerings: Sequence[Offering]) -> tuple[Ints, dict[str, int]]:
-    """By offering the number of its reservation or -1; and by id how many nodes each has, the least that any says."""
+    """Return by offering the number of its reservation or -1; and by id how many nodes each has, the least reported."""
     rows: Ints = np.full(len(offerings), -1, dtype=np.int64)
     names = [offering.reservation_id for offering in offerings]
     if not any(names):
@@ -259,9 +259,9 @@ class Reservations(Struct, eq=False):
 
     @classmethod
     def of(cls, tables: Iterable[OfferingTable], claims: Iterable[NodeClaim]) -> Reservations:
-        """What the NodePools' offerings say, the least where they differ, less what claims hold that have not launched.
+        """What the offerings report, the least where they differ, less what NodeClaims hold that have not launched.
 
-        A launched claim's instance is no longer in what the cloud says is left.
+        A launched NodeClaim's instance is no longer in what the cloud reports as left.
         """
         left: dict[str, int] = {}
         for table in tables:

@@ -1,4 +1,4 @@
-"""How a pass may decide: settings of the scheduler, as values."""
+"""Settings of the scheduler: what it does with preferences and minValues, and how many instance types a NodeClaim lists."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from msgspec import Struct
 
 
 class PreferencePolicy(str, Enum):
-    """What becomes of preferences (preferred affinity, ScheduleAnyway, PreferNoSchedule).
+    """What the scheduler does with preferences (preferred affinity, ScheduleAnyway, PreferNoSchedule).
 
-    RESPECT: rules until they stand in the way (Karpenter's default); IGNORE: as if they were not there; WHEN_FREE: kept
-    where that costs nothing.
+    RESPECT: treats them as required until it has to relax them (Karpenter's default). IGNORE: ignores them. WHEN_FREE:
+    respects them where that costs nothing.
     """
 
     RESPECT = "Respect"
@@ -20,20 +20,20 @@ class PreferencePolicy(str, Enum):
 
 
 class MinValuesPolicy(str, Enum):
-    """What becomes of a NodePool's minValues that cannot be met: STRICT opens no node, BEST_EFFORT lowers them."""
+    """What the scheduler does with minValues that cannot be met: STRICT launches no node, BEST_EFFORT lowers them."""
 
     STRICT = "Strict"
     BEST_EFFORT = "BestEffort"
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """How much choice a claim keeps, and the policies.
+    """Settings of one pass.
 
-    A claim lists every instance type up to `near_price` times the cheapest, at least `min_types` where there are as
-    many (Karpenter's count for spot-to-spot consolidation), at most `max_types` (AWS cuts a launch to 60, so more would
-    be lost there). `compare_up_to`: with at most so many pods Karpenter's own way is tried as well, and the better plan
-    kept. `ignore_dra_requests`: pods with ResourceClaims are set aside (Karpenter's IGNORE_DRA_REQUESTS). `bound`: say
-    how far the price may be from the best one, for people; it decides nothing, and takes a third of a small pass.
+    A NodeClaim lists every instance type up to `near_price` times the cheapest, at least `min_types` where there are as
+    many (Karpenter's count for spot-to-spot consolidation), at most `max_types` (AWS truncates a launch to 60).
+    `compare_up_to`: with at most so many pods the sequential scheduler runs as well, and the cheaper plan wins.
+    `ignore_dra_requests`: pods with ResourceClaims are not scheduled (Karpenter's IGNORE_DRA_REQUESTS). `bound`: compute
+    the lower bound of the price, for reports; it decides nothing, and takes a third of a small pass.
     """
 
     near_price: float = 1.25

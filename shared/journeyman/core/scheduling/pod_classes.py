@@ -1,19 +1,13 @@
-"""Host ports: two pods that want the same port of their node cannot share it.
+"""Groups pods into classes: pods that scheduling cannot tell apart become one row with a count.
 
-Restates: karpenter pkg/scheduling/hostportusage.go.
+A thousand replicas differ in name only. Their specs' parts that constrain scheduling (resources, node affinity,
+tolerations, constraints about other pods) are compared byte by byte first, which is cheap, then by what they mean, so
+that equal constraints written differently are equal as well. Last come the labels that any selector of this pass looks
+at, and the volumes, which each pod may have for itself. A pod that no node could run, because its spec is invalid or
+unsupported, gets an error here and is not scheduled.
 
-What pod specs mean for placement: each distinct part is read once, however many pods share it.
-
-A spec is taken apart (what it takes of a node, which node it wants, what it tolerates, what it wants of other pods).
-Parts are known by their bytes, and specs whose parts mean the same get the same number. Volumes are read pod by pod,
-for each pod may have its own.
-
-Pods collapsed into classes: pods that nothing in scheduling can tell apart become one row with a count.
-
-A thousand replicas differ in name only. First the parts of their specs that constrain placement are compared byte by
-byte (cheap), then what those parts mean, so that pods that say the same in other words are alike as well, and last the
-labels that any selector in this pass looks at. A pod that cannot be scheduled whatever the nodes, because it is
-malformed or asks for something not understood, is an error here and takes no further part.
+Restates: karpenter pkg/scheduling/hostportusage.go, pkg/scheduling/requirements.go `newPodRequirements`,
+pkg/controllers/provisioning/scheduling/queue.go.
 """
 
 from __future__ import annotations
@@ -73,21 +67,21 @@ _ANY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared 
 
 
 class HostPort(Struct, frozen=True, kw_only=True, order=True):
-    """One port of the node that a container asks for."""
+    """One port of the node that a container requests."""
 
     port: int
     protocol: str
     address: str
 
     def conflicts(self, other: HostPort) -> bool:
-        """Whether both cannot be had on one node: same port and protocol, and addresses that overlap."""
+        """Whether one node cannot have both: same port and protocol, and overlapping addresses."""
         if (self.port, self.protocol) != (other.port, other.protocol):
             return False
         return self.address == other.address or bool({self.address, other.address} & _ANY_ADDRESS)
 
 
 def host_ports(pod: Pod) -> tuple[HostPort, ...]:
-    """The ports of its node that a pod's containers ask for, each once, sorted. Init containers are not looked at."""
+    """Return the ports of its node that a pod's containers request, each once, sorted. Init containers do not count."""
     asked = {
         HostPort(port=p.host_port, protocol=p.protocol or "TCP", address=p.host_ip)
         for container in pod.spec.containers
@@ -102,9 +96,9 @@ _NOTHING: Final = b""
 
 
 class PodPreferences(Struct, frozen=True, kw_only=True):
-    """What pods would rather have, each kind in the order in which it is given up.
+    """What pods prefer, each kind in the order of relaxation.
 
-    `node_terms` hold one at a time, heaviest first; of the others all hold together.
+    `node_terms` apply one at a time, heaviest first; of the others all apply together.
     """
 
     affinities: tuple[TopologyGroup, ...] = ()
@@ -117,21 +111,21 @@ NO_PREFERENCES: Final = PodPreferences()
 
 
 class PodUsage(Struct, frozen=True, kw_only=True, eq=False):
-    """What a pod takes of its node."""
+    """The resources and host ports that a pod takes of its node."""
 
     requests: Mapping[str, int]
     ports: tuple[HostPort, ...]
 
 
 class NodeTerms(Struct, frozen=True, kw_only=True, eq=False):
-    """Which node a pod wants: one of `terms`; and rather one of `preferred`, heaviest first."""
+    """The nodes a pod requires: one of `terms`; and the nodes it prefers, `preferred`, heaviest first."""
 
     terms: tuple[Requirements, ...]
     preferred: tuple[Requirements, ...]
 
 
 class PodTopologyRules(Struct, frozen=True, kw_only=True, eq=False):
-    """What a pod wants of other pods. `preferences` has no node terms."""
+    """A pod's constraints about other pods. `preferences` has no node terms."""
 
     spreads: tuple[TopologySpread, ...] = ()
     affinities: tuple[TopologyGroup, ...] = ()
@@ -143,7 +137,7 @@ _NO_RULES: Final = PodTopologyRules()
 
 
 class SpecParts(Struct, frozen=True, kw_only=True, eq=False):
-    """A spec taken apart. What it wants of other pods depends on its labels too: ask `PodSpecReader.rules`."""
+    """A spec's parts. Its constraints about other pods depend on the pod's labels too: `PodSpecReader.rules` has them."""
 
     demand: PodUsage
     selection: NodeTerms
@@ -152,7 +146,7 @@ class SpecParts(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class PodSpecReader:
-    """Reads specs. `label_keys` are the pod labels that the selectors read so far look at."""
+    """Reads pod specs, each distinct part once. `label_keys` are the pod labels that the selectors read so far look at."""
 
     def __init__(self, namespaces: Mapping[str, Object], *, with_claims: bool = False) -> None:
         """`namespaces` are all of them by name, for namespace selectors; `with_claims`: plan for ResourceClaims."""
@@ -168,7 +162,7 @@ class PodSpecReader:
         self._rules: dict[tuple[bytes, object], PodTopologyRules] = {}
 
     def read(self, pod: Pod) -> int | PodError | None:
-        """The position in `parts` of what its spec means; why it cannot be scheduled; None if the pod opted out."""
+        """Return the position of its spec in `parts`; an error if no node can run it; None if the pod opted out."""
         selected = self._selection(pod)
         if selected is None or isinstance(selected, PodError):
             return selected
@@ -187,7 +181,7 @@ class PodSpecReader:
         return number
 
     def rules(self, key: bytes, namespace: str, own: Mapping[str, str], seen: object) -> PodTopologyRules:
-        """What the rules known by `key` are to a pod of this namespace with these labels (`seen` stands for both)."""
+        """Return the constraints known by `key` for a pod of this namespace with these labels (`seen` stands for both)."""
         if key == _NOTHING:
             return _NO_RULES
         known = self._rules.get((key, seen))
@@ -198,7 +192,7 @@ class PodSpecReader:
         return known
 
     def _selection(self, pod: Pod) -> tuple[object, NodeTerms] | PodError | None:
-        """Which node it wants, with something that is equal if another wants the same."""
+        """The nodes it requires and prefers, with a value that is equal for equal requirements."""
         affinity = pod.spec.affinity
         key = encode((pod.spec.node_selector, affinity.node_affinity if affinity is not None else None))
         if key not in self._selections:
@@ -206,7 +200,7 @@ class PodSpecReader:
         return self._selections[key]
 
     def _tolerated(self, tolerations: tuple[Toleration, ...]) -> tuple[Toleration, ...]:
-        """The same in one order, and without how long they last once a pod runs."""
+        """The tolerations in one order, without tolerationSeconds."""
         key = encode(tolerations) if tolerations else _NOTHING
         known = self._tolerations.get(key)
         if known is None:
@@ -216,7 +210,7 @@ class PodSpecReader:
         return known
 
     def _demand(self, pod: Pod) -> tuple[object, PodUsage] | PodError:
-        """What it takes, with something that is equal if another takes the same."""
+        """Its resources and host ports, with a value that is equal for equal ones."""
         spec = pod.spec
         key = encode((spec.containers, spec.init_containers, spec.overhead, spec.resources, bool(spec.resource_claims)))
         known = self._demands.get(key)
@@ -225,7 +219,7 @@ class PodSpecReader:
         return known
 
     def _rules_key(self, spec: PodSpec) -> bytes | PodError:
-        """The bytes by which its rules about other pods are known, or what is wrong with them."""
+        """The bytes of its constraints about other pods, or what is wrong with them."""
         affinity, constraints = spec.affinity, spec.topology_spread_constraints
         about_pods = (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else (None, None)
         if not constraints and about_pods == (None, None):
@@ -240,7 +234,7 @@ class PodSpecReader:
 
 
 def alternatives(node_selector: Mapping[str, str], required: Sequence[NodeSelectorTerm]) -> tuple[Requirements, ...]:
-    """The alternatives for a node: a node selector together with each required term, in order.
+    """Return the alternatives for a node: the node selector combined with each required term, in order.
 
     Raises:
         InvalidRequirementError: An expression cannot be read.
@@ -262,7 +256,7 @@ def _selection(pod: Pod) -> tuple[object, NodeTerms] | PodError | None:
 
 
 def _preferred_terms(affinity: Affinity | None) -> Iterable[Requirements]:
-    """Preferred terms, heaviest first; one that says nothing or cannot be read is no preference."""
+    """Preferred terms, heaviest first; empty and invalid ones are left out."""
     node_affinity = affinity.node_affinity if affinity is not None else None
     preferred = sorted(node_affinity.preferred if node_affinity is not None else (), key=lambda t: -t.weight)
     return filter(None, (_read(term.preference.match_expressions) for term in preferred))
@@ -297,7 +291,7 @@ def _demand(pod: Pod, *, with_claims: bool) -> tuple[object, PodUsage] | PodErro
 
 
 def _label_keys(spec: PodSpec) -> set[str]:
-    """The pod labels that the rules of a spec look at, preferences included."""
+    """The pod labels that the selectors of a spec look at, preferred constraints included."""
     keys: set[str] = set()
     for constraint in spec.topology_spread_constraints:
         keys |= selector_keys(constraint.label_selector).union(constraint.match_label_keys)
@@ -333,9 +327,7 @@ def _rules(spec: PodSpec, namespace: str, own: Mapping[str, str], namespaces: Ma
 
 
 def _anyway(constraints: Iterable[TopologySpreadConstraint]) -> Iterable[TopologySpreadConstraint]:
-    """The ScheduleAnyway constraints in the order in which they are given up.
-
-    The first one goes, and the last of all constraints takes its place.
+    """The ScheduleAnyway constraints in the order of relaxation: the first goes, and the last constraint takes its place.
 
     Restates: karpenter pkg/controllers/provisioning/scheduling/preferences.go `removeTopologySpreadScheduleAnyway`.
     """
@@ -367,17 +359,17 @@ _Alike = tuple[int, int, "tuple[DeviceDemand, ...]", _VisibleLabels]
 
 
 class PodClass(Struct, frozen=True, kw_only=True, eq=False):
-    """Pods that are alike. `pods` are in queue order; one of `terms` must hold for their node.
+    """Pods that scheduling cannot tell apart. `pods` are in queue order; their node must meet one of `terms`.
 
-    `labels` are only those that some selector of this pass looks at. One of `volume_terms` must hold as well: where the
-    pods' volumes can be had (`node_terms` are both together). `volume_counts` are volumes of its own that each pod
-    attaches, by CSI driver; `shared_volumes` are (driver, claim key) of those it may share with others. `claims` is
-    what the ResourceClaims of each ask for.
+    `labels` are only those that some selector of this pass looks at. The node must also meet one of `volume_terms`, from
+    where the pods' volumes can be reached. `volume_counts` are volumes of its own that each pod attaches, by CSI driver;
+    `shared_volumes` are (driver, claim key) of volumes that other pods may use as well. `claims` are the device requests of
+    each pod's ResourceClaims.
 
-    Of the rules between pods `soft` names the groups (by id) that are only preferred: the class itself keeps to them as
-    long as it is on this rung of its ladder, nobody else has to. `avoids_prefer_no_schedule`: it stays off nodes with an
-    untolerated PreferNoSchedule taint. `strict` are its terms without any preference, None if `terms` have none.
-    `preferences` are what `preferences.ladder` makes its rungs of.
+    `preferred_groups` names the topology groups (by id) that are only preferred: the class keeps to them at this relaxation
+    level, other pods need not. `avoids_prefer_no_schedule`: it stays off nodes with an untolerated PreferNoSchedule taint.
+    `strict` are its terms without preferences, None if `terms` have none. `preferences` is what
+    `preferences.relaxation_levels` builds the levels from.
     """
 
     pods: tuple[Pod, ...]
@@ -401,12 +393,12 @@ class PodClass(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def strict_terms(self) -> tuple[Requirements, ...]:
-        """The alternatives it insists on: by these a spread tells which nodes count."""
+        """The alternatives without preferences: topology spread counts the nodes that meet them."""
         return self.terms if self.strict is None else self.strict
 
     @property
     def node_terms(self) -> tuple[Requirements, ...]:
-        """The alternatives for its node, its volumes' included; contradictory combinations are left out."""
+        """The alternatives for its node with its volumes' included; contradictory combinations are left out."""
         if self.volume_terms == (EMPTY,):
             return self.terms
         both = (term & volumes for term in self.terms for volumes in self.volume_terms)
@@ -419,7 +411,7 @@ class PodClass(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def requirement_terms(pod: Pod) -> tuple[Requirements, ...]:
-    """The alternatives for its node: its node selector together with each required node affinity term, in order.
+    """Return the alternatives for its node: its node selector combined with each required node affinity term, in order.
 
     Raises:
         InvalidRequirementError: An expression cannot be read.
@@ -435,17 +427,17 @@ def group_pods(
     volumes_of: VolumesOf | None = None,
     claims_of: ClaimsOf | None = None,
 ) -> tuple[tuple[PodClass, ...], dict[str, PodError]]:
-    """Classes in queue order (CPU descending, memory descending, oldest first), and errors by pod key.
+    """Return classes in queue order (CPU descending, memory descending, oldest first), and errors by pod key.
 
-    Pods that opted out of our nodes are in neither. The classes hold what their pods insist on; what they prefer is
-    added by `preferences.ladder`.
+    Pods that opted out of our nodes are in neither. The classes hold what their pods require; `relaxation_levels` adds
+    what they prefer.
 
     Args:
-        pods: The pods to place, in any order.
+        pods: The pods to schedule, in any order.
         namespaces: All namespaces by name, for namespace selectors.
-        repelled: Rules of pods that run, whose selectors tell pods apart as well.
-        volumes_of: What a pod's volumes demand; by default nothing.
-        claims_of: What a pod's ResourceClaims ask for; by default pods that have any are set aside.
+        repelled: Required anti-affinity of running pods, whose selectors distinguish pods as well.
+        volumes_of: The node requirements of a pod's volumes; by default none.
+        claims_of: The device requests of a pod's ResourceClaims; by default pods that have any get an error.
 
     Restates: karpenter pkg/controllers/provisioning/scheduling/queue.go `byCPUAndMemoryDescending`, per class.
     """
@@ -465,7 +457,7 @@ def group_pods(
 
 
 def _read_all(pods: Iterable[Pod], reader: PodSpecReader) -> list[int | PodError | None]:
-    """What each pod's spec means; those of the same bytes are read once."""
+    """The meaning of each pod's spec; specs of the same bytes are read once."""
     known: dict[bytes, int | PodError | None] = {}
     found: list[int | PodError | None] = []
     for pod in pods:
@@ -482,7 +474,7 @@ def _alike(
     claims_of: ClaimsOf | None,
     watched: tuple[str, ...],
 ) -> tuple[dict[_Alike, list[Pod]], dict[str, PodError]]:
-    """Pods with what their specs mean: grouped by that, by volumes, claims and what selectors see; and the errors."""
+    """Group pods by spec, volumes, claims and the labels that selectors look at; return the groups and the errors."""
     members: dict[_Alike, list[Pod]] = {}
     errors: dict[str, PodError] = {}
     for pod, meaning in pods:
@@ -513,7 +505,7 @@ def _age(pod: Pod) -> tuple[datetime, str, str, str]:
 
 
 def _constraint_bytes(pod: Pod) -> bytes:
-    """Everything in the spec that decides where it may run, volumes aside, as bytes."""
+    """Everything in the spec that constrains scheduling, volumes aside, as bytes."""
     spec = pod.spec
     return _encode_fast(
         (
@@ -531,7 +523,7 @@ def _constraint_bytes(pod: Pod) -> bytes:
 
 
 class _VolumeDemands:
-    """What pods' volumes demand: `known` has each different demand once, the first being none."""
+    """The pods' volume requirements: `known` has each distinct one once, the first being none."""
 
     def __init__(self, volumes_of: VolumesOf | None) -> None:
         self.known: list[PodVolumes] = [NO_VOLUMES]
@@ -539,7 +531,7 @@ class _VolumeDemands:
         self._numbers: dict[PodVolumes, int] = {NO_VOLUMES: 0}
 
     def read(self, pod: Pod) -> int | PodError:
-        """The position in `known` of what this pod's demand, or why it cannot be scheduled."""
+        """The position in `known` of this pod's, or why it cannot be scheduled."""
         if self._volumes_of is None:
             return 0
         found = self._volumes_of(pod)
@@ -554,7 +546,7 @@ class _VolumeDemands:
 
 
 class _PodClassBuilder:
-    """Makes classes; those that see the same share what they see."""
+    """Builds classes; classes with equal visible labels share them."""
 
     def __init__(self, reader: PodSpecReader, watched: tuple[str, ...]) -> None:
         self._reader = reader
@@ -569,7 +561,7 @@ class _PodClassBuilder:
         seen: _VisibleLabels,
         pods: Iterable[Pod],
     ) -> PodClass:
-        """The class of pods whose specs mean the same and of which selectors see the same."""
+        """Return the class of pods with equal specs and equal visible labels."""
         parts = self._reader.parts[meaning]
         own = self._labels.get(seen)
         if own is None:

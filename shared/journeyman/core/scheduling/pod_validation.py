@@ -1,11 +1,9 @@
-"""Which pods ask for the impossible, or for none of our nodes: said once, before anything is placed.
-
-A pod that fails here is set aside with its reason, and all others go on.
+"""Validates pods before scheduling: pods that no node can run get an error, pods that opted out are ignored.
 
 Restates: karpenter pkg/controllers/provisioning/provisioner.go `Validate`, pkg/apis/v1/nodeclaim_validation.go
 `ValidateRequirement`, pkg/controllers/provisioning/scheduling/scheduler.go `NewDRAError`.
-Differs: what the API server would have refused (a skew of zero, a term without a key, amounts beyond any machine) is
-said as well, for pods that never went through one; a pod is opted out only if every alternative of its is.
+Differs: fields that the API server would have rejected (a skew of zero, a term without a key, amounts beyond any node)
+are validated as well, for pods that never went through one; a pod is opted out only if every alternative of its is.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ _WHEN_UNSATISFIABLE: Final = frozenset({"DoNotSchedule", "ScheduleAnyway"})
 
 
 def opted_out(pod: Pod) -> bool:
-    """Whether it asks for a node without `karpenter.sh/nodepool`, so that it is silently none of our business."""
+    """Whether every alternative requires a node without `karpenter.sh/nodepool`: such pods are ignored silently."""
     terms = required_terms(pod.spec.affinity)
     return bool(terms) and all(
         any(e.key == labels.NODEPOOL and e.operator == "DoesNotExist" for e in term.match_expressions) for term in terms
@@ -49,7 +47,7 @@ def opted_out(pod: Pod) -> bool:
 
 
 def required_terms(affinity: Affinity | None) -> tuple[NodeSelectorTerm, ...]:
-    """The alternatives of a required node affinity; empty if there is none. A term that says nothing matches no node."""
+    """Return the alternatives of a required node affinity; empty if there is none. A term without expressions matches no node."""
     if affinity is None or affinity.node_affinity is None or affinity.node_affinity.required is None:
         return ()
     terms = affinity.node_affinity.required.node_selector_terms
@@ -57,7 +55,7 @@ def required_terms(affinity: Affinity | None) -> tuple[NodeSelectorTerm, ...]:
 
 
 def invalid_selection(node_selector: Mapping[str, str], affinity: Affinity | None) -> str:
-    """What is wrong with a pod's node selector or required node affinity, in words; empty if nothing."""
+    """Return what is wrong with a pod's node selector or required node affinity; empty if it is valid."""
     terms = required_terms(affinity)
     if any(term.match_fields for term in terms):
         return "node affinity matchFields is not supported"
@@ -88,7 +86,7 @@ def _invalid_expression(expression: NodeSelectorRequirement) -> str:
 
 
 def invalid_rules(constraints: Iterable[TopologySpreadConstraint], affinity: Affinity | None) -> str:
-    """What is wrong with a pod's spread constraints or its rules about other pods; empty if nothing."""
+    """Return what is wrong with a pod's spread constraints or pod (anti-)affinity; empty if they are valid."""
     reasons = (*map(_invalid_spread, constraints), *map(_invalid_term, _rules_about_pods(affinity)))
     return next((reason for reason in reasons if reason), "")
 
@@ -122,13 +120,13 @@ def _invalid_term(term: PodAffinityTerm) -> str:
 
 
 def absurd_amount(requests: Mapping[str, int]) -> str:
-    """The resource of which more is asked for than any node can have, in words; empty if there is none."""
+    """Return the error for a request that exceeds any node; empty if there is none."""
     name = next((name for name in sorted(requests) if requests[name] > MAX_AMOUNT), "")
     return f"asks for more {name} than any node can have" if name else ""
 
 
 def unsupported(pod: Pod) -> str:
-    """What it requires that is not done as the scheduler is set up; empty if all is."""
+    """Return the error for a pod with ResourceClaims while they are ignored; empty if it has none."""
     spec = pod.spec
     if spec.resource_claims or any(c.resources.claims for c in (*spec.containers, *spec.init_containers)):
         return (
@@ -139,7 +137,7 @@ def unsupported(pod: Pod) -> str:
 
 
 def unlisted_claim(pod: Pod) -> str:
-    """Which resource claim a container uses though the pod lists none, in words; empty if that is not so."""
+    """Return the error for a container whose resource claim the pod does not list; empty if all are listed."""
     spec = pod.spec
     used = () if spec.resource_claims else (*spec.containers, *spec.init_containers)
     name = next((claim.get("name", "") for c in used for claim in c.resources.claims), None)

@@ -1,13 +1,13 @@
-"""What a class may give up, one thing at a time, before it has to stay pending: its ladder.
+"""Relaxes a pod class's preferences level by level, in Karpenter's order.
 
-On the first rung every preference is a rule. Each next rung has one fewer, in Karpenter's order: the heaviest preferred
-pod affinity, then the heaviest preferred pod anti-affinity, then the heaviest preferred node affinity (the next
-heaviest takes its place), then one ScheduleAnyway spread, and last the respect for PreferNoSchedule taints.
+On the first level every preference is required. Each further level has one fewer: first the heaviest preferred pod
+affinity goes, then the heaviest preferred pod anti-affinity, then the heaviest preferred node affinity (the next
+heaviest takes its place), then one ScheduleAnyway spread constraint, and last the avoidance of PreferNoSchedule taints.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/preferences.go `Relax`, pkg/scheduling/requirements.go
 `newPodRequirements`.
-Differs: terms of a required node affinity are alternatives on every rung, where Karpenter drops the first of them
-before any preference; rungs that contradict themselves are left out.
+Differs: terms of a required node affinity are alternatives on every level, where Karpenter drops the first of them
+before any preference; levels that contradict themselves are left out.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _ANY_WISH: Final = Taint(key="", effect="PreferNoSchedule")
 
 
 def relaxation_levels(cls: PodClass, *, policy: PreferencePolicy, any_preference_taint: bool) -> tuple[PodClass, ...]:
-    """The class at every rung, from all its preferences to none; just itself if it has none.
+    """Return the class at every relaxation level, from all its preferences to none; only the class if it has none.
 
     Args:
-        cls: As `classes.group_pods` made it.
-        policy: IGNORE gives the last rung alone.
-        any_preference_taint: Whether any NodePool has a PreferNoSchedule taint; no rung is spent on them otherwise.
+        cls: As `pod_classes.group_pods` made it.
+        policy: IGNORE gives the last level alone.
+        any_preference_taint: Whether any NodePool has a PreferNoSchedule taint; without one there is no level for them.
     """
     if policy is PreferencePolicy.IGNORE:
         return (cls,)
@@ -45,7 +45,7 @@ def relaxation_levels(cls: PodClass, *, policy: PreferencePolicy, any_preference
 
 
 def _welcomes_all(toleration: Toleration) -> bool:
-    """Whether it covers every PreferNoSchedule taint."""
+    """Whether the toleration covers every PreferNoSchedule taint."""
     return toleration.operator == "Exists" and tolerates(toleration, _ANY_WISH)
 
 
@@ -68,7 +68,7 @@ def _given_up(all_of_them: PodPreferences) -> Iterator[PodPreferences]:
 
 
 def _level(cls: PodClass, kept: PodPreferences, heeds: bool) -> PodClass | None:
-    """The class with these preferences as rules; None if its node terms contradict the heaviest preferred one."""
+    """The class with these preferences required; None if its node terms contradict the heaviest preferred one."""
     terms = _narrowed(cls.terms, kept.node_terms)
     if not terms:
         return None

@@ -1,11 +1,11 @@
-"""The algebra of node requirements: what a label may be, and whether two required can be met by one node.
+"""The algebra of node requirements: which values a label may have, and whether one node can meet two requirements.
 
 A requirement is a set of label values: finite (`In`, and `DoesNotExist` for the empty set) or the complement of a
 finite set (`NotIn`, `Exists`), the latter optionally with integer bounds (`Gt`, `Gte`, `Lt`, `Lte`).
 
 Restates: karpenter pkg/scheduling/requirement.go, requirements.go.
-Differs: that a label must be there is remembered when required meet (`Exists` and `NotIn [a]` together are not met by a
-node without the label, `In [a]` and `In [b]` by none at all).
+Differs: an intersection remembers that the label must exist (a node without the label does not meet `Exists` and
+`NotIn [a]` together; no node meets `In [a]` and `In [b]`).
 """
 
 from __future__ import annotations

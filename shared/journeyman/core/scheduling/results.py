@@ -1,4 +1,4 @@
-"""What the scheduler answers: planned NodeClaims, pods for existing nodes, and why the rest stays pending."""
+"""The scheduler's results: planned NodeClaims, pods for existing nodes, and errors of unschedulable pods."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from journeyman.core.catalogue import Resources
 
 
 class PlannedDevice(Struct, frozen=True, kw_only=True):
-    """A device that is there for a ResourceClaim (`namespace/name`); kube-scheduler may well give it another of the kind.
+    """A device that is available for a ResourceClaim (`namespace/name`); kube-scheduler may allocate another equal one.
 
-    `request` is the claim's request, or the alternative of it that was chosen (`request/alternative`). A device that is
-    not `published` is to come with the node.
+    `request` is the claim's request, or the chosen subrequest (`request/subrequest`). A device that is not `published` will
+    come with the node.
     """
 
     claim: str
@@ -27,16 +27,16 @@ class PlannedDevice(Struct, frozen=True, kw_only=True):
 
 
 class PlannedClaim(Struct, frozen=True, kw_only=True):
-    """One node to open.
+    """One node to launch.
 
     `pods` are keys (`namespace/name`), sorted. `instance_types` are by price of their cheapest usable offering, then
-    name; every one of them can hold all the pods plus its daemons. `requirements` are what the NodeClaim's spec gets
-    (pool, zone if pinned, capacity types, instance types…), sorted by key. `requests` are the pods' sum plus the
+    name; every one of them can hold all the pods plus its daemons. `requirements` are those of the NodeClaim's spec
+    (NodePool, zone if pinned, capacity types, instance types…), sorted by key. `requests` are the pods' sum plus the
     smallest daemon overhead among the types. `offering` is the cheapest (instance type, zone, capacity type) and
-    `price` its hourly price. `min_values_relaxed`: the pool's minValues could not be met and were lowered.
-    `reservations` are the ids of the reserved capacity that it holds, `overlays` the annotations that tell of
-    NodeOverlays on its instance types. `devices` are there by instance type for its pods' ResourceClaims, and
-    `dra_drivers` are to publish their devices before the node is ready for them.
+    `price` its hourly price. `min_values_relaxed`: the NodePool's minValues could not be met and were lowered.
+    `reservations` are the ids of the reserved capacity that it holds, `overlays` the annotations for NodeOverlays on its
+    instance types. `devices` are by instance type the devices for its pods' ResourceClaims, and `dra_drivers` must publish
+    their devices before the node is initialized.
     """
 
     node_pool: str
@@ -56,10 +56,10 @@ class PlannedClaim(Struct, frozen=True, kw_only=True):
 class PoolReason(Struct, frozen=True, kw_only=True):
     """Why one NodePool has no node for a pod.
 
-    `kind` is for machines: taints, requirements, resources, offerings, limits, min-values, rules (about other pods),
-    not-usable. Of the pool's `types_total` instance types `types_suiting` have the labels asked for, `types_fitting`
-    are large enough as well, `types_available` can be had now too. `detail` says it in words. `unavailable_until` is
-    the earliest time at which an offering that would do is tried again.
+    `kind` is for programs: taints, requirements, resources, offerings, limits, min-values, rules (about other pods),
+    not-usable. Of the NodePool's `types_total` instance types `types_suiting` meet the requirements, `types_fitting` are
+    large enough as well, `types_available` have an available offering too. `detail` is the text. `unavailable_until` is
+    the earliest time at which a compatible offering is tried again.
     """
 
     node_pool: str
@@ -73,10 +73,10 @@ class PoolReason(Struct, frozen=True, kw_only=True):
 
 
 class PodError(Struct, frozen=True, kw_only=True):
-    """Why one pod is not placed. `kind` is for machines: unsupported, invalid, unschedulable, limits, no-nodepool, refused.
+    """Why one pod is not scheduled. `kind` is for programs: unsupported, invalid, unschedulable, limits, no-nodepool, refused.
 
-    `by_node_pool` gives each pool's own reason, ranked most helpful first; `reasons` are the same as data.
-    `smallest_change` is what would be enough to give it a place, in words; empty if nobody looked for it.
+    `by_node_pool` has each NodePool's own reason, most helpful first; `reasons` are the same as data. `smallest_change` is
+    the smallest change that would let it schedule, as text; empty if none was searched for.
     """
 
     kind: str
@@ -86,7 +86,7 @@ class PodError(Struct, frozen=True, kw_only=True):
     smallest_change: str = ""
 
     def message_within(self, length: int) -> str:
-        """The message in so many characters: where many NodePools have reasons, what would help is told all the same."""
+        """Return the message in at most `length` characters, always with the smallest change."""
         if len(self.message) <= length or not self.smallest_change:
             return self.message
         end = f"… Smallest change: {self.smallest_change}"
@@ -94,12 +94,12 @@ class PodError(Struct, frozen=True, kw_only=True):
 
 
 class Results(Struct, frozen=True, kw_only=True):
-    """One pass of the scheduler.
+    """The results of one pass.
 
-    `existing` maps a StateNode's `name` to the pod keys planned onto it; `pod_errors` has every pod considered and not
-    placed. `price` is the sum over `new_claims`; `lower_bound` is the linear-programming bound on it (0 if nothing
-    new, or if nobody asks). `devices` are there by node name for the ResourceClaims of the pods in `existing`. `warnings`
-    tell by NodePool what of its wishes could not be understood, though it is used.
+    `existing` maps a StateNode's `name` to the keys of the pods planned onto it; `pod_errors` has every pod considered and
+    not scheduled. `price` is the sum over `new_claims`; `lower_bound` is the linear-programming bound on it (0 if there is
+    no new node, or the bound is not wanted). `devices` are by node name the devices for the ResourceClaims of the pods in
+    `existing`. `warnings` has by NodePool its invalid annotations, which are ignored.
     """
 
     new_claims: tuple[PlannedClaim, ...] = ()

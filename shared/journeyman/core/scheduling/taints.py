@@ -37,12 +37,12 @@ def _compares(operator: str, wanted: str, actual: str) -> bool:
 
 
 def untolerated(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> Taint | None:
-    """The first taint that keeps a pod away; None if there is none. PreferNoSchedule keeps no pod away for good."""
+    """Return the first taint that is not tolerated, None if there is none. PreferNoSchedule taints do not count."""
     return next((t for t in taints if not is_prefer_no_schedule(t) and not _covered(t, tolerations)), None)
 
 
 def has_untolerated_preference(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> bool:
-    """Whether a PreferNoSchedule taint asks a pod to go elsewhere if it can.
+    """Whether the node has a PreferNoSchedule taint that the tolerations do not cover.
 
     Restates: karpenter pkg/controllers/provisioning/scheduling/preferences.go `toleratePreferNoScheduleTaints`.
     """
@@ -50,12 +50,12 @@ def has_untolerated_preference(taints: Iterable[Taint], tolerations: Sequence[To
 
 
 def is_prefer_no_schedule(taint: Taint) -> bool:
-    """Whether the taint is a wish of the node's, not a rule."""
+    """Whether the taint is only a preference of the node."""
     return taint.effect == "PreferNoSchedule"
 
 
 def format_taint(taint: Taint) -> str:
-    """The taint as kubectl writes it."""
+    """Return the taint as kubectl writes it."""
     return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
 
 

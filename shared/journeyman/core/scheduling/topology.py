@@ -1,26 +1,24 @@
-"""Rules between pods: spread constraints and (anti-)affinity terms made comparable, and the pods they count.
+"""Topology spread and pod (anti-)affinity as groups of pods counted per domain, and the counts of running pods.
 
-A rule counts a *group* of pods by the values of a node label. Groups are equal for all pods that mean the same, however
-they wrote it, so that thousands of pods share few of them.
+A constraint counts a *group* of pods by the values of a node label. Equal groups have equal ids however their pods
+wrote them, so that thousands of pods share few groups.
 
-Restates: karpenter pkg/controllers/provisioning/scheduling/topology.go `newForTopologies`, `newForAffinities`,
-`buildNamespaceList`, `updateInverseAffinities`, `countDomains`, topologygroup.go `Hash`; kubernetes
-pkg/registry/core/pod/strategy.go `applyMatchLabelKeysAndMismatchLabelKeys`.
-Differs: key aliases are normalised here too; a term without a label selector counts nothing.
-
-Topology spread constraints that the cluster's kube-scheduler gives to pods without any of their own.
-
-Who configures kube-scheduler so tells us the same, in the setting SCHEDULER_CONFIG::
+Pods without spread constraints get the cluster's default ones. They are configured for kube-scheduler, and for us in the
+setting SCHEDULER_CONFIG::
 
     podTopologySpread:
       defaultConstraints:
         - {maxSkew: 1, topologyKey: topology.kubernetes.io/zone, whenUnsatisfiable: DoNotSchedule}
 
-The constraints name no pods: those to be counted are found for each pod, from the Services that select it and from
-the ReplicationController, ReplicaSet or StatefulSet that owns it.
+Default constraints have no selector: it is built for each pod from the Services that select it and from the
+ReplicationController, ReplicaSet or StatefulSet that owns it.
 
-Restates: kubernetes pkg/scheduler/framework/plugins/podtopologyspread/common.go `buildDefaultConstraints`,
-plugins/helper/spread.go `DefaultSelector`; karpenter's `SCHEDULER_CONFIG`.
+Restates: karpenter pkg/controllers/provisioning/scheduling/topology.go `newForTopologies`, `newForAffinities`,
+`buildNamespaceList`, `updateInverseAffinities`, `countDomains`, topologygroup.go `Hash`; kubernetes
+pkg/registry/core/pod/strategy.go `applyMatchLabelKeysAndMismatchLabelKeys`,
+pkg/scheduler/framework/plugins/podtopologyspread/common.go `buildDefaultConstraints`, plugins/helper/spread.go
+`DefaultSelector`.
+Differs: key aliases are normalised here too; a term without a label selector counts no pods.
 """
 
 from __future__ import annotations
@@ -51,11 +49,11 @@ Pins = tuple[tuple[str, str], ...]
 
 
 class TopologyGroup(Struct, frozen=True, kw_only=True):
-    """Pods that a rule counts, by the values of node label `key` (their domains).
+    """Pods that a constraint counts, by the values of node label `key` (their domains).
 
-    They are those that `selector` selects in `namespaces` (None: in all of them).
-    `id` is equal for groups that count the same pods over the same label; a group that is only preferred has an id of
-    its own, so that a class may hold both a rule and a preference about the same pods.
+    The pods are those that `selector` selects in `namespaces` (None: in all of them). `id` is equal for groups that count
+    the same pods over the same label; a preferred group has an id of its own, so that a class may both require and prefer
+    something about the same pods.
     """
 
     key: str
@@ -74,21 +72,21 @@ class TopologyGroup(Struct, frozen=True, kw_only=True):
 
     @property
     def in_words(self) -> str:
-        """Whom it counts, for a person."""
+        """The pods it counts, as text."""
         where = "" if self.namespaces is None else f" in namespace {' or '.join(sorted(self.namespaces)) or 'none'}"
         return f"pods {_in_words(self.selector)}{where}"
 
     @property
     def preferred(self) -> TopologyGroup:
-        """The same as a preference."""
+        """The same group as a preference."""
         return replace(self, id=b"preferred" + self.id)
 
 
 class TopologySpread(Struct, frozen=True, kw_only=True):
-    """One topology spread constraint. The pods counted in a domain, less those in the emptiest, are at most `max_skew`.
+    """One topology spread constraint: the skew between a domain and the emptiest one is at most `max_skew`.
 
-    `honors_node_affinity`: only nodes that suit the pod's own node affinity count; `honors_node_taints`: only nodes whose taints
-    it tolerates.
+    `honors_node_affinity`: only nodes that meet the pod's own node affinity count; `honors_node_taints`: only nodes whose
+    taints it tolerates.
     """
 
     group: TopologyGroup
@@ -108,14 +106,14 @@ class TopologySpread(Struct, frozen=True, kw_only=True):
 
 
 class InverseAntiAffinity(Struct, frozen=True, kw_only=True):
-    """Required anti-affinity of pods that run: pods that `group` counts keep away from these of its domains."""
+    """Required anti-affinity of running pods: pods that `group` counts must stay out of these of its domains."""
 
     group: TopologyGroup
     domains: frozenset[str]
 
 
 class HasLabels(Protocol):
-    """What selectors see of a pod, or of pods that are alike."""
+    """The namespace and labels of a pod, or of pods that are equal in them."""
 
     @property
     def namespace(self) -> str:
@@ -152,7 +150,7 @@ def spread_of(constraint: TopologySpreadConstraint, namespace: str, own: Mapping
 def group_of(
     term: PodAffinityTerm, namespace: str, own: Mapping[str, str], namespaces: Mapping[str, Object]
 ) -> TopologyGroup:
-    """Whom a pod's (anti-)affinity term is about.
+    """Return the group of a pod's (anti-)affinity term.
 
     Args:
         term: The term.
@@ -179,7 +177,7 @@ def _group(key: str, namespaces: frozenset[str] | None, selector: LabelSelector 
 
 
 def _namespaces(term: PodAffinityTerm, own: str, known: Mapping[str, Object]) -> frozenset[str] | None:
-    """The namespaces a term is about, None for all: those listed and those selected; the pod's own if it names none."""
+    """The namespaces of a term, None for all: those listed and those selected; the pod's own if it names none."""
     selector = term.namespace_selector
     if selector is None:
         return frozenset(term.namespaces) or frozenset({own})
@@ -203,7 +201,7 @@ def _with_label_keys(
 
 
 def _canonical(selector: LabelSelector | None) -> object:
-    """The same for selectors that say the same in another order, or a thing twice."""
+    """An equal value for selectors that mean the same."""
     if selector is None:
         return None
     wanted = {(key, "In", (value,)) for key, value in selector.match_labels.items()}
@@ -221,13 +219,13 @@ def selector_keys(selector: LabelSelector | None) -> frozenset[str]:
 
 
 def domain_of(node: StateNode, key: str) -> str | None:
-    """The domain a node is in; its own name stands in for a host name label that is not there yet."""
+    """The domain of a node; its own name stands in for a hostname label that it does not have yet."""
     found = node.labels.get(key)
     return node.name if found is None and key == labels.HOSTNAME else found
 
 
 class RunningAntiAffinity(Struct, frozen=True, eq=False):
-    """One pod on a node, by its key, and a group that its required anti-affinity keeps out of its domain."""
+    """A running pod, by its key, and a group that its required anti-affinity keeps out of its domain."""
 
     pod: str
     group: TopologyGroup
@@ -235,7 +233,7 @@ class RunningAntiAffinity(Struct, frozen=True, eq=False):
 
 
 def running_anti_affinities(node: StateNode, namespaces: Mapping[str, Object]) -> tuple[RunningAntiAffinity, ...]:
-    """Whom the required anti-affinity of a node's pods keeps away.
+    """Return the required anti-affinity of a node's pods.
 
     Args:
         node: A node with the pods bound to it.
@@ -253,11 +251,11 @@ def running_anti_affinities(node: StateNode, namespaces: Mapping[str, Object]) -
 def inverse_anti_affinities(
     running: Iterable[RunningAntiAffinity], leaving: Collection[str]
 ) -> tuple[InverseAntiAffinity, ...]:
-    """From where running pods keep others away, by group.
+    """Return the domains from which running pods exclude others, by group.
 
     Args:
-        running: What each of them says.
-        leaving: Keys of pods that are being placed anew in this pass; they keep nobody away from where they are.
+        running: The running pods' anti-affinity.
+        leaving: Keys of pods that this pass reschedules; their anti-affinity no longer applies where they are.
     """
     groups: dict[bytes, TopologyGroup] = {}
     domains: dict[bytes, set[str]] = {}
@@ -275,7 +273,7 @@ def _anti_affinities(pod: Pod, namespaces: Mapping[str, Object]) -> Iterable[Top
 
 
 class LabelIndex:
-    """Who is counted by a group, found by label value instead of by asking everyone."""
+    """Finds the pods that a group counts by label value, without asking every pod."""
 
     def __init__(self, entries: Iterable[HasLabels]) -> None:
         """Index entries; `counted_by` answers with their positions."""
@@ -303,7 +301,7 @@ class LabelIndex:
         return found
 
     def _candidates(self, selector: LabelSelector | None) -> Collection[int]:
-        """Those with the rarest of the values that are asked for."""
+        """The entries with the rarest of the values that the selector requires."""
         if selector is None:
             return ()
         asked = [*selector.match_labels.items()]
@@ -314,16 +312,16 @@ class LabelIndex:
 
 
 class _VisibleLabels(Struct, frozen=True):
-    """What selectors see of pods that run."""
+    """The namespace and visible labels of running pods."""
 
     namespace: str
     labels: Mapping[str, str]
 
 
 class RunningPodCounts:
-    """The pods on nodes, counted for any group after looking at each pod once.
+    """Counts the pods on nodes for any group, after looking at each pod once.
 
-    Pods that are being deleted do not count, nor do those in `leaving`, which are being placed anew in this pass.
+    Pods that are being deleted do not count, nor do those in `leaving`, which this pass reschedules.
     """
 
     def __init__(self, nodes: Iterable[StateNode], leaving: Collection[str], watched: Iterable[str]) -> None:
@@ -377,7 +375,7 @@ class RunningPodCounts:
 
 
 class _RemainingPodCounts(RunningPodCounts):
-    """What a census finds once some nodes are gone."""
+    """The counts without the pods on some nodes."""
 
     def __init__(self, whole: RunningPodCounts, gone: Collection[str]) -> None:
         self.nodes = tuple(node for node in whole.nodes if node.name not in gone)
@@ -414,11 +412,11 @@ class _Config(_Strict, frozen=True):
 
 
 def read_default_spread(document: Any) -> tuple[TopologySpreadConstraint, ...]:
-    """The default constraints of a SCHEDULER_CONFIG document, as YAML or JSON gives it; none if it is empty.
+    """Return the default constraints of a SCHEDULER_CONFIG document, as YAML or JSON gives it; none if it is empty.
 
     Raises:
-        ConfigurationError: An unknown field (a `labelSelector` is one: it is found for each pod), a value out of range,
-            or two constraints of the same key and `whenUnsatisfiable`.
+        ConfigurationError: An unknown field (`labelSelector` is one: each pod gets its own), a value out of range, or two
+            constraints of the same key and `whenUnsatisfiable`.
     """
     try:
         config = msgspec.convert({} if document is None else document, _Config)
@@ -437,11 +435,11 @@ def read_default_spread(document: Any) -> tuple[TopologySpreadConstraint, ...]:
 def with_default_spread(
     pods: Iterable[Pod], workloads: Workloads, constraints: tuple[TopologySpreadConstraint, ...]
 ) -> tuple[Pod, ...]:
-    """The pods in the same order; those without constraints of their own have the default ones.
+    """Return the pods in the same order; those without constraints of their own get the default ones.
 
     Args:
-        pods: Any pods. Those that have ended, and those that nothing selects, stay as they are.
-        workloads: The Services and owners that say which pods belong together.
+        pods: Any pods. Pods that have ended, and pods that no Service or owner selects, stay as they are.
+        workloads: The Services and owners.
         constraints: From `read_default_spread`.
     """
     if not constraints:
@@ -480,7 +478,7 @@ class _Selectors:
         self._owners[owner.metadata.namespace, kind, owner.metadata.name] = selector
 
     def selector(self, pod: Pod) -> LabelSelector | None:
-        """What selects the pods that belong with this one, None if nothing does."""
+        """The selector of the pods that belong with this one, None if no Service or owner has one."""
         owner = _controller(pod)
         owned = self._owners.get((pod.metadata.namespace, *owner)) if owner is not None else None
         case = msgspec.msgpack.encode((pod.metadata.namespace, owner, sorted(pod.metadata.labels.items())))
@@ -489,7 +487,7 @@ class _Selectors:
         return self._found[case]
 
     def _select(self, pod: Pod, owned: LabelSelector) -> LabelSelector | None:
-        """Everything that Services and owner ask for, together."""
+        """The selectors of its Services and its owner combined."""
         asked: set[tuple[str, str]] = set(owned.match_labels.items())
         for selector in self._services.get(pod.metadata.namespace, ()):
             if selector.items() <= pod.metadata.labels.items():
@@ -505,7 +503,7 @@ _API_VERSIONS: Final = {"ReplicationController": "v1", "ReplicaSet": "apps/v1", 
 
 
 def _controller(pod: Pod) -> tuple[str, str] | None:
-    """Kind and name of the pod's controller, if it is of a kind that kube-scheduler asks."""
+    """Kind and name of the pod's controller, if it is of a kind that kube-scheduler looks at."""
     found = next((o for o in pod.metadata.owner_references if o.controller), None)
     if found is None or _API_VERSIONS.get(found.kind) != found.api_version:
         return None

@@ -1,11 +1,12 @@
-"""What a pod's volumes demand of its node: where they can be reached from, and how many more a node can attach.
+"""Volume topology and volume limits: from which nodes a pod's volumes can be reached, and how many more a node attaches.
 
-A claim that is bound goes where its volume is; one that waits for its first consumer goes where its StorageClass may
-make it. Both give alternatives, and a pod with several volumes takes one of each that agree. Nodes that exist say in
-their CSINode how many volumes of each driver they attach; of new nodes nobody knows.
+A bound claim restricts its pod to the nodes that reach its PersistentVolume; an unbound one that waits for its first
+consumer, to its StorageClass's allowed topologies. Both are alternatives; a pod with several volumes needs a
+combination that agrees. Existing nodes report in their CSINode how many volumes of each driver they attach; new nodes
+have no known limit.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/volumetopology.go, pkg/scheduling/volumeusage.go.
-Differs: alternatives are in one order whatever the order of the volumes, so that pods that want the same are alike.
+Differs: alternatives are in one order whatever the order of the volumes, so that equal pods are recognised.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ _Terms = tuple[tuple[NodeSelectorRequirement, ...], ...]
 
 
 class PodVolumes(Struct, frozen=True, kw_only=True):
-    """What a pod's volumes demand.
+    """The node requirements and counts of a pod's volumes.
 
-    `terms`: one of them must hold for the node (`(EMPTY,)` if anything will do; a single contradiction if no node can
-    ever reach them all). `counts`: volumes of its own by CSI driver; `shared`: (driver, claim key) of those that other
-    pods of the snapshot use too, sorted. A node attaches a shared one once.
+    `terms`: the node must meet one of them (`(EMPTY,)` if any node does; a single contradiction if none does). `counts`:
+    volumes of its own by CSI driver; `shared`: (driver, claim key) of volumes that other pods of the snapshot use too,
+    sorted. A node attaches a shared volume once.
     """
 
     terms: Alternatives = (EMPTY,)
@@ -88,7 +89,7 @@ class StorageObjects(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def claim_keys(pod: Pod) -> tuple[str, ...]:
-    """The keys of the PersistentVolumeClaims that a pod's volumes refer to, each once, sorted.
+    """Return the keys of the PersistentVolumeClaims of a pod's volumes, each once, sorted.
 
     A generic ephemeral volume's claim is named after its pod and the volume.
     """
@@ -105,7 +106,7 @@ def _claim_name(pod: Pod, volume: Volume) -> str:
 
 
 def resolve_volumes(pod: Pod, storage: StorageObjects) -> PodVolumes | str:
-    """What the pod's volumes demand of its node, or why it cannot be scheduled whatever the nodes."""
+    """Return the node requirements of the pod's volumes, or why no node can run it."""
     keys = claim_keys(pod)
     if not keys:
         return NO_VOLUMES
@@ -128,7 +129,7 @@ def resolve_volumes(pod: Pod, storage: StorageObjects) -> PodVolumes | str:
 
 
 def _reach(key: str, storage: StorageObjects) -> Alternatives | str:
-    """From where a claim's volume can be reached, or why it cannot be used.
+    """The alternatives of one claim's volume, or why it cannot be used.
 
     Restates: karpenter volumetopology.go `ValidatePersistentVolumeClaims`, `getRequirements`.
     """
@@ -179,10 +180,9 @@ def _reach_unbound(claim: PersistentVolumeClaim, key: str, storage: StorageObjec
 
 @lru_cache(maxsize=4096)
 def _alternatives(terms: _Terms, moves: bool) -> Alternatives:
-    """Terms as alternatives. With `moves` the host's name is no bond: the pod will have another host anyway.
+    """Terms as alternatives. With `moves` the hostname does not count: the pod will run on another host anyway.
 
-    Terms without expressions say nothing; one that only named the host admits every node. Raises
-    InvalidRequirementError.
+    Terms without expressions are ignored; one that only named the host admits every node. Raises InvalidRequirementError.
     """
     kept = tuple(tuple(e for e in term if not (moves and e.key == labels.HOSTNAME)) for term in terms if term)
     if not kept or not all(kept):
@@ -216,7 +216,7 @@ def _bound(limit: int | None) -> int:
 
 
 def driver_of(claim: PersistentVolumeClaim, storage: StorageObjects) -> str:
-    """The CSI driver that attaches a claim's volume, empty if none does or nobody knows.
+    """The CSI driver that attaches a claim's volume, empty if none does or it is unknown.
 
     Restates: karpenter volumeusage.go `ResolveDriver`.
     """
@@ -234,7 +234,7 @@ def driver_of(claim: PersistentVolumeClaim, storage: StorageObjects) -> str:
 class VolumeUsage(Struct, frozen=True, kw_only=True):
     """How many volumes a node can attach, by CSI driver, and the keys of the claims attached now.
 
-    A driver without a limit takes any number. `attached` may name drivers that have none.
+    A driver without a limit attaches any number. `attached` may name drivers without a limit.
     """
 
     limits: Mapping[str, int]
@@ -250,14 +250,14 @@ _ANY_NUMBER: Final = VolumeUsage(limits={}, attached={})
 
 
 def volume_usage(node: StateNode, storage: StorageObjects, leaving: Collection[str]) -> VolumeUsage:
-    """What a node can attach.
+    """Return how many volumes a node can attach, and what it has attached.
 
     Args:
         node: A node with the pods bound to it.
         storage: The storage objects.
-        leaving: Keys of pods that are being placed anew in this pass; their volumes go with them.
+        leaving: Keys of pods that this pass reschedules; their volumes go with them.
 
-    Restates: karpenter volumeusage.go `VolumeUsage`: a claim counts once per node, one that does not exist not at all.
+    Restates: karpenter volumeusage.go `VolumeUsage`: a claim counts once per node, one that does not exist does not count.
     """
     found = storage.nodes.get(node.node.metadata.name) if node.node is not None else None
     if found is None:

@@ -1,4 +1,4 @@
-"""Which pods a decision is about: provisionable, active, reschedulable, disruptable; and what label selectors select.
+"""Pod predicates: provisionable, active, reschedulable, disruptable; and label selectors.
 
 Restates: karpenter pkg/utils/pod/scheduling.go, pkg/utils/pdb/pdb.go.
 """
@@ -26,7 +26,7 @@ _TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 
 
 def is_terminal(pod: Pod) -> bool:
-    """Whether it has run to its end."""
+    """Whether it has ended."""
     return pod.status.phase in _TERMINAL
 
 
@@ -60,7 +60,7 @@ def is_owned_by_node(pod: Pod) -> bool:
 
 
 def is_provisionable(pod: Pod) -> bool:
-    """Whether kube-scheduler found no node for it and a new node may help."""
+    """Whether kube-scheduler found it unschedulable, so that a new node may help."""
     status = pod.status
     if pod.spec.node_name or status.nominated_node_name or not _is_unschedulable(status.conditions):
         return False
@@ -75,7 +75,7 @@ def _is_unschedulable(conditions: tuple[Condition, ...]) -> bool:
 
 
 def is_reschedulable(pod: Pod) -> bool:
-    """Whether it will need another place when its node goes (a StatefulSet's pod even while it terminates)."""
+    """Whether it will need another node when its own goes (a StatefulSet's pod even while it terminates)."""
     comes_back = is_active(pod) or (
         is_terminating(pod) and not is_terminal(pod) and is_owned_by(pod, "StatefulSet", "apps")
     )
@@ -85,7 +85,7 @@ def is_reschedulable(pod: Pod) -> bool:
 def is_disruptable(pod: Pod, now: datetime) -> bool:
     """Whether no active `karpenter.sh/do-not-disrupt` protects it ("true", or a duration counted from its start).
 
-    One that has not started yet has its time before it.
+    The duration of a pod that has not started yet has not begun.
     """
     value = pod.metadata.annotations.get(labels.DO_NOT_DISRUPT, "")
     if value == "true":
@@ -105,12 +105,12 @@ def parse_duration(text: str) -> timedelta | None:
 
 
 def is_currently_reschedulable(pod: Pod, pdbs: Iterable[PodDisruptionBudget], now: datetime) -> bool:
-    """Whether it is worth planning a new place now: it will come back, and nothing keeps it where it is for good."""
+    """Whether a new node should be planned for it now: it will be recreated, and nothing blocks its eviction for good."""
     return is_reschedulable(pod) and is_disruptable(pod, now) and not is_fully_blocked(pod, pdbs)
 
 
 def is_fully_blocked(pod: Pod, pdbs: Iterable[PodDisruptionBudget]) -> bool:
-    """Whether PodDisruptionBudgets forbid its eviction whatever happens: one allows none ever, or several match."""
+    """Whether PodDisruptionBudgets block its eviction for good: one allows no disruption ever, or several match."""
     matching = [
         p
         for p in pdbs
