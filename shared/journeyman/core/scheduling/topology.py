@@ -15,9 +15,9 @@ ReplicationController, ReplicaSet or StatefulSet that owns it.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/topology.go `newForTopologies`, `newForAffinities`,
 `buildNamespaceList`, `updateInverseAffinities`, `countDomains`, topologygroup.go `Hash`; kubernetes
-pkg/registry/core/pod/strategy.go `applyMatchLabelKeysAndMismatchLabelKeys`,
-pkg/scheduler/framework/plugins/podtopologyspread/common.go `buildDefaultConstraints`, plugins/helper/spread.go
-`DefaultSelector`.
+pkg/registry/core/pod/strategy.go `applyMatchLabelKeysAndMismatchLabelKeys`; kubernetes
+pkg/scheduler/framework/plugins/podtopologyspread/common.go `buildDefaultConstraints`; kubernetes
+pkg/scheduler/framework/plugins/helper/spread.go `DefaultSelector`.
 Differs: key aliases are normalised here too; a term without a label selector counts no pods.
 """
 
