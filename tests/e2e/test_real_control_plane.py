@@ -91,7 +91,7 @@ def test_ten_pods_get_nodes_move_on_interruption_and_leave_nothing(world, scenar
     world.until(world.is_quiet, "initialized nodes")
 
     claims, nodes = world.claims(), {node.metadata.name: node for node in world.nodes()}
-    assert scenario.lines("provisioning")[0]["trigger"] == "ClusterChanged"
+    assert scenario.lines("running provision")[0]["trigger"] == "ClusterChanged"
     assert hosts(world) == {claim.status.node_name for claim in claims} == nodes.keys()
     assert len(claims) == scenario.calls("CreateFleet")
     assert not [taint for node in nodes.values() for taint in node.spec.taints]

@@ -14,11 +14,24 @@ from journeyman.core.api.event_reasons import EVENT_REASONS
 from journeyman.core.api.objects import EC2NODECLASS, NodeClaim
 from journeyman.core.api.resources import format_resources
 from journeyman.core.catalogue import InstanceType, Offering
-from journeyman.core.plan import Event, Observation
+from journeyman.core.plan import Event, Observation, Plan, Step
 from journeyman.core.state import InstanceStatus, RepairPolicy
 from journeyman.errors import InsufficientCapacityError, LeaseLostError, NodeClaimNotFoundError
-from journeyman.ports import Clock, Instance, Launched, LaunchFailed, LaunchOutcome, LaunchRequest, Message, Prices
-from journeyman.steps.context import Memory, RunContext, Settings
+from journeyman.ports import (
+    Clock,
+    Instance,
+    Launched,
+    LaunchFailed,
+    LaunchOutcome,
+    LaunchRequest,
+    Message,
+    Prices,
+    ScheduledRun,
+)
+from journeyman.steps.context import Memory, Outcome, RunContext, Settings
+from journeyman.steps.load import EVERYTHING, load
+from journeyman.steps.scheduling_inputs import StepInputs
+from journeyman.steps.step import Reconciler, StepDefinition, run_step
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.clock import VirtualClock
 from journeyman_simulator.kubelet import Machine
@@ -335,6 +348,20 @@ class Cluster:
             "memory": self.memory,
         }
         return RunContext(**{**fields, **changes})
+
+    def execute(
+        self, *plans: Plan, run: RunContext | None = None, step: Step = Step.PROVISION, needs_catalogue: bool = True
+    ) -> Outcome:
+        """Run a step whose reconcilers return these plans."""
+        definition = StepDefinition(
+            name=step,
+            load=lambda run, trigger: StepInputs.of(run, trigger, load(self.run(), EVERYTHING)),
+            reconcilers=tuple(Reconciler(lambda _, plan=plan: plan, needs_catalogue) for plan in plans),  # type: ignore[misc]
+            requeues=step,
+        )
+        now = self.clock.now()
+        trigger = ScheduledRun(id="t", cluster=builders.CLUSTER, step=step, reason="test", time=now)
+        return run_step(run or self.run(), definition, trigger)
 
     def add(self, *bodies: dict[str, Any]) -> None:
         """Put objects, status included, on the API server."""

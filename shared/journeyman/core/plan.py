@@ -15,6 +15,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from journeyman.core.api.objects import Resource
+from journeyman.errors import JourneymanError
 
 
 class Step(str, Enum):
@@ -192,12 +193,33 @@ class Requeue(Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class ResolveNodeClass(Struct, frozen=True, kw_only=True):
+    """Ask the cloud what a NodeClass's selectors mean at `at`, and write its status; `raw` is the object as it was read."""
+
+    name: str
+    raw: Mapping[str, Any]
+    at: datetime
+
+
+class RecordPriceAge(Struct, frozen=True, kw_only=True):
+    """Write into a NodeClass's OfferingState how old the prices are that came with its instance types.
+
+    No decision reads it, so a failure is logged and the chain goes on.
+    """
+
+    node_class: str
+    kind: str
+    uid: str
+
+
 Action = (
     CreateObject
     | PatchObject
     | DeleteObject
     | LaunchInstance
     | TerminateInstance
+    | ResolveNodeClass
+    | RecordPriceAge
     | ReleaseNodeClass
     | EvictPod
     | DeletePod
@@ -243,11 +265,27 @@ class Chain(Struct, frozen=True, kw_only=True):
     events: tuple[Event, ...] = ()
     observations: tuple[Observation, ...] = ()
     then: tuple[Chain, ...] = ()  # begin once all of it has been carried out; independent of one another
+    node_pool: str = ""  # it starts only if this NodePool, as it is stored then, exists and is within its limits
 
     @property
     def all_actions(self) -> tuple[Action, ...]:
         """Its actions, then those of the chains behind it."""
         return self.actions + tuple(action for chain in self.then for action in chain.all_actions)
+
+
+class LogLine(Struct, frozen=True, kw_only=True):
+    """A line for the log alone."""
+
+    level: str
+    message: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Failure(Struct, frozen=True, kw_only=True):
+    """An error that makes a part of a plan impossible; it is reported, and the rest of the plan is carried out."""
+
+    subject: str
+    error: JourneymanError
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -257,14 +295,13 @@ class Plan(Struct, frozen=True, kw_only=True):
     events: tuple[Event, ...] = ()
     observations: tuple[Observation, ...] = ()
     notes: tuple[str, ...] = ()  # one line each, for a person: what was decided and why
+    logs: tuple[LogLine, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    counts: tuple[tuple[str, int], ...] = ()  # added to the counts of the run's outcome
+    durations: tuple[Observation, ...] = ()  # their value is the time that the decision took; the run fills it in
 
     def __add__(self, other: Plan) -> Plan:
-        return Plan(
-            chains=self.chains + other.chains,
-            events=self.events + other.events,
-            observations=self.observations + other.observations,
-            notes=self.notes + other.notes,
-        )
+        return merge_plans((self, other))
 
     @property
     def actions(self) -> tuple[Action, ...]:
@@ -306,4 +343,8 @@ def merge_plans(plans: Iterable[Plan]) -> Plan:
         events=tuple(event for plan in parts for event in plan.events),
         observations=tuple(sample for plan in parts for sample in plan.observations),
         notes=tuple(note for plan in parts for note in plan.notes),
+        logs=tuple(line for plan in parts for line in plan.logs),
+        failures=tuple(failure for plan in parts for failure in plan.failures),
+        counts=tuple(count for plan in parts for count in plan.counts),
+        durations=tuple(sample for plan in parts for sample in plan.durations),
     )

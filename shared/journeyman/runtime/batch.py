@@ -38,7 +38,7 @@ from journeyman.events import parse_trigger
 from journeyman.ports import Interruption, Message, RequeueDue, Trigger
 from journeyman.runtime.composition import Context, Runtime
 from journeyman.steps.context import BUSY, Outcome, RunContext
-from journeyman.steps.mending import tell_error
+from journeyman.steps.recorder import emit_error
 
 StepFunction = Callable[[RunContext, Trigger], Outcome]
 Event = Mapping[str, Any]
@@ -183,7 +183,7 @@ class StepRunner:
             return self._function(run, trigger)
         except JourneymanError as error:
             if not isinstance(error, LeaseLostError):
-                tell_error(run, self._step, error)
+                emit_error(run, self._step, error)
             raise
 
     def _checked(self, outcome: Outcome, trigger: Trigger) -> Outcome:

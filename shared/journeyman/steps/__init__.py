@@ -1,4 +1,4 @@
-"""The steps: load → decide → verify → apply. Each is one function of an `RunContext` and a `Trigger`.
+"""The steps: each loads the cluster once, and reconciles it in order (`step.run_step`).
 
-`load` is the only part that reads the cluster for a decision, `apply` the only one that carries decisions out.
+`load` is the only module that reads the cluster for a decision, `executor` the only one that writes.
 """

@@ -1,22 +1,21 @@
-"""Consolidate: give nodes back that are not needed, one careful command after another.
+"""Consolidate: nodes that are empty, drifted, or replaceable by cheaper ones are disrupted, one command at a time.
 
 ::
 
-    heal marks nobody answers for ─► move Executing commands on ─► who is consolidatable now
-       ─► are all claims launched? ─no─► look again later
-          └yes─► a Proposed command? ─yes─► 15 s old? validate, then execute or reject
-                                      └no─► rebalance, emptiness, single-node consolidation ─► propose
+    load ─► stale taints, old commands, reversed consolidations ─► Executing commands ─► which nodes are consolidatable
+         ─► a Proposed command that is old enough: validate, verify, execute or reject
+         ─► without one: rebalance, emptiness, drift, consolidation ─► verify ─► propose
 
-One command at most is being proposed at a time; commands that execute go on beside it, and their nodes count against
-the budgets. A rebalance is validated without delay, as its nodes may be taken back at any time. Every run says when to
-look next: at validation, at the end of a consolidateAfter, at the edge of a budget window, and while a command executes.
+Commands that execute go on beside a proposed one, and their nodes count against the budgets. A rebalance is validated
+without delay, as its nodes may be interrupted at any time. While a NodeClaim is not launched no command is proposed or
+validated. Every run requeues the step for its next date: a validation, the end of a consolidateAfter, the edge of a budget
+window, and the progress of a command. All reconcilers decide on the cluster as it was read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from contextlib import closing
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -31,7 +30,7 @@ from journeyman.core.disruption.commands import (
     to_node_disruption,
     unfinished_commands,
 )
-from journeyman.core.disruption.consolidatable import assess_consolidatable
+from journeyman.core.disruption.consolidatable import Consolidatability, assess_consolidatable
 from journeyman.core.disruption.consolidation_backoff import find_reversed, record_reversed
 from journeyman.core.disruption.controller import DisruptionController, Evaluation
 from journeyman.core.disruption.disruption_metrics import evaluation_duration
@@ -43,15 +42,14 @@ from journeyman.core.disruption.stale_taints import (
     delete_old_commands,
     remove_stale_taints,
 )
-from journeyman.core.plan import Observation, Plan, Step, merge_plans, next_requeue
+from journeyman.core.plan import LogLine, Observation, Plan, Requeue, Step, chain_of, merge_plans, next_requeue
 from journeyman.core.state import Snapshot
 from journeyman.ports import Trigger
 from journeyman.steps.context import Outcome, RunContext
-from journeyman.steps.executor import Applier, run_step
 from journeyman.steps.load import EVERYTHING, load
-from journeyman.steps.node_classes import catalogued
-from journeyman.steps.scheduling_inputs import SchedulingInputs
-from journeyman.steps.verification import tell_defects
+from journeyman.steps.scheduling_inputs import StepInputs
+from journeyman.steps.step import Plans, Reconciler, StepDefinition, run_step
+from journeyman.steps.verification import defects_plan
 
 
 def consolidate(run: RunContext, trigger: Trigger) -> Outcome:
@@ -60,141 +58,181 @@ def consolidate(run: RunContext, trigger: Trigger) -> Outcome:
     Raises:
         JourneymanError: As `run_step`.
     """
-    return run_step(run, Step.CONSOLIDATE, _consolidate)
+    return run_step(run, CONSOLIDATE, trigger)
 
 
-def _consolidate(hand: Applier) -> None:
-    loaded = load(hand.run, EVERYTHING)
-    world = catalogued(hand, replace(loaded, unavailable=loaded.unavailable + offerings_at_risk(loaded)))
-    snapshot, settings = world.snapshot, hand.run.settings
-    reversed_now = record_reversed(find_reversed(snapshot))
-    hand.apply(remove_stale_taints(snapshot) + delete_old_commands(snapshot) + reversed_now, world)
+def _load(run: RunContext, trigger: Trigger) -> StepInputs:
+    snapshot = load(run, EVERYTHING)
+    return StepInputs.of(
+        run, trigger, replace(snapshot, unavailable=snapshot.unavailable + offerings_at_risk(snapshot))
+    )
+
+
+# -- reconcilers, in order --------------------------------------------------------------------------------------------
+
+
+def _clean_up(inputs: StepInputs) -> Plan:
+    """Remove taints and conditions without a command, delete old commands, and record reversed consolidations."""
+    snapshot = inputs.loaded
+    return remove_stale_taints(snapshot) + delete_old_commands(snapshot) + record_reversed(find_reversed(snapshot))
+
+
+def _advance_commands(inputs: StepInputs) -> Plan:
+    snapshot, poll = inputs.loaded, inputs.settings.disruption_poll
     executing = (d for d in unfinished_commands(snapshot) if d.status.phase == EXECUTING)
-    hand.apply(merge_plans(wait_or_terminate(d, snapshot, settings.disruption_poll) for d in executing), world)
-    without_writes = claims_in_commands(snapshot) | claims_with_stale_taints(snapshot)
-    consolidatability = assess_consolidatable(snapshot, without_writes)
-    hand.apply(consolidatability.plan, world)
-    if consolidatability.next_at is not None:
-        hand.requeue(Step.CONSOLIDATE, consolidatability.next_at, "a node's consolidateAfter ends")
-    _watch_windows(hand, snapshot)
-    if not _all_launched(hand, snapshot):
+    return merge_plans(wait_or_terminate(d, snapshot, poll) for d in executing)
+
+
+def _mark_consolidatable(inputs: StepInputs) -> Plan:
+    consolidatability = _consolidatability(inputs.loaded)
+    if consolidatability.next_at is None:
+        return consolidatability.plan
+    return consolidatability.plan + _again(consolidatability.next_at, "a node's consolidateAfter ends")
+
+
+def _requeue_for_windows(inputs: StepInputs) -> Plan:
+    """Run again when a budget window of a NodePool that has nodes opens or closes."""
+    snapshot = inputs.loaded
+    in_use = {node.node_pool for node in snapshot.state_nodes}
+    logs, plans = [], []
+    for pool in snapshot.node_pools:
+        name, budgets = pool.metadata.name, pool.spec.disruption.budgets
+        logs += [
+            LogLine(level="warning", message=why, fields={"NodePool": {"name": name}})
+            for budget in budgets
+            if (why := schedule_error(budget))
+        ]
+        if name in in_use and (at := next_window_change(budgets, snapshot.now)) is not None:
+            plans.append(_again(at, f"a budget window of NodePool {name} opens or closes"))
+    return merge_plans((*plans, Plan(logs=tuple(logs))))
+
+
+def _await_launches(inputs: StepInputs) -> Plan:
+    """Run again later while NodeClaims are not launched: no command is proposed or validated until then."""
+    unlaunched = _unlaunched(inputs.loaded)
+    if not unlaunched:
+        return Plan()
+    note = f"not disrupting while NodeClaim {unlaunched[0]} and {len(unlaunched) - 1} others are not launched"
+    at = next_requeue(inputs.loaded.now, inputs.settings.disruption_poll)
+    return Plan(notes=(note,)) + _again(at, "claims are not launched yet")
+
+
+def _decide_on_proposals(inputs: StepInputs) -> Plan:
+    """Validate each proposed command that is old enough, and start or reject it."""
+    proposed = _proposed(inputs.loaded)
+    if not proposed or _unlaunched(inputs.loaded):
+        return Plan()
+    controller = _controller(inputs)
+    return merge_plans(_decide_on(inputs, controller, disruption) for disruption in proposed)
+
+
+def _propose(inputs: StepInputs) -> Plans:
+    """Evaluate the methods in order, and propose the first command that passes verification."""
+    if _proposed(inputs.loaded) or _unlaunched(inputs.loaded):
         return
-    controller = DisruptionController(
+    controller = _controller(inputs)
+    for evaluation in controller.evaluate_methods():
+        duration = evaluation_duration(evaluation.method, evaluation.command.reason.value, 0.0)
+        plan = evaluation.plan + Plan(durations=(duration,))
+        if evaluation.command.candidates:
+            refused = _defects(controller, evaluation.command, evaluation.method)
+            if refused is None:
+                yield plan + _proposal(inputs, controller, evaluation)
+                return
+            plan += refused
+        is_time_up = yield plan
+        if is_time_up:
+            yield _timed_out()
+            return
+
+
+CONSOLIDATE: Final = StepDefinition(
+    name=Step.CONSOLIDATE,
+    load=_load,
+    reconcilers=(
+        Reconciler(_clean_up),
+        Reconciler(_advance_commands),
+        Reconciler(_mark_consolidatable),
+        Reconciler(_requeue_for_windows),
+        Reconciler(_await_launches),
+        Reconciler(_decide_on_proposals),
+        Reconciler(_propose),
+    ),
+    requeues=Step.CONSOLIDATE,
+)
+
+
+# -- commands ---------------------------------------------------------------------------------------------------------
+
+
+def _proposed(snapshot: Snapshot) -> list[NodeDisruption]:
+    return [d for d in unfinished_commands(snapshot) if d.status.phase == PROPOSED]
+
+
+def _unlaunched(snapshot: Snapshot) -> list[str]:
+    """Return NodeClaims without an instance: capacity that no decision can rely on (Karpenter's synced gate)."""
+    claims = (c for c in snapshot.claims if not c.status.provider_id and c.metadata.deletion_timestamp is None)
+    return [claim.metadata.name for claim in claims]
+
+
+def _consolidatability(snapshot: Snapshot) -> Consolidatability:
+    return assess_consolidatable(snapshot, claims_in_commands(snapshot) | claims_with_stale_taints(snapshot))
+
+
+def _controller(inputs: StepInputs) -> DisruptionController:
+    snapshot, settings, catalogue = inputs.loaded, inputs.settings, inputs.catalogued.catalogue
+    return DisruptionController(
         snapshot,
-        world.catalogue,
-        consolidatability,
+        catalogue,
+        _consolidatability(snapshot),
         spot_to_spot=settings.feature_gates.spot_to_spot_consolidation,
         options=settings.scheduling,
-        results=hand.run.memory.answers.results_for(snapshot, world.catalogue, settings.scheduling),
+        results=inputs.result_cache.results_for(snapshot, catalogue, settings.scheduling),
     )
-    proposed = [d for d in unfinished_commands(snapshot) if d.status.phase == PROPOSED]
-    for disruption in proposed:
-        _decide_on(hand, controller, disruption, world)
-    if not proposed:
-        _evaluate(hand, controller, world)
 
 
-def _all_launched(hand: Applier, snapshot: Snapshot) -> bool:
-    """Karpenter's synced gate: a claim that is not launched yet is capacity that nobody can count on."""
-    waiting = [
-        c.metadata.name for c in snapshot.claims if not c.status.provider_id and c.metadata.deletion_timestamp is None
-    ]
-    if waiting:
-        hand.note(f"not disrupting while NodeClaim {waiting[0]} and {len(waiting) - 1} others are not launched")
-        hand.requeue(
-            Step.CONSOLIDATE,
-            next_requeue(snapshot.now, hand.run.settings.disruption_poll),
-            "claims are not launched yet",
-        )
-    return not waiting
-
-
-def _watch_windows(hand: Applier, snapshot: Snapshot) -> None:
-    """Come back when a budget window of a pool that has nodes opens or closes."""
-    in_use = {node.node_pool for node in snapshot.state_nodes}
-    for pool in snapshot.node_pools:
-        budgets = pool.spec.disruption.budgets
-        for budget in budgets:
-            if why := schedule_error(budget):
-                hand.run.telemetry.log("warning", why, NodePool={"name": pool.metadata.name})
-        if pool.metadata.name in in_use and (at := next_window_change(budgets, snapshot.now)) is not None:
-            hand.requeue(Step.CONSOLIDATE, at, f"a budget window of NodePool {pool.metadata.name} opens or closes")
-
-
-def _decide_on(
-    hand: Applier, controller: DisruptionController, disruption: NodeDisruption, world: SchedulingInputs
-) -> None:
-    """Validate a proposal that is old enough, and carry it out or drop it."""
-    snapshot, settings = controller.snapshot, hand.run.settings
-    due = (disruption.since or snapshot.now) + _delay(hand, disruption.spec.method)
+def _decide_on(inputs: StepInputs, controller: DisruptionController, disruption: NodeDisruption) -> Plan:
+    snapshot, name = inputs.loaded, disruption.metadata.name
+    due = (disruption.since or snapshot.now) + _validation_delay(inputs, disruption.spec.method)
     if snapshot.now < due:
-        hand.requeue(Step.CONSOLIDATE, due, f"validate {disruption.metadata.name}")
-        return
+        return _again(due, f"validate {name}")
     command = controller.revalidate(disruption)
     if not command.candidates:
-        hand.apply(reject_command(disruption, command.why_not, snapshot), world)
-    elif _is_sound(hand, controller, command, disruption.metadata.name):
-        hand.apply(start_command(disruption, command, snapshot, settings.disruption_poll), world)
-    else:
-        hand.apply(reject_command(disruption, "defect: the plan does not pass the independent check", snapshot), world)
+        return reject_command(disruption, command.why_not, snapshot)
+    refused = _defects(controller, command, name)
+    if refused is None:
+        return start_command(disruption, command, snapshot, inputs.settings.disruption_poll)
+    return refused + reject_command(disruption, "defect: the plan does not pass the independent check", snapshot)
 
 
-def _evaluate(hand: Applier, controller: DisruptionController, world: SchedulingInputs) -> None:
-    """Propose the first command found, as long as there is time."""
-    with closing(_timed(hand, controller.evaluate_methods())) as evaluations:
-        for evaluation in evaluations:
-            hand.apply(evaluation.plan, world)
-            if evaluation.command.candidates and _is_sound(hand, controller, evaluation.command, evaluation.method):
-                _propose(hand, controller, evaluation, world)
-                return
-            if hand.run.out_of_time:
-                hand.apply(_timed_out(), world)
-                return
-
-
-def _timed(hand: Applier, evaluations: Iterator[Evaluation]) -> Generator[Evaluation, None, None]:
-    """Yield the evaluations, and record the duration of each method once all are done or the caller stops."""
-    clock = hand.run.clock
-    durations: dict[tuple[str, str], timedelta] = {}
-    try:
-        started = clock.now()
-        for evaluation in evaluations:
-            key = (evaluation.method, evaluation.command.reason.value)
-            durations[key] = durations.get(key, timedelta(0)) + (clock.now() - started)
-            yield evaluation
-            started = clock.now()
-    finally:
-        samples = (evaluation_duration(*key, spent.total_seconds()) for key, spent in durations.items())
-        hand.tell(Plan(observations=tuple(samples)))
-
-
-def _propose(hand: Applier, controller: DisruptionController, evaluation: Evaluation, world: SchedulingInputs) -> None:
+def _proposal(inputs: StepInputs, controller: DisruptionController, evaluation: Evaluation) -> Plan:
     """Create the NodeDisruption; later if the same one was rejected in this very second, as its name exists."""
-    made_at = controller.snapshot.now
-    disruption = to_node_disruption(evaluation.command, evaluation.method, made_at)
+    now = controller.snapshot.now
+    disruption = to_node_disruption(evaluation.command, evaluation.method, now)
     name = disruption.metadata.name
     if any(known.metadata.name == name for known in controller.snapshot.node_disruptions):
-        later = next_requeue(made_at, hand.run.settings.disruption_poll)
-        hand.requeue(Step.CONSOLIDATE, later, f"{name} was rejected in this second")
-        return
-    hand.apply(proposal_plan(disruption, evaluation.command, made_at + _delay(hand, evaluation.method)), world)
+        later = next_requeue(now, inputs.settings.disruption_poll)
+        return _again(later, f"{name} was rejected in this second")
+    return proposal_plan(disruption, evaluation.command, now + _validation_delay(inputs, evaluation.method))
 
 
-def _delay(hand: Applier, method: Method) -> timedelta:
-    """How long a proposal must hold before it is validated."""
-    return timedelta(0) if method == REBALANCE else hand.run.settings.validation_delay
+def _validation_delay(inputs: StepInputs, method: Method) -> timedelta:
+    """Return how old a proposal must be before it is validated."""
+    return timedelta(0) if method == REBALANCE else inputs.settings.validation_delay
 
 
-def _is_sound(hand: Applier, controller: DisruptionController, command: Command, subject: str) -> bool:
-    """The second opinion; what it rejects is never applied, and is a defect of ours."""
+def _defects(controller: DisruptionController, command: Command, subject: str) -> Plan | None:
+    """Return the report of what verification refuses, None if the command passes."""
     defects = controller.simulation.verify(command)
-    if defects:
-        tell_defects(hand, subject, "a disruption does not pass verify", defects)
-    return not defects
+    return defects_plan(subject, "a disruption does not pass verification", defects) if defects else None
+
+
+def _again(at: datetime, reason: str) -> Plan:
+    return Plan(chains=(chain_of("requeues", Requeue(step=Step.CONSOLIDATE, at=at, reason=reason)),))
 
 
 def _timed_out() -> Plan:
     sample = Observation(
         name="karpenter_voluntary_disruption_consolidation_timeouts_total", labels={"consolidation_type": "single"}
     )
-    return Plan(observations=(sample,), notes=("ran out of time looking for nodes to consolidate",))
+    return Plan(observations=(sample,), notes=("ran out of time while evaluating nodes for consolidation",))

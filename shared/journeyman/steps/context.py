@@ -1,7 +1,7 @@
-"""What every step is given and what it gives back: `Settings`, `RunContext`, `Outcome`.
+"""What every step takes and returns: `RunContext` with `Settings` and `Memory`, and `Outcome`.
 
-A step is `step(run: RunContext, trigger: Trigger) -> Outcome`. It holds no state of its own: whatever it needs
-to go on is in the cluster's objects, or in a requeue message it leaves behind.
+A step is `step(run: RunContext, trigger: Trigger) -> Outcome`. It holds no state of its own: what its next run needs is in
+the cluster's objects, or in a requeue message.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from journeyman.core.catalogue import Catalogue
 from journeyman.core.plan import Requeue, Step
 from journeyman.core.scheduling.options import MinValuesPolicy, Options, PreferencePolicy
 from journeyman.core.scheduling.result_cache import ResultCache
+from journeyman.errors import JourneymanError
 from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue, Telemetry
 
 
@@ -72,7 +73,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def scheduling(self) -> Options:
-        """How the scheduler is to decide; nobody who carries its plans out asks what they are short of the best."""
+        """The scheduler's options; without the lower bound, which no step needs."""
         return Options(
             preferences=self.preference_policy,
             min_values=self.min_values_policy,
@@ -82,7 +83,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 class Memory(Struct):
-    """What a warm sandbox keeps for a cluster between runs. Losing it costs time, never correctness."""
+    """What a warm process keeps for a cluster between runs. Losing it costs time, never correctness."""
 
     kubernetes_version: tuple[int, int] | None = None
     catalogue: Catalogue | None = None
@@ -90,10 +91,10 @@ class Memory(Struct):
     overlay_conflicts: Mapping[str, str] = field(default_factory=dict)
     parsed: dict[str, Mapping[Hashable, Any]] = field(
         default_factory=dict
-    )  # by kind: what `load` has made of each version
-    answers: ResultCache = field(default_factory=ResultCache)
-    checks_due: datetime | None = None  # not before then are the cloud's own checks of instances asked for again
-    checks_refused: bool = False  # we may not ask for them
+    )  # by kind: objects as `load` parsed them, by version
+    result_cache: ResultCache = field(default_factory=ResultCache)
+    checks_due: datetime | None = None  # when instances' status checks are read again
+    checks_refused: bool = False  # the permission to read them is missing
 
 
 DONE: Final = "done"
@@ -118,15 +119,15 @@ class RunContext(Struct, frozen=True, kw_only=True):
 
     @property
     def out_of_time(self) -> bool:
-        """Whether it is time to stop cleanly and leave the rest to a requeue."""
+        """Whether the run must stop now and leave the rest to a requeue."""
         return self.clock.now() >= self.deadline - self.settings.deadline_margin
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
     """What a run did.
 
-    `status` is "done"; "busy" if another run holds the step (it will do the work); or "partial" if something is left
-    for a requeue that has been sent. `wakes` are the requeues sent, at most one for each step.
+    `status` is "done"; "busy" if another run holds the step's Lease (it does the work); or "partial" if something is left
+    for a requeue that has been sent; then `error` is what stopped it. `requeues` are those sent, at most one for each step.
     """
 
     step: Step
@@ -135,3 +136,4 @@ class Outcome(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     requeues: tuple[Requeue, ...] = ()
+    error: JourneymanError | None = None

@@ -1,176 +1,235 @@
-"""Carry out plans: the only hand that writes.
+"""Executes plans: the only code that writes.
 
-Chains are independent: what fails stops its own chain and what stands behind it, never the others. Before each outside
-effect the fence is checked, and the time. However a run ends, its requeues are sent:
+Chains are independent: what fails stops its own chain and the chains behind it, never the others. The Lease and the time
+are checked before every outside effect:
 
 ============================  ==========================================================================
-conflict, object gone         the chain stops; the step wakes up at once, reloads and decides again
-eviction refused (`refusals`) counted, told on the node; the drain's own requeue comes back to it
-other retryable error         the chain stops; the step wakes up when it may help
+conflict, object gone         the chain stops; the step runs again at once, reloads and decides again
+eviction refused (`actions`)  counted, an Event on the node; the drain's own requeue tries again
+other retryable error         the chain stops; the step runs again when it may help
 other error                   the chain stops, the error is reported; the sweep finds what is left to do
-pod nomination refused        logged; its chain goes on; a refusal that other pods would meet too ends the run's nominations
-deadline near                 nothing more is begun; the step wakes up at once for the rest ("partial")
-fence lost                    nothing more is done: another run has the step ("busy")
+nomination refused            logged; its chain goes on (`nomination`)
+NodePool gone or over limits  chains that create its NodeClaims do not start; provision runs again
+deadline near                 no further action starts; the step runs again at once for the rest ("partial")
+Lease lost                    no further action starts: another run has the step ("busy")
 ============================  ==========================================================================
 
-Launches are collected over all chains and asked of the cloud together, after everything that needs no instance.
-Neighbouring chains that only patch are carried out side by side (`side_by_side`).
+Launches are collected over all chains and requested together, after everything that needs no instance. Neighbouring chains
+that only patch send their patches in parallel: the first patch of each, then the second… Inside a chain the order holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from itertools import groupby
+from typing import Any, Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from journeyman.core.api.objects import NodeClaim
+from journeyman.core.api.model import parse
+from journeyman.core.api.nodepool import NodePool
+from journeyman.core.api.objects import NODEPOOL
+from journeyman.core.lifecycle.nodepool_status import NOTHING, usage_by_pool
 from journeyman.core.plan import (
     Action,
     Chain,
     EvictPod,
     LaunchInstance,
-    MarkOfferingUnavailable,
     NominatePods,
     PatchObject,
     Plan,
     RenominatePods,
     Requeue,
+    ResolveNodeClass,
     Step,
     TerminateInstance,
 )
+from journeyman.core.state import Snapshot
 from journeyman.errors import (
+    CloudProviderError,
     ConflictError,
     DeadlineError,
+    InvalidObjectError,
     InvariantError,
     JourneymanError,
     LeaseLostError,
     NotFoundError,
 )
-from journeyman.steps.actions import Effects
-from journeyman.steps.context import Outcome, RunContext
-from journeyman.steps.instance_launch import PendingLaunch, launch_together
-from journeyman.steps.nomination import PodNominator
-from journeyman.steps.recorder import Report
-from journeyman.steps.refusals import (
-    eviction_counted,
-    held_by_budget,
+from journeyman.ports import Lease
+from journeyman.steps.actions import (
+    ActionPerformer,
+    WrittenObjects,
+    eviction_blocked,
+    eviction_sample,
+    is_blocked_by_budget,
     is_evicted_already,
-    is_held_by_budget,
-    not_terminated,
+    termination_failed,
 )
+from journeyman.steps.context import RunContext
+from journeyman.steps.instance_launch import InstanceLauncher
+from journeyman.steps.node_classes import resolve_node_class
+from journeyman.steps.nomination import PodNominator
+from journeyman.steps.recorder import RunRecorder
 from journeyman.steps.scheduling_inputs import SchedulingInputs
-from journeyman.steps.side_by_side import Track, next_wave, only_patches
+
+LIMITS_PERIOD: Final = timedelta(seconds=10)
+"""karpenter pkg/controllers/provisioning/controller.go: pods requeue after 10 s."""
+PATCHES_AT_ONCE: Final = 32
+"""Patches that are sent between two checks of the time and the Lease."""
 
 
-class Applier(Report):
-    """One run's hand: applies plans, and reports what came of it."""
+class PlanExecutor:
+    """Executes the plans of one run.
 
-    def __init__(self, run: RunContext, step: Step) -> None:
-        super().__init__(run, step)
-        self.effects = Effects(run)
-        self.remembered: list[MarkOfferingUnavailable] = []
-        self._nominator = PodNominator(run, self.count)
+    Args:
+        run: The run's connections.
+        step: The step that runs.
+        recorder: Records what came of each action.
+        lease: The fence, checked before every outside effect; None for a step that needs none.
+    """
 
-    def apply(self, plan: Plan, world: SchedulingInputs | None = None) -> None:
-        """Carry a plan out, launches included.
+    def __init__(self, run: RunContext, step: Step, recorder: RunRecorder, lease: Lease | None) -> None:
+        self._run = run
+        self._step = step
+        self._recorder = recorder
+        self._lease = lease
+        self._performer = ActionPerformer(run)
+        self._nominator = PodNominator(run, recorder.count)
+
+    @property
+    def written(self) -> WrittenObjects:
+        """What this run has written so far."""
+        return self._performer.written
+
+    def execute(self, plan: Plan, snapshot: Snapshot, scheduling: SchedulingInputs | None = None) -> None:
+        """Execute a plan, launches included.
 
         Args:
             plan: What was decided.
-            world: What it was decided on; launches take NodeClasses and instance types from it.
+            snapshot: What it was decided on.
+            scheduling: NodeClasses and instance types; a plan that launches needs them.
 
         Raises:
             LeaseLostError: Another run holds the step.
-            DeadlineError: The time is up; what is left waits for the requeue.
-            InvariantError: The plan launches, and there is no world to launch from.
+            DeadlineError: The time is up; the step runs again for the rest.
+            InvariantError: The plan launches, and there is no catalogue to launch from.
         """
-        self.tell(plan)
-        launches: list[PendingLaunch] = []
-        for only_patched, chains in groupby(self._nominate_first(plan.chains), key=only_patches):
-            if only_patched:
-                self._side_by_side(chains)
+        plan = self._without_closed_pools(plan, snapshot)
+        self._recorder.record_plan(plan)
+        launches: list[_PendingLaunch] = []
+        for only_patches, chains in groupby(self._nominate_first(plan.chains), key=_has_only_patches):
+            if only_patches:
+                self._patch_in_parallel(chains)
                 continue
             for chain in chains:
                 self._run_chain(chain, launches)
         while launches:
-            if world is None:
-                raise InvariantError("a plan without a catalogue asks for launches", claim=launches[0].claim)
+            if scheduling is None:
+                raise InvariantError("a plan without a catalogue launches instances", claim=launches[0].claim)
             self._check()
-            launches = self._launched(launches, world)
+            launches = self._launch(launches, scheduling)
 
-    def carry_out(self, plan: Plan) -> None:
-        """Carry out a plan without launches: what follows from an answer of the cloud, so the margin is there for it."""
-        self.tell(plan)
+    def _execute_at_once(self, plan: Plan) -> None:
+        """Execute a plan without launches that follows from the cloud's answer: the deadline's margin is there for it."""
+        self._recorder.record_plan(plan)
         for chain in plan.chains:
             self._run_chain(chain, [], in_margin=True)
 
-    def explain(self, chain: Chain) -> None:
-        """Tell what is true now; of a claim that this run created by the UID that it has got."""
-        events = tuple(replace(event, ref=self.effects.identified(event.ref)) for event in chain.events)
-        super().explain(replace(chain, events=events))
-
-    def claim(self, name: str, world: SchedulingInputs) -> NodeClaim | None:
-        """The claim as it is stored now, as far as this run knows."""
-        return self.effects.claim(name, world.snapshot)
-
-    def _launched(self, launches: list[PendingLaunch], world: SchedulingInputs) -> list[PendingLaunch]:
+    def _launch(self, launches: list[_PendingLaunch], scheduling: SchedulingInputs) -> list[_PendingLaunch]:
         """Launch all of them; each that succeeds lets its chain go on, maybe to further launches."""
-        further: list[PendingLaunch] = []
+        launcher = InstanceLauncher(
+            self._run, self._recorder, self._performer, scheduling, execute=self._execute_at_once, lease=self._lease
+        )
+        further: list[_PendingLaunch] = []
         rest = {launch.claim: launch.rest for launch in launches}
-        for claim in launch_together(self, tuple(rest), world):
+        for claim in launcher.launch(tuple(rest)):
             self._run_chain(rest[claim], further)
         return further
 
     # -- one chain ----------------------------------------------------------------------------------------------
 
-    def _run_chain(self, chain: Chain, launches: list[PendingLaunch], *, in_margin: bool = False) -> None:
+    def _run_chain(self, chain: Chain, launches: list[_PendingLaunch], *, in_margin: bool = False) -> None:
         for index, action in enumerate(chain.actions):
             if isinstance(action, Requeue):
-                continue  # noted when the plan was told
+                continue  # recorded with the plan
             if isinstance(action, LaunchInstance):
-                launches.append(
-                    PendingLaunch(claim=action.claim, rest=replace(chain, actions=chain.actions[index + 1 :]))
-                )
+                launches.append(_PendingLaunch(action.claim, replace(chain, actions=chain.actions[index + 1 :])))
                 return
             self._check(in_margin=in_margin)
             if isinstance(action, NominatePods):
                 self._nominator.nominate(action)
             elif isinstance(action, RenominatePods):
                 self._nominator.renominate(action)
-            elif not self._done(action, chain):
+            elif isinstance(action, ResolveNodeClass):
+                if not self._resolve(action, chain):
+                    return
+            elif not self._perform(action, chain):
                 return
-        self.explain(chain)
-        for behind in chain.then:
-            self._run_chain(behind, launches, in_margin=in_margin)
+        self._record_chain(chain)
+        for next_chain in chain.then:
+            self._run_chain(next_chain, launches, in_margin=in_margin)
 
     def _check(self, *, in_margin: bool = False) -> None:
-        """Before every outside effect: there is time (or it is what the margin is for), and nobody else has the step."""
-        if self.run.out_of_time and not in_margin:
-            raise DeadlineError("the run's time is up", step=self.step.value)
-        self.run.lease.check()
+        """Check before every outside effect that there is time (or the margin is for it), and that the Lease is ours."""
+        if self._run.out_of_time and not in_margin:
+            raise DeadlineError("the run's time is up", step=self._step.value)
+        if self._lease is not None:
+            self._lease.check()
 
-    def _done(self, action: Action, chain: Chain) -> bool:
-        """Carry one action out; whether its chain may go on."""
+    def _perform(self, action: Action, chain: Chain) -> bool:
+        """Perform one action; return whether its chain may go on."""
         try:
-            self.effects.carry_out(action)
+            self._performer.perform(action)
         except (LeaseLostError, InvariantError):
             raise
         except JourneymanError as error:
-            return self._came_off(action, chain, error)
-        return self._came_off(action, chain, None)
+            return self._record_result(action, chain, error)
+        return self._record_result(action, chain, None)
 
-    def _came_off(self, action: Action, chain: Chain, error: JourneymanError | None) -> bool:
-        """Tell how an action went; whether its chain may go on."""
+    def _resolve(self, action: ResolveNodeClass, chain: Chain) -> bool:
+        """Resolve a NodeClass and write its status; return whether its chain may go on."""
+        try:
+            node_class, writes = resolve_node_class(self._run.cloud, action)
+        except CloudProviderError as error:
+            self._recorder.record_error(chain.subject, error)
+            return False
+        self.written.node_classes[node_class.name] = node_class
+        self._run_chain(writes, [])
+        return True
+
+    def _record_result(self, action: Action, chain: Chain, error: JourneymanError | None) -> bool:
+        """Record how an action went; return whether its chain may go on."""
         if error is None:
-            self._counted(action)
+            self._recorder.count(type(action).__name__)
+            if isinstance(action, EvictPod):
+                self._recorder.observe(eviction_sample(None))
             return True
         if isinstance(action, EvictPod):
-            self._not_evicted(action, chain, error)
+            self._record_refused_eviction(action, chain, error)
         elif isinstance(error, ConflictError) or (isinstance(error, NotFoundError) and isinstance(action, PatchObject)):
-            self.moved_on(chain.subject, error)
+            self._recorder.record_conflict(chain.subject, error)
         else:
-            self._failed_action(action, chain, error)
+            if isinstance(action, TerminateInstance) and not error.retryable and (action.node or action.claim):
+                self._recorder.event(termination_failed(action, error))
+            self._recorder.record_error(chain.subject, error)
         return False
+
+    def _record_refused_eviction(self, action: EvictPod, chain: Chain, error: JourneymanError) -> None:
+        self._recorder.observe(eviction_sample(error))
+        if is_blocked_by_budget(error):
+            self._recorder.count("evictions refused")
+            self._recorder.event(eviction_blocked(action, error))
+        elif is_evicted_already(error):
+            self._recorder.count("evictions of pods that are gone")
+        else:
+            self._recorder.record_error(chain.subject, error)
+
+    def _record_chain(self, chain: Chain) -> None:
+        """Record what is true now; on a claim that this run created with the UID that it has."""
+        events = tuple(replace(event, ref=self._performer.identified(event.ref)) for event in chain.events)
+        self._recorder.record_chain(replace(chain, events=events))
 
     def _nominate_first(self, chains: Iterable[Chain]) -> list[Chain]:
         """Write the nominations that chains begin with, before any node loses its taint; return the rest of the chains."""
@@ -187,70 +246,104 @@ class Applier(Report):
             self._nominator.nominate(*nominations)
         return rest
 
-    def _side_by_side(self, chains: Iterable[Chain]) -> None:
-        """Carry out chains that only patch, as many patches together as may be."""
-        tracks = [Track.of(chain) for chain in chains]
-        while wave := next_wave(tracks):
+    # -- chains that only patch -----------------------------------------------------------------------------------
+
+    def _patch_in_parallel(self, chains: Iterable[Chain]) -> None:
+        """Execute chains that only patch, as many patches in parallel as may be."""
+        tracks = [_PatchTrack.of(chain) for chain in chains]
+        while wave := _next_wave(tracks):
             self._check()
-            for track, went_well in zip(wave, self._sent(wave), strict=True):
-                track.left = track.left[1:] if went_well else []
+            for track, may_go_on in zip(wave, self._send(wave), strict=True):
+                track.left = track.left[1:] if may_go_on else []
                 track.sent += 1
-                if went_well and not track.left:
-                    self.explain(track.chain)
+                if may_go_on and not track.left:
+                    self._record_chain(track.chain)
 
-    def _sent(self, wave: Sequence[Track]) -> list[bool]:
-        """Send the next patch of each; whether its chain may go on."""
+    def _send(self, wave: Sequence[_PatchTrack]) -> list[bool]:
+        """Send the next patch of each; return whether its chain may go on."""
         if len(wave) == 1:
-            return [self._done(wave[0].left[0], wave[0].chain)]
-        errors = self.effects.patch_together([track.left[0] for track in wave])
-        return [self._came_off(track.left[0], track.chain, e) for track, e in zip(wave, errors, strict=True)]
+            return [self._perform(wave[0].left[0], wave[0].chain)]
+        errors = self._performer.patch_together([track.left[0] for track in wave])
+        return [self._record_result(track.left[0], track.chain, e) for track, e in zip(wave, errors, strict=True)]
 
-    def _counted(self, action: Action) -> None:
-        self.count(type(action).__name__)
-        if isinstance(action, MarkOfferingUnavailable):
-            self.remembered.append(action)
-        if isinstance(action, EvictPod):
-            self.observe(eviction_counted(None))
+    # -- chains that need their NodePool ----------------------------------------------------------------------------
 
-    # -- what goes wrong ----------------------------------------------------------------------------------------
+    def _without_closed_pools(self, plan: Plan, snapshot: Snapshot) -> Plan:
+        """Return the plan without chains whose NodePool, as it is stored right now, is gone or over its limits.
 
-    def _not_evicted(self, action: EvictPod, chain: Chain, error: JourneymanError) -> None:
-        self.observe(eviction_counted(error))
-        if is_held_by_budget(error):
-            self.count("evictions refused")
-            self.run.telemetry.event(held_by_budget(action, error))
-        elif is_evicted_already(error):
-            self.count("evictions of pods that are gone")
-        else:
-            self.failed(chain.subject, error)
+        Restates: karpenter pkg/controllers/provisioning/provisioner.go `Create`.
+        """
+        names = {chain.node_pool for chain in plan.chains if chain.node_pool}
+        closed = self._closed_pools(names, snapshot) if names else frozenset()
+        if not closed:
+            return plan
+        return replace(plan, chains=tuple(chain for chain in plan.chains if chain.node_pool not in closed))
 
-    def _failed_action(self, action: Action, chain: Chain, error: JourneymanError) -> None:
-        if isinstance(action, TerminateInstance) and not error.retryable and (action.node or action.claim):
-            self.run.telemetry.event(not_terminated(action, error))
-        self.failed(chain.subject, error)
+    def _closed_pools(self, names: Iterable[str], snapshot: Snapshot) -> frozenset[str]:
+        """Return the NodePools that may have no new nodes now; note why, and let provision run again."""
+        usages = usage_by_pool(snapshot)
+        closed = set()
+        for name in sorted(names):
+            pool = self._stored_pool(name)
+            over = usages.get(name, NOTHING).exceeded(pool.spec.limit_amounts) if pool is not None else ()
+            if pool is None or pool.metadata.deletion_timestamp is not None or over:
+                self._recorder.note(
+                    f"NodePool {name} may have no new nodes: {', '.join(over) or 'it is gone or invalid'}"
+                )
+                # it stays over its limits until terminating nodes are gone, so running again at once does not help
+                at = self._run.clock.now() + (LIMITS_PERIOD if over else timedelta())
+                self._recorder.requeue(Step.PROVISION, at, f"NodePool {name} changed since it was read")
+                closed.add(name)
+        return frozenset(closed)
+
+    def _stored_pool(self, name: str) -> NodePool | None:
+        try:
+            raw: dict[str, Any] = self._run.store.get(NODEPOOL, name)
+            return parse(NodePool, raw)
+        except (NotFoundError, InvalidObjectError):
+            return None
 
 
-def run_step(run: RunContext, step: Step, work: Callable[[Applier], None]) -> Outcome:
-    """Run a step behind its fence.
+class _PendingLaunch(Struct, frozen=True):
+    """A NodeClaim to launch, and what its chain does once its instance exists."""
 
-    Returns:
-        "busy" if another run holds the step (what this one was woken for must come again: the other may not have seen
-        it), "partial" if time or a passing fault cut this one short, with a requeue for the rest.
+    claim: str
+    rest: Chain
 
-    Raises:
-        JourneymanError: Something a retry cannot mend; what was done stays done, requeues are sent all the same.
+
+class _PatchTrack(Struct):
+    """A chain that only patches, and the patches of it that are still to be sent."""
+
+    chain: Chain
+    left: list[PatchObject]
+    sent: int = 0
+
+    @classmethod
+    def of(cls, chain: Chain) -> _PatchTrack:
+        return cls(chain=chain, left=[a for a in chain.actions if isinstance(a, PatchObject)])
+
+
+def _has_only_patches(chain: Chain) -> bool:
+    """Whether the chain consists of patches, and requeues, which are recorded with the plan."""
+    kinds = {type(action) for action in chain.actions}
+    return not chain.then and PatchObject in kinds and kinds <= {PatchObject, Requeue}
+
+
+def _next_wave(tracks: Sequence[_PatchTrack]) -> tuple[_PatchTrack, ...]:
+    """Return tracks whose next patches may be sent in parallel, in their order; empty once nothing is left.
+
+    No second patch of a chain is sent before every first one. They are of the kind and subresource of the first track's, and
+    each is for another object: two patches of one object depend on each other's version.
     """
-    hand = Applier(run, step)
-    try:
-        run.lease.acquire()
-        work(hand)
-    except LeaseLostError as error:
-        hand.busy(error)
-    except JourneymanError as error:
-        if not error.retryable:
-            raise
-        hand.partial(error)
-    finally:
-        hand.send_requeues()
-        run.lease.release()
-    return hand.outcome()
+    kind: tuple[str, str] | None = None  # plural, subresource
+    wave: dict[tuple[str, str], _PatchTrack] = {}  # by namespace, name
+    pending = [track for track in tracks if track.left]
+    sent = min((track.sent for track in pending), default=0)
+    for track in pending:
+        if track.sent > sent:
+            continue
+        patch = track.left[0]
+        kind = kind or (patch.ref.resource.plural, patch.subresource)
+        if (patch.ref.resource.plural, patch.subresource) == kind:
+            wave.setdefault((patch.ref.namespace, patch.ref.name), track)
+    return tuple(wave.values())[:PATCHES_AT_ONCE]

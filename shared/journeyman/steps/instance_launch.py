@@ -1,17 +1,15 @@
-"""Launch the instances of a plan together, and write what the cloud answers into each claim at once.
+"""Launches the instances of a plan together, and writes each answer of the cloud into its NodeClaim as it comes.
 
-Claims of limited NodePools are launched only if all that were opened meanwhile stay within the limits (`lifecycle.room`).
-Outcomes are written as they come: a run that dies in the middle leaves claims whose instances carry their name as a
-tag and their UID as client token, so the next run finds them instead of launching twice.
+Claims of limited NodePools are launched only if all that were created meanwhile stay within the limits (`lifecycle.room`).
+A run that dies in the middle leaves claims whose instances carry their name as a tag and their UID as client token, so the
+next run finds them instead of launching twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
-
-from msgspec import Struct
+from typing import Any, Final
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODECLAIM, NodeClaim
@@ -19,7 +17,7 @@ from journeyman.core.lifecycle.hydration import hydrated
 from journeyman.core.lifecycle.launch import Avoidance, FailedLaunch, LaunchedInstance, after_launch
 from journeyman.core.lifecycle.limits import room_for
 from journeyman.core.lifecycle.progress import claim_patches
-from journeyman.core.plan import Chain, Observation, Plan, Step, chain_of
+from journeyman.core.plan import Observation, Plan, Step, chain_of
 from journeyman.core.state import Snapshot
 from journeyman.errors import (
     DeadlineError,
@@ -28,195 +26,219 @@ from journeyman.errors import (
     LeaseLostError,
     NodeClassNotReadyError,
 )
-from journeyman.ports import Launched, LaunchFailed, LaunchOutcome, LaunchRequest
+from journeyman.ports import Launched, LaunchFailed, LaunchOutcome, LaunchRequest, Lease
+from journeyman.steps.actions import ActionPerformer
+from journeyman.steps.context import RunContext
+from journeyman.steps.recorder import RunRecorder
 from journeyman.steps.scheduling_inputs import SchedulingInputs
 
-if TYPE_CHECKING:
-    from journeyman.steps.executor import Applier
-
-
-SETTLES: Final = timedelta(seconds=5)
+CLOCK_SKEW: Final = timedelta(seconds=5)
 """By so much the cloud's clock may differ from ours."""
 
 
-class PendingLaunch(Struct, frozen=True, kw_only=True):
-    """A claim to launch, and what its chain does once it runs."""
+class InstanceLauncher:
+    """Launches instances for the claims of one run.
 
-    claim: str
-    rest: Chain
-
-
-def launch_together(hand: Applier, claims: Sequence[str], world: SchedulingInputs) -> Iterator[str]:
-    """Launch the instances of these claims, and write each answer as it comes.
-
-    Yields:
-        The claims that have an instance now, as they get it.
-
-    Raises:
-        LeaseLostError: Another run holds the step. Instances that run already are found by its next run.
+    Args:
+        run: The run's connections.
+        recorder: Records each launch.
+        performer: Knows the claims that this run wrote.
+        scheduling: NodeClasses and instance types.
+        execute: Executes the plan that follows from the cloud's answer.
+        lease: The fence, checked before each launch; None for a step that needs none.
     """
-    avoidance = _avoidance(hand, world)
-    for outcome in _outcomes(hand, _with_room(hand, claims, world), world):
-        claim = hand.claim(outcome.claim, world)
+
+    def __init__(
+        self,
+        run: RunContext,
+        recorder: RunRecorder,
+        performer: ActionPerformer,
+        scheduling: SchedulingInputs,
+        *,
+        execute: Callable[[Plan], None],
+        lease: Lease | None,
+    ) -> None:
+        self._run = run
+        self._recorder = recorder
+        self._performer = performer
+        self._scheduling = scheduling
+        self._execute = execute
+        self._lease = lease
+
+    def launch(self, claims: Sequence[str]) -> Iterator[str]:
+        """Launch the instances of these claims, and write each answer as it comes.
+
+        Yields:
+            The claims that have an instance now, as they get it.
+
+        Raises:
+            LeaseLostError: Another run holds the step. Instances that run already are found by its next run.
+            DeadlineError: Not enough time is left for further launches; the next run starts them.
+        """
+        for outcome in self._outcomes(self._within_limits(claims)):
+            claim = self._claim(outcome.claim)
+            try:
+                if claim is not None:
+                    self._record(claim, outcome)
+            finally:
+                self._requeue_unwritten(outcome)
+            if claim is not None and isinstance(outcome, Launched):
+                yield outcome.claim
+
+    def _claim(self, name: str) -> NodeClaim | None:
+        return self._performer.claim(name, self._scheduling.snapshot)
+
+    def _within_limits(self, names: Sequence[str]) -> Sequence[str]:
+        """Return those that limits allow; claims are read once more if one of their NodePools has limits."""
+        snapshot = self._scheduling.snapshot
+        limited = {pool.metadata.name for pool in snapshot.node_pools if pool.spec.limits}
+        claims = (claim for name in names if (claim := self._claim(name)) is not None)
+        if not any(_pool_of(claim) in limited for claim in claims):
+            return names
+        room = room_for(names, self._read_again(snapshot, limited), self._scheduling.catalogue)
+        self._execute(room.plan)
+        return [name for name in names if name not in room.held]
+
+    def _read_again(self, snapshot: Snapshot, pools: Container[str]) -> Snapshot:
+        """Return the snapshot with the claims of these pools as they are stored now, and what this run wrote."""
+        written = self._performer.written.claims
+        claims = {c.metadata.name: c for c in snapshot.claims if _pool_of(c) not in pools}
+        claims |= {name: c for name, c in written.items() if c is not None}
+        claims |= {c.metadata.name: c for c in self._run.store.list(NODECLAIM).items if _pool_of(c) in pools}
+        deleted = {name for name, claim in written.items() if claim is None}
+        return snapshot.with_claims(c for name, c in claims.items() if name not in deleted)
+
+    # -- asking the cloud ---------------------------------------------------------------------------------------
+
+    def _outcomes(self, names: Sequence[str]) -> Iterator[LaunchOutcome]:
+        """Yield one outcome for each claim that still exists, those that cannot be requested first."""
+        requests: list[LaunchRequest] = []
+        for name in names:
+            claim = self._protected(name)
+            if claim is None:
+                continue
+            request = self._request(claim)
+            if isinstance(request, LaunchRequest):
+                requests.append(request)
+            else:
+                yield request
+        yield from self._call(requests)
+
+    def _call(self, requests: Sequence[LaunchRequest]) -> Iterator[LaunchOutcome]:
+        """Yield what the cloud answers; if the call as a whole fails, every claim left gets its error."""
+        waiting = {request.claim.metadata.name for request in requests}
         try:
-            if claim is not None:
-                _answer(hand, claim, outcome, avoidance)
-        finally:
-            _look_after_unwritten(hand, outcome, world)
-        if claim is not None and isinstance(outcome, Launched):
-            yield outcome.claim
+            if waiting:
+                self._check()
+            for outcome in self._run.cloud.launch(requests) if requests else ():
+                waiting.discard(outcome.claim)
+                yield outcome
+                if waiting:
+                    self._check()
+        except (LeaseLostError, DeadlineError):
+            raise
+        except JourneymanError as error:
+            for name in sorted(waiting):
+                yield LaunchFailed(claim=name, error=error)
 
+    def _check(self) -> None:
+        """Check before another launch starts that the cloud can answer in time, and that the Lease is ours."""
+        run = self._run
+        if run.deadline - run.settings.deadline_margin - run.clock.now() < run.settings.launch_patience:
+            raise DeadlineError("the time that is left is too short for another launch")
+        if self._lease is not None:
+            self._lease.check()
 
-def _with_room(hand: Applier, names: Sequence[str], world: SchedulingInputs) -> Sequence[str]:
-    """Those that may be launched as far as limits go; asks for the claims once more if one of their pools has any."""
-    limited = {pool.metadata.name for pool in world.snapshot.node_pools if pool.spec.limits}
-    asked = (claim for name in names if (claim := hand.claim(name, world)) is not None)
-    if not any(_pool_of(claim) in limited for claim in asked):
-        return names
-    room = room_for(names, _looked_again(hand, world.snapshot, limited), world.catalogue)
-    hand.carry_out(room.plan)
-    return [name for name in names if name not in room.held]
+    def _protected(self, name: str) -> NodeClaim | None:
+        """Return the claim with the finalizer that keeps its instance from leaking; None if it cannot have it."""
+        claim = self._claim(name)
+        if claim is None or labels.TERMINATION_FINALIZER in claim.metadata.finalizers:
+            return claim
+        patches = claim_patches(claim, hydrated(claim), "protect the claim before its launch")
+        self._execute(Plan(chains=(chain_of(f"NodeClaim {name}", *patches),)))
+        claim = self._claim(name)
+        is_protected = claim is not None and labels.TERMINATION_FINALIZER in claim.metadata.finalizers
+        return claim if is_protected else None
 
+    def _request(self, claim: NodeClaim) -> LaunchRequest | LaunchFailed:
+        scheduling = self._scheduling
+        node_class = scheduling.node_class(claim)
+        name, ref = claim.metadata.name, claim.spec.node_class_ref
+        if node_class is None or node_class.deleting:
+            gone = NodeClassNotReadyError(f"{ref.kind} {ref.name} does not exist or is being deleted")
+            return LaunchFailed(claim=name, error=gone)
+        if not node_class.ready:
+            why = node_class.message or node_class.reason
+            return LaunchFailed(claim=name, error=NodeClassNotReadyError(f"{ref.kind} {ref.name} is not ready: {why}"))
+        if node_class.name in scheduling.failures:
+            return LaunchFailed(claim=name, error=scheduling.failures[node_class.name])
+        types = scheduling.catalogue.instance_types(claim.metadata.labels.get(labels.NODEPOOL, ""))
+        return LaunchRequest(
+            claim=claim,
+            node_class=node_class,
+            instance_types=types or scheduling.by_node_class.get(node_class.name, ()),
+        )
 
-def _looked_again(hand: Applier, snapshot: Snapshot, pools: Container[str]) -> Snapshot:
-    """The snapshot with the claims of these pools as they are now; what this run itself wrote is among them for sure."""
-    claims = {c.metadata.name: c for c in snapshot.claims if _pool_of(c) not in pools}
-    claims |= {name: c for name, c in hand.effects.claims.items() if c is not None}
-    claims |= {c.metadata.name: c for c in hand.run.store.list(NODECLAIM).items if _pool_of(c) in pools}
-    deleted = {name for name, claim in hand.effects.claims.items() if claim is None}
-    return snapshot.with_claims(c for name, c in claims.items() if name not in deleted)
+    # -- writing what it answers --------------------------------------------------------------------------------
+
+    def _record(self, claim: NodeClaim, outcome: LaunchOutcome) -> None:
+        self._execute(after_launch(claim, _launch_result(outcome), self._run.clock.now(), self._avoidance()))
+        if isinstance(outcome, Launched):
+            self._recorder.count("launched")
+            made = outcome.instance
+            offering = f"{made.instance_type} in {made.zone}, {made.capacity_type}, {outcome.price:.4f} per hour"
+            text = f"launched NodeClaim {outcome.claim}: {offering}"
+            self._recorder.note(text, "launched nodeclaim", **_log_fields(outcome))
+        else:
+            self._recorder.count("launches failed")
+            self._record_failure(outcome)
+        for instance_type, zone, capacity_type in outcome.unavailable:
+            values = {"instance_type": instance_type, "zone": zone, "capacity_type": capacity_type}
+            self._recorder.observe((Observation(name="journeyman_offerings_refused_total", labels=values),))
+
+    def _avoidance(self) -> Avoidance:
+        settings, snapshot = self._run.settings, self._scheduling.snapshot
+        return Avoidance(
+            first=settings.unavailable_for,
+            longest=settings.unavailable_longest,
+            remembered=frozenset((u.instance_type, u.zone, u.capacity_type) for u in snapshot.unavailable),
+        )
+
+    def _record_failure(self, outcome: LaunchFailed) -> None:
+        """Record what failed for which claim, and what happens next; AWS's own code and the like are fields."""
+        error, name = outcome.error, outcome.claim
+        is_deleted = isinstance(error, InsufficientCapacityError | NodeClassNotReadyError)
+        text = (
+            f"deleted NodeClaim {name}, its pods are scheduled again"
+            if is_deleted
+            else f"launching NodeClaim {name} again"
+        )
+        message = error.message if isinstance(error, JourneymanError) else str(error)
+        context = {key: str(value) for key, value in getattr(error, "context", {}).items()}
+        fields: dict[str, Any] = {**context, "NodeClaim": {"name": name}, "error": type(error).__name__}
+        self._recorder.note(f"{text}: {error}", f"{text}: {message}", level="warning", **fields)
+
+    def _requeue_unwritten(self, outcome: LaunchOutcome) -> None:
+        """Let terminate run if an instance is in no claim's status: the claim may have been deleted meanwhile.
+
+        The run that deleted the claim found no instance yet, and in a cluster without claims garbage is collected rarely.
+        The same holds if another run has the step by now, since it may have deleted the claim.
+        """
+        if not isinstance(outcome, Launched):
+            return
+        claim = self._claim(outcome.claim)
+        if claim is None or claim.status.provider_id != outcome.instance.provider_id:
+            at = self._run.clock.now() + self._run.settings.orphan_age + CLOCK_SKEW
+            self._recorder.requeue(
+                Step.TERMINATE, at, f"instance {outcome.instance.provider_id} may be without a claim"
+            )
 
 
 def _pool_of(claim: NodeClaim) -> str:
     return claim.metadata.labels.get(labels.NODEPOOL, "")
 
 
-def _outcomes(hand: Applier, names: Sequence[str], world: SchedulingInputs) -> Iterator[LaunchOutcome]:
-    """One outcome for each claim that still exists, those that cannot be asked for first."""
-    requests: list[LaunchRequest] = []
-    for name in names:
-        claim = _protected(hand, name, world)
-        if claim is None:
-            continue
-        request = _request(claim, world)
-        if isinstance(request, LaunchRequest):
-            requests.append(request)
-        else:
-            yield request
-    yield from _asked(hand, requests)
-
-
-def _asked(hand: Applier, requests: Sequence[LaunchRequest]) -> Iterator[LaunchOutcome]:
-    """What the cloud answers; if the call as a whole fails, that is the answer for every claim left.
-
-    Raises:
-        LeaseLostError: Another run holds the step; no further launch is begun.
-        DeadlineError: Not enough time is left for further launches; the next run begins them.
-    """
-    waiting = {request.claim.metadata.name for request in requests}
-    try:
-        if waiting:
-            _check(hand)
-        for outcome in hand.run.cloud.launch(requests) if requests else ():
-            waiting.discard(outcome.claim)
-            yield outcome
-            if waiting:
-                _check(hand)
-    except (LeaseLostError, DeadlineError):
-        raise
-    except JourneymanError as error:
-        for name in sorted(waiting):
-            yield LaunchFailed(claim=name, error=error)
-
-
-def _check(hand: Applier) -> None:
-    """Before another launch is begun: the cloud's answer will come in time, and nobody else has the step."""
-    run = hand.run
-    if run.deadline - run.settings.deadline_margin - run.clock.now() < run.settings.launch_patience:
-        raise DeadlineError("the time that is left is too short for another launch", step=hand.step.value)
-    run.lease.check()
-
-
-def _protected(hand: Applier, name: str, world: SchedulingInputs) -> NodeClaim | None:
-    """The claim with the finalizer that keeps its instance from leaking; None if it could not be protected."""
-    claim = hand.claim(name, world)
-    if claim is None or labels.TERMINATION_FINALIZER in claim.metadata.finalizers:
-        return claim
-    patches = claim_patches(claim, hydrated(claim), "protect the claim before its launch")
-    hand.carry_out(Plan(chains=(chain_of(f"NodeClaim {name}", *patches),)))
-    claim = hand.claim(name, world)
-    protected = claim is not None and labels.TERMINATION_FINALIZER in claim.metadata.finalizers
-    return claim if protected else None
-
-
-def _request(claim: NodeClaim, world: SchedulingInputs) -> LaunchRequest | LaunchFailed:
-    node_class = world.node_class(claim)
-    name, ref = claim.metadata.name, claim.spec.node_class_ref
-    if node_class is None or node_class.deleting:
-        gone = NodeClassNotReadyError(f"{ref.kind} {ref.name} does not exist or is being deleted")
-        return LaunchFailed(claim=name, error=gone)
-    if not node_class.ready:
-        why = node_class.message or node_class.reason
-        return LaunchFailed(claim=name, error=NodeClassNotReadyError(f"{ref.kind} {ref.name} is not ready: {why}"))
-    if node_class.name in world.failures:
-        return LaunchFailed(claim=name, error=world.failures[node_class.name])
-    types = world.catalogue.instance_types(claim.metadata.labels.get(labels.NODEPOOL, ""))
-    return LaunchRequest(
-        claim=claim, node_class=node_class, instance_types=types or world.by_node_class.get(node_class.name, ())
-    )
-
-
-def _avoidance(hand: Applier, world: SchedulingInputs) -> Avoidance:
-    settings, snapshot = hand.run.settings, world.snapshot
-    return Avoidance(
-        first=settings.unavailable_for,
-        longest=settings.unavailable_longest,
-        remembered=frozenset((u.instance_type, u.zone, u.capacity_type) for u in snapshot.unavailable),
-    )
-
-
-def _answer(hand: Applier, claim: NodeClaim, outcome: LaunchOutcome, avoidance: Avoidance) -> None:
-    now = hand.run.clock.now()
-    hand.carry_out(after_launch(claim, _as_value(outcome), now, avoidance))
-    if isinstance(outcome, Launched):
-        hand.count("launched")
-        made = outcome.instance
-        offering = f"{made.instance_type} in {made.zone}, {made.capacity_type}, {outcome.price:.4f} per hour"
-        hand.note(f"launched NodeClaim {outcome.claim}: {offering}", "launched nodeclaim", **_log_fields(outcome))
-    else:
-        hand.count("launches failed")
-        _tell_failure(hand, outcome)
-    for instance_type, zone, capacity_type in outcome.unavailable:
-        values = {"instance_type": instance_type, "zone": zone, "capacity_type": capacity_type}
-        hand.run.telemetry.observe(Observation(name="journeyman_offerings_refused_total", labels=values))
-
-
-def _look_after_unwritten(hand: Applier, outcome: LaunchOutcome, world: SchedulingInputs) -> None:
-    """If an instance could not be written down: its claim may have gone while it was launched, and it is nobody's.
-
-    Who let the claim go found no instance yet; in a cluster without claims garbage is looked for rarely. So is it if
-    another run has the step by now, since it may have given the claim up.
-    """
-    if not isinstance(outcome, Launched):
-        return
-    claim = hand.claim(outcome.claim, world)
-    if claim is None or claim.status.provider_id != outcome.instance.provider_id:
-        at = hand.run.clock.now() + hand.run.settings.orphan_age + SETTLES
-        hand.requeue(Step.TERMINATE, at, f"instance {outcome.instance.provider_id} may be without a claim")
-
-
-def _tell_failure(hand: Applier, outcome: LaunchFailed) -> None:
-    """What, which claim, and what happens next; AWS's own code and the like are fields."""
-    error, name = outcome.error, outcome.claim
-    given_up = isinstance(error, InsufficientCapacityError | NodeClassNotReadyError)
-    text = f"gave up NodeClaim {name}, its pods are planned anew" if given_up else f"NodeClaim {name} is launched again"
-    message = error.message if isinstance(error, JourneymanError) else str(error)
-    context = {key: str(value) for key, value in getattr(error, "context", {}).items()}
-    fields: dict[str, Any] = {**context, "NodeClaim": {"name": name}, "error": type(error).__name__}
-    hand.note(f"{text}: {error}", f"{text}: {message}", level="warning", **fields)
-
-
-def _as_value(outcome: LaunchOutcome) -> LaunchedInstance | FailedLaunch:
+def _launch_result(outcome: LaunchOutcome) -> LaunchedInstance | FailedLaunch:
     if isinstance(outcome, LaunchFailed):
         return FailedLaunch(
             error=outcome.error,

@@ -1,4 +1,4 @@
-"""Keep a NodeClass's OfferingState: what could not be had, so that every step avoids it for a while, and the prices' age."""
+"""Updates a NodeClass's OfferingState: unavailable offerings, which every step avoids for a while, and the prices' age."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from journeyman.core.api.offering_state import (
     with_failures,
     without_offering,
 )
-from journeyman.core.plan import ClearOfferingFailures, MarkOfferingUnavailable
-from journeyman.core.state import NodeClassState
+from journeyman.core.plan import ClearOfferingFailures, MarkOfferingUnavailable, RecordPriceAge
 from journeyman.errors import ConflictError, InvalidObjectError
 from journeyman.ports import Prices
 from journeyman.steps.context import RunContext
@@ -34,7 +33,7 @@ def mark_offering_unavailable(run: RunContext, action: MarkOfferingUnavailable) 
     """Add the offerings to the NodeClass's OfferingState, which is created if there is none.
 
     Raises:
-        ConflictError: Others kept writing it.
+        ConflictError: It changed again at each attempt.
     """
 
     def failed(known: Offerings) -> Offerings:
@@ -52,46 +51,45 @@ def mark_offering_unavailable(run: RunContext, action: MarkOfferingUnavailable) 
 
 
 def clear_offering_failures(run: RunContext, action: ClearOfferingFailures) -> None:
-    """Take what could be had again out of the NodeClass's OfferingState.
+    """Remove an offering that was launched from the NodeClass's OfferingState.
 
     Raises:
-        ConflictError: Others kept writing it.
+        ConflictError: It changed again at each attempt.
     """
     _update(run, action.node_class, lambda known: without_offering(known, action.offering, action.at))
 
 
-def note_prices(run: RunContext, node_class: NodeClassState) -> None:
-    """Say in the NodeClass's OfferingState how old its prices are, and make it go when the NodeClass goes.
+def record_price_age(run: RunContext, action: RecordPriceAge) -> None:
+    """Write into the NodeClass's OfferingState how old its prices are, and make the NodeClass its owner.
 
-    For people: nothing is decided by it. Of several sandboxes, each with prices that it read at another time, the one
-    with the youngest is right, so what is older than what stands there is not written.
+    No decision reads it. Several processes each have prices that they read at another time; the youngest are kept.
 
     Raises:
-        KubeAPIError: It could not be written; ConflictError if others wrote it meanwhile.
+        KubeAPIError: It could not be written; ConflictError if it was written by others meanwhile.
     """
-    raw = _ensured(run, node_class.name)
+    raw = _ensured(run, action.node_class)
     metadata = raw["metadata"]
     owner = {
         "apiVersion": run.cloud.node_class.api_version,
-        "kind": node_class.kind,
-        "name": node_class.name,
-        "uid": node_class.uid,
+        "kind": action.kind,
+        "name": action.node_class,
+        "uid": action.uid,
     }
     if metadata.get("ownerReferences") != [owner]:
         patch = {"metadata": {"resourceVersion": metadata["resourceVersion"], "ownerReferences": [owner]}}
-        metadata = run.store.patch(OFFERING_STATE, node_class.name, patch)["metadata"]
+        metadata = run.store.patch(OFFERING_STATE, action.node_class, patch)["metadata"]
     prices, known = _price_refresh(run.cloud.prices()), _parsed(raw).status.prices
     if prices == known or _youngest(prices) < _youngest(known):
         return
     wire = {"onDemandRefreshedAt": None, "spotRefreshedAt": None, **prices.to_wire()}
     patch = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": {"prices": wire}}
-    run.store.patch(OFFERING_STATE, node_class.name, patch, subresource="status")
+    run.store.patch(OFFERING_STATE, action.node_class, patch, subresource="status")
 
 
 def _update(run: RunContext, node_class: str, change: Callable[[Offerings], Offerings]) -> None:
-    """Change what is remembered of a NodeClass's offerings.
+    """Change the unavailable offerings of a NodeClass.
 
-    Two steps may learn of offerings at the same moment: on a conflict it is read and changed again.
+    Two steps may mark offerings at the same moment: on a conflict the object is read and changed again.
     """
     for _ in range(ATTEMPTS - 1):
         with suppress(ConflictError):
@@ -114,28 +112,28 @@ def _change(run: RunContext, node_class: str, change: Callable[[Offerings], Offe
 
 
 def _ensured(run: RunContext, name: str) -> Mapping[str, Any]:
-    """The object as it is stored, made if there is none; where it is there already nothing is written."""
+    """Return the object as it is stored; it is created if there is none, and not written otherwise."""
     kind = run.cloud.node_class
     ref = {"group": kind.group, "kind": kind.kind, "name": name}
     body = {"spec": {"nodeClassRef": ref}}
-    return run.store.apply(OFFERING_STATE, name, body, manager=MANAGER, force=True)  # nobody else has a say in it
+    return run.store.apply(OFFERING_STATE, name, body, manager=MANAGER, force=True)  # it is ours alone
 
 
 def _parsed(raw: Mapping[str, Any]) -> OfferingState:
-    """The object; one that does not validate is overwritten, since all of it may be lost."""
+    """Return the object; one that does not validate is overwritten, since all of it may be lost."""
     try:
         return parse(OfferingState, raw)
     except InvalidObjectError:
         return OfferingState()
 
 
-def _price_refresh(told: Prices) -> PriceRefresh:
-    """The same as it is stored: in whole seconds, with no more text than there is room for."""
+def _price_refresh(prices: Prices) -> PriceRefresh:
+    """Return the same as it is stored: in whole seconds, its texts cut to their maximum lengths."""
     return PriceRefresh(
-        on_demand_refreshed_at=_whole_seconds(told.on_demand_refreshed_at),
-        spot_refreshed_at=_whole_seconds(told.spot_refreshed_at),
-        source=told.source[:MAX_SOURCE],
-        message=told.message[:MAX_MESSAGE],
+        on_demand_refreshed_at=_whole_seconds(prices.on_demand_refreshed_at),
+        spot_refreshed_at=_whole_seconds(prices.spot_refreshed_at),
+        source=prices.source[:MAX_SOURCE],
+        message=prices.message[:MAX_MESSAGE],
     )
 
 

@@ -1,23 +1,28 @@
-"""Provision: pods that have no node get one.
+"""Provision: unschedulable pods get nodes.
 
 ::
 
-    load ─► NodeClasses current ─► claims on their way: launch, register, initialize, give up ─► static NodePools
-         ─► solve for what is left ─► verify ─► create claims, launch ─► NodePool statuses
+    load ─► NodeClasses ─► overlays ─► NodeClaims in flight: launch, register, initialize, time out ─► static NodePools
+         ─► schedule what is left: solve, verify, create NodeClaims, launch ─► NodePool statuses
 
-What was begun is finished first: claims without an instance are launched, then counted as capacity, and only what
-still has no place is solved for. While nodes are joining the step wakes itself; it never waits.
+NodeClaims in flight come first: those without an instance are launched and count as capacity, and only pods that fit
+nowhere are scheduled. While nodes are joining the step requeues itself; it never waits.
 
 Restates: karpenter pkg/controllers/provisioning/provisioner.go `Reconcile`, `Schedule`, `CreateNodeClaims`.
 """
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Final
+
 from msgspec.structs import replace
 
-from journeyman.core.api.objects import Pod
-from journeyman.core.catalogue import Unavailable
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NODECLAIM, Pod
 from journeyman.core.disruption.commands import kept_after_rollback, marked_for_deletion
+from journeyman.core.disruption.static_capacity import deprovision_static, provision_static
+from journeyman.core.disruption.static_nodepools import static_nodepools
 from journeyman.core.lifecycle.capacity_buffer_status import tell_buffers
 from journeyman.core.lifecycle.liveness import Timeouts
 from journeyman.core.lifecycle.nodeclaim import Lifecycle, Pace, advance
@@ -33,7 +38,17 @@ from journeyman.core.lifecycle.nomination import (
 from journeyman.core.lifecycle.progress import poll_at
 from journeyman.core.lifecycle.provisioning import open_claims, retry_at, tell_pods
 from journeyman.core.observability.pending_pods import pending_gauges
-from journeyman.core.plan import Observation, Plan, Step
+from journeyman.core.plan import (
+    Chain,
+    CreateObject,
+    LogLine,
+    Observation,
+    Plan,
+    Requeue,
+    Step,
+    chain_of,
+    merge_plans,
+)
 from journeyman.core.scheduling.capacity_buffers import without_virtual_pods
 from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
@@ -42,13 +57,11 @@ from journeyman.core.state.pod_predicates import is_currently_reschedulable
 from journeyman.errors import KubeAPIError
 from journeyman.ports import Trigger
 from journeyman.steps.context import Outcome, RunContext
-from journeyman.steps.executor import Applier, run_step
 from journeyman.steps.load import EVERYTHING, load
-from journeyman.steps.node_classes import catalogued, refresh_node_classes, tell_prices
-from journeyman.steps.scheduling_inputs import SchedulingInputs, scheduling_inputs_of
-from journeyman.steps.static import scale_static_pools
-from journeyman.steps.stored_pools import still_allowed
-from journeyman.steps.verification import AGAIN, PlanVerifier, VerifiedResults, tell_defects
+from journeyman.steps.node_classes import record_price_ages, refresh_node_classes
+from journeyman.steps.scheduling_inputs import StepInputs
+from journeyman.steps.step import Reconciler, StepDefinition, run_step
+from journeyman.steps.verification import RETRY_REFUSED_AFTER, PlanVerifier, VerifiedResults, defects_plan
 
 
 def provision(run: RunContext, trigger: Trigger) -> Outcome:
@@ -57,146 +70,12 @@ def provision(run: RunContext, trigger: Trigger) -> Outcome:
     Raises:
         JourneymanError: As `run_step`.
     """
-    run.telemetry.log("debug", "provisioning", trigger=type(trigger).__name__, reason=trigger.reason)
-    return run_step(run, Step.PROVISION, _provision)
+    return run_step(run, PROVISION, trigger)
 
 
-def _provision(hand: Applier) -> None:
-    run = hand.run
-    snapshot = refresh_node_classes(hand, load(run, EVERYTHING))
-    world = catalogued(hand, snapshot)
-    tell_prices(hand, world)
-    hand.apply(tell_overlays(world.snapshot, world.overlay_conflicts))
-    lifecycle = _lifecycle(run)
-    hand.apply(advance(world.snapshot, lifecycle), world)
-    world = _as_written(hand, world)
-    if run.settings.feature_gates.static_capacity:
-        scale_static_pools(hand, world, snapshot)
-        world = _as_written(hand, world)
-    decision = _decide(hand, world)
-    nominatable = NominatablePods.of(world.snapshot, enabled=lifecycle.max_nominations > 0)
-    hand.apply(nominate_to_existing_nodes(world.snapshot, decision.results.existing, nominatable))
-    _open(hand, world, decision.results.new_claims)
-    came_of_claims = outcomes(snapshot, hand.effects.claims, lifecycle.timeouts)
-    hand.apply(reconcile(_as_written(hand, world).snapshot, came_of_claims))
-
-
-def _decide(hand: Applier, world: SchedulingInputs) -> VerifiedResults:
-    run, snapshot = hand.run, world.snapshot
-    began = run.clock.now()
-    pods, gone = _question(snapshot)
-    decision = _answered(run, world, pods, gone)
-    took = (run.clock.now() - began).total_seconds()
-    results = decision.results
-    results_of_pods = without_virtual_pods(results, pods)
-    _explain(hand, snapshot, results_of_pods, took)
-    hand.tell(Plan(observations=tuple(pending_gauges(snapshot, results_of_pods))))
-    hand.apply(tell_buffers(snapshot, results))
-    if decision.defects:
-        tell_defects(hand, "pods", "the scheduler's answer does not verify; what does is carried out", decision.defects)
-        hand.requeue(Step.PROVISION, snapshot.now + AGAIN, "the places of some pods were refused by verify")
-    if at := retry_at(snapshot, results):
-        hand.requeue(Step.PROVISION, at, "offerings that were out of stock may be had again")
-    return decision
-
-
-def _answered(run: RunContext, world: SchedulingInputs, pods: tuple[Pod, ...], gone: frozenset[str]) -> VerifiedResults:
-    """The scheduler's answer, checked; the one that it gave to the same question, if the cluster is as it was then."""
-    snapshot, options = world.snapshot, run.settings.scheduling
-    known = run.memory.answers.results_for(snapshot, world.catalogue, options)
-    question = (tuple(pod.key for pod in pods), gone, "")
-    if (results := known.get(question)) is not None:
-        return VerifiedResults(results=results, defects=())
-    answer = solve(snapshot, world.catalogue, pods=pods, without_nodes=gone, options=options)
-    checked = PlanVerifier(snapshot=snapshot, catalogue=world.catalogue, pods=pods, gone=gone).of(answer)
-    if not checked.defects:
-        known.store(question, checked.results)
-    return checked
-
-
-def _question(snapshot: Snapshot) -> tuple[tuple[Pod, ...], frozenset[str]]:
-    """The pods to place, and the nodes to think away.
-
-    Besides what is pending and what is on leaving nodes: nodes that a disruption gives back once their replacements
-    are ready. Their pods hold their places on the replacements, so that nobody else is planned there. Pods on nodes whose
-    disruption is about to be undone stay.
-    """
-    marked = marked_for_deletion(snapshot)
-    given_back = [n for name, n in snapshot.state_nodes_by_claim.items() if name in marked and not n.is_terminating]
-    moving = tuple(
-        pod for node in given_back for pod in node.pods if is_currently_reschedulable(pod, snapshot.pdbs, snapshot.now)
-    )
-    staying = {pod.key for name in kept_after_rollback(snapshot) for pod in snapshot.state_nodes_by_claim[name].pods}
-    asking = (pod for pod in pods_to_schedule(snapshot) if pod.key not in staying)
-    pods = {pod.key: pod for pod in (*asking, *moving)}  # a tainted node's pods are in both
-    return tuple(pods.values()), frozenset(n.name for n in given_back)
-
-
-def _open(hand: Applier, world: SchedulingInputs, planned: tuple[PlannedClaim, ...]) -> None:
-    """Create and launch, as many as one run may; the pods of the rest are planned again at once."""
-    run, snapshot = hand.run, world.snapshot
-    now = run.clock.now()
-    most = run.settings.claims_per_run
-    if len(planned) > most:
-        hand.requeue(Step.PROVISION, now, f"{len(planned) - most} planned node(s) are left for the next run")
-    allowed = still_allowed(hand, snapshot, {claim.node_pool for claim in planned})
-    wanted = [claim for claim in planned[:most] if claim.node_pool in allowed]
-    look_again = poll_at(now, now, run.settings.registration_poll, run.settings.registration_poll)
-    hand.apply(open_claims(snapshot, wanted, look_again), world)
-
-
-def _as_written(hand: Applier, world: SchedulingInputs) -> SchedulingInputs:
-    """The world after this run's own writes: claims as they are stored now, refused offerings avoided."""
-    written, remembered = hand.effects.claims, hand.remembered
-    if not written and not remembered:
-        return world
-    claims = {**world.snapshot.claims_by_name, **written}
-    refused = tuple(
-        Unavailable(instance_type=t, zone=z, capacity_type=c, until=action.soonest_end, reason=action.reason)
-        for action in remembered
-        for t, z, c in action.offerings
-    )
-    snapshot = world.snapshot.with_claims(c for c in claims.values() if c is not None)
-    snapshot = replace(snapshot, unavailable=tuple(dict.fromkeys((*snapshot.unavailable, *refused))))
-    return scheduling_inputs_of(hand.run, snapshot)
-
-
-def _explain(hand: Applier, snapshot: Snapshot, results: Results, took: float) -> None:
-    telemetry = hand.run.telemetry
-    hand.tell(tell_pods(snapshot, results))
-    placed = sum(len(c.pods) for c in results.new_claims) + sum(len(keys) for keys in results.existing.values())
-    if placed or results.pod_errors:
-        level = "info" if results.new_claims else "debug"  # pods that wait for a node on its way are found every time
-        telemetry.log(level, "found provisionable pod(s)", number=placed + len(results.pod_errors), duration=took)
-    if results.new_claims:
-        hand.note(
-            f"computed {len(results.new_claims)} new nodeclaim(s) to fit {sum(len(c.pods) for c in results.new_claims)} "
-            f"pod(s), {results.price:.4f} per hour"
-        )
-    hand.count("pods without a place", len(results.pod_errors))
-    labels = {"controller": "provisioner"}
-    telemetry.observe(
-        Observation(name="karpenter_scheduler_scheduling_duration_seconds", value=took, labels=labels, kind="histogram")
-    )
-    telemetry.observe(
-        Observation(
-            name="karpenter_scheduler_unschedulable_pods_count",
-            value=float(len(results.pod_errors)),
-            labels=labels,
-            kind="gauge",
-        )
-    )
-
-
-def _lifecycle(run: RunContext) -> Lifecycle:
-    settings = run.settings
-    return Lifecycle(
-        timeouts=Timeouts(launch=settings.launch_timeout, registration=settings.registration_timeout),
-        pace=Pace(shortest=settings.registration_poll),
-        wait_for_devices=not settings.ignore_dra_requests,
-        batch_min_pods=BATCH_MIN_PODS,
-        max_nominations=MAX_PODS_PER_RUN if settings.pod_nomination and _supports_nomination(run) else 0,
-    )
+def _load(run: RunContext, trigger: Trigger) -> StepInputs:
+    nominates = run.settings.pod_nomination and _supports_nomination(run)
+    return StepInputs.of(run, trigger, load(run, EVERYTHING), supports_nomination=nominates)
 
 
 def _supports_nomination(run: RunContext) -> bool:
@@ -211,3 +90,211 @@ def _supports_nomination(run: RunContext) -> bool:
             )
             return False
     return memory.kubernetes_version >= MIN_KUBERNETES_VERSION
+
+
+# -- reconcilers, in order --------------------------------------------------------------------------------------------
+
+
+def _report_overlays(inputs: StepInputs) -> Plan:
+    return tell_overlays(inputs.snapshot, inputs.catalogued.overlay_conflicts)
+
+
+def _advance_nodeclaims(inputs: StepInputs) -> Plan:
+    return advance(inputs.snapshot, _lifecycle(inputs))
+
+
+def _deprovision_static(inputs: StepInputs) -> Plan:
+    return deprovision_static(inputs.snapshot) if inputs.settings.feature_gates.static_capacity else Plan()
+
+
+def _provision_static(inputs: StepInputs) -> Plan:
+    """Create the NodeClaims that static NodePools are missing.
+
+    It comes after NodeClaims in flight, so that one that timed out does not count any more, and before pods are scheduled,
+    so that they use the capacity. A NodePool of which this run deleted a NodeClaim waits for the next run: until the claim
+    is gone it counts against the limit, and then it is known which offering refused the launch.
+    """
+    snapshot, settings = inputs.snapshot, inputs.settings
+    if not settings.feature_gates.static_capacity:
+        return Plan()
+    written = inputs.written.claims
+    lost = {
+        c.metadata.labels.get(labels.NODEPOOL) for c in inputs.loaded.claims if written.get(c.metadata.name, c) is None
+    }
+    missing = {pool.name for pool in static_nodepools(snapshot.claims, snapshot.node_pools) if pool.missing}
+    again = [
+        Requeue(step=Step.PROVISION, at=snapshot.now, reason=f"NodePool {name} lost a NodeClaim in flight")
+        for name in sorted(missing & lost)
+    ]
+    pools = tuple(pool for pool in snapshot.node_pools if pool.metadata.name in missing - lost)
+    plan = provision_static(
+        replace(snapshot, node_pools=pools),
+        inputs.catalogued.catalogue,
+        max_claims=settings.claims_per_run,
+        requeue_at=_registration_due(inputs),
+    )
+    return _needing_their_pools(plan) + Plan(chains=(chain_of("requeues", *again),))
+
+
+def _schedule(inputs: StepInputs) -> Plan:
+    """Schedule pods that fit nowhere: nominate them to existing nodes, create NodeClaims for the rest, and launch those."""
+    snapshot = inputs.snapshot
+    pods, removed = _pods_and_removed_nodes(snapshot)
+    verified = _verified_results(inputs, pods, removed)
+    results = verified.results
+    nominatable = NominatablePods.of(snapshot, enabled=_lifecycle(inputs).max_nominations > 0)
+    return merge_plans(
+        (
+            _explain(snapshot, without_virtual_pods(results, pods)),
+            tell_buffers(snapshot, results),
+            _report_defects(snapshot, verified),
+            nominate_to_existing_nodes(snapshot, results.existing, nominatable),
+            _create_nodeclaims(inputs, results.new_claims),
+        )
+    )
+
+
+def _update_nodepool_statuses(inputs: StepInputs) -> Plan:
+    registrations = outcomes(inputs.loaded, inputs.written.claims, _lifecycle(inputs).timeouts)
+    return reconcile(inputs.snapshot, registrations)
+
+
+PROVISION: Final = StepDefinition(
+    name=Step.PROVISION,
+    load=_load,
+    reconcilers=(
+        Reconciler(refresh_node_classes, needs_catalogue=False),
+        Reconciler(record_price_ages),
+        Reconciler(_report_overlays),
+        Reconciler(_advance_nodeclaims),
+        Reconciler(_deprovision_static),
+        Reconciler(_provision_static),
+        Reconciler(_schedule),
+        Reconciler(_update_nodepool_statuses),
+    ),
+    requeues=Step.PROVISION,
+)
+
+
+# -- scheduling -------------------------------------------------------------------------------------------------------
+
+
+def _pods_and_removed_nodes(snapshot: Snapshot) -> tuple[tuple[Pod, ...], frozenset[str]]:
+    """Return the pods to schedule, and the nodes that the scheduler must not count on.
+
+    Besides pending pods and those of terminating nodes: pods of nodes that a disruption removes once their replacements
+    are ready, so that no other pod is planned onto the replacements. Pods of nodes whose disruption is rolled back stay.
+    """
+    marked = marked_for_deletion(snapshot)
+    removed = [n for name, n in snapshot.state_nodes_by_claim.items() if name in marked and not n.is_terminating]
+    moving = tuple(
+        pod for node in removed for pod in node.pods if is_currently_reschedulable(pod, snapshot.pdbs, snapshot.now)
+    )
+    staying = {pod.key for name in kept_after_rollback(snapshot) for pod in snapshot.state_nodes_by_claim[name].pods}
+    pending = (pod for pod in pods_to_schedule(snapshot) if pod.key not in staying)
+    pods = {pod.key: pod for pod in (*pending, *moving)}  # a tainted node's pods are in both
+    return tuple(pods.values()), frozenset(n.name for n in removed)
+
+
+def _verified_results(inputs: StepInputs, pods: tuple[Pod, ...], removed: frozenset[str]) -> VerifiedResults:
+    """Return the scheduler's results, verified; from the cache if the cluster has not changed since."""
+    snapshot, catalogue, options = inputs.snapshot, inputs.catalogued.catalogue, inputs.settings.scheduling
+    cached = inputs.result_cache.results_for(snapshot, catalogue, options)
+    key = (tuple(pod.key for pod in pods), removed, "")
+    if (known := cached.get(key)) is not None:
+        return VerifiedResults(results=known, defects=())
+    results = solve(snapshot, catalogue, pods=pods, without_nodes=removed, options=options)
+    verified = PlanVerifier(snapshot=snapshot, catalogue=catalogue, pods=pods, gone=removed).of(results)
+    if not verified.defects:
+        cached.store(key, verified.results)
+    return verified
+
+
+def _report_defects(snapshot: Snapshot, verified: VerifiedResults) -> Plan:
+    """Report what verification refused, and run again for its pods and for those that wait for an offering."""
+    again = []
+    plan = Plan()
+    if verified.defects:
+        message = "the scheduler's results do not pass verification; what passes is carried out"
+        plan = defects_plan("pods", message, verified.defects)
+        reason = "verification refused the nodes of some pods"
+        again.append(Requeue(step=Step.PROVISION, at=snapshot.now + RETRY_REFUSED_AFTER, reason=reason))
+    if at := retry_at(snapshot, verified.results):
+        again.append(Requeue(step=Step.PROVISION, at=at, reason="unavailable offerings may be available again"))
+    return plan + Plan(chains=(chain_of("requeues", *again),))
+
+
+def _create_nodeclaims(inputs: StepInputs, planned: tuple[PlannedClaim, ...]) -> Plan:
+    """Create and launch as many NodeClaims as one run may; the pods of the rest are scheduled again at once."""
+    most, snapshot = inputs.settings.claims_per_run, inputs.snapshot
+    plan = _needing_their_pools(open_claims(snapshot, planned[:most], _registration_due(inputs)))
+    if len(planned) <= most:
+        return plan
+    reason = f"{len(planned) - most} planned node(s) are left for the next run"
+    return plan + Plan(chains=(chain_of("requeues", Requeue(step=Step.PROVISION, at=snapshot.now, reason=reason)),))
+
+
+def _needing_their_pools(plan: Plan) -> Plan:
+    """Return the plan whose chains start only while the NodePools of their new NodeClaims exist and are within limits."""
+    return replace(plan, chains=tuple(replace(chain, node_pool=_node_pool(chain)) for chain in plan.chains))
+
+
+def _node_pool(chain: Chain) -> str:
+    first = next(iter(chain.actions), None)
+    if not isinstance(first, CreateObject) or first.resource.kind != NODECLAIM.kind:
+        return ""
+    return str(first.body["metadata"].get("labels", {}).get(labels.NODEPOOL, ""))
+
+
+def _explain(snapshot: Snapshot, results: Results) -> Plan:
+    """Return what is recorded about the results: Events on pods, log lines, a note, and metrics."""
+    scheduled = sum(len(c.pods) for c in results.new_claims) + sum(len(keys) for keys in results.existing.values())
+    logs: tuple[LogLine, ...] = ()
+    notes: tuple[str, ...] = ()
+    if scheduled or results.pod_errors:
+        level = (
+            "info" if results.new_claims else "debug"
+        )  # pods that wait for a NodeClaim in flight are found each time
+        found = {"number": scheduled + len(results.pod_errors)}
+        logs = (LogLine(level=level, message="found provisionable pod(s)", fields=found),)
+    if results.new_claims:
+        pods = sum(len(c.pods) for c in results.new_claims)
+        notes = (
+            f"computed {len(results.new_claims)} new nodeclaim(s) to fit {pods} pod(s), {results.price:.4f} per hour",
+        )
+    controller = {"controller": "provisioner"}
+    unschedulable = Observation(
+        name="karpenter_scheduler_unschedulable_pods_count",
+        value=float(len(results.pod_errors)),
+        labels=controller,
+        kind="gauge",
+    )
+    duration = Observation(name="karpenter_scheduler_scheduling_duration_seconds", labels=controller, kind="histogram")
+    recorded = Plan(
+        logs=logs,
+        notes=notes,
+        counts=(("unschedulable pods", len(results.pod_errors)),),
+        observations=(unschedulable, *pending_gauges(snapshot, results)),
+        durations=(duration,),
+    )
+    return tell_pods(snapshot, results) + recorded
+
+
+# -- settings of the lifecycle ----------------------------------------------------------------------------------------
+
+
+def _lifecycle(inputs: StepInputs) -> Lifecycle:
+    settings = inputs.settings
+    return Lifecycle(
+        timeouts=Timeouts(launch=settings.launch_timeout, registration=settings.registration_timeout),
+        pace=Pace(shortest=settings.registration_poll),
+        wait_for_devices=not settings.ignore_dra_requests,
+        batch_min_pods=BATCH_MIN_PODS,
+        max_nominations=MAX_PODS_PER_RUN if inputs.supports_nomination else 0,
+    )
+
+
+def _registration_due(inputs: StepInputs) -> datetime:
+    """Return when the first new node may have registered."""
+    now, poll = inputs.snapshot.now, inputs.settings.registration_poll
+    return poll_at(now, now, poll, poll)

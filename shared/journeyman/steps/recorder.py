@@ -1,4 +1,4 @@
-"""What one run tells: people, in log lines, notes, Events and metrics; and the steps, in requeues sent as it ends."""
+"""Records what one run did: logs, notes, Kubernetes Events, metrics, counts; and the requeues that it sends as it ends."""
 
 from __future__ import annotations
 
@@ -9,152 +9,208 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from journeyman.core.plan import Chain, Observation, Plan, Requeue, Step
+from journeyman.core.api.objects import NAMESPACE
+from journeyman.core.plan import Chain, Event, ObjectRef, Observation, Plan, Requeue, Step
 from journeyman.errors import (
+    NOT_SERVED,
     ConflictError,
     DeadlineError,
+    ForbiddenError,
     JourneymanError,
+    KubeAPIError,
     LeaseLostError,
     RateLimitedError,
     TooManyRequestsError,
 )
 from journeyman.ports import Message
 from journeyman.steps.context import BUSY, DONE, PARTIAL, Outcome, RunContext
-from journeyman.steps.mending import tell_error
 
 RETRY_AFTER: Final = timedelta(seconds=1)
 RETRY_ERROR_AFTER: Final = timedelta(seconds=5)
-FURTHEST_REQUEUE: Final = timedelta(minutes=15)  # what a delay queue holds; what is due later, the sweep finds
+FURTHEST_REQUEUE: Final = timedelta(minutes=15)
+"""What a delay queue holds; what is due later, the sweep finds."""
+
+_DEFAULT_NAMESPACE: Final = ObjectRef(resource=NAMESPACE, name="default")
 
 
-class Report:
-    """One run's word: what was decided, what came of it, who is to look again and when."""
+class RunRecorder:
+    """Records one run.
 
-    def __init__(self, run: RunContext, step: Step) -> None:
-        self.run = run
-        self.step = step
+    Args:
+        run: The run's connections.
+        step: The step that runs.
+        requeues_step: The step that runs again after a conflict, a passing error or the deadline; None: no step does.
+    """
+
+    def __init__(self, run: RunContext, step: Step, requeues_step: Step | None) -> None:
+        self._run = run
+        self._step = step
+        self._requeues_step = requeues_step
         self._counts: Counter[str] = Counter()
         self._notes: list[str] = []
         self._requeues: dict[Step, Requeue] = {}
         self._status = DONE
+        self._error: JourneymanError | None = None
 
-    def tell(self, plan: Plan) -> None:
-        """Say what was decided, and take note of its requeues: they come whatever happens to its chains."""
+    def record_plan(self, plan: Plan) -> None:
+        """Record what was decided, requeues included: they are sent whatever happens to the plan's chains."""
         for note in plan.notes:
             self.note(note)
+        for line in plan.logs:
+            self._run.telemetry.log(line.level, line.message, **line.fields)
         for event in plan.events:
-            self.run.telemetry.event(event)
+            self._run.telemetry.event(event)
         self.observe(plan.observations)
+        for what, number in plan.counts:
+            self.count(what, number)
+        for failure in plan.failures:
+            self.record_error(failure.subject, failure.error)
         for action in plan.actions:
             if isinstance(action, Requeue):
                 self.requeue(action.step, action.at, action.reason)
 
+    def record_chain(self, chain: Chain) -> None:
+        """Record what is true once the whole chain has been carried out."""
+        for event in chain.events:
+            self._run.telemetry.event(event)
+        self.observe(chain.observations)
+
     def note(self, text: str, message: str = "", *, level: str = "info", **fields: Any) -> None:
-        """One line for a person in the outcome; the log gets `message` and its fields, if they say the same better."""
+        """Add a line to the outcome; the log gets `message` with its fields instead, if it is given."""
         self._notes.append(text)
-        self.run.telemetry.log(level, message or text, **fields)
+        self._run.telemetry.log(level, message or text, **fields)
 
     def count(self, what: str, number: int = 1) -> None:
         """Add to the outcome's counts."""
         self._counts[what] += number
 
+    def event(self, event: Event) -> None:
+        """Record a Kubernetes Event."""
+        self._run.telemetry.event(event)
+
+    def observe(self, observations: Iterable[Observation]) -> None:
+        """Record metric samples."""
+        for observation in observations:
+            self._run.telemetry.observe(observation)
+
     def requeue(self, step: Step, at: datetime, reason: str) -> None:
-        """Ask for a run of `step` at `at`; of several, the earliest is sent. One that is far off is left to the sweep."""
-        if at - self.run.clock.now() > FURTHEST_REQUEUE:
+        """Let `step` run at `at`; of several requeues the earliest is sent. One that is far off is left to the sweep."""
+        if at - self._run.clock.now() > FURTHEST_REQUEUE:
             return
         known = self._requeues.get(step)
         if known is None or at < known.at:
             self._requeues[step] = Requeue(step=step, at=at, reason=reason)
 
-    def explain(self, chain: Chain) -> None:
-        """Tell what is true now that all of a chain has been carried out."""
-        for event in chain.events:
-            self.run.telemetry.event(event)
-        self.observe(chain.observations)
+    # -- errors -------------------------------------------------------------------------------------------------
 
-    def observe(self, observations: Iterable[Observation]) -> None:
-        """Metric samples."""
-        for observation in observations:
-            self.run.telemetry.observe(observation)
-
-    # -- what goes wrong ----------------------------------------------------------------------------------------
-
-    def moved_on(self, subject: str, error: JourneymanError) -> None:
-        """Somebody else was quicker: all is decided again, on what there is then."""
+    def record_conflict(self, subject: str, error: JourneymanError) -> None:
+        """Record that an object changed since it was read; the step runs again and decides on what is there then."""
         self.count("conflicts")
-        self.run.telemetry.log("debug", "the cluster moved on, deciding again", subject=subject, error=str(error))
-        self.requeue(self.step, self.run.clock.now() + RETRY_AFTER, f"{subject} changed meanwhile")
+        self._run.telemetry.log(
+            "debug", "the object changed since it was read; deciding again", subject=subject, error=str(error)
+        )
+        self._requeue_own(RETRY_AFTER, f"{subject} changed since it was read")
 
-    def failed(self, subject: str, error: JourneymanError) -> None:
-        """Report an error that stops one chain; one that may pass leaves a requeue."""
+    def record_error(self, subject: str, error: JourneymanError) -> None:
+        """Record an error that stops one chain; the step runs again if it may pass."""
         self.count("errors")
         self._notes.append(f"{subject}: {error}")
         level = "warning" if error.retryable else "error"
-        self.run.telemetry.log(level, error.message, subject=subject, error=type(error).__name__, **_fields(error))
-        tell_error(self.run, self.step, error)
+        self._run.telemetry.log(level, error.message, subject=subject, error=type(error).__name__, **log_fields(error))
+        emit_error(self._run, self._step, error)
         if error.retryable:
-            at = self.run.clock.now() + _retry_after(error)
-            self.requeue(self.step, at, f"{subject}: {error.message}")
+            self._requeue_own(_retry_after(error), f"{subject}: {error.message}")
+
+    def record_busy(self, error: LeaseLostError) -> None:
+        """Record that another run holds the step's Lease; the message that triggered this run is delivered again."""
+        self._status, self._error = BUSY, error
+        self._run.telemetry.log("info", error.message, **log_fields(error))
+
+    def record_partial(self, error: JourneymanError) -> None:
+        """Record that the run stops before its work is done; the step runs again at once, or when it may help."""
+        self._status, self._error = PARTIAL, error
+        self._run.telemetry.log("info", error.message, **log_fields(error))
+        self._requeue_own(timedelta(0) if isinstance(error, DeadlineError) else _retry_after(error), error.message)
+
+    def _requeue_own(self, wait: timedelta, reason: str) -> None:
+        if self._requeues_step is not None:
+            self.requeue(self._requeues_step, self._run.clock.now() + wait, reason)
 
     # -- the end ------------------------------------------------------------------------------------------------
 
-    def busy(self, error: LeaseLostError) -> None:
-        """Another run holds the step: nothing more is done here, and the message that woke us comes back."""
-        self._status = BUSY
-        self.run.telemetry.log("info", error.message, **_fields(error))
-
-    def partial(self, error: JourneymanError) -> None:
-        """The run stops before its work is done: come back at once, or when it may help."""
-        self._status = PARTIAL
-        self.run.telemetry.log("info", error.message, **_fields(error))
-        wait = timedelta(0) if isinstance(error, DeadlineError) else _retry_after(error)
-        self.requeue(self.step, self.run.clock.now() + wait, error.message)
-
     def send_requeues(self) -> None:
-        """Hand the requeues over. Losing them is harmless: the sweep derives all due work again."""
-        now = self.run.clock.now()
+        """Send the requeues. Losing them is harmless: the sweep derives all due work from the cluster."""
+        now = self._run.clock.now()
         messages = [
-            Message(cluster=self.run.cluster, step=w.step, reason=w.reason, at=w.at if w.at > now else None)
-            for w in self.requeues
+            Message(cluster=self._run.cluster, step=r.step, reason=r.reason, at=r.at if r.at > now else None)
+            for r in self.requeues
         ]
         if not messages:
             return
         try:
-            self.run.queue.send(messages)
+            self._run.queue.send(messages)
         except JourneymanError as error:
-            self.run.telemetry.log("warning", f"requeues were not sent: {error.message}", **_fields(error))
+            self._run.telemetry.log("warning", f"requeues were not sent: {error.message}", **log_fields(error))
 
     @property
     def requeues(self) -> tuple[Requeue, ...]:
         """The requeues so far, at most one for each step, by step."""
         return tuple(
-            self._paused(requeue) for _, requeue in sorted(self._requeues.items(), key=lambda item: item[0].value)
+            self._delayed(requeue) for _, requeue in sorted(self._requeues.items(), key=lambda kv: kv[0].value)
         )
 
-    def _paused(self, requeue: Requeue) -> Requeue:
-        """A run that met an error does not come back at once: what fails for good would keep it running without end."""
-        now = self.run.clock.now()
-        if requeue.step is not self.step or requeue.at > now or not self._counts["errors"]:
+    def _delayed(self, requeue: Requeue) -> Requeue:
+        """Delay the requeue of a run that met an error: one that never passes would keep the step running without pause."""
+        now = self._run.clock.now()
+        if requeue.step is not self._requeues_step or requeue.at > now or not self._counts["errors"]:
             return requeue
         return replace(requeue, at=now + RETRY_ERROR_AFTER)
 
     def outcome(self) -> Outcome:
-        """What came of it."""
+        """Return what came of the run."""
         return Outcome(
-            step=self.step,
-            cluster=self.run.cluster,
+            step=self._step,
+            cluster=self._run.cluster,
             status=self._status,
             notes=tuple(self._notes),
             counts=dict(sorted(self._counts.items())),
             requeues=self.requeues,
+            error=self._error,
         )
+
+
+def emit_error(run: RunContext, step: Step, error: JourneymanError) -> None:
+    """Count an error that stopped a run or a part of it; emit an Event if a person has to act."""
+    labels = {"controller": step.value, "error": type(error).__name__}
+    run.telemetry.observe(Observation(name="journeyman_errors_total", labels=labels))
+    if event := event_for_operator(step, error):
+        run.telemetry.event(event)
+
+
+def event_for_operator(step: Step, error: JourneymanError) -> Event | None:
+    """Return the Event for an error that only a person can mend: a missing permission or CustomResourceDefinition.
+
+    It goes on the namespace `default`, beside those of nodes, as the object it concerns cannot be read or does not exist.
+    There is one for each permission and kind; None for other errors.
+    """
+    if isinstance(error, ForbiddenError):
+        reason = "PermissionDenied"
+        key = [str(error.context.get(part, "")) for part in ("verb", "api_group", "resource")]
+    elif isinstance(error, KubeAPIError) and error.reason == NOT_SERVED:
+        reason, key = "CRDNotInstalled", [error.message]
+    else:
+        return None
+    advice = error.context.get("to_do", "")
+    text = f"{step.value}: {error.message}{f'; {advice}' if advice else ''}"
+    return Event(ref=_DEFAULT_NAMESPACE, reason=reason, message=text, type="Warning", key="/".join((step.value, *key)))
+
+
+def log_fields(error: JourneymanError) -> dict[str, str]:
+    """Return an error's context as fields for a log line."""
+    return {key: str(value) for key, value in error.context.items()}
 
 
 def _retry_after(error: JourneymanError) -> timedelta:
     if isinstance(error, RateLimitedError | TooManyRequestsError):
         return timedelta(seconds=error.retry_after_seconds)
     return RETRY_AFTER if isinstance(error, ConflictError) else RETRY_ERROR_AFTER
-
-
-def _fields(error: JourneymanError) -> dict[str, str]:
-    return {key: str(value) for key, value in error.context.items()}

@@ -10,6 +10,7 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, is_true
 from journeyman.core.plan import Step
+from journeyman.ports import ScheduledRun
 from journeyman.steps.consolidate import consolidate
 from tests.helpers import builders
 from tests.helpers.builders import pool_body
@@ -20,6 +21,7 @@ TYPES = tuple(
     for name, cpus, price in (("s", 2, 0.25), ("m", 4, 0.45), ("l", 8, 0.8), ("xl", 16, 1.5))
 )
 ALWAYS = [{"nodes": "100%"}]
+TRIGGER = ScheduledRun(id="t", cluster="demo", step=Step.CONSOLIDATE, reason="test", time=builders.NOW)
 
 
 def a_living_cluster(**disruption) -> Living:
@@ -138,7 +140,7 @@ def test_a_run_cut_off_anywhere_is_finished_or_undone_by_the_next():
         living.until(lambda living=living: living.disruptions() == [("Underutilized", "replace", "")], "a proposal")
         living.clock.advance(15)
         living.cluster.fence.checks_left = effects
-        outcome = consolidate(living.cluster.run(), None)
+        outcome = consolidate(living.cluster.run(), TRIGGER)
         living.cluster.fence.checks_left = None
         living.requeue(Step.CONSOLIDATE)
 
@@ -162,7 +164,7 @@ def test_a_taint_that_no_disruption_answers_for_is_taken_off():
     for raw in living.server.list(NODE_DISRUPTION).items:
         living.server.delete(NODE_DISRUPTION, raw["metadata"]["name"])
 
-    consolidate(living.cluster.run(), None)
+    consolidate(living.cluster.run(), TRIGGER)
 
     assert all(n.spec.taints == () for n in living.server.list(NODE).items if n.metadata.labels.get(labels.REGISTERED))
     assert not any(is_true(c.status.conditions, "DisruptionReason") for c in living.claims())
@@ -174,7 +176,7 @@ def test_nothing_is_disrupted_while_a_claim_is_not_launched():
     living.server.create(NODECLAIM, builders.claim_body("waiting"))
     living.clock.advance(120)
 
-    outcome = consolidate(living.cluster.run(), None)
+    outcome = consolidate(living.cluster.run(), TRIGGER)
 
     assert living.disruptions() == []
     assert "not disrupting while NodeClaim waiting" in outcome.notes[-1]
@@ -189,6 +191,6 @@ def test_while_another_run_holds_the_step_nothing_is_written():
     living.cluster.fence.held_by_other = True
     before = living.server.resource_version
 
-    outcome = consolidate(living.cluster.run(), None)
+    outcome = consolidate(living.cluster.run(), TRIGGER)
 
     assert (outcome.status, living.server.resource_version) == ("busy", before)

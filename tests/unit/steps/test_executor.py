@@ -23,10 +23,8 @@ from journeyman.core.plan import (
     TerminateInstance,
     chain_of,
 )
-from journeyman.errors import CloudProviderError, InvariantError, KubeAPIError, NotFoundError, RateLimitedError
-from journeyman.steps.executor import run_step
+from journeyman.errors import CloudProviderError, InvariantError, KubeAPIError, RateLimitedError
 from journeyman.steps.load import EVERYTHING, load
-from journeyman.steps.scheduling_inputs import scheduling_inputs_of
 from tests.helpers.builders import NOW, claim_body, condition, merge, node_class_body, pod_body, pool_body
 from tests.helpers.fakes import Cluster, Interfering
 
@@ -43,13 +41,9 @@ def cluster():
 
 
 def carry_out(cluster, *chains, run=None, **plan):
-    """One step that does nothing but apply these chains."""
+    """Run one step that does nothing but execute these chains."""
 
-    def work(hand):
-        world = scheduling_inputs_of(hand.run, load(cluster.run(), EVERYTHING))
-        hand.apply(Plan(chains=chains, **plan), world)
-
-    return run_step(run or cluster.run(), Step.PROVISION, work)
+    return cluster.execute(Plan(chains=chains, **plan), run=run)
 
 
 def ref(cluster, resource, name, namespace=""):
@@ -421,7 +415,7 @@ def test_a_plan_that_launches_without_a_catalogue_is_a_bug(cluster):
     """It fails loudly instead of doing nothing."""
     plan = Plan(chains=(chain_of("x", LaunchInstance(claim="a", why="test")),))
     with pytest.raises(InvariantError):
-        run_step(cluster.run(), Step.TERMINATE, lambda hand: hand.apply(plan))
+        cluster.execute(plan, step=Step.TERMINATE, needs_catalogue=False)
     assert cluster.fence.releases == 1
 
 
@@ -460,13 +454,10 @@ def test_a_requeue_that_is_far_off_is_left_to_the_sweep(cluster):
 
 def test_requeues_are_sent_even_if_the_run_fails(cluster):
     """Whatever was decided before is not lost."""
-
-    def work(hand):
-        hand.requeue(Step.TERMINATE, NOW, "noted")
-        raise NotFoundError("the API server lost a kind")
-
-    with pytest.raises(NotFoundError):
-        run_step(cluster.run(), Step.PROVISION, work)
+    noted = Plan(chains=(chain_of("x", Requeue(step=Step.TERMINATE, at=NOW, reason="noted")),))
+    launching = Plan(chains=(chain_of("x", LaunchInstance(claim="a", why="test")),))
+    with pytest.raises(InvariantError):
+        cluster.execute(noted, launching, needs_catalogue=False)
     assert [m.step for m in cluster.queue.sent] == [Step.TERMINATE]
     assert not cluster.fence.held
 

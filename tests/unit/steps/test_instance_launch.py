@@ -7,9 +7,6 @@ import pytest
 from journeyman.core.api.objects import NODECLAIM, NODEPOOL
 from journeyman.core.plan import CreateObject, LaunchInstance, Plan, Step, chain_of
 from journeyman.errors import LeaseLostError
-from journeyman.steps.executor import run_step
-from journeyman.steps.load import EVERYTHING, load
-from journeyman.steps.scheduling_inputs import scheduling_inputs_of
 from tests.helpers.builders import claim_body, condition, node_class_body, pool_body
 from tests.helpers.fakes import Cluster, FakeCloud, Fence, Interfering
 
@@ -42,13 +39,8 @@ def cluster():
 
 
 def launch(cluster, *names, run=None):
-    """One run that opens these claims and launches them."""
-
-    def work(hand):
-        world = scheduling_inputs_of(hand.run, load(cluster.run(), EVERYTHING))
-        hand.apply(Plan(chains=tuple(opened(name) for name in names)), world)
-
-    return run_step(run or cluster.run(), Step.PROVISION, work)
+    """Run one step that creates these claims and launches them."""
+    return cluster.execute(Plan(chains=tuple(opened(name) for name in names)), run=run)
 
 
 def opened(name):

@@ -102,7 +102,7 @@ def test_a_notice_that_could_not_be_handled_in_full_comes_back():
         raise ForbiddenError("no right to delete nodeclaims", status=403, reason="Forbidden")
 
     store = Interfering(cluster.server, "delete", 1, refuse)
-    with pytest.raises(JourneymanError, match="must come back") as raised:
+    with pytest.raises(JourneymanError, match="must be delivered again") as raised:
         interrupt(cluster.run(store=store), a_notice("instance_stopped", "i-n"))
     assert "no right to delete" in str(raised.value)
 

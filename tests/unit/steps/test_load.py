@@ -10,9 +10,9 @@ from journeyman.core.plan import Step
 from journeyman.core.state.pod_predicates import selects
 from journeyman.errors import CloudProviderError, NotFoundError
 from journeyman.steps.context import FeatureGates
-from journeyman.steps.due import due_steps
 from journeyman.steps.load import EVERYTHING, FLEET, GLANCE, load, with_pods_of, with_volumes_of
 from journeyman.steps.scheduling_inputs import scheduling_inputs_of
+from journeyman.steps.sweep import due_steps
 from tests.helpers.builders import (
     EBS,
     LARGE,

@@ -8,7 +8,6 @@ from journeyman.core.api.objects import NODE, NODECLAIM, POD
 from journeyman.core.plan import NominatePods, ObjectRef, PatchObject, Plan, RenominatePods, Step, chain_of
 from journeyman.errors import ForbiddenError, KubeAPIError, KubeUnavailableError
 from journeyman.ports import ClusterChanged
-from journeyman.steps.executor import run_step
 from journeyman.steps.provision import provision
 from journeyman_simulator.kubelet import Kubelets
 from tests.helpers.builders import NOW, node_class_body, pod_body, pool_body
@@ -53,7 +52,7 @@ MARK = PatchObject(
 
 
 def carry_out(cluster, *chains, **changes):
-    return run_step(cluster.run(**changes), Step.PROVISION, lambda hand: hand.apply(Plan(chains=chains)))
+    return cluster.execute(Plan(chains=chains), run=cluster.run(**changes))
 
 
 def nominations(cluster):

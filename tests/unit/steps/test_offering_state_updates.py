@@ -7,7 +7,6 @@ import pytest
 from journeyman.core.api.objects import OFFERING_STATE
 from journeyman.core.plan import ClearOfferingFailures, MarkOfferingUnavailable, Plan, Step, chain_of
 from journeyman.ports import ClusterChanged, Prices
-from journeyman.steps.executor import Applier
 from journeyman.steps.provision import provision
 from tests.helpers.builders import CLASS, NOW, SMALL, node_class_body, pod_body, pool_body, stamp
 from tests.helpers.fakes import Cluster, FakeCloud
@@ -45,7 +44,7 @@ def run_later(cluster, *, minutes=6):
 
 
 def apply(cluster, *actions):
-    Applier(cluster.run(), Step.PROVISION).apply(Plan(chains=(chain_of("o", *actions),)))
+    cluster.execute(Plan(chains=(chain_of("o", *actions),)))
 
 
 def failed(offering=OFFERING, at=NOW):

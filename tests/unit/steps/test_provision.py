@@ -10,8 +10,8 @@ from journeyman.core.plan import Step
 from journeyman.core.scheduling.result_cache import ResultCache
 from journeyman.errors import CloudProviderError, CreateError, NodeClassNotReadyError, RateLimitedError
 from journeyman.ports import ClusterChanged
+from journeyman.steps.executor import LIMITS_PERIOD
 from journeyman.steps.provision import provision
-from journeyman.steps.stored_pools import LIMITS_PERIOD
 from journeyman_simulator.kubelet import BOOT, Kubelets
 from tests.helpers.builders import NOW, claim_body, merge, node_class_body, pod_body, pool_body
 from tests.helpers.fakes import Cluster, Interfering
@@ -72,7 +72,7 @@ class Counted(ResultCache):
 
 def test_a_cluster_that_did_not_change_is_not_solved_for_again(cluster):
     """A pod that fits nowhere is told so by each run; the answer is worked out anew once there is another pod."""
-    cluster.memory.answers = answers = Counted()
+    cluster.memory.result_cache = answers = Counted()
     add_pods(cluster, 1, cpu="500")
     for _ in range(3):
         run(cluster)

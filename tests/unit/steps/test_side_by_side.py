@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from journeyman.core.api.objects import NODECLAIM, NODEPOOL
-from journeyman.core.plan import Chain, CreateObject, Event, ObjectRef, PatchObject, Plan, Step, chain_of
-from journeyman.steps.executor import run_step
-from journeyman.steps.side_by_side import AT_MOST
+from journeyman.core.plan import Chain, CreateObject, Event, ObjectRef, PatchObject, Plan, chain_of
+from journeyman.steps.executor import PATCHES_AT_ONCE
 from tests.helpers.builders import claim_body, pool_body
 from tests.helpers.fakes import Cluster
 
@@ -42,7 +41,7 @@ def cluster():
 def carry_out(cluster, *chains):
     """One step that does nothing else; the outcome, and what went out together."""
     store = Watched(cluster.server)
-    outcome = run_step(cluster.run(store=store), Step.PROVISION, lambda hand: hand.apply(Plan(chains=tuple(chains))))
+    outcome = cluster.execute(Plan(chains=tuple(chains)), run=cluster.run(store=store))
     return outcome, store.together
 
 
@@ -110,6 +109,6 @@ def test_the_fence_is_looked_at_before_each_few(cluster):
     cluster.fence.checks_left = 1
     names = [f"p{n:02}" for n in range(40)]
     outcome, together = carry_out(cluster, *(chain_of(name, labelled(NODEPOOL, name)) for name in names))
-    assert together == [AT_MOST]
+    assert together == [PATCHES_AT_ONCE]
     assert outcome.status == "busy"
-    assert "touched" not in the_labels(cluster, NODEPOOL, names[AT_MOST])
+    assert "touched" not in the_labels(cluster, NODEPOOL, names[PATCHES_AT_ONCE])

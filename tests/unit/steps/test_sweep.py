@@ -9,8 +9,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import NODECLAIM, OwnerReference
 from journeyman.core.plan import Step
 from journeyman.ports import ScheduledRun
-from journeyman.steps.due import due_steps
-from journeyman.steps.sweep import sweep
+from journeyman.steps.sweep import due_steps, sweep
 from tests.helpers.builders import (
     CLASS_LABEL,
     NOW,

@@ -6,12 +6,10 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.plan import Step
 from journeyman.core.scheduling.results import Results
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.scheduling.verify import Defect
-from journeyman.steps.executor import run_step
-from journeyman.steps.verification import PlanVerifier, tell_defects
+from journeyman.steps.verification import PlanVerifier, defects_plan
 from tests.helpers.builders import a_node, a_pod, a_pool, a_running_claim, a_snapshot, an_instance_type
 from tests.helpers.fakes import Cluster
 
@@ -169,7 +167,7 @@ def test_a_defect_is_told_and_fails_no_run():
     """Its message would hide the queue's for minutes, and everybody else's pods with it."""
     cluster, defects = Cluster(), (Defect("node x: cpu is overbooked", ("node x",)),)
 
-    outcome = run_step(cluster.run(), Step.PROVISION, lambda hand: tell_defects(hand, "pods", "refused", defects))
+    outcome = cluster.execute(defects_plan("pods", "refused", defects))
 
     assert (outcome.status, outcome.counts) == ("done", {"errors": 1})
     assert "node x: cpu is overbooked" in outcome.notes[0]

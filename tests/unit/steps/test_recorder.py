@@ -11,7 +11,7 @@ from journeyman.errors import (
     KubeAPIError,
     NotFoundError,
 )
-from journeyman.steps.mending import tell_error, to_be_mended
+from journeyman.steps.recorder import emit_error, event_for_operator
 from tests.helpers.fakes import Cluster
 
 CREATE = {"verb": "create", "api_group": "karpenter.sh", "resource": "nodeclaims"}
@@ -26,25 +26,25 @@ def refused(name="a", **right):
 def test_a_right_that_is_missing_is_told_with_the_remedy_once_for_each():
     """Many objects may be refused for want of one right."""
     first, second, other = (
-        to_be_mended(Step.PROVISION, e) for e in (refused(), refused("b"), refused(resource="nodepools"))
+        event_for_operator(Step.PROVISION, e) for e in (refused(), refused("b"), refused(resource="nodepools"))
     )
 
     assert (first.reason, first.type, str(first.ref)) == ("PermissionDenied", "Warning", "Namespace default")
     assert first.message == 'provision: nodeclaims "a" is forbidden; see infra/chart'
     assert first.key == second.key != other.key
-    assert first.key != to_be_mended(Step.CONSOLIDATE, refused()).key
+    assert first.key != event_for_operator(Step.CONSOLIDATE, refused()).key
 
 
 def test_a_kind_that_is_not_served_is_told_and_an_object_that_is_gone_is_not():
     """Objects go all the time; a kind goes with its CustomResourceDefinition."""
     missing = NotFoundError("the API server does not serve nodeclaims", reason=NOT_SERVED, to_do="install the CRDs")
 
-    event = to_be_mended(Step.TERMINATE, missing)
+    event = event_for_operator(Step.TERMINATE, missing)
     assert (event.reason, event.message) == (
         "CRDNotInstalled",
         "terminate: the API server does not serve nodeclaims; install the CRDs",
     )
-    assert to_be_mended(Step.TERMINATE, NotFoundError("pods a not found", status=404, reason="NotFound")) is None
+    assert event_for_operator(Step.TERMINATE, NotFoundError("pods a not found", status=404, reason="NotFound")) is None
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_kind_that_is_not_served_is_told_and_an_object_that_is_gone_is_not():
 def test_what_passes_is_counted_and_nothing_more(error):
     """By its kind and by who met it, for an alarm."""
     cluster = Cluster()
-    tell_error(cluster.run(), Step.PROVISION, error)
+    emit_error(cluster.run(), Step.PROVISION, error)
 
     assert cluster.record.events == []
     (sample,) = cluster.record.observations
