@@ -1,4 +1,4 @@
-"""Whatever the fleet and the budgets: no budget is exceeded, and the order of arrival means nothing."""
+"""For any candidates and budgets: no budget is exceeded, and the order of candidates does not matter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REASONS = st.sampled_from(list(DisruptionReason))
 
 @st.composite
 def fleets(draw):
-    """Candidates with names of their own."""
+    """Candidates with unique names."""
     names = draw(st.sets(st.integers(0, 50), max_size=20))
     return [
         Candidate(
@@ -42,7 +42,7 @@ def fleets(draw):
 
 @st.composite
 def budgets(draw):
-    """Numbers and percentages, some with a window of the kind people write."""
+    """Integers and percentages, some with a schedule."""
     nodes = draw(st.one_of(st.integers(0, 30).map(str), st.integers(0, 100).map("{}%".format)))
     reasons = draw(st.sets(st.sampled_from(["Empty", "Underutilized", "Drifted"])))
     if draw(st.booleans()):
@@ -57,8 +57,8 @@ MOMENTS = st.integers(0, 14 * 24 * 60).map(lambda minutes: MONDAY + timedelta(mi
 
 
 @given(fleets(), st.dictionaries(POOLS.map(NodePoolName), st.integers(0, 5)))
-def test_emptiness_never_takes_more_than_allowed_nor_what_is_in_use(nodes, allowed):
-    """Per pool at most its number, only empty and quiet nodes, and as many as the number lets go."""
+def test_emptiness_deletes_only_empty_nodes_within_budgets(nodes, allowed):
+    """As many as each NodePool's budget allows, and only consolidatable ones."""
     command, constrained = delete_empty(nodes, allowed)
 
     taken = Counter(c.nodepool for c in command.candidates)
@@ -69,8 +69,8 @@ def test_emptiness_never_takes_more_than_allowed_nor_what_is_in_use(nodes, allow
 
 
 @given(fleets(), st.dictionaries(POOLS.map(NodePoolName), st.integers(0, 5)), st.randoms())
-def test_arrival_order_never_matters(nodes, allowed, rng):
-    """Same cluster, same decision: list order is an accident of the API server."""
+def test_order_of_candidates_does_not_matter(nodes, allowed, rng):
+    """The API server lists objects in any order."""
     shuffled = list(nodes)
     rng.shuffle(shuffled)
 
@@ -78,8 +78,8 @@ def test_arrival_order_never_matters(nodes, allowed, rng):
 
 
 @given(st.lists(budgets(), max_size=4), REASONS, st.integers(0, 200), MOMENTS)
-def test_one_budget_more_never_allows_more(found, reason, total, now):
-    """Budgets only ever restrict; and no percentage allows more than there is."""
+def test_another_budget_never_allows_more_disruptions(found, reason, total, now):
+    """And no percentage allows more than all nodes."""
     everything = allowed_nodes(found, reason, total, now)
 
     assert all(everything <= allowed_nodes(found[:i] + found[i + 1 :], reason, total, now) for i in range(len(found)))
@@ -88,16 +88,16 @@ def test_one_budget_more_never_allows_more(found, reason, total, now):
 
 
 @given(budgets(), MOMENTS)
-def test_a_budget_counts_exactly_while_one_of_its_windows_is_open(budget, now):
-    """Two ways to ask the same: the nearest firing, and the list of windows."""
+def test_budget_is_active_exactly_within_its_windows(budget, now):
+    """The nearest firing and the list of windows agree."""
     inside = any(w.opens <= now < w.closes for w in windows([budget], now - timedelta(days=4), now + timedelta(days=4)))
 
     assert is_active(budget, now) == (budget.schedule is None or inside)
 
 
 @given(st.lists(budgets(), max_size=4), REASONS, MOMENTS, st.integers(1, 24 * 60 - 1))
-def test_between_two_changes_the_allowed_number_stands_still(found, reason, now, minutes):
-    """The requeue at the next change misses nothing before it."""
+def test_allowed_number_changes_only_at_window_changes(found, reason, now, minutes):
+    """So that a requeue at the next change is early enough."""
     later = now + timedelta(minutes=minutes)
     change = next_window_change(found, now)
 

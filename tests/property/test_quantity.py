@@ -1,4 +1,4 @@
-"""What holds for every quantity."""
+"""Properties of every quantity."""
 
 from fractions import Fraction
 
@@ -28,16 +28,16 @@ formats = st.sampled_from(Format)
 
 
 @given(number=numbers, suffix=st.sampled_from(sorted(SUFFIXES)))
-def test_the_amount_is_the_exact_product_rounded_away_from_zero_to_nano(number, suffix):
-    """No float ever comes between."""
+def test_amount_is_exact_and_rounded_away_from_zero_to_nano(number, suffix):
+    """Without floating point."""
     exact = Fraction(number) * SUFFIXES[suffix] * NANO
     away = -(-exact.numerator // exact.denominator) if exact >= 0 else exact.numerator // exact.denominator
     assert quantity.parse(number + suffix).nano == away
 
 
 @given(nano=amounts, notation=formats)
-def test_what_is_written_reads_back_as_the_same_amount(nano, notation):
-    """Canonical text loses nothing, and is its own canonical text."""
+def test_formatted_quantity_parses_to_the_same_amount(nano, notation):
+    """And its canonical text is its own canonical text."""
     text = str(Quantity(nano=nano, format=notation))
     again = quantity.parse(text)
     assert again.nano == nano
@@ -54,8 +54,8 @@ def test_rounding_up_and_down_enclose_the_amount(nano):
 
 
 @given(text=st.text(max_size=20))
-def test_any_text_parses_or_is_refused_and_nothing_else(text):
-    """Whatever a manifest holds, the only error is ours."""
+def test_any_text_parses_or_raises_invalid_quantity(text):
+    """No other error, whatever the text."""
     try:
         parsed = quantity.parse(text)
     except quantity.InvalidQuantityError:

@@ -1,6 +1,6 @@
-"""The API: every custom resource as a model, Kubernetes' objects as we read them, and their small algebras.
+"""The API: models of the custom resources, Structs of Kubernetes objects, and tables of metrics and Event reasons.
 
-Models validate and carry defaults (`nodepool`, `nodeclaim`, `ec2nodeclass`, `node_disruption`, `offering_state`); the CRD
-files are generated from them (`crds`). Objects read in bulk are Structs (`objects`). Amounts, durations, conditions,
-hashes and label rules have a module each. Nothing here knows of scheduling, clouds or steps.
+Models validate and have defaults (`nodepool`, `nodeclaim_schema`, `ec2nodeclass`, `node_disruption`, `offering_state`);
+the CRDs are generated from them (`crds`). Objects that are read in bulk are Structs (`objects`). Quantities, durations,
+conditions, hashes and requirement rules have a module each. This package imports nothing of scheduling, clouds or steps.
 """

@@ -1,6 +1,6 @@
-"""Dynamic resource allocation (`resource.k8s.io/v1`): devices that drivers publish, and claims for some of them.
+"""Dynamic resource allocation (`resource.k8s.io/v1`): ResourceSlices, ResourceClaims and DeviceClasses.
 
-Restates: kubernetes staging/src/k8s.io/api/resource/v1/types.go, as far as it decides where a pod may run.
+Restates: kubernetes staging/src/k8s.io/api/resource/v1/types.go, the fields that scheduling needs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class CELSelector(APIStruct, frozen=True):
 
 
 class DeviceSelector(APIStruct, frozen=True):
-    """What a device must be like; only CEL exists."""
+    """A selector of devices, as a CEL expression."""
 
     cel: CELSelector | None = None
 
@@ -42,15 +42,15 @@ class DeviceClass(Object, frozen=True):
 
 
 class CapacityRequirements(APIStruct, frozen=True):
-    """`capacity` of a request: how much of a shared device's capacity is wanted, by name."""
+    """`capacity` of a request: requested amounts of a shared device, by name."""
 
     requests: dict[str, QuantityText] = msgspec.field(default_factory=dict)
 
 
 class DeviceRequest(APIStruct, frozen=True):
-    """What one request is for: so many devices (`ExactCount`), or all there are (`All`), of a class."""
+    """A request for a number of devices of a class (`ExactCount`), or for all of them (`All`)."""
 
-    name: str = ""  # of an alternative only
+    name: str = ""  # of `firstAvailable` entries only
     device_class_name: str = ""
     selectors: tuple[DeviceSelector, ...] = ()
     allocation_mode: str = "ExactCount"
@@ -61,7 +61,7 @@ class DeviceRequest(APIStruct, frozen=True):
 
 
 class DeviceRequestEntry(APIStruct, frozen=True):
-    """A named request: exactly this, or the first of these alternatives that can be had."""
+    """A named request: exactly one, or the first of several that can be allocated."""
 
     name: str = ""
     exactly: DeviceRequest | None = None
@@ -69,7 +69,7 @@ class DeviceRequestEntry(APIStruct, frozen=True):
 
 
 class DeviceConstraint(APIStruct, frozen=True):
-    """What the devices of these requests (all, if none is named) must have in common, or must not."""
+    """An attribute that devices of the requests (all, if none is named) must share, or in which they must differ."""
 
     requests: tuple[str, ...] = ()
     match_attribute: str | None = None
@@ -90,7 +90,7 @@ class ResourceClaimSpec(APIStruct, frozen=True):
 
 
 class DeviceAllocation(APIStruct, frozen=True):
-    """A device that a claim has been given, or the part of it that it consumes."""
+    """A device allocated to a ResourceClaim, or the capacity of it that is consumed."""
 
     request: str = ""
     driver: str = ""
@@ -107,14 +107,14 @@ class DeviceAllocations(APIStruct, frozen=True):
 
 
 class Allocation(APIStruct, frozen=True):
-    """What a claim has been given, and from which nodes it can be reached."""
+    """The allocated devices, and the nodes that can use them."""
 
     devices: DeviceAllocations = DeviceAllocations()
     node_selector: NodeSelector | None = None
 
 
 class ConsumerReference(APIStruct, frozen=True):
-    """Who has reserved a claim; a pod if `resource` is `pods` and there is no `api_group`."""
+    """A consumer of a ResourceClaim; a pod if `resource` is `pods` without `api_group`."""
 
     api_group: str = ""
     resource: str = ""
@@ -137,7 +137,7 @@ class ResourceClaim(Object, frozen=True):
 
 
 class DeviceAttribute(APIStruct, frozen=True):
-    """A property of a device; one of the fields is set."""
+    """An attribute of a device; one of the fields is set."""
 
     int_: int | None = msgspec.field(default=None, name="int")
     bool_: bool | None = msgspec.field(default=None, name="bool")
@@ -146,7 +146,7 @@ class DeviceAttribute(APIStruct, frozen=True):
 
 
 class CapacityRange(APIStruct, frozen=True):
-    """Amounts that may be asked for: from `min` to `max`, in steps."""
+    """Valid requests: from `min` to `max`, in steps."""
 
     min: QuantityText | None = None
     max: QuantityText | None = None
@@ -154,7 +154,7 @@ class CapacityRange(APIStruct, frozen=True):
 
 
 class CapacityPolicy(APIStruct, frozen=True):
-    """How a request for part of a capacity is rounded, and what one that names none gets."""
+    """How requests of a capacity are rounded, and the default request."""
 
     default: QuantityText | None = None
     valid_values: tuple[QuantityText, ...] = ()
@@ -162,7 +162,7 @@ class CapacityPolicy(APIStruct, frozen=True):
 
 
 class DeviceCapacity(APIStruct, frozen=True):
-    """An amount that a device has."""
+    """A capacity of a device."""
 
     value: QuantityText = "0"
     request_policy: CapacityPolicy | None = None
@@ -175,14 +175,14 @@ class Counter(APIStruct, frozen=True):
 
 
 class CounterSet(APIStruct, frozen=True):
-    """Counters that the devices of a pool draw on together."""
+    """Counters that the devices of a pool share."""
 
     name: str = ""
     counters: dict[str, Counter] = msgspec.field(default_factory=dict)
 
 
 class CounterConsumption(APIStruct, frozen=True):
-    """What a device draws from a set of counters once it is allocated."""
+    """What an allocated device consumes of a set of counters."""
 
     counter_set: str = ""
     counters: dict[str, Counter] = msgspec.field(default_factory=dict)
@@ -197,7 +197,7 @@ class DeviceTaint(APIStruct, frozen=True):
 
 
 class Device(APIStruct, frozen=True):
-    """One device. Its own node fields count if its slice says `per_device_node_selection`."""
+    """One device. Its node fields apply if its slice has `per_device_node_selection`."""
 
     name: str = ""
     attributes: dict[str, DeviceAttribute] = msgspec.field(default_factory=dict)
@@ -211,7 +211,7 @@ class Device(APIStruct, frozen=True):
 
 
 class ResourcePool(APIStruct, frozen=True):
-    """The pool a slice belongs to; it is whole once `resource_slice_count` slices of the newest generation are there."""
+    """The pool of a slice, complete if it has `resource_slice_count` slices of the newest generation."""
 
     name: str = ""
     generation: int = 0
@@ -232,7 +232,7 @@ class ResourceSliceSpec(APIStruct, frozen=True):
 
 
 class ResourceSlice(Object, frozen=True):
-    """Devices that a driver publishes, of one node or of several."""
+    """Devices that a driver publishes, on one node or on several."""
 
     spec: ResourceSliceSpec = ResourceSliceSpec()
 

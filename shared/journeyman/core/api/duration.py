@@ -1,4 +1,4 @@
-"""Durations as Karpenter's resources write them: `30s`, `1h30m`, `720h`, or `Never`.
+"""Parses durations of Karpenter's resources: `30s`, `1h30m`, `720h`, or `Never`.
 
 Fields keep the text, so that an object is written back as its author wrote it; these functions give the time it means.
 
@@ -20,17 +20,17 @@ MAX_LENGTH: Final = 64
 PATTERN: Final = r"^([0-9]+(s|m|h))+$"
 NILLABLE_PATTERN: Final = r"^(([0-9]+(s|m|h))+|Never)$"
 BUDGET_PATTERN: Final = r"^((([0-9]+(h|m))|([0-9]+h[0-9]+m))(0s)?)$"
-"""Budgets count in hours and minutes; cron knows no seconds. The trailing `0s` is how Go prints a duration."""
+"""Durations of budgets, in hours and minutes. Go prints a duration with a trailing `0s`."""
 
 _WHOLE: Final = re.compile(r"([0-9]+[smh])+", re.ASCII)
 _PARTS: Final = re.compile(r"([0-9]+)([smh])", re.ASCII)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
-_LONGEST: Final = timedelta(seconds=(2**63 - 1) // 10**9)  # where Go's time.Duration ends, after about 292 years
+_LONGEST: Final = timedelta(seconds=(2**63 - 1) // 10**9)  # the maximum of Go's time.Duration, about 292 years
 
 
 @lru_cache(maxsize=1024)
 def parse_duration(text: str) -> timedelta:
-    """The time that text such as `1h30m` means.
+    """Return the timedelta of text such as `1h30m`.
 
     Raises:
         ConfigurationError: It is no duration, or longer than Go's 292 years. Names the text and what is allowed.
@@ -47,5 +47,5 @@ def parse_duration(text: str) -> timedelta:
 
 
 def parse_nillable_duration(text: str) -> timedelta | None:
-    """Like `parse_duration`, and None for `Never`. Raises ConfigurationError."""
+    """Return the same, or None for `Never`. Raises ConfigurationError."""
     return None if text == NEVER else parse_duration(text)

@@ -1,7 +1,9 @@
 """Selector terms of an EC2NodeClass: any term may match, all fields of a term must match.
 
-Restates: karpenter-provider-aws pkg/apis/v1/ec2nodeclass.go and its CRD. Karpenter rejects an `id` beside other fields
-only if every term has them; it is restated as it is, so that the same manifests are valid.
+Restates: karpenter-provider-aws pkg/apis/v1/ec2nodeclass.go and its CRD.
+
+Karpenter rejects an `id` beside other fields only if every term has them; so do these models, so that the same manifests
+are valid.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Static drift: a hash of what a node was made from, kept on its owner and on its NodeClaim.
+"""Hashes for static drift: of a NodePool's template and of a NodeClass, stored on them and on their NodeClaims.
 
-A claim has drifted when both carry a hash *of the same version* and the hashes differ. The value is ours, not Karpenter's
-(which hashes Go structs), so the version is ours too: a claim that Karpenter stamped says `v3`, ours say `journeyman-v3`.
-The versions differ, nothing counts as drifted, and the claim is stamped afresh: clusters move over, and back, without a
-node being replaced. The number follows Karpenter's, as the fields that count are the same.
+A NodeClaim has drifted if its hash differs from its owner's *and both have the same version*. The value is not Karpenter's,
+which hashes Go structs, so the version differs, too: Karpenter writes `v3`, Journeyman `journeyman-v3`. With different
+versions nothing has drifted, and the NodeClaim's hash is written again: clusters migrate to Journeyman and back without
+replacing nodes. The number is Karpenter's, because the same fields count.
 
 Restates: karpenter pkg/apis/v1/nodepool.go `Hash`; karpenter-provider-aws pkg/apis/v1/ec2nodeclass.go `Hash`: list
-order is irrelevant, zero values are left out, requirements (and for the NodeClass: selectors) do not count.
+order and zero values do not count, nor do requirements (NodePool) and selectors (NodeClass).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EC2NODECLASS_HASH_VERSION: Final = "journeyman-v6"
 EC2NODECLASS_HASH: Final = f"{labels.AWS_GROUP}/ec2nodeclass-hash"
 EC2NODECLASS_HASH_VERSION_KEY: Final = f"{labels.AWS_GROUP}/ec2nodeclass-hash-version"
 
-# `hash:"ignore"` upstream; kubelet and amiFamily are hashed apart, as JSON and as resolved
+# `hash:"ignore"` in Karpenter; kubelet and amiFamily are hashed separately, as JSON and as resolved
 _EC2_IGNORED: Final = frozenset(
     {
         "subnetSelectorTerms",
@@ -45,13 +45,13 @@ _EC2_IGNORED: Final = frozenset(
 
 
 class HashKeys(Struct, frozen=True):
-    """The two annotations that hold a hash and its version."""
+    """The annotations for a hash and its version."""
 
     hash: str
     version: str
 
     def differ(self, owner: Mapping[str, str], claim: Mapping[str, str]) -> bool:
-        """Whether the claim's hash says that the owner has changed since.
+        """Whether the owner's hash differs from the NodeClaim's, in the same version.
 
         Args:
             owner: Annotations of the NodePool or NodeClass.
@@ -72,7 +72,7 @@ EC2NODECLASS_KEYS: Final = HashKeys(EC2NODECLASS_HASH, EC2NODECLASS_HASH_VERSION
 
 
 def node_pool_hash(pool: NodePool) -> str:
-    """Hash of what the pool's template makes nodes of; requirements, limits and disruption do not count."""
+    """Return the hash of the NodePool's template; requirements, limits and disruption do not count."""
     template = pool.spec.template
     spec = template.spec
     return _hash(
@@ -89,12 +89,12 @@ def node_pool_hash(pool: NodePool) -> str:
 
 
 def node_pool_hash_annotations(pool: NodePool) -> dict[str, str]:
-    """The annotations that a NodePool, and each NodeClaim made from it, carries."""
+    """Return the hash annotations of a NodePool and its NodeClaims."""
     return {NODEPOOL_KEYS.hash: node_pool_hash(pool), NODEPOOL_KEYS.version: NODEPOOL_HASH_VERSION}
 
 
 def ec2_node_class_hash(node_class: EC2NodeClass, *, ca_bundle: str = "") -> str:
-    """Hash of what the NodeClass gives a node; what it selects (subnets, groups, images) does not count.
+    """Return the hash of the NodeClass's settings; selectors (subnets, groups, images) do not count.
 
     Args:
         node_class: The NodeClass.
@@ -112,7 +112,7 @@ def ec2_node_class_hash(node_class: EC2NodeClass, *, ca_bundle: str = "") -> str
 
 
 def ec2_node_class_hash_annotations(node_class: EC2NodeClass, *, ca_bundle: str = "") -> dict[str, str]:
-    """The annotations that an EC2NodeClass, and each NodeClaim launched with it, carries."""
+    """Return the hash annotations of an EC2NodeClass and its NodeClaims."""
     return {
         EC2NODECLASS_KEYS.hash: ec2_node_class_hash(node_class, ca_bundle=ca_bundle),
         EC2NODECLASS_KEYS.version: EC2NODECLASS_HASH_VERSION,
@@ -120,7 +120,7 @@ def ec2_node_class_hash_annotations(node_class: EC2NodeClass, *, ca_bundle: str 
 
 
 def _duration_text(text: str | None) -> str:
-    """The same for all ways to write a duration; empty for none and `Never`."""
+    """Return the same text for all notations of a duration; empty for None and `Never`."""
     duration: timedelta | None = parse_nillable_duration(text) if text is not None else None
     return f"{duration // timedelta(seconds=1)}s" if duration is not None else ""
 
@@ -134,7 +134,7 @@ def _canonical(value: Any) -> str:
 
 
 def _without_zeros(value: Any) -> Any:
-    """Lists become sorted, and what is missing, empty or an empty text goes; False and 0 were said and stay."""
+    """Return the value with lists sorted and without missing and empty values; False and 0 stay."""
     if isinstance(value, Mapping):
         kept = {key: _without_zeros(item) for key, item in value.items()}
         return {key: item for key, item in kept.items() if item not in (None, "", [], {})}

@@ -1,4 +1,4 @@
-"""Labels, annotations, taints and finalizers: the compatibility surface, one name each.
+"""Names of labels, annotations, taints and finalizers.
 
 Source: karpenter `pkg/apis/v1/labels.go`, karpenter-provider-aws `pkg/apis/v1/labels.go`.
 """
@@ -85,7 +85,7 @@ ALIASES: Final[dict[str, str]] = {
     "topology.ebs.csi.aws.com/zone": ZONE,
 }
 
-# Labels that a pod may ask for although no template defines them ("Lenient" compatibility)
+# Labels that a pod may require although no template defines them ("Lenient" compatibility)
 WELL_KNOWN: Final[frozenset[str]] = frozenset(
     {
         NODEPOOL,
@@ -138,7 +138,7 @@ RESTRICTED_DOMAINS: Final[tuple[str, ...]] = (GROUP, AWS_GROUP)
 
 
 def is_restricted(key: str) -> bool:
-    """Whether a user may not constrain this label: our own domains unless well known, and the host name."""
+    """Whether requirements may not use this label: restricted domains unless well known, and the host name."""
     if key == HOSTNAME:
         return True
     if key in WELL_KNOWN:
@@ -147,7 +147,7 @@ def is_restricted(key: str) -> bool:
     return any(domain == d or domain.endswith(f".{d}") for d in RESTRICTED_DOMAINS)
 
 
-# Taints that come and go while a node starts (karpenter `KnownEphemeralTaints`); key -> effects, empty means any
+# Taints that a starting node has for a while (karpenter `KnownEphemeralTaints`); key -> effects, empty means any
 EPHEMERAL_TAINTS: Final[dict[str, tuple[str, ...]]] = {
     "node.kubernetes.io/not-ready": ("NoSchedule", "NoExecute"),
     "node.kubernetes.io/unreachable": ("NoSchedule",),
@@ -158,5 +158,5 @@ EPHEMERAL_TAINT_PREFIX: Final = "readiness.k8s.io/"
 
 
 def is_ephemeral_taint(key: str, effect: str) -> bool:
-    """Whether a taint is one of those that disappear by themselves while a node starts."""
+    """Whether the taint is removed by itself while a node starts."""
     return key.startswith(EPHEMERAL_TAINT_PREFIX) or effect in EPHEMERAL_TAINTS.get(key, ())

@@ -1,9 +1,9 @@
-"""Kubernetes' own objects, and NodeClaims, as we read them in bulk: only the fields we use, immutable.
+"""Kubernetes objects and NodeClaims as they are read in bulk: immutable, with the fields in use only.
 
-msgspec Structs decode straight from the API server's bytes, an order of magnitude faster than the
-official client's classes (`ports.KubeStore.list` returns them). Unknown fields are ignored. Quantities stay
-text here; `core.api.quantity` and `core.api.resources` turn them into exact integers.
-A missing map or list reads as empty, a missing text as "", a missing time as None.
+msgspec Structs decode from the API server's bytes, an order of magnitude faster than the official client's classes
+(`ports.KubeStore.list` returns them). Unknown fields are ignored. Quantities stay text; `core.api.quantity` and
+`core.api.resources` convert them to exact integers. A missing map or list is empty, a missing string "", a missing time
+None.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ ResourceTexts = dict[str, QuantityText]
 
 
 class APIStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
-    """Base of all Structs that we read: immutable, camelCase on the wire, defaults left out when encoded.
+    """Base of all Structs of API objects: immutable, camelCase in JSON, encoded without defaults.
 
-    They are data and never refer back to what holds them, so Python need not look for cycles among them: lists decode in
-    half the time.
+    They have no reference cycles, so they are not tracked by the garbage collector: lists decode in half the time.
     """
 
 
@@ -54,7 +53,7 @@ class ObjectMeta(APIStruct, frozen=True):
 
     @property
     def version_number(self) -> int:
-        """Of two versions of one API server's the older one has the lower; 0 where they are no numbers."""
+        """The resource version as a number, which orders the versions of one API server; 0 if it is not a number."""
         return int(self.resource_version) if self.resource_version.isdecimal() else 0
 
 
@@ -70,7 +69,7 @@ class Condition(APIStruct, frozen=True):
 
 
 class Object(APIStruct, frozen=True):
-    """What every object has."""
+    """Fields of every object."""
 
     metadata: ObjectMeta = ObjectMeta()
 
@@ -84,7 +83,7 @@ class LabelSelectorRequirement(APIStruct, frozen=True):
 
 
 class LabelSelector(APIStruct, frozen=True):
-    """A label selector; empty selects everything, a missing one (None at its use) nothing."""
+    """A label selector; an empty one selects everything, a missing one (None) nothing."""
 
     match_labels: dict[str, str] = {}
     match_expressions: tuple[LabelSelectorRequirement, ...] = ()
@@ -100,14 +99,14 @@ class NodeSelectorRequirement(APIStruct, frozen=True):
 
 
 class NodeSelectorTerm(APIStruct, frozen=True):
-    """Requirements that must all hold."""
+    """Requirements that must all match."""
 
     match_expressions: tuple[NodeSelectorRequirement, ...] = ()
     match_fields: tuple[NodeSelectorRequirement, ...] = ()
 
 
 class NodeSelector(APIStruct, frozen=True):
-    """Alternatives: one of the terms must hold."""
+    """Terms of which one must match."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
@@ -229,7 +228,7 @@ class PersistentVolumeClaimSource(APIStruct, frozen=True):
 
 
 class Volume(APIStruct, frozen=True):
-    """A pod volume; only the kinds that constrain scheduling are kept."""
+    """A pod volume; only kinds that constrain scheduling are read."""
 
     name: str = ""
     persistent_volume_claim: PersistentVolumeClaimSource | None = None
@@ -237,7 +236,7 @@ class Volume(APIStruct, frozen=True):
 
 
 class PodResourceClaim(APIStruct, frozen=True):
-    """`resourceClaims` entry of a pod: a claim by name, or a template to make one from."""
+    """`resourceClaims` entry of a pod: the name of a ResourceClaim or of a template."""
 
     name: str = ""
     resource_claim_name: str = ""
@@ -267,7 +266,7 @@ class PodSpec(APIStruct, frozen=True):
 
 
 class PodResourceClaimStatus(APIStruct, frozen=True):
-    """Which claim was made for such an entry; no name if none is needed."""
+    """The ResourceClaim created for such an entry; no name if none is needed."""
 
     name: str = ""
     resource_claim_name: str = ""
@@ -291,7 +290,7 @@ class Pod(Object, frozen=True):
 
     @property
     def key(self) -> str:
-        """`namespace/name`, unique at one moment; the UID tells incarnations apart."""
+        """`namespace/name`; the UID distinguishes objects that had the same name."""
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
 
@@ -418,7 +417,7 @@ class LeaseObject(Object, frozen=True):
 
 
 class Resource(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """How a kind is addressed on the API server, and what its items decode to (`dict` for raw JSON)."""
+    """A kind: its path on the API server, and the type that its objects decode to (`dict` for raw JSON)."""
 
     group: str
     version: str
@@ -433,7 +432,7 @@ class Resource(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The URL path on the API server; no namespace on a namespaced kind means all of them."""
+        """Return the URL path on the API server; without a namespace, of all namespaces."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         parts = [root]
         if self.namespaced and namespace:
@@ -444,7 +443,7 @@ class Resource(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 def resource(group: str, version: str, kind: str, plural: str, type_: type[T], *, namespaced: bool) -> Resource[T]:
-    """How a kind is addressed, from its parts."""
+    """Return a kind from its parts."""
     return Resource(group=group, version=version, kind=kind, plural=plural, namespaced=namespaced, type=type_)
 
 
@@ -456,7 +455,7 @@ DAEMONSET = resource("apps", "v1", "DaemonSet", "daemonsets", DaemonSet, namespa
 PDB = resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", PodDisruptionBudget, namespaced=True)
 LEASE = resource("coordination.k8s.io", "v1", "Lease", "leases", LeaseObject, namespaced=True)
 NODECLAIM = resource("karpenter.sh", "v1", "NodeClaim", "nodeclaims", NodeClaim, namespaced=False)
-# Few, and validated by pydantic one by one so that a bad one never hides the good ones: read as raw JSON.
+# Read as raw JSON: pydantic validates each object, so that an invalid one does not hide the others.
 NODEPOOL: Resource[dict[str, Any]] = resource("karpenter.sh", "v1", "NodePool", "nodepools", dict, namespaced=False)
 EC2NODECLASS: Resource[dict[str, Any]] = resource(
     "karpenter.k8s.aws", "v1", "EC2NodeClass", "ec2nodeclasses", dict, namespaced=False
@@ -476,11 +475,11 @@ OFFERING_STATE: Resource[dict[str, Any]] = resource(
 
 
 def condition_of(conditions: tuple[Condition, ...], type_: str) -> Condition | None:
-    """The condition of that type, or None."""
+    """Return the condition of this type, or None."""
     return next((c for c in conditions if c.type == type_), None)
 
 
 def is_true(conditions: tuple[Condition, ...], type_: str) -> bool:
-    """Whether the condition of that type exists and is True."""
+    """Whether the condition of this type exists and is True."""
     found = condition_of(conditions, type_)
     return found is not None and found.status == "True"

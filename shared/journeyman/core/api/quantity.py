@@ -1,4 +1,4 @@
-"""Kubernetes quantities, exactly: `1500m`, `1.5Gi`, `2e3`, `-0.5`. Integers only, never floats.
+"""Parses and formats Kubernetes quantities exactly: `1500m`, `1.5Gi`, `2e3`, `-0.5`. Integers only, never floats.
 
 A `Quantity` is a whole number of nano units (10⁻⁹), which is the finest step Kubernetes knows, and the notation it
 was written in, which decides how it is written back.
@@ -24,7 +24,7 @@ NANO: Final = 10**9
 """Nano units in one whole unit."""
 
 PATTERN: Final = r"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?0*[0-9]{1,2})?$"
-"""What parses and is not negative, for CRDs. Kubernetes publishes a wider one, which lets in `1e1.5` and suchlike."""
+"""The pattern of non-negative quantities, for CRDs. Kubernetes' own also matches invalid ones such as `1e1.5`."""
 
 _GRAMMAR: Final = re.compile(
     r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<fraction>[0-9]*))?(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?",
@@ -41,7 +41,7 @@ ALLOWED: Final = "write a number such as 2, 0.5 or 1e3, or one with a suffix: n 
 
 
 class Format(str, Enum):
-    """The notation a quantity was written in."""
+    """The notation of a quantity."""
 
     DECIMAL_SI = "DecimalSI"
     BINARY_SI = "BinarySI"
@@ -49,17 +49,17 @@ class Format(str, Enum):
 
 
 class Quantity(Struct, frozen=True, kw_only=True):
-    """An exact amount. `nano` counts 10⁻⁹ units; `str()` gives Kubernetes' canonical text."""
+    """An exact amount in units of 10⁻⁹ (`nano`); `str()` returns Kubernetes' canonical text."""
 
     nano: int
     format: Format = Format.DECIMAL_SI
 
     def units(self, *, round_up: bool) -> int:
-        """Whole units (bytes, counts), rounded up or down."""
+        """Return whole units (bytes, counts), rounded up or down."""
         return _divide(self.nano, NANO, round_up=round_up)
 
     def milli(self, *, round_up: bool) -> int:
-        """Thousandths (millicores), rounded up or down."""
+        """Return thousandths (millicores), rounded up or down."""
         return _divide(self.nano, NANO // 1000, round_up=round_up)
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class Quantity(Struct, frozen=True, kw_only=True):
 
 
 def parse(value: str | int | float) -> Quantity:
-    """The exact amount that a quantity states.
+    """Return the exact amount of a quantity.
 
     Args:
         value: The text, or a JSON number as hand-written YAML may hold it. A float counts as the decimal it prints as.
@@ -87,12 +87,12 @@ def parse(value: str | int | float) -> Quantity:
 
 
 def from_milli(amount: int, format: Format = Format.DECIMAL_SI) -> Quantity:  # noqa: A002 - the field's name
-    """That many thousandths."""
+    """Return a quantity of this many thousandths."""
     return Quantity(nano=amount * (NANO // 1000), format=format)
 
 
 def from_units(amount: int, format: Format = Format.DECIMAL_SI) -> Quantity:  # noqa: A002 - the field's name
-    """That many whole units."""
+    """Return a quantity of this many units."""
     return Quantity(nano=amount * NANO, format=format)
 
 
@@ -109,10 +109,10 @@ def _parse_text(text: str) -> Quantity:
 
 
 def _scale(digits: int, decimals: int, suffix: str, text: str) -> tuple[int, Format]:
-    """Nano units of `digits` times 10^-decimals times the suffix, a remainder rounded away from zero; and the notation."""
+    """Return `digits` × 10^-decimals × suffix in nano units, rounded away from zero, and the notation."""
     if suffix in _BINARY_EXPONENTS:
         scaled = _divide(digits * NANO << _BINARY_EXPONENTS[suffix], 10**decimals, round_up=True)
-        # upstream turns an amount below one into decimal notation, to avoid confusion
+        # Kubernetes formats an amount below one in decimal notation
         return min(scaled, _MAX_BINARY), Format.DECIMAL_SI if 0 < scaled < NANO else Format.BINARY_SI
     if suffix in _DECIMAL_EXPONENTS:
         exponent, notation = _DECIMAL_EXPONENTS[suffix], Format.DECIMAL_SI

@@ -1,4 +1,4 @@
-"""Resource amounts as exact integers: what pods ask for, what nodes have.
+"""Resource amounts as exact integers: requests of pods, capacity of nodes.
 
 `cpu` is in millicores, everything else in whole units (bytes, counts). What is asked for is rounded up, what is on
 offer is rounded down, so a fit here is a fit on the node.
@@ -22,13 +22,13 @@ MEMORY: Final = "memory"
 EPHEMERAL_STORAGE: Final = "ephemeral-storage"
 PODS: Final = "pods"
 NODES: Final = "nodes"
-"""Only in NodePool limits: how many nodes."""
+"""In NodePool limits only: the number of nodes."""
 
 _HUGEPAGES: Final = "hugepages-"
 
 
 def to_resources(texts: Mapping[str, QuantityText], *, round_up: bool) -> dict[str, int]:
-    """A resource list as exact amounts.
+    """Return a resource list as exact amounts.
 
     Args:
         texts: Quantities by resource name.
@@ -41,7 +41,7 @@ def to_resources(texts: Mapping[str, QuantityText], *, round_up: bool) -> dict[s
 
 
 def amount(name: str, value: QuantityText, *, round_up: bool) -> int:
-    """One quantity in the unit of its resource. Raises InvalidQuantityError, naming the resource."""
+    """Return one quantity in the unit of its resource. Raises InvalidQuantityError with the resource."""
     return _amount(name, value if isinstance(value, str) else str(quantity.parse(value)), round_up)
 
 
@@ -57,7 +57,7 @@ def _amount(name: str, text: str, round_up: bool) -> int:
 
 
 def format_resources(resources: Resources) -> dict[str, str]:
-    """The same amounts as canonical quantities, by resource name, sorted.
+    """Return the amounts as canonical quantities, sorted by resource name.
 
     Memory, ephemeral storage and huge pages are written in binary notation, as kubelets write them.
     """
@@ -65,7 +65,7 @@ def format_resources(resources: Resources) -> dict[str, str]:
 
 
 def format_amount(name: str, value: int) -> str:
-    """One amount as a canonical quantity."""
+    """Return one amount as a canonical quantity."""
     if name == CPU:
         return str(quantity.from_milli(value))
     binary = name in (MEMORY, EPHEMERAL_STORAGE) or name.startswith(_HUGEPAGES)
@@ -73,7 +73,7 @@ def format_amount(name: str, value: int) -> str:
 
 
 def add(*lists: Resources) -> dict[str, int]:
-    """The sum, over all names that any of them has."""
+    """Return the sums over all names."""
     total: dict[str, int] = {}
     for resources in lists:
         for name, value in resources.items():
@@ -82,7 +82,7 @@ def add(*lists: Resources) -> dict[str, int]:
 
 
 def subtract(minuend: Resources, subtrahend: Resources) -> dict[str, int]:
-    """What is left; may be negative. Names only in `subtrahend` count from zero."""
+    """Return the differences, which may be negative; names that are missing in the minuend count as zero."""
     left = dict(minuend)
     for name, value in subtrahend.items():
         left[name] = left.get(name, 0) - value
@@ -90,7 +90,7 @@ def subtract(minuend: Resources, subtrahend: Resources) -> dict[str, int]:
 
 
 def maximum(*lists: Resources) -> dict[str, int]:
-    """The largest amount of each name."""
+    """Return the largest amount of each name."""
     largest: dict[str, int] = {}
     for resources in lists:
         for name, value in resources.items():
@@ -99,7 +99,7 @@ def maximum(*lists: Resources) -> dict[str, int]:
 
 
 def fits(requests: Resources, available: Resources) -> bool:
-    """Whether every requested amount is there; a resource that is not offered fits only a request of zero.
+    """Whether every request is at most the available amount; a missing resource fits requests of zero only.
 
     Restates: karpenter pkg/utils/resources/resources.go `Fits`.
     """
@@ -109,12 +109,12 @@ def fits(requests: Resources, available: Resources) -> bool:
 
 
 def total_requests(pods: Iterable[Pod]) -> dict[str, int]:
-    """The sum of `pod_requests`, so `pods` is their number."""
+    """Return the sum of `pod_requests`; `pods` is their number."""
     return add({PODS: 0}, *map(pod_requests, pods))
 
 
 def pod_requests(pod: Pod) -> dict[str, int]:
-    """What one pod takes on a node, `pods: 1` included.
+    """Return the requests of one pod, `pods: 1` included.
 
     The larger of what runs together (containers and sidecars) and what starts up (each init container beside the
     sidecars before it); pod-level amounts replace that; overhead comes on top. A missing container request defaults
@@ -163,7 +163,7 @@ def _container_requests(container: Container) -> dict[str, int]:
 
 
 def _pod_level_requests(pod: Pod, of_containers: Resources) -> dict[str, int]:
-    """`spec.resources`: its requests, defaulted from the containers' sum and then from its own limits."""
+    """Pod-level requests, with the containers' sum and then the pod-level limits as defaults."""
     declared = pod.spec.resources
     if declared is None:
         return {}
@@ -173,7 +173,7 @@ def _pod_level_requests(pod: Pod, of_containers: Resources) -> dict[str, int]:
         for name, text in declared.limits.items()
         if _is_pod_level(name)
         and name not in requests
-        # huge pages cannot be overcommitted: their request is the limit whatever containers say
+        # huge pages cannot be overcommitted: their request is the limit
         and (name.startswith(_HUGEPAGES) or name not in of_containers)
     }
     return to_resources({**requests, **defaults}, round_up=True)

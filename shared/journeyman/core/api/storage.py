@@ -1,7 +1,4 @@
-"""Kubernetes' storage objects, as far as they say where a pod may run, or what still holds on to a node.
-
-Claims, volumes, classes, drivers on nodes; volumes attached to nodes.
-"""
+"""Kubernetes' storage objects, with the fields that scheduling and termination need."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from journeyman.core.api.objects import APIStruct, NodeSelector, Object, resourc
 
 
 class PersistentVolumeClaimSpec(APIStruct, frozen=True):
-    """`spec` of a PersistentVolumeClaim. `volume_name` is set once it is bound (or asks for one volume by name)."""
+    """`spec` of a PersistentVolumeClaim. `volume_name` is set when it is bound, or to request one volume."""
 
     volume_name: str = ""
     storage_class_name: str | None = None
@@ -33,7 +30,7 @@ class PersistentVolumeClaim(Object, frozen=True):
 
 
 class VolumeNodeAffinity(APIStruct, frozen=True):
-    """`nodeAffinity` of a PersistentVolume: the nodes from which it can be reached."""
+    """`nodeAffinity` of a PersistentVolume: the nodes that can mount it."""
 
     required: NodeSelector | None = None
 
@@ -45,7 +42,7 @@ class CSIVolumeSource(APIStruct, frozen=True):
 
 
 class PersistentVolumeSpec(APIStruct, frozen=True):
-    """`spec` of a PersistentVolume; of its source only what kind it is."""
+    """`spec` of a PersistentVolume; of its source only the kind."""
 
     node_affinity: VolumeNodeAffinity | None = None
     csi: CSIVolumeSource | None = None
@@ -68,7 +65,7 @@ class TopologySelectorLabelRequirement(APIStruct, frozen=True):
 
 
 class TopologySelectorTerm(APIStruct, frozen=True):
-    """Labels that must all hold."""
+    """Labels that must all match."""
 
     match_label_expressions: tuple[TopologySelectorLabelRequirement, ...] = ()
 
@@ -82,7 +79,7 @@ class StorageClass(Object, frozen=True):
 
 
 class VolumeNodeResources(APIStruct, frozen=True):
-    """How many volumes of a driver a node takes; no count means no limit is known."""
+    """Maximum number of a driver's volumes on a node; None if unknown."""
 
     count: int | None = None
 
@@ -107,7 +104,7 @@ class CSINode(Object, frozen=True):
 
 
 class VolumeAttachmentSource(APIStruct, frozen=True):
-    """`source` of a VolumeAttachment; no name means a volume that a pod brings along itself."""
+    """`source` of a VolumeAttachment; without a name, an inline volume of a pod."""
 
     persistent_volume_name: str = ""
 
@@ -121,7 +118,7 @@ class VolumeAttachmentSpec(APIStruct, frozen=True):
 
 
 class VolumeAttachment(Object, frozen=True):
-    """A volume that is, or is to be, attached to a node; gone once it is detached."""
+    """An attachment of a volume to a node; deleted when the volume is detached."""
 
     spec: VolumeAttachmentSpec = VolumeAttachmentSpec()
 

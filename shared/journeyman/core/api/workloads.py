@@ -1,4 +1,4 @@
-"""What makes pods and what selects them: read where pods without a rule of their own take one from their owner."""
+"""Workloads and Services, read for default topology spread constraints, which select pods by their owners."""
 
 from __future__ import annotations
 

@@ -25,7 +25,6 @@ EMPTY = DisruptionReason.EMPTY
 OFFICE = Budget(nodes="0", schedule="0 9 * * mon-fri", duration="8h")
 
 
-@pytest.mark.karpenter("disruption/suite_test", it="should allow a percentage of nodes to be disrupted, rounded up")
 @pytest.mark.parametrize(
     ("nodes", "total", "allowed"),
     [("10%", 1, 1), ("10%", 11, 2), ("0%", 9, 0), ("100%", 9, 9), ("3", 9, 3), ("3", 1, 3)],
@@ -35,6 +34,7 @@ def test_budget_is_an_integer_or_a_percentage_rounded_up(nodes, total, allowed):
     assert allowed_nodes([Budget(nodes=nodes)], EMPTY, total, NOW) == allowed
 
 
+@pytest.mark.karpenter("apis/v1/nodepool_budgets", it="should get the minimum budget for each reason")
 def test_most_restrictive_active_budget_applies():
     """Budgets for other reasons and outside their window are ignored; without an active budget there is no limit."""
     budgets = [Budget(nodes="5"), Budget(nodes="2", reasons=["Empty"]), Budget(nodes="1", reasons=["Drifted"])]
@@ -44,6 +44,7 @@ def test_most_restrictive_active_budget_applies():
     assert allowed_nodes([Budget(nodes="0", schedule="@yearly", duration="1h")], EMPTY, 10, NOW) == UNLIMITED
 
 
+@pytest.mark.karpenter("apis/v1/nodepool_budgets", it="should return zero values if a schedule is invalid")
 @pytest.mark.parametrize("schedule", ["61 * * * *", "* * * *  nonsense", "0 0 9 * * mon", "@yearly is not enough"])
 def test_budget_with_an_invalid_schedule_allows_no_disruption(schedule):
     """The error names the schedule."""
@@ -65,6 +66,7 @@ def test_budget_window_opens_at_its_firing_and_closes_after_its_duration(at, act
     assert is_active(OFFICE, moment) is active
 
 
+@pytest.mark.karpenter("apis/v1/nodepool_budgets", it="should always consider a schedule and time in UTC")
 def test_budget_schedule_is_in_utc():
     """Whatever the time zone of the clock."""
     elsewhere = datetime(2026, 1, 5, 4, 30, tzinfo=timezone(timedelta(hours=-5)))  # 09:30 UTC
