@@ -1,8 +1,8 @@
-"""The fence: a coordination.k8s.io Lease that says which run of a step may still write.
+"""`ports.Lease` as a coordination.k8s.io Lease: one run of a step may write at a time.
 
-A run takes the Lease, checks it before each outside effect, and gives it back. Every change carries the
-resourceVersion it was decided on, so of two runs that both find it free one gets a conflict and stops. A run that died
-holds it until it expires. Clocks of different functions differ by well under a second; a Lease lasts far longer.
+A run acquires the Lease, checks it before each write to the outside, and releases it. Every change carries the resourceVersion that
+it was decided on, so of two runs that both find the Lease free one gets a conflict and stops. A run that died holds the Lease until
+it expires. The clocks of different functions differ by well under a second; a Lease lasts far longer.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class KubeLease:
     Args:
         store: The cluster.
         clock: Decides what has expired.
-        name: The Lease, one per step.
-        holder: Who we are: the id of this run, the same if the run is delivered again.
-        namespace: Where the Lease lives.
-        duration_seconds: How long a run that says nothing more is believed alive; longer than any pause between checks.
+        name: The Lease's name, one per step.
+        holder: The id of this run, the same if its message is delivered again.
+        namespace: The Lease's namespace.
+        duration_seconds: The Lease expires so long after its renewal; longer than any pause between checks.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class KubeLease:
         self._renewed: datetime | None = None
 
     def acquire(self) -> None:
-        """Take the Lease if it is free, expired, or ours from an earlier delivery.
+        """Acquire the Lease if it is free, expired, or held by an earlier delivery of this run's message.
 
         Raises:
-            LeaseLostError: Another run holds it, or was quicker.
+            LeaseLostError: Another run holds it, or acquired it first.
         """
         now = self._clock.now()
         current = self._read()
@@ -68,10 +68,10 @@ class KubeLease:
         self._write(change, now, current.metadata.resource_version)
 
     def check(self) -> None:
-        """Make sure we still hold it; asks the server only when half of its time is gone.
+        """Verify that this run still holds the Lease; renews it once half of its duration is over.
 
         Raises:
-            LeaseLostError: It was never taken, or another run has taken it since.
+            LeaseLostError: It was never acquired, or another run has acquired it since.
         """
         now = self._clock.now()
         if self._renewed is None:
@@ -80,7 +80,7 @@ class KubeLease:
             self._write({}, now, self._version)
 
     def release(self) -> None:
-        """Give it back, if we have it; what goes wrong here, time repairs."""
+        """Release the Lease, if this run holds it; errors are ignored, because the Lease expires."""
         if self._renewed is None:
             return
         try:
@@ -118,7 +118,7 @@ class KubeLease:
         try:
             written = self._store.create(LEASE, body, namespace=self._namespace)
         except AlreadyExistsError as error:
-            raise LeaseLostError(f"another run was quicker to take Lease {self._name}", holder="") from error
+            raise LeaseLostError(f"another run acquired Lease {self._name} first", holder="") from error
         self._hold(written, now)
 
     def _write(self, change: dict[str, Any], now: datetime, resource_version: str) -> None:
@@ -127,7 +127,7 @@ class KubeLease:
             written = self._store.patch(LEASE, self._name, patch, namespace=self._namespace)
         except (ConflictError, NotFoundError) as error:
             self._renewed = None
-            raise LeaseLostError(f"another run has taken Lease {self._name}", holder=self._holder) from error
+            raise LeaseLostError(f"another run has acquired Lease {self._name}", holder=self._holder) from error
         self._hold(written, now)
 
     def _hold(self, written: dict[str, Any], now: datetime) -> None:
@@ -136,5 +136,5 @@ class KubeLease:
 
 
 def _text(moment: datetime) -> str:
-    """`metav1.MicroTime` on the wire."""
+    """Return the time as a `metav1.MicroTime`."""
     return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

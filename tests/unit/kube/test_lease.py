@@ -58,7 +58,7 @@ def test_a_run_that_died_is_waited_out(clock, server, lease):
         heir.acquire()
     clock.advance(1)
     heir.acquire()
-    with pytest.raises(LeaseLostError, match="another run has taken"):
+    with pytest.raises(LeaseLostError, match="another run has acquired"):
         dead.check()
     heir.check()
     assert stored(server).holder_identity == "run-2"

@@ -172,7 +172,7 @@ def test_a_body_may_come_byte_by_byte():
 def test_a_list_that_is_too_short_is_none(size):
     """Wherever it ends early, between two objects above all."""
     for end in range(END):
-        with pytest.raises(ValueError, match="breaks off"):
+        with pytest.raises(ValueError, match="ends too early"):
             READER.read([BODY[at : min(at + size, end)] for at in range(0, end, size)])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journeyman.kube.protobuf.columns import Remembered, each, listed, replaced, unless, within
+from journeyman.kube.protobuf.columns import CachedConverter, each, listed, replaced, unless, within
 
 KEYS = st.binary(max_size=2)
 COLUMNS = st.lists(st.lists(KEYS, min_size=1, max_size=12), max_size=12)
@@ -26,10 +26,10 @@ class Maker:
 def test_of_equal_things_there_is_one_value_made_once(columns):
     """Whatever the columns, and wherever in them things are seen first or again."""
     maker = Maker()
-    remembered = Remembered(maker)
+    converter = CachedConverter(maker)
     made = {}
     for column in columns:
-        values = remembered(column)
+        values = converter(column)
         assert values == [[key] for key in column]
         assert all(made.setdefault(key, value) is value for key, value in zip(column, values, strict=True))
     asked = [key for column in maker.columns for key in column]
@@ -39,33 +39,33 @@ def test_of_equal_things_there_is_one_value_made_once(columns):
 def test_what_is_new_in_a_column_is_made_together():
     """It is asked for as a column, without what is known."""
     maker = Maker()
-    remembered = Remembered(maker)
-    remembered([b"a"])
-    remembered([b"b", b"a", b"c", b"b"])
+    converter = CachedConverter(maker)
+    converter([b"a"])
+    converter([b"b", b"a", b"c", b"b"])
     assert [sorted(column) for column in maker.columns] == [[b"a"], [b"b", b"c"]]
 
 
 def test_what_is_given_is_never_made():
     """A missing message has no bytes that could be parsed; not even after everything else was forgotten."""
     maker = Maker()
-    remembered = Remembered(maker, {b"": None})
-    assert remembered([b"", b"a"]) == [None, [b"a"]]
+    converter = CachedConverter(maker, {b"": None})
+    assert converter([b"", b"a"]) == [None, [b"a"]]
     many = [number.to_bytes(3, "big") for number in range(5000)]
-    assert remembered(many) == [[key] for key in many]
-    assert remembered([b"", b""]) == [None, None]
+    assert converter(many) == [[key] for key in many]
+    assert converter([b"", b""]) == [None, None]
     assert not any(b"" in column for column in maker.columns)
 
 
 def test_memory_is_bounded():
     """Neither many values are kept nor such as were made of something long."""
     maker = Maker()
-    remembered = Remembered(maker)
+    converter = CachedConverter(maker)
     short, long = b"a", b"b" * 5000
     for _ in range(2):
-        remembered([short, long])
+        converter([short, long])
     assert maker.columns == [maker.columns[0], [long]], "the long one was made again"
-    remembered([number.to_bytes(3, "big") for number in range(5000)])
-    remembered([short])
+    converter([number.to_bytes(3, "big") for number in range(5000)])
+    converter([short])
     assert maker.columns[-1] == [short], "all were forgotten"
 
 

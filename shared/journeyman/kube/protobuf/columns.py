@@ -1,7 +1,7 @@
-"""Values made a column at a time: what many messages hold in one field, then what their Structs do.
+"""Convert values a column at a time: one field of many messages, then one field of their Structs.
 
-So Python's own functions, which are C, go from object to object, and ours only from field to field. A maker (`MakeEach`) gets
-a column with something in it, and gives one of the same length, in the same order.
+So Python's built-in functions, which are C, iterate over objects, and our own only over fields. A converter (`ConvertColumn`) takes
+a column that is not empty, and returns one of the same length in the same order.
 """
 
 from __future__ import annotations
@@ -10,83 +10,83 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Final
 
-Make = Callable[[Any], Any]
+Convert = Callable[[Any], Any]
 Column = Sequence[Any]
-MakeEach = Callable[[Column], Column]
+ConvertColumn = Callable[[Column], Column]
 
-_MOST: Final = 4096  # values remembered by one maker, beyond those of the last column
-_LONGEST: Final = 4096  # bytes, or entries, of what one is made of
+_MAX_VALUES: Final = 4096  # cached by one converter, beyond those of the last column
+_MAX_KEY_LENGTH: Final = 4096  # bytes, or entries
 
 
-class Remembered:
-    """A maker that makes of equal things the same value, which is made when the first of them is seen.
+class CachedConverter:
+    """A converter that returns the same value for equal keys.
 
-    What it sees for the first time in a column is made together: as a column.
+    All keys of a column that are not cached are converted together, as one column.
 
     Args:
-        make: Makes them. Equal things make equal ones, and nobody changes them.
-        given: What never has to be made.
+        convert: Converts keys to immutable values.
+        known: Values that are never converted.
     """
 
-    def __init__(self, make: MakeEach, given: Mapping[Any, Any] | None = None) -> None:
-        self._make = make
-        self._given = given or {}
-        self._known = {**self._given}
+    def __init__(self, convert: ConvertColumn, known: Mapping[Any, Any] | None = None) -> None:
+        self._convert = convert
+        self._known = known or {}
+        self._cache = {**self._known}
 
     def __call__(self, keys: Sequence[Hashable]) -> Column:
-        """The values of bytes or tuples."""
-        known = self._known
+        """Return the values of bytes or tuples."""
+        cache = self._cache
         try:
-            return [*map(known.__getitem__, keys)]
-        except KeyError:  # hardly ever, as a rule: to ask first would take as long again
-            new = [*set(keys).difference(known)] if len(keys) > 1 else keys
-        known.update(zip(new, self._make(new), strict=True))
-        values = [*map(known.__getitem__, keys)]
-        self._forget(new)
+            return [*map(cache.__getitem__, keys)]
+        except KeyError:  # rare; checking first would double the time
+            new = [*set(keys).difference(cache)] if len(keys) > 1 else keys
+        cache.update(zip(new, self._convert(new), strict=True))
+        values = [*map(cache.__getitem__, keys)]
+        self._evict(new)
         return values
 
-    def _forget(self, new: Column) -> None:
-        """What would be too long to keep, or too much."""
+    def _evict(self, new: Column) -> None:
+        """Drop long keys, and everything once there are too many."""
         for key in new:
-            if len(key) > _LONGEST:
-                del self._known[key]
-        if len(self._known) > _MOST:
-            self._known = {**self._given}
+            if len(key) > _MAX_KEY_LENGTH:
+                del self._cache[key]
+        if len(self._cache) > _MAX_VALUES:
+            self._cache = {**self._known}
 
 
-def each(make: Make) -> MakeEach:
-    """A maker that makes one after the other."""
-    return lambda column: [*map(make, column)]
+def each(convert: Convert) -> ConvertColumn:
+    """Return a converter that converts one value after the other."""
+    return lambda column: [*map(convert, column)]
 
 
-def within(make: MakeEach) -> MakeEach:
-    """A maker of tuples from tuples: `make` gets what is in all of them at once."""
+def within(convert: ConvertColumn) -> ConvertColumn:
+    """Return a converter of tuples; `convert` gets the items of all tuples as one column."""
 
-    def made(column: Column) -> Column:
+    def converted(column: Column) -> Column:
         together = [*chain.from_iterable(column)]
         if not together:
             return column
-        values = make(together)
+        values = convert(together)
         if len(column) == 1:
             return [tuple(values)]
         following = iter(values)
         return [tuple(islice(following, len(one))) for one in column]
 
-    return made
+    return converted
 
 
-def listed(make: MakeEach) -> MakeEach:
-    """A maker from lists in messages, of which `make` gets tuples. A slice takes them: their iterators look each item up."""
-    return lambda column: make([tuple(found[:]) if found else () for found in column])
+def listed(convert: ConvertColumn) -> ConvertColumn:
+    """Return a converter of lists in messages, which `convert` gets as tuples. A slice is faster than the lists' iterators."""
+    return lambda column: convert([tuple(found[:]) if found else () for found in column])
 
 
-def replaced(old: Any, new: Any) -> MakeEach:
-    """A maker that leaves everything as it is, but for one value."""
+def replaced(old: Any, new: Any) -> ConvertColumn:
+    """Return a converter that replaces one value and keeps all others."""
     return lambda column: [new if value == old else value for value in column]
 
 
-def unless(missing: Any, default: Any, make: MakeEach) -> MakeEach:
-    """The same maker, except for what stands for nothing."""
+def unless(missing: Any, default: Any, convert: ConvertColumn) -> ConvertColumn:
+    """Return a converter that returns `default` for `missing`, and what `convert` returns for all other values."""
     return lambda column: [
-        default if value == missing else made for value, made in zip(column, make(column), strict=True)
+        default if value == missing else converted for value, converted in zip(column, convert(column), strict=True)
     ]

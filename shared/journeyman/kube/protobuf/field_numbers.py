@@ -1,7 +1,7 @@
-"""The numbers that Kubernetes' messages give to the fields of our Structs.
+"""The protobuf field numbers of our Structs' fields in Kubernetes' messages.
 
 Source: `generated.proto` beside the Go types of k8s.io/api v0.36 (core/v1, apps/v1, policy/v1, coordination/v1, storage/v1)
-and k8s.io/apimachinery v0.36 (meta/v1). A number is never given to another field.
+and k8s.io/apimachinery v0.36 (meta/v1). Kubernetes never reuses a number.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from journeyman.core.api.objects import APIStruct, LabelSelector, ResourceTexts
 from journeyman.kube import api_errors
 
 Numbers: TypeAlias = Mapping[str, "int | tuple[int, int] | None"]
-"""Of a Struct's fields, by name. Two of them lead through a message in between, which the JSON leaves out; none is for a
+"""The numbers of a Struct's fields by name. Two numbers lead through an intermediate message that JSON inlines; None is a
 field that only custom resources have."""
 
 
 class Named(APIStruct, frozen=True):
-    """What has a name: a scheduling gate."""
+    """An object with a name: a scheduling gate."""
 
     name: str
 
@@ -34,7 +34,7 @@ class ContainerResourceClaim(APIStruct, frozen=True):
 
 
 class ClaimMeta(APIStruct, frozen=True):
-    """`metadata` of a claim's template: what may be set there."""
+    """`metadata` of a claim's template, as far as it may be set."""
 
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class ClaimResources(APIStruct, frozen=True):
 
 
 class DataSource(APIStruct, frozen=True, omit_defaults=False):
-    """`dataSource` or `dataSourceRef` of a claim; the core group is a null."""
+    """`dataSource` or `dataSourceRef` of a claim; the core group is `null`."""
 
     api_group: str | None = None
     kind: str = ""
@@ -71,7 +71,7 @@ class ClaimSpec(APIStruct, frozen=True, kw_only=True):
 
 
 class ClaimTemplate(APIStruct, frozen=True):
-    """What the claim of an ephemeral volume is made from."""
+    """The template for the claim of an ephemeral volume."""
 
     metadata: ClaimMeta
     spec: ClaimSpec
@@ -116,12 +116,12 @@ AS_JSON: Final[Mapping[tuple[type[Struct], str], type[Struct]]] = {
     (storage.PersistentVolumeSpec, "local"): LocalVolume,
     (storage.PersistentVolumeSpec, "host_path"): HostPath,
 }
-"""Fields that our Structs keep as raw JSON, and what to make it from."""
+"""Fields that our Structs keep as raw JSON, and the Structs to encode it from."""
 
 EMPTY_IS_MISSING: Final = frozenset(
     {(objects.Toleration, "operator"), (objects.ContainerPort, "protocol"), (objects.PodSpec, "scheduler_name")}
 )
-"""Texts whose default in our Struct is not empty, and which the JSON leaves out when they are."""
+"""Texts that JSON leaves out when they are empty, and whose default in our Structs is another text."""
 
 _OBJECT: Final[Numbers] = {"metadata": 1, "spec": 2, "status": 3}
 _SPECIFIED: Final[Numbers] = {"metadata": 1, "spec": 2}
@@ -151,7 +151,7 @@ NUMBERS: Final[Mapping[type[Struct], Numbers]] = {
         "owner_references": 13,
         "finalizers": 14,
     },
-    # PodCondition and NodeCondition, not meta/v1's.
+    # of PodCondition and NodeCondition, not of meta/v1
     objects.Condition: {
         "type": 1,
         "status": 2,
@@ -304,7 +304,7 @@ LISTED: Final[frozenset[type[Any]]] = frozenset(
         workloads.Workload,
     }
 )
-"""What is asked for in this encoding: kinds of which a cluster may have many."""
+"""The kinds that are requested in this encoding: clusters may have many objects of them."""
 
 OWN_STATE: Final[frozenset[type[Struct]]] = LISTED | {
     objects.ObjectMeta,
@@ -316,7 +316,7 @@ OWN_STATE: Final[frozenset[type[Struct]]] = LISTED | {
     storage.PersistentVolumeClaimSpec,
     storage.PersistentVolumeSpec,
 }
-"""Messages that are hardly ever the same in two objects: not worth remembering whole."""
+"""Messages that two objects hardly ever share, so that they are not worth caching as a whole."""
 
 OWN_FIELDS: Final[Mapping[type[Struct], frozenset[str]]] = {
     objects.ObjectMeta: frozenset({"name", "uid", "resource_version", "creation_timestamp", "annotations"}),
@@ -324,10 +324,10 @@ OWN_FIELDS: Final[Mapping[type[Struct], frozenset[str]]] = {
     objects.Container: frozenset(),
     objects.Condition: frozenset({"last_transition_time"}),
 }
-"""Those fields of a message that make the difference, as a rule: the rest is worth remembering, the whole is not."""
+"""The fields in which messages differ as a rule; the other fields are worth caching together."""
 
 UNREAD: Final[Mapping[type[Struct], tuple[int, ...]]] = {
     objects.ObjectMeta: (17,),  # managedFields
-    objects.Container: (9,),  # volumeMounts: each pod's token has a volume of its own
+    objects.Container: (9,),  # volumeMounts: each pod's token volume has a name of its own
 }
-"""Fields that nobody reads, and that would make a difference in such a rest."""
+"""Fields that our Structs do not have, and that would make such a rest differ."""

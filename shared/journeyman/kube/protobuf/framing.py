@@ -1,8 +1,8 @@
-"""An answer's message out of the pieces in which its bytes come, before all of them are there.
+"""Cut a protobuf response into parts of whole fields while its bytes arrive.
 
-The envelope (`runtime.Unknown` of k8s.io/apimachinery) is four bytes of magic and a message, whose field 2 holds the message
-that was asked for. A message may be cut between any two of its fields: each part is one of the same type, and parsing the
-parts in turn gives what parsing the whole does.
+The envelope (`runtime.Unknown` of k8s.io/apimachinery) is four bytes of magic and a message, whose field 2 holds the requested
+message. A message may be cut between any two of its fields: each part is a message of the same type, and merging the parsed parts
+gives the same as parsing the whole.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ _RAW: Final = 2
 _VARINT: Final = 0
 _COUNTED: Final = 2
 _FIXED: Final = {1: 8, 5: 4}
-"""Bytes of a value, by the type in its tag."""
-_LONGEST_VARINT: Final = 63  # bits, of 64, that the last byte's begin after
+"""The length of a value in bytes, by the type in its tag."""
+_LONGEST_VARINT: Final = 63  # the bit at which the last byte of a 64-bit number begins
 
 
 def parts(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The message in an envelope, in parts of whole fields: one for each piece that ends another field.
+    """Yield the message in an envelope in parts of whole fields, one for each piece that completes a field.
 
     Args:
-        pieces: The answer's body, cut anywhere.
+        pieces: The response's body, cut anywhere.
 
     Raises:
-        ValueError: It is no such answer, or it breaks off: the message is shorter than the envelope says.
+        ValueError: The response is not in such an envelope, or ends too early.
     """
     data, left = b"", -1
     for piece in pieces:
@@ -40,13 +40,13 @@ def parts(pieces: Iterable[bytes]) -> Iterator[bytes]:
             yield data[:end]
             data, left = data[end:], left - end
     if left:
-        raise ValueError("the answer is no message in an envelope, or breaks off")
+        raise ValueError("the response is not a message in an envelope, or ends too early")
 
 
 def _opened(data: bytes) -> tuple[int, int]:
-    """Where the message in an envelope begins, and its length; (0, -1) while too little of it is there."""
+    """Return where the message in an envelope begins, and its length; (0, -1) if more bytes are needed."""
     if not MAGIC.startswith(data[: len(MAGIC)]):
-        raise ValueError("the answer is in no envelope")
+        raise ValueError("the response is not in an envelope")
     at = len(MAGIC)
     try:
         while True:
@@ -59,7 +59,7 @@ def _opened(data: bytes) -> tuple[int, int]:
 
 
 def _end_of_fields(data: bytes, left: int) -> int:
-    """Where the last field ends of those that are there whole, and within the first `left` bytes."""
+    """Return where the last complete field within the first `left` bytes ends."""
     at, limit = 0, min(left, len(data))
     try:
         while at < limit:
@@ -73,7 +73,7 @@ def _end_of_fields(data: bytes, left: int) -> int:
 
 
 def _field(data: bytes, at: int) -> tuple[int, int, int]:
-    """Number, begin and end of a field's content, which need not be there yet. Raises IndexError: nor is what tells them."""
+    """Return a field's number, and where its content begins and ends, even if that is missing. Raises IndexError for a cut tag."""
     tag, at = _varint(data, at)
     number, kind = tag >> 3, tag & 7
     if kind == _COUNTED:
@@ -83,11 +83,11 @@ def _field(data: bytes, at: int) -> tuple[int, int, int]:
         return number, at, _varint(data, at)[1]
     if kind in _FIXED:
         return number, at, at + _FIXED[kind]
-    raise ValueError(f"field {number} is of type {kind}, which no Kubernetes message has")
+    raise ValueError(f"field {number} is of type {kind}, which Kubernetes messages do not use")
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number, and where it ends."""
+    """Return a number, and where it ends."""
     found = shift = 0
     while True:
         byte = data[at]
@@ -97,4 +97,4 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             return found, at
         shift += 7
         if shift > _LONGEST_VARINT:
-            raise ValueError("a number in the answer has too many bytes")
+            raise ValueError("a number in the response has too many bytes")

@@ -1,7 +1,7 @@
-"""Message classes for our Structs, with only the fields that these have: what protobuf's C parser fills.
+"""Make message classes for our Structs, with the fields that the Structs have; protobuf's C parser fills them.
 
-A message that is often the same in many objects is a field of bytes in the one around it; on the wire that is no difference.
-Entries of maps are such, too: a list keeps their order, which is that of the JSON.
+A message that many objects share is declared as bytes in the message around it, which is the same on the wire, so that equal ones
+are parsed once. Entries of maps are declared as a list, which keeps their order, the order of the JSON.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ TIME: Final = "Time"
 NUMBER_OR_TEXT: Final = "IntOrString"
 LIST_META: Final = "ListMeta"
 SOURCE: Final = "source"
-"""The field of a message in between, whose own fields are the Struct's around it."""
+"""The field of an intermediate message, whose fields belong to the Struct of the outer one."""
 
 UNREAD_FIELD: Final = "unread_"
-"""With their numbers: fields that are only there to be left out."""
+"""Prefix of fields that are declared only to be cleared."""
 
 _PACKAGE: Final = "journeyman"
 _TEXT, _BYTES, _NUMBER, _FLAG, _MESSAGE = (
     FieldDescriptorProto.TYPE_STRING,
     FieldDescriptorProto.TYPE_BYTES,
-    FieldDescriptorProto.TYPE_INT64,  # an int32 is written like it
+    FieldDescriptorProto.TYPE_INT64,  # int32 has the same encoding
     FieldDescriptorProto.TYPE_BOOL,
     FieldDescriptorProto.TYPE_MESSAGE,
 )
@@ -44,43 +44,43 @@ _TEXT, _BYTES, _NUMBER, _FLAG, _MESSAGE = (
 
 @lru_cache(maxsize=256)
 def fields(type_: type[msgspec.Struct]) -> Mapping[str, Any]:
-    """What each field of a Struct holds when it is there, without those that only custom resources have."""
+    """Return the types of a Struct's fields without None, except fields that only custom resources have."""
     numbers = NUMBERS[type_]
     return {name: _present(each.type) for name, each in _declared(type_).items() if numbers[name] is not None}
 
 
 @lru_cache(maxsize=256)
 def own_fields(type_: type) -> tuple[str, ...]:
-    """The fields in a Struct's message: all but those of its rest."""
+    """Return the fields of a Struct's message: all but those of its shared rest."""
     own = OWN_FIELDS.get(type_)
     return tuple(name for name in fields(type_) if own is None or name in own)
 
 
 @lru_cache(maxsize=256)
 def other_fields(type_: type) -> tuple[str, ...]:
-    """The fields in the message of a Struct's rest."""
+    """Return the fields of the message of a Struct's shared rest."""
     own = own_fields(type_)
     return tuple(name for name in fields(type_) if name not in own)
 
 
 def is_own_map(type_: type, name: str) -> bool:
-    """Whether a map to texts makes the difference between two objects, so that its entries are not worth remembering."""
+    """Return whether a map to texts differs between objects as a rule, so that its entries are not worth caching."""
     return type_ in OWN_FIELDS and name in OWN_FIELDS[type_] and fields(type_)[name] == dict[str, str]
 
 
 def rest_name(type_: type) -> str:
-    """The message of a Struct's rest."""
+    """Return the name of the message of a Struct's shared rest."""
     return f"{type_.__name__}Rest"
 
 
 @lru_cache(maxsize=256)
 def message_class(name: str) -> Any:
-    """The class of messages of that name: a Struct's, one of those above, or `list_name` of a Struct's."""
+    """Return the class of messages of that name: a Struct's, one of those above, or `list_name` of a Struct."""
     return GetMessageClass(_pool().FindMessageTypeByName(f"{_PACKAGE}.{name}"))
 
 
 def list_name(type_: type) -> str:
-    """The message of a list of such objects."""
+    """Return the name of the message of a list of such objects."""
     return f"{type_.__name__}List"
 
 
@@ -105,12 +105,12 @@ def _common() -> Iterator[DescriptorProto]:
 
 
 def _messages(type_: type[msgspec.Struct]) -> Iterator[DescriptorProto]:
-    """A Struct's message, and the one of its rest; what is between it and some fields; its list, where it is an object's."""
+    """Yield a Struct's message, its rest's, the intermediate one of some fields, and for objects the list's."""
     name, inner = type_.__name__, [field for field in fields(type_) if isinstance(NUMBERS[type_][field], tuple)]
     own = [_of_struct(type_, field) for field in own_fields(type_) if field not in inner]
     own += [_field(f"{UNREAD_FIELD}{number}", number, _BYTES, many=True) for number in UNREAD.get(type_, ())]
     if inner:
-        own.append(_field(SOURCE, _way(type_, inner[0])[0], f"{name}Source"))
+        own.append(_field(SOURCE, _numbers(type_, inner[0])[0], f"{name}Source"))
         yield _message(f"{name}Source", *(_of_struct(type_, field) for field in inner))
     yield _message(name, *own)
     yield _message(rest_name(type_), *(_of_struct(type_, field) for field in other_fields(type_)))
@@ -119,15 +119,15 @@ def _messages(type_: type[msgspec.Struct]) -> Iterator[DescriptorProto]:
         yield _message(list_name(type_), _field("metadata", 1, LIST_META), items)
 
 
-def _way(type_: type[msgspec.Struct], name: str) -> tuple[int, int]:
-    """The number of the message in between, 0 if there is none, and the field's in it."""
+def _numbers(type_: type[msgspec.Struct], name: str) -> tuple[int, int]:
+    """Return the number of the intermediate message, 0 without one, and the field's number in it."""
     number = NUMBERS[type_][name]
     return number if isinstance(number, tuple) else (0, number or 0)
 
 
 def _of_struct(type_: type[msgspec.Struct], name: str) -> FieldDescriptorProto:
-    """A Struct's field, with its default where it is one value."""
-    hint, number = fields(type_)[name], _way(type_, name)[1]
+    """Return the declaration of a Struct's field, with its default if it is one value."""
+    hint, number = fields(type_)[name], _numbers(type_, name)[1]
     if get_origin(hint) is dict and (type_, name) not in AS_JSON:
         return _field(name, number, TEXT_ENTRY if is_own_map(type_, name) else _BYTES, many=True)
     if get_origin(hint) is tuple:
@@ -140,13 +140,13 @@ def _of_struct(type_: type[msgspec.Struct], name: str) -> FieldDescriptorProto:
     elif made.type == _FLAG:
         made.default_value = str(bool(default)).lower()
     elif made.type == _BYTES:
-        made.default_value = "\\000missing"  # MISSING_BYTES, as descriptors write it
+        made.default_value = "\\000missing"  # MISSING_BYTES, escaped
     return made
 
 
 @lru_cache(maxsize=1024)
 def default_of(type_: type[msgspec.Struct], name: str) -> Any:
-    """What a Struct's field holds when nothing is said; nothing for one that must be there, which then is empty."""
+    """Return the default of a Struct's field; an empty text for a required one."""
     found = _declared(type_)[name]
     if found.default_factory is not msgspec.NODEFAULT:
         return found.default_factory()
@@ -155,7 +155,7 @@ def default_of(type_: type[msgspec.Struct], name: str) -> Any:
 
 @lru_cache(maxsize=256)
 def _declared(type_: type[msgspec.Struct]) -> Mapping[str, msgspec.structs.FieldInfo]:
-    """A Struct's fields by name, as it declares them. Asked for once: their types are texts, which are compiled each time."""
+    """Return a Struct's fields by name. Cached, because msgspec evaluates their annotations each time."""
     return {each.name: each for each in msgspec.structs.fields(type_)}
 
 

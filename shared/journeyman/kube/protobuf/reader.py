@@ -1,8 +1,7 @@
-"""Structs from message_classes. The values are those that msgspec reads from the same object's JSON.
+"""Make Structs of messages; they equal the Structs that msgspec decodes from the same objects' JSON.
 
-Where Kubernetes writes JSON it leaves out what is empty; in messages it leaves out what is missing (a nil pointer), and
-writes empty texts and zeros. Both end in the Struct's default, except where that is something else (`EMPTY_IS_MISSING`).
-A message's fields have our Structs' defaults, so that one look says what each holds.
+JSON leaves out empty values; messages leave out missing ones (nil pointers), and contain empty texts and zeros. Both become the
+Struct's default, except where that is another value (`EMPTY_IS_MISSING`). A message's fields have the Structs' defaults.
 """
 
 from __future__ import annotations
@@ -17,9 +16,17 @@ from typing import Any, Final, Generic, TypeVar, Union, get_args, get_origin
 import msgspec
 from google.protobuf.message import DecodeError
 
-from journeyman.kube.api_errors import Status
 from journeyman.kube.protobuf import framing, message_classes
-from journeyman.kube.protobuf.columns import Column, MakeEach, Remembered, each, listed, replaced, unless, within
+from journeyman.kube.protobuf.columns import (
+    CachedConverter,
+    Column,
+    ConvertColumn,
+    each,
+    listed,
+    replaced,
+    unless,
+    within,
+)
 from journeyman.kube.protobuf.field_numbers import AS_JSON, EMPTY_IS_MISSING, NUMBERS, OWN_FIELDS, OWN_STATE
 from journeyman.kube.protobuf.message_classes import MISSING_BYTES, MISSING_NUMBER, MISSING_TEXT
 
@@ -31,7 +38,7 @@ _SECONDS: Final = attrgetter("seconds", "nanos")
 
 
 class ProtobufList(msgspec.Struct, Generic[T], frozen=True):
-    """A list that was read: what its metadata says, and the objects."""
+    """A list: its metadata, and the objects."""
 
     resource_version: str
     continue_: str
@@ -39,27 +46,27 @@ class ProtobufList(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Reader(Generic[T]):
-    """Reads objects of one kind. One for each list: what is remembered is shared within it, and goes with it.
+    """Reads objects of one kind. Values are cached for one reader, so use one for each list.
 
     Args:
-        type_: The Struct.
+        type_: The objects' Struct.
     """
 
     def __init__(self, type_: type[T]) -> None:
         self._type = type_
-        self._made: dict[Any, MakeEach] = {
-            datetime: _remembered(message_classes.TIME, each(_time)),
-            Union[str, int]: _remembered(message_classes.NUMBER_OR_TEXT, each(_number_or_text)),  # noqa: UP007 - not | in 3.10
+        self._converters: dict[Any, ConvertColumn] = {
+            datetime: _cached(message_classes.TIME, each(_time)),
+            Union[str, int]: _cached(message_classes.NUMBER_OR_TEXT, each(_number_or_text)),  # noqa: UP007 - not | in 3.10
         }
-        self._text_entries = _remembered(message_classes.TEXT_ENTRY, each(_ENTRY))
-        self._amount_entries = _remembered(message_classes.AMOUNT_ENTRY, each(attrgetter("key", "value.string")))
+        self._text_entries = _cached(message_classes.TEXT_ENTRY, each(_ENTRY))
+        self._amount_entries = _cached(message_classes.AMOUNT_ENTRY, each(attrgetter("key", "value.string")))
         self._read = self._struct(type_)
 
     def read(self, pieces: Iterable[bytes]) -> ProtobufList[T]:
-        """A list, from an answer's body that comes in pieces, of which no more than one is held at a time.
+        """Return a list from the pieces of a response's body, of which it holds one at a time.
 
         Raises:
-            ValueError: It is no such answer, or it breaks off.
+            ValueError: The response is not such a list, or ends too early.
         """
         parse = message_classes.message_class(message_classes.list_name(self._type)).FromString
         metadata, items = message_classes.message_class(message_classes.LIST_META)(), list[T]()
@@ -68,12 +75,12 @@ class Reader(Generic[T]):
                 metadata.MergeFrom(part.metadata)
                 if found := part.items[:]:
                     items += self._read(found)
-        except (DecodeError, OverflowError) as error:  # the latter: of a time that no datetime can be
+        except (DecodeError, OverflowError) as error:  # OverflowError: a time beyond datetime's range
             raise ValueError(str(error)) from error
         return ProtobufList(resource_version=metadata.resource_version, continue_=metadata.continue_, items=items)
 
     def read_one(self, body: bytes) -> T:
-        """What an answer holds that is no list. Raises ValueError: it is none, or it breaks off."""
+        """Return the object in a response. Raises ValueError if there is none, or the response ends too early."""
         parse = message_classes.message_class(self._type.__name__).FromString
         try:
             found: T = self._read([parse(b"".join(framing.parts([body])))])[0]
@@ -81,8 +88,8 @@ class Reader(Generic[T]):
             raise ValueError(str(error)) from error
         return found
 
-    def _struct(self, type_: type) -> MakeEach:
-        """Makes Structs of their message_classes."""
+    def _struct(self, type_: type) -> ConvertColumn:
+        """Return a converter from messages to Structs."""
         own, others = message_classes.own_fields(type_), message_classes.other_fields(type_)
         build = _builder(type_, own + others)
         if not others:
@@ -90,14 +97,14 @@ class Reader(Generic[T]):
             return lambda found: build(of_all(found))
         of_others, rests = self._columns(type_, others), _rests(type_)
         if not own:
-            whole_of = _remembered(message_classes.rest_name(type_), lambda found: build(of_others(found)))
+            whole_of = _cached(message_classes.rest_name(type_), lambda found: build(of_others(found)))
             return lambda found: whole_of(rests(found))
         of_own = self._columns(type_, own)
-        rows_of = _remembered(message_classes.rest_name(type_), lambda found: [*zip(*of_others(found), strict=True)])
+        rows_of = _cached(message_classes.rest_name(type_), lambda found: [*zip(*of_others(found), strict=True)])
         return lambda found: build([*of_own(found), *zip(*rows_of(rests(found)), strict=True)])
 
     def _columns(self, type_: type[Any], names: tuple[str, ...]) -> Callable[[Column], list[Column]]:
-        """Makes the columns of values of those of a Struct's fields, in that order; they are in its message_classes."""
+        """Return a function from messages to the columns of these fields of their Structs, in that order."""
         steps = [(at, make) for at, name in enumerate(names) if (make := self._step(type_, name)) is not None]
         look = _look(
             [f"{message_classes.SOURCE}.{name}" if isinstance(NUMBERS[type_][name], tuple) else name for name in names]
@@ -111,8 +118,8 @@ class Reader(Generic[T]):
 
         return made
 
-    def _step(self, type_: type, name: str) -> MakeEach | None:
-        """Makes the field's values of what the messages hold; None if they are that."""
+    def _step(self, type_: type, name: str) -> ConvertColumn | None:
+        """Return the converter for a field's values; None if they need no conversion."""
         hint, raw = message_classes.fields(type_)[name], AS_JSON.get((type_, name))
         default = message_classes.default_of(type_, name)
         if get_origin(hint) is tuple:
@@ -121,7 +128,7 @@ class Reader(Generic[T]):
             return each(_texts)
         if get_origin(hint) is dict and raw is None:
             entries = within(self._text_entries if get_args(hint)[1] is str else self._amount_entries)
-            return listed(Remembered(lambda lists: [*map(dict, entries(lists))]))
+            return listed(CachedConverter(lambda lists: [*map(dict, entries(lists))]))
         if hint in OWN_STATE:
             return self._struct(hint)
         if (type_, name) in EMPTY_IS_MISSING:
@@ -133,48 +140,43 @@ class Reader(Generic[T]):
         make = self._value(raw or hint, as_json=raw is not None)
         return make if default is None else unless(MISSING_BYTES, default, make)
 
-    def _list(self, type_: type[Any], *, as_json: bool) -> MakeEach:
+    def _list(self, type_: type[Any], *, as_json: bool) -> ConvertColumn:
         if type_ is str:
             return each(tuple)
         if type_ in OWN_STATE:
             return listed(within(self._struct(type_)))
-        return listed(Remembered(within(self._value(type_, as_json=as_json))))
+        return listed(CachedConverter(within(self._value(type_, as_json=as_json))))
 
-    def _value(self, type_: Any, *, as_json: bool = False) -> MakeEach:
-        """Makes values of messages' bytes, of equal ones the same, where there are such."""
-        if type_ not in self._made:
-            made = _parsed if type_ in OWN_FIELDS else _remembered
-            self._made[type_] = made(type_.__name__, self._struct(type_))
-        make = self._made[type_]
+    def _value(self, type_: Any, *, as_json: bool = False) -> ConvertColumn:
+        """Return a converter from messages' bytes to values; equal bytes share a value, unless they hardly ever are equal."""
+        if type_ not in self._converters:
+            made = _parsed if type_ in OWN_FIELDS else _cached
+            self._converters[type_] = made(type_.__name__, self._struct(type_))
+        make = self._converters[type_]
         return (lambda datas: [*map(_plain, make(datas))]) if as_json else make
 
 
-def refusal(body: bytes) -> Status:
-    """The Status in an answer. Raises ValueError: it is none."""
-    return Reader(Status).read_one(body)
+def _cached(name: str, make: ConvertColumn) -> ConvertColumn:
+    """Return a caching converter from the bytes of messages of that name; missing ones become None."""
+    return CachedConverter(_parsed(name, make), {MISSING_BYTES: None})
 
 
-def _remembered(name: str, make: MakeEach) -> MakeEach:
-    """Makes something of the bytes of messages of that name, once of equal ones; nothing of missing ones."""
-    return Remembered(_parsed(name, make), {MISSING_BYTES: None})
-
-
-def _parsed(name: str, make: MakeEach) -> MakeEach:
-    """Makes something of the bytes of messages of that name, of which none is missing."""
+def _parsed(name: str, make: ConvertColumn) -> ConvertColumn:
+    """Return a converter from the bytes of messages of that name, none of which is missing."""
     parse = message_classes.message_class(name).FromString
     return lambda datas: make([*map(parse, datas)])
 
 
 def _look(names: list[str]) -> Callable[[Column], list[Column]]:
-    """Columns of what messages hold in those fields."""
+    """Return a function from messages to the columns of these fields."""
     look = attrgetter(*names)
     if len(names) == 1:
         return lambda found: [[*map(look, found)]]
     return lambda found: [*zip(*map(look, found), strict=True)]
 
 
-def _rests(type_: type[Any]) -> MakeEach:
-    """What such messages hold besides the fields that their class knows, as bytes; these are gone then."""
+def _rests(type_: type[Any]) -> ConvertColumn:
+    """Return a function that clears the known fields of messages and returns the rest as bytes."""
     class_ = message_classes.message_class(type_.__name__)
     known, rest = tuple(field.name for field in class_.DESCRIPTOR.fields), class_.SerializeToString
 
@@ -189,7 +191,7 @@ def _rests(type_: type[Any]) -> MakeEach:
 
 
 def _builder(type_: type[msgspec.Struct], names: tuple[str, ...]) -> Callable[[list[Column]], Column]:
-    """Makes Structs of the columns of those fields, in the order of their names."""
+    """Return a function from the columns of these fields to Structs."""
     ordered = _by_position(type_)
     if set(names) != set(ordered):
         return lambda columns: [type_(**dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
@@ -201,12 +203,12 @@ def _builder(type_: type[msgspec.Struct], names: tuple[str, ...]) -> Callable[[l
 
 @lru_cache(maxsize=256)
 def _by_position(type_: type[msgspec.Struct]) -> tuple[str, ...]:
-    """The fields that a Struct takes by position. Its signature is dear: it reads the hints of all."""
+    """Return the fields that a Struct takes by position. Cached, because `signature` evaluates all annotations."""
     return tuple(name for name, each in signature(type_).parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD)
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it."""
+    """Return the value as JSON has it."""
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
@@ -215,7 +217,7 @@ def _texts(entries: Any) -> dict[str, str]:
 
 
 def _time(message: Any) -> datetime | None:
-    """A Time, or a MicroTime, which counts by the microsecond; an empty one is none."""
+    """Return a Time or MicroTime; None for an empty one."""
     seconds, nanos = _SECONDS(message)
     if seconds == MISSING_NUMBER:
         return None
