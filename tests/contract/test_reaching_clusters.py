@@ -115,16 +115,16 @@ def namespaces(store):
 
 
 @pytest.mark.parametrize("name", ["hangzhou", "beijing"])
-def test_a_certificate_from_the_cloud_opens_the_cluster(deployment, name):
-    """The cloud checked the signature; the API server checks the certificate, and we check the API server's."""
+def test_cluster_accepts_the_issued_certificate(deployment, name):
+    """The cloud verifies the signature, the API server the certificate, and we verify the API server's."""
     _, store = deployment.connect(name)
 
     assert "kube-system" in namespaces(store)
 
 
 @pytest.mark.parametrize("name", ["hangzhou", "beijing"])
-def test_a_certificate_that_has_expired_is_replaced(deployment, name):
-    """As after a sandbox was frozen for long: one run fails and says so, the next one has a new certificate."""
+def test_expired_certificate_is_replaced(deployment, name):
+    """As after a sandbox was frozen: one run fails, the next one has a new certificate."""
     deployment.issuer.lifetime = timedelta(minutes=-1)
     _, store = deployment.connect(name)
     with pytest.raises((ForbiddenError, ConfigurationError)):
@@ -140,8 +140,8 @@ def who_am_i(transport):
 
 
 @pytest.mark.parametrize("cloud", ["ack", "cce"])
-def test_a_renewed_certificate_is_what_the_api_server_sees(control_plane, cloud):
-    """Over one transport, whose connections of before would still be open."""
+def test_api_server_sees_the_renewed_certificate(control_plane, cloud):
+    """Over one transport, whose earlier connections would still be open."""
     clock = VirtualClock(SystemClock().now())
     fake = (FakeAck if cloud == "ack" else FakeCce)(Issuer(control_plane), control_plane.server, clock, user="before")
     key = Credentials(
@@ -167,8 +167,8 @@ def keys_of(cloud):
     return module.KEY, module.SECRET, module.TOKEN
 
 
-def test_a_role_without_an_access_entry_is_told_the_command_that_makes_one(deployment):
-    """401 means that the role has no access entry; the error has a command to copy."""
+def test_role_without_an_access_entry_gets_the_command_that_creates_one(deployment):
+    """401 means that the role has no access entry."""
     _, own = deployment.connect("zurich")
     with pytest.raises(ForbiddenError) as caught:
         namespaces(own)
@@ -188,8 +188,8 @@ def test_a_role_without_an_access_entry_is_told_the_command_that_makes_one(deplo
     assert to_do.endswith("journeyman-provision journeyman-terminate journeyman-consolidate journeyman-interrupt journeyman-sweep journeyman-api")  # fmt: skip
 
 
-def test_an_eks_cluster_lets_in_a_role_with_an_access_entry(deployment):
-    """Our own role in our own account: DescribeCluster, a signed token, the authenticator, RBAC."""
+def test_eks_cluster_accepts_a_role_with_an_access_entry(deployment):
+    """The functions' own role: DescribeCluster, a signed token, the authenticator, RBAC."""
     own = "arn:aws:sts::123456789012:user/moto"
     deployment.accounts.entries[own] = ["system:masters"]
     connection, store = deployment.connect("frankfurt")
@@ -198,8 +198,8 @@ def test_an_eks_cluster_lets_in_a_role_with_an_access_entry(deployment):
     assert "kube-system" in namespaces(store)
 
 
-def test_a_cluster_of_another_account_and_region_is_entered_in_a_role_there(deployment):
-    """STS gives the role's credentials, and the authenticator sees the role, not us."""
+def test_cluster_of_another_account_and_region_is_reached_with_its_role(deployment):
+    """STS returns the role's credentials, and the authenticator sees the role."""
     role = "arn:aws:iam::111122223333:role/journeyman-ohio"
     deployment.accounts.entries[role] = ["system:masters"]
     connection, store = deployment.connect("ohio")
@@ -208,8 +208,8 @@ def test_a_cluster_of_another_account_and_region_is_entered_in_a_role_there(depl
     assert "kube-system" in namespaces(store)
 
 
-def test_a_role_that_is_known_but_may_nothing_is_told_the_groups(deployment):
-    """403 means that its groups are bound to nothing: the chart is missing, or the entry names other groups."""
+def test_role_without_rights_gets_the_groups_to_map(deployment):
+    """403 means that its groups have no ClusterRoles: the chart is missing, or the entry has other groups."""
     role = "arn:aws:iam::111122223333:role/journeyman-ohio"
     deployment.accounts.entries[role] = ["nobody-bound-this"]
     connection, store = deployment.connect("ohio")
@@ -221,8 +221,8 @@ def test_a_role_that_is_known_but_may_nothing_is_told_the_groups(deployment):
     assert "infra/chart" in caught.value.context["to_do"]
 
 
-def test_one_broken_cluster_is_named_and_the_others_are_reached(deployment):
-    """Deleted, without the endpoint that was asked for, unknown: each says which one it is."""
+def test_error_of_one_cluster_has_its_name_and_others_are_reached(deployment):
+    """Deleted, without the requested endpoint, unknown."""
     for name, kind, message in (
         ("gone", UnknownClusterError, "there is no EKS cluster gone"),
         ("hidden", ConfigurationError, "EKS cluster hidden has no public endpoint"),

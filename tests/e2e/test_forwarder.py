@@ -277,13 +277,13 @@ def test_two_replicas_send_one_message(bench):
 def test_event_bus_leads_to_the_queue_of_the_step(bench):
     """EventBridge: a rule for each step, by the event's detail."""
     events = bench.aws.client("events")
-    bus = events.create_event_bus(Name="wake-ups")["EventBusArn"]
+    bus = events.create_event_bus(Name="notifications")["EventBusArn"]
     for step, url in bench.queues.items():
         pattern = {"source": [EVENT_SOURCE], "detail": {"cluster": ["dev"], "step": [step.value]}}
         events.put_rule(Name=step.value, EventBusName=bus, EventPattern=json.dumps(pattern))
         attributes = bench.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]
         bench.sqs.set_queue_attributes(QueueUrl=url, Attributes={"ContentBasedDeduplication": "true"})
-        target = {"Id": "lane", "Arn": attributes["QueueArn"], "SqsParameters": {"MessageGroupId": "dev"}}
+        target = {"Id": "queue", "Arn": attributes["QueueArn"], "SqsParameters": {"MessageGroupId": "dev"}}
         events.put_targets(Rule=step.value, EventBusName=bus, Targets=[target])
     sink = EventBridgeSink(bus, client("events", "us-east-1", endpoint_url=bench.aws.endpoint_url, **CREDENTIALS))
     bench.forward(sink=sink)

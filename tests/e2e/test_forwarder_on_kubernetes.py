@@ -1,7 +1,7 @@
 """The forwarder on a real API server with a real kube-scheduler, as the service account it has in a cluster.
 
 Its events go over HTTPS to the API function's handler, which has their sender reviewed by that same API server, and from
-there into a lane: forwarder, TLS, token, TokenReview, handler and queue are all real, or moto's.
+there into a queue: forwarder, TLS, token, TokenReview, handler and queue are all real, or moto's.
 """
 
 import base64
@@ -127,14 +127,14 @@ def proxied(path, headers, body):
 
 
 class Site:
-    """The receiver with its lanes, tokens of the cluster's service accounts, and a forwarder between."""
+    """The receiver with its queues, tokens of the cluster's service accounts, and a forwarder between."""
 
     def __init__(self, plane, stack, folder):
         self.plane, self.admin, self._stack, self._folder = plane, plane.admin, stack, folder
         aws = stack.enter_context(MotoAccount(SystemClock(), {}))
         self._sqs = aws.client("sqs")
-        self._lanes = {step: self._queue(f"{step}.fifo") for step in ("provision", "terminate", "consolidate")}
-        variables = {f"JOURNEYMAN_{step.upper()}_QUEUE_URL": url for step, url in self._lanes.items()}
+        self._queues = {step: self._queue(f"{step}.fifo") for step in ("provision", "terminate", "consolidate")}
+        variables = {f"JOURNEYMAN_{step.upper()}_QUEUE_URL": url for step, url in self._queues.items()}
         clusters = [
             {"name": name, "region": "us-east-1", "access": {"kind": "kubeconfig"}} for name in ("dev", "other")
         ]
@@ -200,8 +200,8 @@ class Site:
         return answer.status, answer.json()
 
     def woken(self, step=NotifiedStep.PROVISION, seconds=20.0):
-        """The reason of the next message in a lane; None if there is none."""
-        url, end = self._lanes[step.value], time.monotonic() + seconds
+        """The reason of the next message in a queue; None if there is none."""
+        url, end = self._queues[step.value], time.monotonic() + seconds
         while time.monotonic() < end:
             for message in self._sqs.receive_message(QueueUrl=url).get("Messages", []):
                 self._sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
@@ -237,7 +237,7 @@ def site(plane, tmp_path, monkeypatch):
         yield made
 
 
-def test_pods_that_kube_scheduler_gives_up_on_wake_provision_through_a_receiver_that_asks_the_cluster(site):
+def test_unschedulable_pods_requeue_provision_through_the_receiver(site):
     """A burst is one message; a second burst another."""
     site.forward()
     for name in ("a", "b", "c"):
@@ -248,8 +248,8 @@ def test_pods_that_kube_scheduler_gives_up_on_wake_provision_through_a_receiver_
     assert site.woken(seconds=0.8) is None
 
 
-def test_nodes_come_as_table_rows_and_claims_as_metadata(site):
-    """Every change that matters is told, and hardly anything travels: the node here has 15 kB."""
+def test_nodes_are_table_rows_and_nodeclaims_are_metadata(site):
+    """Each change sends a message, and few bytes are read: the node here has 15 kB."""
     site.forward()
     images = [{"names": [f"registry.example.org/{i}@sha256:{'0' * 64}"], "sizeBytes": 1} for i in range(150)]
     metadata = {"name": "n1", "finalizers": ["karpenter.sh/termination"]}
@@ -280,8 +280,8 @@ def test_nodes_come_as_table_rows_and_claims_as_metadata(site):
     assert site.woken() == "1 NodeClaims are gone"
 
 
-def test_pools_and_classes_that_ask_for_something_else_wake_provision(site):
-    """Made, changed, being deleted; a status or an annotation of ours is no news."""
+def test_changed_nodepools_and_nodeclasses_requeue_provision(site):
+    """Created, changed, being deleted; a status or an annotation sends no message."""
     site.forward()
     reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
     template = {"spec": {"nodeClassRef": reference, "requirements": []}}
@@ -306,8 +306,8 @@ def test_pools_and_classes_that_ask_for_something_else_wake_provision(site):
     assert site.woken() == "1 NodeClasses are new or changed"
 
 
-def test_an_outage_of_the_api_server_loses_nothing_and_repeats_nothing(site):
-    """Also where history is gone afterwards: exactly the pod that came up is told."""
+def test_outage_of_the_api_server_loses_and_repeats_nothing(site):
+    """Also where history has expired: only the new pod sends a message."""
     forwarder = site.forward()
     site.pod("before")
     assert site.woken() == "1 pods are unschedulable"
@@ -320,8 +320,8 @@ def test_an_outage_of_the_api_server_loses_nothing_and_repeats_nothing(site):
     assert site.woken(seconds=1.0) is None
 
 
-def test_while_the_receiver_refuses_the_wake_up_is_kept(site, monkeypatch):
-    """A wrong setting over there costs time, not the message."""
+def test_message_is_kept_while_the_receiver_refuses_it(site, monkeypatch):
+    """A wrong setting of the receiver costs time, not the message."""
     monkeypatch.setenv("FORWARDER_AUDIENCE", "somebody-else")
     site.forward()
     site.pod("patient")
@@ -340,7 +340,7 @@ def event(**changes):
 
 
 def forged(**claims):
-    """A token that says the right things, signed by nobody."""
+    """A token with the right claims and an invalid signature."""
     said = {
         "sub": "system:serviceaccount:journeyman:forwarder",
         "aud": ["journeyman"],
@@ -352,8 +352,8 @@ def forged(**claims):
     return ".".join([*encoded, "c2lnbmF0dXJl"])
 
 
-def test_only_the_forwarders_own_token_is_let_in(site):
-    """Not another account's, not one for another audience, not a forged one; a stranger learns nothing about clusters."""
+def test_receiver_accepts_the_forwarders_token_only(site):
+    """Not another account's, nor one for another audience, nor a forged one; the response reveals no cluster."""
     good = site.token("journeyman")
     tokens = {
         "none": "", "nonsense": "not-a-token", "too long": "a.b.c" * 5000,
@@ -370,8 +370,8 @@ def test_only_the_forwarders_own_token_is_let_in(site):
     assert site.woken() == "r"
 
 
-def test_an_event_is_handed_on_once_and_only_while_it_is_fresh_small_and_about_this_cluster(site):
-    """Replays wake nobody a second time."""
+def test_receiver_accepts_recent_small_events_of_this_cluster_once(site):
+    """Replays requeue nothing."""
     token, late = site.token("journeyman"), SystemClock().now() - timedelta(minutes=6)
     assert [site.post(event(step="terminate"), token)[1]["status"] for _ in range(3)] == ["sent", "known", "known"]
     assert (site.woken(NotifiedStep.TERMINATE), site.woken(NotifiedStep.TERMINATE, 0.3)) == ("r", None)
@@ -388,16 +388,16 @@ def test_an_event_is_handed_on_once_and_only_while_it_is_fresh_small_and_about_t
     assert site.woken(seconds=0.2) is None
 
 
-def test_a_cluster_that_cannot_be_asked_is_no_reason_to_let_anybody_in(site):
-    """The forwarder tries again; what went wrong is for the log."""
+def test_unreachable_cluster_rejects_events(site):
+    """The forwarder sends again; the error is logged."""
     answer = site.post(event(cluster="other"), site.token("journeyman"), cluster="other")
 
     assert answer == (503, {"error": "Unavailable", "message": "try again later"})
     assert site.woken(seconds=0.2) is None
 
 
-def test_a_right_or_a_kind_that_is_missing_is_named_with_the_remedy(site):
-    """Whoever reads the log knows what to do."""
+def test_missing_right_or_kind_is_named_with_the_remedy(site):
+    """In the error, and so in the log."""
 
     class Unknown(NodeClaimResource):
         path = "/apis/karpenter.sh/v1/nothings"

@@ -15,7 +15,7 @@ import msgspec
 
 from journeyman.core.api.objects import POD, Resource
 from journeyman.errors import NOT_SERVED, GoneError, KubeAPIError, NotFoundError
-from journeyman.kube import api_errors
+from journeyman.kube import error_translation
 from journeyman.kube.json_decoding import Versioned, decode, decode_watch_line
 from journeyman.kube.lists import UnreadableListError, WholeList, open_page, supports_protobuf
 from journeyman.kube.request_budget import RequestBudget
@@ -237,7 +237,9 @@ class HttpKubeStore:
         except NotFoundError as error:
             if error.reason != NOT_SERVED:
                 raise
-            raise api_errors.served_otherwise(error, resource.version, self._served_versions(resource.group)) from error
+            raise error_translation.served_otherwise(
+                error, resource.version, self._served_versions(resource.group)
+            ) from error
 
     def _served_versions(self, group: str) -> tuple[str, ...]:
         """Return the versions of a group that the API server serves; none if it does not answer."""

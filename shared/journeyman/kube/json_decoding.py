@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from journeyman.errors import InvalidObjectError, KubeAPIError
-from journeyman.kube import api_errors
+from journeyman.kube import error_translation
 
 JSON: Final = "application/json"
 _making = threading.Lock()
@@ -67,8 +67,8 @@ def decode_watch_line(line: bytes, request: str, *, kind: str, cluster: str = ""
     """
     found: WatchLine = decode(line, WatchLine, kind=kind)
     if found.type == "ERROR":
-        status = decode(found.object, api_errors.Status, kind=kind)
-        raise api_errors.from_status(status, request, cluster=cluster)
+        status = decode(found.object, error_translation.Status, kind=kind)
+        raise error_translation.from_status(status, request, cluster=cluster)
     return found
 
 

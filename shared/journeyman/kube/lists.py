@@ -12,7 +12,7 @@ import msgspec
 
 from journeyman.core.api.objects import Resource
 from journeyman.errors import InvalidObjectError
-from journeyman.kube import api_errors, protobuf
+from journeyman.kube import error_translation, protobuf
 from journeyman.kube.json_decoding import JSON, ListMetadata, Versioned, decode, decoder
 from journeyman.kube.protobuf.field_numbers import LISTED
 from journeyman.ports import Listing
@@ -83,13 +83,13 @@ class WholeList(Generic[T]):
         return Listing(items=page.items(), resource_version=page.resource_version)
 
     @staticmethod
-    def decode_status(body: bytes) -> api_errors.Status:
+    def decode_status(body: bytes) -> error_translation.Status:
         """Return the Status in a failure response, of either encoding. Raises ValueError if there is none."""
         if not body.startswith(protobuf.MAGIC):
-            return api_errors.decode_status(body)
+            return error_translation.decode_status(body)
         from journeyman.kube.protobuf.reader import Reader  # noqa: PLC0415 - some dozens of milliseconds
 
-        return Reader(api_errors.Status).read_one(body)
+        return Reader(error_translation.Status).read_one(body)
 
     def _read_protobuf(self, pieces: Iterable[bytes]) -> Listing[T]:
         try:

@@ -1,4 +1,4 @@
-"""Send requests to one API server: authorization, compression, retries (`retries`) and errors (`api_errors`), within a run's budget.
+"""Send requests to one API server: authorization, compression, retries (`retries`) and errors (`error_translation`), within a run's budget.
 
 Responses may be compressed: kube-apiserver compresses those of more than 128 KiB. Lists that are read in pieces are not
 compressed if the API server has private addresses only, because compressing them takes it longer than sending them
@@ -23,7 +23,7 @@ from urllib3.response import BaseHTTPResponse
 
 from journeyman import __version__
 from journeyman.errors import ForbiddenError, KubeAPIError, KubeUnavailableError
-from journeyman.kube import api_errors
+from journeyman.kube import error_translation
 from journeyman.kube.connection_pool import Connection, ConnectionPool
 from journeyman.kube.request_budget import RequestBudget
 from journeyman.kube.retries import READS, WRITES, BudgetedRetry
@@ -127,7 +127,7 @@ class Transport:
         query: Mapping[str, str] | None = None,
         accept: str = "application/json",
         retries: BudgetedRetry = READS,
-        decode_status: Callable[[bytes], api_errors.Status] = api_errors.decode_status,
+        decode_status: Callable[[bytes], error_translation.Status] = error_translation.decode_status,
     ) -> T:
         """Return what `take` makes of the body of a successful response, whose pieces it gets while they arrive.
 
@@ -239,7 +239,7 @@ class Transport:
         response: BaseHTTPResponse,
         path: str,
         take: Callable[[Iterator[bytes]], T],
-        decode_status: Callable[[bytes], api_errors.Status],
+        decode_status: Callable[[bytes], error_translation.Status],
     ) -> T:
         try:
             if not _is_success(response):
@@ -285,11 +285,11 @@ class Transport:
         body: bytes,
         method: str,
         path: str,
-        decode_status: Callable[[bytes], api_errors.Status] = api_errors.decode_status,
+        decode_status: Callable[[bytes], error_translation.Status] = error_translation.decode_status,
     ) -> None:
         if _is_success(response):
             return
-        refusal = api_errors.refusal(
+        refusal = error_translation.refusal(
             response.status,
             body,
             f"{method} {path}",
@@ -306,7 +306,7 @@ class Transport:
         try:
             yield
         except HTTPError as error:
-            raise api_errors.unreachable(error, self.server, f"{method} {path}", cluster=self.cluster) from error
+            raise error_translation.unreachable(error, self.server, f"{method} {path}", cluster=self.cluster) from error
 
 
 def _is_success(response: BaseHTTPResponse) -> bool:

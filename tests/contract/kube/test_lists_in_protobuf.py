@@ -10,8 +10,8 @@ from journeyman.core.api.storage import CSI_NODE, PERSISTENT_VOLUME, PERSISTENT_
 from journeyman.core.api.workloads import DEPLOYMENT, REPLICA_SET, SERVICE, STATEFUL_SET
 from journeyman.errors import ForbiddenError
 from journeyman.kube import protobuf
-from journeyman.kube.api_errors import decode_status as decode_json
 from journeyman.kube.connection_pool import Connection
+from journeyman.kube.error_translation import decode_status as decode_json
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.lists import WholeList
 from journeyman.kube.tls import client_context
@@ -46,7 +46,7 @@ def transport_of(plane, token=""):
 
 @pytest.fixture
 def plane(control_plane):
-    """A control plane whose etcd is at hand: objects are put there as nobody would let them in."""
+    """A control plane whose etcd is at hand: objects are put there without admission."""
     if not hasattr(control_plane, "etcd"):
         pytest.skip("the cluster that is named does not show its etcd")
     return control_plane
@@ -69,8 +69,8 @@ def drawn(plane, namespace, request):
 
 
 @pytest.mark.parametrize("drawn", KINDS, ids=lambda resource: resource.kind, indirect=True)
-def test_both_encodings_give_the_same(plane, drawn):
-    """Drawn objects, each field full, empty and missing; all that our Structs know is said by one at least."""
+def test_both_encodings_give_equal_objects(plane, drawn):
+    """Drawn objects, each field full, empty and missing; each field of our Structs is present in one at least."""
     resource, selector = drawn
     transport = transport_of(plane)
     query = {"labelSelector": selector}
@@ -88,9 +88,9 @@ def test_both_encodings_give_the_same(plane, drawn):
     assert accepted.startswith(protobuf.MAGIC)
 
 
-def test_refusals_read_the_same(plane):
-    """A Status comes in the encoding that was asked for; so do the words in it."""
-    transport = transport_of(plane, token="nobody")
+def test_status_is_equal_in_both_encodings(plane):
+    """A Status comes in the requested encoding."""
+    transport = transport_of(plane, token="unknown")
     said = []
     for accept, decode_status in (("application/json", decode_json), (WholeList.ACCEPT, WholeList.decode_status)):
         with pytest.raises(ForbiddenError) as refused:

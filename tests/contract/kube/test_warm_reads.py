@@ -38,8 +38,8 @@ def direct(control_plane: ControlPlane) -> Iterator[HttpKubeStore]:
     transport.close()
 
 
-def test_a_warm_list_is_what_a_fresh_one_would_be(direct: HttpKubeStore, namespace: str) -> None:
-    """Created, changed, deleted; with another kind's change as the last one, which no event of ours tells."""
+def test_cached_list_equals_a_fresh_list(direct: HttpKubeStore, namespace: str) -> None:
+    """Created, changed, deleted; with another kind's change as the last one, which has no event here."""
     for number in range(5):
         direct.create(
             POD, {"metadata": {"name": f"p{number}"}, "spec": {"containers": [CONTAINER]}}, namespace=namespace
@@ -60,8 +60,8 @@ def test_a_warm_list_is_what_a_fresh_one_would_be(direct: HttpKubeStore, namespa
     assert budget.usage.requests == 2
 
 
-def test_each_warm_list_is_what_the_server_had_at_its_version(direct: HttpKubeStore, namespace: str) -> None:
-    """While others write all the time: an exact list at that version says the same, and it is not of before the read."""
+def test_cached_list_is_what_the_server_had_at_its_version(direct: HttpKubeStore, namespace: str) -> None:
+    """Under constant writes: an exact list at that version is equal, and the version is not older than the read."""
     kept = CachingKubeStore(direct, ListCache(worth_caching=0), quiet_seconds=QUIET_SECONDS)
     kept.for_run(RequestBudget()).list(POD, namespace=namespace)
     with _writing(direct, namespace) as written:

@@ -1,4 +1,4 @@
-"""What the process is told, and what it says when it is told nonsense."""
+"""The settings of the process, and the errors for invalid ones."""
 
 from pathlib import Path
 
@@ -12,8 +12,8 @@ IN_CLUSTER = {"CLUSTER_NAME": "dev", "KUBERNETES_SERVICE_HOST": "10.100.0.1", "K
 QUEUES = {"PROVISION_QUEUE_URL": "https://sqs/p.fifo", "TERMINATE_QUEUE_URL": "https://sqs/t.fifo"}
 
 
-def test_in_a_pod_the_service_account_says_where_the_cluster_is():
-    """Nothing but the cluster's name and the lanes has to be given."""
+def test_service_account_is_the_default_connection():
+    """Only the cluster's name and the queues are required."""
     settings = read_settings({**IN_CLUSTER, **QUEUES})
 
     assert settings.server == "https://10.100.0.1:443"
@@ -25,28 +25,28 @@ def test_in_a_pod_the_service_account_says_where_the_cluster_is():
     assert (settings.sink, settings.idle_seconds, settings.max_seconds, settings.port) == ("sqs", 1.0, 10.0, 8081)
 
 
-def test_an_ipv6_cluster_is_reached():
-    """Addresses with colons need brackets in a URL."""
+def test_ipv6_address_gets_brackets_in_the_url():
+    """kubelet sets it without."""
     assert (
         read_settings({**IN_CLUSTER, **QUEUES, "KUBERNETES_SERVICE_HOST": "fd00::1"}).server == "https://[fd00::1]:443"
     )
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("500ms", 0.5), ("2s", 2.0), ("1m30s", 90.0), ("0.5s", 0.5)])
-def test_durations_are_written_as_in_karpenters_settings(text, seconds):
-    """Go's form."""
+def test_durations_have_the_format_of_karpenters_settings(text, seconds):
+    """Go's."""
     assert read_settings({**IN_CLUSTER, **QUEUES, "BATCH_IDLE_DURATION": text}).idle_seconds == seconds
 
 
-def test_the_receivers_route_has_the_clusters_name_in_it():
-    """Whatever letters that has."""
-    told = {**IN_CLUSTER, "SINK": "https", "RECEIVER_URL": "https://api.example.org/v1/", "CLUSTER_NAME": "a/b"}
+def test_receiver_url_has_the_name_of_the_cluster():
+    """With any characters."""
+    changes = {**IN_CLUSTER, "SINK": "https", "RECEIVER_URL": "https://api.example.org/v1/", "CLUSTER_NAME": "a/b"}
 
-    assert read_settings(told).receiver_url == "https://api.example.org/v1/clusters/a%2Fb/events"
+    assert read_settings(changes).receiver_url == "https://api.example.org/v1/clusters/a%2Fb/events"
 
 
 @pytest.mark.parametrize(
-    ("told", "complaint"),
+    ("changes", "complaint"),
     [
         ({"CLUSTER_NAME": ""}, "CLUSTER_NAME is not set"),
         ({"TERMINATE_QUEUE_URL": ""}, "TERMINATE_QUEUE_URL is not set"),
@@ -57,9 +57,9 @@ def test_the_receivers_route_has_the_clusters_name_in_it():
         ({"KUBERNETES_SERVICE_HOST": ""}, "set KUBERNETES_URL"),
     ],
 )
-def test_a_wrong_setting_is_named_with_what_it_should_look_like(told, complaint, capsys):
-    """And the process ends, so that the pod says so."""
-    variables = {**IN_CLUSTER, **QUEUES, **told}
+def test_invalid_setting_is_an_error_with_an_example(changes, complaint, capsys):
+    """And the process ends, so that the pod shows it."""
+    variables = {**IN_CLUSTER, **QUEUES, **changes}
     with pytest.raises(SettingError, match=complaint):
         read_settings(variables)
 

@@ -27,20 +27,20 @@ def complaint(token, monkeypatch, **variables):
     return str(failed.value)
 
 
-def test_a_receiver_that_is_away_is_named(token, monkeypatch):
-    """The message is kept; who reads the log knows what is missing."""
+def test_unreachable_receiver_is_named(token, monkeypatch):
+    """The message is kept; the error says what is missing."""
     assert f"{NOWHERE} cannot be reached" in complaint(token, monkeypatch)
 
 
-def test_the_environments_proxy_is_used_unless_it_says_not_to(token, monkeypatch):
-    """As every other program in the cluster does."""
+def test_proxy_of_the_environment_is_used_unless_no_proxy_has_the_host(token, monkeypatch):
+    """As by other programs."""
     proxy = "http://127.0.0.1:10"
 
     assert "proxy" in complaint(token, monkeypatch, HTTPS_PROXY=proxy).lower()
     assert "proxy" not in complaint(token, monkeypatch, HTTPS_PROXY=proxy, NO_PROXY="127.0.0.1").lower()
 
 
-def test_a_token_that_is_not_mounted_is_named(token, monkeypatch):
+def test_missing_token_file_is_named(token, monkeypatch):
     """Its volume is missing from the pod."""
     token.unlink()
 

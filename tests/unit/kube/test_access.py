@@ -69,7 +69,7 @@ def a_kubeconfig(tmp_path, front, token="secret"):
     return str(path)
 
 
-def test_a_kubeconfig_gives_address_trust_and_token(tmp_path, tls_front):
+def test_kubeconfig_has_address_authority_and_token(tmp_path, tls_front):
     """Over real TLS, with the file's own CA."""
     path = a_kubeconfig(tmp_path, tls_front)
     assert "kube-system" in namespaces(from_kubeconfig(path))
@@ -77,14 +77,14 @@ def test_a_kubeconfig_gives_address_trust_and_token(tmp_path, tls_front):
     assert set(tls_front.tokens) == {"secret"}
 
 
-def test_a_wrong_token_is_forbidden(tmp_path, tls_front):
-    """401 becomes our own error."""
+def test_wrong_token_is_forbidden(tmp_path, tls_front):
+    """401 becomes ForbiddenError."""
     with pytest.raises(ForbiddenError, match="Unauthorized"):
         namespaces(from_kubeconfig(a_kubeconfig(tmp_path, tls_front, token="wrong")))
 
 
-def test_verification_can_be_turned_off_by_the_kubeconfig_only(tmp_path, tls_front):
-    """`insecure-skip-tls-verify`, as kubectl has it, and not without a warning."""
+def test_kubeconfig_can_turn_off_verification(tmp_path, tls_front):
+    """`insecure-skip-tls-verify`, as in kubectl, and with a warning."""
     path = Path(a_kubeconfig(tmp_path, tls_front))
     content = yaml.safe_load(path.read_text())
     cluster = content["clusters"][0]["cluster"]
@@ -98,8 +98,8 @@ def test_verification_can_be_turned_off_by_the_kubeconfig_only(tmp_path, tls_fro
         assert "kube-system" in namespaces(from_kubeconfig(str(path)))
 
 
-def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path, tls_front):
-    """A missing file, an unknown context, a file that is none."""
+def test_unusable_kubeconfig_is_named(tmp_path, tls_front):
+    """A missing file, an unknown context, an invalid file."""
     with pytest.raises(ConfigurationError, match="kubeconfig cannot be used") as caught:
         from_kubeconfig(str(tmp_path / "absent"))
     assert caught.value.context["path"].endswith("absent")
@@ -107,8 +107,8 @@ def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path, tls_front):
         from_kubeconfig(a_kubeconfig(tmp_path, tls_front), "prod")
 
 
-def test_the_eks_token_is_a_signed_question_who_am_i(session, clock):
-    """Its URL carries the cluster in the signature, and STS answers it."""
+def test_eks_token_is_a_presigned_sts_request(session, clock):
+    """The cluster's name is signed, and STS accepts the request."""
     header = eks.EksToken("prod", session, clock)()
     prefix, _, encoded = header.partition("k8s-aws-v1.")
     assert prefix == "Bearer "
@@ -141,8 +141,8 @@ class RotatingSession:
         return "aws-cn" if region.startswith("cn-") else "aws"
 
 
-def test_the_eks_token_is_renewed_before_it_runs_out(clock):
-    """The same token for nine minutes, a new one before the credentials behind it can end, from those of that moment."""
+def test_eks_token_is_renewed_before_it_expires(clock):
+    """After nine minutes, with the session's credentials of that moment."""
     token = eks.EksToken("prod", RotatingSession(), clock)
     first = token()
     clock.advance(8 * 60)
@@ -155,8 +155,8 @@ def test_the_eks_token_is_renewed_before_it_runs_out(clock):
     assert urlsplit(url).hostname == "sts.cn-north-1.amazonaws.com.cn"
 
 
-def test_an_eks_cluster_is_reached_with_such_a_token(session, clock, tls_front):
-    """Endpoint and CA are what EKS describes; the server sees the token."""
+def test_eks_cluster_accepts_the_token(session, clock, tls_front):
+    """Endpoint and CA are from DescribeCluster; the server sees the token."""
     described = {
         "endpoint": tls_front.url,
         "certificateAuthority": {"data": base64.b64encode(tls_front.authority).decode()},
@@ -165,16 +165,16 @@ def test_an_eks_cluster_is_reached_with_such_a_token(session, clock, tls_front):
     assert tls_front.tokens[-1].startswith("k8s-aws-v1.")
 
 
-def test_an_eks_cluster_that_is_not_ready_says_so(session, clock):
-    """No endpoint yet, or a CA that is none (as moto makes it up)."""
+def test_eks_cluster_that_is_not_active_is_an_error(session, clock):
+    """Without an endpoint, or with an invalid CA (as moto makes it)."""
     with pytest.raises(ConfigurationError, match=r"has no endpoint \(status CREATING\)"):
         eks.connect("prod", session, clock, described={"status": "CREATING"})
     with pytest.raises(ConfigurationError, match="the CA of EKS cluster prod cannot be read"):
         eks.connect("prod", session, clock)
 
 
-def test_an_eks_cluster_that_is_not_there_is_unknown(session, clock):
-    """Names the cluster and where it was looked for."""
+def test_missing_eks_cluster_is_unknown(session, clock):
+    """The error has the cluster and the region."""
     with pytest.raises(UnknownClusterError, match="there is no EKS cluster staging") as caught:
         eks.connect("staging", session, clock)
     assert caught.value.context["region"] == "eu-central-1"
@@ -187,10 +187,8 @@ def test_an_eks_cluster_that_is_not_there_is_unknown(session, clock):
         ("private", {"endpointPublicAccess": True, "endpointPrivateAccess": False}, "endpointPrivateAccess=true"),
     ],
 )
-def test_an_endpoint_that_is_not_there_is_told_before_anything_times_out(
-    session, clock, tls_front, wanted, network, setting
-):
-    """Both have one name, so it would resolve to an address that nobody answers at."""
+def test_disabled_endpoint_is_an_error_before_a_request_times_out(session, clock, tls_front, wanted, network, setting):
+    """Both endpoints have one DNS name, whose addresses would not respond."""
     described = {
         "endpoint": tls_front.url,
         "certificateAuthority": {"data": base64.b64encode(tls_front.authority).decode()},
@@ -203,12 +201,12 @@ def test_an_endpoint_that_is_not_there_is_told_before_anything_times_out(
     assert eks.connect("prod", session, clock, described=described).server == tls_front.url
 
 
-def test_a_cluster_that_takes_no_access_entries_is_switched_first(session):
-    """CONFIG_MAP alone is how clusters were made for years."""
+def test_cluster_without_access_entries_is_switched_first(session):
+    """CONFIG_MAP was the only authentication mode for years."""
     described = {"accessConfig": {"authenticationMode": "CONFIG_MAP"}}
-    told = eks.remedy(401, "prod", session, described, groups=["journeyman-sweep"])
+    commands = eks.remedy(401, "prod", session, described, groups=["journeyman-sweep"])
 
-    switch, _, entry = told.partition("; then ")
+    switch, _, entry = commands.partition("; then ")
     assert (
         "aws eks update-cluster-config --name prod --region eu-central-1 --access-config authenticationMode=API_AND_CONFIG_MAP"
         in switch
@@ -219,8 +217,8 @@ def test_a_cluster_that_takes_no_access_entries_is_switched_first(session):
     assert entry.endswith("--kubernetes-groups journeyman-sweep")
 
 
-def test_a_token_that_was_refused_is_not_used_again(session, clock, tls_front):
-    """It may have been signed by credentials that have ended since."""
+def test_refused_token_is_not_used_again(session, clock, tls_front):
+    """The credentials that signed it may have expired."""
     described = {
         "endpoint": tls_front.url,
         "certificateAuthority": {"data": base64.b64encode(tls_front.authority).decode()},
@@ -249,7 +247,7 @@ class Refusing:
 
 
 @pytest.mark.parametrize(
-    ("code", "operation", "kind", "told"),
+    ("code", "operation", "kind", "message"),
     [
         ("AccessDenied", "AssumeRole", ConfigurationError, "the role of EKS cluster prod may not be assumed"),
         ("AccessDeniedException", "DescribeCluster", ConfigurationError, "may not be described"),
@@ -257,29 +255,29 @@ class Refusing:
         ("ResourceNotFoundException", "DescribeCluster", UnknownClusterError, "there is no EKS cluster prod"),
     ],
 )
-def test_each_refusal_of_aws_is_told_apart(code, operation, kind, told):
-    """A role that may not be assumed is another person's mistake than a cluster that may not be described."""
-    with pytest.raises(kind, match=told) as caught:
+def test_each_aws_error_has_its_own_message(code, operation, kind, message):
+    """A role that may not be assumed has another remedy than a cluster that may not be described."""
+    with pytest.raises(kind, match=message) as caught:
         eks.describe("prod", Refusing(code, operation))
 
     assert caught.value.context["call"] == ("sts:AssumeRole" if operation == "AssumeRole" else "eks:DescribeCluster")
     assert caught.value.context["region"] == "us-east-2"
 
 
-def test_without_credentials_nothing_is_signed(clock):
-    """One clear error, not a crash in a signer."""
+def test_missing_credentials_are_an_error(clock):
+    """A clear one, not a failure inside of the signer."""
 
-    class Nobody:
+    class WithoutCredentials:
         region_name = "eu-central-1"
 
         def get_credentials(self):
             return None
 
     with pytest.raises(ConfigurationError, match="no AWS credentials"):
-        eks.EksToken("prod", Nobody(), clock)()
+        eks.EksToken("prod", WithoutCredentials(), clock)()
 
 
-def test_a_pod_reaches_its_cluster_with_its_service_account(tmp_path, tls_front):
+def test_pod_reaches_its_cluster_with_its_service_account(tmp_path, tls_front):
     """Address from the environment; the token's file is read for each request, because kubelet renews it."""
     address = urlsplit(tls_front.url)
     variables = {"KUBERNETES_SERVICE_HOST": address.hostname, "KUBERNETES_SERVICE_PORT": str(address.port)}
@@ -294,12 +292,12 @@ def test_a_pod_reaches_its_cluster_with_its_service_account(tmp_path, tls_front)
 
 
 @pytest.mark.parametrize("host", ["10.0.0.1", "fd00::1"])
-def test_an_address_of_either_family_becomes_a_url(host):
-    """kubelet sets the host without brackets."""
+def test_pod_environment_has_addresses_of_both_families(host):
+    """kubelet sets IPv6 addresses without brackets."""
     assert server_of({"KUBERNETES_SERVICE_HOST": host}) in {"https://10.0.0.1:443", "https://[fd00::1]:443"}
 
 
-def test_the_transport_half_needs_neither_pydantic_nor_an_sdk():
+def test_transport_imports_neither_pydantic_nor_an_sdk():
     """The forwarder runs on it within 64 MiB."""
     code = (
         "import sys, journeyman.kube.transport, journeyman.kube.json_decoding, journeyman.kube.access.in_cluster\n"
@@ -310,8 +308,8 @@ def test_the_transport_half_needs_neither_pydantic_nor_an_sdk():
     assert done.stdout.strip() == "[]"
 
 
-def test_the_functions_path_imports_no_kubernetes_package():
-    """Its typed APIs cost over a second of every cold start."""
+def test_functions_do_not_import_the_kubernetes_package():
+    """It would add over a second to each cold start."""
     code = (
         "import sys, journeyman.kube.http_store, journeyman.kube.access.eks, journeyman.kube.lease, journeyman.kube.access.kubeconfig, journeyman.kube.access.in_cluster\n"
         "bad = [m for m in sys.modules if m.split('.')[0] in {'kubernetes', 'boto3', 'botocore', 'yaml', 'requests'}]\n"

@@ -1,4 +1,4 @@
-"""ACK and CCE: a signed request, a certificate, real TLS; renewed in time, and every refusal told with its remedy."""
+"""ACK and CCE: a signed request, a certificate, real TLS; renewed in time; each error has its remedy."""
 
 import ssl
 import subprocess
@@ -40,7 +40,7 @@ HUAWEI = Credentials(access_key_id=fake_cce.KEY, access_key_secret=fake_cce.SECR
 
 
 class TheCluster:
-    """An API server that lets in nobody without a certificate of its own authority."""
+    """An API server that accepts only clients with a certificate of its own authority."""
 
     def __init__(self, folder, opened):
         self.authority = Authority(folder)
@@ -124,23 +124,23 @@ def cloud(request, cluster, clock, opened):
     return request.param(cluster, clock, opened)
 
 
-def test_a_signed_request_leads_to_the_cluster_over_mutual_tls(cloud, opened):
-    """The cloud accepts the signature, the cluster the certificate that came back."""
+def test_issued_certificate_authenticates_at_the_cluster(cloud, opened):
+    """The cloud accepts the signature, the cluster the issued certificate."""
     transport = opened_transport(cloud.reached().connect(), opened)
 
     assert "kube-system" in namespaces(transport)
     assert len(cloud.fake.requests) == 1
 
 
-def test_without_a_certificate_the_cluster_lets_nobody_in(cluster, opened):
-    """What the other tests rest on."""
+def test_cluster_rejects_clients_without_a_certificate(cluster, opened):
+    """The other tests depend on it."""
     trust = client_context(ca_file=str(cluster.authority.certificate))
     with pytest.raises(JourneymanError):
         namespaces(opened_transport(Connection(server=cluster.url, ssl_context=trust), opened))
 
 
-def test_the_certificate_is_kept_and_renewed_while_a_third_of_its_life_is_left(cloud, opened):
-    """One transport lives as long as its sandbox; what it shows the cluster must not run out before."""
+def test_certificate_is_renewed_when_a_third_of_its_lifetime_is_left(cloud, opened):
+    """One transport lives as long as its sandbox, longer than a certificate."""
     transport = opened_transport(cloud.reached().connect(), opened)
     namespaces(transport)
     cloud.clock.advance(cloud.lasts.total_seconds() * 0.66)
@@ -152,8 +152,8 @@ def test_the_certificate_is_kept_and_renewed_while_a_third_of_its_life_is_left(c
     assert len(cloud.fake.requests) == 2
 
 
-def test_a_cloud_that_is_away_is_no_harm_while_the_certificate_is_good(cloud, opened):
-    """It is asked once a minute; when the certificate has run out that is an error that may pass."""
+def test_valid_certificate_is_used_while_the_cloud_is_unreachable(cloud, opened):
+    """Renewal is tried each minute; an expired certificate is a retryable error."""
     transport = opened_transport(cloud.reached().connect(), opened)
     cloud.fake.failing = (503, {"code": "ServiceUnavailable"})
     cloud.clock.advance(cloud.lasts.total_seconds() * 0.7)
@@ -170,8 +170,8 @@ def test_a_cloud_that_is_away_is_no_harm_while_the_certificate_is_good(cloud, op
     assert caught.value.retryable
 
 
-def test_a_wrong_secret_is_a_setting_to_correct(cloud):
-    """Not retried: no run after it would fare better."""
+def test_wrong_secret_is_a_configuration_error(cloud):
+    """It is not retryable."""
     wrong = Credentials(access_key_id=cloud.credentials.access_key_id, access_key_secret="x", security_token="y")
     with pytest.raises(ConfigurationError) as caught:
         cloud.reached(credentials=wrong).connect()
@@ -180,8 +180,8 @@ def test_a_wrong_secret_is_a_setting_to_correct(cloud):
     assert cloud.fake.requests == []
 
 
-def test_refusals_of_the_cloud_say_what_is_missing(cloud):
-    """No such cluster; no right; an answer that is none; nobody there."""
+def test_each_cloud_error_has_its_own_message(cloud):
+    """No such cluster; a missing right; an invalid response; no response."""
     reached = cloud.reached()
     cloud.fake.failing = cloud.missing
     with pytest.raises(UnknownClusterError, match="there is no"):
@@ -198,8 +198,8 @@ def test_refusals_of_the_cloud_say_what_is_missing(cloud):
         cloud.reached().connect()
 
 
-def test_a_cluster_that_refuses_the_certificate_gets_a_new_one_next_time(cloud, cluster, opened):
-    """Revoked, or another authority since the cluster was restored."""
+def test_refused_certificate_is_replaced_in_the_next_run(cloud, cluster, opened):
+    """It was revoked, or the cluster has a new authority since it was restored."""
     transport = opened_transport(cloud.reached().connect(), opened)
     cluster.lets_in = False
     with pytest.raises(ForbiddenError) as caught:
@@ -211,17 +211,17 @@ def test_a_cluster_that_refuses_the_certificate_gets_a_new_one_next_time(cloud, 
     assert len(cloud.fake.requests) == 2
 
 
-def test_who_lacks_a_right_in_the_cluster_is_told_the_command(cloud):
-    """The chart binds whomever it is told to."""
+def test_missing_right_comes_with_the_command_that_grants_it(cloud):
+    """The chart binds the user that it is given."""
     message = 'pods is forbidden: User "1efbc2fd" cannot list resource "pods" in API group ""'
-    told = cloud.reached().connect().explain_refusal(403, message)
+    remedy = cloud.reached().connect().explain_refusal(403, message)
 
-    assert "helm upgrade journeyman infra/chart --reuse-values" in told
-    assert "--set access.everyStep[0].kind=User --set access.everyStep[0].name=1efbc2fd" in told
+    assert "helm upgrade journeyman infra/chart --reuse-values" in remedy
+    assert "--set access.everyStep[0].kind=User --set access.everyStep[0].name=1efbc2fd" in remedy
 
 
-def test_ack_gives_the_private_address_when_asked(cluster, clock, opened):
-    """Each from its own side; a cluster without a public one says what to do."""
+def test_ack_returns_the_requested_address(cluster, clock, opened):
+    """A cluster without a public address says what to do."""
     cloud = AnAck(cluster, clock, opened, public_server="", private_server=cluster.url)
 
     assert "kube-system" in namespaces(opened_transport(cloud.reached(private=True).connect(), opened))
@@ -232,8 +232,8 @@ def test_ack_gives_the_private_address_when_asked(cluster, clock, opened):
 
 
 @pytest.mark.parametrize("verified", [False, True])
-def test_cces_public_address_is_checked_as_well(verified, cluster, clock, opened):
-    """Even where CCE tells clients not to: by the authority and the name of the address inside."""
+def test_public_address_of_cce_is_verified(verified, cluster, clock, opened):
+    """Also where CCE's kubeconfig turns verification off: against the authority and the internal name."""
     public = cluster.url.replace("127.0.0.1", "localhost" if verified else "127.0.0.2")
     inside = cluster.url
     cloud = ACce(cluster, clock, opened, public_server=public, verified=verified)
@@ -244,8 +244,8 @@ def test_cces_public_address_is_checked_as_well(verified, cluster, clock, opened
     assert cloud.reached(private=True).connect().server == inside
 
 
-def test_cces_public_address_is_held_to_the_name_inside(cluster, clock, opened):
-    """Who answers there without that name in its certificate is somebody else."""
+def test_public_address_of_cce_must_have_the_internal_name(cluster, clock, opened):
+    """A server without that name in its certificate is another server."""
     cloud = ACce(cluster, clock, opened)
     assert "kube-system" in namespaces(opened_transport(cloud.reached().connect(), opened))
 
@@ -254,16 +254,16 @@ def test_cces_public_address_is_held_to_the_name_inside(cluster, clock, opened):
         namespaces(opened_transport(cloud.reached().connect(), opened))
 
 
-def test_a_cce_cluster_without_a_public_address_says_what_to_do(cluster, clock, opened):
-    """The functions must be in its VPC then, or the cluster needs an address."""
+def test_cce_cluster_without_a_public_address_says_what_to_do(cluster, clock, opened):
+    """Run the functions in its VPC, or bind an address."""
     with pytest.raises(ConfigurationError, match="has no public address") as caught:
         ACce(cluster, clock, opened, public_server="").reached().connect()
 
     assert "elastic IP" in caught.value.context["to_do"]
 
 
-def test_neither_way_imports_an_sdk():
-    """Nor the kubernetes package: they are for a function's cold start."""
+def test_access_to_ack_and_cce_imports_no_sdk():
+    """Nor the kubernetes package, for the sake of cold starts."""
     code = (
         "import sys, journeyman.kube.access.ack, journeyman.kube.access.cce\n"
         "print([m for m in sys.modules if m.split('.')[0] in {'kubernetes', 'boto3', 'yaml', 'requests', 'cryptography'}])"

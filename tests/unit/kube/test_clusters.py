@@ -1,4 +1,4 @@
-"""The register: what may be written into it, who is connected to how, and whose error it is."""
+"""The registry of clusters: its settings, its connections, and its errors."""
 
 import pytest
 
@@ -40,15 +40,15 @@ def with_access(access: str) -> str:
         ('{"kind": "in-cluster"}', InClusterAccess()),
     ],
 )
-def test_each_kind_of_access_has_what_it_needs(access, expected):
-    """Defaults are the least: the functions' own role, short certificates, the public side."""
+def test_each_kind_of_access_has_defaults(access, expected):
+    """The functions' own role, short-lived certificates, the public address."""
     (cluster,) = read_clusters(with_access(access))
 
     assert cluster.access == expected
 
 
 @pytest.mark.parametrize(
-    ("access", "told"),
+    ("access", "message"),
     [
         ('{"kind": "gke"}', r"Invalid value 'gke' - at `\$\[0\]\.access\.kind`"),
         ('{"roleArn": "arn:aws:iam::111122223333:role/x"}', r"missing required field `kind` - at `\$\[0\]\.access`"),
@@ -62,20 +62,20 @@ def test_each_kind_of_access_has_what_it_needs(access, expected):
         ('{"kind": "cce", "clusterId": "c", "projectId": "p", "days": 1828}', r"<= 1827"),
     ],
 )
-def test_a_mistake_is_told_with_its_place(access, told):
-    """A misspelt key is one, too: silently left out, it would be a role that nobody assumes."""
-    with pytest.raises(ConfigurationError, match=told):
+def test_invalid_setting_is_an_error_with_its_path(access, message):
+    """A misspelt key is one, too: without the error its value would be ignored."""
+    with pytest.raises(ConfigurationError, match=message):
         read_clusters(with_access(access))
 
 
-def test_a_name_is_registered_once():
-    """Two clusters of one name would share lanes, Leases and caches."""
+def test_cluster_name_is_registered_once():
+    """Two clusters of one name would share queues, Leases and caches."""
     with pytest.raises(ConfigurationError, match="'a' is registered twice"):
         registered(read_clusters(f"[{A_CLUSTER}, {A_CLUSTER}]"))
 
 
-def test_an_error_names_the_cluster_as_it_is_registered():
-    """Clouds know it by an id that nobody remembers."""
+def test_error_has_the_registered_name_of_the_cluster():
+    """Clouds use an id."""
 
     def out_of_reach(_cluster, _access):
         raise CloudUnavailableError("CCE does not answer", cluster_id="fc2ef5c8")
@@ -90,8 +90,8 @@ def test_an_error_names_the_cluster_as_it_is_registered():
     assert caught.value.context["registered"] == "a"
 
 
-def test_a_kind_of_access_that_a_deployment_does_not_have_says_so():
-    """Settings may be shared between deployments on several clouds."""
+def test_unsupported_kind_of_access_is_an_error():
+    """Deployments on several clouds may share settings."""
     clusters = registered(read_clusters(with_access('{"kind": "kubeconfig"}')))
     registry = ClusterRegistry(clusters, {EksAccess: lambda _cluster, _access: Connection(server="https://a")})
 
@@ -99,8 +99,8 @@ def test_a_kind_of_access_that_a_deployment_does_not_have_says_so():
         registry.connect("a")
 
 
-def test_outside_of_a_pod_there_is_no_service_account():
-    """Says so, and for which cluster."""
+def test_service_account_outside_of_a_pod_is_an_error():
+    """With the cluster's name."""
     known = access_providers(VirtualClock(NOW), {}, Sessions().of, lambda _: {})
     registry = ClusterRegistry(registered(read_clusters(with_access('{"kind": "in-cluster"}'))), known)
     with pytest.raises(ConfigurationError, match="does not run in a pod with a service account") as caught:
@@ -115,7 +115,7 @@ def test_outside_of_a_pod_there_is_no_service_account():
         ('{"kind": "cce", "clusterId": "c1", "projectId": "p"}', HUAWEI_VARIABLES),
     ],
 )
-def test_without_an_access_key_the_variables_are_named(access, variables):
+def test_missing_access_key_is_an_error_with_its_variables(access, variables):
     """The function has no role, or the process runs elsewhere; nothing is sent."""
     known = access_providers(VirtualClock(NOW), {}, Sessions().of, lambda _: {})
     registry = ClusterRegistry(registered(read_clusters(with_access(access))), known)

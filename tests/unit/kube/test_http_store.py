@@ -27,8 +27,8 @@ NODES = {"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "
 BUSY = {"kind": "Status", "code": 429, "reason": "TooManyRequests", "message": "please wait"}
 
 
-def test_a_read_is_repeated_until_it_succeeds(script, store_for):
-    """Broken connections, 429 and 5xx are passed over; the caller sees the answer."""
+def test_read_is_retried_until_it_succeeds(script, store_for):
+    """After broken connections, 429 and 5xx."""
     script.hang_up()
     script.say(429, BUSY, Retry_After="0")
     script.say(503, b"upstream is not there")
@@ -38,8 +38,8 @@ def test_a_read_is_repeated_until_it_succeeds(script, store_for):
     assert len(script.requests) == 4
 
 
-def test_a_read_gives_up_after_some_tries(script, store_for):
-    """And says what the last answer was."""
+def test_read_fails_after_some_retries(script, store_for):
+    """With the last response."""
     script.say(503, b"<html>bad gateway</html>")
     with pytest.raises(KubeUnavailableError, match="HTTP 503 without a Kubernetes Status: <html>bad gateway") as caught:
         store_for(script.url).list(NODE)
@@ -48,8 +48,8 @@ def test_a_read_gives_up_after_some_tries(script, store_for):
     assert 1 < len(script.requests) <= 5
 
 
-def test_a_write_that_may_have_happened_is_not_repeated(script, store_for):
-    """A broken connection after the request went out, and 5xx: once only."""
+def test_write_that_may_have_taken_effect_is_not_retried(script, store_for):
+    """After a broken connection, and after 5xx."""
     script.hang_up()
     with pytest.raises(KubeUnavailableError, match="closed the connection before the response was complete"):
         store_for(script.url).patch(NODE, "n", {"metadata": {}})
@@ -60,16 +60,16 @@ def test_a_write_that_may_have_happened_is_not_repeated(script, store_for):
     assert len(script.requests) == 2
 
 
-def test_a_write_that_was_turned_away_is_repeated(script, store_for):
-    """429 of the server's flow control means that nothing was done."""
+def test_throttled_write_is_retried(script, store_for):
+    """429 of API Priority and Fairness means that nothing was written."""
     script.say(429, BUSY, Retry_After="0")
     script.say(200, {"metadata": {"name": "n"}})
     assert store_for(script.url).patch(NODE, "n", {"metadata": {}})["metadata"]["name"] == "n"
     assert len(script.requests) == 2
 
 
-def test_an_eviction_that_a_budget_refuses_is_not_repeated(script, store_for):
-    """Its 429 is an answer, whatever Retry-After says; the budget's cause comes with it."""
+def test_eviction_that_a_pdb_forbids_is_not_retried(script, store_for):
+    """Whatever Retry-After says; the error has the PodDisruptionBudget's cause."""
     cause = {
         "reason": "DisruptionBudget",
         "message": "The disruption budget b needs 1 healthy pods and has 1 currently",
@@ -82,8 +82,8 @@ def test_an_eviction_that_a_budget_refuses_is_not_repeated(script, store_for):
     assert len(script.requests) == 1
 
 
-def test_refused_identities_come_with_advice(script, store_for):
-    """401 and 403 say what to look at, and what was asked."""
+def test_refused_identity_comes_with_advice(script, store_for):
+    """401 and 403 have advice, and the request."""
     script.say(401, {"kind": "Status", "code": 401, "reason": "Unauthorized", "message": "Unauthorized"})
     with pytest.raises(ForbiddenError) as caught:
         store_for(script.url).get(NODE, "n")
@@ -92,8 +92,8 @@ def test_refused_identities_come_with_advice(script, store_for):
     assert "/api/v1/nodes/n" in str(caught.value)
 
 
-def test_lists_ask_for_gzip_and_pages(script, store_for):
-    """Compressed pages are put together; the second page asks with the first one's token and no version."""
+def test_lists_are_read_in_compressed_pages(script, store_for):
+    """The request for the second page has the continue token and no version."""
     first = {"metadata": {"resourceVersion": "7", "continue": "more"}, "items": [{"metadata": {"name": "a"}}]}
     packed = gzip.compress(json.dumps(first).encode())
     script.say(200, packed, Content_Encoding="gzip")
@@ -107,8 +107,8 @@ def test_lists_ask_for_gzip_and_pages(script, store_for):
     assert two == "/apis/karpenter.sh/v1/nodeclaims?fieldSelector=spec.nodeName%3D&limit=500&continue=more"
 
 
-def test_a_list_may_have_its_metadata_after_its_items(script, store_for):
-    """API servers write lists of custom resources with their fields sorted."""
+def test_list_metadata_may_follow_the_items(script, store_for):
+    """API servers sort the fields of lists of custom resources."""
     for pages in ({"continue": "more", "resourceVersion": "7"}, {"continue": "", "resourceVersion": "7"}):
         claim = {"metadata": {"name": f"c-{len(script.answers)}"}}
         script.say(200, {"apiVersion": "v1", "items": [claim], "kind": "NodeClaimList", "metadata": pages})
@@ -117,8 +117,8 @@ def test_a_list_may_have_its_metadata_after_its_items(script, store_for):
     assert listing.resource_version == "7"
 
 
-def test_a_list_whose_version_expires_between_pages_is_read_whole(script, store_for):
-    """As the official clients do: once more, without pages."""
+def test_list_that_expires_between_pages_is_read_without_pages(script, store_for):
+    """As client-go does."""
     script.say(200, {"metadata": {"resourceVersion": "7", "continue": "more"}, "items": [{"metadata": {"name": "a"}}]})
     script.say(410, {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"})
     script.say(200, NODES)
@@ -126,15 +126,15 @@ def test_a_list_whose_version_expires_between_pages_is_read_whole(script, store_
     assert "limit" not in script.requests[-1][1]
 
 
-def test_an_object_of_another_shape_is_named_with_its_field(script, store_for):
-    """One clear error, with the path of the field."""
+def test_invalid_object_is_named_with_its_field(script, store_for):
+    """One error, with the path of the field."""
     script.say(200, {"metadata": {"name": "n", "labels": {"a": 5}}})
     with pytest.raises(InvalidObjectError, match=r"Node n cannot be read: .*labels"):
         store_for(script.url).get(NODE, "n")
 
 
-def test_an_answer_that_is_no_json_is_not_an_api_servers(script, store_for):
-    """A login page in between, say."""
+def test_response_without_json_is_an_error(script, store_for):
+    """A login page of a proxy, for example."""
     script.say(200, b"<html>please log in</html>")
     with pytest.raises(KubeAPIError, match="not an API server's"):
         store_for(script.url).get(NODE, "n")
@@ -144,8 +144,8 @@ def chunked(*lines):
     return b"".join(b"%x\r\n%b\r\n" % (len(line), line) for line in lines)
 
 
-def test_a_watch_reads_lines_across_chunks(script, store_for):
-    """Chunks end anywhere; events end at newlines."""
+def test_watch_reads_lines_across_chunks(script, store_for):
+    """Chunks end anywhere, events end at newlines."""
     one = b'{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"8"}}}\n'
     two = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9"}}}\n'
     script.say(200, chunked(one[:20], one[20:] + two[:5], two[5:]) + b"0\r\n\r\n", Transfer_Encoding="chunked")
@@ -155,8 +155,8 @@ def test_a_watch_reads_lines_across_chunks(script, store_for):
     assert "timeoutSeconds=1" in script.requests[0][1]
 
 
-def test_a_watch_that_breaks_off_does_not_look_complete(script, store_for):
-    """What came counts; then an error, not a quiet end."""
+def test_watch_that_breaks_off_raises_after_its_events(script, store_for):
+    """It does not end silently."""
     one = b'{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"8"}}}\n'
     script.say(200, chunked(one), Transfer_Encoding="chunked", Connection="close")
     watch = store_for(script.url).watch(NODE, resource_version="7")
@@ -165,8 +165,8 @@ def test_a_watch_that_breaks_off_does_not_look_complete(script, store_for):
         next(watch)
 
 
-def test_an_error_inside_a_watch_is_raised(script, store_for):
-    """410 comes as an event as well as an answer."""
+def test_error_event_of_a_watch_is_raised(script, store_for):
+    """410 comes as an event or as a response."""
     line = json.dumps({"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old"}}).encode()
     script.say(200, chunked(line + b"\n") + b"0\r\n\r\n", Transfer_Encoding="chunked")
     with pytest.raises(GoneError, match="too old"):
@@ -177,8 +177,8 @@ def test_an_error_inside_a_watch_is_raised(script, store_for):
         list(store_for(script.url).watch(NODE, resource_version="7"))
 
 
-def test_an_address_nobody_listens_at_is_unavailable(store_for):
-    """Which server, which request, what to check; none of urllib3's own errors."""
+def test_refused_connection_is_unavailable(store_for):
+    """The error has the server, the request and advice, and is none of urllib3's."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
@@ -190,15 +190,15 @@ def test_an_address_nobody_listens_at_is_unavailable(store_for):
     assert "object at 0x" not in str(caught.value)
 
 
-def test_a_name_that_does_not_resolve_is_unavailable(store_for):
-    """`.invalid` never does."""
+def test_unresolvable_name_is_unavailable(store_for):
+    """`.invalid` never resolves."""
     with pytest.raises(KubeUnavailableError, match="does not resolve"):
         store_for("http://api.cluster.invalid").get(NODE, "n")
 
 
 @pytest.mark.parametrize("status", [400, 401, 409, 415, 422, 500])
-def test_nothing_of_urllib3_leaks(script, store_for, status):
-    """Every refusal is one of ours, with the HTTP status on it."""
+def test_each_failure_is_a_journeyman_error(script, store_for, status):
+    """With the HTTP status."""
     script.say(status, b"", Retry_After="0")
     for attempt in (
         lambda store: store.get(NODE, "n"),
@@ -211,8 +211,8 @@ def test_nothing_of_urllib3_leaks(script, store_for, status):
         assert caught.value.status == status
 
 
-def test_the_authorization_is_asked_for_each_request(script, store_for):
-    """So that a token may be renewed under a long-lived store."""
+def test_authorization_is_read_before_each_request(script, store_for):
+    """So that a token may be renewed."""
     tokens = iter(["Bearer one", "Bearer two"])
     script.say(200, {"metadata": {"name": "n"}})
     store = store_for(script.url, authorization=lambda: next(tokens))
@@ -221,23 +221,23 @@ def test_the_authorization_is_asked_for_each_request(script, store_for):
     assert [headers["Authorization"] for _, _, headers in script.requests] == ["Bearer one", "Bearer two"]
 
 
-def test_deletions_carry_their_preconditions(script, store_for):
-    """404 is told to the caller: already gone may be just as well."""
+def test_deletion_sends_its_preconditions(script, store_for):
+    """404 is raised, because some callers accept it."""
     script.say(404, {"code": 404, "reason": "NotFound", "message": 'nodes "n" not found'})
     with pytest.raises(NotFoundError, match='nodes "n" not found'):
         store_for(script.url).delete(NODE, "n", uid="u", resource_version="5", grace_period_seconds=0)
     assert script.requests[0][0] == "DELETE"
 
 
-def test_a_wrong_certificate_is_a_matter_of_configuration(store_for, tls_front):
-    """Trying again cannot help; the advice names the CA."""
+def test_untrusted_certificate_is_a_configuration_error(store_for, tls_front):
+    """A retry cannot help; the advice names the CA."""
     with pytest.raises(ConfigurationError, match="certificate is not trusted") as caught:
         store_for(tls_front.url).get(NODE, "n")
     assert not caught.value.retryable
     assert "CA certificate" in caught.value.context["to_do"]
 
 
-def test_connections_do_not_set_the_protocols_of_a_shared_context(store_for, tls_front, certificate, monkeypatch):
+def test_connections_do_not_change_a_shared_tls_context(store_for, tls_front, certificate, monkeypatch):
     """OpenSSL does not allow that while another thread begins a handshake, and sends a malformed ClientHello."""
     changed = []
     change = ssl.SSLContext.set_alpn_protocols
@@ -254,7 +254,7 @@ def test_connections_do_not_set_the_protocols_of_a_shared_context(store_for, tls
     assert len(changed) == 1
 
 
-def test_many_threads_make_connections_of_one_context(store_for, tls_front, certificate):
+def test_many_threads_share_a_tls_context(store_for, tls_front, certificate):
     """None of their handshakes fails."""
     context = client_context(ca_file=str(certificate[0]))
     store = store_for(tls_front.url, ssl_context=context, authorization=lambda: "Bearer secret")

@@ -36,7 +36,7 @@ def stored(server):
 
 
 def test_one_run_holds_the_lease_at_a_time(server, lease):
-    """The second is refused until the first gives it back, and is told who has it."""
+    """The second run gets an error with the holder until the first one releases it."""
     first, second = lease("run-1"), lease("run-2")
     first.acquire()
     with pytest.raises(LeaseLostError, match="another run holds") as caught:
@@ -49,8 +49,8 @@ def test_one_run_holds_the_lease_at_a_time(server, lease):
     assert stored(server).lease_transitions == 1
 
 
-def test_a_run_that_died_is_waited_out(clock, server, lease):
-    """Its Lease counts until it expires, not a second longer; then the next run fences it out."""
+def test_lease_of_a_dead_run_expires(clock, server, lease):
+    """Until then other runs wait; then the next run acquires it."""
     dead, heir = lease("run-1", duration_seconds=60), lease("run-2", duration_seconds=60)
     dead.acquire()
     clock.advance(59)
@@ -64,8 +64,8 @@ def test_a_run_that_died_is_waited_out(clock, server, lease):
     assert stored(server).holder_identity == "run-2"
 
 
-def test_holding_on_costs_a_write_only_every_half_duration(clock, server, lease):
-    """Checks between are free; a check in the second half renews, so the Lease never runs out under a live run."""
+def test_check_renews_the_lease_after_half_of_its_duration(clock, server, lease):
+    """Earlier checks send nothing, and the Lease of a live run never expires."""
     mine, other = lease("run-1", duration_seconds=60), lease("run-2")
     mine.acquire()
     writes = []
@@ -78,8 +78,8 @@ def test_holding_on_costs_a_write_only_every_half_duration(clock, server, lease)
     assert len(writes) == 4
 
 
-def test_the_same_run_delivered_again_goes_on(clock, server, lease):
-    """A message delivered twice has one holder identity; it takes its own Lease over, without a transition."""
+def test_redelivered_message_keeps_the_lease(clock, server, lease):
+    """It has the same holder identity, and there is no transition."""
     lease("run-1").acquire()
     clock.advance(20)
     again = lease("run-1")
@@ -106,8 +106,8 @@ class Contested(ApiServer):
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_of_two_runs_that_find_it_free_one_wins(clock, exists):
-    """Both read that it is free, both write: the version, or the name, lets one through."""
+def test_one_of_two_runs_acquires_a_free_lease(clock, exists):
+    """Both read that it is free, both write: the version, or the name, lets one succeed."""
     store = Contested(clock)
     slow, quick = (KubeLease(store, clock, name="journeyman-provision", holder=holder) for holder in ("slow", "quick"))
     if exists:
@@ -122,8 +122,8 @@ def test_of_two_runs_that_find_it_free_one_wins(clock, exists):
         slow.check()
 
 
-def test_a_lease_that_was_never_taken_is_not_held(lease):
-    """Checking without acquiring is refused; releasing does nothing."""
+def test_lease_that_was_not_acquired_is_not_held(lease):
+    """`check` raises, `release` does nothing."""
     unheld = lease("run-1")
     with pytest.raises(LeaseLostError, match="not held by this run"):
         unheld.check()
@@ -131,7 +131,7 @@ def test_a_lease_that_was_never_taken_is_not_held(lease):
 
 
 def test_release_never_raises(clock, server, lease):
-    """Whatever became of the Lease meanwhile; and a lost one is not given away under its new holder."""
+    """Nor does it release the Lease of another run."""
     mine, heir = lease("run-1", duration_seconds=10), lease("run-2")
     mine.acquire()
     clock.advance(11)
@@ -145,8 +145,8 @@ def test_release_never_raises(clock, server, lease):
         heir.check()
 
 
-def test_an_unreachable_server_is_not_a_lost_lease(clock, server):
-    """The step must know that nothing is decided: the error passes through acquire and check, not through release."""
+def test_unreachable_server_is_not_a_lost_lease(clock, server):
+    """`acquire` and `check` raise the server's error, `release` does not."""
 
     class Down(ApiServer):
         down = False
@@ -173,8 +173,8 @@ def test_an_unreachable_server_is_not_a_lost_lease(clock, server):
     lease.release()
 
 
-def test_times_are_written_as_kubernetes_writes_them(server, lease):
-    """MicroTime: kubectl and other clients can read it."""
+def test_lease_times_are_micro_times(server, lease):
+    """kubectl and other clients can read them."""
     lease("run-1", namespace="default").acquire()
     raw = server.entry(LEASE, "default", "journeyman-provision").object["spec"]
     assert raw["renewTime"] == raw["acquireTime"] == "2026-03-01T12:00:00.000000Z"

@@ -76,8 +76,8 @@ def names(listing):
     return [item.metadata.name for item in listing.items]
 
 
-def test_a_second_run_reads_only_what_changed(sandbox):
-    """Added, changed and deleted pods; what did not change is the very same object, for caches that go by identity."""
+def test_second_run_reads_only_changes(sandbox):
+    """Added, changed and deleted pods; an unchanged pod is the same object, for caches by identity."""
     first = sandbox.run().list(POD)
     whole = sandbox.budget.usage
     sandbox.add("another")
@@ -93,8 +93,8 @@ def test_a_second_run_reads_only_what_changed(sandbox):
     assert sandbox.budget.usage.requests == 2
 
 
-def test_random_histories_end_alike(sandbox):
-    """Whatever happened in between, with any selector, the cached list equals the list."""
+def test_cached_list_equals_a_fresh_list_after_random_changes(sandbox):
+    """With any selector."""
     draw = random.Random(7)
     for _ in range(8):
         for _ in range(draw.randrange(12)):
@@ -112,15 +112,15 @@ def test_random_histories_end_alike(sandbox):
             assert run.list(POD, **selection).items == sandbox.direct.list(POD, **selection).items, selection
 
 
-def test_nothing_new_costs_one_request(sandbox):
-    """The store is at the version that we have: no watch."""
+def test_unchanged_list_costs_one_request(sandbox):
+    """The store is at the cached version, so no watch is needed."""
     sandbox.run().list(POD)
     sandbox.run().list(POD)
     assert sandbox.budget.usage.requests == 1
 
 
-def test_a_run_sees_what_it_wrote_itself(sandbox):
-    """Also in a list that had been read ahead before the write."""
+def test_run_reads_its_own_writes(sandbox):
+    """Also in a list that was read ahead before the write."""
     sandbox.add(*(f"node-{n:03d}" for n in range(MANY)), kind=NODE)
     warm_up = sandbox.run()
     warm_up.list(NODE)
@@ -133,8 +133,8 @@ def test_a_run_sees_what_it_wrote_itself(sandbox):
     assert "pod-000" not in names(run.list(POD))
 
 
-def test_lists_that_runs_of_a_step_ask_for_are_read_side_by_side(sandbox):
-    """Their silences pass together; runs for other purposes do not pay for them."""
+def test_lists_of_a_step_are_read_in_parallel(sandbox):
+    """Their silences overlap; runs for other purposes do not read them."""
     sandbox.add(*(f"node-{n:03d}" for n in range(MANY)), kind=NODE)
     first = sandbox.run()
     first.list(NODE)
@@ -150,8 +150,8 @@ def test_lists_that_runs_of_a_step_ask_for_are_read_side_by_side(sandbox):
     assert sandbox.budget.usage.requests == 2
 
 
-def test_everything_that_a_run_will_ask_for_is_read_with_its_first_list(sandbox):
-    """Large and small, raw or not; what the last run did not ask for is not, nor what it asked of one node."""
+def test_first_list_of_a_run_reads_all_lists_ahead(sandbox):
+    """Large and small ones; but not what the last run did not read, nor lists of one node."""
     sandbox.add(*(f"node-{n:03d}" for n in range(MANY)), kind=NODE)
     first = sandbox.run()
     for kind in (NODE, NODEPOOL, NAMESPACE, POD):
@@ -168,8 +168,8 @@ def test_everything_that_a_run_will_ask_for_is_read_with_its_first_list(sandbox)
     assert sandbox.budget.usage.requests == 5  # what was read ahead answers once
 
 
-def test_what_was_read_ahead_is_not_good_for_long(sandbox):
-    """A run that waited before it asks wants to know what is now."""
+def test_list_that_was_read_ahead_expires(sandbox):
+    """A run that lists later gets the current state."""
     store = CachingKubeStore(sandbox.direct, sandbox.cache, quiet_seconds=QUIET_SECONDS, prefetch_seconds=0.5)
     for _ in range(2):
         run = store.for_run(RequestBudget())
@@ -183,8 +183,8 @@ def test_what_was_read_ahead_is_not_good_for_long(sandbox):
     assert "another" in names(run.list(POD))
 
 
-def test_another_cluster_of_the_same_name_is_not_answered_from_memory(sandbox):
-    """Made again elsewhere, and even at the same address and version: its objects have other UIDs."""
+def test_new_cluster_of_the_same_name_is_not_read_from_the_cache(sandbox):
+    """Even at the same address and version: its objects have other UIDs."""
     sandbox.run().list(POD)
     other = Sandbox(sandbox.cache)
     try:
@@ -201,8 +201,8 @@ def test_another_cluster_of_the_same_name_is_not_answered_from_memory(sandbox):
         other.close()
 
 
-def test_a_cluster_is_known_by_its_address_and_by_whom_it_is_trusted(make_certificate):
-    """The same ones make the same cluster, as when a connection is made anew."""
+def test_cluster_identity_is_its_address_and_authority(make_certificate):
+    """A new connection to the same cluster has the same identity."""
 
     def identity(server, authority):
         return Transport(Connection(server=server, ssl_context=client_context(ca_file=str(authority)))).identity
@@ -212,8 +212,8 @@ def test_a_cluster_is_known_by_its_address_and_by_whom_it_is_trusted(make_certif
     assert len({identity(server, ca) for server in ("https://k:6443", "https://l:6443") for ca in (one, two)}) == 4
 
 
-def test_a_version_that_is_too_old_is_listed_again(sandbox):
-    """410: the history in between is forgotten."""
+def test_expired_version_is_listed_again(sandbox):
+    """410: the server no longer has the events since."""
     sandbox.run().list(POD)
     sandbox.add("another")
     sandbox.server.forget_history()
@@ -221,8 +221,8 @@ def test_a_version_that_is_too_old_is_listed_again(sandbox):
     assert sandbox.run().list(POD).items == sandbox.direct.list(POD).items
 
 
-def test_small_lists_and_raw_objects_are_listed_each_time(sandbox):
-    """A watch costs a connection; raw objects could be changed by who gets them."""
+def test_small_lists_and_raw_objects_are_not_cached(sandbox):
+    """A watch costs a connection; callers could change raw objects."""
     sandbox.add("n", kind=NODE)
     for _ in range(2):
         run = sandbox.run()
@@ -232,8 +232,8 @@ def test_small_lists_and_raw_objects_are_listed_each_time(sandbox):
     assert sandbox.store.cached_list(ListQuery(NODE)) is None
 
 
-def test_what_is_remembered_is_bounded():
-    """Of all clusters together; who was used longest ago goes first."""
+def test_list_cache_is_bounded():
+    """Over all clusters; the least recently used list is dropped first."""
     cache = ListCache(max_objects=MANY + 10)
     one, two = Sandbox(cache), Sandbox(cache)
     try:
@@ -249,8 +249,8 @@ def test_what_is_remembered_is_bounded():
         two.close()
 
 
-def test_an_api_server_that_is_gone_is_told_and_nothing_old_is_given_out(sandbox):
-    """A snapshot of yesterday is worse than none; once the server is back, all is as before."""
+def test_unreachable_api_server_is_an_error_and_not_a_stale_list(sandbox):
+    """Once the server is back, lists are read again."""
     sandbox.run().list(POD)
     port = int(sandbox.front.url.rpartition(":")[2])
     sandbox.front.close()
@@ -261,11 +261,11 @@ def test_an_api_server_that_is_gone_is_told_and_nothing_old_is_given_out(sandbox
     assert sandbox.run().list(POD).items == sandbox.direct.list(POD).items
 
 
-# What follows is said by a script, since it is about moments that no server can be made to have.
+# The following tests use scripted responses, because no server can be brought to these moments.
 
 
-def said(script, version, *items, count=0, **status):
-    """A list, or its first object of `count`."""
+def say_list(script, version, *items, count=0, **status):
+    """Add the response to a list, or to a list that is limited to one of `count` objects."""
     more = {"continue": "more", "remainingItemCount": count - len(items)} if count > len(items) else {}
     script.say(200, {"metadata": {"resourceVersion": version, **more}, "items": items})
 
@@ -274,8 +274,8 @@ def pod(name, version, **labels):
     return {"metadata": {"name": name, "uid": f"uid-{name}", "resourceVersion": version, "labels": labels}}
 
 
-def told(script, *events, whole=True):
-    """A watch's answer: what it says of which pods; not `whole` breaks off within the last."""
+def say_events(script, *events, whole=True):
+    """Add the response to a watch: events of pods; unless `whole` it breaks off within the last one."""
     lines = b"".join(json.dumps({"type": kind, "object": body}).encode() + b"\n" for kind, body in events)
     lines = lines if whole else lines[:-20]
     chunk = b"%x\r\n%b\r\n" % (len(lines), lines) if lines else b""
@@ -293,7 +293,7 @@ def asked(script):
 
 @pytest.fixture
 def scripted(script):
-    """Reads what the script says, and remembers the shortest list; with what it logs."""
+    """A store that reads the scripted responses, and caches lists of any size; and what it logs."""
     log = []
     transport = Transport(Connection(server=script.url))
     store = CachingKubeStore(
@@ -307,34 +307,34 @@ def scripted(script):
     transport.close()
 
 
-def test_a_watch_that_is_cut_in_an_object_is_no_news(script, scripted):
-    """What came whole is not worth the doubt: everything is listed again."""
-    said(script, "7", pod("a", "7"), pod("b", "7"))
-    said(script, "9", pod("a", "8"), count=2)
-    told(script, ("MODIFIED", pod("a", "8", half="said")), whole=False)
-    said(script, "9", pod("b", "7"))
+def test_watch_that_breaks_in_an_object_is_discarded(script, scripted):
+    """Everything is listed again."""
+    say_list(script, "7", pod("a", "7"), pod("b", "7"))
+    say_list(script, "9", pod("a", "8"), count=2)
+    say_events(script, ("MODIFIED", pod("a", "8", half="said")), whole=False)
+    say_list(script, "9", pod("b", "7"))
 
     assert names(scripted.list()) == ["a", "b"]
     assert names(scripted.list()) == ["b"]
     assert asked(script) == ["list", "first", "watch", "list"]
 
 
-def test_versions_that_are_no_numbers_are_only_ever_equal(script, scripted):
-    """Whoever serves them so promises nothing about their order; the silence decides then."""
-    said(script, "x1", pod("a", "x1"))
-    said(script, "x2", pod("a", "x1"))
-    told(script, ("MODIFIED", pod("a", "x3", new="yes")))
+def test_versions_that_are_not_numbers_are_compared_for_equality(script, scripted):
+    """Their order is unknown, so the silence ends the watch."""
+    say_list(script, "x1", pod("a", "x1"))
+    say_list(script, "x2", pod("a", "x1"))
+    say_events(script, ("MODIFIED", pod("a", "x3", new="yes")))
 
     scripted.list()
     (found,) = scripted.list().items
     assert found.metadata.labels == {"new": "yes"}
 
 
-def test_a_list_is_as_it_was_at_one_version(script, scripted):
-    """The store's when it was asked: the first later event says that all before it have come, and is left for next time."""
-    said(script, "7", pod("a", "7"), pod("b", "7"))
-    said(script, "9", pod("a", "7"), count=2)
-    told(script, ("MODIFIED", pod("b", "8", new="yes")), ("DELETED", pod("a", "11")))
+def test_cached_list_is_at_one_version(script, scripted):
+    """The sample's: the first later event ends the watch, and is left for the next one."""
+    say_list(script, "7", pod("a", "7"), pod("b", "7"))
+    say_list(script, "9", pod("a", "7"), count=2)
+    say_events(script, ("MODIFIED", pod("b", "8", new="yes")), ("DELETED", pod("a", "11")))
 
     scripted.list()
     found = scripted.list()
@@ -342,23 +342,23 @@ def test_a_list_is_as_it_was_at_one_version(script, scripted):
     assert found.items[1].metadata.labels == {"new": "yes"}
 
 
-def test_the_watch_is_asked_for_where_the_version_was_told(script, scripted):
-    """On the same connection: another server of the control plane may not know that version yet."""
-    said(script, "7", pod("a", "7"))
-    said(script, "9", pod("a", "9"), count=1)
-    told(script, ("MODIFIED", pod("a", "9")))
+def test_watch_uses_the_connection_of_the_sample(script, scripted):
+    """Another API server may not have that version yet."""
+    say_list(script, "7", pod("a", "7"))
+    say_list(script, "9", pod("a", "9"), count=1)
+    say_events(script, ("MODIFIED", pod("a", "9")))
 
     scripted.list()
     scripted.list()
     assert script.ports[1] == script.ports[2] != script.ports[0]
 
 
-def test_an_event_that_comes_late_is_missed_by_number_and_waited_for(script, scripted):
-    """A silence that was too short is followed by a longer one."""
-    said(script, "7", pod("a", "7"))
+def test_late_event_is_noticed_by_the_object_count(script, scripted):
+    """A longer silence follows one that was too short."""
+    say_list(script, "7", pod("a", "7"))
     for late in ((), (("ADDED", pod("b", "9")),)):
-        said(script, "9", pod("a", "7"), count=2)
-        told(script, *late)
+        say_list(script, "9", pod("a", "7"), count=2)
+        say_events(script, *late)
 
     scripted.list()
     assert names(scripted.list()) == ["a", "b"]
@@ -374,27 +374,27 @@ def test_an_event_that_comes_late_is_missed_by_number_and_waited_for(script, scr
         ("5", pod("a", "4"), 2, 0),  # a store of earlier, as after a restore
     ],
 )
-def test_what_does_not_fit_is_listed_again(script, scripted, version, sample, count, watches):
-    """At the second doubt; where the store has gone back, at once."""
-    said(script, "7", pod("a", "7"), pod("b", "7"))
+def test_cached_list_that_does_not_match_is_listed_again(script, scripted, version, sample, count, watches):
+    """After the second mismatch; at once if the store is older."""
+    say_list(script, "7", pod("a", "7"), pod("b", "7"))
     for _ in range(watches or 1):
-        said(script, version, sample, count=count)
+        say_list(script, version, sample, count=count)
         if watches:
-            told(script)
-    said(script, version, sample)
+            say_events(script)
+    say_list(script, version, sample)
 
     scripted.list()
     assert names(scripted.list()) == [sample["metadata"]["name"]]
     assert asked(script).count("watch") == watches
 
 
-def test_where_watching_is_forbidden_lists_are_read_whole_and_that_is_said_once(script, scripted):
-    """An identity that may list can run; nothing is asked in vain again."""
+def test_forbidden_watch_reads_whole_lists_and_warns_once(script, scripted):
+    """An identity without the watch verb can run."""
     why = 'pods is forbidden: User "ci" cannot watch resource "pods" in API group "" at the cluster scope'
-    said(script, "7", pod("a", "7"))
-    said(script, "9", pod("a", "7"), count=2)
+    say_list(script, "7", pod("a", "7"))
+    say_list(script, "9", pod("a", "7"), count=2)
     script.say(403, {"kind": "Status", "code": 403, "reason": "Forbidden", "message": why})
-    said(script, "9", pod("a", "7"), pod("b", "9"))
+    say_list(script, "9", pod("a", "7"), pod("b", "9"))
 
     assert [names(scripted.list()) for _ in range(4)] == [["a"], ["a", "b"], ["a", "b"], ["a", "b"]]
     assert asked(script) == ["list", "first", "watch", "list", "list", "list"]

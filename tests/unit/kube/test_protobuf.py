@@ -42,8 +42,8 @@ def held_by(info):
 
 
 @pytest.mark.parametrize("listed", sorted(LISTED, key=lambda type_: type_.__name__))
-def test_every_field_of_our_structs_has_its_number(listed):
-    """A field that somebody adds to a Struct would be left out silently without one."""
+def test_each_field_of_a_struct_has_a_number(listed):
+    """A new field without one would be left out silently."""
     for struct in structs_in(listed, set()):
         assert struct in NUMBERS, f"{struct.__name__} has no numbers"
         fields = {field.name for field in msgspec.structs.fields(struct)}
@@ -70,8 +70,8 @@ def pod(name, namespace="default", status=b""):
     return field(1, meta) + field(3, status)
 
 
-def test_the_whole_list_comes_at_once(script, store_for):
-    """Kubernetes' own kinds are asked for in its own encoding, without pages."""
+def test_protobuf_list_is_read_without_pages(script, store_for):
+    """Kubernetes' own kinds are requested in protobuf."""
     script.say(200, page(pod(b"a"), pod(b"b")))
     listing = store_for(script.url).list(POD, namespace="default")
     assert [one.key for one in listing.items] == ["default/a", "default/b"]
@@ -82,8 +82,8 @@ def test_the_whole_list_comes_at_once(script, store_for):
 
 
 @pytest.mark.parametrize(("near", "asked"), [(True, "identity"), (False, "gzip")])
-def test_a_whole_list_is_compressed_if_it_comes_from_afar(script, store_for, monkeypatch, near, asked):
-    """An API server packs more slowly than it sends, but the way may be narrow."""
+def test_list_is_compressed_if_the_server_has_a_public_address(script, store_for, monkeypatch, near, asked):
+    """Compression takes an API server longer than sending on the same network."""
     monkeypatch.setattr(ConnectionPool, "is_private", near)
     script.say(200, page(pod(b"a")))
     store_for(script.url).list(POD)
@@ -95,8 +95,8 @@ def test_a_whole_list_is_compressed_if_it_comes_from_afar(script, store_for, mon
     [(["10.1.2.3", "fd00::1"], True), (["100.64.0.7"], True), (["10.1.2.3", "52.1.2.3"], False), (OSError, False)],
     ids=["private", "shared", "public", "unknown"],
 )
-def test_a_server_is_private_if_all_its_addresses_are_private(monkeypatch, addresses, near):
-    """Then it is in our network, or in one that ours leads to."""
+def test_server_is_private_if_all_its_addresses_are(monkeypatch, addresses, near):
+    """Then it is on the same network, or on a connected one."""
 
     def resolved(host, _):
         assert host == "prod.example"
@@ -109,8 +109,8 @@ def test_a_server_is_private_if_all_its_addresses_are_private(monkeypatch, addre
     assert ConnectionPool(connection, size=1, timeout=urllib3.Timeout(1)).is_private is near
 
 
-def test_what_is_the_same_is_shared():
-    """Between objects, as nobody changes it."""
+def test_equal_values_are_shared():
+    """Between objects, which are immutable."""
     reader = Reader(Pod)
     phase = field(1, b"Running") + field(2, field(1, b"Ready") + field(2, b"True"))
     one, other = reader.read([page(pod(b"a", status=phase), pod(b"b", status=phase))]).items
@@ -118,8 +118,8 @@ def test_what_is_the_same_is_shared():
     assert one.status.conditions is other.status.conditions
 
 
-def test_a_field_that_nobody_knows_is_passed_over():
-    """Newer servers have more of them, of every kind there is."""
+def test_unknown_protobuf_fields_are_skipped():
+    """Newer servers have more fields, of each wire type."""
     reader = Reader(Pod)
     unknown = b"\xf8\x07\x01" + b"\xfd\x07abcd" + b"\xf9\x07abcdefgh" + b"\xfa\x07\x02ab"
     (one,) = reader.read([page(pod(b"a", status=unknown) + unknown)]).items
@@ -137,8 +137,8 @@ def test_a_field_that_nobody_knows_is_passed_over():
     ],
     ids=["cut", "no-text", "no-text-within", "cut-within", "no-time"],
 )
-def test_what_cannot_be_read_is_asked_for_as_json(script, store_for, answer):
-    """Which replaces what is no text, and of which an error names object and field."""
+def test_unreadable_protobuf_list_is_read_in_json(script, store_for, answer):
+    """JSON replaces invalid text, and an error has the object and the field."""
     script.say(200, answer)
     script.say(
         200, {"metadata": {}, "items": [{"metadata": {"name": "b", "namespace": "default", "labels": {"x": 5}}}]}
@@ -156,21 +156,21 @@ WHOLE = READER.read([BODY])
 
 
 @given(st.sets(st.integers(0, len(BODY))))
-def test_a_body_may_be_cut_anywhere(cuts):
-    """Nothing is lost and nothing comes twice, wherever one piece ends and the next begins."""
+def test_body_may_be_cut_anywhere(cuts):
+    """No field is lost or read twice."""
     bounds = [0, *sorted(cuts), len(BODY)]
     assert READER.read([BODY[one:other] for one, other in itertools.pairwise(bounds)]) == WHOLE
     assert [len(one.metadata.name) for one in WHOLE.items] == [1, 40, 300, 2]
 
 
-def test_a_body_may_come_byte_by_byte():
+def test_body_may_arrive_byte_by_byte():
     """Numbers of several bytes are cut, too."""
     assert READER.read(bytes([byte]) for byte in BODY) == WHOLE
 
 
 @pytest.mark.parametrize("size", [1, 7, len(BODY)])
-def test_a_list_that_is_too_short_is_none(size):
-    """Wherever it ends early, between two objects above all."""
+def test_truncated_list_is_an_error(size):
+    """Wherever it ends, between two objects above all."""
     for end in range(END):
         with pytest.raises(ValueError, match="ends too early"):
             READER.read([BODY[at : min(at + size, end)] for at in range(0, end, size)])
@@ -179,8 +179,8 @@ def test_a_list_that_is_too_short_is_none(size):
 @pytest.mark.parametrize(
     "raw", [b"\x13", b"\x80" * 11 + b"\x01", field(1, b"\x08")], ids=["group", "endless", "no-list"]
 )
-def test_what_is_no_message_is_none(raw):
-    """Whoever answers so is no API server, or one of another day."""
+def test_invalid_message_is_an_error(raw):
+    """Another program, or a future version, sent it."""
     with pytest.raises(ValueError, match=r"\w"):
         READER.read([protobuf.MAGIC + field(2, raw)])
 
@@ -190,8 +190,8 @@ def chunked(*pieces):
     return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
 
 
-def test_a_list_that_breaks_off_is_asked_for_again_as_a_whole(script, store_for):
-    """Once more what was there already comes, and counts once; the run's budget has it as a retry."""
+def test_list_that_breaks_off_is_read_again(script, store_for):
+    """As a whole; the run's budget counts a retry."""
     broken = chunked(BODY[:100], BODY[100:400])
     script.say(200, broken, Transfer_Encoding="chunked", Connection="close")
     script.say(200, broken[:-50], Transfer_Encoding="chunked", Connection="close")
@@ -202,8 +202,8 @@ def test_a_list_that_breaks_off_is_asked_for_again_as_a_whole(script, store_for)
     assert (budget.usage.requests, budget.usage.retries, budget.usage.writes) == (3, 2, 0)
 
 
-def test_a_list_that_breaks_off_each_time_is_an_error(script, store_for):
-    """Never a shorter list; and no more tries than a run has left."""
+def test_list_that_always_breaks_off_is_an_error(script, store_for):
+    """Never a shorter list; and no more retries than the budget has."""
     script.say(200, chunked(BODY[:400]), Transfer_Encoding="chunked", Connection="close")
     with pytest.raises(KubeUnavailableError, match="closed the connection before the response was complete"):
         store_for(script.url).list(POD)
@@ -213,8 +213,8 @@ def test_a_list_that_breaks_off_each_time_is_an_error(script, store_for):
     assert len(script.requests) == 4
 
 
-def test_a_connection_is_kept_after_a_list(script, store_for):
-    """It is read to its end, compressed or not."""
+def test_connection_is_kept_after_a_list(script, store_for):
+    """The body is read to its end, compressed or not."""
     script.say(200, BODY)
     script.say(200, gzip.compress(BODY), Content_Encoding="gzip")
     store = store_for(script.url)
@@ -222,8 +222,8 @@ def test_a_connection_is_kept_after_a_list(script, store_for):
     assert len(set(script.ports)) == 1
 
 
-def test_a_server_may_choose_json(script, store_for):
-    """Older ones, and what stands in front of some; what else begins otherwise is no API server's answer."""
+def test_server_may_answer_in_json(script, store_for):
+    """Older servers do; any other body is an error."""
     names = [f"p-{number}" for number in range(9)]
     items = [{"metadata": {"name": name}} for name in names]
     script.say(200, {"metadata": {"resourceVersion": "7"}, "items": items})
@@ -237,8 +237,8 @@ def test_a_server_may_choose_json(script, store_for):
             store_for(script.url).list(POD)
 
 
-def test_a_server_that_answers_in_pages_is_asked_for_them(script, store_for):
-    """Part of a list is none."""
+def test_server_may_answer_in_pages(script, store_for):
+    """Then the list is read in pages."""
     script.say(200, {"metadata": {"continue": "more"}, "items": [{"metadata": {"name": "a"}}]})
     script.say(200, {"metadata": {"continue": "more"}, "items": [{"metadata": {"name": "a"}}]})
     script.say(200, {"metadata": {}, "items": [{"metadata": {"name": "b"}}]})
@@ -246,8 +246,8 @@ def test_a_server_that_answers_in_pages_is_asked_for_them(script, store_for):
     assert ["limit" in path for _, path, _ in script.requests] == [False, True, True]
 
 
-def test_a_refusal_may_come_in_either_encoding(script, store_for):
-    """With its reason and its words."""
+def test_status_may_come_in_either_encoding(script, store_for):
+    """With its reason and message."""
     status = field(3, b'namespaces "x" not found') + field(4, b"NotFound") + b"\x30\x94\x03"
     script.say(404, protobuf.MAGIC + field(2, status))
     with pytest.raises(NotFoundError, match='namespaces "x" not found') as refused:
@@ -255,8 +255,8 @@ def test_a_refusal_may_come_in_either_encoding(script, store_for):
     assert refused.value.reason == "NotFound"
 
 
-def test_messages_are_parsed_in_c():
-    """Protobuf's own fallback in Python would take twenty times as long."""
+def test_protobuf_messages_are_parsed_in_c():
+    """protobuf's fallback in Python would take twenty times as long."""
     from google.protobuf.internal import api_implementation
 
     assert api_implementation.Type() == "upb"

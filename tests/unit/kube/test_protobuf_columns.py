@@ -1,4 +1,4 @@
-"""Values made a column at a time, of equal things the same."""
+"""Columns are converted as a whole, and equal keys to the same value."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Maker:
 
 
 @given(COLUMNS)
-def test_of_equal_things_there_is_one_value_made_once(columns):
-    """Whatever the columns, and wherever in them things are seen first or again."""
+def test_equal_keys_are_converted_once(columns):
+    """For any columns."""
     maker = Maker()
     converter = CachedConverter(maker)
     made = {}
@@ -36,8 +36,8 @@ def test_of_equal_things_there_is_one_value_made_once(columns):
     assert sorted(asked) == sorted(made), "each was made once"
 
 
-def test_what_is_new_in_a_column_is_made_together():
-    """It is asked for as a column, without what is known."""
+def test_new_keys_of_a_column_are_converted_together():
+    """As one column, without the cached keys."""
     maker = Maker()
     converter = CachedConverter(maker)
     converter([b"a"])
@@ -45,8 +45,8 @@ def test_what_is_new_in_a_column_is_made_together():
     assert [sorted(column) for column in maker.columns] == [[b"a"], [b"b", b"c"]]
 
 
-def test_what_is_given_is_never_made():
-    """A missing message has no bytes that could be parsed; not even after everything else was forgotten."""
+def test_known_values_are_never_converted():
+    """The bytes of a missing message cannot be parsed; also after the cache was cleared."""
     maker = Maker()
     converter = CachedConverter(maker, {b"": None})
     assert converter([b"", b"a"]) == [None, [b"a"]]
@@ -70,12 +70,12 @@ def test_memory_is_bounded():
 
 
 @given(st.lists(st.lists(st.integers()).map(tuple), min_size=1))
-def test_tuples_are_made_of_all_that_is_in_them_at_once(column):
-    """Each gets its own values back, in order, if there are many, one, or none."""
+def test_items_of_tuples_are_converted_together(column):
+    """Each tuple gets its own values, in order."""
     columns = []
 
     def negative(numbers):
-        assert numbers, "nobody is asked for nothing"
+        assert numbers, "converters get no empty columns"
         columns.append(numbers)
         return [-number for number in numbers]
 
@@ -83,8 +83,8 @@ def test_tuples_are_made_of_all_that_is_in_them_at_once(column):
     assert len(columns) <= 1
 
 
-def test_makers_are_put_together():
-    """What stands for nothing becomes the default; lists become tuples."""
+def test_converters_can_be_combined():
+    """A missing value becomes the default; lists become tuples."""
     lengths = each(len)
     assert unless(b"-", 7, lengths)([b"ab", b"-", b""]) == [2, 7, 0]
     assert replaced("", None)(["a", "", "b"]) == ["a", None, "b"]

@@ -26,15 +26,15 @@ def ends_in(seconds, **more):
     return RequestBudget(clock=VirtualClock(NOW), until=NOW + timedelta(seconds=seconds), **more)
 
 
-def test_nothing_is_asked_once_the_time_is_up(script, store_for):
-    """The wake-up that follows does better than a request that the platform cuts off."""
+def test_no_request_is_sent_after_the_deadline(script, store_for):
+    """The requeue message is better than a request that the platform interrupts."""
     with pytest.raises(DeadlineError):
         store_for(script.url).for_run(ends_in(0)).list(NODE)
     assert script.requests == []
 
 
-def test_an_answer_is_waited_for_no_longer_than_the_run_lasts(script, store_for):
-    """The usual patience is 30 seconds; this run has less than one."""
+def test_response_timeout_is_limited_by_the_deadline(script, store_for):
+    """The usual timeout is 30 seconds; this run has less than one."""
     script.dawdle(seconds=3)
     script.say(200, NODES)
     began = time.monotonic()
@@ -43,8 +43,8 @@ def test_an_answer_is_waited_for_no_longer_than_the_run_lasts(script, store_for)
     assert time.monotonic() - began < 2
 
 
-def test_nobody_waits_for_a_retry_that_comes_after_the_end(script, store_for):
-    """The server asks for 5 seconds, the run has 2: the answer goes to the step, with how long to wait."""
+def test_retry_beyond_the_deadline_is_not_made(script, store_for):
+    """The server asks for 5 seconds, the run has 2: the step gets the error with the wait."""
     script.say(429, BUSY, Retry_After="5")
     with pytest.raises(TooManyRequestsError) as caught:
         store_for(script.url).for_run(ends_in(2)).list(NODE)
@@ -52,8 +52,8 @@ def test_nobody_waits_for_a_retry_that_comes_after_the_end(script, store_for):
     assert len(script.requests) == 1
 
 
-def test_the_retries_of_a_run_are_used_up_together(script, store_for):
-    """Hundreds of writes that are turned away do not become thousands."""
+def test_requests_of_a_run_share_its_retries(script, store_for):
+    """Hundreds of throttled writes do not become thousands."""
     script.say(429, BUSY, Retry_After="0")
     store = store_for(script.url).for_run(ends_in(60, retries=4))
     for _ in range(10):
@@ -63,7 +63,7 @@ def test_the_retries_of_a_run_are_used_up_together(script, store_for):
 
 
 def test_requests_and_bytes_are_counted_as_on_the_wire(script, store_for):
-    """Compressed, repeated ones included; a metric each, declared, by step."""
+    """Compressed, with retries; each is a declared metric by step."""
     body = gzip.compress(json.dumps({**NODES, "padding": "x" * 5000}).encode())
     script.say(503, b"")
     script.say(200, body, Content_Encoding="gzip")
@@ -86,8 +86,8 @@ def test_requests_and_bytes_are_counted_as_on_the_wire(script, store_for):
     assert request_metrics(RequestUsage(), "provision") == ()
 
 
-def test_a_watch_is_counted_as_it_comes(script, store_for):
-    """Also if nobody reads it to its end."""
+def test_watch_is_counted_while_it_arrives(script, store_for):
+    """Also if the caller stops reading."""
     line = b'{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"8"}}}\n'
     script.say(200, b"%x\r\n%b\r\n" % (len(line), line) + b"0\r\n\r\n", Transfer_Encoding="chunked")
     budget = ends_in(60)
@@ -96,7 +96,7 @@ def test_a_watch_is_counted_as_it_comes(script, store_for):
 
 
 def test_retries_wait_with_jitter():
-    """Sandboxes that fail together must not come back together."""
+    """Sandboxes that fail together must not retry together."""
     waits = set()
     for _ in range(20):
         policy = READS
@@ -106,7 +106,7 @@ def test_retries_wait_with_jitter():
     assert len(waits) > 10
 
 
-def test_connections_that_were_idle_for_long_are_not_used_again(script):
+def test_idle_connections_are_not_used_again(script):
     """Sandboxes freeze; a write that is lost on a dead connection could not be repeated."""
     script.say(200, b"{}")
     pool = ConnectionPool(Connection(server=script.url), size=1, timeout=urllib3.Timeout(5), idle_seconds=0.05)

@@ -11,7 +11,7 @@ def signature_of(headers):
 
 
 def alibabas_example(**changes):
-    """The example of "Request syntax and signature method V3", in the time zone of whoever wrote it."""
+    """The example of "Request syntax and signature method V3", in its time zone."""
     request = {
         "method": "POST",
         "host": "ecs.cn-shanghai.aliyuncs.com",
@@ -42,24 +42,24 @@ def huaweis_example(**changes):
     return huawei.signed(**{**request, **changes})
 
 
-def test_alibabas_published_example_is_signed_as_published():
-    """The whole header, so that its spelling is theirs too."""
+def test_alibaba_signature_matches_the_published_example():
+    """The whole header, its spelling included."""
     assert alibabas_example()["Authorization"] == (
         "ACS3-HMAC-SHA256 Credential=YourAccessKeyId,SignedHeaders=host;x-acs-action;x-acs-content-sha256;x-acs-date;"
         "x-acs-signature-nonce;x-acs-version,Signature=06563a9e1b43f5dfe96b81484da74bceab24a1d853912eee15083a6f0f3283c0"
     )
 
 
-def test_huaweis_published_example_is_signed_as_published():
-    """Path signed with a slash at its end, query sorted."""
+def test_huawei_signature_matches_the_published_example():
+    """The path is signed with a trailing slash, the query sorted."""
     assert huaweis_example()["Authorization"] == (
         "SDK-HMAC-SHA256 Access=QTWAOYTTINDUT2QVKYUC, SignedHeaders=content-type;host;x-sdk-date, "
         "Signature=7be6668032f70418fcc22abc52071e57aff61b84a1d2381bb430d6870f4f6ebe"
     )
 
 
-def test_everything_that_is_sent_is_signed():
-    """A changed body, path, query or token is another signature; the token's header is among the signed ones."""
+def test_signature_covers_the_whole_request():
+    """Another body, path, query or token has another signature; the token's header is signed."""
     temporary = Credentials(access_key_id="id", access_key_secret="secret", security_token="token")
     for example in (alibabas_example, huaweis_example):
         signatures = {
@@ -71,14 +71,14 @@ def test_everything_that_is_sent_is_signed():
     assert "x-security-token" in huaweis_example(credentials=temporary)["Authorization"]
 
 
-def test_names_and_values_are_escaped_as_rfc_3986_has_it():
-    """A space is %20 and a tilde stays, which is not what a form does; values keep their order by escaped name."""
+def test_paths_and_queries_are_escaped_as_in_rfc_3986():
+    """A space becomes %20 and a tilde stays; pairs are sorted by escaped name."""
     assert escaped_query({"b": "x y*~", "a": "1/2"}) == "a=1%2F2&b=x%20y%2A~"
     assert escaped_path("/k8s/c 1/user_config") == "/k8s/c%201/user_config"
 
 
-def test_credentials_never_show_their_secret():
-    """They end up in error contexts and logs sooner or later."""
+def test_credentials_do_not_show_their_secret():
+    """They may end up in error contexts and logs."""
     shown = repr(Credentials(access_key_id="id", access_key_secret="hush", security_token="hush"))
 
     assert ("id" in shown, "hush" in shown) == (True, False)

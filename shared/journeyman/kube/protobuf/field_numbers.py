@@ -13,7 +13,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 
 from journeyman.core.api import objects, storage, workloads
 from journeyman.core.api.objects import APIStruct, LabelSelector, ResourceTexts
-from journeyman.kube import api_errors
+from journeyman.kube import error_translation
 
 Numbers: TypeAlias = Mapping[str, "int | tuple[int, int] | None"]
 """The numbers of a Struct's fields by name. Two numbers lead through an intermediate message that JSON inlines; None is a
@@ -265,9 +265,9 @@ NUMBERS: Final[Mapping[type[Struct], Numbers]] = {
     workloads.Service: _SPECIFIED,
     workloads.WorkloadSpec: {"replicas": 1, "selector": 2, "template": 3},
     workloads.Workload: _SPECIFIED,
-    api_errors.StatusCause: {"message": 2, "field": 3},
-    api_errors.StatusDetails: {"causes": 4, "retry_after_seconds": 5},
-    api_errors.Status: {"message": 3, "reason": 4, "details": 5, "code": 6},
+    error_translation.StatusCause: {"message": 2, "field": 3},
+    error_translation.StatusDetails: {"causes": 4, "retry_after_seconds": 5},
+    error_translation.Status: {"message": 3, "reason": 4, "details": 5, "code": 6},
     Named: {"name": 1},
     ContainerResourceClaim: {"name": 1, "request": 2},
     ClaimMeta: {"labels": 11, "annotations": 12},

@@ -1,4 +1,4 @@
-"""Device selectors: what of CEL is understood, and what happens to the rest."""
+"""Device selectors: the supported part of CEL, and errors for the rest."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ SIZE = 'device.capacity["gpu.example.com"].memory'
         (f'{MINE}.cores == "108"', False),
     ],
 )
-def test_what_device_selectors_use_means_what_it_means_in_kubernetes(expression, selected):
+def test_supported_selectors_mean_what_they_mean_in_kubernetes(expression, selected):
     """Attributes, capacity, versions, texts and the operators between them."""
     assert parse_selector(expression).selects(A100) is selected
 
@@ -82,7 +82,7 @@ def test_the_other_side_of_an_or_absorbs_a_missing_attribute():
 
 
 @pytest.mark.parametrize(
-    ("expression", "told"),
+    ("expression", "message"),
     [
         ("this is not CEL", "at character 1: this is not a supported name"),
         ('device.driver == "a', "at character 18: '\"a' is not supported"),
@@ -99,9 +99,9 @@ def test_the_other_side_of_an_or_absorbs_a_missing_attribute():
         (f'device.driver == "{"a" * 11_000}"', "too long"),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_its_place(expression, told):
-    """Nothing is guessed: whoever wrote it learns what is not supported."""
-    with pytest.raises(InvalidSelectorError, match=re.escape(told)):
+def test_unsupported_selector_is_rejected_with_its_position(expression, message):
+    """The error says what is not supported."""
+    with pytest.raises(InvalidSelectorError, match=re.escape(message)):
         parse_selector(expression)
 
 

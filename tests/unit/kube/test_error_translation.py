@@ -1,4 +1,4 @@
-"""What goes wrong between us and an API server is told with the cluster's name and what to do about it."""
+"""Errors of an API server, or of the connection to it, have the cluster's name and what to do."""
 
 import json
 import socket
@@ -50,20 +50,20 @@ def raised(call):
     return caught.value
 
 
-def test_a_missing_right_is_named_with_where_it_comes_from(script, prod):
-    """Verb, resource and group as fields; the chart that grants them as advice."""
+def test_missing_right_has_verb_resource_and_remedy(script, prod):
+    """As fields; the advice is the chart, which grants the rights."""
     script.say(403, FORBIDDEN)
     error = raised(lambda: prod.patch(NODECLAIM, "c", {"status": {}}, subresource="status"))
     assert isinstance(error, ForbiddenError)
-    told = error.context
-    assert (told["cluster"], told["verb"], told["resource"], told["api_group"]) == (
+    context = error.context
+    assert (context["cluster"], context["verb"], context["resource"], context["api_group"]) == (
         "prod", "patch", "nodeclaims/status", "karpenter.sh",
     )  # fmt: skip
-    assert "infra/chart" in told["to_do"]
+    assert "infra/chart" in context["to_do"]
 
 
-def test_missing_crds_are_told_with_how_to_install_them(script, prod):
-    """404 about a whole kind is another matter than 404 about an object."""
+def test_missing_crds_have_the_command_that_installs_them(script, prod):
+    """404 for a kind differs from 404 for an object."""
     script.say(404, PAGE_NOT_FOUND)
     error = raised(lambda: prod.list(NODEPOOL))
     assert isinstance(error, NotFoundError)
@@ -72,8 +72,8 @@ def test_missing_crds_are_told_with_how_to_install_them(script, prod):
     assert "infra/crds" in error.context["to_do"]
 
 
-def test_crds_of_another_version_are_told_with_that_version(script, prod):
-    """As an old Karpenter leaves them behind."""
+def test_error_for_crds_of_another_version_has_that_version(script, prod):
+    """As an old Karpenter leaves them."""
     script.say(404, PAGE_NOT_FOUND)
     script.say(200, {"kind": "APIGroup", "versions": [{"groupVersion": "karpenter.sh/v1beta1", "version": "v1beta1"}]})
     error = raised(lambda: prod.list(NODECLAIM))
@@ -82,8 +82,8 @@ def test_crds_of_another_version_are_told_with_that_version(script, prod):
     assert "infra/crds" in error.context["to_do"]
 
 
-def test_a_single_object_that_is_missing_stays_what_it_is(script, prod):
-    """The server's own words, and no talk of CRDs."""
+def test_missing_object_keeps_the_servers_message(script, prod):
+    """Without advice about CRDs."""
     message = 'nodeclaims.karpenter.sh "c" not found'
     script.say(404, {"kind": "Status", "code": 404, "reason": "NotFound", "message": message, "details": {"name": "c"}})
     error = raised(lambda: prod.get(NODECLAIM, "c"))
@@ -91,7 +91,7 @@ def test_a_single_object_that_is_missing_stays_what_it_is(script, prod):
     assert "to_do" not in error.context
 
 
-def test_an_expired_certificate_is_told_apart_from_an_unknown_one(make_certificate):
+def test_expired_certificate_differs_from_an_untrusted_one(make_certificate):
     """Renewing it is another remedy than trusting another CA."""
     certificate, key = make_certificate(lifetime=timedelta(days=-1))
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -111,8 +111,8 @@ def test_an_expired_certificate_is_told_apart_from_an_unknown_one(make_certifica
     [("localhost", "", "localhost"), ("127.0.0.1", "prod.example", "prod.example")],
     ids=["OpenSSL finds out", "urllib3 finds out"],
 )
-def test_a_certificate_for_another_name_is_told_with_both_names(certificate, host, expected, said):
-    """No retry makes it ours; whoever reads it must know which name to use instead."""
+def test_certificate_for_another_name_is_an_error_with_both_names(certificate, host, expected, said):
+    """A retry cannot help; the advice is the name to use."""
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(*certificate)
     trust = client_context(ca_file=str(certificate[0]))
@@ -131,8 +131,8 @@ def test_a_certificate_for_another_name_is_told_with_both_names(certificate, hos
     [(42, ConfigurationError, False), (48, ConfigurationError, False), (50, KubeUnavailableError, True)],
     ids=["bad certificate", "unknown CA", "decode error"],
 )
-def test_only_what_is_said_of_our_certificate_is_about_it(alert, kind, retryable):
-    """Other alerts are accidents, and the next try may go well."""
+def test_only_certificate_alerts_are_about_the_client_certificate(alert, kind, retryable):
+    """Other alerts are retryable."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def refuse():
@@ -146,8 +146,8 @@ def test_only_what_is_said_of_our_certificate_is_about_it(alert, kind, retryable
     assert (type(error), error.retryable) == (kind, retryable)
 
 
-def test_an_unreachable_server_names_cluster_and_request(prod, script):
-    """And is worth another try, which the wake-up is."""
+def test_unreachable_server_error_has_cluster_and_request(prod, script):
+    """It is retryable; the requeue message is the retry."""
     script.hang_up()
     error = raised(lambda: prod.patch(NODE, "n", {"spec": {}}))
     assert isinstance(error, KubeUnavailableError)
@@ -155,8 +155,8 @@ def test_an_unreachable_server_names_cluster_and_request(prod, script):
     assert (error.context["cluster"], error.context["request"]) == ("prod", "PATCH /api/v1/nodes/n")
 
 
-def test_one_object_of_another_shape_is_found_among_the_others(script, prod):
-    """A list of thousands that says only `$.items[812]` helps nobody."""
+def test_invalid_object_of_a_list_is_named(script, prod):
+    """`$.items[812]` alone would not help."""
     good = {"metadata": {"name": "good"}, "spec": {}}
     bad = {"metadata": {"name": "bad"}, "spec": {"taints": "none"}}
     script.say(200, {"metadata": {"resourceVersion": "7"}, "items": [good, bad]})
@@ -164,15 +164,15 @@ def test_one_object_of_another_shape_is_found_among_the_others(script, prod):
         prod.list(NODECLAIM)
 
 
-def test_large_objects_and_unknown_fields_are_nothing_special(script, prod):
-    """A megabyte of what we do not read, in fields that nobody has heard of."""
+def test_large_objects_and_unknown_fields_are_read(script, prod):
+    """A megabyte in fields that our Structs do not have."""
     pod = {"metadata": {"name": "p", "annotations": {"big": "x" * 2**20}}, "spec": {"nobodyKnows": [{"deep": [1]}] * 9}}
     script.say(200, {"metadata": {"resourceVersion": "7", "shard": {}}, "items": [pod, {"metadata": {"name": "q"}}]})
     assert [item.metadata.name for item in prod.list(POD).items] == ["p", "q"]
 
 
-def test_pages_are_found_wherever_the_metadata_is(script, prod):
-    """API servers send it first; nobody promised that, nor that its words do not come in it."""
+def test_list_metadata_is_found_in_any_position(script, prod):
+    """API servers send it first as a rule; its text may contain `"items":`."""
     odd = {"metadata": {"resourceVersion": "7", "continue": '"items":', "remainingItemCount": 1}, "items": []}
     last = {"items": [{"metadata": {"name": "a", "labels": {"x": "y" * 5000}}}], "metadata": {"resourceVersion": "7"}}
     script.say(200, json.dumps(odd).encode())
