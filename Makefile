@@ -19,7 +19,7 @@ export MYPY_CACHE_DIR := $(KEPT)/mypy
 export RUFF_CACHE_DIR := $(KEPT)/ruff
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types imports unit sam oracle controlplane helm crds metrics karpenter-map docs pictures lock bench bench-ablation bench-binding bench-reading call-sites faults nightly clean
+.PHONY: help setup demo test check format lint types imports unit sam oracle controlplane helm crds metrics settings troubleshooting karpenter-map demo-transcript docs pictures lock bench bench-ablation bench-binding bench-reading call-sites faults nightly clean
 
 help: ## What you can ask for
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
@@ -87,8 +87,17 @@ crds: setup ## Generate infra/crds, and the chart's copy, from the models
 metrics: setup ## Generate docs/metrics.md from the table of metrics
 	$(BIN)/python -m docs.metrics
 
+settings: setup ## Generate docs/settings.md from the variables, the template and the chart
+	$(BIN)/python -m docs.settings
+
+troubleshooting: setup ## Generate docs/troubleshooting.md from the tables of Events and alarms
+	$(BIN)/python -m docs.troubleshooting
+
 karpenter-map: setup ## Generate docs/karpenter-map.md from the `Restates:` lines
 	$(BIN)/python -m docs.karpenter_map
+
+demo-transcript: setup ## Run the demo and write docs/demo.md
+	$(BIN)/python -m docs.demo_transcript
 
 docs: setup ## Build the documentation into .cache/site, and check its links
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q -f .mkdocs.yml && echo "open .cache/site/index.html"

@@ -29,7 +29,7 @@ MAPPED: Final = re.compile(r"pkg/(controllers|scheduling)/")
 
 _LINE: Final = re.compile(r"Restates:\s*(.+?)(?=\n\s*\n|\n\s*[A-Z][a-z]+:\s|\Z)", re.DOTALL)
 _TOKEN: Final = re.compile(
-    r"(?P<path>[\w.-]*(?:/(?:[\w.-]+|\{[^}]*\}))*/?(?:[\w-]+|\{[^}]*\})\.go)(?![\w])|`(?P<symbol>[^`]+)`|(?P<clause>;)"
+    r"(?P<folder>pkg(?:/[\w.-]+)+)(?= \()|(?P<path>[\w.-]*(?:/(?:[\w.-]+|\{[^}]*\}))*/?(?:[\w-]+|\{[^}]*\})\.go)(?![\w])|`(?P<symbol>[^`]+)`|(?P<clause>;)"
     r"|(?P<repository>[\w.-]+(?:/[\w.-]+)*) (?=(?:pkg|staging|cel|status|resource|plugins|typed|apis)/)"
 )
 _SYMBOL: Final = re.compile(
@@ -47,6 +47,13 @@ class Reference(NamedTuple):
     path: str
     symbol: str
     ours: str
+
+
+class Context(NamedTuple):
+    """The repository and the file or folder that a line named last."""
+
+    repository: str
+    path: str
 
 
 class Cited(NamedTuple):
@@ -75,11 +82,12 @@ def references(index: Mapping[str, Any]) -> Iterator[Reference]:
     """Yield what our docstrings say they restate of Karpenter, in the order of our files."""
     for source in SOURCES:
         for file in sorted((ROOT / source).rglob("*.py")):
+            module, context = str(file.relative_to(ROOT)), Context(KARPENTER, "")
             for name, docstring in _docstrings(ast.parse(file.read_text(encoding="utf-8"))):
-                module = str(file.relative_to(ROOT))
-                ours = f"{module}:{name}" if name else module
-                for found in _LINE.finditer(docstring):
-                    yield from _parse(found[1], ours, index)
+                for line in _LINE.finditer(docstring):
+                    found, last = _parse(line[1], f"{module}:{name}" if name else module, index, context)
+                    yield from found
+                    context = context if name else last
 
 
 def _docstrings(tree: ast.Module) -> Iterator[tuple[str, str]]:
@@ -95,29 +103,32 @@ def _docstrings(tree: ast.Module) -> Iterator[tuple[str, str]]:
             yield part.name, ast.get_docstring(part) or ""
 
 
-def _parse(text: str, ours: str, index: Mapping[str, Any]) -> Iterator[Reference]:
-    """Yield the references of one line; a bare file name is looked for beside the file named before it."""
-    repository, path, named = KARPENTER, "", True
+def _parse(text: str, ours: str, index: Mapping[str, Any], context: Context) -> tuple[list[Reference], Context]:
+    """Return the references of one line, and what a bare file name after it belongs to.
+
+    A bare file name is looked for in the folder that was named last, on the line or in the module's docstring.
+    """
+    found: list[Reference] = []
+    repository, path, cited = context.repository, context.path, True
     for token in _TOKEN.finditer(text):
         if token["repository"]:
             repository = token["repository"]
+        elif token["folder"]:
+            path, cited = f"{token['folder']}/", True
         elif token["path"]:
-            if not named and path:
-                yield from _known(Reference(repository, path, "", ours))
-            for each in _expanded(token["path"]):
-                path, named = _located(each, path, index.get(repository, {}).get("files", {})), False
-                if each != _expanded(token["path"])[-1]:
-                    yield from _known(Reference(repository, path, "", ours))
-        elif token["symbol"] and path:
-            yield from _known(Reference(repository, path, token["symbol"], ours))
-            named = True
-    if not named and path:
-        yield from _known(Reference(repository, path, "", ours))
-
-
-def _known(reference: Reference) -> Iterator[Reference]:
-    if reference.repository in REPOSITORIES:
-        yield reference
+            if not cited:
+                found.append(Reference(repository, path, "", ours))
+            *others, last = (
+                _located(p, path, index.get(repository, {}).get("files", {})) for p in _expanded(token["path"])
+            )
+            found += [Reference(repository, other, "", ours) for other in others]
+            path, cited = last, False
+        elif token["symbol"] and path.endswith(".go"):
+            found.append(Reference(repository, path, token["symbol"], ours))
+            cited = True
+    if not cited:
+        found.append(Reference(repository, path, "", ours))
+    return [reference for reference in found if reference.repository in REPOSITORIES], Context(repository, path)
 
 
 def _expanded(path: str) -> list[str]:

@@ -1,29 +1,7 @@
-"""What the environment says, read once and checked: clusters, queues, settings.
+"""The functions' environment variables: one table of names, defaults and meanings, read once and checked.
 
-::
-
-    JOURNEYMAN_CLUSTERS            JSON list: [{"name": "dev", "region": "eu-west-1", "access": {"kind": "eks"}}]
-        access is one of           {"kind": "eks", "roleArn": "arn:…", "externalId": "…", "endpoint": "any|public|private"}
-                                   {"kind": "ack", "clusterId": "c…", "endpoint": "public|private", "minutes": 180}
-                                   {"kind": "cce", "clusterId": "…", "projectId": "…", "endpoint": "…", "days": 1}
-                                   {"kind": "kubeconfig", "path": "…", "context": "…"}, {"kind": "in-cluster"}; then endpoint,
-                                   certificateAuthority, kubernetesVersion and serviceCidr beside it say what nodes join with
-    JOURNEYMAN_MORE_CLUSTERS       the same, added to it
-    JOURNEYMAN_PROVISION_QUEUE_URL, …_TERMINATE_QUEUE_URL, …_CONSOLIDATE_QUEUE_URL, …_REQUEUE_QUEUE_URL
-    AWS_REGION                     set by Lambda: where the queues are
-    PREFERENCE_POLICY              Respect, Ignore, or our own WhenFree
-    SCHEDULER_CONFIG               kube-scheduler's podTopologySpread.defaultConstraints, as YAML or JSON
-    MIN_VALUES_POLICY, FEATURE_GATES, IGNORE_DRA_REQUESTS, BATCH_IDLE_DURATION, BATCH_MAX_DURATION,
-    VM_MEMORY_OVERHEAD_PERCENT, RESERVED_ENIS, ISOLATED_VPC, DISABLE_CLUSTER_STATE_OBSERVABILITY
-                                   Karpenter's settings, with its names and defaults
-    POD_NOMINATION                true, or false: pods are not nominated to the nodes they were planned for
-    FORWARDER_SERVICE_ACCOUNT, FORWARDER_AUDIENCE                whose events the API function takes (`runtime.receiver`)
-    EVENT_COMPONENT                who Kubernetes Events are said to be from: karpenter, so that alerts that filter on it go on
-    SYSTEM_NAMESPACE               where the Leases live (kube-system)
-
-LOG_LEVEL is the logger's own (`runtime.aws.logger`): it is needed before anything else is read.
-
-A mistake raises ConfigurationError naming the variable, at the first invocation rather than at import.
+A mistake raises ConfigurationError that names the variable, at the first invocation rather than at import. LOG_LEVEL is
+read by `runtime.aws.logger`, FORWARDER_SERVICE_ACCOUNT and FORWARDER_AUDIENCE by `runtime.receiver`.
 """
 
 from __future__ import annotations
@@ -53,8 +31,106 @@ Variables = Mapping[str, str]
 FIFO_QUEUE_STEPS = (Step.PROVISION, Step.TERMINATE, Step.CONSOLIDATE)
 
 
+class Variable(Struct, frozen=True):
+    """One environment variable; `default` is empty where there is none."""
+
+    name: str
+    default: str
+    meaning: str
+    example: str = ""
+    is_karpenters: bool = False
+
+
+_CLUSTERS: Final = '[{"name": "dev", "region": "eu-west-1", "access": {"kind": "eks"}}]'
+
+VARIABLES: Final = (
+    Variable(
+        "JOURNEYMAN_CLUSTERS",
+        "",
+        "The clusters served, a JSON list; required. `docs/architecture.md` has the kinds of `access`.",
+        _CLUSTERS,
+    ),
+    Variable("JOURNEYMAN_MORE_CLUSTERS", "[]", "Further clusters, in the same form.", _CLUSTERS),
+    Variable("JOURNEYMAN_PROVISION_QUEUE_URL", "", "FIFO queue of the provision step; required."),
+    Variable("JOURNEYMAN_TERMINATE_QUEUE_URL", "", "FIFO queue of the terminate step; required."),
+    Variable("JOURNEYMAN_CONSOLIDATE_QUEUE_URL", "", "FIFO queue of the consolidate step; required."),
+    Variable("JOURNEYMAN_REQUEUE_QUEUE_URL", "", "Standard queue for requeue messages that are not due yet; required."),
+    Variable("AWS_REGION", "", "Region of the queues; Lambda sets it."),
+    Variable(
+        "PREFERENCE_POLICY",
+        "Respect",
+        "`Respect`: preferences are constraints until no node satisfies them. `Ignore`: they are ignored. `WhenFree`: they are "
+        "kept where they cost nothing.",
+        is_karpenters=True,
+    ),
+    Variable(
+        "MIN_VALUES_POLICY",
+        "Strict",
+        "`Strict`: no node is launched when minValues cannot be met. `BestEffort`: minValues are lowered, and the NodeClaim "
+        "records it.",
+        is_karpenters=True,
+    ),
+    Variable(
+        "FEATURE_GATES",
+        "",
+        "Gates to enable, e.g. `NodeRepair=true,SpotToSpotConsolidation=true,NodeOverlay=true,StaticCapacity=true,"
+        "CapacityBuffer=true`.",
+        "NodeRepair=true",
+        is_karpenters=True,
+    ),
+    Variable(
+        "IGNORE_DRA_REQUESTS",
+        "true",
+        "`true`: pods with ResourceClaims are ignored. `false`: devices are allocated for them.",
+        is_karpenters=True,
+    ),
+    Variable(
+        "SCHEDULER_CONFIG",
+        "",
+        "kube-scheduler's `podTopologySpread.defaultConstraints`, as YAML or JSON, if your kube-scheduler has any.",
+        "podTopologySpread: {defaultConstraints: "
+        "[{maxSkew: 1, topologyKey: topology.kubernetes.io/zone, whenUnsatisfiable: DoNotSchedule}]}",
+    ),
+    Variable(
+        "POD_NOMINATION", "true", "Whether pods are nominated to the nodes they were planned for (Kubernetes 1.35)."
+    ),
+    Variable(
+        "BATCH_IDLE_DURATION", "1s", "How long the forwarder's batch waits for a further pod.", is_karpenters=True
+    ),
+    Variable("BATCH_MAX_DURATION", "10s", "How long the forwarder's batch waits at most.", is_karpenters=True),
+    Variable(
+        "VM_MEMORY_OVERHEAD_PERCENT",
+        "0.075",
+        "Share of an instance's memory that the hypervisor keeps, until a node of the type has run.",
+        is_karpenters=True,
+    ),
+    Variable("RESERVED_ENIS", "0", "Network interfaces that pods do not get.", is_karpenters=True),
+    Variable("ISOLATED_VPC", "false", "`true`: neither IAM nor the Pricing API can be reached.", is_karpenters=True),
+    Variable(
+        "DISABLE_CLUSTER_STATE_OBSERVABILITY",
+        "false",
+        "`true`: no gauges of nodes, NodePools, pods and conditions.",
+        is_karpenters=True,
+    ),
+    Variable(
+        "EVENT_COMPONENT", COMPONENT, "The reporting component of Kubernetes Events; alerts for Karpenter filter on it."
+    ),
+    Variable("SYSTEM_NAMESPACE", "kube-system", "Namespace of the Leases.", is_karpenters=True),
+    Variable(
+        "FORWARDER_SERVICE_ACCOUNT",
+        "",
+        "`namespace/name` of the service account whose events the API accepts over HTTPS; empty accepts none.",
+    ),
+    Variable("FORWARDER_AUDIENCE", "journeyman", "Audience of that service account's tokens."),
+    Variable("LOG_LEVEL", "info", "`debug`, `info` or `error`.", is_karpenters=True),
+)
+"""Every variable that a function reads; docs/settings.md is generated from it."""
+
+_BY_NAME: Final = {variable.name: variable for variable in VARIABLES}
+
+
 class Environment(Struct, frozen=True, kw_only=True):
-    """Everything a process is told from outside."""
+    """The settings of one process."""
 
     region: str  # this deployment's own, where its queues are
     clusters: Mapping[str, RegisteredCluster]
@@ -69,7 +145,7 @@ class Environment(Struct, frozen=True, kw_only=True):
 
 
 def read_environment(variables: Variables) -> Environment:
-    """The environment, checked.
+    """Return the environment, checked.
 
     Raises:
         ConfigurationError: A variable is missing or does not parse; it is named, with what it should look like.
@@ -81,19 +157,17 @@ def read_environment(variables: Variables) -> Environment:
         settings={name: _settings(variables, name) for name in clusters},
         queues={step: _required(variables, f"JOURNEYMAN_{step.name}_QUEUE_URL") for step in FIFO_QUEUE_STEPS},
         requeue_url=_required(variables, "JOURNEYMAN_REQUEUE_QUEUE_URL"),
-        system_namespace=variables.get("SYSTEM_NAMESPACE", "kube-system"),
-        vm_memory_overhead_percent=_read(variables, "VM_MEMORY_OVERHEAD_PERCENT", "0.075", Fraction),
-        reserved_enis=_read(variables, "RESERVED_ENIS", "0", int),
-        isolated_vpc=_read(variables, "ISOLATED_VPC", "false", _boolean),
-        event_component=variables.get("EVENT_COMPONENT") or COMPONENT,
+        system_namespace=_read(variables, "SYSTEM_NAMESPACE", str),
+        vm_memory_overhead_percent=_read(variables, "VM_MEMORY_OVERHEAD_PERCENT", Fraction),
+        reserved_enis=_read(variables, "RESERVED_ENIS", int),
+        isolated_vpc=_read(variables, "ISOLATED_VPC", _boolean),
+        event_component=_read(variables, "EVENT_COMPONENT", str),
     )
 
 
 def _clusters(variables: Variables) -> dict[str, RegisteredCluster]:
     _required(variables, "JOURNEYMAN_CLUSTERS")
-    found = [
-        cluster for name in _REGISTERS for cluster in _read(variables, name, "[]", read_clusters, _CLUSTER_EXAMPLE)
-    ]
+    found = [cluster for name in _REGISTERS for cluster in _read(variables, name, read_clusters)]
     if not found:
         raise ConfigurationError(
             "JOURNEYMAN_CLUSTERS names no cluster",
@@ -108,32 +182,25 @@ def _clusters(variables: Variables) -> dict[str, RegisteredCluster]:
 
 
 _REGISTERS: Final = ("JOURNEYMAN_CLUSTERS", "JOURNEYMAN_MORE_CLUSTERS")
-_CLUSTER_EXAMPLE: Final = '[{"name": "dev", "region": "eu-west-1", "access": {"kind": "eks"}}]'
 
 
 def _settings(variables: Variables, name: str) -> Settings:
     return Settings(
         cluster_name=name,
-        batch_idle_duration=_read(variables, "BATCH_IDLE_DURATION", "1s", parse_duration),
-        batch_max_duration=_read(variables, "BATCH_MAX_DURATION", "10s", parse_duration),
-        preference_policy=_read(variables, "PREFERENCE_POLICY", "Respect", PreferencePolicy),
-        min_values_policy=_read(variables, "MIN_VALUES_POLICY", "Strict", MinValuesPolicy),
-        feature_gates=_read(variables, "FEATURE_GATES", "", _feature_gates),
-        ignore_dra_requests=_read(variables, "IGNORE_DRA_REQUESTS", "true", _boolean),
-        default_spread=_read(variables, "SCHEDULER_CONFIG", "", _default_spread, _SPREAD_EXAMPLE),
-        cluster_state_observability=not _read(variables, "DISABLE_CLUSTER_STATE_OBSERVABILITY", "false", _boolean),
-        pod_nomination=_read(variables, "POD_NOMINATION", "true", _boolean),
+        batch_idle_duration=_read(variables, "BATCH_IDLE_DURATION", parse_duration),
+        batch_max_duration=_read(variables, "BATCH_MAX_DURATION", parse_duration),
+        preference_policy=_read(variables, "PREFERENCE_POLICY", PreferencePolicy),
+        min_values_policy=_read(variables, "MIN_VALUES_POLICY", MinValuesPolicy),
+        feature_gates=_read(variables, "FEATURE_GATES", _feature_gates),
+        ignore_dra_requests=_read(variables, "IGNORE_DRA_REQUESTS", _boolean),
+        default_spread=_read(variables, "SCHEDULER_CONFIG", _default_spread),
+        cluster_state_observability=not _read(variables, "DISABLE_CLUSTER_STATE_OBSERVABILITY", _boolean),
+        pod_nomination=_read(variables, "POD_NOMINATION", _boolean),
     )
 
 
-_SPREAD_EXAMPLE: Final = (
-    "podTopologySpread: {defaultConstraints: "
-    "[{maxSkew: 1, topologyKey: topology.kubernetes.io/zone, whenUnsatisfiable: DoNotSchedule}]}"
-)
-
-
 def _default_spread(text: str) -> tuple[TopologySpreadConstraint, ...]:
-    """kube-scheduler's default constraints, from YAML or JSON."""
+    """Return kube-scheduler's default constraints from YAML or JSON."""
     if not text.strip():
         return ()
     import yaml  # noqa: PLC0415 - only who sets it pays for it
@@ -146,7 +213,7 @@ def _default_spread(text: str) -> tuple[TopologySpreadConstraint, ...]:
 
 
 def _feature_gates(text: str) -> FeatureGates:
-    """`SpotToSpotConsolidation=true,NodeRepair=false`; unknown names are ignored, as Karpenter does."""
+    """Return gates from `SpotToSpotConsolidation=true,NodeRepair=false`; unknown names are ignored, as in Karpenter."""
     known = {field.name.replace("_", ""): field.name for field in fields(FeatureGates)}
     pairs = (pair.partition("=") for pair in text.split(",") if pair.strip())
     chosen = {name.strip().lower(): _boolean(value.strip()) for name, _, value in pairs}
@@ -168,15 +235,13 @@ def _required(variables: Variables, name: str) -> str:
     return value
 
 
-def _read(variables: Variables, name: str, default: str, parse: Callable[[str], T], example: str = "") -> T:
-    text = variables.get(name) or default
+def _read(variables: Variables, name: str, parse: Callable[[str], T]) -> T:
+    known = _BY_NAME[name]
+    text = variables.get(name) or known.default
     try:
         return parse(text)
     except (ValueError, ConfigurationError) as error:
-        raise _wrong(name, text, example or default, error) from error
-
-
-def _wrong(name: str, value: str, example: str, error: Exception) -> ConfigurationError:
-    return ConfigurationError(
-        f"{name} does not parse: {error}", variable=name, value=value[:200], to_do=f"give it the form {example!r}"
-    )
+        example = known.example or known.default
+        raise ConfigurationError(
+            f"{name} does not parse: {error}", variable=name, value=text[:200], to_do=f"give it the form {example!r}"
+        ) from error
