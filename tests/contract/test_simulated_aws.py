@@ -1,4 +1,4 @@
-"""The simulated AWS does what AWS does where moto alone does not: EC2, prices, and the server itself.
+"""Both simulated accounts behave like AWS: fleets, instances, prices, images; and moto's server itself.
 
 Every test speaks to it through boto3 and states AWS's behaviour, so it would also hold on the real service.
 """
@@ -48,9 +48,9 @@ def template(aws, account, ec2):
 
 @pytest.fixture
 def fleet(account, ec2, template):
-    """Ask for an instant fleet over types and zones; the answer."""
+    """Request an instant fleet over types and zones; return the answer."""
 
-    def ask(types, zones=("us-east-1a",), count=1, capacity_type="on-demand", strategy="lowest-price", **more):
+    def create(types, zones=("us-east-1a",), count=1, capacity_type="on-demand", strategy="lowest-price", **more):
         subnet = dict(zip(ZONES, account.subnets, strict=True))
         override = more.pop("override", {})
         options = {"spot": "SpotOptions", "on-demand": "OnDemandOptions"}[capacity_type]
@@ -71,7 +71,7 @@ def fleet(account, ec2, template):
             **more,
         )
 
-    return ask
+    return create
 
 
 def launched_types(answer):
@@ -87,7 +87,7 @@ def state(ec2, instance_id):
 
 
 @on_both_accounts
-def test_lowest_price_launches_the_cheapest_pool_wherever_it_stands_in_the_request(fleet):
+def test_lowest_price_launches_the_cheapest_pool_of_the_request(fleet):
     """Ids of one override come in one entry."""
     answer = fleet(["m5.24xlarge", "t3.large", "t3.nano"], count=3)
 
@@ -127,8 +127,8 @@ def test_spot_fleets_launch_the_cheapest_spot_pool_of_the_price_history(fleet, e
 
 
 @on_both_accounts
-def test_a_pool_without_capacity_is_an_error_and_the_next_one_is_launched(aws, clock, fleet):
-    """Until the stock comes back, then the pool is as good as before."""
+def test_fleet_skips_a_pool_without_capacity_and_reports_an_error(aws, clock, fleet):
+    """Until its capacity returns."""
     aws.out_of_stock("t3.nano", "us-east-1a", "on-demand", until=clock.now() + timedelta(minutes=3))
 
     answer = fleet(["t3.nano", "t3.medium"])
@@ -144,7 +144,7 @@ def test_a_pool_without_capacity_is_an_error_and_the_next_one_is_launched(aws, c
 
 
 @on_both_accounts
-def test_a_fleet_that_gets_nothing_answers_an_error_for_every_pool_and_does_not_raise(aws, clock, fleet):
+def test_fleet_without_capacity_answers_an_error_for_each_pool(aws, clock, fleet):
     """An instant fleet's shortage is in its answer."""
     for zone in ZONES[:2]:
         aws.out_of_stock("t3.nano", zone, "spot", until=clock.now() + timedelta(hours=1))
@@ -156,7 +156,7 @@ def test_a_fleet_that_gets_nothing_answers_an_error_for_every_pool_and_does_not_
 
 
 @on_both_accounts
-def test_a_type_that_the_zone_does_not_have_is_refused_for_that_pool(fleet):
+def test_instance_type_missing_from_a_zone_is_an_error_of_that_pool(fleet):
     """us-east-1e lacks most current types."""
     answer = fleet(["m5.large", "zz.large"], zones=["us-east-1e"])
 
@@ -165,7 +165,7 @@ def test_a_type_that_the_zone_does_not_have_is_refused_for_that_pool(fleet):
 
 
 @on_both_accounts
-def test_diversified_spreads_instances_over_the_pools(fleet):
+def test_diversified_distributes_instances_over_the_pools(fleet):
     """One instance a pool before any gets a second."""
     answer = fleet(["t3.nano", "t3.medium"], zones=ZONES[:2], count=4, capacity_type="spot", strategy="diversified")
 
@@ -173,7 +173,7 @@ def test_diversified_spreads_instances_over_the_pools(fleet):
 
 
 @on_both_accounts
-def test_a_spot_price_above_the_maximum_is_an_error(fleet):
+def test_spot_price_above_max_price_is_an_error(fleet):
     """MaxPrice of an override bounds what is paid."""
     answer = fleet(["m5.large"], capacity_type="spot", override={"m5.large": {"MaxPrice": "0.001"}})
 
@@ -181,7 +181,7 @@ def test_a_spot_price_above_the_maximum_is_an_error(fleet):
 
 
 @on_both_accounts
-def test_the_same_client_token_gives_the_same_answer_and_no_new_instance(ec2, fleet):
+def test_same_client_token_returns_the_first_answer_and_launches_nothing(ec2, fleet):
     """A retried launch must not launch twice."""
     first = fleet(["t3.nano"], ClientToken="claim-uid")
     second = fleet(["t3.nano"], ClientToken="claim-uid")
@@ -192,8 +192,8 @@ def test_the_same_client_token_gives_the_same_answer_and_no_new_instance(ec2, fl
 
 
 @on_both_accounts
-def test_a_client_token_with_other_parameters_is_refused(fleet):
-    """The token stands for one request."""
+def test_client_token_with_other_parameters_is_refused(fleet):
+    """A token belongs to one request."""
     fleet(["t3.nano"], ClientToken="claim-uid")
 
     with pytest.raises(ClientError, match="IdempotentParameterMismatch"):
@@ -201,7 +201,7 @@ def test_a_client_token_with_other_parameters_is_refused(fleet):
 
 
 @on_both_accounts
-def test_a_client_token_remembers_a_failure_too(aws, clock, fleet):
+def test_client_token_returns_a_failed_answer_again(aws, clock, fleet):
     """The stock is back, and the token still answers that there is none; another token launches."""
     aws.out_of_stock("t3.nano", "us-east-1a", "on-demand", until=clock.now() + timedelta(minutes=3))
     refused = fleet(["t3.nano"], ClientToken="claim-uid")
@@ -215,7 +215,7 @@ def test_a_client_token_remembers_a_failure_too(aws, clock, fleet):
 
 
 @on_both_accounts
-def test_an_unknown_template_is_refused_and_its_token_stands_for_nothing(ec2, account):
+def test_unknown_launch_template_is_refused_and_leaves_the_token_unused(ec2, account):
     """The request was never carried out, so it can be repeated once the template is there."""
     image = account.images["amazon-eks-node-al2023-x86_64-standard-1.33-v20260715"]
     overrides = [{"InstanceType": "t3.nano", "SubnetId": account.subnets[0]}]
@@ -235,7 +235,7 @@ def test_an_unknown_template_is_refused_and_its_token_stands_for_nothing(ec2, ac
 
 
 @on_both_accounts
-def test_everything_in_the_launch_template_reaches_the_instance(account, ec2, fleet):
+def test_instance_has_what_its_launch_template_says(account, ec2, fleet):
     """Security groups, profile, metadata options; tags of template, request and AWS itself."""
     tags = [
         {"ResourceType": "instance", "Tags": [{"Key": "karpenter.sh/nodeclaim", "Value": "a"}]},
@@ -259,7 +259,7 @@ def test_everything_in_the_launch_template_reaches_the_instance(account, ec2, fl
     assert own_tags["aws:ec2launchtemplate:version"] == "1"
 
 
-def test_user_data_interfaces_and_volumes_of_the_launch_template_reach_the_instance(account, ec2, fleet):
+def test_instance_has_user_data_interfaces_and_volumes_of_its_template(account, ec2, fleet):
     """The request's tags for volumes, too."""
     tags = [{"ResourceType": "volume", "Tags": [{"Key": "team", "Value": "b"}]}]
 
@@ -275,7 +275,7 @@ def test_user_data_interfaces_and_volumes_of_the_launch_template_reach_the_insta
 
 
 @on_both_accounts
-def test_an_instance_profile_that_does_not_exist_is_a_fleet_error(account, ec2, template, fleet):
+def test_unknown_instance_profile_is_a_fleet_error(account, ec2, template, fleet):
     """So is whatever else RunInstances would refuse."""
     data = {
         "ImageId": next(iter(account.images.values())),
@@ -292,7 +292,7 @@ def test_an_instance_profile_that_does_not_exist_is_a_fleet_error(account, ec2, 
 
 
 @on_both_accounts
-def test_a_subnet_runs_out_of_addresses_and_gets_them_back_when_instances_end(aws, clock, account, ec2, fleet):
+def test_terminated_instances_return_their_subnet_addresses(aws, clock, account, ec2, fleet):
     """An instance holds an address until it is terminated."""
     vpc = ec2.describe_subnets(SubnetIds=[account.subnets[0]])["Subnets"][0]["VpcId"]
     tiny = ec2.create_subnet(VpcId=vpc, CidrBlock="172.31.128.0/28", AvailabilityZone="us-east-1a")["Subnet"][
@@ -310,8 +310,8 @@ def test_a_subnet_runs_out_of_addresses_and_gets_them_back_when_instances_end(aw
     assert free == 11
 
 
-def test_a_dry_run_launches_nothing(ec2, fleet):
-    """It answers what it always answers."""
+def test_dry_run_launches_nothing(ec2, fleet):
+    """The answer is the error that EC2 gives to every dry run that would succeed."""
     with pytest.raises(ClientError, match="DryRunOperation"):
         fleet(["t3.nano"], DryRun=True)
 
@@ -319,7 +319,7 @@ def test_a_dry_run_launches_nothing(ec2, fleet):
 
 
 @on_both_accounts
-def test_an_instant_fleet_can_be_described_by_its_id(ec2, fleet):
+def test_instant_fleet_is_described_by_its_id(ec2, fleet):
     """With what it launched."""
     answer = fleet(["t3.nano"])
 
@@ -332,8 +332,8 @@ def test_an_instant_fleet_can_be_described_by_its_id(ec2, fleet):
 
 
 @on_both_accounts
-def test_an_instance_walks_through_its_states_as_time_passes(aws, clock, ec2, fleet):
-    """And is forgotten an hour after it has terminated."""
+def test_instance_passes_through_its_states_in_virtual_time(aws, clock, ec2, fleet):
+    """EC2 stops showing it an hour after it has terminated."""
     (instance,) = fleet(["t3.nano"])["Instances"][0]["InstanceIds"]
     seen = [state(ec2, instance)]
     clock.advance(8)
@@ -367,8 +367,8 @@ def test_launch_time_is_the_virtual_time(clock, ec2, fleet):
 
 
 @on_both_accounts
-def test_an_unknown_id_fails_the_whole_termination(clock, ec2, fleet):
-    """And ends none of the others."""
+def test_unknown_id_fails_the_whole_termination_request(clock, ec2, fleet):
+    """None of the other instances is terminated."""
     (instance,) = fleet(["t3.nano"])["Instances"][0]["InstanceIds"]
     clock.advance(8)
 
@@ -379,7 +379,7 @@ def test_an_unknown_id_fails_the_whole_termination(clock, ec2, fleet):
 
 
 @pytest.mark.parametrize("kind", ["moto", "in process"])
-def test_describe_may_lag_behind_the_launch(clock, kind):
+def test_describe_instances_may_lag_behind_the_launch(clock, kind):
     """EC2 is eventually consistent; with a lag, a new instance is not found at first."""
     with opened(kind, clock, timing=InstanceTiming(describe_lag_seconds=3)) as aws:
         ec2, image = aws.client("ec2"), next(iter(seeded(aws).images.values()))
@@ -394,7 +394,7 @@ def test_describe_may_lag_behind_the_launch(clock, kind):
 
 
 @on_both_accounts
-def test_every_transition_is_an_event_with_its_own_time(aws, clock, ec2, fleet):
+def test_each_state_transition_is_an_event_with_its_own_time(aws, clock, ec2, fleet):
     """Even when the clock jumped over all of them."""
     deliver_events_to_function(aws, {"detail-type": ["EC2 Instance State-change Notification"]})
     (instance,) = fleet(["t3.nano"])["Instances"][0]["InstanceIds"]
@@ -418,7 +418,7 @@ def test_every_transition_is_an_event_with_its_own_time(aws, clock, ec2, fleet):
 
 
 @on_both_accounts
-def test_an_interruption_warns_and_shuts_the_instance_down_two_minutes_later(aws, clock, ec2, fleet):
+def test_interruption_warns_and_shuts_down_two_minutes_later(aws, clock, ec2, fleet):
     """With a rebalance recommendation, and the reason on the instance."""
     deliver_events_to_function(aws, {"detail-type": [{"prefix": "EC2 Spot"}, {"prefix": "EC2 Instance Rebalance"}]})
     (instance,) = fleet(["t3.nano"], capacity_type="spot", strategy="price-capacity-optimized")["Instances"][0][
@@ -490,7 +490,7 @@ def test_filters_and_names_still_select_instance_types(ec2):
         ec2.describe_instance_types(InstanceTypes=["zz.large"])
 
 
-def test_an_instance_type_is_told_with_all_its_details(ec2):
+def test_describe_instance_types_returns_all_details(ec2):
     """Numbers, flags and nested lists come through as moto's record of EC2 has them."""
     from moto.ec2.models.instance_types import INSTANCE_TYPES
 
@@ -500,7 +500,7 @@ def test_an_instance_type_is_told_with_all_its_details(ec2):
         assert described == INSTANCE_TYPES[name]
 
 
-def test_the_types_of_the_account_in_process_are_ec2s():
+def test_in_process_instance_types_equal_ec2s():
     """What the adapter reads of each is what it reads of moto's record of EC2."""
     from moto.ec2.models.instance_types import INSTANCE_TYPES
 
@@ -513,14 +513,14 @@ def test_the_types_of_the_account_in_process_are_ec2s():
 
 
 @on_both_accounts
-def test_an_account_without_reservations_and_placement_groups_says_so(ec2):
+def test_account_has_no_capacity_reservations_or_placement_groups(ec2):
     """Both are asked for even where no test uses them."""
     assert ec2.describe_capacity_reservations()["CapacityReservations"] == []
     assert ec2.describe_placement_groups()["PlacementGroups"] == []
 
 
 @on_both_accounts
-def test_spot_prices_are_a_fixed_share_of_on_demand_and_remember_changes(aws, clock, ec2):
+def test_spot_prices_are_a_share_of_on_demand_with_a_history(aws, clock, ec2):
     """From a start time on, history answers the price that held then and every change since."""
     asked = {
         "InstanceTypes": ["m5.large"],
@@ -542,7 +542,7 @@ def test_spot_prices_are_a_fixed_share_of_on_demand_and_remember_changes(aws, cl
 
 
 @on_both_accounts
-def test_the_price_list_answers_on_demand_prices_in_aws_shape(aws):
+def test_price_list_has_on_demand_prices_in_aws_shape(aws):
     """Karpenter's filters find them: Linux, no software, used capacity, shared tenancy."""
     import json
 
@@ -572,7 +572,7 @@ def test_the_price_list_answers_on_demand_prices_in_aws_shape(aws):
         ("/aws/service/bottlerocket/aws-k8s-1.33/x86_64/latest/image_id", "x86_64"),
     ],
 )
-def test_image_aliases_resolve_through_ssm_to_images_that_amazon_owns(aws, account, ec2, parameter, architecture):
+def test_image_aliases_resolve_through_ssm_to_amazons_images(aws, account, ec2, parameter, architecture):
     """As an EC2NodeClass with an alias asks."""
     image_id = aws.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"]
 
@@ -605,8 +605,8 @@ def test_seeded_eks_cluster_is_active(aws, account):
 
 
 @on_both_accounts
-def test_status_checks_tell_what_fails_since_when_and_what_is_planned(fleet, aws, ec2, clock):
-    """Of instances that run; each filter of ours finds what it asks for."""
+def test_status_checks_report_failures_and_planned_events(fleet, aws, ec2, clock):
+    """Of instances that run; each filter selects what it names."""
     answer = fleet(["t3.nano"], count=3)
     broken, worn, well = answer["Instances"][0]["InstanceIds"]
     clock.advance(60)
@@ -634,7 +634,7 @@ def test_status_checks_tell_what_fails_since_when_and_what_is_planned(fleet, aws
 
 
 @on_both_accounts
-def test_a_request_fails_when_the_scenario_says_so_and_changes_nothing(aws, ec2, account):
+def test_injected_failure_changes_nothing(aws, ec2, account):
     """Throttling is what a launch meets on a bad day; standard retries get over one."""
     impatient = aws.client("ec2", max_attempts=1)
     aws.fail_next("DescribeInstances", "RequestLimitExceeded", times=2)
@@ -653,7 +653,7 @@ def test_two_simulations_cannot_overlap_in_one_process(aws, clock):
         pass
 
 
-def test_leaving_puts_moto_back_and_forgets_the_account(clock):
+def test_leaving_the_account_restores_moto(clock):
     """moto is unchanged afterwards."""
     from moto.ec2.models.instances import Instance
     from moto.ec2.responses import EC2Response
@@ -671,15 +671,15 @@ def test_leaving_puts_moto_back_and_forgets_the_account(clock):
     assert "QueueUrls" not in queues
 
 
-def test_a_client_of_any_endpoint_speaks_to_the_simulation(aws):
+def test_client_for_an_endpoint_reaches_the_account(aws):
     """The same function serves moto's own server and LocalStack."""
     client = client_for(aws.endpoint_url, "sts")
 
     assert client.get_caller_identity()["Account"] == aws.account
 
 
-def test_a_connection_serves_one_request_after_the_other(aws):
-    """Whatever is asked, and whatever came of it."""
+def test_connection_serves_one_request_after_the_other(aws):
+    """Failed requests leave it open, too."""
     from http.client import HTTPConnection
 
     def asked(action):
@@ -703,7 +703,7 @@ def test_a_connection_serves_one_request_after_the_other(aws):
         connection.close()
 
 
-def test_it_listens_where_it_is_told_to(clock):
+def test_account_listens_on_the_given_port(clock):
     """So that tools with a fixed endpoint find it, as they find LocalStack on 4566."""
     import socket
 
@@ -716,7 +716,7 @@ def test_it_listens_where_it_is_told_to(clock):
 
 
 @on_both_accounts
-def test_launches_at_the_same_time_do_not_get_in_each_others_way(ec2, fleet):
+def test_concurrent_launches_are_independent(ec2, fleet):
     """Each token its own instance, even if all come at once and some twice."""
     from concurrent.futures import ThreadPoolExecutor
 
@@ -733,15 +733,15 @@ SIGNED = "AWS4-HMAC-SHA256 Credential=simulated/20261102/us-east-1/ec2/aws4_requ
 
 
 class Shape:
-    """Stands for a part of moto."""
+    """Takes the place of a part of moto."""
 
     def method(self, renamed):
         """One parameter."""
         return renamed
 
 
-def test_a_moto_of_another_shape_is_refused_at_start_up():
-    """A patch says what no longer fits, and nothing stays applied."""
+def test_unexpected_moto_version_is_refused_at_start_up():
+    """The error names what no longer fits, and no extension stays applied."""
     fits = MotoExtension(owner=Shape, name="method", replace=lambda _: lambda self, renamed: 1, reason="it fits")
     differs = MotoExtension(
         owner=Shape, name="method", replace=lambda _: lambda self, name: 2, reason="the name was another"

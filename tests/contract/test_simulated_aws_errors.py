@@ -7,7 +7,7 @@ from tests.contract.conftest import on_both_accounts
 
 pytestmark = on_both_accounts
 
-NOBODY = "i-0123456789abcdef0"
+UNKNOWN_ID = "i-0123456789abcdef0"
 
 
 def code(request, **parameters):
@@ -39,7 +39,7 @@ def instance(aws, account):
     "operation", ["describe_instances", "terminate_instances", "stop_instances", "start_instances"]
 )
 @pytest.mark.parametrize(
-    ("instance_id", "expected"), [(NOBODY, "InvalidInstanceID.NotFound"), ("m-1", "InvalidInstanceID.Malformed")]
+    ("instance_id", "expected"), [(UNKNOWN_ID, "InvalidInstanceID.NotFound"), ("m-1", "InvalidInstanceID.Malformed")]
 )
 def test_instance_requests_refuse_unknown_ids(aws, operation, instance_id, expected):
     """An id of the wrong form is malformed; any other is not found."""

@@ -68,7 +68,7 @@ def test_fifo_order_survives_a_visibility_timeout(sqs, clock, fifo):
     assert bodies(receive(sqs, fifo)) == ["1", "2", "3"]
 
 
-def test_a_group_waits_while_one_of_its_messages_is_in_flight(sqs, fifo):
+def test_group_waits_while_one_of_its_messages_is_in_flight(sqs, fifo):
     """Other groups go on; deleting the message frees the group."""
     for body in ("1", "2"):
         send(sqs, fifo, body)
@@ -82,7 +82,7 @@ def test_a_group_waits_while_one_of_its_messages_is_in_flight(sqs, fifo):
     assert bodies(receive(sqs, fifo)) == ["2"]
 
 
-def test_a_duplicate_is_swallowed_for_five_minutes_even_if_the_first_is_gone(sqs, clock, fifo):
+def test_duplicate_is_dropped_for_five_minutes_after_deletion_too(sqs, clock, fifo):
     """And answers the first one's ids; afterwards it is a new message."""
     first = send(sqs, fifo, "1")
     delete(sqs, fifo, receive(sqs, fifo)[0])
@@ -98,7 +98,7 @@ def test_a_duplicate_is_swallowed_for_five_minutes_even_if_the_first_is_gone(sqs
     assert int(third["SequenceNumber"]) > int(first["SequenceNumber"])
 
 
-def test_duplicates_in_a_batch_answer_under_their_own_entry_ids(sqs, fifo):
+def test_duplicates_in_a_batch_are_answered_by_entry_id(sqs, fifo):
     """Each entry is answered, the message is stored once."""
     entries = [
         {"Id": entry, "MessageBody": "x", "MessageGroupId": "a", "MessageDeduplicationId": "same"}
@@ -112,7 +112,7 @@ def test_duplicates_in_a_batch_answer_under_their_own_entry_ids(sqs, fifo):
     assert len(receive(sqs, fifo)) == 1
 
 
-def test_a_poisonous_fifo_message_goes_to_the_dead_letters_and_frees_its_group(sqs, clock, fifo):
+def test_fifo_message_goes_to_the_dead_letter_queue_and_frees_its_group(sqs, clock, fifo):
     """After as many receives as the redrive policy allows."""
     send(sqs, fifo, "poison")
     send(sqs, fifo, "next")
@@ -127,7 +127,7 @@ def test_a_poisonous_fifo_message_goes_to_the_dead_letters_and_frees_its_group(s
     assert bodies(dead) == ["poison"]
 
 
-def test_a_fifo_receipt_handle_expires_with_its_visibility_timeout(sqs, clock, fifo):
+def test_fifo_receipt_handle_expires_with_its_visibility_timeout(sqs, clock, fifo):
     """A handler that is too late cannot delete what another may be working on."""
     send(sqs, fifo, "1")
     (late,) = receive(sqs, fifo)
@@ -141,7 +141,7 @@ def test_a_fifo_receipt_handle_expires_with_its_visibility_timeout(sqs, clock, f
     assert bodies(receive(sqs, fifo)) == ["1"]
 
 
-def test_a_delayed_message_comes_when_its_virtual_time_has_come(aws, sqs, clock, standard):
+def test_delayed_message_is_received_when_its_delay_ends(aws, sqs, clock, standard):
     """Not a moment earlier, not a moment later; and the queue knows when."""
     sqs.send_message(QueueUrl=standard, MessageBody="later", DelaySeconds=900)
     due = aws.queues.due("wake")
@@ -165,7 +165,7 @@ def test_messages_older_than_the_retention_period_are_gone(sqs, clock):
     assert attributes["ApproximateNumberOfMessages"] == "0"
 
 
-def test_a_long_poll_on_an_empty_queue_answers_at_once(sqs, standard):
+def test_long_poll_on_an_empty_queue_returns_at_once(sqs, standard):
     """No virtual time passes while a caller waits, so nothing could come."""
     assert "Messages" not in sqs.receive_message(QueueUrl=standard, WaitTimeSeconds=20)
 
@@ -184,7 +184,7 @@ def put(aws, detail):
     aws.client("events").put_events(Entries=[entry])
 
 
-def test_a_rule_shapes_the_event_as_its_target_asks(aws, sqs, standard):
+def test_rule_transforms_the_event_for_its_target(aws, sqs, standard):
     """A transformer may put variables inside quotes and outside."""
     arn = sqs.get_queue_attributes(QueueUrl=standard, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
     transformer = {
@@ -204,7 +204,7 @@ def test_a_rule_shapes_the_event_as_its_target_asks(aws, sqs, standard):
     ]
 
 
-def test_an_event_reaches_queues_and_functions_with_aws_keys_only(aws, sqs, standard):
+def test_event_reaches_queues_and_functions_with_aws_keys_only(aws, sqs, standard):
     """Both targets get the same event."""
     arn = sqs.get_queue_attributes(QueueUrl=standard, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
     rule(aws, "queue", {"Arn": arn})
@@ -230,7 +230,7 @@ def test_an_event_reaches_queues_and_functions_with_aws_keys_only(aws, sqs, stan
     assert aws.take_deliveries() == ()
 
 
-def test_a_disabled_rule_is_silent(aws):
+def test_disabled_rule_delivers_nothing(aws):
     """Until it is enabled."""
     rule(aws, "r", {"Arn": "arn:aws:lambda:us-east-1:123456789012:function:f"}, state="DISABLED")
     put(aws, {"id": 1})
@@ -240,7 +240,7 @@ def test_a_disabled_rule_is_silent(aws):
     assert [delivery.event["detail"]["id"] for delivery in aws.take_deliveries()] == [2]
 
 
-def test_a_fifo_target_needs_content_based_deduplication(aws, sqs, fifo):
+def test_fifo_target_needs_content_based_deduplication(aws, sqs, fifo):
     """EventBridge cannot send to a FIFO queue without it, and does not say so."""
     attributes = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
     good = sqs.create_queue(QueueName="good.fifo", Attributes=attributes)["QueueUrl"]
@@ -263,7 +263,7 @@ def mapping(aws, clock, url, handler, **more):
     return function, EventSourceMapping(aws.client("sqs"), url, function, due=lambda: aws.queues.due(queue), **more)
 
 
-def test_a_batch_reaches_the_handler_as_lambda_shapes_it(aws, sqs, clock, fifo):
+def test_handler_gets_a_batch_in_lambdas_shape(aws, sqs, clock, fifo):
     """Powertools reads it; ids, attributes and checksum are true."""
     seen = []
     _, source = mapping(aws, clock, fifo, lambda event, context: seen.append((event, context)))
@@ -288,7 +288,7 @@ def test_a_batch_reaches_the_handler_as_lambda_shapes_it(aws, sqs, clock, fifo):
     assert aws.queues.due("step.fifo") is None
 
 
-def test_items_that_failed_stay_and_the_others_are_deleted(aws, sqs, clock, fifo):
+def test_failed_items_stay_and_the_others_are_deleted(aws, sqs, clock, fifo):
     """They come again after the visibility timeout."""
     for body in ("good", "bad"):
         send(sqs, fifo, body, group=body)
@@ -310,7 +310,7 @@ def test_items_that_failed_stay_and_the_others_are_deleted(aws, sqs, clock, fifo
 @pytest.mark.parametrize(
     "response", [{"batchItemFailures": [{"itemIdentifier": "unknown"}]}, {"batchItemFailures": ["text"]}, ["text"]]
 )
-def test_an_unreadable_failure_report_keeps_the_whole_batch(aws, sqs, clock, fifo, response):
+def test_invalid_failure_report_keeps_the_whole_batch(aws, sqs, clock, fifo, response):
     """Lambda takes it for a failure of all."""
     send(sqs, fifo, "1")
     _, source = mapping(aws, clock, fifo, lambda _event, _context: response)
@@ -321,7 +321,7 @@ def test_an_unreadable_failure_report_keeps_the_whole_batch(aws, sqs, clock, fif
     assert bodies(receive(sqs, fifo)) == ["1"]
 
 
-def test_a_handler_that_raises_keeps_the_batch_until_it_is_dead(aws, sqs, clock, fifo):
+def test_failing_handler_keeps_the_batch_until_redrive(aws, sqs, clock, fifo):
     """Every attempt is recorded and billed; then the message lies with the dead letters."""
 
     def handler(_event, _context):
@@ -339,7 +339,7 @@ def test_a_handler_that_raises_keeps_the_batch_until_it_is_dead(aws, sqs, clock,
     assert bodies(receive(sqs, fifo.replace("step", "dead"))) == ["1"]
 
 
-def test_a_sandbox_that_dies_keeps_the_batch(aws, sqs, clock, fifo):
+def test_crashed_sandbox_keeps_the_batch(aws, sqs, clock, fifo):
     """A death is no exception that a handler could catch."""
 
     class SandboxDiedError(BaseException):
@@ -358,7 +358,7 @@ def test_a_sandbox_that_dies_keeps_the_batch(aws, sqs, clock, fifo):
     assert bodies(receive(sqs, fifo)) == ["1"]
 
 
-def test_a_function_that_overstays_its_timeout_has_failed(aws, sqs, clock, fifo):
+def test_function_past_its_timeout_has_failed(aws, sqs, clock, fifo):
     """Its answer counts for nothing."""
     import time
 

@@ -13,7 +13,7 @@ FUNCTION = "arn:aws:lambda:us-east-1:123456789012:function:sweep"
 
 
 @pytest.fixture
-def ticker(aws, clock):
+def schedule_runner(aws, clock):
     events, scheduler = aws.client("events"), aws.client("scheduler")
     return ScheduleRunner(events, scheduler, clock, aws.deliver, version=aws.schedule_version)
 
@@ -34,24 +34,24 @@ def schedule(aws, expression, name="window", target=None, **more):
     )
 
 
-def run(aws, clock, ticker, span):
+def run(aws, clock, schedule_runner, span):
     """Step from firing to firing; (time, event) of each."""
     end, seen = clock.now() + span, []
     while True:
-        ticker.act()
+        schedule_runner.act()
         seen += [(clock.now().strftime("%H:%M:%S"), delivery.event) for delivery in aws.take_deliveries()]
-        due = ticker.due()
+        due = schedule_runner.due()
         if due is None or due > end:
             return seen
         clock.advance_to(due)
 
 
 @on_both_accounts
-def test_a_scheduled_rule_fires_first_one_interval_after_it_was_made(aws, clock, ticker):
+def test_scheduled_rule_fires_first_one_interval_after_creation(aws, clock, schedule_runner):
     """With EventBridge's own event."""
     every(aws, "rate(1 minute)")
 
-    fired = run(aws, clock, ticker, timedelta(minutes=3))
+    fired = run(aws, clock, schedule_runner, timedelta(minutes=3))
 
     assert [time for time, _ in fired] == ["08:01:00", "08:02:00", "08:03:00"]
     event = fired[0][1]
@@ -69,23 +69,23 @@ def test_a_scheduled_rule_fires_first_one_interval_after_it_was_made(aws, clock,
 
 
 @on_both_accounts
-def test_a_disabled_rule_does_not_fire_until_it_is_enabled(aws, clock, ticker):
-    """The ticker notices by itself."""
+def test_disabled_rule_does_not_fire_until_it_is_enabled(aws, clock, schedule_runner):
+    """The runner reads changed definitions by itself."""
     every(aws, "rate(1 minute)", State="DISABLED")
-    before = run(aws, clock, ticker, timedelta(minutes=3))
+    before = run(aws, clock, schedule_runner, timedelta(minutes=3))
     aws.client("events").enable_rule(Name="sweep")
 
     assert before == []
-    assert len(run(aws, clock, ticker, timedelta(minutes=2))) == 2
+    assert len(run(aws, clock, schedule_runner, timedelta(minutes=2))) == 2
 
 
 @on_both_accounts
-def test_a_schedule_fires_its_input_with_the_words_filled_in(aws, clock, ticker):
+def test_schedule_fires_its_input_with_context_attributes(aws, clock, schedule_runner):
     """A rate schedule begins at once, in Scheduler's own way."""
     text = json.dumps({"cluster": "demo", "at": "<aws.scheduler.scheduled-time>"})
     schedule(aws, "rate(10 minutes)", target={"Input": text})
 
-    fired = run(aws, clock, ticker, timedelta(minutes=10))
+    fired = run(aws, clock, schedule_runner, timedelta(minutes=10))
 
     assert fired == [
         ("08:00:00", {"cluster": "demo", "at": "2026-11-02T08:00:00Z"}),
@@ -94,24 +94,24 @@ def test_a_schedule_fires_its_input_with_the_words_filled_in(aws, clock, ticker)
 
 
 @on_both_accounts
-def test_a_window_opens_at_its_local_time(aws, clock, ticker):
+def test_schedule_fires_at_its_local_time(aws, clock, schedule_runner):
     """Eight in the morning in New York is one in the afternoon UTC in winter."""
     schedule(aws, "cron(0 8 ? * MON-FRI *)", ScheduleExpressionTimezone="America/New_York")
 
-    fired = run(aws, clock, ticker, timedelta(days=1))
+    fired = run(aws, clock, schedule_runner, timedelta(days=1))
 
     assert [time for time, _ in fired] == ["13:00:00"]
     assert fired[0][1]["resources"] == ["arn:aws:scheduler:us-east-1:123456789012:schedule/default/window"]
 
 
 @on_both_accounts
-def test_a_one_time_schedule_fires_once_and_deletes_itself_if_it_should(aws, clock, ticker):
+def test_one_time_schedule_fires_once_and_can_delete_itself(aws, clock, schedule_runner):
     """So that missed invocations do not pile up."""
     schedule(aws, "at(2026-11-02T08:05:00)", name="goes", ActionAfterCompletion="DELETE")
     schedule(aws, "at(2026-11-02T08:06:00)", name="stays")
     schedule(aws, "at(2026-11-02T07:00:00)", name="too-late")
 
-    fired = run(aws, clock, ticker, timedelta(days=1))
+    fired = run(aws, clock, schedule_runner, timedelta(days=1))
 
     left = aws.client("scheduler").list_schedules()["Schedules"]
     assert [time for time, _ in fired] == ["08:05:00", "08:06:00"]
@@ -119,44 +119,48 @@ def test_a_one_time_schedule_fires_once_and_deletes_itself_if_it_should(aws, clo
 
 
 @on_both_accounts
-def test_a_schedule_keeps_within_its_start_and_end(aws, clock, ticker):
+def test_schedule_fires_between_its_start_and_end(aws, clock, schedule_runner):
     """Both ends belong to it."""
     start, end = clock.now() + timedelta(minutes=30), clock.now() + timedelta(minutes=50)
     schedule(aws, "rate(10 minutes)", StartDate=start, EndDate=end)
 
-    assert [time for time, _ in run(aws, clock, ticker, timedelta(hours=2))] == ["08:30:00", "08:40:00", "08:50:00"]
+    assert [time for time, _ in run(aws, clock, schedule_runner, timedelta(hours=2))] == [
+        "08:30:00",
+        "08:40:00",
+        "08:50:00",
+    ]
 
 
 @on_both_accounts
-def test_a_changed_schedule_begins_anew_and_an_unchanged_one_keeps_its_beat(aws, clock, ticker):
+def test_changed_schedule_restarts_and_an_unchanged_one_continues(aws, clock, schedule_runner):
     """Making another schedule does not disturb the first."""
     every(aws, "rate(10 minutes)")
-    run(aws, clock, ticker, timedelta(0))
+    run(aws, clock, schedule_runner, timedelta(0))
     clock.advance(240)
     schedule(aws, "at(2026-11-02T23:00:00)")
 
-    first = ticker.due()
+    first = schedule_runner.due()
     every(aws, "rate(3 minutes)")
 
     assert first.strftime("%H:%M") == "08:10"
-    assert ticker.due().strftime("%H:%M") == "08:07"
+    assert schedule_runner.due().strftime("%H:%M") == "08:07"
 
 
 @on_both_accounts
-def test_a_jump_of_the_clock_makes_up_for_every_firing(aws, clock, ticker):
+def test_clock_jump_fires_every_missed_occurrence(aws, clock, schedule_runner):
     """Each with the time it was due at."""
     every(aws, "rate(1 minute)")
-    ticker.refresh()
+    schedule_runner.refresh()
     clock.advance(180)
 
-    assert ticker.act()
+    assert schedule_runner.act()
 
     times = [delivery.event["time"][11:16] for delivery in aws.take_deliveries()]
     assert times == ["08:01", "08:02", "08:03"]
 
 
 @pytest.mark.parametrize("expression", ["nonsense", "rate(0 minutes)", "at(2020)", "cron(0 9 * * * *)"])
-def test_definitions_that_could_never_fire_are_refused(aws, expression):
+def test_invalid_schedule_expressions_are_refused(aws, expression):
     """By both services."""
     with pytest.raises(ClientError, match="ValidationException"):
         aws.client("events").put_rule(Name="r", ScheduleExpression=expression)

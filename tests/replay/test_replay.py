@@ -34,7 +34,7 @@ def replay(*events, cluster, aws="moto"):
     return status, output.getvalue()
 
 
-def test_a_pending_pods_event_opens_nodes_on_an_empty_cluster():
+def test_pending_pods_event_launches_nodes_on_an_empty_cluster():
     """Claims are created before their fleets, and a requeue is left for the registration."""
     status, text = replay("forwarder/pods-unschedulable.json", cluster=CLUSTERS / "zero-nodes.yaml")
     assert status == 0
@@ -44,7 +44,7 @@ def test_a_pending_pods_event_opens_nodes_on_an_empty_cluster():
     assert "requeue   provision in" in text
 
 
-def test_the_good_part_of_a_batch_goes_on_beside_a_record_that_cannot_be_read():
+def test_valid_records_are_handled_beside_a_malformed_one():
     """The record comes back to its queue, the error names it, and the rest was served."""
     status, text = replay("sqs/provision-batch-one-malformed.json", cluster=CLUSTERS / "zero-nodes.yaml")
     assert status == 1
@@ -53,7 +53,7 @@ def test_the_good_part_of_a_batch_goes_on_beside_a_record_that_cannot_be_read():
     assert "1 record(s) return to the queue" in text
 
 
-def test_a_spot_warning_cordons_deletes_and_wakes_both_steps():
+def test_spot_warning_taints_deletes_and_requeues_both_steps():
     """The instance keeps its recorded id for the reader, whatever the simulated account called it."""
     status, text = replay("eventbridge/ec2-spot-interruption/terminate.json", cluster=CLUSTERS / "two-spot-nodes.yaml")
     assert status == 0
@@ -64,7 +64,7 @@ def test_a_spot_warning_cordons_deletes_and_wakes_both_steps():
     assert "requeue   terminate now" in text
 
 
-def test_later_events_see_what_earlier_ones_did():
+def test_later_events_see_the_writes_of_earlier_ones():
     """A second delivery of the same warning finds nothing left to do, and says so."""
     event = "eventbridge/ec2-spot-interruption/terminate.json"
     status, text = replay(event, event, cluster=CLUSTERS / "two-spot-nodes.yaml")
@@ -82,14 +82,14 @@ def test_later_events_see_what_earlier_ones_did():
         ("api/get-plan.json", "api"),
     ],
 )
-def test_every_source_reaches_its_function(event, function):
+def test_each_event_source_reaches_its_function(event, function):
     """Whatever the source, the handler that is deployed for it handles it."""
     status, text = replay(event, cluster=CLUSTERS / "two-spot-nodes.yaml")
     assert f"→ {function}" in text
     assert status == 0, text
 
 
-def test_a_folder_of_files_is_a_cluster_too(tmp_path):
+def test_folder_of_files_is_read_as_one_cluster(tmp_path):
     """`kubectl get … -o yaml` into several files works as well as into one."""
     for number, document in enumerate(yaml.safe_load_all((CLUSTERS / "zero-nodes.yaml").read_text())):
         (tmp_path / f"{number}.yaml").write_text(
@@ -100,7 +100,7 @@ def test_a_folder_of_files_is_a_cluster_too(tmp_path):
     assert "to fit 10 pod(s)" in text
 
 
-def test_a_persons_own_aws_settings_and_proxies_do_not_matter():
+def test_users_aws_settings_and_proxies_have_no_effect():
     """A profile that is not there, another region and a dead proxy reach neither boto3 nor the simulated account."""
     own = {"AWS_PROFILE": "nope", "AWS_REGION": "eu-west-1", "HTTP_PROXY": "http://127.0.0.1:9"}
     arguments = [EVENTS / "forwarder/pods-unschedulable.json", "--cluster", CLUSTERS / "zero-nodes.yaml"]
@@ -116,7 +116,7 @@ def test_a_persons_own_aws_settings_and_proxies_do_not_matter():
 
 
 @pytest.mark.parametrize("content", ["[1, 2]", "{not json"])
-def test_a_file_that_is_no_event_is_named(tmp_path, content):
+def test_invalid_event_file_is_named(tmp_path, content):
     """One sentence with the file's name, no traceback."""
     broken = tmp_path / "broken.json"
     broken.write_text(content)
@@ -124,13 +124,13 @@ def test_a_file_that_is_no_event_is_named(tmp_path, content):
         run_replay([broken], CLUSTERS / "zero-nodes.yaml", "moto")
 
 
-def test_an_endpoint_that_is_none_is_refused():
+def test_invalid_endpoint_is_refused():
     """Before anything is loaded or sent."""
     with pytest.raises(ConfigurationError, match="is no endpoint"):
         replay("forwarder/pods-unschedulable.json", cluster=CLUSTERS / "zero-nodes.yaml", aws="localhost")
 
 
-def test_an_endpoint_where_nobody_answers_is_named():
+def test_unreachable_endpoint_is_named():
     """With what to do about it."""
     with pytest.raises(ConfigurationError, match=r"no AWS answers at http://127\.0\.0\.1:9"):
         replay("forwarder/pods-unschedulable.json", cluster=CLUSTERS / "zero-nodes.yaml", aws="http://127.0.0.1:9")
@@ -154,7 +154,7 @@ def localstack_port():
         server.wait(10)
 
 
-def test_replay_talks_to_a_localstack_compatible_endpoint(localstack_port, tmp_path):
+def test_replay_runs_against_a_localstack_compatible_endpoint(localstack_port, tmp_path):
     """Instances really appear behind http://localhost:4566, through localstack-client, and nowhere else."""
     url = f"http://localhost:{localstack_port}"
     ec2, iam = EndpointAccount(url).client("ec2"), EndpointAccount(url).client("iam")

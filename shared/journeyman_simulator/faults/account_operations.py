@@ -12,7 +12,7 @@ from journeyman_simulator.cloud_rules.service_errors import ServiceError
 from journeyman_simulator.faults.fault_injection import current_step
 from journeyman_simulator.faults.scenario_view import CLOUD, HUMAN, RUN_USER_PREFIX, CloudEvent, CloudInstance
 from journeyman_simulator.in_process_account.account import InProcessAccount
-from journeyman_simulator.in_process_account.ec2_instances import InstanceEvent, SimulatedInstance
+from journeyman_simulator.in_process_account.simulated_instances import InstanceEvent, SimulatedInstance
 
 _RETIRED_WITHIN: Final = timedelta(days=14)
 _FOR_THE_STORY: Final = timedelta(days=1)

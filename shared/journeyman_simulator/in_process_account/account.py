@@ -23,7 +23,6 @@ from journeyman_simulator.in_process_account.ec2_catalogue import (
 )
 from journeyman_simulator.in_process_account.ec2_fleets import SimulatedFleets, SimulatedLaunchTemplates
 from journeyman_simulator.in_process_account.ec2_images import SimulatedImages
-from journeyman_simulator.in_process_account.ec2_instances import Ec2InstanceOperations, SimulatedInstances
 from journeyman_simulator.in_process_account.ec2_network import SimulatedNetwork
 from journeyman_simulator.in_process_account.event_bridge import SimulatedEventBus, SimulatedSchedules
 from journeyman_simulator.in_process_account.iam_profiles import SimulatedIam
@@ -32,6 +31,7 @@ from journeyman_simulator.in_process_account.service_client import (
     ServiceOperations,
     SimulatedClient,
 )
+from journeyman_simulator.in_process_account.simulated_instances import Ec2InstanceOperations, SimulatedInstances
 from journeyman_simulator.in_process_account.sqs_queues import SimulatedQueues, SqsOperations
 
 ACCOUNT_ID: Final = "123456789012"

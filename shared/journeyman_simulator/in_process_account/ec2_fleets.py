@@ -21,7 +21,6 @@ from journeyman_simulator.cloud_rules.service_errors import NotSimulatedError, S
 from journeyman_simulator.cloud_rules.service_time import ServiceTime
 from journeyman_simulator.in_process_account.ec2_catalogue import SimulatedInstanceTypes
 from journeyman_simulator.in_process_account.ec2_images import SimulatedImages
-from journeyman_simulator.in_process_account.ec2_instances import SimulatedInstance, SimulatedInstances, StateChange
 from journeyman_simulator.in_process_account.ec2_network import SimulatedNetwork
 from journeyman_simulator.in_process_account.iam_profiles import SimulatedIam
 from journeyman_simulator.in_process_account.service_client import (
@@ -33,6 +32,11 @@ from journeyman_simulator.in_process_account.service_client import (
     selected,
     tag_pairs,
     to_pairs,
+)
+from journeyman_simulator.in_process_account.simulated_instances import (
+    SimulatedInstance,
+    SimulatedInstances,
+    StateChange,
 )
 
 JSON = Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""What the `journeyman` command says to wrong input, and how the demo's timeline words the functions' log lines."""
+"""The `journeyman` command: help, errors for invalid input, and the demo's timeline."""
 
 import io
 import subprocess
@@ -20,7 +20,7 @@ def journeyman(*arguments):
 
 
 def test_invalid_scenario_file_is_reported_in_one_line(tmp_path):
-    """No traceback, and no fact twice."""
+    """No traceback, and each fact once."""
     broken = tmp_path / "broken.json"
     broken.write_text("{")
     done = journeyman("solve", broken)
@@ -46,19 +46,19 @@ def test_help_imports_neither_the_scheduler_nor_an_sdk():
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("message", "text"),
     [
         ("computed 1 new nodeclaim(s) to fit 10 pod(s)", "computed 1 new NodeClaim to fit 10 pods"),
         ("computed 2 new nodeclaim(s) to fit 1 pod(s)", "computed 2 new NodeClaims to fit 1 pod"),
     ],
 )
 @pytest.mark.parametrize("width", [80, 120, 300])
-def test_the_timeline_counts_as_people_do_at_every_width(message, told, width):
+def test_timeline_uses_plurals_and_fits_every_width(message, text, width):
     """No row is wider than the terminal."""
     output = io.StringIO()
     clock = VirtualClock(datetime(2026, 1, 1, tzinfo=timezone.utc))
     timeline = Timeline(Console(file=output, width=width), clock, lambda: 0.0)
     timeline.log_line({"message": message, "level": "INFO"})
     cells = " ".join(line[9:-8].strip() for line in output.getvalue().splitlines())
-    assert told in cells
+    assert text in cells
     assert max(map(len, output.getvalue().splitlines())) <= width

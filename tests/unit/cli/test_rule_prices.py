@@ -28,7 +28,7 @@ def some(count, **kwargs):
 
 
 def test_a_cluster_without_rules_has_nothing_to_save():
-    """Not even a plan more is made: nobody has any of the rules."""
+    """No further plan is made, since no object has any of the rules."""
     made = []
 
     def counting(snapshot, catalogue):
@@ -40,7 +40,7 @@ def test_a_cluster_without_rules_has_nothing_to_save():
     assert (gap.rules, len(made)) == ((), 1)
 
 
-def test_what_a_selector_costs_is_the_difference_it_makes():
+def test_price_of_a_selector_is_the_difference_it_makes():
     """The pods insist on a large node where a small one would do."""
     pinned = some(1, spec={"nodeSelector": {labels.INSTANCE_TYPE: "m.large"}})
 
@@ -57,7 +57,7 @@ def test_rules_that_keep_pods_apart_have_their_price():
     assert prices(*some(3, spec=anti)) == {"anti-affinity": saved}
 
 
-def test_what_pools_and_daemons_cost_is_told_as_well():
+def test_rules_of_pools_and_daemons_have_a_price_too():
     """A daemon that takes a core makes a second size necessary; a minValues of three keeps nodes small."""
     entry = {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": 3}
     choosy = a_pool(spec={"template": {"spec": {"requirements": [entry]}}})
@@ -66,14 +66,14 @@ def test_what_pools_and_daemons_cost_is_told_as_well():
     assert set(prices(*some(7), node_pools=(choosy,))) == {"min-values"}
 
 
-def test_pods_that_find_no_place_are_left_out_of_the_comparison():
+def test_unschedulable_pods_are_left_out_of_the_comparison():
     """A pod for a type that does not exist would need a node once nothing kept it from one."""
     nowhere = a_pod("nowhere", spec={"nodeSelector": {labels.INSTANCE_TYPE: "x.none"}})
 
     assert prices(*some(1), nowhere) == {}
 
 
-def test_only_the_rules_asked_for_are_looked_at():
+def test_only_the_named_rules_are_priced():
     """An unknown one is an error."""
     snapshot = a_snapshot(pods=tuple(some(1, spec={"nodeSelector": {labels.INSTANCE_TYPE: "m.large"}})))
     catalogue = Catalogue({"default": TYPES})

@@ -1,4 +1,4 @@
-"""Scenario files: which kinds count, and what becomes of those that make no sense."""
+"""Scenario files: which kinds are read, and how invalid objects are reported."""
 
 import msgspec
 import pytest
@@ -24,8 +24,8 @@ def named(kind, name, namespace="", **fields):
     return {"kind": kind, "metadata": {"name": name, **({"namespace": namespace} if namespace else {})}, **fields}
 
 
-def test_everything_that_scheduling_reads_may_be_in_a_file():
-    """Storage, workloads, overlays and buffers; the latter two take effect without a gate, for somebody wrote them."""
+def test_scenario_reads_every_kind_that_scheduling_reads():
+    """Storage, workloads, overlays and buffers; the latter two take effect without a feature gate."""
     shape = {"metadata": {}, "spec": pod_body("x")["spec"]}
     read = scenario(
         pool_body(),
@@ -49,8 +49,8 @@ def test_everything_that_scheduling_reads_may_be_in_a_file():
     assert [o.price for t in read.catalogue.instance_types("default") for o in t.offerings] == [2.0]
 
 
-def test_pools_overlays_and_buffers_that_do_not_validate_are_set_aside():
-    """Each with why; the rest is a scenario all the same."""
+def test_invalid_pools_overlays_and_buffers_are_reported():
+    """Each with the reason; the rest is read."""
     read = scenario(
         merge(pool_body("bad"), {"spec": {"weight": 1000}}),
         pool_body("good"),
@@ -65,8 +65,8 @@ def test_pools_overlays_and_buffers_that_do_not_validate_are_set_aside():
     assert [p.metadata.name for p in read.snapshot.node_pools] == ["good"]
 
 
-def test_what_is_no_scenario_is_refused_in_one_line():
-    """Text that is no JSON, and objects whose fields have the wrong type."""
+def test_invalid_scenario_is_refused_in_one_line():
+    """Text that is not JSON, and objects whose fields have the wrong type."""
     with pytest.raises(ConfigurationError, match="is not a scenario"):
         parse_scenario(b"{")
     with pytest.raises(ConfigurationError, match="a CSINode of the scenario does not read"):

@@ -44,7 +44,7 @@ def a_waiting_pod(name="p", **kwargs):
     return body
 
 
-def test_the_example_places_what_fits_and_explains_the_rest():
+def test_example_schedules_what_fits_and_explains_the_rest():
     """What the help points to works as it stands."""
     found = answer(read_scenario(EXAMPLE))
 
@@ -52,8 +52,8 @@ def test_the_example_places_what_fits_and_explains_the_rest():
     assert list(found["smallestChanges"]) == list(found["errors"]) == ["default/training"]
 
 
-def test_the_answer_has_the_keys_that_comparisons_read():
-    """Pods without a node and a status count as unschedulable; what is unavailable is not bought."""
+def test_answer_has_the_keys_that_comparisons_read():
+    """Pods without a node and a status count as unschedulable; unavailable offerings are not launched."""
     found = answer(parse_scenario(json.dumps(a_scenario(pool_body(), a_waiting_pod())).encode()))
 
     assert found["nodeClaims"] == [
@@ -99,7 +99,7 @@ def test_instance_types_may_bring_devices():
     assert "IGNORE_DRA_REQUESTS" in answered()["errors"]["default/p"]
 
 
-def test_a_bad_pool_is_set_aside_and_the_others_answer():
+def test_invalid_nodepool_is_reported_and_the_others_are_used():
     """One NodePool does not validate; the pod goes to the other."""
     bad = pool_body("bad", spec={"weight": 1000})
 
@@ -121,7 +121,7 @@ def test_each_file_gives_a_line(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"instanceTypes": 3}', '{"objects": [{"kind": "Pod", "spec": 1}]}'])
-def test_a_file_that_is_no_scenario_is_refused_by_name(tmp_path, text):
+def test_invalid_scenario_file_is_refused_by_name(tmp_path, text):
     """One error, which says what and where."""
     path = tmp_path / "broken.json"
     path.write_text(text)
@@ -136,8 +136,8 @@ def test_a_missing_file_is_named(tmp_path):
         read_scenario(tmp_path / "nowhere.json")
 
 
-def test_disruption_is_asked_for_by_the_scenario_and_answers_with_its_first_command():
-    """A node without pods is given back; without the option nobody looks."""
+def test_disrupt_option_returns_the_first_disruption_command():
+    """A node without pods is disrupted; without the option no command is computed."""
     labels = {
         "karpenter.sh/nodepool": "default",
         "karpenter.sh/registered": "true",

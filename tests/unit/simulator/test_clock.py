@@ -9,7 +9,7 @@ from journeyman_simulator.clock import SkewedClock, VirtualClock
 START = datetime(2026, 3, 1, 12, 0, tzinfo=timezone.utc)
 
 
-def test_time_moves_only_when_told():
+def test_time_moves_only_when_advanced():
     """Seconds or a moment, always forward."""
     clock = VirtualClock(START)
     assert clock.now() == clock.now() == START
@@ -29,13 +29,13 @@ def test_time_never_goes_back_and_is_never_naive():
     assert clock.now() == START
 
 
-def test_the_clock_speaks_utc():
+def test_clock_returns_utc():
     """Whatever zone it was started in."""
     berlin = timezone(timedelta(hours=1))
     assert VirtualClock(datetime(2026, 3, 1, 13, 0, tzinfo=berlin)).now().tzinfo is timezone.utc
 
 
-def test_a_skewed_clock_goes_as_fast_as_the_right_one():
+def test_skewed_clock_runs_at_the_same_rate():
     """It is off by its offset, which may change at any time, also backwards."""
     right = VirtualClock(START)
     skewed = SkewedClock(right)

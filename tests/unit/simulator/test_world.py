@@ -1,4 +1,4 @@
-"""The simulated cluster runs by itself: workloads, kube-scheduler and kubelets on one clock."""
+"""The simulated cluster runs: workloads, kube-scheduler and kubelets on one clock."""
 
 from datetime import datetime, timedelta, timezone
 
@@ -67,8 +67,8 @@ def phases(server):
     return sorted((p.status.phase, p.spec.node_name) for p in server.list(POD).items)
 
 
-def test_pods_wait_until_a_machine_has_joined_and_then_run(cluster):
-    """Without nodes the scheduler says Unschedulable; a booted machine becomes a Ready node and the pods run."""
+def test_pods_run_once_a_node_has_joined(cluster):
+    """Without nodes pods are Unschedulable; a booted machine becomes a Ready node and the pods run."""
     clock, server, machines, world = cluster
     deploy(server, "web", 3)
     world.settle()
@@ -86,7 +86,7 @@ def test_pods_wait_until_a_machine_has_joined_and_then_run(cluster):
     assert timedelta(seconds=30) < clock.now() - START < timedelta(seconds=60)
 
 
-def test_a_dead_machine_takes_its_node_and_pods_along_and_the_pods_come_back_elsewhere(cluster):
+def test_pods_of_a_terminated_machine_run_elsewhere(cluster):
     """The cloud controller deletes the node of a terminated machine, its pods are collected and made anew."""
     clock, server, machines, world = cluster
     machines.start("n1", clock.now())
@@ -101,7 +101,7 @@ def test_a_dead_machine_takes_its_node_and_pods_along_and_the_pods_come_back_els
     assert phases(server) == [("Running", "n2")] * 2
 
 
-def test_scaling_down_removes_waiting_pods_first_and_running_ones_gracefully(cluster):
+def test_scale_down_removes_pending_pods_first(cluster):
     """Four cpus hold four pods; the two that wait go first, then one that runs, after its containers stopped."""
     clock, server, machines, world = cluster
     machines.start("n1", clock.now())
@@ -119,7 +119,7 @@ def test_scaling_down_removes_waiting_pods_first_and_running_ones_gracefully(clu
     ("key", "nodes_used"),
     [("topology.kubernetes.io/zone", {"n1": 2, "n2": 2}), ("kubernetes.io/hostname", {"n1": 2, "n2": 2})],
 )
-def test_the_scheduler_keeps_topology_spread(cluster, key, nodes_used):
+def test_scheduler_keeps_topology_spread(cluster, key, nodes_used):
     """With maxSkew 1 four pods end up two and two, although one node is much larger."""
     clock, server, machines, world = cluster
     machines.start("n1", clock.now(), zone="a", cpu="64")
@@ -140,7 +140,7 @@ def test_the_scheduler_keeps_topology_spread(cluster, key, nodes_used):
     assert used == nodes_used
 
 
-def test_a_story_that_cannot_go_on_says_what_it_waited_for(cluster):
+def test_stuck_world_names_what_it_waits_for(cluster):
     """Nothing will ever start a machine: the error names what is missing."""
     _, server, _, world = cluster
     deploy(server, "web", 1)

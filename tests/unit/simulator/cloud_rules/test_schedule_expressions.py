@@ -1,4 +1,4 @@
-"""EventBridge's schedule expressions fire when AWS says they do."""
+"""Schedule expressions fire at the times that AWS documents."""
 
 from datetime import datetime, timedelta, timezone
 
@@ -38,12 +38,12 @@ def firings(expression, count=3, start=MONDAY, zone="UTC"):
         ("cron(0 9 1 1 ? 2020)", []),
     ],
 )
-def test_an_expression_fires_when_aws_says(expression, expected):
+def test_expression_fires_at_awss_times(expression, expected):
     """The user guide's forms."""
     assert firings(expression) == expected
 
 
-def test_a_cron_time_is_local_and_follows_daylight_saving():
+def test_cron_time_is_local_and_follows_daylight_saving():
     """Nine in the morning in Berlin is eight UTC in summer and seven… an hour later in winter."""
     october = datetime(2026, 10, 24, 12, 0, tzinfo=timezone.utc)
 
@@ -53,7 +53,7 @@ def test_a_cron_time_is_local_and_follows_daylight_saving():
     ]
 
 
-def test_a_time_that_daylight_saving_skips_is_skipped_and_a_doubled_one_fires_once():
+def test_daylight_saving_skips_missing_times_and_fires_once_on_doubled():
     """As EventBridge Scheduler has it: in Berlin 02:30 is missing on 29 March and comes twice on 25 October 2026."""
     spring = datetime(2026, 3, 28, 0, 0, tzinfo=timezone.utc)
     autumn = datetime(2026, 10, 24, 12, 0, tzinfo=timezone.utc)
@@ -80,13 +80,13 @@ def test_a_time_that_daylight_saving_skips_is_skipped_and_a_doubled_one_fires_on
         "cron(0 9 * * ? 1066)",
     ],
 )
-def test_an_expression_that_could_never_fire_is_refused(expression):
+def test_invalid_expression_is_refused(expression):
     """With the expression in the message."""
     with pytest.raises(ConfigurationError, match="is not valid"):
         parse(expression, first=MONDAY)
 
 
-def test_an_unknown_time_zone_is_refused():
+def test_unknown_time_zone_is_refused():
     """It would be a schedule at no time."""
     with pytest.raises(ConfigurationError, match="Mars"):
         parse("cron(0 9 * * ? *)", first=MONDAY, zone="Mars/Olympus")

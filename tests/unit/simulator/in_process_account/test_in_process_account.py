@@ -1,4 +1,4 @@
-"""What a story asks of the account in process beyond what AWS does: the past, its faults, plain words about what it lacks.
+"""What a fault scenario needs of the in-process account beyond AWS's behaviour: stale reads, faults, clear errors.
 
 That it does what AWS does is stated by the contract tests, for this account and the one on moto.
 """
@@ -59,11 +59,11 @@ def launch(account, ec2):
 
 @pytest.fixture
 def sent(account):
-    """Send texts to a queue that meet a fate; what is received afterwards, and when the next could be."""
+    """Send texts to a queue with an outcome each; return what is received afterwards."""
     sqs = account.client("sqs")
 
     def send(*fates, fifo=False):
-        name = "lane.fifo" if fifo else "lane"
+        name = "queue.fifo" if fifo else "queue"
         url = sqs.create_queue(QueueName=name, Attributes={"FifoQueue": "true"} if fifo else {})["QueueUrl"]
         for number, fate in enumerate(fates):
             account.queues.decide = lambda _queue, _body, fate=fate: fate
@@ -82,7 +82,7 @@ def states(client):
 # -- the past ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_read_can_be_answered_as_of_a_moment_ago(account, ec2, clock, launch):
+def test_reads_can_show_an_earlier_state(account, ec2, clock, launch):
     """A new instance is not there yet, one that ended still runs, and by id the new one is not found at all."""
     old = launch()
     clock.advance(60)
@@ -97,7 +97,7 @@ def test_a_read_can_be_answered_as_of_a_moment_ago(account, ec2, clock, launch):
         lagging.describe_instances(InstanceIds=[new])
 
 
-def test_templates_and_profiles_have_a_past_too(account, ec2, clock, launch):
+def test_templates_and_profiles_can_be_read_in_an_earlier_state(account, ec2, clock, launch):
     """One that was just made is not shown, one that was just deleted is."""
     clock.advance(30)
     ec2.delete_launch_template(LaunchTemplateName="node")
@@ -115,8 +115,8 @@ def test_templates_and_profiles_have_a_past_too(account, ec2, clock, launch):
         iam.as_of(moment).get_instance_profile(InstanceProfileName="new")
 
 
-def test_every_effect_is_seen_by_observers_in_order(account, clock, launch):
-    """Launched, asked to end, and each state, with the moment it happened at, though the clock jumped."""
+def test_observers_see_every_change_in_order(account, clock, launch):
+    """Launch, termination request and each state, with its own moment, although the clock jumped."""
     seen = []
     begin = clock.now()
     account.instances.observers.append(lambda e: seen.append(((e.at - begin).total_seconds(), e.what)))
@@ -136,8 +136,8 @@ def test_every_effect_is_seen_by_observers_in_order(account, clock, launch):
 # -- what goes wrong ----------------------------------------------------------------------------------------------------
 
 
-def test_a_message_may_be_dropped_doubled_and_overtake_others(sent):
-    """The sender is told that all is well; doubles are messages of their own."""
+def test_message_can_be_dropped_duplicated_and_reordered(sent):
+    """The sender gets a normal answer; duplicates have message ids of their own."""
     received = sent(
         MessageOutcome(), MessageOutcome(copies=0), MessageOutcome(copies=2), MessageOutcome(overtakes=True)
     )
@@ -146,8 +146,8 @@ def test_a_message_may_be_dropped_doubled_and_overtake_others(sent):
     assert len({message["MessageId"] for message in received}) == 4
 
 
-def test_a_fifo_queue_doubles_in_order_and_never_reorders(sent):
-    """As after a redelivery; overtaking would break its contract, so a story that asks for it is wrong."""
+def test_fifo_queue_duplicates_in_order_and_never_reorders(sent):
+    """As after a redelivery; reordering would break its contract, so such a scenario is invalid."""
     received = sent(MessageOutcome(copies=2), MessageOutcome(), fifo=True)
 
     assert [message["Body"] for message in received] == ["0", "0", "1"]
@@ -155,20 +155,20 @@ def test_a_fifo_queue_doubles_in_order_and_never_reorders(sent):
         sent(MessageOutcome(overtakes=True), fifo=True)
 
 
-def test_a_late_message_holds_up_its_fifo_group(account, sent, clock):
+def test_delayed_message_delays_its_fifo_group(account, sent, clock):
     """Order is kept; the queue knows when it goes on."""
     assert sent(MessageOutcome(delay_seconds=7), MessageOutcome(), fifo=True) == []
-    assert account.queues.due("lane.fifo") == clock.now() + timedelta(seconds=7)
+    assert account.queues.due("queue.fifo") == clock.now() + timedelta(seconds=7)
 
 
-def test_a_machine_that_never_joins_is_marked(account, launch):
+def test_instance_that_never_joins_is_marked(account, launch):
     """The next launch only; EC2 sees nothing of it."""
     account.instances.let_next_never_join()
 
     assert [account.instances.known[launch()].joins for _ in range(2)] == [False, True]
 
 
-def test_what_people_do_in_the_console_is_what_ec2_allows(account, clock, launch):
+def test_instances_stop_and_start_as_ec2_allows(account, clock, launch):
     """A stopped instance can be started again; a one-time Spot instance cannot be stopped, one that ended neither."""
     instances, normal, spot = account.instances, launch(), launch("spot")
     instances.stop(normal)
@@ -188,7 +188,7 @@ def test_what_people_do_in_the_console_is_what_ec2_allows(account, clock, launch
 
 
 @pytest.mark.parametrize(
-    ("befall", "example"),
+    ("cause", "example"),
     [
         (lambda i, id_: i.interrupt(id_), "ec2-spot-interruption/terminate.json"),
         (lambda i, id_: i.recommend_rebalance(id_), "ec2-rebalance-recommendation/elevated-risk.json"),
@@ -196,7 +196,7 @@ def test_what_people_do_in_the_console_is_what_ec2_allows(account, clock, launch
         (lambda i, id_: i.announce_retirement(id_, timedelta(days=7)), "health/instance-retirement.json"),
     ],
 )
-def test_events_have_the_shape_of_recorded_ones_and_can_be_read(clock, befall, example):
+def test_events_have_the_shape_of_recorded_events(clock, cause, example):
     """Every key that EventBridge writes, no other; and our own parser finds the instance."""
     events = []
     account = InProcessAccount(clock, on_event=events.append)
@@ -204,7 +204,7 @@ def test_events_have_the_shape_of_recorded_ones_and_can_be_read(clock, befall, e
     instance = account.instances.launch(
         instance_type="m5.large", architecture="x86_64", subnet_id=subnet, image_id=image, spot=True, tags={}
     )
-    befall(account.instances, instance.id)
+    cause(account.instances, instance.id)
     recorded = json.loads((EVENTS / example).read_text())
 
     event = events[-1]
@@ -227,25 +227,25 @@ def test_events_have_the_shape_of_recorded_ones_and_can_be_read(clock, befall, e
         (lambda a: a.client("ec2").create_fleet(LaunchTemplateConfigs=[], TargetCapacitySpecification={}), "maintain"),
     ],
 )
-def test_what_is_not_simulated_is_said_loudly(account, ask, named):
-    """Not an error that the product handles, so no story goes on as if AWS had refused."""
+def test_unsimulated_requests_are_named(account, ask, named):
+    """The product does not handle this error, so no scenario goes on as if AWS had refused."""
     with pytest.raises(NotSimulatedError, match=named):
         ask(account)
 
 
-def test_a_missing_parameter_is_refused_as_botocore_does(ec2):
-    """Before anything is asked."""
+def test_missing_parameter_is_refused_as_by_botocore(ec2):
+    """Before the request is made."""
     with pytest.raises(ParamValidationError, match="InstanceIds"):
         ec2.terminate_instances()
 
 
-def test_two_accounts_with_the_same_past_are_the_same(clock):
+def test_accounts_with_the_same_requests_are_equal(clock):
     """Ids are serial numbers, prices a seed's: nothing is random."""
 
-    def told():
+    def contents():
         account = InProcessAccount(VirtualClock(clock.now()))
         account.seed()
         history = account.client("ec2").describe_spot_price_history()["SpotPriceHistory"]
         return account.client("ec2").describe_images()["Images"], history
 
-    assert told() == told()
+    assert contents() == contents()
