@@ -1,12 +1,11 @@
-"""Dynamic resource allocation: pods whose ResourceClaims need devices go where these can be had.
+"""Dynamic resource allocation: pods whose ResourceClaims need devices are scheduled where these are available.
 
-`claims` finds a pod's claims and what they ask for (`demands`); `pools` are the devices there are, published by drivers or
-promised by instance types; `search` chooses devices for one pod on one node; `allocations` remembers who holds what
-while pods are placed; `devices` puts it all together for one question, and `granting` says who got what in the end. The
-pods are placed one by one, as there are few and each takes something away from the others.
+`requests` reads a pod's ResourceClaims; `devices` are the device pools, published by drivers or promised by instance
+types; `search` chooses devices for one pod on one node; `allocation` tracks which node's pods hold which devices while
+pods are scheduled, one by one, for each takes devices from the others.
 
-Which device a pod really gets is kube-scheduler's decision. What is planned here only has to be possible, whatever
-instance type is launched.
+kube-scheduler decides in the end which device a pod gets. A plan only has to be possible, whichever of a NodeClaim's
+instance types is launched.
 """
 
 from journeyman.core.scheduling.dra.allocation import (

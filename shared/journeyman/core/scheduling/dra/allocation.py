@@ -1,23 +1,20 @@
-"""The devices of a question: what is published and free, what instance types bring, and what pods on their way will take.
+"""Tracks which devices pods hold while they are scheduled.
 
-Restates: karpenter pkg/controllers/provisioning/dra.go `gatherAllocatedDevices`; scheduling/dra.go `draExistingNode`.
-Differs: pods that wait for a node that is not initialized hold some of its devices (Karpenter counts these as free).
+A new node may become one of several instance types, and the devices of its pods may differ between them. A node
+therefore has *options*: sets of instance types with the devices that they would hold. To other nodes' pods every device
+of any option is taken, and of counters and shared capacity the maximum over the options. Options without the devices
+are dropped, and their instance types with them.
 
-Who holds which devices while pods are placed.
+A ResourceClaim that several pods share is allocated once. If it has a device of the node itself, its pods must stay
+together on that node.
 
-A new node is many instance types at once, and what its pods' claims get may differ from one to the next. So a place has
-*options*: a set of instance types with the devices that they would hold. For everybody else it holds whatever any of
-its options does, of counters and shared capacity the most that any of them takes. Options without the devices are
-dropped, which prunes the node's types.
-
-A claim that several pods share is decided once. If it has a device of the node itself, its pods must stay together.
-
-Restates: karpenter pkg/scheduling/dynamicresources/allocator.go `Allocate`, allocationtracker.go `AllocationTracker`.
+Restates: karpenter pkg/scheduling/dynamicresources/allocator.go `Allocate`, allocationtracker.go `AllocationTracker`;
+pkg/controllers/provisioning/dra.go `gatherAllocatedDevices`; pkg/controllers/provisioning/scheduling/dra.go
+`draExistingNode`.
 Differs: types with the same devices are searched once; a node keeps only types that need the same drivers as its
-cheapest, since its claim names the drivers to wait for, and drivers of devices that are published elsewhere are not
-waited for; where a node's own pods take more, its earlier pessimism does not count twice.
-
-Which pod's claim gets which device, once it is known which pods are where.
+cheapest, since its NodeClaim names the drivers to wait for, and does not wait for drivers whose devices are published
+elsewhere; the maximum over a node's options does not count against its own pods; pods that wait for a node that is not
+initialized hold some of its devices (Karpenter counts these as free).
 """
 
 from __future__ import annotations
@@ -54,7 +51,7 @@ _EXISTING_NODE = ""
 
 
 class DeviceInventory(Struct, kw_only=True, eq=False):
-    """The devices of a question. `nodes` are those that pods may be put on, in their order; `claims` knows all claims."""
+    """The devices of a cluster. `nodes` are those that pods may be scheduled on, in order; `claims` reads all claims."""
 
     published: PublishedPools
     claims: ClaimReader
@@ -98,7 +95,7 @@ class DeviceInventory(Struct, kw_only=True, eq=False):
         )
 
     def begin(self) -> AllocationTracker:
-        """Nothing decided yet; pods that are on their way to a node of these have their devices there."""
+        """Return a tracker in which pods bound to nodes that are not initialized hold their devices."""
         made = AllocationTracker(self.published, self.taken, self.used)
         for place, node in enumerate(self.nodes):
             for pod in node.pods:
@@ -111,12 +108,12 @@ class DeviceInventory(Struct, kw_only=True, eq=False):
         return made
 
     def target(self, place: int) -> AllocationTarget:
-        """A node that stands; until it is initialized it has what its instance type promises."""
+        """An existing node; until it is initialized it has the devices that its instance type promises."""
         if place not in self._targets:
-            self._targets[place] = self._standing(self.nodes[place])
+            self._targets[place] = self._existing_target(self.nodes[place])
         return self._targets[place]
 
-    def _standing(self, node: StateNode) -> AllocationTarget:
+    def _existing_target(self, node: StateNode) -> AllocationTarget:
         brought: tuple[DevicePool, ...] = ()
         if not node.initialized:
             named = self.types.get((node.node_pool, node.labels.get(labels.INSTANCE_TYPE, "")))
@@ -125,7 +122,7 @@ class DeviceInventory(Struct, kw_only=True, eq=False):
         return AllocationTarget(name=node.name, offer=from_labels(node.labels), options=(option,))
 
     def new_target(self, types: Iterable[InstanceType], offer: Requirements) -> AllocationTarget:
-        """A node to open that may be of any of these types; those with the same devices are one option."""
+        """A new node that may become any of these types; types with the same devices are one option."""
         known: dict[bytes, list[InstanceType]] = {}
         for instance_type in types:
             known.setdefault(_content(instance_type.device_slices), []).append(instance_type)
@@ -143,7 +140,7 @@ class DeviceInventory(Struct, kw_only=True, eq=False):
         return self._templates[key]
 
     def why_none(self, demands: Iterable[DeviceDemand], allocations: AllocationTracker | None = None) -> str:
-        """What to say of a pod whose devices were nowhere to be had."""
+        """Return why a pod's devices are not available on any node."""
         requests = [request for demand in demands for request in demand.requests]
         for request in requests:
             if not self._anywhere(request):
@@ -172,7 +169,7 @@ def _content(slices: tuple[ResourceSliceSpec, ...]) -> bytes:
 
 
 def _in_use(claims: ClaimReader, pools: Iterable[DevicePool]) -> tuple[frozenset[DeviceId], dict[CounterId, int]]:
-    """Devices that claims have for good, and what is used of counters and shared capacity."""
+    """The allocated devices, and what is used of counters and shared capacity."""
     taken: set[DeviceId] = set()
     used: dict[CounterId, int] = {}
     for claim in claims:
@@ -195,7 +192,7 @@ def _in_use(claims: ClaimReader, pools: Iterable[DevicePool]) -> tuple[frozenset
 
 
 def _read(text: str | int | float) -> int:
-    """An amount; what cannot be read counts for nothing."""
+    """An amount; an invalid one counts as 0."""
     try:
         return nano_amount(text)
     except InvalidQuantityError:
@@ -207,7 +204,7 @@ _PASS_BUDGET: Final = 500_000
 
 
 class AllocatedDevice(Struct, frozen=True):
-    """A device for a claim: for the `pod`-th pod of a row here, or for one certain claim if `key` is set."""
+    """A device for a claim: of the `pod`-th pod of a row on this node, or a named claim if `key` is set."""
 
     row: int
     pod: int
@@ -218,10 +215,9 @@ class AllocatedDevice(Struct, frozen=True):
 
 
 class AllocationOption(Struct, frozen=True, kw_only=True, eq=False):
-    """What a place holds if it is one of these instance types (one without a name if it stands).
+    """The devices that a node holds if it is one of these instance types (one without a name if it exists).
 
-    `pools` are the devices that such a node brings, `devices` and `amounts` what is taken of these and of published
-    ones.
+    `pools` are the devices that such a node brings, `devices` and `amounts` what is taken of these and of published ones.
     """
 
     types: frozenset[str]
@@ -232,19 +228,21 @@ class AllocationOption(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def drivers(self) -> tuple[str, ...]:
-        """The drivers, by name, of the devices granted that the node is going to bring."""
+        """The drivers, by name, of the allocated devices that the node will bring."""
         return tuple(
             sorted({allocated.device.driver for allocated in self.allocated_devices if not allocated.device.published})
         )
 
-    def with_uses(self, uses: Iterable[ChosenDevice], allocated_devices: Iterable[AllocatedDevice]) -> AllocationOption:
-        """The same with more."""
+    def with_devices(
+        self, chosen: Iterable[ChosenDevice], allocated_devices: Iterable[AllocatedDevice]
+    ) -> AllocationOption:
+        """Return the option with more devices taken."""
         amounts = dict(self.amounts)
         taken = set(self.devices)
-        for use in uses:
-            if use.exclusive:
-                taken.add(use.device.id)
-            for counter, amount in use.draws:
+        for choice in chosen:
+            if choice.exclusive:
+                taken.add(choice.device.id)
+            for counter, amount in choice.draws:
                 amounts[counter] = amounts.get(counter, 0) + amount
         return replace(
             self,
@@ -255,9 +253,9 @@ class AllocationOption(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class AllocationTarget(Struct, frozen=True, kw_only=True):
-    """A place to look at: `name` and labels as `offer` if it stands, else what its claim may ask for.
+    """A node to allocate devices on: an existing one with its `name` and labels as `offer`, or a new one.
 
-    `options` are what it can be as long as it holds nothing.
+    `options` are what it may become while it holds no devices.
     """
 
     name: str
@@ -266,7 +264,7 @@ class AllocationTarget(Struct, frozen=True, kw_only=True):
 
 
 class SharedClaim(Struct, frozen=True, kw_only=True):
-    """A claim that was decided in this pass: where, from where it can be reached, and whether only there."""
+    """A claim allocated in this pass: on which node, from which nodes its devices are accessible, whether only there."""
 
     place: int
     wanted: Requirements
@@ -274,7 +272,7 @@ class SharedClaim(Struct, frozen=True, kw_only=True):
 
 
 class AllocationProposal(Struct, frozen=True, kw_only=True, eq=False):
-    """A way to give a pod its devices: the options left, what the node may still offer, the claims decided by it."""
+    """A possible allocation: the options left, what the node may still offer, the shared claims allocated by it."""
 
     options: tuple[AllocationOption, ...]
     offer: Requirements
@@ -287,10 +285,10 @@ class AllocationProposal(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class AllocationTracker:
-    """All places of a pass that hold devices, by their number; pools and what is taken from outside do not change."""
+    """The devices held on all nodes of a pass, by the node's number; pools and other allocations do not change."""
 
     def __init__(self, published: PublishedPools, taken: frozenset[DeviceId], used: Mapping[CounterId, int]) -> None:
-        """Of what is published `taken` and `used` is not to be had."""
+        """`taken` and `used` are the published devices and amounts that are not available."""
         self._held_devices = published
         self._taken = taken
         self._used = dict(used)
@@ -303,7 +301,7 @@ class AllocationTracker:
         """How often something published that was held became free again, so that a search that failed may succeed."""
 
     def copy(self) -> AllocationTracker:
-        """The same, to be changed apart."""
+        """Return an independent copy."""
         made = AllocationTracker(self._held_devices, self._taken, self._used)
         made._options = dict(self._options)
         made._owner = dict(self._owner)
@@ -314,22 +312,22 @@ class AllocationTracker:
 
     @property
     def exhausted(self) -> bool:
-        """Whether no more devices are looked for in this pass."""
+        """Whether the pass has used up its search budget."""
         return self._budget <= 0
 
     def options_of(self, place: int) -> tuple[AllocationOption, ...]:
-        """What a place may hold; empty if it holds nothing."""
+        """The options of a node; empty if it holds no devices."""
         return self._options.get(place, ())
 
     def propose(
         self, place: int, target: AllocationTarget, demands: Sequence[DeviceDemand], row: int, pod: int
     ) -> AllocationProposal | None:
-        """How a pod could get its devices at a place; None if it cannot.
+        """Return an allocation of a pod's devices on a node; None if there is none.
 
         Args:
-            place: Its number, also that which a new one is going to have.
-            target: The place.
-            demands: What the pod's claims ask for.
+            place: The node's number, also of a new one.
+            target: The node.
+            demands: The requests of the pod's claims.
             row: The pod's row, and
             pod: how many pods of that row are there already.
         """
@@ -346,7 +344,7 @@ class AllocationTracker:
         return self._found(place, replace(target, offer=offer), pending, (row, pod))
 
     def _beside(self, demand: DeviceDemand, place: int, name: str, offer: Requirements) -> Requirements | None:
-        """What is left of a node's offer if it is to reach what a claim has already, here or elsewhere."""
+        """What is left of a node's offer if it must access what a claim has already, here or elsewhere."""
         if demand.held is not None:
             return demand.held.narrowed(name, offer)
         known = self._shared[demand.key]
@@ -359,28 +357,28 @@ class AllocationTracker:
     ) -> AllocationProposal | None:
         offer = target.offer
         kept: list[AllocationOption] = []
-        uses: list[ChosenDevice] = []
+        chosen: list[ChosenDevice] = []
         for option in self._options_at(place, target):
             search = self._search(place, target.name, offer, option, pending)
             if search is None:
                 continue
             keys = {position: demand.key for position, demand in pending}
             allocated_devices = (
-                AllocatedDevice(*who, use.claim, keys[use.claim], use.alternative.name, use.device.id)
-                for use in search.uses
+                AllocatedDevice(*who, choice.claim, keys[choice.claim], choice.alternative.name, choice.device.id)
+                for choice in search.chosen
             )
-            made = option.with_uses(search.uses, allocated_devices)
+            made = option.with_devices(search.chosen, allocated_devices)
             if kept and made.drivers != kept[0].drivers:
                 continue
             offer = search.offer  # later types must suit the devices of earlier ones
             kept.append(made)
-            uses += search.uses
+            chosen += search.chosen
         if not kept:
             return None
-        return AllocationProposal(options=tuple(kept), offer=offer, decided=tuple(_decided(pending, uses)))
+        return AllocationProposal(options=tuple(kept), offer=offer, decided=tuple(_decided(pending, chosen)))
 
     def _options_at(self, place: int, target: AllocationTarget) -> Sequence[AllocationOption]:
-        """What the place holds, as far as it may still be of these types."""
+        """The node's options, as far as it may still be of these types."""
         left = frozenset().union(*(option.types for option in target.options))
         held = self._options.get(place)
         if held is None:
@@ -395,7 +393,7 @@ class AllocationTracker:
         option: AllocationOption,
         pending: Sequence[tuple[int, DeviceDemand]],
     ) -> DeviceSearch | None:
-        """A successful search."""
+        """A successful search, None if there is none."""
         budget = SearchBudget(min(MAX_TRIES, max(self._budget, 0)))
         before = budget.left
         search = DeviceSearch(node=self._node(place, name, offer, option), demands=pending, budget=budget)
@@ -420,13 +418,13 @@ class AllocationTracker:
     # -- deciding -----------------------------------------------------------------------------------------------------
 
     def commit(self, place: int, proposal: AllocationProposal, types: Collection[str] | None = None) -> None:
-        """Take what was proposed; of the types only these, by default all."""
+        """Take the proposed devices; `types` are the instance types left, by default all."""
         for key, local, wanted in proposal.decided:
             self._shared[key] = SharedClaim(place=place, wanted=wanted, local=local)
         self._hold(place, proposal.options if types is None else _of_types(proposal.options, types))
 
     def keep(self, place: int, types: Collection[str]) -> None:
-        """A place has only these types left; what others would have held is free."""
+        """Keep only these types of a node; the devices of its other options are released."""
         if place in self._options:
             self._hold(place, _of_types(self._options[place], types))
 
@@ -447,12 +445,12 @@ class AllocationTracker:
 
 
 def _decided(
-    pending: Iterable[tuple[int, DeviceDemand]], uses: Sequence[ChosenDevice]
+    pending: Iterable[tuple[int, DeviceDemand]], chosen: Sequence[ChosenDevice]
 ) -> Iterable[tuple[str, bool, Requirements]]:
-    """The shared claims among these, with whether they are bound to the node, and else from where they can be reached."""
+    """The shared claims among these: whether they are bound to the node, and else from which nodes they are accessible."""
     for position, demand in pending:
         if demand.key:
-            devices = [use.device for use in uses if use.claim == position]
+            devices = [choice.device for choice in chosen if choice.claim == position]
             wanted = EMPTY
             for device in devices:
                 wanted = wanted & device.accessible_nodes.wanted
@@ -471,7 +469,7 @@ def _of_types(options: Iterable[AllocationOption], types: Collection[str]) -> tu
 
 
 def _most(options: Iterable[AllocationOption]) -> dict[CounterId, int]:
-    """The most of each published account that any of these takes."""
+    """The maximum of each published counter over the options."""
     found: dict[CounterId, int] = {}
     for option in options:
         for counter, amount in option.amounts.items():
@@ -487,12 +485,12 @@ Drawn = Mapping[int, Sequence[str]]
 def planned_devices(
     options: Iterable[AllocationOption], drawn: Drawn, names: Mapping[str, Sequence[str]]
 ) -> dict[str, tuple[PlannedDevice, ...]]:
-    """The devices at a place, by instance type (one without a name if it stands).
+    """Return the devices on a node, by instance type (one without a name if it exists).
 
     Args:
-        options: What it holds.
+        options: Its options.
         drawn: The pods there.
-        names: The claims of every pod, in the order of what they ask for.
+        names: The claims of every pod, in the order of their demands.
     """
     return {
         name: tuple(

@@ -1,18 +1,14 @@
-"""The devices there are: those that drivers publish, and those that a new node of an instance type will bring.
+"""Device pools: those that drivers publish in ResourceSlices, and those that a new node of an instance type will bring.
 
-Devices come in pools. Of a published pool only the newest generation counts, and only while all of its slices are there
-may devices be taken from it. Slices of a node that is going, or not initialized yet, are left out: until then a node
-has what its instance type promises.
+Of a published pool only the newest generation counts, and its devices are available only while all of its slices are
+there. Slices of nodes that are being disrupted or not initialized are left out: until then a node has what its instance
+type promises.
 
 Restates: karpenter pkg/scheduling/dynamicresources/pool.go `GatherPools`; pkg/controllers/provisioning/dra.go
-`gatherResourceSlices`.
-Differs: a pool is judged as a whole, wherever it is looked at from; devices that name their nodes themselves
-(`perDeviceNodeSelection`) and the taints of devices are heeded.
-
-How much of a shared device's capacity a request consumes.
-
-Restates: karpenter pkg/scheduling/dynamicresources/consumable_capacity.go `calculateConsumedCapacity`,
+`gatherResourceSlices`; pkg/scheduling/dynamicresources/consumable_capacity.go `calculateConsumedCapacity`,
 `violatesPolicy`.
+Differs: a pool is validated as a whole, from whichever node it is seen; node selection per device
+(`perDeviceNodeSelection`) and device taints are honored.
 """
 
 from __future__ import annotations
@@ -35,7 +31,7 @@ _BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
 class DeviceId(NamedTuple):
-    """Which device; one that is not `published` is to come with a node, and unique there."""
+    """A device; one that is not `published` will come with a node, and is unique there."""
 
     driver: str
     pool: str
@@ -44,7 +40,7 @@ class DeviceId(NamedTuple):
 
 
 class CounterId(NamedTuple):
-    """An amount that several allocations draw on: a counter of a pool, or a capacity of a shared device (`of_device`)."""
+    """A counter of a pool, or a capacity of a shared device (`of_device`): several allocations draw on it."""
 
     driver: str
     pool: str
@@ -55,16 +51,16 @@ class CounterId(NamedTuple):
 
 
 class AccessibleNodes(Struct, frozen=True):
-    """From where something can be reached: from these nodes (None: from any), if their labels suit."""
+    """The nodes that can access something: those named (None: any), if their labels meet `wanted`."""
 
     nodes: frozenset[str] | None = None
     wanted: Requirements = EMPTY
 
     def narrowed(self, node: str, offer: Requirements) -> Requirements | None:
-        """What is left of a node's offer if it is to reach this; None if it cannot.
+        """What is left of a node's offer if it must be one of these nodes; None if it cannot be.
 
-        `node` is the name of a node that stands, whose offer are its labels; one to come has none yet, and may still be
-        asked for any well-known label.
+        `node` is the name of an existing node, whose offer are its labels; a new one has no name, and may still get any
+        well-known label.
         """
         if self.nodes is not None and node not in self.nodes:
             return None
@@ -78,10 +74,9 @@ ALL_NODES: Final = AccessibleNodes()
 
 
 class PoolDevice(Struct, frozen=True, kw_only=True, eq=False):
-    """A device. `limits` are its capacities by account, which only count if it is `shared`.
+    """A device. `capacity` only counts if it is `shared` (allowMultipleAllocations).
 
-    Once allocated it takes `draws` of its pool's counters. Devices of equal `equivalence_class` differ in nothing but their
-    names.
+    An allocation takes `draws` of its pool's counters. Devices of equal `equivalence_class` differ only in their names.
     """
 
     id: DeviceId
@@ -94,12 +89,12 @@ class PoolDevice(Struct, frozen=True, kw_only=True, eq=False):
     equivalence_class: int
 
     def counter(self, name: str) -> CounterId:
-        """Where the use of one of its capacities is kept."""
+        """The counter of one of its capacities."""
         return CounterId(self.id.driver, self.id.pool, self.id.published, True, self.id.name, name)
 
 
 class DevicePool(Struct, frozen=True, kw_only=True, eq=False):
-    """Devices of one driver; `limits` are its counters. `defect` says why nothing can be taken from it, if so."""
+    """Devices of one driver; `limits` are its counters. `defect` says why its devices are not available, if so."""
 
     driver: str
     name: str
@@ -109,7 +104,7 @@ class DevicePool(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class PublishedPools:
-    """Published pools, each seen from one node: with the devices that may be reached from there, by the node's name."""
+    """Published pools, each as seen from one node: with the devices accessible from there, by the node's name."""
 
     def __init__(self, pools: Sequence[DevicePool]) -> None:
         self.pools = tuple(pools)
@@ -136,7 +131,7 @@ class PublishedPools:
 
 
 def published_pools(slices: Iterable[ResourceSlice], nodes: Collection[str]) -> tuple[DevicePool, ...]:
-    """The pools that drivers publish, by driver and name; of nodes only those in `nodes` (by name)."""
+    """Return the pools that drivers publish, by driver and name; of node-local slices only those of `nodes` (by name)."""
     by_pool: dict[tuple[str, str], list[ResourceSliceSpec]] = {}
     for one in slices:
         owner = next((ref.name for ref in one.metadata.owner_references if ref.kind == "Node"), None)
@@ -146,7 +141,7 @@ def published_pools(slices: Iterable[ResourceSlice], nodes: Collection[str]) -> 
 
 
 def template_pools(slices: Iterable[ResourceSliceSpec]) -> tuple[DevicePool, ...]:
-    """The pools that a new node will have, by driver and name."""
+    """Return the pools that a new node will have, by driver and name."""
     by_pool: dict[tuple[str, str], list[ResourceSliceSpec]] = {}
     for spec in slices:
         by_pool.setdefault((spec.driver, spec.pool.name), []).append(spec)
@@ -214,7 +209,7 @@ def _devices(key: tuple[str, str], slices: Iterable[ResourceSliceSpec], *, publi
 
 
 def _device_content(device: Device) -> str:
-    """All that devices which differ in name alone have in common."""
+    """Everything but the name, for equality."""
     parts = (
         device.attributes,
         device.capacity,
@@ -255,7 +250,7 @@ def _accessible_nodes(spec: ResourceSliceSpec, device: Device) -> AccessibleNode
 
 
 def accessible_nodes_of(selector: NodeSelector | None) -> AccessibleNodes | None:
-    """The nodes that a node selector means, which has one term; None if it is none that can be read."""
+    """Return the nodes of a node selector with one term; None if it cannot be read."""
     if selector is None or len(selector.node_selector_terms) != 1:
         return None
     term = selector.node_selector_terms[0]
@@ -272,10 +267,10 @@ def accessible_nodes_of(selector: NodeSelector | None) -> AccessibleNodes | None
 
 
 class ConsumableCapacity(Struct, frozen=True, kw_only=True):
-    """One capacity of a device, in nano units: `total`, and what may be asked for.
+    """One capacity of a device, in nano units: `total`, and the amounts that a request may consume.
 
-    `default` is what a request gets that asks for nothing; `values` (ascending) or `lowest` to `highest` in steps of
-    `step` are the amounts there are, others are rounded up. Without either every amount will do.
+    `default` is consumed by a request that names no amount; `values` (ascending) or `lowest` to `highest` in steps of `step`
+    are the valid amounts, others are rounded up. Without either every amount is valid.
     """
 
     total: int
@@ -305,7 +300,7 @@ class ConsumableCapacity(Struct, frozen=True, kw_only=True):
         )
 
     def consumed(self, asked: int | None) -> int | None:
-        """What a request for so much takes (None: it says nothing); None if the device never gives that."""
+        """Return the amount that a request consumes (None: it names none); None if the device never gives that."""
         if asked is None:
             return self.total if self.default is None else self.default
         if self.values:

@@ -1,18 +1,13 @@
-"""What a ResourceClaim asks for, read once: which devices, how many, and what they must have in common.
+"""Reads the ResourceClaims of pods: which devices they request, how many, and the constraints between them.
 
-Restates: karpenter pkg/scheduling/dynamicresources/request.go `ValidateClaimRequest`.
-Differs: the first of several alternatives that can be had (`firstAvailable`) is chosen; tolerations of devices' taints
-and `adminAccess` are heeded.
+A pod names a claim, or its status names the one made for it from a template. Pods whose own claims have equal specs are
+equal; a claim named by several pods is one claim.
 
-Which ResourceClaims a pod uses, and what they ask for.
-
-A pod names a claim, or its status tells which one was made for it from a template. Pods whose claims ask for the same
-are alike if each has its own; a claim that is named is one certain claim, however many pods name it.
-
-Restates: karpenter pkg/controllers/provisioning/scheduling/dra.go `resolvePodClaims`, `resourceClaimName`;
-pkg/scheduling/dynamicresources/allocator.go `ClassifyClaims`.
-Differs: a pod whose claim has yet to be made from its template is set aside (Karpenter places it as if it needed no
-devices); the node that an allocated claim is bound to by name is heeded.
+Restates: karpenter pkg/scheduling/dynamicresources/request.go `ValidateClaimRequest`, allocator.go `ClassifyClaims`;
+pkg/controllers/provisioning/scheduling/dra.go `resolvePodClaims`, `resourceClaimName`.
+Differs: the first available subrequest of `firstAvailable` is chosen; tolerations of device taints and `adminAccess` are
+honored; a pod whose claim has not been made from its template yet gets an error (Karpenter schedules it as if it needed
+no devices); the node that an allocated claim names is honored.
 """
 
 from __future__ import annotations
@@ -55,7 +50,7 @@ MAX_DEVICES: Final = 32  # k8s.io/api resource/v1 `AllocationResultsMaxSize`
 
 
 class InvalidClaimError(ConfigurationError):
-    """A claim that asks for something not understood. `supported` False: it may be right, but is beyond this scheduler."""
+    """A claim that is invalid, or not supported by this scheduler (`supported` False)."""
 
     def __init__(self, message: str, *, supported: bool = True) -> None:
         super().__init__(message)
@@ -63,10 +58,10 @@ class InvalidClaimError(ConfigurationError):
 
 
 class RequestAlternative(Struct, frozen=True, kw_only=True, eq=False):
-    """One way to satisfy a request: `count` devices that all of `selectors` select, or `is_all` there is of them.
+    """An exact request or subrequest: `count` devices that all of `selectors` select, or all of them (`is_all`).
 
-    `capacity` is what each must have, of shared devices what is consumed, in nano units by name. `is_admin_access`: devices in
-    use will do as well, and stay free for others.
+    `capacity` is what each must have, of shared devices what is consumed, in nano units by name. `is_admin_access`:
+    allocated devices are eligible as well, and stay available to others.
     """
 
     name: str
@@ -79,18 +74,18 @@ class RequestAlternative(Struct, frozen=True, kw_only=True, eq=False):
     is_admin_access: bool = False
 
     def selects(self, device: PoolDevice) -> bool:
-        """Whether it is such a device. Raises SelectorEvaluationError."""
+        """Whether it selects the device."""
         return all(selector.selects(device.facts) for selector in self.selectors) and self._large_enough(device)
 
     def _large_enough(self, device: PoolDevice) -> bool:
         return all(name in device.capacity and device.capacity[name].total >= n for name, n in self.capacity.items())
 
     def tolerates(self, device: PoolDevice) -> bool:
-        """Whether the device's taints do not keep it away."""
+        """Whether it tolerates the device's taints."""
         return untolerated(device.taints, self.tolerations) is None
 
     def would_select(self, device: PoolDevice) -> bool:
-        """The same as `selects`; what has no value for a device does not select it."""
+        """The same as `selects`; a selector that cannot be evaluated for the device does not select it."""
         try:
             return self.selects(device)
         except SelectorEvaluationError:
@@ -98,20 +93,20 @@ class RequestAlternative(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class ParsedRequest(Struct, frozen=True, kw_only=True, eq=False):
-    """A request: the first of `alternatives` that can be had."""
+    """A device request: the first of `alternatives` that is available."""
 
     name: str
     alternatives: tuple[RequestAlternative, ...]
 
 
 class MatchAttributeConstraint(Struct, frozen=True):
-    """The devices of these requests (None: of all) must have one value of an attribute in common."""
+    """The devices of these requests (None: of all) must have the same value of an attribute."""
 
     attribute: str
     requests: frozenset[str] | None
 
     def concerns(self, alternative: RequestAlternative) -> bool:
-        """Whether devices chosen that way are among those."""
+        """Whether the constraint covers the devices of this request."""
         return (
             self.requests is None
             or alternative.name in self.requests
@@ -120,9 +115,9 @@ class MatchAttributeConstraint(Struct, frozen=True):
 
 
 class DeviceDemand(Struct, frozen=True, kw_only=True, eq=False):
-    """What a claim asks for. `key` (`namespace/name`) if it is one certain claim, empty if each pod has its own.
+    """The device requests of a claim. `key` (`namespace/name`) of a shared claim, empty if each pod has its own.
 
-    `held` is set if it has its devices already: from where they can be reached.
+    `held` is set if it is allocated already: the nodes that can access its devices.
     """
 
     key: str = ""
@@ -132,7 +127,7 @@ class DeviceDemand(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def read_requests(spec: ResourceClaimSpec, classes: Mapping[str, DeviceClass]) -> tuple[ParsedRequest, ...]:
-    """The requests of a claim, in order. Raises UnreadableClaimError."""
+    """Return the requests of a claim, in order. Raises InvalidClaimError."""
     requests = tuple(_request(entry, classes) for entry in spec.devices.requests)
     least = sum(
         min(0 if alternative.is_all else alternative.count for alternative in request.alternatives)
@@ -144,7 +139,7 @@ def read_requests(spec: ResourceClaimSpec, classes: Mapping[str, DeviceClass]) -
 
 
 def read_constraints(constraints: Iterable[DeviceConstraint]) -> tuple[MatchAttributeConstraint, ...]:
-    """What devices must have in common. Raises UnreadableClaimError."""
+    """Return the constraints between the devices of a claim. Raises InvalidClaimError."""
     found = []
     for constraint in constraints:
         if constraint.match_attribute is None:
@@ -207,10 +202,10 @@ DeviceDemands = tuple[DeviceDemand, ...]
 
 
 class ClaimReader:
-    """The claims of a cluster. `names` are those of the pods read so far, by pod key, in the order of their asks."""
+    """The claims of a cluster. `names` are those of the pods read so far, by pod key, in the order of their demands."""
 
     def __init__(self, snapshot: Snapshot, leaving: Collection[str]) -> None:
-        """`leaving` are the UIDs of pods on their way to other nodes."""
+        """`leaving` are the UIDs of pods that are rescheduled."""
         self._claims = {_key(claim): claim for claim in snapshot.resource_claims}
         self._classes = {found.metadata.name: found for found in snapshot.device_classes}
         self._leaving = leaving
@@ -221,9 +216,9 @@ class ClaimReader:
         return iter(self._claims.values())
 
     def read(self, pod: Pod, *, ignore_allocation: bool = False) -> DeviceDemands | PodError:
-        """What a pod's claims ask for; why it cannot be scheduled if one is missing or cannot be read.
+        """Return the device requests of a pod's claims; an error if a claim is missing or invalid.
 
-        Equal asks are the same objects. `ignore_allocation`: also of claims that have their devices already.
+        Equal demands are the same objects. `ignore_allocation`: read claims that are allocated already as if they were not.
         """
         found = self._used_by(pod)
         if isinstance(found, PodError):
@@ -238,11 +233,11 @@ class ClaimReader:
         return tuple(demands)
 
     def leaves(self, pod: Pod) -> bool:
-        """Whether a pod is on its way to another node."""
+        """Whether the pod is rescheduled to another node."""
         return pod.metadata.uid in self._leaving
 
     def gives_back(self, claim: ResourceClaim) -> bool:
-        """Whether all who use its devices are on their way to other nodes, so that it will get new ones there.
+        """Whether all pods that use its devices are rescheduled, so that it is allocated anew.
 
         Restates: karpenter pkg/scheduling/dynamicresources/allocator.go `claimReservedEntirelyByDeletingPods`.
         """
@@ -298,7 +293,7 @@ class ClaimReader:
 
 
 def _held(claim: ResourceClaim) -> DeviceDemand | PodError:
-    """A claim that has its devices."""
+    """The demand of an allocated claim."""
     allocation = claim.status.allocation
     selector = allocation.node_selector if allocation is not None else None
     accessible_nodes = ALL_NODES if selector is None else accessible_nodes_of(selector)

@@ -1,12 +1,12 @@
-"""The search for devices: depth first over claims, their requests and the devices of each, with a bounded effort.
+"""Searches devices for one pod on one node: depth first over claims, requests and devices, with a budget of tries.
 
-Published devices are tried before those that a node will bring, each kind by driver, pool and place in its slice. Of
-devices that differ in name alone the first that is free stands for all, and the devices of one request are chosen in
-order, so that a failure is found out once and not for every permutation.
+Published devices are tried before those that the node will bring, each by driver, pool and position in its slice. Of
+devices that differ only in name the first free one stands for all, and the devices of one request are chosen in order,
+so that a failure is found once and not for every permutation.
 
 Restates: karpenter pkg/scheduling/dynamicresources/allocator.go `dfs`, `tryDevice`; constraint.go
 `MatchAttributeConstraint`; partitionable_devices.go `checkCounters`.
-Differs: effort is counted in devices tried, where Karpenter looks at a clock; `All` needs one device at least.
+Differs: the budget counts devices tried, where Karpenter has a timeout; `All` needs one device at least.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ MAX_TRIES: Final = 10_000
 
 
 class ChosenDevice(Struct, frozen=True):
-    """A device chosen: for which claim (its position) and request, and what it takes of which accounts.
+    """A chosen device: for which claim (its position) and request, and the amounts it draws on counters.
 
-    `before` is what the node offered until then.
+    `before` is the node's offer before the choice.
     """
 
     claim: int
@@ -44,7 +44,7 @@ class ChosenDevice(Struct, frozen=True):
 
     @property
     def exclusive(self) -> bool:
-        """Whether nobody else may have the device."""
+        """Whether no other request may have the device."""
         return not self.device.shared and not self.alternative.is_admin_access
 
 
@@ -54,13 +54,13 @@ class SearchBudget(Struct):
     left: int
 
     def spend(self) -> bool:
-        """Take one; whether there was one."""
+        """Spend one try; whether there was one left."""
         self.left -= 1
         return self.left >= 0
 
 
 class TargetNode(Struct, frozen=True, kw_only=True):
-    """A node as devices see it: one that stands has a name, and its labels as its offer."""
+    """The node of a search: an existing one has a name, and its labels as its offer."""
 
     name: str
     offer: Requirements
@@ -70,7 +70,7 @@ class TargetNode(Struct, frozen=True, kw_only=True):
 
 
 class DeviceSearch:
-    """One search, for some claims on one node. `offer` is what it may still be once it reaches all devices chosen."""
+    """One search, for some claims on one node. `offer` is what the node may still be once it accesses all chosen devices."""
 
     def __init__(self, *, node: TargetNode, demands: Sequence[tuple[int, DeviceDemand]], budget: SearchBudget) -> None:
         """Lay out the requests in order."""
@@ -78,7 +78,7 @@ class DeviceSearch:
         self.demands = demands
         self.budget = budget
         self.offer: Requirements = node.offer
-        self.uses: list[ChosenDevice] = []
+        self.chosen: list[ChosenDevice] = []
         self._taken: set[DeviceId] = set()
         self._drawn: dict[CounterId, int] = {}
         self._values: dict[tuple[int, MatchAttributeConstraint], list[Value]] = {}
@@ -91,7 +91,7 @@ class DeviceSearch:
         self._found: dict[RequestAlternative, Sequence[PoolDevice] | None] = {}
 
     def run(self) -> bool:
-        """Whether all requests can be satisfied at once; `uses` are then the devices chosen, in order."""
+        """Whether all requests can be satisfied together; `chosen` are then the chosen devices, in order."""
         return self._from(0)
 
     def _from(self, step: int) -> bool:
@@ -107,12 +107,12 @@ class DeviceSearch:
         return False
 
     def _within_bounds(self, claim: int) -> bool:
-        return sum(use.claim == claim for use in self.uses) <= MAX_DEVICES
+        return sum(choice.claim == claim for choice in self.chosen) <= MAX_DEVICES
 
     def _fill(
         self, step: int, alternative: RequestAlternative, devices: Sequence[PoolDevice], missing: int, start: int
     ) -> bool:
-        """Choose so many more devices from `start` on, and go on with the next request."""
+        """Choose `missing` more devices from `start` on, then continue with the next request."""
         if missing == 0:
             return self._from(step + 1)
         failed: set[object] = set()
@@ -133,7 +133,7 @@ class DeviceSearch:
         return False
 
     def _candidates(self, alternative: RequestAlternative) -> Sequence[PoolDevice] | None:
-        """The devices that such a request may have, in order; None if `All` cannot be sure of them."""
+        """The eligible devices of a request, in order; None if `All` cannot know all of them."""
         if alternative not in self._found:
             self._found[alternative] = (
                 self._every(alternative) if alternative.is_all else tuple(self._some(alternative))
@@ -176,29 +176,29 @@ class DeviceSearch:
         offer = device.accessible_nodes.narrowed(self.node.name, self.offer)
         if offer is None or not self._agrees(claim, demand, alternative, device):
             return False
-        use = ChosenDevice(claim, alternative, device, draws, self.offer)
-        self._note(demand, use, 1)
+        choice = ChosenDevice(claim, alternative, device, draws, self.offer)
+        self._note(demand, choice, 1)
         self.offer = offer
-        self.uses.append(use)
+        self.chosen.append(choice)
         return True
 
     def _give_back(self, step: int) -> None:
-        use = self.uses.pop()
-        self.offer = use.before
-        self._note(self._steps[step][1], use, -1)
+        choice = self.chosen.pop()
+        self.offer = choice.before
+        self._note(self._steps[step][1], choice, -1)
 
-    def _note(self, demand: DeviceDemand, use: ChosenDevice, sign: int) -> None:
-        for counter, amount in use.draws:
+    def _note(self, demand: DeviceDemand, choice: ChosenDevice, sign: int) -> None:
+        for counter, amount in choice.draws:
             self._drawn[counter] = self._drawn.get(counter, 0) + sign * amount
-        if use.exclusive:
-            (self._taken.add if sign > 0 else self._taken.remove)(use.device.id)
+        if choice.exclusive:
+            (self._taken.add if sign > 0 else self._taken.remove)(choice.device.id)
         for constraint in demand.constraints:
-            if constraint.concerns(use.alternative):
-                values = self._values.setdefault((use.claim, constraint), [])
-                values.append(use.device.facts.attribute(constraint.attribute)) if sign > 0 else values.pop()
+            if constraint.concerns(choice.alternative):
+                values = self._values.setdefault((choice.claim, constraint), [])
+                values.append(choice.device.facts.attribute(constraint.attribute)) if sign > 0 else values.pop()
 
     def _draws(self, device: PoolDevice, alternative: RequestAlternative) -> tuple[tuple[CounterId, int], ...] | None:
-        """What the device takes of counters and, if it is shared, of its own capacity; None if it cannot be had so."""
+        """The amounts the device draws on counters and, if shared, its own capacity; None if it does not give that."""
         if not device.shared:
             return device.draws
         consumed = [
@@ -218,7 +218,7 @@ class DeviceSearch:
         return device.capacity[counter.name].total if counter.of_device else self._limits.get(counter, 0)
 
     def _agrees(self, claim: int, demand: DeviceDemand, alternative: RequestAlternative, device: PoolDevice) -> bool:
-        """Whether the device has what those chosen before have in common."""
+        """Whether the device meets the constraints with those chosen before."""
         for constraint in demand.constraints:
             if constraint.concerns(alternative):
                 value = device.facts.attribute(constraint.attribute)

@@ -1,14 +1,13 @@
-"""The second opinion: every placement of a plan, checked again by plain code.
+"""Verifies a plan with plain code that shares nothing with the solver; plans with defects are not executed.
 
-It shares nothing with the solver (a contract in pyproject.toml holds that), knows no quotas, prices or preferences, and
-is written to be read. What it rejects is never applied. It checks facts, not quality: a dear plan passes, a wrong one
-does not. The order of thought: `index` prepares snapshot and plan once (`kinds` of pods, `launches` that a claim may
-become, `possible` labels); each other module has the rules of one subject: `claims`, `existing`, `volumes`, `ports`,
-`limits`, `devices`; and between pods (`counting` says whom they are about) `spread`, `affinity`, `anti_affinity`.
+A contract in pyproject.toml keeps the two apart. The checks know no prices or preferences: an expensive plan passes, a
+wrong one does not. `matching` says what pods, labels, taints and ports mean; `possible_nodes` prepares snapshot and plan
+(which labels and offerings each planned node may get); `check_nodes` checks each node by itself, `check_topology` the
+constraints between pods, `check_devices` the devices of ResourceClaims.
 
-Rules: facts of Karpenter's scheduling, restated from `pkg/controllers/provisioning/scheduling`.
-Differs: a domain in which nothing can be launched and where no node stands is no domain for topology spread; all terms
-of a required node affinity are alternatives at once.
+Restates: karpenter pkg/controllers/provisioning/scheduling.
+Differs: a domain in which no instance type can be launched and no node exists does not count for topology spread; all
+terms of a required node affinity are alternatives at once.
 """
 
 from __future__ import annotations
@@ -52,14 +51,14 @@ def verify(
     """Check a plan against the snapshot it was made from.
 
     Args:
-        snapshot: The same snapshot that the solver saw.
-        catalogue: The same catalogue.
+        snapshot: The snapshot that the solver saw.
+        catalogue: The catalogue that it saw.
         results: The plan.
-        pods: The pods that were to be placed; None if only what the plan mentions can be checked.
+        pods: The pods to schedule; None to check only what the plan mentions.
         without_nodes: Names of state nodes that were not to be used.
 
     Returns:
-        What is wrong, each with a sentence that names pod and node; empty if nothing is.
+        The defects, each with a sentence that names pod and node; empty if there are none.
     """
     index = PlanIndex(snapshot, catalogue, results, pods, without_nodes)
     found = list(_check_bookkeeping(index))
@@ -79,7 +78,7 @@ def verify(
 
 
 def without_defective_nodes(results: Results, defects: Iterable[Defect]) -> Results:
-    """What is left of a plan without the nodes that are wrong, and without their pods."""
+    """Return the plan without the nodes that have defects, and without their pods."""
     accused = {node for defect in defects for node in defect.nodes}
     return replace(
         results,
@@ -90,7 +89,7 @@ def without_defective_nodes(results: Results, defects: Iterable[Defect]) -> Resu
 
 
 def _check_bookkeeping(index: PlanIndex) -> Iterator[Defect]:
-    """Each pod is placed at most once, is known, and is either placed or has an error."""
+    """Each pod exists, is scheduled at most once, and is either scheduled or has an error."""
     results = index.results
     for claim in results.new_claims:
         if not claim.pods:

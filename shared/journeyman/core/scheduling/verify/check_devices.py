@@ -1,10 +1,10 @@
-"""Which devices there are and how much of what is taken by parts, for the rules in `devices`.
+"""Checks devices: those planned for each pod's ResourceClaims satisfy them, and none is allocated twice.
 
-Devices: what the plan says is there for each planned pod's claims satisfies them, and nothing is taken twice.
+A plan names the devices of each claim, for a new node by instance type. Each must exist, be accessible from its node, be
+selected by the request, and be free; no more may be taken of counters and shared capacity than there is, whichever types
+are launched.
 
-A plan names the devices of each claim, for a new node by instance type. Each of them must exist, be reachable from its
-node, be one that the request selects, and be free; of counters and shared capacity no more may be taken than there is,
-whatever types are launched.
+Restates: karpenter pkg/scheduling/dynamicresources/allocator.go `Allocate`, consumable_capacity.go.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CounterAmounts = dict[tuple[str, ...], int]
 
 
 class FoundDevice(NamedTuple):
-    """A device, and the slice it was found in."""
+    """A device, and the slice that publishes it."""
 
     device: Device
     where: ResourceSliceSpec
@@ -55,15 +55,15 @@ class FoundDevice(NamedTuple):
 
     @property
     def id(self) -> DeviceKey:
-        """Which one it is."""
+        """Its driver, pool and name."""
         return self.where.driver, self.where.pool.name, self.device.name
 
     def part(self, name: str) -> tuple[str, ...]:
-        """One of its capacities."""
+        """The counter of one of its capacities."""
         return (*self.id, "", name)
 
     def counted(self) -> CounterAmounts:
-        """What it draws on its pool's counters."""
+        """The amounts that it draws on its pool's counters."""
         return {
             (*self.id[:2], drawn.counter_set, name): nano(counter.value)
             for drawn in self.device.consumes_counters
@@ -71,7 +71,7 @@ class FoundDevice(NamedTuple):
         }
 
     def consumed(self, request: DeviceRequest) -> CounterAmounts | None:
-        """What a request takes of its capacity, if it is shared; None if it does not give that."""
+        """The amounts that a request consumes of its capacity, if it is shared; None if it does not give that."""
         pods_to_schedule = {name: nano(text) for name, text in request.capacity.requests.items()}
         if any(name not in self.device.capacity for name in pods_to_schedule):
             return None
@@ -89,7 +89,7 @@ class FoundDevice(NamedTuple):
         return all(name in has and nano(has[name].value) >= nano(n) for name, n in request.capacity.requests.items())
 
     def reached_from(self, node: CheckedNode) -> bool:
-        """Whether every node that the place may become reaches it."""
+        """Whether every node that this one may become can access it."""
         source = self.device if self.where.per_device_node_selection else self.where
         if source.all_nodes:
             return True
@@ -99,7 +99,7 @@ class FoundDevice(NamedTuple):
 
 
 def selected(node: CheckedNode, selector: NodeSelector) -> bool:
-    """Whether a node selector means every node that the place may become."""
+    """Whether a node selector selects every node that this one may become."""
     terms = [
         term.match_expressions
         for term in selector.node_selector_terms
@@ -139,7 +139,7 @@ def _rounded(pods_to_schedule: int | None, capacity: DeviceCapacity) -> int | No
 
 
 class SliceDevices(Struct):
-    """Devices by id, how much there is of what is taken by parts, and the pools (driver, name) that are not whole."""
+    """Devices by id, the totals of counters and capacities, and the incomplete pools (driver, name)."""
 
     devices: dict[DeviceKey, FoundDevice] = field(default_factory=dict)
     totals: CounterAmounts = field(default_factory=dict)
@@ -147,7 +147,7 @@ class SliceDevices(Struct):
 
     @classmethod
     def of(cls, specs: Iterable[ResourceSliceSpec], *, published: bool) -> SliceDevices:
-        """What some slices have; of published pools the newest generation."""
+        """Read slices; of published pools only the newest generation."""
         pools: dict[tuple[str, str], list[ResourceSliceSpec]] = {}
         for spec in specs:
             pools.setdefault((spec.driver, spec.pool.name), []).append(spec)
@@ -178,13 +178,13 @@ class SliceDevices(Struct):
 
 
 class DeviceUsage(Struct):
-    """What is taken: whole devices, by how many, and parts."""
+    """What is taken: whole devices, by how many, and amounts of counters."""
 
     devices: Counter[DeviceKey] = field(default_factory=Counter)
     parts: CounterAmounts = field(default_factory=dict)
 
     def take(self, known: FoundDevice, parts: CounterAmounts) -> None:
-        """Take a device, which is not shared or of which these parts are taken."""
+        """Take a device, and these amounts."""
         if not known.device.allow_multiple_allocations:
             self.devices[known.id] += 1
         self.add(parts)
@@ -195,13 +195,13 @@ class DeviceUsage(Struct):
             self.parts[key] = self.parts.get(key, 0) + amount
 
     def take_maximum(self, other: DeviceUsage) -> None:
-        """Take what either of the two has taken."""
+        """Take the maximum of the two."""
         self.devices |= other.devices
         for key, amount in other.parts.items():
             self.parts[key] = max(self.parts.get(key, 0), amount)
 
     def excess(self, totals: Mapping[tuple[str, ...], int]) -> Iterator[str]:
-        """What is taken more often than it is there, in words."""
+        """Yield what is taken more often than it is there, as text."""
         for device, times in sorted(self.devices.items()):
             if times > 1:
                 yield f"device {'/'.join(device)} is taken {times} times"
@@ -211,7 +211,7 @@ class DeviceUsage(Struct):
 
 
 def check_devices(index: PlanIndex, catalogue: Catalogue) -> Iterator[Defect]:
-    """What is wrong with the devices of the plan, one sentence each."""
+    """Check the devices of the plan."""
     users = {key: index.known[key] for key in index.placed if index.kind(key).asks_for_devices}
     if users or index.results.devices or any(claim.devices for claim in index.results.new_claims):
         try:
@@ -236,7 +236,7 @@ class _DeviceCheck:
         self._nodes_by_claim: dict[str, dict[str, list[PlannedDevice]]] = {}  # by claim and place, its devices there
 
     def run(self, users: Mapping[str, Pod]) -> Iterator[Defect]:
-        """Every place, then all of them together, then who uses what."""
+        """Check each node, then all of them together, then the pods that use the claims."""
         together = self._in_use()
         for node in self._index.nodes:
             yield from self._check_place(node, together)
@@ -245,7 +245,7 @@ class _DeviceCheck:
             yield from self._check_users(node, {key: users[key] for key in node.planned if key in users})
 
     def _in_use(self) -> DeviceUsage:
-        """What claims have that nobody gives back."""
+        """What allocated claims keep."""
         book = DeviceUsage()
         for claim in self._claims.values():
             allocation = claim.status.allocation
@@ -261,7 +261,7 @@ class _DeviceCheck:
         return book
 
     def _is_released(self, claim: ResourceClaim) -> bool:
-        """Whether all its users are pods that leave their nodes."""
+        """Whether all its users are pods that are rescheduled or deleted."""
         users = claim.status.reserved_for
         return bool(users) and all(
             u.resource == "pods" and not u.api_group and u.uid in self._departing_pods for u in users
@@ -368,7 +368,7 @@ class _DeviceCheck:
                 yield from (Defect(f"pod {key} is placed {w}", (node.name,)) for w in self._check_user(node, name))
 
     def _check_user(self, node: CheckedNode, name: str) -> Iterator[str]:
-        """A pod is where its claims have, or get, their devices."""
+        """A pod runs where its claims have, or get, their devices."""
         claim = self._claims.get(name)
         if claim is None:
             yield f"although it has resource claims that do not exist ({name})"
@@ -395,7 +395,7 @@ class _DeviceCheck:
 
 
 def _departing_pods(index: PlanIndex) -> frozenset[str]:
-    """The UIDs of pods that leave the node they are on."""
+    """The UIDs of pods that are rescheduled or deleted."""
     remaining = {node.name for node in index.state_nodes if not is_being_disrupted(node)}
     gone = (pod for node in index.snapshot.state_nodes if node.name not in remaining for pod in node.pods)
     moved = (index.known[key] for key in index.rescheduled if index.known[key].spec.node_name)

@@ -1,18 +1,11 @@
-"""Planned NodeClaims: is every way that one may turn out good for every one of its pods?
+"""Checks each node by itself: planned NodeClaims, pods on existing nodes, limits and reservations, volumes.
 
-Pods planned onto nodes that exist or are on their way.
+A NodeClaim must be right for every pod whichever of its offerings is launched. NodePool limits and reservations must
+hold whichever instance types are launched.
 
-Limits: whatever is launched, no NodePool may come to own more than it is allowed, and no reservation to give more.
-
-Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `filterByRemainingResources`,
-reservationmanager.go.
+Restates: karpenter pkg/controllers/provisioning/scheduling/nodeclaim.go, existingnode.go, scheduler.go
+`filterByRemainingResources`, reservationmanager.go, volumetopology.go, pkg/scheduling/volumeusage.go.
 Differs: `nodes` is counted within a pass as well.
-
-Volumes: from where a pod's can be reached, and how many a node attaches.
-
-A bound claim goes where its PersistentVolume can be reached; one that waits goes where its StorageClass may make it.
-
-Restates: karpenter pkg/controllers/provisioning/scheduling/volumetopology.go, pkg/scheduling/volumeusage.go.
 """
 
 from __future__ import annotations
@@ -56,7 +49,7 @@ _PRICE_TOLERANCE = 1e-9
 
 
 def check_claims(index: PlanIndex, storage: StorageIndex) -> Iterator[Defect]:
-    """What is wrong with each planned claim by itself, one sentence each."""
+    """Check each planned NodeClaim by itself."""
     for claim in index.results.new_claims:
         pool = index.snapshot.node_pools_by_name.get(claim.node_pool)
         why = "does not exist" if pool is None else index.why_unusable(pool)
@@ -77,7 +70,7 @@ def check_claims(index: PlanIndex, storage: StorageIndex) -> Iterator[Defect]:
 
 
 def _check_choice(launches: PossibleLaunches, node: CheckedNode, claim: PlannedClaim) -> Iterator[Defect]:
-    """The types listed are those that can be launched; the price is that of the cheapest way."""
+    """The listed types are those that can be launched; the price is that of the cheapest offering."""
     offerings = launches.offerings
     for name in claim.instance_types:
         if not offerings.by_type.get(name, 0) & node.rows:
@@ -96,7 +89,7 @@ def _check_choice(launches: PossibleLaunches, node: CheckedNode, claim: PlannedC
 
 
 def _check_min_values(launches: PossibleLaunches, node: CheckedNode, claim: PlannedClaim) -> Iterator[Defect]:
-    """Where the NodePool wants a choice of N values of a label, the types listed must give it."""
+    """The listed types have as many values of each label as minValues ask for."""
     if claim.min_values_relaxed:
         return
     for requirement in launches.pool.spec.template.spec.requirements:
@@ -125,7 +118,7 @@ def _declared(launches: PossibleLaunches, types: Iterable[str], key: str) -> set
 def _check_labels(
     launches: PossibleLaunches, node: CheckedNode, kinds: dict[PodKind, str], storage: StorageIndex
 ) -> Iterator[Defect]:
-    """Whatever comes of it keeps the NodePool's requirements, and suits every pod and its volumes."""
+    """Whatever is launched meets the NodePool's requirements, every pod's, and its volumes'."""
     broken = launches.pool_requirements if node.rows & ~launches.rows_meeting_pool(node.possible) else ()
     for rule in broken:
         unmet = node.rows & ~node.possible.rows_meeting((((rule,),),))
@@ -149,7 +142,7 @@ def _check_claim_taints(node: CheckedNode, kinds: dict[PodKind, str]) -> Iterato
 
 
 def _check_claim_capacity(launches: PossibleLaunches, node: CheckedNode, claim: PlannedClaim) -> Iterator[Defect]:
-    """Every way it may turn out holds all pods and its daemons, host ports included; and it asks for enough."""
+    """Every possible launch holds all pods and its daemons, host ports included; its requests suffice."""
     wanted = total_requests(node.planned.values())
     for resource, amount in sorted(wanted.items()):
         if amount > claim.requests.get(resource, 0):
@@ -169,7 +162,7 @@ def _check_claim_capacity(launches: PossibleLaunches, node: CheckedNode, claim: 
 
 
 def check_ports(node: CheckedNode, taken: Iterable[tuple[int, str, str]], by: str) -> Iterator[Defect]:
-    """The planned pods take no host port twice, and none of these."""
+    """The planned pods take no host port twice, and none that is taken."""
     before = list(taken)
     for pod, kind in sorted(node.planned.items()):
         port = conflicting_port(kind.ports, before) if kind.ports else None
@@ -179,7 +172,7 @@ def check_ports(node: CheckedNode, taken: Iterable[tuple[int, str, str]], by: st
 
 
 def total_requests(kinds: Iterable[PodKind]) -> dict[str, int]:
-    """What they take together."""
+    """The sum of their requests."""
     total: dict[str, int] = {}
     for kind in kinds:
         for resource, amount in kind.requests.items():
@@ -197,7 +190,7 @@ def _lowest(rows: Rows) -> int:
 
 
 def check_existing(index: PlanIndex, storage: StorageIndex) -> Iterator[Defect]:
-    """What is wrong with these placements, one sentence each."""
+    """Check each existing node that gets pods."""
     usable = {
         node.state_node.name: node
         for node in index.existing_nodes
@@ -230,7 +223,7 @@ def _check_node(index: PlanIndex, node: CheckedNode, storage: StorageIndex) -> I
 
 
 def _meets_labels(node: CheckedNode, node_requirements: Iterable[Alternatives]) -> bool:
-    """Whether the node's labels meet the wishes; of a claim that has no instance yet, whatever they come to be."""
+    """Whether the node's labels meet these; of a NodeClaim without an instance, whichever it gets."""
     pods_to_schedule = tuple(node_requirements)
     if node.possible.rows_meeting(pods_to_schedule) & node.rows:
         return True
@@ -242,7 +235,7 @@ def _meets_labels(node: CheckedNode, node_requirements: Iterable[Alternatives]) 
 
 
 def _promised_labels(node: StateNode) -> PossibleLabels:
-    """The one row of a claim that is yet to be launched: labels that it has, and those it lists values for."""
+    """The one row of a NodeClaim that is not launched yet: its labels, and the labels that it lists values for."""
     pods_to_schedule = node.claim.spec.requirements if node.claim is not None else ()
     column: dict[str, frozenset[str]] = {}
     for requirement in pods_to_schedule:
@@ -262,7 +255,7 @@ def _belongs(daemon: PodKind, node: CheckedNode) -> bool:
 
 
 def _check_node_capacity(node: CheckedNode, daemons: list[PodKind]) -> Iterator[Defect]:
-    """What is allocatable, less the pods there, the daemons still to come, and the pods planned. Nothing may lack."""
+    """Allocatable less the pods there, the daemons still missing and the planned pods must not be negative."""
     try:
         left = allocatable(node.state_node) if node.state_node is not None else {}
     except InvalidQuantityError as error:
@@ -279,9 +272,9 @@ def _check_node_capacity(node: CheckedNode, daemons: list[PodKind]) -> Iterator[
 
 
 def allocatable(node: StateNode) -> dict[str, int]:
-    """What pods may use: the node's word, until it is initialized or as long as it says nothing its claim's too.
+    """The node's allocatable; until it is initialized, missing amounts are its NodeClaim's.
 
-    A claim that has no instance yet promises no more than what it asks for. Raises InvalidQuantityError.
+    A NodeClaim without an instance has only what it requests. Raises InvalidQuantityError.
     """
     reported = _allocatable_amounts(node.node.status.allocatable if node.node else {})
     if node.claim is None or (node.initialized and reported):
@@ -297,7 +290,7 @@ def _allocatable_amounts(texts: Mapping[str, QuantityText]) -> dict[str, int]:
 
 
 def check_limits(index: PlanIndex) -> Iterator[Defect]:
-    """Usage plus the largest type of each planned claim must stay within the limits; `nodes` counts one each."""
+    """Usage plus the largest type of each planned NodeClaim must stay within the limits; `nodes` counts one each."""
     for pool in index.usable_pools.values():
         name = pool.metadata.name
         planned = [node for node in index.new_nodes if node.claim and node.claim.node_pool == name]
@@ -325,7 +318,7 @@ def _usage(index: PlanIndex, pool: NodePool, resource: str) -> int:
 
 
 def _capacity_of(node: StateNode, launches: PossibleLaunches, resource: str) -> int:
-    """The node's capacity; before launch that of the largest type its claim may become."""
+    """The node's capacity; before launch that of the largest type its NodeClaim may become."""
     try:
         reported = to_resources(node.node.status.capacity, round_up=False) if node.node else {}
         possible_for = to_resources(node.claim.status.capacity, round_up=False) if node.claim else {}
@@ -339,7 +332,7 @@ def _capacity_of(node: StateNode, launches: PossibleLaunches, resource: str) -> 
 
 
 def check_reservations(index: PlanIndex) -> Iterator[Defect]:
-    """Claims that hold a reservation, or that nothing else can serve, must not be more than it has room for."""
+    """NodeClaims that hold a reservation, or can only be launched from it, must not exceed its capacity."""
     bound: Counter[str] = Counter()
     capacity: dict[str, int] = {}
     for node in index.new_nodes:
@@ -387,13 +380,13 @@ class StorageIndex:
         }
 
     def node_requirements(self, kind: PodKind) -> tuple[Alternatives, ...]:
-        """What the pod's volumes ask of a node's labels, one of the alternatives of each."""
+        """The requirements of the pod's volumes on a node's labels, alternatives for each."""
         claims = (self._claims.get(name) for name in _claim_names(kind.pod))
         node_requirements = (self._alternatives(claim) for claim in claims if claim is not None)
         return tuple(alternatives_of for alternatives_of in node_requirements if alternatives_of is not None)
 
     def _alternatives(self, claim: PersistentVolumeClaim) -> Alternatives | None:
-        """Where its volume can be reached from; None if from everywhere."""
+        """From where the claim's volume can be reached; None if from everywhere."""
         if not claim.spec.volume_name:
             found = self._classes.get(claim.spec.storage_class_name or "")
             return _allowed(found) if found is not None else None
@@ -407,7 +400,7 @@ class StorageIndex:
         return tuple(terms) if terms and all(terms) else None
 
     def defect(self, kind: PodKind) -> str:
-        """Why a pod with these volumes cannot run anywhere; empty if it can."""
+        """Why no node can run a pod with these volumes; empty if one can."""
         return next((why for name in _claim_names(kind.pod) if (why := self._defect(name))), "")
 
     def _defect(self, name: tuple[str, str]) -> str:
@@ -432,7 +425,7 @@ class StorageIndex:
         return f"{shown} is to be bound before it has a pod" if found.volume_binding_mode == "Immediate" else ""
 
     def check_attachments(self, node: CheckedNode) -> Iterator[Defect]:
-        """Of each driver a node that stands attaches only so many volumes; a claim that several pods use counts once."""
+        """An existing node attaches a limited number of volumes per driver; a claim that several pods use counts once."""
         limits = (
             self._limits.get(node.state_node.node.metadata.name, {}) if node.state_node and node.state_node.node else {}
         )

@@ -1,36 +1,26 @@
-"""Whom a rule between pods counts, and where those are.
+"""Checks the constraints between pods: topology spread, required pod affinity, required anti-affinity.
 
-Topology spread: with everything in place, can the pods have come in an order that kept every constraint?
+Topology spread: with everything in place, can the pods have come in an order that kept every constraint? A pod may enter
+a domain while fewer than maxSkew + minimum of the counted pods are there: that is its *allowance*. Counted pods without
+the constraint may all come later. Of the pods that have it, those of the smallest allowance come first: the n-th of
+them must be allowed n, including the pods that run there. The minimum is over the domains the pod could be in, with all
+counted pods, existing and planned; for hostname it is 0, since a new node can always be launched. A planned node whose
+domain is undecided counts in every domain that it may get, and for the minimum in none. Pods that stay with the pending
+NodeClaim planned for them were checked when it was; now kube-scheduler must admit them, for which the domains are those
+of existing nodes.
 
-A pod may enter a domain while fewer than maxSkew + minimum of the counted pods are there: that is its *allowance*. Pods
-that are counted but do not have the constraint may all come later, so they are held against nobody. Of the pods that
-have it, those of the smallest allowance come first: the n-th of them must be allowed n, what runs there included.
+Pod affinity: can the pods have come in an order in which each found a pod that its term selects? The first of a kind may
+enter an empty domain if its own term selects it and no domain it could reach holds such a pod. In an undecided domain it
+must have such pods whatever the node becomes: on the same node, or in every domain that it may get. The likeliest orders
+are tried first: pods that no other pod can help start a domain first, then those that only pods with affinity can help;
+then all pods without affinity come.
 
-The minimum is over the domains the pod could live in, with all counted pods, existing and planned. Per host name it is
-0, since a new node can always be opened. A planned node whose domain is open counts wherever it may come to be, and for
-the minimum nowhere. Pods that stay with a claim on its way that was opened for them were let in when it was; now it is
-enough that kube-scheduler will, to whom the domains are those in which nodes stand.
+Anti-affinity: no two pods in one domain of which one has the term and the other is selected by it. It applies both ways,
+and to running pods: a running pod's term excludes new ones. A node with an undecided domain is in all that it may get.
 
-Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go `nextDomainTopologySpread`.
-Differs: a domain where nothing that the pod accepts can be launched, and where no node stands, is no domain.
-
-Required pod affinity: can the pods have come in an order in which each found a pod of those it asks for?
-
-A pod may enter a domain that holds a pod its term selects. The first of a kind may enter an empty one if its own term
-selects it and none of the domains it could reach holds such a pod. In an open domain a pod must be at home whatever
-becomes of the node: with pods of the same node, or with pods in every domain that it may come to be in.
-
-Orders are tried as they are most likely to work: first those start a domain whom nobody at all will help, then those
-whom no pod will that asks for nothing itself; then all of the latter come.
-
-Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go `nextDomainAffinity`.
-
-Required anti-affinity: no two pods in one domain of which one has the term and the other is selected by it.
-
-It works both ways, and for pods that run already: a running pod's term keeps new ones away. A node whose domain is open
-is in all domains that it may come to be in.
-
-Restates: karpenter pkg/controllers/provisioning/scheduling/topology.go, anti-affinity and inverse anti-affinity.
+Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go `nextDomainTopologySpread`,
+`nextDomainAffinity`, `nextDomainAntiAffinity`; topology.go `updateInverseAffinities`.
+Differs: a domain where the pod accepts no offering, and where no node exists, does not count.
 """
 
 from __future__ import annotations
@@ -64,10 +54,10 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 class CountedPods(Struct, frozen=True, eq=False):
-    """The pods that a rule counts, by the values of node label `key`.
+    """The pods that a constraint counts, by the values of node label `key`.
 
-    `id` is equal for groups that count the same pods over the same label. Namespaces are those named and those whose
-    labels `namespace_selector` selects. Of labels named in `same` and `other` a pod must have (not have) these values.
+    `id` is equal for groups that count the same pods over the same label. Namespaces are those named and those whose labels
+    `namespace_selector` selects. A pod must have the values of the labels in `same`, and not those in `other`.
     """
 
     id: bytes
@@ -108,7 +98,7 @@ def group_of_spread(pod: Pod, constraint: TopologySpreadConstraint) -> CountedPo
 
 
 def group_of_term(pod: Pod, term: PodAffinityTerm) -> CountedPods:
-    """The pods that an affinity or anti-affinity term of this pod is about."""
+    """The pods that an affinity or anti-affinity term of this pod selects."""
     own_namespace = not term.namespaces and term.namespace_selector is None
     return _group(
         key=term.topology_key,
@@ -146,7 +136,7 @@ def _canonical(selector: LabelSelector | None) -> object:
 
 
 class PodPresence(Struct, frozen=True, eq=False):
-    """Pods of one kind in one place: how many are planned there, how many stay."""
+    """Pods of one kind on one node: how many are planned there, how many remain."""
 
     node: CheckedNode
     planned: int
@@ -154,7 +144,7 @@ class PodPresence(Struct, frozen=True, eq=False):
 
 
 class PodPresences:
-    """Who is where, by what selectors look at."""
+    """The pods on all nodes, by namespace and labels."""
 
     def __init__(self, index: PlanIndex) -> None:
         self._namespaces = {namespace.metadata.name: namespace for namespace in index.snapshot.namespaces}
@@ -178,12 +168,12 @@ class PodPresences:
         return group.counts(kind.identity, self._namespaces)
 
     def presences(self, group: CountedPods) -> Iterable[PodPresence]:
-        """Where the pods are that the group counts; a place may come several times."""
+        """Where the counted pods are; a node may come several times."""
         for identity in self.identities(group):
             yield from self._presences[identity]
 
     def identities(self, group: CountedPods) -> frozenset[PodIdentity]:
-        """Those present that the group counts."""
+        """The namespaces and labels present that the group counts."""
         known = self._counted.get(group.id)
         if known is None:
             candidates = (i for i in self._candidates(group) if group.counts(i, self._namespaces))
@@ -200,7 +190,7 @@ _RULE_ENCODER = msgspec.msgpack.Encoder()
 
 
 class _ConstrainedPods(Struct, frozen=True, eq=False):
-    """Pods of one kind that have the constraint, in one place. `stays`: its claim was opened for all of them."""
+    """Pods of one kind with the constraint, on one node. `stays`: its NodeClaim was planned for all of them."""
 
     kind: PodKind
     constraint: TopologySpreadConstraint
@@ -219,7 +209,7 @@ class _Entrants(Struct, frozen=True, eq=False):
 
 
 class _SpreadRule(Struct, frozen=True, eq=False):
-    """Constraints that count the same pods on the same nodes, and all who have one of them."""
+    """Constraints that count the same pods on the same nodes, and all pods that have one of them."""
 
     group: CountedPods
     honors_node_affinity: bool
@@ -235,7 +225,7 @@ class _SpreadRule(Struct, frozen=True, eq=False):
         )
 
     def surely_counts(self, node: CheckedNode) -> bool:
-        """Whether pods there count whatever becomes of the node; on its own node a pod always does."""
+        """Whether pods there count whatever the node becomes; on its own node a pod always does."""
         if self.group.key == labels.HOSTNAME:
             return True
         sample = self.owners[0].kind
@@ -248,7 +238,7 @@ class _SpreadRule(Struct, frozen=True, eq=False):
 
 
 def check_spread(index: PlanIndex, presences: PodPresences) -> Iterator[Defect]:
-    """What is wrong, one sentence for each constraint and domain."""
+    """Check topology spread: one defect per constraint and domain."""
     pool_requirements = tuple(_spread_rules(index).values())
     remaining: dict[_SpreadRule, Counter[str]] = {}
     entering: _Entering = {}
@@ -303,7 +293,7 @@ _Entering = dict[tuple[bytes, str], list[tuple[_SpreadRule, _Entrants]]]
 def _enter_domains(
     index: PlanIndex, rule: _SpreadRule, surely: Mapping[str, int], entering: _Entering
 ) -> Iterator[Defect]:
-    """Note a rule's pods in the domains they enter; what is wrong with those whose domain is not decided."""
+    """Note a constraint's pods in the domains they enter; yield a defect for each whose domain is undecided."""
     minimums: dict[tuple[PodKind, int, bool], int] = {}
     strictest: dict[tuple[PodKind, str, str], _Entrants] = {}
     for owner in rule.owners:
@@ -323,7 +313,7 @@ def _enter_domains(
 
 
 def _counted(presences: PodPresences, rule: _SpreadRule) -> tuple[Counter[str], Counter[str]]:
-    """By domain the pods that stay there, and all that will be there for sure."""
+    """By domain the pods that remain there, and all that will be there whatever the nodes become."""
     sample = rule.owners[0].kind
     remaining: Counter[str] = Counter()
     surely: Counter[str] = Counter()
@@ -345,7 +335,7 @@ def _check_domain(
     *,
     there: int,
 ) -> Iterator[Defect]:
-    """Let them in, the smallest allowance first; the rule's `own` entries must find it so."""
+    """Admit the pods, the smallest allowance first; the constraint's `own` entrants must be allowed."""
     for entry in sorted(entries, key=lambda entry: (entry.allowance, entry.owner.pod)):
         owner = entry.owner
         if presences.counts(rule.group, owner.kind):
@@ -374,14 +364,14 @@ def _emptiest(domains: Set[str], owner: _ConstrainedPods, surely: Mapping[str, i
 
 
 def _standing(index: PlanIndex, rule: _SpreadRule, kind: PodKind) -> frozenset[str]:
-    """Where the pod could live on a node that stands and counts."""
+    """The domains of existing nodes that count and that the pod could be in."""
     key = rule.group.key
     state_nodes = (p.domains(key) for p in index.existing_nodes if p.is_schedulable and rule.counts_on(p, kind))
     return frozenset(domain for domains in state_nodes for domain in domains if kind.admits(key, domain))
 
 
 def _launchable(index: PlanIndex, kind: PodKind, key: str) -> set[str]:
-    """Where something can be launched that it accepts."""
+    """The domains in which an offering that the pod accepts can be launched."""
     found: set[str] = set()
     for pool in index.usable_pools.values():
         if untolerated(kind.pod, pool.spec.template.spec.taints) is None:
@@ -392,7 +382,7 @@ def _launchable(index: PlanIndex, kind: PodKind, key: str) -> set[str]:
 
 
 def _combinations(kind: PodKind) -> Iterable[tuple[NodeSelectorRequirement, ...]]:
-    """One alternative of each of its wishes, in every way."""
+    """Every combination of one alternative of each of its requirements."""
     combined: list[tuple[NodeSelectorRequirement, ...]] = [()]
     for alternatives in kind.node_requirements:
         combined = [(*chosen, *more) for chosen in combined for more in alternatives]
@@ -400,7 +390,7 @@ def _combinations(kind: PodKind) -> Iterable[tuple[NodeSelectorRequirement, ...]
 
 
 class _Arrival(Struct, frozen=True, eq=False):
-    """Pods of one kind that come to one place. `groups` are those they ask for, `joins` those that count them."""
+    """Pods of one kind that come to one node. `groups` are those of their terms, `joins` those that count them."""
 
     kind: PodKind
     node: CheckedNode
@@ -410,7 +400,7 @@ class _Arrival(Struct, frozen=True, eq=False):
 
 
 class _PresentPods:
-    """Who is where so far."""
+    """The pods that have come so far, by group and domain."""
 
     def __init__(self) -> None:
         self._domains: dict[bytes, set[str]] = {}
@@ -418,7 +408,7 @@ class _PresentPods:
         self._possible: dict[bytes, set[str]] = {}
 
     def enter(self, group: CountedPods, node: CheckedNode) -> None:
-        """A pod that the group counts is in the place."""
+        """Add a pod that the group counts."""
         domains = node.domains(group.key)
         self._places.add((group.id, node.host))
         self._possible.setdefault(group.id, set()).update(domains)
@@ -426,19 +416,19 @@ class _PresentPods:
             self._domains.setdefault(group.id, set()).update(domains)
 
     def has_pod_for(self, group: CountedPods, node: CheckedNode) -> bool:
-        """Whether whoever comes there finds such a pod, whatever becomes of the node."""
+        """Whether a pod there finds one that the group counts, whatever the node becomes."""
         domains = node.domains(group.key)
         if not domains:
             return False
         return (group.id, node.host) in self._places or domains <= self._domains.get(group.id, set())
 
     def is_reachable_by(self, group: CountedPods, kind: PodKind) -> bool:
-        """Whether a domain that such pods could go to may hold one that the group counts."""
+        """Whether a domain that such pods could be in may hold one that the group counts."""
         return any(kind.admits(group.key, domain) for domain in self._possible.get(group.id, ()))
 
 
 def check_affinity(index: PlanIndex, presences: PodPresences) -> Iterator[Defect]:
-    """What is wrong, one sentence for each kind of pod and place."""
+    """Check required pod affinity: one defect per kind of pod and node."""
     arrivals = _arrivals(index, presences)
     if not any(arrival.groups for arrival in arrivals):
         return
@@ -480,7 +470,7 @@ def _arrivals(index: PlanIndex, presences: PodPresences) -> list[_Arrival]:
 
 
 def _help_from(helpers: Sequence[_Arrival]) -> _PresentPods:
-    """Where these pods would be found by others who do not ask for the same."""
+    """Where these pods would be found by others with different terms."""
     helped = _PresentPods()
     for arrival in helpers:
         for group in arrival.joins:
@@ -490,7 +480,7 @@ def _help_from(helpers: Sequence[_Arrival]) -> _PresentPods:
 
 
 def _admit(waiting: Sequence[_Arrival], present: _PresentPods, helped: _PresentPods) -> list[_Arrival]:
-    """Whoever can, until nobody else can; who is left. Who has help to expect does not start a domain."""
+    """Admit pods until no more can come; return the rest. Pods that expect help do not start a domain."""
     left = list(waiting)
     while True:
         still = [arrival for arrival in left if not _admit_one(arrival, present, helped)]
@@ -521,7 +511,7 @@ def _enter(arrival: _Arrival, present: _PresentPods) -> None:
 
 
 class _AntiAffinityRule(Struct, eq=False):
-    """Terms about the same pods; the planned pods that have one, and the domains with running pods that have one."""
+    """Terms about the same pods; the planned pods that have one, and the domains of running pods that have one."""
 
     group: CountedPods
     owners: list[tuple[PodKind, CheckedNode, str]] = field(default_factory=list)
@@ -529,7 +519,7 @@ class _AntiAffinityRule(Struct, eq=False):
 
 
 def check_anti_affinity(index: PlanIndex, presences: PodPresences) -> Iterator[Defect]:
-    """What is wrong, one sentence for each term and place."""
+    """Check required anti-affinity: one defect per term and node."""
     for rule in _anti_affinity_rules(index).values():
         yield from _check_anti_affinity_rule(presences, rule)
 

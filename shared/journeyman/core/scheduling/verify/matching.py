@@ -1,15 +1,10 @@
-"""Kubernetes' own words, spelled out: does a label meet a requirement, a toleration a taint, a selector a pod?
+"""What Kubernetes objects mean, spelled out: requirements, taints, selectors, host ports, and pods grouped by kind.
 
-Nodes that are, or may come to be: a row each, their labels in columns, every answer a set of rows.
+Nodes that exist or may be launched are rows, with their labels in columns; every answer is a set of rows. A set of rows
+is the bits of an integer, so that a requirement is checked for 2,000 offerings with a few operations. A label of a row is
+a set of values: the node will have one of them.
 
-A set of rows is the bits of an integer, so that one question ("which of these 2,000 launches break this requirement?")
-costs a few operations whatever the number of rows. A label of a row is a set of values: the node will have one of them.
-
-Host ports: two pods of one node cannot have the same port of it.
-
-Restates: karpenter pkg/scheduling/hostportusage.go.
-
-What one pod asks for. Pods that differ in nothing but their names are of one kind, and are read once.
+Restates: karpenter pkg/scheduling/hostportusage.go, pkg/scheduling/requirements.go, pkg/scheduling/taints.go.
 """
 
 from __future__ import annotations
@@ -44,12 +39,12 @@ CORDON: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule
 
 
 def normalized(key: str) -> str:
-    """The label's name today; old manifests carry others."""
+    """Return the label's current name; old manifests use others."""
     return labels.ALIASES.get(key, key)
 
 
 def integer(text: str) -> int | None:
-    """The whole number that the text is; None if it is none, or one beyond anything a label counts."""
+    """Return the text as an integer; None if it is none, or too large."""
     return int(text) if _INTEGER.fullmatch(text) else None
 
 
@@ -92,7 +87,7 @@ def ever_met(requirement: NodeSelectorRequirement, values: Collection[str]) -> b
 
 
 def untolerated(pod: Pod, taints: Iterable[Taint]) -> Taint | None:
-    """The first taint that keeps the pod away; PreferNoSchedule never does."""
+    """Return the first taint that the pod does not tolerate; PreferNoSchedule does not count."""
     binding = [t for t in taints if t.effect != "PreferNoSchedule"]
     return next((t for t in binding if not any(_tolerates(toleration, t) for toleration in pod.spec.tolerations)), None)
 
@@ -152,7 +147,7 @@ _NOTHING: frozenset[str] = frozenset()
 
 
 class PossibleLabels:
-    """Rows and their labels. Nothing in it changes."""
+    """Rows and their labels, immutable; answers are cached."""
 
     def __init__(self, rows: Rows, columns: Mapping[str, Column]) -> None:
         self.rows = rows
@@ -175,11 +170,11 @@ class PossibleLabels:
         return _NOTHING.union(*found)
 
     def rows_meeting(self, node_requirements: Iterable[Alternatives]) -> Rows:
-        """The rows that suit every one of the wishes, whichever values their labels get."""
+        """The rows that meet all of these, whichever values their labels get."""
         return self._rows(node_requirements, always_met)
 
     def rows_possibly_meeting(self, node_requirements: Iterable[Alternatives]) -> Rows:
-        """The rows that suit every one of the wishes if their labels get the right values."""
+        """The rows that meet all of these if their labels get the right values."""
         return self._rows(node_requirements, ever_met)
 
     def _rows(self, node_requirements: Iterable[Alternatives], met: Callable[..., bool]) -> Rows:
@@ -206,7 +201,7 @@ class PossibleLabels:
         return known
 
     def narrowed(self, requirements: Sequence[NodeSelectorRequirement]) -> PossibleLabels:
-        """Only what these requirements leave: rows and values. A label that is undecided gets what they ask for."""
+        """Return the rows and values that meet these requirements. An undecided label gets a value that meets them."""
         by_key: dict[str, list[NodeSelectorRequirement]] = {}
         for requirement in requirements:
             by_key.setdefault(normalized(requirement.key), []).append(requirement)
@@ -238,7 +233,7 @@ def _kept(values: Iterable[str], wanted: Iterable[NodeSelectorRequirement]) -> f
 
 
 def _decided(wanted: Sequence[NodeSelectorRequirement]) -> frozenset[str]:
-    """What a label that nothing defines will be if this is asked of it; one value stands for all that would do."""
+    """The values of an undecided label under these requirements; one value stands for all that meet them."""
     named = [r.values for r in wanted if r.operator == "In"]
     if named:
         return _kept(named[0], wanted)
@@ -254,7 +249,7 @@ _EVERY_ADDRESS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared wi
 
 
 def ports_of(pod: Pod) -> tuple[PortUse, ...]:
-    """The ports of its node that the pod's containers (not those that only start it up) ask for."""
+    """Return the host ports of the pod's containers, init containers excluded."""
     return tuple(
         (port.host_port, port.protocol or "TCP", "" if port.host_ip in _EVERY_ADDRESS else port.host_ip)
         for container in pod.spec.containers
@@ -264,7 +259,7 @@ def ports_of(pod: Pod) -> tuple[PortUse, ...]:
 
 
 def conflicting_port(wanted: Iterable[PortUse], taken: Iterable[PortUse]) -> PortUse | None:
-    """The first port wanted that is taken; None if all of them are free."""
+    """Return the first requested port that is taken; None if all are free."""
     by_number: dict[tuple[int, str], list[str]] = {}
     for number, protocol, address in taken:
         by_number.setdefault((number, protocol), []).append(address)
@@ -282,18 +277,18 @@ _KIND_ENCODER = msgspec.msgpack.Encoder()
 
 
 class PodKind(Struct, eq=False, dict=True):
-    """One of the pods that are alike stands for all of them."""
+    """Pods that differ only in their names; `pod` is one of them. Derived facts are cached."""
 
     pod: Pod
 
     @cached_property
     def identity(self) -> PodIdentity:
-        """What makes it counted by other pods' rules."""
+        """The namespace and labels by which other pods' selectors count it."""
         return self.pod.metadata.namespace, tuple(sorted(self.pod.metadata.labels.items()))
 
     @cached_property
     def requests(self) -> Mapping[str, int]:
-        """What it takes of a node; nothing if that cannot be read (`unreadable` says so)."""
+        """Its resource requests; empty if they are invalid (`unreadable` says so)."""
         try:
             return pod_requests(self.pod)
         except InvalidQuantityError:
@@ -301,7 +296,7 @@ class PodKind(Struct, eq=False, dict=True):
 
     @cached_property
     def unreadable(self) -> str:
-        """Why its requests cannot be read; empty if they can."""
+        """Why its requests are invalid; empty if they are valid."""
         try:
             pod_requests(self.pod)
         except InvalidQuantityError as error:
@@ -310,7 +305,7 @@ class PodKind(Struct, eq=False, dict=True):
 
     @cached_property
     def node_requirements(self) -> tuple[Alternatives, ...]:
-        """What it asks of a node's labels: its node selector, and one of the terms of its required node affinity."""
+        """Its requirements on a node's labels: its node selector, and one of the terms of its required node affinity."""
         spec = self.pod.spec
         selector = tuple(
             NodeSelectorRequirement(key=key, operator="In", values=(value,))
@@ -326,7 +321,7 @@ class PodKind(Struct, eq=False, dict=True):
         return tuple(node_requirements)
 
     def admits(self, key: str, value: str) -> bool:
-        """Whether it asks for nothing else of this label."""
+        """Whether its requirements admit this value of the label."""
         values = (value,)
         return all(
             any(
@@ -338,7 +333,7 @@ class PodKind(Struct, eq=False, dict=True):
 
     @cached_property
     def ports(self) -> tuple[PortUse, ...]:
-        """The ports of the node that it takes."""
+        """The host ports that it takes."""
         return ports_of(self.pod)
 
     @property
@@ -355,14 +350,14 @@ class PodKind(Struct, eq=False, dict=True):
 
     @property
     def asks_for_devices(self) -> bool:
-        """Whether it needs resource claims (dynamic resource allocation)."""
+        """Whether it has resource claims."""
         spec = self.pod.spec
         containers = (*spec.containers, *spec.init_containers)
         return bool(spec.resource_claims) or any(c.resources.claims for c in containers)
 
     @property
     def opted_out(self) -> bool:
-        """Whether it insists on a node without a NodePool, and so is none of our business."""
+        """Whether it requires a node without a NodePool, and is ignored."""
         return any(
             requirement.key == labels.NODEPOOL and requirement.operator == "DoesNotExist"
             for alternatives in self.node_requirements
@@ -372,7 +367,7 @@ class PodKind(Struct, eq=False, dict=True):
 
 
 class PodKinds:
-    """The kinds of all pods met so far."""
+    """The kinds of all pods read so far."""
 
     def __init__(self) -> None:
         self._by_content: dict[bytes, PodKind] = {}
@@ -387,7 +382,7 @@ class PodKinds:
 
 
 def _kind_content(pod: Pod) -> bytes:
-    """All of the pod that matters here. The name does where a volume is called after it."""
+    """Everything of the pod that the checks look at. The name counts if a volume is named after it."""
     spec: PodSpec = pod.spec
     named = any(volume.ephemeral is not None for volume in spec.volumes)
     return _KIND_ENCODER.encode(
@@ -422,7 +417,7 @@ def is_daemon(pod: Pod) -> bool:
 
 
 def daemon_of(daemon_set: DaemonSet, pods: Iterable[Pod]) -> PodKind:
-    """The pod that a DaemonSet puts on each node that suits it: like its newest, but on the nodes the template names."""
+    """Return the pod that a DaemonSet runs on each matching node: like its newest, with the template's node affinity."""
     template = daemon_set.spec.template
     own = (pod for pod in pods if _is_controlled_by(pod, daemon_set))
     newest = max(own, key=_made, default=Pod(metadata=template.metadata, spec=template.spec))

@@ -1,8 +1,6 @@
-"""The snapshot and the plan, prepared once for all rules: who goes where, what stays there, what it may become.
+"""The snapshot and the plan, prepared for all checks: which pods each node gets, and which nodes it may become.
 
-What `verify` finds: a sentence for people, and for the program the nodes without which the rest may be right.
-
-What a NodePool may launch: a row for every available offering of its instance types, cheapest first.
+A NodePool's launches are rows, one for every available offering of its instance types, cheapest first.
 """
 
 from __future__ import annotations
@@ -41,10 +39,10 @@ if TYPE_CHECKING:  # the models build validators; nothing here needs them
 
 
 class CheckedNode(Struct, eq=False):
-    """A node, standing or planned. `planned` are the pods that the plan puts there, `remaining` those that are there.
+    """A node, existing or planned. `planned` are the pods that the plan puts there, `remaining` those that stay there.
 
-    `rows` of `possible` are what it may turn out to be. `open`: whether pods can still be planned onto it. `planned_pods`
-    are the pods (by key) for which a claim was made that is still on its way.
+    `rows` of `possible` are what it may become. `is_schedulable`: whether pods can still be planned onto it.
+    `planned_pods` are the pods (by key) for which its NodeClaim was made, if it has not registered yet.
     """
 
     name: str
@@ -62,15 +60,15 @@ class CheckedNode(Struct, eq=False):
 
     @property
     def is_unlaunched(self) -> bool:
-        """Whether it is a claim that has no instance yet."""
+        """Whether it is a NodeClaim without an instance."""
         return self.state_node is not None and self.state_node.claim is not None and not self.state_node.provider_id
 
     def defect(self, wrong: str) -> Defect:
-        """What is wrong here."""
+        """Return a defect of this node."""
         return Defect(f"{self.name}: {wrong}", (self.name,))
 
     def domains(self, key: str) -> frozenset[str]:
-        """The values that a label may get here; a new node's name is its own."""
+        """The values that a label may get on this node; a new node's hostname is its own."""
         if key not in self._domains:
             self._domains[key] = (
                 frozenset({self.host}) if key == labels.HOSTNAME else self.possible.values(key, self.rows)
@@ -79,7 +77,7 @@ class CheckedNode(Struct, eq=False):
 
 
 class PlanIndex:
-    """One plan and the cluster it is for."""
+    """A plan and its cluster."""
 
     def __init__(
         self,
@@ -99,35 +97,35 @@ class PlanIndex:
         self._launches: dict[str, PossibleLaunches] = {}
 
     def kind(self, key: str) -> PodKind:
-        """What the pod asks for."""
+        """The kind of a pod."""
         return self._kinds.of(self.known[key])
 
     @cached_property
     def placed(self) -> tuple[str, ...]:
-        """The keys of all pods that have a place in the plan, once for each."""
+        """The keys of all pods in the plan, as often as they occur."""
         new = (key for claim in self.results.new_claims for key in claim.pods)
         return (*new, *(key for keys in self.results.existing.values() for key in keys))
 
     @cached_property
     def rescheduled(self) -> frozenset[str]:
-        """The keys of the pods to be placed: they do not count where they are now."""
+        """The keys of the pods to schedule: they do not count where they are now."""
         return frozenset(self.placed) | {pod.key for pod in self.pods_to_schedule or ()}
 
     @cached_property
     def daemons(self) -> tuple[PodKind, ...]:
-        """What DaemonSets put on nodes; one whose requests cannot be read never runs."""
+        """The pods that DaemonSets run; one with invalid requests never runs."""
         owned = [pod for pod in self.snapshot.pods if is_daemon(pod)]
         found = (daemon_of(daemon_set, owned) for daemon_set in self.snapshot.daemon_sets)
         return tuple(daemon for daemon in found if not daemon.unreadable)
 
     @cached_property
     def nodes(self) -> tuple[CheckedNode, ...]:
-        """All nodes that stand and all that are planned."""
+        """All existing and all planned nodes."""
         return (*self.existing_nodes, *self.new_nodes)
 
     @cached_property
     def existing_nodes(self) -> tuple[CheckedNode, ...]:
-        """The nodes that stand, by name; those thought away are not among them."""
+        """The existing nodes, by name, without those that the solver was not to use."""
         possible = _node_labels(self.state_nodes)
         return tuple(
             CheckedNode(
@@ -146,7 +144,7 @@ class PlanIndex:
         )
 
     def _remaining_pods(self, node: StateNode) -> tuple[PodKind, ...]:
-        """The pods that are there, or that kube-scheduler has promised a place there, and that nobody moves."""
+        """The pods that are bound or nominated to the node and not rescheduled."""
         pods = (*node.pods, *self._nominated.get(node.name, ()))
         return tuple(self._kinds.of(pod) for pod in pods if pod.key not in self.rescheduled)
 
@@ -160,7 +158,7 @@ class PlanIndex:
 
     @cached_property
     def new_nodes(self) -> tuple[CheckedNode, ...]:
-        """The planned nodes, in the plan's order; those of NodePools that cannot be used are not among them."""
+        """The planned nodes, in the plan's order, without those of unusable NodePools."""
         found = []
         for index, claim in enumerate(self.results.new_claims):
             pool = self.usable_pools.get(claim.node_pool)
@@ -184,7 +182,7 @@ class PlanIndex:
 
     @cached_property
     def planned_by_kind(self) -> Mapping[PodKind, Sequence[tuple[CheckedNode, str, int]]]:
-        """The planned pods by kind: each place that gets some, the key of the first and how many they are."""
+        """The planned pods by kind: each node that gets some, the key of the first and their number."""
         found: dict[PodKind, list[tuple[CheckedNode, str, int]]] = {}
         for node in self.nodes:
             here: dict[PodKind, tuple[str, int]] = {}
@@ -197,11 +195,11 @@ class PlanIndex:
 
     @cached_property
     def usable_pools(self) -> Mapping[str, NodePool]:
-        """The NodePools that may open nodes, by name."""
+        """The NodePools that may launch nodes, by name."""
         return {pool.metadata.name: pool for pool in self.snapshot.node_pools if not self.why_unusable(pool)}
 
     def why_unusable(self, pool: NodePool) -> str:
-        """Why the pool may open no nodes; empty if it may."""
+        """Why the NodePool may launch no nodes; empty if it may."""
         if pool.spec.static:
             return "has a fixed number of nodes"
         if pool.metadata.deletion_timestamp is not None:
@@ -212,7 +210,7 @@ class PlanIndex:
         return ""
 
     def launches(self, pool: NodePool) -> PossibleLaunches:
-        """What a usable pool may launch."""
+        """The possible launches of a usable NodePool."""
         name = pool.metadata.name
         if name not in self._launches:
             self._launches[name] = PossibleLaunches(pool, self._offerings_by_pool.of(name), self.daemons)
@@ -220,18 +218,18 @@ class PlanIndex:
 
 
 def placements(results: Results) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The nodes that get pods, by their names in sentences, and which."""
+    """Yield the nodes that get pods, by their names in messages, and the pods' keys."""
     yield from ((name_of_claim(claim), claim.pods) for claim in results.new_claims)
     yield from ((name_of_node(name), keys) for name, keys in results.existing.items())
 
 
 def name_of_node(name: str) -> str:
-    """What a standing node is called in sentences."""
+    """The name of an existing node in messages."""
     return f"node {name}"
 
 
 def name_of_claim(claim: PlannedClaim) -> str:
-    """What a planned node is called in sentences."""
+    """The name of a planned node in messages."""
     shown = f"{', '.join(claim.pods[:3])}{'…' if len(claim.pods) > 3 else ''}"
     return f"the NodeClaim of NodePool {claim.node_pool} for {shown}"
 
@@ -243,7 +241,7 @@ def is_being_disrupted(node: StateNode) -> bool:
 
 
 def _planned_pods(node: StateNode) -> frozenset[str]:
-    """The pods that a claim on its way remembers, as `namespace/name:<beginning of the UID>`."""
+    """The pods for which a NodeClaim that has not registered was made, as its annotation lists them."""
     if node.claim is None or node.registered:
         return frozenset()
     entries = node.claim.metadata.annotations.get(labels.PLANNED_PODS, "").split(",")
@@ -267,11 +265,10 @@ def _node_labels(nodes: Sequence[StateNode]) -> PossibleLabels:
 
 
 class Defect(Struct, frozen=True):
-    """Something that is wrong with a plan.
+    """A mistake in a plan.
 
-    `nodes` are the nodes that are wrong, by the names that sentences have for them (`CheckedNode.name`): standing ones or
-    planned ones. There are none where no node is wrong by itself: of several that are too much together, or of a pod
-    that was forgotten.
+    `nodes` are the defective nodes, by their names in messages. There are none where no node is wrong by itself: if several
+    are too many together, or a pod is missing from the plan.
     """
 
     sentence: str
@@ -286,7 +283,7 @@ K = TypeVar("K")
 
 
 class DaemonTypeOverhead(Struct, frozen=True, eq=False):
-    """What the DaemonSets of these rows' nodes take."""
+    """The requests and host ports of the DaemonSets that run on these rows' nodes."""
 
     rows: Rows
     requests: Mapping[str, int]
@@ -294,7 +291,7 @@ class DaemonTypeOverhead(Struct, frozen=True, eq=False):
 
 
 class LaunchableOfferings:
-    """The available offerings of a list of instance types, as rows, and how large they are."""
+    """The available offerings of a list of instance types as rows, and their sizes."""
 
     def __init__(self, types: Iterable[InstanceType]) -> None:
         found = [(t, o) for t in types for o in t.offerings if o.available]
@@ -320,7 +317,7 @@ class LaunchableOfferings:
         return (1 << len(self.rows)) - 1
 
     def _columns(self) -> Columns:
-        """Labels by key; what an offering says goes before what its type says, which is why it is written last."""
+        """Labels by key; an offering's labels override its type's, so they are written last."""
         columns: Columns = {}
         for name, instance_type in self.types.items():
             for requirement in instance_type.requirements:
@@ -338,13 +335,13 @@ class LaunchableOfferings:
         return columns
 
     def smaller_than(self, resource: str, amount: int) -> Rows:
-        """The rows whose nodes give pods less than this much."""
+        """The rows with less allocatable than this."""
         if resource not in self._allocatable:
             self._allocatable[resource] = _RowsBySize(self._by_size(resource, allocatable=True))
         return self._allocatable[resource].below(amount)
 
     def largest(self, resource: str, rows: Rows) -> int:
-        """The most that a node of one of these rows has in all."""
+        """The largest capacity of these rows."""
         if resource not in self._capacity:
             self._capacity[resource] = _RowsBySize(self._by_size(resource, allocatable=False))
         return self._capacity[resource].largest(rows)
@@ -359,14 +356,14 @@ class LaunchableOfferings:
 
 
 class OfferingsByNodePool:
-    """The markets of a catalogue by NodePool; pools with the same instance types share one."""
+    """The launchable offerings by NodePool; NodePools with the same instance types share them."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
         self._made: list[tuple[tuple[InstanceType, ...], LaunchableOfferings]] = []
 
     def of(self, pool: str) -> LaunchableOfferings:
-        """What the pool may choose from."""
+        """The launchable offerings of a NodePool."""
         types = self._catalogue.instance_types(pool)
         for known, offerings in self._made:
             if known is types:
@@ -377,7 +374,7 @@ class OfferingsByNodePool:
 
 @lru_cache(maxsize=2)
 def offerings_by_node_pool(catalogue: Catalogue) -> OfferingsByNodePool:
-    """A catalogue's markets, made once: many plans are made from one catalogue."""
+    """Return a catalogue's launchable offerings, made once: many plans are made from one catalogue."""
     return OfferingsByNodePool(catalogue)
 
 
@@ -417,7 +414,7 @@ def _row_set(indexes: Sequence[int]) -> Rows:
 
 
 def _offering_labels(offering: Offering) -> tuple[NodeSelectorRequirement, ...]:
-    """What the offering says of its node's labels, with its zone and capacity type even if only its fields name them."""
+    """The offering's labels; zone and capacity type also if only its fields name them."""
     said = {requirement.key for requirement in offering.requirements}
     fields = ((labels.ZONE, offering.zone), (labels.CAPACITY_TYPE, offering.capacity_type))
     missing = [
@@ -436,7 +433,7 @@ def _write(columns: Columns, requirement: NodeSelectorRequirement, rows: Rows) -
 
 
 class PossibleLaunches:
-    """The rows of a market with the labels that a NodePool adds."""
+    """The launchable offerings with the labels that a NodePool adds."""
 
     def __init__(self, pool: NodePool, offerings: LaunchableOfferings, daemons: Sequence[PodKind]) -> None:
         self.pool = pool
@@ -463,7 +460,7 @@ class PossibleLaunches:
         self._rows_meeting_pool: dict[PossibleLabels, Rows] = {}
 
     def defines(self, key: str) -> bool:
-        """Whether a pod may ask for this label: nodes have it, the NodePool allows it, or every cloud knows it."""
+        """Whether a pod may require this label: nodes have it, the NodePool allows it, or it is well-known."""
         key = normalized(key)
         return (
             key in labels.WELL_KNOWN
@@ -473,7 +470,7 @@ class PossibleLaunches:
         )
 
     def values(self, key: str, wanted: tuple[NodeSelectorRequirement, ...]) -> frozenset[str]:
-        """The values of a label that nodes may get which suit these requirements; those that somebody names."""
+        """The listed values of a label that nodes may get which meet these requirements."""
         pool_requirements = (*self.pool_requirements, *wanted)
         if key not in self.offerings.columns and not any(
             normalized(r.key) == key and r.operator == "In" for r in pool_requirements
@@ -485,15 +482,15 @@ class PossibleLaunches:
         return left.values(key, left.rows)
 
     def narrowed(self, requirements: tuple[NodeSelectorRequirement, ...]) -> PossibleLabels:
-        """What requirements leave to be launched."""
+        """What can be launched under these requirements."""
         if requirements not in self._narrowed:
             self._narrowed[requirements] = self.possible.narrowed(requirements)
         return self._narrowed[requirements]
 
     def possible_for(self, requirements: Sequence[NodeSelectorRequirement]) -> tuple[PossibleLabels, Rows]:
-        """What a claim with these requirements may become: labels, and which rows.
+        """What a NodeClaim with these requirements may become: labels, and which rows.
 
-        A label of the user's own gets onto the node only if the NodePool knows it and the claim names values for it.
+        A custom label gets onto the node only if the NodePool defines it and the NodeClaim lists values for it.
         """
         named = {r.key for r in requirements if r.operator == "In"}
         honored_requirements = tuple(
@@ -524,7 +521,7 @@ class PossibleLaunches:
         return known
 
     def rows_meeting_pool(self, possible: PossibleLabels) -> Rows:
-        """The rows that keep the NodePool's requirements, whatever comes."""
+        """The rows that meet the NodePool's requirements, whichever values their labels get."""
         known = self._rows_meeting_pool.get(possible)
         if known is None:
             known = self._rows_meeting_pool[possible] = possible.rows_meeting(
@@ -533,7 +530,7 @@ class PossibleLaunches:
         return known
 
     def overheads(self, possible: PossibleLabels) -> tuple[DaemonTypeOverhead, ...]:
-        """What daemons take, for all rows in one entry each."""
+        """The daemon overhead of all rows, each row in one entry."""
         known = self._overheads.get(possible)
         if known is None:
             known = self._overheads[possible] = tuple(self._split(possible))
