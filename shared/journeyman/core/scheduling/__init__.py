@@ -1,16 +1,16 @@
-"""Scheduling: which pods go to which nodes, and which nodes to open for them, at the least price.
+"""Scheduling: which pods go to which nodes, and which nodes to launch for them, at the least price.
 
-`scheduler.solve` is the way in. The order of thought, a room or module each:
+`scheduler.solve` is the entry point. The modules, from the entry point down to the algebra:
 
-* `demand`: what pods ask for; alike ones are a class, and a class has a ladder of preferences.
-* `offering`: what can be had, NodePool by NodePool, as columns; `limits` what may still be opened.
-* `standing`: what exists, what is free on it; `claims` what a planned node is as a manifest.
-* `problem`: all of that put together; `solution`: a plan in the making.
-* `domains`: zones and the like for whole classes; `opening` with `packing`: new nodes by price.
-* `one_by_one`: Karpenter's own algorithm; `dra`: devices.
-* `bulk`, `plans`: how these make a plan, and which plan is best.
-* `explaining`: why a pod has no place; `bound`, `gap`: how good the plan is, and what the rules cost.
+* `scheduler`: lets plans compete and returns `results`; `explanation` says why a pod is unschedulable.
+* `bulk_scheduling`: plans whole pod classes at once; `sequential` plans pod by pod, as Karpenter does.
+* `domain_assignment`, `domain_distribution`, `domain_counts`, `domain_supply`: topology domains for whole classes.
+* `new_nodes` with `packing` and `instance_type_choice`: new nodes by price; `node_filling`: existing nodes.
+* `problem`: what a pass is about; `reserved_placements`: pods that stay on their pending NodeClaims; `limits`.
+* `existing_nodes`, `host_constraints`: what is free on nodes, and the rules about one node.
+* `pod_classes`, `preferences`, `topology`, `volumes`: what pods require.
+* `nodepool_options`, `offerings`, `nodeclaim_templates`, `daemon_overhead`: what can be launched; `dra`: devices.
 * `requirements`, `taints`, `arrays`: the algebra beneath.
 
-`verify` checks the answer and shares none of it.
+`verify` checks the results and shares no code with the solver.
 """

@@ -1,4 +1,4 @@
-"""Words for arrays, and the few operations on them that everybody needs."""
+"""Array types, and the few operations on arrays that several modules need."""
 
 from __future__ import annotations
 

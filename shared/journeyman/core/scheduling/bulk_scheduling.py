@@ -1,9 +1,10 @@
-"""A plan in bulk: whole classes at once, first their domains, then what each node holds.
+"""Schedules whole pod classes at once: domains, existing nodes, then new nodes packed by price.
 
-The few classes that must share a node with others are placed first, one by one; then every other class gets domains,
-existing nodes are filled, and the rest is packed onto new nodes by price. Where limits cut short what others were
-placed counting on, the whole is tried again with what was learned. What is left at last goes one by one, by the exact
-rules.
+Pods that must share a node with others are scheduled first, one by one. Every other class then gets its topology
+domains (`domain_assignment`), fills existing nodes (`node_filling`), and is packed onto new nodes (`new_nodes`).
+Domains are chosen before limits are known; where a limit leaves fewer pods in a domain than others were placed with,
+everything is planned again with that number as a ceiling. Pods that are left at last are scheduled one by one, by the
+exact rules.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from journeyman.core.scheduling.topology import LabelIndex, Pins, TopologyGroup
 
 ATTEMPTS: Final = 5  # at quotas that were cut short; after them the classes concerned are left to one by one
 _MOST_ATTEMPTS: Final = 8  # after them all classes are
-MOST_CO_LOCATED: Final = 2000  # pods; more that must share nodes are placed after the others, where these leave room
+MOST_CO_LOCATED: Final = (
+    2000  # pods; more that must share nodes are placed after the others, where these leave capacity
+)
 
 _Sent = tuple[int, Pins]
 Ceilings = dict[_Sent, int]
@@ -107,7 +110,7 @@ def _place_classes(
 
 
 def _filled(batches: Sequence[PodBatch], filling: NodeFilling) -> Sequence[PodBatch]:
-    """The units with what existing nodes do not take."""
+    """The batches with what existing nodes do not take."""
     if not filling.existing.nodes:
         return batches
     return [replace(batch, count=filling.fill(batch.row, batch.count, batch.pins)) for batch in batches]

@@ -1,18 +1,17 @@
-"""Domains for pods: after this every rule between pods that is left is about one node alone.
+"""Assigns topology domains to pod classes; the rules that remain afterwards are about one node alone.
 
-Each class goes down its ladder of rows. A row without rules over a label other than the host name, and that none
-counts, may go wherever something takes it. Every other row is dealt to *cells*, the combinations of domains that it can
-reach: on existing nodes at once, the rest as units that say which labels their node must have.
+Each class tries its relaxation levels in order. A row that no rule over domains concerns may go to any node. Every
+other row is distributed over *cells*, the combinations of domains it can reach: on existing nodes at once, the rest as
+batches that state the labels of their future node.
 
-The order is such that few have to move again: first those whom others must follow or keep away from, among them those
-with the least choice; then anti-affinity; then affinity, again and again until nobody new finds a place. Classes whose
-domains only partly overlap may still upset each other: these are placed anew around each other, and pods for which that
-does not help stay behind.
+The order keeps repairs rare: first the classes that others must follow or avoid, among them those with the fewest
+cells; then anti-affinity; then affinity, repeated until no more pods are placed. Classes whose domains overlap in part
+may still invalidate each other's rules: these are placed again, and pods for which that does not help are left.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go `nextDomainTopologySpread`,
 `nextDomainAffinity`, `nextDomainAntiAffinity`, scheduler.go `Solve` (the retries of its queue).
 Differs: whole classes at once; an affinity's first domain is chosen by price; all domains of an anti-affinity are used
-in one pass; a domain that cannot be had is none.
+in one pass; a domain in which nothing can be launched does not count.
 """
 
 from __future__ import annotations
@@ -54,26 +53,26 @@ class AssignedDomains(Struct, frozen=True, kw_only=True, eq=False):
 def assign_domains(
     problem: SchedulingProblem, solution: PartialSolution, filling: NodeFilling, but: Collection[int] = ()
 ) -> AssignedDomains:
-    """Choose domains for all pods that have no place yet.
+    """Choose domains for all pods that are not scheduled yet.
 
     Pods of rows whose domains matter are put on existing nodes here (`filling`, and `solution.left` is less by them); the
-    units are for the rest. Units without pins may go wherever their row may, existing nodes included.
+    batches are for the rest. Batches without pins may go wherever their row may, existing nodes included.
 
     Args:
         problem: What the pass is about.
-        solution: What earlier engines placed; its `ceilings` hold for units. Classes of which pods stay behind get a word
+        solution: What was placed before; its `ceilings` hold for batches. Classes of which pods stay behind get a word
             in `reasons`, unless there is nothing that could take them in the first place.
         filling: The existing nodes, with `solution.on_existing` in it.
         but: Classes to be left alone.
 
     Returns:
-        Units by class, rung and pins; and by class how many pods no domain may take.
+        Batches by class, relaxation level and pins; and by class how many pods no domain may take.
     """
     return DomainAssignment(problem, solution, filling, but).assign()
 
 
 class _DomainPlacement(Struct):
-    """Pods of one row in one cell: on existing nodes as (node, pods), and how many on nodes to be opened."""
+    """Pods of one row in one cell: on existing nodes as (node, pods), and how many on new nodes."""
 
     row: int
     cell: DomainCell
@@ -111,7 +110,7 @@ class DomainAssignment:
         self._keys: dict[int, tuple[str, ...]] = {}
         self._needs: dict[int, frozenset[str]] = {}
         self._reaches_of: dict[tuple[int, str], set[str]] = {}
-        self._domain_counts.enter_solution(solution)  # what earlier engines placed
+        self._domain_counts.enter_solution(solution)  # What was placed before
 
     def assign(self) -> AssignedDomains:
         """All classes, in an order of their own."""
@@ -143,7 +142,7 @@ class DomainAssignment:
 
     @cached_property
     def _hard(self) -> frozenset[bytes]:
-        """The groups of rules that bind others too: not merely preferred by somebody."""
+        """The groups of rules that bind others too: not merely preferred."""
         found = {entry.group.id for entry in self._problem.repelled}
         for row in self._rows:
             groups = (*(s.group for s in row.spreads), *row.affinities, *row.anti_affinities)
@@ -220,7 +219,7 @@ class DomainAssignment:
                 break
 
     def _place(self, c: int) -> None:
-        """Place what is left of a class, down its ladder."""
+        """Place what is left of a class, down its relaxation levels."""
         progress = self._classes[c]
         for row in self._levels[c]:
             if not progress.left:

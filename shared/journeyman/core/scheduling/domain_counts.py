@@ -1,17 +1,13 @@
-"""What topology spread constraints count: on which nodes, in which domains, and how many pods there are.
+"""Counts the pods in each topology domain (zones and all labels but the hostname), running and planned.
 
-Constraints that count the same pods on the same nodes share one record, whatever their maxSkew.
+`SpreadCounter` counts what topology spread constraints see; constraints that count the same pods on the same nodes
+share one record, whatever their maxSkew. `DomainCounts` adds affinity and anti-affinity, and records every pod that is
+placed.
 
-Restates: karpenter pkg/controllers/provisioning/scheduling/topologynodefilter.go, topology.go `countDomains`,
+Restates: karpenter pkg/controllers/provisioning/scheduling/topologynodefilter.go, topology.go `countDomains`, `Record`,
 topologygroup.go `domainMinCount`.
-Differs: a domain that cannot be had (no offering there that the pods accept, no node) is none. Pods on nodes that are
-being removed count where they are, and not for the minimum.
-
-Who is where: the pods that rules over labels other than the host name count, by domain, running and planned.
-
-Every rule of every row is asked here, and every pod that is placed is entered here, so that all see the same counts.
-
-Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go, topology.go `Record`.
+Differs: a domain that cannot be had (no offering there that the pods accept, no node) does not count. Pods on nodes
+that are being removed count where they are, and not for the minimum.
 """
 
 from __future__ import annotations
@@ -77,7 +73,7 @@ class SpreadCounts(Struct, eq=False):
         return min(found) if found and len(found) >= min_domains else 0
 
     def held_against(self, max_skew: int) -> Counts:
-        """The pods that count against one of that maxSkew, by domain; those that bear more may all come after it."""
+        """The pods that are counted against one of that maxSkew, by domain; those that bear more may all come after it."""
         found = dict(self.running)
         for skew, counts in self.planned.items():
             if skew <= max_skew:
@@ -213,7 +209,7 @@ class _CountedBy(Struct):
 
 
 class DomainCounts:
-    """Counts by domain for every group of the question over a label other than the host name."""
+    """Counts by domain for every group of the problem over a label other than the host name."""
 
     def __init__(self, problem: SchedulingProblem) -> None:
         """All running pods entered, and none of those to be placed."""
@@ -256,7 +252,7 @@ class DomainCounts:
                 self._register_group(group)
 
     def _is_idle(self, spread: TopologySpread, found: SpreadCounts) -> bool:
-        """Whether a constraint that counts nobody can be forgotten: whatever node its pods go to has the label."""
+        """Whether a constraint that counts no pods can be forgotten: whatever node its pods go to has the label."""
         if self._index.counted_by(spread.group) or any(found.running.values()):
             return False
         known = self._is_everywhere.get(spread.key)
@@ -276,7 +272,7 @@ class DomainCounts:
             for r in self._index.counted_by(group):
                 self._counting[r].append(group)
 
-    # --- questions
+    # --- problems
 
     @property
     def keys(self) -> frozenset[str]:
@@ -288,7 +284,7 @@ class DomainCounts:
         return self._counting[row]
 
     def spreads(self, row: int) -> list[TopologySpread]:
-        """The row's own constraints over these labels, as far as they count anybody."""
+        """The row's own constraints over these labels, as far as they count any pods."""
         return [spread for spread, _ in self._own[row]]
 
     def pods_by_domain(self, group: TopologyGroup) -> Mapping[str, int]:
@@ -347,7 +343,7 @@ class DomainCounts:
         return False
 
     def why_blocked(self, row: int, cells: Sequence[DomainCell]) -> str:
-        """The first rule that closes all of these cells alone, in words; or that all of them together do."""
+        """The first rule that closes all of these cells alone, as text; or that all of them together do."""
         rules = self.rules(row)
         for rule in rules:
             values = sorted({cell.values[rule.key] for cell in cells if rule.key in cell.values})
@@ -389,7 +385,7 @@ class DomainCounts:
                 spread_counts.enter(value, pods, skew=skew, surely=surely and certain, maybe=maybe)
 
     def enter_solution(self, solution: PartialSolution) -> None:
-        """Count all whom a draft has placed."""
+        """Record all pods that a solution has placed."""
         nodes = self._problem.existing.nodes
         for node, entries in sorted(solution.on_existing.items()):
             for row, count in entries:
@@ -406,12 +402,12 @@ class DomainCounts:
                     self.enter_possible(row, key, self.domains_of(new_nodes, key), count)
 
     def _suits(self, row: int, values: Mapping[str, str]) -> bool:
-        """Whether these labels suit the row; those of a claim to be launched do not tell everything yet."""
+        """Whether these labels suit the row; those of a claim to be launched are not final yet."""
         offered = from_labels(values)
         return any(offered.compatible(term) is None for term in self._rows[row].strict_terms)
 
     def enter_possible(self, row: int, key: str, domains: Iterable[str], pods: int) -> None:
-        """Pods of the row whose domain is one of several: whoever keeps away from them keeps away from all of these."""
+        """Pods of the row whose domain is one of several: pods that avoid them avoid all of these."""
         counting = [g for g in self._counting[row] if g.key == key and g.id in self._affinity_counts]
         holding = [
             g for g in self._rows[row].anti_affinities if g.key == key and g.id not in self._rows[row].preferred_groups

@@ -1,7 +1,8 @@
-"""Pods dealt to cells, one at a time, as rules over domains allow.
+"""Distributes the pods of one class over cells, as topology spread and anti-affinity allow.
 
-Always the emptiest domain that every rule admits. A rule is a *level*: counts by domain, and how far a domain may be
-above the emptiest one. What repeats itself is dealt many times at once, so that ten thousand pods cost a few rounds.
+The next pod always goes to the emptiest domain that every rule admits. A rule has counts by domain, and says how far a
+domain may be above the emptiest one. A round that repeats itself is applied many times at once, so that ten thousand
+pods take a few rounds.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class DomainRule(Struct, kw_only=True):
 
     `counts` are the pods counted by domain, over all domains that the emptiest is looked for in. `rivals` are those
     that are held against a pod whatever the order in which all come. A domain may be `skew` above the emptiest (None:
-    it is merely kept level). `step` is 1 if the pods being dealt count. `from_zero`: the emptiest counts as empty.
+    it is merely kept level). `step` is 1 if the Pods being distributed count. `from_zero`: the emptiest counts as empty.
     `is_ban`: a domain is open or closed, and none is better than another.
     """
 
@@ -121,7 +122,7 @@ class _RuleCounts:
         return 0 if self.from_zero else min(self.counts, default=0)
 
     def add(self, cell: int, pods: int) -> None:
-        """Count pods that were dealt."""
+        """Count pods that were distributed."""
         place = self.at[cell]
         if place is not None and self.step:
             self.counts[place] += pods
@@ -141,7 +142,7 @@ class _RuleCounts:
         return tuple(differences)
 
     def steady(self, then: Sequence[int]) -> int:
-        """How often what was dealt since may be repeated before a domain that is closed opens."""
+        """How often what was distributed since may be repeated before a domain that is closed opens."""
         if self.skew is None:
             return UNLIMITED
         floor, beyond, times = self.floor(), self.skew + 1, UNLIMITED
@@ -154,7 +155,7 @@ class _RuleCounts:
 
 
 class Distribution:
-    """Pods being dealt; among cells that are as good as each other that of number `turn` comes first."""
+    """Pods being distributed; among cells that are as good as each other that of number `turn` comes first."""
 
     def __init__(
         self,
@@ -217,7 +218,7 @@ class Distribution:
             rule_count.add(i, pods)
 
     def has_one_rule(self, pods: int) -> bool:
-        """Whether one level alone tells cells apart: all on new nodes, as good as each other, and without end."""
+        """Whether one rule alone decides: all on new nodes, as good as each other, and without end."""
         if (
             self._use_spread_slack
             or len(self._rule_counts) != 1
@@ -231,7 +232,7 @@ class Distribution:
         return alike and min(self._more) >= pods and not any(self._dear)
 
     def _choose_by_one_rule(self, *, strict: bool) -> int | None:
-        """The same as `_choose` where that is all there is to it; most pods are dealt so."""
+        """The same as `_choose` where that is all there is to it; most pods are distributed this way."""
         rule_count = self._rule_counts[0]
         counts, rivals = rule_count.counts, rule_count.rivals
         most = UNLIMITED if rule_count.skew is None else rule_count.skew - rule_count.step + rule_count.floor()
@@ -299,7 +300,7 @@ class Distribution:
         return [i for i in self._ranked if self._room[i] > 0 or self._more[i] > 0]
 
     def _leap(self, pods: int, given: Sequence[int], counts: Sequence[Sequence[int]]) -> int:
-        """Deal again what was dealt since, as often as nothing changes; how many pods that were."""
+        """Repeat what was distributed since, as often as nothing changes; how many pods that were."""
         cycle = [now - then for now, then in zip(self._given, given, strict=True)]
         times = pods // sum(cycle)
         for i, n in enumerate(cycle):

@@ -1,7 +1,7 @@
-"""What a row of pods finds: the combinations of domains it can go to, on nodes that exist and on nodes to be opened.
+"""Finds the cells (combinations of domains) that a row can go to, on existing and on new nodes, and their prices.
 
-Offerings are gathered once for all rows that want the same of their node; a row then only asks where one of its pods
-fits, and what it would cost there at the least.
+Offerings are gathered once for all rows with equal node requirements; for each row only the fit of one pod and its
+least price are computed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _DomainOffer(Struct, frozen=True, eq=False):
 
 
 class _DomainOffers(Struct, frozen=True, eq=False):
-    """All of a shape's spots, by their pins; `sure` is held by every one of them. `distinct`: no two have equal pins."""
+    """The offers for equal node constraints, by their pins; `sure` is held by every one of them. `distinct`: no two have equal pins."""
 
     all: tuple[_DomainOffer, ...]
     sure: tuple[int, ...]
@@ -66,7 +66,7 @@ class _DomainOffers(Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, offers: Iterable[_DomainOffer]) -> _DomainOffers:
-        """Put spots together."""
+        """Put offers together."""
         found = tuple(sorted(offers, key=lambda offer: offer.pins))
         sure = tuple(min(sizes) for sizes in zip(*(offer.largest[0] for offer in found), strict=True))
         return cls(found, sure, len({offer.pins for offer in found}) == len(found))
@@ -89,10 +89,10 @@ def _covers(size: Sequence[int], asked: _Asked) -> bool:
 
 
 class DomainSupply:
-    """Where pods can go, while a draft stands as it does."""
+    """Where pods can go, while a solution stands as it does."""
 
     def __init__(self, problem: SchedulingProblem, solution: PartialSolution, filling: NodeFilling) -> None:
-        """Offerings whose NodePool may still open a node of the type, and existing nodes as they are filled."""
+        """Offerings whose NodePool may still plan a node of the type, and existing nodes as they are filled."""
         self._problem = problem
         self._filling = filling
         self._ceilings = solution.ceilings
@@ -109,7 +109,7 @@ class DomainSupply:
         return bool(self._filling.existing.nodes) and bool(self._filling.open_to(row).any())
 
     def reach(self, row: int, keys: tuple[str, ...], needed: frozenset[str]) -> int:
-        """Of how many cells a row could think, were there room in all of them."""
+        """Of how many cells a row could think, if all of them had capacity."""
         found = {offer.pins for offer in self._offers_for(row, keys, needed).all}
         if self._filling.existing.nodes:
             suits = self._filling.suits(row)
@@ -123,7 +123,7 @@ class DomainSupply:
             row: Whose pods.
             keys: The labels whose domains matter, sorted.
             needed: Those of them that a node must have.
-            pods: How many there are; room for more is not looked for.
+            pods: How many there are; capacity for more is not computed.
         """
         asked = self._asked(row)
         offers = self._offers_for(row, keys, needed)
@@ -142,7 +142,7 @@ class DomainSupply:
     def fleet_price(
         self, row: int, keys: tuple[str, ...], needed: frozenset[str], domain: tuple[str, str], total: Ints
     ) -> float:
-        """What new nodes that hold so much together cost in one domain, as far as whole nodes of one type can tell."""
+        """What new nodes that hold so much together cost in one domain, estimated with whole nodes of one type."""
         key, value = domain
         offers = (offer for offer in self._offers_for(row, keys, needed).all if offer.values.get(key) == value)
         return min((offer.fleet_price(total) for offer in offers), default=np.inf)
@@ -178,7 +178,7 @@ class DomainSupply:
         return known
 
     def _find_offers(self, row: int, keys: tuple[str, ...], needed: frozenset[str]) -> _DomainOffers:
-        """Spots for the row, the same for all of its shape; none if it needs company, which a new node has not."""
+        """Offers for the row, the same for all of its shape; none if it needs company, which a new node has not."""
         if row in self._needs_company:
             return _NO_OFFERS
         number, ports = self._problem.shape_of_row[row], self._problem.rows[row].ports

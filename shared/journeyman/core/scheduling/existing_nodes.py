@@ -1,17 +1,13 @@
-"""The labels and taints of existing nodes as columns, so that a wish is judged for all of them at once.
+"""Holds the existing nodes: their labels and taints as columns, what is free on them, and the running pods.
 
-Many nodes share few values: a wish is held against each value once, and the verdict looked up for every node.
+`NodeInventory` is made once per snapshot and keeps what it finds out; consolidation asks about the same nodes hundreds
+of times, without some of them and with some of their pods moved. `ExistingNodes` is what one problem sees.
 
-The nodes that are already there, or on their way: what is free on them, once all their daemons run.
-
-Order: initialized nodes first, then by name.
+Order: initialized nodes first, then by name. Many nodes share few label values, so a requirement is compared with each
+value once and the verdict looked up for every node.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/existingnode.go `NewExistingNode`, scheduler.go
 `calculateExistingNodeClaims`.
-
-A cluster's nodes, and what is found out about them, kept: consolidation asks hundreds of questions about the same ones.
-
-A question thinks nodes away, and places some of the pods that run anew. Whatever that does not touch is looked up.
 """
 
 from __future__ import annotations
@@ -200,9 +196,9 @@ class ExistingNodes(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class NodeSelection(Struct, frozen=True, kw_only=True, eq=False):
-    """The nodes that count in one question, by name, with the pods that will stay or come for sure.
+    """The nodes that count in one problem, by name, with the pods that will stay or come for sure.
 
-    `places` are their positions in the inventory; `gone` are the names of those thought away. `asking` are the pods to
+    `places` are their positions in the inventory; `gone` are the names of those assumed gone. `asking` are the pods to
     place, `leaving` their keys. `touched` are the positions of nodes on which other pods count than in the snapshot.
     """
 
@@ -274,11 +270,11 @@ class NodeInventory:
         return {pod.key: place for place, node in enumerate(self.nodes) for pod in node.pods}
 
     def standing(self, pods: Sequence[Pod], without: Collection[str]) -> NodeSelection:
-        """What a question is about.
+        """What a problem is about.
 
         Args:
             pods: Pods to place, wherever they are now.
-            without: Names of nodes to be thought away, with the pods on them.
+            without: Names of nodes to be assumed gone, with the pods on them.
         """
         kept = np.array([name not in without for name in self._names], dtype=bool)
         places = np.flatnonzero(kept)
@@ -323,7 +319,7 @@ class NodeInventory:
         return frozenset().union(*running, *(daemon.ports for daemon in self._daemons))
 
     def pod_counts(self, standing: NodeSelection, watched: Iterable[str]) -> RunningPodCounts:
-        """The pods that count; `watched` are the labels that any group asked about looks at."""
+        """The pods that are counted; `watched` are the labels that any group asked about looks at."""
         keys = tuple(sorted(set(watched)))
         if standing.touched:
             return RunningPodCounts(standing.nodes, standing.leaving, keys)
@@ -344,7 +340,7 @@ class NodeInventory:
 
         Args:
             standing: The nodes that count.
-            rows: The rows of the question, for what they count.
+            rows: The rows of the problem, for what they count.
             axes: Resources.
             caps: The rows' rules about one node.
         """

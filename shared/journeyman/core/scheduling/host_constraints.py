@@ -1,15 +1,15 @@
-"""Rules about one node alone, lowered to axes and conflicts, so that packing need not know them.
+"""Turns rules about one node (hostname spread and anti-affinity, host ports) into resources and conflicts.
 
 An *axis* is one more resource beside cpu and memory: a node has so much of it, and each pod takes one. Hostname spread
 gives a node `maxSkew`, hostname anti-affinity one, a host port one. A *conflict* keeps two kinds of rows off one node:
-those that are counted by a rule and do not have it, and those that have it.
+those that a rule counts but that do not have it, and those that have it.
 
-A new node is always a fresh domain, so these rules never need more than that. What already runs on a node that exists
-is in `Axis.group`, `Axis.ports` and `Conflict`: by those it is measured (`NodeInventory.survey`).
+A new node is always an empty domain, so these rules need nothing more there. What runs on existing nodes is described
+by `Axis.group`, `Axis.ports` and `Conflict`, and measured by `NodeInventory.survey`.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go (the cases of `kubernetes.io/hostname`),
 pkg/scheduling/hostportusage.go.
-Differs: rules are symmetric here even where they are only preferred; nodes that exist make that exception (`lasting`).
+Differs: rules are symmetric here even where they are only preferred; existing nodes make that exception (`lasting`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Conflict(Struct, frozen=True, kw_only=True):
 
 
 class HostConstraints(Struct, frozen=True, kw_only=True, eq=False):
-    """All rules about one node. Arrays have a row per row of the question, and a column per axis or conflict.
+    """All rules about one node. Arrays have a row per row of the problem, and a column per axis or conflict.
 
     `caps[a]` is what a node has of axis a, `takes` what a pod of the row takes of it. `within`: the row wants the axis
     not overdrawn, be it that its own pods take nothing. Of conflict c the rows `counted` never share a node with those
@@ -72,7 +72,7 @@ class HostConstraints(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The axes, in words."""
+        """The axes, as text."""
         return tuple(axis.name for axis in self.axes)
 
     def beside(self, ports: Collection[HostPort]) -> Ints:
@@ -126,7 +126,7 @@ def host_constraints_of(
     """The rules about one node that these rows have, and those of running pods about them.
 
     Args:
-        rows: The rows of the question.
+        rows: The rows of the problem.
         repelled: From where running pods keep others away.
         used_ports: The host ports of daemons and of running pods: each that may stand in a row's way must be here.
     """
@@ -223,7 +223,7 @@ class _HostConstraintBuilder:
         return [r for r in rows if group_id not in self._rows[r].preferred_groups]
 
     def add_ports(self, used: Iterable[HostPort]) -> None:
-        """An axis per port, protocol and address; who takes all addresses takes each of those that somebody names."""
+        """An axis per port, protocol and address; who takes all addresses takes each of those that are named."""
         wanted: dict[HostPort, list[int]] = {}
         for r, row in enumerate(self._rows):
             for port in row.ports:

@@ -1,14 +1,11 @@
-"""What a node must be for all of its pods at once: pool, variant and one alternative of every wish, put together.
+"""Chooses the instance types and requirements of each new node's NodeClaim, and so its price.
 
-Choosing for every new node the instance types that may serve it, and so its price: from open nodes to planned claims.
+A NodeClaim lists every type that holds its pods at a price near the best, so that the cloud has a choice: all up to
+`near_price` times the cheapest, at least `min_types` where there are as many, at most `max_types`, and as many
+different ones as the NodePool's minValues require.
 
-A claim keeps every type that holds its pods at a price near the best, so that the cloud has a choice: all up to
-`near_price` times the cheapest, at least `min_types` where there are as many, at most `max_types`, and so many
-different ones as the NodePool's minValues ask for.
-
-Thousands of nodes share a few sets of requirements. For each set the types are sorted by price once, and which of them
-hold how much is asked for all of its nodes at once; nodes that end up with the same list share everything but their
-pods.
+Thousands of nodes share a few sets of requirements. For each set the types are sorted by price once, and compared with
+all of its nodes at once; nodes with equal lists share everything but their pods.
 """
 
 from __future__ import annotations
@@ -43,9 +40,9 @@ def node_requirements_of(
     demands: Sequence[NodeDemand],
     reservation: str = "",
 ) -> Requirements:
-    """Pool, variant, reservation and every wish together; of a wish's alternatives the first that suits the others too.
+    """Pool, variant, reservation and every requirement together; of a requirement's alternatives the first that suits the others too.
 
-    Only offerings of the type that suit every wish count, so that no choice leaves a later wish without one.
+    Only offerings of the type that suit every requirement count, so that no choice leaves a later requirement without one.
     """
     together = pool.template.requirements & variant.narrowed
     if reservation:
@@ -96,7 +93,7 @@ def planned_nodeclaims(
     """A claim for each node, in their order.
 
     Args:
-        nodes: Nodes to open; some instance type of each one's stall holds its pods.
+        nodes: New nodes; some instance type of each one's NodePool holds its pods.
         problem: What they were opened for.
         draw: The keys of the next so many pods of a row.
 
@@ -104,14 +101,14 @@ def planned_nodeclaims(
         InvariantError: No type that a node's requirements allow holds its pods, or too few for its pool's minValues.
     """
     choices: list[InstanceTypeChoice | None] = [None] * len(nodes)
-    stocked: dict[tuple[int, Requirements], CandidateTypes] = {}
+    by_offering_labels: dict[tuple[int, Requirements], CandidateTypes] = {}
     for (pool, wanted), members in _by_requirements(nodes).items():
         key = pool, _of_offerings(problem.pools[pool], wanted)
-        if key in stocked:
-            shelf = replace(stocked[key], wanted=wanted)
+        if key in by_offering_labels:
+            candidates = replace(by_offering_labels[key], wanted=wanted)
         else:
-            shelf = stocked[key] = CandidateTypes.of(problem.pools[pool], wanted, problem.options)
-        for index, choice in zip(members, shelf.choices([nodes[m] for m in members]), strict=True):
+            candidates = by_offering_labels[key] = CandidateTypes.of(problem.pools[pool], wanted, problem.options)
+        for index, choice in zip(members, candidates.choices([nodes[m] for m in members]), strict=True):
             choices[index] = choice
     axes = problem.axes
     return [
@@ -171,7 +168,7 @@ class InstanceTypeChoice(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class CandidateTypes(Struct, kw_only=True, eq=False, dict=True):
-    """The types of one stall that meet certain requirements, by price then name.
+    """The types of one NodePool that meet certain requirements, by price then name.
 
     `rows` are all their offerings by price; `types` are those types in the order of their cheapest, `firsts` that
     offering of each.
@@ -187,7 +184,7 @@ class CandidateTypes(Struct, kw_only=True, eq=False, dict=True):
 
     @classmethod
     def of(cls, pool: NodePoolOptions, wanted: Requirements, options: Options) -> CandidateTypes:
-        """What the stall has for these requirements; reserved capacity only if they hold a reservation."""
+        """What the NodePool has for these requirements; reserved capacity only if they hold a reservation."""
         table, reservation = pool.template.table, reservation_of(wanted)
         meets = pool.template.rows & table.rows_meeting(wanted) & pool.usable[table.row_type]
         meets &= table.row_reservation >= 0 if reservation else table.row_reservation < 0
@@ -331,7 +328,7 @@ def _as_selectors(
 
 
 def _with_values(wanted: Requirements, defined: Collection[str]) -> Requirements:
-    """Labels that somebody wants to be there, but that no instance type defines, with a value for the node to get.
+    """Labels that are required, but that no instance type defines, with a value for the node to get.
 
     Restates: karpenter pkg/scheduling/requirements.go `Labels`. Differs: the value is not random.
     """

@@ -1,4 +1,4 @@
-"""NodePool limits: what may still be opened.
+"""Tracks NodePool limits: what is left of them, and what a node of each instance type takes.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `filterByRemainingResources`, `subtractMax`.
 Differs: Karpenter reserves the largest instance type a claim lists, and so wastes headroom until the next pass; here a
@@ -60,16 +60,16 @@ class Headroom:
         return every(self.costs <= self.left)
 
     def allowing(self, cost: Ints, copies: int) -> int:
-        """For how many of `copies` nodes that take so much there is room."""
+        """How many of `copies` nodes that take so much the limits allow."""
         asked = np.flatnonzero(cost)
         return int((np.maximum(self.left[asked], 0) // cost[asked]).min(initial=copies))
 
     def spend(self, cost: Ints, copies: int) -> None:
-        """Use up the room for so many nodes."""
+        """Spend the limits for so many nodes."""
         self.left = self.left - cost * copies
 
     def take(self, type_index: int, copies: int) -> int:
-        """Use up the room for as many of `copies` nodes of a type as there is; how many that were."""
+        """Spend the limits for as many of `copies` nodes of a type as there is; how many that were."""
         taken = self.allowing(self.costs[type_index], copies)
         self.spend(self.costs[type_index], taken)
         return taken

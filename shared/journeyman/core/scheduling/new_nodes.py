@@ -1,10 +1,9 @@
-"""Units merged into items: what packing cannot tell apart is one row with a count.
+"""Plans new nodes: packs batches of pods onto offerings by price, NodePools of greater weight first.
 
-Opening new nodes: units of pods are packed onto offers by price, and each bin becomes a node to open.
-
-NodePools of one order compete; what they cannot take goes on to the next. Limits and reservations may run out: then
-what is left is packed again onto what they still allow. A plan by price may waste a limited resource; if it leaves
-pods, plans that weigh that resource compete with it, and the one that places most wins.
+NodePools of equal weight compete; pods that they cannot take go to the next weight. Batches that packing cannot tell
+apart are one item with a count. Limits and reservations may run out: what is left is then packed again onto what they
+still allow. A plan by price may waste a limited resource; if it leaves pods, plans that weigh that resource compete
+with it, and the one that places most pods is kept.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ LIMIT_WEIGHTS: Final = (1.0, 1e6)  # of the dearest offer's price, for a node th
 
 
 class _BatchQueue:
-    """Units of one item, drawn from the front."""
+    """Batches of one item, drawn from the front."""
 
     def __init__(self) -> None:
         self._batches: list[PodBatch] = []
@@ -44,7 +43,7 @@ class _BatchQueue:
         self.count = 0
 
     def add(self, batch: PodBatch) -> None:
-        """Put a unit at the end."""
+        """Put a batch at the end."""
         self._batches.append(batch)
         self._left.append(batch.count)
         self.count += batch.count
@@ -61,16 +60,16 @@ class _BatchQueue:
                 self._front += 1
 
     def rest(self) -> Iterator[tuple[PodBatch, int]]:
-        """The units with how many of them nobody drew."""
+        """The batches with how many of them were not drawn."""
         yield from zip(self._batches, self._left, strict=True)
 
 
 class PackingItems(Struct, frozen=True, kw_only=True, eq=False):
-    """Units merged into items. Arrays have a row per item; `requests` are amounts by axis, then what rules take."""
+    """Batches merged into items. Arrays have a row per item; `requests` are amounts by axis, then what rules take."""
 
     demands: tuple[NodeDemand, ...]
     demand_of: Ints
-    has_alternatives: Bools  # by wish
+    has_alternatives: Bools  # by requirement
     counts: Ints
     requests: Ints
     loose: Bools
@@ -80,7 +79,7 @@ class PackingItems(Struct, frozen=True, kw_only=True, eq=False):
 
     @classmethod
     def of(cls, problem: SchedulingProblem, caps: HostConstraints, batches: Sequence[PodBatch]) -> PackingItems:
-        """The items of these units, by first appearance."""
+        """The items of these batches, by first appearance."""
         rows_by_kind = np.concatenate((problem.requests, caps.takes), axis=1)
         kinds = _RowKinds(rows_by_kind, caps)
         demands: dict[tuple[int, Pins], int] = {}
@@ -112,14 +111,14 @@ class PackingItems(Struct, frozen=True, kw_only=True, eq=False):
         return self.queues[item].draw(count)
 
     def rest(self) -> tuple[PodBatch, ...]:
-        """What nobody drew, in the order of the units."""
+        """What was not drawn, in the order of the batches."""
         left = {batch.target: count for queue in self.queues for batch, count in queue.rest()}
         counted = ((batch, left[batch.target]) for batch in self.batches)
         return tuple(replace(batch, count=count) for batch, count in counted if count)
 
 
 class _RowKinds:
-    """A number for each row's demands: equal for rows that packing cannot tell apart by them."""
+    """A number for each row's demands: equal for rows that packing cannot distinguish by them."""
 
     def __init__(self, rows_by_kind: Ints, caps: HostConstraints) -> None:
         self._demands, self._caps = rows_by_kind, caps
@@ -146,7 +145,7 @@ def together(drawn: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 
 
 class NewNodes(Struct, frozen=True, kw_only=True):
-    """Nodes to open, and the units with what no node could be opened for."""
+    """New nodes, and the batches with the pods for which no node could be planned."""
 
     nodes: tuple[PlannedNode, ...]
     left: tuple[PodBatch, ...]
@@ -157,11 +156,11 @@ class NewNodes(Struct, frozen=True, kw_only=True):
 def plan_new_nodes(
     batches: Sequence[PodBatch], problem: SchedulingProblem, headroom: Sequence[Headroom], reservations: Reservations
 ) -> NewNodes:
-    """Plan new nodes for the units, NodePools of greater weight first.
+    """Plan new nodes for the batches, NodePools of greater weight first.
 
     Args:
         batches: Each bound to its pins and to nothing else beyond one node.
-        problem: What the rows of the units are, and the stalls.
+        problem: What the rows of the batches are, and the NodePools.
         headroom: What is left of the limits of each NodePool.
         reservations: What is left of reserved capacity.
     """
@@ -199,7 +198,7 @@ def _replaced(batches: Sequence[PodBatch], some: Sequence[PodBatch], by: Sequenc
 
 
 def _smallest(counts: Ints, each: Ints, room: int) -> Ints:
-    """As many of the items as there is room for, those first that ask for least."""
+    """As many of the items as limits allow, those first that ask for least."""
     if counts @ each <= room:
         return counts
     order = np.argsort(each, kind="stable")
@@ -212,7 +211,7 @@ def _smallest(counts: Ints, each: Ints, room: int) -> Ints:
 
 
 def _tiers(problem: SchedulingProblem) -> Iterator[tuple[tuple[int, ...], bool]]:
-    """Stalls that compete, in order, and whether minValues hold; where these may be lowered, once more without."""
+    """NodePools that compete, in order, and whether minValues hold; where these may be lowered, once more without."""
     lenient = problem.options.min_values is MinValuesPolicy.BEST_EFFORT
     for _, group in groupby(range(len(problem.pools)), key=lambda s: problem.pools[s].template.order):
         members = tuple(group)
@@ -223,7 +222,7 @@ def _tiers(problem: SchedulingProblem) -> Iterator[tuple[tuple[int, ...], bool]]
 
 
 def _caps_of(batches: Sequence[PodBatch], problem: SchedulingProblem) -> HostConstraints:
-    """The rules about one node that can matter to these units."""
+    """The rules about one node that can matter to these batches."""
     counts = np.zeros(len(problem.rows), dtype=np.int64)
     for batch in batches:
         counts[batch.row] += batch.count
@@ -256,9 +255,9 @@ class _PackedTier(Struct, kw_only=True, eq=False):
 
 
 class WeightTier:
-    """NodePools of one order taking units.
+    """NodePools of one order taking batches.
 
-    Units that nothing here can tell apart (equal wishes, requests, and rules about one node) are one item.
+    Batches that nothing here can distinguish (equal requirements, requests, and rules about one node) are one item.
     """
 
     def __init__(
@@ -307,7 +306,7 @@ class WeightTier:
         return found
 
     def open(self, headroom: Sequence[Headroom], reservations: Reservations) -> _PackedTier:
-        """The best plan for the units within limits and reservations."""
+        """The best plan for the batches within limits and reservations."""
         best = self._attempt(self._offerings.prices, headroom, reservations)
         if best.left.sum() > best.hopeless and any(room.resources for room in headroom):
             shares = self._shares_of_limits(headroom)
@@ -366,7 +365,7 @@ class WeightTier:
         return int(outcome.left[~np.logical_or.reduce(fits, axis=1)].sum())
 
     def within_limits(self, outcome: _PackedTier) -> Ints:
-        """How many of each item are left, less those for which limits leave no room whatever is opened.
+        """How many of each item are left, less those for which limits leave no capacity whatever is opened.
 
         The smallest are kept: of these most can be placed.
         """
@@ -381,7 +380,7 @@ class WeightTier:
 
     @cached_property
     def _rivals(self) -> list[tuple[list[int], Ints]]:
-        """Items that may go to the same stalls, as (stalls, items)."""
+        """Items that may go to the same NodePools, as (NodePools, items)."""
         offerings, demand_of = self._offerings, self._items.demand_of
         offered = [distinct(offerings.signatures[offerings.pools == s]) for s in range(len(self._pools))]
         admitted = np.array([np.logical_or.reduce(offerings.allowed[signatures], axis=0) for signatures in offered])
@@ -397,7 +396,7 @@ class WeightTier:
     def _take(self, outcome: _PackedTier, offers: Ints, packing: Packing) -> int:
         """Enter as many copies of each bin as limits, reservations and minValues allow; how many nodes that were.
 
-        Where a NodePool has no room for them another may, for the same price.
+        Where a NodePool has no capacity for them another may, for the same price.
         """
         new_nodes = 0
         for packed in packing.bins:
@@ -444,8 +443,8 @@ class WeightTier:
         s, own = int(self._offerings.pools[b.offer]), int(self._offerings.types[b.offer])
         pool, types = self._pools[s], [own]
         if pool.template.min_values:
-            shelf = CandidateTypes.of(pool, self._requirements(b), self._problem.options)
-            holding = shelf.types[shelf.holding([self._node(b)])[0]]
+            candidates = CandidateTypes.of(pool, self._requirements(b), self._problem.options)
+            holding = candidates.types[candidates.holding([self._node(b)])[0]]
             if self._varied and not distinct_enough(pool, holding):
                 return None
             types += needed_for_variety(pool, holding)
@@ -455,7 +454,7 @@ class WeightTier:
     # --- from the outcome to nodes
 
     def nodes(self, outcome: _PackedTier) -> Iterator[PlannedNode]:
-        """A node for each copy of each bin, its pods drawn from the units in order."""
+        """A node for each copy of each bin, its pods drawn from the batches in order."""
         for b, copies in outcome.bins:
             node = self._node(b)
             kinds = list(zip(b.kinds.tolist(), b.counts.tolist(), strict=True))
@@ -498,5 +497,5 @@ class WeightTier:
         return self._settled[key]
 
     def rest(self) -> tuple[PodBatch, ...]:
-        """The units with what was not drawn."""
+        """The batches with what was not drawn."""
         return self._items.rest()

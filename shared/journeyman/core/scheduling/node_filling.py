@@ -1,7 +1,6 @@
-"""Existing nodes being filled: in Karpenter's order (initialized first, then by name), first nodes first.
+"""Fills existing nodes in Karpenter's order: initialized nodes first, then by name.
 
-All nodes are judged at once, along columns: resources, the axes of rules about one node, and what their CSI drivers can
-still attach. A row that nobody takes costs a few comparisons.
+All nodes are judged at once, along columns: resources, rules about one node, and volumes their CSI drivers can attach.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/existingnode.go `CanAdd`, scheduler.go `addToExistingNode`.
 """
@@ -45,7 +44,7 @@ class _RowDemand(Struct, frozen=True, kw_only=True):
 class NodeFilling:
     """What is still free on existing nodes, and what went where.
 
-    Rules that are only preferred bind a row when it is placed, and nobody else afterwards.
+    Rules that are only preferred bind a row when it is placed, and no other pods afterwards.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class NodeFilling:
 
         Args:
             existing: The nodes.
-            rows: The rows of the question.
+            rows: The rows of the problem.
             requests: Amounts by row and resource.
             caps: The rows' rules about one node, with which `existing` was surveyed.
             taken: What was placed there before.
@@ -102,7 +101,7 @@ class NodeFilling:
         found = [[int(key in room.attached.get(driver, ())) for room in rooms] for driver, key in self._claims]
         return np.array(found, dtype=np.int64).reshape(len(self._claims), len(self.existing.nodes))
 
-    # --- questions
+    # --- problems
 
     def open_to(self, row: int) -> Bools:
         """Which nodes can take one more pod of the row now."""
@@ -175,7 +174,7 @@ class NodeFilling:
         return self.put_first(row, count, list(zip(nodes, self.room(row, nodes), strict=True)))
 
     def put_first(self, row: int, count: int, room: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Place pods of the row on nodes with so much room, first nodes first; where they went, as (node, pods)."""
+        """Place pods of the row on nodes with so much capacity, first nodes first; where they went, as (node, pods)."""
         placed: list[tuple[int, int]] = []
         for node, most in room:
             if count <= 0:

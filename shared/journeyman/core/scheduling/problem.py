@@ -1,12 +1,11 @@
-"""What a pass is about, and what it has decided so far: the values that the engines of the scheduler share.
+"""Holds the scheduling problem, its inputs, and the solution so far, as values that all planners share.
 
-A class of pods has a *ladder*: one row per rung, the first with every preference as a rule, each next one with one
-preference fewer. Engines work on rows; the pods of a class are drawn in queue order whatever the rung.
+`ClusterInputs` is what many problems about one cluster have in common (consolidation simulates hundreds),
+`SchedulingProblem` what one of them is about, and `PartialSolution` what has been decided.
 
-From a cluster to the question that a pass answers.
-
-What does not depend on the pods to place is prepared once (`ClusterInputs`), since consolidation asks many questions about one
-cluster.
+Pods of equal specification are a *class*. A class has relaxation levels: the first has every preference as a
+requirement, each further one has one preference fewer. One class at one level is a *row*: arrays of the problem have
+one entry per row. Within a class pods are taken in queue order, at whatever level.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class PodBatch(Struct, frozen=True, kw_only=True):
 
 
 class PlannedNode(Struct, frozen=True, kw_only=True, eq=False):
-    """A node to open. `pods` are (row, how many); `total` is what they ask for along the axes.
+    """A new node. `pods` are (row, how many); `total` is what they ask for along the axes.
 
     `requirements` are all that its claim will ask for: the pool's, the pins', and for each row one of its alternatives.
     `share` is what the pool's limits set aside for it (by limited resource, as `limits.type_costs` has them), so that
@@ -77,8 +76,8 @@ class PlannedNode(Struct, frozen=True, kw_only=True, eq=False):
 class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
     """What a pass is about. Nothing in it changes while it is answered.
 
-    `rows[r]` is a class at one rung, `pod_class[r]` the class it belongs to, `levels[c]` the rows of class c from the
-    first rung to the last, `counts[c]` how many pods of it are to be placed. `requests` has a row per row and a column
+    `rows[r]` is a class at one relaxation level, `pod_class[r]` the class it belongs to, `levels[c]` the rows of class c from the
+    first relaxation level to the last, `counts[c]` how many pods of it are to be placed. `requests` has a row per row and a column
     per axis. `leaving` are the keys of the pods to be placed, wherever they are now. `repelled` are the domains from
     which running pods keep others away. `caps` are the rows' rules about one node alone. `devices` are there if any row
     has ResourceClaims.
@@ -102,9 +101,9 @@ class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class PartialSolution(Struct, frozen=True, kw_only=True, eq=False):
-    """A plan in the making. `left[c]` pods of class c have no place yet; `on_existing[n]` are (row, how many) on node n.
+    """A plan in the making. `left[c]` pods of class c are not scheduled yet; `on_existing[n]` are (row, how many) on node n.
 
-    `headroom[s]` is what is left of the limits of stall s, `reservations` of reserved capacity. `reasons` tells by class
+    `headroom[s]` is what is left of the limits of NodePool s, `reservations` of reserved capacity. `reasons` tells by class
     why pods of it cannot be placed. `ceilings` limit by row and pins how many pods may be sent there. `devices` tell
     who has which, existing nodes being numbered first and then those opened. `use_spread_slack`: pods are spread no more evenly
     than they must be, where one domain is cheaper than another.
@@ -122,7 +121,7 @@ class PartialSolution(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class ClusterInputs(Struct, kw_only=True, eq=False, dict=True):
-    """What all questions about one cluster have in common."""
+    """What all problems about one cluster have in common."""
 
     snapshot: Snapshot
     options: Options
@@ -149,7 +148,7 @@ class ClusterInputs(Struct, kw_only=True, eq=False, dict=True):
 
     @property
     def warnings(self) -> Mapping[str, str]:
-        """By NodePool, what of its wishes could not be understood though it is used."""
+        """By NodePool, what of its requirements could not be understood though it is used."""
         return {template.name: template.warning for template in self.templates if template.warning}
 
     @classmethod
@@ -177,7 +176,7 @@ class ReservedPlacement(Struct, frozen=True, kw_only=True):
 
 
 class SchedulingTask(Struct, frozen=True, kw_only=True, eq=False):
-    """A question, with what is settled before it is answered.
+    """A problem, with what is settled before it is answered.
 
     `errors` are the pods that nothing could place, by key; `reserved` those that stay with the claim opened for them.
     """
@@ -189,11 +188,11 @@ class SchedulingTask(Struct, frozen=True, kw_only=True, eq=False):
     reserved: tuple[ReservedPlacement, ...] = ()
 
     def with_levels(self, levels: Sequence[tuple[int, ...]]) -> SchedulingTask:
-        """The same question with other ladders, of the same rows."""
+        """The same problem with other relaxation levels, of the same rows."""
         return replace(self, problem=replace(self.problem, levels=tuple(levels)))
 
     def without_reserved(self, reserved: Collection[ReservedPlacement]) -> SchedulingTask:
-        """The same question without keeping these in their places."""
+        """The same problem without keeping these in their places."""
         return replace(self, reserved=tuple(entry for entry in self.reserved if entry not in reserved))
 
     def initial_solution(self) -> PartialSolution:
@@ -213,12 +212,12 @@ class SchedulingTask(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def prepare_task(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: frozenset[str]) -> SchedulingTask:
-    """The question where these pods are to go.
+    """The problem where these pods are to go.
 
     Args:
         inputs: The cluster.
         pods: Pods to place, wherever they are now.
-        without_nodes: Names of StateNodes to be thought away, with the pods on them.
+        without_nodes: Names of StateNodes to be assumed gone, with the pods on them.
     """
     snapshot, inventory = inputs.snapshot, inputs.inventory
     standing = inventory.standing(pods, without_nodes)
@@ -301,7 +300,7 @@ class _RelaxationRows(Struct, kw_only=True, eq=False):
 
     @classmethod
     def of(cls, classes: Sequence[PodClass], inputs: ClusterInputs) -> _RelaxationRows:
-        """Every class at every rung."""
+        """Every class at every relaxation level."""
         made = cls()
         taints = (t for template in inputs.templates for t in template.node_pool.spec.template.spec.taints)
         has_preference_taints = any(is_prefer_no_schedule(taint) for taint in taints)

@@ -1,13 +1,13 @@
-"""Pods that claims on their way were opened for: they keep their places, or one burst would be provisioned for twice.
+"""Keeps pods on the pending NodeClaims that were created for them, so that one burst is not provisioned for twice.
 
-They are asked about like all others, but placed before them, as far as their node still takes them. Rules about other
-pods may change while a node joins, so:
+These pods are part of the problem like all others, but they are placed first, as far as their node still takes them.
+Rules about other pods may change while a node joins, so:
 
-* whoever must be with others, or keeps a domain for itself, has to look for a place anew, and may find the same one;
-* a spread is judged when all others are placed (`domains.staying`): kube-scheduler will let the pods in if they are level
-  with the domains in which nodes stand, be it that others could be had by now.
+* pods with affinity to others, or with anti-affinity over a domain, are scheduled anew, and may get the same node;
+* topology spread is judged once all others are placed (`scheduler.no_longer_balanced`): kube-scheduler admits the pods
+  if they are level with the domains in which nodes stand, even if further domains could be launched by then.
 
-Differs: Karpenter places every pending pod anew on each pass, its nodes in flight first.
+Differs: Karpenter schedules every pending pod anew on each pass, in-flight NodeClaims first.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def reserved_placements_of(problem: SchedulingProblem) -> tuple[ReservedPlacemen
 
 
 def may_block_others(problem: SchedulingProblem, reserved: Iterable[ReservedPlacement], classes: Iterable[int]) -> bool:
-    """Whether pods of these classes might have a place if nobody were kept.
+    """Whether pods of these classes might have a place if no pod were kept.
 
-    They would have room on such a node; or a rule of theirs is about domains, where everybody has a say.
+    They would have room on such a node; or a rule of theirs is about domains, where all has a say.
     """
     nodes = sorted({entry.node for entry in reserved})
     filling = NodeFilling(problem.existing, problem.rows, problem.requests, problem.host_constraints)
@@ -105,13 +105,13 @@ class _PlacementReserver:
         return any(_always_meets(promised, term) for term in self._rows[row].node_terms)
 
     def _may_stay(self, row: int, node: StateNode) -> bool:
-        """Whether no rule between pods, and no device, makes them look for a place anew."""
+        """Whether no rule between pods, and no device, makes them look for a node anew."""
         pods = self._rows[row]
         if pods.claims or pods.affinities or any(group.key != labels.HOSTNAME for group in pods.anti_affinities):
             return False
         undecided = any(spread.key != labels.HOSTNAME and spread.key not in node.labels for spread in pods.spreads)
         if undecided and node.provider_id:
-            return False  # before launch it is nobody's turn to judge
+            return False  # before launch it is no pod's turn to judge
         return not any(  # about host names the caps know
             node.labels.get(entry.group.key) in entry.domains and entry.group.counts(pods.namespace, pods.labels)
             for entry in self._problem.repelled
@@ -123,7 +123,7 @@ def _promised(node: StateNode) -> Requirements:
     try:
         task = from_selectors(node.claim.spec.requirements) if node.claim is not None else EMPTY
         return task & from_labels(node.labels)
-    except InvalidRequirementError:  # somebody edited it by hand
+    except InvalidRequirementError:  # edited by hand
         return EMPTY
 
 

@@ -1,8 +1,8 @@
 """Caches solver results, keyed by the resource versions that they were computed from.
 
-A run that waits for its nodes, or considers consolidation, mostly finds the cluster as the run before left it. The solver
-and its verification are pure and read no clock, so equal pods in an equal cluster have equal results. A warm process
-keeps the results for the cluster state it read last; losing them costs time only.
+A run that waits for its nodes, or considers consolidation, mostly finds the cluster as the run before left it. The
+solver and its verification are pure and read no clock, so equal pods in an equal cluster have equal results. A warm
+process keeps the results for the cluster state it read last; losing them costs time only.
 
 Serves the purpose of karpenter pkg/controllers/state/cluster.go `ConsolidationState`.
 Differs: the stored versions of the objects decide, not which watch events arrived.

@@ -1,23 +1,19 @@
-"""The scheduler: pods in, planned nodes out.
+"""Schedules pods: solves a snapshot, lets plans compete, and reports unschedulable pods.
 
-In this order: pods become classes, and classes ladders of rows (`problem`); constraints between pods become domains
-and rules about one node; nodes that exist are filled; what is left is packed onto new nodes, NodePools of greater
-weight first, by price within (`bulk`); Karpenter's own way competes where there are few pods (`plans`); every new node
-keeps the instance types that would serve nearly as cheaply (`choosing`); and what could not be placed says why
-(`explain`).
+`Scheduler.solve` runs in this order:
 
-Pure: same snapshot, same catalogue, same answer, byte for byte.
+1. `problem.prepare_task` groups pods into classes, each with its relaxation levels, and measures the existing nodes.
+2. `reserved_placements` keeps pods on the pending NodeClaims that were created for them.
+3. `bulk_scheduling` plans whole classes: domains first, then existing nodes, then new nodes packed by price.
+4. With few pods, `sequential` plans pod by pod as Karpenter does, once for each tie-break policy. The plan with the
+   fewest unschedulable pods is kept; of equal ones the cheapest, then the one with the fewest nodes.
+5. `instance_type_choice` lists, for every new node, the instance types that serve nearly as cheaply.
+6. `explanation` says why a pod is unschedulable, and `price_lower_bound` how far the price may be from the best one.
 
-Plans that compete: in bulk by price, and for few pods Karpenter's own way as well. The best is kept.
+The same snapshot and catalogue always give the same results, byte for byte.
 
-Where both place as many pods the cheaper wins, and of equal ones that with fewer nodes.
-
-Pods that stay with the claim opened for them, once all others are placed: is their spread still kept?
-
-What the pods on new nodes cost at least: the linear-programming bound by which a plan is measured.
-
-It knows what each pod wants of its node and the rules about one node, but neither domains that were chosen, nor limits,
-nor weights, nor that nodes are whole: what these cost is the gap.
+Restates: karpenter pkg/controllers/provisioning/provisioner.go `Schedule`, scheduling/scheduler.go `Solve`.
+Differs: NodePools of equal weight compete on price, and several plans compete with each other.
 """
 
 from __future__ import annotations
@@ -73,12 +69,12 @@ def solve(
         snapshot: The cluster.
         catalogue: What can be launched, by NodePool.
         pods: The pods to place, wherever they are now; by default `pods_to_schedule`.
-        without_nodes: Names of StateNodes that are to be thought away, with the pods on them (consolidation asks what
+        without_nodes: Names of StateNodes that are to be assumed gone, with the pods on them (consolidation asks what
             would become of a cluster without them).
         options: Policies, and how much choice of instance types a claim keeps.
 
     Returns:
-        New claims by pool and pods, fillings of existing nodes, and an error for every pod without a place.
+        New claims by pool and pods, fillings of existing nodes, and an error for every pod unschedulable.
     """
     return Scheduler(snapshot, catalogue, options).solve(pods, without_nodes)
 
@@ -100,7 +96,7 @@ def pods_to_schedule(snapshot: Snapshot) -> tuple[Pod, ...]:
 
 
 class Scheduler:
-    """One snapshot and catalogue, prepared once, for one or many questions (consolidation asks many)."""
+    """One snapshot and catalogue, prepared once, for one or many problems (consolidation asks many)."""
 
     def __init__(self, snapshot: Snapshot, catalogue: Catalogue, options: Options = Options()) -> None:  # noqa: B008
         self.snapshot = snapshot
@@ -131,10 +127,10 @@ class Scheduler:
         return {**unread, **self._inputs.set_aside}
 
     def _errors(self, task: SchedulingTask, plan: CandidatePlan) -> dict[str, PodError]:
-        """An error for each pod without a place; pods of a class share it."""
+        """An error for each pod unschedulable; pods of a class share it."""
         if not plan.unplaced:
             return {}
-        # A cold start that leaves nobody out does without.
+        # A cold start that leaves no pod out does without.
         from journeyman.core.scheduling.explanation import Explainer  # noqa: PLC0415
 
         problem = task.problem
@@ -166,11 +162,11 @@ class Scheduler:
 CLASSES_TRIED: Final = 24  # classes whose preferences are tried one by one
 _FEW_PODS: Final = 150  # pods; with more the one node that a domain has too many of matters little
 _DECIMALS: Final = 9  # of a price; what differs beyond is rounding
-_NOTHING_TO_BUY: Final = (0, 0.0, 0)  # every pod has a place, and no node is opened
+_NOTHING_TO_BUY: Final = (0, 0.0, 0)  # every pod is scheduled, and no node is opened
 
 
 class CandidatePlan(Struct, frozen=True, kw_only=True, eq=False):
-    """A finished draft: its claims, and the pod keys it puts on existing nodes, by node name.
+    """A finished solution: its claims, and the pod keys it puts on existing nodes, by node name.
 
     `unplaced` are the keys that have no place, by class. `fees` are what the NodePools charge for the nodes as such.
     `devices` are there for the ResourceClaims of the pods on existing nodes, by node name.
@@ -190,7 +186,7 @@ class CandidatePlan(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def leftover(self) -> frozenset[str]:
-        """The pods without a place."""
+        """The unschedulable pods."""
         return frozenset(key for keys in self.unplaced.values() for key in keys)
 
     @property
@@ -200,12 +196,12 @@ class CandidatePlan(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def rank(self) -> tuple[int, float, int]:
-        """The smaller the better: pods without a place, then price, then nodes."""
+        """The smaller the better: unschedulable pods, then price, then nodes."""
         return self.left, round(self.price + self.fees, _DECIMALS), len(self.claims)
 
 
 def best_plan_with_reservations(task: SchedulingTask) -> CandidatePlan:
-    """The best plan for a question in which those stay with their claims whom no rule sends elsewhere.
+    """The best plan for a problem in which those stay with their claims whom no rule sends elsewhere.
 
     Nor do they stay if fewer pods had a place then.
     """
@@ -220,7 +216,7 @@ def best_plan_with_reservations(task: SchedulingTask) -> CandidatePlan:
 
 
 def best_plan(task: SchedulingTask) -> CandidatePlan:
-    """The best plan for a question, preferences heeded as its options say."""
+    """The best plan for a problem, preferences heeded as its options say."""
     if task.problem.options.preferences is PreferencePolicy.WHEN_FREE:
         return _plan_with_free_preferences(task)
     return _best(task)
@@ -255,7 +251,7 @@ def has_spread_slack(problem: SchedulingProblem) -> bool:
 
 
 def tie_break_policies(task: SchedulingTask) -> Iterator[TieBreakPolicy]:
-    """The ways worth comparing: Karpenter's, and others where it would have left a choice to chance, or the next pass."""
+    """The policies worth comparing: Karpenter's, and others where it would have left a choice to chance, or the next pass."""
     yield TieBreakPolicy()
     problem = task.problem
     keys = {rule.key for row in problem.rows for rules in (row.spreads, row.affinities) for rule in rules}
@@ -332,7 +328,7 @@ class _PodQueues:
         self._queues = self._without_kept()
 
     def _without_kept(self) -> dict[int, list[str]]:
-        """The pods of classes of which some are kept that nobody keeps."""
+        """The pods of classes of which some are kept that no pod keeps."""
         away: dict[int, set[str]] = {}
         for (_, pod_class), keys in self._kept.items():
             away.setdefault(pod_class, set()).update(keys)
@@ -354,13 +350,13 @@ class _PodQueues:
         return [pod.key for pod in self._problem.rows[row].pods[start : start + count]]
 
     def rest(self, pod_class: int) -> tuple[str, ...]:
-        """The keys that nobody drew."""
+        """The keys that no pod drew."""
         row = self._problem.levels[pod_class][0]
         return tuple(self(row, self._problem.counts[pod_class] - self._drawn[pod_class]))
 
 
 def _plan_with_free_preferences(task: SchedulingTask) -> CandidatePlan:
-    """Preferences only where they cost nothing: those of all classes up to some rung, then class by class."""
+    """Preferences only where they cost nothing: those of all classes up to some relaxation level, then class by class."""
     levels = task.problem.levels
     last = [level_rows[-1:] for level_rows in levels]
     best = _best(task.with_levels(last))
@@ -378,7 +374,7 @@ def _one_class_after_another(
     best: CandidatePlan,
     plan_with: Callable[[list[tuple[int, ...]]], CandidatePlan],
 ) -> CandidatePlan:
-    """Each of the larger classes as high on its ladder as costs nothing."""
+    """Each of the larger classes as high on its relaxation levels as costs nothing."""
     levels, counts = task.problem.levels, task.problem.counts
     choosy = sorted((c for c, level_rows in enumerate(levels) if len(level_rows) > 1), key=lambda c: (-counts[c], c))
     tries = 0
@@ -399,7 +395,7 @@ def _one_class_after_another(
 def no_longer_balanced(
     problem: SchedulingProblem, solution: PartialSolution, reserved: Sequence[ReservedPlacement]
 ) -> tuple[ReservedPlacement, ...]:
-    """Those of them that are too many where they are, as a finished draft has it."""
+    """Those of them that are too many where they are, as a finished solution has it."""
     spread = [entry for entry in reserved if any(is_wide(s.group) for s in problem.rows[entry.row].spreads)]
     if not spread:
         return ()

@@ -1,8 +1,22 @@
-"""Price-driven packing: which nodes to open, and what goes into each, for the least money.
+"""Packs items onto offers at the least price. Knows nothing of pods, zones or NodePools.
 
-`problem` is the question, `appraisal` says what everything is worth. Few kinds of items are packed node after node with
-great care (`careful`), many by dealing them out to an ideal mix of nodes (`wide`); where both are affordable they
-compete. Nothing here knows of pods, zones or pools.
+An *item* is a kind of pods with a count, an *offer* something that can be bought: its size on every axis, its price,
+and a signature that says which items it may hold. The method, step by step:
+
+1. `MergedItems` makes items that differ in nothing one item; items that share no offer are packed apart.
+2. Offers with a stock (reserved capacity, paid for already) are filled first.
+3. `shadow_prices` solves a linear program in which nodes can be bought in fractions. Its dual prices say what a unit of
+   cpu or memory is worth at today's offers; its primal solution is an ideal mix of nodes; its value is a lower bound of
+   any price.
+4. A handful of items is packed exactly, by dynamic programming (`strategies.solve_exactly`).
+5. `bulk_packing` opens the mix in whole nodes and distributes the items over them, each to the node whose free capacity
+   has the proportions most like its own. If that is within 0.1 % of the bound, it is the answer.
+6. With few kinds of items `column_generation` competes: node after node, the offer and content of least price per
+   shadow price, the shadow prices being refined over whole nodes; then the worst nodes are taken apart and packed
+   again.
+7. With many kinds the worst nodes are distributed again, as long as that saves money.
+
+`strategies` decides what is tried: by the number of items and nodes alone, so equal problems have equal answers.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""Packing many kinds of items: the ideal mix of nodes is opened at once, and the items dealt out to all of them.
+"""Packs many kinds of items: opens an ideal mix of nodes at once and distributes the items over all of them.
 
-The mix that the linear program would buy, rounded down, is opened first. Then item after item, the most valuable first,
-goes where its proportions suit best what is still free (the angle between the two, every axis weighted by its worth):
-so all nodes stay balanced, and fill up on all axes together. What finds no room in the mix is left to another solver or
-opens more nodes; at the end each node becomes the cheapest that holds its content.
-
-Whole nodes instead of the fractions that the linear program would buy.
+The mix that the linear program would buy is opened in whole nodes. Then item after item, the most valuable first, goes
+to the node whose free capacity is most like it (the angle between the two, every axis weighted by its shadow price):
+nodes stay balanced, and fill up on all axes together. What fits nowhere is left to another solver or opens more nodes;
+at the end each node becomes the cheapest offer that holds its content.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from journeyman.core.scheduling.packing.packing_problem import Bin, Content, Pac
 from journeyman.core.scheduling.packing.shadow_prices import ShadowPrices
 
 _EPSILON: Final = 1e-9
-_MOST_ROOM: Final = 2**52  # amounts up to this are exact as floats
+_MOST_CAPACITY: Final = 2**52  # amounts up to this are exact as floats
 _DECIMALS: Final = 9  # of a likeness, so that a processor's way of rounding chooses nothing
 
 
@@ -38,24 +36,24 @@ class FillOrder(Struct, frozen=True):
 
 
 class BulkPacker:
-    """Nodes being filled, as columns: room by axis, signatures still possible, conflicts entered."""
+    """Nodes being filled, as columns: free capacity by axis, signatures still possible, conflicts entered."""
 
-    def __init__(self, problem: PackingProblem, appraisal: ShadowPrices, fill_order: FillOrder) -> None:
+    def __init__(self, problem: PackingProblem, shadow: ShadowPrices, fill_order: FillOrder) -> None:
         self.problem = problem
-        self._appraisal = appraisal
-        self._sizes = np.minimum(problem.sizes, _MOST_ROOM).astype(float)
+        self._shadow = shadow
+        self._sizes = np.minimum(problem.sizes, _MOST_CAPACITY).astype(float)
         self._requests = problem.requests.astype(float)
         self._axes = [np.flatnonzero(request) for request in problem.requests]
         self._manner = fill_order
         self._various = fill_order.thrift > 0 and bool(
-            (np.ptp(appraisal.unit, axis=0) > 1e-6 * appraisal.unit.max(axis=0)).any()
+            (np.ptp(shadow.unit, axis=0) > 1e-6 * shadow.unit.max(axis=0)).any()
         )
         self._weights = np.maximum(self._mean_unit(), fill_order.blend * self._use())
-        worth = self._requests @ self._weights if fill_order.blend else appraisal.items
+        worth = self._requests @ self._weights if fill_order.blend else shadow.items
         self._worth: Floats = np.round(worth / max(float(worth.max(initial=0.0)), 1e-300), _DECIMALS + 3)
         self._families = _families(problem)
         self._in_conflict = np.logical_or.reduce(problem.loose | problem.bound, axis=1)
-        self._efficiency = problem.prices / np.maximum((self._sizes * appraisal.unit).sum(axis=1), _EPSILON)
+        self._efficiency = problem.prices / np.maximum((self._sizes * shadow.unit).sum(axis=1), _EPSILON)
         self.count = 0
         self._free = np.zeros((problem.requests.shape[1], 64))
         self._possible = np.zeros((len(problem.allowed), 64), dtype=bool)
@@ -66,8 +64,8 @@ class BulkPacker:
 
     def _mean_unit(self) -> Floats:
         """Worth by axis, on average over what the mix spends on each offer."""
-        spent = self.problem.prices * (self._appraisal.mix + _EPSILON)
-        mean: Floats = spent @ self._appraisal.unit / max(float(spent.sum()), 1e-300)
+        spent = self.problem.prices * (self._shadow.mix + _EPSILON)
+        mean: Floats = spent @ self._shadow.unit / max(float(spent.sum()), 1e-300)
         return mean
 
     def _use(self) -> Floats:
@@ -75,9 +73,9 @@ class BulkPacker:
 
         What the program leaves without a price because there is a little too much of it still runs out on single nodes.
         """
-        bought = self._appraisal.mix @ self._sizes
+        bought = self._shadow.mix @ self._sizes
         used = np.minimum(self.problem.counts @ self._requests / np.maximum(bought, 1.0), 1.0)
-        spent = float(self._appraisal.mix @ self.problem.prices)
+        spent = float(self._shadow.mix @ self.problem.prices)
         found: Floats = np.where(bought > 0, spent / np.maximum(bought, 1.0) * used**4, 0.0)
         return found
 
@@ -96,7 +94,7 @@ class BulkPacker:
         self.count = end
 
     def place_all(self, counts: Ints, *, open_more: bool) -> Ints:
-        """Place these items, the most valuable first; those that found no room."""
+        """Place these items, the most valuable first; those that did not fit."""
         left: Ints = counts.copy()
         for item in self._order(counts).tolist():
             left[item] = self._place(item, int(counts[item]))
@@ -116,7 +114,7 @@ class BulkPacker:
     def _place(self, item: int, count: int) -> int:
         """Deal the copies of an item out to the open nodes; how many are left."""
         while count:
-            nodes, fitting = self._room_for(item)
+            nodes, fitting = self._nodes_with_capacity(item)
             if not len(nodes):
                 break
             best = self._suiting(item, nodes)
@@ -129,7 +127,7 @@ class BulkPacker:
             count -= int(taken.sum())
         return count
 
-    def _room_for(self, item: int) -> tuple[Ints, Floats]:
+    def _nodes_with_capacity(self, item: int) -> tuple[Ints, Floats]:
         """The nodes that can take the item, and how many each."""
         axes = self._axes[item]
         amounts = self._requests[item, axes]
@@ -144,16 +142,16 @@ class BulkPacker:
         return nodes, fitting[nodes]
 
     def _suiting(self, item: int, nodes: Ints) -> Ints:
-        """Positions of the nodes, those first whose free room is most like the item, and that it suits by worth.
+        """Positions of the nodes, those first whose free capacity is most like the item, and that it suits by worth.
 
         Where the item would take what is worth more than the item itself, something else is better placed.
         """
-        room = self._free[:, nodes] * self._weights[:, None]
+        capacity = self._free[:, nodes] * self._weights[:, None]
         weighted = self._requests[item] * self._weights
-        likeness = weighted @ room / np.sqrt((room * room).sum(axis=0) * (weighted @ weighted) + 1e-300)
+        likeness = weighted @ capacity / np.sqrt((capacity * capacity).sum(axis=0) * (weighted @ weighted) + 1e-300)
         if self._various:
-            taken = self._requests[item] @ self._appraisal.unit.T
-            own = max(float(self._appraisal.items[item]), 1e-6 * float(taken.max()), 1e-300)
+            taken = self._requests[item] @ self._shadow.unit.T
+            own = max(float(self._shadow.items[item]), 1e-6 * float(taken.max()), 1e-300)
             excess = taken / own - 1.0
             likeness -= self._manner.thrift * excess[self._offers[nodes]]
         order: Ints = np.argsort(-np.round(likeness, _DECIMALS), kind="stable")
@@ -230,18 +228,18 @@ def _families(problem: PackingProblem) -> Bools:
 
 
 _OFFERS: Final = 40  # whose combinations are tried to cover what whole nodes of the mix leave
-MARGINS: Final = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08)  # room to spare, since items are not sand
+MARGINS: Final = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08)  # capacity to spare, since items are not sand
 
 
-def whole_mixes(problem: PackingProblem, appraisal: ShadowPrices) -> Iterator[Ints]:
+def whole_mixes(problem: PackingProblem, shadow: ShadowPrices) -> Iterator[Ints]:
     """How many nodes of each offer to open: the mix rounded down, then with a cheap cover of the rest, ever roomier."""
-    base = np.floor(appraisal.mix + _EPSILON).astype(np.int64)
+    base = np.floor(shadow.mix + _EPSILON).astype(np.int64)
     yield base
     if len(problem.allowed) > 1:
         for least in (0.5, 0.0):
-            yield base + (appraisal.mix - base > least + _EPSILON)
+            yield base + (shadow.mix - base > least + _EPSILON)
         return
-    combinations = _NodeCombinations(problem, appraisal)
+    combinations = _NodeCombinations(problem, shadow)
     seen = {base.tobytes()}
     for margin in MARGINS:
         need = (problem.counts @ problem.requests).astype(float) * (1 + margin) - base @ problem.sizes
@@ -254,10 +252,10 @@ def whole_mixes(problem: PackingProblem, appraisal: ShadowPrices) -> Iterator[In
 class _NodeCombinations:
     """Up to three nodes of promising offers, all ways to combine them, by price."""
 
-    def __init__(self, problem: PackingProblem, appraisal: ShadowPrices) -> None:
+    def __init__(self, problem: PackingProblem, shadow: ShadowPrices) -> None:
         need = (problem.counts @ problem.requests).astype(float)
         usable = np.minimum(problem.sizes, need)
-        value = (usable * appraisal.unit).sum(axis=1)
+        value = (usable * shadow.unit).sum(axis=1)
         ratio = problem.prices / np.maximum(value, 1e-300)
         self._width = len(problem.prices)
         offers: Ints = np.sort(np.argsort(ratio, kind="stable")[:_OFFERS])
@@ -270,7 +268,7 @@ class _NodeCombinations:
         self._prices: Floats = np.append(problem.prices[offers], 0.0)[self._picks].sum(axis=1)
 
     def cheapest_cover(self, need: Floats) -> Ints:
-        """Nodes by offer that together have this much room; none if three are too few."""
+        """Nodes by offer that together have this much capacity; none if three are too few."""
         covers = every(self._sizes[self._picks].sum(axis=1) >= need)
         mix = np.zeros(self._width, dtype=np.int64)
         if (need > 0).any() and covers.any():

@@ -1,7 +1,7 @@
-"""Packing few kinds of items: node after node, the offer and filling with the least price per worth of all there are.
+"""Packs few kinds of items: node after node, the offer and content with the least price per shadow price.
 
-Every item gets a shadow value, first from the linear program over resources, then refined over whole fillings (column
-generation). The best buy at those values is taken as often as it suits, until nothing is left. Several orders of
+Every item gets a shadow price, first from the linear program over resources, then refined over whole nodes (column
+generation). The best buy at those prices is taken as often as it suits, until nothing is left. Several orders of
 filling compete, a plan may end early with one node that holds all that is left, a single kind of item is solved
 exactly, and at last the worst nodes of the plan are taken apart and packed again as long as that saves money.
 """
@@ -47,10 +47,10 @@ class ColumnGenerationSolver:
         self._amounts = [request[axes] for request, axes in zip(problem.requests, self._axes, strict=True)]
         self._suits = problem.allowed[problem.signatures]  # by offer and item
         self._in_conflict = np.logical_or.reduce(problem.loose | problem.bound, axis=1)
-        appraisal = compute_shadow_prices(problem, with_mix=False)
+        shadow = compute_shadow_prices(problem, with_mix=False)
         # an item that only uses what is free for now must still be worth placing
-        self._worth: Floats = np.maximum(appraisal.items, _LEAST_WORTH * self._prices_alone())
-        self._offer_worth = (problem.sizes * appraisal.unit).sum(axis=1)
+        self._worth: Floats = np.maximum(shadow.items, _LEAST_WORTH * self._prices_alone())
+        self._offer_worth = (problem.sizes * shadow.unit).sum(axis=1)
         self._refined: Floats | None = None
         self._effort = _REPACK_EFFORT
         self._by_size = self._order(self._relative_size())
@@ -275,10 +275,10 @@ class ColumnGenerationSolver:
         resource runs out long before the others.
         """
         problem = self._problem
-        room = problem.sizes[offers]
+        capacity = problem.sizes[offers]
         suits = self._suits[offers]
-        fillings = self.even_shares(left, suits, room) if mixed else np.zeros(suits.shape, dtype=np.int64)
-        free = np.ascontiguousarray((room - fillings @ problem.requests).T)
+        fillings = self.even_shares(left, suits, capacity) if mixed else np.zeros(suits.shape, dtype=np.int64)
+        free = np.ascontiguousarray((capacity - fillings @ problem.requests).T)
         remaining = np.where(suits, left - fillings, 0)
         has_loose, has_bound = (np.zeros((len(offers), problem.loose.shape[1]), dtype=bool) for _ in range(2))
         for i in order[left[order] > 0].tolist():
@@ -293,11 +293,11 @@ class ColumnGenerationSolver:
             free[axes] -= taken * amounts
         return fillings
 
-    def even_shares(self, left: Ints, suits: Bools, room: Ints) -> Ints:
+    def even_shares(self, left: Ints, suits: Bools, capacity: Ints) -> Ints:
         """Return, by offer and item, the same share of all items that are left, as large as the offer can take."""
         wanted = suits * np.where(self._in_conflict, 0, left)
         needs = (wanted @ self._problem.requests).astype(float)
-        shares = np.where(needs > 0, room / np.maximum(needs, 1.0), 1.0).min(axis=1)
+        shares = np.where(needs > 0, capacity / np.maximum(needs, 1.0), 1.0).min(axis=1)
         just_below = np.minimum(shares, 1.0) * (1 - 1e-12)  # so that rounding never overfills
         fillings: Ints = np.floor(wanted * just_below[:, None]).astype(np.int64)
         return fillings

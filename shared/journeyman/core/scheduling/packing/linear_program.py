@@ -1,7 +1,7 @@
-"""Linear programs over what can be bought: the revised simplex method, small and without dependencies.
+"""Solves linear programs over what can be bought: the revised simplex method, small and without dependencies.
 
 The cheapest way to cover a demand, if nodes could be bought in fractions, is a linear program; its dual gives each unit
-demanded a price such that no offer sells for less than it is worth. Any such prices bound what the real plan can cost
+demanded a price such that no offer sells for less than it is worth. Any such prices bound the price of the real plan
 from below (weak duality), whether or not they are the best ones.
 """
 

@@ -1,10 +1,6 @@
-"""The question that packing answers, and the answer: values without pods, zones or pools.
+"""The packing problem and its result: items, offers, bins; items that are equal merged, contents priced.
 
-Offers carry a signature, and `allowed` says which items an offer of that signature may hold.
-
-Items that differ in nothing that matters here are packed as one.
-
-The cheapest offer for a node whose content is known.
+Offers have a signature, and `allowed` says which items an offer of that signature may hold.
 """
 
 from __future__ import annotations
@@ -94,9 +90,9 @@ class PackingProblem(Struct, frozen=True, kw_only=True, eq=False):
         """By item and offer, whether the offer holds one."""
         verdict: Bools = self.allowed[self.signatures].T.copy()
         for axis in range(self.requests.shape[1]):
-            room, asked = self.sizes[:, axis], self.requests[:, axis]
-            if room.min(initial=0) < asked.max(initial=0):
-                verdict &= room >= asked[:, None]
+            capacity, asked = self.sizes[:, axis], self.requests[:, axis]
+            if capacity.min(initial=0) < asked.max(initial=0):
+                verdict &= capacity >= asked[:, None]
         return verdict
 
 
@@ -118,7 +114,7 @@ class Bin(Struct, frozen=True):
 
 
 class Packing(Struct, frozen=True):
-    """Nodes to open, and how many of each item no offer could take."""
+    """New nodes, and how many of each item no offer could take."""
 
     bins: tuple[Bin, ...]
     price: float

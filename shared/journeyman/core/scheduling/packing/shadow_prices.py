@@ -1,8 +1,8 @@
-"""What everything is worth at this moment's offers: shadow prices, the ideal mix of nodes, and the bound.
+"""Computes shadow prices, the ideal mix of nodes, and the lower bound, by one linear program.
 
-Offers that are much alike make a *place*: one signature, about the same size, the same axis that runs out first. One
-linear program covers all places: nodes in fractions give room by place and axis, and groups of items are split among
-the places that may hold them. So what is cheap but too small for most is bought for those few that fit. Stocks are rows
+Offers that are much alike make a *group*: one signature, about the same size, the same axis that runs out first. The
+program covers all groups: nodes in fractions give capacity by group and axis, and items are split among the groups that
+may hold them. So an offer that is cheap but too small for most items is bought for the few that fit. Stocks are rows
 too.
 """
 
@@ -17,12 +17,12 @@ from journeyman.core.scheduling.arrays import Bools, Floats, Ints, every
 from journeyman.core.scheduling.packing.linear_program import CoveringProgram, affordable
 from journeyman.core.scheduling.packing.packing_problem import PackingProblem
 
-_ROWS: Final = 160  # of the program; with more, offers and items are told apart less finely
+_ROWS: Final = 160  # of the program; with more, offers and items are distinguished less finely
 _ROWS_FOR_WORTH: Final = 64  # likewise where the mix is not asked for
 _CELLS: Final = 40_000  # rows times offers, likewise
-_FITTING: Final = (0.5, 0.8, 0.95, 1.0)  # share of the items that fit an offer, by which offers are told apart
+_FITTING: Final = (0.5, 0.8, 0.95, 1.0)  # share of the items that fit an offer, by which offers are distinguished
 DETAILS: Final = ((True, True), (True, False), (False, False))  # telling offers apart by size, and items by share
-_SHARES: Final = 3  # by how much of its share in all demand falls on each axis, items are told apart
+_SHARES: Final = 3  # by how much of its share in all demand falls on each axis, items are distinguished
 _TIE_BREAK: Final = 1e-4  # of a typical node's price
 
 
@@ -79,7 +79,7 @@ def compute_shadow_prices(problem: PackingProblem, *, with_mix: bool = True, coa
     worth, mix = offerings.solve(with_mix=with_mix)
     each = np.where(offerings.allowed, worth @ problem.requests.T.astype(float), np.inf).min(axis=0, initial=np.inf)
     items = np.where(np.isfinite(each), each, 0.0)
-    unit: Floats = worth[offerings.place]
+    unit: Floats = worth[offerings.offer_group]
     bound = float(problem.counts @ items) - _worth_of_stocks(problem, unit, offerings.usable)
     return ShadowPrices(unit=unit, items=items, mix=mix, bound=max(bound, 0.0))
 
@@ -105,7 +105,7 @@ class OfferGroups(Struct, frozen=True, kw_only=True, eq=False):
     """
 
     problem: PackingProblem
-    place: Ints
+    offer_group: Ints
     allowed: Bools
     group: Ints
     usable: Floats
@@ -115,17 +115,17 @@ class OfferGroups(Struct, frozen=True, kw_only=True, eq=False):
         """As fine a distinction as keeps the program small, and none by size if it is to be coarse."""
         axes = int(problem.requests.any(axis=0).sum())
         for by_size, by_share in DETAILS[-1:] if coarse else DETAILS:
-            place, allowed = _places(problem, by_size=by_size)
+            offer_group, allowed = _places(problem, by_size=by_size)
             group = _groups(problem, allowed, by_share=by_share)
-            rows = (int(place.max(initial=-1)) + 1) * axes + int(group.max(initial=-1)) + 1
-            if rows <= (most_rows if by_size else _ROWS) and (not by_size or rows * len(place) <= _CELLS):
+            rows = (int(offer_group.max(initial=-1)) + 1) * axes + int(group.max(initial=-1)) + 1
+            if rows <= (most_rows if by_size else _ROWS) and (not by_size or rows * len(offer_group) <= _CELLS):
                 break
         else:
-            place, group = np.zeros_like(problem.signatures), np.zeros(len(problem.counts), dtype=np.int64)
+            offer_group, group = np.zeros_like(problem.signatures), np.zeros(len(problem.counts), dtype=np.int64)
             reachable: Bools = np.logical_or.reduce(problem.allowed[np.unique(problem.signatures)], axis=0)
             allowed = reachable[None, :]
-        usable = _usable_sizes(problem, place, allowed)
-        return cls(problem=problem, place=place, allowed=allowed, group=group, usable=usable)
+        usable = _usable_sizes(problem, offer_group, allowed)
+        return cls(problem=problem, offer_group=offer_group, allowed=allowed, group=group, usable=usable)
 
     def solve(self, *, with_mix: bool) -> tuple[Floats, Floats]:
         """Worth by place and axis, made safe against rounding; and the mix of offers."""
@@ -133,14 +133,16 @@ class OfferGroups(Struct, frozen=True, kw_only=True, eq=False):
         worth = np.zeros((len(self.allowed), problem.requests.shape[1]))
         mix = np.zeros(len(problem.prices))
         demand = self._demand()
-        rooms = np.argwhere(self._reachable() @ demand > 0)
-        if not len(problem.prices) or not len(rooms):
+        capacities = np.argwhere(self._reachable() @ demand > 0)
+        if not len(problem.prices) or not len(capacities):
             return worth, mix
-        program = self._program(demand, rooms)
-        worth[rooms[:, 0], rooms[:, 1]] = program.solve()[: len(rooms)] / demand.sum(axis=0)[rooms[:, 1]]
-        for place in range(len(worth)):
-            offers = np.flatnonzero((self.place == place) & ~problem.limited)
-            worth[place] = affordable(worth[place], problem.prices[offers], self.usable[offers])
+        program = self._program(demand, capacities)
+        worth[capacities[:, 0], capacities[:, 1]] = (
+            program.solve()[: len(capacities)] / demand.sum(axis=0)[capacities[:, 1]]
+        )
+        for offer_group in range(len(worth)):
+            offers = np.flatnonzero((self.offer_group == offer_group) & ~problem.limited)
+            worth[offer_group] = affordable(worth[offer_group], problem.prices[offers], self.usable[offers])
         if with_mix:
             self.prefer_equal_nodes(program)
             for column, amount in program.levels():
@@ -160,32 +162,36 @@ class OfferGroups(Struct, frozen=True, kw_only=True, eq=False):
         found: Floats = self.allowed[:, first].astype(float)
         return found
 
-    def _program(self, demand: Floats, rooms: Ints) -> CoveringProgram:
+    def _program(self, demand: Floats, capacities: Ints) -> CoveringProgram:
         """Rows are the rooms (place and axis), the groups and the stocks; columns the offers and where groups go."""
         problem, offers = self.problem, len(self.problem.prices)
-        scale = demand.sum(axis=0)[rooms[:, 1]]
+        scale = demand.sum(axis=0)[capacities[:, 1]]
         flows = np.argwhere(self._reachable().T > 0)  # (group, place) by column
-        cover = np.zeros((len(rooms) + len(demand) + len(problem.stocks), offers + len(flows)))
-        here = self.place == rooms[:, 0, None]
-        cover[: len(rooms), :offers] = np.where(here, self.usable[:, rooms[:, 1]].T / scale[:, None], 0.0)
-        asked = np.where(flows[:, 1] == rooms[:, 0, None], demand[flows[:, 0]][:, rooms[:, 1]].T, 0.0)
-        cover[: len(rooms), offers:] = -asked / scale[:, None]
-        cover[len(rooms) + flows[:, 0], offers + np.arange(len(flows))] = 1.0
+        cover = np.zeros((len(capacities) + len(demand) + len(problem.stocks), offers + len(flows)))
+        here = self.offer_group == capacities[:, 0, None]
+        cover[: len(capacities), :offers] = np.where(here, self.usable[:, capacities[:, 1]].T / scale[:, None], 0.0)
+        asked = np.where(flows[:, 1] == capacities[:, 0, None], demand[flows[:, 0]][:, capacities[:, 1]].T, 0.0)
+        cover[: len(capacities), offers:] = -asked / scale[:, None]
+        cover[len(capacities) + flows[:, 0], offers + np.arange(len(flows))] = 1.0
         for index, nodes in enumerate(problem.stocks):
-            cover[len(rooms) + len(demand) + index, np.flatnonzero(problem.stock == index)] = -1.0 / max(int(nodes), 1)
+            cover[len(capacities) + len(demand) + index, np.flatnonzero(problem.stock == index)] = -1.0 / max(
+                int(nodes), 1
+            )
         return CoveringProgram(
             prices=np.concatenate((problem.prices, np.zeros(len(flows)))),
             cover=cover,
-            need=np.concatenate((np.zeros(len(rooms)), np.ones(len(demand)), np.where(problem.stocks > 0, -1.0, 0.0))),
-            penalties=self._penalties(cover[: len(rooms), :offers], len(demand)),
+            need=np.concatenate(
+                (np.zeros(len(capacities)), np.ones(len(demand)), np.where(problem.stocks > 0, -1.0, 0.0))
+            ),
+            penalties=self._penalties(cover[: len(capacities), :offers], len(demand)),
         )
 
-    def _penalties(self, room: Floats, groups: int) -> Floats:
+    def _penalties(self, capacity: Floats, groups: int) -> Floats:
         """By row, more than any optimum pays for the whole of its demand."""
-        each = np.where(room > 0, self.problem.prices / np.where(room > 0, room, 1.0), np.inf)
+        each = np.where(capacity > 0, self.problem.prices / np.where(capacity > 0, capacity, 1.0), np.inf)
         bought = np.where(self.problem.limited, np.inf, each).min(axis=1, initial=np.inf)
         most = 2.0 * float(bought[np.isfinite(bought)].sum() + self.problem.prices.max(initial=0.0))
-        return np.concatenate((np.zeros(len(room)), np.full(groups, most), np.zeros(len(self.problem.stocks))))
+        return np.concatenate((np.zeros(len(capacity)), np.full(groups, most), np.zeros(len(self.problem.stocks))))
 
     def prefer_equal_nodes(self, program: CoveringProgram) -> None:
         """Of all optimal mixes move on to one of nodes of much the same price, not giants among dwarfs."""
@@ -209,14 +215,14 @@ def _places(problem: PackingProblem, *, by_size: bool) -> tuple[Ints, Bools]:
         keys.append(np.searchsorted(_FITTING, fitting.min(axis=0) / len(problem.counts), side="right"))
         need = np.maximum(problem.counts @ problem.requests, 1)
         keys.append(np.argmin(problem.sizes / need, axis=1))
-    _, place = np.unique(np.stack(keys, axis=1), axis=0, return_inverse=True)
-    place = place.ravel()
-    allowed = np.zeros((int(place.max(initial=-1)) + 1, len(problem.counts)), dtype=bool)
+    _, offer_group = np.unique(np.stack(keys, axis=1), axis=0, return_inverse=True)
+    offer_group = offer_group.ravel()
+    allowed = np.zeros((int(offer_group.max(initial=-1)) + 1, len(problem.counts)), dtype=bool)
     for index in range(len(allowed)):
-        offers = np.flatnonzero(place == index)
+        offers = np.flatnonzero(offer_group == index)
         largest = problem.sizes[offers].max(axis=0)
         allowed[index] = problem.allowed[problem.signatures[offers[0]]] & every(problem.requests <= largest)
-    return place, allowed
+    return offer_group, allowed
 
 
 def _groups(problem: PackingProblem, allowed: Bools, *, by_share: bool) -> Ints:
@@ -232,7 +238,7 @@ def _groups(problem: PackingProblem, allowed: Bools, *, by_share: bool) -> Ints:
     return group
 
 
-def _usable_sizes(problem: PackingProblem, place: Ints, allowed: Bools) -> Floats:
+def _usable_sizes(problem: PackingProblem, offer_group: Ints, allowed: Bools) -> Floats:
     """Room by offer and axis as far as any content can use it.
 
     No node holds more than all there is; and where every item asks for memory along with cpu, a node with little memory
@@ -241,14 +247,14 @@ def _usable_sizes(problem: PackingProblem, place: Ints, allowed: Bools) -> Float
     sizes = problem.sizes.astype(float)
     requests = problem.requests.astype(float)
     for index, members in enumerate(allowed):
-        offers = place == index
+        offers = offer_group == index
         asked = requests[members]
-        room = np.minimum(sizes[offers], problem.counts[members] @ asked)
-        limit = room.copy()
+        capacity = np.minimum(sizes[offers], problem.counts[members] @ asked)
+        limit = capacity.copy()
         for axis in range(requests.shape[1]):
             divisor = asked[:, axis]
             if len(divisor) and divisor.all():
                 ratios = (asked / divisor[:, None]).max(axis=0)
-                limit = np.minimum(limit, room[:, axis, None] * ratios * (1 + 1e-12))
+                limit = np.minimum(limit, capacity[:, axis, None] * ratios * (1 + 1e-12))
         sizes[offers] = limit
     return sizes

@@ -1,11 +1,7 @@
-"""Which ways of packing are tried for one problem, and which plan is kept.
+"""Decides which ways of packing are tried for a problem, and which plan is kept.
 
 What is tried depends on the numbers of items and nodes alone, so that the effort stays in proportion and the same
-problem always gets the same answer.
-
-The cheapest packing there is, for a handful of items: dynamic programming over all that may be left to place.
-
-Nodes of which there is a stock come first: they are paid for already.
+problem always has the same answer.
 """
 
 from __future__ import annotations
@@ -32,13 +28,13 @@ from journeyman.core.scheduling.packing.packing_problem import (
 )
 from journeyman.core.scheduling.packing.shadow_prices import ShadowPrices, compute_shadow_prices
 
-_CAREFUL_KINDS: Final = 64  # up to this many kinds of items the careful way is affordable
-_CAREFUL_LEFTOVERS: Final = 150  # likewise for what finds no room in the mix
-MIX_ROUNDS: Final = 4  # mixes for what found no room in the mixes before
+_FEW_ITEMS: Final = 64  # up to this many kinds of items column generation is affordable
+_FEW_LEFTOVERS: Final = 150  # likewise for what does not fit the mix
+MIX_ROUNDS: Final = 4  # mixes for what did not fit the mixes before
 _KINDS_PER_DIVE: Final = 500  # fewer items are tried with more mixes instead
-_EFFORT: Final = 4000  # kinds of items dealt out, over all attempts
+_EFFORT: Final = 4000  # kinds of items distributed, over all attempts
 _NODES_PER_KIND: Final = 350  # nodes that make one more kind's worth of effort
-REPACKING_EFFORT: Final = 1500  # kinds of items dealt out again, over all attempts
+REPACKING_EFFORT: Final = 1500  # kinds of items distributed again, over all attempts
 REPACKED_NODES: Final = (2, 3, 4, 6)
 REPACKED_PLAN: Final = 200  # nodes; among more, the worst few do not matter
 GOOD_ENOUGH: Final = 1.001  # times the bound
@@ -57,63 +53,62 @@ def _rank(problem: PackingProblem, bins: list[Bin]) -> tuple[float, int]:
 
 
 def _by_price(problem: PackingProblem) -> list[Bin]:
-    """The best of all ways, the quick ones first; the careful way only where it may still be worth it."""
+    """The best of all plans, the quick ones first; column generation only where it may still be worth it."""
     kinds = len(problem.counts)
     if kinds == 1:
         return ColumnGenerationSolver(problem).cheapest(problem.counts)
     if is_small(problem):
         return solve_exactly(problem)
-    appraisal = compute_shadow_prices(problem)
-    best = _dealt_out(problem, appraisal, _EFFORT)
-    if price_of(best, problem.prices) <= appraisal.bound * GOOD_ENOUGH:
+    shadow = compute_shadow_prices(problem)
+    best = _best_of_mixes(problem, shadow, _EFFORT)
+    if price_of(best, problem.prices) <= shadow.bound * GOOD_ENOUGH:
         return best
-    if kinds > _CAREFUL_KINDS:
+    if kinds > _FEW_ITEMS:
         few = sum(b.copies for b in best) <= REPACKED_PLAN
-        return repacked(problem, appraisal, best) if few else best
+        return repacked(problem, shadow, best) if few else best
     solver = ColumnGenerationSolver(problem)
     found = solver.improve(solver.cheapest(problem.counts))
     return min(best, found, key=lambda bins: _rank(problem, bins))
 
 
-def _dealt_out(problem: PackingProblem, appraisal: ShadowPrices, effort: float) -> list[Bin]:
+def _best_of_mixes(problem: PackingProblem, shadow: ShadowPrices, effort: float) -> list[Bin]:
     """The cheapest of as many mixes and manners as the effort allows, two manners at least if there are."""
-    work = len(problem.counts) * (1 + appraisal.mix.sum() / _NODES_PER_KIND)
-    orders_tried = fill_orders(problem, appraisal)
-    attempts = ((mix, fill_order) for mix in whole_mixes(problem, appraisal) for fill_order in orders_tried)
+    work = len(problem.counts) * (1 + shadow.mix.sum() / _NODES_PER_KIND)
+    orders_tried = fill_orders(problem, shadow)
+    attempts = ((mix, fill_order) for mix in whole_mixes(problem, shadow) for fill_order in orders_tried)
     best: list[Bin] = []
     for mix, fill_order in islice(attempts, max(int(effort / work), min(len(orders_tried), 2))):
         if not best or mix @ problem.prices < price_of(best, problem.prices):
-            found = _deal_out(problem, appraisal, mix, fill_order)
+            found = _pack_mix(problem, shadow, mix, fill_order)
             best = min(best or found, found, key=lambda bins: _rank(problem, bins))
     return best
 
 
-def repacked(problem: PackingProblem, appraisal: ShadowPrices, bins: list[Bin]) -> list[Bin]:
-    """The worst nodes taken apart and dealt out again, as long as that saves money and the effort allows it."""
+def repacked(problem: PackingProblem, shadow: ShadowPrices, bins: list[Bin]) -> list[Bin]:
+    """The worst nodes taken apart and distributed again, as long as that saves money and the effort allows it."""
     effort = REPACKING_EFFORT
     better: list[Bin] | None = bins
     while better is not None:
         bins, better = better, None
         for size in REPACKED_NODES:
-            worst, rest = _worst(problem, appraisal, bins, size)
+            worst, rest = _worst(problem, shadow, bins, size)
             counts = held_by(worst, len(problem.counts))
             kinds = int(np.count_nonzero(counts))
             effort -= kinds
             if effort < 0:
                 break
             part, items, offers = _part(problem, counts)
-            found = translated(_dealt_out(part, compute_shadow_prices(part), 0), items, offers, len(problem.counts))
+            found = translated(_best_of_mixes(part, compute_shadow_prices(part), 0), items, offers, len(problem.counts))
             if price_of(found, problem.prices) < price_of(worst, problem.prices) - 1e-9:
                 better = merged([*rest, *found])
                 break
     return bins
 
 
-def _worst(problem: PackingProblem, appraisal: ShadowPrices, bins: list[Bin], size: int) -> tuple[list[Bin], list[Bin]]:
+def _worst(problem: PackingProblem, shadow: ShadowPrices, bins: list[Bin], size: int) -> tuple[list[Bin], list[Bin]]:
     """The nodes that cost most for the worth of what they hold, and the others."""
     waste = [
-        problem.prices[b.offer] / max(sum(float(appraisal.items[item]) * n for item, n in b.content), 1e-300)
-        for b in bins
+        problem.prices[b.offer] / max(sum(float(shadow.items[item]) * n for item, n in b.content), 1e-300) for b in bins
     ]
     worst: list[Bin] = []
     rest = dict(enumerate(bins))
@@ -127,41 +122,41 @@ def _worst(problem: PackingProblem, appraisal: ShadowPrices, bins: list[Bin], si
     return worst, [b for b in rest.values() if b.copies]
 
 
-def fill_orders(problem: PackingProblem, appraisal: ShadowPrices) -> tuple[FillOrder, ...]:
+def fill_orders(problem: PackingProblem, shadow: ShadowPrices) -> tuple[FillOrder, ...]:
     """Blends where something without a price is hardly in excess; thrift where places differ in worth."""
-    bought = appraisal.mix @ problem.sizes
+    bought = shadow.mix @ problem.sizes
     used = (problem.counts @ problem.requests) / np.maximum(bought, 1)
-    unpriced = appraisal.mix @ (problem.sizes * appraisal.unit) < 0.01 * float(appraisal.mix @ problem.prices)
+    unpriced = shadow.mix @ (problem.sizes * shadow.unit) < 0.01 * float(shadow.mix @ problem.prices)
     if (unpriced & (used > 0.8)).any():
         return FillOrder(blend=1.0), FillOrder(blend=0.5), FillOrder()
-    return (FillOrder(), FillOrder(thrift=0.3)) if np.ptp(appraisal.unit, axis=0).any() else (FillOrder(),)
+    return (FillOrder(), FillOrder(thrift=0.3)) if np.ptp(shadow.unit, axis=0).any() else (FillOrder(),)
 
 
 def _with_fewest(problem: PackingProblem) -> Iterator[list[Bin]]:
     """Plans made as if every node cost the same, but for a trifle less the dearer it is really, since it holds more."""
-    if len(problem.counts) <= _CAREFUL_KINDS:
+    if len(problem.counts) <= _FEW_ITEMS:
         yield ColumnGenerationSolver(problem).fewest(problem.counts)
     flat = replace(problem, prices=1.0 - 1e-3 * problem.prices / max(float(problem.prices.max()), 1e-300))
-    appraisal = compute_shadow_prices(flat, coarse=True)
+    shadow = compute_shadow_prices(flat, coarse=True)
     for fill_order in (FillOrder(), FillOrder(blend=1.0)):
-        nodes = BulkPacker(flat, appraisal, fill_order)
-        nodes.open_mix(np.floor(appraisal.mix + 1e-9).astype(np.int64))
+        nodes = BulkPacker(flat, shadow, fill_order)
+        nodes.open_mix(np.floor(shadow.mix + 1e-9).astype(np.int64))
         nodes.place_all(problem.counts, open_more=True)
         yield nodes.settle(problem)
 
 
-def _deal_out(problem: PackingProblem, appraisal: ShadowPrices, mix: Ints, fill_order: FillOrder) -> list[Bin]:
-    """Open the mix and place all; what finds no room gets mixes of its own, and the last few are packed carefully."""
-    nodes = BulkPacker(problem, appraisal, fill_order)
+def _pack_mix(problem: PackingProblem, shadow: ShadowPrices, mix: Ints, fill_order: FillOrder) -> list[Bin]:
+    """Open the mix and place all; what does not fit gets mixes of its own, and the last few are packed by column generation."""
+    nodes = BulkPacker(problem, shadow, fill_order)
     nodes.open_mix(mix)
     left = nodes.place_all(problem.counts, open_more=False)
     dives = min(1 + len(problem.counts) // _KINDS_PER_DIVE, MIX_ROUNDS)
     for dive in range(dives):
-        if np.count_nonzero(left) <= _CAREFUL_LEFTOVERS:
+        if np.count_nonzero(left) <= _FEW_LEFTOVERS:
             break
         nodes.open_mix(_mix_for(problem, left))
         left = nodes.place_all(left, open_more=dive == dives - 1)
-    more = _carefully(problem, left) if left.any() else []
+    more = _pack_leftovers(problem, left) if left.any() else []
     return [*nodes.settle(problem), *more]
 
 
@@ -177,8 +172,8 @@ def _mix_for(problem: PackingProblem, counts: Ints) -> Ints:
     return mix
 
 
-def _carefully(problem: PackingProblem, counts: Ints) -> list[Bin]:
-    """The careful way for some of the items, without refinement."""
+def _pack_leftovers(problem: PackingProblem, counts: Ints) -> list[Bin]:
+    """Column generation for some of the items, without refinement."""
     part, items, offers = _part(problem, counts)
     return translated(ColumnGenerationSolver(part).straight(part.counts), items, offers, len(problem.counts))
 
@@ -212,7 +207,7 @@ def solve_exactly(problem: PackingProblem) -> list[Bin]:
     offers = cheapest_offers(problem, states @ problem.requests, _possible(problem, states))
     prices: Floats = np.where(offers >= 0, problem.prices[offers] + _TRIFLE, np.inf).reshape(shape)
     cost, choice = np.zeros(len(states)), np.zeros(len(states), dtype=np.int64)
-    costs, place = cost.reshape(shape), np.arange(len(states)).reshape(shape)
+    costs, offer_group = cost.reshape(shape), np.arange(len(states)).reshape(shape)
     upto = [[slice(n + 1) for n in range(size)] for size in shape]
     down = [[slice(n, None, -1) for n in range(size)] for size in shape]
     for number, state in enumerate(states[1:].tolist(), 1):
@@ -223,7 +218,7 @@ def solve_exactly(problem: PackingProblem) -> list[Bin]:
         box = tuple(held)
         totals = prices[box] + costs[tuple(rest)]
         best = int(totals.argmin())
-        cost[number], choice[number] = totals.item(best), place[box].item(best)
+        cost[number], choice[number] = totals.item(best), offer_group[box].item(best)
     bins: list[Bin] = []
     state = len(states) - 1
     while state:
@@ -249,7 +244,7 @@ _EPSILON = 1e-6  # of a node
 def fill_stocks(problem: PackingProblem) -> list[Bin]:
     """Bins on offers with a stock, as many as the linear program would buy, filled with the most valuable items.
 
-    What it would still buy for what found no room in those is opened next, until there is nothing more to buy.
+    What it would still buy for what did not fit those is opened next, until there is nothing more to buy.
     """
     counts, stocks = problem.counts, problem.stocks
     bins: list[Bin] = []
@@ -274,12 +269,12 @@ def taken_from_stocks(problem: PackingProblem, bins: list[Bin]) -> Ints:
 
 
 def _fill_once(problem: PackingProblem) -> list[Bin]:
-    appraisal = compute_shadow_prices(problem)
-    nodes = BulkPacker(problem, appraisal, FillOrder(blend=0.5))
+    shadow = compute_shadow_prices(problem)
+    nodes = BulkPacker(problem, shadow, FillOrder(blend=0.5))
     left = problem.stocks.copy()
-    for offer in np.flatnonzero(problem.limited & (appraisal.mix > _EPSILON)):
+    for offer in np.flatnonzero(problem.limited & (shadow.mix > _EPSILON)):
         stock = problem.stock[offer]
-        copies = min(int(np.ceil(appraisal.mix[offer] - _EPSILON)), int(left[stock]))
+        copies = min(int(np.ceil(shadow.mix[offer] - _EPSILON)), int(left[stock]))
         nodes.open(int(offer), copies)
         left[stock] -= copies
     nodes.place_all(problem.counts, open_more=False)

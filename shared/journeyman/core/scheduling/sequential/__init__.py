@@ -1,14 +1,19 @@
-"""Karpenter's own algorithm: pod by pod, each on the first place that takes it, until nobody finds one any more.
+"""Schedules pod by pod, as Karpenter does: each pod goes to the first candidate node that takes it.
 
-It knows every rule exactly and no better than one pod ahead. It places what cannot be placed in bulk, and offers a
-rival plan for small problems.
+The queue is sorted by size, then age. For each pod and relaxation level, candidates are tried in Karpenter's order:
+existing nodes, then nodes planned in this pass with the fewest pods first, then a new node of the NodePools of greatest
+weight. A pod that fits nowhere goes to the end of the queue, until a whole round places none.
+
+It knows every rule exactly and looks no further than one pod ahead. It schedules the pods that cannot be planned in
+bulk (those that must share nodes, and those with devices), and competes with the bulk plan where there are few pods.
+
+`topology_rules` has the rules of each row, `topology_counts` the pods that they count, `candidate_nodes` what is left
+on each candidate, `offering_masks` a NodePool's offerings as bit masks, `pod_constraints` what one row requires.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `Solve`, `trySchedule`; queue.go.
-Differs: see the modules; what is the same for many pods, nodes or offerings is worked out once.
-
-Who must share a node with others comes right behind one of them, before the others have filled it up.
-
-Differs: Karpenter keeps to its order, and leaves the follower pending where the leader's node is full by then.
+Differs: see the modules; what is equal for many pods, nodes or offerings is computed once. A pod that must share a node
+with others is tried again right behind one of them; Karpenter keeps its order, and leaves it pending if that node is
+full by then.
 """
 
 from __future__ import annotations
@@ -131,9 +136,9 @@ FALLBACK_POLICIES: Mapping[str, Callable[[SchedulingProblem, PartialSolution, _S
 
 
 def _in_queue_order(problem: SchedulingProblem, solution: PartialSolution, classes: Iterable[int]) -> list[int]:
-    """The class of every pod to place, largest pods first, then oldest, then those with most wishes about others.
+    """The class of every pod to place, largest pods first, then oldest, then those with most requirements about others.
 
-    (Whoever has wishes looks for a place of their own; whoever has none may join them there.)
+    (Whoever has requirements looks for a place of their own; whoever has none may join them there.)
     """
     queue = []
     for c in classes:
@@ -175,7 +180,7 @@ def _place_queue(problem: SchedulingProblem, scheduler: SequentialScheduler, que
 def behind_leaders(problem: SchedulingProblem, queue: Sequence[int], left: Sequence[int]) -> list[int]:
     """The queue (of classes) with those left over at its head, each class behind a pod of each kind that it must join.
 
-    Empty if nobody left over must join anybody who waits.
+    Empty if no pod left over must join anybody who waits.
     """
     asked = {c: groups for c in dict.fromkeys(left) if (groups := _joined(problem, c))}
     if not asked:

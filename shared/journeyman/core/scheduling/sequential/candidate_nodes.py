@@ -1,9 +1,9 @@
-"""Where a pod may go, existing nodes first and then those to open, as columns that answer for all places at once.
+"""Candidate nodes for a pod, existing ones first and then new ones, as columns that answer for all of them at once.
 
-Volumes on existing nodes: each attaches so many of a CSI driver's, one that several pods share only once.
+`VolumeAttachments` tracks volumes on existing nodes: each attaches so many of a CSI driver's, a shared one only once.
 
 Restates: karpenter pkg/scheduling/volumeusage.go `ExceedsLimits`.
-Differs: only drivers that the pod itself uses can refuse it.
+Differs: only drivers that the pod itself uses can reject it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STEP = 1 << 40  # more than there are ever nodes or placements
 
 
 class NewNode(Struct, kw_only=True, eq=False):
-    """A node to open: its offerings left, what its claim asks for (a number), and what it holds.
+    """A new node: its offerings left, what its claim asks for (a number), and what it holds.
 
     `ports` are in use; `share` is what the pool's limits have set aside for it, None without limits. `variety` is how
     many different values it must go on offering by label with minValues.
@@ -61,15 +61,15 @@ class CandidateNodes:
 
     @property
     def first_new(self) -> int:
-        """The place of the first node to open."""
+        """The place of the first new node."""
         return len(self.existing_nodes)
 
     def node(self, candidate: int) -> NewNode:
-        """The node to open at this place."""
+        """The new node at this place."""
         return self.nodes[candidate - self.first_new]
 
     def open(self, node: NewNode) -> int:
-        """Add a node to open; its place."""
+        """Add a new node; its place."""
         if self.size == self._space:
             self._grow()
         candidate = self.size

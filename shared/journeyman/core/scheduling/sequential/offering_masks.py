@@ -1,15 +1,13 @@
-"""A NodePool's offerings as bit masks: which of them are left for a node is one integer.
+"""A NodePool's offerings as bit masks, requirements as numbers, and the share of limits that each node takes.
 
-Bit 0 is the cheapest offering that can be had, so the lowest bit of a mask is the cheapest of those left, and two
-conditions meet by one `&`, however many offerings there are.
-
-Requirements numbered, so that the same ones are merged and judged once however many nodes ask for them.
-
-The pools' limits while nodes grow: each node to open has a share set aside, of a type that holds it now.
+Bit 0 is the cheapest available offering, so the lowest bit of a mask is the cheapest of those left, and two conditions
+meet by one `&`, however many offerings there are. Requirements are numbered, so that equal ones are merged and compared
+once, however many nodes have them.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `filterByRemainingResources`, `subtractMax`.
-Differs: the share is that of the cheapest type that holds the pods, and grows with them as far as the limits allow. Set
-aside `reserve_largest_type`, it is the largest type that the node may become, as in Karpenter.
+Differs: a node's share of its NodePool's limits is that of the cheapest type that holds its pods, and grows with them
+as far as the limits allow. With `reserve_largest_type` it is the largest type that the node may become, as in
+Karpenter.
 """
 
 from __future__ import annotations
@@ -41,13 +39,13 @@ def as_mask(bits: Bools) -> int:
 
 
 class OfferingMasks:
-    """One stall. `rows[b]` is the offering (a row of its table) that bit b stands for.
+    """One NodePool. `rows[b]` is the offering (a row of its table) that bit b stands for.
 
     `ordinary` are those that draw on no reservation, `reserved` the others by reservation, each as (name, offerings).
     """
 
     def __init__(self, index: int, pool: NodePoolOptions, interner: RequirementsInterner) -> None:
-        """`index` is the stall's position among the stalls of the pass."""
+        """`index` is the NodePool's position among the NodePools of the pass."""
         table = pool.template.table
         self.index = index
         self.pool = pool
@@ -236,7 +234,7 @@ class RequirementsInterner:
         return found
 
     def narrowed(self, offer: int, alternative: int) -> int:
-        """An offer with a wish added, `NONE` if they cannot meet; well-known labels may be asked for undefined."""
+        """An offer with a requirement added, `NONE` if they cannot meet; well-known labels may be asked for undefined."""
         case = (offer, alternative)
         found = self._narrowed.get(case)
         if found is None:
@@ -247,7 +245,7 @@ class RequirementsInterner:
 
 
 class ResourceShares:
-    """What is left of all limits; `headroom` has an entry per stall, and is used up."""
+    """What is left of all limits; `headroom` has an entry per NodePool, and is used up."""
 
     def __init__(
         self, headroom: Sequence[Headroom], *, reserve_largest_type: bool, ignore_type_variety: bool = False

@@ -1,13 +1,9 @@
-"""What the pods of one row ask of a place, prepared once for all of them.
+"""What the pods of one row require of a node, prepared once for all of them, and the devices that they get.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `PodData`; preferences.go
-`removeRequiredNodeAffinityTerm`: the terms of a required node affinity are tried one after the other.
-
-Devices for pods with ResourceClaims: which places have them, and what instance types a node then keeps.
-
-Restates: karpenter pkg/controllers/provisioning/scheduling/nodeclaim.go `tryVolumeAlternative`, existingnode.go
-`CanAdd`, as far as they allocate dynamic resources.
-Differs: what the pod itself wants of its node is known to the search.
+`removeRequiredNodeAffinityTerm` (the terms of a required node affinity are tried one after the other); nodeclaim.go
+`tryVolumeAlternative`, existingnode.go `CanAdd`, as far as they allocate dynamic resources.
+Differs: the search for devices knows what the pod itself requires of its node.
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ if TYPE_CHECKING:  # imported at run time only where pods have ResourceClaims
 
 
 class LaunchOption(Struct, frozen=True):
-    """A way to open a node: what its claim asks for (a number), the offerings it leaves, the reservation it draws on."""
+    """A way to plan a node: what its claim asks for (a number), the offerings it leaves, the reservation it draws on."""
 
     wanted: int
     offerings: int
@@ -86,7 +82,7 @@ class PodConstraints:
         self._open[candidate] = False
 
     def on_new(self, masks: OfferingMasks) -> Sequence[LaunchOption]:
-        """The ways to open a node for one of these."""
+        """The ways to plan a node for one of these."""
         found = self._openings.get(masks.index)
         if found is None:
             found = self._openings[masks.index] = tuple(self._found(masks)) if self.tolerates(masks) else ()
@@ -113,7 +109,7 @@ class PodConstraints:
 
 
 class DeviceFit(Struct, frozen=True):
-    """A node to open with the devices that a pod needs: its requirements (a number) and offerings once it has them."""
+    """A new node with the devices that a pod needs: its requirements (a number) and offerings once it has them."""
 
     wanted: int
     offerings: int
@@ -184,7 +180,7 @@ class NodeDevices:
     def commit_offerings(
         self, candidate: int, masks: OfferingMasks, offerings: int, device_fit: DeviceFit | None
     ) -> None:
-        """A node to open has these offerings left now; with the devices that its new pod gets, if it needs any."""
+        """A new node has these offerings left now; with the devices that its new pod gets, if it needs any."""
         if device_fit is not None:
             self.allocations.commit(candidate, device_fit.proposal, masks.type_names(offerings))
         elif self.allocations.options_of(candidate):

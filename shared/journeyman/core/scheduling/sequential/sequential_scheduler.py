@@ -1,11 +1,11 @@
-"""One pod at a time: the first place that takes it, tried in Karpenter's order.
+"""Schedules one pod at a time onto the first candidate node that takes it, tried in Karpenter's order.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `add`, `addToExistingNode`,
 `addToInflightNode`, `addToNewNodeClaim`; existingnode.go and nodeclaim.go `CanAdd`, `Add`.
-Differs: a label that a pool knows nothing of cannot be asked for, be it that another pod of the node refused some
-values of it, where Karpenter takes that for a definition; pools of equal weight compete on price; where rules leave
-several domains that are equally good, the one that is cheapest for most types is chosen; a node that draws on reserved
-capacity is bound to one reservation.
+Differs: a label that a NodePool does not define cannot be required, even if another pod of the node excluded some of
+its values, which Karpenter takes for a definition; NodePools of equal weight compete on price; of domains that are
+equally good, the one that is cheapest for most types is chosen; a node on reserved capacity is bound to one
+reservation.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class SequentialScheduler:
     def __init__(
         self, problem: SchedulingProblem, solution: PartialSolution, active: Sequence[int], policy: TieBreakPolicy
     ) -> None:
-        """Begin with what a draft has decided already; it is not changed.
+        """Begin with what a solution has decided already; it is not changed.
 
         Args:
             problem: What the pass is about.
@@ -77,7 +77,7 @@ class SequentialScheduler:
         self._tiers = [list(tier) for _, tier in groupby(self._pool_masks, key=lambda s: s.pool.template.order[0])]
         self._candidates = CandidateNodes(problem.existing, len(problem.axes))
         self._policy = policy
-        self.reserved = 0  # nodes opened on reserved capacity
+        self.reserved = 0  # New nodes on reserved capacity
         self._rules = TopologyRuleSet(
             problem,
             self._pool_masks,
@@ -96,7 +96,7 @@ class SequentialScheduler:
         self._constraints: dict[int, tuple[PodConstraints, ...]] = {}
         self._added: dict[int, dict[int, int]] = {}
         self._attachments = VolumeAttachments(problem.existing.rooms)
-        self._node_devices: NodeDevices | None = None  # where nobody has ResourceClaims
+        self._node_devices: NodeDevices | None = None  # where no pod has ResourceClaims
         if problem.devices is not None and solution.devices is not None:
             self._node_devices = NodeDevices(problem.devices, solution.devices.copy(), self._interner)
         self._existing_ports = [
@@ -214,7 +214,7 @@ class SequentialScheduler:
         added[row] = added.get(row, 0) + count
 
     def _add_to_new(self, candidate: int, constraints: PodConstraints, choices: Sequence[DomainChoice]) -> bool:
-        """Put a pod on a node to open, if some offering then still does; rule the place out if it never will."""
+        """Put a pod on a new node, if some offering then still does; rule the place out if it never will."""
         node = self._candidates.node(candidate)
         masks = node.masks
         offerings = (
@@ -226,7 +226,7 @@ class SequentialScheduler:
         hopeless = True
         for alternative in constraints.alternatives if offerings else ():
             if self._interner.narrowed(masks.offer, alternative) == NONE:
-                continue  # it asks for a label that only another pod's wish brought up
+                continue  # it asks for a label that only another pod's requirement brought up
             wanted = self._interner.narrowed(node.wanted, alternative)
             if wanted == NONE or not (left := offerings & masks.suiting(wanted)):
                 continue
@@ -244,7 +244,7 @@ class SequentialScheduler:
         return False
 
     def _open(self, constraints: PodConstraints, choices: Sequence[DomainChoice]) -> bool:
-        """Open a node for a pod: of the first pools by weight that can, the cheapest."""
+        """Plan a node for a pod: of the first pools by weight that can, the cheapest."""
         for tier in self._tiers:
             ways = [
                 (

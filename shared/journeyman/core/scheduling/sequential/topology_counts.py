@@ -1,16 +1,12 @@
-"""How many pods each rule counts where, kept up to date while pods are placed.
+"""Counts the pods that each topology rule sees, by domain or by node, while pods are scheduled.
 
-Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go `TopologyGroup`.
-
-The tallies of a pass: who is counted where at its beginning, and who is placed where from then on.
-
-Restates: karpenter pkg/controllers/provisioning/scheduling/topology.go `countDomains`, `Record`,
-topologynodefilter.go `Matches`.
-Differs: those whom a pod must keep away from are where their node's offerings are, where Karpenter only knows what its
-claim says; it takes a node of which the claim says nothing for one that is nowhere. Those whom it merely wishes to
-avoid are counted as Karpenter counts them, or the wish would cost more than there. A spread holds pods against its own
-that may come to be on nodes that suit it, where Karpenter knows of none whose claim does not say so. Pods to join on a
-node whose domain is open count once that is decided; for Karpenter they are nowhere until the node is there.
+Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go `TopologyGroup`, topology.go
+`countDomains`, `Record`, topologynodefilter.go `Matches`.
+Differs: pods that another pod must avoid are where their node's offerings are; Karpenter knows only what its claim
+says, and takes a node whose claim says nothing for one that is nowhere. Pods that are only preferably avoided are
+counted as in Karpenter, or the preference would cost more than there. A spread counts pods of its own kind that may
+come to be on nodes that suit it; Karpenter counts none whose claim does not say so. Pods to join on a node whose domain
+is open count once that is decided; in Karpenter they are nowhere until the node exists.
 """
 
 from __future__ import annotations
@@ -49,7 +45,7 @@ class DomainCounter(Struct, eq=False):
     `anywhere`: a pod counts in every domain its node may still come to be in (anti-affinity must be sure); otherwise
     only once there is just one. `as_claimed`: where its claim names none of these domains it is in none. `possible` are
     the pods on nodes that may come to be such `nodes` as well; `counts` those of which the claim says so. `undecided`:
-    where `awaited`, the pods on nodes to open that may yet be in several domains, by place; they count once that is
+    where `awaited`, the pods on New nodes that may yet be in several domains, by place; they count once that is
     decided.
     """
 
@@ -182,7 +178,7 @@ class TopologyCounts:
         return nodes.terms is None or any(offered.compatible(self._interner[term]) is None for term in nodes.terms)
 
     def _counts_open(self, nodes: NodeFilter, node: NewNode) -> tuple[bool, bool]:
-        """Whether a node to open counts for sure, as its claim or all that it is left with says, and whether it may."""
+        """Whether a new node counts for sure, as its claim or all that it is left with says, and whether it may."""
         if nodes.terms is None and nodes.tolerations is None:
             return True, True
         taints = node.masks.pool.template.node_pool.spec.template.spec.taints
@@ -215,7 +211,7 @@ class TopologyCounts:
         for counter in self._counted[row]:
             counts = self.counts_node(counter.nodes, node)
             if not counts and node.provider_id:
-                continue  # before its launch a claim's labels do not tell everything yet
+                continue  # before its launch a claim's labels are not final yet
             if isinstance(counter, HostCounter):
                 counter.add(candidate, count)
             else:
@@ -223,7 +219,7 @@ class TopologyCounts:
                 counter.add(() if domain is None else (domain,), count, surely=counts)
 
     def record_new(self, candidate: int, row: int, count: int = 1) -> None:
-        """So many pods of a row are on a node to open, which is as narrow already as they make it."""
+        """So many pods of a row are on a new node, which is as narrow already as they make it."""
         node = self._candidates.node(candidate)
         for counter in self._counted[row]:
             surely, possibly = self._counts_open(counter.nodes, node)

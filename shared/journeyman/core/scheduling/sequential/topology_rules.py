@@ -1,16 +1,11 @@
-"""The rules between pods as they concern one row, and what they leave it of a label's domains at this moment.
+"""Topology spread, affinity and anti-affinity of each row, and the domains they leave a pod at this moment.
 
-Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go `nextDomainTopologySpread`,
-`nextDomainAffinity`, `nextDomainAntiAffinity`.
+Restates: karpenter pkg/controllers/provisioning/scheduling/topology.go `NewTopology`, `AddRequirements`;
+topologygroup.go `nextDomainTopologySpread`, `nextDomainAffinity`, `nextDomainAntiAffinity`.
 Differs: several rules over one label must agree on a domain before one is chosen, where Karpenter lets each choose
-alone and fails if they differ.
-
-The rules of every row, made when first needed.
-
-Restates: karpenter pkg/controllers/provisioning/scheduling/topology.go `NewTopology`, `AddRequirements`.
-Differs: domains that cannot be had (nothing the pod accepts is on offer there, no node it accepts stands there) are not
-counted as empty ones. Where `binding` is asked for, pods that required anti-affinity over a domain is about are bound
-to one domain each; in Karpenter one such pod occupies all domains its node might be launched in, and the next waits for
+alone and fails if they differ. Domains that cannot be had (no offering there that the pod accepts, no node it accepts)
+are not counted as empty ones. With `bind_anti_affinity_domains`, pods that required anti-affinity concerns are bound to
+one domain each; in Karpenter one such pod occupies all domains its node might be launched in, and the next waits for
 another pass.
 """
 
@@ -62,7 +57,7 @@ class SpreadRule(Struct, frozen=True):
 
 
 class JoinRule(Struct, frozen=True):
-    """Affinity over a label's domains; `starts`: where nobody is whom it could join, a pod may be the first.
+    """Affinity over a label's domains; `starts`: where no pod is whom it could join, a pod may be the first.
 
     `reaches` tells whether the pod's node selector and affinity allow a domain; `within` which ones it can have a node in.
     """
@@ -81,7 +76,7 @@ class JoinRule(Struct, frozen=True):
 class LabelRules(Struct):
     """All rules over one label other than the host name.
 
-    `apart`: there may be nobody of these in the domain; `repelled`: domains that running pods keep free of it;
+    `apart`: there may be no pod of these in the domain; `repelled`: domains that running pods keep free of it;
     `beside`: better where these are already. `binding`: its node must be bound to one domain. `needs_label`: a node
     without the label will not do.
     """
@@ -97,7 +92,7 @@ class LabelRules(Struct):
 
     @property
     def merely_wishes(self) -> bool:
-        """Whether they are nothing but wishes to keep away."""
+        """Whether they are nothing but requirements to keep away."""
         strict = self.spreads or self.joins or self.repelled
         return not strict and all(counter.as_claimed for counter in self.apart)
 
@@ -155,7 +150,7 @@ class DomainChoice(Struct, frozen=True):
 class HostRules(Struct):
     """All rules over the host name.
 
-    `most`: counts that a place may not exceed; `joins`: somebody of these must be there (True: or nobody anywhere);
+    `most`: counts that a place may not exceed; `joins`: somebody of these must be there (True: or no pod anywhere);
     `repelled`: existing nodes that running pods keep free of it, as places.
     """
 
