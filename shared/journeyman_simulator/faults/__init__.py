@@ -1,6 +1,6 @@
-"""Deterministic fault simulation, in the manner of FoundationDB's: whole scenarios, told again exactly from a seed.
+"""Deterministic fault simulation, in the manner of FoundationDB's: scenarios that a seed reproduces exactly.
 
-A scenario (`scenario`) is data: the setting, what people and the cloud do, and what goes wrong with calls and messages. The real
-handlers run it on an in-memory cluster and account under virtual time; `injector` decides at each outside call whether it
-goes wrong, and `rules` look on at every write. Nothing here knows how a run is composed: that is `runtime.storm`.
+A scenario (`fault_scenario`) is data: the setup, the operations of people and the cloud, and the faults of calls and messages.
+The deployed handlers run it on an in-memory cluster and account under virtual time. `fault_injection` decides at each outside
+call whether it fails; the checkers in `invariants` observe every write.
 """

@@ -1,4 +1,4 @@
-"""What people and EC2 do to the simulated account: `cloud_hand.CloudHand`."""
+"""What people and EC2 do in the simulated account, and the record of every instance that it ever had."""
 
 from __future__ import annotations
 
@@ -19,57 +19,57 @@ _FOR_THE_STORY: Final = timedelta(days=1)
 
 
 class AccountOperations:
-    """Acts on instances by provider id; what cannot be done to one is not."""
+    """Acts on instances by provider id; an operation that EC2 refuses does nothing."""
 
     def __init__(self, account: InProcessAccount, ledger: InstanceRecords) -> None:
-        """Args: `ledger` is told whose doing it is."""
+        """Args: `ledger` records who did it."""
         self._account = account
         self._ledger = ledger
 
     def interrupt(self, provider_id: str) -> None:
-        """EC2 warns, and takes it two minutes later; Spot instances only."""
+        """Send a Spot interruption warning, and reclaim the instance two minutes later; Spot instances only."""
         with suppress(ConfigurationError):
             self._account.interrupt(_id(provider_id))
 
     def recommend_rebalance(self, provider_id: str) -> None:
-        """EC2 says that it is at risk; Spot instances only."""
+        """Send a rebalance recommendation; Spot instances only."""
         with suppress(ConfigurationError):
             self._account.recommend_rebalance(_id(provider_id))
 
     def announce_retirement(self, provider_id: str) -> None:
-        """AWS Health says that its host is going to be retired."""
+        """Let AWS Health announce the retirement of its host."""
         self._account.instances.announce_retirement(_id(provider_id), _RETIRED_WITHIN)
 
     def stop(self, provider_id: str) -> None:
-        """Somebody stops it in the console; EC2 refuses that for Spot instances."""
+        """Stop it in the console; EC2 refuses that for Spot instances."""
         with suppress(ServiceError), self._ledger.attributed_to(HUMAN):
             self._account.instances.stop(_id(provider_id))
 
     def terminate(self, provider_id: str) -> None:
-        """Somebody terminates it in the console."""
+        """Terminate it in the console."""
         with suppress(ServiceError), self._ledger.attributed_to(HUMAN):
             self._account.instances.terminate(_id(provider_id))
 
     def fail_check(self, provider_id: str, check: str) -> None:
-        """It fails one of EC2's status checks from now on."""
+        """Fail one of its EC2 status checks from now on."""
         self._account.instances.checks.fail(_id(provider_id), check)
 
     def pass_checks(self, provider_id: str = "") -> None:
-        """It passes them all again; without a provider id every instance does."""
+        """Let it pass all status checks; without a provider id every instance does."""
         ids = [_id(provider_id)] if provider_id else list(self._account.instances.known)
         for instance_id in ids:
             self._account.instances.checks.recover(instance_id)
 
     def launched(self) -> Sequence[str]:
-        """Provider ids of all instances that ever were, by launch."""
+        """Return the provider ids of all instances ever launched, by launch."""
         return [instance.provider_id for instance in self._ledger.instances()]
 
     def let_next_never_join(self) -> None:
-        """The next machine never becomes a node."""
+        """Let the next launched instance never become a node."""
         self._account.instances.let_next_never_join()
 
     def set_stock(self, pools: Sequence[tuple[str, str, str]], *, sold_out: bool) -> None:
-        """(type, zone, capacity type) cannot be had, or can be had again."""
+        """Make offerings (type, zone, capacity type) unavailable or available."""
         now = self._account.time.now()
         for pool in pools:
             self._account.out_of_stock(*pool, now + _FOR_THE_STORY if sold_out else now)
@@ -80,15 +80,15 @@ def _id(provider_id: str) -> str:
 
 
 Price = Callable[[str, str, str], float]
-"""Of a type in a zone by capacity type, per hour."""
+"""Returns the hourly price of a type in a zone by capacity type."""
 
 
 class InstanceRecords:
-    """Observes the account's instances, and tells the checkers.
+    """Observes the account's instances, keeps them after EC2 forgets them, and reports their events.
 
     Args:
-        price: What an instance costs.
-        tell: Takes events in order.
+        price: Returns the price of an offering.
+        tell: Called with each event, in order.
     """
 
     def __init__(self, price: Price, tell: Callable[[CloudEvent], None]) -> None:
@@ -99,7 +99,7 @@ class InstanceRecords:
 
     @contextmanager
     def attributed_to(self, who: str) -> Iterator[None]:
-        """What happens inside is that person's doing."""
+        """Attribute everything inside to that person."""
         before, self._by = self._by, who
         try:
             yield
@@ -107,7 +107,7 @@ class InstanceRecords:
             self._by = before
 
     def note(self, event: InstanceEvent) -> None:
-        """An observer of the account."""
+        """Record an event of the account."""
         self._known[event.instance.id] = event.instance
         kind: Literal["launched", "terminate", "state"] = "state"
         if event.what == "launched":
@@ -119,11 +119,11 @@ class InstanceRecords:
         self._tell(CloudEvent(at=event.at, kind=kind, instance=self._described(event.instance), by=by))
 
     def instances(self) -> tuple[CloudInstance, ...]:
-        """All, by launch."""
+        """Return all instances, by launch."""
         return tuple(self._described(instance) for instance in self._known.values())
 
     def never_joining(self) -> tuple[str, ...]:
-        """Provider ids of those that never become nodes."""
+        """Return the provider ids of instances that never become nodes."""
         return tuple(_provider_id(instance) for instance in self._known.values() if not instance.joins)
 
     def _described(self, instance: SimulatedInstance) -> CloudInstance:

@@ -1,7 +1,7 @@
-"""Two runs at once, the same way every time: each run in a thread of its own, one baton for all of them.
+"""Runs that pause and resume deterministically: each in a thread of its own, exactly one of them running at any time.
 
-A run goes on until it ends or parks; whoever has handed it the baton waits meanwhile. So exactly one thread runs at any
-time, and who runs next is decided by virtual time alone: whoever is due first, and of these whoever began first.
+A run continues until it ends or pauses; the thread that started or resumed it waits meanwhile. Virtual time alone decides
+which run is next: the one that is due first, and of these the one that started first.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from journeyman.ports import Clock
 
 
 class _PausableRun(Struct, kw_only=True, eq=False):
-    """One run that may park."""
+    """A run that may pause."""
 
     work: Callable[[], object]
     serial: int
-    until: datetime | None = None  # None: it does not wait for a time
+    until: datetime | None = None  # None: not paused until a time
     go: threading.Lock = field(default_factory=threading.Lock)
     error: BaseException | None = None
     thread: threading.Thread | None = None
 
 
 class CooperativeScheduler:
-    """Starts runs, parks them, lets them go on. An `Actor` of a simulated `World`.
+    """Starts, pauses and resumes runs. An `Actor` of a simulated `World`.
 
     Args:
         clock: Virtual time.
-        threads: Without them runs may not park, and cost nothing more than a call.
+        threads: Without threads runs cannot pause, and cost no more than a call.
     """
 
     def __init__(self, clock: Clock, *, threads: bool = True) -> None:
@@ -45,11 +45,11 @@ class CooperativeScheduler:
 
     @property
     def paused(self) -> int:
-        """How many runs stand still."""
+        """Number of paused runs."""
         return len(self._paused)
 
     def start(self, work: Callable[[], object]) -> None:
-        """Run `work` until it ends or parks. Raises what it raises, also later, from whoever lets it go on."""
+        """Run `work` until it ends or pauses. Its exceptions are raised here, or where it is resumed."""
         if not self._threads:
             work()
             return
@@ -61,7 +61,7 @@ class CooperativeScheduler:
         self._hand_to(ticket)
 
     def pause(self, until: datetime) -> None:
-        """Called by a run: stand still until then; others go on at once."""
+        """Pause the calling run until then; others run meanwhile."""
         ticket = self._running
         if ticket is None:
             raise RuntimeError("only a run that was started with threads can park")
@@ -71,11 +71,11 @@ class CooperativeScheduler:
         ticket.go.acquire()
 
     def due(self) -> datetime | None:
-        """When the first parked run goes on."""
+        """Return when the first paused run is due."""
         return min((t.until for t in self._paused if t.until), default=None)
 
     def act(self) -> bool:
-        """Let whoever is due first go on; True if somebody was."""
+        """Resume the run that is due first; return whether there was one."""
         ready = [t for t in self._paused if t.until is not None and t.until <= self._clock.now()]
         if not ready:
             return False
@@ -83,7 +83,7 @@ class CooperativeScheduler:
         return True
 
     def release(self) -> None:
-        """Let all parked runs go on now, one after the other, whatever their time; who parks anew is let go on, too."""
+        """Resume all paused runs now, one after the other, until none pauses any more."""
         while self._paused:
             self._resume(min(self._paused, key=lambda t: t.serial))
 

@@ -1,4 +1,4 @@
-"""Decides at each outside call whether it goes wrong, and how: the only place that does."""
+"""Injects faults: decides at each outside call and each message whether it fails, and how."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class ProcessCrashed(BaseException):
-    """The process is gone: nothing of the run goes on, and nothing that it says in its last moments is heard."""
+    """The process is gone: the run makes no further call."""
 
 
 class FunctionRun(Struct, kw_only=True, eq=False):
@@ -29,16 +29,16 @@ class FunctionRun(Struct, kw_only=True, eq=False):
 
     step: str
     serial: int
-    ends_at: datetime  # when its platform ends it
+    ends_at: datetime  # when Lambda kills it
     alive: bool = True
 
     @property
     def name(self) -> str:
-        """For people: "provision#12"."""
+        """Name for people: "provision#12"."""
         return f"{self.step}#{self.serial}"
 
     def die(self, why: str) -> ProcessCrashed:
-        """From now on every outside call of the run raises; returns what to raise now."""
+        """Let every further outside call of the run raise; return what to raise now."""
         self.alive = False
         return ProcessCrashed(f"{self.name}: {why}")
 
@@ -48,7 +48,7 @@ _current: Final[ContextVar[FunctionRun]] = ContextVar("run")
 
 @contextmanager
 def running(run: FunctionRun) -> Iterator[FunctionRun]:
-    """Calls made inside are this run's; each thread has its own."""
+    """Attribute the calls inside to this run; each thread has its own."""
     token = _current.set(run)
     try:
         yield run
@@ -57,27 +57,27 @@ def running(run: FunctionRun) -> Iterator[FunctionRun]:
 
 
 def current_run() -> FunctionRun:
-    """The run under way in this thread. Raises LookupError outside of one."""
+    """Return the run of this thread. Raises LookupError outside of one."""
     return _current.get()
 
 
 def current_name() -> str:
-    """Its name; empty outside of one."""
+    """Return its name; empty outside of a run."""
     run = _current.get(None)
     return run.name if run else ""
 
 
 def current_step() -> str:
-    """Its step; empty outside of one."""
+    """Return its step; empty outside of a run."""
     run = _current.get(None)
     return run.step if run else ""
 
 
 class InjectableCall(Struct, frozen=True, kw_only=True):
-    """An outside call, as far as it may go wrong.
+    """An outside call, as far as faults concern it.
 
-    `error` makes what its caller sees. `touch` is what somebody else does to its object first. `cached` says whether the
-    caller of a read allows an answer that is stale.
+    `error` makes what its caller sees. `touch` is the conflicting write of another client. `cached` says whether the caller of a
+    read accepts a stale answer.
     """
 
     site: str
@@ -87,15 +87,15 @@ class InjectableCall(Struct, frozen=True, kw_only=True):
 
 
 class FaultInjector:
-    """The faults of one scenario, each waiting for its call.
+    """The call faults of one scenario.
 
     Args:
-        faults: Of calls; of several for one call the first counts.
+        faults: Of several for one call the first counts.
         clock: Virtual time.
-        baton: Lets a run stand still.
-        coverage: Counts.
-        note: Is told of each fault that happens.
-        thaw: Whether a run that stood still beyond its end goes on all the same.
+        scheduler: Pauses runs.
+        coverage: Counts calls and faults.
+        note: Called with each fault that happens.
+        thaw: Whether a run that was paused beyond its end resumes all the same.
     """
 
     def __init__(
@@ -119,22 +119,22 @@ class FaultInjector:
         self._calls: Counter[str] = Counter()
         self._over = False
         self.storm = True
-        """Off: nothing goes wrong any more."""
+        """False: no more faults."""
 
     def end(self) -> None:
-        """The scenario is over: whoever still stands somewhere dies there."""
+        """End the scenario: paused runs crash where they are."""
         self._over = True
 
     def call(self, call: InjectableCall, perform: Callable[[], T], as_of: Callable[[datetime], T] | None = None) -> T:
-        """Make the call, or let it go wrong.
+        """Make the call, or inject its fault.
 
         Args:
-            call: What is known of it.
+            call: What faults need to know of it.
             perform: Makes it.
-            as_of: Makes a read that is answered as it would have been then.
+            as_of: Makes a read as of a past time.
 
         Raises:
-            Died: The run has ended, now or before.
+            ProcessCrashed: The run has ended, now or before.
             Exception: What `call.error` makes, or the call's own.
         """
         run = current_run()
@@ -181,7 +181,7 @@ class FaultInjector:
         return perform()
 
     def _stand_still(self, run: FunctionRun, seconds: float) -> None:
-        """Others go on; the platform ends a run that stands still for too long, unless frozen ones are thawed."""
+        """Pause the run; Lambda kills it at its timeout, unless the scenario resumes frozen runs."""
         until = self._clock.now() + timedelta(seconds=seconds)
         ends_here = until >= run.ends_at and not self._thaw
         self._scheduler.pause(run.ends_at if ends_here else until)
@@ -202,12 +202,12 @@ _FAILS: Final = frozenset(
 
 
 class MessageFaultInjector:
-    """The faults of one scenario, each waiting for its message.
+    """The message faults of one scenario.
 
     Args:
-        faults: Of messages; of several for one message the first counts.
-        coverage: Counts.
-        note: Is told of each fault that happens.
+        faults: Of several for one message the first counts.
+        coverage: Counts faults.
+        note: Called with each fault that happens.
     """
 
     def __init__(self, faults: Iterable[MessageFault], coverage: FaultCoverage, note: Callable[[str], None]) -> None:
@@ -218,11 +218,11 @@ class MessageFaultInjector:
         self._note = note
         self._sent: Counter[str] = Counter()
         self.queues: Mapping[str, str] = {}
-        """What the scenario calls the queues of the account, by their names there; others are let be."""
+        """The scenario's names of the account's queues; others have no faults."""
         self.storm = True
 
     def decide(self, name: str, _body: str) -> MessageOutcome:
-        """`account.queues.Queues.decide`."""
+        """Return what happens to a message (`SimulatedQueues.decide`)."""
         queue = self.queues.get(name, "")
         if not self.storm or not queue:
             return DELIVERED

@@ -1,8 +1,8 @@
-"""The words a scenario is told in: its setting, its acts, its faults; as JSON both ways.
+"""The vocabulary of fault scenarios: setup, operations and faults, as data and as JSON.
 
-A scenario is drawn before anything runs, so it can be shortened, kept and told again. Any part of it is a scenario too:
-targets are ordinals that are resolved when their time comes ("the third oldest node", modulo how many there are), an act
-that finds nobody does nothing, and a fault whose call never comes does nothing.
+A scenario is generated before anything runs, so it can be shrunk, kept and run again. Any part of it is a valid scenario:
+targets are ordinals that are resolved when the operation runs ("the third oldest node", modulo their number), an operation
+without a target does nothing, and a fault whose call never happens does nothing.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ ClaimStatusChange = Literal[
     "say-registered",
     "say-initialized",
 ]
-"""What takes somebody who knows what they do wrong."""
+"""Edits of a NodeClaim's status or protected fields, which need deliberate misuse of the API."""
 NodeChange = Literal["drop-finalizers", "drop-owner", "drop-labels", "drop-taints", "close", "mark"]
-"""The last two put our taints on: that of nodes that are not registered, and that of those that leave."""
+"""The last two add our taints: `unregistered` and `disrupted`."""
 
-# -- what stands at the beginning -----------------------------------------------------------------------------------
+# -- setup --------------------------------------------------------------------------------------------------------------
 
 
 class ScenarioBudget(Struct, frozen=True, kw_only=True):
-    """How many nodes of a pool may be disrupted at once, as NodePools say it ("2", "30%"); for all reasons if none."""
+    """A NodePool's disruption budget ("2", "30%"), for all reasons if none are named."""
 
     nodes: str
     reasons: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class ScenarioPool(Struct, frozen=True, kw_only=True):
 
     name: str
     capacity_types: tuple[str, ...] = CAPACITY_TYPES
-    types: tuple[str, ...] = ()  # of the setting's; empty: all
+    types: tuple[str, ...] = ()  # of the setup's types; empty: all
     policy: Policy = "WhenEmpty"
     consolidate_after_seconds: int = 0  # -1: Never
     budgets: tuple[ScenarioBudget, ...] = (ScenarioBudget(nodes="100%"),)
@@ -60,41 +60,43 @@ class ScenarioPool(Struct, frozen=True, kw_only=True):
     expire_after_seconds: int = 0
     termination_grace_seconds: int = 0
     weight: int = 0
-    replicas: int = 0  # a static pool
-    rebalance: bool = False  # it acts on rebalance recommendations
+    replicas: int = 0  # set: a static NodePool
+    rebalance: bool = False  # replaces nodes on rebalance recommendations
 
 
 class ScenarioSetup(Struct, frozen=True, kw_only=True):
-    """What is there before anybody acts, and how it ends."""
+    """The cluster and account before the first operation, the product's settings, and how the scenario ends."""
 
     pools: tuple[ScenarioPool, ...] = (ScenarioPool(name="default"),)
-    types: tuple[str, ...] = ()  # instance types the account sells; empty: all that it knows
+    types: tuple[str, ...] = ()  # instance types on sale; empty: all of the simulated catalogue
     zones: int = 2
-    daemons: bool = False  # a DaemonSet runs on every node
-    node_repair: bool = False  # the feature gate
-    spot_to_spot: bool = False  # the feature gate
+    daemons: bool = False  # with a DaemonSet on every node
+    node_repair: bool = False  # feature gate
+    spot_to_spot: bool = False  # feature gate
     pod_nomination: bool = True
-    # how often the steps look; more rarely than they do by themselves, since each look costs a run and few tell anything
+    # Polling intervals, longer than the defaults: every poll costs a run, and few change anything.
     registration_poll_seconds: int = 30
     drain_poll_seconds: int = 10
     instance_poll_seconds: int = 10
     registration_timeout_seconds: int = 300
-    sweep: bool = True  # off: requeues alone must do
-    thaw: bool = False  # a run that outlives its function's timeout is frozen and goes on later, instead of being ended
-    ends_empty: bool = False  # at the end everything is scaled to zero and nothing may be left
+    sweep: bool = True  # False: no sweep, so requeues must suffice
+    thaw: bool = (
+        False  # a run that outlives its function's timeout is frozen and resumed later, instead of being killed
+    )
+    ends_empty: bool = False  # at the end everything is scaled to zero and nothing may remain
 
 
-# -- what people and the cloud do -----------------------------------------------------------------------------------
+# -- operations ---------------------------------------------------------------------------------------------------------
 
 
 class Operation(Struct, frozen=True, kw_only=True, tag=True, tag_field="operation"):
-    """Something that is done at a time; seconds since the beginning."""
+    """Something that a person or the cloud does, in seconds since the start."""
 
     at_seconds: float
 
 
 class Deploy(Operation, frozen=True, kw_only=True):
-    """A Deployment appears, with a PodDisruptionBudget if `min_available` is not negative."""
+    """Create a Deployment, with a PodDisruptionBudget if `min_available` is not negative."""
 
     app: str
     replicas: int
@@ -103,103 +105,103 @@ class Deploy(Operation, frozen=True, kw_only=True):
     min_available: int = -1
     do_not_disrupt: bool = False
     protected_seconds: int = 0  # do-not-disrupt for so long from a pod's start
-    one_per_node: bool = False  # its pods refuse each other's company
+    one_per_node: bool = False  # with anti-affinity between its pods
     spread_zones: bool = False
-    pool: str = ""  # pods select it; empty: any
+    pool: str = ""  # selected by its pods; empty: any
     grace_seconds: int = 1  # terminationGracePeriodSeconds
 
 
 class Scale(Operation, frozen=True, kw_only=True):
-    """A Deployment's size changes."""
+    """Change a Deployment's replicas."""
 
     app: str
     replicas: int
 
 
 class Undeploy(Operation, frozen=True, kw_only=True):
-    """A Deployment is deleted, its PodDisruptionBudget with it."""
+    """Delete a Deployment and its PodDisruptionBudget."""
 
     app: str
 
 
 class SetBudget(Operation, frozen=True, kw_only=True):
-    """A pool's budgets become this one."""
+    """Replace a NodePool's disruption budgets by one."""
 
     pool: int
     nodes: str
 
 
 class SetLimit(Operation, frozen=True, kw_only=True):
-    """A pool's CPU limit changes; 0 takes it away."""
+    """Change a NodePool's CPU limit; 0 removes it."""
 
     pool: int
     cpus: int
 
 
 class SetReplicas(Operation, frozen=True, kw_only=True):
-    """A static pool's size changes; the API server refuses that for others."""
+    """Change a static NodePool's replicas; the API server refuses that for others."""
 
     pool: int
     replicas: int
 
 
 class Drift(Operation, frozen=True, kw_only=True):
-    """A pool's template gets another label, so that all its nodes have drifted."""
+    """Add a label to a NodePool's template, so that all its nodes drift."""
 
     pool: int
 
 
 class ShortenExpiry(Operation, frozen=True, kw_only=True):
-    """New nodes of a pool expire after so long (old ones have drifted)."""
+    """Change `expireAfter` of a NodePool; existing nodes drift."""
 
     pool: int
     seconds: int
 
 
 class DeletePool(Operation, frozen=True, kw_only=True):
-    """A NodePool is deleted; its nodes follow."""
+    """Delete a NodePool and, by ownership, its nodes."""
 
     pool: int
 
 
 class BreakNodeClass(Operation, frozen=True, kw_only=True):
-    """The EC2NodeClass selects subnets that do not exist."""
+    """Let the EC2NodeClass select subnets that do not exist."""
 
 
 class MendNodeClass(Operation, frozen=True, kw_only=True):
-    """The EC2NodeClass is as it was."""
+    """Restore the EC2NodeClass."""
 
 
 class DeleteNodeClass(Operation, frozen=True, kw_only=True):
-    """The EC2NodeClass is deleted; it goes once its last NodeClaim has gone."""
+    """Delete the EC2NodeClass; its finalizer waits for the last NodeClaim."""
 
 
 class Interrupt(Operation, frozen=True, kw_only=True):
-    """EC2 warns that it takes an instance back, and does so two minutes later."""
+    """EC2 sends a Spot interruption warning and reclaims the instance two minutes later."""
 
     node: int
 
 
 class Rebalance(Operation, frozen=True, kw_only=True):
-    """EC2 recommends to leave an instance."""
+    """EC2 sends a rebalance recommendation."""
 
     node: int
 
 
 class Maintenance(Operation, frozen=True, kw_only=True):
-    """AWS Health announces that an instance is retired."""
+    """AWS Health announces the retirement of an instance."""
 
     node: int
 
 
 class StopInstance(Operation, frozen=True, kw_only=True):
-    """Somebody stops an instance in the console."""
+    """Stop an instance in the console."""
 
     node: int
 
 
 class ConsoleTerminate(Operation, frozen=True, kw_only=True):
-    """Somebody terminates an instance in the console."""
+    """Terminate an instance in the console."""
 
     node: int
 
@@ -211,33 +213,33 @@ class DeleteNode(Operation, frozen=True, kw_only=True):
 
 
 class DeleteClaim(Operation, frozen=True, kw_only=True):
-    """`kubectl delete nodeclaim`; claims that are not launched count too."""
+    """`kubectl delete nodeclaim`, of launched and unlaunched claims alike."""
 
     claim: int
 
 
 class EditClaim(Operation, frozen=True, kw_only=True):
-    """A NodeClaim is edited by hand."""
+    """Edit a NodeClaim by hand."""
 
     claim: int
     change: ClaimChange | ClaimStatusChange
 
 
 class EditNode(Operation, frozen=True, kw_only=True):
-    """A Node is edited by hand."""
+    """Edit a Node by hand."""
 
     node: int
     change: NodeChange
 
 
 class StripFinalizer(Operation, frozen=True, kw_only=True):
-    """All finalizers of a NodeClaim are removed by hand; then it is deleted."""
+    """Remove all finalizers of a NodeClaim, then delete it."""
 
     claim: int
 
 
 class OutOfStock(Operation, frozen=True, kw_only=True):
-    """A pool of capacity is empty for a while. Ordinals into the setting's types and zones; -1: all of them."""
+    """Make capacity unavailable for a while. Ordinals into the setup's types and zones; -1: all of them."""
 
     type: int
     zone: int
@@ -246,18 +248,18 @@ class OutOfStock(Operation, frozen=True, kw_only=True):
 
 
 class NeverJoins(Operation, frozen=True, kw_only=True):
-    """The next machine that is launched never becomes a node."""
+    """Let the next launched instance never become a node."""
 
 
 class StopKubelet(Operation, frozen=True, kw_only=True):
-    """A node's kubelet is silent for a while: NotReady, its pods neither start nor stop."""
+    """Stop a node's kubelet for a while: the node is NotReady, its pods neither start nor stop."""
 
     node: int
     seconds: float
 
 
 class UnhealthyCondition(Operation, frozen=True, kw_only=True):
-    """The node problem agent of a node reports a condition, for a while."""
+    """Let a node's monitoring agent report a condition for a while."""
 
     node: int
     condition: str
@@ -266,7 +268,7 @@ class UnhealthyCondition(Operation, frozen=True, kw_only=True):
 
 
 class FailCheck(Operation, frozen=True, kw_only=True):
-    """An instance fails one of EC2's status checks, for a while."""
+    """Fail one of an instance's EC2 status checks for a while."""
 
     node: int
     check: Literal["InstanceStatus", "SystemStatus"]
@@ -274,25 +276,25 @@ class FailCheck(Operation, frozen=True, kw_only=True):
 
 
 class JumpClock(Operation, frozen=True, kw_only=True):
-    """The functions' clocks are off by so much from now on; the API server's and the cloud's are right."""
+    """Shift the functions' clocks from now on; those of the API server and the cloud stay right."""
 
     seconds: float
 
 
 class Protect(Operation, frozen=True, kw_only=True):
-    """A running pod gets `karpenter.sh/do-not-disrupt`."""
+    """Annotate a running pod with `karpenter.sh/do-not-disrupt`."""
 
     pod: int
 
 
 class CompletePod(Operation, frozen=True, kw_only=True):
-    """A running pod comes to its end by itself, and lies where it ran."""
+    """Let a running pod complete; the object stays."""
 
     pod: int
 
 
 class Unprotect(Operation, frozen=True, kw_only=True):
-    """The annotation is taken from every pod that has it by hand."""
+    """Remove the annotation from every pod that `Protect` annotated."""
 
 
 AnyOperation = (
@@ -329,36 +331,36 @@ AnyOperation = (
     | CompletePod
 )
 
-# -- what goes wrong ------------------------------------------------------------------------------------------------
+# -- faults -------------------------------------------------------------------------------------------------------------
 
 
 class FaultKind(str, Enum):
-    """What becomes of one outside call."""
+    """What happens to one outside call."""
 
-    FAIL_BEFORE = "fail-before"  # an error, and nothing was done
-    FAIL_AFTER = "fail-after"  # it was done; the answer was lost
-    TIMEOUT_BEFORE = "timeout-before"  # as the two above, and the caller waited in vain for `seconds`
+    FAIL_BEFORE = "fail-before"  # an error without effect
+    FAIL_AFTER = "fail-after"  # an effect whose answer is lost
+    TIMEOUT_BEFORE = "timeout-before"  # like the two above, after the caller waited `seconds`
     TIMEOUT_AFTER = "timeout-after"
     THROTTLE = "throttle"
-    CONFLICT = "conflict"  # somebody else writes the object first; the server itself then checkers the call
+    CONFLICT = "conflict"  # another writer changes the object first; the server then decides about the call
     STALE = "stale"  # a cached read answers as of `seconds` ago
-    LAG = "lag"  # so does a read that asked for no cache
-    CRASH_BEFORE = "crash-before"  # the process ends at this call, before or after its effect; the next one starts cold
+    LAG = "lag"  # an uncached read does so, too
+    CRASH_BEFORE = "crash-before"  # the process ends at this call, before or after its effect; the next run starts cold
     CRASH_AFTER = "crash-after"
-    PAUSE = "pause"  # the run stands still for `seconds` before the call, and others run meanwhile
+    PAUSE = "pause"  # the run is suspended for `seconds` before the call, while others run
 
 
 class MessageFaultKind(str, Enum):
-    """What becomes of one message on its way into a queue."""
+    """What happens to one message on its way into a queue."""
 
     DROP = "drop"
-    DUPLICATE = "duplicate"  # it arrives twice
-    DELAY = "delay"  # it arrives `seconds` late
-    REORDER = "reorder"  # it is received before those that wait already; standard queues only
+    DUPLICATE = "duplicate"  # delivered twice
+    DELAY = "delay"  # delivered `seconds` late
+    REORDER = "reorder"  # received before messages that wait already; standard queues only
 
 
 class CallFault(Struct, frozen=True, kw_only=True, tag=True, tag_field="fault"):
-    """The `nth` call (from 1) at a site (`sites`) goes wrong."""
+    """A fault of the `nth` call (from 1) at a call site."""
 
     site: str
     nth: int
@@ -367,7 +369,7 @@ class CallFault(Struct, frozen=True, kw_only=True, tag=True, tag_field="fault"):
 
 
 class MessageFault(Struct, frozen=True, kw_only=True, tag=True, tag_field="fault"):
-    """The `nth` message (from 1) that is sent to a queue goes wrong. Queues: a step's value, or "requeue"."""
+    """A fault of the `nth` message (from 1) sent to a queue: a step's value, or "requeue"."""
 
     queue: str
     nth: int
@@ -379,7 +381,7 @@ Fault = CallFault | MessageFault
 
 
 class FaultScenario(Struct, frozen=True, kw_only=True):
-    """Everything that one simulation is made of."""
+    """Everything that determines one simulation."""
 
     seed: int
     setup: ScenarioSetup = ScenarioSetup()
@@ -388,18 +390,18 @@ class FaultScenario(Struct, frozen=True, kw_only=True):
 
     @property
     def has_pauses(self) -> bool:
-        """Whether a run may stand still while others go on."""
+        """Return whether a fault may suspend a run while others go on."""
         parking = {FaultKind.PAUSE, FaultKind.TIMEOUT_BEFORE, FaultKind.TIMEOUT_AFTER}
         return any(isinstance(fault, CallFault) and fault.kind in parking for fault in self.faults)
 
 
 def to_json(scenario: FaultScenario) -> bytes:
-    """The scenario as a file keeps it: indented and in full, so that a default that changes later changes no kept scenario."""
+    """Encode a scenario for a file: indented, with defaults, so that a later change of a default does not change it."""
     return msgspec.json.format(msgspec.json.encode(scenario), indent=1)
 
 
 def from_json(raw: bytes) -> FaultScenario:
-    """The scenario in a file. Raises msgspec.ValidationError naming what is wrong where."""
+    """Decode a scenario from a file. Raises msgspec.ValidationError naming the wrong part."""
     return msgspec.json.decode(raw, type=FaultScenario)
 
 
@@ -407,7 +409,7 @@ _SPACE: Final = "  "
 
 
 def lines(scenario: FaultScenario) -> list[str]:
-    """For people; what is as always is left out."""
+    """Describe a scenario for people, without what is at its default."""
     described = [
         f"a scenario of seed {scenario.seed}:",
         f"{_SPACE}{_what_differs(scenario.setup, 'pools') or 'the usual setup'}",
@@ -430,7 +432,7 @@ def _fault(fault: Fault) -> str:
 
 
 def _what_differs(thing: Struct, *but: str) -> str:
-    """`replicas=3 min_available=2`: fields that are not as by default."""
+    """Return the fields that differ from their defaults: `replicas=3 min_available=2`."""
     values = ((known, getattr(thing, known.name)) for known in fields(thing) if known.name not in but)
     return " ".join(f"{known.name}={_text(value)}" for known, value in values if _differs(value, known.default))
 

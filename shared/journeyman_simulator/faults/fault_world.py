@@ -1,7 +1,7 @@
-"""What a scenario of faults happens to: the deployed application on a simulated cluster and account.
+"""The world of a fault scenario: the deployed application on a simulated cluster and account.
 
-The template is stood up, the handlers are those that are deployed, the AWS adapter is the real one. Nothing here is drawn:
-the same scenario has the same history, to the last byte of every write.
+The stack is made from template.yaml, the handlers and the AWS adapter are the deployed ones. Nothing here is random: the same
+scenario has the same history, to the last byte of every write.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ from journeyman_simulator.world import World, WorldStuckError
 
 START: Final = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
 MOST_RUNS: Final = 1200
-"""A hot loop is there at once; the longest scenarios, with claims that expire by the minute, take half as many."""
+"""Detects a hot loop early; the longest scenarios, with claims that expire by the minute, need half as many."""
 KUBERNETES_VERSION: Final = "1.33"
 SERVICE_CIDR: Final = "10.100.0.0/16"
 
 
 class FaultWorld:
-    """Everything that a scenario happens to. A `scene.Scene`."""
+    """Everything that a scenario happens to. A `ScenarioView`."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class FaultWorld:
         most_runs: int = MOST_RUNS,
         collaborators: Collaborators = ORIGINALS,
     ) -> None:
-        """Stands at the scenario's beginning."""
+        """Create the world as it is at the scenario's start."""
         self.scenario = scenario
         self._collaborators = collaborators
         self.quiet = False
@@ -96,51 +96,51 @@ class FaultWorld:
         self._most = RunLimit(most_runs, lambda: self.runs, self._told_of_runs)
         self._world = World(self.clock, self._actors())
 
-    # -- time and weather ---------------------------------------------------------------------------------------------
+    # -- time and faults ----------------------------------------------------------------------------------------------------
 
     def live(self, span: timedelta) -> None:
-        """Let that much time pass, or less if a rule is broken.
+        """Let that much virtual time pass, or less if an invariant is violated.
 
         Raises:
-            WorldStuckError: At some moment somebody was never done.
-            EndlessError: Functions run too often.
+            WorldStuckError: An actor was never done at some moment.
+            TooManyRunsError: Functions run too often.
         """
         self._world.run_for(span, unless=lambda: bool(self.checkers.violations))
 
     def paused_until(self) -> datetime | None:
-        """When the next run that stands still goes on; None if there is none."""
+        """Return when the next paused run resumes; None if none is paused."""
         return self._scheduler.due()
 
     def calm(self) -> None:
-        """From now on nothing goes wrong any more; whatever was broken is whole, and whoever stood still goes on."""
+        """End all faults, restore what they broke, and resume paused runs."""
         self.quiet = True
         self._faults.storm = self._messages.storm = False
         self._operations.calm()
         self._scheduler.release()
 
     def end(self) -> None:
-        """The scenario is over: runs that stand still die where they are."""
+        """End the scenario: paused runs crash where they are."""
         self._faults.end()
         self._scheduler.release()
 
-    # -- what may be seen of it -------------------------------------------------------------------------------------
+    # -- the view -----------------------------------------------------------------------------------------------------------
 
     @property
     def runs(self) -> int:
-        """Invocations so far."""
+        """Number of invocations so far."""
         return sum(sandboxes.runs for sandboxes in self._sandboxes)
 
     def _told_of_runs(self) -> str:
-        """Who ran how often and what woke them last, the busiest first."""
+        """Return how often each function ran and its last trigger's reason, the busiest first."""
         busiest = sorted((s for s in self._sandboxes if s.runs), key=lambda s: -s.runs)
         return "; ".join(f"{s.step} {s.runs} times, lastly for {_why(s.last)}" for s in busiest)
 
     def instances(self) -> tuple[CloudInstance, ...]:
-        """`scene.Scene.instances`."""
+        """Return `ScenarioView.instances`."""
         return self._ledger.instances()
 
     def waiting(self) -> tuple[WaitingMessage, ...]:
-        """`scene.Scene.waiting`."""
+        """Return `ScenarioView.waiting`."""
         waiting = [
             _waiting(queue, message)
             for name, queue in self._messages.queues.items()
@@ -150,15 +150,15 @@ class FaultWorld:
         return tuple(sorted(waiting, key=lambda w: (w.at, w.step.value)))
 
     def busy(self) -> tuple[str, ...]:
-        """`scene.Scene.busy`."""
+        """Return `ScenarioView.busy`."""
         return tuple(run.name for sandboxes in self._sandboxes for run in sandboxes.busy.values())
 
     def dead_letters(self) -> tuple[str, ...]:
-        """`scene.Scene.dead_letters`."""
+        """Return `ScenarioView.dead_letters`."""
         names = (url.rsplit("/", 1)[-1] for url in self._stack.dead_letter_urls)
         return tuple(message.body for name in names for message in self._account.queues.known[name].messages)
 
-    # -- what it is made of -----------------------------------------------------------------------------------------
+    # -- construction -------------------------------------------------------------------------------------------------------
 
     def _make_account(self, setup: ScenarioSetup) -> None:
         zones = dict(list(ZONES.items())[: setup.zones])
@@ -172,7 +172,7 @@ class FaultWorld:
         self._account.instances.observers.append(self._ledger.note)
 
     def _make_weather(self, scenario: FaultScenario) -> None:
-        """Everything that goes wrong, and whoever brings it about."""
+        """Create the fault injectors and the operations."""
         note = self.history.note
         self._scheduler = CooperativeScheduler(self.clock, threads=scenario.has_pauses)
         self._faults = FaultInjector(
@@ -267,7 +267,7 @@ class FaultWorld:
         ]
 
     def _forward(self, step: Step, body: str, message_id: str) -> None:
-        """The forwarder sends to a queue."""
+        """Send a message of the forwarder to a step's queue."""
         self._account.client("sqs").send_message(
             QueueUrl=self._stack.queue_urls[f"{step.value.title()}Queue"],
             MessageBody=body,
@@ -288,12 +288,12 @@ class FaultWorld:
 
 
 def _why(event: dict[str, Any]) -> str:
-    """What an event says it is for."""
+    """Return the reason that an event gives."""
     return " and ".join(parse_trigger(record).reason for record in event.get("Records", [event])) or "no reason"
 
 
 def _waiting(queue: str, message: SimulatedMessage) -> WaitingMessage:
-    """A message of ours; in the requeue queue it says itself for whom it is, and from when on."""
+    """Return who receives a message, and when; a message in the requeue queue names its step and time."""
     receivable = datetime.fromtimestamp(message.visible_at / 1000, timezone.utc)
     body = json.loads(message.body)
     at = datetime.fromisoformat(body["at"]) if body.get("at") else receivable
@@ -307,12 +307,12 @@ def _unknown_function(_event: dict[str, Any], _context: Any) -> Any:
 
 @cache
 def _template() -> dict[str, Any]:
-    """template.yaml, read once."""
+    """Return template.yaml, read once."""
     return read_template(deployment_file("template.yaml"))
 
 
 def _environment(variables: dict[str, str], setup: ScenarioSetup, endpoint: str) -> Environment:
-    """The functions' environment: the template's, with the scenario's settings."""
+    """Return the functions' environment: the template's, with the scenario's settings."""
     registered = {
         "name": CLUSTER,
         "region": REGION,
@@ -344,7 +344,7 @@ MINUTE: Final = timedelta(minutes=1)
 
 
 class QueuePoller:
-    """An event source mapping whose function may stand still in the middle of a batch."""
+    """An event source mapping whose function may pause in the middle of a batch."""
 
     def __init__(self, mapping: EventSourceMapping, clock: Clock, scheduler: CooperativeScheduler) -> None:
         self._mapping = mapping
@@ -353,7 +353,7 @@ class QueuePoller:
         self.due = mapping.due
 
     def act(self) -> bool:
-        """Poll if there is something to receive; True if there was."""
+        """Poll if there is something to receive; return whether there was."""
         due = self.due()
         if due is None or due > self._clock.now():
             return False
@@ -362,7 +362,7 @@ class QueuePoller:
 
 
 class ScheduledInvocations:
-    """Schedules that invoke a function without a queue between."""
+    """EventBridge schedules that invoke a function directly."""
 
     def __init__(self, account: InProcessAccount, stack: SamStack, scheduler: CooperativeScheduler) -> None:
         self._account = account
@@ -370,11 +370,11 @@ class ScheduledInvocations:
         self._scheduler = scheduler
 
     def due(self) -> datetime | None:
-        """They come from the ticker."""
+        """Return None: the schedule runner decides when."""
         return None
 
     def act(self) -> bool:
-        """Invoke for each delivery that waits; True if there was one."""
+        """Invoke the function of each waiting delivery; return whether there was one."""
         deliveries = self._account.take_deliveries()
         for delivery in deliveries:
             self._scheduler.start(partial(self._functions[delivery.function_arn].invoke, delivery.event))
@@ -382,16 +382,16 @@ class ScheduledInvocations:
 
 
 class TooManyRunsError(JourneymanError):
-    """A scenario goes on and on."""
+    """A scenario's functions run too often."""
 
 
 class RunLimit:
     """Ends a scenario in which functions run more often than in any that comes to rest.
 
     Args:
-        most: So many runs, of all functions together, are not too many yet.
-        runs: How many there were.
-        told: Who ran how often, and what woke them last.
+        most: The largest number of runs of all functions together.
+        runs: Returns the number of runs so far.
+        told: Returns how often each function ran, for the error.
     """
 
     def __init__(self, most: int, runs: Callable[[], int], result: Callable[[], str]) -> None:
@@ -400,18 +400,18 @@ class RunLimit:
         self._told = result
 
     def due(self) -> datetime | None:
-        """It only looks on."""
+        """Return None: it is never due by itself."""
         return None
 
     def act(self) -> bool:
-        """Raises EndlessError if there were too many."""
+        """Raise TooManyRunsError if there were too many runs."""
         if self._runs() > self._most:
             raise TooManyRunsError(f"more than {self._most} runs: {self._told()}")
         return False
 
 
 class MinuteTicker:
-    """Asks the checkers each minute."""
+    """Runs the checks of each minute."""
 
     def __init__(self, clock: Clock, ask: Callable[[], None]) -> None:
         self._clock = clock
@@ -419,11 +419,11 @@ class MinuteTicker:
         self._next = clock.now() + MINUTE
 
     def due(self) -> datetime | None:
-        """The next full minute."""
+        """Return the next full minute."""
         return self._next
 
     def act(self) -> bool:
-        """Ask, if it is time; that changes nothing."""
+        """Run the checks if a minute has passed; they change nothing."""
         if self._clock.now() >= self._next:
             self._next += MINUTE
             self._ask()

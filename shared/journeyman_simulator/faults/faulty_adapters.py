@@ -1,4 +1,4 @@
-"""The API server as runs see it: a `ports.KubeStore` in which each call may go wrong."""
+"""Adapters that inject faults: a `ports.KubeStore` and a boto3 client, and the errors that their callers see."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from journeyman_simulator.faults.scenario_view import HUMAN, RUN_USER_PREFIX
 T = TypeVar("T")
 
 TOUCHED: Final = "example.com/touched"
-"""The annotation that somebody else writes to an object to make a conflict."""
+"""The annotation that the conflicting writer sets."""
 
 
 class FaultyStore:
@@ -30,9 +30,9 @@ class FaultyStore:
 
     Args:
         server: The API server.
-        step: The function's step; its writes are "journeyman/<step>"'s.
-        faults: Decides.
-        version_at: The server's version at a moment, for answers that are stale.
+        step: The function's step; it writes as "journeyman/<step>".
+        faults: Decides about each call.
+        version_at: Returns the server's version at a time, for stale answers.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class FaultyStore:
         self._touches = 0
 
     def version(self) -> tuple[int, int]:
-        """Of the API server."""
+        """Return the API server's version."""
         return self._faults.call(self._call("version", None), self._server.version)
 
     def list(
@@ -58,7 +58,7 @@ class FaultyStore:
         field_selector: str = "",
         cached: bool = False,
     ) -> Listing[T]:
-        """As of now; or as of a while ago, which every kind of list may be in a scenario with `Kind.LAG`."""
+        """List objects, as of now or, with a fault, as of a while ago."""
         look = partial(self._server.list, resource)
         look_back = partial(self._server.list_at, resource)
         selected = {"namespace": namespace, "label_selector": label_selector, "field_selector": field_selector}
@@ -69,7 +69,7 @@ class FaultyStore:
         )
 
     def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
-        """One object, never stale."""
+        """Get one object, never stale."""
         return self._faults.call(
             self._call("get", resource), partial(self._server.get, resource, name, namespace=namespace)
         )
@@ -92,7 +92,7 @@ class FaultyStore:
     def patch_each(
         self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = ""
     ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
-        """One after the other, each a call of its own."""
+        """Patch one object after the other, each in a call of its own."""
         return patched_in_turn(self, resource, patches, subresource)
 
     def apply(
@@ -162,7 +162,7 @@ class FaultyStore:
         field_selector: str = "",
         timeout_seconds: float = 30,
     ) -> Iterator[WatchEvent[T]]:
-        """No run watches in these scenarios; a store with a mirror would, and is another world."""
+        """Refuse: runs in these scenarios do not watch."""
         raise GoneError("nothing is watched here", status=410, reason="Expired", resource=resource.kind)
 
     def _call(
@@ -180,13 +180,13 @@ class FaultyStore:
         return InjectableCall(site=site, error=partial(_error, site), touch=touch, cached=cached)
 
     def _touch(self, resource: Resource[Any], name: str, namespace: str) -> None:
-        """Somebody else writes to it; on a Lease that looks as if another run had taken it."""
+        """Write the object as another client; on a Lease that looks as if another run held it."""
         self._touches += 1
         mark = {"metadata": {"annotations": {TOUCHED: str(self._touches)}}}
         try:
             self._human.patch(resource, name, mark, namespace=namespace)
         except KubeAPIError:
-            return  # it is not there: nothing to be quicker at
+            return  # nothing to conflict with
 
 
 def _error(site: str, kind: FaultKind) -> Exception:
@@ -194,13 +194,13 @@ def _error(site: str, kind: FaultKind) -> Exception:
 
 
 class FaultyClient:
-    """One function's client of one service.
+    """One function's client of one AWS service.
 
     Args:
-        client: The account's (`account.clients.Client`).
+        client: The account's client.
         service: As boto3 names it.
         step: The function's.
-        faults: Decides.
+        faults: Decides about each call.
     """
 
     def __init__(self, client: Any, service: str, step: str, faults: FaultInjector) -> None:
@@ -210,15 +210,15 @@ class FaultyClient:
         self._faults = faults
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """An operation, by its Python name."""
+        """Return an operation by its Python name."""
         return partial(self.call, name)
 
     def get_paginator(self, name: str) -> FaultyPaginator:
-        """All pages of an operation."""
+        """Return a paginator of an operation."""
         return FaultyPaginator(self, name)
 
     def call(self, name: str, **parameters: Any) -> Any:
-        """One call of an operation."""
+        """Call an operation once."""
         operation = "".join(word.capitalize() for word in name.split("_"))
 
         def as_of(moment: datetime) -> Any:
@@ -233,14 +233,14 @@ class FaultyClient:
 
 
 class FaultyPaginator:
-    """A paginator."""
+    """A paginator; each page is a call."""
 
     def __init__(self, client: FaultyClient, operation: str) -> None:
         self._client = client
         self._operation = operation
 
     def paginate(self, PaginationConfig: Mapping[str, Any] | None = None, **given: Any) -> Iterator[Any]:  # noqa: N803 - boto3's name
-        """Every page, asked for when it is needed."""
+        """Yield the pages, each requested when it is needed."""
         if size := (PaginationConfig or {}).get("PageSize"):
             given["MaxResults"] = size
         while True:
@@ -251,7 +251,7 @@ class FaultyPaginator:
             given["NextToken"] = page["NextToken"]
 
 
-_THROTTLED: Final = {"ec2": "RequestLimitExceeded"}  # EC2 has a word of its own; the others say ThrottlingException
+_THROTTLED: Final = {"ec2": "RequestLimitExceeded"}  # EC2 has a code of its own; the others use ThrottlingException
 _UNANSWERED: Final = {
     FaultKind.FAIL_BEFORE: "the connection was refused",
     FaultKind.FAIL_AFTER: "the connection broke before the answer",
@@ -261,14 +261,14 @@ _UNANSWERED: Final = {
 
 
 def kube_error(kind: FaultKind, site: str) -> KubeAPIError:
-    """As `kube.http_store` raises it after its own retries."""
+    """Return what `kube.http_store` raises after its own retries."""
     if kind is FaultKind.THROTTLE:
         return TooManyRequestsError("the server has asked us to wait", status=429, reason="TooManyRequests", call=site)
     return KubeUnavailableError(_UNANSWERED[kind], call=site)
 
 
 def aws_error(kind: FaultKind, service: str, operation: str) -> Exception:
-    """As botocore raises it after its own retries."""
+    """Return what botocore raises after its own retries."""
     url = f"https://{service}.us-east-1.amazonaws.com/"
     if kind is FaultKind.FAIL_AFTER:
         return ConnectionClosedError(endpoint_url=url)

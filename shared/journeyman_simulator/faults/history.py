@@ -1,4 +1,4 @@
-"""Everything that happened in a scenario, in order: what a digest is made of, what a person reads, what stale reads go back to."""
+"""The history of a scenario: for its digest, for people, and for the versions that stale reads return."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from journeyman_simulator.faults.scenario_view import RUN_USER_PREFIX
 
 
 class HistoryEntry(Struct, frozen=True):
-    """Somebody did something."""
+    """What one actor did at a time."""
 
     at: datetime
     who: str  # "provision#12", or a user of the API server
@@ -27,12 +27,12 @@ class HistoryEntry(Struct, frozen=True):
 
 
 class History:
-    """Writes (`on_write` of an API server) and whatever else is told.
+    """Records writes (`on_write` of an API server) and notes.
 
     Args:
-        clock: The scenario's.
-        who: Names the run under way; empty if there is none, then the writer's user is told.
-        on_moment: Is told of each, as it happens.
+        clock: Virtual time.
+        who: Returns the name of the current run; if empty, the writer's user name is used.
+        on_entry: Called with each entry at once.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class History:
 
     @property
     def digest(self) -> str:
-        """The same for the same history, to the last byte of every write."""
+        """Digest of the history, including the bytes of every write."""
         return self._digest.hexdigest()
 
     def on_write(self, write: Write) -> None:
-        """An accepted write."""
+        """Record an accepted write."""
         now = self._clock.now()
         self._times.append(now)
         self._versions.append(write.version)
@@ -61,7 +61,7 @@ class History:
         self.note(_told(write) if write.resource.kind == "Event" else _done(write), ours or write.user)
 
     def note(self, what: str, who: str = "") -> None:
-        """Anything else."""
+        """Record anything else."""
         moment = HistoryEntry(self._clock.now(), who or self._who(), what)
         self._digest.update(f"{moment.at.isoformat()} {moment.who} {what}\n".encode())
         self.entries.append(moment)
@@ -69,7 +69,7 @@ class History:
             self._on_moment(moment)
 
     def version_at(self, moment: datetime) -> int:
-        """The API server's version at the end of that moment; 1, an empty cluster, if nothing was written before."""
+        """Return the API server's version at the end of that time; 1, an empty cluster, before the first write."""
         before = bisect_right(self._times, moment)
         return self._versions[before - 1] if before else 1
 
@@ -80,7 +80,7 @@ def _done(write: Write) -> str:
 
 
 def _told(write: Write) -> str:
-    """What an Event says, to whom it happened; and how often by now."""
+    """Describe an Event: its reason, object, message and count."""
     event = write.result
     about, count = event["involvedObject"], event.get("count", 1)
     times = f" ({count} times)" if count > 1 else ""

@@ -1,4 +1,4 @@
-"""What a scenario's setting and workloads are as Kubernetes objects."""
+"""The Kubernetes manifests of a scenario's setup and Deployments."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Manifest = dict[str, Any]
 
 
 def initial_manifests(setup: ScenarioSetup) -> list[Manifest]:
-    """Everything that stands at the beginning, the NodeClass first."""
+    """Return all initial objects, the EC2NodeClass first."""
     daemons = [daemon_set()] if setup.daemons else []
     return [node_class(), *(node_pool(pool) for pool in setup.pools), *daemons]
 
 
 def node_class(discovery: str = CLUSTER) -> Manifest:
-    """The one NodeClass; it selects subnets by this value of their discovery tag."""
+    """Return the EC2NodeClass; it selects subnets by this value of their discovery tag."""
     spec = {
         "role": f"KarpenterNodeRole-{CLUSTER}",
         "amiSelectorTerms": [{"alias": "al2023@latest"}],
@@ -34,12 +34,12 @@ def node_class(discovery: str = CLUSTER) -> Manifest:
 
 
 def subnet_selector(discovery: str) -> list[Manifest]:
-    """Of a NodeClass."""
+    """Return an EC2NodeClass's subnet selector terms."""
     return [{"tags": {_DISCOVERY: discovery}}]
 
 
 def node_pool(pool: ScenarioPool) -> Manifest:
-    """A NodePool as the scenario describes it."""
+    """Return a NodePool."""
     requirements = [{"key": "karpenter.sh/capacity-type", "operator": "In", "values": list(pool.capacity_types)}]
     if pool.types:
         requirements.append(
@@ -71,12 +71,12 @@ def node_pool(pool: ScenarioPool) -> Manifest:
 
 
 def expire_after(seconds: int) -> str:
-    """As NodePools say it."""
+    """Return a duration as `expireAfter` takes it."""
     return f"{seconds}s" if seconds else "Never"
 
 
 def daemon_set() -> Manifest:
-    """A small pod on every node."""
+    """Return a DaemonSet with a small pod."""
     container = {"name": "agent", "image": "agent", "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}}}
     pods = {
         "metadata": {"labels": {"app": "agent"}},
@@ -87,7 +87,7 @@ def daemon_set() -> Manifest:
 
 
 def deployment(operation: Deploy) -> Manifest:
-    """The Deployment that an act asks for."""
+    """Return the Deployment of an operation."""
     requests = {"cpu": f"{operation.cpu_millicores}m", "memory": f"{operation.memory_mib}Mi"}
     pod: Manifest = {
         "terminationGracePeriodSeconds": operation.grace_seconds,
@@ -120,7 +120,7 @@ def deployment(operation: Deploy) -> Manifest:
 
 
 def disruption_budget(operation: Deploy) -> Manifest:
-    """Its PodDisruptionBudget."""
+    """Return its PodDisruptionBudget."""
     spec = {"minAvailable": operation.min_available, "selector": {"matchLabels": {"app": operation.app}}}
     return _object("policy/v1", "PodDisruptionBudget", operation.app, spec, NAMESPACE)
 

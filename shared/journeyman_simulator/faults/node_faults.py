@@ -1,4 +1,4 @@
-"""What is wrong with machines: some never become nodes, some kubelets fall silent, some nodes report that they are ill."""
+"""Faults of nodes: machines that never join, stopped kubelets, and conditions that a monitoring agent reports."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _RAW_NODE: Resource[dict[str, Any]] = Resource(
 
 
 class NodeFaults:
-    """A `MachineSource` between the account and the kubelets, and the agents that report conditions."""
+    """A `MachineSource` between the account and the kubelets, and the agent that reports conditions."""
 
     def __init__(
         self, machines: MachineSource, server: ApiServer, clock: Clock, never_join: Callable[[], Collection[str]]
     ) -> None:
-        """Args: `never_join` gives the provider ids of machines that never become nodes."""
+        """Args: `never_join` returns the provider ids of machines that never become nodes."""
         self._machines = machines
         self._server = server.acting_as(AGENT)
         self._clock = clock
@@ -34,7 +34,7 @@ class NodeFaults:
         self._ill: dict[str, dict[str, str]] = {}
 
     def machines(self) -> tuple[Machine, ...]:
-        """As they show themselves: who is silent does not seem to run."""
+        """Return the machines; one with a stopped kubelet does not seem to run."""
         hidden = self._silent.union(self._never_join())
         return tuple(
             replace(machine, running_since=None) if machine.provider_id in hidden else machine
@@ -42,32 +42,32 @@ class NodeFaults:
         )
 
     def stop_kubelet(self, provider_id: str) -> None:
-        """Its kubelet stops."""
+        """Stop a machine's kubelet."""
         self._silent.add(provider_id)
 
     def start_kubelet(self, provider_id: str) -> None:
-        """Its kubelet runs again."""
+        """Start a machine's kubelet again."""
         self._silent.discard(provider_id)
 
     def set_condition(self, node: str, condition: str, status: str) -> None:
-        """An agent reports a condition of a node."""
+        """Report a condition of a node."""
         self._ill.setdefault(node, {})[condition] = status
         self._write(node, condition, status)
 
     def clear_condition(self, node: str, condition: str) -> None:
-        """It is well again."""
+        """Remove a reported condition."""
         if self._ill.get(node, {}).pop(condition, None) is not None:
             self._write(node, condition, "")
 
     def calm(self) -> None:
-        """All kubelets run, all nodes are well."""
+        """Start all kubelets and remove all reported conditions."""
         self._silent.clear()
         for node, conditions in sorted(self._ill.items()):
             for condition in sorted(conditions):
                 self.clear_condition(node, condition)
 
     def _write(self, node: str, condition: str, status: str) -> None:
-        """Its status without that condition, or with it; the list is replaced whole."""
+        """Replace the condition in the node's status; an empty status removes it."""
         try:
             found = self._server.get(_RAW_NODE, node)
         except NotFoundError:

@@ -1,4 +1,4 @@
-"""What people and the cloud do in a scenario, drawn from dice."""
+"""Draws the operations of a scenario."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ MOST_ACTS: Final = 6
 APPS: Final = ("a", "b", "c")
 _SHORT_LIVED: Final = "d"
 _HELD_UP_UNTIL: Final = 330  # seconds
-_NODES: Final = 6  # ordinals are drawn below this
+_NODES: Final = 6  # ordinals are below this
 _CPUS: Final = (200, 500, 900, 1500)
 _MEMORIES: Final = (128, 256, 1024, 3000)
 _GRACES: Final = (1, 1, 5, 40)
-_FEW: Final = 4  # replicas, of those that want a node each
+_FEW: Final = 4  # replicas of Deployments with a node for each pod
 _STATUSES: Final[tuple[Literal["True", "False", "Unknown"], ...]] = ("False", "Unknown")
 _EDITS: Final[tuple[fault_scenario.ClaimChange, ...]] = get_args(fault_scenario.ClaimChange)
-_REPAIRED_AFTER: Final = 600  # seconds: what the cloud tolerates of the illness that it tolerates shortest
-_LONG_ILLNESSES: Final = 0.3  # of scenarios with the gate on: long enough for a repair
+_REPAIRED_AFTER: Final = 600  # seconds: the shortest toleration of Karpenter's repair policies
+_LONG_ILLNESSES: Final = 0.3  # of scenarios with node repair: unhealthy for long enough
 
 Draw = Callable[[Random, float, ScenarioSetup], AnyOperation]
 
 
 def draw_operations(rng: Random, setup: ScenarioSetup) -> tuple[AnyOperation, ...]:
-    """One or two applications at first, then whatever happens, by time."""
+    """Draw one or two Deployments for the start, then other operations, by time."""
     first = [_deploy(rng, 0, setup, app) for app in APPS[: rng.choice((1, 1, 2))]]
     draws, weights = zip(*((draw, weight) for draw, weight in _DRAWS if _has_its_place(draw, setup)), strict=True)
     later = [
@@ -41,26 +41,26 @@ def draw_operations(rng: Random, setup: ScenarioSetup) -> tuple[AnyOperation, ..
 
 
 def by_time(operations: Iterable[AnyOperation]) -> tuple[AnyOperation, ...]:
-    """In the order in which they happen."""
+    """Return the operations in the order of their times."""
     return tuple(sorted(operations, key=lambda operation: operation.at_seconds))
 
 
 def held_up(nodes: int) -> tuple[AnyOperation, ...]:
-    """Nodes go, and a budget keeps one of them until the storm is over: so long that what is told is told again."""
+    """Delete NodeClaims while a PodDisruptionBudget blocks a drain until faults have ended, so that Events repeat."""
     kept = fault_scenario.Deploy(at_seconds=0, app=_SHORT_LIVED, replicas=2, min_available=2)
     going = (fault_scenario.DeleteClaim(at_seconds=60, claim=claim) for claim in range(nodes))
     return (kept, *going, fault_scenario.Unprotect(at_seconds=_HELD_UP_UNTIL))
 
 
 def emptied_at_once(rng: Random, setup: ScenarioSetup) -> tuple[AnyOperation, ...]:
-    """An application with a node for each of its pods goes as a whole."""
+    """Deploy an application with a node for each pod, and delete it at once."""
     replicas, pool = rng.randint(3, _FEW), setup.pools[0].name
     deployed = fault_scenario.Deploy(at_seconds=0, app=_SHORT_LIVED, replicas=replicas, one_per_node=True, pool=pool)
     return (deployed, fault_scenario.Undeploy(at_seconds=rng.randrange(60, LAST_ACT_SECONDS, 5), app=_SHORT_LIVED))
 
 
 def emptied_early() -> tuple[AnyOperation, ...]:
-    """Nodes have nothing left as soon as they have joined; the storm lasts until somebody has looked."""
+    """Empty nodes as soon as they have joined, and wait for the consolidation."""
     deployed = fault_scenario.Deploy(at_seconds=0, app=_SHORT_LIVED, replicas=2, one_per_node=True)
     return (
         deployed,
@@ -70,25 +70,25 @@ def emptied_early() -> tuple[AnyOperation, ...]:
 
 
 def protected(nodes: int) -> tuple[AnyOperation, ...]:
-    """Nodes go, with pods that must not be disrupted."""
+    """Delete NodeClaims whose pods must not be disrupted."""
     deployed = fault_scenario.Deploy(at_seconds=0, app=_SHORT_LIVED, replicas=2, do_not_disrupt=True)
     return (deployed, *(fault_scenario.DeleteClaim(at_seconds=60, claim=claim) for claim in range(nodes)))
 
 
 def outgrown(*, out_of_stock: bool) -> tuple[AnyOperation, ...]:
-    """Most of what is on a node goes, and a smaller one would do; which cannot be had, if nothing is in stock."""
+    """Scale down so that a smaller node would do; with `out_of_stock` none is available."""
     empty = fault_scenario.OutOfStock(at_seconds=65, type=-1, zone=-1, capacity_type="", seconds=40)
     return (
         fault_scenario.Deploy(at_seconds=0, app="a", replicas=1, cpu_millicores=500),
         fault_scenario.Deploy(at_seconds=0, app="b", replicas=1, cpu_millicores=3000),
         fault_scenario.Scale(at_seconds=60, app="b", replicas=0),
         *([empty] if out_of_stock else []),
-        fault_scenario.Unprotect(at_seconds=150),  # the storm lasts until then
+        fault_scenario.Unprotect(at_seconds=150),  # extends the phase with faults
     )
 
 
 def uninstall(setup: ScenarioSetup) -> tuple[AnyOperation, ...]:
-    """The NodeClass goes, and soon all NodePools; the pods are left without."""
+    """Delete the EC2NodeClass, and soon all NodePools."""
     pools = range(len(setup.pools))
     return (
         fault_scenario.DeleteNodeClass(at_seconds=80),
@@ -261,7 +261,7 @@ def _unhealthy(rng: Random, at: float, _: ScenarioSetup) -> AnyOperation:
 
 
 def _ill_for_long(rng: Random) -> list[AnyOperation]:
-    """A node that must be repaired, and time for it."""
+    """Make a node unhealthy until it must be repaired."""
     falls_ill = rng.randrange(60, LAST_ACT_SECONDS, 5)
     ill = fault_scenario.UnhealthyCondition(
         at_seconds=falls_ill,
@@ -319,4 +319,4 @@ _DRAWS: Final[tuple[tuple[Draw, float], ...]] = (
 )
 
 _FOUND_BY_THE_SWEEP: Final = frozenset({_strip_finalizer, _edit_claim})
-"""No message tells that a claim lacks what it carried, or that an instance has none any more."""
+"""No event reports that a NodeClaim lacks a field, or that an instance lost its NodeClaim."""

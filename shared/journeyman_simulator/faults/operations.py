@@ -1,6 +1,6 @@
-"""People and the cloud at work: carries a scenario's acts out when their time comes.
+"""Carries out a scenario's operations at their times, as the user "human" or as the cloud.
 
-Who acts by hand writes as "someone". What a person asks for may be refused; then nothing happens.
+The API server may refuse what a person asks for; then nothing happens.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ _UNPROTECTED: Final = {"metadata": {"annotations": {DO_NOT_DISRUPT: None}}}
 
 
 class Operations:
-    """An `Actor` of the scenario's world.
+    """The operations of a scenario. An `Actor` of its world.
 
     Args:
-        scenario: What is to be done.
-        server: Where people act.
-        clock: The scenario's, at its beginning.
+        scenario: Its operations.
+        server: The API server.
+        clock: Virtual time, at the scenario's start.
         cloud: The account.
-        troubles: What is wrong with machines.
+        node_faults: Faults of machines and nodes.
         skew: The functions' clock.
-        types: Instance types that ordinals point at.
-        zones: Zones, as well.
-        note: Is told of each act.
+        types: Instance types that ordinals refer to.
+        zones: Zones that ordinals refer to.
+        note: Called with each operation.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class Operations:
             self._at(operation.at_seconds, self._doing(operation))
 
     def due(self) -> datetime | None:
-        """The next act, or the end of one."""
+        """Return the time of the next operation, or of the end of one."""
         return self._agenda[0][0] if self._agenda else None
 
     def act(self) -> bool:
-        """Do what is due; True if there was something."""
+        """Carry out what is due; return whether there was something."""
         done = False
         while self._agenda and self._agenda[0][0] <= self._clock.now():
             heapq.heappop(self._agenda)[2]()
@@ -103,7 +103,7 @@ class Operations:
         return done
 
     def calm(self) -> None:
-        """Everything that was broken is whole again, and nobody acts any more but EC2, which keeps its word."""
+        """Undo what operations broke and stop all of them, except interruptions that EC2 announced."""
         self._cloud.set_stock(sorted(self._sold_out), sold_out=False)
         self._mend()
         self._stop_expiry()
@@ -112,7 +112,7 @@ class Operations:
         self._cloud.pass_checks()
         self._skew.offset = timedelta()
 
-    # -- one act after the other ------------------------------------------------------------------------------------
+    # -- operations ---------------------------------------------------------------------------------------------------------
 
     def _doing(self, operation: fault_scenario.AnyOperation) -> Callable[[], None]:
         def do() -> None:
@@ -120,7 +120,7 @@ class Operations:
             try:
                 self._do(operation)
             except KubeAPIError:
-                return  # refused, or gone: so nothing happens
+                return  # refused, or the object is gone: nothing happens
 
         return do
 
@@ -298,7 +298,7 @@ class Operations:
             ended = {"status": {"phase": "Succeeded", "conditions": unready}}
             self._server.patch(POD, name, ended, namespace=NAMESPACE, subresource="status")
 
-    # -- hands ------------------------------------------------------------------------------------------------------
+    # -- helpers ------------------------------------------------------------------------------------------------------------
 
     def _at(self, seconds: float, do: Callable[[], None]) -> None:
         self._in(timedelta(seconds=seconds), do)
@@ -315,21 +315,21 @@ class Operations:
             self._select_subnets(manifests.CLUSTER)
 
     def _stop_expiry(self) -> None:
-        """Nodes that come and go by the clock never come to rest."""
+        """Set `expireAfter: Never`: nodes that expire never come to rest."""
         for pool in self._server.list(NODEPOOL).items:
             if pool["spec"]["template"]["spec"].get("expireAfter", "Never") != "Never":
                 forever = {"spec": {"template": {"spec": {"expireAfter": "Never"}}}}
                 self._patch(NODEPOOL, pool["metadata"]["name"], forever)
 
     def _let_go(self) -> None:
-        """No pod holds its node any more: a drain that a person forbids lasts until that person changes their mind."""
+        """Remove what blocks drains: budgets and do-not-disrupt annotations."""
         for budget in self._server.list(PDB).items:
             name = budget.metadata.name
             self._patch(PDB, name, {"spec": {"minAvailable": 0}}, budget.metadata.namespace)
         for pod in self._server.list(POD).items:
             if DO_NOT_DISRUPT in pod.metadata.annotations:
                 self._patch(POD, pod.metadata.name, _UNPROTECTED, pod.metadata.namespace)
-        for deployment in self._server.list(DEPLOYMENT).items:  # those that come after them, too
+        for deployment in self._server.list(DEPLOYMENT).items:  # for pods created later, too
             template, meta = deployment["spec"]["template"], deployment["metadata"]
             if DO_NOT_DISRUPT in template["metadata"].get("annotations", {}):
                 self._patch(DEPLOYMENT, meta["name"], {"spec": {"template": _UNPROTECTED}}, meta["namespace"])
@@ -352,7 +352,7 @@ class Operations:
         return _oldest(self._server.list(NODECLAIM).items, ordinal)
 
     def _running_pod(self, ordinal: int) -> list[str]:
-        """Its name; daemons are left alone."""
+        """Return the name of a running pod that belongs to no DaemonSet."""
         running = (p for p in self._server.list(POD).items if p.status.phase == "Running")
         names = sorted(
             p.metadata.name for p in running if all(o.kind != "DaemonSet" for o in p.metadata.owner_references)
@@ -360,8 +360,8 @@ class Operations:
         return [_nth(names, ordinal)] if names else []
 
     def _instance(self, ordinal: int) -> list[str]:
-        """Of the node; while there is no node, one on its way to become one; none if there is none."""
-        if ordinal < 0:  # the youngest, whether it is a node yet or not
+        """Return the provider id of a node, or of a NodeClaim while there is no node; nothing if there is neither."""
+        if ordinal < 0:  # the youngest instance, with or without a node
             return [*self._cloud.launched()][ordinal:][:1]
         nodes = [node.spec.provider_id for node in self._node(ordinal)]
         launched = [claim for claim in self._server.list(NODECLAIM).items if claim.status.provider_id]
@@ -373,13 +373,13 @@ def _nth(items: Sequence[T], ordinal: int) -> T:
 
 
 def _oldest(items: Sequence[Any], ordinal: int) -> list[Any]:
-    """The ordinal-th by age, as a list of one; none if there are none."""
+    """Return the ordinal-th by age in a list of one; an empty list if there are none."""
     ranked = sorted(items, key=lambda item: (item.metadata.creation_timestamp, item.metadata.name))
     return [_nth(ranked, ordinal)] if ranked else []
 
 
 def _described(operation: fault_scenario.AnyOperation) -> str:
-    """`Scale app=a replicas=3`."""
+    """Describe an operation: `Scale app=a replicas=3`."""
     fields = {name: getattr(operation, name) for name in operation.__struct_fields__ if name != "at_seconds"}
     return " ".join([type(operation).__name__, *(f"{name}={value}" for name, value in fields.items() if value != "")])
 
@@ -415,17 +415,17 @@ _SAID: Final[Mapping[str, str]] = {"say-registered": "Registered", "say-initiali
 
 
 def edit_of_claim(claim: NodeClaim, change: ClaimChange | ClaimStatusChange, now: datetime) -> JSON:
-    """The patch; of its status if it has one."""
+    """Return the patch; of the status if it has one."""
     return _said(claim, _SAID[change], now) if change in _SAID else _OF_CLAIMS[change]
 
 
 def edit_of_node(change: NodeChange) -> JSON:
-    """The patch."""
+    """Return the patch."""
     return _OF_NODES[change]
 
 
 def _said(claim: NodeClaim, condition: str, now: datetime) -> JSON:
-    """A status that has this condition True, as if it had come to that just now."""
+    """Return a status in which this condition became True just now."""
     others = [c for c in to_wire(claim.status.conditions) if c["type"] != condition]
     said = {
         "type": condition,

@@ -1,7 +1,7 @@
-"""The deployed functions under a storm: sandboxes that are made, kept warm, frozen and lost, as Lambda's are.
+"""The deployed functions in Lambda sandboxes that start cold, stay warm, freeze and crash.
 
-The handlers are those that are deployed. What they run on is `runtime.aws`'s composition with its outside replaced: an
-in-memory API server and account in which every call may go wrong, a virtual clock, ids that are serial numbers.
+The handlers are the deployed ones. They run on the composition of `runtime.aws` with its outside replaced: an in-memory API
+server and account with injected faults, a virtual clock, and serial numbers as ids.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class SandboxConnections(Struct, frozen=True, kw_only=True):
     """What all functions of a scenario share."""
 
     environment: Environment
-    clock: Clock  # the truth
-    seen_clock: Clock  # what the functions take for it
+    clock: Clock  # without clock skew
+    seen_clock: Clock  # as the functions read it
     server: ApiServer
     account: ClientSource
     version_at: Callable[[datetime], int]
@@ -65,18 +65,18 @@ class SandboxConnections(Struct, frozen=True, kw_only=True):
     collaborators: Collaborators
 
     def new_id(self) -> str:
-        """Never given before."""
+        """Return a new id."""
         return f"id-{next(self.ids)}"
 
 
 class Sandboxes:
-    """Where one function runs: as many sandboxes as it has runs at once; the one that was warm last is taken first.
+    """The sandboxes of one function, one for each concurrent run; the most recently used is reused first.
 
-    It is the function's handler as the platform calls it.
+    The platform calls it as the function's handler.
 
     Args:
         handler: As the template names it.
-        outside: What the runs talk to.
+        connections: What the runs talk to.
     """
 
     def __init__(self, handler: str, connections: SandboxConnections) -> None:
@@ -89,7 +89,7 @@ class Sandboxes:
         self.busy: dict[int, FunctionRun] = {}
 
     def __call__(self, event: dict[str, Any], context: VirtualLambdaContext) -> Any:
-        """One invocation. Raises Died if it is the sandbox's last."""
+        """Run one invocation. Raises ProcessCrashed if the sandbox ends with it."""
         self.runs += 1
         self.last = event
         run = FunctionRun(step=self.step, serial=self.runs, ends_at=context.ends_at)
@@ -99,7 +99,7 @@ class Sandboxes:
             return self._run(run, runtime, event, context)
         finally:
             del self.busy[run.serial]
-            if run.alive:  # the platform keeps a sandbox whose handler raised, too
+            if run.alive:  # Lambda keeps a sandbox whose handler raised, too
                 self._free.append(runtime)
 
     def _run(self, run: FunctionRun, runtime: Runtime, event: dict[str, Any], context: VirtualLambdaContext) -> Any:
@@ -129,7 +129,7 @@ class Sandboxes:
 
 
 class VirtualLambdaContext(LambdaContext):
-    """Lambda's context, whose remaining time is virtual."""
+    """Lambda's context with virtual remaining time."""
 
     def __init__(self, function: LambdaFunction, request_id: str) -> None:
         super().__init__(function, request_id)
@@ -137,12 +137,12 @@ class VirtualLambdaContext(LambdaContext):
         self.ends_at = function.clock.now() + timedelta(seconds=function.timeout_seconds)
 
     def get_remaining_time_in_millis(self) -> int:
-        """Virtual milliseconds until the function is stopped."""
+        """Return the virtual milliseconds until the function is killed."""
         return max(0, round((self.ends_at - self._clock.now()).total_seconds() * 1000))
 
 
 class SimulatedAwsAdapters(AwsAdapters):
-    """One sandbox's connections. Log lines and metrics go nowhere; requests go one after another, so that runs repeat."""
+    """One sandbox's adapters. Logs and metrics are dropped; requests are sequential, so that runs are reproducible."""
 
     def __init__(self, step: str, connections: SandboxConnections) -> None:
         """Args: `step` is the function's."""
@@ -160,7 +160,7 @@ class SimulatedAwsAdapters(AwsAdapters):
         )
 
     def queue(self) -> Queue:
-        """The queues, with message ids that are serial numbers."""
+        """Return the queues' adapter, with serial numbers as message ids."""
         queue = SQSQueue(
             self._client("sqs", self._environment.region),
             self.clock,
@@ -171,14 +171,14 @@ class SimulatedAwsAdapters(AwsAdapters):
         return self._connections.collaborators.queue(self._step, queue)
 
     def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> RunTelemetry:
-        """Events in the cluster, and nothing else but defects."""
+        """Return telemetry that writes Events and reports InvariantErrors only."""
         return _EventsOnly(store, self.clock, fields, on_defect=self.log)
 
     def observe(self, observations: Sequence[Observation]) -> None:
-        """Not kept."""
+        """Drop them."""
 
     def log(self, level: str, message: str, **fields: Any) -> None:
-        """What a run reports as its failure."""
+        """Report what a run logs as its failure."""
         if "error" not in fields:
             return
         error = RunError(
@@ -186,7 +186,7 @@ class SimulatedAwsAdapters(AwsAdapters):
             run=current_name(),
             error=fields["error"],
             message=" ".join([message, *(f"{k}={v}" for k, v in fields.items() if k not in {"error", "stacktrace"})]),
-            expected="stacktrace" not in fields,  # as `Runtime.log_error` tells bugs from what may happen
+            expected="stacktrace" not in fields,  # `Runtime.log_error` logs a stack trace for bugs only
             stack=fields.get("stacktrace", ""),
         )
         self._connections.on_error(error)
@@ -203,7 +203,7 @@ class SimulatedAwsAdapters(AwsAdapters):
 
 
 class _EventsOnly(RunTelemetry):
-    """Nobody reads a storm's metrics, and writing them takes a tenth of its time; of its lines, checkers read of defects."""
+    """Telemetry without metrics, which would take a tenth of the time; of log lines it reports InvariantErrors."""
 
     def __init__(
         self, store: KubeStore, clock: Clock, fields: Mapping[str, str], *, on_defect: Callable[..., None]
@@ -212,24 +212,24 @@ class _EventsOnly(RunTelemetry):
         self._on_defect = on_defect
 
     def log(self, level: str, message: str, **fields: Any) -> None:
-        """What a run found wrong with itself, and went on."""
+        """Report an InvariantError."""
         if fields.get("error") == InvariantError.__name__:
             self._on_defect(level, message, **fields)
 
     def observe(self, observation: Observation) -> None:
-        """Not kept."""
+        """Drop it."""
 
 
 @cache
 def silent() -> Logger:
-    """A logger that writes nothing, and takes no time for it."""
+    """Return a logger that writes nothing."""
     return Logger(service=f"{SERVICE}.storm", level=logging.CRITICAL, stream=io.StringIO())
 
 
 @contextmanager
 def logs_silenced() -> Iterator[None]:
-    """The process's own logger, too: what the AWS adapter says is no part of a scenario."""
-    logger()  # whoever makes it first sets its level
+    """Silence the process's own logger, which the AWS adapter uses."""
+    logger()  # the first call sets its level
     ours = logging.getLogger(SERVICE)
     level = ours.level
     ours.setLevel(logging.CRITICAL)

@@ -1,9 +1,8 @@
-"""A seed becomes a scenario: everything is drawn here, before anything runs.
+"""Generates the scenario of a seed.
 
-Sites are drawn from the list, never by how often they are called, so that rare calls go wrong as often as common ones; and
-each takes its turn in being the last call of a process. What
-a kind of fault is drawn for and how long it lasts follows the functions' own times: Leases that lapse, messages that become
-visible again, listings that lag.
+Faults are drawn from the list of call sites, not by how often they are called, so that rare calls fail as often as common
+ones; and each site in turn gets a crash at its first call. Durations follow the product's own times: Leases that expire,
+messages that become visible again, stale lists.
 """
 
 from __future__ import annotations
@@ -53,12 +52,12 @@ MOST_CALL_FAULTS: Final = 4
 MOST_MESSAGE_FAULTS: Final = 4
 _DEADLY: Final = 0.35  # of call faults
 _LAGGING: Final = 0.1  # of scenarios: any list may be stale
-_WAITS_FOR_NOTHING: Final = 0.15  # of scenarios: no sweep, so nothing may be lost
-_LOST_LAUNCHES: Final = 0.1  # of scenarios: a launch is heard of late
-_BLIND_LOOKS: Final = 10  # at instances, after the first one
-_AGAIN: Final = 0.3  # of faults: the next call of the site goes wrong, too
+_WAITS_FOR_NOTHING: Final = 0.15  # of scenarios: no sweep, so no message may be lost
+_LOST_LAUNCHES: Final = 0.1  # of scenarios: the answer to a launch is lost
+_BLIND_LOOKS: Final = 10  # stale reads of instances, after the first one
+_AGAIN: Final = 0.3  # of faults: the next call of the site fails, too
 
-# Between two calls of a run; a Lease has lapsed; a message is visible again (90, 150 and 210 s)
+# Between two calls of a run; an expired Lease; a message that is visible again (90, 150 and 210 s)
 _PARKS: Final = (0.0, 2.0, 5.0, 20.0, 61.0, 95.0, 155.0, 215.0)
 _TIMEOUTS: Final = (5.0, 20.0, 60.0)
 _STALE_CLUSTER: Final = (1.0, 5.0, 15.0, 30.0)
@@ -68,7 +67,7 @@ _DELAYS: Final = (1.0, 10.0, 45.0, 120.0)
 
 
 def generate_scenario(seed: int) -> FaultScenario:
-    """The scenario of a seed, always the same one."""
+    """Return the scenario of a seed; always the same."""
     return twisted(_story_of(seed))
 
 
@@ -104,7 +103,7 @@ def _call_faults(rng: Random, *, lags: bool) -> tuple[CallFault, ...]:
 
 
 def _death_in_turn(seed: int) -> tuple[CallFault, ...]:
-    """In every second scenario the first call of a site is a process's last: each site's in turn, before its effect and after."""
+    """In every second scenario, crash at the first call of a site: each site in turn, before its effect and after."""
     turn, rest = divmod(seed, 2)
     round_, place = divmod(turn, len(CALL_SITES))
     return () if rest else (CallFault(site=CALL_SITES[place], nth=1, kind=DEATHS[round_ % 2]),)
@@ -129,7 +128,7 @@ def _seconds(rng: Random, site: str, kind: FaultKind) -> float:
 
 
 def _overlaps(rng: Random) -> tuple[Fault, ...]:
-    """What may happen where requeues alone must do: runs that meet, answers that come late; nothing is lost."""
+    """Draw faults for scenarios where requeues must suffice: overlapping runs and late messages; nothing is lost."""
     faults: list[Fault] = [
         CallFault(site=rng.choice(CALL_SITES), nth=_ordinal(rng), kind=FaultKind.PAUSE, seconds=rng.choice(_PARKS[:4]))
         for _ in range(rng.randint(0, 2))
@@ -140,7 +139,7 @@ def _overlaps(rng: Random) -> tuple[Fault, ...]:
 
 
 def _lost_launch(rng: Random) -> tuple[CallFault, ...]:
-    """A launch took effect and nobody heard of it; and EC2's listings do not show it yet."""
+    """Lose the answer of a launch that took effect, and hide the instance from EC2's lists for a while."""
     step, nth = "provision", _ordinal(rng)
     unheard = rng.choice((FaultKind.FAIL_AFTER, FaultKind.TIMEOUT_AFTER, FaultKind.CRASH_AFTER))
     launch = f"{step}: ec2 CreateFleet"
@@ -167,7 +166,7 @@ def _message_fault(rng: Random, draw: Callable[[], MessageFaultKind]) -> Message
 
 
 def _ordinal(rng: Random, often: float = 0.6) -> int:
-    """From 1, each next one less often."""
+    """Draw an ordinal from 1, each next one less likely."""
     nth = 1
     while rng.random() > often:
         nth += 1
@@ -178,11 +177,11 @@ _EFFECTS: Final = tuple(site for site in CALL_SITES if has_effect(site))
 
 
 _LARGE: Final = ("m5.large", "m6g.large", "r5.large")
-"""One of them is always sold: everything that scenarios deploy fits it."""
+"""One of them is always on sale: every generated pod fits it."""
 _TYPES: Final = tuple(sorted({*SMALL_SELECTION, "c6i.large", "m5.2xlarge", "m6g.xlarge", "t3.medium"}))
 _BUDGETS: Final = ("100%", "100%", "50%", "30%", "2", "1", "1", "0")
 _REASONS: Final[tuple[tuple[str, ...], ...]] = ((), (), (), ("Empty",), ("Drifted", "Underutilized"))
-_THAWS: Final = 0.25  # of scenarios: Lambda freezes a sandbox in the middle of a run, and thaws it
+_THAWS: Final = 0.25  # of scenarios: Lambda freezes a sandbox in the middle of a run and resumes it
 
 _AS_DEPLOYED_IN: Final = 0.1  # of scenarios
 _AS_DEPLOYED: Final[Mapping[str, Any]] = {
@@ -197,12 +196,12 @@ _UNHURRIED: Final[Mapping[str, Any]] = {
     "drain_poll_seconds": 20,
     "instance_poll_seconds": 20,
 }
-"""Half the runs tell the same scenario."""
-_STATIC: Final = 0.15  # of scenarios: there is a static pool as well
+"""With long polling intervals half the runs test the same."""
+_STATIC: Final = 0.15  # of scenarios: with a static NodePool
 
 
 def draw_setup(rng: Random, *, sweep: bool) -> ScenarioSetup:
-    """Pools, what the account sells, and how the product is set up."""
+    """Draw NodePools, the instance types on sale, and the product's settings."""
     names = ("default",) if rng.random() < 0.7 else ("default", "second")
     types = tuple(sorted({rng.choice(_LARGE), *rng.sample(_TYPES, rng.randint(2, 4))}))
     return ScenarioSetup(
@@ -239,34 +238,34 @@ def _pool(rng: Random, name: str, types: tuple[str, ...]) -> ScenarioPool:
 
 
 def readily_consolidated(setup: ScenarioSetup) -> ScenarioSetup:
-    """The same with one NodePool whose nodes are replaced as soon as something cheaper would do."""
+    """Return the setup with one NodePool whose nodes are consolidated at once."""
     pool = ScenarioPool(name="default", capacity_types=("on-demand",), policy="WhenEmptyOrUnderutilized")
     return replace(setup, pools=(pool,), types=(), daemons=False)
 
 
 def readily_emptied(setup: ScenarioSetup) -> ScenarioSetup:
-    """The same with one NodePool whose nodes are given back as soon as they are empty."""
+    """Return the setup with one NodePool whose empty nodes are deleted at once."""
     return replace(setup, pools=(ScenarioPool(name="default"),))
 
 
 def ended_by_force(setup: ScenarioSetup) -> ScenarioSetup:
-    """The same where all nodes end half a minute after their deletion."""
+    """Return the setup with a terminationGracePeriod of half a minute."""
     return replace(setup, pools=tuple(replace(pool, termination_grace_seconds=30) for pool in setup.pools))
 
 
 def rebalanced(setup: ScenarioSetup) -> ScenarioSetup:
-    """The same with one NodePool, of Spot instances, that acts on recommendations."""
+    """Return the setup with one Spot NodePool that acts on rebalance recommendations."""
     return replace(setup, pools=(ScenarioPool(name="default", capacity_types=("spot",), rebalance=True),))
 
 
 def narrowly_budgeted(setup: ScenarioSetup) -> ScenarioSetup:
-    """The same where the first pool gives back one node at a time."""
+    """Return the setup with a budget of one node for the first NodePool."""
     first = replace(setup.pools[0], budgets=(ScenarioBudget(nodes="1"),), consolidate_after_seconds=0, limit_cpus=0)
     return replace(setup, pools=(first, *setup.pools[1:]))
 
 
 def _static_pool(rng: Random, types: tuple[str, ...]) -> tuple[ScenarioPool, ...]:
-    """Now and then; it has no weight and no limit of vCPUs, for the API server would refuse it."""
+    """Draw a static NodePool for some scenarios; the API server allows it no weight and no CPU limit."""
     if rng.random() >= _STATIC:
         return ()
     return (replace(_pool(rng, "static", types), replicas=rng.choice((1, 2, 3)), limit_cpus=0, weight=0),)
@@ -276,21 +275,21 @@ def _budget(rng: Random) -> ScenarioBudget:
     return ScenarioBudget(nodes=rng.choice(_BUDGETS), reasons=rng.choice(_REASONS))
 
 
-_EMPTIED_AT_ONCE: Final = 0.08  # of scenarios: more nodes are empty than a budget lets go
-_EDITED_BY_HAND: Final = 0.1  # of scenarios that have a sweep: nobody else tells of some edits
+_EMPTIED_AT_ONCE: Final = 0.08  # of scenarios: more nodes are empty than a budget allows
+_EDITED_BY_HAND: Final = 0.1  # of scenarios with a sweep: some edits send no event
 _MOST_EDITS: Final = 2
-_SPREAD: Final = 0.2  # of applications: over zones
+_SPREAD: Final = 0.2  # of Deployments: over zones
 
 
 def twisted(scenario: FaultScenario) -> FaultScenario:
-    """The scenario, with whatever is added to it."""
+    """Add rare features to a scenario, each drawn from a random number generator of its own."""
     for twist in (reaching, _spread, _emptied_at_once, _edited_by_hand):
         scenario = twist(scenario)
     return scenario
 
 
 def _spread(scenario: FaultScenario) -> FaultScenario:
-    """With some of its applications spread over zones."""
+    """Spread some of its Deployments over zones."""
     rng = Random(f"{scenario.seed}: spread over zones")
     operations = (
         replace(operation, spread_zones=rng.random() < _SPREAD) if isinstance(operation, Deploy) else operation
@@ -300,7 +299,7 @@ def _spread(scenario: FaultScenario) -> FaultScenario:
 
 
 def _emptied_at_once(scenario: FaultScenario) -> FaultScenario:
-    """With more nodes empty at once than a budget lets go."""
+    """Empty more nodes at once than a budget allows."""
     rng = Random(f"{scenario.seed}: a budget binds")
     if rng.random() >= _EMPTIED_AT_ONCE:
         return scenario
@@ -310,7 +309,7 @@ def _emptied_at_once(scenario: FaultScenario) -> FaultScenario:
 
 
 def _edited_by_hand(scenario: FaultScenario) -> FaultScenario:
-    """With claims and Nodes edited by somebody who knows what they do wrong."""
+    """Edit NodeClaims and Nodes by hand."""
     rng = Random(f"{scenario.seed}: edited by hand")
     if rng.random() >= _EDITED_BY_HAND or not scenario.setup.sweep:
         return scenario
@@ -328,14 +327,11 @@ def _edit(rng: Random) -> AnyOperation:
 ScenarioChange = Callable[[FaultScenario], FaultScenario]
 _NODES: Final = 4  # the oldest ones
 _BUSY: Final = 60  # seconds: by then nodes have joined and pods run
-_A_MINUTE: Final = 63  # seconds: of notices that far apart the third is told again, if its claim lives that long
+_A_MINUTE: Final = 63  # seconds: the third notice repeats its Event, if the NodeClaim lives that long
 
 
 def reaching(scenario: FaultScenario) -> FaultScenario:
-    """The scenario, with what it takes to come to a rare call, if one is to go wrong.
-
-    One way at most: they make settings of their own.
-    """
+    """Add what leads to a rare call, if the scenario has a fault there; for one call at most, since each replaces the setup."""
     if not scenario.setup.sweep:
         return scenario
     sites = [fault.site for fault in scenario.faults if isinstance(fault, CallFault)]
@@ -350,7 +346,7 @@ def _with(scenario: FaultScenario, operations: Iterable[AnyOperation], *faults: 
 
 
 def _end_before_their_nodes_join(scenario: FaultScenario) -> FaultScenario:
-    """And nobody hears of it."""
+    """Terminate instances before their nodes join, and drop the notices."""
     ends = (fault_scenario.ConsoleTerminate(at_seconds=at, node=node) for node, at in enumerate((4.0, 8.0)))
     unheard = (MessageFault(queue="interrupt", nth=nth, kind=MessageFaultKind.DROP) for nth in range(1, 7))
     return _with(scenario, ends, *unheard)

@@ -1,4 +1,4 @@
-"""Tells a scenario of faults: through a storm, into the quiet, and to the end or until a rule is broken."""
+"""Runs a fault scenario: with faults, then without, until the cluster is at rest or an invariant is violated."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from journeyman_simulator.world import WorldStuckError
 
 STORM_AFTER_LAST_ACT: Final = timedelta(seconds=60)
 REST_MINUTES: Final = 3
-"""So long nothing may change until the cluster counts as at rest: longer than any period in which steps look by themselves."""
+"""The cluster is at rest once nothing changed for so long: longer than every period in which steps run by themselves."""
 LEFT_ALONE_MINUTES: Final = 11
-"""The same where nodes or instances are left, and no claims: what is left is looked for every ten minutes then."""
+"""The same while nodes or instances exist without NodeClaims: the sweep looks for them every ten minutes."""
 PATIENCE_MINUTES: Final = 8
-"""So long instead while pods wait: longer than the cloud's refusals are remembered."""
+"""The same while pods are pending: longer than unavailable offerings are skipped."""
 LONGEST_QUIET: Final = timedelta(minutes=45)
 STUCK: Final = "nothing is stuck"
 TOO_MANY_RUNS: Final = "no scenario goes on and on"
@@ -36,7 +36,7 @@ EMPTIED: Final = "nothing is left"
 
 
 class ScenarioResult(Struct, frozen=True, kw_only=True):
-    """What came of a scenario."""
+    """The result of running a scenario."""
 
     scenario: FaultScenario
     violations: tuple[Violation, ...]
@@ -55,11 +55,11 @@ def run_scenario(
     most_runs: int = MOST_RUNS,
     collaborators: Collaborators = ORIGINALS,
 ) -> ScenarioResult:
-    """Tell a scenario from beginning to end, or until a rule is broken.
+    """Run a scenario to its end, or until an invariant is violated.
 
     Args:
         scenario: What happens.
-        checkers: Observe it.
+        checkers: The invariants to check.
         on_entry: Called with each entry of the history, at once.
         most_runs: A scenario with more invocations counts as one that does not end.
         collaborators: Wrappers around what the functions talk to.
@@ -86,7 +86,7 @@ def run_scenario(
 
 
 def _play(world: FaultWorld) -> None:
-    """Each part begins only if no rule is broken yet."""
+    """Run one phase after the other, each only if no invariant is violated yet."""
     _storm(world)
     for part in (_calm, _come_to_rest, *((_empty,) if world.scenario.setup.ends_empty else ())):
         if not world.checkers.violations:
@@ -94,7 +94,7 @@ def _play(world: FaultWorld) -> None:
 
 
 def _storm(world: FaultWorld) -> None:
-    """Until a while after the last act, and until nobody stands still any more."""
+    """Run until a while after the last operation, and until no run is paused."""
     last = max((operation.at_seconds for operation in world.scenario.operations), default=0.0)
     world.live(timedelta(seconds=last) + STORM_AFTER_LAST_ACT)
     while (until := world.paused_until()) is not None and not world.checkers.violations:
@@ -107,7 +107,7 @@ def _calm(world: FaultWorld) -> None:
 
 
 def _come_to_rest(world: FaultWorld) -> None:
-    """Live until nothing has changed for a while and nobody is on the way; then the checkers are asked."""
+    """Run until nothing has changed for a while and nothing is unfinished; then run the checks at rest."""
     ends_at = world.clock.now() + LONGEST_QUIET
     before, unchanged = state(world.server), 0
     while not world.checkers.violations:
@@ -131,7 +131,7 @@ def _minutes_of_rest(world: FaultWorld) -> int:
 
 
 def _empty(world: FaultWorld) -> None:
-    """People take everything away: pods go, then pools, and whatever was ours must go by itself."""
+    """Delete all Deployments and NodePools, and check that nothing of ours remains."""
     world.history.note("everything is taken away", "scenario")
     someone = world.server.acting_as(HUMAN)
     for resource, namespace in ((DEPLOYMENT, NAMESPACE), (NODEPOOL, "")):
@@ -146,7 +146,7 @@ _UNENDED: Final = frozenset({"", "Proposed", "Executing"})
 
 
 def state(server: ApiServer) -> list[object]:
-    """What changes as long as anybody is busy, without the moments at which it did. Compare, and nothing else."""
+    """Return what changes while work is in progress, without timestamps; for comparison only."""
     claims = [
         (c.metadata.name, bool(c.metadata.deletion_timestamp), [(x.type, x.status) for x in c.status.conditions])
         for c in server.list(NODECLAIM).items
@@ -161,7 +161,7 @@ def state(server: ApiServer) -> list[object]:
 
 
 def unfinished(server: ApiServer) -> list[str]:
-    """What is still on the way, a sentence each."""
+    """Return a sentence for each thing that is in progress."""
     claims = server.list(NODECLAIM).items
     commands = server.list(NODE_DISRUPTION).items
     return [
@@ -174,12 +174,12 @@ def unfinished(server: ApiServer) -> list[str]:
 
 
 def pods_wait(server: ApiServer) -> bool:
-    """Whether a pod has no node, or does not run yet."""
+    """Return whether a pod is pending."""
     return any(pod.status.phase == "Pending" for pod in server.list(POD).items)
 
 
 def leftovers(server: ApiServer, instances: Iterable[CloudInstance]) -> Iterator[str]:
-    """What a cluster from which all was taken away should not have, a sentence each."""
+    """Return a sentence for each thing that an emptied cluster should not have."""
     yield from (f"NodeClaim {claim.metadata.name} is there" for claim in server.list(NODECLAIM).items)
     yield from (f"Node {node.metadata.name} is there" for node in server.list(NODE).items)
     yield from (f"instance {i.provider_id} is {i.state}" for i in instances if i.runs)

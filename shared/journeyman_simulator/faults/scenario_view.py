@@ -1,10 +1,10 @@
-"""What a checker may see of a scenario that is being told: the cluster, the account, the queues, the runs.
+"""What invariant checkers may see of a running scenario: cluster, account, queues and runs.
 
-Those who look on are told at once: of every write (`apiserver.Write`, before its caller is answered), of what happens to
-instances (`CloudEvent`) and of errors that runs report (`RunError`). Whatever else they ask for, they ask the `Scene`.
+Checkers are called on every write (`apiserver.Write`, before its caller is answered), on every change of an instance
+(`CloudEvent`) and on errors that runs report (`RunError`). Everything else they read from the `ScenarioView`.
 
-Who did something is a name: "journeyman/<step>" for a run, "someone" for a person's hand, "cloud" for the account by
-itself; the cluster's own controllers go by theirs (kube-scheduler, kubelet, kube-controller-manager…).
+Actors are names: "journeyman/<step>" for a run, "human" for a person, "cloud" for the account by itself; the cluster's own
+controllers use theirs (kube-scheduler, kubelet, kube-controller-manager…).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RUN_USER_PREFIX: Final = "journeyman/"
 
 
 class CloudInstance(Struct, frozen=True, kw_only=True):
-    """An instance as EC2 itself knows it now, never stale."""
+    """An instance as EC2 knows it now, never stale."""
 
     provider_id: str
     instance_type: str
@@ -39,66 +39,66 @@ class CloudInstance(Struct, frozen=True, kw_only=True):
 
     @property
     def claim(self) -> str:
-        """The NodeClaim it was launched for; empty if nobody says."""
+        """The NodeClaim it was launched for; empty without the tag."""
         return self.tags.get("karpenter.sh/nodeclaim", "")
 
     @property
     def runs(self) -> bool:
-        """Whether it is paid for: neither terminated nor about to be."""
+        """Whether it is billed: neither terminated nor shutting down."""
         return self.state not in {"shutting-down", "terminated"}
 
 
 class CloudEvent(Struct, frozen=True, kw_only=True):
-    """Something happened to an instance: it was launched, its end was asked for, or its state changed."""
+    """An instance was launched, was asked to terminate, or changed its state."""
 
     at: datetime
     kind: Literal["launched", "terminate", "state"]
-    instance: CloudInstance  # after it
+    instance: CloudInstance  # after the event
     by: str
 
 
 class RunError(Struct, frozen=True, kw_only=True):
-    """A run reported an error. `expected` is one of `journeyman.errors` that may happen; the others are bugs."""
+    """An error that a run reported. `expected` errors are of `journeyman.errors` and may happen; others are bugs."""
 
     at: datetime
     run: str  # "provision#12"
-    error: str  # the class's name
+    error: str  # class name
     message: str
     expected: bool
     stack: str = ""
 
 
 class WaitingMessage(Struct, frozen=True, kw_only=True):
-    """A message on its way to a step, or being handled: `at` is when it can be received, in the requeue queue when it is due."""
+    """A message to a step, waiting or in processing: `at` is when it can be received, in the requeue queue when it is due."""
 
     step: Step
     at: datetime
 
 
 class ScenarioView(Protocol):
-    """The scenario as it stands. What is read here is the truth: no fault, no staleness."""
+    """The true state of the scenario: without faults or staleness."""
 
     scenario: FaultScenario
     server: ApiServer
-    quiet: bool  # the storm is over, nothing goes wrong any more
+    quiet: bool  # whether faults have ended
 
     @property
     def clock(self) -> Clock:
-        """Virtual time, as it is."""
+        """Virtual time, without clock skew."""
         ...
 
     def instances(self) -> tuple[CloudInstance, ...]:
-        """Every instance that ever was, by launch."""
+        """Return every instance ever launched, by launch."""
         ...
 
     def waiting(self) -> tuple[WaitingMessage, ...]:
-        """Messages that will wake a step, by time; those that a fault holds back included."""
+        """Return messages that will start a step, by time; delayed ones included."""
         ...
 
     def busy(self) -> tuple[str, ...]:
-        """Runs under way, parked ones: "provision#12"."""
+        """Return the names of runs in progress and paused runs: "provision#12"."""
         ...
 
     def dead_letters(self) -> tuple[str, ...]:
-        """Bodies of messages that ended in a dead-letter queue."""
+        """Return the bodies of messages in dead-letter queues."""
         ...

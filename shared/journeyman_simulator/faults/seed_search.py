@@ -1,4 +1,4 @@
-"""Hunts through seeds in several processes: which scenarios break a rule, and what went wrong where on the way."""
+"""Searches seeds in several processes for scenarios that violate an invariant, and counts the injected faults."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from journeyman_simulator.faults.scenario_generator import generate_scenario
 from journeyman_simulator.faults.scenario_run import ScenarioResult, run_scenario
 from journeyman_simulator.faults.shrinking import MOST_TRIES, shrink_scenario
 
-CHUNK: Final = 20  # scenarios that a process tells before it reports
+CHUNK: Final = 20  # scenarios per message between processes
 NOT_RUN: Final = "the scenario could not be told"
 
 
 class ViolatingSeed(Struct, frozen=True):
-    """A seed whose scenario breaks rules."""
+    """A seed whose scenario violates invariants."""
 
     seed: int
     violations: tuple[Violation, ...]
 
 
 class SeedSearchResult(Struct, kw_only=True):
-    """What came of a hunt."""
+    """The result of a search."""
 
     found: list[ViolatingSeed] = field(default_factory=list)
     coverage: FaultCoverage = field(default_factory=FaultCoverage)
@@ -47,7 +47,7 @@ class SeedSearchResult(Struct, kw_only=True):
 
 
 class _ChunkResult(Struct, frozen=True, kw_only=True):
-    """What one process found in its seeds."""
+    """The result of one chunk of seeds."""
 
     found: tuple[ViolatingSeed, ...]
     coverage: bytes
@@ -70,7 +70,7 @@ def run_checked(
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """No garbage is collected while a scenario is told; at its end its world is, and only what came with it is looked at."""
+    """Suspend garbage collection while a scenario runs; collect the youngest generation after it."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -88,13 +88,13 @@ def search_seeds(
     on_found: Callable[[ViolatingSeed], None] | None = None,
     on_told: Callable[[int], None] | None = None,
 ) -> SeedSearchResult:
-    """Tell the scenarios of these seeds, in their order as far as reports go.
+    """Run the scenarios of these seeds; report them in order.
 
     Args:
-        seeds: Whose scenarios.
-        processes: So many at once; with one, or with few seeds, they are told here.
-        on_found: Is told of each seed that breaks a rule, once its part of the seeds is done.
-        on_told: Is told how many scenarios were told since it was told last.
+        seeds: The seeds.
+        processes: The number of processes; with one, or with few seeds, the scenarios run in this one.
+        on_found: Called with each violating seed, once its chunk is done.
+        on_told: Called with the number of scenarios run since the last call.
     """
     caught, began = SeedSearchResult(), time.monotonic()
     for part in _parts([seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)], processes):
@@ -113,7 +113,7 @@ def search_seeds(
 
 
 def shrink(scenario: FaultScenario, invariant: str, most: int = MOST_TRIES) -> FaultScenario:
-    """The shortest scenario found that breaks the same rule first."""
+    """Return the smallest scenario found that violates the same invariant first."""
     return shrink_scenario(scenario, partial(_breaks, invariant), most)
 
 

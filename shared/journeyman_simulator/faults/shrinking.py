@@ -1,7 +1,7 @@
-"""Shortens a scenario that breaks a rule until nothing can be left out: what remains is what it takes.
+"""Shrinks a scenario that violates an invariant until nothing can be left out.
 
-Any part of a scenario is a scenario, so parts are left out while the rule still breaks: first acts and faults, the larger parts
-first (Zeller's delta debugging), then numbers become small, then the setting becomes plain.
+Any part of a scenario is a scenario. First operations and faults are removed, the larger parts first (Zeller's delta debugging),
+then numbers are reduced, then the setup is simplified.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from journeyman_simulator.faults.fault_scenario import AnyOperation, Fault, Faul
 
 MOST_TRIES: Final = 400
 _KEPT: Final = frozenset({"name", "app", "site", "queue", "kind", "seed", "condition", "status", "change"})
-"""Fields that say what something is; the others say how much."""
+"""Fields that identify something; the others are amounts."""
 
 T = TypeVar("T", bound=Struct)
 
@@ -24,12 +24,12 @@ T = TypeVar("T", bound=Struct)
 def shrink_scenario(
     scenario: FaultScenario, breaks: Callable[[FaultScenario], bool], most: int = MOST_TRIES
 ) -> FaultScenario:
-    """The shortest scenario found on the way down, which breaks the same rule.
+    """Return the smallest scenario found that violates the same invariant.
 
     Args:
-        scenario: Breaks it.
-        breaks: Tells the scenario and says whether it still does.
-        most: So many scenarios are told at most.
+        scenario: Violates it.
+        breaks: Runs a scenario and returns whether it still does.
+        most: The largest number of scenarios to run.
     """
     shrinking = _ShrinkAttempts(breaks, most)
     before = None
@@ -41,14 +41,14 @@ def shrink_scenario(
 
 
 class _ShrinkAttempts:
-    """Tries candidates, as many as may be."""
+    """Tries candidates, up to a number of runs."""
 
     def __init__(self, breaks: Callable[[FaultScenario], bool], most: int) -> None:
         self._breaks = breaks
         self._left = most
 
     def first(self, candidates: Iterable[FaultScenario]) -> FaultScenario | None:
-        """The first that breaks the rule."""
+        """Return the first candidate that violates the invariant."""
         for candidate in candidates:
             if self._left <= 0:
                 return None
@@ -70,7 +70,7 @@ def _with_fewer_parts(scenario: FaultScenario, shrinking: _ShrinkAttempts) -> Fa
 
 
 def _without_some(scenario: FaultScenario, size: int) -> Iterator[FaultScenario]:
-    """Without `size` neighbours among acts and faults, from the end: what came last mattered least often."""
+    """Yield the scenario without `size` neighbouring operations or faults, from the end: the last ones matter least often."""
     parts: list[AnyOperation | Fault] = [*scenario.operations, *scenario.faults]
     for end in range(len(parts), 0, -size):
         yield _of(scenario, parts[: max(0, end - size)] + parts[end:])
@@ -114,7 +114,7 @@ def _plain_settings(scenario: FaultScenario) -> Iterator[FaultScenario]:
 
 
 def _plainer(thing: T) -> Iterator[T]:
-    """The thing with one field as it is by default, or a number nearer to it; what it is stays."""
+    """Yield the struct with one field at its default, or a number nearer to it; identifying fields stay."""
     for known in fields(thing):
         value = getattr(thing, known.name)
         if known.name in _KEPT or known.name == "pools":
@@ -124,7 +124,7 @@ def _plainer(thing: T) -> Iterator[T]:
 
 
 def _below(value: Any, default: Any) -> Iterator[Any]:
-    """Plainer values, the plainest first: the default; numbers nearer to it, or to 1; shorter lists."""
+    """Yield simpler values, the simplest first: the default, numbers nearer to it or to 1, shorter tuples."""
     if default is not NODEFAULT and value != default:
         yield default
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -134,6 +134,6 @@ def _below(value: Any, default: Any) -> Iterator[Any]:
 
 
 def _nearer(value: float, goal: float) -> Iterator[float]:
-    """The goal, and half-way to it, of the value's own type. Nothing for what is as near already."""
+    """Yield the goal, and half-way to it, in the value's own type; nothing if the value is as near already."""
     half = type(value)(goal + (value - goal) // 2)
     yield from (near for near in dict.fromkeys((type(value)(goal), half)) if abs(near - goal) < abs(value - goal))

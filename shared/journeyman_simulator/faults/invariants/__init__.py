@@ -1,4 +1,4 @@
-"""All rules, in the order in which they are told."""
+"""The invariants that no scenario may violate, in the order in which they are checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What checkers see in a cluster, read their own way: straight from the objects, with nothing of what decides."""
+"""What invariant checkers read from a cluster, straight from the objects and without the product's code."""
 
 from __future__ import annotations
 
@@ -27,128 +27,128 @@ _LATE: Final = frozenset(
 
 
 def vcpus(instance_type: str) -> int:
-    """Of the types that scenarios sell. Raises KeyError for others."""
+    """Return the vCPUs of an instance type that scenarios sell. Raises KeyError for others."""
     return _CPUS[instance_type.partition(".")[2]]
 
 
 def memory_mib(instance_type: str) -> int:
-    """As well."""
+    """Return the memory of such a type."""
     return vcpus(instance_type) * _GIB_PER_CPU[instance_type[0]] * 1024
 
 
 def is_ours(write: Write, step: str = "") -> bool:
-    """Whether a run wrote it; of that step, if one is given."""
+    """Return whether a run wrote it; of that step, if one is given."""
     return write.user == f"{RUN_USER_PREFIX}{step}" if step else write.user.startswith(RUN_USER_PREFIX)
 
 
 def staleness(scenario: FaultScenario) -> timedelta:
-    """How old a run's knowledge may be at most: runs take no time but what faults make them wait or see late."""
+    """Return how old a run's information may be: the sum of all pauses and stale reads."""
     seconds = (fault.seconds for fault in scenario.faults if isinstance(fault, CallFault) and fault.kind in _LATE)
     return timedelta(seconds=sum(seconds))
 
 
 def skew(scenario: FaultScenario) -> timedelta:
-    """How far the functions' clocks may be off."""
+    """Return how far the functions' clocks may be off."""
     return timedelta(
         seconds=sum(abs(operation.seconds) for operation in scenario.operations if isinstance(operation, JumpClock))
     )
 
 
 def claims(view: ScenarioView) -> tuple[NodeClaim, ...]:
-    """All NodeClaims."""
+    """Return all NodeClaims."""
     return view.server.list(NODECLAIM).items
 
 
 def claim_named(view: ScenarioView, name: str) -> NodeClaim | None:
-    """None if there is none."""
+    """Return the NodeClaim of that name, if there is one."""
     return next((claim for claim in claims(view) if claim.metadata.name == name), None)
 
 
 def nodes(view: ScenarioView) -> tuple[Node, ...]:
-    """All Nodes."""
+    """Return all Nodes."""
     return view.server.list(NODE).items
 
 
 def node_named(view: ScenarioView, name: str) -> Node | None:
-    """None if there is none."""
+    """Return the Node of that name, if there is one."""
     return next((node for node in nodes(view) if node.metadata.name == name), None)
 
 
 def claim_of(view: ScenarioView, node: Node) -> NodeClaim | None:
-    """The claim whose status says that it is that node; or else, for somebody may have wiped that off, its owner."""
+    """Return a node's NodeClaim: by provider id or, where an edit removed that, by owner reference."""
     owners = {owner.uid for owner in node.metadata.owner_references}
     by_id = (c for c in claims(view) if c.status.provider_id == node.spec.provider_id)
     return next(by_id, next((c for c in claims(view) if c.metadata.uid in owners), None))
 
 
 def pods(view: ScenarioView) -> tuple[Pod, ...]:
-    """All pods."""
+    """Return all pods."""
     return view.server.list(POD).items
 
 
 def pools(view: ScenarioView) -> tuple[Mapping[str, Any], ...]:
-    """All NodePools, as JSON."""
+    """Return all NodePools, as JSON."""
     return view.server.stored(NODEPOOL)
 
 
 def commands(view: ScenarioView) -> tuple[Mapping[str, Any], ...]:
-    """All NodeDisruptions, as JSON."""
+    """Return all NodeDisruptions, as JSON."""
     return view.server.stored(NODE_DISRUPTION)
 
 
 def phase(command: Mapping[str, Any]) -> str:
-    """Of a NodeDisruption; empty if nobody wrote one yet."""
+    """Return a NodeDisruption's phase; empty if it has none yet."""
     return str((command.get("status") or {}).get("phase", ""))
 
 
 def candidates(command: Mapping[str, Any]) -> list[str]:
-    """Names of the claims that a NodeDisruption gives back."""
+    """Return the names of a NodeDisruption's candidates."""
     return [candidate["nodeClaim"] for candidate in command["spec"]["candidates"]]
 
 
 def has_true_condition(conditions: Iterable[Condition], kind: str) -> bool:
-    """Whether a condition of that type is True."""
+    """Return whether a condition of that type is True."""
     return any(condition.type == kind and condition.status == "True" for condition in conditions)
 
 
 def condition_is_true(body: Mapping[str, Any], kind: str) -> bool:
-    """As `holds`, of an object as JSON."""
+    """Return the same for an object as JSON."""
     conditions = (body.get("status") or {}).get("conditions") or ()
     return any(condition["type"] == kind and condition["status"] == "True" for condition in conditions)
 
 
 def pool_of(claim: NodeClaim) -> str:
-    """By its label."""
+    """Return its NodePool, by label."""
     return claim.metadata.labels.get(POOL_LABEL, "")
 
 
 def is_terminating(claim: NodeClaim) -> bool:
-    """Whether it was deleted, and waits for its finalizers."""
+    """Return whether it was deleted and waits for its finalizers."""
     return claim.metadata.deletion_timestamp is not None
 
 
 def is_tainted_for_disruption(node: Node) -> bool:
-    """Whether Karpenter's taint is on it."""
+    """Return whether it has the `disrupted` taint."""
     return any(taint.key == TAINT for taint in node.spec.taints)
 
 
 def comes_from(pod: Pod, kind: str) -> bool:
-    """Whether that kind of object owns it."""
+    """Return whether an object of that kind owns it."""
     return any(owner.kind == kind for owner in pod.metadata.owner_references)
 
 
 def has_ended(pod: Pod) -> bool:
-    """Whether it ran to its end."""
+    """Return whether the pod has completed."""
     return pod.status.phase in {"Succeeded", "Failed"}
 
 
 def parsed_time(text: str) -> datetime:
-    """As the API server writes times."""
+    """Parse a time as the API server writes it."""
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 def seconds(text: str | None) -> float | None:
-    """Of a duration as scenarios write them ("90s"), and the API server keeps them ("1m30s"); None for "Never" or nothing."""
+    """Parse a duration ("90s", "1m30s"); None for "Never" or nothing."""
     if not text or text == "Never":
         return None
     total, number = 0.0, ""
@@ -161,7 +161,7 @@ def seconds(text: str | None) -> float | None:
 
 
 def end_of(claim: NodeClaim) -> datetime | None:
-    """When everything on its node is forced to end: its grace period from its deletion, or earlier if it says so."""
+    """Return when everything on its node is terminated by force, if ever."""
     grace, deleted = seconds(claim.spec.termination_grace_period), claim.metadata.deletion_timestamp
     ends = _times(claim.metadata.annotations.get(END_ANNOTATION, ""))
     if grace is not None and deleted is not None:
@@ -170,7 +170,7 @@ def end_of(claim: NodeClaim) -> datetime | None:
 
 
 def _times(text: str) -> list[datetime]:
-    """The one that it says, or none: anybody may have written it."""
+    """Return the time in a list of one; an empty list for an annotation that is no time."""
     try:
         return [parsed_time(text)]
     except ValueError:

@@ -1,4 +1,4 @@
-"""Nodes are given back only once what replaces them is there, and only if that is cheaper."""
+"""Invariants of disruption: replacements first, lower prices, repair of unhealthy nodes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from journeyman_simulator.faults.scenario_view import CloudEvent, CloudInstance,
 
 
 class ReplacementsInitializedFirst(InvariantChecker):
-    """A node that is given back goes after all that its command opened in its place were initialized.
+    """A node is disrupted only after all replacements of its command are initialized.
 
-    A replacement that is withdrawn before it was launched is none.
+    A replacement that is withdrawn before it was launched does not count.
     """
 
     name = "replacements first"
@@ -38,7 +38,7 @@ class ReplacementsInitializedFirst(InvariantChecker):
         self._initialized: set[str] = set()
 
     def check_write(self, write: Write) -> Iterator[str]:
-        """Looks at each claim that the consolidate step deletes."""
+        """Check each NodeClaim that the consolidate step deletes."""
         if write.resource.kind != "NodeClaim":
             return
         if condition_is_true(write.result, "Initialized"):
@@ -58,12 +58,12 @@ class ReplacementsInitializedFirst(InvariantChecker):
 
 
 class ConsolidationLowersPrice(InvariantChecker):
-    """What consolidation opens costs less than what it gives back, all together, as launched."""
+    """The replacements of a consolidation cost less than its candidates."""
 
     name = "price never raised by consolidation"
 
     def check_cloud_event(self, event: CloudEvent) -> Iterator[str]:
-        """Adds up when the last replacement is launched."""
+        """Compare the prices when a replacement is launched."""
         claim = claim_named(self.view, event.instance.claim)
         if event.kind != "launched" or claim is None:
             return
@@ -90,13 +90,13 @@ TOLERATED: Final[Mapping[tuple[str, str], timedelta]] = {
     },
     ("Ready", "Unknown"): timedelta(minutes=30),
 }
-"""What EKS says of its nodes' conditions (Karpenter's policies for AWS)."""
+"""Karpenter's repair policies for AWS."""
 PATIENCE: Final = timedelta(minutes=4)
-"""The sweep looks every two minutes; the first of its runs may come to nothing."""
+"""The sweep runs every two minutes; the first of its runs may fail."""
 
 
 class UnhealthyNodesReplaced(InvariantChecker):
-    """With the gate on, a node whose illness nobody shares is on its way out soon after what is tolerated; without, never for it."""
+    """With node repair, a node that is unhealthy for longer than tolerated is replaced, if no other node is unhealthy."""
 
     name = "a node that stays ill is replaced"
 
@@ -106,13 +106,13 @@ class UnhealthyNodesReplaced(InvariantChecker):
         self._since: dict[tuple[str, str, str], datetime] = {}
 
     def check_write(self, write: Write) -> Iterator[str]:
-        """Remembers since when nodes are ill."""
+        """Record since when nodes are unhealthy."""
         if write.resource.kind == "Node":
             self._look()
         yield from ()
 
     def check_every_minute(self) -> Iterator[str]:
-        """Each minute; where several are ill at once it may be the cluster, and all are left alone."""
+        """Check the only unhealthy node; several at once may be an outage of the cluster, in which none is repaired."""
         self._look()
         if not self.view.scenario.setup.node_repair or len({name for name, _, _ in self._since}) != 1:
             return

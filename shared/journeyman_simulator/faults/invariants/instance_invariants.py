@@ -1,4 +1,4 @@
-"""Instances and claims are one to one."""
+"""Invariants of instances: one for each NodeClaim, none without one, drained before termination."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ from journeyman_simulator.faults.invariants.cluster_queries import (
 )
 from journeyman_simulator.faults.scenario_view import RUN_USER_PREFIX, CloudEvent, CloudInstance, ScenarioView
 
-STUCK_AFTER: Final = timedelta(minutes=1)  # a pod that ends for longer than its grace period and this is on a dead node
+STUCK_AFTER: Final = timedelta(
+    minutes=1
+)  # a pod that terminates for longer than its grace period and this is on a dead node
 LONGEST_WITHOUT_CLAIM: Final = timedelta(minutes=10)
 
 
 class OneInstancePerNodeClaim(InvariantChecker):
-    """No claim has two instances, ever: not even one after the other."""
+    """A NodeClaim never has two instances, not even one after the other."""
 
     name = "no claim with two instances"
 
@@ -41,7 +43,7 @@ class OneInstancePerNodeClaim(InvariantChecker):
         self._launched: Counter[str] = Counter()
 
     def check_cloud_event(self, event: CloudEvent) -> Iterator[str]:
-        """Counts launches by the claim's UID."""
+        """Count launches by the NodeClaim's UID."""
         uid = event.instance.tags.get(UID_TAG)
         if event.kind != "launched" or not uid:
             return
@@ -52,7 +54,7 @@ class OneInstancePerNodeClaim(InvariantChecker):
 
 
 class NoOrphanedInstance(InvariantChecker):
-    """An instance that nobody answers for is found within minutes; at rest there is none, and no claim without one."""
+    """An instance without a NodeClaim is terminated within minutes; at rest NodeClaims, instances and nodes are one to one."""
 
     name = "no instance without a claim"
 
@@ -61,7 +63,7 @@ class NoOrphanedInstance(InvariantChecker):
         self._alone_since: dict[str, datetime] = {}
 
     def check_every_minute(self) -> Iterator[str]:
-        """Instances with a Node that drains may take longer: its pods decide."""
+        """Check instances without a NodeClaim, except those whose Node is draining."""
         now = self.view.clock.now()
         draining = {node.spec.provider_id for node in nodes(self.view) if node.metadata.deletion_timestamp is not None}
         alone = {i.provider_id for i in self._alone()} - draining
@@ -71,7 +73,7 @@ class NoOrphanedInstance(InvariantChecker):
                 yield f"{id_} has run without a claim since {since:%H:%M:%S}"
 
     def check_at_rest(self) -> Iterator[str]:
-        """One to one to one: claims, instances, nodes."""
+        """Check that NodeClaims, instances and nodes are one to one."""
         yield from (f"{i.provider_id} ({i.claim}) runs without a claim" for i in self._alone())
         running = {i.provider_id for i in self.view.instances() if i.runs}
         registered = {node.spec.provider_id for node in nodes(self.view)}
@@ -95,7 +97,7 @@ class NoOrphanedInstance(InvariantChecker):
 
 
 class InstancesDrainedFirst(InvariantChecker):
-    """We end no instance on which pods still run, unless its end has come, it never was a node, or it is dead."""
+    """No instance with running pods is terminated, unless its deadline has passed, it never registered, or it is dead."""
 
     name = "no instance ended under its pods"
 
@@ -106,13 +108,13 @@ class InstancesDrainedFirst(InvariantChecker):
         self._registered: set[str] = set()
 
     def check_write(self, write: Write) -> Iterator[str]:
-        """Remembers which claims ever registered, by provider id."""
+        """Record which NodeClaims ever registered, by provider id."""
         if write.resource.kind == "NodeClaim" and condition_is_true(write.result, "Registered"):
             self._registered.add(write.result["status"].get("providerID", ""))
         yield from ()
 
     def check_cloud_event(self, event: CloudEvent) -> Iterator[str]:
-        """When we ask for an instance's end."""
+        """Check the pods of an instance that a run terminates."""
         instance = event.instance
         if (
             event.kind != "terminate"
@@ -137,6 +139,6 @@ class InstancesDrainedFirst(InvariantChecker):
         if comes_from(pod, "DaemonSet") or comes_from(pod, "Node"):
             return False
         if pod.status.start_time is None or now - pod.status.start_time <= self._staleness:
-            return False  # bound behind the back of a run that knew no better
+            return False  # bound after the run last read the cluster
         deleted = pod.metadata.deletion_timestamp
         return deleted is None or now + self._skew <= deleted + STUCK_AFTER

@@ -1,4 +1,4 @@
-"""Disruption budgets hold at every moment."""
+"""Invariants of NodePools: disruption budgets, limits, and the replicas of static NodePools."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _UNLIMITED = 1_000_000
 
 
 class _Seen(Struct, frozen=True):
-    """A pool at a moment."""
+    """A NodePool at a time."""
 
     at: datetime
     nodes: int
@@ -40,11 +40,12 @@ class _Seen(Struct, frozen=True):
 
 
 class DisruptionBudgetsHold(InvariantChecker):
-    """Of a pool no more nodes are taken at once than its budgets allow for that reason.
+    """A NodePool's budgets are never exceeded by its disrupted nodes, for each reason.
 
-    Nodes that are taken are those whose claims carry a DisruptionReason, until they are empty and their instances are being
-    ended; such nodes count on neither side (karpenter `BuildDisruptionBudgetMapping`). A run that knows the
-    cluster late is excused by what it may have seen.
+    Nodes are disrupted while their NodeClaims carry a DisruptionReason, until they are drained and their instances terminate; after
+    that they count on neither side. A run with stale information may use an earlier budget.
+
+    Restates: karpenter pkg/controllers/disruption/helpers.go `BuildDisruptionBudgetMapping`.
     """
 
     name = "budgets"
@@ -52,11 +53,11 @@ class DisruptionBudgetsHold(InvariantChecker):
     def __init__(self, view: ScenarioView) -> None:
         super().__init__(view)
         self._staleness = staleness(view.scenario)
-        self._taken: dict[str, str] = {}  # claims that carry a reason
+        self._taken: dict[str, str] = {}  # NodeClaims with a reason
         self._seen: dict[str, deque[_Seen]] = {}
 
     def check_write(self, write: Write) -> Iterator[str]:
-        """Looks at each claim that is newly taken."""
+        """Check each NodeClaim that gets a DisruptionReason."""
         if write.resource.kind == "NodeClaim":
             taken = _reason(write.result)
             fresh = taken and write.name not in self._taken and is_ours(write)
@@ -83,7 +84,7 @@ class DisruptionBudgetsHold(InvariantChecker):
             yield f"{len(taken)} nodes of {pool} are taken ({names}), {allowed} may be ({reason})"
 
     def _remember(self) -> None:
-        """What a run may know: the pools as they are, and as they were as long ago as a run may be late."""
+        """Record NodePools and budgets, for as long as a run's information may be old."""
         now = self.view.clock.now()
         for pool in pools(self.view):
             name = pool["metadata"]["name"]
@@ -111,7 +112,7 @@ def _reason(claim: Mapping[str, Any]) -> str:
 
 
 def _allowed(seen: _Seen, reason: str) -> int:
-    """The smallest of the budgets that count: a number, or a share of the pool's nodes, rounded up."""
+    """Return the smallest budget that applies: a number, or a percentage of the NodePool's nodes, rounded up."""
     counting = [b for b in seen.budgets if not b.get("reasons") or reason in b["reasons"]]
     return min((_number(str(budget["nodes"]), seen.nodes) for budget in counting), default=_UNLIMITED)
 
@@ -124,9 +125,9 @@ def _number(nodes: str, total: int) -> int:
 
 
 class NodePoolLimitsHold(InvariantChecker):
-    """A pool's nodes have no more vCPUs together than its limit says, as it stood when the newest claim was created.
+    """A NodePool's nodes never exceed its CPU limit as of the creation of the newest NodeClaim.
 
-    Nodes on their way out do not count, as for Karpenter: what takes their place may stand beside them.
+    Nodes that are being replaced do not count, as in Karpenter.
     """
 
     name = "limits"
@@ -139,7 +140,7 @@ class NodePoolLimitsHold(InvariantChecker):
         self._look()
 
     def check_write(self, write: Write) -> Iterator[str]:
-        """Keeps limits as they change, and what they were when a claim was created."""
+        """Record limits, and the limit at each NodeClaim's creation."""
         kind = write.resource.kind
         if kind == "NodePool":
             self._look()
@@ -151,7 +152,7 @@ class NodePoolLimitsHold(InvariantChecker):
         yield from ()
 
     def check_cloud_event(self, event: CloudEvent) -> Iterator[str]:
-        """Adds up at each launch."""
+        """Sum the vCPUs at each launch."""
         claim = claim_named(self.view, event.instance.claim)
         if event.kind != "launched" or claim is None:
             return
@@ -179,7 +180,7 @@ class NodePoolLimitsHold(InvariantChecker):
 
 
 def _leaves_limit(claim: NodeClaim, gone: Collection[str]) -> bool:
-    """Whether it or its node was deleted, or a command takes it once its replacement is ready."""
+    """Return whether it or its node was deleted, or a command disrupts it."""
     return (
         is_terminating(claim)
         or claim.status.provider_id in gone
@@ -188,9 +189,9 @@ def _leaves_limit(claim: NodeClaim, gone: Collection[str]) -> bool:
 
 
 class StaticNodePoolsKeepReplicas(InvariantChecker):
-    """A static pool is never given more nodes than it asks for; at rest it has just so many.
+    """A static NodePool never gets more nodes than its replicas, and at rest has exactly as many.
 
-    Nodes on their way out do not count, nor do those that a command takes: what takes their place may stand beside them.
+    Nodes that are deleted or disrupted do not count: their replacements exist beside them.
     """
 
     name = "static pools have as many nodes as they ask for"
@@ -202,7 +203,7 @@ class StaticNodePoolsKeepReplicas(InvariantChecker):
         self._look()
 
     def check_write(self, write: Write) -> Iterator[str]:
-        """Looks at each node that we open in such a pool."""
+        """Check each NodeClaim created for a static NodePool."""
         if write.resource.kind == "NodePool":
             self._look()
         elif write.resource.kind == "NodeClaim" and write.verb == "create" and is_ours(write):
@@ -212,7 +213,7 @@ class StaticNodePoolsKeepReplicas(InvariantChecker):
                 yield from self._judged(pool_of(claim))
 
     def check_at_rest(self) -> Iterator[str]:
-        """Counts."""
+        """Count the nodes of static NodePools."""
         for pool in pools(self.view):
             name, asked = pool["metadata"]["name"], _asked(pool)
             own = [claim.metadata.name for claim in claims(self.view) if pool_of(claim) == name]
@@ -226,7 +227,7 @@ class StaticNodePoolsKeepReplicas(InvariantChecker):
             yield f"{pool} asks for {most} nodes, and is given {len(standing)} ({', '.join(sorted(standing))})"
 
     def _look(self) -> None:
-        """What static pools ask for, and what they asked for as long ago as a run may be late."""
+        """Record replicas, for as long as a run's information may be old."""
         now = self.view.clock.now()
         for pool in pools(self.view):
             asked = _asked(pool)
@@ -238,7 +239,7 @@ class StaticNodePoolsKeepReplicas(InvariantChecker):
 
 
 def _asked(pool: Mapping[str, Any]) -> int | None:
-    """None for pools that are not static."""
+    """Return the replicas of a static NodePool; None for others."""
     replicas = pool["spec"].get("replicas")
     return None if replicas is None else int(replicas)
 

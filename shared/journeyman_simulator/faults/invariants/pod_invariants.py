@@ -1,4 +1,4 @@
-"""Pods go as their people agreed: by eviction, within budgets, never while protected, and by force at the end alone."""
+"""Invariants of pods: evicted only as allowed, and running if an instance type fits."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from journeyman_simulator.faults.invariants.cluster_queries import (
 )
 from journeyman_simulator.faults.scenario_view import ScenarioView
 
-FULL_CPU: Final = 0.85  # of a type, the rest is Kubernetes' own: what fits this fits for sure
+FULL_CPU: Final = 0.85  # of a type's; the kubelet reserves the rest
 FULL_MEMORY: Final = 0.55
 _TYPE: Final = "node.kubernetes.io/instance-type"
 
 
 class PodsEvictedAsAllowed(InvariantChecker):
-    """Evictions respect budgets and protection, and come to nodes that are on their way out; force waits for the end."""
+    """Pods are evicted within budgets, unless protected, from disrupted nodes only; they are deleted only at the deadline."""
 
     name = "no pod evicted against its people's will"
 
@@ -49,7 +49,7 @@ class PodsEvictedAsAllowed(InvariantChecker):
         self._protected: dict[str, datetime] = {}  # by UID: since when
 
     def check_write(self, write: Write) -> Iterator[str]:
-        """Only pods are looked at."""
+        """Check evictions and deletions of pods."""
         if write.resource.kind != "Pod":
             return
         if write.verb == "evict" and is_ours(write):
@@ -79,7 +79,7 @@ class PodsEvictedAsAllowed(InvariantChecker):
             yield f"{who} from {node.metadata.name}, which is to stay"
 
     def _against(self, pod: Mapping[str, Any]) -> Iterator[str]:
-        """Names of budgets that want more healthy pods than are left without it."""
+        """Yield the names of budgets that require more healthy pods than would remain."""
         for budget in self.view.server.list(PDB).items:
             wanted = budget.spec.min_available
             if isinstance(wanted, int) and _selects(budget, pod["metadata"].get("labels", {})):
@@ -88,7 +88,7 @@ class PodsEvictedAsAllowed(InvariantChecker):
                     yield budget.metadata.name
 
     def _deleted(self, write: Write) -> Iterator[str]:
-        """By force: when what is left to the node's end is less than the pod wants, for whatever the clocks are off."""
+        """Check that less time remains to the node's deadline than the pod's grace period, allowing for clock skew."""
         pod = write.result
         node = node_named(self.view, pod["spec"].get("nodeName", ""))
         claim = claim_of(self.view, node) if node is not None else None
@@ -102,7 +102,7 @@ class PodsEvictedAsAllowed(InvariantChecker):
 
 
 def _on_its_way_out(view: ScenarioView, node: Node) -> bool:
-    """Whether it or its claim was deleted, and nothing new comes to it."""
+    """Return whether the node or its NodeClaim was deleted, and the node is tainted."""
     if node.metadata.deletion_timestamp is not None:
         return is_tainted_for_disruption(node)
     claim = claim_of(view, node)
@@ -110,7 +110,7 @@ def _on_its_way_out(view: ScenarioView, node: Node) -> bool:
 
 
 def _is_protected(pod: Mapping[str, Any], now: datetime) -> bool:
-    """For good, or for so long from its start."""
+    """Return whether the annotation protects it, for good or for a duration from its start."""
     protection = (pod["metadata"].get("annotations") or {}).get(DO_NOT_DISRUPT, "")
     if protection in {"", "true"}:
         return bool(protection)
@@ -133,12 +133,12 @@ def _is_healthy(pod: Pod) -> bool:
 
 
 class SchedulablePodsRun(InvariantChecker):
-    """Every pod that an instance type of a pool within its limits has room for runs."""
+    """Every pod that fits an instance type of a NodePool within its limits runs."""
 
     name = "every pod that fits somewhere runs"
 
     def check_at_rest(self) -> Iterator[str]:
-        """Looks at pods that do not run."""
+        """Check pods that do not run."""
         for pod in pods(self.view):
             if pod.status.phase == "Running" or has_ended(pod):
                 continue
@@ -149,7 +149,7 @@ class SchedulablePodsRun(InvariantChecker):
 
 
 def fitting(view: ScenarioView, pool: Mapping[str, Any], pod: Pod) -> str:
-    """A type of the pool that the pod fits for sure, with room for it within the limit; empty if there is none."""
+    """Return a type of the NodePool that surely fits the pod within the limit; empty if there is none."""
     name = pool["metadata"]["name"]
     if pool["metadata"].get("deletionTimestamp") or pool["spec"].get("replicas") is not None:
         return ""
@@ -161,7 +161,7 @@ def fitting(view: ScenarioView, pool: Mapping[str, Any], pod: Pod) -> str:
 
 
 def _sold(view: ScenarioView, pool: Mapping[str, Any]) -> tuple[str, ...]:
-    """Types that the pool may use and the account sells, the smallest first."""
+    """Return the types that the NodePool allows and the account sells, the smallest first."""
     requirements = pool["spec"]["template"]["spec"].get("requirements") or ()
     wanted = [r["values"] for r in requirements if r["key"] == _TYPE]
     sold = view.scenario.setup.types
@@ -169,7 +169,7 @@ def _sold(view: ScenarioView, pool: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _room(view: ScenarioView, pool: Mapping[str, Any]) -> float:
-    """How many vCPUs the pool may still open."""
+    """Return how many vCPUs the NodePool may still add."""
     limit = (pool["spec"].get("limits") or {}).get("cpu")
     if not limit:
         return float("inf")

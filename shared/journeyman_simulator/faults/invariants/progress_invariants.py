@@ -1,4 +1,4 @@
-"""Once the storm is over everything comes right, and until then nothing waits for nobody."""
+"""Invariants of progress: unfinished work is requeued, nothing is stuck at rest, and runs raise only expected errors."""
 
 from __future__ import annotations
 
@@ -26,20 +26,17 @@ from journeyman_simulator.faults.invariants.cluster_queries import (
 from journeyman_simulator.faults.scenario_view import RunError, ScenarioView
 
 LONGEST_SWEEP: Final = timedelta(minutes=4)
-"""A thing may wait so long for the sweep to find it: a minute, and a run or two of the sweep that came to nothing."""
+"""The sweep finds unfinished work within so long: a minute, and a failed run or two."""
 LONGEST_WITHOUT_CLAIMS: Final = timedelta(minutes=12)
-"""What is left of a cluster without claims is looked for every ten minutes."""
+"""The sweep reads a cluster without NodeClaims every ten minutes."""
 MOST_RECEIVES: Final = 4
-"""template.yaml's `maxReceiveCount`: so often a message is handed out before it is given up."""
-_ANSWERED: Final = frozenset({FaultKind.STALE, FaultKind.LAG})  # what goes wrong with a call, and fails no run
+"""template.yaml's `maxReceiveCount`: a message is received so often before it goes to the dead-letter queue."""
+_ANSWERED: Final = frozenset({FaultKind.STALE, FaultKind.LAG})  # faults that fail no run
 _UNENDED: Final = frozenset({"", "Proposed", "Executing"})
 
 
 class UnfinishedWorkHasARequeue(InvariantChecker):
-    """Whatever is unfinished has a message on its way to the step that goes on with it, or a run at it.
-
-    With a sweep it is found by the sweep within minutes; without one it must be there all the time.
-    """
+    """Unfinished work always has a message to its step or a run in progress; with a sweep, within minutes."""
 
     name = "nothing waits without a requeue"
 
@@ -49,12 +46,12 @@ class UnfinishedWorkHasARequeue(InvariantChecker):
         self._had_claims = False
 
     def check_every_minute(self) -> Iterator[str]:
-        """Each minute."""
+        """Check unfinished NodeClaims, Nodes and NodeDisruptions."""
         now = self.view.clock.now()
         expected = {waiting.step for waiting in self.view.waiting()}
         expected |= {Step(run.partition("#")[0]) for run in self.view.busy()}
         alone = {(step, what) for step, what in self._unfinished() if step not in expected}
-        known = self._since if bool(claims(self.view)) == self._had_claims else {}  # the sweep's pace has changed
+        known = self._since if bool(claims(self.view)) == self._had_claims else {}  # the sweep's interval has changed
         self._had_claims = bool(claims(self.view))
         self._since = {thing: known.get(thing, now) for thing in alone}
         longest = self._longest()
@@ -82,17 +79,16 @@ class UnfinishedWorkHasARequeue(InvariantChecker):
 
 
 class NothingStuck(InvariantChecker):
-    """At rest no node is marked for a disruption that nobody carries out, and no message was given up.
+    """At rest no node is marked for a disruption without a command, and no message is in a dead-letter queue.
 
-    A message is given up, rightly, if each run that got it came to nothing: only where so much goes wrong in one step.
-    Where clocks jump a dead run's Lease may be dated minutes ahead: messages that wait for it so long are given up,
-    and the sweep does their work.
+    A message may go there if each run that received it failed because of faults. Where clocks jump, a crashed run's Lease may be
+    dated minutes ahead; messages that wait for it are given up, and the sweep does their work.
     """
 
     name = "nothing is stuck"
 
     def check_at_rest(self) -> Iterator[str]:
-        """Marks, commands, dead letters."""
+        """Check taints, DisruptionReasons and dead-letter queues."""
         taken = {name for c in commands(self.view) if phase(c) in _UNENDED for name in candidates(c)}
         for claim in claims(self.view):
             name = claim.metadata.name
@@ -110,19 +106,19 @@ class NothingStuck(InvariantChecker):
 
 
 def _runs_that_come_to_nothing(scenario: FaultScenario, letter: str) -> int:
-    """At most so many, of the step that the message is for; an interruption's names none."""
+    """Return how many faults may fail runs of the step that the message is for."""
     step = msgspec.json.decode(letter).get("step", Step.INTERRUPT.value)
     faults = (fault for fault in scenario.faults if isinstance(fault, CallFault) and fault.kind not in _ANSWERED)
     return sum(fault.site.startswith(f"{step}: ") for fault in faults)
 
 
 class OnlyExpectedErrors(InvariantChecker):
-    """No error but ours leaves a run, and no plan is refused by its own check."""
+    """Runs raise no errors but those of `journeyman.errors`, and verification refuses no plan."""
 
     name = "nothing unexpected is raised"
 
     def check_error(self, error: RunError) -> Iterator[str]:
-        """Looks at each."""
+        """Check each error that a run reports."""
         if not error.expected or error.error == "InvariantError":
             last = error.stack.strip().rpartition("\n")[2]
             yield f"{error.run}: {error.error}: {error.message} {last}".rstrip()
