@@ -12,7 +12,7 @@ START = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
 
 
 class Diary:
-    """What runs do, in order: each writes, stands still for each of its pauses, and writes again."""
+    """What runs do, in order: each writes, is paused for each of its pauses, and writes again."""
 
     def __init__(self):
         self.clock = VirtualClock(START)
@@ -34,7 +34,7 @@ class Diary:
 
 
 def test_a_parked_run_lets_others_go_on_and_goes_on_when_its_time_has_come():
-    """While the first stands still the second begins and ends; the first goes on at its second."""
+    """While the first is paused the second begins and ends; the first goes on at its second."""
     diary = Diary()
     diary.run("a", 5)
     diary.run("b")
@@ -76,7 +76,7 @@ def test_what_a_run_raises_is_raised_where_it_was_let_go_on():
 
 
 def test_without_threads_a_run_is_a_call_and_may_not_park():
-    """The fast way, for scenarios in which nobody stands still."""
+    """The fast way, for scenarios in which nobody is paused."""
     scheduler = CooperativeScheduler(VirtualClock(START), threads=False)
     done = []
     scheduler.start(lambda: done.append(1))

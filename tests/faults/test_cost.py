@@ -12,5 +12,5 @@ def test_a_story_that_goes_on_and_on_is_ended_and_says_who_ran_and_why():
     (violation,) = result.violations
     assert violation.invariant == TOO_MANY_RUNS
     assert violation.what.startswith("more than 12 runs: provision ")
-    assert "times, lastly for NodeClaim" in violation.what
+    assert "times, last for NodeClaim" in violation.what
     assert result.runs == 13

@@ -93,7 +93,7 @@ def test_only_the_nth_call_goes_wrong_and_none_once_the_storm_is_over():
     stage.create("a")
     with pytest.raises(KubeUnavailableError):
         stage.create("b")
-    stage.faults.storm = False
+    stage.faults.enabled = False
     stage.create("c")
     assert stage.nodes() == ["a", "c"]
 

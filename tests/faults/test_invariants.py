@@ -204,8 +204,8 @@ def test_an_instance_without_a_claim_is_seen_at_rest_and_after_ten_minutes():
     stage.checkers.check_every_minute()
     stage.checkers.check_at_rest()
     assert stage.violations == [
-        "aws:///a/c1 has run without a claim since 12:00:00",
-        "aws:///a/c1 (c1) runs without a claim",
+        "aws:///a/c1 has run without a NodeClaim since 12:00:00",
+        "aws:///a/c1 (c1) runs without a NodeClaim",
     ]
 
 
@@ -218,9 +218,9 @@ def test_a_claim_without_instance_node_or_finalizer_is_seen_at_rest():
     stage.claim("nodeless", finalizers=())
     stage.checkers.check_at_rest()
     assert stage.violations == [
-        "NodeClaim homeless has no instance that runs (aws:///a/homeless)",
+        "NodeClaim homeless has no running instance (aws:///a/homeless)",
         "NodeClaim nodeless has no Node",
-        "NodeClaim nodeless lacks our finalizer",
+        "NodeClaim nodeless has no termination finalizer",
     ]
 
 
@@ -273,7 +273,7 @@ def test_an_eviction_from_a_node_that_stays_is_seen():
     stage.node("c1")
     stage.pod("p1", "node-c1")
     stage.as_("terminate").evict("default", "p1")
-    assert stage.violations == ["journeyman/terminate evicted p1 from node-c1, which is to stay"]
+    assert stage.violations == ["journeyman/terminate evicted p1 from node-c1, which is not disrupted"]
 
 
 @pytest.mark.parametrize(("seconds", "violation"), [(59, True), (60, False)])
@@ -293,7 +293,7 @@ def test_an_instance_that_is_ended_under_its_pods_is_seen():
     stage.happen("terminate", instance, by="someone")
     assert stage.violations == []
     stage.happen("terminate", instance)
-    assert stage.violations == ["journeyman/terminate ended aws:///a/c1 (c1) under p1"]
+    assert stage.violations == ["journeyman/terminate terminated aws:///a/c1 (c1) with running pods p1"]
     stage.server.delete(POD, "p1", namespace="default", grace_period_seconds=0)
     stage.happen("terminate", instance)
     assert len(stage.violations) == 1
@@ -332,7 +332,7 @@ def test_a_launch_beyond_the_limit_is_seen_unless_the_other_node_goes():
     stage.claim("c2", "Registered")
     assert stage.violations == []
     stage.claim("c3")
-    assert stage.violations == ["default has 4 vCPUs with m5.large c3, 3 may be"]
+    assert stage.violations == ["default has 4 vCPUs with m5.large c3, the limit is 3"]
 
 
 def test_a_candidate_that_goes_before_its_replacement_is_ready_is_seen():
@@ -347,7 +347,7 @@ def test_a_candidate_that_goes_before_its_replacement_is_ready_is_seen():
     stage.as_("consolidate").delete(NODECLAIM, "other")
     assert stage.violations == [
         "NodeClaim old was deleted before new of d was initialized",
-        "NodeClaim other was deleted, and no command that is under way takes it",
+        "NodeClaim other was deleted, and no executing command has it as candidate",
     ]
 
 
@@ -420,9 +420,9 @@ def test_marks_and_messages_that_are_left_behind_are_seen():
     stage.letters = ["{}"]
     stage.checkers.check_at_rest()
     assert stage.violations == [
-        "NodeClaim c1 carries a DisruptionReason, and no command takes it",
-        "Node node-c1 is tainted, and stays",
-        "a message was given up: {}",
+        "NodeClaim c1 carries a DisruptionReason, without a command",
+        "Node node-c1 is tainted, and is not replaced",
+        "a message is in a dead-letter queue: {}",
     ]
 
 
@@ -468,7 +468,7 @@ def test_a_node_too_many_for_a_static_pool_is_seen_as_it_is_opened():
     stage.claim("c3")
     assert stage.violations == []
     stage.claim("c4")
-    assert stage.violations == ["default asks for 2 nodes, and is given 3 (c1, c3, c4)"]
+    assert stage.violations == ["default gets 3 nodes, replicas is 2 (c1, c3, c4)"]
 
 
 def test_a_static_pool_that_is_not_as_large_as_it_asks_is_seen_at_rest():
@@ -479,7 +479,7 @@ def test_a_static_pool_that_is_not_as_large_as_it_asks_is_seen_at_rest():
     assert stage.violations == []
     stage.server.patch(NODEPOOL, "default", {"spec": {"replicas": 2}})
     stage.checkers.check_at_rest()
-    assert stage.violations == ["default asks for 2 nodes, and has 1 (c1)"]
+    assert stage.violations == ["default has 1 nodes, replicas is 2 (c1)"]
 
 
 @pytest.mark.parametrize(("node_repair", "objects"), [(True, True), (False, False)])

@@ -1,4 +1,4 @@
-"""Scenarios that broke a rule once, shortened: they are told again in each build, and must not any more.
+"""Scenarios that violated an invariant once, shortened: they are told again in each build, and must not any more.
 
 `scenarios/<what happened>.json` is what `journeyman journeyman_simulator --seed N --shrink` wrote. Seeds draw other scenarios once the
 generator changes; these stay as they are.

@@ -24,9 +24,9 @@ CALLS = (
 
 def look(view):
     """(NodeClasses, claims, instances that run, instance profiles, launch templates)."""
-    account = view._account
+    account = view.account
     classes, claims = (len(view.server.list(kind).items) for kind in (EC2NODECLASS, NODECLAIM))
-    templates = [t for t in account.templates._all if t.deleted is None]
+    templates = account.client("ec2").describe_launch_templates()["LaunchTemplates"]
     running = sum(instance.runs for instance in view.instances())
     return (classes, claims, running, len(account.identity.profiles), len(templates))
 

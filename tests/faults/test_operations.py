@@ -41,10 +41,10 @@ class Fixture:
         self.account = InProcessAccount(self.clock, types=TYPES, on_event=self.events.append)
         self.image = next(iter(self.account.seed().images.values()))
         self.skew = SkewedClock(self.clock)
-        ledger = InstanceRecords(lambda *_: 0.1, self.happened.append)
-        self.account.instances.observers.append(ledger.note)
-        self.node_faults = NodeFaults(self, self.server, self.clock, ledger.never_joining)
-        self.hand = AccountOperations(self.account, ledger)
+        records = InstanceRecords(lambda *_: 0.1, self.happened.append)
+        self.account.instances.observers.append(records.note)
+        self.node_faults = NodeFaults(self, self.server, self.clock, records.never_joining)
+        self.hand = AccountOperations(self.account, records)
 
     def machines(self):
         """What the account's machines look like to kubelets."""
@@ -134,7 +134,7 @@ def test_an_act_that_finds_nobody_does_nothing(stage, kind):
     numbers = {name: EXAMPLES.get(name, 1) for name in kind.__struct_fields__ if name in kind.__annotations__}
     fields = {name: value for name, value in numbers.items() if name in EXAMPLES or name in _required(kind)}
     stage.tell(kind(at_seconds=0, **fields))
-    stage.operations.calm()
+    stage.operations.restore()
     stage.let_pass(60)
 
     assert stage.names(NODE) == stage.names(NODECLAIM) == []
@@ -171,7 +171,7 @@ def test_pools_are_changed_and_deleted(stage):
         fault_scenario.ShortenExpiry(at_seconds=3, pool=0, seconds=600),
     )
     changed = stage.pool()
-    stage.operations.calm()
+    stage.operations.restore()
     calmed = stage.pool()["template"]["spec"]["expireAfter"]
     stage.tell(fault_scenario.SetLimit(at_seconds=0, pool=0, cpus=0))
     limits = stage.pool().get("limits")
@@ -293,7 +293,7 @@ def test_stock_runs_out_for_a_while(stage):
     first = sold_out()
     stage.let_pass(55)
     second = sold_out()
-    stage.operations.calm()
+    stage.operations.restore()
 
     assert (first, second, sold_out()) == (5, 4, 0)
 
@@ -310,7 +310,7 @@ def test_machines_fail_to_join_and_kubelets_fall_silent(stage):
     silent = showing()
     stage.let_pass(30)
     later = showing()
-    stage.operations.calm()
+    stage.operations.restore()
 
     assert (silent, later, showing()) == ([False, False], [True, False], [True, False])
 
@@ -343,7 +343,7 @@ def test_an_instance_fails_a_status_check_for_a_while(stage):
     stage.let_pass(30)
     second = check()
     stage.tell(operation)
-    stage.operations.calm()
+    stage.operations.restore()
 
     assert (first, second, check()) == ("impaired", "ok", "ok")
 
@@ -375,7 +375,7 @@ def test_the_functions_clock_jumps_and_the_worlds_does_not(stage):
     """Jumps add up; calming sets it right."""
     stage.tell(fault_scenario.JumpClock(at_seconds=0, seconds=90), fault_scenario.JumpClock(at_seconds=0, seconds=-30))
     off = stage.skew.now() - stage.clock.now()
-    stage.operations.calm()
+    stage.operations.restore()
 
     assert (off, stage.skew.now()) == (timedelta(seconds=60), stage.clock.now())
 

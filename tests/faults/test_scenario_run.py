@@ -157,7 +157,7 @@ def test_in_the_quiet_nobody_holds_a_drain_up_any_more():
     held = Deploy(at_seconds=0, app="a", replicas=6, cpu_millicores=900, min_available=6, do_not_disrupt=True)
     how, result = end_of(held, DeleteClaim(at_seconds=90, claim=0))
     assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 4"
-    calm = next(entry.at for entry in result.history if entry.what == "the storm is over")
+    calm = next(entry.at for entry in result.history if entry.what == "faults end")
     ends = ("evict Pod", "delete Pod", "terminate aws:")
     ended = [entry.at for entry in result.history if entry.what.startswith(ends)]
     assert ended
@@ -183,7 +183,7 @@ def test_a_story_may_end_with_nothing_left():
     """Pods and pools are taken away, and whatever was ours goes by itself."""
     result = run_scenario(FaultScenario(seed=1, setup=ScenarioSetup(ends_empty=True), operations=(SIX,)))
     assert result.violations == ()
-    assert happened(result, "everything is taken away")
+    assert happened(result, "Deployments and NodePools are deleted")
 
 
 def test_a_broken_rule_ends_the_story_at_once():

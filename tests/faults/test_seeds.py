@@ -1,4 +1,4 @@
-"""Three hundred scenarios, and no rule is broken in any; `make faults` tells ten thousand.
+"""Three hundred scenarios, and no invariant is violated in any; `make faults` tells ten thousand.
 
 What a scenario costs is pinned by counting, not by a clock: what it takes is by far the functions' runs.
 """

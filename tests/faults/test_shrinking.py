@@ -9,7 +9,7 @@ from journeyman_simulator.faults.fault_scenario import (
     Scale,
     ScenarioPool,
     ScenarioSetup,
-    lines,
+    describe_scenario,
 )
 from journeyman_simulator.faults.scenario_generator import generate_scenario
 from journeyman_simulator.faults.shrinking import shrink_scenario
@@ -19,7 +19,7 @@ CULPRIT = CallFault(site="provision: ec2 CreateFleet", nth=3, kind=FaultKind.CRA
 
 
 def breaks(scenario):
-    """As if that death broke a rule while at least three pods are wanted."""
+    """As if that death violated an invariant while at least three pods are wanted."""
     deaths = [
         f for f in scenario.faults if isinstance(f, CallFault) and f.site == CULPRIT.site and f.kind is CULPRIT.kind
     ]
@@ -78,10 +78,10 @@ def test_a_seed_is_always_the_same_story_and_every_site_is_died_at_in_its_turn()
 def test_a_story_is_told_in_lines_of_what_is_out_of_the_ordinary():
     """One for each act and fault."""
     scenario = FaultScenario(seed=1, operations=(Deploy(at_seconds=5, app="a", replicas=2),), faults=(CULPRIT,))
-    assert lines(scenario) == [
-        "a scenario of seed 1:",
-        "  the usual setup",
-        "  pool default: as usual",
+    assert describe_scenario(scenario) == [
+        "scenario of seed 1:",
+        "  default setup",
+        "  pool default: defaults",
         "     5 s  Deploy app=a replicas=2",
         "  call 3 of provision: ec2 CreateFleet: crash-after",
     ]

@@ -15,16 +15,16 @@ from journeyman_simulator.in_process_account.account import InProcessAccount
 from journeyman_simulator.in_process_account.simulated_instances import InstanceEvent, SimulatedInstance
 
 _RETIRED_WITHIN: Final = timedelta(days=14)
-_FOR_THE_STORY: Final = timedelta(days=1)
+_FOR_THE_SCENARIO: Final = timedelta(days=1)
 
 
 class AccountOperations:
     """Acts on instances by provider id; an operation that EC2 refuses does nothing."""
 
-    def __init__(self, account: InProcessAccount, ledger: InstanceRecords) -> None:
+    def __init__(self, account: InProcessAccount, records: InstanceRecords) -> None:
         """Args: `ledger` records who did it."""
         self._account = account
-        self._ledger = ledger
+        self._records = records
 
     def interrupt(self, provider_id: str) -> None:
         """Send a Spot interruption warning, and reclaim the instance two minutes later; Spot instances only."""
@@ -42,12 +42,12 @@ class AccountOperations:
 
     def stop(self, provider_id: str) -> None:
         """Stop it in the console; EC2 refuses that for Spot instances."""
-        with suppress(ServiceError), self._ledger.attributed_to(HUMAN):
+        with suppress(ServiceError), self._records.attributed_to(HUMAN):
             self._account.instances.stop(_id(provider_id))
 
     def terminate(self, provider_id: str) -> None:
         """Terminate it in the console."""
-        with suppress(ServiceError), self._ledger.attributed_to(HUMAN):
+        with suppress(ServiceError), self._records.attributed_to(HUMAN):
             self._account.instances.terminate(_id(provider_id))
 
     def fail_check(self, provider_id: str, check: str) -> None:
@@ -62,7 +62,7 @@ class AccountOperations:
 
     def launched(self) -> Sequence[str]:
         """Return the provider ids of all instances ever launched, by launch."""
-        return [instance.provider_id for instance in self._ledger.instances()]
+        return [instance.provider_id for instance in self._records.instances()]
 
     def let_next_never_join(self) -> None:
         """Let the next launched instance never become a node."""
@@ -72,7 +72,7 @@ class AccountOperations:
         """Make offerings (type, zone, capacity type) unavailable or available."""
         now = self._account.time.now()
         for pool in pools:
-            self._account.out_of_stock(*pool, now + _FOR_THE_STORY if sold_out else now)
+            self._account.out_of_stock(*pool, now + _FOR_THE_SCENARIO if sold_out else now)
 
 
 def _id(provider_id: str) -> str:

@@ -38,8 +38,8 @@ def record_call_sites(scenarios: Iterable[FaultScenario]) -> tuple[str, ...]:
 
 def module_text(sites: Iterable[str]) -> str:
     """Return the source of `recorded_call_sites.py`."""
-    lines = (f'    "{site}",\n' for site in sites)
-    return f"{_HEADER}\n\nfrom typing import Final\n\nRECORDED_CALL_SITES: Final = (\n{''.join(lines)})\n"
+    describe_scenario = (f'    "{site}",\n' for site in sites)
+    return f"{_HEADER}\n\nfrom typing import Final\n\nRECORDED_CALL_SITES: Final = (\n{''.join(describe_scenario)})\n"
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ class CooperativeScheduler:
         ticket.go.acquire()
         ticket.thread = threading.Thread(target=self._run, args=(ticket,), name=f"run-{ticket.serial}", daemon=True)
         ticket.thread.start()
-        self._hand_to(ticket)
+        self._switch_to(ticket)
 
     def pause(self, until: datetime) -> None:
         """Pause the calling run until then; others run meanwhile."""
@@ -90,9 +90,9 @@ class CooperativeScheduler:
     def _resume(self, ticket: _PausableRun) -> None:
         self._paused.remove(ticket)
         ticket.until = None
-        self._hand_to(ticket)
+        self._switch_to(ticket)
 
-    def _hand_to(self, ticket: _PausableRun) -> None:
+    def _switch_to(self, ticket: _PausableRun) -> None:
         self._running = ticket
         ticket.go.release()
         self._back.acquire()

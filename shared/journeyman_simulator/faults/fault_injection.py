@@ -37,7 +37,7 @@ class FunctionRun(Struct, kw_only=True, eq=False):
         """Name for people: "provision#12"."""
         return f"{self.step}#{self.serial}"
 
-    def die(self, why: str) -> ProcessCrashed:
+    def crash(self, why: str) -> ProcessCrashed:
         """Let every further outside call of the run raise; return what to raise now."""
         self.alive = False
         return ProcessCrashed(f"{self.name}: {why}")
@@ -118,7 +118,7 @@ class FaultInjector:
         self._thaw = thaw
         self._calls: Counter[str] = Counter()
         self._over = False
-        self.storm = True
+        self.enabled = True
         """False: no more faults."""
 
     def end(self) -> None:
@@ -146,7 +146,7 @@ class FaultInjector:
         return self._wrong(run, call, fault, perform, as_of)
 
     def _fault(self, call: InjectableCall) -> CallFault | None:
-        if not self.storm:
+        if not self.enabled:
             return None
         self._calls[call.site] += 1
         fault = self._waiting.get((call.site, self._calls[call.site]))
@@ -169,9 +169,9 @@ class FaultInjector:
             with suppress(Exception):
                 perform()
         if kind in {FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER}:
-            raise run.die(f"{kind.value} {call.site}")
+            raise run.crash(f"{kind.value} {call.site}")
         if kind in _WAITS:
-            self._stand_still(run, fault.seconds)
+            self._pause(run, fault.seconds)
         if kind in {FaultKind.STALE, FaultKind.LAG} and as_of is not None:
             return as_of(self._clock.now() - timedelta(seconds=fault.seconds))
         if kind is FaultKind.CONFLICT and call.touch is not None:
@@ -180,18 +180,18 @@ class FaultInjector:
             raise call.error(kind)
         return perform()
 
-    def _stand_still(self, run: FunctionRun, seconds: float) -> None:
+    def _pause(self, run: FunctionRun, seconds: float) -> None:
         """Pause the run; Lambda kills it at its timeout, unless the scenario resumes frozen runs."""
         until = self._clock.now() + timedelta(seconds=seconds)
         ends_here = until >= run.ends_at and not self._thaw
         self._scheduler.pause(run.ends_at if ends_here else until)
         if ends_here and self._clock.now() >= run.ends_at:
-            raise run.die("the function's time was up")
-        self._check(run, "standing still")
+            raise run.crash("the function timed out")
+        self._check(run, "paused")
 
     def _check(self, run: FunctionRun, where: str) -> None:
         if self._over or not run.alive:
-            raise run.die(f"{where} after the end")
+            raise run.crash(f"{where} after the crash")
 
 
 _AFTER: Final = frozenset({FaultKind.FAIL_AFTER, FaultKind.TIMEOUT_AFTER, FaultKind.CRASH_AFTER})
@@ -219,12 +219,12 @@ class MessageFaultInjector:
         self._sent: Counter[str] = Counter()
         self.queues: Mapping[str, str] = {}
         """The scenario's names of the account's queues; others have no faults."""
-        self.storm = True
+        self.enabled = True
 
     def decide(self, name: str, _body: str) -> MessageOutcome:
         """Return what happens to a message (`SimulatedQueues.decide`)."""
         queue = self.queues.get(name, "")
-        if not self.storm or not queue:
+        if not self.enabled or not queue:
             return DELIVERED
         self._sent[queue] += 1
         fault = self._waiting.get((queue, self._sent[queue]))

@@ -408,14 +408,14 @@ def from_json(raw: bytes) -> FaultScenario:
 _SPACE: Final = "  "
 
 
-def lines(scenario: FaultScenario) -> list[str]:
+def describe_scenario(scenario: FaultScenario) -> list[str]:
     """Describe a scenario for people, without what is at its default."""
     described = [
-        f"a scenario of seed {scenario.seed}:",
-        f"{_SPACE}{_what_differs(scenario.setup, 'pools') or 'the usual setup'}",
+        f"scenario of seed {scenario.seed}:",
+        f"{_SPACE}{_what_differs(scenario.setup, 'pools') or 'default setup'}",
     ]
     described += [
-        f"{_SPACE}pool {pool.name}: {_what_differs(pool, 'name') or 'as usual'}" for pool in scenario.setup.pools
+        f"{_SPACE}pool {pool.name}: {_what_differs(pool, 'name') or 'defaults'}" for pool in scenario.setup.pools
     ]
     described += [
         f"{operation.at_seconds:>6g} s  {type(operation).__name__} {_what_differs(operation, 'at_seconds')}"

@@ -91,14 +91,14 @@ class FaultWorld:
         self.server.on_write(self.history.on_write)
         self.server.on_write(self.checkers.check_write)
         self._make_account(scenario.setup)
-        self._make_weather(scenario)
+        self._make_faults(scenario)
         self._make_functions()
-        self._most = RunLimit(most_runs, lambda: self.runs, self._told_of_runs)
+        self._most = RunLimit(most_runs, lambda: self.runs, self._describe_runs)
         self._world = World(self.clock, self._actors())
 
     # -- time and faults ----------------------------------------------------------------------------------------------------
 
-    def live(self, span: timedelta) -> None:
+    def run_for(self, span: timedelta) -> None:
         """Let that much virtual time pass, or less if an invariant is violated.
 
         Raises:
@@ -111,11 +111,11 @@ class FaultWorld:
         """Return when the next paused run resumes; None if none is paused."""
         return self._scheduler.due()
 
-    def calm(self) -> None:
+    def restore(self) -> None:
         """End all faults, restore what they broke, and resume paused runs."""
         self.quiet = True
-        self._faults.storm = self._messages.storm = False
-        self._operations.calm()
+        self._faults.enabled = self._messages.enabled = False
+        self._operations.restore()
         self._scheduler.release()
 
     def end(self) -> None:
@@ -130,14 +130,14 @@ class FaultWorld:
         """Number of invocations so far."""
         return sum(sandboxes.runs for sandboxes in self._sandboxes)
 
-    def _told_of_runs(self) -> str:
+    def _describe_runs(self) -> str:
         """Return how often each function ran and its last trigger's reason, the busiest first."""
         busiest = sorted((s for s in self._sandboxes if s.runs), key=lambda s: -s.runs)
-        return "; ".join(f"{s.step} {s.runs} times, lastly for {_why(s.last)}" for s in busiest)
+        return "; ".join(f"{s.step} {s.runs} times, last for {_why(s.last)}" for s in busiest)
 
     def instances(self) -> tuple[CloudInstance, ...]:
         """Return `ScenarioView.instances`."""
-        return self._ledger.instances()
+        return self._records.instances()
 
     def waiting(self) -> tuple[WaitingMessage, ...]:
         """Return `ScenarioView.waiting`."""
@@ -145,7 +145,7 @@ class FaultWorld:
             _waiting(queue, message)
             for name, queue in self._messages.queues.items()
             if queue != Step.INTERRUPT.value
-            for message in self._account.queues.known[name].messages
+            for message in self.account.queues.known[name].messages
         ]
         return tuple(sorted(waiting, key=lambda w: (w.at, w.step.value)))
 
@@ -156,22 +156,22 @@ class FaultWorld:
     def dead_letters(self) -> tuple[str, ...]:
         """Return `ScenarioView.dead_letters`."""
         names = (url.rsplit("/", 1)[-1] for url in self._stack.dead_letter_urls)
-        return tuple(message.body for name in names for message in self._account.queues.known[name].messages)
+        return tuple(message.body for name in names for message in self.account.queues.known[name].messages)
 
     # -- construction -------------------------------------------------------------------------------------------------------
 
     def _make_account(self, setup: ScenarioSetup) -> None:
         zones = dict(list(ZONES.items())[: setup.zones])
         types = setup.types or SMALL_SELECTION
-        self._account = InProcessAccount(self.clock, types=types, zones=zones, on_event=self._note_cloud_event)
-        seeded = self._account.seed(cluster=CLUSTER, kubernetes_version=KUBERNETES_VERSION)
+        self.account = InProcessAccount(self.clock, types=types, zones=zones, on_event=self._note_cloud_event)
+        seeded = self.account.seed(cluster=CLUSTER, kubernetes_version=KUBERNETES_VERSION)
         self._endpoint = seeded.endpoint
-        self._machines = Ec2Machines(self._account, CLUSTER)
-        prices = self._account.prices
-        self._ledger = InstanceRecords(lambda *offering: prices.price(*offering) or 0.0, self._note_instance)
-        self._account.instances.observers.append(self._ledger.note)
+        self._machines = Ec2Machines(self.account, CLUSTER)
+        prices = self.account.prices
+        self._records = InstanceRecords(lambda *offering: prices.price(*offering) or 0.0, self._note_instance)
+        self.account.instances.observers.append(self._records.note)
 
-    def _make_weather(self, scenario: FaultScenario) -> None:
+    def _make_faults(self, scenario: FaultScenario) -> None:
         """Create the fault injectors and the operations."""
         note = self.history.note
         self._scheduler = CooperativeScheduler(self.clock, threads=scenario.has_pauses)
@@ -185,18 +185,18 @@ class FaultWorld:
         )
         message_faults = [fault for fault in scenario.faults if isinstance(fault, MessageFault)]
         self._messages = MessageFaultInjector(message_faults, self.coverage, note)
-        self._account.queues.decide = self._messages.decide
-        self._node_faults = NodeFaults(self._machines, self.server, self.clock, self._ledger.never_joining)
+        self.account.queues.decide = self._messages.decide
+        self._node_faults = NodeFaults(self._machines, self.server, self.clock, self._records.never_joining)
         self._skew = SkewedClock(self.clock)
         self._operations = Operations(
             scenario,
             server=self.server,
             clock=self.clock,
-            cloud=AccountOperations(self._account, self._ledger),
+            cloud=AccountOperations(self.account, self._records),
             node_faults=self._node_faults,
             skew=self._skew,
             types=sorted(scenario.setup.types or SMALL_SELECTION),
-            zones=self._account.prices.zones(),
+            zones=self.account.prices.zones(),
             note=partial(note, who=HUMAN),
         )
 
@@ -205,7 +205,7 @@ class FaultWorld:
             "ClusterName": CLUSTER,
             "NodeRoleArn": f"arn:aws:iam::{ACCOUNT_ID}:role/KarpenterNodeRole-{CLUSTER}",
         }
-        self._stack = SamStack(self._account, _template(), parameters)
+        self._stack = SamStack(self.account, _template(), parameters)
         self._sandboxes: list[Sandboxes] = []
         self._ids = count(1)
         connections = self._connections()
@@ -215,7 +215,7 @@ class FaultWorld:
         def handler(text: str) -> LambdaHandler:
             return sandboxes.get(text.partition(".")[0], _unknown_function)
 
-        self._stack.stand_up(handler, self.clock, self._account.queues.due)
+        self._stack.stand_up(handler, self.clock, self.account.queues.due)
         for function in self._stack.functions.values():
             function.fatal, function.new_id, function.context = (
                 (ProcessCrashed,),
@@ -234,7 +234,7 @@ class FaultWorld:
             clock=self.clock,
             seen_clock=self._skew,
             server=self.server,
-            account=self._account,
+            account=self.account,
             version_at=self.history.version_at,
             faults=self._faults,
             on_error=self._note_error,
@@ -244,11 +244,11 @@ class FaultWorld:
 
     def _actors(self) -> list[Any]:
         ticker = ScheduleRunner(
-            self._account.client("events"),
-            self._account.client("scheduler"),
+            self.account.client("events"),
+            self.account.client("scheduler"),
             self.clock,
-            self._account.deliver,
-            version=self._account.schedule_version,
+            self.account.deliver,
+            version=self.account.schedule_version,
             new_id=lambda: f"tick-{next(self._ids)}",
         )
         return [
@@ -257,18 +257,18 @@ class FaultWorld:
             WorkloadControllers(self.server.acting_as("kube-controller-manager")),
             KubeScheduler(self.server.acting_as("kube-scheduler"), self.clock),
             Kubelets(self.server.acting_as("kubelet"), self.clock, self._node_faults),
-            self._account,
+            self.account,
             LocalForwarder(self.server, self.clock, CLUSTER, self._forward),
             MinuteTicker(self.clock, self.checkers.check_every_minute),
             *([ticker] if self.scenario.setup.sweep else []),
-            ScheduledInvocations(self._account, self._stack, self._scheduler),
+            ScheduledInvocations(self.account, self._stack, self._scheduler),
             self._scheduler,
             *(QueuePoller(mapping, self.clock, self._scheduler) for mapping in self._stack.mappings),
         ]
 
     def _forward(self, step: Step, body: str, message_id: str) -> None:
         """Send a message of the forwarder to a step's queue."""
-        self._account.client("sqs").send_message(
+        self.account.client("sqs").send_message(
             QueueUrl=self._stack.queue_urls[f"{step.value.title()}Queue"],
             MessageBody=body,
             MessageGroupId=CLUSTER,
@@ -302,7 +302,7 @@ def _waiting(queue: str, message: SimulatedMessage) -> WaitingMessage:
 
 
 def _unknown_function(_event: dict[str, Any], _context: Any) -> Any:
-    raise WorldStuckError("a function was invoked that no scenario knows")
+    raise WorldStuckError("an unknown function was invoked")
 
 
 @cache
@@ -365,7 +365,7 @@ class ScheduledInvocations:
     """EventBridge schedules that invoke a function directly."""
 
     def __init__(self, account: InProcessAccount, stack: SamStack, scheduler: CooperativeScheduler) -> None:
-        self._account = account
+        self.account = account
         self._functions: dict[str, LambdaFunction] = {function.arn: function for function in stack.functions.values()}
         self._scheduler = scheduler
 
@@ -375,7 +375,7 @@ class ScheduledInvocations:
 
     def act(self) -> bool:
         """Invoke the function of each waiting delivery; return whether there was one."""
-        deliveries = self._account.take_deliveries()
+        deliveries = self.account.take_deliveries()
         for delivery in deliveries:
             self._scheduler.start(partial(self._functions[delivery.function_arn].invoke, delivery.event))
         return bool(deliveries)
@@ -397,7 +397,7 @@ class RunLimit:
     def __init__(self, most: int, runs: Callable[[], int], result: Callable[[], str]) -> None:
         self._most = most
         self._runs = runs
-        self._told = result
+        self._event_text = result
 
     def due(self) -> datetime | None:
         """Return None: it is never due by itself."""
@@ -406,7 +406,7 @@ class RunLimit:
     def act(self) -> bool:
         """Raise TooManyRunsError if there were too many runs."""
         if self._runs() > self._most:
-            raise TooManyRunsError(f"more than {self._most} runs: {self._told()}")
+            raise TooManyRunsError(f"more than {self._most} runs: {self._event_text()}")
         return False
 
 

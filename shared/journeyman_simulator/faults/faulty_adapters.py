@@ -163,7 +163,7 @@ class FaultyStore:
         timeout_seconds: float = 30,
     ) -> Iterator[WatchEvent[T]]:
         """Refuse: runs in these scenarios do not watch."""
-        raise GoneError("nothing is watched here", status=410, reason="Expired", resource=resource.kind)
+        raise GoneError("watches are not served here", status=410, reason="Expired", resource=resource.kind)
 
     def _call(
         self,

@@ -58,7 +58,7 @@ class History:
         self._versions.append(write.version)
         self._digest.update(msgspec.json.encode(write.body, order="deterministic"))
         ours = self._who() if write.user.startswith(RUN_USER_PREFIX) else ""
-        self.note(_told(write) if write.resource.kind == "Event" else _done(write), ours or write.user)
+        self.note(_event_text(write) if write.resource.kind == "Event" else _done(write), ours or write.user)
 
     def note(self, what: str, who: str = "") -> None:
         """Record anything else."""
@@ -79,7 +79,7 @@ def _done(write: Write) -> str:
     return f"{write.verb} {write.resource.kind}{subresource} {write.name}"
 
 
-def _told(write: Write) -> str:
+def _event_text(write: Write) -> str:
     """Describe an Event: its reason, object, message and count."""
     event = write.result
     about, count = event["involvedObject"], event.get("count", 1)

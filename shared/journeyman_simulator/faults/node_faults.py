@@ -59,7 +59,7 @@ class NodeFaults:
         if self._ill.get(node, {}).pop(condition, None) is not None:
             self._write(node, condition, "")
 
-    def calm(self) -> None:
+    def restore(self) -> None:
         """Start all kubelets and remove all reported conditions."""
         self._silent.clear()
         for node, conditions in sorted(self._ill.items()):

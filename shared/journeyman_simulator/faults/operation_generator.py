@@ -13,8 +13,8 @@ LAST_ACT_SECONDS: Final = 150
 FEWEST_ACTS: Final = 3
 MOST_ACTS: Final = 6
 APPS: Final = ("a", "b", "c")
-_SHORT_LIVED: Final = "d"
-_HELD_UP_UNTIL: Final = 330  # seconds
+_OWN_APP: Final = "d"
+_BLOCKED_UNTIL: Final = 330  # seconds
 _NODES: Final = 6  # ordinals are below this
 _CPUS: Final = (200, 500, 900, 1500)
 _MEMORIES: Final = (128, 256, 1024, 3000)
@@ -23,7 +23,7 @@ _FEW: Final = 4  # replicas of Deployments with a node for each pod
 _STATUSES: Final[tuple[Literal["True", "False", "Unknown"], ...]] = ("False", "Unknown")
 _EDITS: Final[tuple[fault_scenario.ClaimChange, ...]] = get_args(fault_scenario.ClaimChange)
 _REPAIRED_AFTER: Final = 600  # seconds: the shortest toleration of Karpenter's repair policies
-_LONG_ILLNESSES: Final = 0.3  # of scenarios with node repair: unhealthy for long enough
+_LONG_UNHEALTHY: Final = 0.3  # of scenarios with node repair: unhealthy for long enough
 
 Draw = Callable[[Random, float, ScenarioSetup], AnyOperation]
 
@@ -31,12 +31,12 @@ Draw = Callable[[Random, float, ScenarioSetup], AnyOperation]
 def draw_operations(rng: Random, setup: ScenarioSetup) -> tuple[AnyOperation, ...]:
     """Draw one or two Deployments for the start, then other operations, by time."""
     first = [_deploy(rng, 0, setup, app) for app in APPS[: rng.choice((1, 1, 2))]]
-    draws, weights = zip(*((draw, weight) for draw, weight in _DRAWS if _has_its_place(draw, setup)), strict=True)
+    draws, weights = zip(*((draw, weight) for draw, weight in _DRAWS if _is_possible(draw, setup)), strict=True)
     later = [
         draw(rng, rng.randrange(0, LAST_ACT_SECONDS, 5), setup)
         for draw in rng.choices(draws, weights, k=rng.randint(FEWEST_ACTS, MOST_ACTS))
     ]
-    ill = _ill_for_long(rng) if setup.node_repair and setup.sweep and rng.random() < _LONG_ILLNESSES else []
+    ill = _unhealthy_for_long(rng) if setup.node_repair and setup.sweep and rng.random() < _LONG_UNHEALTHY else []
     return by_time([*first, *later, *ill])
 
 
@@ -45,37 +45,37 @@ def by_time(operations: Iterable[AnyOperation]) -> tuple[AnyOperation, ...]:
     return tuple(sorted(operations, key=lambda operation: operation.at_seconds))
 
 
-def held_up(nodes: int) -> tuple[AnyOperation, ...]:
+def blocked_drain(nodes: int) -> tuple[AnyOperation, ...]:
     """Delete NodeClaims while a PodDisruptionBudget blocks a drain until faults have ended, so that Events repeat."""
-    kept = fault_scenario.Deploy(at_seconds=0, app=_SHORT_LIVED, replicas=2, min_available=2)
+    kept = fault_scenario.Deploy(at_seconds=0, app=_OWN_APP, replicas=2, min_available=2)
     going = (fault_scenario.DeleteClaim(at_seconds=60, claim=claim) for claim in range(nodes))
-    return (kept, *going, fault_scenario.Unprotect(at_seconds=_HELD_UP_UNTIL))
+    return (kept, *going, fault_scenario.Unprotect(at_seconds=_BLOCKED_UNTIL))
 
 
 def emptied_at_once(rng: Random, setup: ScenarioSetup) -> tuple[AnyOperation, ...]:
     """Deploy an application with a node for each pod, and delete it at once."""
     replicas, pool = rng.randint(3, _FEW), setup.pools[0].name
-    deployed = fault_scenario.Deploy(at_seconds=0, app=_SHORT_LIVED, replicas=replicas, one_per_node=True, pool=pool)
-    return (deployed, fault_scenario.Undeploy(at_seconds=rng.randrange(60, LAST_ACT_SECONDS, 5), app=_SHORT_LIVED))
+    deployed = fault_scenario.Deploy(at_seconds=0, app=_OWN_APP, replicas=replicas, one_per_node=True, pool=pool)
+    return (deployed, fault_scenario.Undeploy(at_seconds=rng.randrange(60, LAST_ACT_SECONDS, 5), app=_OWN_APP))
 
 
 def emptied_early() -> tuple[AnyOperation, ...]:
     """Empty nodes as soon as they have joined, and wait for the consolidation."""
-    deployed = fault_scenario.Deploy(at_seconds=0, app=_SHORT_LIVED, replicas=2, one_per_node=True)
+    deployed = fault_scenario.Deploy(at_seconds=0, app=_OWN_APP, replicas=2, one_per_node=True)
     return (
         deployed,
-        fault_scenario.Undeploy(at_seconds=60, app=_SHORT_LIVED),
+        fault_scenario.Undeploy(at_seconds=60, app=_OWN_APP),
         fault_scenario.Unprotect(at_seconds=LAST_ACT_SECONDS),
     )
 
 
 def protected(nodes: int) -> tuple[AnyOperation, ...]:
     """Delete NodeClaims whose pods must not be disrupted."""
-    deployed = fault_scenario.Deploy(at_seconds=0, app=_SHORT_LIVED, replicas=2, do_not_disrupt=True)
+    deployed = fault_scenario.Deploy(at_seconds=0, app=_OWN_APP, replicas=2, do_not_disrupt=True)
     return (deployed, *(fault_scenario.DeleteClaim(at_seconds=60, claim=claim) for claim in range(nodes)))
 
 
-def outgrown(*, out_of_stock: bool) -> tuple[AnyOperation, ...]:
+def shrunk_workload(*, out_of_stock: bool) -> tuple[AnyOperation, ...]:
     """Scale down so that a smaller node would do; with `out_of_stock` none is available."""
     empty = fault_scenario.OutOfStock(at_seconds=65, type=-1, zone=-1, capacity_type="", seconds=40)
     return (
@@ -96,12 +96,12 @@ def uninstall(setup: ScenarioSetup) -> tuple[AnyOperation, ...]:
     )
 
 
-def _has_its_place(draw: Draw, setup: ScenarioSetup) -> bool:
+def _is_possible(draw: Draw, setup: ScenarioSetup) -> bool:
     if draw is _set_replicas:
         return any(pool.replicas for pool in setup.pools)
     if draw is _fail_check:
         return setup.node_repair
-    return setup.sweep or draw not in _FOUND_BY_THE_SWEEP
+    return setup.sweep or draw not in _NEEDS_THE_SWEEP
 
 
 # -- workloads ------------------------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def _unhealthy(rng: Random, at: float, _: ScenarioSetup) -> AnyOperation:
     )
 
 
-def _ill_for_long(rng: Random) -> list[AnyOperation]:
+def _unhealthy_for_long(rng: Random) -> list[AnyOperation]:
     """Make a node unhealthy until it must be repaired."""
     falls_ill = rng.randrange(60, LAST_ACT_SECONDS, 5)
     ill = fault_scenario.UnhealthyCondition(
@@ -318,5 +318,5 @@ _DRAWS: Final[tuple[tuple[Draw, float], ...]] = (
     (_jump_clock, 1.0),
 )
 
-_FOUND_BY_THE_SWEEP: Final = frozenset({_strip_finalizer, _edit_claim})
+_NEEDS_THE_SWEEP: Final = frozenset({_strip_finalizer, _edit_claim})
 """No event reports that a NodeClaim lacks a field, or that an instance lost its NodeClaim."""

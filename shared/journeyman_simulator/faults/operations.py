@@ -102,13 +102,13 @@ class Operations:
             done = True
         return done
 
-    def calm(self) -> None:
+    def restore(self) -> None:
         """Undo what operations broke and stop all of them, except interruptions that EC2 announced."""
         self._cloud.set_stock(sorted(self._sold_out), sold_out=False)
         self._mend()
         self._stop_expiry()
-        self._let_go()
-        self._node_faults.calm()
+        self._unblock_drains()
+        self._node_faults.restore()
         self._cloud.pass_checks()
         self._skew.offset = timedelta()
 
@@ -126,7 +126,7 @@ class Operations:
 
     @singledispatchmethod
     def _do(self, operation: Any) -> None:
-        raise NotImplementedError(f"nobody knows how to carry out {operation}")
+        raise NotImplementedError(f"cannot carry out {operation}")
 
     @_do.register
     def _(self, operation: fault_scenario.Deploy) -> None:
@@ -321,7 +321,7 @@ class Operations:
                 forever = {"spec": {"template": {"spec": {"expireAfter": "Never"}}}}
                 self._patch(NODEPOOL, pool["metadata"]["name"], forever)
 
-    def _let_go(self) -> None:
+    def _unblock_drains(self) -> None:
         """Remove what blocks drains: budgets and do-not-disrupt annotations."""
         for budget in self._server.list(PDB).items:
             name = budget.metadata.name
@@ -411,12 +411,12 @@ _OF_NODES: Final[Mapping[str, JSON]] = {
     "close": {"spec": {"taints": [{"key": "karpenter.sh/unregistered", "effect": "NoExecute"}]}},
     "mark": {"spec": {"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]}},
 }
-_SAID: Final[Mapping[str, str]] = {"say-registered": "Registered", "say-initialized": "Initialized"}
+_CONDITIONS_SET: Final[Mapping[str, str]] = {"say-registered": "Registered", "say-initialized": "Initialized"}
 
 
 def edit_of_claim(claim: NodeClaim, change: ClaimChange | ClaimStatusChange, now: datetime) -> JSON:
     """Return the patch; of the status if it has one."""
-    return _said(claim, _SAID[change], now) if change in _SAID else _OF_CLAIMS[change]
+    return _with_condition(claim, _CONDITIONS_SET[change], now) if change in _CONDITIONS_SET else _OF_CLAIMS[change]
 
 
 def edit_of_node(change: NodeChange) -> JSON:
@@ -424,7 +424,7 @@ def edit_of_node(change: NodeChange) -> JSON:
     return _OF_NODES[change]
 
 
-def _said(claim: NodeClaim, condition: str, now: datetime) -> JSON:
+def _with_condition(claim: NodeClaim, condition: str, now: datetime) -> JSON:
     """Return a status in which this condition became True just now."""
     others = [c for c in to_wire(claim.status.conditions) if c["type"] != condition]
     said = {

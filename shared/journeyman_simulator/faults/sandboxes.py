@@ -111,7 +111,7 @@ class Sandboxes:
                     self._report_unexpected(error)
                 raise
         if not run.alive:
-            raise run.die("somebody on the way took its end for an error like others")
+            raise run.crash("an exception handler swallowed the crash")
         return answer
 
     def _report_unexpected(self, error: Exception) -> None:
@@ -223,7 +223,7 @@ class _EventsOnly(RunTelemetry):
 @cache
 def silent() -> Logger:
     """Return a logger that writes nothing."""
-    return Logger(service=f"{SERVICE}.storm", level=logging.CRITICAL, stream=io.StringIO())
+    return Logger(service=f"{SERVICE}.enabled", level=logging.CRITICAL, stream=io.StringIO())
 
 
 @contextmanager

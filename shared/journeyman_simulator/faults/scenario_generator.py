@@ -35,30 +35,30 @@ from journeyman_simulator.faults.fault_scenario import (
 )
 from journeyman_simulator.faults.operation_generator import (
     LAST_ACT_SECONDS,
+    blocked_drain,
     by_time,
     draw_operations,
     emptied_at_once,
     emptied_early,
-    held_up,
-    outgrown,
     protected,
+    shrunk_workload,
     uninstall,
 )
 from journeyman_simulator.in_process_account.ec2_catalogue import SMALL_SELECTION
 
 QUEUES: Final = ("provision", "terminate", "consolidate", "interrupt", "requeue")
-DEATHS: Final = (FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER)
+CRASHES: Final = (FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER)
 MOST_CALL_FAULTS: Final = 4
 MOST_MESSAGE_FAULTS: Final = 4
-_DEADLY: Final = 0.35  # of call faults
+_CRASHING: Final = 0.35  # of call faults
 _LAGGING: Final = 0.1  # of scenarios: any list may be stale
-_WAITS_FOR_NOTHING: Final = 0.15  # of scenarios: no sweep, so no message may be lost
+_WITHOUT_SWEEP: Final = 0.15  # of scenarios: no sweep, so no message may be lost
 _LOST_LAUNCHES: Final = 0.1  # of scenarios: the answer to a launch is lost
-_BLIND_LOOKS: Final = 10  # stale reads of instances, after the first one
+_STALE_READS: Final = 10  # stale reads of instances, after the first one
 _AGAIN: Final = 0.3  # of faults: the next call of the site fails, too
 
 # Between two calls of a run; an expired Lease; a message that is visible again (90, 150 and 210 s)
-_PARKS: Final = (0.0, 2.0, 5.0, 20.0, 61.0, 95.0, 155.0, 215.0)
+_PAUSES: Final = (0.0, 2.0, 5.0, 20.0, 61.0, 95.0, 155.0, 215.0)
 _TIMEOUTS: Final = (5.0, 20.0, 60.0)
 _STALE_CLUSTER: Final = (1.0, 5.0, 15.0, 30.0)
 _STALE_ACCOUNT: Final = (1.0, 5.0, 20.0)
@@ -68,12 +68,12 @@ _DELAYS: Final = (1.0, 10.0, 45.0, 120.0)
 
 def generate_scenario(seed: int) -> FaultScenario:
     """Return the scenario of a seed; always the same."""
-    return twisted(_story_of(seed))
+    return with_rare_features(_story_of(seed))
 
 
 def _story_of(seed: int) -> FaultScenario:
     rng = Random(seed)
-    sweep = rng.random() >= _WAITS_FOR_NOTHING
+    sweep = rng.random() >= _WITHOUT_SWEEP
     setup = draw_setup(rng, sweep=sweep)
     operations = draw_operations(rng, setup)
     if not sweep:
@@ -82,7 +82,7 @@ def _story_of(seed: int) -> FaultScenario:
     messages = _message_faults(rng)
     lost = _lost_launch(rng) if rng.random() < _LOST_LAUNCHES else ()
     return FaultScenario(
-        seed=seed, setup=setup, operations=operations, faults=(*_death_in_turn(seed), *lost, *calls, *messages)
+        seed=seed, setup=setup, operations=operations, faults=(*_crash_in_turn(seed), *lost, *calls, *messages)
     )
 
 
@@ -102,23 +102,23 @@ def _call_faults(rng: Random, *, lags: bool) -> tuple[CallFault, ...]:
     return tuple(faults)
 
 
-def _death_in_turn(seed: int) -> tuple[CallFault, ...]:
+def _crash_in_turn(seed: int) -> tuple[CallFault, ...]:
     """In every second scenario, crash at the first call of a site: each site in turn, before its effect and after."""
     turn, rest = divmod(seed, 2)
     round_, place = divmod(turn, len(CALL_SITES))
-    return () if rest else (CallFault(site=CALL_SITES[place], nth=1, kind=DEATHS[round_ % 2]),)
+    return () if rest else (CallFault(site=CALL_SITES[place], nth=1, kind=CRASHES[round_ % 2]),)
 
 
 def _kind(rng: Random, site: str, *, lags: bool) -> FaultKind:
-    if rng.random() < _DEADLY:
-        return rng.choice(DEATHS)
-    possible = [kind for kind in kinds_of(site) if kind not in DEATHS and (lags or kind is not FaultKind.LAG)]
+    if rng.random() < _CRASHING:
+        return rng.choice(CRASHES)
+    possible = [kind for kind in kinds_of(site) if kind not in CRASHES and (lags or kind is not FaultKind.LAG)]
     return rng.choice(possible)
 
 
 def _seconds(rng: Random, site: str, kind: FaultKind) -> float:
     spans: dict[FaultKind, Sequence[float]] = {
-        FaultKind.PAUSE: _PARKS,
+        FaultKind.PAUSE: _PAUSES,
         FaultKind.TIMEOUT_BEFORE: _TIMEOUTS,
         FaultKind.TIMEOUT_AFTER: _TIMEOUTS,
         FaultKind.STALE: _STALE_CLUSTER if ": list " in site else _STALE_ACCOUNT,
@@ -130,7 +130,7 @@ def _seconds(rng: Random, site: str, kind: FaultKind) -> float:
 def _overlaps(rng: Random) -> tuple[Fault, ...]:
     """Draw faults for scenarios where requeues must suffice: overlapping runs and late messages; nothing is lost."""
     faults: list[Fault] = [
-        CallFault(site=rng.choice(CALL_SITES), nth=_ordinal(rng), kind=FaultKind.PAUSE, seconds=rng.choice(_PARKS[:4]))
+        CallFault(site=rng.choice(CALL_SITES), nth=_ordinal(rng), kind=FaultKind.PAUSE, seconds=rng.choice(_PAUSES[:4]))
         for _ in range(rng.randint(0, 2))
     ]
     late = (MessageFaultKind.DUPLICATE, MessageFaultKind.REORDER)
@@ -145,7 +145,7 @@ def _lost_launch(rng: Random) -> tuple[CallFault, ...]:
     launch = f"{step}: ec2 CreateFleet"
     look = f"{step}: ec2 DescribeInstances"
     lost = CallFault(site=launch, nth=nth, kind=unheard, seconds=_seconds(rng, launch, unheard))
-    blind = (CallFault(site=look, nth=n, kind=FaultKind.STALE, seconds=20.0) for n in range(2, 2 + _BLIND_LOOKS))
+    blind = (CallFault(site=look, nth=n, kind=FaultKind.STALE, seconds=20.0) for n in range(2, 2 + _STALE_READS))
     return (lost, *blind)
 
 
@@ -181,7 +181,7 @@ _LARGE: Final = ("m5.large", "m6g.large", "r5.large")
 _TYPES: Final = tuple(sorted({*SMALL_SELECTION, "c6i.large", "m5.2xlarge", "m6g.xlarge", "t3.medium"}))
 _BUDGETS: Final = ("100%", "100%", "50%", "30%", "2", "1", "1", "0")
 _REASONS: Final[tuple[tuple[str, ...], ...]] = ((), (), (), ("Empty",), ("Drifted", "Underutilized"))
-_THAWS: Final = 0.25  # of scenarios: Lambda freezes a sandbox in the middle of a run and resumes it
+_FREEZES: Final = 0.25  # of scenarios: Lambda freezes a sandbox in the middle of a run and resumes it
 
 _AS_DEPLOYED_IN: Final = 0.1  # of scenarios
 _AS_DEPLOYED: Final[Mapping[str, Any]] = {
@@ -190,7 +190,7 @@ _AS_DEPLOYED: Final[Mapping[str, Any]] = {
     "drain_poll_seconds": 2,
     "instance_poll_seconds": 5,
 }
-_UNHURRIED: Final[Mapping[str, Any]] = {
+_LONG_INTERVALS: Final[Mapping[str, Any]] = {
     "pod_nomination": False,
     "registration_poll_seconds": 45,
     "drain_poll_seconds": 20,
@@ -211,10 +211,10 @@ def draw_setup(rng: Random, *, sweep: bool) -> ScenarioSetup:
         daemons=rng.random() < 0.3,
         node_repair=rng.random() < 0.2,
         spot_to_spot=rng.random() < 0.2,
-        **(_AS_DEPLOYED if rng.random() < _AS_DEPLOYED_IN else _UNHURRIED),
+        **(_AS_DEPLOYED if rng.random() < _AS_DEPLOYED_IN else _LONG_INTERVALS),
         registration_timeout_seconds=rng.choice((120, 300, 300)),
         sweep=sweep,
-        thaw=rng.random() < _THAWS,
+        thaw=rng.random() < _FREEZES,
         ends_empty=rng.random() < 0.25,
     )
 
@@ -281,9 +281,9 @@ _MOST_EDITS: Final = 2
 _SPREAD: Final = 0.2  # of Deployments: over zones
 
 
-def twisted(scenario: FaultScenario) -> FaultScenario:
+def with_rare_features(scenario: FaultScenario) -> FaultScenario:
     """Add rare features to a scenario, each drawn from a random number generator of its own."""
-    for twist in (reaching, _spread, _emptied_at_once, _edited_by_hand):
+    for twist in (with_rare_call, _spread, _emptied_at_once, _edited_by_hand):
         scenario = twist(scenario)
     return scenario
 
@@ -327,10 +327,10 @@ def _edit(rng: Random) -> AnyOperation:
 ScenarioChange = Callable[[FaultScenario], FaultScenario]
 _NODES: Final = 4  # the oldest ones
 _BUSY: Final = 60  # seconds: by then nodes have joined and pods run
-_A_MINUTE: Final = 63  # seconds: the third notice repeats its Event, if the NodeClaim lives that long
+_NOTICE_INTERVAL: Final = 63  # seconds: the third notice repeats its Event, if the NodeClaim lives that long
 
 
-def reaching(scenario: FaultScenario) -> FaultScenario:
+def with_rare_call(scenario: FaultScenario) -> FaultScenario:
     """Add what leads to a rare call, if the scenario has a fault there; for one call at most, since each replaces the setup."""
     if not scenario.setup.sweep:
         return scenario
@@ -345,24 +345,24 @@ def _with(scenario: FaultScenario, operations: Iterable[AnyOperation], *faults: 
     )
 
 
-def _end_before_their_nodes_join(scenario: FaultScenario) -> FaultScenario:
+def _instances_end_before_their_nodes_join(scenario: FaultScenario) -> FaultScenario:
     """Terminate instances before their nodes join, and drop the notices."""
     ends = (fault_scenario.ConsoleTerminate(at_seconds=at, node=node) for node, at in enumerate((4.0, 8.0)))
     unheard = (MessageFault(queue="interrupt", nth=nth, kind=MessageFaultKind.DROP) for nth in range(1, 7))
     return _with(scenario, ends, *unheard)
 
 
-def _an_instance_that_no_claim_knows_ends(scenario: FaultScenario) -> FaultScenario:
+def _an_orphaned_instance_ends(scenario: FaultScenario) -> FaultScenario:
     lost = CallFault(site="provision: ec2 CreateFleet", nth=1, kind=FaultKind.CRASH_AFTER)
     return _with(scenario, [fault_scenario.ConsoleTerminate(at_seconds=10, node=-1)], lost)
 
 
-def _two_notices_of_each_instance(scenario: FaultScenario) -> FaultScenario:
+def _two_notices_per_instance(scenario: FaultScenario) -> FaultScenario:
     return _with(scenario, _recommendations(_BUSY, _BUSY + 5))
 
 
-def _a_notice_comes_again_late(scenario: FaultScenario) -> FaultScenario:
-    return _with(scenario, _recommendations(*range(_BUSY - 20, 300, _A_MINUTE)))
+def _notices_repeat_late(scenario: FaultScenario) -> FaultScenario:
+    return _with(scenario, _recommendations(*range(_BUSY - 20, 300, _NOTICE_INTERVAL)))
 
 
 def _a_pool_acts_on_recommendations(scenario: FaultScenario) -> FaultScenario:
@@ -374,14 +374,14 @@ def _recommendations(*times: float) -> Iterable[AnyOperation]:
 
 
 def _a_drain_takes_long(scenario: FaultScenario) -> FaultScenario:
-    return _with(scenario, held_up(_NODES))
+    return _with(scenario, blocked_drain(_NODES))
 
 
 def _a_drain_is_ended_by_force(scenario: FaultScenario) -> FaultScenario:
     return _with(replace(scenario, setup=ended_by_force(scenario.setup)), protected(_NODES))
 
 
-def _nothing_is_in_stock_at_first(scenario: FaultScenario) -> FaultScenario:
+def _no_offering_is_available_at_first(scenario: FaultScenario) -> FaultScenario:
     empty = fault_scenario.OutOfStock(at_seconds=0, type=-1, zone=-1, capacity_type="", seconds=30)
     return _with(scenario, [empty])
 
@@ -395,11 +395,11 @@ def _the_node_class_goes(scenario: FaultScenario) -> FaultScenario:
 
 
 def _a_node_is_replaced(scenario: FaultScenario) -> FaultScenario:
-    return replace(scenario, setup=readily_consolidated(scenario.setup), operations=outgrown(out_of_stock=False))
+    return replace(scenario, setup=readily_consolidated(scenario.setup), operations=shrunk_workload(out_of_stock=False))
 
 
-def _a_replacement_cannot_be_had(scenario: FaultScenario) -> FaultScenario:
-    return replace(scenario, setup=readily_consolidated(scenario.setup), operations=outgrown(out_of_stock=True))
+def _a_replacement_is_unavailable(scenario: FaultScenario) -> FaultScenario:
+    return replace(scenario, setup=readily_consolidated(scenario.setup), operations=shrunk_workload(out_of_stock=True))
 
 
 def _claims_go_before_their_instances(scenario: FaultScenario) -> FaultScenario:
@@ -407,19 +407,19 @@ def _claims_go_before_their_instances(scenario: FaultScenario) -> FaultScenario:
 
 
 RARE_CALL_SCENARIOS: Final[dict[str, ScenarioChange]] = {
-    "consolidate: apply OfferingState": _a_replacement_cannot_be_had,
+    "consolidate: apply OfferingState": _a_replacement_is_unavailable,
     "consolidate: create NodeClaim": _a_node_is_replaced,
     "consolidate: delete NodeClaim": _nodes_are_empty_early,
     "consolidate: ec2 CreateFleet": _a_node_is_replaced,
     "consolidate: ec2 CreateLaunchTemplate": _a_node_is_replaced,
     "consolidate: ec2 DescribeInstances": _a_node_is_replaced,
     "consolidate: ec2 DescribeLaunchTemplates": _a_node_is_replaced,
-    "consolidate: patch OfferingState/status": _a_replacement_cannot_be_had,
-    "interrupt: ec2 DescribeInstances": _an_instance_that_no_claim_knows_ends,
-    "interrupt: get Event": _two_notices_of_each_instance,
-    "interrupt: patch Event": _a_notice_comes_again_late,
+    "consolidate: patch OfferingState/status": _a_replacement_is_unavailable,
+    "interrupt: ec2 DescribeInstances": _an_orphaned_instance_ends,
+    "interrupt: get Event": _two_notices_per_instance,
+    "interrupt: patch Event": _notices_repeat_late,
     "interrupt: patch NodeClaim": _a_pool_acts_on_recommendations,
-    "provision: delete NodeClaim": _nothing_is_in_stock_at_first,
+    "provision: delete NodeClaim": _no_offering_is_available_at_first,
     "provision: ec2 DeleteLaunchTemplate": _the_node_class_goes,
     "provision: iam DeleteInstanceProfile": _the_node_class_goes,
     "provision: iam ListInstanceProfiles": _the_node_class_goes,
@@ -427,5 +427,5 @@ RARE_CALL_SCENARIOS: Final[dict[str, ScenarioChange]] = {
     "terminate: delete Pod": _a_drain_is_ended_by_force,
     "terminate: get NodeClaim": _claims_go_before_their_instances,
     "terminate: patch Event": _a_drain_takes_long,
-    "terminate: patch NodePool": _end_before_their_nodes_join,
+    "terminate: patch NodePool": _instances_end_before_their_nodes_join,
 }

@@ -22,17 +22,17 @@ from journeyman_simulator.faults.scenario_view import HUMAN, CloudInstance
 from journeyman_simulator.workload_controllers import DEPLOYMENT
 from journeyman_simulator.world import WorldStuckError
 
-STORM_AFTER_LAST_ACT: Final = timedelta(seconds=60)
+FAULTS_AFTER_LAST_OPERATION: Final = timedelta(seconds=60)
 REST_MINUTES: Final = 3
 """The cluster is at rest once nothing changed for so long: longer than every period in which steps run by themselves."""
-LEFT_ALONE_MINUTES: Final = 11
+WITHOUT_CLAIMS_MINUTES: Final = 11
 """The same while nodes or instances exist without NodeClaims: the sweep looks for them every ten minutes."""
-PATIENCE_MINUTES: Final = 8
+PENDING_PODS_MINUTES: Final = 8
 """The same while pods are pending: longer than unavailable offerings are skipped."""
-LONGEST_QUIET: Final = timedelta(minutes=45)
+LONGEST_WAIT_FOR_REST: Final = timedelta(minutes=45)
 STUCK: Final = "nothing is stuck"
-TOO_MANY_RUNS: Final = "no scenario goes on and on"
-EMPTIED: Final = "nothing is left"
+TOO_MANY_RUNS: Final = "scenarios end"
+NOTHING_REMAINS: Final = "an emptied cluster keeps nothing"
 
 
 class ScenarioResult(Struct, frozen=True, kw_only=True):
@@ -87,59 +87,59 @@ def run_scenario(
 
 def _play(world: FaultWorld) -> None:
     """Run one phase after the other, each only if no invariant is violated yet."""
-    _storm(world)
-    for part in (_calm, _come_to_rest, *((_empty,) if world.scenario.setup.ends_empty else ())):
+    _run_with_faults(world)
+    for part in (_end_faults, _come_to_rest, *((_empty_cluster,) if world.scenario.setup.ends_empty else ())):
         if not world.checkers.violations:
             part(world)
 
 
-def _storm(world: FaultWorld) -> None:
+def _run_with_faults(world: FaultWorld) -> None:
     """Run until a while after the last operation, and until no run is paused."""
     last = max((operation.at_seconds for operation in world.scenario.operations), default=0.0)
-    world.live(timedelta(seconds=last) + STORM_AFTER_LAST_ACT)
+    world.run_for(timedelta(seconds=last) + FAULTS_AFTER_LAST_OPERATION)
     while (until := world.paused_until()) is not None and not world.checkers.violations:
-        world.live(until - world.clock.now())
+        world.run_for(until - world.clock.now())
 
 
-def _calm(world: FaultWorld) -> None:
-    world.history.note("the storm is over", "scenario")
-    world.calm()
+def _end_faults(world: FaultWorld) -> None:
+    world.history.note("faults end", "scenario")
+    world.restore()
 
 
 def _come_to_rest(world: FaultWorld) -> None:
     """Run until nothing has changed for a while and nothing is unfinished; then run the checks at rest."""
-    ends_at = world.clock.now() + LONGEST_QUIET
+    ends_at = world.clock.now() + LONGEST_WAIT_FOR_REST
     before, unchanged = state(world.server), 0
     while not world.checkers.violations:
-        world.live(MINUTE)
+        world.run_for(MINUTE)
         now = state(world.server)
         before, unchanged = now, unchanged + 1 if now == before else 0
-        busy = [*unfinished(world.server), *(f"{run} stands still" for run in world.busy())]
+        busy = [*unfinished(world.server), *(f"{run} is paused" for run in world.busy())]
         if not busy and unchanged >= _minutes_of_rest(world):
             world.history.note("at rest", "scenario")
             world.checkers.check_at_rest()
             return
         if world.clock.now() >= ends_at:
-            world.checkers.report(STUCK, f"it never came to rest: {', '.join(busy) or 'it goes on and on'}")
+            world.checkers.report(STUCK, f"the cluster did not come to rest: {', '.join(busy) or 'it keeps changing'}")
 
 
 def _minutes_of_rest(world: FaultWorld) -> int:
     if pods_wait(world.server):
-        return PATIENCE_MINUTES
+        return PENDING_PODS_MINUTES
     anything = world.server.list(NODE).items or any(instance.runs for instance in world.instances())
-    return LEFT_ALONE_MINUTES if anything and not world.server.list(NODECLAIM).items else REST_MINUTES
+    return WITHOUT_CLAIMS_MINUTES if anything and not world.server.list(NODECLAIM).items else REST_MINUTES
 
 
-def _empty(world: FaultWorld) -> None:
+def _empty_cluster(world: FaultWorld) -> None:
     """Delete all Deployments and NodePools, and check that nothing of ours remains."""
-    world.history.note("everything is taken away", "scenario")
+    world.history.note("Deployments and NodePools are deleted", "scenario")
     someone = world.server.acting_as(HUMAN)
     for resource, namespace in ((DEPLOYMENT, NAMESPACE), (NODEPOOL, "")):
         for item in world.server.list(resource).items:
             someone.delete(resource, item["metadata"]["name"], namespace=namespace)
     _come_to_rest(world)
     for left in leftovers(world.server, world.instances()):
-        world.checkers.report(EMPTIED, left)
+        world.checkers.report(NOTHING_REMAINS, left)
 
 
 _UNENDED: Final = frozenset({"", "Proposed", "Executing"})
@@ -165,9 +165,9 @@ def unfinished(server: ApiServer) -> list[str]:
     claims = server.list(NODECLAIM).items
     commands = server.list(NODE_DISRUPTION).items
     return [
-        *(f"NodeClaim {c.metadata.name} is leaving" for c in claims if c.metadata.deletion_timestamp),
-        *(f"Node {n.metadata.name} is leaving" for n in server.list(NODE).items if n.metadata.deletion_timestamp),
-        *(f"pod {p.key} is leaving" for p in server.list(POD).items if p.metadata.deletion_timestamp),
+        *(f"NodeClaim {c.metadata.name} is terminating" for c in claims if c.metadata.deletion_timestamp),
+        *(f"Node {n.metadata.name} is terminating" for n in server.list(NODE).items if n.metadata.deletion_timestamp),
+        *(f"pod {p.key} is terminating" for p in server.list(POD).items if p.metadata.deletion_timestamp),
         *(f"NodeClaim {c.metadata.name} is not initialized" for c in claims if not _is_initialized(c)),
         *(f"NodeDisruption {d['metadata']['name']} has not ended" for d in commands if _phase(d) in _UNENDED),
     ]

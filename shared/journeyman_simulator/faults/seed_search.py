@@ -26,7 +26,7 @@ from journeyman_simulator.faults.scenario_run import ScenarioResult, run_scenari
 from journeyman_simulator.faults.shrinking import MOST_TRIES, shrink_scenario
 
 CHUNK: Final = 20  # scenarios per message between processes
-NOT_RUN: Final = "the scenario could not be told"
+NOT_RUN: Final = "the scenario can be run"
 
 
 class ViolatingSeed(Struct, frozen=True):
@@ -62,14 +62,14 @@ def run_checked(
 ) -> ScenarioResult:
     """Run a scenario with all invariant checkers; one that raises counts as a violation."""
     try:
-        with _undisturbed():
+        with _without_garbage_collection():
             return run_scenario(scenario, checkers=ALL_CHECKERS, on_entry=on_entry, collaborators=collaborators)
     except Exception:  # noqa: BLE001 - whatever it is, it is told with the scenario that led to it
         return _not_run(scenario, traceback.format_exc())
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def _without_garbage_collection() -> Iterator[None]:
     """Suspend garbage collection while a scenario runs; collect the youngest generation after it."""
     was_on = gc.isenabled()
     gc.disable()
@@ -86,7 +86,7 @@ def search_seeds(
     *,
     processes: int = 1,
     on_found: Callable[[ViolatingSeed], None] | None = None,
-    on_told: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> SeedSearchResult:
     """Run the scenarios of these seeds; report them in order.
 
@@ -94,7 +94,7 @@ def search_seeds(
         seeds: The seeds.
         processes: The number of processes; with one, or with few seeds, the scenarios run in this one.
         on_found: Called with each violating seed, once its chunk is done.
-        on_told: Called with the number of scenarios run since the last call.
+        on_progress: Called with the number of scenarios run since the last call.
     """
     caught, began = SeedSearchResult(), time.monotonic()
     for part in _parts([seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)], processes):
@@ -106,8 +106,8 @@ def search_seeds(
             caught.found.append(found)
             if on_found is not None:
                 on_found(found)
-        if on_told is not None:
-            on_told(coverage.scenarios)
+        if on_progress is not None:
+            on_progress(coverage.scenarios)
     caught.seconds = time.monotonic() - began
     return caught
 

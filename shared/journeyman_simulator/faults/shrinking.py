@@ -35,7 +35,7 @@ def shrink_scenario(
     before = None
     while scenario != before:
         before = scenario
-        for pass_ in (_with_fewer_parts, _with_smaller_numbers, _with_plainer_settings):
+        for pass_ in (_with_fewer_parts, _with_smaller_numbers, _with_simpler_setup):
             scenario = pass_(scenario, shrinking)
     return scenario
 
@@ -91,39 +91,39 @@ def _with_smaller_numbers(scenario: FaultScenario, shrinking: _ShrinkAttempts) -
 def _smaller(scenario: FaultScenario) -> Iterator[FaultScenario]:
     parts: list[Any] = [*scenario.operations, *scenario.faults]
     for index, part in enumerate(parts):
-        for plainer in _plainer(part):
-            yield _of(scenario, [*parts[:index], plainer, *parts[index + 1 :]])
+        for simpler in _simpler(part):
+            yield _of(scenario, [*parts[:index], simpler, *parts[index + 1 :]])
 
 
-def _with_plainer_settings(scenario: FaultScenario, shrinking: _ShrinkAttempts) -> FaultScenario:
-    while (plainer := shrinking.first(_plain_settings(scenario))) is not None:
-        scenario = plainer
+def _with_simpler_setup(scenario: FaultScenario, shrinking: _ShrinkAttempts) -> FaultScenario:
+    while (simpler := shrinking.first(_simpler_setups(scenario))) is not None:
+        scenario = simpler
     return scenario
 
 
-def _plain_settings(scenario: FaultScenario) -> Iterator[FaultScenario]:
+def _simpler_setups(scenario: FaultScenario) -> Iterator[FaultScenario]:
     setup = scenario.setup
     for index, pool in enumerate(setup.pools):
         others = (setup.pools[:index], setup.pools[index + 1 :])
         if any(others):
             yield replace(scenario, setup=replace(setup, pools=others[0] + others[1]))
-        for plainer in _plainer(pool):
-            yield replace(scenario, setup=replace(setup, pools=(*others[0], plainer, *others[1])))
-    for simpler in _plainer(setup):
-        yield replace(scenario, setup=simpler)
+        for simpler in _simpler(pool):
+            yield replace(scenario, setup=replace(setup, pools=(*others[0], simpler, *others[1])))
+    for simpler_setup in _simpler(setup):
+        yield replace(scenario, setup=simpler_setup)
 
 
-def _plainer(thing: T) -> Iterator[T]:
+def _simpler(thing: T) -> Iterator[T]:
     """Yield the struct with one field at its default, or a number nearer to it; identifying fields stay."""
     for known in fields(thing):
         value = getattr(thing, known.name)
         if known.name in _KEPT or known.name == "pools":
             continue
-        for smaller in _below(value, known.default):
+        for smaller in _simpler_values(value, known.default):
             yield replace(thing, **{known.name: smaller})
 
 
-def _below(value: Any, default: Any) -> Iterator[Any]:
+def _simpler_values(value: Any, default: Any) -> Iterator[Any]:
     """Yield simpler values, the simplest first: the default, numbers nearer to it or to 1, shorter tuples."""
     if default is not NODEFAULT and value != default:
         yield default

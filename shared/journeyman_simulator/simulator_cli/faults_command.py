@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from journeyman.errors import ConfigurationError
 from journeyman.runtime.collector import collect_rarely
 from journeyman_simulator.faults.call_sites import CALL_SITES
-from journeyman_simulator.faults.fault_scenario import FaultKind, FaultScenario, from_json, lines, to_json
+from journeyman_simulator.faults.fault_scenario import FaultKind, FaultScenario, from_json, describe_scenario, to_json
 from journeyman_simulator.faults.history import HistoryEntry
 from journeyman_simulator.faults.invariants.checkers import Violation
 from journeyman_simulator.faults.scenario_generator import generate_scenario
@@ -44,7 +44,7 @@ def run_scenario(seed: int, file: Path | None, *, shrink: bool, quiet: bool) -> 
     """
     console = Console(highlight=False, soft_wrap=True)
     scenario = _read(file) if file is not None else generate_scenario(seed)
-    _print(console, lines(scenario))
+    _print(console, describe_scenario(scenario))
     result = run_checked(scenario, None if quiet else _printer(console))
     _verdict(console, result)
     if result.violations and shrink:
@@ -74,7 +74,7 @@ def run_seeds(seeds: str, *, require_crash_coverage: bool) -> int:
             wanted,
             processes=os.cpu_count() or 1,
             on_found=lambda found: _print(console, _about(found)),
-            on_told=lambda number: progress.advance(task, number),
+            on_progress=lambda number: progress.advance(task, number),
         )
     console.print(search.coverage.table(), markup=False)
     _print(console, _figures(search))
@@ -133,7 +133,7 @@ def _shrink(console: Console, result: ScenarioResult) -> None:
     short = run_checked(scenario)
     file = Path(f"scenario-{scenario.seed}.json")
     file.write_bytes(to_json(scenario))
-    _print(console, [*lines(scenario), *(str(entry) for entry in short.history[-_LAST_ENTRIES:])])
+    _print(console, [*describe_scenario(scenario), *(str(entry) for entry in short.history[-_LAST_ENTRIES:])])
     _verdict(console, short)
     console.print(f"saved in {file}; run it with: journeyman faults --scenario {file}")
 

@@ -31,7 +31,7 @@ class ReplacementsInitializedFirst(InvariantChecker):
     A replacement that is withdrawn before it was launched does not count.
     """
 
-    name = "replacements first"
+    name = "replacements are initialized first"
 
     def __init__(self, view: ScenarioView) -> None:
         super().__init__(view)
@@ -44,12 +44,12 @@ class ReplacementsInitializedFirst(InvariantChecker):
         if condition_is_true(write.result, "Initialized"):
             self._initialized.add(write.name)
         if write.verb == "delete" and is_ours(write, "consolidate") and condition_is_true(write.result, "Launched"):
-            yield from self._judged(write.name)
+            yield from self._check(write.name)
 
-    def _judged(self, name: str) -> Iterator[str]:
+    def _check(self, name: str) -> Iterator[str]:
         taking = [c for c in commands(self.view) if name in candidates(c) and phase(c) == "Executing"]
         if not taking:
-            yield f"NodeClaim {name} was deleted, and no command that is under way takes it"
+            yield f"NodeClaim {name} was deleted, and no executing command has it as candidate"
         for command in taking:
             awaited = [r["name"] for r in command["spec"].get("replacements", ())]
             if missing := [r for r in awaited if r not in self._initialized]:
@@ -60,7 +60,7 @@ class ReplacementsInitializedFirst(InvariantChecker):
 class ConsolidationLowersPrice(InvariantChecker):
     """The replacements of a consolidation cost less than its candidates."""
 
-    name = "price never raised by consolidation"
+    name = "consolidation lowers the price"
 
     def check_cloud_event(self, event: CloudEvent) -> Iterator[str]:
         """Compare the prices when a replacement is launched."""
@@ -70,16 +70,16 @@ class ConsolidationLowersPrice(InvariantChecker):
         name = claim.metadata.annotations.get(COMMAND_ANNOTATION, "")
         for command in commands(self.view):
             if command["metadata"]["name"] == name and command["spec"]["reason"] == "Underutilized":
-                yield from self._judged(command)
+                yield from self._check(command)
 
-    def _judged(self, command: Mapping[str, Any]) -> Iterator[str]:
+    def _check(self, command: Mapping[str, Any]) -> Iterator[str]:
         by_claim: dict[str, CloudInstance] = {i.claim: i for i in self.view.instances()}
         new = [by_claim.get(r["name"]) for r in command["spec"].get("replacements", ())]
         old = [by_claim.get(name) for name in candidates(command)]
         before = sum(i.price for i in old if i is not None)
         after = sum(i.price for i in new if i is not None)
         if None not in old and after >= before:
-            yield f"{command['metadata']['name']} gives back {before:.4f} an hour and opens {after:.4f}"
+            yield f"{command['metadata']['name']} replaces {before:.4f} an hour by {after:.4f}"
 
 
 TOLERATED: Final[Mapping[tuple[str, str], timedelta]] = {
@@ -91,14 +91,14 @@ TOLERATED: Final[Mapping[tuple[str, str], timedelta]] = {
     ("Ready", "Unknown"): timedelta(minutes=30),
 }
 """Karpenter's repair policies for AWS."""
-PATIENCE: Final = timedelta(minutes=4)
+REPAIR_DELAY: Final = timedelta(minutes=4)
 """The sweep runs every two minutes; the first of its runs may fail."""
 
 
 class UnhealthyNodesReplaced(InvariantChecker):
     """With node repair, a node that is unhealthy for longer than tolerated is replaced, if no other node is unhealthy."""
 
-    name = "a node that stays ill is replaced"
+    name = "unhealthy nodes are replaced"
 
     def __init__(self, view: ScenarioView) -> None:
         super().__init__(view)
@@ -108,22 +108,22 @@ class UnhealthyNodesReplaced(InvariantChecker):
     def check_write(self, write: Write) -> Iterator[str]:
         """Record since when nodes are unhealthy."""
         if write.resource.kind == "Node":
-            self._look()
+            self._observe()
         yield from ()
 
     def check_every_minute(self) -> Iterator[str]:
         """Check the only unhealthy node; several at once may be an outage of the cluster, in which none is repaired."""
-        self._look()
+        self._observe()
         if not self.view.scenario.setup.node_repair or len({name for name, _, _ in self._since}) != 1:
             return
         for (name, condition, status), since in sorted(self._since.items()):
             ill_for = self.view.clock.now() - since
-            if ill_for > TOLERATED[condition, status] + PATIENCE + self._skew and not self._is_leaving(name):
-                yield f"Node {name} has been {condition}={status} since {since:%H:%M:%S}, and stays"
+            if ill_for > TOLERATED[condition, status] + REPAIR_DELAY + self._skew and not self._is_leaving(name):
+                yield f"Node {name} has been {condition}={status} since {since:%H:%M:%S}, and is not replaced"
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         now = self.view.clock.now()
-        ill = {(n.metadata.name, c, s) for n in nodes(self.view) for c, s in _illnesses(n)}
+        ill = {(n.metadata.name, c, s) for n in nodes(self.view) for c, s in _unhealthy_conditions(n)}
         self._since = {key: self._since.get(key, now) for key in ill}
 
     def _is_leaving(self, name: str) -> bool:
@@ -132,6 +132,6 @@ class UnhealthyNodesReplaced(InvariantChecker):
         return claim is None or is_terminating(claim) or node.metadata.deletion_timestamp is not None
 
 
-def _illnesses(node: Node) -> list[tuple[str, str]]:
+def _unhealthy_conditions(node: Node) -> list[tuple[str, str]]:
     reported = [(condition.type, condition.status) for condition in node.status.conditions]
     return [key for key in reported if key in TOLERATED]

@@ -36,7 +36,7 @@ LONGEST_WITHOUT_CLAIM: Final = timedelta(minutes=10)
 class OneInstancePerNodeClaim(InvariantChecker):
     """A NodeClaim never has two instances, not even one after the other."""
 
-    name = "no claim with two instances"
+    name = "one instance per NodeClaim"
 
     def __init__(self, view: ScenarioView) -> None:
         super().__init__(view)
@@ -56,7 +56,7 @@ class OneInstancePerNodeClaim(InvariantChecker):
 class NoOrphanedInstance(InvariantChecker):
     """An instance without a NodeClaim is terminated within minutes; at rest NodeClaims, instances and nodes are one to one."""
 
-    name = "no instance without a claim"
+    name = "no orphaned instance"
 
     def __init__(self, view: ScenarioView) -> None:
         super().__init__(view)
@@ -70,21 +70,21 @@ class NoOrphanedInstance(InvariantChecker):
         self._alone_since = {id_: self._alone_since.get(id_, now) for id_ in alone}
         for id_, since in sorted(self._alone_since.items()):
             if now - since > LONGEST_WITHOUT_CLAIM:
-                yield f"{id_} has run without a claim since {since:%H:%M:%S}"
+                yield f"{id_} has run without a NodeClaim since {since:%H:%M:%S}"
 
     def check_at_rest(self) -> Iterator[str]:
         """Check that NodeClaims, instances and nodes are one to one."""
-        yield from (f"{i.provider_id} ({i.claim}) runs without a claim" for i in self._alone())
+        yield from (f"{i.provider_id} ({i.claim}) runs without a NodeClaim" for i in self._alone())
         running = {i.provider_id for i in self.view.instances() if i.runs}
         registered = {node.spec.provider_id for node in nodes(self.view)}
         for claim in claims(self.view):
             name, id_ = claim.metadata.name, claim.status.provider_id
             if id_ not in running:
-                yield f"NodeClaim {name} has no instance that runs ({id_ or 'no provider id'})"
+                yield f"NodeClaim {name} has no running instance ({id_ or 'no provider id'})"
             elif id_ not in registered:
                 yield f"NodeClaim {name} has no Node"
             if FINALIZER not in claim.metadata.finalizers:
-                yield f"NodeClaim {name} lacks our finalizer"
+                yield f"NodeClaim {name} has no termination finalizer"
 
     def _alone(self) -> list[CloudInstance]:
         uids = {claim.metadata.uid for claim in claims(self.view)}
@@ -99,7 +99,7 @@ class NoOrphanedInstance(InvariantChecker):
 class InstancesDrainedFirst(InvariantChecker):
     """No instance with running pods is terminated, unless its deadline has passed, it never registered, or it is dead."""
 
-    name = "no instance ended under its pods"
+    name = "instances are drained before termination"
 
     def __init__(self, view: ScenarioView) -> None:
         super().__init__(view)
@@ -131,7 +131,7 @@ class InstancesDrainedFirst(InvariantChecker):
             if node.spec.provider_id == instance.provider_id and has_true_condition(node.status.conditions, "Ready"):
                 running = sorted(pod.metadata.name for pod in pods(self.view) if self._runs(pod, node, now))
                 if running:
-                    yield f"{event.by} ended {instance.provider_id} ({instance.claim}) under {', '.join(running)}"
+                    yield f"{event.by} terminated {instance.provider_id} ({instance.claim}) with running pods {', '.join(running)}"
 
     def _runs(self, pod: Pod, node: Node, now: datetime) -> bool:
         if pod.spec.node_name != node.metadata.name or has_ended(pod):

@@ -48,7 +48,7 @@ class DisruptionBudgetsHold(InvariantChecker):
     Restates: karpenter pkg/controllers/disruption/helpers.go `BuildDisruptionBudgetMapping`.
     """
 
-    name = "budgets"
+    name = "disruption budgets"
 
     def __init__(self, view: ScenarioView) -> None:
         super().__init__(view)
@@ -63,7 +63,7 @@ class DisruptionBudgetsHold(InvariantChecker):
             fresh = taken and write.name not in self._taken and is_ours(write)
             self._note(write.name, taken)
             if fresh:
-                yield from self._judged(write.name, taken)
+                yield from self._check(write.name, taken)
         if write.resource.kind in {"NodeClaim", "NodePool"}:
             self._remember()
 
@@ -73,7 +73,7 @@ class DisruptionBudgetsHold(InvariantChecker):
         else:
             self._taken.pop(name, None)
 
-    def _judged(self, name: str, reason: str) -> Iterator[str]:
+    def _check(self, name: str, reason: str) -> Iterator[str]:
         all_ = claims(self.view)
         pool = next((pool_of(claim) for claim in all_ if claim.metadata.name == name), "")
         taken = [c for c in all_ if pool_of(c) == pool and c.metadata.name in self._taken and not _has_ended(c)]
@@ -81,7 +81,7 @@ class DisruptionBudgetsHold(InvariantChecker):
         allowed = max((_allowed(seen, reason) for seen in self._seen.get(pool, ())), default=_UNLIMITED)
         if len(taken) > allowed:
             names = ", ".join(sorted(claim.metadata.name for claim in taken))
-            yield f"{len(taken)} nodes of {pool} are taken ({names}), {allowed} may be ({reason})"
+            yield f"{len(taken)} nodes of {pool} are disrupted ({names}), {allowed} allowed ({reason})"
 
     def _remember(self) -> None:
         """Record NodePools and budgets, for as long as a run's information may be old."""
@@ -130,22 +130,22 @@ class NodePoolLimitsHold(InvariantChecker):
     Nodes that are being replaced do not count, as in Karpenter.
     """
 
-    name = "limits"
+    name = "NodePool limits"
 
     def __init__(self, view: ScenarioView) -> None:
         super().__init__(view)
         self._staleness = staleness(view.scenario)
         self._limits: dict[str, deque[tuple[datetime, int]]] = {}
         self._at_creation: dict[str, int] = {}
-        self._look()
+        self._observe()
 
     def check_write(self, write: Write) -> Iterator[str]:
         """Record limits, and the limit at each NodeClaim's creation."""
         kind = write.resource.kind
         if kind == "NodePool":
-            self._look()
+            self._observe()
         elif kind == "NodeClaim" and write.verb == "create":
-            self._look()
+            self._observe()
             pool = write.result["metadata"].get("labels", {}).get("karpenter.sh/nodepool", "")
             limits = self._limits.get(pool, ())
             self._at_creation[write.name] = max((limit for _, limit in limits), default=_UNLIMITED)
@@ -163,13 +163,15 @@ class NodePoolLimitsHold(InvariantChecker):
             if node.metadata.deletion_timestamp or is_tainted_for_disruption(node)
         }
         standing = {
-            c.metadata.uid for c in claims(self.view) if pool_of(c) == pool_of(claim) and not _leaves_limit(c, gone)
+            c.metadata.uid
+            for c in claims(self.view)
+            if pool_of(c) == pool_of(claim) and not _is_exempt_from_limit(c, gone)
         }
         total = sum(vcpus(i.instance_type) for i in self.view.instances() if i.runs and i.tags.get(UID_TAG) in standing)
         if total > limit:
-            yield f"{pool_of(claim)} has {total} vCPUs with {event.instance.instance_type} {claim.metadata.name}, {limit} may be"
+            yield f"{pool_of(claim)} has {total} vCPUs with {event.instance.instance_type} {claim.metadata.name}, the limit is {limit}"
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         now = self.view.clock.now()
         for pool in pools(self.view):
             limit = (pool["spec"].get("limits") or {}).get("cpu")
@@ -179,7 +181,7 @@ class NodePoolLimitsHold(InvariantChecker):
                 known.popleft()
 
 
-def _leaves_limit(claim: NodeClaim, gone: Collection[str]) -> bool:
+def _is_exempt_from_limit(claim: NodeClaim, gone: Collection[str]) -> bool:
     """Return whether it or its node was deleted, or a command disrupts it."""
     return (
         is_terminating(claim)
@@ -194,23 +196,23 @@ class StaticNodePoolsKeepReplicas(InvariantChecker):
     Nodes that are deleted or disrupted do not count: their replacements exist beside them.
     """
 
-    name = "static pools have as many nodes as they ask for"
+    name = "static NodePools keep their replicas"
 
     def __init__(self, view: ScenarioView) -> None:
         super().__init__(view)
         self._staleness = staleness(view.scenario)
         self._asked: dict[str, deque[tuple[datetime, int]]] = {}
-        self._look()
+        self._observe()
 
     def check_write(self, write: Write) -> Iterator[str]:
         """Check each NodeClaim created for a static NodePool."""
         if write.resource.kind == "NodePool":
-            self._look()
+            self._observe()
         elif write.resource.kind == "NodeClaim" and write.verb == "create" and is_ours(write):
-            self._look()
+            self._observe()
             claim = claim_named(self.view, write.name)
             if claim is not None and pool_of(claim) in self._asked:
-                yield from self._judged(pool_of(claim))
+                yield from self._check(pool_of(claim))
 
     def check_at_rest(self) -> Iterator[str]:
         """Count the nodes of static NodePools."""
@@ -218,15 +220,15 @@ class StaticNodePoolsKeepReplicas(InvariantChecker):
             name, asked = pool["metadata"]["name"], _asked(pool)
             own = [claim.metadata.name for claim in claims(self.view) if pool_of(claim) == name]
             if asked is not None and not pool["metadata"].get("deletionTimestamp") and len(own) != asked:
-                yield f"{name} asks for {asked} nodes, and has {len(own)} ({', '.join(sorted(own)) or 'none'})"
+                yield f"{name} has {len(own)} nodes, replicas is {asked} ({', '.join(sorted(own)) or 'none'})"
 
-    def _judged(self, pool: str) -> Iterator[str]:
-        standing = [c.metadata.name for c in claims(self.view) if pool_of(c) == pool and not _goes(c)]
+    def _check(self, pool: str) -> Iterator[str]:
+        standing = [c.metadata.name for c in claims(self.view) if pool_of(c) == pool and not _is_being_replaced(c)]
         most = max(asked for _, asked in self._asked[pool])
         if len(standing) > most:
-            yield f"{pool} asks for {most} nodes, and is given {len(standing)} ({', '.join(sorted(standing))})"
+            yield f"{pool} gets {len(standing)} nodes, replicas is {most} ({', '.join(sorted(standing))})"
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         """Record replicas, for as long as a run's information may be old."""
         now = self.view.clock.now()
         for pool in pools(self.view):
@@ -244,5 +246,5 @@ def _asked(pool: Mapping[str, Any]) -> int | None:
     return None if replicas is None else int(replicas)
 
 
-def _goes(claim: NodeClaim) -> bool:
+def _is_being_replaced(claim: NodeClaim) -> bool:
     return is_terminating(claim) or has_true_condition(claim.status.conditions, "DisruptionReason")

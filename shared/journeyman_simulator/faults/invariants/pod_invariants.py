@@ -40,7 +40,7 @@ _TYPE: Final = "node.kubernetes.io/instance-type"
 class PodsEvictedAsAllowed(InvariantChecker):
     """Pods are evicted within budgets, unless protected, from disrupted nodes only; they are deleted only at the deadline."""
 
-    name = "no pod evicted against its people's will"
+    name = "pods are evicted only as allowed"
 
     def __init__(self, view: ScenarioView) -> None:
         super().__init__(view)
@@ -53,9 +53,9 @@ class PodsEvictedAsAllowed(InvariantChecker):
         if write.resource.kind != "Pod":
             return
         if write.verb == "evict" and is_ours(write):
-            yield from self._evicted(write)
+            yield from self._check_eviction(write)
         elif write.verb == "delete" and is_ours(write):
-            yield from self._deleted(write)
+            yield from self._check_deletion(write)
         else:
             self._remember(write)
 
@@ -66,19 +66,19 @@ class PodsEvictedAsAllowed(InvariantChecker):
         else:
             self._protected.pop(uid, None)
 
-    def _evicted(self, write: Write) -> Iterator[str]:
+    def _check_eviction(self, write: Write) -> Iterator[str]:
         pod, who = write.result, f"{write.user} evicted {write.name}"
         uid = pod["metadata"]["uid"]
         now = self.view.clock.now()
         if _is_protected(pod, now + self._skew) and now - self._protected.get(uid, now) >= self._staleness:
             yield f"{who}, which must not be disrupted"
         if pod["status"].get("phase") == "Running":
-            yield from (f"{who} against PodDisruptionBudget {name}" for name in self._against(pod))
+            yield from (f"{who} against PodDisruptionBudget {name}" for name in self._violated_budgets(pod))
         node = node_named(self.view, pod["spec"].get("nodeName", ""))
-        if node is not None and not _on_its_way_out(self.view, node):
-            yield f"{who} from {node.metadata.name}, which is to stay"
+        if node is not None and not _is_disrupted(self.view, node):
+            yield f"{who} from {node.metadata.name}, which is not disrupted"
 
-    def _against(self, pod: Mapping[str, Any]) -> Iterator[str]:
+    def _violated_budgets(self, pod: Mapping[str, Any]) -> Iterator[str]:
         """Yield the names of budgets that require more healthy pods than would remain."""
         for budget in self.view.server.list(PDB).items:
             wanted = budget.spec.min_available
@@ -87,7 +87,7 @@ class PodsEvictedAsAllowed(InvariantChecker):
                 if others < wanted:
                     yield budget.metadata.name
 
-    def _deleted(self, write: Write) -> Iterator[str]:
+    def _check_deletion(self, write: Write) -> Iterator[str]:
         """Check that less time remains to the node's deadline than the pod's grace period, allowing for clock skew."""
         pod = write.result
         node = node_named(self.view, pod["spec"].get("nodeName", ""))
@@ -96,12 +96,12 @@ class PodsEvictedAsAllowed(InvariantChecker):
         grace = timedelta(seconds=pod["spec"].get("terminationGracePeriodSeconds", 30))
         now = self.view.clock.now()
         if end is None:
-            yield f"{write.user} deleted {write.name}, whose node has no end"
+            yield f"{write.user} deleted {write.name}, whose node has no deadline"
         elif now + self._skew + timedelta(seconds=1) < end - grace:
-            yield f"{write.user} deleted {write.name} although its node ends at {end:%H:%M:%S} only"
+            yield f"{write.user} deleted {write.name} before its grace period; its node terminates at {end:%H:%M:%S}"
 
 
-def _on_its_way_out(view: ScenarioView, node: Node) -> bool:
+def _is_disrupted(view: ScenarioView, node: Node) -> bool:
     """Return whether the node or its NodeClaim was deleted, and the node is tainted."""
     if node.metadata.deletion_timestamp is not None:
         return is_tainted_for_disruption(node)
@@ -135,7 +135,7 @@ def _is_healthy(pod: Pod) -> bool:
 class SchedulablePodsRun(InvariantChecker):
     """Every pod that fits an instance type of a NodePool within its limits runs."""
 
-    name = "every pod that fits somewhere runs"
+    name = "schedulable pods run"
 
     def check_at_rest(self) -> Iterator[str]:
         """Check pods that do not run."""
@@ -143,24 +143,24 @@ class SchedulablePodsRun(InvariantChecker):
             if pod.status.phase == "Running" or has_ended(pod):
                 continue
             for pool in pools(self.view):
-                if found := fitting(self.view, pool, pod):
-                    yield f"{pod.metadata.name} does not run, and a {found} of {pool['metadata']['name']} would do"
+                if found := fitting_type(self.view, pool, pod):
+                    yield f"{pod.metadata.name} does not run, but fits a {found} of {pool['metadata']['name']}"
                     break
 
 
-def fitting(view: ScenarioView, pool: Mapping[str, Any], pod: Pod) -> str:
+def fitting_type(view: ScenarioView, pool: Mapping[str, Any], pod: Pod) -> str:
     """Return a type of the NodePool that surely fits the pod within the limit; empty if there is none."""
     name = pool["metadata"]["name"]
     if pool["metadata"].get("deletionTimestamp") or pool["spec"].get("replicas") is not None:
         return ""
     if pod.spec.node_selector.get("karpenter.sh/nodepool", name) != name:
         return ""
-    room = _room(view, pool)
-    sold = _sold(view, pool)
-    return next((t for t in sold if vcpus(t) <= room and _has_room(t, pod)), "")
+    room = _remaining_vcpus(view, pool)
+    sold = _types_on_sale(view, pool)
+    return next((t for t in sold if vcpus(t) <= room and _fits(t, pod)), "")
 
 
-def _sold(view: ScenarioView, pool: Mapping[str, Any]) -> tuple[str, ...]:
+def _types_on_sale(view: ScenarioView, pool: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the types that the NodePool allows and the account sells, the smallest first."""
     requirements = pool["spec"]["template"]["spec"].get("requirements") or ()
     wanted = [r["values"] for r in requirements if r["key"] == _TYPE]
@@ -168,7 +168,7 @@ def _sold(view: ScenarioView, pool: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(sorted((t for t in sold if not wanted or t in wanted[0]), key=lambda t: (vcpus(t), t)))
 
 
-def _room(view: ScenarioView, pool: Mapping[str, Any]) -> float:
+def _remaining_vcpus(view: ScenarioView, pool: Mapping[str, Any]) -> float:
     """Return how many vCPUs the NodePool may still add."""
     limit = (pool["spec"].get("limits") or {}).get("cpu")
     if not limit:
@@ -177,7 +177,7 @@ def _room(view: ScenarioView, pool: Mapping[str, Any]) -> float:
     return int(limit) - sum(vcpus(i.instance_type) for i in view.instances() if i.runs and i.claim in own)
 
 
-def _has_room(instance_type: str, pod: Pod) -> bool:
+def _fits(instance_type: str, pod: Pod) -> bool:
     wanted = [container.resources.requests for container in pod.spec.containers]
     millicores = sum(int(str(r.get("cpu", "0m")).removesuffix("m")) for r in wanted)
     mib = sum(int(str(r.get("memory", "0Mi")).removesuffix("Mi")) for r in wanted)

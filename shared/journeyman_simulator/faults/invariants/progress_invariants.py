@@ -38,7 +38,7 @@ _UNENDED: Final = frozenset({"", "Proposed", "Executing"})
 class UnfinishedWorkHasARequeue(InvariantChecker):
     """Unfinished work always has a message to its step or a run in progress; with a sweep, within minutes."""
 
-    name = "nothing waits without a requeue"
+    name = "unfinished work has a requeue"
 
     def __init__(self, view: ScenarioView) -> None:
         super().__init__(view)
@@ -57,7 +57,7 @@ class UnfinishedWorkHasARequeue(InvariantChecker):
         longest = self._longest()
         for (step, what), since in sorted(self._since.items()):
             if now - since > longest:
-                yield f"{what}, and nothing is on its way to {step.value} since {since:%H:%M:%S}"
+                yield f"{what}, without a message to {step.value} since {since:%H:%M:%S}"
 
     def _longest(self) -> timedelta:
         if not self.view.scenario.setup.sweep:
@@ -67,12 +67,12 @@ class UnfinishedWorkHasARequeue(InvariantChecker):
     def _unfinished(self) -> Iterator[tuple[Step, str]]:
         for claim in claims(self.view):
             if is_terminating(claim):
-                yield Step.TERMINATE, f"NodeClaim {claim.metadata.name} is leaving"
+                yield Step.TERMINATE, f"NodeClaim {claim.metadata.name} is terminating"
             elif not has_true_condition(claim.status.conditions, "Initialized"):
                 yield Step.PROVISION, f"NodeClaim {claim.metadata.name} is not initialized"
         for node in nodes(self.view):
             if node.metadata.deletion_timestamp is not None:
-                yield Step.TERMINATE, f"Node {node.metadata.name} is leaving"
+                yield Step.TERMINATE, f"Node {node.metadata.name} is terminating"
         for command in commands(self.view):
             if phase(command) in _UNENDED:
                 yield Step.CONSOLIDATE, f"NodeDisruption {command['metadata']['name']} has not ended"
@@ -93,16 +93,16 @@ class NothingStuck(InvariantChecker):
         for claim in claims(self.view):
             name = claim.metadata.name
             if name not in taken and has_true_condition(claim.status.conditions, "DisruptionReason"):
-                yield f"NodeClaim {name} carries a DisruptionReason, and no command takes it"
+                yield f"NodeClaim {name} carries a DisruptionReason, without a command"
         for node in nodes(self.view):
             if is_tainted_for_disruption(node) and node.metadata.deletion_timestamp is None:
                 owner = claim_of(self.view, node)
                 if owner is None or owner.metadata.name not in taken:
-                    yield f"Node {node.metadata.name} is tainted, and stays"
+                    yield f"Node {node.metadata.name} is tainted, and is not replaced"
         if not skew(self.view.scenario):
             for letter in self.view.dead_letters():
                 if _runs_that_come_to_nothing(self.view.scenario, letter) < MOST_RECEIVES:
-                    yield f"a message was given up: {letter}"
+                    yield f"a message is in a dead-letter queue: {letter}"
 
 
 def _runs_that_come_to_nothing(scenario: FaultScenario, letter: str) -> int:
@@ -115,7 +115,7 @@ def _runs_that_come_to_nothing(scenario: FaultScenario, letter: str) -> int:
 class OnlyExpectedErrors(InvariantChecker):
     """Runs raise no errors but those of `journeyman.errors`, and verification refuses no plan."""
 
-    name = "nothing unexpected is raised"
+    name = "only expected errors"
 
     def check_error(self, error: RunError) -> Iterator[str]:
         """Check each error that a run reports."""
