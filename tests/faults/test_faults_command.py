@@ -12,11 +12,7 @@ def test_a_hunt_that_finds_nothing_ends_well_and_shows_what_went_wrong_where(cap
     out = capsys.readouterr().out
     assert "  ec2 CreateFleet " in out
     assert "2 scenarios, " in out
-<<<<<<< HEAD
     assert "0 violate an invariant" in out
-=======
-    assert "0 violated an invariant" in out
->>>>>>> 4fdc117 (faults: plain names for invariants, violations and phases)
 
 
 def test_a_call_that_was_never_a_process_s_last_fails_the_hunt_that_asks_for_it(capsys):

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from journeyman.errors import ConfigurationError
 from journeyman.runtime.collector import collect_rarely
 from journeyman_simulator.faults.call_sites import CALL_SITES
-from journeyman_simulator.faults.fault_scenario import FaultKind, FaultScenario, from_json, describe_scenario, to_json
+from journeyman_simulator.faults.fault_scenario import FaultKind, FaultScenario, describe_scenario, from_json, to_json
 from journeyman_simulator.faults.history import HistoryEntry
 from journeyman_simulator.faults.invariants.checkers import Violation
 from journeyman_simulator.faults.scenario_generator import generate_scenario
@@ -82,7 +82,10 @@ def run_seeds(seeds: str, *, require_crash_coverage: bool) -> int:
         f"{site}: no process crashed at this call"
         for site in search.coverage.sites_without(CALL_SITES, FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER)
     ]
-    unlisted = sorted(f"{site}: not in the list of call sites" for site in {*search.coverage.calls} - {*CALL_SITES})
+    unlisted = sorted(
+        f"{site}: not among the recorded call sites; run make call-sites"
+        for site in {*search.coverage.calls} - {*CALL_SITES}
+    )
     missing = [*uncrashed, *unlisted] if require_crash_coverage else []
     _print(console, missing)
     return 1 if search.found or missing else 0
