@@ -3,9 +3,9 @@
 Karpenter's reasons keep Karpenter's type and window. Besides these, every change of a status condition is an Event whose
 reason is the condition's type (`core.state.condition_transitions`).
 
-Restates: karpenter pkg/events/events.go, pkg/controllers/disruption/events/events.go,
-pkg/controllers/node/termination/terminator/events/events.go; karpenter-provider-aws
-pkg/controllers/interruption/events/events.go, pkg/controllers/nodeclass/events.go.
+Restates: karpenter pkg/events/recorder.go, pkg/controllers/disruption/events/events.go,
+pkg/controllers/node/termination/terminator/events/events.go.
+Restates: karpenter-provider-aws pkg/controllers/interruption/events/events.go.
 """
 
 from __future__ import annotations

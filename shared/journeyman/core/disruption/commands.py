@@ -127,7 +127,7 @@ def summary(disruption: NodeDisruption) -> str:
     more = f" and {len(spec.candidates) - 5} more" if len(spec.candidates) > 5 else ""
     by_offering = Counter(f"{r.instance_type}/{r.capacity_type}" for r in spec.replacements)
     replacements = ", ".join(
-        f"{n} of {name} or dearer" if n > 1 else f"{name} or the like" for name, n in sorted(by_offering.items())
+        f"{n} of {name} or similar" if n > 1 else f"{name} or similar" for name, n in sorted(by_offering.items())
     )
     by = f" by {replacements}" if replacements else ""
     return f"{spec.decision} {nodes}{more}{by}, saving {spec.saving:.4f}/h ({spec.reason})"

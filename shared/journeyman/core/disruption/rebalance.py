@@ -59,7 +59,7 @@ def rebalance_candidates(candidates: Iterable[Candidate], snapshot: Snapshot) ->
     """Return the candidates with a recommendation, oldest recommendation first.
 
     Without empty nodes, which emptiness deletes; nodes of static NodePools, which are replaced by number; and nodes whose
-    last commands were rolled back, for ever longer.
+    last commands were rolled back, for a time that doubles with each rollback.
     """
     found = []
     for candidate in candidates:

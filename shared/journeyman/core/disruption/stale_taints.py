@@ -2,7 +2,7 @@
 
 Restates: karpenter pkg/controllers/disruption/controller.go `Reconcile`, its first part.
 Differs: Karpenter loses its commands on a restart and removes all taints then. Here commands survive, so only taints
-without a command are stale: somebody deleted the NodeDisruption, or a run crashed between two writes.
+without a command are stale: a user deleted the NodeDisruption, or a run crashed between two writes.
 """
 
 from __future__ import annotations
