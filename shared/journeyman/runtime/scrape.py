@@ -14,11 +14,11 @@ from typing import Final
 
 from journeyman import __version__
 from journeyman.core.observability.amounts import gauge
-from journeyman.core.observability.conditions import condition_gauges
-from journeyman.core.observability.fleet import cluster_gauges, node_gauges
+from journeyman.core.observability.condition_metrics import condition_gauges
+from journeyman.core.observability.node_metrics import cluster_gauges, node_gauges
+from journeyman.core.observability.nodepool_metrics import pool_gauges
 from journeyman.core.observability.offering_metrics import offering_gauges
 from journeyman.core.observability.pod_metrics import pod_gauges
-from journeyman.core.observability.pools import pool_gauges
 from journeyman.core.plan import Observation
 from journeyman.errors import ConfigurationError
 from journeyman.observe.prometheus import to_text_format

@@ -139,7 +139,7 @@ class TemplateMetadata(Model):
     )
 
 
-class NodeClaimTemplateSpec(Model):
+class NodePoolTemplateSpec(Model):
     """`spec` of the NodePool's NodeClaims."""
 
     model_config = ConfigDict(json_schema_extra=rules(TAINTS_RULE))
@@ -165,14 +165,14 @@ class NodeClaimTemplateSpec(Model):
         return self
 
 
-class NodeClaimTemplate(Model):
+class NodePoolTemplate(Model):
     """The template of the NodePool's NodeClaims."""
 
     metadata: TemplateMetadata = Field(
         default_factory=TemplateMetadata,
         description="Labels and annotations of the nodes.",
     )
-    spec: NodeClaimTemplateSpec = Field(description="`spec` of the NodeClaims.")
+    spec: NodePoolTemplateSpec = Field(description="`spec` of the NodeClaims.")
 
 
 class NodePoolSpec(Model):
@@ -192,7 +192,7 @@ class NodePoolSpec(Model):
         )
     )
 
-    template: NodeClaimTemplate = Field(description="The template of the NodePool's NodeClaims.")
+    template: NodePoolTemplate = Field(description="The template of the NodePool's NodeClaims.")
     disruption: Disruption = Field(
         default_factory=Disruption,
         description="When and how many nodes may be disrupted.",

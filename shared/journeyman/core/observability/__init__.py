@@ -1,4 +1,1 @@
-"""Gauges of a cluster as it stands, under Karpenter's names: functions of a Snapshot, computed when somebody asks.
-
-Nothing is kept and nothing is written for them, so they cost nothing while nobody looks.
-"""
+"""Gauges of the cluster's current state, with Karpenter's names, computed from a Snapshot when Prometheus scrapes."""

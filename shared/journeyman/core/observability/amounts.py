@@ -1,4 +1,4 @@
-"""Resource amounts as metrics say them, and what pods are limited to."""
+"""Resource amounts in the units of metrics, and resource limits of pods."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from journeyman.core.plan import Observation
 
 
 def gauge(name: str, value: float, labels: Mapping[str, str]) -> Observation:
-    """A gauge; labels without a value are left out, which Prometheus takes for the same."""
+    """Return a gauge without its empty labels, which Prometheus treats as missing."""
     return Observation(name=name, value=value, labels={k: v for k, v in labels.items() if v}, kind="gauge")
 
 
 def by_resource(name: str, resources: Resources, labels: Mapping[str, str]) -> Iterator[Observation]:
-    """One gauge for each resource: cpu in cores, memory in bytes, everything else in pieces.
+    """Yield one gauge for each resource: cpu in cores, memory in bytes, others as counts.
 
     Restates: karpenter pkg/controllers/metrics/node/controller.go `buildMetrics`.
     """
@@ -24,17 +24,17 @@ def by_resource(name: str, resources: Resources, labels: Mapping[str, str]) -> I
 
 
 def in_units(resource: str, amount: int) -> float:
-    """An exact amount in the unit that metrics use."""
+    """Return an exact amount in the unit of metrics."""
     return amount / 1000 if resource == CPU else float(amount)
 
 
 def resource_type(resource: str) -> str:
-    """A resource's name as a label value: in snake case."""
+    """Return a resource's name as a label value, in snake case."""
     return resource.lower().replace("-", "_")
 
 
 def total_limits(pods: Iterable[Pod]) -> dict[str, int]:
-    """What pods are limited to together, and how many they are.
+    """Return the sum of the pods' limits; `pods` is their number.
 
     Restates: karpenter pkg/utils/resources/resources.go `LimitsForPods`, `Ceiling`.
     """
@@ -43,7 +43,7 @@ def total_limits(pods: Iterable[Pod]) -> dict[str, int]:
 
 
 def _limits_of(pod: Pod) -> dict[str, int]:
-    """What runs together, or the most that an init container may take beside the sidecars before it."""
+    """The limits of all containers, or the maximum of an init container with the sidecars before it."""
     running = add(*map(_limits, pod.spec.containers))
     starting: dict[str, int] = {}
     sidecars: dict[str, int] = {}

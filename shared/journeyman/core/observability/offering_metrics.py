@@ -1,4 +1,4 @@
-"""The catalogue as gauges: how big instance types are, what they cost where, and whether they can be had.
+"""Gauges of the catalogue: size of instance types, price and availability of offerings.
 
 Restates: karpenter-provider-aws pkg/providers/instancetype/metrics.go.
 """
@@ -14,7 +14,7 @@ from journeyman.core.plan import Observation
 
 
 def offering_gauges(types: Iterable[InstanceType]) -> Iterator[Observation]:
-    """Each type's and each of its offerings', by name; of several NodeClasses' views of one, the first."""
+    """Yield gauges of each instance type and offering, by name; if several NodeClasses have one, of the first."""
     seen: set[tuple[str, ...]] = set()
     for found in types:
         if (found.name,) not in seen:

@@ -1,9 +1,9 @@
-"""Pods without a node as gauges: how many are left out, and which zones are open to the others.
+"""Gauges of pending pods: how many are ignored, and the zones that the others allow.
 
 Restates: karpenter pkg/controllers/provisioning/provisioner.go `GetPendingPods`,
 pkg/controllers/provisioning/scheduling/scheduler.go `computeEffectiveZoneFromPod`, `volumeZoneReq`.
-Differs: every alternative of a node affinity counts, not the first alone; what spreads and other pods leave is the plan's
-to find, and not counted.
+Differs: every term of a node affinity counts, not the first only. Topology spread and pod affinity are left to the
+scheduler.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _IGNORED: Final = frozenset({"invalid"})
 
 
 def pending_gauges(snapshot: Snapshot, results: Results) -> Iterator[Observation]:
-    """How many pods are left out (they want none of our nodes, or what cannot be), and the others by zone."""
+    """Yield the number of ignored pods (no NodePool can run them), and of the others by zone."""
     waiting = [pod for pod in snapshot.pods if is_provisionable(pod) and not is_virtual_pod(pod)]
     out = {pod.key for pod in waiting if opted_out(pod)}
     out |= {key for key, error in results.pod_errors.items() if error.kind in _IGNORED}
@@ -49,7 +49,7 @@ def pending_gauges(snapshot: Snapshot, results: Results) -> Iterator[Observation
 
 
 def effective_zones(pods: Iterable[Pod], snapshot: Snapshot) -> Counter[str]:
-    """How many pods may run in one zone alone, by its name; in several (`flexible`); in none (`none`)."""
+    """Number of pods by the only zone they allow; `flexible` for several, `none` for none."""
     storage = StorageObjects.of(snapshot)
     return Counter(_zone(pod, storage) for pod in pods)
 
@@ -69,7 +69,7 @@ def _zone(pod: Pod, storage: StorageObjects) -> str:
 
 
 def _named(ways: Iterable[Requirements]) -> str:
-    """What the zones of all that would do come to."""
+    """The zones of all alternatives, as one label value."""
     zones: set[str] = set()
     for way in ways:
         wanted = way.get(labels.ZONE)

@@ -1,7 +1,7 @@
-"""Pods as gauges: where they are, how they fare, and how long they have been waiting.
+"""Gauges of pods: their state, and how long they have been waiting.
 
 Restates: karpenter pkg/controllers/metrics/pod/controller.go.
-Differs: pods that run but are not ready count as not started, too, whether or not somebody saw them pending.
+Differs: running pods that are not ready count as not started, even if they were never observed as pending.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OF_NODE = {
 
 
 def pod_gauges(snapshot: Snapshot) -> Iterator[Observation]:
-    """Each pod's; those that only stand for a buffer's room are none."""
+    """Yield gauges of each pod, without virtual pods of CapacityBuffers."""
     nodes = {node.metadata.name: node for node in snapshot.nodes}
     for pod in snapshot.pods:
         if not is_virtual_pod(pod):
@@ -52,7 +52,7 @@ def _state(pod: Pod, node: Node | None) -> Mapping[str, str]:
 
 
 def _owner(pod: Pod) -> str:
-    """A path to the first owner, as objects once had one of their own."""
+    """The path of the first owner, in the form of the former selfLink."""
     for owner in pod.metadata.owner_references:
         kind = f"{owner.kind.lower()}s"
         return f"/apis/{owner.api_version}/namespaces/{pod.metadata.namespace}/{kind}/{owner.name}"

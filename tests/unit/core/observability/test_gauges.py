@@ -1,4 +1,4 @@
-"""Gauges of a snapshot: Karpenter's names and labels, and amounts in the units that its dashboards divide."""
+"""Gauges of a snapshot: Karpenter's names, labels and units."""
 
 from datetime import timedelta
 
@@ -7,11 +7,11 @@ import pytest
 
 from journeyman.core.api import labels
 from journeyman.core.api.metrics import METRICS
-from journeyman.core.observability.conditions import condition_gauges
-from journeyman.core.observability.fleet import cluster_gauges, node_gauges
+from journeyman.core.observability.condition_metrics import condition_gauges
+from journeyman.core.observability.node_metrics import cluster_gauges, node_gauges
+from journeyman.core.observability.nodepool_metrics import pool_gauges
 from journeyman.core.observability.offering_metrics import offering_gauges
 from journeyman.core.observability.pod_metrics import pod_gauges
-from journeyman.core.observability.pools import pool_gauges
 from journeyman.core.state import SetAside
 from tests.helpers.builders import NOW, a_node, a_node_class, a_pool, a_snapshot, ago, condition, stamp
 from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod, price, types
@@ -40,7 +40,7 @@ def values(samples, name, *of):
 
 @pytest.fixture
 def fleet():
-    """One node of ours with an application and a daemon, one of somebody else's, and a pod that waits."""
+    """A managed node with an application and a DaemonSet pod, an unmanaged node, and a pending pod."""
     app = limited(a_pod("app", node="node-n", cpu="1", memory="1Gi"), cpu="2", init_cpu="3")
     daemon = limited(a_pod("log", node="node-n", cpu="500m", memory="1Gi", owner="DaemonSet"), cpu="1")
     other = a_node("alien", spec={"providerID": "other://1"})
@@ -49,8 +49,8 @@ def fleet():
     return msgspec.structs.replace(snapshot, nodes=(*snapshot.nodes, other))
 
 
-def test_a_node_says_what_it_has_and_what_its_pods_ask_for_daemons_apart(fleet):
-    """cpu in cores, memory in bytes, and the pods themselves are a resource, too."""
+def test_node_gauges_have_allocatable_requests_and_daemon_requests(fleet):
+    """cpu in cores, memory in bytes; pods are a resource, too."""
     samples = tuple(node_gauges(fleet))
 
     def of(name):
@@ -65,8 +65,8 @@ def test_a_node_says_what_it_has_and_what_its_pods_ask_for_daemons_apart(fleet):
     assert of("total_daemon_limits") == {"cpu": 1.0, "pods": 1}
 
 
-def test_a_node_carries_its_well_known_labels_and_whether_it_is_ours(fleet):
-    """Dashboards group by them; what is not there is left out."""
+def test_node_gauges_have_well_known_labels_and_managed(fleet):
+    """Dashboards group by them; missing labels are omitted."""
     samples = tuple(node_gauges(fleet))
 
     ours, other = (
@@ -85,8 +85,8 @@ def test_a_node_carries_its_well_known_labels_and_whether_it_is_ours(fleet):
     assert values(samples, "nodes_current_lifetime_seconds", "node_name")[("node-n",)] == 60
 
 
-def test_utilization_is_over_all_nodes_and_the_cluster_is_always_in_sync(fleet):
-    """Requests of all pods by what all nodes have."""
+def test_utilization_is_over_all_nodes_and_cluster_state_is_synced(fleet):
+    """Requests of all pods by allocatable of all nodes."""
     samples = (*node_gauges(fleet), *cluster_gauges(fleet))
     nodes = [msgspec.structs.replace(fleet, nodes=(node,)) for node in fleet.nodes]
     cpus = sum(values(node_gauges(n), "nodes_allocatable", "resource_type")[("cpu",)] for n in nodes)
@@ -96,8 +96,8 @@ def test_utilization_is_over_all_nodes_and_the_cluster_is_always_in_sync(fleet):
     assert values(samples, "cluster_state_synced") == {(): 1}
 
 
-def test_a_pool_says_limits_usage_and_cost(fleet):
-    """Usage is what its status says; the cost is that of nodes whose price is known."""
+def test_nodepool_gauges_have_limits_usage_and_cost(fleet):
+    """Usage from the status; cost of the nodes with a known price."""
     pool = a_pool(spec={"limits": {"cpu": "10", "memory": "64Gi"}}, status={"resources": {"cpu": "4", "nodes": "1"}})
     snapshot = msgspec.structs.replace(fleet, node_pools=(pool,))
 
@@ -108,8 +108,8 @@ def test_a_pool_says_limits_usage_and_cost(fleet):
     assert values(samples, "nodepools_cost_total", "nodepool") == {("default",): pytest.approx(price("m"))}
 
 
-def test_a_pod_says_where_it_is_and_how_long_it_has_waited(fleet):
-    """A pod that waits has no node's labels; one that is ready waits for nothing."""
+def test_pod_gauges_have_state_and_waiting_time(fleet):
+    """A pending pod has no node labels; a ready pod has no waiting time."""
     samples = tuple(pod_gauges(fleet))
 
     waits, app = (
@@ -123,8 +123,8 @@ def test_a_pod_says_where_it_is_and_how_long_it_has_waited(fleet):
     assert values(samples, "pods_unstarted_time_seconds", "name") == {("waits",): 120}
 
 
-def test_conditions_of_every_kind_are_told_with_their_age_and_deletions_with_theirs():
-    """A pool that does not validate is told by what it was read as."""
+def test_condition_gauges_of_every_kind_have_their_age():
+    """Also of terminating objects, and of a NodePool that is invalid."""
     said = condition("Launched", since=NOW - timedelta(minutes=3), reason="Launched")
     member = a_member("n", deleting=True, claim={"status": {"conditions": [said]}})
     bad = SetAside(kind="NodePool", name="bad", uid="u", why="weight", conditions=member.claim.status.conditions)
@@ -141,8 +141,8 @@ def test_conditions_of_every_kind_are_told_with_their_age_and_deletions_with_the
     assert found["operator_nodepool_status_condition_count", "bad", "Launched"].value == 1
 
 
-def test_offerings_say_whether_they_can_be_had_and_for_how_much():
-    """Two NodeClasses that see the same type make one series of it."""
+def test_offering_gauges_have_availability_and_price():
+    """An instance type of two NodeClasses is one series."""
     samples = tuple(offering_gauges((*types(), *types())))
 
     available = values(
@@ -153,8 +153,8 @@ def test_offerings_say_whether_they_can_be_had_and_for_how_much():
     assert values(samples, "cloudprovider_instance_type_cpu_cores", "instance_type")[("m",)] > 0
 
 
-def test_every_gauge_has_the_kind_and_no_other_labels_than_the_table_declares(fleet):
-    """Nothing is exposed that nobody declared; series do not repeat."""
+def test_gauges_have_the_declared_kind_and_labels(fleet):
+    """And no series is repeated."""
     samples = (
         *node_gauges(fleet),
         *cluster_gauges(fleet),
@@ -169,8 +169,8 @@ def test_every_gauge_has_the_kind_and_no_other_labels_than_the_table_declares(fl
     assert len({(s.name, *sorted(s.labels.items())) for s in samples}) == len(samples)
 
 
-def test_conditions_of_a_node_class_that_do_not_read_keep_no_others_from_being_told():
-    """Another controller's, with a time that is none: the rest of the scrape is there."""
+def test_unreadable_nodeclass_conditions_do_not_hide_other_gauges():
+    """Such as those of another controller with an invalid time."""
     strange = [{"type": "Ready", "status": "True", "lastTransitionTime": "lately"}]
     broken = a_node_class("broken", raw={"metadata": {"name": "broken"}, "status": {"conditions": strange}})
 

@@ -1,4 +1,4 @@
-"""Pods without a node by the zone that is left to them, and those that are left out."""
+"""Pending pods by the zones that they allow, and ignored pods."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.helpers.builders import a_pod, a_snapshot, a_volume, a_volume_claim, 
 
 
 def wanting(*terms):
-    """A pod whose required node affinity has these alternatives: zones, or the operator that stands for them."""
+    """A pod whose required node affinity has these terms: zones, or an operator."""
     expressions = [
         [{"key": labels.ZONE, "operator": "In", "values": list(zones)}] if isinstance(zones, tuple) else [zones]
         for zones in terms
@@ -40,8 +40,8 @@ NOT_A = {"key": labels.ZONE, "operator": "NotIn", "values": ["a"]}
         (claims_as_volumes("missing")["spec"], "none"),
     ],
 )
-def test_a_pods_zone_is_what_its_selectors_and_volumes_leave(spec, zone):
-    """A name where one is left, `flexible` where several are, `none` where they contradict each other."""
+def test_effective_zone_is_what_selectors_and_volumes_allow(spec, zone):
+    """A name for one, `flexible` for several, `none` if they conflict."""
     snapshot = a_snapshot(
         persistent_volume_claims=(a_volume_claim("data", volume="disk"),),
         persistent_volumes=(a_volume("disk", {labels.ZONE: ("a",)}),),
@@ -50,8 +50,8 @@ def test_a_pods_zone_is_what_its_selectors_and_volumes_leave(spec, zone):
     assert effective_zones([a_pod("p", spec=spec)], snapshot) == {zone: 1}
 
 
-def test_pods_that_are_left_out_are_counted_and_have_no_zone():
-    """Those that want none of our nodes, and those that ask for what cannot be; who found no room is not one of them."""
+def test_ignored_pods_are_counted_and_have_no_zone():
+    """Pods that no NodePool can run; not those that are unschedulable for lack of capacity."""
     elsewhere = wanting({"key": labels.NODEPOOL, "operator": "DoesNotExist"})
     pods = (
         a_pod("elsewhere", spec=elsewhere),

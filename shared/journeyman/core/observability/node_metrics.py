@@ -1,7 +1,7 @@
-"""Nodes as gauges: what they have, what their pods ask for, how old they are; and the cluster as a whole.
+"""Gauges of nodes: allocatable, requests and limits of their pods, age; and cluster utilization.
 
 Restates: karpenter pkg/controllers/metrics/node/controller.go, pkg/controllers/state/metrics.go.
-Differs: a snapshot is read whole or not at all, so it is always in sync.
+Differs: a snapshot is read completely or not at all, so the cluster state is always synced.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from journeyman.core.state.pod_predicates import is_owned_by_daemon_set
 
 
 def node_gauges(snapshot: Snapshot) -> Iterator[Observation]:
-    """Everything about each Node, managed or not, and how much of all of them is asked for."""
+    """Yield gauges of each Node, managed or not, and of the utilization of all."""
     allocatable: list[Resources] = []
     requested: list[Resources] = []
     for state in snapshot.state_nodes:
@@ -32,7 +32,7 @@ def node_gauges(snapshot: Snapshot) -> Iterator[Observation]:
 
 
 def cluster_gauges(snapshot: Snapshot) -> Iterator[Observation]:
-    """How many nodes decisions know of, and that they know all of them."""
+    """Yield the number of nodes and the sync state."""
     yield gauge("karpenter_cluster_state_node_count", len(snapshot.state_nodes), {})
     yield gauge("karpenter_cluster_state_synced", 1, {})
     yield gauge("karpenter_cluster_state_unsynced_time_seconds", 0, {})
@@ -57,7 +57,7 @@ def _of_node(
 
 
 def node_labels(state: StateNode, node: Node) -> Mapping[str, str]:
-    """The node's name, whether it is ours, and every well-known label that it carries."""
+    """The node's name, whether it is managed, and its well-known labels."""
     found = node.metadata.labels
     known = {label_name(key): found[key] for key in sorted(labels.WELL_KNOWN) if key in found}
     return {"node_name": node.metadata.name, "managed": str(state.managed).lower(), **known}

@@ -1,4 +1,4 @@
-"""Status conditions and deletions as gauges, for every kind that is watched over.
+"""Gauges of status conditions and deletions, for every kind with `operator_*` metrics.
 
 Restates: awslabs/operatorpkg status/controller.go `reconcileFound`.
 """
@@ -19,7 +19,7 @@ from journeyman.core.state.condition_transitions import own_labels
 
 
 class _Watched(Struct, frozen=True, kw_only=True):
-    """What such gauges need of an object."""
+    """The fields of an object that its gauges need."""
 
     kind: str  # in lower case
     name: str
@@ -30,7 +30,7 @@ class _Watched(Struct, frozen=True, kw_only=True):
 
 
 def condition_gauges(snapshot: Snapshot) -> Iterator[Observation]:
-    """Each condition of each object, and how long objects have been in deletion."""
+    """Yield gauges of each condition of each object, and of the time that objects have been terminating."""
     for watched in _all(snapshot):
         own = {"namespace": watched.namespace, "name": watched.name, **own_labels(watched.kind, watched.labels)}
         prefix = f"operator_{watched.kind}"
@@ -60,7 +60,7 @@ def _all(snapshot: Snapshot) -> Iterator[_Watched]:
 
 
 def _objects(kind: str, objects: Iterable[Any]) -> Iterator[_Watched]:
-    """Objects with `metadata` and `status.conditions`, whatever type they were read as."""
+    """Objects with `metadata` and `status.conditions`, of any type."""
     for found in objects:
         meta = found.metadata
         yield _Watched(

@@ -1,4 +1,4 @@
-"""NodePools as gauges: limits, what their nodes have, and what they cost.
+"""Gauges of NodePools: limits, usage and cost.
 
 Restates: karpenter pkg/controllers/metrics/nodepool/controller.go, pkg/state/cost/cost.go.
 """
@@ -16,7 +16,7 @@ from journeyman.core.state import Snapshot
 
 
 def pool_gauges(snapshot: Snapshot, catalogue: Catalogue) -> Iterator[Observation]:
-    """Each pool's, by name; its status says what its nodes have, the catalogue (overlays included) what they cost."""
+    """Yield gauges of each NodePool, by name: usage from its status, cost from the catalogue (overlays included)."""
     costs = _costs(snapshot, catalogue)
     for pool in snapshot.node_pools:
         own = {"nodepool": pool.metadata.name}
@@ -27,7 +27,7 @@ def pool_gauges(snapshot: Snapshot, catalogue: Catalogue) -> Iterator[Observatio
 
 
 def _costs(snapshot: Snapshot, catalogue: Catalogue) -> dict[str, float]:
-    """What each pool's nodes cost per hour; one whose price is not known costs nothing, as in Karpenter."""
+    """Price of each NodePool's nodes per hour; nodes without a known price count as 0, as in Karpenter."""
     costs = {pool.metadata.name: 0.0 for pool in snapshot.node_pools}
     for state in snapshot.state_nodes:
         if state.managed and state.node_pool in costs and state.provider_id:
