@@ -15,8 +15,8 @@ from botocore.config import Config
 from msgspec.structs import replace
 
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
-from journeyman.cloud.aws.ec2_instances import InstanceProvider
-from journeyman.cloud.aws.instance_launch import InstanceLauncher
+from journeyman.cloud.aws.fleet_launch import FleetLauncher
+from journeyman.cloud.aws.instance_provider import InstanceProvider
 from journeyman.cloud.aws.instance_types import InstanceTypeProvider
 from journeyman.cloud.aws.launch_templates import LaunchTemplateProvider
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
@@ -406,7 +406,7 @@ def test_an_instance_that_ec2_did_not_show_at_first_is_adopted(launch, aws, sett
     """The token, used again with other parameters, shows that there must be one."""
     first = launch(request_for("hidden"))
     clients = Clients(lambda service, region: aws.client(service), REGION)
-    launcher = InstanceLauncher(
+    launcher = FleetLauncher(
         clients,
         settings,
         clock,
@@ -432,7 +432,7 @@ class Blind(InstanceProvider):
 def blind(aws, settings, clock):
     """Launches without ever seeing what runs."""
     clients = Clients(lambda service, region: aws.client(service), REGION)
-    return InstanceLauncher(
+    return FleetLauncher(
         clients,
         settings,
         clock,

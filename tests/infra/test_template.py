@@ -76,7 +76,7 @@ def test_the_schedulers_settings_are_parameters_with_the_defaults_of_the_code():
 
 
 def test_every_function_writes_to_a_log_group_that_ends():
-    """Logs that nobody deletes are the bill that nobody expects."""
+    """Logs without a retention cost money for ever."""
     groups = of_type("AWS::Logs::LogGroup")
 
     assert {f["LoggingConfig"]["LogGroup"]["Ref"] for f in FUNCTIONS.values()} == set(groups)
@@ -95,7 +95,7 @@ def test_every_queue_is_fifo_and_outlasts_its_function():
 
 @pytest.mark.parametrize("name", WORKING_QUEUES)
 def test_every_queue_has_a_dead_letter_queue_of_its_kind_with_an_alarm(name):
-    """A bad message is kept for two weeks, and a person is told."""
+    """A failed message is kept for two weeks and raises an alarm."""
     queue = QUEUES[name]
     letters = get_att(queue["RedrivePolicy"]["deadLetterTargetArn"])
 
@@ -207,7 +207,7 @@ def every_allow() -> Iterator[tuple[str, dict]]:
 
 
 def test_no_policy_allows_a_wildcard_action():
-    """Each right is one that somebody decided on."""
+    """Each right is listed here on purpose."""
     allowed = {(name, action) for name, s in every_allow() for action in listed(s["Action"])}
 
     assert allowed
@@ -329,7 +329,7 @@ class Account:
 
 
 def test_the_api_asks_for_aws_credentials_on_every_route_but_the_one_that_asks_the_cluster():
-    """A plan tells a lot about a cluster. A forwarder has no such credentials; its route is throttled."""
+    """A plan reveals much of a cluster. The forwarder has no AWS credentials; its route is throttled."""
     api = RESOURCES["JourneymanApi"]["Properties"]
     assert api["Auth"] == {"DefaultAuthorizer": "AWS_IAM"}
     routes = [event["Properties"] for event in FUNCTIONS["ApiFunction"]["Events"].values()]
@@ -353,7 +353,7 @@ def test_the_api_asks_for_aws_credentials_on_every_route_but_the_one_that_asks_t
 
 
 def test_the_forwarders_role_may_send_to_two_lanes_and_nothing_else():
-    """It runs in the cluster, where anybody may read its credentials."""
+    """It runs in the cluster, where its credentials are easier to read."""
     (statement,) = statements(RESOURCES["ForwarderPolicy"]["Properties"])
 
     assert statement["Action"] == "sqs:SendMessage"

@@ -150,19 +150,21 @@ def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:20]
 
 
-def _variants(content: TemplateContent, types: Iterable[InstanceType]) -> dict[TemplateVariant, list[InstanceType]]:
+def _variants(
+    content: TemplateContent, types: Iterable[InstanceType]
+) -> dict[LaunchTemplateVariant, list[InstanceType]]:
     """Return the types by the template they need; types that no AMI fits are left out.
 
     Restates: pkg/providers/amifamily/ami.go `MapToInstanceTypes`: the first image that fits, newest first.
     """
     wants_efa = bool(content.claim.spec.resources.requests.get(EFA))
-    groups: dict[TemplateVariant, list[InstanceType]] = {}
+    groups: dict[LaunchTemplateVariant, list[InstanceType]] = {}
     for candidate in types:
         values = {r.key: r.values for r in candidate.requirements}
         image = next((a for a in content.node_class.amis if satisfies(values, a.get("requirements") or ())), None)
         if image is None:
             continue
-        variant = TemplateVariant(
+        variant = LaunchTemplateVariant(
             image_id=image["id"],
             image_name=image.get("name", ""),
             max_pods=candidate.capacity.get(PODS, 0),
@@ -197,7 +199,7 @@ _TIMEOUTS: Final = {
 }
 
 
-class TemplateVariant(Struct, frozen=True, kw_only=True):
+class LaunchTemplateVariant(Struct, frozen=True, kw_only=True):
     """What makes two instance types need different templates."""
 
     image_id: str
@@ -215,7 +217,7 @@ class TemplateContent(Struct, frozen=True, kw_only=True):
     capacity_type: str
     tenancy: str
 
-    def data(self, variant: TemplateVariant) -> dict[str, Any]:
+    def data(self, variant: LaunchTemplateVariant) -> dict[str, Any]:
         """`LaunchTemplateData`.
 
         Raises:
@@ -253,7 +255,7 @@ class TemplateContent(Struct, frozen=True, kw_only=True):
     def _tagged(self) -> list[str]:
         return ["network-interface", *(["spot-instances-request"] if self.capacity_type == labels.SPOT else [])]
 
-    def _user_data(self, variant: TemplateVariant) -> str:
+    def _user_data(self, variant: LaunchTemplateVariant) -> str:
         """Base64."""
         bootstrap = self._bootstrap(variant)
         try:
@@ -266,7 +268,7 @@ class TemplateContent(Struct, frozen=True, kw_only=True):
             raise CreateError(message, condition_reason="UserDataSizeLimitExceeded", user_data_bytes=len(text))
         return base64.b64encode(text).decode()
 
-    def _bootstrap(self, variant: TemplateVariant) -> Bootstrap:
+    def _bootstrap(self, variant: LaunchTemplateVariant) -> Bootstrap:
         settings, node_class = self.settings, self.node_class
         kubelet: dict[str, Any] = {**node_class.kubelet, "maxPods": variant.max_pods}
         if settings.cluster_dns:

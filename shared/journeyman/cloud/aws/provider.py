@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
-from journeyman.cloud.aws.ec2_instances import InstanceProvider, failing_checks
-from journeyman.cloud.aws.instance_launch import InstanceLauncher
+from journeyman.cloud.aws.fleet_launch import FleetLauncher
+from journeyman.cloud.aws.instance_provider import InstanceProvider, failing_checks
 from journeyman.cloud.aws.instance_types import InstanceTypeProvider
 from journeyman.cloud.aws.launch_templates import LaunchTemplateProvider
 from journeyman.cloud.aws.nodeclass_status import NodeClassReconciler
@@ -63,7 +63,7 @@ class AwsCloudProvider:
         self._resolver = NodeClassReconciler(clients, settings, clock)
         self._templates = LaunchTemplateProvider(clients, clock)
         self._cluster_name = settings.cluster_name
-        self._launcher = InstanceLauncher(
+        self._launcher = FleetLauncher(
             clients,
             settings,
             clock,

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from journeyman.cloud.aws.ami_families import CUSTOM, FAMILIES
 from journeyman.cloud.aws.launch_templates import (
+    LaunchTemplateVariant,
     TemplateContent,
-    TemplateVariant,
     block_device_mappings,
     metadata_options,
     network_interfaces,
@@ -21,7 +21,7 @@ from journeyman.errors import CreateError
 from tests.unit.cloud.aws.conftest import claim, node_class
 
 UNREGISTERED = Taint(key="karpenter.sh/unregistered", effect="NoExecute")
-VARIANT = TemplateVariant(
+VARIANT = LaunchTemplateVariant(
     image_id="ami-1", image_name="bottlerocket-aws-k8s-1.34-x86_64-v1.44.0", max_pods=29, efa_interfaces=0
 )
 

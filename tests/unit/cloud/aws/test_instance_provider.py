@@ -4,7 +4,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from journeyman.cloud.aws.aws_settings import Clients
-from journeyman.cloud.aws.ec2_instances import failing_checks
+from journeyman.cloud.aws.instance_provider import failing_checks
 from journeyman.core.state import InstanceStatus
 from journeyman.errors import CloudProviderError
 from tests.unit.cloud.aws.conftest import START, Pages

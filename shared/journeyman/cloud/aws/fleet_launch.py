@@ -42,7 +42,7 @@ from journeyman.cloud.aws.create_fleet import (
     read_answer,
     refused_offerings,
 )
-from journeyman.cloud.aws.ec2_instances import InstanceProvider, provider_id_of
+from journeyman.cloud.aws.instance_provider import InstanceProvider, provider_id_of
 from journeyman.cloud.aws.instance_type_labels import RESERVATION_LABELS, TENANCY, ZONE_ID
 from journeyman.cloud.aws.launch_filter import asks_for_too_much, bought_as, capacity_type_of, launchable
 from journeyman.cloud.aws.launch_templates import LaunchTemplate, LaunchTemplateProvider, TemplateContent
@@ -90,7 +90,7 @@ class _LaunchAttempt(Struct, frozen=True, kw_only=True):
         return self.request.claim
 
 
-class InstanceLauncher:
+class FleetLauncher:
     """Launches instances with CreateFleet, several claims in parallel."""
 
     def __init__(
