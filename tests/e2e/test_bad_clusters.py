@@ -12,9 +12,9 @@ import yaml
 
 from journeyman.core.plan import Step
 from journeyman.runtime.aws import AwsAdapters
-from journeyman.runtime.batch import StepRunner, run_records
-from journeyman.runtime.composition import Runtime
+from journeyman.runtime.composition import Runtime, installed
 from journeyman.runtime.environment import read_environment
+from journeyman.runtime.lambda_entry import run_batch
 from journeyman.steps.provision import provision
 from journeyman.steps.sweep import sweep
 from journeyman_simulator.deployment_files import deployment_file
@@ -73,8 +73,8 @@ class Deployed:
             "step": step.value,
         }
         record = {"messageId": f"m{number}", "body": json.dumps(body), "eventSource": "aws:sqs", "receiptHandle": "r"}
-        runner = StepRunner(self._runtime, step, function, Context())
-        answer = run_records(self._runtime, runner.run, {"Records": [record]}, ahead=runner.run_ahead)
+        with installed(self._runtime):
+            answer = run_batch(step.value, function, {"Records": [record]}, Context())
         lines, self.adapters.lines = self.adapters.lines, []
         return not answer["batchItemFailures"], lines
 

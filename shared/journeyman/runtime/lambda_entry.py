@@ -1,6 +1,6 @@
-"""What stands between Lambda and a step: logging, tracing, batches. Handlers are one call into here.
+"""Connects Lambda to a step: logging, tracing, SQS batches, the sweep. Handlers are one call into here.
 
-Nothing is made at import: the logger, the tracer and the composition appear with the first invocation, so that
+Nothing is made at import: the logger, the tracer and the composition are made by the first invocation, so that
 importing a handler reads no environment and opens no connection.
 """
 
@@ -13,12 +13,16 @@ from typing import Any
 
 from aws_lambda_powertools import Tracer
 
+from journeyman.core.lifecycle.interruption import dealt_with, received
 from journeyman.core.plan import Step
+from journeyman.errors import JourneymanError
 from journeyman.events import parse_trigger
 from journeyman.observe.logs import SERVICE
+from journeyman.ports import Interruption, Message, RequeueDue, Trigger
 from journeyman.runtime.aws import logger, runtime
-from journeyman.runtime.batch import DueRequeues, Event, StepFunction, StepRunner, reported, run_records
-from journeyman.runtime.composition import Context
+from journeyman.runtime.batch import LambdaEvent, SqsBatch, StepFunction, StepRunner, logged_once
+from journeyman.runtime.composition import Context, Runtime
+from journeyman.steps.context import Outcome
 
 Answer = dict[str, Any]
 Handler = Callable[[Any, Any], Any]
@@ -55,15 +59,48 @@ def _traced(handler: Handler) -> Handler:
     return traced
 
 
-def run_batch(step: str, function: StepFunction, event: Event, context: Context) -> Answer:
-    """Run the step for a batch of SQS records; answers which of them failed."""
+def run_batch(step: str, function: StepFunction, event: LambdaEvent, context: Context) -> Answer:
+    """Run the step for a batch of SQS records; return which of them failed.
+
+    Interruptions name no cluster, and most concern none of our nodes: they are counted here, once for all clusters.
+    """
     serving = runtime()
     runner = StepRunner(serving, Step(step), function, context)
-    return run_records(serving, runner.run, event, ahead=runner.run_ahead)
+    batch = SqsBatch.read(serving, event)
+    accepted: dict[str, tuple[Trigger, ...]] = {}
+    for message_id, trigger in batch.triggers.items():
+        triggers = _accepted(serving, runner, trigger)
+        if isinstance(triggers, JourneymanError):
+            batch.failures[message_id] = triggers
+        else:
+            accepted[message_id] = triggers
+    results = iter(runner.run([one for triggers in accepted.values() for one in triggers]))
+    for message_id, triggers in accepted.items():
+        own = [next(results) for _ in triggers]
+        failure = next((result for result in own if isinstance(result, Exception)), None)
+        if failure is not None:
+            batch.failures[message_id] = failure
+        _count_interruption(serving, batch.triggers[message_id], is_handled=failure is None)
+    return batch.answer(serving)
 
 
-def run_sweep(function: StepFunction, event: Event, context: Context) -> Answer:
-    """Sweep when the schedule says so; hand requeues on to their queues when they are due.
+def _accepted(serving: Runtime, runner: StepRunner, trigger: Trigger) -> tuple[Trigger, ...] | JourneymanError:
+    try:
+        with logged_once(serving):
+            return runner.accept(trigger)
+    except JourneymanError as error:
+        return error
+
+
+def _count_interruption(serving: Runtime, trigger: Trigger, *, is_handled: bool) -> None:
+    if isinstance(trigger, Interruption):
+        serving.observe(*received(trigger.kind.value))
+        if is_handled:
+            serving.observe(*dealt_with(trigger.time, serving.clock.now()))
+
+
+def run_sweep(function: StepFunction, event: LambdaEvent, context: Context) -> Answer:
+    """Sweep when the schedule says so; send requeues that are due to their steps' queues.
 
     Raises:
         MalformedEventError: The schedule's own event cannot be read.
@@ -72,7 +109,44 @@ def run_sweep(function: StepFunction, event: Event, context: Context) -> Answer:
     serving = runtime()
     runner = StepRunner(serving, Step.SWEEP, function, context)
     if "Records" in event:
-        return run_records(serving, DueRequeues(serving, runner).handle, event)
-    with reported(serving):
-        trigger = parse_trigger(event)
-    return {"clusters": [{"cluster": o.cluster, "status": o.status, **o.counts} for o in runner.run(trigger)]}
+        return _forward_requeues(serving, runner, SqsBatch.read(serving, event))
+    with logged_once(serving):
+        triggers = runner.accept(parse_trigger(event))
+    results = runner.run(triggers)
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    outcomes = [result for result in results if isinstance(result, Outcome)]
+    return {"clusters": [{"cluster": o.cluster, "status": o.status, **o.counts} for o in outcomes]}
+
+
+def _forward_requeues(serving: Runtime, runner: StepRunner, batch: SqsBatch) -> Answer:
+    """Send each requeue to its step's queue if it is due, and back to the requeue queue if it came too early.
+
+    The sweep has no queue of its own, so its requeues are run. Equal ones are sent once for a batch.
+    """
+    sent: set[Message] = set()
+    for message_id, trigger in batch.triggers.items():
+        failure = _forward(serving, runner, trigger, sent)
+        if failure is not None:
+            batch.failures[message_id] = failure
+    return batch.answer(serving)
+
+
+def _forward(serving: Runtime, runner: StepRunner, trigger: Trigger, sent: set[Message]) -> Exception | None:
+    at = trigger.at if isinstance(trigger, RequeueDue) else None
+    is_due = at is None or at <= serving.clock.now()
+    if trigger.step is Step.SWEEP and is_due:
+        accepted = _accepted(serving, runner, trigger)
+        results = [accepted] if isinstance(accepted, JourneymanError) else runner.run(accepted)
+        return next((result for result in results if isinstance(result, Exception)), None)
+    try:
+        with logged_once(serving):
+            for one in serving.addressed(trigger):
+                message = Message(cluster=one.cluster, step=one.step, reason=one.reason, at=None if is_due else at)
+                if message not in sent:
+                    serving.queue.send([message])
+                    sent.add(message)
+    except JourneymanError as error:
+        return error
+    return None

@@ -1,5 +1,6 @@
 """Batches: once for each cluster, the good part goes on, a failure comes back only if that can help."""
 
+import inspect
 import json
 import threading
 from collections import Counter
@@ -20,8 +21,9 @@ from journeyman.errors import (
     UnknownClusterError,
 )
 from journeyman.ports import Message, ScheduledRun
-from journeyman.runtime.batch import FAILED, DueRequeues, StepRunner, run_records
-from journeyman.runtime.composition import Runtime
+from journeyman.runtime.batch import FAILED, StepRunner
+from journeyman.runtime.composition import Runtime, installed
+from journeyman.runtime.lambda_entry import entry_point, run_batch, run_sweep
 from journeyman.steps.context import BUSY, Outcome, Settings
 from tests.helpers.fakes import Cluster, FakeQueue, Fence, Record
 
@@ -33,6 +35,11 @@ class Context:
 
     def get_remaining_time_in_millis(self) -> int:
         return 30_000
+
+
+class LambdaContext(Context):
+    function_name, memory_limit_in_mb = "provision", 512
+    invoked_function_arn = "arn:aws:lambda:us-east-1:123456789012:function:provision"
 
 
 class FlushedRecord(Record):
@@ -122,8 +129,8 @@ def a_record(number, cluster="blue", *, body=None, step="provision", **more):
 
 
 def run_queue(runtime, function, *records, context=None):
-    runner = StepRunner(runtime, function.step, function, context or Context())
-    answer = run_records(runtime, runner.run, {"Records": list(records)}, ahead=runner.run_ahead)
+    with installed(runtime):
+        answer = run_batch(function.step.value, function, {"Records": list(records)}, context or Context())
     return [failure["itemIdentifier"] for failure in answer["batchItemFailures"]]
 
 
@@ -274,6 +281,11 @@ def test_a_notice_that_means_nothing_to_us_is_counted_without_connecting_to_anyb
     assert ("deleted_messages_total", {}) in adapters.counted
 
 
+def run_everywhere(runtime, step, trigger):
+    runner = StepRunner(runtime, Step.SWEEP, step, Context())
+    return runner.run(runner.accept(trigger))
+
+
 def test_clusters_are_run_side_by_side(runtime):
     """One whose API server does not answer must not use up the others' time."""
     both = threading.Barrier(2, timeout=10)
@@ -284,7 +296,7 @@ def test_clusters_are_run_side_by_side(runtime):
         return step(run, trigger)
 
     every = ScheduledRun(id="t", cluster="*", step=Step.SWEEP, reason="every minute", time=NOW)
-    outcomes = StepRunner(runtime, Step.SWEEP, wait_for_each_other, Context()).run(every)
+    outcomes = run_everywhere(runtime, wait_for_each_other, every)
 
     assert [outcome.cluster for outcome in outcomes] == ["blue", "green"]
 
@@ -386,7 +398,7 @@ def test_a_registered_cluster_that_cannot_be_connected_to_stops_no_other(adapter
     step = StepOf(Step.SWEEP)
     every = ScheduledRun(id="t", cluster="*", step=Step.SWEEP, reason="every minute", time=NOW)
 
-    outcomes = StepRunner(runtime, Step.SWEEP, step, Context()).run(every)
+    outcomes = run_everywhere(runtime, step, every)
 
     assert [(outcome.cluster, outcome.status) for outcome in outcomes] == [("blue", FAILED), ("green", "done")]
     assert [line[1] for line in broken.lines] == ["there is no EKS cluster blue"]
@@ -402,8 +414,8 @@ def test_explanations_are_flushed_however_the_run_ends(runtime, adapters):
 
 
 def hand_on(runtime, sweep, *records):
-    runner = StepRunner(runtime, Step.SWEEP, sweep, Context())
-    return run_records(runtime, DueRequeues(runtime, runner).handle, {"Records": list(records)})["batchItemFailures"]
+    with installed(runtime):
+        return run_sweep(sweep, {"Records": list(records)}, Context())["batchItemFailures"]
 
 
 def test_a_due_requeue_goes_to_its_queue_once(runtime, adapters):
@@ -445,3 +457,23 @@ def test_a_requeue_that_cannot_be_handed_on_stays_in_the_queue(runtime, adapters
     adapters.fake_queue.fails = RateLimitedError("SQS throttles us")
 
     assert hand_on(runtime, StepOf(Step.SWEEP), a_record(1)) == [{"itemIdentifier": "record-1"}]
+
+
+def test_at_most_six_frames_lie_between_lambdas_entry_and_a_step(runtime):
+    """Who debugs a step reads its caller's names; libraries' frames are not counted."""
+    frames = []
+
+    def step(run, trigger):
+        found = (frame.filename for frame in inspect.stack())
+        frames.extend(f for f in found if "/shared/journeyman/" in f or f == __file__)
+        return Outcome(step=Step.PROVISION, cluster=run.cluster)
+
+    @entry_point
+    def lambda_handler(event, context):
+        return run_batch("provision", step, event, context)
+
+    with installed(runtime):
+        lambda_handler({"Records": [a_record(1)]}, LambdaContext())
+
+    own = frames[: len(frames) - 1]  # the last one is this test
+    assert len(own) <= 6, own
