@@ -12,7 +12,6 @@ from journeyman.core.plan import Step
 from journeyman.errors import ConfigurationError
 from journeyman.kube.access import eks
 from journeyman.kube.access.in_cluster import in_cluster
-from journeyman.kube.access.kubeconfig import from_kubeconfig
 from journeyman.kube.clusters import (
     AccessProvider,
     AckAccess,
@@ -92,6 +91,8 @@ def access_providers(
         ).connect()
 
     def by_kubeconfig(_: RegisteredCluster, how: KubeconfigAccess) -> Connection:
+        from journeyman.kube.access.kubeconfig import from_kubeconfig  # noqa: PLC0415 - as above
+
         return from_kubeconfig(how.path, how.context)
 
     def by_service_account(_: RegisteredCluster, __: InClusterAccess) -> Connection:

@@ -33,7 +33,7 @@ def body_of(path, rule):
 
 
 OPERATORS = ", ".join(f'"{name}"' for name in ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Gte", "Lte"))
-LONGEST = "the most is 2562047h47m16s"
+LONGEST = "the maximum is 2562047h47m16s"
 DURATION = "^(([0-9]+(s|m|h))+|Never)$"
 
 
