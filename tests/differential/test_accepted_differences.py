@@ -406,6 +406,11 @@ def test_where_few_domains_let_in_few_pods_others_may_get_in(karpenter):
 def test_a_difference_covers_nothing_where_it_cannot_be_the_reason():
     """The same finding on a cluster whose pool limits cores, not nodes."""
     asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(limits={"cpu": "4"}), *pods(2))
-    found = [Finding(kind="missing", text="limits: NodePool default: its limits leave no room (left: nodes 0)")]
+    found = [
+        Finding(
+            kind="missing",
+            text="limits: NodePool default: all available instance types exceed limits for nodepool (left: nodes 0)",
+        )
+    ]
 
     assert unaccepted(asked, found) == found

@@ -144,7 +144,7 @@ def test_a_pod_that_was_forgotten_takes_no_place_from_those_that_were_not():
 
     checked = check.of(Results(existing={"node-x": ("default/p1",)}))
 
-    assert "forgotten" in checked.defects[0].sentence
+    assert "missing from the plan" in checked.defects[0].sentence
     assert checked.results.existing == {"node-x": ("default/p1",)}
 
 
@@ -183,7 +183,7 @@ def test_each_pod_is_told_what_is_wrong_with_its_own_place():
     crowded = {f"node-{name}": (f"default/{name}0", f"default/{name}1") for name in "xy"}
     errors = check.of(Results(existing=crowded)).results.pod_errors
 
-    assert {key: "node node-x: cpu is overbooked" in e.message for key, e in errors.items()} == {
+    assert {key: "node node-x: cpu is exceeded" in e.message for key, e in errors.items()} == {
         "default/x0": True,
         "default/x1": True,
         "default/y0": False,

@@ -37,14 +37,18 @@ from journeyman.core.scheduling.results import PodError, PoolReason
 from journeyman.core.scheduling.taints import format_taint, untolerated
 from journeyman.core.scheduling.topology import TopologyGroup
 
-# Most helpful first: the nearer a pool came to taking the pod, the more its reason says.
+# Most helpful first: the NodePool that passed the most filters.
 _RANKS: Final = ("rules", "min-values", "limits", "offerings", "resources", "requirements", "taints", "not-usable")
-# What the stock of an offering is marked with when it could not be had, in words
-_STOCK: Final = {"InsufficientCapacity": "out of stock", "SpotInterruption": "interrupted lately", "": "unavailable"}
+# Why an offering is unavailable, as text
+_UNAVAILABLE_REASONS: Final = {
+    "InsufficientCapacity": "out of stock",
+    "SpotInterruption": "interrupted lately",
+    "": "unavailable",
+}
 _NAMED_RESOURCES: Final = 2
 
 MAX_SEARCHES: Final = 256
-"""For so many kinds of pods the smallest change is looked for; a cluster with more has one cause, not thousands."""
+"""For so many pod classes the smallest change is searched; more classes usually share one cause."""
 
 
 class Explainer:
@@ -61,16 +65,16 @@ class Explainer:
         strict_min_values: bool = True,
         searches: int = MAX_SEARCHES,
     ) -> None:
-        """Explain how things stand at the end of the pass.
+        """Explain the state at the end of the pass.
 
         Args:
             axes: Resource names.
             pools: All NodePools in use, in order.
             headroom: Their limits as they stand now.
-            set_aside: NodePools not in use, with why.
-            others: Whom other pods keep away from, whether they run or are to be placed as well.
-            strict_min_values: Whether a pool whose minValues cannot be met opens no node.
-            searches: For how many kinds of pods the smallest change is looked for at most (0: where nobody reads it).
+            set_aside: The unusable NodePools, with the reason.
+            others: The groups of other pods' required anti-affinity, running or scheduled in this pass.
+            strict_min_values: Whether a NodePool whose minValues cannot be met launches no node.
+            searches: For how many pod classes the smallest change is searched at most (0: for none).
         """
         self._axes = axes
         self._pools, self._headroom = pools, headroom
@@ -82,17 +86,17 @@ class Explainer:
 
     @cached_property
     def _views(self) -> tuple[NodePoolView, ...]:
-        """Made when first asked, so that a pass that leaves nothing pays nothing."""
+        """Built lazily, for a pass without unschedulable pods."""
         both = zip(self._pools, self._headroom, strict=True)
         return tuple(NodePoolView(pool, room, strict_min_values=self._strict_min_values) for pool, room in both)
 
     def explain(self, cls: PodClass, request: Ints, *, stuck: str = "") -> PodError:
-        """The error of a class's pods that no existing node and no NodePool took.
+        """Return the error of a class's unschedulable pods.
 
         Args:
-            cls: The class at its last rung, where nothing is merely preferred.
-            request: What one pod takes, along the axes.
-            stuck: What the rules about other pods say, in words.
+            cls: The class at its last relaxation level, without preferences.
+            request: What one pod requests, along the axes.
+            stuck: The constraint about other pods that it could not meet, as text.
         """
         rules = tuple(group.id for group in (*(s.group for s in cls.spreads), *cls.anti_affinities, *cls.affinities))
         key = (cls.terms, cls.volume_terms, cls.tolerations, request.tobytes(), stuck, rules, cls.ports)
@@ -100,17 +104,17 @@ class Explainer:
             self._known[key] = self._explain(cls, pod_requirements_of(cls, request), stuck)
         return self._known[key]
 
-    def _explain(self, cls: PodClass, wanted_node: PodRequirements, stuck: str) -> PodError:
+    def _explain(self, cls: PodClass, pod_requirements: PodRequirements, stuck: str) -> PodError:
         unusable = [PoolReason(node_pool=n, kind="not-usable", detail=why) for n, why in self._set_aside.items()]
         case = UnschedulableCase(
-            cls=cls, wanted_node=wanted_node, axes=self._axes, pools=self._views, others=self._others
+            cls=cls, pod_requirements=pod_requirements, axes=self._axes, pools=self._views, others=self._others
         )
-        found = [_reason(pool, case, stuck or _rules_in_words(case)) for pool in self._views]
+        found = [_reason(pool, case, stuck or _constraints_as_text(case)) for pool in self._views]
         reasons = sorted((*found, *unusable), key=lambda r: (_RANKS.index(r.kind), r.node_pool))
         details = {r.node_pool: r.detail for r in reasons}
         if not found:
             why = "; ".join(f"{name}: {detail}" for name, detail in details.items())
-            message = f"no NodePool can be used ({why})" if why else "there is no NodePool: create one"
+            message = f"no NodePool is usable ({why})" if why else "no NodePool exists; create one"
             return PodError(kind="no-nodepool", message=message, by_node_pool=details, reasons=tuple(reasons))
         message = "; ".join(f"NodePool {name}: {detail}" for name, detail in details.items())
         change = self._change(case)
@@ -130,8 +134,8 @@ class Explainer:
 
 
 def _reason(pool: NodePoolView, case: UnschedulableCase, stuck: str) -> PoolReason:
-    """The first step at which a pool has nothing left for the pod."""
-    found = pool.find(case.wanted_node)
+    """The first filter that leaves no instance type of the NodePool."""
+    found = pool.find(case.pod_requirements)
     kind, detail, until = _first_failure(pool, case, found, stuck)
     return PoolReason(
         node_pool=pool.name,
@@ -148,85 +152,89 @@ def _reason(pool: NodePoolView, case: UnschedulableCase, stuck: str) -> PoolReas
 def _first_failure(
     pool: NodePoolView, case: UnschedulableCase, found: FilteredTypes, stuck: str
 ) -> tuple[str, str, datetime | None]:
-    wanted_node, axes = case.wanted_node, case.axes
-    taint = pool.untolerated(wanted_node)
+    pod_requirements, axes = case.pod_requirements, case.axes
+    taint = pool.untolerated(pod_requirements)
     if taint is not None:
-        return "taints", f"the pod did not tolerate taint {format_taint(taint)}", None
+        return "taints", f"did not tolerate taint (taint={format_taint(taint)})", None
     if not found.suiting.any():
-        unmet = pool.unmet(wanted_node) or "all that the pod requires of its node"
-        none = f"none of its {pool.types_total} instance types has {unmet}"
-        return "requirements", f"{pool.refusal(wanted_node) or none}{_volumes_in_words(case.cls)}", None
+        unmet = pool.unmet(pod_requirements) or "all labels that the pod requires"
+        none = f"no instance type met all requirements (none of its {pool.types_total} has {unmet})"
+        return "requirements", f"{pool.refusal(pod_requirements) or none}{_volumes_as_text(case.cls)}", None
     if not found.fitting.any():
-        return "resources", _too_small(pool, wanted_node, found, axes), None
-    fits = f"{_needs(pool, wanted_node, found, axes)}{int(found.fitting.sum())} of {pool.types_total} types fit"
+        return "resources", _too_small(pool, pod_requirements, found, axes), None
+    fits = f"{_needs(pool, pod_requirements, found, axes)}{int(found.fitting.sum())} of {pool.types_total} types fit"
     if not found.had.any():
-        words, until = _out_of_stock(pool, wanted_node, found.rows)
-        return "offerings", f"{fits}, none offered{words}{_volumes_in_words(case.cls)}", until
+        words, until = _unavailable(pool, pod_requirements, found.rows)
+        return (
+            "offerings",
+            f"{fits}, but no instance type has the required offering{words}{_volumes_as_text(case.cls)}",
+            until,
+        )
     if not found.allowed.any():
         left = ", ".join(
             describe_amount(name, max(int(n), 0))
             for name, n in zip(pool.headroom.resources, pool.headroom.left, strict=True)
         )
-        return "limits", f"{fits}, its limits leave no room for any of them (left: {left})", None
+        return "limits", f"{fits}, but all available instance types exceed limits for nodepool (left: {left})", None
     alike = pool.too_alike(found.allowed)
     if alike:
-        return "min-values", f"{fits}, too few to choose from for its minValues ({alike})", None
+        return "min-values", f"{fits}, but the minValues requirement is not met ({alike})", None
     if pool.only_reserved(found):
-        return "offerings", f"{fits}, but only as reserved capacity, of which none is left", None
+        return "offerings", f"{fits}, but only reserved capacity offers them, and none is left", None
     return "rules", f"{fits}, but {stuck}", None
 
 
-def _rules_in_words(case: UnschedulableCase) -> str:
-    """What to say if nobody knows more than that other pods are in the way: whose rules these may be."""
-    own = "; ".join(rule for _, rule in rules_at_work(case.cls))
+def _constraints_as_text(case: UnschedulableCase) -> str:
+    """The constraints that may exclude the pod, if the solver named none."""
+    own = "; ".join(rule for _, rule in topology_constraints_of(case.cls))
     if not own:
-        return "the rules of other pods keep the pod off all of them"
-    return f"the pod's rules keep it off all of them: {own}"
+        return "unsatisfiable constraints of other pods"
+    return f"unsatisfiable constraints of the pod: {own}"
 
 
-def _volumes_in_words(cls: PodClass) -> str:
-    """Where the pod's volumes can be had, if that is not everywhere."""
+def _volumes_as_text(cls: PodClass) -> str:
+    """From where the pod's volumes can be reached, if not from everywhere."""
     return "" if cls.volume_terms == (EMPTY,) else f" (its volumes: {where_volumes_are(cls)})"
 
 
-def _needs(pool: NodePoolView, wanted_node: PodRequirements, found: FilteredTypes, axes: Sequence[str]) -> str:
-    """The resources that rule out the most types, if any do."""
+def _needs(pool: NodePoolView, pod_requirements: PodRequirements, found: FilteredTypes, axes: Sequence[str]) -> str:
+    """The resources that most types have too little of, if any."""
     sizes = pool.pool.sizes[found.suiting]
     short = [
-        (int((sizes[:, a] < wanted_node.request[a]).sum()), name, int(wanted_node.request[a]))
+        (int((sizes[:, a] < pod_requirements.request[a]).sum()), name, int(pod_requirements.request[a]))
         for a, name in enumerate(axes)
     ]
     worst = sorted((s for s in short if s[0]), key=lambda s: (-s[0], s[1]))[:_NAMED_RESOURCES]
     return f"needs {' and '.join(describe_amount(name, asked) for _, name, asked in worst)}: " if worst else ""
 
 
-def _too_small(pool: NodePoolView, wanted_node: PodRequirements, found: FilteredTypes, axes: Sequence[str]) -> str:
-    """Which resources are short or not there at all, and how much of each there is at most."""
+def _too_small(pool: NodePoolView, pod_requirements: PodRequirements, found: FilteredTypes, axes: Sequence[str]) -> str:
+    """The resources that are missing or too small, with the maximum of each."""
     sizes = pool.pool.sizes[found.suiting]
-    absent = [name for a, name in enumerate(axes) if wanted_node.request[a] > 0 >= sizes[:, a].max()]
+    absent = [name for a, name in enumerate(axes) if pod_requirements.request[a] > 0 >= sizes[:, a].max()]
     if absent:
-        return f"none of the {len(sizes)} types that suit has any {' or '.join(absent)}"
-    alone = [a for a in range(len(axes)) if (sizes[:, a] < wanted_node.request[a]).all()]
+        return f"no instance type has enough resources: none of the {len(sizes)} compatible types has {' or '.join(absent)}"
+    alone = [a for a in range(len(axes)) if (sizes[:, a] < pod_requirements.request[a]).all()]
     most = ", ".join(describe_amount(axes[a], int(sizes[:, a].max())) for a in alone)
     together = f" (at most {most} for pods)" if most else " (each is enough on some type, but on none together)"
-    return f"{_needs(pool, wanted_node, found, axes)}none of the {len(sizes)} types that suit is large enough{together}"
+    return f"{_needs(pool, pod_requirements, found, axes)}no instance type has enough resources: none of the {len(sizes)} compatible types is large enough{together}"
 
 
-def _out_of_stock(pool: NodePoolView, wanted_node: PodRequirements, rows: Bools) -> tuple[str, datetime | None]:
-    """Where nothing can be had, why and until when, from the offerings that would have done."""
+def _unavailable(pool: NodePoolView, pod_requirements: PodRequirements, rows: Bools) -> tuple[str, datetime | None]:
+    """Where compatible offerings are unavailable, why and until when."""
     causes = pool.lack(rows)
     until = min((time for _, time in causes if time is not None), default=None)
     reasons = sorted({reason for reason, _ in causes})
-    why = ", ".join(_STOCK.get(reason, reason) for reason in reasons)
+    why = ", ".join(_UNAVAILABLE_REASONS.get(reason, reason) for reason in reasons)
     when = f" until {until:%H:%M} UTC" if until is not None else " now" if reasons == [""] else ""
-    return f"{_where(wanted_node)}: {why}{when}", until
+    return f"{_where(pod_requirements)}: {why}{when}", until
 
 
-def _where(wanted_node: PodRequirements) -> str:
-    """The zones and capacity types that the pod is bound to, in words."""
+def _where(pod_requirements: PodRequirements) -> str:
+    """The zones and capacity types that the pod requires, as text."""
     words = ""
     for key, name in ((labels.ZONE, "zone"), (labels.CAPACITY_TYPE, "capacity type")):
-        wanted_values = [term.get(key) for term in wanted_node.terms]
+        wanted_values = [term.get(key) for term in pod_requirements.terms]
         values = {
             value for wanted in wanted_values if wanted is not None and not wanted.complement for value in wanted.values
         }
@@ -239,40 +247,40 @@ _SHORT_NAMES = {labels.ZONE: "zone", labels.CAPACITY_TYPE: "capacity type", labe
 
 
 class UnschedulableCase(Struct, frozen=True, kw_only=True, eq=False):
-    """A pod without a place: its class, what it asks, and the pools there are.
+    """An unschedulable pod: its class, its node requirements, and the NodePools.
 
-    `others` is whom other pods keep away from, whether they run or are to be placed as well.
+    `others` are the groups of other pods' required anti-affinity.
     """
 
     cls: PodClass
-    wanted_node: PodRequirements
+    pod_requirements: PodRequirements
     axes: Sequence[str]
     pools: Sequence[NodePoolView]
     others: Sequence[TopologyGroup]
 
 
 def smallest_change(case: UnschedulableCase) -> str:
-    """The change, in words."""
-    if any(pool.takes(case.wanted_node) for pool in case.pools):
+    """Return the smallest change that would let the pod schedule, as text."""
+    if any(pool.takes(case.pod_requirements) for pool in case.pools):
         return _relaxed_rule(case)
     for attempt in (_tolerated, _allowed_value, _smaller_request, _raised_limit, _later, _moved_volumes):
         found = attempt(case)
         if found:
             return found
-    return "create a NodePool that suits it"
+    return "create a NodePool with instance types for it"
 
 
 def _tolerated(case: UnschedulableCase) -> str:
-    taints = {format_taint(t): t for pool in case.pools if (t := pool.untolerated(case.wanted_node)) is not None}
+    taints = {format_taint(t): t for pool in case.pools if (t := pool.untolerated(case.pod_requirements)) is not None}
     for name in sorted(taints):
-        wanted_node = case.wanted_node.tolerating(taints[name])
-        if any(pool.takes(wanted_node) for pool in case.pools):
+        pod_requirements = case.pod_requirements.tolerating(taints[name])
+        if any(pool.takes(pod_requirements) for pool in case.pools):
             return f"tolerate taint {name}"
     return ""
 
 
 def _allowed_value(case: UnschedulableCase) -> str:
-    """One label that is written as it was probably meant, or not asked about: with the cheapest value that would do."""
+    """Correct the key of a label, or drop the requirement on it; with the cheapest value that would do."""
     asked = {key for term in case.cls.terms for key in term}
     for key in (*(k for k in _SHORT_NAMES if k in asked), *sorted(asked - _SHORT_NAMES.keys())):
         found = _respelled(case, key) or _without(case, key)
@@ -287,17 +295,17 @@ def _respelled(case: UnschedulableCase, key: str) -> str:
         return ""
     meant = likely_meant(key, known)
     terms = [of(replace(r, key=meant) if k == key else r for k, r in t.items()) for t in case.cls.terms]
-    wanted_node = pod_requirements_of(case.cls, case.wanted_node.request, terms)
-    return f"write label {key} as {meant}" if meant and any(pool.takes(wanted_node) for pool in case.pools) else ""
+    pod_requirements = pod_requirements_of(case.cls, case.pod_requirements.request, terms)
+    return f"write label {key} as {meant}" if meant and any(pool.takes(pod_requirements) for pool in case.pools) else ""
 
 
 def _without(case: UnschedulableCase, key: str) -> str:
     terms = [Requirements({k: r for k, r in term.items() if k != key}) for term in case.cls.terms]
-    wanted_node = pod_requirements_of(case.cls, case.wanted_node.request, terms)
-    taking = [pool for pool in case.pools if pool.takes(wanted_node)]
+    pod_requirements = pod_requirements_of(case.cls, case.pod_requirements.request, terms)
+    taking = [pool for pool in case.pools if pool.takes(pod_requirements)]
     if not taking:
         return ""
-    value = min(filter(None, (_cheapest_value(pool, wanted_node, key) for pool in taking)), default=(0.0, ""))[1]
+    value = min(filter(None, (_cheapest_value(pool, pod_requirements, key) for pool in taking)), default=(0.0, ""))[1]
     if value and any(pool.takes(_also(case, key, value)) for pool in taking):
         return f"allow {_SHORT_NAMES[key]} {value}" if key in _SHORT_NAMES else f"allow label {key}={value}"
     return f"drop its requirement on {_SHORT_NAMES.get(key, f'label {key}')}"
@@ -312,13 +320,13 @@ def _also(case: UnschedulableCase, key: str, value: str) -> PodRequirements:
         for term in case.cls.terms
         if key in term
     ]
-    return pod_requirements_of(case.cls, case.wanted_node.request, terms)
+    return pod_requirements_of(case.cls, case.pod_requirements.request, terms)
 
 
-def _cheapest_value(pool: NodePoolView, wanted_node: PodRequirements, key: str) -> tuple[float, str] | None:
+def _cheapest_value(pool: NodePoolView, pod_requirements: PodRequirements, key: str) -> tuple[float, str] | None:
     """(Price, value of the label) of the pool's cheapest offering for the pod; None if that leaves the label open."""
     template = pool.pool.template
-    table, found = template.table, pool.find(wanted_node)
+    table, found = template.table, pool.find(pod_requirements)
     rows = np.flatnonzero(found.rows & table.available & found.allowed[table.row_type])
     price = float(table.prices[rows].min())
     codes, values = table.row_values(key)
@@ -330,12 +338,12 @@ def _cheapest_value(pool: NodePoolView, wanted_node: PodRequirements, key: str) 
 
 
 def _smaller_request(case: UnschedulableCase) -> str:
-    """The largest amount of one resource that some node would have; of several resources the one that changes least."""
-    request = case.wanted_node.request
+    """Lower the request of one resource to what some node has; of several resources the smallest change."""
+    request = case.pod_requirements.request
     found: list[tuple[float, str, int]] = []
     for a in map(int, np.flatnonzero(request)):
         name, asked = case.axes[a], int(request[a])
-        most = max((_most(pool, case.wanted_node, a) for pool in case.pools), default=0)
+        most = max((_most(pool, case.pod_requirements, a) for pool in case.pools), default=0)
         if name != PODS and 0 <= most < asked and (most or name not in (CPU, MEMORY)):
             found.append((1 - most / asked, name, most))
     if not found:
@@ -347,27 +355,27 @@ def _smaller_request(case: UnschedulableCase) -> str:
     return f"request at most {describe_amount(name, most)} (it asks for {describe_amount(name, asked)})"
 
 
-def _most(pool: NodePoolView, wanted_node: PodRequirements, axis: int) -> int:
-    """How much of one resource a pod could ask of the pool, all else as it is; -1 if it would not help."""
-    if pool.untolerated(wanted_node) is not None:
+def _most(pool: NodePoolView, pod_requirements: PodRequirements, axis: int) -> int:
+    """How much of one resource the pod could request in the NodePool; -1 if that would not help."""
+    if pool.untolerated(pod_requirements) is not None:
         return -1
-    request: Ints = wanted_node.request.copy()
+    request: Ints = pod_requirements.request.copy()
     request[axis] = 0
-    allowed = pool.find(replace(wanted_node, request=request)).allowed
+    allowed = pool.find(replace(pod_requirements, request=request)).allowed
     request[axis] = most = int(pool.pool.sizes[allowed, axis].max(initial=-1))
-    return most if most >= 0 and pool.takes(replace(wanted_node, request=request)) else -1
+    return most if most >= 0 and pool.takes(replace(pod_requirements, request=request)) else -1
 
 
 def _raised_limit(case: UnschedulableCase) -> str:
-    """The least that a pool's limits would have to grow: fewest resources first, then the least in proportion."""
-    found = [raised for pool in case.pools if (raised := _least_raise(pool, case.wanted_node)) is not None]
+    """Raise a NodePool's limits: fewest resources first, then the smallest increase in proportion."""
+    found = [raised for pool in case.pools if (raised := _least_raise(pool, case.pod_requirements)) is not None]
     return min(found)[2] if found else ""
 
 
-def _least_raise(pool: NodePoolView, wanted_node: PodRequirements) -> tuple[int, float, str] | None:
+def _least_raise(pool: NodePoolView, pod_requirements: PodRequirements) -> tuple[int, float, str] | None:
     """(Resources to raise, by how much in proportion to a node, in words) for one pool; None if that would not help."""
-    types = np.flatnonzero(pool.find(wanted_node).had)
-    if not len(types) or pool.untolerated(wanted_node) is not None:
+    types = np.flatnonzero(pool.find(pod_requirements).had)
+    if not len(types) or pool.untolerated(pod_requirements) is not None:
         return None
     room = pool.headroom
     short = np.maximum(room.costs[types] - room.left, 0)
@@ -382,49 +390,49 @@ def _least_raise(pool: NodePoolView, wanted_node: PodRequirements) -> tuple[int,
 
 
 def _later(case: UnschedulableCase) -> str:
-    """The earliest time at which an offering may be had again that would do."""
+    """Wait for the earliest time at which a compatible offering is tried again."""
     times: list[datetime] = []
     for pool in case.pools:
-        if pool.untolerated(case.wanted_node) is None:
-            table, found = pool.pool.template.table, pool.find(case.wanted_node)
+        if pool.untolerated(case.pod_requirements) is None:
+            table, found = pool.pool.template.table, pool.find(case.pod_requirements)
             lost = found.rows & ~table.available & pool.room[table.row_type]
             times += [until for _, until in pool.lack(lost) if until is not None]
-    return f"wait until {min(times):%Y-%m-%d %H:%M} UTC, when stock is looked for again" if times else ""
+    return f"wait until {min(times):%Y-%m-%d %H:%M} UTC, when unavailable offerings are tried again" if times else ""
 
 
 def _moved_volumes(case: UnschedulableCase) -> str:
-    wanted_node = replace(case.wanted_node, terms=case.cls.terms)
-    helps = case.cls.volume_terms != (EMPTY,) and any(pool.takes(wanted_node) for pool in case.pools)
-    return f"have its volumes elsewhere than {where_volumes_are(case.cls)}" if helps else ""
+    pod_requirements = replace(case.pod_requirements, terms=case.cls.terms)
+    helps = case.cls.volume_terms != (EMPTY,) and any(pool.takes(pod_requirements) for pool in case.pools)
+    return f"move its volumes out of {where_volumes_are(case.cls)}" if helps else ""
 
 
 def where_volumes_are(cls: PodClass) -> str:
-    """Where the pods' volumes can be had, in words."""
+    """From where the pods' volumes can be reached, as text."""
     return " or ".join(" and ".join(map(str, term.values())) for term in cls.volume_terms)
 
 
 def _relaxed_rule(case: UnschedulableCase) -> str:
-    """The one rule about other pods that can be in the way, where there is but one."""
-    rules, keys = list(rules_at_work(case.cls)), _kept_away_over(case)
+    """Relax the one constraint about other pods, if there is only one."""
+    rules, keys = list(topology_constraints_of(case.cls)), _kept_away_over(case)
     if len(rules) == 1 and not keys:
         verb, rule = rules[0]
         return f"{verb} its {rule}"
     if keys and not rules:
-        return f"relax the pod anti-affinity of other pods over {' and '.join(keys)}, which keeps it away"
-    return "relax its rules about other pods, or theirs about it"
+        return f"relax the pod anti-affinity of other pods over {' and '.join(keys)}, which excludes it"
+    return "relax its constraints about other pods, or theirs about it"
 
 
 def _kept_away_over(case: UnschedulableCase) -> list[str]:
-    """The labels over which other pods keep away from the class's, by rules that it does not have itself."""
+    """The labels over which other pods' anti-affinity excludes the class's pods."""
     cls, own = case.cls, {group.id for group in case.cls.anti_affinities}
     wide = (g for g in case.others if g.id not in own and g.key != labels.HOSTNAME)
     return sorted({group.key for group in wide if group.counts(cls.namespace, cls.labels)})
 
 
-def rules_at_work(cls: PodClass) -> Iterator[tuple[str, str]]:
-    """Each rule that could keep the class's pods off a new node, in words, and what could be done with it.
+def topology_constraints_of(cls: PodClass) -> Iterator[tuple[str, str]]:
+    """Yield each constraint that could exclude the class's pods from a new node, and the verb to remove it with.
 
-    A new node has a host name of its own, so that no spread or anti-affinity over host names closes it.
+    A new node has a hostname of its own, which no spread or anti-affinity over hostname excludes.
     """
     for spread in cls.spreads:
         if spread.key != labels.HOSTNAME:
@@ -432,15 +440,15 @@ def rules_at_work(cls: PodClass) -> Iterator[tuple[str, str]]:
             yield "relax", f"topology spread over {spread.key} (maxSkew {spread.max_skew}{least})"
     for group in cls.anti_affinities:
         if group.key != labels.HOSTNAME:
-            yield "give up", f"pod anti-affinity over {group.key} to {group.in_words}"
+            yield "remove", f"pod anti-affinity over {group.key} to {group.in_words}"
     for group in cls.affinities:
-        yield "give up", f"pod affinity over {group.key} to {group.in_words}"
+        yield "remove", f"pod affinity over {group.key} to {group.in_words}"
     for port in cls.ports:
-        yield "give up", f"host port {port.port}"
+        yield "remove", f"host port {port.port}"
 
 
 def describe_amount(name: str, amount: int) -> str:
-    """An amount with the resource's name, as one says it."""
+    """Return an amount with the resource's name."""
     return f"{amount / 1000:g} vCPU" if name == CPU else f"{format_amount(name, amount)} {name}"
 
 
@@ -485,7 +493,7 @@ class NodePoolView:
     """One NodePool to ask. Its limits are looked at as they stand when it is made."""
 
     def __init__(self, pool: NodePoolOptions, headroom: Headroom, *, strict_min_values: bool = True) -> None:
-        """See what the pool has for anybody."""
+        """Prepare the NodePool for queries."""
         self.pool = pool
         self.headroom = headroom
         self.strict_min_values = strict_min_values
@@ -519,32 +527,32 @@ class NodePoolView:
         """The taints of its nodes."""
         return tuple(self.pool.template.node_pool.spec.template.spec.taints)
 
-    def untolerated(self, wanted_node: PodRequirements) -> Taint | None:
+    def untolerated(self, pod_requirements: PodRequirements) -> Taint | None:
         """The first taint that keeps the pod away."""
-        return untolerated(self.taints, wanted_node.tolerations)
+        return untolerated(self.taints, pod_requirements.tolerations)
 
-    def refusal(self, wanted_node: PodRequirements) -> str:
+    def refusal(self, pod_requirements: PodRequirements) -> str:
         """Why none of its terms can be met by the pool's own labels, for the first of them; empty if one can."""
         offered = self.pool.template.requirements
-        refusals = [offered.compatible(t, allow_undefined=labels.WELL_KNOWN) for t in wanted_node.terms]
+        refusals = [offered.compatible(t, allow_undefined=labels.WELL_KNOWN) for t in pod_requirements.terms]
         if None in refusals:
             return ""
         return next(filter(None, refusals), "contradictory requirements")
 
-    def find(self, wanted_node: PodRequirements) -> FilteredTypes:
+    def find(self, pod_requirements: PodRequirements) -> FilteredTypes:
         """What it has for the pod, taints aside."""
-        table, rows = self.pool.template.table, self.rows(wanted_node.terms)
-        large = every(self.pool.sizes >= wanted_node.request)
+        table, rows = self.pool.template.table, self.rows(pod_requirements.terms)
+        large = every(self.pool.sizes >= pod_requirements.request)
         suiting = self._types(rows)
         rows = rows & large[table.row_type]
         had = self._types(rows & table.available)
         return FilteredTypes(suiting=suiting, fitting=suiting & large, had=had, allowed=had & self.room, rows=rows)
 
-    def takes(self, wanted_node: PodRequirements) -> bool:
+    def takes(self, pod_requirements: PodRequirements) -> bool:
         """Whether a node of the pool could be opened for the pod now, other pods aside."""
-        if self.untolerated(wanted_node) is not None:
+        if self.untolerated(pod_requirements) is not None:
             return False
-        found = self.find(wanted_node)
+        found = self.find(pod_requirements)
         return bool(found.allowed.any()) and not self.only_reserved(found) and not self.too_alike(found.allowed)
 
     def only_reserved(self, found: FilteredTypes) -> bool:
@@ -575,10 +583,10 @@ class NodePoolView:
             self._rows[terms] = known
         return known
 
-    def unmet(self, wanted_node: PodRequirements) -> str:
+    def unmet(self, pod_requirements: PodRequirements) -> str:
         """What no type of the pool has, in words, for the first term of which that can be said."""
         template = self.pool.template
-        found = (template.table.unmet(template.narrowed(term)) for term in wanted_node.terms)
+        found = (template.table.unmet(template.narrowed(term)) for term in pod_requirements.terms)
         return next(filter(None, found), "")
 
     def _types(self, rows: Bools) -> Bools:

@@ -142,7 +142,9 @@ def _unknown_rebalance(pool: NodePool) -> str:
     asked = pool.metadata.annotations.get(labels.REBALANCE, labels.REBALANCE_REPLACE)
     if asked == labels.REBALANCE_REPLACE:
         return ""
-    return f"annotation {labels.REBALANCE}: {asked!r} is not {labels.REBALANCE_REPLACE}; recommendations are only told"
+    return (
+        f"annotation {labels.REBALANCE}: {asked!r} is not {labels.REBALANCE_REPLACE}; rebalancing is only recommended"
+    )
 
 
 def _not_usable(pool: NodePool, snapshot: Snapshot) -> str:

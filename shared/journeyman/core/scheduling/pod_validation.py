@@ -60,7 +60,7 @@ def invalid_selection(node_selector: Mapping[str, str], affinity: Affinity | Non
     if any(term.match_fields for term in terms):
         return "node affinity matchFields is not supported"
     if not terms and affinity is not None and affinity.node_affinity is not None and affinity.node_affinity.required:
-        return "required node affinity has no terms that say anything, so it matches no node"
+        return "required node affinity has only empty terms, so it matches no node"
     selectors = [NodeSelectorRequirement(key=k, operator="In", values=(v,)) for k, v in node_selector.items()]
     expressions = (*selectors, *(e for term in terms for e in term.match_expressions))
     return next((reason for e in expressions if (reason := _invalid_expression(e))), "")

@@ -119,7 +119,7 @@ def resolve_volumes(pod: Pod, storage: StorageObjects) -> PodVolumes | str:
             return found
         terms = _combined(terms, found)
         if len(terms) > MAX_ALTERNATIVES:
-            return f"its volumes can be had in more than {MAX_ALTERNATIVES} combinations of places"
+            return f"its volumes have more than {MAX_ALTERNATIVES} combinations of topologies"
         driver = driver_of(storage.claims[key], storage)
         if driver and key in storage.shared:
             shared.append((driver, key))

@@ -237,8 +237,8 @@ def test_empty_and_broken_buffers_are_told_apart():
 @pytest.mark.parametrize(
     ("spec", "why"),
     [
-        ({**OF_SHAPE, **OF_WEB, "replicas": 1}, "exclude each other"),
-        (OF_SHAPE, "needs 'replicas' or 'limits'"),
+        ({**OF_SHAPE, **OF_WEB, "replicas": 1}, "mutually exclusive"),
+        (OF_SHAPE, "requires 'replicas' or 'limits'"),
         ({**OF_SHAPE, "replicas": -1}, "spec.replicas"),
         ({**OF_SHAPE, "replicas": 1, "limits": {"cpu": "-1"}}, "negative"),
         ({"scalableRef": {"kind": "", "name": "web"}}, "spec.scalableRef.kind"),

@@ -74,7 +74,10 @@ def test_an_answer_counts_types_and_says_until_when_stock_is_missing():
     )
 
     (reason,) = error.reasons
-    assert reason.detail == "needs 12 vCPU: 1 of 2 types fit, none offered in zone b: out of stock until 21:04 UTC"
+    assert (
+        reason.detail
+        == "needs 12 vCPU: 1 of 2 types fit, but no instance type has the required offering in zone b: out of stock until 21:04 UTC"
+    )
     assert (reason.kind, reason.types_total, reason.types_suiting) == ("offerings", 2, 2)
     assert (reason.types_fitting, reason.types_available, reason.unavailable_until) == (1, 0, BACK)
     assert error.smallest_change == "allow zone a"
@@ -128,9 +131,9 @@ def test_an_answer_counts_types_and_says_until_when_stock_is_missing():
             an_explainer(unavailable=gone("m.small", "m.large")),
             {},
             "offerings",
-            "wait until 2026-03-02 21:04 UTC, when stock is looked for again",
+            "wait until 2026-03-02 21:04 UTC, when unavailable offerings are tried again",
         ),
-        (an_explainer(tainted()), {"cpu": "99"}, "taints", "create a NodePool that suits it"),
+        (an_explainer(tainted()), {"cpu": "99"}, "taints", "create a NodePool with instance types for it"),
     ],
 )
 def test_the_first_change_that_suffices_alone_is_told(explainer, pod, kind, change):
@@ -198,20 +201,20 @@ def test_a_rule_about_other_pods_is_blamed_when_everything_else_would_do():
     assert (error.reasons[0].kind, error.kind) == ("rules", "unschedulable")
     assert "2 of 2 types fit, but no zone is free of such pods" in error.message
     whom = "pods of any labels in namespace default"
-    assert error.smallest_change == f"give up its pod anti-affinity over {labels.ZONE} to {whom}"
+    assert error.smallest_change == f"remove its pod anti-affinity over {labels.ZONE} to {whom}"
 
 
 def test_of_several_rules_none_is_singled_out_unless_the_others_cannot_be_in_the_way():
     """A new node has a host name of its own; rules of other pods count as well."""
     over_hosts = {"topologySpreadConstraints": [{"topologyKey": labels.HOSTNAME, "labelSelector": {}}]}
-    any_of_them = "relax its rules about other pods, or theirs about it"
+    any_of_them = "relax its constraints about other pods, or theirs about it"
     (cls,), _ = group_pods([a_pod("other", spec=APART)], {})
 
     assert explained(an_explainer(), spec=APART | SPREAD).smallest_change == any_of_them
     assert "anti-affinity" in explained(an_explainer(), spec=APART | over_hosts).smallest_change
     assert explained(an_explainer(others=cls.anti_affinities), spec=SPREAD).smallest_change == any_of_them
     assert explained(an_explainer(others=cls.anti_affinities)).smallest_change == (
-        f"relax the pod anti-affinity of other pods over {labels.ZONE}, which keeps it away"
+        f"relax the pod anti-affinity of other pods over {labels.ZONE}, which excludes it"
     )
 
 
@@ -224,7 +227,7 @@ def test_whoever_meets_nobody_in_bulk_still_hears_which_rule_is_in_the_way():
     assert f"affinity over {labels.HOSTNAME} to pods with app=db in namespace default" in (
         explained(an_explainer(), spec=follows).message
     )
-    assert "the pod's rules keep it off all of them: host port 8080" in explained(an_explainer(), spec=listens).message
+    assert "unsatisfiable constraints of the pod: host port 8080" in explained(an_explainer(), spec=listens).message
 
 
 def test_a_resource_that_no_type_has_is_said_to_be_missing():
@@ -232,7 +235,7 @@ def test_a_resource_that_no_type_has_is_said_to_be_missing():
     asked = {"containers": [{"name": "c", "resources": {"requests": {"nvidia.com/gpu": "1"}}}]}
     (reason,) = explained(an_explainer(), spec=asked).reasons
 
-    assert reason.detail == "none of the 2 types that suit has any nvidia.com/gpu"
+    assert reason.detail == "no instance type has enough resources: none of the 2 compatible types has nvidia.com/gpu"
 
 
 def test_a_value_that_alone_would_not_do_is_not_suggested():
@@ -255,7 +258,7 @@ def test_where_volumes_are_is_said_when_that_is_the_reason():
     error = an_explainer().explain(cls, request)
 
     assert f"(its volumes: {labels.ZONE} In [mars])" in error.message
-    assert error.smallest_change == f"have its volumes elsewhere than {labels.ZONE} In [mars]"
+    assert error.smallest_change == f"move its volumes out of {labels.ZONE} In [mars]"
 
 
 def test_a_pool_without_enough_choice_says_so():
@@ -266,7 +269,7 @@ def test_a_pool_without_enough_choice_says_so():
 
     assert error.reasons[0].kind == "min-values"
     assert f"2 of 3 for {labels.INSTANCE_TYPE}" in error.message
-    assert error.smallest_change == "create a NodePool that suits it"
+    assert error.smallest_change == "create a NodePool with instance types for it"
     assert explained(an_explainer(pool, strict_min_values=False)).reasons[0].kind == "rules"
 
 

@@ -144,7 +144,7 @@ def test_claims_say_that_overlays_had_a_part_in_them():
 @pytest.mark.parametrize(
     ("spec", "why"),
     [
-        ({"price": "1", "priceAdjustment": "+1"}, "exclude each other"),
+        ({"price": "1", "priceAdjustment": "+1"}, "mutually exclusive"),
         ({"price": "-1"}, "spec.price"),
         ({"price": 1.5}, "spec.price"),
         ({"price": "9" * 400}, "spec.price: .*at most 64"),

@@ -31,7 +31,7 @@ def affinity(*expressions, **term):
         (affinity({"key": f"{labels.AWS_GROUP}/instance-tenancy", "operator": "In", "values": ["x"]}), "default"),
         (affinity({"key": labels.CAPACITY_TYPE, "operator": "In", "values": ["cheap", "spot"]}), ""),
         (affinity(matchFields=[{"key": "metadata.name", "operator": "In", "values": ["n"]}]), "matchFields"),
-        (affinity(), "no terms that say anything"),
+        (affinity(), "has only empty terms"),
         ({"nodeSelector": {"team": "a", labels.ZONE: "b"}}, ""),
     ],
 )

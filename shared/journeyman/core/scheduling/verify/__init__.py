@@ -93,18 +93,18 @@ def _check_bookkeeping(index: PlanIndex) -> Iterator[Defect]:
     results = index.results
     for claim in results.new_claims:
         if not claim.pods:
-            yield Defect(f"a NodeClaim of NodePool {claim.node_pool} was opened for no pod", (name_of_claim(claim),))
+            yield Defect(f"a NodeClaim of NodePool {claim.node_pool} has no pods", (name_of_claim(claim),))
     placed = Counter(index.placed)
     for key, times in sorted(placed.items()):
         if times > 1:
-            yield Defect(f"pod {key} is placed {times} times", _places_of(results, key))
+            yield Defect(f"pod {key} is scheduled {times} times", _places_of(results, key))
         if key in results.pod_errors:
-            yield Defect(f"pod {key} is placed and yet has an error")
+            yield Defect(f"pod {key} is scheduled and has an error")
         if key not in index.known:
-            yield Defect(f"pod {key} is placed but does not exist", _places_of(results, key))
+            yield Defect(f"pod {key} is scheduled but does not exist", _places_of(results, key))
     for pod in index.pods_to_schedule or ():
         if pod.key not in placed and pod.key not in results.pod_errors and not index.kind(pod.key).opted_out:
-            yield Defect(f"pod {pod.key} was forgotten: neither placed nor explained")
+            yield Defect(f"pod {pod.key} is missing from the plan: neither scheduled nor has it an error")
 
 
 def _places_of(results: Results, key: str) -> tuple[str, ...]:
@@ -116,4 +116,4 @@ def _check_pods(index: PlanIndex, storage: StorageIndex) -> Iterator[Defect]:
     for kind, where in index.planned_by_kind.items():
         why = kind.unreadable or storage.defect(kind)
         if why:
-            yield from (node.defect(f"pod {pod} is placed although {why}") for node, pod, _ in where)
+            yield from (node.defect(f"pod {pod} is scheduled although {why}") for node, pod, _ in where)

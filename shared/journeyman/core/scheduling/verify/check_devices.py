@@ -365,7 +365,7 @@ class _DeviceCheck:
     def _check_users(self, node: CheckedNode, users: Mapping[str, Pod]) -> Iterator[Defect]:
         for key, pod in users.items():
             for name in _used_by(pod):
-                yield from (Defect(f"pod {key} is placed {w}", (node.name,)) for w in self._check_user(node, name))
+                yield from (Defect(f"pod {key} is scheduled {w}", (node.name,)) for w in self._check_user(node, name))
 
     def _check_user(self, node: CheckedNode, name: str) -> Iterator[str]:
         """A pod runs where its claims have, or get, their devices."""
@@ -380,7 +380,7 @@ class _DeviceCheck:
             return
         nodes_of_claim = self._nodes_by_claim.get(name, {})
         if len(nodes_of_claim) != 1:
-            yield f"although ResourceClaim {name} gets its devices at {len(nodes_of_claim)} places"
+            yield f"although ResourceClaim {name} gets its devices on {len(nodes_of_claim)} nodes"
         if node.name not in nodes_of_claim and not all(
             map(self._reaches(node), (g for home in nodes_of_claim.values() for g in home))
         ):
@@ -445,7 +445,7 @@ def _check_constraint(
     where: str, constraint: DeviceConstraint, by_request: Mapping[str, Sequence[FoundDevice]]
 ) -> Iterator[str]:
     if constraint.match_attribute is None:
-        yield f"{where}: it has a constraint that nobody checks"
+        yield f"{where}: it has a constraint that is not supported"
         return
     wanted = set(constraint.requests)
     values = [

@@ -146,7 +146,7 @@ def _check_claim_capacity(launches: PossibleLaunches, node: CheckedNode, claim: 
     wanted = total_requests(node.planned.values())
     for resource, amount in sorted(wanted.items()):
         if amount > claim.requests.get(resource, 0):
-            yield node.defect(f"asks for {resource} {claim.requests.get(resource, 0)}, its pods want {amount}")
+            yield node.defect(f"requests {resource} {claim.requests.get(resource, 0)}, its pods request {amount}")
     for part in launches.overheads(node.possible):
         rows = part.rows & node.rows
         if not rows:
@@ -156,7 +156,7 @@ def _check_claim_capacity(launches: PossibleLaunches, node: CheckedNode, claim: 
             short = rows & launches.offerings.smaller_than(resource, amount + taken)
             if short:
                 yield node.defect(
-                    f"{resource} {amount} wanted beside {taken} of daemons, {_first(launches, short)} has less"
+                    f"{resource} {amount} requested beside {taken} of daemons, {_first(launches, short)} has less"
                 )
         yield from check_ports(node, part.ports, "its daemons")
 
@@ -268,7 +268,7 @@ def _check_node_capacity(node: CheckedNode, daemons: list[PodKind]) -> Iterator[
             left[resource] = left.get(resource, 0) - amount
     for resource, amount in sorted(left.items()):
         if amount < 0:
-            yield node.defect(f"{resource} is overbooked by {-amount} with pods {', '.join(sorted(node.planned))}")
+            yield node.defect(f"{resource} is exceeded by {-amount} with pods {', '.join(sorted(node.planned))}")
 
 
 def allocatable(node: StateNode) -> dict[str, int]:
@@ -346,7 +346,7 @@ def check_reservations(index: PlanIndex) -> Iterator[Defect]:
     for reservation, number in sorted(bound.items()):
         left = capacity.get(reservation, 0)
         if number > left:
-            yield Defect(f"reservation {reservation}: {number} NodeClaims count on it, it has room for {left}")
+            yield Defect(f"reservation {reservation}: {number} NodeClaims need it, it has capacity for {left}")
 
 
 _BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"

@@ -61,7 +61,7 @@ def with_grants(results, change):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda g: g[:1], "p2 is placed although ResourceClaim default/c2 gets its devices at 0 places"),
+        (lambda g: g[:1], "p2 is scheduled although ResourceClaim default/c2 gets its devices on 0 nodes"),
         (lambda g: [g[0], replace(g[1], device="gpu-0")], "device gpu.example.com/pool/gpu-0 is taken 2 times"),
         (lambda g: [g[0], replace(g[1], device="old")], "does not select device gpu.example.com/pool/old"),
         (lambda g: [g[0], replace(g[1], device="gpu-7")], "there is no device gpu.example.com/pool/gpu-7"),
@@ -89,7 +89,7 @@ def test_every_listed_type_must_have_the_devices():
 
     silent = replace(results, new_claims=(replace(claim, devices={}),))
 
-    assert "gets its devices at 0 places" in objections(snapshot, silent)
+    assert "gets its devices on 0 nodes" in objections(snapshot, silent)
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def test_a_pod_whose_volumes_cannot_be_used_must_not_be_placed(claim, storage_cl
         "storage_classes": (a_storage_class(**storage_class),),
     }
     found = on_a_new_node(pod_with("data"), **storage)
-    assert "pod default/p is placed although" in found
+    assert "pod default/p is scheduled although" in found
     assert words in found
 
 

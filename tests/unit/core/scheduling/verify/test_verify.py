@@ -79,11 +79,14 @@ def expression(key, operator, *values):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda r: replace(r, new_claims=r.new_claims * 2), "pod default/p0 is placed 2 times"),
-        (lambda r: replace(r, pod_errors={"default/p0": ERROR}), "pod default/p0 is placed and yet has an error"),
-        (lambda r: replace(r, existing={NODE: ("default/ghost",)}), "pod default/ghost is placed but does not exist"),
-        (lambda r: replace(r, new_claims=()), "pod default/p0 was forgotten"),
-        (lambda r: replace(r, new_claims=(replace(r.new_claims[0], pods=()),)), "was opened for no pod"),
+        (lambda r: replace(r, new_claims=r.new_claims * 2), "pod default/p0 is scheduled 2 times"),
+        (lambda r: replace(r, pod_errors={"default/p0": ERROR}), "pod default/p0 is scheduled and has an error"),
+        (
+            lambda r: replace(r, existing={NODE: ("default/ghost",)}),
+            "pod default/ghost is scheduled but does not exist",
+        ),
+        (lambda r: replace(r, new_claims=()), "pod default/p0 is missing from the plan"),
+        (lambda r: replace(r, new_claims=(replace(r.new_claims[0], pods=()),)), "has no pods"),
     ],
     ids=["twice", "placed-and-error", "unknown", "forgotten", "empty"],
 )
@@ -128,7 +131,7 @@ def test_a_pod_that_no_node_can_serve_must_not_be_placed(spec, words):
         ({"offering": ("m.large", "b", labels.SPOT)}, "can never be m.large b spot"),
         ({"price": 0.01}, "says 0.01 per hour, its cheapest offering costs 0.1"),
         ({"price": float("nan")}, "says nan per hour"),
-        ({"requests": {"cpu": 500}}, "asks for cpu 500, its pods want 1000"),
+        ({"requests": {"cpu": 500}}, "requests cpu 500, its pods request 1000"),
         ({"node_pool": "gone"}, "NodePool gone does not exist"),
         ({"requirements": (NodeSelectorRequirement(key=labels.ZONE, operator="In", values=("z",)),)}, "nothing can be"),
     ],
@@ -250,7 +253,7 @@ def test_every_type_of_a_claim_holds_all_its_pods():
     """Also the smallest."""
     pods = (a_pod("p0", cpu="1"), a_pod("p1", cpu="900m"))
     assert on_a_new_node(*pods) == ""
-    assert "cpu 2000 wanted beside 0 of daemons, m.small in a has less" in on_a_new_node(*pods[:1], a_pod("p1"))
+    assert "cpu 2000 requested beside 0 of daemons, m.small in a has less" in on_a_new_node(*pods[:1], a_pod("p1"))
 
 
 def test_a_node_takes_only_as_many_pods_as_it_has_slots():
@@ -258,7 +261,7 @@ def test_a_node_takes_only_as_many_pods_as_it_has_slots():
     tiny = replace(SMALL, capacity={**SMALL.capacity, "pods": 2})
     pods = tuple(a_pod(f"p{i}", cpu="10m", memory="1Mi") for i in range(3))
     assert on_a_new_node(*pods[:2], types=(tiny,)) == ""
-    assert "pods 3 wanted" in on_a_new_node(*pods, types=(tiny,))
+    assert "pods 3 requested" in on_a_new_node(*pods, types=(tiny,))
 
 
 @pytest.mark.parametrize(
@@ -328,7 +331,7 @@ def test_a_reservation_serves_no_more_claims_than_it_has_room_for():
     bound = [a_planned_claim(pod, types=both, capacity_type=labels.RESERVED) for pod in pods]
     free = a_planned_claim(pods[1], types=both)
     assert objections(a_plan(bound[0], free), *pods, types=both) == ""
-    assert "reservation cr-1: 2 NodeClaims count on it" in objections(a_plan(*bound), *pods, types=both)
+    assert "reservation cr-1: 2 NodeClaims need it" in objections(a_plan(*bound), *pods, types=both)
     holding = replace(free, reservations=("cr-1",))
     assert "reservation cr-1: 2 NodeClaims" in objections(a_plan(bound[0], holding), *pods, types=both)
 
@@ -344,7 +347,7 @@ def test_a_reservation_serves_no_more_claims_than_it_has_room_for():
         (required([expression("rack", "Exists")]), {}, "pod default/p does not accept its labels"),
         ({"nodeSelector": {labels.ARCH: "amd64"}}, {}, "pod default/p does not accept its labels"),
         ({}, {"spec": {"unschedulable": True}}, "does not tolerate taint node.kubernetes.io/unschedulable"),
-        ({}, {"status": {"allocatable": {"cpu": "500m"}}}, "cpu is overbooked by 500 with pods default/p"),
+        ({}, {"status": {"allocatable": {"cpu": "500m"}}}, "cpu is exceeded by 500 with pods default/p"),
         ({}, {"status": {"allocatable": {"cpu": "lots"}}}, "its size cannot be read"),
         ({}, {"spec": {"taints": [{"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}]}}, "it does not exist, is"),
         ({}, {"deleting": ago(minutes=1)}, f"node {NODE} gets pods (default/p) although it does not exist, is going"),
@@ -392,9 +395,9 @@ def test_nodes_that_were_to_be_left_out_get_no_pods():
 def test_pods_that_run_there_or_are_promised_a_place_take_their_room():
     """Nominated pods hold theirs; pods on their way to another place do not."""
     running = a_pod("r", cpu="3500m", node=NODE)
-    assert "cpu is overbooked by 500" in on_the_node(a_pod("p"), running=(running,))
+    assert "cpu is exceeded by 500" in on_the_node(a_pod("p"), running=(running,))
     nominated = a_pod("n", cpu="3500m", status={"nominatedNodeName": NODE})
-    assert "cpu is overbooked by 500" in on_the_node(a_pod("p"), running=(nominated,))
+    assert "cpu is exceeded by 500" in on_the_node(a_pod("p"), running=(nominated,))
     assert on_the_node(a_pod("p"), running=(a_pod("r", cpu="3", node=NODE),)) == ""
     moved = objections(
         a_plan(a_planned_claim(running, types=(LARGE,)), node_default_1=[a_pod("p")]),
@@ -412,7 +415,7 @@ def test_daemons_still_to_come_take_their_room_and_those_there_do_not_take_it_tw
     agent = a_daemon_set("agent", cpu="500m")
     pod = a_pod("p", cpu="3800m")
     assert on_the_node(pod) == ""
-    assert "cpu is overbooked by 300" in on_the_node(pod, daemon_sets=(agent,))
+    assert "cpu is exceeded by 300" in on_the_node(pod, daemon_sets=(agent,))
     owner = {"kind": "DaemonSet", "apiVersion": "apps/v1", "name": "agent", "uid": "uid-agent"}
     there = a_pod("agent-1", cpu="500m", node=NODE, metadata={"ownerReferences": [owner]})
     assert on_the_node(a_pod("p", cpu="3500m"), daemon_sets=(agent,), running=(there,)) == ""
@@ -429,4 +432,4 @@ def test_a_node_that_starts_is_as_large_as_its_claim_says_and_its_startup_taints
     assert on_the_node(a_pod("p", cpu="3"), node=starting, claim=claim) == ""
     assert "does not tolerate taint boot" in on_the_node(a_pod("p", cpu="3"), node=starting)
     unlaunched = a_plan(default_1=[a_pod("p", cpu="4")])
-    assert "cpu is overbooked by 1000" in objections(unlaunched, a_pod("p", cpu="4"), claims=(a_claim(),))
+    assert "cpu is exceeded by 1000" in objections(unlaunched, a_pod("p", cpu="4"), claims=(a_claim(),))
