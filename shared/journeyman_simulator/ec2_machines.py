@@ -1,4 +1,4 @@
-"""EC2 instances as machines for the simulated kubelets: what they boot with is what their launch template says.
+"""EC2 instances as machines for the simulated kubelets, configured by their launch templates.
 
 Labels, taints and the pod limit come from the NodeConfig in the instance's user data, so a wrong template makes a
 wrong node here too. Sizes come from DescribeInstanceTypes: the guest sees a little less memory than advertised, and the
@@ -97,7 +97,7 @@ class Ec2Machines:
 
 
 def _parse_node_config(user_data: str) -> Mapping[str, Any]:
-    """The NodeConfig part of AL2023 user data; a machine without one would never join."""
+    """Return the NodeConfig part of AL2023 user data. Raises ValueError without one: the machine would never join."""
     for part in message_from_string(user_data).walk():
         if part.get_content_type() == "application/node.eks.aws":
             config: Mapping[str, Any] = json.loads(str(part.get_payload()))
@@ -116,7 +116,7 @@ def _architecture(facts: Mapping[str, Any]) -> str:
 
 
 def _sizes(facts: Mapping[str, Any], kubelet: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """Capacity and allocatable as the kubelet reports them."""
+    """Return capacity and allocatable as the kubelet reports them."""
     cpus = facts["VCpuInfo"]["DefaultVCpus"]
     memory_mib = facts["MemoryInfo"]["SizeInMiB"] * _GUEST_MEMORY_PERCENT // 100
     pods = kubelet["maxPods"]
@@ -134,6 +134,6 @@ def _sizes(facts: Mapping[str, Any], kubelet: Mapping[str, Any]) -> tuple[dict[s
 
 
 def _reserved_millicores(cpus: int) -> int:
-    """Nodeadm's share: 6 % of the first core, 1 % of the second, 0.5 % of the next two, 0.25 % of the rest."""
+    """Return what nodeadm reserves: 6 % of the first core, 1 % of the second, 0.5 % of the next two, 0.25 % of the rest."""
     shares = [60, 10, 5, 5]
     return sum(shares[:cpus]) + (max(cpus - len(shares), 0) * 5 + 1) // 2

@@ -27,8 +27,8 @@ class InvocationOutcome(str, Enum):
     SUCCEEDED = "succeeded"
     PARTLY = "partly"  # it ran, but items of the batch stay in the queue
     FAILED = "failed"  # the handler raised
-    TIMED_OUT = "timed out"  # it took longer than the function may
-    CRASHED = "crashed"  # the sandbox died under it
+    TIMED_OUT = "timed out"  # it took longer than the function's timeout
+    CRASHED = "crashed"  # the sandbox crashed
 
 
 class LambdaInvocation(Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class LambdaInvocation(Struct, frozen=True, kw_only=True):
 
     @property
     def billed_ms(self) -> int:
-        """Lambda bills by the millisecond, rounded up."""
+        """Return what Lambda bills: milliseconds, rounded up."""
         return math.ceil(self.duration_ms)
 
 
@@ -67,7 +67,7 @@ class LambdaContext:
         self._deadline = time.monotonic() + function.timeout_seconds
 
     def get_remaining_time_in_millis(self) -> int:
-        """Real milliseconds until the function would be stopped; virtual time stands still while it runs."""
+        """Return the real milliseconds until the function would be stopped; virtual time stands still while it runs."""
         return max(0, int((self._deadline - time.monotonic()) * 1000))
 
 
@@ -93,11 +93,11 @@ class LambdaFunction(Struct, kw_only=True):
 
     @property
     def arn(self) -> str:
-        """As rules, schedules and permissions name it."""
+        """Return the function's ARN."""
         return f"arn:aws:lambda:{self.region}:{self.account}:function:{self.name}"
 
     def invoke(self, event: dict[str, Any]) -> LambdaInvocation:
-        """Run the handler; what it raises becomes the outcome."""
+        """Run the handler; an exception becomes the outcome."""
         request_id = self.new_id()
         started_at, started = self.clock.now(), time.monotonic()
         outcome, response, error = self._run(event, self.context(self, request_id))
@@ -164,11 +164,11 @@ class EventSourceMapping:
         return self.poll() is not None
 
     def due(self) -> datetime | None:
-        """When the next message can be received, if known."""
+        """Return when the next message can be received, if known."""
         return self._due() if self._due else None
 
     def poll(self) -> LambdaInvocation | None:
-        """One receive and, if it brought messages, one invocation."""
+        """Receive once and, if there are messages, invoke the function."""
         received = self._sqs.receive_message(
             QueueUrl=self._url,
             MaxNumberOfMessages=min(self._batch_size, 10),
@@ -202,7 +202,7 @@ class EventSourceMapping:
         }
 
     def _failed(self, invocation: LambdaInvocation, ids: set[str]) -> set[str]:
-        """Ids that stay in the queue: all if the run failed or its report cannot be read, those it names otherwise."""
+        """Return the ids that stay in the queue: all if the run failed or its report cannot be read, those it names otherwise."""
         if invocation.outcome is not InvocationOutcome.SUCCEEDED:
             return ids
         if not self._report or not invocation.response:

@@ -1,4 +1,4 @@
-"""The composition root of this machine: the deployed application, whole, on a simulated cluster and cloud.
+"""Composes the deployed application on a simulated cluster and cloud, in this process.
 
 `LocalDeployment` stands template.yaml up on moto, loads the very handlers that are deployed, and composes the AWS
 runtime with three things put in place: the in-memory API server, the virtual clock, and boto3 clients that point at moto.
@@ -121,14 +121,14 @@ class LocalDeployment:
 
     @property
     def price_per_hour(self) -> float:
-        """What all instances that are pending or running cost now."""
+        """Return what all pending and running instances cost now."""
         found = self.aws.client("ec2").describe_instances(
             Filters=[{"Name": "instance-state-name", "Values": ["pending", "running"]}]
         )
         return sum(self._price(i) for r in found["Reservations"] for i in r["Instances"])
 
     def leftovers(self) -> tuple[str, ...]:
-        """What a scaled-down cluster should not have: NodeClaims, living instances, dead letters. Sorted."""
+        """Return what a cluster without workloads must not have: NodeClaims, live instances, dead letters. Sorted."""
         claims = [f"NodeClaim {c.metadata.name}" for c in self.server.list(NODECLAIM).items]
         pages = self.aws.client("ec2").get_paginator("describe_instances").paginate()
         instances = [
@@ -187,7 +187,7 @@ def local_runtime(
     store: KubeStore,
     clock: Clock,
 ) -> Runtime:
-    """The AWS composition with its cluster, clock and account replaced.
+    """Return the AWS composition with its cluster, clock and account replaced.
 
     Args:
         account: Where all boto3 clients point.
@@ -224,7 +224,7 @@ def local_runtime(
 
 @contextmanager
 def captured_logs(on_log: Callable[[LogLine], None] | None) -> Iterator[None]:
-    """Hand every line of the process's logger to `on_log`, debug ones included, instead of printing it."""
+    """Pass each line of the process's logger to `on_log`, debug lines included, instead of printing it."""
     logger()  # makes the handler whose formatter is borrowed
     ours = logging.getLogger(SERVICE)
     handlers, level = list(ours.handlers), ours.level
@@ -240,7 +240,7 @@ def captured_logs(on_log: Callable[[LogLine], None] | None) -> Iterator[None]:
 
 
 class _LocalAdapters(AwsAdapters):
-    """Metrics go nowhere here, a person reads the timeline; and launches go one after another, so that runs replay."""
+    """Emits no metrics, and launches one instance after another, so that runs can be repeated."""
 
     def _aws_settings(self, cluster: RegisteredCluster) -> AwsSettings:
         return replace(super()._aws_settings(cluster), max_parallel_launches=1)
@@ -249,22 +249,22 @@ class _LocalAdapters(AwsAdapters):
         return RunTelemetry(logger(), store, self.clock, fields=fields, stream=io.StringIO())
 
     def observe(self, observations: Sequence[Observation]) -> None:
-        """Nowhere."""
+        """Emit nothing."""
 
 
 class _DirectInvocations:
-    """Schedules that invoke a function without a queue between. An `Actor`."""
+    """Invokes functions that schedules target without a queue. An `Actor`."""
 
     def __init__(self, aws: MotoAccount, stack: SamStack) -> None:
         self._aws = aws
         self._functions = {function.arn: function for function in stack.functions.values()}
 
     def due(self) -> datetime | None:
-        """They come from the ticker."""
+        """Return None: the `ScheduleRunner` knows when schedules fire."""
         return None
 
     def act(self) -> bool:
-        """Invoke for each delivery that waits; True if there was one."""
+        """Invoke the function of each waiting event; True if there was one."""
         deliveries = self._aws.take_deliveries()
         for delivery in deliveries:
             self._functions[delivery.function_arn].invoke(delivery.event)
@@ -272,7 +272,7 @@ class _DirectInvocations:
 
 
 class _ParsedLines(io.StringIO):
-    """A log stream whose lines are handed on parsed."""
+    """A log stream that passes its lines on, parsed."""
 
     def __init__(self, on_log: Callable[[LogLine], None] | None) -> None:
         super().__init__()

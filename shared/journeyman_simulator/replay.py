@@ -1,4 +1,4 @@
-"""Event replay: recorded events, a recorded cluster, the real handlers, and everything they decide and write.
+"""Replays recorded events on a recorded cluster with the deployed handlers, and records what they decide and write.
 
 Only the handlers run: no kubelet, no scheduler, no time passing. What a handler sends itself for later is shown as a
 requeue. The account is moto in this process (with EC2's own CreateFleet rules), or an account behind an endpoint.
@@ -82,7 +82,7 @@ class Replay:
         ).variables
 
     def run(self, event: JSON) -> ReplayResult:
-        """Hand the event to its function and note everything."""
+        """Pass the event to its function and record everything."""
         name, shaped = event_for_function(event)
         self._current = replayed = ReplayResult(function=name)
         function = LambdaFunction(name=name, handler=load_handler(f"{name}.lambda_handler"), clock=self.clock)
@@ -115,7 +115,7 @@ class Replay:
 def open_replay(
     events: Iterable[JSON], objects: Iterable[JSON], aws: str
 ) -> Iterator[tuple[Replay, Mapping[str, str]]]:
-    """A replay on the account that `aws` names ("moto", or an endpoint).
+    """Open a replay on the account that `aws` names ("moto", or an endpoint).
 
     Yields:
         The replay, and the ids that stand for recorded instance ids in the simulated account (empty at an endpoint).
@@ -147,7 +147,7 @@ def _at_endpoint(url: str, objects: Iterable[JSON], cluster: str, now: datetime)
 
 
 def with_replaced_ids(value: Any, names: Mapping[str, str]) -> Any:
-    """The JSON value with every id in it replaced."""
+    """Return the JSON value with every id in it replaced."""
     if isinstance(value, str):
         for old, new in names.items():
             value = value.replace(old, new)
@@ -158,7 +158,7 @@ def with_replaced_ids(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def event_for_function(event: JSON) -> tuple[str, JSON]:
-    """The function an event is for, and the event as that function gets it.
+    """Return the function an event is for, and the event as that function gets it.
 
     SQS batches and API requests arrive as they are; a single message is wrapped as SQS would, EventBridge's go through the
     interrupt queue, the minute sweep is invoked directly.
@@ -203,7 +203,7 @@ def _record(event: JSON, queue: str) -> JSON:
 
 
 def _bodies(event: JSON) -> Iterator[JSON]:
-    """The messages in an event that can be read; what cannot be is for the handler to refuse."""
+    """Yield the valid messages in an event; the handler refuses the others."""
     for record in event.get("Records", [event]):
         body = record.get("body", record)
         with suppress(ValueError):
@@ -218,7 +218,7 @@ def _cluster_of(events: Iterable[JSON]) -> str:
 
 
 def _time_of(events: Iterable[JSON]) -> datetime:
-    """The latest moment an event speaks of, so that nothing in it lies in the future."""
+    """Return the latest time in the events, so that nothing in them lies in the future."""
     moments = [_moment(str(body.get("time", ""))) for event in events for body in _bodies(event)]
     return max((m for m in moments if m is not None), default=DEFAULT_TIME)
 
@@ -230,12 +230,12 @@ def _moment(text: str) -> datetime | None:
 
 
 def _unresolved(objects: Iterable[JSON]) -> list[JSON]:
-    """NodeClasses without their status: it speaks of another account, and is resolved anew."""
+    """Return the objects, NodeClasses without their status: it is of another account, and resolved again."""
     return [{k: v for k, v in o.items() if k != "status"} if o.get("kind") == EC2NODECLASS.kind else o for o in objects]
 
 
 class _RecordingAccount:
-    """An account whose changing requests are noted."""
+    """An account that records the requests that change something."""
 
     def __init__(self, account: Any, note: Callable[[CloudCall], None]) -> None:
         self._account = account
@@ -257,7 +257,7 @@ _ASSUMED_BY_EC2 = '{"Version":"2012-10-17","Statement":[]}'
 
 
 def furnish(account: ClientSource, node_classes: Iterable[JSON]) -> None:
-    """Give the account what the NodeClasses select by tag, and the roles they name. Safe to repeat."""
+    """Create in the account what the NodeClasses select by tag, and the roles they name. Safe to repeat."""
     ec2, iam = account.client("ec2"), account.client("iam")
     subnets = [s["SubnetId"] for s in ec2.describe_subnets()["Subnets"]]
     group = ec2.describe_security_groups()["SecurityGroups"][0]["GroupId"]
@@ -272,7 +272,7 @@ def furnish(account: ClientSource, node_classes: Iterable[JSON]) -> None:
 
 
 def adopt(account: ClientSource, claims: Iterable[NodeClaim], cluster: str) -> dict[str, str]:
-    """One running instance for each launched NodeClaim, tagged as ours.
+    """Run one tagged instance for each launched NodeClaim.
 
     Returns:
         The instance ids the cloud gave, by the id that the claim knows: a cloud picks its own.
@@ -329,7 +329,7 @@ def _ensure_role(iam: Any, name: str) -> None:
 
 
 class EndpointAccount:
-    """Clients for one endpoint, through localstack-client as its users know it.
+    """Clients for one endpoint, through localstack-client.
 
     Credentials are localstack-client's made-up ones, so the account is the endpoint's own. Nothing is patched there, so
     it answers as it answers: moto's own CreateFleet takes the first override, for one.
@@ -350,7 +350,7 @@ class EndpointAccount:
         self._known_services = frozenset(get_service_endpoints(localstack_host=host))
 
     def client(self, service: str) -> Any:
-        """A boto3 client; services that localstack-client does not know get a plain one for the same endpoint."""
+        """Return a boto3 client; services that localstack-client does not know get a plain one for the same endpoint."""
         if service in self._known_services:
             return self._session.client(service)
         return client_for(self.endpoint_url, service, region=self.region)

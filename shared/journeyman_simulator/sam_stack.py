@@ -1,4 +1,4 @@
-"""A SAM template stood up on the simulated AWS: its queues, rules, schedules, functions and event source mappings.
+"""Creates the resources of a SAM template in a simulated account: its queues, rules, schedules, functions and event source mappings.
 
 The demo, replay and end-to-end tests run on the very template that is deployed, so its wiring is proven with them. Resource
 kinds that shape nothing here (policies, roles, alarms, log groups, the API) are passed over. Only the intrinsic functions the
@@ -53,13 +53,13 @@ _TemplateLoader.add_multi_constructor("!", _tagged)
 
 
 def read_template(path: Path) -> dict[str, Any]:
-    """The template with short tags spelled out."""
+    """Return the template with short tags in their long form."""
     template: dict[str, Any] = yaml.load(path.read_text(), Loader=_TemplateLoader)  # noqa: S506 - a SafeLoader
     return template
 
 
 class SamStack:
-    """What the template's resources became.
+    """The resources of a template in an account.
 
     Args:
         aws: Where to stand it up.
@@ -81,17 +81,17 @@ class SamStack:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment every function gets; queues it names are made."""
+        """Return the environment of every function; queues that it names are created."""
         return {name: str(self._value(v)) for name, v in self._globals["Environment"]["Variables"].items()}
 
     @property
     def queue_urls(self) -> Mapping[str, str]:
-        """URLs of all queues by logical id."""
+        """Return the URLs of all queues by logical id."""
         return dict(self._queue_urls)
 
     @property
     def dead_letter_urls(self) -> tuple[str, ...]:
-        """URLs of the queues that other queues send their dead letters to."""
+        """Return the URLs of the dead-letter queues."""
         return tuple(url for name, url in sorted(self._queue_urls.items()) if name.endswith("DeadLetters"))
 
     def stand_up(
@@ -100,7 +100,7 @@ class SamStack:
         clock: Clock,
         queue_due: Callable[[str], datetime | None],
     ) -> None:
-        """Make everything.
+        """Create all resources.
 
         Args:
             load_handler: Turns a function's Handler text into the callable.
@@ -185,7 +185,7 @@ class SamStack:
         )
 
     def _value(self, value: Any) -> Any:
-        """The value with intrinsic functions carried out."""
+        """Return the value with its intrinsic functions evaluated."""
         if isinstance(value, list):
             return [self._value(item) for item in value]
         if not isinstance(value, Mapping):
@@ -211,7 +211,9 @@ class SamStack:
         if key == "Fn::If":
             condition, if_so, otherwise = argument
             return self._value(if_so if self._value(self._conditions[condition]) else otherwise)
-        raise ConfigurationError(f"the template uses {key}, which the simulation does not know", to_do="teach it here")
+        raise ConfigurationError(
+            f"the template uses {key}, which the simulation does not support", to_do="add it to SamStack"
+        )
 
     def _substituted(self, name: str) -> Any:
         return self._attribute(name) if "." in name else self._reference(name)
@@ -247,15 +249,15 @@ def _text(value: Any) -> str:
 
 
 class ClientSource(Protocol):
-    """Somewhere boto3 clients can point."""
+    """An account that boto3 clients can be made for."""
 
     def client(self, service: str) -> Any:
-        """A boto3 client."""
+        """Return a boto3 client."""
         ...
 
 
 class AwsAccount(ClientSource, Protocol):
-    """An account that knows where it is and what it is called."""
+    """An account with its id and region."""
 
     region: str
     account: str

@@ -41,11 +41,11 @@ class WorkloadControllers:
         self._serial = 0
 
     def due(self) -> datetime | None:
-        """Controllers only react."""
+        """Return None: controllers only react."""
         return None
 
     def act(self) -> bool:
-        """One round of all controllers; True if anything was written."""
+        """Run all controllers once; True if anything was written."""
         if self._server.resource_version == self._seen:
             return False
         before = self._server.resource_version
@@ -67,13 +67,13 @@ class WorkloadControllers:
         self._daemon_sets(pods, nodes.values())
 
     def _collect(self, pods: Iterable[Pod], nodes: Mapping[str, Node]) -> None:
-        """Pods whose node is gone are removed for good."""
+        """Remove pods whose node does not exist."""
         for pod in pods:
             if pod.spec.node_name and pod.spec.node_name not in nodes:
                 self._remove(pod, grace_period_seconds=0)
 
     def _deployments(self) -> None:
-        """Each Deployment owns one ReplicaSet per template; only the current one keeps replicas."""
+        """Give each Deployment one ReplicaSet per template, and replicas to the current one only."""
         sets = self._server.stored(REPLICASET)
         for deployment in self._server.stored(DEPLOYMENT):
             meta, spec = deployment["metadata"], deployment["spec"]
@@ -98,7 +98,7 @@ class WorkloadControllers:
                 self._remove(pod)
 
     def _daemon_sets(self, pods: Iterable[Pod], nodes: Iterable[Node]) -> None:
-        """One pod on every node that the DaemonSet's tolerations and selector allow, bound straight to it."""
+        """Create one pod, already bound, on each node that the DaemonSet's selector allows."""
         running = {(o.uid, p.spec.node_name) for p in pods for o in p.metadata.owner_references}
         for daemon_set in self._server.stored(DAEMONSET_RAW):
             uid = daemon_set["metadata"]["uid"]
@@ -150,7 +150,7 @@ class WorkloadControllers:
                 POD, meta.name, namespace=meta.namespace, uid=meta.uid, grace_period_seconds=grace_period_seconds
             )
         except NotFoundError:
-            return  # it went by itself
+            return  # already deleted
 
 
 _TERMINAL = frozenset({"Succeeded", "Failed"})
@@ -182,7 +182,7 @@ def _replica_set(deployment: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _victims(pods: list[Pod], count: int) -> list[Pod]:
-    """The pods a ReplicaSet removes first: unassigned, pending, unready, cheap to delete, on crowded nodes, young."""
+    """Return the pods that a ReplicaSet removes first: unassigned, pending, unready, cheap to delete, on crowded nodes, young."""
     if count <= 0:
         return []
     crowd: dict[str, int] = {}

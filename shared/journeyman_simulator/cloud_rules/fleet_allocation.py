@@ -144,7 +144,7 @@ class FleetAccount(Protocol):
         ...
 
     def launch(self, fleet_id: str, pool: FleetPool, count: int) -> list[str]:
-        """Ids of that many new instances. Raises RefusedError if EC2 would refuse them."""
+        """Ids of that many new instances. Raises ServiceError if EC2 would refuse them."""
         ...
 
 
@@ -164,7 +164,7 @@ class InstantFleetRequest:
             now: When.
 
         Raises:
-            RefusedError: The request is invalid: no such strategy, or what `account.template` raises.
+            ServiceError: The request is invalid: no such strategy, or what `account.template` raises.
         """
         self.fleet_id = fleet_id
         self.launched: list[tuple[FleetPool, list[str]]] = []
@@ -314,7 +314,7 @@ class ClientTokens:
             make: Carries out the request. An exception leaves the token unused.
 
         Raises:
-            RefusedError: The token was used for another request.
+            ServiceError: The token was used for another request.
         """
         earlier = self._answers.get(key) if key[-1] else None
         if earlier is None:

@@ -1,4 +1,4 @@
-"""The prices of a simulated region: on-demand from a table, Spot from the same table and a seed, as two services answer them."""
+"""The prices of a simulated region: on-demand from a table, Spot from that table and a seed; history and products."""
 
 from __future__ import annotations
 
@@ -55,40 +55,40 @@ class SimulatedPriceTable:
         self.version = 0  # grows with every change of a Spot price
 
     def is_offered(self, instance_type: str, zone: str) -> bool:
-        """Whether the zone has this type at all."""
+        """Whether the zone offers this type."""
         return (instance_type, zone) in self._offered
 
     def zones(self) -> tuple[str, ...]:
-        """The region's zones that have instances."""
+        """Return the region's zones that offer instances."""
         return tuple(sorted({zone for _, zone in self._pools}))
 
     def on_demand(self, instance_type: str) -> float | None:
-        """USD per hour; None if the table does not know the type."""
+        """Return USD per hour; None if the table does not have the type."""
         return self._on_demand.get(instance_type)
 
     def spot(self, instance_type: str, zone: str) -> float | None:
-        """USD per hour now; None if there is no such pool."""
+        """Return USD per hour now; None if there is no such pool."""
         if changes := self._changes.get((instance_type, zone)):
             return changes[-1].price
         return self._first(instance_type, zone)
 
     def price(self, instance_type: str, zone: str, capacity_type: str) -> float | None:
-        """USD per hour of an offering; None if it cannot be bought."""
+        """Return USD per hour of an offering; None if it is not sold."""
         return self.spot(instance_type, zone) if capacity_type == "spot" else self.on_demand(instance_type)
 
     def set_spot(self, instance_type: str, zone: str, price: float, since: datetime) -> None:
-        """Let a pool cost something else from now on."""
+        """Change the Spot price of a pool."""
         self._changes.setdefault((instance_type, zone), []).append(SpotPrice(since, price))
         self.version += 1
 
     def history(self, instance_type: str, zone: str) -> tuple[SpotPrice, ...]:
-        """All prices of a pool, newest first."""
+        """Return all Spot prices of a pool, newest first."""
         first = self._first(instance_type, zone)
         beginning = () if first is None else (SpotPrice(self._since, first),)
         return (*reversed(self._changes.get((instance_type, zone), [])), *beginning)
 
     def pools(self) -> Iterator[tuple[str, str]]:
-        """(type, zone) of every pool, by name."""
+        """Iterate over (type, zone) of each pool, by name."""
         return iter(self._pools)
 
     def _first(self, instance_type: str, zone: str) -> float | None:
@@ -115,7 +115,7 @@ class SpotPriceQuery(Struct, frozen=True, kw_only=True):
     products: Set[str] = frozenset()
 
     def rows(self, prices: SimulatedPriceTable) -> Iterator[dict[str, Any]]:
-        """Of each pool the changes within the span, newest first, and the price that held when it began."""
+        """Yield each pool's changes within the span, newest first, and the price at its start."""
         # Karpenter and others request both product names; AWS answers VPC-only accounts with the plain one.
         if self.products and not {_PRODUCT, f"{_PRODUCT} (Amazon VPC)"} & self.products:
             return
@@ -197,12 +197,12 @@ def _product_attributes(instance_type: str, region: str, *, bare_metal: bool) ->
 
 
 def _has_attributes(product: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Whether a product has all the attributes, whatever their case."""
+    """Whether a product has all the attributes, ignoring case."""
     return all(product.get(field, "").lower() == value.lower() for field, value in wanted.items())
 
 
 def _offer(product: Mapping[str, str], price: float) -> dict[str, Any]:
-    """An entry of PriceList: the product and its hourly price in USD."""
+    """Return an entry of PriceList: the product and its hourly price in USD."""
     sku = product["instanceType"].upper().replace(".", "").replace("-", "")
     term, rate = f"{sku}.{_OFFER_TERM}", f"{sku}.{_OFFER_TERM}.{_RATE}"
     attributes = {key: value for key, value in product.items() if key != "productFamily"}

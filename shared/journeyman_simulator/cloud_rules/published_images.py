@@ -14,7 +14,7 @@ _EKS_OWNER, _BOTTLEROCKET_OWNER = "602401143452", "092701018921"  # the accounts
 
 
 class SeededAccount(Struct, frozen=True, kw_only=True):
-    """What an account has before Journeyman comes."""
+    """What an account has before Journeyman is installed."""
 
     cluster: str
     endpoint: str
@@ -25,7 +25,7 @@ class SeededAccount(Struct, frozen=True, kw_only=True):
 
 
 class PublishedImage(NamedTuple):
-    """One image, and where its id is to be found."""
+    """An image and the Systems Manager parameters that hold its id."""
 
     name: str
     architecture: str
@@ -34,7 +34,7 @@ class PublishedImage(NamedTuple):
 
 
 def published_images(version: str) -> tuple[PublishedImage, ...]:
-    """The images for a Kubernetes version such as "1.33"."""
+    """Return the images for a Kubernetes version such as "1.33"."""
     return (*_al2023(version), *_al2(version), *_bottlerocket(version))
 
 

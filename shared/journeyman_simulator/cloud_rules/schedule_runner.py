@@ -21,7 +21,7 @@ Deliver = Callable[[Mapping[str, Any], Mapping[str, Any]], object]
 
 
 class ScheduleDefinition(Struct, frozen=True, kw_only=True):
-    """A schedule as it is defined; equal definitions go on ticking where they were."""
+    """The definition of a schedule; one that has not changed keeps its rhythm."""
 
     arn: str
     source: str  # aws.events or aws.scheduler
@@ -80,7 +80,7 @@ class ScheduleRunner:
         self._ticking: dict[str, _RunningSchedule] = {}
 
     def act(self) -> bool:
-        """Fire what is due by now, earliest first; True if anything was."""
+        """Fire what is due by now, earliest first; True if any schedule fired."""
         self._catch_up()
         firings = list(self._firings())
         for firing in firings:
@@ -89,7 +89,7 @@ class ScheduleRunner:
         return bool(firings)
 
     def due(self) -> datetime | None:
-        """When the next schedule fires."""
+        """Return when the next schedule fires."""
         self._catch_up()
         return min((ticking.due for ticking in self._ticking.values() if ticking.due), default=None)
 
@@ -164,7 +164,7 @@ class ScheduleRunner:
 
 
 def _begin(definition: ScheduleDefinition, now: datetime) -> _RunningSchedule:
-    """A rule's rate fires first one interval after its creation, a schedule's at its start: EventBridge user guides."""
+    """Start a schedule: a rule's rate fires first one interval after its creation, a schedule's at its start: EventBridge user guides."""
     of_rule = definition.source == "aws.events"
     start = max(now, definition.starts_at) if definition.starts_at else now
     recurrence = parse(definition.expression, first=start, zone=definition.zone, strict_units=of_rule)
@@ -184,7 +184,7 @@ def _within(definition: ScheduleDefinition, moment: datetime | None) -> datetime
 
 
 def _event(definition: ScheduleDefinition, moment: datetime, event_id: str) -> dict[str, Any]:
-    """What a target without Input gets; Scheduler's `detail` really is text."""
+    """Return the event of a target without Input; Scheduler's `detail` is text, as AWS sends it."""
     _, _, _, region, account, _ = definition.arn.split(":", 5)
     return {
         "version": "0",
@@ -200,7 +200,7 @@ def _event(definition: ScheduleDefinition, moment: datetime, event_id: str) -> d
 
 
 def _with_context(target: Mapping[str, Any], firing: ScheduleFiring) -> Mapping[str, Any]:
-    """EventBridge Scheduler fills a few words into a target's Input."""
+    """Return the target with EventBridge Scheduler's context attributes filled into its Input."""
     if "Input" not in target or firing.event["source"] != "aws.scheduler":
         return target
     text = target["Input"]

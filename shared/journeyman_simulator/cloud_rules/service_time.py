@@ -13,18 +13,18 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class ServiceTime:
-    """What the account's services believe the time to be."""
+    """The time that an account's services read."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._moment: datetime | None = None
 
     def now(self) -> datetime:
-        """The clock's time, or the moment that is being made up for."""
+        """Return the clock's time, or inside `at` that moment."""
         return self._moment or self._clock.now()
 
     def milliseconds(self) -> int:
-        """Whole milliseconds since the epoch, exact in both directions with `from_milliseconds`."""
+        """Return whole milliseconds since the epoch, exact in both directions with `from_milliseconds`."""
         return (self.now() - _EPOCH) // _MILLISECOND
 
     @contextmanager
@@ -38,5 +38,5 @@ class ServiceTime:
 
 
 def from_milliseconds(milliseconds: float) -> datetime:
-    """The moment that many milliseconds after the epoch."""
+    """Return the moment that many milliseconds after the epoch."""
     return _EPOCH + timedelta(milliseconds=milliseconds)

@@ -41,7 +41,7 @@ QUICK: Final = InstanceTiming(pending_seconds=4, shutting_down_seconds=12)
 
 
 class InProcessAccount:
-    """An account that is empty but for its default subnets. A `NamedAccount`, and an `Actor` of a simulated `World`.
+    """An account that has only default subnets at first. An `AwsAccount`, and an `Actor` of a simulated `World`.
 
     Args:
         clock: The only source of time.
@@ -91,7 +91,7 @@ class InProcessAccount:
         self.gate = RequestGate(before=self.instances.settle)
 
     def client(self, service: str, *, max_attempts: int = 3) -> SimulatedClient:
-        """A client of ec2, events, iam, pricing, scheduler, sqs or ssm.
+        """Return a client of ec2, events, iam, pricing, scheduler, sqs or ssm.
 
         Args:
             service: boto3's name for it.
@@ -144,23 +144,23 @@ class InProcessAccount:
     # -- as an actor of a simulation ------------------------------------------------------------------
 
     def act(self) -> bool:
-        """Do what is due by now; True if anything happened."""
+        """Make every transition that is due by now; True if there was any."""
         return self.instances.settle()
 
     def due(self) -> datetime | None:
-        """When something will happen by itself: the next change of an instance's state."""
+        """Return when the next instance changes its state; None if none will."""
         return self.instances.due()
 
     def take_deliveries(self) -> tuple[FunctionDelivery, ...]:
-        """Events that wait for a function, in order; they are the caller's now."""
+        """Remove and return the events that wait for functions, in order."""
         return self.bus.targets.take()
 
     def deliver(self, target: Mapping[str, Any], event: Mapping[str, Any]) -> None:
-        """Hand an event to a rule's or schedule's target; what a `Ticker` needs."""
+        """Deliver an event to the target of a rule or schedule, for a `ScheduleRunner`."""
         self.bus.targets.deliver(target, event)
 
     def schedule_version(self) -> int:
-        """Grows with every request that may change a rule or a schedule; what a `Ticker` needs."""
+        """Return a number that grows with each request that may change a rule or schedule, for a `ScheduleRunner`."""
         return self.bus.version + self.schedules.version
 
     # -- faults --------------------------------------------------------------------------------------------
@@ -170,19 +170,19 @@ class InProcessAccount:
         self.capacity_pools.out_of_stock(instance_type, zone, capacity_type, until)
 
     def fail_next(self, operation: str, code: str, times: int = 1) -> None:
-        """Let the next requests for `operation` ("CreateFleet") fail with `code` and do nothing."""
+        """Make the next `times` requests for `operation` ("CreateFleet") fail with `code`, without effect."""
         self.gate.fail_next(operation, code, times)
 
     def calls(self) -> Mapping[str, int]:
-        """How many requests came in, by operation."""
+        """Return the number of requests by operation."""
         return dict(self.gate.calls)
 
     def interrupt(self, instance_id: str) -> None:
-        """As `SimulatedInstances.interrupt`."""
+        """Reclaim a Spot instance with two minutes' notice. Raises ConfigurationError if it is not a live Spot one."""
         self.instances.interrupt(instance_id)
 
     def recommend_rebalance(self, instance_id: str) -> None:
-        """As `SimulatedInstances.recommend_rebalance`."""
+        """Recommend to rebalance a Spot instance. Raises ConfigurationError if it is not a live Spot one."""
         self.instances.recommend_rebalance(instance_id)
 
     # -- seeding ------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class InProcessAccount:
     def seed(
         self, *, cluster: str = "demo", kubernetes_version: str = "1.33", endpoint: str = "https://demo.example"
     ) -> SeededAccount:
-        """Make it ready for `EC2NodeClass` selectors and image aliases, as `journeyman_simulator.moto_account.moto_seed.seed` does on moto.
+        """Make the account ready for `EC2NodeClass` selectors and image aliases, as `moto_account.moto_seed.seed_account` does on moto.
 
         Args:
             cluster: Value of the `karpenter.sh/discovery` tags, and part of the role's name.

@@ -47,7 +47,7 @@ SMALL_SELECTION: Final = ("c5.large", "c6g.large", "m5.large", "m5.xlarge", "m6g
 
 
 class SimulatedInstanceTypes:
-    """The types on offer, and the zones that lack some of them.
+    """The instance types that the account sells, by zone.
 
     Args:
         names: Of `KNOWN_TYPES`.
@@ -67,11 +67,11 @@ class SimulatedInstanceTypes:
         self.pools = [(name, zone) for name in self._described for zone in zones if (name, zone) not in missing]
 
     def architecture(self, name: str) -> str:
-        """EC2's word for it."""
+        """Return the architecture of a type, as EC2 names it."""
         return str(self._described[name]["ProcessorInfo"]["SupportedArchitectures"][0])
 
     def operations(self) -> ServiceOperations:
-        """What EC2 answers from here."""
+        """Return EC2's operations."""
         return {
             "DescribeInstanceTypes": ServiceOperation(self._types, accepts=("Filters", "InstanceTypes", *PAGING)),
             "DescribeInstanceTypeOfferings": ServiceOperation(
@@ -103,7 +103,7 @@ _READERS = {
 
 
 class _TypeFacts(Struct, frozen=True):
-    """A line of the record."""
+    """One row of `_RECORD`."""
 
     architecture: str
     maker: str
@@ -161,12 +161,12 @@ class PriceOperations:
         self._region = region
 
     def ec2_operations(self) -> ServiceOperations:
-        """Of EC2."""
+        """Return EC2's operations."""
         accepts = ("AvailabilityZone", "EndTime", "InstanceTypes", "ProductDescriptions", "StartTime", *PAGING)
         return {"DescribeSpotPriceHistory": ServiceOperation(self._spot_history, accepts=accepts)}
 
     def pricing_operations(self) -> ServiceOperations:
-        """Of the Pricing API."""
+        """Return the Pricing API's operations."""
         return {
             "GetProducts": ServiceOperation(self._products, requires=("ServiceCode",), accepts=("Filters", *PAGING))
         }

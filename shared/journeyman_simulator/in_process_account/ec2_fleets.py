@@ -43,7 +43,7 @@ JSON = Mapping[str, Any]
 
 
 class SimulatedFleets:
-    """Launches from templates, chooses by strategy, and answers a client token that it knows with what it answered before."""
+    """CreateFleet, DescribeFleets and RunInstances."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class SimulatedFleets:
         self._fleets: dict[str, dict[str, Any]] = {}
 
     def operations(self) -> ServiceOperations:
-        """What EC2 answers from here."""
+        """Return EC2's operations."""
         options = ("ClientToken", "Context", "OnDemandOptions", "SpotOptions", "TagSpecifications", "Type")
         run = ("SubnetId", "InstanceMarketOptions", "TagSpecifications")
         return {
@@ -134,7 +134,7 @@ class SimulatedFleets:
         return resolved, dict(found.versions[number - 1])
 
     def launch(self, fleet_id: str, pool: FleetPool, number: int, tags: Mapping[str, str]) -> list[str]:
-        """That many instances from a pool, as RunInstances would. Raises RefusedError."""
+        """Launch that many instances from a pool; return their ids. Raises ServiceError."""
         data = pool.data
         self._images.require(pool.image_id)
         profile = data.get("IamInstanceProfile") or {}
@@ -172,7 +172,7 @@ class SimulatedFleets:
 
 
 class _RequestAccount:
-    """What one fleet stands on: the account, and the tags that the request gives to instances."""
+    """The `FleetAccount` of one request: the account, and the request's tags for instances."""
 
     def __init__(self, fleets: SimulatedFleets, tags: Mapping[str, str]) -> None:
         self._fleets = fleets
@@ -196,11 +196,11 @@ class SimulatedLaunchTemplate(Struct, kw_only=True, eq=False):
     deleted: datetime | None = None
 
     def was_there(self, moment: datetime) -> bool:
-        """Whether it existed then."""
+        """Whether the template existed at that moment."""
         return self.created <= moment and (self.deleted is None or self.deleted > moment)
 
     def number_of(self, version: str) -> int:
-        """Which one `$Latest`, `$Default` or a number means. Raises RefusedError if there is none."""
+        """Return the number that `$Latest`, `$Default` or a number stands for. Raises ServiceError if there is none."""
         number = {"$Latest": len(self.versions), "$Default": 1}.get(version) or int(version)
         if not 1 <= number <= len(self.versions):
             message = f"Could not find launch template version {version} of launch template {self.id}"
@@ -217,7 +217,7 @@ class SimulatedLaunchTemplates:
         self._all: list[SimulatedLaunchTemplate] = []
 
     def find(self, specification: Mapping[str, Any]) -> SimulatedLaunchTemplate:
-        """The template that an id or a name stands for. Raises RefusedError if there is none."""
+        """Return the template of an id or a name. Raises ServiceError if there is none."""
         id_, name = specification.get("LaunchTemplateId"), specification.get("LaunchTemplateName")
         for template in self._all:
             if template.deleted is None and (template.id == id_ if id_ else template.name == name):
@@ -225,7 +225,7 @@ class SimulatedLaunchTemplates:
         raise launch_template_not_found(template_id=id_, name=name)
 
     def operations(self) -> ServiceOperations:
-        """What EC2 answers from here."""
+        """Return EC2's operations."""
         naming = ("LaunchTemplateId", "LaunchTemplateName")
         create = ("LaunchTemplateName", "LaunchTemplateData")
         return {

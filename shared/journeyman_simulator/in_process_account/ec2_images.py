@@ -38,7 +38,7 @@ class SimulatedImage(Struct, kw_only=True, eq=False):
 
 
 class SimulatedImages:
-    """All that the account may use, and where their ids are published."""
+    """The images that the account can use, and the parameters that hold their ids."""
 
     def __init__(self, time: ServiceTime, account: str) -> None:
         self._time = time
@@ -61,18 +61,18 @@ class SimulatedImages:
         return id_
 
     def require(self, image_id: str) -> SimulatedImage:
-        """The image. Raises RefusedError if there is none."""
+        """Return the image. Raises ServiceError if there is none."""
         if image_id not in self.known:
             raise ServiceError("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
         return self.known[image_id]
 
     def ec2_operations(self) -> ServiceOperations:
-        """Of EC2."""
+        """Return EC2's operations."""
         accepts = ("Filters", "ImageIds", "IncludeDeprecated", "Owners", *PAGING)
         return {"DescribeImages": ServiceOperation(self._describe, accepts=accepts)}
 
     def ssm_operations(self) -> ServiceOperations:
-        """Of Systems Manager."""
+        """Return Systems Manager's operations."""
         return {
             "GetParameters": ServiceOperation(self._get_parameters, requires=("Names",)),
             "GetParameter": ServiceOperation(self._get_parameter, requires=("Name",)),

@@ -29,7 +29,7 @@ _block = cache(ip_network)  # reading one takes longer than everything else abou
 
 
 class SimulatedSubnet(Struct, kw_only=True, eq=False):
-    """A part of the network in one zone."""
+    """A subnet and its addresses."""
 
     id: str
     zone: str
@@ -41,7 +41,7 @@ class SimulatedSubnet(Struct, kw_only=True, eq=False):
 
     @property
     def free(self) -> int:
-        """Addresses that an instance could have."""
+        """Return the number of free addresses."""
         return _block(self.cidr).num_addresses - _RESERVED_ADDRESSES - self.taken
 
 
@@ -70,28 +70,28 @@ class SimulatedNetwork:
         self.add_group("default")
 
     def add_subnet(self, zone: str, cidr: str) -> SimulatedSubnet:
-        """A new subnet."""
+        """Create a subnet."""
         id_ = f"subnet-{next(self._serial):017x}"
         subnet = self.subnets[id_] = SimulatedSubnet(id=id_, zone=zone, zone_id=self._zones[zone], cidr=cidr)
         return subnet
 
     def add_group(self, name: str) -> SimulatedSecurityGroup:
-        """A new security group."""
+        """Create a security group."""
         id_ = f"sg-{next(self._serial):017x}"
         group = self.groups[id_] = SimulatedSecurityGroup(id=id_, name=name)
         return group
 
     def zone_of(self, subnet_id: str) -> str:
-        """Where a subnet is; empty if there is no such subnet."""
+        """Return the zone of a subnet; empty if there is no such subnet."""
         subnet = self.subnets.get(subnet_id)
         return subnet.zone if subnet else ""
 
     def default_subnet(self, zone: str) -> str:
-        """The zone's first subnet."""
+        """Return the id of the zone's first subnet."""
         return next(subnet.id for subnet in self.subnets.values() if subnet.zone == zone)
 
     def take_address(self, subnet_id: str) -> str:
-        """An address for an instance. Raises RefusedError if there is none."""
+        """Take an address for an instance. Raises ServiceError if there is none."""
         subnet = self.subnets[subnet_id]
         self.require_addresses(subnet_id, 1)
         subnet.taken += 1
@@ -101,16 +101,16 @@ class SimulatedNetwork:
         return str(block[_RESERVED_ADDRESSES - 1 + offset])
 
     def require_addresses(self, subnet_id: str, number: int) -> None:
-        """Raise RefusedError if that many are not free."""
+        """Raise ServiceError if fewer addresses are free."""
         if self.subnets[subnet_id].free < number:
             raise insufficient_addresses(subnet_id)
 
     def return_address(self, subnet_id: str) -> None:
-        """An instance has ended."""
+        """Return the address of a terminated instance."""
         self.subnets[subnet_id].taken -= 1
 
     def operations(self) -> ServiceOperations:
-        """What EC2 answers from here."""
+        """Return EC2's operations."""
         return {
             "DescribeSubnets": ServiceOperation(self._describe_subnets, accepts=("Filters", "SubnetIds", *PAGING)),
             "DescribeSecurityGroups": ServiceOperation(self._describe_groups, accepts=("Filters", "GroupIds", *PAGING)),

@@ -88,7 +88,7 @@ class SimulatedEventBus:
         self.publish("aws.health", "AWS Health Event", detail, instance_ids)
 
     def operations(self) -> ServiceOperations:
-        """What EventBridge answers."""
+        """Return EventBridge's operations."""
         rule = ("EventPattern", "ScheduleExpression", "State")
         return {
             "PutRule": ServiceOperation(self._put_rule, requires=("Name",), accepts=rule),
@@ -181,7 +181,7 @@ class SimulatedSchedules:
         self.version = 0  # grows when a schedule may have changed
 
     def operations(self) -> ServiceOperations:
-        """What EventBridge Scheduler answers."""
+        """Return EventBridge Scheduler's operations."""
         create = ("Name", "ScheduleExpression", "FlexibleTimeWindow", "Target")
         return {
             "CreateSchedule": ServiceOperation(self._create, requires=create, accepts=_OPTIONS),

@@ -14,7 +14,7 @@ from journeyman_simulator.in_process_account.service_client import ServiceOperat
 
 
 class InstanceProfile(Struct, kw_only=True, eq=False):
-    """An instance profile, and since when it is what it is."""
+    """An instance profile, with the times of its changes."""
 
     name: str
     path: str
@@ -34,13 +34,13 @@ class SimulatedIam:
         self.profiles: dict[str, InstanceProfile] = {}
 
     def arn_of_profile(self, name: str) -> str:
-        """Its ARN. Raises RefusedError, in RunInstances' words, if there is no such profile."""
+        """Return a profile's ARN. Raises RunInstances' ServiceError if there is no such profile."""
         if name not in self.profiles:
             raise no_such_instance_profile("name", name)
         return self._arn(self.profiles[name])
 
     def operations(self) -> ServiceOperations:
-        """What IAM answers."""
+        """Return IAM's operations."""
         name = "InstanceProfileName"
         return {
             "CreateRole": ServiceOperation(self._create_role, requires=("RoleName", "AssumeRolePolicyDocument")),

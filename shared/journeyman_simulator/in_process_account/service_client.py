@@ -23,7 +23,7 @@ from journeyman_simulator.cloud_rules.service_time import ServiceTime
 T = TypeVar("T")
 JSON = Mapping[str, Any]
 Readers = Mapping[str, Callable[[T], Iterable[str]]]
-"""How to read the values that a filter's name stands for."""
+"""By the name of a filter: returns an item's values of it."""
 
 
 class ServiceRequest(Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class ServiceRequest(Struct, frozen=True, kw_only=True):
 
 
 class ServiceOperation(NamedTuple):
-    """What an operation does, and the parameters it understands."""
+    """An operation, and the parameters that it takes."""
 
     run: Callable[[ServiceRequest], JSON]
     requires: tuple[str, ...] = ()
@@ -54,13 +54,13 @@ class ServiceOperation(NamedTuple):
 
 
 ServiceOperations = Mapping[str, ServiceOperation]
-"""By AWS's name."""
+"""Operations by AWS's name."""
 
 PAGING = ("MaxResults", "NextToken")
 
 
 def selected(items: Iterable[T], filters: Sequence[JSON], readers: Readers[T]) -> list[T]:
-    """The items that match every filter; a filter is matched by any of its values, which may hold `*` and `?`.
+    """Return the items that match every filter; a filter is matched by any of its values, which may hold `*` and `?`.
 
     Raises:
         NotSimulatedError: There is no reader for a filter.
@@ -85,7 +85,7 @@ def _reader(name: str, readers: Readers[T]) -> Callable[[T], Iterable[str]]:
 
 
 def tag_pairs(tags: Mapping[str, str]) -> list[str]:
-    """Tags as the reader named "tag" gives them: "key=value"."""
+    """Return tags as "key=value", the form that a filter reader named "tag" returns."""
     return [f"{key}={value}" for key, value in tags.items()]
 
 
@@ -123,7 +123,7 @@ _NOW: Final = timedelta(0)
 
 
 def operation_of(method: str) -> str:
-    """AWS's name of the operation behind a client's method: "DescribeInstances" of "describe_instances"."""
+    """Return AWS's name of a client method's operation: "DescribeInstances" of "describe_instances"."""
     return "".join(part.title() for part in method.split("_"))
 
 
@@ -157,7 +157,7 @@ class SimulatedClient:
         self._lag = lag
 
     def as_of(self, moment: datetime) -> SimulatedClient:
-        """The same client, whose eventually consistent reads show the account as it was at `moment`."""
+        """Return the same client whose eventually consistent reads show the account as it was at `moment`."""
         lag = max(_NOW, self._time.now() - moment)
         return SimulatedClient(
             self.service, self._operations, self._gate, self._time, max_attempts=self._max_attempts, lag=lag
@@ -174,7 +174,7 @@ class SimulatedClient:
         return lambda **given: self._call(name, operation, given)
 
     def get_paginator(self, method: str) -> SimulatedPaginator:
-        """Pages of an operation's answer."""
+        """Return a paginator over an operation's answer."""
         return SimulatedPaginator(getattr(self, method))
 
     def _call(self, name: str, operation: ServiceOperation, given: Mapping[str, Any]) -> dict[str, Any]:

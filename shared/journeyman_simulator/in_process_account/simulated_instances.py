@@ -46,7 +46,7 @@ class StateChange(Struct, frozen=True):
 
 
 class SimulatedInstance(Struct, kw_only=True, eq=False):
-    """A virtual machine."""
+    """The record of an EC2 instance."""
 
     id: str
     instance_type: str
@@ -66,11 +66,11 @@ class SimulatedInstance(Struct, kw_only=True, eq=False):
 
     @property
     def state(self) -> str:
-        """Now."""
+        """Return the state now."""
         return self.changes[-1].state
 
     def change_at(self, moment: datetime) -> StateChange | None:
-        """The state that held then, and why; None before its launch."""
+        """Return the state at that moment, and why; None before the launch."""
         for change in reversed(self.changes):
             if change.at <= moment:
                 return change
@@ -144,7 +144,7 @@ class SimulatedInstances(InstanceLifecycle[SimulatedInstance]):
         groups: tuple[JSON, ...] = (),
         profile_arn: str = "",
     ) -> SimulatedInstance:
-        """One more. Raises RefusedError if its subnet has no address left."""
+        """Launch an instance. Raises ServiceError if its subnet has no free address."""
         address = self._network.take_address(subnet_id)
         instance = SimulatedInstance(
             id=f"i-{next(self._serial):017x}",
@@ -205,7 +205,7 @@ class SimulatedInstances(InstanceLifecycle[SimulatedInstance]):
 
 
 class Ec2InstanceOperations:
-    """Answers from the instances; DescribeInstances as of a moment, less the lag that the account has by itself."""
+    """EC2's operations on instances; DescribeInstances can show an earlier state."""
 
     def __init__(
         self, instances: SimulatedInstances, time: ServiceTime, *, lag_seconds: float, region: str, account: str
@@ -217,7 +217,7 @@ class Ec2InstanceOperations:
         self._account = account
 
     def operations(self) -> ServiceOperations:
-        """Of EC2."""
+        """Return EC2's operations."""
         ids = ("InstanceIds",)
         return {
             "DescribeInstances": ServiceOperation(self._describe, accepts=("Filters", *ids, *PAGING)),
@@ -256,7 +256,7 @@ class Ec2InstanceOperations:
                 yield instance, change
 
     def _each(self, request: ServiceRequest, act: Callable[[str], None], key: str) -> dict[str, Any]:
-        """All or, if one of them is unknown, none."""
+        """Change all instances of the request or, if an id is unknown, none."""
         for id_ in request["InstanceIds"]:
             if id_ not in self._instances.known:
                 raise instance_not_found(id_)

@@ -1,4 +1,4 @@
-"""The simulated account's SQS queues: order, group locks, visibility, delays, deduplication, redrive, and what goes wrong.
+"""The in-process account's SQS: queues, messages, what happens to them in a fault scenario, and the operations.
 
 Restates: SQS developer guide: "FIFO delivery logic", "Visibility timeout", "Dead-letter queues", "Exactly-once processing".
 """
@@ -83,7 +83,7 @@ class AcceptedMessage(NamedTuple):
 
 
 class SimulatedQueue(Struct, kw_only=True, eq=False):
-    """A queue, its messages in the order in which they are received."""
+    """A queue, with its messages in receive order."""
 
     name: str
     given: Mapping[str, str] = field(default_factory=dict)  # the attributes it was made with
@@ -114,7 +114,7 @@ class SimulatedQueues:
         self.known: dict[str, SimulatedQueue] = {}
 
     def create(self, name: str, attributes: Mapping[str, str]) -> SimulatedQueue:
-        """A new queue, or the one of that name. Raises RefusedError if that one has other attributes."""
+        """Create a queue, or return the one of that name. Raises ServiceError if that one has other attributes."""
         if name not in self.known:
             self.known[name] = SimulatedQueue(name=name, given=dict(attributes))
             self._set(self.known[name], attributes)
@@ -124,7 +124,7 @@ class SimulatedQueues:
         return self.known[name]
 
     def of(self, name: str) -> SimulatedQueue:
-        """The queue, without what is older than its retention period. Raises RefusedError if there is none."""
+        """Return the queue without expired messages. Raises ServiceError if there is none."""
         if name not in self.known:
             raise ServiceError("AWS.SimpleQueueService.NonExistentQueue", "The specified queue does not exist.")
         queue = self.known[name]
@@ -134,7 +134,7 @@ class SimulatedQueues:
         return queue
 
     def due(self, name: str) -> datetime | None:
-        """When the next message can be received, which may be in the past; None if there is none or no such queue."""
+        """Return when the next message can be received, perhaps in the past; None if there is none or no such queue."""
         queue = self.known.get(name)
         if queue is None or not queue.messages:
             return None
@@ -159,7 +159,7 @@ class SimulatedQueues:
         """Accept a message.
 
         Raises:
-            RefusedError: No such queue, or a FIFO queue's message lacks a group or a deduplication id, or is to wait.
+            ServiceError: No such queue, or a FIFO queue's message lacks a group or a deduplication id, or is to wait.
             ConfigurationError: A message was to overtake others in a FIFO queue.
         """
         queue = self.of(name)
@@ -195,7 +195,7 @@ class SimulatedQueues:
         return accepted
 
     def receive(self, name: str, most: int, visibility_seconds: int | None = None) -> list[SimulatedMessage]:
-        """Messages that may be received now, in order; they are invisible from now on.
+        """Receive messages in order; they are invisible until their visibility timeout ends.
 
         One that has been received as often as the redrive policy allows goes to the dead letters instead.
         """
@@ -224,7 +224,7 @@ class SimulatedQueues:
         """Delete a received message; in a standard queue an old handle does nothing.
 
         Raises:
-            RefusedError: The handle is none, or a FIFO queue's has expired.
+            ServiceError: The handle is none, or a FIFO queue's has expired.
         """
         queue = self.of(name)
         message = self._message_of_handle(queue, handle)
@@ -237,7 +237,7 @@ class SimulatedQueues:
             raise expired_receipt_handle(handle)
 
     def change_visibility(self, name: str, handle: str, seconds: int) -> None:
-        """Make a received message visible again after so long. Raises RefusedError if it is not in flight."""
+        """Change the visibility timeout of a message in flight. Raises ServiceError if it is not in flight."""
         queue = self.of(name)
         message = self._message_of_handle(queue, handle)
         now = self._time.milliseconds()
@@ -246,7 +246,7 @@ class SimulatedQueues:
         message.visible_at = now + seconds * 1000
 
     def _message_of_handle(self, queue: SimulatedQueue, handle: str) -> SimulatedMessage | None:
-        """The message a handle was given out for, if it is still there."""
+        """Return the message of a receipt handle, if it still exists."""
         marker, _, id_ = handle.partition("-")[2].partition("-")
         if not handle.startswith("handle-") or not marker.isdigit():
             message = f'The input receipt handle "{handle}" is not a valid receipt handle.'
@@ -292,7 +292,7 @@ JSON = Mapping[str, Any]
 
 
 class SqsOperations:
-    """A long poll answers at once: no virtual time passes while a caller waits."""
+    """SQS's operations. A long poll answers at once: no virtual time passes while a caller waits."""
 
     def __init__(self, queues: SimulatedQueues, time: ServiceTime, region: str, account: str) -> None:
         self._queues = queues
@@ -302,7 +302,7 @@ class SqsOperations:
         self._account = account
 
     def operations(self) -> ServiceOperations:
-        """What SQS answers."""
+        """Return SQS's operations."""
         url, batch = ("QueueUrl",), ("QueueUrl", "Entries")
         return {
             "CreateQueue": ServiceOperation(self._create, requires=("QueueName",), accepts=("Attributes",)),
@@ -366,7 +366,7 @@ class SqsOperations:
         return {"Messages": [self._received_answer(message, request) for message in received]} if received else {}
 
     def _received_answer(self, message: SimulatedMessage, request: ServiceRequest) -> dict[str, Any]:
-        """A message with those attributes that its receiver wants to know."""
+        """Return a message with the requested attributes."""
         system = {
             "SenderId": self._account,
             "SentTimestamp": str(message.sent_at),
@@ -418,7 +418,7 @@ def _name(request: ServiceRequest) -> str:
 
 
 def _each(request: ServiceRequest, act: Callable[[JSON], dict[str, Any]]) -> dict[str, Any]:
-    """Each entry for itself; what is refused fails its own entry, not the batch."""
+    """Handle each entry on its own: a refused one fails its own entry, not the batch."""
     entries = request["Entries"]
     if not entries:
         raise ServiceError(

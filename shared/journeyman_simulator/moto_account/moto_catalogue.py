@@ -27,7 +27,7 @@ _texts: dict[str, str] = {}  # by request; moto's catalogue is a file that does 
 
 
 def catalogue_extensions() -> tuple[MotoExtension, ...]:
-    """The two catalogue calls. Their data never changes, so the text of an answer is kept and given again."""
+    """Return the two catalogue calls; their data never changes, so the text of an answer is cached."""
     return (
         MotoExtension(
             owner=InstanceResponse,
@@ -80,7 +80,7 @@ _HISTORY_PAGE = 1000  # DescribeSpotPriceHistory's largest page
 
 
 def regional_prices(on_demand: Mapping[str, float], region: str, since: datetime, seed: int) -> SimulatedPriceTable:
-    """The prices of what a region offers, as moto's record of EC2 has it."""
+    """Return the prices of what a region offers according to moto's record of EC2."""
     offered = INSTANCE_TYPE_OFFERINGS["availability-zone"].get(region, ())
     classes = ((name, facts.get("SupportedUsageClasses", ())) for name, facts in INSTANCE_TYPES.items())
     return SimulatedPriceTable(
@@ -93,7 +93,7 @@ def regional_prices(on_demand: Mapping[str, float], region: str, since: datetime
 
 
 def price_extensions(table: SimulatedPriceTable, time: ServiceTime) -> tuple[MotoExtension, ...]:
-    """DescribeSpotPriceHistory answers from the table."""
+    """Return what makes DescribeSpotPriceHistory answer from the table."""
     latest: tuple[Any, list[dict[str, Any]]] = (None, [])  # a caller reads one page after the other
 
     def rows_for(query: SpotPriceQuery) -> list[dict[str, Any]]:
@@ -136,7 +136,7 @@ def _history_query(response: Any, now: datetime) -> SpotPriceQuery:
 
 
 def _aware(value: Any, default: datetime) -> datetime:
-    """A request's time as botocore's parser left it: a naive or aware datetime, or nothing."""
+    """Return a request's time as an aware datetime, or the default."""
     if value is None:
         return default
     moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value).replace("Z", "+00:00"))
@@ -147,7 +147,7 @@ _PRODUCTS_PAGE = 100  # GetProducts' largest
 
 
 def pricing_api(prices: SimulatedPriceTable, gate: RequestGate, region: str) -> Callable[[Any], Callable[..., Any]]:
-    """Moto picks a Flask application for each service; requests signed for `pricing` get this one."""
+    """Return what routes requests signed for `pricing` to GetProducts: moto has no Pricing API."""
     price_list = _PriceList(prices, gate, region)
 
     def replace(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -162,7 +162,7 @@ def pricing_api(prices: SimulatedPriceTable, gate: RequestGate, region: str) -> 
 
 
 class _PriceList:
-    """A WSGI application."""
+    """The Pricing API as a WSGI application."""
 
     def __init__(self, prices: SimulatedPriceTable, gate: RequestGate, region: str) -> None:
         self._gate = gate

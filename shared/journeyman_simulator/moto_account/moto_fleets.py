@@ -102,7 +102,7 @@ class InstantFleet(Fleet):
 
 
 def fleet_extensions(capacity_pools: CapacityPools, time: ServiceTime) -> tuple[MotoExtension, ...]:
-    """CreateFleet with Type=instant; the other types stay moto's."""
+    """Return CreateFleet for Type=instant; the other types stay moto's."""
     tokens = ClientTokens()
 
     def replace(original: Callable[[Fleets], ActionResult]) -> Callable[[Fleets], ActionResult]:
@@ -196,7 +196,7 @@ def launch(backend: Any, fleet_id: str, pool: FleetPool, count: int, request_tag
 
 
 def _instance_arguments(pool: FleetPool) -> dict[str, Any]:
-    """Moto's run_instances arguments for what the template says about the instance itself."""
+    """Return moto's run_instances arguments for an instance of this pool."""
     data = pool.data
     nics = [
         {**nic, "SubnetId": pool.subnet_id or nic.get("SubnetId"), "DeviceIndex": nic.get("DeviceIndex", 0)}

@@ -24,7 +24,7 @@ from journeyman_simulator.moto_account.moto_extensions import MotoExtension
 
 
 class _SimulatedFailure(ServiceException):
-    """Of no service: moto looks an error's service up by the module of its class, unless that is not moto's."""
+    """An injected error of any service: moto derives the service from the module of an error's class, if it is moto's."""
 
 
 def gate_extensions(gate: RequestGate) -> tuple[MotoExtension, ...]:
@@ -59,7 +59,7 @@ def _injected_failure(gate: RequestGate, response: BaseResponse) -> tuple[int, d
 
 
 def time_extensions(time: ServiceTime) -> tuple[MotoExtension, ...]:
-    """Moto reads the time through two functions, which its modules import by name."""
+    """Return the clock for moto, which reads the time through two functions that its modules import by name."""
 
     def utcnow() -> datetime:
         return time.now().replace(tzinfo=None)
@@ -101,7 +101,7 @@ _REQUEST_ID = "59dbff89-35bd-4eac-99ed-be587EXAMPLE"  # the one in EC2's documen
 
 
 def ec2_answer(operation: str, result: Mapping[str, Any]) -> str:
-    """The body of a successful EC2 response.
+    """Return the body of a successful EC2 response.
 
     Args:
         operation: As "DescribeInstanceTypes".

@@ -24,7 +24,7 @@ def seed_account(
     endpoint: str | None = None,
     certificate_authority: str | None = None,
 ) -> SeededAccount:
-    """Make an account that is ready for `EC2NodeClass` selectors and image aliases.
+    """Make an account ready for `EC2NodeClass` selectors and image aliases.
 
     Args:
         aws: An entered simulation.
@@ -59,7 +59,7 @@ def seed_account(
 
 
 def _network(aws: MotoAccount, cluster: str) -> tuple[tuple[str, ...], str]:
-    """Tag the default subnets, make a node security group; their ids."""
+    """Tag the default subnets and create a node security group; return their ids."""
     ec2 = aws.client("ec2")
     found = ec2.describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])["Subnets"]
     subnets = tuple(subnet["SubnetId"] for subnet in sorted(found, key=lambda subnet: str(subnet["AvailabilityZone"])))
@@ -91,7 +91,7 @@ def _images(aws: MotoAccount, version: str) -> dict[str, str]:
 
 
 def _finish(aws: MotoAccount, image_id: str, image: PublishedImage) -> None:
-    """What RegisterImage drops in moto, and what only AWS can say: that it owns the image."""
+    """Set what moto's RegisterImage drops, and that Amazon owns the image."""
     record = ec2_backends[aws.account][aws.region].amis[image_id]
     record.architecture = image.architecture
     record.root_device_name = "/dev/xvda"
@@ -102,7 +102,7 @@ def _finish(aws: MotoAccount, image_id: str, image: PublishedImage) -> None:
 
 
 def _publish(aws: MotoAccount, name: str, value: str) -> None:
-    """Only AWS itself may write below /aws, so this goes around PutParameter."""
+    """Write a parameter below /aws, which PutParameter refuses to users."""
     make: Any = Parameter  # typed as abstract, though moto makes them too
     parameters: Any = ssm_backends[aws.account][aws.region]._parameters  # noqa: SLF001 - moto offers no other way
     parameters[name].append(

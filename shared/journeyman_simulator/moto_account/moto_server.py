@@ -103,7 +103,7 @@ class MotoAccount:
 
     def __enter__(self) -> MotoAccount:
         if not _one_at_a_time.acquire(blocking=False):
-            raise ConfigurationError("another simulated AWS is open in this process; moto's state cannot be shared")
+            raise ConfigurationError("another MotoAccount is open in this process; moto's state cannot be shared")
         with ExitStack() as stack:
             stack.callback(_one_at_a_time.release)
             stack.enter_context(applied(_extensions(self)))
@@ -120,7 +120,7 @@ class MotoAccount:
         self._stack.close()
 
     def client(self, service: str, *, max_attempts: int = 3) -> Any:
-        """A boto3 client with made-up credentials; the same one every time, closed with the simulation.
+        """Return a boto3 client with made-up credentials: the same one each time, closed with the account.
 
         Args:
             service: boto3's name for it.
@@ -132,26 +132,26 @@ class MotoAccount:
         return self._clients[key]
 
     def act(self) -> bool:
-        """Do what is due by now; True if anything happened."""
+        """Make every transition that is due by now; True if there was any."""
         with self.gate.lock:
             return self.instances.settle()
 
     def due(self) -> datetime | None:
-        """When something will happen by itself: the next change of an instance's state."""
+        """Return when the next instance changes its state; None if none will."""
         return self.instances.due()
 
     def take_deliveries(self) -> tuple[FunctionDelivery, ...]:
-        """Events that wait for a function, in order; they are the caller's now."""
+        """Remove and return the events that wait for functions, in order."""
         with self.gate.lock:
             return self.bus.targets.take()
 
     def deliver(self, target: Mapping[str, Any], event: Mapping[str, Any]) -> None:
-        """Hand an event to a rule's or schedule's target; what a `Ticker` needs."""
+        """Deliver an event to the target of a rule or schedule, for a `ScheduleRunner`."""
         with self.gate.lock:
             self.bus.targets.deliver(target, event)
 
     def schedule_version(self) -> int:
-        """Grows with every request that may change a rule or a schedule; what a `Ticker` needs."""
+        """Return a number that grows with each request that may change a rule or schedule, for a `ScheduleRunner`."""
         with self.gate.lock:
             return sum(self.gate.calls[operation] for operation in _SCHEDULE_CHANGES)
 
@@ -161,7 +161,7 @@ class MotoAccount:
             self.capacity_pools.out_of_stock(instance_type, zone, capacity_type, until)
 
     def fail_next(self, operation: str, code: str, times: int = 1) -> None:
-        """Let the next requests for `operation` ("CreateFleet") fail with `code` and do nothing."""
+        """Make the next `times` requests for `operation` ("CreateFleet") fail with `code`, without effect."""
         with self.gate.lock:
             self.gate.fail_next(operation, code, times)
 
@@ -171,12 +171,12 @@ class MotoAccount:
             self.instances.interrupt(instance_id)
 
     def recommend_rebalance(self, instance_id: str) -> None:
-        """Say that a Spot instance is at risk. Raises ConfigurationError if it is not a live Spot one."""
+        """Recommend to rebalance a Spot instance. Raises ConfigurationError if it is not a live Spot one."""
         with self.gate.lock:
             self.instances.recommend_rebalance(instance_id)
 
     def calls(self) -> Mapping[str, int]:
-        """How many requests came in, by operation."""
+        """Return the number of requests by operation."""
         with self.gate.lock:
             return dict(self.gate.calls)
 
@@ -200,7 +200,7 @@ class MotoAccount:
 
 
 def client_for(endpoint_url: str, service: str, *, region: str = "us-east-1", max_attempts: int = 3) -> Any:
-    """A boto3 client for any AWS-compatible endpoint that checks no credentials: this one, moto's server, LocalStack."""
+    """Return a boto3 client for any AWS-compatible endpoint that checks no credentials: this one, moto's server, LocalStack."""
     make: Any = _session().client  # typed as one overload for each service that exists
     return make(
         service,
@@ -218,7 +218,7 @@ def client_for(endpoint_url: str, service: str, *, region: str = "us-east-1", ma
 
 @cache
 def _session() -> boto3.session.Session:
-    """Shared by all clients: reading a service's model takes longer than everything else about a client."""
+    """Return the session of all clients: reading a service's model is the slowest part of making a client."""
     return boto3.session.Session(botocore_session=with_fast_parser(botocore.session.get_session()))
 
 
