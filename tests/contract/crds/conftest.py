@@ -10,7 +10,7 @@ import pytest
 
 from journeyman.core.api import crds
 from tests.contract.crds import upstream_crds
-from tests.contract.crds.judges import Definition, Models
+from tests.contract.crds.validators import Definition, Models
 from tests.helpers.go_programs import GoProgramMissingError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def karpenters(control_plane: ControlPlane) -> Iterator[Mapping[str, Definition]
 
 
 def karpenters_documents() -> dict[str, dict[str, Any]]:
-    """Karpenter's CRDs as published, by kind; skips the test if they cannot be had."""
+    """Karpenter's CRDs as published, by kind; skips the test if they cannot be downloaded."""
     try:
         return upstream_crds.documents()
     except GoProgramMissingError as missing:

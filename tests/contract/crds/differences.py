@@ -1,4 +1,4 @@
-"""What Karpenter's own CRDs let in and ours do not, each with its reason: nothing of it ever worked with Karpenter.
+"""Values that Karpenter's CRDs accept and ours reject, each with its reason: none of them works with Karpenter.
 
 Everything else that Karpenter's CRDs accept ours accept, with the same defaults. Most of these Karpenter finds out later,
 when it marks the object as not ready; ours reject it when it is applied. Objects that are stored already stay valid: the API
@@ -12,7 +12,7 @@ from enum import Enum
 
 
 class Difference(Enum):
-    """A difference: how our refusal reads (a regular expression for "field: message"), and why we refuse."""
+    """A difference: a regular expression of our error ("field: message"), and the reason for it."""
 
     NOT_A_KEY = (
         r"[.](key|value): .*(should match|Too long|at most 253)|labels: .*qualified names",
@@ -69,5 +69,5 @@ class Difference(Enum):
 
 
 def explained(causes: tuple[str, ...]) -> bool:
-    """Whether all that we refuse is a listed difference."""
+    """Whether all errors are listed differences."""
     return all(any(difference.refusal.search(cause) for difference in Difference) for cause in causes)

@@ -1,4 +1,4 @@
-"""A rule about one field of a custom resource, with values on either side of it; and the objects they are put into."""
+"""A validation rule of one field, with valid and invalid values, and valid objects to set them in."""
 
 from __future__ import annotations
 
@@ -15,34 +15,38 @@ JSONDict = dict[str, Any]
 
 
 class Rule(Struct, frozen=True, kw_only=True):
-    """A rule about one field.
+    """A validation rule of one field.
 
     Attributes:
-        kind: Whose field.
-        path: The field, from the object's root; a number is a place in a list.
-        good: Values that keep the rule.
-        bad: Values that break it.
-        strays: Values that break it, too, but that Karpenter's CRDs let in; `because` says why ours do not.
-        again: Whether another rule says the same of the same model elsewhere, so that a few values are enough here.
+        kind: Kind of the object.
+        path: The field, from the object's root; a number is an index of a list.
+        good: Valid values.
+        bad: Invalid values.
+        accepted_by_karpenter: Invalid values that Karpenter's CRDs accept; `because` says why ours do not.
+        with_few_values: Whether to test few values, because another rule tests the same model at another path.
     """
 
     kind: str
     path: str
     good: tuple[Any, ...] = ()
     bad: tuple[Any, ...] = ()
-    strays: tuple[Any, ...] = ()
+    accepted_by_karpenter: tuple[Any, ...] = ()
     because: Difference | None = None
-    again: bool = False
+    with_few_values: bool = False
 
     def values(self) -> Iterator[tuple[str, Any]]:
-        """("good", "bad" or "strays", value) for each value to ask about."""
-        for said, values in (("good", self.good), ("bad", self.bad), ("strays", self.strays)):
-            for value in values[:1] + values[1:][-1:] if self.again else values:
+        """("good", "bad" or "accepted_by_karpenter", value) for each value to test."""
+        for said, values in (
+            ("good", self.good),
+            ("bad", self.bad),
+            ("accepted_by_karpenter", self.accepted_by_karpenter),
+        ):
+            for value in values[:1] + values[1:][-1:] if self.with_few_values else values:
                 yield said, value
 
 
 def with_value(obj: Mapping[str, Any], path: str, value: Any) -> JSONDict:
-    """A copy of the object with a value at the path; objects on the way are made, the place in a list must exist."""
+    """Return a copy of the object with the value at the path; missing parents are created, list items must exist."""
     whole: JSONDict = copy.deepcopy(dict(obj))
     *parents, last = path.split(".")
     at: Any = whole
@@ -52,10 +56,10 @@ def with_value(obj: Mapping[str, Any], path: str, value: Any) -> JSONDict:
     return whole
 
 
-def again(rules: Iterable[Rule]) -> Iterator[Rule]:
-    """The same rules, with few of their values."""
+def with_few_values(rules: Iterable[Rule]) -> Iterator[Rule]:
+    """Yield the rules with few of their values."""
     for rule in rules:
-        yield replace(rule, again=True)
+        yield replace(rule, with_few_values=True)
 
 
 NODE_CLASS_REF: Final = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.contract.crds.differences import Difference
-from tests.contract.crds.edges import BOOLEANS_BAD, TAGS_BAD, TAGS_GOOD
+from tests.contract.crds.edge_values import BOOLEANS_BAD, TAGS_BAD, TAGS_GOOD
 from tests.contract.crds.rule import BASES, JSONDict, Rule
 
 
@@ -77,7 +77,7 @@ def term_rules() -> Iterator[Rule]:
 
 
 def ami_rules() -> Iterator[Rule]:
-    """Images of an EC2NodeClass, and the family they make."""
+    """AMI selector terms and AMI family of an EC2NodeClass."""
     kind, base = "EC2NodeClass", BASES["EC2NodeClass"]["spec"]
     at = "spec.amiSelectorTerms"
     versions = (
@@ -140,7 +140,7 @@ def ami_rules() -> Iterator[Rule]:
 
 
 def volume_rules() -> Iterator[Rule]:
-    """Volumes of an EC2NodeClass."""
+    """Block device mappings of an EC2NodeClass."""
     kind, at = "EC2NodeClass", "spec.blockDeviceMappings"
     root, plain = {"rootVolume": True}, {"deviceName": "/dev/xvdb"}
     yield Rule(
@@ -157,7 +157,7 @@ def volume_rules() -> Iterator[Rule]:
         good=(*sizes, "18Ti", "20Ti", "48Ti"),
         bad=("0Gi", "59001Gi", "64001G", "59Ti", "65T", "1.5Gi", "20", "20gi", "", 20, "1024Mi", "٣Gi"),
     )
-    yield Rule(kind=kind, path=f"{ebs}.volumeSize", strays=("Ti", "T"), because=Difference.NO_SIZE)
+    yield Rule(kind=kind, path=f"{ebs}.volumeSize", accepted_by_karpenter=("Ti", "T"), because=Difference.NO_SIZE)
     yield Rule(
         kind=kind,
         path=ebs,
@@ -191,7 +191,7 @@ def volume_rules() -> Iterator[Rule]:
 
 
 def instance_rules() -> Iterator[Rule]:
-    """What else an EC2NodeClass says of its instances."""
+    """Other instance settings of an EC2NodeClass."""
     kind, base = "EC2NodeClass", BASES["EC2NodeClass"]["spec"]
     without = {name: value for name, value in base.items() if name != "role"}
     yield Rule(
@@ -207,7 +207,7 @@ def instance_rules() -> Iterator[Rule]:
             {},
         ),
     )
-    yield Rule(kind=kind, path="spec", strays=(None,), because=Difference.NO_SPEC)
+    yield Rule(kind=kind, path="spec", accepted_by_karpenter=(None,), because=Difference.NO_SPEC)
     forbidden = (
         "",
         "eks:eks-cluster-name",
@@ -223,7 +223,12 @@ def instance_rules() -> Iterator[Rule]:
         good=({}, None, {"a": ""}, {"karpenter.sh/mine": "x"}),
         bad=(*({k: "v"} for k in forbidden), {"a": 1}, []),
     )
-    yield Rule(kind=kind, path="spec.tags", strays=({f"k{i}": "v" for i in range(101)},), because=Difference.TOO_MUCH)
+    yield Rule(
+        kind=kind,
+        path="spec.tags",
+        accepted_by_karpenter=({f"k{i}": "v" for i in range(101)},),
+        because=Difference.TOO_MUCH,
+    )
     for field in ("associatePublicIPAddress", "detailedMonitoring"):
         yield Rule(kind=kind, path=f"spec.{field}", good=(True, False, None), bad=BOOLEANS_BAD)
     yield Rule(kind=kind, path="spec.ipPrefixCount", good=(0, 1, 2**31 - 1, None), bad=(-1, "1", 1.5, 2**31))

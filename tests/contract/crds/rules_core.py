@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.contract.crds.differences import Difference
-from tests.contract.crds.edges import (
+from tests.contract.crds.edge_values import (
     DURATIONS_BAD,
     DURATIONS_GOOD,
     KEYS_BAD,
@@ -16,7 +16,7 @@ from tests.contract.crds.edges import (
     VALUES_BAD,
     VALUES_GOOD,
 )
-from tests.contract.crds.rule import BASES, Rule, again
+from tests.contract.crds.rule import BASES, Rule, with_few_values
 from tests.contract.crds.rules_shared import quantity_rules, requirement, requirement_rules, template_rules
 
 
@@ -39,7 +39,7 @@ def node_pool_rules() -> Iterator[Rule]:
     yield Rule(
         kind=kind,
         path=labels,
-        strays=tuple({k: "v"} for k in (*KEYS_BAD, *KEYS_TOO_LONG)),
+        accepted_by_karpenter=tuple({k: "v"} for k in (*KEYS_BAD, *KEYS_TOO_LONG)),
         because=Difference.NOT_A_KEY,
     )
     yield Rule(
@@ -86,7 +86,7 @@ def _budget_rules(kind: str, path: str) -> Iterator[Rule]:
         ("101%", "-1", "1.5", "10 %", "", "ten", "%", "٣", 1.5, True),
     )
     yield Rule(kind=kind, path=f"{path}.0.nodes", good=(*nodes_good, None), bad=(*nodes_bad, 5))
-    yield Rule(kind=kind, path=f"{path}.0.nodes", strays=("1" * 11,), because=Difference.TOO_MUCH)
+    yield Rule(kind=kind, path=f"{path}.0.nodes", accepted_by_karpenter=("1" * 11,), because=Difference.TOO_MUCH)
     schedules = ("@daily", "@hourly", "0 9 * * 1-5", "*/5 0-23 1,15 jan mon", "@dailyx", "a b c d e", "0 9 * * 1 6")
     yield Rule(
         kind=kind, path=f"{path}.0", good=tuple({"nodes": "0", "schedule": s, "duration": "8h"} for s in schedules)
@@ -118,16 +118,16 @@ def _budget_rules(kind: str, path: str) -> Iterator[Rule]:
 
 def node_claim_rules() -> Iterator[Rule]:
     kind = "NodeClaim"
-    yield from again(requirement_rules(kind, "spec.requirements", pool_allowed=True))
-    yield from again(template_rules(kind, "spec"))
-    yield from again(quantity_rules(kind, "spec.resources.requests"))
+    yield from with_few_values(requirement_rules(kind, "spec.requirements", pool_allowed=True))
+    yield from with_few_values(template_rules(kind, "spec"))
+    yield from with_few_values(quantity_rules(kind, "spec.resources.requests"))
     yield Rule(kind=kind, path="spec.resources", good=({}, None), bad=([], "all"))
     yield Rule(kind=kind, path="spec", bad=({}, None, [], {"requirements": []}))
 
 
 def node_overlay_rules() -> Iterator[Rule]:
     kind = "NodeOverlay"
-    yield from again(requirement_rules(kind, "spec.requirements", pool_allowed=True, min_values=False))
+    yield from with_few_values(requirement_rules(kind, "spec.requirements", pool_allowed=True, min_values=False))
     bad = (requirement(operator="NotIn", values=()), requirement(operator="NotIn", values=None))
     yield Rule(kind=kind, path="spec.requirements.0", bad=bad)
     yield Rule(
@@ -146,7 +146,7 @@ def node_overlay_rules() -> Iterator[Rule]:
         yield Rule(
             kind=kind,
             path=f"spec.{field}",
-            strays=(f"{'+' * (field != 'price')}{'9' * 400}",),
+            accepted_by_karpenter=(f"{'+' * (field != 'price')}{'9' * 400}",),
             because=Difference.TOO_MUCH,
         )
     requirements = BASES[kind]["spec"]["requirements"]
@@ -154,15 +154,15 @@ def node_overlay_rules() -> Iterator[Rule]:
         kind=kind, path="spec", bad=({}, None, {"requirements": requirements, "price": "1", "priceAdjustment": "+1"})
     )
     yield Rule(kind=kind, path="spec.weight", good=(1, 10000, None), bad=(0, 10001, -1, "5", 1.5))
-    yield from again(quantity_rules(kind, "spec.capacity"))
+    yield from with_few_values(quantity_rules(kind, "spec.capacity"))
     yield Rule(
         kind=kind, path="spec.capacity", bad=tuple({r: 1} for r in ("cpu", "memory", "ephemeral-storage", "pods"))
     )
     yield Rule(
         kind=kind,
         path="spec.capacity",
-        strays=tuple({r: 1} for r in ("nvidia.com/gpu", "vpc.amazonaws.com/efa")),
+        accepted_by_karpenter=tuple({r: 1} for r in ("nvidia.com/gpu", "vpc.amazonaws.com/efa")),
         because=Difference.KNOWN_RESOURCE,
     )
     many = {f"example.com/r{i}": 1 for i in range(101)}
-    yield Rule(kind=kind, path="spec.capacity", strays=(many,), because=Difference.TOO_MUCH)
+    yield Rule(kind=kind, path="spec.capacity", accepted_by_karpenter=(many,), because=Difference.TOO_MUCH)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.contract.crds.edges import TIMES_BAD, TIMES_GOOD
+from tests.contract.crds.edge_values import TIMES_BAD, TIMES_GOOD
 from tests.contract.crds.rule import NODE_CLASS_REF, Rule
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.contract.crds.differences import Difference
-from tests.contract.crds.edges import (
+from tests.contract.crds.edge_values import (
     DURATIONS_BAD,
     DURATIONS_GOOD,
     KEYS_BAD,
@@ -22,7 +22,7 @@ from tests.contract.crds.edges import (
     VALUES_BAD,
     VALUES_GOOD,
 )
-from tests.contract.crds.rule import NODE_CLASS_REF, TAINT, JSONDict, Rule, again
+from tests.contract.crds.rule import NODE_CLASS_REF, TAINT, JSONDict, Rule, with_few_values
 
 
 def requirement(key: str = "team", operator: str = "In", values: Any = ("a",), **more: Any) -> JSONDict:
@@ -30,7 +30,7 @@ def requirement(key: str = "team", operator: str = "In", values: Any = ("a",), *
 
 
 def requirement_rules(kind: str, path: str, *, pool_allowed: bool, min_values: bool = True) -> Iterator[Rule]:
-    """Rules that NodePools, NodeClaims and NodeOverlays share about one requirement."""
+    """Rules of a requirement, shared by NodePools, NodeClaims and NodeOverlays."""
     at = f"{path}.0"
     yield Rule(
         kind=kind,
@@ -43,7 +43,7 @@ def requirement_rules(kind: str, path: str, *, pool_allowed: bool, min_values: b
         path=f"{at}.key",
         good=(*KEYS_GOOD, *OURS_BY_NAME[:2], *(("karpenter.sh/nodepool",) if pool_allowed else ())),
         bad=(*KEYS_BAD, *RESERVED, *(() if pool_allowed else ("karpenter.sh/nodepool",)), 1),
-        strays=KEYS_TOO_LONG,
+        accepted_by_karpenter=KEYS_TOO_LONG,
         because=Difference.NOT_A_KEY,
     )
     yield Rule(kind=kind, path=f"{at}.key", good=("mykarpenter.sh/x", "karpenter.sh", "karpenter.k8s.aws"))
@@ -52,10 +52,10 @@ def requirement_rules(kind: str, path: str, *, pool_allowed: bool, min_values: b
         path=f"{at}.values",
         good=(*([v] for v in VALUES_GOOD), ["a"] * 1000),
         bad=([], None, "a", [1], [None], {}),
-        strays=tuple([v] for v in VALUES_BAD),
+        accepted_by_karpenter=tuple([v] for v in VALUES_BAD),
         because=Difference.NOT_A_VALUE,
     )
-    yield Rule(kind=kind, path=f"{at}.values", strays=(["a"] * 1001,), because=Difference.TOO_MUCH)
+    yield Rule(kind=kind, path=f"{at}.values", accepted_by_karpenter=(["a"] * 1001,), because=Difference.TOO_MUCH)
     yield Rule(kind=kind, path=f"{at}.operator", good=("In", "NotIn"), bad=("in", "", "Equals", "Gt", "Lte", 1, None))
     numbers = [
         requirement(operator=op, values=[n]) for op in ("Gt", "Lt", "Gte", "Lte") for n in ("0", "7", "000", "9" * 18)
@@ -81,11 +81,14 @@ def requirement_rules(kind: str, path: str, *, pool_allowed: bool, min_values: b
             "a",
             {"key": "team"},
         ),
-        strays=(requirement(key="karpenter.sh/capacity-type", values=("imaginary",)),),
+        accepted_by_karpenter=(requirement(key="karpenter.sh/capacity-type", values=("imaginary",)),),
         because=Difference.NO_CAPACITY_TYPE,
     )
     yield Rule(
-        kind=kind, path=at, strays=(requirement(operator="Lte", values=("+1",)),), because=Difference.NOT_A_VALUE
+        kind=kind,
+        path=at,
+        accepted_by_karpenter=(requirement(operator="Lte", values=("+1",)),),
+        because=Difference.NOT_A_VALUE,
     )
     if min_values:
         two = ("a", "b")
@@ -103,7 +106,9 @@ def requirement_rules(kind: str, path: str, *, pool_allowed: bool, min_values: b
                 requirement(values=[f"v{i}" for i in range(60)], minValues=51),
                 *(requirement(values=two, minValues=n) for n in (0, -1, "1", 1.5, True)),
             ),
-            strays=(requirement(key="karpenter.sh/capacity-type", values=("spot", "imaginary"), minValues=2),),
+            accepted_by_karpenter=(
+                requirement(key="karpenter.sh/capacity-type", values=("spot", "imaginary"), minValues=2),
+            ),
             because=Difference.NO_CAPACITY_TYPE,
         )
 
@@ -121,30 +126,39 @@ def taint_rules(kind: str, at: str) -> Iterator[Rule]:
     )
     yield Rule(kind=kind, path=at, good=(*plain, *([taint(key=k)] for k in KEYS_GOOD)), bad=({}, "a", [None], [{}]))
     yield Rule(kind=kind, path=at, bad=tuple([taint(key=k)] for k in (*KEYS_BAD, ..., None, 1)))
-    yield Rule(kind=kind, path=at, strays=tuple([taint(key=k)] for k in KEYS_TOO_LONG), because=Difference.NOT_A_KEY)
+    yield Rule(
+        kind=kind,
+        path=at,
+        accepted_by_karpenter=tuple([taint(key=k)] for k in KEYS_TOO_LONG),
+        because=Difference.NOT_A_KEY,
+    )
     yield Rule(
         kind=kind,
         path=at,
         good=([taint(key="b", value=N63)],),
         bad=([taint(key="b", value="-")], [taint(key="b", value=1)]),
     )
-    yield Rule(kind=kind, path=at, strays=([taint(key="b", value=f"{N63}n")],), because=Difference.NOT_A_KEY)
+    yield Rule(
+        kind=kind, path=at, accepted_by_karpenter=([taint(key="b", value=f"{N63}n")],), because=Difference.NOT_A_KEY
+    )
     effects = ("NoSchedule", "PreferNoSchedule", "NoExecute")
     yield Rule(kind=kind, path=at, good=tuple([taint(key="b", effect=e)] for e in effects))
     yield Rule(kind=kind, path=at, bad=tuple([taint(effect=e)] for e in ("", "noschedule", ..., None, "All")))
     yield Rule(kind=kind, path=at, good=tuple([taint(effect="NoExecute", timeAdded=t)] for t in TIMES_GOOD))
     yield Rule(kind=kind, path=at, bad=tuple([taint(key="b", timeAdded=t)] for t in TIMES_BAD))
     twice = ([taint(key="b"), taint(key="b", value="other")],)
-    yield Rule(kind=kind, path=at, strays=twice, because=Difference.TAINT_TWICE)
+    yield Rule(kind=kind, path=at, accepted_by_karpenter=twice, because=Difference.TAINT_TWICE)
     many = [taint(key=f"k{i}", effect="NoExecute") for i in range(101)]
-    yield Rule(kind=kind, path=at, good=(many[:100],), strays=(many,), because=Difference.TOO_MUCH)
+    yield Rule(kind=kind, path=at, good=(many[:100],), accepted_by_karpenter=(many,), because=Difference.TOO_MUCH)
 
 
 def template_rules(kind: str, spec: str) -> Iterator[Rule]:
     """Rules that NodePools' templates and NodeClaims share."""
     yield from taint_rules(kind, f"{spec}.taints")
-    yield from again(taint_rules(kind, f"{spec}.startupTaints"))
-    yield Rule(kind=kind, path=f"{spec}.startupTaints", strays=([taint()],), because=Difference.TAINT_TWICE)
+    yield from with_few_values(taint_rules(kind, f"{spec}.startupTaints"))
+    yield Rule(
+        kind=kind, path=f"{spec}.startupTaints", accepted_by_karpenter=([taint()],), because=Difference.TAINT_TWICE
+    )
     yield Rule(
         kind=kind,
         path=f"{spec}.nodeClassRef",
@@ -154,7 +168,7 @@ def template_rules(kind: str, spec: str) -> Iterator[Rule]:
             *({**NODE_CLASS_REF, field: v} for field in ("kind", "name") for v in ("", None, 1)),
             {}, None, "default",
         ),
-        strays=({**NODE_CLASS_REF, "group": "g" * 254}, {**NODE_CLASS_REF, "kind": "K" * 64}, {**NODE_CLASS_REF, "name": "n" * 254}),
+        accepted_by_karpenter=({**NODE_CLASS_REF, "group": "g" * 254}, {**NODE_CLASS_REF, "kind": "K" * 64}, {**NODE_CLASS_REF, "name": "n" * 254}),
         because=Difference.NO_SUCH_NAME,
     )  # fmt: skip
     yield Rule(
@@ -165,8 +179,10 @@ def template_rules(kind: str, spec: str) -> Iterator[Rule]:
     )
     for field in ("expireAfter", "terminationGracePeriod"):
         too_long = ("2562048h", "9" * 40 + "s")
-        yield Rule(kind=kind, path=f"{spec}.{field}", strays=too_long, because=Difference.UNREADABLE_DURATION)
-        yield Rule(kind=kind, path=f"{spec}.{field}", strays=("1s" * 33,), because=Difference.TOO_MUCH)
+        yield Rule(
+            kind=kind, path=f"{spec}.{field}", accepted_by_karpenter=too_long, because=Difference.UNREADABLE_DURATION
+        )
+        yield Rule(kind=kind, path=f"{spec}.{field}", accepted_by_karpenter=("1s" * 33,), because=Difference.TOO_MUCH)
 
 
 def quantity_rules(kind: str, path: str) -> Iterator[Rule]:
@@ -180,8 +196,8 @@ def quantity_rules(kind: str, path: str) -> Iterator[Rule]:
     yield Rule(
         kind=kind,
         path=path,
-        strays=tuple({"example.com/thing": q} for q in unreadable),
+        accepted_by_karpenter=tuple({"example.com/thing": q} for q in unreadable),
         because=Difference.UNREADABLE_QUANTITY,
     )
     negative = ({"example.com/thing": "-1"}, {"example.com/thing": -1}, {"example.com/thing": "-1Gi"})
-    yield Rule(kind=kind, path=path, strays=negative, because=Difference.NEGATIVE)
+    yield Rule(kind=kind, path=path, accepted_by_karpenter=negative, because=Difference.NEGATIVE)

@@ -1,4 +1,4 @@
-"""Rules of statuses, which are written apart from specs.
+"""Rules of statuses, which are written separately from specs.
 
 Conditions are not here: the API server is strict about them, the models read whatever another controller has left there.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.contract.crds.edges import QUANTITIES_BAD, QUANTITIES_GOOD, TIMES_BAD, TIMES_GOOD
+from tests.contract.crds.edge_values import QUANTITIES_BAD, QUANTITIES_GOOD, TIMES_BAD, TIMES_GOOD
 from tests.contract.crds.rule import Rule
 
 
 def status_rules() -> Iterator[Rule]:
-    """Of every kind."""
+    """Status rules of every kind."""
     yield from _node_rules()
     yield from _node_class_rules()
     yield from _own_rules()
@@ -26,7 +26,7 @@ def _node_rules() -> Iterator[Rule]:
     for kind, field in (("NodePool", "resources"), ("NodeClaim", "capacity"), ("NodeClaim", "allocatable")):
         good = ({}, None, *({"cpu": amount} for amount in QUANTITIES_GOOD))
         bad = ([], *({"cpu": amount} for amount in (*QUANTITIES_BAD, "-1", -1)))
-        yield Rule(kind=kind, path=f"status.{field}", good=good, bad=bad, again=field == "allocatable")
+        yield Rule(kind=kind, path=f"status.{field}", good=good, bad=bad, with_few_values=field == "allocatable")
     for field in ("nodeName", "providerID", "imageID"):
         yield Rule(kind="NodeClaim", path=f"status.{field}", good=("", "a", None), bad=(1, []))
     yield Rule(kind="NodeClaim", path="status.lastPodEventTime", good=(*TIMES_GOOD, None), bad=TIMES_BAD)
@@ -83,7 +83,11 @@ def _own_rules() -> Iterator[Rule]:
     yield Rule(kind=kind, path="status.reprovisionedWorkloads", good=workloads, bad=refused)
     for field in ("startedAt", "finishedAt"):
         yield Rule(
-            kind=kind, path=f"status.{field}", good=(*TIMES_GOOD, None), bad=TIMES_BAD, again=field == "finishedAt"
+            kind=kind,
+            path=f"status.{field}",
+            good=(*TIMES_GOOD, None),
+            bad=TIMES_BAD,
+            with_few_values=field == "finishedAt",
         )
     kind = "OfferingState"
     offering = {"instanceType": "m5.large", "zone": "a", "capacityType": "spot", "until": TIMES_GOOD[0]}

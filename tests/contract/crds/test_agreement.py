@@ -11,11 +11,11 @@ from collections import Counter
 import pytest
 from hypothesis import given, note, settings
 
+from tests.contract.crds.all_rules import RULES
 from tests.contract.crds.conftest import MODELS
 from tests.contract.crds.differences import Difference, explained
-from tests.contract.crds.drawing import objects
 from tests.contract.crds.rule import BASES, with_value
-from tests.contract.crds.specimens import RULES
+from tests.contract.crds.strategies import objects
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +23,7 @@ KARPENTERS = ("NodePool", "NodeClaim", "NodeOverlay", "EC2NodeClass")
 EXAMPLES = 60  # of each kind
 
 
-def specimens(kind, *wanted):
+def rule_objects(kind, *wanted):
     """(rule, what is said of the value, an object with it) for the values of every rule."""
     for rule in RULES:
         for said, value in rule.values() if rule.kind == kind else ():
@@ -34,23 +34,23 @@ def specimens(kind, *wanted):
 @pytest.mark.parametrize("kind", BASES)
 def test_every_rule_holds_on_the_api_server_and_in_the_models(kind, ours):
     """Both accept values that just satisfy a rule, and reject values that just violate it."""
-    for rule, said, obj in specimens(kind, "good", "bad", "strays"):
-        there, here = ours[kind].judge(obj), MODELS[kind].judge(obj)
+    for rule, said, obj in rule_objects(kind, "good", "bad", "accepted_by_karpenter"):
+        there, here = ours[kind].validate(obj), MODELS[kind].validate(obj)
         assert (there.accepted, here.accepted) == (said == "good",) * 2, (rule.path, said, obj, there, here)
-        if said == "strays":
+        if said == "accepted_by_karpenter":
             assert explained(there.causes), (rule.path, obj, there.causes)
 
 
 @pytest.mark.parametrize("kind", KARPENTERS)
 def test_values_that_only_ours_reject_are_listed_differences(kind, karpenters):
     """A difference that Karpenter no longer has must be removed from the list."""
-    for rule, _, obj in specimens(kind, "strays"):
-        assert karpenters[kind].judge(obj).accepted, (rule.because, rule.path, obj)
+    for rule, _, obj in rule_objects(kind, "accepted_by_karpenter"):
+        assert karpenters[kind].validate(obj).accepted, (rule.because, rule.path, obj)
 
 
 def test_every_listed_difference_has_a_rule():
     """With a value that shows it."""
-    assert {rule.because for rule in RULES if rule.strays} == set(Difference)
+    assert {rule.because for rule in RULES if rule.accepted_by_karpenter} == set(Difference)
 
 
 @pytest.mark.parametrize("kind", BASES)
@@ -61,7 +61,7 @@ def test_api_server_and_models_agree_on_any_object(kind, ours):
     @given(objects(kind))
     @settings(max_examples=EXAMPLES)
     def both_agree(obj):
-        there, here = ours[kind].judge(obj), MODELS[kind].judge(obj)
+        there, here = ours[kind].validate(obj), MODELS[kind].validate(obj)
         note(f"{there.causes} {here.causes}")
         assert there.accepted == here.accepted
         tally[here.accepted] += 1
@@ -80,10 +80,10 @@ def test_objects_that_karpenters_crds_accept_are_accepted(kind, ours, karpenters
     @given(objects(kind))
     @settings(max_examples=EXAMPLES)
     def ours_accept(obj):
-        theirs = karpenters[kind].judge(obj)
+        theirs = karpenters[kind].validate(obj)
         tally[theirs.accepted] += 1
         if theirs.accepted:
-            mine = ours[kind].judge(obj)
+            mine = ours[kind].validate(obj)
             note(str(mine.causes))
             assert mine.accepted or explained(mine.causes)
             if mine.accepted:

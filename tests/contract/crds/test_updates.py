@@ -2,9 +2,9 @@
 
 import pytest
 
+from tests.contract.crds.all_rules import STATUS_RULES
 from tests.contract.crds.conftest import MODELS
 from tests.contract.crds.rule import BASES, NODE_CLASS_REF, with_value
-from tests.contract.crds.specimens import STATUS_RULES
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +44,7 @@ def stored(ours):
 @pytest.mark.parametrize(("kind", "path", "value", "may"), CHANGES)
 def test_immutable_fields_are_karpenters(kind, path, value, may, stored, ours):
     """Specs of NodeClaims and NodeDisruptions; group, kind and mode of a NodePool."""
-    assert ours[kind].judge_update(with_value(stored[kind], path, value)).accepted == may
+    assert ours[kind].validate_update(with_value(stored[kind], path, value)).accepted == may
 
 
 def test_karpenters_crds_have_the_same_immutable_fields(karpenters):
@@ -53,15 +53,15 @@ def test_karpenters_crds_have_the_same_immutable_fields(karpenters):
     kept = {kind: definition.create(named[kind]) for kind, definition in karpenters.items()}
     for kind, path, value, may in CHANGES:
         if kind in kept:
-            assert karpenters[kind].judge_update(with_value(kept[kind], path, value)).accepted == may, (kind, path)
+            assert karpenters[kind].validate_update(with_value(kept[kind], path, value)).accepted == may, (kind, path)
 
 
 def test_static_nodepool_stays_static_and_may_be_scaled(ours, karpenters):
     """`replicas` may change and not be removed."""
     for definition in (ours["NodePool"], karpenters["NodePool"]):
         pool = definition.create(STATIC)
-        assert definition.judge_update(with_value(pool, "spec.replicas", 5)).accepted
-        assert not definition.judge_update(with_value(pool, "spec.replicas", None)).accepted
+        assert definition.validate_update(with_value(pool, "spec.replicas", 5)).accepted
+        assert not definition.validate_update(with_value(pool, "spec.replicas", None)).accepted
 
 
 @pytest.mark.parametrize("kind", sorted({rule.kind for rule in STATUS_RULES}))
@@ -70,8 +70,8 @@ def test_api_server_and_models_agree_on_statuses(kind, stored, ours):
     for rule in STATUS_RULES:
         for said, value in rule.values() if rule.kind == kind else ():
             obj = with_value(stored[kind], rule.path, value)
-            there = ours[kind].judge_update(obj, subresource="status")
-            here = MODELS[kind].judge(obj)
+            there = ours[kind].validate_update(obj, subresource="status")
+            here = MODELS[kind].validate(obj)
             assert (there.accepted, here.accepted) == (said == "good",) * 2, (
                 rule.path,
                 value,
@@ -84,8 +84,8 @@ def test_api_server_and_models_agree_on_statuses(kind, stored, ours):
 def test_unknown_field_is_rejected_by_strict_validation_only(kind, ours):
     """A manifest of a newer version is valid otherwise."""
     newer = with_value(BASES[kind], "spec.fromAnotherVersion", {"a": [1]})
-    assert MODELS[kind].judge(newer).accepted
-    assert "fromAnotherVersion" not in ours[kind].judge(newer).stored["spec"]
-    (cause,) = ours[kind].judge(newer, strict=True).causes
+    assert MODELS[kind].validate(newer).accepted
+    assert "fromAnotherVersion" not in ours[kind].validate(newer).stored["spec"]
+    (cause,) = ours[kind].validate(newer, strict=True).causes
     assert 'unknown field "spec.fromAnotherVersion"' in cause
-    assert ours[kind].judge(BASES[kind], strict=True).accepted
+    assert ours[kind].validate(BASES[kind], strict=True).accepted

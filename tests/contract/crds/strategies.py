@@ -1,4 +1,4 @@
-"""Objects to be judged: valid ones with a few fields replaced by values on the edge of a rule, or by anything at all."""
+"""Hypothesis strategies: valid objects with a few fields replaced by edge values of rules, or by any value."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
+from tests.contract.crds.all_rules import RULES
 from tests.contract.crds.rule import BASES, JSONDict, with_value
-from tests.contract.crds.specimens import RULES
 
 _ANYTHING: Final = st.one_of(
     st.sampled_from(
@@ -58,10 +58,10 @@ _ANYTHING: Final = st.one_of(
 
 
 def objects(kind: str) -> st.SearchStrategy[JSONDict]:
-    """Objects of a kind; about as many valid as broken ones."""
+    """Objects of a kind, about as many valid as invalid ones."""
     rules = [rule for rule in RULES if rule.kind == kind]
     good = st.sampled_from([(rule.path, value) for rule in rules for value in rule.good])
-    edge = st.sampled_from([(rule.path, value) for rule in rules for value in (*rule.bad, *rule.strays)])
+    edge = st.sampled_from([(rule.path, value) for rule in rules for value in (*rule.bad, *rule.accepted_by_karpenter)])
     changes = st.tuples(
         st.lists(good, max_size=3),
         st.one_of(st.just([]), st.lists(edge, max_size=1)),
@@ -81,7 +81,7 @@ def _changed(kind: str, changes: Any, random: Any, anything: Any) -> JSONDict:
 
 
 def _with(obj: JSONDict, path: str, value: Any) -> JSONDict:
-    """The object with the value; as it is if an earlier change took away what the path leads through."""
+    """The object with the value; unchanged if an earlier change removed a parent of the path."""
     try:
         return with_value(obj, path, value)
     except (AttributeError, IndexError, TypeError, ValueError):
@@ -89,7 +89,7 @@ def _with(obj: JSONDict, path: str, value: Any) -> JSONDict:
 
 
 def _paths(value: Any, path: str) -> set[str]:
-    """Every place in a value."""
+    """The paths of all nested values."""
     below: Any = ()
     if isinstance(value, dict):
         below = [(f"{path}.{key}", item) for key, item in value.items() if "." not in key]

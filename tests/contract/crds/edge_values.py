@@ -1,4 +1,4 @@
-"""Values on either side of the rules that many fields share."""
+"""Valid and invalid values of rules that several fields share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who says whether an object is valid: the models, our CRDs, Karpenter's CRDs; the latter two on a real API server."""
+"""Validators of custom resources: the models, our CRDs and Karpenter's CRDs, the latter two on a real API server."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tests.helpers.waiting import wait_until
 JSONDict = dict[str, Any]
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-_REFUSED = frozenset({400, 422})  # not readable; read, but not valid
+_REFUSED = frozenset({400, 422})  # malformed; invalid
 _MERGE = "application/merge-patch+json"
 _TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
-_UNCHECKED = "<nil>: "  # the API server says so when it did not come as far as the CEL rules
+_CEL_NOT_REACHED = "<nil>: "  # the API server did not reach the CEL rules
 
 
-class Verdict(Struct, frozen=True):
-    """What a judge makes of an object: nothing to object to, and what would be stored; or what is wrong, "field: message"."""
+class ValidationOutcome(Struct, frozen=True):
+    """The result of a validation: the object as it would be stored, or the errors as "field: message"."""
 
     causes: tuple[str, ...] = ()
     stored: JSONDict = {}
 
     @property
     def accepted(self) -> bool:
-        """Whether it is valid."""
+        """Whether the object is valid."""
         return not self.causes
 
 
@@ -40,22 +40,22 @@ class Models:
     def __init__(self, model: type[Model]) -> None:
         self._model = model
 
-    def judge(self, obj: Mapping[str, Any]) -> Verdict:
-        """Whether the object loads."""
+    def validate(self, obj: Mapping[str, Any]) -> ValidationOutcome:
+        """Validate the object by its model."""
         try:
             self._model.model_validate(obj)
         except ValidationError as error:
-            return Verdict(causes=tuple(f"{detail['loc']}: {detail['msg']}" for detail in error.errors()))
-        return Verdict()
+            return ValidationOutcome(causes=tuple(f"{detail['loc']}: {detail['msg']}" for detail in error.errors()))
+        return ValidationOutcome()
 
     def meaning(self, obj: Mapping[str, Any]) -> JSONDict:
-        """What a valid object's spec means, every default filled in."""
+        """Return the spec of a valid object with all defaults."""
         spec: JSONDict = self._model.model_validate(obj).model_dump(mode="json")["spec"]
         return spec
 
 
 class Definition:
-    """A CRD on an API server, in a group of its own beside whatever is there: `<prefix>.<group>`.
+    """A CRD on an API server, in a group of its own: `<prefix>.<group>`.
 
     So ours and Karpenter's can be asked side by side, also in a cluster that has either; `remove` leaves nothing behind.
     """
@@ -68,55 +68,55 @@ class Definition:
         self._path = f"/apis/{self._version}/{spec['names']['plural']}"
 
     def install(self) -> None:
-        """Install it; `wait` afterwards."""
+        """Install the CRD; call `wait` afterwards."""
         self._caller.do("POST", CRDS, self._document)
 
     def wait(self) -> None:
-        """Return when its objects are served."""
+        """Wait until its objects are served."""
         wait_until(lambda: self._caller.call("GET", f"{self._path}?limit=1")[0] == 200, f"{self._path} is not served")
 
     def remove(self) -> None:
-        """Remove it."""
+        """Delete the CRD."""
         self._caller.do("DELETE", f"{CRDS}/{self._document['metadata']['name']}")
 
-    def judge(self, obj: Mapping[str, Any], *, strict: bool = False) -> Verdict:
-        """What would become of a new object. Strict refuses unknown fields, otherwise they are dropped."""
+    def validate(self, obj: Mapping[str, Any], *, strict: bool = False) -> ValidationOutcome:
+        """Validate a new object. Strict validation rejects unknown fields, which are dropped otherwise."""
         return self._tried("POST", self._path, obj, "Strict" if strict else "Ignore")
 
-    def judge_update(self, obj: Mapping[str, Any], *, subresource: str = "") -> Verdict:
-        """What would become of the stored object of that name, or of its status."""
+    def validate_update(self, obj: Mapping[str, Any], *, subresource: str = "") -> ValidationOutcome:
+        """Validate an update of the stored object of that name, or of its status."""
         path = f"{self._path}/{obj['metadata']['name']}" + (f"/{subresource}" if subresource else "")
         return self._tried("PUT", path, obj, "Ignore")
 
     def create(self, obj: Mapping[str, Any]) -> JSONDict:
-        """Store an object; returns it as stored, under its own version."""
+        """Create an object; return it as stored, with its own version."""
         return {**self._caller.do("POST", self._path, self._own(obj)), "apiVersion": obj["apiVersion"]}
 
     def write_status(self, name: str, status: JSONDict) -> None:
-        """Store a status."""
+        """Write a status."""
         self._caller.do("PATCH", f"{self._path}/{name}/status", {"status": status}, kind=_MERGE)
 
     def scale(self, name: str, replicas: int) -> tuple[int, JSONDict]:
-        """What `kubectl scale` gets for an answer."""
+        """Return the response to `kubectl scale`."""
         return self._caller.call("PATCH", f"{self._path}/{name}/scale", {"spec": {"replicas": replicas}}, kind=_MERGE)
 
     def table(self) -> JSONDict:
-        """What `kubectl get` gets to print, all columns."""
+        """Return the table of `kubectl get`, all columns."""
         return self._caller.do("GET", self._path, accept=_TABLE)
 
     def discovered(self) -> JSONDict:
-        """The kind as the API server offers it to clients."""
+        """Return the kind as in the API server's discovery."""
         group, _, plural = self._path.rpartition("/")
         (found,) = (kind for kind in self._caller.do("GET", group)["resources"] if kind["name"] == plural)
         return dict(found)
 
-    def _tried(self, method: str, path: str, obj: Mapping[str, Any], unknown: str) -> Verdict:
+    def _tried(self, method: str, path: str, obj: Mapping[str, Any], unknown: str) -> ValidationOutcome:
         query = urlencode({"dryRun": "All", "fieldValidation": unknown})
         status, answer = self._caller.call(method, f"{path}?{query}", self._own(obj))
         if status in _REFUSED:
-            return Verdict(causes=_causes(answer))
+            return ValidationOutcome(causes=_causes(answer))
         assert status in (200, 201), answer
-        return Verdict(stored={**answer, "apiVersion": obj["apiVersion"]})
+        return ValidationOutcome(stored={**answer, "apiVersion": obj["apiVersion"]})
 
     def _own(self, obj: Mapping[str, Any]) -> JSONDict:
         return {**obj, "apiVersion": self._version}
@@ -131,4 +131,4 @@ def _beside(document: JSONDict, prefix: str) -> JSONDict:
 
 def _causes(status: JSONDict) -> tuple[str, ...]:
     found = [f"{cause.get('field', '')}: {cause['message']}" for cause in status.get("details", {}).get("causes", ())]
-    return tuple(cause for cause in found if not cause.startswith(_UNCHECKED)) or (str(status["message"]),)
+    return tuple(cause for cause in found if not cause.startswith(_CEL_NOT_REACHED)) or (str(status["message"]),)

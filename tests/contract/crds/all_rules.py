@@ -1,7 +1,7 @@
-"""Every rule of the custom resources, with values that just keep it and values that just break it.
+"""All validation rules of the custom resources, with values that just satisfy and values that just violate them.
 
-One table for four questions: do the CRDs and the models judge each value as the rule says; do they agree on any mixture of
-such values; what do Karpenter's own CRDs make of them; is what Karpenter takes and we do not listed, with its reason.
+The tests check that CRDs and models validate each value as the rule says, that they agree on any combination of values, how
+Karpenter's CRDs validate them, and that every difference from Karpenter is listed with its reason.
 """
 
 from __future__ import annotations
