@@ -1,4 +1,4 @@
-"""Two runs at once: exactly one goes on at any time, and who is next is decided by virtual time alone."""
+"""Two runs pause and resume in the order of virtual time; exactly one runs at any time."""
 
 from datetime import datetime, timedelta, timezone
 
@@ -33,8 +33,8 @@ class Diary:
         self.scheduler.start(work)
 
 
-def test_a_parked_run_lets_others_go_on_and_goes_on_when_its_time_has_come():
-    """While the first is paused the second begins and ends; the first goes on at its second."""
+def test_other_runs_continue_while_one_is_paused():
+    """The second run starts and ends while the first is paused."""
     diary = Diary()
     diary.run("a", 5)
     diary.run("b")
@@ -43,8 +43,8 @@ def test_a_parked_run_lets_others_go_on_and_goes_on_when_its_time_has_come():
     assert diary.scheduler.paused == 0
 
 
-def test_of_runs_due_at_one_moment_the_one_that_began_first_goes_on_first():
-    """Ties are broken by the order of beginning, not by who parked first."""
+def test_of_runs_due_at_the_same_time_the_first_started_resumes_first():
+    """Not the one that paused first."""
     diary = Diary()
     diary.run("a", 2, 3)
     diary.run("b", 5)
@@ -52,8 +52,8 @@ def test_of_runs_due_at_one_moment_the_one_that_began_first_goes_on_first():
     assert diary.lines[2:] == [(2, "a goes on"), (5, "a goes on"), (5, "b goes on")]
 
 
-def test_released_runs_go_on_at_once_whatever_their_time():
-    """Also those that park once more on their way out."""
+def test_resume_all_ignores_the_times_of_paused_runs():
+    """It resumes runs that pause again, too."""
     diary = Diary()
     diary.run("a", 60, 60)
     diary.run("b", 1)
@@ -62,8 +62,8 @@ def test_released_runs_go_on_at_once_whatever_their_time():
     assert (diary.scheduler.paused, diary.scheduler.due(), diary.clock.now()) == (0, None, START)
 
 
-def test_what_a_run_raises_is_raised_where_it_was_let_go_on():
-    """A bug of the simulation does not vanish in a thread."""
+def test_a_resumed_run_raises_where_it_was_resumed():
+    """An error of the simulation is not lost in a thread."""
     diary = Diary()
 
     def work():
@@ -75,8 +75,8 @@ def test_what_a_run_raises_is_raised_where_it_was_let_go_on():
         diary.scheduler.act()
 
 
-def test_without_threads_a_run_is_a_call_and_may_not_park():
-    """The fast way, for scenarios in which nobody is paused."""
+def test_a_run_without_threads_cannot_pause():
+    """It is a plain call."""
     scheduler = CooperativeScheduler(VirtualClock(START), threads=False)
     done = []
     scheduler.start(lambda: done.append(1))

@@ -1,7 +1,4 @@
-"""What people and the cloud do to us behind our back, each alone: the end is the same as without, and an Event says it.
-
-Six pods need three nodes. The act comes while they run, or while their nodes are being launched.
-"""
+"""Edits, deletions and failures outside of Journeyman, one at a time: the pods run in the end, and an Event reports each."""
 
 import pytest
 
@@ -69,8 +66,8 @@ def end_of(*operations, setup=None):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, fault_scenario.Operation) else value[1],
 )
-def test_what_is_lost_is_replaced_by_one_node(operation, said):
-    """All pods run again on three nodes of three claims; no instance is left over, and only one more was launched."""
+def test_a_lost_node_or_claim_is_replaced_once(operation, said):
+    """All pods run again on three nodes of three NodeClaims; only one more instance was launched."""
     numbers, events = end_of(operation, setup=ON_DEMAND if isinstance(operation, fault_scenario.StopInstance) else None)
 
     assert numbers == (6, 3, 4)
@@ -93,15 +90,15 @@ def test_what_is_lost_is_replaced_by_one_node(operation, said):
     ],
     ids=lambda operation: f"{type(operation).__name__}-{getattr(operation, 'change', operation.at_seconds)}",
 )
-def test_what_hurts_nobody_changes_nothing(operation):
-    """No node goes, none is launched for it."""
+def test_harmless_changes_replace_no_node(operation):
+    """No node is deleted or launched."""
     assert end_of(operation)[0] == (6, 3, 3)
 
 
 @pytest.mark.parametrize("seconds", [LAUNCHING, LATER])
 @pytest.mark.parametrize("change", ["say-registered", "say-initialized"])
-def test_a_claim_that_is_said_to_have_come_further_gets_there(change, seconds):
-    """Its node is opened to pods all the same."""
+def test_a_claim_with_conditions_set_by_hand_still_initializes(change, seconds):
+    """Its node's taints are removed all the same."""
     assert end_of(fault_scenario.EditClaim(at_seconds=seconds, claim=0, change=change))[0][:2] == (6, 3)
 
 
@@ -116,8 +113,8 @@ def test_a_claim_that_is_said_to_have_come_further_gets_there(change, seconds):
         "nonsense-provider-id",
     ],
 )
-def test_what_is_taken_off_a_claim_is_put_back(change):
-    """No node goes for it, and an Event says so."""
+def test_removed_claim_metadata_is_restored(change):
+    """No node is replaced, and an Event reports it."""
     numbers, events = end_of(fault_scenario.EditClaim(at_seconds=LATER, claim=0, change=change))
 
     assert numbers == (6, 3, 3)
@@ -125,40 +122,40 @@ def test_what_is_taken_off_a_claim_is_put_back(change):
 
 
 @pytest.mark.parametrize("change", ["drop-finalizers", "drop-owner", "drop-labels", "close"])
-def test_what_is_taken_off_a_node_is_put_back(change):
-    """No node goes for it, and an Event says so."""
+def test_removed_node_metadata_is_restored(change):
+    """No node is replaced, and an Event reports it."""
     numbers, events = end_of(fault_scenario.EditNode(at_seconds=LATER, node=0, change=change))
 
     assert numbers == (6, 3, 3)
     assert ("Node", "MetadataRestored") in events
 
 
-def test_a_pool_that_is_deleted_in_mid_launch_takes_its_instances_along():
-    """The pods wait, and say so."""
+def test_a_nodepool_deleted_during_a_launch_takes_its_instances_along():
+    """The pods are pending, with Events."""
     numbers, events = end_of(fault_scenario.DeletePool(at_seconds=LAUNCHING, pool=0))
 
     assert numbers == (0, 0, 3)
     assert {("Pod", "FailedScheduling"), ("NodeClaim", "NodePoolDeleted"), ("NodeClaim", "Finalized")} <= events
 
 
-def test_a_node_class_that_becomes_invalid_costs_no_node():
-    """Those that run stay; it says so itself, and so does its NodePool."""
+def test_an_invalid_nodeclass_keeps_its_running_nodes():
+    """Conditions of the NodeClass and the NodePool report it."""
     numbers, events = end_of(fault_scenario.BreakNodeClass(at_seconds=LATER))
 
     assert numbers == (6, 3, 3)
     assert {("EC2NodeClass", "SubnetsReady"), ("NodePool", "NodeClassReady")} <= events
 
 
-def test_a_clock_that_jumps_over_every_time_out_costs_what_was_on_its_way_and_is_told():
-    """As if their nodes had not joined in all that time: given up, and launched once more."""
+def test_a_clock_jump_past_the_registration_timeout_relaunches_nodes():
+    """As if the nodes had not registered in that time."""
     numbers, events = end_of(fault_scenario.JumpClock(at_seconds=LAUNCHING, seconds=1200))
 
     assert numbers == (6, 3, 6)
     assert ("NodeClaim", "RegistrationTimedOut") in events
 
 
-def test_a_node_class_that_is_broken_from_the_start_launches_as_many_once_it_is_mended():
-    """Nothing is launched in vain meanwhile."""
+def test_a_nodeclass_repaired_later_launches_as_many_nodes():
+    """Nothing is launched before."""
     numbers, _ = end_of(fault_scenario.BreakNodeClass(at_seconds=0), fault_scenario.MendNodeClass(at_seconds=LATER))
 
     assert numbers == (6, 3, 3)

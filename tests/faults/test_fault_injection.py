@@ -1,4 +1,4 @@
-"""What becomes of a call that goes wrong: each kind, at the API server and at the account."""
+"""Each kind of call fault, at the API server and at AWS."""
 
 from datetime import datetime, timedelta, timezone
 
@@ -79,7 +79,7 @@ def wrong(kind, site="provision: create Node", nth=1, seconds=0.0):
     ],
 )
 def test_a_write_fails_before_or_after_its_effect(kind, error, done):
-    """The caller sees an error in any case; the server knows whether it was done."""
+    """The caller sees an error in either case."""
     stage = Fixture(wrong(kind))
     with pytest.raises(error):
         stage.create()
@@ -87,8 +87,8 @@ def test_a_write_fails_before_or_after_its_effect(kind, error, done):
     assert stage.coverage.fired == {"provision: create Node": {kind.value: 1}}
 
 
-def test_only_the_nth_call_goes_wrong_and_none_once_the_storm_is_over():
-    """Calls of the site are counted from the storm's beginning."""
+def test_only_the_nth_call_fails_and_none_after_faults_end():
+    """Calls of a site are counted from the start."""
     stage = Fixture(wrong(FaultKind.FAIL_BEFORE, nth=2), wrong(FaultKind.FAIL_BEFORE, nth=3))
     stage.create("a")
     with pytest.raises(KubeUnavailableError):
@@ -98,8 +98,8 @@ def test_only_the_nth_call_goes_wrong_and_none_once_the_storm_is_over():
     assert stage.nodes() == ["a", "c"]
 
 
-def test_a_dead_run_calls_nobody_any_more():
-    """Its last words reach nothing, whatever it tries on its way out."""
+def test_a_crashed_run_makes_no_further_call():
+    """Whatever it tries on its way out."""
     stage = Fixture(wrong(FaultKind.CRASH_BEFORE))
     with pytest.raises(ProcessCrashed):
         stage.create("a")
@@ -110,8 +110,8 @@ def test_a_dead_run_calls_nobody_any_more():
     assert stage.nodes() == []
 
 
-def test_on_a_conflict_somebody_else_was_quicker_and_the_server_judges():
-    """With a precondition the write is refused, without one it goes through beside the other's."""
+def test_a_conflicting_write_comes_first_and_the_server_decides():
+    """With a precondition the write is refused, without one both take effect."""
     stage = Fixture(
         wrong(FaultKind.CONFLICT, "provision: patch Node"), wrong(FaultKind.CONFLICT, "provision: patch Node", 2)
     )
@@ -126,7 +126,7 @@ def test_on_a_conflict_somebody_else_was_quicker_and_the_server_judges():
 
 
 def test_a_stale_list_shows_the_cluster_as_it_was():
-    """Ten seconds ago there was one node; lists that ask for no cache are stale only if everything lags."""
+    """Uncached lists are stale only with a LAG fault."""
     stage = Fixture(*(wrong(FaultKind.STALE, "provision: list Node", nth, 10) for nth in (1, 2)))
     stage.create("a")
     stage.clock.advance(11)
@@ -141,8 +141,8 @@ def test_a_stale_list_shows_the_cluster_as_it_was():
     assert listed(cached=True) == ["b"]
 
 
-def test_everything_may_lag_in_a_story_that_says_so():
-    """A list that asked for no cache, too."""
+def test_an_uncached_list_may_lag():
+    """With a LAG fault."""
     stage = Fixture(wrong(FaultKind.LAG, "provision: list Node", seconds=10))
     stage.clock.advance(11)
     stage.create()
@@ -150,7 +150,7 @@ def test_everything_may_lag_in_a_story_that_says_so():
 
 
 def test_instances_are_described_as_they_were():
-    """EC2 does not show an instance that was launched a moment ago; asked by its id it says that there is none."""
+    """EC2 does not show an instance launched a moment ago; by its id it answers NotFound."""
     stage = Fixture(*(wrong(FaultKind.STALE, "provision: ec2 DescribeInstances", nth, 5) for nth in (1, 2)))
     image = stage.account.client("ec2").describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
     made = stage.account.client("ec2").run_instances(ImageId=image, InstanceType="c5.large", MinCount=1, MaxCount=1)
@@ -171,8 +171,8 @@ def test_instances_are_described_as_they_were():
         (FaultKind.THROTTLE, ClientError, False),
     ],
 )
-def test_an_accounts_errors_are_botocores(kind, error, done):
-    """What the SDK raises, so that the adapter translates it as it would on AWS."""
+def test_aws_faults_are_botocore_errors(kind, error, done):
+    """So the adapter translates them as it would on AWS."""
     stage = Fixture(wrong(kind, "provision: ec2 CreateLaunchTemplate"))
     data = {"ImageId": "ami-1"}
     with pytest.raises(error):
@@ -181,8 +181,8 @@ def test_an_accounts_errors_are_botocores(kind, error, done):
     assert len(templates) == done
 
 
-def test_a_caller_that_waits_in_vain_lets_others_go_on():
-    """Twenty seconds pass before a time-out is raised; the write was done at their beginning."""
+def test_other_runs_continue_while_a_call_times_out():
+    """Twenty seconds pass before the time-out is raised; the write took effect at their start."""
     stage = Fixture(
         wrong(FaultKind.TIMEOUT_AFTER, seconds=20),
         wrong(FaultKind.TIMEOUT_BEFORE, "provision: ec2 DescribeSubnets", seconds=20),
@@ -205,8 +205,8 @@ def test_a_caller_that_waits_in_vain_lets_others_go_on():
 
 
 @pytest.mark.parametrize(("thaw", "nodes"), [(False, []), (True, ["n"])])
-def test_a_run_that_stands_still_beyond_its_end_is_ended_or_thawed(thaw, nodes):
-    """The platform ends it at its time; one whose sandbox was frozen goes on as if nothing had happened."""
+def test_a_run_paused_beyond_its_timeout_is_killed_or_resumed(thaw, nodes):
+    """Lambda kills it; a frozen sandbox resumes it."""
     stage = Fixture(wrong(FaultKind.PAUSE, seconds=90), thaw=thaw)
 
     def work():
@@ -222,8 +222,8 @@ def test_a_run_that_stands_still_beyond_its_end_is_ended_or_thawed(thaw, nodes):
     assert ended == ([] if thaw else [MINUTE])
 
 
-def test_whoever_still_stands_at_the_end_of_a_story_dies_there():
-    """No thread is left behind, and nothing more is written."""
+def test_paused_runs_crash_at_the_end_of_a_scenario():
+    """No thread remains, and nothing more is written."""
     stage = Fixture(wrong(FaultKind.PAUSE, seconds=20))
     died = []
 
@@ -239,8 +239,8 @@ def test_whoever_still_stands_at_the_end_of_a_story_dies_there():
     assert (len(died), stage.nodes(), stage.scheduler.paused) == (1, [], 0)
 
 
-def test_what_can_go_wrong_depends_on_the_call():
-    """Reads have no effect to lose, and nobody writes to an account behind our back."""
+def test_possible_faults_depend_on_the_call():
+    """Reads have no effect to lose; AWS calls have no conflicts."""
     assert FaultKind.FAIL_AFTER not in kinds_of("sweep: list Pod")
     assert {FaultKind.STALE, FaultKind.LAG} <= {*kinds_of("sweep: list Pod")}
     assert FaultKind.STALE not in kinds_of("terminate: get Lease")
@@ -251,8 +251,8 @@ def test_what_can_go_wrong_depends_on_the_call():
     assert FaultKind.FAIL_AFTER in kinds_of("provision: ec2 CreateFleet")
 
 
-def test_the_store_answers_as_the_server_where_nothing_goes_wrong():
-    """All verbs pass through, under the step's name."""
+def test_a_store_without_faults_passes_every_verb_through():
+    """Under the step's name."""
     stage = Fixture()
     users = []
     stage.server.on_write(lambda write: users.append((write.verb, write.user)))

@@ -1,4 +1,4 @@
-"""The checkers: each is seen to object to a breach made by hand, and to nothing beside it."""
+"""Each invariant checker detects a violation made by hand, and accepts what is allowed beside it."""
 
 import json
 from datetime import datetime, timezone
@@ -176,14 +176,14 @@ def leaving_node(stage, *, annotations=None, **claim):
     return instance
 
 
-def test_there_are_fourteen_rules_of_different_names():
-    """Two of them tell of what is stuck: one under way, one at rest."""
+def test_there_are_fourteen_invariants_with_different_names():
+    """So that reports are unambiguous."""
     assert len({*ALL_CHECKERS}) == 14
     assert all(invariant.name for invariant in ALL_CHECKERS)
 
 
-def test_a_second_instance_of_one_claim_is_seen():
-    """By the UID it is tagged with, whatever became of the first."""
+def test_a_second_instance_of_a_nodeclaim_is_detected():
+    """By the UID in its tags, whatever became of the first."""
     stage = Fixture(OneInstancePerNodeClaim)
     stage.claim("c1")
     assert stage.violations == []
@@ -191,8 +191,8 @@ def test_a_second_instance_of_one_claim_is_seen():
     assert stage.violations == ["aws:///a/c1-again is instance 2 of NodeClaim c1, by journeyman/provision"]
 
 
-def test_an_instance_without_a_claim_is_seen_at_rest_and_after_ten_minutes():
-    """In the storm there is time to find it."""
+def test_an_orphaned_instance_is_detected_at_rest_and_after_ten_minutes():
+    """While faults go on there is time to find it."""
     stage = Fixture(NoOrphanedInstance)
     stage.claim("c1", finalizers=())
     stage.server.delete(NODECLAIM, "c1")
@@ -209,8 +209,8 @@ def test_an_instance_without_a_claim_is_seen_at_rest_and_after_ten_minutes():
     ]
 
 
-def test_a_claim_without_instance_node_or_finalizer_is_seen_at_rest():
-    """One to one to one."""
+def test_a_claim_without_instance_node_or_finalizer_is_detected_at_rest():
+    """They are one to one."""
     stage = Fixture(NoOrphanedInstance)
     stage.claim("good")
     stage.node("good")
@@ -224,8 +224,8 @@ def test_a_claim_without_instance_node_or_finalizer_is_seen_at_rest():
     ]
 
 
-def test_an_eviction_against_a_budget_is_seen_even_if_a_server_lets_it_pass():
-    """The checker counts healthy pods itself."""
+def test_an_eviction_against_a_budget_is_detected():
+    """Even if the API server allowed it: the checker counts healthy pods itself."""
     stage = Fixture(PodsEvictedAsAllowed)
     leaving_node(stage)
     budget = {"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}}
@@ -245,8 +245,8 @@ def test_an_eviction_against_a_budget_is_seen_even_if_a_server_lets_it_pass():
     assert stage.violations == ["journeyman/terminate evicted p1 against PodDisruptionBudget b"]
 
 
-def test_an_eviction_of_a_protected_pod_is_seen():
-    """Not one of a pod that anybody may disrupt."""
+def test_an_eviction_of_a_protected_pod_is_detected():
+    """An eviction of any other pod is accepted."""
     stage = Fixture(PodsEvictedAsAllowed)
     leaving_node(stage, annotations={"karpenter.sh/do-not-disrupt": "true"})
     stage.pod("free", "node-c1")
@@ -256,8 +256,8 @@ def test_an_eviction_of_a_protected_pod_is_seen():
     assert stage.violations == ["journeyman/terminate evicted p1, which must not be disrupted"]
 
 
-def test_a_protection_that_a_late_run_cannot_know_of_is_no_breach():
-    """A run that stood still for a minute read the pod before that."""
+def test_an_annotation_newer_than_stale_information_is_no_violation():
+    """A paused run read the pod before it was annotated."""
     pause = CallFault(site="terminate: evict Pod", nth=1, kind=FaultKind.PAUSE, seconds=60)
     stage = Fixture(PodsEvictedAsAllowed, faults=(pause,))
     leaving_node(stage, annotations={"karpenter.sh/do-not-disrupt": "true"})
@@ -266,8 +266,8 @@ def test_a_protection_that_a_late_run_cannot_know_of_is_no_breach():
     assert stage.violations == []
 
 
-def test_an_eviction_from_a_node_that_stays_is_seen():
-    """Nobody has deleted it or its claim."""
+def test_an_eviction_from_a_node_that_is_not_disrupted_is_detected():
+    """Neither the node nor its NodeClaim was deleted."""
     stage = Fixture(PodsEvictedAsAllowed)
     stage.claim("c1")
     stage.node("c1")
@@ -277,8 +277,8 @@ def test_an_eviction_from_a_node_that_stays_is_seen():
 
 
 @pytest.mark.parametrize(("seconds", "violation"), [(59, True), (60, False)])
-def test_force_before_the_nodes_end_is_seen(seconds, violation):
-    """Ninety seconds from the claim's deletion, less the thirty that the pod wants."""
+def test_a_forced_deletion_before_the_deadline_is_detected(seconds, violation):
+    """Ninety seconds after the NodeClaim's deletion, less the pod's grace period of thirty."""
     stage = Fixture(PodsEvictedAsAllowed)
     leaving_node(stage, grace="90s")
     stage.clock.advance(seconds - 1)
@@ -286,8 +286,8 @@ def test_force_before_the_nodes_end_is_seen(seconds, violation):
     assert bool(stage.violations) == violation
 
 
-def test_an_instance_that_is_ended_under_its_pods_is_seen():
-    """Once they are gone it may be."""
+def test_a_termination_with_running_pods_is_detected():
+    """Without pods it is accepted."""
     stage = Fixture(InstancesDrainedFirst)
     instance = leaving_node(stage)
     stage.happen("terminate", instance, by="someone")
@@ -302,8 +302,8 @@ def test_an_instance_that_is_ended_under_its_pods_is_seen():
 @pytest.mark.parametrize(
     ("nodes", "taken", "violation"), [("1", 1, False), ("1", 2, True), ("50%", 2, False), ("30%", 2, True)]
 )
-def test_more_nodes_taken_than_the_budget_allows_are_seen(nodes, taken, violation):
-    """Of three nodes; shares are rounded up."""
+def test_more_disrupted_nodes_than_the_budget_allows_are_detected(nodes, taken, violation):
+    """Of three nodes; percentages are rounded up."""
     stage = Fixture(
         DisruptionBudgetsHold, pools=(ScenarioPool(name="default", budgets=(ScenarioBudget(nodes=nodes),)),)
     )
@@ -315,8 +315,8 @@ def test_more_nodes_taken_than_the_budget_allows_are_seen(nodes, taken, violatio
     assert bool(stage.violations) == violation
 
 
-def test_a_budget_of_another_reason_counts_for_nothing():
-    """Drift may take none, what is empty may go."""
+def test_a_budget_for_another_reason_does_not_apply():
+    """Drift may disrupt none, emptiness may."""
     budget = ScenarioBudget(nodes="0", reasons=("Drifted",))
     stage = Fixture(DisruptionBudgetsHold, pools=(ScenarioPool(name="default", budgets=(budget,)),))
     stage.claim("c1", "Initialized")
@@ -324,8 +324,8 @@ def test_a_budget_of_another_reason_counts_for_nothing():
     assert stage.violations == []
 
 
-def test_a_launch_beyond_the_limit_is_seen_unless_the_other_node_goes():
-    """Two and two vCPUs of three; one that is on its way out does not count."""
+def test_a_launch_beyond_the_limit_is_detected():
+    """Two and two vCPUs of three; a node that is being replaced does not count."""
     stage = Fixture(NodePoolLimitsHold, pools=(ScenarioPool(name="default", limit_cpus=3),))
     stage.claim("c1", "Registered")
     stage.as_("terminate").delete(NODECLAIM, "c1")
@@ -335,8 +335,8 @@ def test_a_launch_beyond_the_limit_is_seen_unless_the_other_node_goes():
     assert stage.violations == ["default has 4 vCPUs with m5.large c3, the limit is 3"]
 
 
-def test_a_candidate_that_goes_before_its_replacement_is_ready_is_seen():
-    """And one that no command takes any more."""
+def test_a_candidate_deleted_before_its_replacement_initializes_is_detected():
+    """And one without a command."""
     stage = Fixture(ReplacementsInitializedFirst)
     for name in ("old", "new", "other"):
         stage.claim(name, "Launched")
@@ -351,8 +351,8 @@ def test_a_candidate_that_goes_before_its_replacement_is_ready_is_seen():
     ]
 
 
-def test_a_candidate_may_go_once_its_replacement_was_ready():
-    """Whatever the replacement is by then."""
+def test_a_candidate_may_go_once_its_replacement_was_initialized():
+    """Whatever became of the replacement since."""
     stage = Fixture(ReplacementsInitializedFirst)
     stage.claim("old", "Launched")
     stage.claim("new", "Initialized")
@@ -366,7 +366,7 @@ def test_a_candidate_may_go_once_its_replacement_was_ready():
     ("reason", "price", "violation"),
     [("Underutilized", 0.1, True), ("Underutilized", 0.09, False), ("Drifted", 0.2, False)],
 )
-def test_a_replacement_that_costs_as_much_is_seen(reason, price, violation):
+def test_a_replacement_at_the_same_price_is_detected(reason, price, violation):
     """Drift may cost more, consolidation may not."""
     stage = Fixture(ConsolidationLowersPrice)
     stage.claim("old")
@@ -379,8 +379,8 @@ def test_a_replacement_that_costs_as_much_is_seen(reason, price, violation):
 @pytest.mark.parametrize(
     ("limit", "cpu", "result"), [(0, "1500m", True), (3, "1500m", False), (0, "3900m", False), (0, "3000m", True)]
 )
-def test_a_pod_that_would_fit_and_does_not_run_is_seen(limit, cpu, result):
-    """Limits that are used up and pods that are too large are excuses."""
+def test_a_schedulable_pod_that_does_not_run_is_detected(limit, cpu, result):
+    """Exhausted limits and pods that are too large are accepted."""
     stage = Fixture(SchedulablePodsRun, pools=(ScenarioPool(name="default", limit_cpus=limit),))
     stage.claim("c1")
     stage.pod("p1", "", cpu=cpu, phase="Pending")
@@ -391,8 +391,8 @@ def test_a_pod_that_would_fit_and_does_not_run_is_seen(limit, cpu, result):
 @pytest.mark.parametrize(
     ("sweep", "minutes", "result"), [(True, 4, False), (True, 5, True), (False, 0, False), (False, 1, True)]
 )
-def test_an_unfinished_claim_that_nobody_is_told_of_is_seen(sweep, minutes, result):
-    """The sweep has some minutes to find it; where there is none a message must be there."""
+def test_an_unfinished_claim_without_a_requeue_is_detected(sweep, minutes, result):
+    """The sweep has some minutes to find it; without a sweep there must be a message."""
     stage = Fixture(UnfinishedWorkHasARequeue, sweep=sweep)
     stage.claim("c1")
     for _ in range(minutes + 1):
@@ -401,8 +401,8 @@ def test_an_unfinished_claim_that_nobody_is_told_of_is_seen(sweep, minutes, resu
     assert bool(stage.violations) == result
 
 
-def test_a_message_on_its_way_is_enough():
-    """To the right step."""
+def test_a_message_to_the_right_step_is_a_requeue():
+    """A message to another step is not."""
     stage = Fixture(UnfinishedWorkHasARequeue, sweep=False)
     stage.claim("c1")
     stage.messages = [WaitingMessage(step=Step.PROVISION, at=START)]
@@ -412,8 +412,8 @@ def test_a_message_on_its_way_is_enough():
     assert stage.violations == []
 
 
-def test_marks_and_messages_that_are_left_behind_are_seen():
-    """A taint, a reason, a dead letter."""
+def test_leftover_taints_conditions_and_dead_letters_are_detected():
+    """At rest."""
     stage = Fixture(NothingStuck)
     stage.claim("c1", "DisruptionReason")
     stage.node("c1", taints=[TAINT])
@@ -427,8 +427,8 @@ def test_marks_and_messages_that_are_left_behind_are_seen():
 
 
 @pytest.mark.parametrize(("dying", "step", "seen"), [(4, "terminate", 0), (3, "terminate", 1), (4, "provision", 1)])
-def test_a_message_may_be_given_up_if_each_run_that_had_it_came_to_nothing(dying, step, seen):
-    """So often as it is handed out, and in its own step."""
+def test_a_dead_letter_is_allowed_if_every_receive_failed(dying, step, seen):
+    """As often as it is received, and in its own step."""
     stage = Fixture(NothingStuck)
     deaths = (
         CallFault(site="terminate: evict Pod", nth=nth, kind=FaultKind.CRASH_BEFORE) for nth in range(1, dying + 1)
@@ -439,8 +439,8 @@ def test_a_message_may_be_given_up_if_each_run_that_had_it_came_to_nothing(dying
     assert len(stage.violations) == seen
 
 
-def test_a_message_is_handed_out_as_often_as_the_template_says():
-    """Else the checker would count on others."""
+def test_the_number_of_receives_is_the_templates():
+    """The checker relies on it."""
     template = (Path(__file__).parents[2] / "template.yaml").read_text()
     assert template.count(f"maxReceiveCount: {MOST_RECEIVES}") == template.count("maxReceiveCount: ")
 
@@ -449,8 +449,8 @@ def test_a_message_is_handed_out_as_often_as_the_template_says():
     ("error", "expected", "result"),
     [("KeyError", False, True), ("ConflictError", True, False), ("InvariantError", True, True)],
 )
-def test_errors_that_are_not_foreseen_are_seen(error, expected, result):
-    """A plan that its own check refuses is never foreseen."""
+def test_unexpected_errors_are_detected(error, expected, result):
+    """A plan that verification refuses is never expected."""
     stage = Fixture(OnlyExpectedErrors)
     stage.checkers.check_error(RunError(at=START, run="sweep#1", error=error, message="m", expected=expected))
     assert bool(stage.violations) == result
@@ -460,8 +460,8 @@ def static(replicas):
     return Fixture(StaticNodePoolsKeepReplicas, pools=(ScenarioPool(name="default", replicas=replicas),))
 
 
-def test_a_node_too_many_for_a_static_pool_is_seen_as_it_is_opened():
-    """One that is leaving, or that a command takes, may have its successor beside it."""
+def test_a_surplus_node_of_a_static_nodepool_is_detected_at_creation():
+    """Nodes that are deleted or disrupted may have a replacement beside them."""
     stage = static(2)
     stage.claim("c1")
     stage.claim("c2", "DisruptionReason")
@@ -471,8 +471,8 @@ def test_a_node_too_many_for_a_static_pool_is_seen_as_it_is_opened():
     assert stage.violations == ["default gets 3 nodes, replicas is 2 (c1, c3, c4)"]
 
 
-def test_a_static_pool_that_is_not_as_large_as_it_asks_is_seen_at_rest():
-    """Whatever it asked for before."""
+def test_a_static_nodepool_of_the_wrong_size_is_detected_at_rest():
+    """Whatever its replicas were before."""
     stage = static(1)
     stage.claim("c1")
     stage.checkers.check_at_rest()
@@ -483,8 +483,8 @@ def test_a_static_pool_that_is_not_as_large_as_it_asks_is_seen_at_rest():
 
 
 @pytest.mark.parametrize(("node_repair", "objects"), [(True, True), (False, False)])
-def test_a_node_that_is_ill_for_too_long_is_seen_where_nodes_are_repaired(node_repair, objects):
-    """Ten minutes are tolerated of an accelerator, and the sweep needs some to find it."""
+def test_a_node_unhealthy_for_too_long_is_detected_with_node_repair(node_repair, objects):
+    """Ten minutes are tolerated of an accelerator, and some for the sweep."""
     stage = Fixture(UnhealthyNodesReplaced, node_repair=node_repair)
     stage.claim("c1")
     stage.node("c1")
@@ -497,8 +497,8 @@ def test_a_node_that_is_ill_for_too_long_is_seen_where_nodes_are_repaired(node_r
     assert bool(stage.violations) is objects
 
 
-def test_an_eviction_of_a_pod_that_is_protected_for_some_time_yet_is_seen():
-    """From its start on; afterwards it may go."""
+def test_an_eviction_of_a_temporarily_protected_pod_is_detected():
+    """Until the duration from its start has passed."""
     stage = Fixture(PodsEvictedAsAllowed)
     leaving_node(stage, annotations={"karpenter.sh/do-not-disrupt": "1h1m"})
     stage.as_("terminate").evict("default", "p1")

@@ -1,8 +1,4 @@
-"""Scenarios that violated an invariant once, shortened: they are told again in each build, and must not any more.
-
-`scenarios/<what happened>.json` is what `journeyman journeyman_simulator --seed N --shrink` wrote. Seeds draw other scenarios once the
-generator changes; these stay as they are.
-"""
+"""Scenarios that once violated an invariant, shrunk; none does any more."""
 
 from pathlib import Path
 
@@ -15,11 +11,11 @@ SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.json"))
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_a_story_that_broke_a_rule_once_breaks_none(path):
-    """Its file's name says what happened."""
+def test_a_kept_scenario_violates_no_invariant(path):
+    """The file's name says what happened."""
     assert [str(violation) for violation in run_checked(from_json(path.read_bytes())).violations] == []
 
 
-def test_there_are_such_stories():
+def test_there_are_kept_scenarios():
     """An empty folder would prove nothing."""
     assert SCENARIOS

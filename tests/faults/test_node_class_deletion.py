@@ -1,7 +1,4 @@
-"""A NodeClass and what was made for it in the cloud go last of all, whatever call is the last that a process makes.
-
-Six pods run on three nodes; then their NodePool and their NodeClass are deleted.
-"""
+"""An EC2NodeClass and its cloud resources are deleted last, whatever call fails or crashes on the way."""
 
 import pytest
 
@@ -54,8 +51,8 @@ def end_of(*faults):
     "kind", [FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER, FaultKind.FAIL_AFTER, FaultKind.FAIL_BEFORE]
 )
 @pytest.mark.parametrize("call", CALLS)
-def test_nothing_is_left_whatever_goes_wrong_on_the_way(call, kind):
-    """The finalizer goes last, so that whoever comes next finds what is left to do."""
+def test_nothing_remains_after_a_fault_at_any_call(call, kind):
+    """The finalizer goes last, so the next run finds what is left."""
     site = f"provision: {call}"
     left, coverage = end_of(CallFault(site=site, nth=1, kind=kind))
 
@@ -63,8 +60,8 @@ def test_nothing_is_left_whatever_goes_wrong_on_the_way(call, kind):
     assert site in coverage.calls
 
 
-def test_nobody_need_be_told_of_it():
-    """The sweep finds it, though every message to provision is lost for a while."""
+def test_the_sweep_finds_a_deleted_nodeclass():
+    """Although every message to provision is lost for a while."""
     lost = (MessageFault(queue="provision", nth=nth, kind=MessageFaultKind.DROP) for nth in range(4, 12))
 
     assert end_of(*lost)[0] == (0, 0, 0, 0, 0)

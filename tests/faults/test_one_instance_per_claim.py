@@ -1,4 +1,4 @@
-"""No claim has two instances ever, whatever became of the answer to its launch and however late EC2 shows what runs."""
+"""No NodeClaim ever has two instances, after any lost answer and with any delay of EC2's lists."""
 
 from collections import Counter
 
@@ -34,15 +34,15 @@ def instances_by_claim(*faults):
 
 
 @pytest.mark.parametrize("kind", [FaultKind.FAIL_AFTER, FaultKind.TIMEOUT_AFTER, FaultKind.CRASH_AFTER])
-def test_a_lost_answer_and_a_late_listing_make_no_second_instance(kind):
-    """The next attempt asks for something else, as the others' answers told what is out of stock, so EC2 knows the token."""
+def test_a_lost_answer_and_a_stale_list_launch_no_second_instance(kind):
+    """The next attempt asks for other offerings, so EC2 compares the client token."""
     late = (CallFault(site=LISTING, nth=nth, kind=FaultKind.STALE, seconds=20) for nth in range(2, 12))
 
     assert set(instances_by_claim(CallFault(site=FLEET, nth=1, kind=kind, seconds=1), *late).values()) == {1}
 
 
-def test_throttling_between_does_not_tell_what_became_of_the_first_launch():
-    """It is an answer, but not to the launch that may run."""
+def test_a_throttled_retry_does_not_answer_for_the_first_launch():
+    """The first launch may have succeeded."""
     throttled = (CallFault(site=FLEET, nth=nth, kind=FaultKind.THROTTLE) for nth in (4, 5))
     late = (CallFault(site=LISTING, nth=nth, kind=FaultKind.STALE, seconds=20) for nth in range(2, 14))
     lost = CallFault(site=FLEET, nth=1, kind=FaultKind.FAIL_AFTER)

@@ -1,4 +1,4 @@
-"""Each act of a scenario does what its words say, to the cluster or to the account, and does nothing if it finds nobody."""
+"""Each operation changes the cluster or the account as it says, and does nothing without a target."""
 
 from datetime import datetime, timedelta, timezone
 from typing import get_args
@@ -129,8 +129,8 @@ def stage():
 
 
 @pytest.mark.parametrize("kind", get_args(fault_scenario.AnyOperation), ids=lambda kind: kind.__name__)
-def test_an_act_that_finds_nobody_does_nothing(stage, kind):
-    """So that any part of a scenario is a scenario; nothing is raised, and it can be calmed."""
+def test_an_operation_without_a_target_does_nothing(stage, kind):
+    """So that any part of a scenario is a scenario."""
     numbers = {name: EXAMPLES.get(name, 1) for name in kind.__struct_fields__ if name in kind.__annotations__}
     fields = {name: value for name, value in numbers.items() if name in EXAMPLES or name in _required(kind)}
     stage.tell(kind(at_seconds=0, **fields))
@@ -147,8 +147,8 @@ def _required(kind):
     return [name for name in fields[: len(fields) - len(defaults)] if name != "at_seconds"]
 
 
-def test_people_deploy_scale_and_take_away(stage):
-    """The disruption budget comes and goes with its Deployment."""
+def test_deployments_are_created_scaled_and_deleted(stage):
+    """With their PodDisruptionBudgets."""
     stage.tell(
         fault_scenario.Deploy(at_seconds=0, app="web", replicas=3, min_available=2),
         fault_scenario.Scale(at_seconds=5, app="web", replicas=1),
@@ -162,8 +162,8 @@ def test_people_deploy_scale_and_take_away(stage):
     assert not stage.server.list(PDB).items
 
 
-def test_pools_are_changed_and_deleted(stage):
-    """Budget, limit, template, expiry; calming stops the clock on nodes."""
+def test_nodepools_are_changed_and_deleted(stage):
+    """Budget, limit, template, expiry; restoring ends expiry."""
     stage.tell(
         fault_scenario.SetBudget(at_seconds=0, pool=0, nodes="3"),
         fault_scenario.SetLimit(at_seconds=1, pool=0, cpus=8),
@@ -185,8 +185,8 @@ def test_pools_are_changed_and_deleted(stage):
     assert not stage.server.list(NODEPOOL).items
 
 
-def test_a_node_class_is_broken_and_mended(stage):
-    """It selects subnets that the account does not have, and then its own again."""
+def test_a_nodeclass_is_broken_and_restored(stage):
+    """It selects subnets that do not exist, then its own again."""
 
     def found():
         terms = stage.server.get(EC2NODECLASS, "default")["spec"]["subnetSelectorTerms"]
@@ -208,8 +208,8 @@ def test_a_node_class_is_broken_and_mended(stage):
         (fault_scenario.Maintenance, "AWS Health Event"),
     ],
 )
-def test_aws_announces_what_it_will_do(stage, operation, detail_type):
-    """To the second oldest node's instance; on-demand instances are not reclaimed."""
+def test_aws_sends_its_notices(stage, operation, detail_type):
+    """For the second oldest node's instance; on-demand instances are not reclaimed."""
     for name in ("old", "young"):
         stage.node(name, spot=True)
     stage.events.clear()
@@ -219,8 +219,8 @@ def test_aws_announces_what_it_will_do(stage, operation, detail_type):
     assert "i-00000000000000002" in str(stage.events[-1])
 
 
-def test_an_interrupted_instance_ends_two_minutes_later_by_the_cloud_itself(stage):
-    """Nobody asked for it."""
+def test_an_interrupted_instance_ends_after_two_minutes(stage):
+    """By the cloud itself."""
     instance = stage.node("a", spot=True)
     stage.tell(fault_scenario.Interrupt(at_seconds=0, node=0))
     stage.let_pass(119)
@@ -232,8 +232,8 @@ def test_an_interrupted_instance_ends_two_minutes_later_by_the_cloud_itself(stag
     assert "terminate" not in {event.kind for event in stage.happened}
 
 
-def test_an_on_demand_instance_is_not_reclaimed(stage):
-    """The act does nothing to it."""
+def test_an_on_demand_instance_is_not_interrupted(stage):
+    """The operation does nothing to it."""
     instance = stage.node("a")
     stage.tell(fault_scenario.Interrupt(at_seconds=0, node=0), fault_scenario.Rebalance(at_seconds=1, node=0))
     stage.let_pass(300)
@@ -241,8 +241,8 @@ def test_an_on_demand_instance_is_not_reclaimed(stage):
     assert instance.state == "running"
 
 
-def test_people_stop_and_terminate_in_the_console(stage):
-    """It is theirs, not the cloud's; Spot instances cannot be stopped."""
+def test_instances_are_stopped_and_terminated_in_the_console(stage):
+    """By a person; Spot instances cannot be stopped."""
     normal, spot = stage.node("a"), stage.node("b", spot=True)
     stage.tell(fault_scenario.StopInstance(at_seconds=0, node=0), fault_scenario.StopInstance(at_seconds=0, node=1))
     states = (normal.state, spot.state)
@@ -253,8 +253,8 @@ def test_people_stop_and_terminate_in_the_console(stage):
     assert [event.by for event in stage.happened if event.kind == "terminate"] == ["someone"]
 
 
-def test_people_delete_and_edit_by_hand(stage):
-    """Nodes, claims, their labels and finalizers; counted by age, modulo how many there are."""
+def test_nodes_and_claims_are_deleted_and_edited_by_hand(stage):
+    """Chosen by age, modulo their number."""
     for name in ("a", "b", "c"):
         stage.node(name)
     stage.tell(
@@ -273,8 +273,8 @@ def test_people_delete_and_edit_by_hand(stage):
     assert edited.metadata.annotations["karpenter.sh/do-not-disrupt"] == "true"
 
 
-def test_stock_runs_out_for_a_while(stage):
-    """One offering or all of a kind; it comes back by itself, and at the latest when all is calm."""
+def test_offerings_are_unavailable_for_a_while(stage):
+    """One or all of a kind; at the latest they return when faults end."""
     capacity_pools = stage.account.capacity_pools
 
     def sold_out():
@@ -298,8 +298,8 @@ def test_stock_runs_out_for_a_while(stage):
     assert (first, second, sold_out()) == (5, 4, 0)
 
 
-def test_machines_fail_to_join_and_kubelets_fall_silent(stage):
-    """The next launch never shows itself, also in quiet times; a silent one does again after its time."""
+def test_machines_never_join_and_kubelets_stop(stage):
+    """A machine that never joins stays away; a stopped kubelet starts again."""
     stage.node("a")
     stage.tell(fault_scenario.NeverJoins(at_seconds=0), fault_scenario.StopKubelet(at_seconds=0, node=0, seconds=30))
     stage.instance()
@@ -316,7 +316,7 @@ def test_machines_fail_to_join_and_kubelets_fall_silent(stage):
 
 
 def test_an_agent_reports_a_condition_for_a_while(stage):
-    """Beside the conditions that are there; it is gone afterwards."""
+    """Beside the other conditions."""
     stage.node("a")
     stage.tell(fault_scenario.UnhealthyCondition(at_seconds=0, node=0, condition="DiskFull", status="True", seconds=30))
 
@@ -330,7 +330,7 @@ def test_an_agent_reports_a_condition_for_a_while(stage):
 
 
 def test_an_instance_fails_a_status_check_for_a_while(stage):
-    """As EC2 tells of it; in quiet times all pass."""
+    """As EC2 reports it; all pass when faults end."""
     instance = stage.node("a")
 
     def check():
@@ -348,8 +348,8 @@ def test_an_instance_fails_a_status_check_for_a_while(stage):
     assert (first, second, check()) == ("impaired", "ok", "ok")
 
 
-def test_a_static_pool_changes_its_size_and_no_other_does():
-    """As the API server has it: a pool is static for good, or is not."""
+def test_only_static_nodepools_change_their_replicas():
+    """The API server refuses it for others."""
     stage = Fixture(fault_scenario.ScenarioPool(name="a"), fault_scenario.ScenarioPool(name="b", replicas=2))
     stage.tell(
         fault_scenario.SetReplicas(at_seconds=0, pool=0, replicas=3),
@@ -359,8 +359,8 @@ def test_a_static_pool_changes_its_size_and_no_other_does():
     assert [pool["spec"].get("replicas") for pool in stage.server.list(NODEPOOL).items] == [None, 3]
 
 
-def test_a_pod_ends_by_itself(stage):
-    """It lies where it ran, and is no longer healthy."""
+def test_a_pod_completes(stage):
+    """The object stays, and is not ready."""
     stage.pod("a")
     stage.tell(fault_scenario.CompletePod(at_seconds=0, pod=0))
     (pod,) = stage.server.list(POD).items
@@ -371,8 +371,8 @@ def test_a_pod_ends_by_itself(stage):
     )
 
 
-def test_the_functions_clock_jumps_and_the_worlds_does_not(stage):
-    """Jumps add up; calming sets it right."""
+def test_only_the_functions_clock_jumps(stage):
+    """Jumps add up; restoring resets them."""
     stage.tell(fault_scenario.JumpClock(at_seconds=0, seconds=90), fault_scenario.JumpClock(at_seconds=0, seconds=-30))
     off = stage.skew.now() - stage.clock.now()
     stage.operations.restore()
@@ -380,8 +380,8 @@ def test_the_functions_clock_jumps_and_the_worlds_does_not(stage):
     assert (off, stage.skew.now()) == (timedelta(seconds=60), stage.clock.now())
 
 
-def test_people_protect_a_pod_and_let_it_go(stage):
-    """Only those protected by hand are let go."""
+def test_pods_are_protected_and_unprotected(stage):
+    """Only those annotated by an operation."""
     for name in ("a", "b"):
         stage.pod(name)
 

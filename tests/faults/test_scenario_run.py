@@ -1,4 +1,4 @@
-"""Whole scenarios on the machine, written by hand: what is told happens, and the deployed functions live with it."""
+"""Whole scenarios, written by hand, with the deployed functions."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ from journeyman_simulator.faults.fault_scenario import (
     to_json,
 )
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker
-from journeyman_simulator.faults.scenario_run import run_scenario
+from journeyman_simulator.faults.scenario_run import TOO_MANY_RUNS, run_scenario
 
 SIX = Deploy(at_seconds=0, app="a", replicas=6, cpu_millicores=900)
 
@@ -68,8 +68,8 @@ def happened(result, text):
     return any(text in str(entry) for entry in result.history)
 
 
-def test_a_story_without_faults_ends_with_what_its_pods_need():
-    """Six pods get nodes; once four of them are gone, so are the nodes that are empty."""
+def test_a_scenario_without_faults_ends_with_the_needed_nodes():
+    """Six pods get nodes; once four are deleted, so are the empty nodes."""
     how, result = end_of(SIX, Scale(at_seconds=100, app="a", replicas=2))
     assert how == "2 pods, 2 claims, 2 nodes, 2 instances of 3"
     assert result.coverage.fired == {}
@@ -79,23 +79,23 @@ def test_a_story_without_faults_ends_with_what_its_pods_need():
     "kind",
     [FaultKind.FAIL_BEFORE, FaultKind.FAIL_AFTER, FaultKind.THROTTLE, FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER],
 )
-def test_a_launch_that_goes_wrong_ends_like_one_that_did_not(kind):
-    """Every claim has its instance, and no instance was launched twice."""
+def test_a_failed_launch_ends_like_a_successful_one(kind):
+    """Every NodeClaim has its instance, and none was launched twice."""
     how, result = end_of(SIX, faults=(wrong(kind, "provision: ec2 CreateFleet", 2),))
     assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 3"
     assert result.coverage.fired == {"provision: ec2 CreateFleet": {kind.value: 1}}
 
 
-def test_after_a_death_the_next_run_starts_cold():
-    """It asks anew what a warm one remembers; without a death nobody asks twice."""
+def test_the_run_after_a_crash_starts_cold():
+    """Caches are empty; without a crash they are used."""
     site = "provision: ec2 DescribeInstanceTypes"
     _, warm = end_of(SIX)
     _, cold = end_of(SIX, faults=(wrong(FaultKind.CRASH_AFTER, "provision: ec2 CreateFleet"),))
     assert (warm.coverage.calls[site], cold.coverage.calls[site]) == (1, 2)
 
 
-def test_others_run_while_one_stands_still_and_a_zombie_finds_its_lease_taken():
-    """A run frozen beyond its Lease and its message's visibility meets the next one, and writes no more."""
+def test_a_frozen_run_finds_its_lease_taken():
+    """It resumes after its Lease and its message's visibility expired, and writes no more."""
     faults = (wrong(FaultKind.PAUSE, "provision: ec2 CreateFleet", 1, 215),)
     how, result = end_of(SIX, faults=faults, setup=ScenarioSetup(thaw=True))
     assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 3"
@@ -104,16 +104,16 @@ def test_others_run_while_one_stands_still_and_a_zombie_finds_its_lease_taken():
     assert happened(result, "LeaseLostError")
 
 
-def test_a_run_that_stands_still_for_too_long_is_ended_by_its_platform():
-    """Nothing is heard of it any more; its message comes back."""
+def test_a_run_paused_beyond_its_timeout_is_killed():
+    """Its message is received again."""
     how, result = end_of(SIX, faults=(wrong(FaultKind.PAUSE, "provision: ec2 CreateFleet", 1, 215),))
     assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 3"
     assert not [entry for entry in result.history if entry.who == "provision#1" and entry.at.minute]
 
 
 @pytest.mark.parametrize("kind", [MessageFaultKind.DROP, MessageFaultKind.DUPLICATE, MessageFaultKind.DELAY])
-def test_a_lost_doubled_or_late_message_changes_nothing_in_the_end(kind):
-    """The sweep makes up for what is lost."""
+def test_a_lost_duplicate_or_late_message_changes_nothing_in_the_end(kind):
+    """The sweep makes up for a lost one."""
     faults = (
         MessageFault(queue="provision", nth=1, kind=kind, seconds=30),
         MessageFault(queue="requeue", nth=2, kind=kind),
@@ -124,19 +124,19 @@ def test_a_lost_doubled_or_late_message_changes_nothing_in_the_end(kind):
 
 
 def test_machines_that_never_join_are_replaced():
-    """The claim times out, its pods get another node."""
+    """The registration times out, and the pods get another node."""
     how, _ = end_of(SIX, NeverJoins(at_seconds=0))
     assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 4"
 
 
-def test_what_people_terminate_comes_back():
-    """An instance that is ended in the console takes its node along, and its pods get another."""
+def test_an_instance_terminated_in_the_console_is_replaced():
+    """With its node."""
     how, _ = end_of(SIX, ConsoleTerminate(at_seconds=90, node=0))
     assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 4"
 
 
-def test_a_replacement_whose_command_was_undone_meanwhile_is_never_launched():
-    """A frozen run creates its claim when it wakes; what was launched is the first node and the second try's."""
+def test_a_replacement_of_a_rolled_back_command_is_never_launched():
+    """A frozen run creates its NodeClaim when it resumes."""
     big, small = (
         Deploy(at_seconds=0, app=app, replicas=1, cpu_millicores=cpu) for app, cpu in (("b", 3000), ("a", 500))
     )
@@ -152,8 +152,8 @@ def test_a_replacement_whose_command_was_undone_meanwhile_is_never_launched():
     assert how == "1 pods, 1 claims, 1 nodes, 1 instances of 2"
 
 
-def test_in_the_quiet_nobody_holds_a_drain_up_any_more():
-    """A budget that allows nothing and pods that forbid it hold a deleted claim through the storm, not beyond."""
+def test_drains_are_unblocked_when_faults_end():
+    """A budget and do-not-disrupt block a deleted NodeClaim until then."""
     held = Deploy(at_seconds=0, app="a", replicas=6, cpu_millicores=900, min_available=6, do_not_disrupt=True)
     how, result = end_of(held, DeleteClaim(at_seconds=90, claim=0))
     assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 4"
@@ -164,30 +164,30 @@ def test_in_the_quiet_nobody_holds_a_drain_up_any_more():
     assert min(ended) >= calm
 
 
-def test_pods_wait_while_nothing_is_in_stock_and_run_once_there_is():
-    """The storm's end restocks the account."""
+def test_pods_run_once_offerings_are_available_again():
+    """At the latest when faults end."""
     sold_out = OutOfStock(at_seconds=0, type=-1, zone=-1, capacity_type="", seconds=60)
     how, result = end_of(SIX, sold_out)
     assert how.startswith("6 pods")
     assert happened(result, "OutOfStock")
 
 
-def test_requeues_alone_do_where_no_sweep_comes():
-    """The forwarder and the steps' own messages carry a cluster all the way."""
+def test_requeues_suffice_without_a_sweep():
+    """The forwarder and the steps' own messages do all."""
     how, result = end_of(SIX, setup=ScenarioSetup(sweep=False))
     assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 3"
     assert not happened(result, "sweep#")
 
 
-def test_a_story_may_end_with_nothing_left():
-    """Pods and pools are taken away, and whatever was ours goes by itself."""
+def test_a_scenario_may_end_with_an_empty_cluster():
+    """Deployments and NodePools are deleted, and whatever is ours follows."""
     result = run_scenario(FaultScenario(seed=1, setup=ScenarioSetup(ends_empty=True), operations=(SIX,)))
     assert result.violations == ()
     assert happened(result, "Deployments and NodePools are deleted")
 
 
-def test_a_broken_rule_ends_the_story_at_once():
-    """What comes after is of no use to anybody."""
+def test_a_violation_ends_the_scenario():
+    """At once."""
 
     class NoClaims(InvariantChecker):
         name = "no claims"
@@ -204,8 +204,8 @@ def test_a_broken_rule_ends_the_story_at_once():
     assert result.minutes == 0
 
 
-def test_judges_see_messages_that_wait_and_runs_that_stand_still():
-    """A parked run is busy; its cluster's requeues wait."""
+def test_checkers_see_waiting_messages_and_paused_runs():
+    """A paused run is busy."""
     seen = []
 
     class Looking(InvariantChecker):
@@ -221,8 +221,8 @@ def test_judges_see_messages_that_wait_and_runs_that_stand_still():
     assert "provision" in seen[0][1]
 
 
-def test_stories_are_kept_as_json():
-    """Every kind of act and fault comes back as it was."""
+def test_scenarios_survive_json():
+    """Every kind of operation and fault."""
     setup = ScenarioSetup(pools=(ScenarioPool(name="a", limit_cpus=8),), sweep=False)
     faults = (
         wrong(FaultKind.PAUSE, "sweep: list Pod", 2, 5),
@@ -249,13 +249,13 @@ STORMY = FaultScenario(
 )
 
 
-def test_the_same_story_has_the_same_history_in_every_process(tmp_path):
-    """To the last byte of every write, whatever the order in which this process hashes."""
+def test_a_scenario_has_the_same_history_in_every_process(tmp_path):
+    """To the last byte of every write, whatever the hash seed."""
     path = tmp_path / "scenario.json"
     path.write_bytes(to_json(STORMY))
     program = (
         "import pathlib, sys\n"
-        "from journeyman_simulator.faults.scenario_run import run_scenario\n"
+        "from journeyman_simulator.faults.scenario_run import TOO_MANY_RUNS, run_scenario\n"
         "from journeyman_simulator.faults.fault_scenario import from_json\n"
         "print(run_scenario(from_json(pathlib.Path(sys.argv[1]).read_bytes())).digest)\n"
     )
@@ -268,3 +268,15 @@ def test_the_same_story_has_the_same_history_in_every_process(tmp_path):
         text=True,
     )
     assert elsewhere.stdout.strip() == run_scenario(STORMY).digest
+
+
+def test_a_scenario_with_too_many_runs_is_ended_with_their_reasons():
+    """The violation names the functions and their last triggers."""
+    scenario = FaultScenario(seed=1, operations=(Deploy(at_seconds=0, app="a", replicas=6, cpu_millicores=900),))
+    result = run_scenario(scenario, most_runs=12)
+
+    (violation,) = result.violations
+    assert violation.invariant == TOO_MANY_RUNS
+    assert violation.what.startswith("more than 12 runs: provision ")
+    assert "times, last for NodeClaim" in violation.what
+    assert result.runs == 13

@@ -1,7 +1,4 @@
-"""Three hundred scenarios, and no invariant is violated in any; `make faults` tells ten thousand.
-
-What a scenario costs is pinned by counting, not by a clock: what it takes is by far the functions' runs.
-"""
+"""No invariant is violated in the scenarios of 300 seeds; `make faults` runs ten thousand."""
 
 from functools import cache
 from statistics import median
@@ -31,16 +28,16 @@ def result(seed: int) -> SeedSearchResult:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_no_story_breaks_a_rule(part):
-    """A seed that does is told again, and shortened, by `journeyman journeyman_simulator --seed N --shrink`."""
+def test_no_scenario_violates_an_invariant(part):
+    """Reproduce one with `journeyman faults --seed N --shrink`."""
     caught = [result(seed) for seed in part]
     assert [(found.seed, str(found.violations[0])) for one in caught for found in one.found] == []
     assert {call for one in caught for call in one.coverage.calls} <= {*CALL_SITES}
 
 
 @with_those_counted
-def test_a_story_takes_few_runs():
-    """Else ten thousand do not fit into a coffee break: one takes five milliseconds, on a machine that does nothing else."""
+def test_a_scenario_takes_few_runs():
+    """Runs take nearly all of a scenario's time."""
     runs = [result(seed).runs for seed in COUNTED]
     assert median(runs) <= MEDIAN_RUNS
     assert max(runs) <= MOST_OF_ANY

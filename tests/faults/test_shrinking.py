@@ -1,4 +1,4 @@
-"""Shortening: what remains of a scenario is what it takes."""
+"""Shrinking removes whatever the violation does not need."""
 
 from journeyman_simulator.faults.call_sites import CALL_SITES
 from journeyman_simulator.faults.fault_scenario import (
@@ -28,8 +28,8 @@ def breaks(scenario):
     )
 
 
-def test_what_is_not_needed_is_left_out():
-    """Acts, faults, pools and numbers."""
+def test_parts_that_are_not_needed_are_removed():
+    """Operations, faults, NodePools and numbers."""
     operations = (
         Deploy(at_seconds=0, app="a", replicas=9),
         *LONG.operations,
@@ -47,8 +47,8 @@ def test_what_is_not_needed_is_left_out():
     assert short.setup == ScenarioSetup(pools=(ScenarioPool(name="b"),))
 
 
-def test_no_more_stories_are_told_than_may_be():
-    """And what was found until then is returned."""
+def test_shrinking_stops_after_the_given_number_of_runs():
+    """And returns what it found."""
     result = []
 
     def counting(scenario):
@@ -63,8 +63,8 @@ def test_no_more_stories_are_told_than_may_be():
     assert breaks(short)
 
 
-def test_a_seed_is_always_the_same_story_and_every_site_is_died_at_in_its_turn():
-    """Before and after its effect, by the time that twice as many pairs of seeds are through."""
+def test_a_seed_always_gives_the_same_scenario_and_each_site_crashes():
+    """Before and after its effect."""
     assert generate_scenario(7) == generate_scenario(7)
     scenarios = [generate_scenario(seed) for seed in range(4 * len(CALL_SITES))]
     died = {(f.site, f.kind) for s in scenarios for f in s.faults if isinstance(f, CallFault) and f.nth == 1}
@@ -75,8 +75,8 @@ def test_a_seed_is_always_the_same_story_and_every_site_is_died_at_in_its_turn()
     )
 
 
-def test_a_story_is_told_in_lines_of_what_is_out_of_the_ordinary():
-    """One for each act and fault."""
+def test_a_description_shows_what_differs_from_the_defaults():
+    """A line per operation and fault."""
     scenario = FaultScenario(seed=1, operations=(Deploy(at_seconds=5, app="a", replicas=2),), faults=(CULPRIT,))
     assert describe_scenario(scenario) == [
         "scenario of seed 1:",

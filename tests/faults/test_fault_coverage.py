@@ -1,4 +1,4 @@
-"""What was counted: per scenario, added up, as a table for people."""
+"""Counts of calls and faults: per scenario, added up, as a table."""
 
 from journeyman_simulator.faults.call_sites import CALL_SITES, FaultCoverage, from_json, has_effect, kinds_of, to_json
 from journeyman_simulator.faults.fault_scenario import FaultKind
@@ -15,8 +15,8 @@ def counted(*fired):
     return coverage
 
 
-def test_counts_of_many_stories_add_up_wherever_they_were_told():
-    """As those of one process do that hears of another's as JSON."""
+def test_counts_of_scenarios_from_several_processes_add_up():
+    """They are encoded as JSON between processes."""
     total = counted((LAUNCH, FaultKind.CRASH_AFTER))
     total.count_message_fault("requeue", "drop")
     total.add(from_json(to_json(counted((LAUNCH, FaultKind.CRASH_AFTER), (LOOK, FaultKind.LAG)))))
@@ -25,14 +25,14 @@ def test_counts_of_many_stories_add_up_wherever_they_were_told():
     assert total.messages == {"requeue": {"drop": 1}}
 
 
-def test_a_site_is_untouched_until_one_of_the_kinds_has_fired_there():
-    """Whichever of them."""
+def test_a_site_without_one_of_the_fault_kinds_is_reported():
+    """Any of the kinds is enough."""
     coverage = counted((LAUNCH, FaultKind.CRASH_AFTER), (LOOK, FaultKind.LAG))
     assert coverage.sites_without([LAUNCH, LOOK], FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER) == (LOOK,)
 
 
-def test_the_table_has_a_dot_where_something_possible_has_not_happened():
-    """Step by step, calls down, kinds across; a launch is never stale."""
+def test_the_table_marks_possible_faults_that_were_not_injected():
+    """A row per call and a column per kind; a launch is never stale."""
     coverage = counted((LAUNCH, FaultKind.CRASH_AFTER))
     coverage.count_message_fault("requeue", "drop")
     _, head, launch, _, sweep, look, _, messages = coverage.table().splitlines()
@@ -44,8 +44,8 @@ def test_the_table_has_a_dot_where_something_possible_has_not_happened():
     assert messages == "messages to requeue: 1 drop"
 
 
-def test_every_site_can_be_died_at_and_is_listed_once():
-    """By step; a site that changes something can lose its answer, too."""
+def test_every_call_site_is_unique_and_can_crash():
+    """Calls with an effect can lose their answer, too."""
     assert len(set(CALL_SITES)) == len(CALL_SITES)
     assert all(
         {FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER, FaultKind.PAUSE} <= {*kinds_of(site)} for site in CALL_SITES
