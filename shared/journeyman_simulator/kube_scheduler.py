@@ -1,10 +1,10 @@
-"""kube-scheduler, as far as node autoscaling can tell: filter, score, bind, or say why not.
+"""kube-scheduler, as far as it matters for node autoscaling: filter, score, and bind, or mark a pod Unschedulable.
 
 Filters: unschedulable nodes, taints, node selector and required affinity, resources, DoNotSchedule topology spread,
 required pod (anti-)affinity. Score: least allocated, which spreads pods as the real default does. A pod's nominated node
-is tried before all others; pods nominated to a node, and not less important, count there as if they ran; a pod that fits
-nowhere loses its nomination. Preemption, volumes and host ports are not played: such pods are left to wait, with that
-said. It shares no code with the planner on purpose: it is the judge of what the planner promised.
+is tried first; pods nominated to a node, of the same priority or higher, count there as if they ran; an unschedulable pod
+loses its nomination. Preemption, volumes and host ports are not simulated: such pods stay pending, with that reason.
+It shares no code with the solver on purpose, so that it can check the solver's plans.
 Restates: kubernetes `pkg/scheduler/framework/plugins/{nodeaffinity,tainttoleration,noderesources,podtopologyspread,interpodaffinity}`,
 `pkg/scheduler/schedule_one.go` `evaluateNominatedNode`, `framework/runtime` `RunFilterPluginsWithNominatedPods`.
 """
@@ -38,7 +38,7 @@ _TERMINAL = frozenset({"Succeeded", "Failed"})
 
 
 class NodeInfo(Struct):
-    """A node and what is on it."""
+    """A node and its pods."""
 
     node: Node
     free: dict[str, int]
@@ -52,11 +52,11 @@ class NodeInfo(Struct):
             self.free[name] = self.free.get(name, 0) - amount
 
     def copy(self) -> NodeInfo:
-        """The same, to be changed."""
+        """Return a copy to change."""
         return NodeInfo(node=self.node, free=dict(self.free), total=self.total, pods=list(self.pods))
 
     def score(self, requests: Mapping[str, int]) -> float:
-        """NodeResourcesFit LeastAllocated: the mean free share of cpu and memory after placing."""
+        """Return the NodeResourcesFit LeastAllocated score: the mean free share of CPU and memory after placing."""
         shares = [
             (self.free.get(name, 0) - requests.get(name, 0)) / self.total[name]
             for name in ("cpu", "memory")
@@ -66,7 +66,7 @@ class NodeInfo(Struct):
 
 
 class KubeScheduler:
-    """Binds pending pods whenever the cluster changed; reacts only."""
+    """Binds pending pods after each change of the cluster."""
 
     def __init__(self, server: ApiServer, clock: Clock) -> None:
         self._server = server
@@ -74,11 +74,11 @@ class KubeScheduler:
         self._seen = -1
 
     def due(self) -> datetime | None:
-        """The scheduler only reacts."""
+        """Return None: the scheduler only reacts."""
         return None
 
     def act(self) -> bool:
-        """One pass over all waiting pods, most important and oldest first; True if anything was written."""
+        """Schedule all pending pods once, by priority and age; return whether anything was written."""
         news = self._server.version_of(POD, NODE)
         if news == self._seen:
             return False
@@ -90,7 +90,7 @@ class KubeScheduler:
         infos = _node_infos(self._server.list(NODE).items, pods)
         nominated = {pod.key: pod for pod in pods if pod.status.nominated_node_name and not pod.spec.node_name}
         for pod in sorted(waiting, key=_queue_order):
-            nominated.pop(pod.key, None)  # whatever becomes of it, it is on a node then or its nomination is lost
+            nominated.pop(pod.key, None)  # in either case it is on a node then, or its nomination is removed
             self._schedule(pod, infos, tuple(nominated.values()))
         return self._server.version_of(POD, NODE) != news
 
@@ -105,7 +105,7 @@ class KubeScheduler:
                 continue
             fitting.append(info)
             if info.node.metadata.name == pod.status.nominated_node_name:
-                break  # taken without a look at the others
+                break  # without trying the other nodes
         if not fitting:
             self._report_unschedulable(pod, len(infos), refusals)
             return
@@ -138,7 +138,7 @@ class KubeScheduler:
 
 
 def _tried_in_order(pod: Pod, infos: Mapping[str, NodeInfo]) -> Iterator[NodeInfo]:
-    """All nodes, the nominated one first."""
+    """Return all nodes, the nominated one first."""
     nominated = infos.get(pod.status.nominated_node_name)
     if nominated is not None:
         yield nominated
@@ -148,7 +148,7 @@ def _tried_in_order(pod: Pod, infos: Mapping[str, NodeInfo]) -> Iterator[NodeInf
 def _refusal(
     pod: Pod, requests: Mapping[str, int], info: NodeInfo, infos: Mapping[str, NodeInfo], nominated: Sequence[Pod]
 ) -> str:
-    """The first filter that refuses the pod, with the node as it is or with those that are nominated there."""
+    """Return the first filter that refuses the pod, on the node as it is or with the pods nominated there."""
     name, priority = info.node.metadata.name, pod.spec.priority or 0
     coming = [p for p in nominated if p.status.nominated_node_name == name and (p.spec.priority or 0) >= priority]
     refusal = why_not(pod, requests, info, infos)
@@ -161,7 +161,7 @@ def _refusal(
 
 
 def why_not(pod: Pod, requests: Mapping[str, int], info: NodeInfo, infos: Mapping[str, NodeInfo]) -> str:
-    """The first filter that refuses this pod on this node, in kube-scheduler's words; empty if it fits."""
+    """Return the first filter that refuses this pod on this node, with kube-scheduler's text; empty if it fits."""
     node = info.node
     if node.spec.unschedulable:
         return "node(s) were unschedulable"
@@ -309,7 +309,7 @@ def _affinity_allows(pod: Pod, info: NodeInfo, infos: Mapping[str, NodeInfo]) ->
 
 
 def _neighbours(pod: Pod, term: PodAffinityTerm, info: NodeInfo, infos: Mapping[str, NodeInfo]) -> bool:
-    """Whether a pod that the term selects runs in this node's domain."""
+    """Return whether a pod that the term selects runs in this node's domain."""
     here = _domain(info, term.topology_key)
     return here is not None and any(
         _term_selects(pod, term, other)
@@ -326,7 +326,7 @@ def _term_selects(owner: Pod, term: PodAffinityTerm, other: Pod) -> bool:
 
 
 def _refused_by(other: Pod, pod: Pod, info: NodeInfo, infos: Mapping[str, NodeInfo]) -> bool:
-    """Whether a running pod's anti-affinity keeps this pod out of the node's domain."""
+    """Return whether a running pod's anti-affinity refuses this pod in the node's domain."""
     anti = other.spec.affinity.pod_anti_affinity if other.spec.affinity else None
     home = infos.get(other.spec.node_name)
     if anti is None or home is None:

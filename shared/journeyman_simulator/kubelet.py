@@ -1,8 +1,8 @@
-"""Kubelets and the node lifecycle controller: machines become nodes, bound pods run, dead machines' nodes go.
+"""Kubelets and the node lifecycle controller: machines become nodes, bound pods run, nodes of terminated machines go.
 
-A `MachineSource` (the simulated cloud) says which machines exist and with which settings they booted; a machine
-that has booted registers its own Node from those settings alone, as a real kubelet does: if the launch template's user
-data were wrong, the node would come up wrong. Timings are typical of an EKS node and are constants here.
+A `MachineSource` (the simulated cloud) says which machines exist and with which settings they booted. A booted machine registers
+its own Node from those settings alone, as a real kubelet does: with wrong user data the node is wrong. Timings are typical
+of an EKS node and are constants here.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 
 
 class Machine(Struct, frozen=True, kw_only=True):
-    """One machine as its own hypervisor and boot settings show it."""
+    """One machine: its state and its boot settings."""
 
     provider_id: str
     node_name: str
     running_since: datetime | None  # None: not running (yet, or any more)
-    gone: bool  # terminated for good
+    gone: bool  # terminated
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Mapping[str, str], ...] = ()
     capacity: Mapping[str, str] = field(default_factory=dict)
@@ -39,21 +39,21 @@ class Machine(Struct, frozen=True, kw_only=True):
 
 
 class MachineSource(Protocol):
-    """Where machines come from."""
+    """The machines that kubelets run on."""
 
     def machines(self) -> tuple[Machine, ...]:
-        """All machines, gone ones included for a while, by provider id."""
+        """Return all machines by provider id, terminated ones included for a while."""
         ...
 
 
 class Kubelets:
-    """All kubelets of a cluster, and the controller that watches over their nodes.
+    """All kubelets of a cluster, and the node lifecycle controller.
 
     Args:
         server: The cluster.
         clock: Virtual time.
         source: The machines.
-        hears_all: Whether the server's versions tell of everybody's writes; if only of ours, each look is a whole one.
+        hears_all: Whether the server's versions count all clients' writes; if only ours, every pass reads everything.
     """
 
     def __init__(self, server: ApiServer, clock: Clock, source: MachineSource, *, hears_all: bool = True) -> None:
@@ -65,11 +65,11 @@ class Kubelets:
         self._seen: tuple[object, ...] = ()
 
     def due(self) -> datetime | None:
-        """The next boot, readiness, pod start or stop."""
+        """Return the time of the next boot, readiness, pod start or stop."""
         return min(self._due, default=None)
 
     def act(self) -> bool:
-        """Everything kubelets do at this moment; True if anything was written."""
+        """Do what kubelets do at this time; return whether anything was written."""
         machines, before = self._source.machines(), self._server.version_of(NODE, POD)
         due = self.due()
         nothing_new = self._hears_all and self._seen == (before, machines)
@@ -93,7 +93,7 @@ class Kubelets:
         return self._server.version_of(NODE, POD) != before
 
     def _wait(self, until: datetime) -> bool:
-        """Whether that moment is still to come; remembers it."""
+        """Return whether that time is still to come, and remember it."""
         if until <= self._clock.now():
             return False
         self._due.append(until)
@@ -142,7 +142,7 @@ class Kubelets:
         self._server.patch(NODE, name, {"status": {"conditions": conditions}}, subresource="status")
 
     def _lose_node(self, machine: Machine, node: Node) -> None:
-        """The machine stopped: its node turns NotReady, and once it is terminated the cloud controller deletes it."""
+        """Mark the node of a stopped machine NotReady; delete it once the machine is terminated."""
         if is_true(node.status.conditions, "Ready"):
             self._set_ready(node, "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
         if machine.gone and node.metadata.deletion_timestamp is None:

@@ -1,7 +1,7 @@
-"""An API server in memory: what Journeyman, and a simulated cluster around it, cannot tell from a real one.
+"""An in-memory Kubernetes API server, for the simulated cluster and for tests.
 
-`ApiServer` is the store itself (a `ports.KubeStore`); `http.HttpFront` puts it behind real HTTP. `tests/contract` holds one
-suite for this server and a real kube-apiserver, so that it cannot drift.
+`ApiServer` is the store itself (a `ports.KubeStore`); `http_server.HttpApiServer` serves it over HTTP. `tests/contract` runs one
+suite against this server and a real kube-apiserver, so that they stay alike.
 """
 
 from journeyman_simulator.apiserver.served_kinds import ServedKind

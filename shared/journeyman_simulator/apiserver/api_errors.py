@@ -1,7 +1,7 @@
-"""Every way the API server says no, in its own words, and how a refusal looks on the wire.
+"""The API server's errors: their codes, reasons and texts, and their `Status` on the wire.
 
-Texts and codes follow k8s.io/apimachinery `pkg/api/errors/errors.go`, so that a log line from the simulation reads
-like one from a cluster.
+Texts and codes follow k8s.io/apimachinery `pkg/api/errors/errors.go`, so that a log line of the simulation reads like one of a
+cluster.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from journeyman.errors import (
 
 
 class ErrorCause(Struct, frozen=True):
-    """One field that is wrong, and how."""
+    """An invalid field, and what is wrong with it."""
 
     field: str
     message: str
@@ -35,18 +35,18 @@ class ErrorCause(Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        """The machine's word for it, which follows from how the message begins."""
+        """The machine-readable reason, which follows from the start of the message."""
         if _WRONG_TYPE in self.message:
             return "FieldValueTypeInvalid"
         return next((reason for start, reason in _REASONS.items() if self.message.startswith(start)), _INVALID_VALUE)
 
     @property
     def blocks(self) -> bool:
-        """Whether rules that look at the whole object cannot be checked beside such a fault."""
+        """Whether rules over the whole object cannot be checked because of it."""
         return self.reason in _BLOCKING
 
     def on_wire(self) -> dict[str, str]:
-        """As it is listed in a Status's `details.causes`."""
+        """Return the entry of a Status's `details.causes`."""
         return {"reason": self.reason, "message": self.message, "field": self.field}
 
 
@@ -72,7 +72,7 @@ _BLOCKING: Final = frozenset(
 
 
 def group_resource(resource: Resource[Any]) -> str:
-    """`pods` or `nodeclaims.karpenter.sh`."""
+    """Return the group and plural: `pods`, `nodeclaims.karpenter.sh`."""
     return _qualified(resource.plural, resource.group)
 
 
@@ -104,7 +104,7 @@ def already_exists(resource: Resource[Any], name: str) -> AlreadyExistsError:
 
 
 def conflict(resource: Resource[Any], name: str, why: str, *, kind: str = "") -> ConflictError:
-    """409: a precondition does not hold. `kind` is what the server calls it there, by default the plural."""
+    """409: a precondition does not hold. `kind` is the server's name of it in the text, by default the plural."""
     called = kind or resource.plural
     message = f'Operation cannot be fulfilled on {_qualified(called, resource.group)} "{name}": {why}'
     return ConflictError(message, status=409, reason="Conflict", details=_details(resource, name, called))
@@ -126,7 +126,7 @@ def storage_precondition(resource: Resource[Any], key: str, name: str, wanted: s
 
 
 def other_incarnation(resource: Resource[Any], name: str, wanted: str, stored: str) -> ConflictError:
-    """409: a deletion was meant for another UID."""
+    """409: the deletion's precondition names another UID."""
     why = (
         f"the UID in the precondition ({wanted}) does not match the UID in record ({stored}). "
         "The object might have been deleted and then recreated"
@@ -135,7 +135,7 @@ def other_incarnation(resource: Resource[Any], name: str, wanted: str, stored: s
 
 
 def other_version(resource: Resource[Any], name: str, wanted: str, stored: str) -> ConflictError:
-    """409: a deletion was meant for another version."""
+    """409: the deletion's precondition names another resourceVersion."""
     why = (
         f"the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record ({stored}). "
         "The object might have been modified"
@@ -144,13 +144,13 @@ def other_version(resource: Resource[Any], name: str, wanted: str, stored: str) 
 
 
 def other_object(resource: Resource[Any], name: str, wanted: str) -> ConflictError:
-    """422: a patch was meant for another UID. It is a conflict for all who deal with it, whatever its number."""
+    """422: the patch names another UID; callers treat it as a conflict."""
     refused = invalid(resource, name, [ErrorCause("metadata.uid", f'Invalid value: "{wanted}": field is immutable')])
     return ConflictError(refused.message, status=422, reason="Invalid", details=refused.details)
 
 
 def invalid(resource: Resource[Any], name: str, causes: Sequence[ErrorCause]) -> InvalidError:
-    """422: one or more fields are wrong."""
+    """422: one or more fields are invalid."""
     listed = str(causes[0]) if len(causes) == 1 else f"[{', '.join(map(str, causes))}]"
     message = f'{_qualified(resource.kind, resource.group)} "{name}" is invalid: {listed}'
     details = {**_details(resource, name, resource.kind), "causes": [cause.on_wire() for cause in causes]}
@@ -158,7 +158,7 @@ def invalid(resource: Resource[Any], name: str, causes: Sequence[ErrorCause]) ->
 
 
 def namespace_is_terminating(resource: Resource[Any], name: str, namespace: str) -> ForbiddenError:
-    """403: nothing comes into a namespace that goes."""
+    """403: the namespace is terminating."""
     why = f"unable to create new content in namespace {namespace} because it is being terminated"
     cause = {
         "reason": "NamespaceTerminating",
@@ -171,7 +171,7 @@ def namespace_is_terminating(resource: Resource[Any], name: str, namespace: str)
 
 
 def apply_conflicts(conflicts: Sequence[tuple[str, str]]) -> ConflictError:
-    """409: others own what an apply would change; (whom, which field), in order of the fields."""
+    """409: other managers own fields that the apply would change; (manager, field), in order of the fields."""
     owners = sorted({owner for owner, _ in conflicts})
     if len(conflicts) == 1:
         listed = f"conflict with {owners[0]}: {conflicts[0][1]}"
@@ -191,40 +191,40 @@ def apply_conflicts(conflicts: Sequence[tuple[str, str]]) -> ConflictError:
 
 
 def undeclared(resource: Resource[Any], name: str, path: str) -> KubeAPIError:
-    """500: an apply names a field that the schema does not have."""
+    """500: the apply has a field that the schema does not declare."""
     what = f"/{name}; {resource.api_version}, Kind={resource.kind}"
     return unreasoned(f"failed to create typed patch object ({what}): {path}: field not declared in schema")
 
 
 def bad_options(cause: ErrorCause) -> InvalidError:
-    """422: an option of a patch is missing, or belongs to another kind of patch."""
+    """422: a patch option is missing, or belongs to another kind of patch."""
     details = {"group": "meta.k8s.io", "kind": "PatchOptions", "causes": [cause.on_wire()]}
     message = f'PatchOptions.meta.k8s.io "" is invalid: {cause}'
     return InvalidError(message, status=422, reason="Invalid", details=details)
 
 
 def bad_request(why: str) -> KubeAPIError:
-    """400: the request makes no sense."""
+    """400: the request is malformed."""
     return KubeAPIError(why, status=400, reason="BadRequest")
 
 
 def other_name(wanted: str, name: str) -> KubeAPIError:
-    """400: what is sent is called otherwise than where it is sent."""
+    """400: the name in the body differs from the name in the URL."""
     return bad_request(f"the name of the object ({wanted}) does not match the name on the URL ({name})")
 
 
 def unreasoned(why: str) -> KubeAPIError:
-    """500 without a reason: an error that the server passes on as it is."""
+    """500 without a reason: an internal error that the server passes on."""
     return KubeAPIError(why, status=500)
 
 
 def too_old(wanted: int, oldest: int) -> GoneError:
-    """410: that version is no longer in the history."""
+    """410: the version is no longer in the history."""
     return GoneError(f"too old resource version: {wanted} ({oldest})", status=410, reason="Expired")
 
 
 def budget_refuses(cause: str) -> TooManyRequestsError:
-    """429: a PodDisruptionBudget forbids the eviction; `cause` says which and why."""
+    """429: a PodDisruptionBudget forbids the eviction; `cause` names it and the reason."""
     return TooManyRequestsError(
         "Cannot evict pod as it would violate the pod's disruption budget.",
         retry_after_seconds=0.0,
@@ -236,7 +236,7 @@ def budget_refuses(cause: str) -> TooManyRequestsError:
 
 
 def status_of(error: KubeAPIError) -> dict[str, Any]:
-    """The `Status` body that tells a client about this refusal."""
+    """Return the error's `Status`."""
     body: dict[str, Any] = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
     body |= {"message": error.message, "code": error.status or 500}
     facts = {"reason": error.reason, "details": dict(error.details)}

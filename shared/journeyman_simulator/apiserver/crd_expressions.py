@@ -1,13 +1,13 @@
-"""The validation rules of CustomResourceDefinitions: the part of CEL (Common Expression Language) they are written in.
+"""The validation rules of CustomResourceDefinitions: the subset of CEL (Common Expression Language) that they use.
 
-A rule is read once into a function of its variables (`self`, `oldSelf`, and those of the macros around it):
+A rule is parsed once into a function of its variables (`self`, `oldSelf`, and those of enclosing macros):
 
     ==  !=  <  <=  >  >=  in  &&  ||  !  + - on numbers and texts  c ? a : b  literals, lists, x.y, x[y], has(x.y)
     all  exists  exists_one  filter  map  size  matches  find  startsWith  endsWith  contains  indexOf  split  duration
 
-Anything else is refused when it is read. Restates: the CEL specification; k8s.io/apiserver pkg/cel/library/regex.go.
-Differs: regular expressions are Python's, which agree with RE2 on all that the generated definitions use; nothing counts
-what a rule costs. `core.api.device_selectors` has the part of CEL for devices, with its own values and limits.
+The parser refuses everything else. Restates: the CEL specification; k8s.io/apiserver pkg/cel/library/regex.go.
+Differs: regular expressions are Python's, which agree with RE2 on all that the generated definitions use; there is no cost
+limit. `core.api.device_selectors` has the subset of CEL for devices, with its own values and limits.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _TOKEN: Final = re.compile(
 
 
 class UnreadableRuleError(Exception):
-    """A rule that is malformed, or uses what is not understood here."""
+    """A rule that is malformed, or uses CEL that this parser does not support."""
 
 
 class RuleEvaluationError(Exception):
-    """A rule has no value for this object: a field it asks for is missing, or values do not go together."""
+    """A rule without a value for this object: a field is missing, or types do not match."""
 
 
 @lru_cache(maxsize=1024)
 def parse_rule(text: str) -> Rule:
-    """A rule as a function. Raises UnreadableRuleError."""
+    """Parse a rule into a function. Raises UnreadableRuleError."""
     return _RuleParser(text).whole()
 
 
 class _RuleParser:
-    """Recursive descent over the tokens, loosest operators first."""
+    """A recursive-descent parser over the tokens, loosest operators first."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -67,7 +67,7 @@ class _RuleParser:
         return tokens
 
     def _take(self, *wanted: str) -> str:
-        """The next token's text if it is one of these, else nothing is taken."""
+        """Take the next token if it is one of these, and return its text."""
         kind, text = self._tokens[self._next]
         if kind in {"text", "end"} or text not in wanted:
             return ""
@@ -86,7 +86,7 @@ class _RuleParser:
         return text
 
     def whole(self) -> Rule:
-        """The whole text as one expression."""
+        """Parse the whole text as one expression."""
         found = self._choice()
         if self._tokens[self._next][0] != "end":
             raise UnreadableRuleError(f"{self._text!r}: {self._tokens[self._next][1]!r} is not understood there")
@@ -137,7 +137,7 @@ class _RuleParser:
         return self._member()[0]
 
     def _member(self) -> tuple[Rule, Rule]:
-        """A value and what follows it; and whether its last field is there, which only `has` asks."""
+        """Parse a value and its selectors; also return whether its last field exists, for `has`."""
         found = self._primary()
         present: Rule = _nothing_to_ask
         while sign := self._take(".", "["):
@@ -254,7 +254,7 @@ def _truth(value: Any) -> bool:
 
 
 def _decided(tests: Iterable[Callable[[Any], Any]], subject: Any, *, decisive: bool) -> bool:
-    """`||` (True decides) or `&&` (False does): an error counts only if nobody decides."""
+    """Evaluate `||` (True decides) or `&&` (False decides); an error counts only if no operand decides."""
     failure: RuleEvaluationError | None = None
     for test in tests:
         try:
@@ -268,7 +268,7 @@ def _decided(tests: Iterable[Callable[[Any], Any]], subject: Any, *, decisive: b
 
 
 def _items(value: Any) -> list[Any]:
-    """What a macro goes through: a list's items, a map's keys."""
+    """Return what a macro iterates over: a list's items, a map's keys."""
     if not isinstance(value, (list, tuple, Mapping)):
         raise RuleEvaluationError("no such overload")
     return list(value)

@@ -21,10 +21,10 @@ JSON = Mapping[str, Any]
 
 
 class CustomResource:
-    """What a CustomResourceDefinition makes the server do for one kind."""
+    """How the server treats one kind because of its CustomResourceDefinition."""
 
     def __init__(self, definition: CRDDefinition) -> None:
-        """Follow `definition`; its schema is built when the first object comes, once for all servers of this process."""
+        """Follow `definition`; its schema is compiled with the first object, once for all servers of this process."""
         self.resource = definition.resource
         self._definition = definition
 
@@ -33,19 +33,19 @@ class CustomResource:
         return _schema_of(self._definition.model)
 
     def shape(self) -> JSON:
-        """The schema, with what the server knows of every object's metadata."""
+        """Return the schema, with that of the metadata."""
         return {**self._schema, "properties": {**self._schema["properties"], "metadata": METADATA_SHAPE}}
 
     def default(self, obj: JSON) -> JSON:
-        """The object with defaults filled in and unknown fields dropped."""
+        """Return the object with defaults, and without undeclared fields."""
         whole: JSON = apply_defaults_and_prune(obj, self._schema)
         return whole
 
     def validate(self, new: JSON, old: JSON | None) -> Iterable[ErrorCause]:
-        """What is wrong with an object.
+        """Return what is invalid in an object.
 
-        Faults that the stored one has already do not count again (CRD ratcheting). So a part that stays as it is need
-        not be looked at, which is what makes writes of a status cheap.
+        Faults that the stored object has already do not count (CRD ratcheting), so unchanged parts are not checked; that makes
+        status writes cheap.
         """
         changed = new if old is None else (field for field in new if new[field] != old.get(field))
         made = _ready(self._definition.model, frozenset(changed))
@@ -64,14 +64,14 @@ class CustomResource:
         return found if old is None or not found else self._beyond(old, found, looked_at)
 
     def _beyond(self, old: JSON, found: list[ErrorCause], looked_at: JSON) -> Iterable[ErrorCause]:
-        """The faults that the stored object does not have itself."""
+        """Return the faults that the stored object does not have."""
         known = {*schema_validation.faults(old, looked_at, ""), *schema_validation.duplicates(old, looked_at, "")}
         known |= {*schema_validation.broken_rules(old, None, looked_at, "")}
         kept = [cause for cause in found if cause not in known]
         return () if kept == [schema_validation.UNCHECKED] else kept
 
     def _bad_scale(self, obj: JSON) -> Iterable[ErrorCause]:
-        """The number of replicas that the scale subresource shows cannot be negative."""
+        """Refuse a negative number of replicas in the scale subresource."""
         if self._definition.scale is None:
             return
         path = self._definition.scale[0]
@@ -84,7 +84,7 @@ class CustomResource:
 
 @cache
 def _ready(model: type[Model], fields: frozenset[str]) -> CompiledSchema:
-    """A model's schema, as far as it is about these fields; the others must be there all the same."""
+    """Return the compiled schema of these fields; the others must only be present."""
     whole = _schema_of(model)
     return compile_schema(
         {**whole, "properties": {name: part for name, part in whole["properties"].items() if name in fields}}
@@ -97,7 +97,7 @@ def _schema_of(model: type[Model]) -> JSON:
 
 
 def apply_defaults_and_prune(value: Any, schema: JSON) -> Any:
-    """The value as the API server stores it. Values of another type than the schema's are left to validation."""
+    """Return the value as the API server stores it. Values of a wrong type are left to validation."""
     if isinstance(value, Mapping):
         return _completed_map(value, schema)
     if isinstance(value, list) and "items" in schema:

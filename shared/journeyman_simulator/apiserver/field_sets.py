@@ -1,7 +1,7 @@
-"""The fields of an object as server-side apply counts them: what is one field, what is merged, what is replaced whole.
+"""The fields of an object as server-side apply counts them: single fields, merged maps and lists, atomic lists.
 
-Maps are merged field by field. Lists are one field each, unless the schema calls them a set or a map: then their items are
-fields of their own. Restates: sigs.k8s.io/structured-merge-diff `typed/{tofieldset,merge,remove}.go`.
+Maps are merged field by field. Lists are atomic, unless the schema declares a set or a map: then their items are fields of their
+own. Restates: sigs.k8s.io/structured-merge-diff `typed/{tofieldset,merge,remove}.go`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Item(Struct, frozen=True):
 
 
 Path = tuple["str | Item", ...]
-"""Names and items from the top of the object down."""
+"""Names and items from the root of the object."""
 MISSING: Final = object()
 _ANYTHING: Final[JSON] = {}
 METADATA_SHAPE: Final[JSON] = {
@@ -35,21 +35,21 @@ METADATA_SHAPE: Final[JSON] = {
     },
     "x-kubernetes-preserve-unknown-fields": True,
 }
-"""Of every kind's metadata."""
+"""The schema of metadata."""
 _CONDITIONS: Final[JSON] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
 BUILT_IN_SHAPE: Final[JSON] = {
     "properties": {"metadata": METADATA_SHAPE, "status": {"properties": {"conditions": _CONDITIONS}}},
 }
-"""Of built-in kinds, as far as it is written down here: all other lists are replaced whole."""
+"""The schema of built-in kinds, as far as needed: all other lists are atomic."""
 
 
 def path_text(path: Path) -> str:
-    """A path as the server writes it: `.status.conditions[type="Ready"].status`."""
+    """Return a path as the server writes it: `.status.conditions[type="Ready"].status`."""
     return "".join(str(part) if isinstance(part, Item) else f".{part}" for part in path)
 
 
 def field_paths(value: Any, schema: JSON, path: Path = ()) -> Iterator[Path]:
-    """Every field of a value; of items their being there is one, too."""
+    """Yield every field of a value; the existence of an item is a field, too."""
     parts = list(_parts(value, schema))
     if not parts:
         if path:
@@ -65,7 +65,7 @@ def field_paths(value: Any, schema: JSON, path: Path = ()) -> Iterator[Path]:
 
 
 def undeclared_fields(value: Any, schema: JSON, path: Path = ()) -> Iterator[Path]:
-    """The fields that a schema does not know."""
+    """Yield the fields that the schema does not declare."""
     for part, inner, shape in _parts(value, schema):
         known = isinstance(part, Item) or "properties" not in schema or part in schema["properties"]
         if known or schema.get("x-kubernetes-preserve-unknown-fields"):
@@ -75,7 +75,7 @@ def undeclared_fields(value: Any, schema: JSON, path: Path = ()) -> Iterator[Pat
 
 
 def value_at(value: Any, path: Path) -> Any:
-    """What a path leads to, MISSING if to nothing."""
+    """Return the value at a path; MISSING without one."""
     for part in path:
         if isinstance(part, Item):
             found = [item for item in value if _has_key(item, part)] if isinstance(value, list) else []
@@ -86,7 +86,7 @@ def value_at(value: Any, path: Path) -> Any:
 
 
 def merge_fields(live: Any, wanted: Any, schema: JSON) -> Any:
-    """`live` with every field of `wanted` laid over it."""
+    """Return `live` with every field of `wanted` applied."""
     if isinstance(wanted, Mapping) and isinstance(live, Mapping) and not _is_whole(wanted, schema):
         result = dict(live)
         for name, value in wanted.items():
@@ -107,7 +107,7 @@ def merge_fields(live: Any, wanted: Any, schema: JSON) -> Any:
 
 
 def remove_field(value: Any, path: Path) -> Any:
-    """The value without one field; what is empty then goes, too."""
+    """Return the value without a field, and without what is empty then."""
     part, rest = path[0], path[1:]
     inner = value_at(value, (part,))
     if inner is MISSING:
@@ -127,7 +127,7 @@ def _with(value: Any, part: str | Item, inner: Any) -> Any:
 
 
 def _parts(value: Any, schema: JSON) -> Iterator[tuple[str | Item, Any, JSON]]:
-    """What is inside a value that is merged; nothing if it is one field."""
+    """Yield the parts of a value that is merged; nothing for a single field."""
     if _is_whole(value, schema):
         return
     if isinstance(value, Mapping):

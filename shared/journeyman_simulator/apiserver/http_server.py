@@ -1,8 +1,8 @@
-"""The in-memory API server behind real HTTP/1.1, for whatever only speaks the wire protocol.
+"""The in-memory API server over HTTP/1.1, for clients that need the wire protocol.
 
 get, list (in pages), create, merge patch, server-side apply, replace, delete, status, eviction, binding, watch and discovery, with
-`Status` bodies for refusals; bodies are compressed when the client asks and they are large. Bind it to the loopback
-interface only: it authenticates nobody unless told to.
+`Status` bodies for errors; large bodies are compressed when the client asks. Bind it to the loopback interface only: without
+`authenticate` it accepts every client.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class HttpApiServer:
     """Serves an `ApiServer` until closed; a context manager.
 
     Args:
-        server: What is served.
+        server: The API server.
         port: 0 picks a free one; see `url`.
-        authenticate: Says whether a bearer token may in ("" if none was sent); None lets everybody in.
+        authenticate: Returns whether a bearer token is accepted ("" if none was sent); None accepts every client.
         ssl_context: Serve TLS with this context.
     """
 
@@ -93,17 +93,17 @@ class _Listener(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # a whole answer in one segment
+    wbufsize = -1  # one segment per answer
     disable_nagle_algorithm = True
     server: _Listener
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is http.server's
-        """Say nothing: the observers of the ApiServer see every write."""
+        """Log nothing: the observers of the ApiServer see every write."""
 
     def _handle(self) -> None:
-        """Answer one request; a refusal becomes its Status."""
+        """Answer one request; an error becomes its Status."""
         length = int(self.headers.get("Content-Length") or 0)
-        body = self.rfile.read(length)  # before any refusal, or the connection could not be used again
+        body = self.rfile.read(length)  # read the body before any error, or the connection cannot be reused
         try:
             self._authenticate()
             self._dispatch(body)
@@ -111,7 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, b"404 page not found\n", "text/plain; charset=utf-8")
         except KubeAPIError as error:
             self._answer(error.status or 500, api_errors.status_of(error))
-        if self.server.closing.is_set():  # a connection that is kept must not outlive the server
+        if self.server.closing.is_set():  # a kept connection must not outlive the server
             self.close_connection = True
 
     do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _handle  # noqa: N815 - the names are http.server's
@@ -135,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
         action(self, route, body)
 
     def _unrouted(self, path: str) -> bool:
-        """Answer the paths that name no object; whether it was one."""
+        """Answer the paths that name no object; return whether it was one."""
         if path in {"/healthz", "/livez", "/readyz"}:
             self._send(200, b"ok", "text/plain")
             return True
@@ -203,7 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, self._api.patch(route.resource, route.name, _json(content), **where))
 
     def _apply(self, route: ApiRoute, content: bytes) -> None:
-        """Server-side apply; of YAML only what is JSON as well is understood."""
+        """Apply server-side; YAML bodies must be JSON as well."""
         body, manager = _json(content), self._query.get("fieldManager", "")
         if not manager:
             raise api_errors.bad_options(ErrorCause("fieldManager", "Required value: is required for apply patch"))
@@ -249,7 +249,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _stream(self, route: ApiRoute, watch: WatchStream) -> None:
-        """One JSON document a line, each in its own chunk, until the client's timeout."""
+        """Stream one JSON document a line, each in its own chunk, until the client's timeout."""
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
@@ -258,7 +258,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._stream_events(route, watch)
             self.wfile.write(b"0\r\n\r\n")
         except (BrokenPipeError, ConnectionResetError):
-            self.close_connection = True  # the client has gone, as watchers do
+            self.close_connection = True  # the client has disconnected, as watchers do
 
     def _stream_events(self, route: ApiRoute, watch: WatchStream) -> None:
         end = time.monotonic() + _integer("timeoutSeconds", self._query.get("timeoutSeconds") or _WATCH_SECONDS)
@@ -337,7 +337,7 @@ _VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 
 
 class ApiRoute(Struct, frozen=True, kw_only=True):
-    """What a path names: a collection (no `name`), an object, or a subresource of it."""
+    """What a path names: a collection (without `name`), an object, or a subresource."""
 
     resource: Resource[Any]
     namespace: str = ""
@@ -346,15 +346,15 @@ class ApiRoute(Struct, frozen=True, kw_only=True):
 
 
 class NoSuchPathError(Exception):
-    """A path that belongs to nobody: the server says so in plain text."""
+    """A path that the server answers with a plain-text 404."""
 
 
 def route_of(path: str, kinds: Iterable[ServedKind]) -> ApiRoute:
-    """The route behind a path.
+    """Return the route of a path.
 
     Raises:
-        NotFoundError: A group of the server's own has no such resource.
-        NoSuchPathError: Nothing is served there; so it is in groups that only definitions make.
+        NotFoundError: A built-in group has no such resource.
+        NoSuchPathError: Nothing is served there; also in groups that only CustomResourceDefinitions create.
     """
     group, version, rest = _group_version(path.strip("/").split("/"))
     namespace = ""
@@ -383,7 +383,7 @@ def _group_version(parts: list[str]) -> tuple[str, str, list[str]]:
 
 
 def discovery(path: str, kinds: Iterable[ServedKind]) -> dict[str, Any] | None:
-    """The answer to a discovery path (`/api`, `/apis`, `/api/v1`, `/apis/GROUP/VERSION`), None for any other."""
+    """Return the answer to a discovery path (`/api`, `/apis`, `/api/v1`, `/apis/GROUP/VERSION`), None for any other."""
     parts = path.strip("/").split("/")
     served = tuple(kinds)
     if parts == ["api"]:

@@ -1,4 +1,4 @@
-"""Lists, whole or in pages that all show the same version."""
+"""Lists, whole or in pages of the same version, and watches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from journeyman_simulator.apiserver.object_storage import Key, ObjectStorage, St
 
 
 class ListPage(Struct, frozen=True, kw_only=True):
-    """Entries by (namespace, name), all at `version`; `next` is empty on the last page. `remaining` 0 is "not known"."""
+    """Objects by (namespace, name) at `version`; `next` is empty on the last page. `remaining` 0 means unknown."""
 
     entries: tuple[StoredObject, ...]
     version: int
@@ -28,11 +28,11 @@ class ListPage(Struct, frozen=True, kw_only=True):
 def list_page(
     storage: ObjectStorage, kind: str, selected: Predicate, *, limit: int = 0, token: str = "", selective: bool = False
 ) -> ListPage:
-    """Up to `limit` selected entries (0: all), continuing where `token` says; nobody counts the rest of a `selective` one.
+    """Return up to `limit` selected objects (0: all), continuing at `token`; a `selective` list does not count the rest.
 
     Raises:
-        KubeAPIError: 400, the token is not one of ours.
-        GoneError: The version the token continues is no longer in the history; start again.
+        KubeAPIError: 400, the token is invalid.
+        GoneError: The version of the token is no longer in the history; list again.
     """
     table = storage.table(kind)
     if not token and not limit:
@@ -76,10 +76,10 @@ def _read(token: str) -> tuple[int, Key]:
 
 
 class WatchStream:
-    """A position in one kind's history. `version` is what everything up to there has been delivered for."""
+    """A position in one kind's history. Everything up to `version` has been delivered."""
 
     def __init__(self, storage: ObjectStorage, kind: str, selected: Predicate, resource_version: str) -> None:
-        """Start behind `resource_version`; "" or "0" start with every object that exists, as ADDED."""
+        """Start after `resource_version`; "" and "0" start with every existing object, as ADDED."""
         self._storage = storage
         self._kind = kind
         self._selected = selected
@@ -87,7 +87,7 @@ class WatchStream:
         self.version = 0 if self._from_now else int(resource_version)
 
     def take(self) -> list[tuple[str, StoredObject]]:
-        """The (type, object) pairs not yet taken, oldest first. Raises GoneError if some of them are forgotten."""
+        """Return the (type, object) pairs since the last call, oldest first. Raises GoneError if some are no longer in the history."""
         with self._storage.changed:
             table = self._storage.table(self._kind)
             if self._from_now:
@@ -101,7 +101,7 @@ class WatchStream:
             return taken
 
     def wait(self, seconds: float) -> None:
-        """Return when anything at all has changed, or after that much real time."""
+        """Return after any change, or after that much real time."""
         with self._storage.changed:
             if self._storage.version == self.version:
                 self._storage.changed.wait(seconds)

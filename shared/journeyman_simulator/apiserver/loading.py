@@ -1,4 +1,4 @@
-"""Taking over a cluster as `kubectl get … -o yaml` prints it."""
+"""Loads objects as `kubectl get … -o yaml` prints them."""
 
 from __future__ import annotations
 

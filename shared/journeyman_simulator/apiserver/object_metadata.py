@@ -1,4 +1,4 @@
-"""The part of every object that the server itself keeps: identity, versions, life and death."""
+"""Object metadata that the server keeps: names, UIDs, versions and deletion; and JSON merge patch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SYSTEM_FIELDS: Final = (
     "deletionGracePeriodSeconds",
     "generation",
 )
-"""Metadata that the server keeps; what a write says about them is ignored where it is not refused."""
+"""Metadata fields that the server keeps and clients cannot write."""
 _IMMUTABLE: Final = ("deletionTimestamp", "deletionGracePeriodSeconds")
 
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -51,17 +51,17 @@ _SCATTER: Final = 8_191_159  # coprime with 27**5: consecutive serials give unli
 
 
 def text(moment: datetime) -> str:
-    """RFC 3339 in UTC with whole seconds, as `metav1.Time` is written."""
+    """Return a time as `metav1.Time` is written: RFC 3339 in UTC with whole seconds."""
     return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def uid(serial: int) -> str:
-    """A UID that depends on nothing but the serial number."""
+    """Return a UID that depends on the serial number only."""
     return str(UUID(int=(0x4A << 120) | (4 << 76) | (2 << 62) | serial))
 
 
 def generated_name(prefix: str, serial: int) -> str:
-    """The name that `generateName` asks for: five letters behind the prefix."""
+    """Return the name for a `generateName`: the prefix and five letters."""
     number = serial * _SCATTER % len(_SUFFIX_LETTERS) ** _SUFFIX_LENGTH
     letters = []
     for _ in range(_SUFFIX_LENGTH):
@@ -71,18 +71,18 @@ def generated_name(prefix: str, serial: int) -> str:
 
 
 def with_metadata(obj: JSON, **fields: Any) -> dict[str, Any]:
-    """The object with these metadata fields set; None removes one."""
+    """Return the object with these metadata fields; None removes one."""
     metadata = {**obj["metadata"], **fields}
     return {**obj, "metadata": {key: value for key, value in metadata.items() if value is not None}}
 
 
 def is_deleting(obj: JSON) -> bool:
-    """Whether the object has a deletionTimestamp."""
+    """Return whether the object has a deletionTimestamp."""
     return "deletionTimestamp" in obj["metadata"]
 
 
 def deletion_is_complete(obj: JSON) -> bool:
-    """Whether nothing holds a deleted object any more: no finalizer, no grace period."""
+    """Return whether neither a finalizer nor a grace period delays the deletion."""
     meta = obj["metadata"]
     return is_deleting(obj) and not meta.get("finalizers") and not meta.get("deletionGracePeriodSeconds")
 
@@ -145,7 +145,7 @@ def problems(new: JSON, old: JSON | None, *, custom: bool) -> Iterable[ErrorCaus
 
 @lru_cache(maxsize=4096)
 def qualified_name_problem(key: str) -> str:
-    """Why a label, annotation, taint or finalizer name is not one; empty if it is."""
+    """Return why a label, annotation, taint or finalizer name is invalid; empty if it is valid."""
     prefix, slash, name = key.rpartition("/")
     sound = len(name) <= 63 and _NAME.fullmatch(name) and (not slash or _SUBDOMAIN.fullmatch(prefix))
     return "" if sound else f'Invalid value: "{key}": {_NAME_RULE}'
@@ -153,7 +153,7 @@ def qualified_name_problem(key: str) -> str:
 
 @lru_cache(maxsize=4096)
 def label_value_problem(value: str) -> str:
-    """Why a text is no label value; empty if it is."""
+    """Return why a label value is invalid; empty if it is valid."""
     if len(value) > 63:
         return f'Invalid value: "{value}": must be no more than 63 characters'
     return "" if not value or _NAME.fullmatch(value) else f'Invalid value: "{value}": {_LABEL_RULE}'
@@ -225,11 +225,11 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 _LEAVES: Final = frozenset({str, int, float, bool, type(None)})
-"""Asked for by their exact type first: whether something is a Mapping is a slow question, and most values are leaves."""
+"""Checked first by exact type: most values are leaves, and `isinstance(…, Mapping)` is slow."""
 
 
 def clone(value: Any) -> Any:
-    """A deep copy of a JSON value; any Mapping becomes a dict, any list or tuple a list."""
+    """Return a deep copy of a JSON value; any Mapping becomes a dict, any list or tuple a list."""
     kind = type(value)
     if kind is dict:
         return {key: item if type(item) in _LEAVES else clone(item) for key, item in value.items()}

@@ -1,4 +1,4 @@
-"""The life of one object, whatever its kind: created, changed under preconditions, marked, released, removed.
+"""Creation, update and deletion of objects of every kind, with preconditions, finalizers and garbage collection.
 
 Restates: k8s.io/apiserver `pkg/registry/generic/registry/store.go`, `pkg/registry/rest/{create,update,delete}.go`.
 """
@@ -26,49 +26,49 @@ class ObjectRegistry:
         self._clock = clock
         self._kinds: dict[str, ServedKind] = {}
         self.kinds: tuple[ServedKind, ...] = ()
-        """Every kind served, by group and plural."""
+        """Every served kind, by group and plural."""
         for kind in kinds:
             self.register(kind)
 
     def register(self, kind: ServedKind) -> None:
-        """Serve one more kind, or serve a kind differently."""
+        """Serve one more kind, or replace one."""
         self._kinds[kind.id] = kind
         self.kinds = tuple(sorted(self._kinds.values(), key=lambda k: (k.resource.group, k.resource.plural)))
 
     def kind(self, resource: Resource[Any]) -> ServedKind:
-        """The kind behind a resource. Raises NotFoundError if it is not served."""
+        """Return the kind of a resource. Raises NotFoundError if it is not served."""
         kind = self._kinds.get(api_errors.group_resource(resource))
         if kind is None:
             raise api_errors.unknown_resource()
         return kind
 
     def kind_named(self, group: str, name: str) -> ServedKind | None:
-        """The kind of that group and name (`apps`, `ReplicaSet`), None if it is not served."""
+        """Return the kind of that group and name (`apps`, `ReplicaSet`), None if it is not served."""
         return next((kind for kind in self.kinds if (kind.resource.group, kind.resource.kind) == (group, name)), None)
 
     def key(self, kind: ServedKind, namespace: str, name: str) -> Key:
-        """Where an object of this kind is stored; cluster-scoped kinds ignore the namespace."""
+        """Return the storage key of an object; cluster-scoped kinds ignore the namespace."""
         return (namespace if kind.resource.namespaced else "", name)
 
     def get(self, kind: ServedKind, key: Key) -> StoredObject:
-        """The stored object. Raises NotFoundError."""
+        """Return the stored object. Raises NotFoundError."""
         entry = self.storage.table(kind.id).entries.get(key)
         if entry is None:
             raise api_errors.not_found(kind.resource, key[1])
         return entry
 
     def create(self, kind: ServedKind, namespace: str, body: JSON) -> StoredObject:
-        """Store a new object with its identity, first generation and defaults; `namespace` defaults to the object's.
+        """Store a new object with UID, first generation and defaults; `namespace` defaults to the object's.
 
         Raises:
             AlreadyExistsError: The name is taken.
-            NotFoundError, ForbiddenError: The namespace does not exist, or is going.
-            InvalidError: It does not validate.
+            NotFoundError, ForbiddenError: The namespace does not exist, or is terminating.
+            InvalidError: It is invalid.
         """
         obj = self._identified(kind, namespace, body)
         if kind.status_subresource and not kind.status_on_create:
             obj.pop("status", None)
-        self._check(kind, obj, None)  # the shape is sound before anything reads it
+        self._check(kind, obj, None)  # check the shape before anything reads it
         obj = dict(kind.default(obj))
         self._validate(kind, obj, None)
         key = self.key(kind, namespace or obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
@@ -77,14 +77,13 @@ class ObjectRegistry:
         return self.storage.put(kind.id, key, obj)
 
     def update(self, kind: ServedKind, key: Key, change: Callable[[JSON], JSON], subresource: str = "") -> StoredObject:
-        """Replace an object by what `change` makes of it, as far as the (sub)resource may.
+        """Replace an object by the result of `change`, as far as the (sub)resource allows.
 
-        `metadata.resourceVersion` and `metadata.uid` of the result are preconditions; but a custom resource's status
-        does not heed a UID. Nothing changed means nothing is written. An object that is marked for deletion and has
-        lost its last finalizer is removed.
+        `metadata.resourceVersion` and `metadata.uid` of the result are preconditions; a custom resource's status ignores the UID.
+        An unchanged object is not written. An object that is marked for deletion is removed with its last finalizer.
 
         Raises:
-            NotFoundError, ConflictError, InvalidError: It is gone, other than expected, or would not validate.
+            NotFoundError, ConflictError, InvalidError: It does not exist, a precondition does not hold, or the result is invalid.
         """
         entry = self.get(kind, key)
         old, asked = entry.object, change(entry.object)
@@ -106,10 +105,10 @@ class ObjectRegistry:
         resource_version: str = "",
         grace_period_seconds: int | None = None,
     ) -> StoredObject:
-        """Mark an object for deletion, or remove it if nothing holds it; returns its last state.
+        """Mark an object for deletion, or remove it if nothing delays that; return its last state.
 
         Raises:
-            NotFoundError, ConflictError: It is gone, or another incarnation or version than expected.
+            NotFoundError, ConflictError: It does not exist, or has another UID or version than expected.
         """
         entry = self.get(kind, key)
         self._check_identity(kind, entry.object, uid, resource_version)
@@ -120,22 +119,22 @@ class ObjectRegistry:
             marked["status"] = {**(marked.get("status") or {}), "phase": "Terminating"}
         if not self._is_done(kind, marked):
             return entry if marked == entry.object else self.storage.put(kind.id, key, marked)
-        if is_pod and marked != entry.object:  # even a deletion without grace is written down first
+        if is_pod and marked != entry.object:  # a deletion without grace period is recorded, too
             marked = self.storage.put(kind.id, key, marked).object
         return self.storage.remove(kind.id, key, marked)
 
     def finalize(self, name: str) -> StoredObject:
-        """Remove a namespace in which nothing is left; returns its last state."""
+        """Remove an empty namespace; return its last state."""
         kind, key = self.kind(NAMESPACE), ("", name)
         return self.storage.remove(kind.id, key, {**self.get(kind, key).object, "spec": {}})
 
     def _is_done(self, kind: ServedKind, obj: JSON) -> bool:
-        """Whether nothing holds a deleted object any more; a namespace is held by what is in it."""
+        """Return whether nothing delays the removal; objects in it delay that of a namespace."""
         held = kind.id == NAMESPACE.plural and bool((obj.get("spec") or {}).get("finalizers"))
         return object_metadata.deletion_is_complete(obj) and not held
 
     def _identified(self, kind: ServedKind, namespace: str, body: JSON) -> dict[str, Any]:
-        """A copy of the body with the server's own metadata in it."""
+        """Return a copy of the body with the server's metadata."""
         obj: dict[str, Any] = clone(body)
         meta = obj.setdefault("metadata", {})
         _check_is_map(meta)
@@ -168,7 +167,7 @@ class ObjectRegistry:
             raise api_errors.namespace_is_terminating(kind.resource, str(meta.get("name", "")), namespace)
 
     def _with_status(self, kind: ServedKind, old: JSON, asked: JSON) -> dict[str, Any]:
-        """The object with the status asked for; of built-in kinds metadata may be written along with it."""
+        """Return the object with the new status; a status write of a built-in kind may change metadata, too."""
         new: dict[str, Any] = {**old, "status": asked.get("status") or {}}
         if not kind.custom:
             new["metadata"] = self._metadata(kind, old, asked)
@@ -195,7 +194,7 @@ class ObjectRegistry:
         return new
 
     def _metadata(self, kind: ServedKind, old: JSON, asked: JSON) -> dict[str, Any]:
-        """The metadata asked for, with the server's own fields as they were."""
+        """Return the new metadata with the server's fields unchanged."""
         wanted = asked.get("metadata") or {}
         name, namespace = old["metadata"]["name"], old["metadata"].get("namespace")
         if wanted.get("name", name) != name:
@@ -241,14 +240,14 @@ _OTHER_NAMESPACE: Final = "the namespace of the provided object does not match t
 
 
 def _completed(kind: ServedKind, new: JSON, old: JSON) -> dict[str, Any]:
-    """The object with its defaults; of a custom resource what is stored has them, and is not looked through again."""
+    """Return the object with defaults; a stored custom resource has them already."""
     kept = {field: part for field, part in new.items() if kind.custom and part is old.get(field)}
     completed = kind.default({field: part for field, part in new.items() if field not in kept})
     return {**{field: part for field, part in completed.items() if field not in kept}, **kept}
 
 
 def _shapeless(obj: JSON) -> Iterator[api_errors.ErrorCause]:
-    """The parts that nobody could read; of custom resources the schema tells."""
+    """Yield the parts of the wrong type; those of custom resources are left to the schema."""
     for field in ("spec", "status"):
         if not isinstance(obj.get(field, {}), Mapping):
             yield api_errors.ErrorCause(field, f"Invalid value: {obj[field]!r}: must be an object")
@@ -260,18 +259,18 @@ def _check_is_map(meta: Any) -> None:
 
 
 def _counted(obj: JSON) -> dict[str, Any]:
-    """The part of an object whose changes make a new generation."""
+    """Return the part of an object whose changes increase the generation."""
     return {key: value for key, value in obj.items() if key not in {"metadata", "status"}}
 
 
 Delete = Callable[[ServedKind, Key], None]
-"""Asks the server for one deletion."""
+"""Deletes one object through the server."""
 
 
 def collect_garbage(registry: ObjectRegistry, delete: Delete) -> int:
-    """Delete what lost all its owners or its namespace, until nothing more falls due; the number of deletions.
+    """Delete objects that lost all owners or their namespace, repeatedly; return the number of deletions.
 
-    An owner counts as gone if no stored object has its UID.
+    An owner is lost if no stored object has its UID.
     """
     deleted = 0
     while due := tuple(_due(registry)):
@@ -282,7 +281,7 @@ def collect_garbage(registry: ObjectRegistry, delete: Delete) -> int:
 
 
 def empty_namespaces(registry: ObjectRegistry) -> tuple[str, ...]:
-    """The namespaces that are going and in which nothing is left, by name."""
+    """Return the terminating namespaces without objects, by name."""
     storage = registry.storage
     spaces = storage.table(NAMESPACE.plural).entries.items()
     going = sorted(name for (_, name), entry in spaces if is_deleting(entry.object))

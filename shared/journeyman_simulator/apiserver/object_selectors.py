@@ -14,7 +14,7 @@ from journeyman_simulator.apiserver import api_errors
 from journeyman_simulator.apiserver.object_metadata import label_value_problem
 
 Predicate = Callable[[Mapping[str, Any]], bool]
-"""Whether an object (as JSON) is selected."""
+"""Returns whether an object (as JSON) is selected."""
 
 _KEY = r"[A-Za-z0-9](?:[-A-Za-z0-9_./]*[A-Za-z0-9])?"
 _SET = re.compile(rf"({_KEY})\s+(in|notin)\s*\(([^()]*)\)")
@@ -36,12 +36,12 @@ def label_predicate(text: str) -> Predicate:
 
 
 def labels_of(obj: Mapping[str, Any]) -> Mapping[str, str]:
-    """`metadata.labels`, empty if missing."""
+    """Return `metadata.labels`, empty if missing."""
     return obj["metadata"].get("labels") or {}
 
 
 def matches(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
-    """Whether a `LabelSelector` of an object's spec selects these labels; None selects nothing, an empty one all."""
+    """Return whether a `LabelSelector` selects these labels; None selects nothing, an empty one all."""
     if selector is None:
         return False
     return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
@@ -52,7 +52,7 @@ def matches(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
 def field_predicate(text: str, supported: frozenset[str]) -> Predicate:
     """Parse a field selector such as `spec.nodeName=,status.phase!=Failed`.
 
-    A field that is missing reads as the empty text, booleans as `true` and `false`.
+    A missing field reads as the empty text, booleans as `true` and `false`.
     Raises 400 BadRequest if it does not parse or names a field outside `supported`.
     """
     if not text.strip():
@@ -66,7 +66,7 @@ def field_predicate(text: str, supported: frozenset[str]) -> Predicate:
 
 
 def field_value(obj: Mapping[str, Any], path: tuple[str, ...]) -> str:
-    """The text a field selector compares with."""
+    """Return the text that a field selector compares with."""
     value: Any = obj
     for part in path:
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -111,7 +111,7 @@ def _requirement(text: str) -> Callable[[Mapping[str, str]], bool]:
 
 
 def _not_understood(text: str) -> str:
-    """What the server says of the first word that it did not expect."""
+    """Return the server's text about the first unexpected word."""
     if match := re.match(rf"{_KEY}\s+(?:in|notin)\s+(\S+)", text):
         return f"unable to parse requirement: found '{match[1]}' expected: '('"
     if match := re.match(rf"{_KEY}\s*(?:==|=|!=|>|<)\s*\S+\s+(\S+)", text):

@@ -1,7 +1,7 @@
-"""What is stored: every object at one version counter, and the bounded history that watches are served from.
+"""Stored objects with one version counter, and the bounded history that watches read.
 
-Objects are plain JSON dicts, immutable by convention: a write stores a new dict, so an `Entry` may be shared by
-any number of readers and caches what it was decoded and encoded to.
+Objects are plain JSON dicts, immutable by convention: a write stores a new dict, so readers share a `StoredObject`, which
+caches its decoded and encoded forms.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class StoredObject:
         self._encoded: msgspec.Raw | None = None
 
     def decoded(self, type_: Any) -> Any:
-        """The object as `type_` (a Struct, decoded once), or a copy of the JSON if `type_` is dict."""
+        """Return the object as `type_` (a Struct, decoded once), or a copy of the JSON if `type_` is dict."""
         if type_ is dict:
             return clone(self.object)
         if type(self._decoded) is not type_:
@@ -43,7 +43,7 @@ class StoredObject:
         return self._decoded
 
     def encoded(self) -> msgspec.Raw:
-        """The object as JSON bytes, encoded once."""
+        """Return the object as JSON bytes, encoded once."""
         if self._encoded is None:
             self._encoded = msgspec.Raw(msgspec.json.encode(self.object))
         return self._encoded
@@ -59,7 +59,7 @@ class StoredObject:
 class StoredChange(Struct, frozen=True):
     """One committed write: `before` is None for a creation; `after` is None for a removal.
 
-    `last` is the object as the removal found it, carrying the removal's version, as watches report it.
+    `last` is the object at its removal, with the removal's version, as watches report it.
     """
 
     version: int
@@ -74,19 +74,19 @@ class KindTable(Struct):
 
     entries: dict[Key, StoredObject] = field(default_factory=dict)
     changes: list[StoredChange] = field(default_factory=list)
-    floor: int = 0  # changes up to this version may be forgotten
-    version: int = 0  # the last change's
+    floor: int = 0  # changes up to this version may be missing
+    version: int = 0  # of the last change
     _ordered: tuple[StoredObject, ...] | None = None
     _decoded: dict[Any, tuple[Any, ...]] = field(default_factory=dict)
 
     def in_order(self) -> tuple[StoredObject, ...]:
-        """All objects by namespace and name; sorted once for each state of the table."""
+        """Return all objects by namespace and name; sorted once per state of the table."""
         if self._ordered is None:
             self._ordered = tuple(self.entries[key] for key in sorted(self.entries))
         return self._ordered
 
     def decoded(self, type_: Any) -> tuple[Any, ...]:
-        """The same as `type_` (`Entry.decoded`); Structs are shared by all who ask, JSON is each one's own."""
+        """Return the objects as `type_`; Structs are shared between callers, JSON is copied."""
         if type_ is dict:
             return tuple(entry.decoded(dict) for entry in self.in_order())
         if type_ not in self._decoded:
@@ -94,7 +94,7 @@ class KindTable(Struct):
         return self._decoded[type_]
 
     def commit(self, change: StoredChange) -> None:
-        """Make a change."""
+        """Apply a change."""
         self.changes.append(change)
         self.version = change.version
         self._ordered = None
@@ -105,13 +105,13 @@ class KindTable(Struct):
             self.entries[change.key] = change.after
 
     def since(self, version: int) -> list[StoredChange]:
-        """Changes after `version`. Raises GoneError if some of them are forgotten."""
+        """Return the changes after `version`. Raises GoneError if some are no longer in the history."""
         if version < self.floor:
             raise api_errors.too_old(version, self.floor)
         return self.changes[bisect_right(self.changes, version, key=lambda change: change.version) :]
 
     def at(self, version: int) -> dict[Key, StoredObject]:
-        """The objects as they were at `version`. Raises GoneError if the history does not reach that far."""
+        """Return the objects at `version`. Raises GoneError if the history does not reach that far."""
         entries = dict(self.entries)
         for change in reversed(self.since(version)):
             if change.before is None:
@@ -129,7 +129,7 @@ class KindTable(Struct):
 
 
 class ObjectStorage:
-    """Tables under one lock and one version counter; `changed` wakes whoever waits for a change."""
+    """Tables with one lock and one version counter; `changed` notifies waiting watches."""
 
     def __init__(self, history: int) -> None:
         self.changed = threading.Condition(threading.RLock())
@@ -137,43 +137,43 @@ class ObjectStorage:
         self._history = history
         self._tables: dict[str, KindTable] = {}
         self.uids: set[str] = set()
-        """Of all objects that there are."""
+        """UIDs of all objects."""
         self.stirred = 0
-        """Counts the writes that may leave garbage behind."""
+        """Counts writes that may leave garbage."""
         self.swept = -1
-        """How far these were looked after."""
+        """The count up to which garbage was collected."""
         self._serial = 0
 
     def table(self, kind: str) -> KindTable:
-        """The table of a kind (by its group resource), made when first asked for."""
+        """Return the table of a kind (by its group resource); create it if needed."""
         table = self._tables.get(kind)
         if table is None:
             table = self._tables[kind] = KindTable()
         return table
 
     def kinds(self) -> Iterator[str]:
-        """The kinds that have a table, by name."""
+        """Return the kinds that have a table, by name."""
         return iter(sorted(self._tables))
 
     def next_serial(self) -> int:
-        """A number never handed out before: what UIDs and generated names are made from, so that runs replay."""
+        """Return a new number, for UIDs and generated names, so that runs are reproducible."""
         self._serial += 1
         return self._serial
 
     def put(self, kind: str, key: Key, obj: Mapping[str, Any]) -> StoredObject:
-        """Store an object under the next version, which its metadata gets."""
+        """Store an object under the next version, and write that into its metadata."""
         table, entry = self.table(kind), self._stamp(obj)
         self._commit(kind, table, StoredChange(entry.version, key, table.entries.get(key), entry, entry))
         return entry
 
     def remove(self, kind: str, key: Key, obj: Mapping[str, Any]) -> StoredObject:
-        """Remove an object; `obj` is its last state, which watches report under the removal's version."""
+        """Remove an object; watches report `obj`, its last state, with the removal's version."""
         table, entry = self.table(kind), self._stamp(obj)
         self._commit(kind, table, StoredChange(entry.version, key, table.entries[key], None, entry))
         return entry
 
     def compact(self) -> None:
-        """Forget the whole history: every watch or page from an older version is answered 410 Gone."""
+        """Drop the whole history: every watch or page from an older version is answered 410 Gone."""
         with self.changed:
             for table in self._tables.values():
                 table.changes.clear()
@@ -198,7 +198,7 @@ class ObjectStorage:
 
 
 def _stirs(kind: str, change: StoredChange) -> bool:
-    """Whether something may be without its owner or namespace since: by a removal, or by what it says of its owners."""
+    """Return whether a change may leave garbage: a removal, or changed owner references."""
     if change.after is None or kind == NAMESPACE.plural:
         return True
     owners = change.after.object["metadata"].get("ownerReferences")

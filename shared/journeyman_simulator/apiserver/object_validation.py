@@ -1,8 +1,8 @@
-"""What the API server refuses in nodes, events, budgets and leases: the mistakes that are made when writing them.
+"""Defaults and validation of pods, nodes, events, budgets and leases.
 
 Restates: kubernetes `pkg/apis/core/validation/validation.go` `ValidateNodeUpdate`, `validateNodeTaints`,
 `pkg/apis/core/validation/events.go` `legacyValidateEvent`, `pkg/apis/policy/validation`, `pkg/apis/coordination/validation`.
-Differs: a Lease's times and strategies are not looked at.
+Differs: a Lease's times and strategies are not validated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PERCENT: Final = re.compile("[0-9]+%", re.ASCII)
 
 
 def validate_node(new: JSON, old: JSON | None) -> Iterable[ErrorCause]:
-    """What is wrong with a node: its taints, or a provider id that changes."""
+    """Yield what is invalid in a node: taints, or a changed provider id."""
     spec = new.get("spec") or {}
     seen: set[tuple[str, str]] = set()
     for index, taint in enumerate(spec.get("taints") or ()):
@@ -44,7 +44,7 @@ def validate_node(new: JSON, old: JSON | None) -> Iterable[ErrorCause]:
 
 
 def validate_event(new: JSON, _old: JSON | None) -> Iterable[ErrorCause]:
-    """What is wrong with an event: it must live where its object does, for cluster-scoped objects in `default`."""
+    """Yield what is invalid in an event: its namespace must be its object's, or `default` for cluster-scoped objects."""
     namespace = new["metadata"]["namespace"]
     involved = (new.get("involvedObject") or {}).get("namespace", "")
     if namespace != (involved or "default"):
@@ -52,7 +52,7 @@ def validate_event(new: JSON, _old: JSON | None) -> Iterable[ErrorCause]:
 
 
 def validate_disruption_budget(new: JSON, _old: JSON | None) -> Iterable[ErrorCause]:
-    """What is wrong with a PodDisruptionBudget: both limits at once, or one that is no amount."""
+    """Yield what is invalid in a PodDisruptionBudget: both limits at once, or a malformed one."""
     spec = new.get("spec") or {}
     limits = {field: spec[field] for field in ("minAvailable", "maxUnavailable") if spec.get(field) is not None}
     if len(limits) == 2:
@@ -74,7 +74,7 @@ def validate_disruption_budget(new: JSON, _old: JSON | None) -> Iterable[ErrorCa
 
 
 def validate_lease(new: JSON, _old: JSON | None) -> Iterable[ErrorCause]:
-    """What is wrong with a Lease: numbers that cannot be."""
+    """Yield what is invalid in a Lease: negative numbers."""
     spec = new.get("spec") or {}
     duration, transitions = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions")
     if duration is not None and duration <= 0:
@@ -93,7 +93,7 @@ def _limit(field: str, amount: int | str) -> Iterable[ErrorCause]:
 
 
 def _go(value: Any) -> str:
-    """A value as the server shows it."""
+    """Return a value as the server's texts show it."""
     return json.dumps(value, separators=(",", ":"))
 
 
@@ -117,7 +117,7 @@ POD_FIELDS: Final = (
     "status.podIP",
     "status.nominatedNodeName",
 )
-"""The fields pods can be selected by."""
+"""The fields that pods can be selected by."""
 
 _SPEC_DEFAULTS: Final = {
     "restartPolicy": "Always",
@@ -138,7 +138,7 @@ _FROZEN: Final = (
 
 
 def default_pod(pod: JSON) -> JSON:
-    """The pod as the API server completes it: spec defaults, requests from limits, priority, phase Pending."""
+    """Return the pod with defaults: spec, requests from limits, priority, phase Pending."""
     spec = {**_SPEC_DEFAULTS, **(pod.get("spec") or {})}
     for kind in ("containers", "initContainers"):
         if spec.get(kind):
@@ -150,15 +150,15 @@ def default_pod(pod: JSON) -> JSON:
 
 
 def default_replicas(workload: JSON) -> JSON:
-    """A workload runs one replica unless it says otherwise."""
+    """Return a workload with one replica by default."""
     return {**workload, "spec": {"replicas": 1, **(workload.get("spec") or {})}}
 
 
 def validate_pod(new: JSON, old: JSON | None) -> Iterable[ErrorCause]:
-    """What is wrong with a pod, or with the change from `old` to `new`.
+    """Return what is invalid in a pod, or in the change from `old` to `new`.
 
     Raises:
-        KubeAPIError: 400, a quantity cannot be read.
+        KubeAPIError: 400, a quantity is malformed.
     """
     if old is not None and new["spec"] is old["spec"]:  # a status write
         return
@@ -170,18 +170,18 @@ def validate_pod(new: JSON, old: JSON | None) -> Iterable[ErrorCause]:
 
 
 def is_terminal(pod: JSON) -> bool:
-    """Whether the pod has run to its end."""
+    """Return whether the pod has completed."""
     return (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
 
 
 def is_ready(pod: JSON) -> bool:
-    """Whether the pod's Ready condition is True."""
+    """Return whether the pod's Ready condition is True."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
 def grace_period(pod: JSON, asked: int | None) -> int:
-    """Seconds a deletion leaves the pod: none if it never got to a node or has ended.
+    """Return the seconds between a pod's deletion and removal: none if it has no node or has completed.
 
     Restates: kubernetes `pkg/registry/core/pod/strategy.go` `CheckGracefulDelete`.
     """
@@ -193,7 +193,7 @@ def grace_period(pod: JSON, asked: int | None) -> int:
 
 
 def _with_requests(container: JSON) -> JSON:
-    """Where a limit has no request, the request is the limit."""
+    """Return a container whose missing requests are its limits."""
     resources = container.get("resources") or {}
     limits = resources.get("limits")
     if not limits:

@@ -1,4 +1,4 @@
-"""The pod subresources `eviction` and `binding`.
+"""The pod subresources `eviction` and `binding`, and the status of PodDisruptionBudgets.
 
 Restates: kubernetes `pkg/registry/core/pod/storage/eviction.go` `EvictionREST.Create`, `storage.go` `assignPod`.
 """
@@ -44,7 +44,7 @@ def evict(registry: ObjectRegistry, namespace: str, name: str, uid: str) -> Stor
 
 
 def budget_status(registry: ObjectRegistry, key: Key) -> dict[str, Any] | None:
-    """A budget's status as it should be written now; None if that is what is stored."""
+    """Return a budget's current status; None if it is stored already."""
     entry = registry.get(registry.kind(PDB), key)
     status = _status(registry, key[0], entry.decoded(PodDisruptionBudget))
     stored = entry.object.get("status") or {}
@@ -52,7 +52,7 @@ def budget_status(registry: ObjectRegistry, key: Key) -> dict[str, Any] | None:
 
 
 def bind(registry: ObjectRegistry, namespace: str, name: str, node: str, *, uid: str, now: str) -> StoredObject:
-    """Assign a pod to a node; a nomination it carried is done with.
+    """Assign a pod to a node, and remove its nomination.
 
     Raises:
         NotFoundError: No such pod.
@@ -94,7 +94,7 @@ def _covering(registry: ObjectRegistry, namespace: str, pod: JSON) -> list[tuple
 
 
 def _ask(registry: ObjectRegistry, key: Key, pdb: PodDisruptionBudget, pod: JSON) -> None:
-    """Raise TooManyRequestsError unless the budget lets this pod go now."""
+    """Raise TooManyRequestsError unless the budget allows this eviction."""
     status = _status(registry, key[0], pdb)
     if not object_validation.is_ready(pod) and _lets_unhealthy_go(pdb, status):
         return
@@ -107,7 +107,7 @@ def _ask(registry: ObjectRegistry, key: Key, pdb: PodDisruptionBudget, pod: JSON
 
 
 def _write_status(registry: ObjectRegistry, key: Key) -> None:
-    """Part of the eviction itself: it takes from the budget."""
+    """Write the budget's status, as the eviction itself does."""
     status = budget_status(registry, key)
     if status is not None:
         registry.update(
@@ -132,7 +132,7 @@ def _status(registry: ObjectRegistry, namespace: str, pdb: PodDisruptionBudget) 
 
 
 def _scale(registry: ObjectRegistry, namespace: str, owner: JSON) -> tuple[str, int | None]:
-    """The workload behind an owner, a Deployment behind its ReplicaSet, and the replicas it wants."""
+    """Return the workload that owns a pod, a Deployment behind its ReplicaSet, and its replicas."""
     kind = registry.kind_named("apps", owner["kind"])
     entry = registry.storage.table(kind.id).entries.get((namespace, owner["name"])) if kind is not None else None
     if entry is None or entry.object["metadata"]["uid"] != owner["uid"]:
@@ -144,18 +144,18 @@ def _scale(registry: ObjectRegistry, namespace: str, owner: JSON) -> tuple[str, 
 
 
 Scale = Callable[[str, JSON], "tuple[str, int | None]"]
-"""For (namespace, ownerReference): the UID of the workload behind it and the pods it wants; None if unknown."""
+"""Returns the UID and replicas of the workload behind (namespace, ownerReference); None if unknown."""
 
 
 def covers_pod(pdb: PodDisruptionBudget, pod: JSON) -> bool:
-    """Whether the budget covers this pod (of its own namespace)."""
+    """Return whether the budget covers this pod (of its own namespace)."""
     return object_selectors.matches(pdb.spec.selector, object_selectors.labels_of(pod))
 
 
 def disruption_budget_status(
     pdb: PodDisruptionBudget, namespace_pods: Iterable[JSON], scale_of: Scale
 ) -> dict[str, Any]:
-    """The budget's status as the disruption controller would write it at this moment."""
+    """Return the budget's status as the disruption controller would write it now."""
     covered = [pod for pod in namespace_pods if covers_pod(pdb, pod)]
     healthy = sum(object_validation.is_ready(pod) and not object_metadata.is_deleting(pod) for pod in covered)
     expected, desired = _expected_and_desired(pdb, covered, scale_of)
@@ -187,7 +187,7 @@ def _scaled(value: int | str, total: int) -> int:
 
 
 def _wanted(covered: Sequence[JSON], scale_of: Scale) -> int:
-    """The sum over the pods' controllers of the replicas each asks for; pods without one do not count."""
+    """Return the sum of replicas over the pods' controllers; pods without one do not count."""
     wants: dict[str, int | None] = {}
     has: Counter[str] = Counter()
     for pod in covered:

@@ -1,9 +1,10 @@
-"""Whether a custom resource is what its structural schema says, in the API server's words.
+"""Validation of custom resources against their structural schema, with the API server's texts.
 
 Restates: k8s.io/apiextensions-apiserver `pkg/apiserver/validation/validation.go`, k8s.io/kube-openapi
 `pkg/validation/{validate,errors}`; `pkg/apiserver/schema/listtype/validation.go`; `pkg/apiserver/schema/cel/validation.go`.
 Differs: faults come in the order of the schema, where the server's follow from its maps; formats other than date-time, and
-bounds that the generated definitions do not use, are not looked at.
+bounds that the generated definitions do not use, are not checked. Most objects are valid: a compiled schema decides that
+fast, and only then the faults are described.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ UNCHECKED: Final = ErrorCause(
     "Invalid value: null: some validation rules were not checked because the object was invalid; "
     "correct the existing errors to complete validation",
 )
-"""What the server adds where a fault keeps it from asking the rules."""
+"""What the server adds where a fault prevents the rules from being checked."""
 
 
 def faults(value: Any, schema: JSON, path: str) -> Iterator[ErrorCause]:
-    """What is wrong with a value, all the way down: types, bounds, patterns, and what is required."""
+    """Yield what is invalid in a value, recursively: types, bounds, patterns and required fields."""
     wrong = _type_fault(value, schema, path)
     if wrong is not None:
         yield wrong
@@ -44,7 +45,7 @@ def faults(value: Any, schema: JSON, path: str) -> Iterator[ErrorCause]:
 
 
 def duplicates(value: Any, schema: JSON, path: str) -> Iterator[ErrorCause]:
-    """Items that a list of type set or map has twice."""
+    """Yield items that occur twice in a list of type set or map."""
     if isinstance(value, list) and (identify := identity(schema)) is not None:
         seen: list[Any] = []
         for index, item in enumerate(value):
@@ -57,11 +58,11 @@ def duplicates(value: Any, schema: JSON, path: str) -> Iterator[ErrorCause]:
 
 
 def broken_rules(value: Any, old: Any, schema: JSON, path: str) -> Iterator[ErrorCause]:
-    """The CEL rules that do not hold.
+    """Yield the CEL rules that do not hold.
 
     Args:
-        value: What is to be stored, of which the schema holds.
-        old: What is stored there, None if nothing is: then rules about changes are not asked.
+        value: The new value, valid by the schema.
+        old: The stored value; without one, transition rules are not checked.
         schema: Of both.
         path: Where they are in the object.
     """
@@ -70,12 +71,12 @@ def broken_rules(value: Any, old: Any, schema: JSON, path: str) -> Iterator[Erro
         if message:
             yield ErrorCause(path, f"Invalid value: {message}")
     for name, part, inner, where in _parts(value, schema, path):
-        before = old.get(name) if isinstance(old, Mapping) else None  # of a list's items nobody can tell
+        before = old.get(name) if isinstance(old, Mapping) else None  # items of a list have no old value
         yield from broken_rules(part, before, inner, where)
 
 
 def _broken(rule: JSON, value: Any, old: Any) -> str:
-    """What is told of a rule that does not hold, behind the value where that is a plain one."""
+    """Return the message of a rule that does not hold; empty if it holds."""
     scope = {"self": value, "oldSelf": old}
     if old is None:
         if "oldSelf" in rule["rule"]:
@@ -91,7 +92,7 @@ def _broken(rule: JSON, value: Any, old: Any) -> str:
 
 
 def _parts(value: Any, schema: JSON, path: str) -> Iterator[tuple[str, Any, JSON, str]]:
-    """What is inside a value: each part's name (of items ""), itself, its schema and its path."""
+    """Yield the parts of a value: name (of items ""), value, schema and path."""
     if isinstance(value, list) and "items" in schema:
         yield from (("", item, schema["items"], f"{path}[{index}]") for index, item in enumerate(value))
     elif isinstance(value, Mapping):
@@ -135,7 +136,7 @@ _TYPES: Final[Mapping[type, str]] = {str: "string", int: "integer", float: "numb
 
 
 def identity(schema: JSON) -> Callable[[Any], Any] | None:
-    """What tells a list's items apart: themselves, or the fields of their key; None if they may be alike."""
+    """Return what identifies a list's items: themselves, or their key fields; None if duplicates are allowed."""
     kind, keys = schema.get("x-kubernetes-list-type"), schema.get("x-kubernetes-list-map-keys", ())
     if kind == "set":
         return lambda item: item
@@ -212,7 +213,7 @@ CHECKS: Final[Mapping[str, Callable[[Any, Any, str], str]]] = {
     "maxItems": _max_items,
     "maxProperties": _max_items,
 }
-"""What each keyword demands; an empty text means that it is met."""
+"""The check of each keyword; an empty text means that it holds."""
 
 
 @lru_cache(maxsize=256)
@@ -228,15 +229,15 @@ Test = Callable[[Any], bool]
 
 
 class CompiledSchema(Struct, frozen=True):
-    """A schema; whether a value is sound for certain (`schema.faults` and `duplicates` find nothing); its CEL rules."""
+    """A compiled schema: a fast test that finds valid values (`faults` and `duplicates` yield nothing), and its CEL rules."""
 
     schema: JSON
     is_sound: Test
-    rules: JSON | None  # the schema without what has no rules; None if nothing has any
+    rules: JSON | None  # the schema without parts that have no rules; None if nothing has any
 
 
 def compile_schema(schema: JSON) -> CompiledSchema:
-    """Make a schema ready."""
+    """Compile a schema."""
     return CompiledSchema(schema, _test_of(schema), _ruled(schema))
 
 
@@ -286,7 +287,7 @@ def _inside_maps(schema: JSON) -> tuple[Test, ...]:
 
 
 def _ruled(schema: JSON) -> JSON | None:
-    """The schema, as far as the rules in it are about; None if there is none."""
+    """Return the schema reduced to what its rules need; None if there are none."""
     parts: dict[str, Any] = {}
     for keyword in ("items", "additionalProperties"):
         if schema.get(keyword) is not None and (inner := _ruled(schema[keyword])) is not None:

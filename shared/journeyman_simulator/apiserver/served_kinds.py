@@ -1,4 +1,4 @@
-"""What the API server knows of each kind: subresources, generation, selectable fields, defaults and validation."""
+"""The kinds that the API server serves: subresources, generation, selectable fields, defaults and validation."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from journeyman_simulator.apiserver.field_sets import BUILT_IN_SHAPE
 
 JSON = Mapping[str, Any]
 Default = Callable[[JSON], JSON]
-"""The object with its defaults filled in; runs on every write of the main resource."""
+"""Returns the object with defaults; called on every write of the main resource."""
 Validate = Callable[[JSON, "JSON | None"], Iterable[ErrorCause]]
-"""What is wrong with a new object, given the stored one (None on creation)."""
+"""Returns what is invalid in an object, given the stored one (None on creation)."""
 
 _METADATA_FIELDS = frozenset({"metadata.name", "metadata.namespace"})
 _INVOLVED = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
 
 
 class ServedKind(Struct, frozen=True, kw_only=True):
-    """How one kind behaves.
+    """How the server treats one kind.
 
-    `status_on_create`: the status sent with a creation is kept (kubelets register nodes so); otherwise it is dropped
-    wherever there is a status subresource. `generation`: the server counts changes of everything but metadata and status.
-    `custom`: a CustomResourceDefinition makes it, which the server treats differently here and there. `shape` gives the
-    schema that says which lists an apply merges.
+    `status_on_create`: the status sent with a creation is kept (kubelets register nodes so); otherwise it is dropped where there is a
+    status subresource. `generation`: the server counts changes of everything but metadata and status. `custom`: defined by a
+    CustomResourceDefinition. `shape` returns the schema that says which lists an apply merges.
     """
 
     resource: Resource[Any]
@@ -76,7 +75,7 @@ def _workloads() -> Iterable[ServedKind]:
 
 
 def _plain() -> Iterable[ServedKind]:
-    """Kinds that are only stored."""
+    """Yield the kinds without defaults or validation."""
     for api_version, kind, plural, namespaced in (
         ("v1", "ConfigMap", "configmaps", True),
         ("v1", "Secret", "secrets", True),
@@ -127,12 +126,12 @@ def _custom() -> Iterable[ServedKind]:
 
 
 def _buffers() -> Iterable[ServedKind]:
-    """Kinds of other autoscalers that we read; their definitions are not ours, so nothing is checked."""
+    """Yield kinds of other autoscalers that Journeyman reads; nothing is validated."""
     yield ServedKind(resource=objects.CAPACITY_BUFFER, custom=True)
 
 
 def built_in() -> tuple[ServedKind, ...]:
-    """Every kind an `ApiServer` serves from its start."""
+    """Return the kinds of a new `ApiServer`."""
     return (
         ServedKind(
             resource=objects.POD,

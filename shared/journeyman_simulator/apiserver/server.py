@@ -1,7 +1,7 @@
-"""The in-memory API server as a `ports.KubeStore`, with what the rest of a simulated cluster needs on top.
+"""The in-memory API server as a `ports.KubeStore`, with the rest of the API that a simulated cluster needs.
 
-One lock, one version counter. Time comes from the clock it is given; nothing here waits, so a watch delivers what has
-happened and ends. (`http.py` serves the same store over HTTP, where watches wait.)
+One lock, one version counter, virtual time. Nothing waits here, so a watch delivers the changes so far and ends.
+(`http_server` serves the same store over HTTP, where watches wait.)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from journeyman_simulator.apiserver.server_side_apply import FieldOwner, ServerS
 T = TypeVar("T")
 
 NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
-"""The namespaces every cluster begins with."""
+"""The namespaces of a new cluster."""
 
 
 VERSION = (1, 36)
@@ -60,7 +60,7 @@ class Write(Struct, frozen=True, kw_only=True):
 
 
 class ApiServer:
-    """One cluster's API server in memory; every write is seen by the observers."""
+    """The API server of one cluster; observers see every write."""
 
     def __init__(self, clock: Clock, *, history: int = 10_000) -> None:
         """An empty cluster.
@@ -78,10 +78,10 @@ class ApiServer:
         for name in NAMESPACES:
             self.create(NAMESPACE, {"metadata": {"name": name}})
 
-    # -- who asks, who looks on ---------------------------------------------------------------------------------
+    # -- users and observers ------------------------------------------------------------------------------------------------
 
     def acting_as(self, user: str) -> ApiServer:
-        """The same server, with this user's name on every write."""
+        """Return the same server, with this user's name on every write."""
         view = copy.copy(self)
         view._user = user  # noqa: SLF001 - a copy of ourselves
         return view
@@ -115,7 +115,7 @@ class ApiServer:
         return Listing(items=items, resource_version=str(some.version), in_order=True)
 
     def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
-        """One object."""
+        """Get one object."""
         decoded: T = self.entry(resource, namespace, name).decoded(resource.type)
         return decoded
 
@@ -138,7 +138,7 @@ class ApiServer:
     def patch_each(
         self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = ""
     ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
-        """One after the other, so that histories repeat."""
+        """Patch one object after the other, so that histories are reproducible."""
         return patched_in_turn(self, resource, patches, subresource)
 
     def applied(
@@ -152,7 +152,7 @@ class ApiServer:
         namespace: str = "",
         subresource: str = "",
     ) -> tuple[dict[str, Any], bool]:
-        """What `apply` answers, and whether the object is new."""
+        """Apply server-side; return the object, and whether it is new."""
         with self._storage.changed:
             kind = self.registry.kind(resource)
             _check_subresource(kind, subresource)
@@ -182,7 +182,7 @@ class ApiServer:
         namespace: str = "",
         subresource: str = "",
     ) -> dict[str, Any]:
-        """Server-side apply: create the object, or make it say what `body` says."""
+        """Create the object, or apply `body` to it."""
         named = {**body, "metadata": {"name": name, **body.get("metadata", {})}}
         return self.applied(
             resource, name, named, manager=manager, force=force, namespace=namespace, subresource=subresource
@@ -198,7 +198,7 @@ class ApiServer:
         resource_version: str = "",
         grace_period_seconds: int | None = None,
     ) -> None:
-        """Mark for deletion what finalizers or a grace period hold, remove the rest."""
+        """Remove the object, or mark it for deletion while finalizers or a grace period delay that."""
         with self._storage.changed:
             kind = self.registry.kind(resource)
             entry = self.registry.delete(
@@ -261,15 +261,15 @@ class ApiServer:
 
     @property
     def resource_version(self) -> str:
-        """The store's current version; it changes with every write."""
+        """The store's current version; every write changes it."""
         return str(self._storage.version)
 
     def stored(self, resource: Resource[Any]) -> tuple[JSON, ...]:
-        """All objects by namespace and name, as they are stored: to be read, never to be changed."""
+        """Return all objects by namespace and name, as they are stored; callers must not change them."""
         return tuple(entry.object for entry in self.page(resource).entries)
 
     def version_of(self, *resources: Resource[Any]) -> int:
-        """The store's version at the last write to an object of these kinds; 0 if there was none."""
+        """Return the store's version at the last write to these kinds; 0 if there was none."""
         return max(self._storage.table(self.registry.kind(resource).id).version for resource in resources)
 
     def register(self, kind: ServedKind) -> None:
@@ -289,7 +289,7 @@ class ApiServer:
             self._wrote("bind", POD, entry, {"target": {"kind": "Node", "name": node}}, "binding")
 
     def collect_garbage(self) -> int:
-        """Delete what lost its owners or its namespace; the number of deletions."""
+        """Delete objects without owners or namespace; return how many."""
         collector = self.acting_as("garbage-collector")
 
         def delete(kind: ServedKind, key: Key) -> None:
@@ -307,7 +307,7 @@ class ApiServer:
             return deleted
 
     def sync_disruption_budgets(self) -> int:
-        """Bring every PodDisruptionBudget's status up to date; the number that changed."""
+        """Update the status of every PodDisruptionBudget; return how many changed."""
         controller = self.acting_as("disruption-controller")
         changed = 0
         with self._storage.changed:
@@ -324,13 +324,13 @@ class ApiServer:
             return loading.load(self.registry, self._clock, objects)
 
     def forget_history(self) -> None:
-        """Answer 410 Gone to everyone who continues from an older version, as after a compaction."""
+        """Answer 410 Gone to every client that continues from an older version, as after a compaction."""
         self._storage.compact()
 
-    # -- for the HTTP front -------------------------------------------------------------------------------------
+    # -- for the HTTP server ------------------------------------------------------------------------------------------------
 
     def entry(self, resource: Resource[Any], namespace: str, name: str) -> StoredObject:
-        """One stored object. Raises NotFoundError."""
+        """Return one stored object. Raises NotFoundError."""
         with self._storage.changed:
             kind = self.registry.kind(resource)
             return self.registry.get(kind, self.registry.key(kind, namespace, name))
@@ -345,7 +345,7 @@ class ApiServer:
         limit: int = 0,
         token: str = "",
     ) -> ListPage:
-        """Stored objects, in pages if `limit` is not 0."""
+        """Return stored objects, in pages if `limit` is not 0."""
         with self._storage.changed:
             kind = self.registry.kind(resource)
             selected = _predicate(kind, namespace, label_selector, field_selector)
@@ -368,7 +368,7 @@ class ApiServer:
             raise api_errors.unreasoned(f'{why}: strconv.ParseUint: parsing "{resource_version}": invalid syntax')
         return WatchStream(self._storage, kind.id, selected, resource_version)
 
-    # -- one place for every write ------------------------------------------------------------------------------
+    # -- writes -------------------------------------------------------------------------------------------------------------
 
     def _update(
         self,
@@ -410,7 +410,7 @@ class ApiServer:
         return result
 
     def _disown(self, resource: Resource[Any], entry: StoredObject, subresource: str) -> None:
-        """Tell the applier of a write that was none of its own."""
+        """Report a write that was not an apply to server-side apply."""
         kind = self.registry.kind(resource)
         change = self._storage.table(kind.id).changes[-1]
         if change.last is not entry:
@@ -430,7 +430,7 @@ def _check_subresource(kind: ServedKind, subresource: str) -> None:
 def _predicate(
     kind: ServedKind, namespace: str, label_selector: str, field_selector: str
 ) -> object_selectors.Predicate:
-    """One predicate for a whole query; selectors that are not there cost nothing."""
+    """Return one predicate for all selectors; absent ones cost nothing."""
     parts: list[object_selectors.Predicate] = []
     if namespace and kind.resource.namespaced:
         parts.append(lambda obj: bool(obj["metadata"].get("namespace") == namespace))
@@ -446,7 +446,7 @@ def _predicate(
 def patched_in_turn(
     store: KubeStore, resource: Resource[Any], patches: Sequence[Patch], subresource: str = ""
 ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
-    """What became of each, in their order."""
+    """Patch one object after the other; return the results in their order."""
 
     def one(patch: Patch) -> dict[str, Any] | KubeAPIError:
         try:

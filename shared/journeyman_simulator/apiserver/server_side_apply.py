@@ -1,8 +1,8 @@
-"""Server-side apply: who owns which field of an object, and what an applied configuration makes of it.
+"""Server-side apply: owners of fields, conflicts between managers, and the result of an applied configuration.
 
 Restates: k8s.io/apimachinery `pkg/util/managedfields`, sigs.k8s.io/structured-merge-diff `merge/update.go`.
-Differs: `metadata.managedFields` is not shown, and ownership is only known from an object's first apply on; whoever wrote
-it before is one manager, whose name is the one that kube-apiserver gives to writers it knows nothing of.
+Differs: `metadata.managedFields` is not shown, and ownership is known only from an object's first apply on; everything written
+before belongs to one manager, with the name that kube-apiserver gives to unknown writers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SERVERS_OWN: Final = frozenset({*object_metadata.SYSTEM_FIELDS, "resourceVersio
 
 
 class FieldOwner(Struct, frozen=True, kw_only=True, order=True):
-    """A field manager. `api_version` is given for those that did not apply, but wrote in another way."""
+    """A field manager. `api_version` is set for those that wrote without an apply."""
 
     manager: str
     subresource: str = ""
@@ -45,21 +45,21 @@ class FieldOwner(Struct, frozen=True, kw_only=True, order=True):
 
 
 class ServerSideApply:
-    """Carries out applies, and remembers who owns what of the objects that were ever applied. Callers hold the lock."""
+    """Applies configurations, and keeps the owners of the fields of every applied object. Callers hold the lock."""
 
     def __init__(self, registry: ObjectRegistry) -> None:
         self._registry = registry
         self._owned: dict[str, dict[Path, frozenset[FieldOwner]]] = {}
-        """By UID: every field that has an owner, and its owners."""
+        """By UID: every owned field, and its owners."""
 
     def apply(
         self, kind: ServedKind, key: Key, body: JSON, manager: str, *, force: bool = False, subresource: str = ""
     ) -> tuple[StoredObject, bool]:
-        """Make the object say what `body` says; what it became, and whether it is new.
+        """Apply `body` to the object; return the result, and whether it is new.
 
         Raises:
-            ConflictError: Another manager says something else, and `force` is not set; or a precondition does not hold.
-            InvalidError: It would not validate.
+            ConflictError: Another manager owns a different value, and `force` is not set; or a precondition does not hold.
+            InvalidError: The result is invalid.
         """
         owner = FieldOwner(manager=manager, subresource=subresource)
         wanted = _owned_part(kind, clone(body), subresource)
@@ -70,7 +70,7 @@ class ServerSideApply:
         return self._update(kind, key, body, wanted, owner, force=force), False
 
     def written(self, kind: ServedKind, before: StoredObject, after: StoredObject, owner: FieldOwner) -> None:
-        """Somebody wrote an object in another way: what they changed is theirs."""
+        """Record a write that was not an apply: the writer owns what changed."""
         uid = after.object["metadata"]["uid"]
         owned = self._owned.get(uid)
         if owned is None:
@@ -82,7 +82,7 @@ class ServerSideApply:
         self._owned[uid] = kept | dict.fromkeys(changed, frozenset({owner}))
 
     def forget(self, uid: str) -> None:
-        """The object has gone."""
+        """Forget a removed object."""
         self._owned.pop(uid, None)
 
     def _create(self, kind: ServedKind, key: Key, body: JSON, wanted: JSON, owner: FieldOwner) -> StoredObject:
@@ -120,7 +120,7 @@ class ServerSideApply:
             return _preconditioned(_pruned(merge_fields(old, wanted, kind.shape()), gone, after), body)
 
         entry = self._registry.update(kind, key, change, owner.subresource)
-        if entry is stored and after != owned:  # who owns what is part of the object
+        if entry is stored and after != owned:  # owners are part of the object
             entry = self._registry.storage.put(kind.id, key, stored.object)
         self._owned[uid] = after
         return entry
@@ -131,13 +131,13 @@ class ServerSideApply:
 
 
 def _whole(obj: JSON) -> JSON:
-    """All that somebody may own."""
+    """Return all fields that can have owners."""
     meta = {name: value for name, value in obj["metadata"].items() if name not in _SERVERS_OWN}
     return {**{name: value for name, value in obj.items() if name not in {"apiVersion", "kind"}}, "metadata": meta}
 
 
 def _owned_part(kind: ServedKind, body: JSON, subresource: str) -> JSON:
-    """What an apply is about: not the server's own fields, and status and the rest apart."""
+    """Return what an apply concerns: without server-kept fields, and either the status or the rest."""
     if subresource:
         return {"status": body.get("status") or {}}
     part = {name: value for name, value in _whole({"metadata": {}, **body}).items() if value != {}}
@@ -149,7 +149,7 @@ def _owned_part(kind: ServedKind, body: JSON, subresource: str) -> JSON:
 def _disputed(
     live: JSON, wanted: JSON, owned: Mapping[Path, frozenset[FieldOwner]], mine: Iterable[Path], owner: FieldOwner
 ) -> Iterator[tuple[Path, FieldOwner]]:
-    """The fields that others own and that would change."""
+    """Return the fields that other managers own and that would change."""
     for path in mine:
         if isinstance(path[-1], Item) or value_at(live, path) == value_at(wanted, path):
             continue
@@ -159,7 +159,7 @@ def _disputed(
 def _reowned(
     owned: Mapping[Path, frozenset[FieldOwner]], mine: set[Path], owner: FieldOwner, taken: set[Path]
 ) -> dict[Path, frozenset[FieldOwner]]:
-    """Who owns what after an apply: its fields are the manager's, disputed ones only theirs; others it gives up."""
+    """Return the owners after an apply: its fields belong to the manager, disputed ones to it alone; it gives up all others."""
     after = {path: owners - {owner} for path, owners in owned.items() if path not in mine}
     for path in mine:
         after[path] = frozenset({owner}) | (frozenset() if path in taken else owned.get(path, frozenset()))
@@ -167,15 +167,15 @@ def _reowned(
 
 
 def _pruned(obj: Any, gone: Iterable[Path], owned: Mapping[Path, Any]) -> Any:
-    """The object without the fields that lost their last owner, unless something in them has one."""
-    for path in sorted(gone, key=lambda path: (len(path), path_text(path))):  # an item before what names it
+    """Return the object without fields that lost their last owner, unless something inside them has one."""
+    for path in sorted(gone, key=lambda path: (len(path), path_text(path))):  # items before their key fields
         if not any(other[: len(path)] == path for other in owned):
             obj = remove_field(obj, path)
     return obj
 
 
 def _preconditioned(obj: JSON, body: JSON) -> JSON:
-    """With the UID and version that the configuration demands, if it does."""
+    """Return the object with the UID and version that the configuration demands."""
     meta = body.get("metadata") or {}
     demanded = {name: meta[name] for name in ("uid", "resourceVersion", "name", "namespace") if meta.get(name)}
     return {**obj, "metadata": {**obj["metadata"], **demanded}}
