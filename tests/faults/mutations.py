@@ -22,7 +22,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from journeyman.core.lifecycle.garbage_collection import collect as collect_garbage
+from journeyman.core.lifecycle.garbage_collection import collect_garbage
 from journeyman.core.state.pod_predicates import is_provisionable
 from journeyman.errors import KubeUnavailableError
 from journeyman_simulator.faults.fault_scenario import (

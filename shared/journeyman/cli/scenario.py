@@ -47,7 +47,7 @@ from journeyman.core.api.workloads import PodTemplate, ReplicationController, Se
 from journeyman.core.catalogue import Catalogue, InstanceType, Offering
 from journeyman.core.scheduling.capacity_buffers import resolve_buffers, virtual_pods
 from journeyman.core.scheduling.node_overlays import apply_overlays
-from journeyman.core.state.snapshot import NodeClassState, SetAside, Snapshot, Workloads
+from journeyman.core.state.snapshot import InvalidObject, NodeClassState, Snapshot, Workloads
 from journeyman.errors import ConfigurationError, InvalidObjectError
 
 DEFAULT_NOW = datetime(2026, 1, 5, 12, 0, tzinfo=timezone.utc)
@@ -170,7 +170,7 @@ def _snapshot(file: _File) -> Snapshot:
         workloads=workloads,
         capacity_buffers=buffers,
         node_overlays=overlays,
-        set_aside=(*bad_pools, *bad_overlays, *bad_buffers),
+        invalid_objects=(*bad_pools, *bad_overlays, *bad_buffers),
     )
 
 
@@ -205,20 +205,20 @@ def _in_order(found: Iterable[T]) -> tuple[T, ...]:
     return tuple(sorted(found, key=lambda o: (o.metadata.namespace, o.metadata.name)))
 
 
-def _parsed(raws: Iterable[dict[str, Any]], model: type[M]) -> tuple[tuple[M, ...], tuple[SetAside, ...]]:
+def _parsed(raws: Iterable[dict[str, Any]], model: type[M]) -> tuple[tuple[M, ...], tuple[InvalidObject, ...]]:
     """Objects that validate, and those that do not, both by name."""
     by_name = sorted(raws, key=lambda raw: str(raw["metadata"].get("name", "")))
     read = [_parse(raw, model) for raw in by_name]
-    good = tuple(item for item in read if not isinstance(item, SetAside))
-    return good, tuple(item for item in read if isinstance(item, SetAside))
+    good = tuple(item for item in read if not isinstance(item, InvalidObject))
+    return good, tuple(item for item in read if isinstance(item, InvalidObject))
 
 
-def _parse(raw: dict[str, Any], model: type[M]) -> M | SetAside:
+def _parse(raw: dict[str, Any], model: type[M]) -> M | InvalidObject:
     try:
         return parse(model, raw)
     except InvalidObjectError as error:
         metadata = raw["metadata"]
-        return SetAside(kind=model.__name__, name=metadata.get("name", ""), uid=metadata["uid"], why=str(error))
+        return InvalidObject(kind=model.__name__, name=metadata.get("name", ""), uid=metadata["uid"], why=str(error))
 
 
 def _node_classes(pools: Iterable[NodePool]) -> tuple[NodeClassState, ...]:

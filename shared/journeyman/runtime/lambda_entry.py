@@ -13,7 +13,7 @@ from typing import Any
 
 from aws_lambda_powertools import Tracer
 
-from journeyman.core.lifecycle.interruption import dealt_with, received
+from journeyman.core.lifecycle.interruption import deleted_message_metrics, received_message_metrics
 from journeyman.core.plan import Step
 from journeyman.errors import JourneymanError
 from journeyman.events import parse_trigger
@@ -94,9 +94,9 @@ def _accepted(serving: Runtime, runner: StepRunner, trigger: Trigger) -> tuple[T
 
 def _count_interruption(serving: Runtime, trigger: Trigger, *, is_handled: bool) -> None:
     if isinstance(trigger, Interruption):
-        serving.observe(*received(trigger.kind.value))
+        serving.observe(*received_message_metrics(trigger.kind.value))
         if is_handled:
-            serving.observe(*dealt_with(trigger.time, serving.clock.now()))
+            serving.observe(*deleted_message_metrics(trigger.time, serving.clock.now()))
 
 
 def run_sweep(function: StepFunction, event: LambdaEvent, context: Context) -> Answer:

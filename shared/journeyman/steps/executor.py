@@ -31,7 +31,7 @@ from msgspec.structs import replace
 from journeyman.core.api.model import parse
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NODEPOOL
-from journeyman.core.lifecycle.nodepool_status import NOTHING, usage_by_pool
+from journeyman.core.lifecycle.nodepool_status import NO_USAGE, usage_by_pool
 from journeyman.core.plan import (
     Action,
     Chain,
@@ -285,7 +285,7 @@ class PlanExecutor:
         closed = set()
         for name in sorted(names):
             pool = self._stored_pool(name)
-            over = usages.get(name, NOTHING).exceeded(pool.spec.limit_amounts) if pool is not None else ()
+            over = usages.get(name, NO_USAGE).exceeded(pool.spec.limit_amounts) if pool is not None else ()
             if pool is None or pool.metadata.deletion_timestamp is not None or over:
                 self._recorder.note(
                     f"NodePool {name} may have no new nodes: {', '.join(over) or 'it is gone or invalid'}"

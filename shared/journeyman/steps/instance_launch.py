@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODECLAIM, NodeClaim
-from journeyman.core.lifecycle.hydration import hydrated
-from journeyman.core.lifecycle.launch import Avoidance, FailedLaunch, LaunchedInstance, after_launch
-from journeyman.core.lifecycle.limits import room_for
+from journeyman.core.lifecycle.hydration import with_finalizer_and_labels
+from journeyman.core.lifecycle.launch import FailedLaunch, LaunchedInstance, OfferingBackoff, record_launch
+from journeyman.core.lifecycle.limits import check_limits
 from journeyman.core.lifecycle.progress import claim_patches
 from journeyman.core.plan import Observation, Plan, Step, chain_of
 from journeyman.core.state import Snapshot
@@ -95,7 +95,7 @@ class InstanceLauncher:
         claims = (claim for name in names if (claim := self._claim(name)) is not None)
         if not any(_pool_of(claim) in limited for claim in claims):
             return names
-        room = room_for(names, self._read_again(snapshot, limited), self._scheduling.catalogue)
+        room = check_limits(names, self._read_again(snapshot, limited), self._scheduling.catalogue)
         self._execute(room.plan)
         return [name for name in names if name not in room.held]
 
@@ -154,7 +154,7 @@ class InstanceLauncher:
         claim = self._claim(name)
         if claim is None or labels.TERMINATION_FINALIZER in claim.metadata.finalizers:
             return claim
-        patches = claim_patches(claim, hydrated(claim), "protect the claim before its launch")
+        patches = claim_patches(claim, with_finalizer_and_labels(claim), "protect the claim before its launch")
         self._execute(Plan(chains=(chain_of(f"NodeClaim {name}", *patches),)))
         claim = self._claim(name)
         is_protected = claim is not None and labels.TERMINATION_FINALIZER in claim.metadata.finalizers
@@ -182,7 +182,7 @@ class InstanceLauncher:
     # -- writing what it answers --------------------------------------------------------------------------------
 
     def _record(self, claim: NodeClaim, outcome: LaunchOutcome) -> None:
-        self._execute(after_launch(claim, _launch_result(outcome), self._run.clock.now(), self._avoidance()))
+        self._execute(record_launch(claim, _launch_result(outcome), self._run.clock.now(), self._avoidance()))
         if isinstance(outcome, Launched):
             self._recorder.count("launched")
             made = outcome.instance
@@ -196,9 +196,9 @@ class InstanceLauncher:
             values = {"instance_type": instance_type, "zone": zone, "capacity_type": capacity_type}
             self._recorder.observe((Observation(name="journeyman_offerings_refused_total", labels=values),))
 
-    def _avoidance(self) -> Avoidance:
+    def _avoidance(self) -> OfferingBackoff:
         settings, snapshot = self._run.settings, self._scheduling.snapshot
-        return Avoidance(
+        return OfferingBackoff(
             first=settings.unavailable_for,
             longest=settings.unavailable_longest,
             remembered=frozenset((u.instance_type, u.zone, u.capacity_type) for u in snapshot.unavailable),

@@ -13,7 +13,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from journeyman.core.lifecycle.interruption import InterruptionKind, awaits_instances, interrupt_claims
+from journeyman.core.lifecycle.interruption import (
+    InterruptionKind,
+    handle_interruption,
+    may_concern_unrecorded_instance,
+)
 from journeyman.core.plan import Plan, Step
 from journeyman.errors import JourneymanError, MalformedEventError
 from journeyman.ports import Interruption, Trigger
@@ -55,13 +59,13 @@ def _load(run: RunContext, trigger: Trigger) -> StepInputs:
     interruption = _interruption(trigger)
     is_advice = interruption.kind is InterruptionKind.REBALANCE_RECOMMENDATION
     snapshot = load(run, WITH_NODEPOOLS if is_advice else FLEET)
-    instances = run.cloud.list() if awaits_instances(snapshot, interruption.instance_ids) else ()
+    instances = run.cloud.list() if may_concern_unrecorded_instance(snapshot, interruption.instance_ids) else ()
     return StepInputs.of(run, trigger, snapshot, instances=instances)
 
 
 def _delete_claims(inputs: StepInputs) -> Plan:
     interruption = _interruption(inputs.trigger)
-    return interrupt_claims(
+    return handle_interruption(
         inputs.snapshot,
         kind=interruption.kind,
         instance_ids=interruption.instance_ids,

@@ -66,7 +66,7 @@ from journeyman.core.api.workloads import (
 from journeyman.core.catalogue import Unavailable
 from journeyman.core.scheduling.capacity_buffers import resolve_buffers, virtual_pods
 from journeyman.core.scheduling.topology import with_default_spread
-from journeyman.core.state import NodeClassState, SetAside, Snapshot, Workloads
+from journeyman.core.state import InvalidObject, NodeClassState, Snapshot, Workloads
 from journeyman.errors import InvalidObjectError, NotFoundError
 from journeyman.steps.context import RunContext
 
@@ -129,8 +129,8 @@ def load(run: RunContext, scope: Scope) -> Snapshot:
     buffers, bad_buffers = parsed(run, CAPACITY_BUFFER, CapacityBuffer, optional=True) if buffered else ((), ())
     spread = run.settings.default_spread if scope.scheduling else ()
     workloads = _workloads(run, buffers) if scope.scheduling else Workloads()
-    set_aside = (*bad_pools, *bad_disruptions, *bad_states, *bad_overlays, *bad_buffers)
-    for item in set_aside:
+    invalid_objects = (*bad_pools, *bad_disruptions, *bad_states, *bad_overlays, *bad_buffers)
+    for item in invalid_objects:
         run.telemetry.log("warning", item.why, **{item.kind: {"name": item.name}})
     return Snapshot(
         cluster=run.cluster,
@@ -154,7 +154,7 @@ def load(run: RunContext, scope: Scope) -> Snapshot:
         capacity_buffers=buffers,
         node_disruptions=disruptions,
         unavailable=tuple(_unavailable(states)),
-        set_aside=set_aside,
+        invalid_objects=invalid_objects,
         pods=_completed(_pods(run, scope.pods), now, workloads, buffers, spread),
     )
 
@@ -309,7 +309,7 @@ def by_name(objects: Iterable[O]) -> tuple[O, ...]:
 
 def parsed(
     run: RunContext, resource: Resource[dict[str, Any]], model: type[M], *, optional: bool = False
-) -> tuple[tuple[M, ...], tuple[SetAside, ...]]:
+) -> tuple[tuple[M, ...], tuple[InvalidObject, ...]]:
     """Objects of a kind that validate, and those that do not, both by name; an `optional` kind need not be served.
 
     Validating one takes half a millisecond: a warm sandbox looks at each version once.
@@ -319,8 +319,8 @@ def parsed(
     known = run.memory.parsed.get(resource.kind, {})
     read = [known.get(_version(raw)) or _parse(resource.kind, model, raw) for raw in raws]
     run.memory.parsed[resource.kind] = dict(zip(map(_version, raws), read, strict=True))
-    good = tuple(item for item in read if not isinstance(item, SetAside))
-    return good, tuple(item for item in read if isinstance(item, SetAside))
+    good = tuple(item for item in read if not isinstance(item, InvalidObject))
+    return good, tuple(item for item in read if isinstance(item, InvalidObject))
 
 
 def _version(raw: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -329,16 +329,16 @@ def _version(raw: Mapping[str, Any]) -> tuple[str, str, str]:
     return str(meta["name"]), str(meta["uid"]), str(meta["resourceVersion"])
 
 
-def _parse(kind: str, model: type[M], raw: Mapping[str, Any]) -> M | SetAside:
+def _parse(kind: str, model: type[M], raw: Mapping[str, Any]) -> M | InvalidObject:
     try:
         return parse(model, raw)
     except InvalidObjectError as error:
         return _set_aside(kind, raw, error.message)
 
 
-def _set_aside(kind: str, raw: Mapping[str, Any], why: str) -> SetAside:
+def _set_aside(kind: str, raw: Mapping[str, Any], why: str) -> InvalidObject:
     meta = msgspec.convert(raw["metadata"], ObjectMeta)
-    return SetAside(
+    return InvalidObject(
         kind=kind,
         name=meta.name,
         uid=meta.uid,

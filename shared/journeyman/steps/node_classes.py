@@ -16,10 +16,10 @@ import msgspec
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import format_time
-from journeyman.core.lifecycle.nodeclass_finalizer import held, is_held, node_class_endings
+from journeyman.core.lifecycle.nodeclass_finalizer import add_finalizer, finalize_nodeclasses, has_finalizer
 from journeyman.core.plan import Action, Chain, ObjectRef, PatchObject, Plan, RecordPriceAge, ResolveNodeClass, chain_of
 from journeyman.core.state import NodeClassState
-from journeyman.core.state.condition_transitions import told_with
+from journeyman.core.state.condition_transitions import with_transitions
 from journeyman.errors import InvalidObjectError
 from journeyman.ports import CloudProvider
 from journeyman.steps.load import conditions_in, node_class_state
@@ -41,15 +41,15 @@ def refresh_node_classes(inputs: StepInputs) -> Plan:
         if (node_class.kind, node_class.name) in used and not node_class.deleting:
             actions = _refresh(inputs, node_class, snapshot.now, period)
             chains += [chain_of(f"{node_class.kind} {node_class.name}", *actions)] if actions else []
-    return Plan(chains=tuple(chains)) + node_class_endings(snapshot, inputs.node_class_kind)
+    return Plan(chains=tuple(chains)) + finalize_nodeclasses(snapshot, inputs.node_class_kind)
 
 
 def _refresh(inputs: StepInputs, node_class: NodeClassState, now: datetime, period: timedelta) -> list[Action]:
     """Return what is due: our finalizer first, as nothing is created for a NodeClass without it, then its status."""
     actions: list[Action] = []
     raw = node_class.raw
-    if not is_held(node_class):
-        protect = held(node_class, inputs.node_class_kind)
+    if not has_finalizer(node_class):
+        protect = add_finalizer(node_class, inputs.node_class_kind)
         actions.append(protect)
         raw = {**raw, "metadata": {**raw["metadata"], **protect.patch["metadata"]}}
     if is_due(node_class, now, period):
@@ -129,4 +129,4 @@ def _writes(
     mark = {"metadata": {"annotations": dict(annotations)}}
     actions.append(PatchObject(ref=ref, patch=mark, why="its hash, and when it was resolved"))
     chain, wanted = chain_of(f"{node_class.kind} {node_class.name}", *actions), conditions_in({"status": status})
-    return told_with(chain, ref, {}, node_class.conditions, wanted)
+    return with_transitions(chain, ref, {}, node_class.conditions, wanted)

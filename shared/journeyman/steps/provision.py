@@ -23,11 +23,11 @@ from journeyman.core.api.objects import NODECLAIM, Pod
 from journeyman.core.disruption.commands import kept_after_rollback, marked_for_deletion
 from journeyman.core.disruption.static_capacity import deprovision_static, provision_static
 from journeyman.core.disruption.static_nodepools import static_nodepools
-from journeyman.core.lifecycle.capacity_buffer_status import tell_buffers
-from journeyman.core.lifecycle.liveness import Timeouts
-from journeyman.core.lifecycle.nodeclaim import Lifecycle, Pace, advance
-from journeyman.core.lifecycle.nodeoverlay_status import tell_overlays
-from journeyman.core.lifecycle.nodepool_status import outcomes, reconcile
+from journeyman.core.lifecycle.capacity_buffer_status import reconcile_capacity_buffers
+from journeyman.core.lifecycle.liveness import LivenessTimeouts
+from journeyman.core.lifecycle.nodeclaim import LifecycleOptions, RequeueIntervals, reconcile_nodeclaims
+from journeyman.core.lifecycle.nodeoverlay_status import reconcile_nodeoverlays
+from journeyman.core.lifecycle.nodepool_status import reconcile_nodepools, registration_outcomes
 from journeyman.core.lifecycle.nomination import (
     BATCH_MIN_PODS,
     MAX_PODS_PER_RUN,
@@ -35,8 +35,8 @@ from journeyman.core.lifecycle.nomination import (
     NominatablePods,
     nominate_to_existing_nodes,
 )
-from journeyman.core.lifecycle.progress import poll_at
-from journeyman.core.lifecycle.provisioning import open_claims, retry_at, tell_pods
+from journeyman.core.lifecycle.progress import poll_time
+from journeyman.core.lifecycle.provisioning import create_nodeclaims, next_offering_retry, scheduling_events
 from journeyman.core.observability.pending_pods import pending_gauges
 from journeyman.core.plan import (
     Chain,
@@ -96,11 +96,11 @@ def _supports_nomination(run: RunContext) -> bool:
 
 
 def _report_overlays(inputs: StepInputs) -> Plan:
-    return tell_overlays(inputs.snapshot, inputs.catalogued.overlay_conflicts)
+    return reconcile_nodeoverlays(inputs.snapshot, inputs.catalogued.overlay_conflicts)
 
 
 def _advance_nodeclaims(inputs: StepInputs) -> Plan:
-    return advance(inputs.snapshot, _lifecycle(inputs))
+    return reconcile_nodeclaims(inputs.snapshot, _lifecycle(inputs))
 
 
 def _deprovision_static(inputs: StepInputs) -> Plan:
@@ -146,7 +146,7 @@ def _schedule(inputs: StepInputs) -> Plan:
     return merge_plans(
         (
             _explain(snapshot, without_virtual_pods(results, pods)),
-            tell_buffers(snapshot, results),
+            reconcile_capacity_buffers(snapshot, results),
             _report_defects(snapshot, verified),
             nominate_to_existing_nodes(snapshot, results.existing, nominatable),
             _create_nodeclaims(inputs, results.new_claims),
@@ -155,8 +155,8 @@ def _schedule(inputs: StepInputs) -> Plan:
 
 
 def _update_nodepool_statuses(inputs: StepInputs) -> Plan:
-    registrations = outcomes(inputs.loaded, inputs.written.claims, _lifecycle(inputs).timeouts)
-    return reconcile(inputs.snapshot, registrations)
+    registrations = registration_outcomes(inputs.loaded, inputs.written.claims, _lifecycle(inputs).timeouts)
+    return reconcile_nodepools(inputs.snapshot, registrations)
 
 
 PROVISION: Final = StepDefinition(
@@ -219,7 +219,7 @@ def _report_defects(snapshot: Snapshot, verified: VerifiedResults) -> Plan:
         plan = defects_plan("pods", message, verified.defects)
         reason = "verification refused the nodes of some pods"
         again.append(Requeue(step=Step.PROVISION, at=snapshot.now + RETRY_REFUSED_AFTER, reason=reason))
-    if at := retry_at(snapshot, verified.results):
+    if at := next_offering_retry(snapshot, verified.results):
         again.append(Requeue(step=Step.PROVISION, at=at, reason="unavailable offerings may be available again"))
     return plan + Plan(chains=(chain_of("requeues", *again),))
 
@@ -227,7 +227,7 @@ def _report_defects(snapshot: Snapshot, verified: VerifiedResults) -> Plan:
 def _create_nodeclaims(inputs: StepInputs, planned: tuple[PlannedClaim, ...]) -> Plan:
     """Create and launch as many NodeClaims as one run may; the pods of the rest are scheduled again at once."""
     most, snapshot = inputs.settings.claims_per_run, inputs.snapshot
-    plan = _needing_their_pools(open_claims(snapshot, planned[:most], _registration_due(inputs)))
+    plan = _needing_their_pools(create_nodeclaims(snapshot, planned[:most], _registration_due(inputs)))
     if len(planned) <= most:
         return plan
     reason = f"{len(planned) - most} planned node(s) are left for the next run"
@@ -277,17 +277,17 @@ def _explain(snapshot: Snapshot, results: Results) -> Plan:
         observations=(unschedulable, *pending_gauges(snapshot, results)),
         durations=(duration,),
     )
-    return tell_pods(snapshot, results) + recorded
+    return scheduling_events(snapshot, results) + recorded
 
 
 # -- settings of the lifecycle ----------------------------------------------------------------------------------------
 
 
-def _lifecycle(inputs: StepInputs) -> Lifecycle:
+def _lifecycle(inputs: StepInputs) -> LifecycleOptions:
     settings = inputs.settings
-    return Lifecycle(
-        timeouts=Timeouts(launch=settings.launch_timeout, registration=settings.registration_timeout),
-        pace=Pace(shortest=settings.registration_poll),
+    return LifecycleOptions(
+        timeouts=LivenessTimeouts(launch=settings.launch_timeout, registration=settings.registration_timeout),
+        pace=RequeueIntervals(shortest=settings.registration_poll),
         wait_for_devices=not settings.ignore_dra_requests,
         batch_min_pods=BATCH_MIN_PODS,
         max_nominations=MAX_PODS_PER_RUN if inputs.supports_nomination else 0,
@@ -297,4 +297,4 @@ def _lifecycle(inputs: StepInputs) -> Lifecycle:
 def _registration_due(inputs: StepInputs) -> datetime:
     """Return when the first new node may have registered."""
     now, poll = inputs.snapshot.now, inputs.settings.registration_poll
-    return poll_at(now, now, poll, poll)
+    return poll_time(now, now, poll, poll)

@@ -44,8 +44,8 @@ from journeyman.core.disruption.budgets import windows
 from journeyman.core.disruption.consolidatable import consolidate_after
 from journeyman.core.disruption.static_nodepools import static_nodepools
 from journeyman.core.lifecycle.expiration import is_expired
-from journeyman.core.lifecycle.hydration import contradicts_itself, hydrated, is_at_work
-from journeyman.core.lifecycle.nodeclass_finalizer import REMINDER, is_held
+from journeyman.core.lifecycle.hydration import has_stale_ready_condition, is_initialized, with_finalizer_and_labels
+from journeyman.core.lifecycle.nodeclass_finalizer import REMINDER_INTERVAL, has_finalizer
 from journeyman.core.lifecycle.nomination import pod_with_stale_nomination
 from journeyman.core.plan import Plan, Requeue, Step, chain_of
 from journeyman.core.scheduling.pod_validation import opted_out
@@ -124,7 +124,7 @@ def _unfinished(snapshot: Snapshot) -> Iterator[str]:
     for claim in snapshot.claims:
         if claim.metadata.deletion_timestamp is not None:
             continue
-        if not is_at_work(claim):
+        if not is_initialized(claim):
             yield f"NodeClaim {claim.metadata.name} is not initialized"
         if not _is_whole(claim):
             yield f"NodeClaim {claim.metadata.name} lacks its finalizer, a label, its provider id or Ready"
@@ -134,7 +134,11 @@ def _unfinished(snapshot: Snapshot) -> Iterator[str]:
 
 def _is_whole(claim: NodeClaim) -> bool:
     """Whether it carries what every initialized claim does; Karpenter's old ones and hand-edited ones may not."""
-    return bool(claim.status.provider_id) and hydrated(claim) is claim and not contradicts_itself(claim)
+    return (
+        bool(claim.status.provider_id)
+        and with_finalizer_and_labels(claim) is claim
+        and not has_stale_ready_condition(claim)
+    )
 
 
 def _is_hashed_otherwise(claim: NodeClaim, snapshot: Snapshot) -> bool:
@@ -158,7 +162,7 @@ def _outdated_pools(snapshot: Snapshot) -> Iterator[str]:
             yield f"NodePool {pool.metadata.name} is new or changed"
         elif not is_true(pool.status.conditions, READY) and _passed(snapshot.now, UNREADY_POOL_PERIOD):
             yield f"NodePool {pool.metadata.name} is not ready"
-    for item in snapshot.set_aside:
+    for item in snapshot.invalid_objects:
         refused = condition_of(item.conditions, VALIDATION_SUCCEEDED)
         if item.kind == NODEPOOL.kind and (refused is None or refused.observed_generation != item.generation):
             yield f"NodePool {item.name} does not validate"
@@ -169,7 +173,9 @@ def _node_classes(snapshot: Snapshot) -> Iterator[str]:
     in_use = needed | {pool.spec.template.spec.node_class_ref.name for pool in snapshot.node_pools}
     for node_class in snapshot.node_classes:
         if node_class.deleting:
-            if is_held(node_class) and (node_class.name not in needed or _passed(snapshot.now, REMINDER)):
+            if has_finalizer(node_class) and (
+                node_class.name not in needed or _passed(snapshot.now, REMINDER_INTERVAL)
+            ):
                 yield f"{node_class.kind} {node_class.name} is being deleted"
         elif node_class.name in in_use and node_class.observed_generation != node_class.generation:
             yield f"{node_class.kind} {node_class.name} is new or changed"

@@ -21,17 +21,17 @@ from journeyman.core.api import labels
 from journeyman.core.api.conditions import LAUNCHED
 from journeyman.core.api.objects import NODECLAIM
 from journeyman.core.lifecycle.consistency import check_nodes
-from journeyman.core.lifecycle.drain import Termination, since
-from journeyman.core.lifecycle.expiration import expire
-from journeyman.core.lifecycle.garbage_collection import collect, end_strays
-from journeyman.core.lifecycle.health import impaired, next_look, repair
+from journeyman.core.lifecycle.drain import TerminationIntervals, condition_since
+from journeyman.core.lifecycle.expiration import expire_nodeclaims
+from journeyman.core.lifecycle.garbage_collection import collect_garbage, delete_inconsistent_claims
+from journeyman.core.lifecycle.health import next_status_check, repair_nodes, terminate_impaired_instances
 from journeyman.core.lifecycle.hydration import hydrate_nodes
-from journeyman.core.lifecycle.liveness import Timeouts, abandon
-from journeyman.core.lifecycle.nodepool_status import count, outcomes
-from journeyman.core.lifecycle.termination import awaits_volumes, finalize, needs_termination
+from journeyman.core.lifecycle.liveness import LivenessTimeouts, delete_claims_of_ended_instances
+from journeyman.core.lifecycle.nodepool_status import registration_outcomes, update_nodepool_counts
+from journeyman.core.lifecycle.termination import awaits_volumes, finalize_terminating, needs_termination
 from journeyman.core.plan import DeleteObject, Failure, Plan, Requeue, Step, chain_of
 from journeyman.core.state import InstanceStatus, Snapshot, StateNode
-from journeyman.core.state.instances import Cloud
+from journeyman.core.state.instances import CloudInstances
 from journeyman.errors import CloudProviderError, ForbiddenError, NodeClaimNotFoundError, NoInstanceIdError
 from journeyman.ports import Instance, Trigger
 from journeyman.steps.context import Outcome, RunContext, Settings
@@ -105,7 +105,7 @@ def _gone(run: RunContext, snapshot: Snapshot, instances: tuple[Instance, ...]) 
 
 def _may_be_lost(node: StateNode, settled: datetime) -> bool:
     """Whether its kubelet does not report, and it was launched long enough ago for the cloud to list it."""
-    return node.claim is not None and not node.ready and since(node.claim, LAUNCHED, settled) < settled
+    return node.claim is not None and not node.ready and condition_since(node.claim, LAUNCHED, settled) < settled
 
 
 def _is_gone(run: RunContext, provider_id: str) -> bool:
@@ -132,7 +132,7 @@ def _failing_statuses(run: RunContext, snapshot: Snapshot) -> tuple[InstanceStat
         text = f"status checks of instances are not known, {later}: {error.message}"
         run.telemetry.log("warning", text, **log_fields(error))
         return ()
-    ends = next_look(found, now, run.settings.impaired_for)
+    ends = next_status_check(found, now, run.settings.impaired_for)
     memory.checks_due = min(ends or memory.checks_due, memory.checks_due)
     return found
 
@@ -141,23 +141,23 @@ def _failing_statuses(run: RunContext, snapshot: Snapshot) -> tuple[InstanceStat
 
 
 def _finalize(inputs: StepInputs) -> Plan:
-    return finalize(inputs.loaded, _cloud(inputs), _pace(inputs.settings))
+    return finalize_terminating(inputs.loaded, _cloud(inputs), _pace(inputs.settings))
 
 
 def _expire(inputs: StepInputs) -> Plan:
-    return expire(inputs.loaded)
+    return expire_nodeclaims(inputs.loaded)
 
 
 def _collect_garbage(inputs: StepInputs) -> Plan:
-    return collect(inputs.loaded, _cloud(inputs), inputs.settings.orphan_age)
+    return collect_garbage(inputs.loaded, _cloud(inputs), inputs.settings.orphan_age)
 
 
 def _end_inconsistent_claims(inputs: StepInputs) -> Plan:
-    return end_strays(inputs.loaded, _cloud(inputs), inputs.settings.stray_after)
+    return delete_inconsistent_claims(inputs.loaded, _cloud(inputs), inputs.settings.stray_after)
 
 
 def _delete_lost_claims(inputs: StepInputs) -> Plan:
-    return abandon(inputs.loaded, _cloud(inputs).ended)
+    return delete_claims_of_ended_instances(inputs.loaded, _cloud(inputs).ended)
 
 
 def _repair(inputs: StepInputs) -> Plan:
@@ -167,10 +167,10 @@ def _repair(inputs: StepInputs) -> Plan:
     deleted, and counted, twice.
     """
     snapshot, limit = inputs.loaded, inputs.settings.impaired_for
-    plan = impaired(snapshot, inputs.statuses, limit)
+    plan = terminate_impaired_instances(snapshot, inputs.statuses, limit)
     if not plan.chains and inputs.settings.feature_gates.node_repair:
-        plan = repair(snapshot, inputs.repair_policies)
-    at = next_look(inputs.statuses, snapshot.now, limit)
+        plan = repair_nodes(snapshot, inputs.repair_policies)
+    at = next_status_check(inputs.statuses, snapshot.now, limit)
     return plan if at is None else plan + _again(at, "a status check of an instance will have failed for too long")
 
 
@@ -185,11 +185,11 @@ def _check_consistency(inputs: StepInputs) -> Plan:
 def _count_nodes(inputs: StepInputs) -> Plan:
     """Update the NodePools' counts when claims were finalized, or ended before they registered."""
     settings, loaded = inputs.settings, inputs.loaded
-    timeouts = Timeouts(launch=settings.launch_timeout, registration=settings.registration_timeout)
-    registrations = outcomes(loaded, inputs.written.claims, timeouts, _cloud(inputs).ended)
+    timeouts = LivenessTimeouts(launch=settings.launch_timeout, registration=settings.registration_timeout)
+    registrations = registration_outcomes(loaded, inputs.written.claims, timeouts, _cloud(inputs).ended)
     if not registrations and not any(needs_termination(n) for n in loaded.state_nodes):
         return Plan()
-    return count(_without_finalized(inputs), registrations)
+    return update_nodepool_counts(_without_finalized(inputs), registrations)
 
 
 def _then_again(decide: Callable[[StepInputs], Plan]) -> Callable[[StepInputs], Plan]:
@@ -228,8 +228,8 @@ def _again(at: datetime, reason: str) -> Plan:
     return Plan(chains=(chain_of("requeues", Requeue(step=Step.TERMINATE, at=at, reason=reason)),))
 
 
-def _cloud(inputs: StepInputs) -> Cloud:
-    return Cloud(listed=inputs.instances, gone=inputs.gone)
+def _cloud(inputs: StepInputs) -> CloudInstances:
+    return CloudInstances(listed=inputs.instances, gone=inputs.gone)
 
 
 def _without_finalized(inputs: StepInputs) -> Snapshot:
@@ -251,7 +251,7 @@ def _without_finalized(inputs: StepInputs) -> Snapshot:
     )
 
 
-def _pace(settings: Settings) -> Termination:
-    return Termination(
+def _pace(settings: Settings) -> TerminationIntervals:
+    return TerminationIntervals(
         min_drain=settings.min_drain, drain_poll=settings.drain_poll, instance_poll=settings.instance_poll
     )

@@ -57,7 +57,7 @@ def test_invalid_pools_overlays_and_buffers_are_reported():
         overlay_body("odd", price="-1"),
         buffer_body("odd", replicas=-1),
     )
-    assert [(s.kind, s.name) for s in read.snapshot.set_aside] == [
+    assert [(s.kind, s.name) for s in read.snapshot.invalid_objects] == [
         ("NodePool", "bad"),
         ("NodeOverlay", "odd"),
         ("CapacityBuffer", "odd"),

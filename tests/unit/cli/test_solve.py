@@ -105,7 +105,7 @@ def test_invalid_nodepool_is_reported_and_the_others_are_used():
 
     scenario = parse_scenario(json.dumps(a_scenario(bad, pool_body(), a_waiting_pod())).encode())
 
-    assert [s.name for s in scenario.snapshot.set_aside] == ["bad"]
+    assert [s.name for s in scenario.snapshot.invalid_objects] == ["bad"]
     assert [c["nodePool"] for c in answer(scenario)["nodeClaims"]] == ["default"]
 
 

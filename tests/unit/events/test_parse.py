@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journeyman.core.lifecycle.health import KINDS
+from journeyman.core.lifecycle.health import INTERRUPTION_KINDS
 from journeyman.core.lifecycle.interruption import InterruptionKind
 from journeyman.core.plan import Step
 from journeyman.errors import MalformedEventError
@@ -85,7 +85,7 @@ def test_the_kinds_are_those_that_the_interrupt_step_knows():
     triggers = [parse_trigger(json.loads(p.read_text())) for p in MESSAGES]
     kinds = {t.kind for t in triggers if isinstance(t, Interruption)} | {*STATE_KINDS.values()}
 
-    assert kinds == {*InterruptionKind} - {*KINDS.values()}
+    assert kinds == {*InterruptionKind} - {*INTERRUPTION_KINDS.values()}
 
 
 def test_the_forwarders_message_tells_how_many_pods_wait_and_since_when():

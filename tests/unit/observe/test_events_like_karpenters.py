@@ -16,7 +16,7 @@ import pytest
 import journeyman
 from journeyman.core.api.event_reasons import DEFAULT_DEDUPE_WINDOW, EVENT_REASONS
 from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL, PDB
-from journeyman.core.lifecycle.interruption import NOTICES
+from journeyman.core.lifecycle.interruption import EVENTS_BY_KIND
 from journeyman.core.plan import Event, ObjectRef, Step
 from journeyman.observe.kube_events import dedupe_window
 from tests.helpers.builders import SMALL, condition, pool_body
@@ -117,7 +117,7 @@ def test_the_table_has_karpenters_reasons_with_karpenters_type_and_objects():
 
 def test_interruption_events_have_karpenters_reason_and_message():
     """One for each kind of interruption."""
-    for reason, message in NOTICES.values():
+    for reason, message in EVENTS_BY_KIND.values():
         assert re.match(KARPENTER[reason][2], message)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE, NODECLAIM, OFFERING_STATE, POD, Pod
-from journeyman.core.lifecycle.interruption import InterruptionKind, interrupt_claims
+from journeyman.core.lifecycle.interruption import InterruptionKind, handle_interruption
 from journeyman.core.plan import DeleteObject, MarkOfferingUnavailable, PatchObject, Step
 from journeyman.errors import ForbiddenError, JourneymanError, MalformedEventError
 from journeyman.events import parse_trigger
@@ -39,7 +39,9 @@ def a_cluster(*members) -> Cluster:
 
 def decide(snapshot, kind: InterruptionKind, *instances: str, at=NOW):
     """The plan for one notice."""
-    return interrupt_claims(snapshot, kind=kind, instance_ids=instances, event_time=at, unavailable_for=THREE_MINUTES)
+    return handle_interruption(
+        snapshot, kind=kind, instance_ids=instances, event_time=at, unavailable_for=THREE_MINUTES
+    )
 
 
 def the_claim(cluster: Cluster, name: str = "n"):
@@ -259,7 +261,7 @@ def test_the_offering_of_an_instance_that_its_claim_does_not_know_is_avoided():
         provider_id="aws:///b/i-9", instance_type="l", zone="b", capacity_type=labels.SPOT, state="running",
         launched_at=NOW, tags={labels.NODECLAIM_UID_TAG: a_claim("young").metadata.uid},
     )  # fmt: skip
-    plan = interrupt_claims(
+    plan = handle_interruption(
         a_snapshot(claims=(a_claim("young"),)), kind=InterruptionKind.SPOT_INTERRUPTED, instance_ids=["i-9"],
         event_time=NOW, unavailable_for=THREE_MINUTES, fresh=[fresh],
     )  # fmt: skip

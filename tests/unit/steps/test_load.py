@@ -67,7 +67,7 @@ def test_an_object_that_does_not_validate_is_set_aside_by_name_and_the_others_go
     cluster.add(pool_body("good"), merge(pool_body("bad"), {"spec": {"weight": 1000}}))
     snapshot = load(cluster.run(), EVERYTHING)
     assert [pool.metadata.name for pool in snapshot.node_pools] == ["good"]
-    (aside,) = snapshot.set_aside
+    (aside,) = snapshot.invalid_objects
     assert (aside.kind, aside.name) == ("NodePool", "bad")
     assert "spec.weight" in aside.why
     assert ("warning", aside.why) in [line[:2] for line in cluster.record.lines]
@@ -82,10 +82,10 @@ def test_a_warm_sandbox_validates_each_version_of_an_object_once():
     cluster.server.patch(NODEPOOL, "c", {"spec": {"weight": 7}})
     second = load(cluster.run(), EVERYTHING)
     assert [pool.metadata.name for pool in first.node_pools] == ["a", "b"]
-    assert [item.name for item in first.set_aside] == ["c"]
+    assert [item.name for item in first.invalid_objects] == ["c"]
     assert [pool.spec.weight for pool in second.node_pools] == [0, 5, 7]
     assert second.node_pools[0] is first.node_pools[0]
-    assert second.set_aside == ()
+    assert second.invalid_objects == ()
 
 
 def test_storage_is_read_with_what_scheduling_needs_and_only_then():

@@ -27,7 +27,7 @@ from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NODECLAIM, NodeClaim, Pod, condition_of
 from journeyman.core.plan import Action, Chain, ObjectRef, PatchObject, Plan, chain_of
 from journeyman.core.state import Snapshot
-from journeyman.core.state.condition_transitions import told_with
+from journeyman.core.state.condition_transitions import with_transitions
 from journeyman.core.state.pod_predicates import is_owned_by_daemon_set, is_owned_by_node
 
 POD_EVENT_DEDUPE: Final = timedelta(seconds=10)  # karpenter pkg/controllers/nodeclaim/podevents `dedupeTimeout`
@@ -136,7 +136,7 @@ def _chains(pod_events: Iterable[_PodEvents], now: datetime) -> Iterator[Chain]:
         actions = tuple(_patches(events, after, now))
         if actions:
             ref, chain = _ref(claim), chain_of(f"NodeClaim {claim.metadata.name}", *actions)
-            yield told_with(chain, ref, claim.metadata.labels, claim.status.conditions, after.conditions)
+            yield with_transitions(chain, ref, claim.metadata.labels, claim.status.conditions, after.conditions)
 
 
 def _ref(claim: NodeClaim) -> ObjectRef:

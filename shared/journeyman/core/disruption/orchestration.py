@@ -67,8 +67,8 @@ from journeyman.core.plan import (
 from journeyman.core.scheduling.nodeclaims import to_node_claim
 from journeyman.core.scheduling.results import PlannedClaim
 from journeyman.core.state import Snapshot, StateNode
-from journeyman.core.state.condition_transitions import told_with
-from journeyman.core.state.disrupted_taint import cordon, uncordon
+from journeyman.core.state.condition_transitions import with_transitions
+from journeyman.core.state.disrupted_taint import add_disrupted_taint, remove_disrupted_taint
 
 # karpenter pkg/controllers/disruption/queue.go: 80 ms for each candidate, within 10 min and 1 h
 TIMEOUT_PER_CANDIDATE: Final = timedelta(milliseconds=80)
@@ -177,7 +177,7 @@ def undo_disruption(node: StateNode, why: str, now: datetime) -> tuple[Action, .
     if node.claim is not None and any(c.type == DISRUPTION_REASON for c in node.conditions):
         cleared = ConditionSet.of_claim(node.claim, now).clear(DISRUPTION_REASON)
         actions.append(_conditions_patch(node.claim, cleared, why))
-    if node.node is not None and (patch := uncordon(node.node, why)) is not None:
+    if node.node is not None and (patch := remove_disrupted_taint(node.node, why)) is not None:
         actions.append(patch)
     return tuple(actions)
 
@@ -259,13 +259,15 @@ def _with_transitions(chain: Chain, nodes: Iterable[StateNode], disruption: Node
     """The chain, with the Events and metrics of the conditions that it changes."""
     for claim in (node.claim for node in nodes if node.claim is not None):
         after = _with_disruption_reason(claim, disruption, now)
-        chain = told_with(chain, _claim_ref(claim), claim.metadata.labels, claim.status.conditions, after.conditions)
+        chain = with_transitions(
+            chain, _claim_ref(claim), claim.metadata.labels, claim.status.conditions, after.conditions
+        )
     return chain
 
 
 def _add_taints(nodes: Iterable[StateNode], disruption: NodeDisruption) -> Iterator[Action]:
     for node in nodes:
-        if node.node is not None and (patch := cordon(node.node, disruption.spec.explanation)) is not None:
+        if node.node is not None and (patch := add_disrupted_taint(node.node, disruption.spec.explanation)) is not None:
             yield patch
 
 

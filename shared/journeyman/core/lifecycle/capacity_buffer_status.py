@@ -18,7 +18,7 @@ from journeyman.core.plan import ObjectRef, PatchObject, Plan, chain_of, merge_p
 from journeyman.core.scheduling.capacity_buffers import ResolvedBuffer, buffer_of, is_virtual_pod, resolve_buffers
 from journeyman.core.scheduling.results import Results
 from journeyman.core.state import Snapshot
-from journeyman.core.state.condition_transitions import told_with
+from journeyman.core.state.condition_transitions import with_transitions
 
 FITS: Final = "FitsExistingCapacity"
 REQUIRES_NEW: Final = "RequiresNewCapacity"
@@ -26,7 +26,7 @@ NOT_READY: Final = "NotReadyForProvisioning"
 EMPTY: Final = "BufferEmpty"
 
 
-def tell_buffers(snapshot: Snapshot, results: Results) -> Plan:
+def reconcile_capacity_buffers(snapshot: Snapshot, results: Results) -> Plan:
     """Write every buffer's status where it changed, by what the pass made of its virtual pods."""
     standing = _count(snapshot.pods, (key for keys in results.existing.values() for key in keys))
     opened = _count(snapshot.pods, (key for claim in results.new_claims for key in claim.pods))
@@ -35,7 +35,7 @@ def tell_buffers(snapshot: Snapshot, results: Results) -> Plan:
     for resolved in resolve_buffers(snapshot.capacity_buffers, snapshot.workloads):
         key = resolved.buffer.key
         verdict = _provisioning(resolved, standing[key], opened[key], failed[key])
-        plans.append(_tell(resolved, verdict, snapshot.now))
+        plans.append(_reconcile_buffer(resolved, verdict, snapshot.now))
     return merge_plans(plans)
 
 
@@ -65,7 +65,7 @@ def _provisioning(resolved: ResolvedBuffer, standing: int, opened: int, failed: 
     return _Verdict(True, FITS, f"All {wanted} virtual pods fit on existing capacity") if standing == wanted else None
 
 
-def _tell(resolved: ResolvedBuffer, provisioning: _Verdict | None, now: datetime) -> Plan:
+def _reconcile_buffer(resolved: ResolvedBuffer, provisioning: _Verdict | None, now: datetime) -> Plan:
     buffer = resolved.buffer
     meta, before = buffer.metadata, buffer.status
     verdicts = {
@@ -90,7 +90,7 @@ def _tell(resolved: ResolvedBuffer, provisioning: _Verdict | None, now: datetime
         subresource="status",
     )
     chain = chain_of(f"CapacityBuffer {buffer.key}", patch)
-    return Plan(chains=(told_with(chain, patch.ref, {}, before.conditions, conditions),))
+    return Plan(chains=(with_transitions(chain, patch.ref, {}, before.conditions, conditions),))
 
 
 def _set(

@@ -15,11 +15,11 @@ from typing import Final
 from journeyman.core.api.conditions import CONSISTENT_STATE_FOUND, INITIALIZED
 from journeyman.core.api.objects import Node, NodeClaim, condition_of, is_true
 from journeyman.core.api.resources import to_resources
-from journeyman.core.lifecycle.progress import Progress, claim_ref
+from journeyman.core.lifecycle.progress import NodeClaimProgress, claim_ref
 from journeyman.core.plan import Event, Plan
 from journeyman.core.state import Snapshot
 
-ENOUGH: Final = Fraction(90, 100)  # nodeshape.go: less than 90 % of what was expected
+MIN_SHARE: Final = Fraction(90, 100)  # nodeshape.go: less than 90 % of what was expected
 
 
 def check_nodes(snapshot: Snapshot, period: timedelta) -> Plan:
@@ -37,11 +37,13 @@ def check_nodes(snapshot: Snapshot, period: timedelta) -> Plan:
             continue
         unseen = condition_of(claim.status.conditions, CONSISTENT_STATE_FOUND) is None
         if (everyone or unseen) and is_true(claim.status.conditions, INITIALIZED):
-            found.append(checked(Progress.of(claim, snapshot.now), state.node).chain(why="what its node has"))
+            found.append(
+                check_consistency(NodeClaimProgress.of(claim, snapshot.now), state.node).chain(why="what its node has")
+            )
     return Plan(chains=tuple(chain for chain in found if chain.actions or chain.events))
 
 
-def checked(progress: Progress, node: Node) -> Progress:
+def check_consistency(progress: NodeClaimProgress, node: Node) -> NodeClaimProgress:
     """The claim with ConsistentStateFound as its node is, and an Event for each resource of which that has too little."""
     issues = tuple(_issues(node, progress.claim))
     if not issues:
@@ -52,7 +54,7 @@ def checked(progress: Progress, node: Node) -> Progress:
     )
     return progress.with_condition(
         CONSISTENT_STATE_FOUND, "False", "ConsistencyCheckFailed", "Consistency Check Failed"
-    ).told(*events)
+    ).with_events(*events)
 
 
 def is_time(now: datetime, period: timedelta) -> bool:
@@ -69,6 +71,6 @@ def _issues(node: Node, claim: NodeClaim) -> Iterator[str]:
         if not wanted[name] or not promised.get(name):
             continue
         share = Fraction(actual.get(name, 0), promised[name])
-        if share < ENOUGH:
+        if share < MIN_SHARE:
             had, should = node.status.capacity.get(name, "0"), claim.status.capacity[name]
             yield f"expected {should} of resource {name}, but found {had} ({float(share * 100):.1f}% of expected)"

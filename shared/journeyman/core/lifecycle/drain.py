@@ -40,12 +40,12 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import DISRUPTION_REASON, format_time
 from journeyman.core.api.objects import POD, Node, NodeClaim, Pod, condition_of
-from journeyman.core.lifecycle.progress import node_ref, poll_at
+from journeyman.core.lifecycle.progress import node_ref, poll_time
 from journeyman.core.plan import Chain, DeletePod, Event, EvictPod, ObjectRef, Observation, Requeue, Step, chain_of
 from journeyman.core.scheduling.taints import untolerated
 from journeyman.core.scheduling.volumes import claim_keys
 from journeyman.core.state import Snapshot, StateNode
-from journeyman.core.state.disrupted_taint import DISRUPTED, is_cordoned
+from journeyman.core.state.disrupted_taint import DISRUPTED, has_disrupted_taint
 from journeyman.core.state.pod_predicates import (
     is_disruptable,
     is_owned_by_daemon_set,
@@ -62,7 +62,7 @@ CRITICAL: Final = frozenset({"system-cluster-critical", "system-node-critical"})
 FORCEFUL: Final = "Forceful Termination"
 
 
-class Drain(Struct, frozen=True, kw_only=True):
+class DrainDecision(Struct, frozen=True, kw_only=True):
     """What a drain does now.
 
     `asked` are the pods whose turn it is, and `evict` those of them that nothing of their own protects; `remaining` are all
@@ -83,7 +83,7 @@ class Drain(Struct, frozen=True, kw_only=True):
         return tuple(p for p in self.remaining if p.key not in asked and not is_terminating(p))
 
 
-def drain(pods: Iterable[Pod], now: datetime, end: datetime | None) -> Drain:
+def decide_drain(pods: Iterable[Pod], now: datetime, end: datetime | None) -> DrainDecision:
     """Decide which pods go now.
 
     Args:
@@ -92,10 +92,10 @@ def drain(pods: Iterable[Pod], now: datetime, end: datetime | None) -> Drain:
         end: When the node must be gone (its termination timestamp); None leaves all the time in the world.
     """
     remaining = tuple(sorted((p for p in pods if is_drainable(p, now)), key=lambda p: p.key))
-    force = tuple(_forced(remaining, now, end))
+    force = tuple(_pods_to_force(remaining, now, end))
     forced = {pod.key for pod, _ in force}
     asked = tuple(p for p in _first_group(remaining) if p.key not in forced and not is_terminating(p))
-    return Drain(
+    return DrainDecision(
         asked=asked,
         evict=tuple(p for p in asked if is_disruptable(p, now)),
         force=force,
@@ -118,33 +118,33 @@ def is_drainable(pod: Pod, now: datetime) -> bool:
     return deletion is None or now <= deletion + STUCK_AFTER
 
 
-def others_drain(state: StateNode, snapshot: Snapshot) -> bool:
+def has_active_sibling(state: StateNode, snapshot: Snapshot) -> bool:
     """Whether pods run, or may, on another node of the same instance: its kubelet was renamed, and registered a second one.
 
     One that is at work and not on its way out yet is, in a moment; its pods are not known before.
     """
     return any(
-        (other.ready and not other.is_terminating) or drain(other.pods, snapshot.now, None).remaining
+        (other.ready and not other.is_terminating) or decide_drain(other.pods, snapshot.now, None).remaining
         for other in snapshot.state_nodes
         if other.node is not None and other.node is not state.node and other.provider_id == state.provider_id
     )
 
 
-def drain_chains(decided: Drain, node: Node, reason: str, end: datetime | None) -> tuple[Chain, ...]:
+def eviction_chains(decided: DrainDecision, node: Node, reason: str, end: datetime | None) -> tuple[Chain, ...]:
     """One chain for each pod, so that a refusal of one never holds up another."""
     forced = tuple(_force_chain(pod, seconds, node.metadata.name, end) for pod, seconds in decided.force)
     return forced + tuple(_evict_chain(pod, node_ref(node), reason) for pod in decided.evict)
 
 
-def drain_behind(closing: Chain, pods: tuple[Chain, ...], node: Node) -> tuple[Chain, ...]:
+def drain_after_taint(closing: Chain, pods: tuple[Chain, ...], node: Node) -> tuple[Chain, ...]:
     """What closes the node, and its pods' chains: behind it while the node still takes pods, or they would come back.
 
     Restates: karpenter pkg/controllers/node/termination/controller.go, which drains nothing if `Taint` fails.
     """
-    return (closing, *pods) if is_cordoned(node) else (replace(closing, then=pods),)
+    return (closing, *pods) if has_disrupted_taint(node) else (replace(closing, then=pods),)
 
 
-def another_place(pods: Iterable[Pod], node: str, now: datetime) -> tuple[Requeue, ...]:
+def requeue_provisioning(pods: Iterable[Pod], node: str, now: datetime) -> tuple[Requeue, ...]:
     """What lets the next place of these pods be planned while they are still being evicted; nothing if none needs one."""
     if not any(is_reschedulable(pod) for pod in pods):
         return ()
@@ -174,7 +174,7 @@ def _force_at(pod: Pod, end: datetime | None) -> datetime | None:
     return None if end is None else end - _grace(pod)
 
 
-def _forced(pods: Iterable[Pod], now: datetime, end: datetime | None) -> Iterator[tuple[Pod, int]]:
+def _pods_to_force(pods: Iterable[Pod], now: datetime, end: datetime | None) -> Iterator[tuple[Pod, int]]:
     """Pods that would outlive the node, with the seconds they are given: what is left to the end, at least one."""
     if end is None:
         return
@@ -190,14 +190,14 @@ def _ref(pod: Pod) -> ObjectRef:
     return ObjectRef(resource=POD, name=meta.name, namespace=meta.namespace, uid=meta.uid)
 
 
-def _drained(reason: str) -> tuple[Observation, ...]:
+def _drained_metrics(reason: str) -> tuple[Observation, ...]:
     return (Observation(name="karpenter_pods_drained_total", labels={"reason": reason}),)
 
 
 def _evict_chain(pod: Pod, node: ObjectRef, reason: str) -> Chain:
     chain = chain_of(f"Pod {pod.key}", EvictPod(ref=_ref(pod), node=node, why=reason))
     event = Event(ref=_ref(pod), reason="Evicted", message=f"Evicted pod: {reason}")
-    return replace(chain, events=(event,), observations=_drained(reason))
+    return replace(chain, events=(event,), observations=_drained_metrics(reason))
 
 
 def _force_chain(pod: Pod, seconds: int, node: str, end: datetime | None) -> Chain:
@@ -205,14 +205,14 @@ def _force_chain(pod: Pod, seconds: int, node: str, end: datetime | None) -> Cha
     text = f"Deleting the pod to accommodate the terminationTime {end} of the node. {granted} This bypasses the PDB of the pod and the do-not-disrupt annotation."
     action = DeletePod(ref=_ref(pod), node=node, grace_period_seconds=seconds, why="the node's end has come")
     event = Event(ref=_ref(pod), reason="Disrupted", message=text)
-    return replace(chain_of(f"Pod {pod.key}", action), events=(event,), observations=_drained(FORCEFUL))
+    return replace(chain_of(f"Pod {pod.key}", action), events=(event,), observations=_drained_metrics(FORCEFUL))
 
 
-SLOWEST_POLL: Final = timedelta(seconds=30)
-A_MOMENT: Final = timedelta(seconds=1)
+MAX_POLL_INTERVAL: Final = timedelta(seconds=30)
+REQUEUE_MARGIN: Final = timedelta(seconds=1)
 
 
-class Termination(Struct, frozen=True, kw_only=True):
+class TerminationIntervals(Struct, frozen=True, kw_only=True):
     """The pace: the least a drain takes, and how often drain, volumes and instance are looked at."""
 
     min_drain: timedelta = timedelta(seconds=5)
@@ -220,65 +220,69 @@ class Termination(Struct, frozen=True, kw_only=True):
     instance_poll: timedelta = timedelta(seconds=5)
 
 
-def since(claim: NodeClaim, condition: str, now: datetime) -> datetime:
+def condition_since(claim: NodeClaim, condition: str, now: datetime) -> datetime:
     """When the condition came to say what it says; now if it is not there yet."""
     found = condition_of(claim.status.conditions, condition)
     return found.last_transition_time if found is not None and found.last_transition_time is not None else now
 
 
-def drain_look(decided: Drain, node: str, now: datetime, began: datetime, pace: Termination) -> Requeue:
+def requeue_for_drain(
+    decided: DrainDecision, node: str, now: datetime, began: datetime, pace: TerminationIntervals
+) -> Requeue:
     """The next look at a drain: no later than the next forced deletion, nor than the least that a drain takes."""
-    at = poll_at(now, began, pace.drain_poll, SLOWEST_POLL)
+    at = poll_time(now, began, pace.drain_poll, MAX_POLL_INTERVAL)
     if not decided.remaining:
         at = max(began + pace.min_drain, now)
     if decided.next_force is not None:
-        at = min(at, decided.next_force + A_MOMENT)
+        at = min(at, decided.next_force + REQUEUE_MARGIN)
     return Requeue(step=Step.TERMINATE, at=at, reason=f"node {node} is draining")
 
 
-def volume_look(node: str, now: datetime, began: datetime, end: datetime | None, pace: Termination) -> Requeue:
+def requeue_for_volumes(
+    node: str, now: datetime, began: datetime, end: datetime | None, pace: TerminationIntervals
+) -> Requeue:
     """The next look at volumes: no later than the node's end, at which they are waited for no longer."""
-    at = poll_at(now, began, pace.drain_poll, SLOWEST_POLL)
+    at = poll_time(now, began, pace.drain_poll, MAX_POLL_INTERVAL)
     if end is not None:
-        at = min(at, end + A_MOMENT)
+        at = min(at, end + REQUEUE_MARGIN)
     return Requeue(step=Step.TERMINATE, at=at, reason=f"volumes of node {node} are being detached")
 
 
-def instance_look(provider_id: str, now: datetime, began: datetime, pace: Termination) -> Requeue:
+def requeue_for_instance(provider_id: str, now: datetime, began: datetime, pace: TerminationIntervals) -> Requeue:
     """The next look at an instance that is ending."""
-    at = poll_at(now, began, pace.instance_poll, SLOWEST_POLL)
+    at = poll_time(now, began, pace.instance_poll, MAX_POLL_INTERVAL)
     return Requeue(step=Step.TERMINATE, at=at, reason=f"instance {provider_id} is terminating")
 
 
 _SHOWN: Final = 5
 
 
-def drain_events(decided: Drain, node: Node, now: datetime) -> tuple[Event, ...]:
+def drain_events(decided: DrainDecision, node: Node, now: datetime) -> tuple[Event, ...]:
     """Which pods the drain waits for without asking them to go, and how long what their annotation says protects them."""
-    return (*_waiting(decided, node), *protection_events(decided.asked, now))
+    return (*_blocked_drain_events(decided, node), *do_not_disrupt_events(decided.asked, now))
 
 
 def volume_events(volumes: Sequence[str], node: Node) -> tuple[Event, ...]:
     """Which volumes are still attached."""
-    text = f"Awaiting deletion of bound volumeattachments ({_some(volumes)})"
+    text = f"Awaiting deletion of bound volumeattachments ({_first_names(volumes)})"
     return (Event(ref=node_ref(node), reason="AwaitingVolumeDetachment", message=text),)
 
 
-def protection_events(pods: Iterable[Pod], now: datetime) -> tuple[Event, ...]:
+def do_not_disrupt_events(pods: Iterable[Pod], now: datetime) -> tuple[Event, ...]:
     """What comes of each pod's do-not-disrupt annotation, where that is not plainly "true"."""
-    return tuple(event for pod in pods for event in _protection(pod, now))
+    return tuple(event for pod in pods for event in _do_not_disrupt_events(pod, now))
 
 
-def _waiting(decided: Drain, node: Node) -> Iterator[Event]:
+def _blocked_drain_events(decided: DrainDecision, node: Node) -> Iterator[Event]:
     if decided.protected:
-        named = _some([pod.key for pod in decided.protected])
+        named = _first_names([pod.key for pod in decided.protected])
         text = (
             f"Failed to drain node, {len(decided.remaining)} pods are waiting to be evicted; not evictable now: {named}"
         )
         yield Event(ref=node_ref(node), reason="FailedDraining", message=text, type="Warning")
 
 
-def _protection(pod: Pod, now: datetime) -> Iterator[Event]:
+def _do_not_disrupt_events(pod: Pod, now: datetime) -> Iterator[Event]:
     value = pod.metadata.annotations.get(labels.DO_NOT_DISRUPT)
     if value is None or value == "true":
         return
@@ -297,7 +301,7 @@ def _protection(pod: Pod, now: datetime) -> Iterator[Event]:
         yield Event(ref=ref, reason="DoNotDisruptGracePeriodElapsed", message=text)
 
 
-def _some(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     rest = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {rest} other(s)" if rest > 0 else "")
 
@@ -314,7 +318,7 @@ def attached_volumes(state: StateNode, snapshot: Snapshot) -> tuple[str, ...]:
     """
     if state.node is None:
         return ()
-    node, staying = state.node.metadata.name, _staying(state, snapshot)
+    node, staying = state.node.metadata.name, _volumes_of_undrainable_pods(state, snapshot)
     return tuple(
         sorted(
             attachment.metadata.name
@@ -326,7 +330,7 @@ def attached_volumes(state: StateNode, snapshot: Snapshot) -> tuple[str, ...]:
     )
 
 
-def _staying(state: StateNode, snapshot: Snapshot) -> frozenset[str]:
+def _volumes_of_undrainable_pods(state: StateNode, snapshot: Snapshot) -> frozenset[str]:
     """The PersistentVolumes of pods that stay; a claim that is gone, or bound to none, names none."""
     used = {key for pod in state.pods if not is_drainable(pod, snapshot.now) for key in claim_keys(pod)}
     if not used:

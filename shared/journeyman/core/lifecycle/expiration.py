@@ -12,14 +12,14 @@ from msgspec.structs import replace
 
 from journeyman.core.api.duration import NEVER, parse_duration
 from journeyman.core.api.objects import NodeClaim
-from journeyman.core.lifecycle.progress import claim_ref, refs_of
+from journeyman.core.lifecycle.progress import claim_ref, event_refs
 from journeyman.core.plan import DeleteObject, Event, Plan, chain_of, merge_plans
 from journeyman.core.state import Snapshot, StateNode
-from journeyman.core.state.nodeclaim_metrics import disrupted
+from journeyman.core.state.nodeclaim_metrics import nodeclaim_disrupted
 from journeyman.errors import ConfigurationError
 
 
-def expire(snapshot: Snapshot) -> Plan:
+def expire_nodeclaims(snapshot: Snapshot) -> Plan:
     """Delete every claim that has reached its age; drain and termination follow from the deletion."""
     states = snapshot.state_nodes_by_claim
     return merge_plans(_expire(c, states[c.metadata.name]) for c in snapshot.claims if is_expired(c, snapshot.now))
@@ -50,9 +50,9 @@ def _expire(claim: NodeClaim, state: StateNode) -> Plan:
     )
     events = tuple(
         Event(ref=ref, reason="DisruptionTerminating", message=f"Disrupting {ref.resource.kind}: {why}", key="Expired")
-        for ref in refs_of(state)
+        for ref in event_refs(state)
     )
     return Plan(
-        chains=(replace(chain, events=events, observations=(disrupted(claim, "expired"),)),),
+        chains=(replace(chain, events=events, observations=(nodeclaim_disrupted(claim, "expired"),)),),
         notes=(f"NodeClaim {name} expired after {claim.spec.expire_after}",),
     )

@@ -30,18 +30,18 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import INSTANCE_TERMINATING, REGISTERED, format_time
 from journeyman.core.api.objects import NODECLAIM, Node, NodeClaim, is_true
-from journeyman.core.lifecycle.drain import A_MOMENT
+from journeyman.core.lifecycle.drain import REQUEUE_MARGIN
 from journeyman.core.lifecycle.progress import (
-    Progress,
+    NodeClaimProgress,
     claim_ref,
-    deletion,
+    delete_nodeclaim,
+    event_refs,
     node_patches,
     node_ref,
-    refs_of,
     with_metadata,
     with_node,
 )
-from journeyman.core.lifecycle.registration import is_unregistered
+from journeyman.core.lifecycle.registration import has_unregistered_taint
 from journeyman.core.lifecycle.termination import awaits_finalizer
 from journeyman.core.plan import (
     Chain,
@@ -56,11 +56,11 @@ from journeyman.core.plan import (
     merge_plans,
 )
 from journeyman.core.state import Snapshot, StateNode
-from journeyman.core.state.instances import GOING, Cloud, RunningInstance
-from journeyman.core.state.nodeclaim_metrics import disrupted
+from journeyman.core.state.instances import TERMINATING_STATES, CloudInstances, RunningInstance
+from journeyman.core.state.nodeclaim_metrics import nodeclaim_disrupted
 
 
-def collect(snapshot: Snapshot, cloud: Cloud, orphan_age: timedelta) -> Plan:
+def collect_garbage(snapshot: Snapshot, cloud: CloudInstances, orphan_age: timedelta) -> Plan:
     """Terminate orphans, and delete claims that lost their instance.
 
     Args:
@@ -68,10 +68,10 @@ def collect(snapshot: Snapshot, cloud: Cloud, orphan_age: timedelta) -> Plan:
         cloud: All instances of the cluster.
         orphan_age: How old an instance must be before a missing claim means anything.
     """
-    return orphans(snapshot, cloud, orphan_age) + lost(snapshot, cloud)
+    return terminate_orphaned_instances(snapshot, cloud, orphan_age) + delete_claims_without_instance(snapshot, cloud)
 
 
-def orphans(snapshot: Snapshot, cloud: Cloud, orphan_age: timedelta) -> Plan:
+def terminate_orphaned_instances(snapshot: Snapshot, cloud: CloudInstances, orphan_age: timedelta) -> Plan:
     """Terminate instances without a claim, their nodes with them.
 
     An instance whose tags name a claim that has no instance yet is not an orphan: its launch was cut off before the
@@ -80,23 +80,25 @@ def orphans(snapshot: Snapshot, cloud: Cloud, orphan_age: timedelta) -> Plan:
     known = {c.status.provider_id for c in snapshot.claims if c.status.provider_id}
     known |= {n.provider_id for n in snapshot.state_nodes if n.managed}  # a claim's own may have been edited away
     return merge_plans(
-        _end_orphan(instance, snapshot)
+        _terminate_orphan(instance, snapshot)
         for instance in sorted(cloud.listed, key=lambda i: i.provider_id)
         if instance.provider_id not in known
-        and instance.state not in GOING
-        and not _is_awaited(instance, snapshot)
+        and instance.state not in TERMINATING_STATES
+        and not _has_pending_claim(instance, snapshot)
         and snapshot.now - instance.launched_at > orphan_age
     )
 
 
-def lost(snapshot: Snapshot, cloud: Cloud) -> Plan:
+def delete_claims_without_instance(snapshot: Snapshot, cloud: CloudInstances) -> Plan:
     """Delete registered claims whose instance is gone or stands still, and whose node is missing or not Ready."""
     return merge_plans(
-        _delete_lost(claim, snapshot, cloud) for claim in snapshot.claims if is_lost(claim, snapshot, cloud)
+        _delete_claim_without_instance(claim, snapshot, cloud)
+        for claim in snapshot.claims
+        if has_lost_instance(claim, snapshot, cloud)
     )
 
 
-def is_lost(claim: NodeClaim, snapshot: Snapshot, cloud: Cloud) -> bool:
+def has_lost_instance(claim: NodeClaim, snapshot: Snapshot, cloud: CloudInstances) -> bool:
     """Whether the claim's instance went away under it. Not being listed is not enough: a list may be late."""
     state = snapshot.state_nodes_by_claim[claim.metadata.name]
     if claim.metadata.deletion_timestamp is not None or state.ready:
@@ -106,7 +108,7 @@ def is_lost(claim: NodeClaim, snapshot: Snapshot, cloud: Cloud) -> bool:
     return state.provider_id in cloud.ended
 
 
-def _is_awaited(instance: RunningInstance, snapshot: Snapshot) -> bool:
+def _has_pending_claim(instance: RunningInstance, snapshot: Snapshot) -> bool:
     """Whether the claim that it was launched for is there, without an instance so far."""
     claim = snapshot.claims_by_name.get(instance.claim)
     if claim is None or claim.status.provider_id:
@@ -114,12 +116,12 @@ def _is_awaited(instance: RunningInstance, snapshot: Snapshot) -> bool:
     return instance.claim_uid in ("", claim.metadata.uid)
 
 
-def _end_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:
+def _terminate_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:
     """At once, unless its node is at work: then the node is deleted, which drains it first (`bare_nodes`)."""
     nodes = [n.node for n in snapshot.state_nodes if n.node is not None and n.provider_id == instance.provider_id]
     leaving = [node for node in nodes if awaits_finalizer(node)]
-    if any(n.ready and n.node in nodes and _was_opened(n.node) for n in snapshot.state_nodes):
-        return merge_plans(_delete_working(node, instance, snapshot) for node in nodes if node not in leaving)
+    if any(n.ready and n.node in nodes and _may_run_pods(n.node) for n in snapshot.state_nodes):
+        return merge_plans(_delete_running_node(node, instance, snapshot) for node in nodes if node not in leaving)
     if leaving:
         return Plan()
     why = "no NodeClaim stands for this instance"
@@ -139,14 +141,14 @@ def _end_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:
     return Plan(chains=(chain,), notes=(f"terminated instance {instance.provider_id}: {why}",))
 
 
-def _was_opened(node: Node | None) -> bool:
+def _may_run_pods(node: Node | None) -> bool:
     """Whether pods may run on it: it registered, or has lost both the label that says so and the taint that kept them away."""
     if node is None:
         return False
-    return node.metadata.labels.get(labels.REGISTERED) == "true" or not is_unregistered(node)
+    return node.metadata.labels.get(labels.REGISTERED) == "true" or not has_unregistered_taint(node)
 
 
-def _delete_working(node: Node, instance: RunningInstance, snapshot: Snapshot) -> Plan:
+def _delete_running_node(node: Node, instance: RunningInstance, snapshot: Snapshot) -> Plan:
     """With our finalizer on, so that it is there until it is drained; unless its claim is there after all."""
     why = "no NodeClaim stands for this node"
     finalizers = node.metadata.finalizers
@@ -159,12 +161,12 @@ def _delete_working(node: Node, instance: RunningInstance, snapshot: Snapshot) -
         f"Node {name}",
         *node_patches(node, held, why),
         DeleteObject(ref=node_ref(node), why=why, unless_there=claim),
-        Requeue(step=Step.TERMINATE, at=snapshot.now + A_MOMENT, reason=f"node {name} is to be drained"),
+        Requeue(step=Step.TERMINATE, at=snapshot.now + REQUEUE_MARGIN, reason=f"node {name} is to be drained"),
     )
     return Plan(chains=(chain,), notes=(f"deleted node {name}: {why}",))
 
 
-def _delete_lost(claim: NodeClaim, snapshot: Snapshot, cloud: Cloud) -> Plan:
+def _delete_claim_without_instance(claim: NodeClaim, snapshot: Snapshot, cloud: CloudInstances) -> Plan:
     name, state = claim.metadata.name, snapshot.state_nodes_by_claim[claim.metadata.name]
     instance = cloud.find(state.provider_id)
     why = f"instance {state.provider_id} is {'gone' if instance is None else instance.state}"
@@ -174,15 +176,15 @@ def _delete_lost(claim: NodeClaim, snapshot: Snapshot, cloud: Cloud) -> Plan:
         Requeue(step=Step.PROVISION, at=snapshot.now, reason=f"NodeClaim {name}: {why}"),
     )
     text = f"{why[0].upper()}{why[1:]}, and no pod runs on it any more; NodeClaim {name} is deleted, its pods are planned again"
-    events = tuple(Event(ref=ref, reason="InstanceNotFound", message=text, type="Warning") for ref in refs_of(state))
-    told = replace(chain, events=events, observations=(disrupted(claim, "garbage_collected"),))
+    events = tuple(Event(ref=ref, reason="InstanceNotFound", message=text, type="Warning") for ref in event_refs(state))
+    told = replace(chain, events=events, observations=(nodeclaim_disrupted(claim, "garbage_collected"),))
     return Plan(chains=(told,), notes=(f"deleted NodeClaim {name}: {why}",))
 
 
 _AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
-def end_strays(snapshot: Snapshot, cloud: Cloud, stray_after: timedelta) -> Plan:
+def delete_inconsistent_claims(snapshot: Snapshot, cloud: CloudInstances, stray_after: timedelta) -> Plan:
     """Delete what has strayed for long enough, and note what is beginning to.
 
     Args:
@@ -191,32 +193,34 @@ def end_strays(snapshot: Snapshot, cloud: Cloud, stray_after: timedelta) -> Plan
         stray_after: How long a kubelet is given to register its Node again.
     """
     states = (snapshot.state_nodes_by_claim[claim.metadata.name] for claim in snapshot.claims)
-    found = tuple(chain for state in states for chain in _end(state, snapshot, cloud, stray_after))
+    found = tuple(chain for state in states for chain in _check_consistency(state, snapshot, cloud, stray_after))
     notes = tuple(event.message for chain in found for event in chain.events)
     return Plan(chains=found, notes=notes)
 
 
-def _end(state: StateNode, snapshot: Snapshot, cloud: Cloud, stray_after: timedelta) -> Iterator[Chain]:
+def _check_consistency(
+    state: StateNode, snapshot: Snapshot, cloud: CloudInstances, stray_after: timedelta
+) -> Iterator[Chain]:
     claim, now = state.claim, snapshot.now
-    if claim is None or claim.metadata.deletion_timestamp is not None or is_lost(claim, snapshot, cloud):
+    if claim is None or claim.metadata.deletion_timestamp is not None or has_lost_instance(claim, snapshot, cloud):
         return
     if is_true(claim.status.conditions, INSTANCE_TERMINATING):
         text = f"NodeClaim {claim.metadata.name} says that its instance terminates, although nobody deleted it: it is deleted, its pods are drained first"
-        yield _deleted(claim, "InconsistentStatus", text, now)
+        yield _delete_inconsistent(claim, "InconsistentStatus", text, now)
     elif not state.is_node_missing:
         if labels.NODE_MISSING_SINCE in claim.metadata.annotations:
-            yield _noted(claim, None, now)
+            yield _record_missing_since(claim, None, now)
     elif (since := _missing_since(claim)) is None:
-        yield _noted(claim, now, now)
-        yield chain_of(f"NodeClaim {claim.metadata.name}", _look(claim, now + stray_after))
+        yield _record_missing_since(claim, now, now)
+        yield chain_of(f"NodeClaim {claim.metadata.name}", _requeue_missing_node(claim, now + stray_after))
     elif now < since + stray_after:
-        yield chain_of(f"NodeClaim {claim.metadata.name}", _look(claim, since + stray_after))
+        yield chain_of(f"NodeClaim {claim.metadata.name}", _requeue_missing_node(claim, since + stray_after))
     else:
         text = f"Node {claim.status.node_name} of NodeClaim {claim.metadata.name} has been gone since {format_time(since)}, and its instance did not bring it back: both are deleted"
-        yield _deleted(claim, "NodeNotFound", text, now)
+        yield _delete_inconsistent(claim, "NodeNotFound", text, now)
 
 
-def _look(claim: NodeClaim, at: datetime) -> Requeue:
+def _requeue_missing_node(claim: NodeClaim, at: datetime) -> Requeue:
     return Requeue(step=Step.TERMINATE, at=at, reason=f"the node of NodeClaim {claim.metadata.name} is missing")
 
 
@@ -227,22 +231,22 @@ def _missing_since(claim: NodeClaim) -> datetime | None:
         return None
 
 
-def _noted(claim: NodeClaim, since: datetime | None, now: datetime) -> Chain:
+def _record_missing_since(claim: NodeClaim, since: datetime | None, now: datetime) -> Chain:
     """The claim with this time on it, or with none."""
     others = {k: v for k, v in claim.metadata.annotations.items() if k != labels.NODE_MISSING_SINCE}
     said = {labels.NODE_MISSING_SINCE: format_time(since)} if since is not None else {}
-    told = replace(Progress.of(claim, now), claim=with_metadata(claim, annotations={**others, **said}))
+    told = replace(NodeClaimProgress.of(claim, now), claim=with_metadata(claim, annotations={**others, **said}))
     return told.chain(why="its node is missing" if said else "its node is back")
 
 
-def _deleted(claim: NodeClaim, reason: str, text: str, now: datetime) -> Chain:
+def _delete_inconsistent(claim: NodeClaim, reason: str, text: str, now: datetime) -> Chain:
     name = claim.metadata.name
     return Chain(
         subject=f"NodeClaim {name}",
         actions=(
-            deletion(claim, text),
+            delete_nodeclaim(claim, text),
             Requeue(step=Step.PROVISION, at=now, reason=f"NodeClaim {name} goes: {reason}"),
         ),
         events=(Event(ref=claim_ref(claim), reason=reason, message=text, type="Warning"),),
-        observations=(disrupted(claim, "garbage_collected"),),
+        observations=(nodeclaim_disrupted(claim, "garbage_collected"),),
     )

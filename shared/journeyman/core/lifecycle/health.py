@@ -45,7 +45,12 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import format_time
 from journeyman.core.api.objects import Condition, Node, NodeClaim, condition_of
-from journeyman.core.lifecycle.interruption import NOTICES, InterruptionKind, take_down, wakes
+from journeyman.core.lifecycle.interruption import (
+    EVENTS_BY_KIND,
+    InterruptionKind,
+    requeue_steps,
+    terminate_on_interruption,
+)
 from journeyman.core.lifecycle.progress import claim_ref, node_ref
 from journeyman.core.plan import (
     Chain,
@@ -60,18 +65,18 @@ from journeyman.core.plan import (
     merge_plans,
 )
 from journeyman.core.state import InstanceStatus, RepairPolicy, Snapshot, StateNode
-from journeyman.core.state.nodeclaim_metrics import disrupted
+from journeyman.core.state.nodeclaim_metrics import nodeclaim_disrupted
 
 
-def end_now(claim: NodeClaim, now: datetime, why: str) -> tuple[PatchObject, ...]:
+def force_termination(claim: NodeClaim, now: datetime, why: str) -> tuple[PatchObject, ...]:
     """Let the claim's grace period be over; nothing to write if it is."""
-    if _is_over(claim.metadata.annotations.get(labels.TERMINATION_TIMESTAMP, ""), now):
+    if _is_past(claim.metadata.annotations.get(labels.TERMINATION_TIMESTAMP, ""), now):
         return ()
     annotations = {labels.TERMINATION_TIMESTAMP: format_time(now)}
     return (PatchObject(ref=claim_ref(claim), patch={"metadata": {"annotations": annotations}}, why=why),)
 
 
-def _is_over(end: str, now: datetime) -> bool:
+def _is_past(end: str, now: datetime) -> bool:
     """Whether that time has come; a text that is no time says nothing."""
     try:
         moment = datetime.fromisoformat(end.replace("Z", "+00:00"))
@@ -80,10 +85,10 @@ def _is_over(end: str, now: datetime) -> bool:
     return moment.tzinfo is not None and moment <= now
 
 
-ALLOWED_SICK_PERCENT: Final = 20  # karpenter pkg/controllers/node/health/controller.go `allowedUnhealthyPercent`
+ALLOWED_UNHEALTHY_PERCENT: Final = 20  # karpenter pkg/controllers/node/health/controller.go `allowedUnhealthyPercent`
 
 
-class Sickness(Struct, frozen=True, kw_only=True):
+class UnhealthyNodeCondition(Struct, frozen=True, kw_only=True):
     """The condition of a node that is to be acted upon first, and when."""
 
     condition: Condition
@@ -93,7 +98,7 @@ class Sickness(Struct, frozen=True, kw_only=True):
         return f"{self.condition.type}={self.condition.status}"
 
 
-def repair(snapshot: Snapshot, policies: Sequence[RepairPolicy]) -> Plan:
+def repair_nodes(snapshot: Snapshot, policies: Sequence[RepairPolicy]) -> Plan:
     """What to do about sick nodes now.
 
     Args:
@@ -105,20 +110,20 @@ def repair(snapshot: Snapshot, policies: Sequence[RepairPolicy]) -> Plan:
         not; and a wake-up for the moment at which one is no longer tolerated. A claim that is on its way out already only
         ends sooner.
     """
-    return _Ward(snapshot=snapshot, policies=tuple(policies)).round()
+    return _NodeRepair(snapshot=snapshot, policies=tuple(policies)).round()
 
 
-def sickness_of(node: Node, policies: Iterable[RepairPolicy]) -> Sickness | None:
+def find_unhealthy_condition(node: Node, policies: Iterable[RepairPolicy]) -> UnhealthyNodeCondition | None:
     """The condition with the earliest deadline of those that a policy names; None if the node is well."""
     found = [
-        Sickness(condition=condition, due=_due(condition, policy))
+        UnhealthyNodeCondition(condition=condition, due=_due(condition, policy))
         for policy in policies
         if (condition := condition_of(node.status.conditions, policy.condition)) and condition.status == policy.status
     ]
     return min(found, key=_urgency, default=None)
 
 
-def _urgency(sickness: Sickness) -> tuple[float, str]:
+def _urgency(sickness: UnhealthyNodeCondition) -> tuple[float, str]:
     return (inf if sickness.due is None else sickness.due.timestamp(), sickness.condition.type)
 
 
@@ -126,7 +131,7 @@ def _due(condition: Condition, policy: RepairPolicy) -> datetime | None:
     return condition.last_transition_time and condition.last_transition_time + policy.tolerated_for
 
 
-class _Ward(Struct, frozen=True, kw_only=True, dict=True):
+class _NodeRepair(Struct, frozen=True, kw_only=True, dict=True):
     """All nodes at one moment, with what says that they are sick."""
 
     snapshot: Snapshot
@@ -140,7 +145,7 @@ class _Ward(Struct, frozen=True, kw_only=True, dict=True):
         ]
         return merge_plans(self._look_after(*one_of_them) for one_of_them in sick)
 
-    def _look_after(self, claim: NodeClaim, node: Node, sickness: Sickness) -> Plan:
+    def _look_after(self, claim: NodeClaim, node: Node, sickness: UnhealthyNodeCondition) -> Plan:
         now = self.snapshot.now
         if sickness.due is None:
             return Plan(notes=(f"node {node.metadata.name} is sick ({sickness}), and does not say since when",))
@@ -150,23 +155,23 @@ class _Ward(Struct, frozen=True, kw_only=True, dict=True):
         if too_many := self._too_many(claim):
             event = Event(ref=node_ref(node), reason="NodeRepairBlocked", message=too_many, type="Warning")
             return Plan(events=(event,), notes=(f"node {node.metadata.name} is not repaired: {too_many}",))
-        return _replaced(claim, node, sickness, now)
+        return _delete_unhealthy(claim, node, sickness, now)
 
     def _too_many(self, claim: NodeClaim) -> str:
         """Why the node may not be repaired now: its pool has too many sick ones; without a pool, the cluster has."""
         pool = claim.metadata.labels.get(labels.NODEPOOL)
         peers = self.snapshot.nodes if pool is None else self._by_pool.get(pool, [])
         sick = sum(1 for node in peers if node.metadata.name in self._sick)
-        allowed = -(-len(peers) * ALLOWED_SICK_PERCENT // 100)
+        allowed = -(-len(peers) * ALLOWED_UNHEALTHY_PERCENT // 100)
         if sick <= allowed:
             return ""
         where = "cluster" if pool is None else "nodepool"
-        return f"more than {ALLOWED_SICK_PERCENT}% nodes are unhealthy in the {where}"
+        return f"more than {ALLOWED_UNHEALTHY_PERCENT}% nodes are unhealthy in the {where}"
 
     @cached_property
-    def _sick(self) -> Mapping[str, Sickness]:
+    def _sick(self) -> Mapping[str, UnhealthyNodeCondition]:
         """By node name; whoever is on its way out counts until it is gone."""
-        found = ((node.metadata.name, sickness_of(node, self.policies)) for node in self.snapshot.nodes)
+        found = ((node.metadata.name, find_unhealthy_condition(node, self.policies)) for node in self.snapshot.nodes)
         return {name: sickness for name, sickness in found if sickness is not None}
 
     @cached_property
@@ -177,26 +182,26 @@ class _Ward(Struct, frozen=True, kw_only=True, dict=True):
         return pools
 
 
-def _replaced(claim: NodeClaim, node: Node, sickness: Sickness, now: datetime) -> Plan:
+def _delete_unhealthy(claim: NodeClaim, node: Node, sickness: UnhealthyNodeCondition, now: datetime) -> Plan:
     name = claim.metadata.name
     why = f"node {node.metadata.name} is sick: {sickness}"
-    sooner = end_now(claim, now, why)
+    sooner = force_termination(claim, now, why)
     if claim.metadata.deletion_timestamp is not None:
-        return Plan(chains=(chain_of(f"NodeClaim {name}", *sooner, *_wakes(why, now)),)) if sooner else Plan()
+        return Plan(chains=(chain_of(f"NodeClaim {name}", *sooner, *_requeues(why, now)),)) if sooner else Plan()
     chain = Chain(
         subject=f"NodeClaim {name}",
-        actions=(*sooner, DeleteObject(ref=claim_ref(claim), why=why), *_wakes(why, now)),
-        events=_told(claim, node, sickness),
-        observations=(disrupted(claim, "unhealthy"), _counted(claim, sickness)),
+        actions=(*sooner, DeleteObject(ref=claim_ref(claim), why=why), *_requeues(why, now)),
+        events=_disruption_events(claim, node, sickness),
+        observations=(nodeclaim_disrupted(claim, "unhealthy"), _unhealthy_metric(claim, sickness)),
     )
     return Plan(chains=(chain,), notes=(f"repairing NodeClaim {name}: {why}",))
 
 
-def _wakes(why: str, now: datetime) -> tuple[Requeue, ...]:
+def _requeues(why: str, now: datetime) -> tuple[Requeue, ...]:
     return tuple(Requeue(step=step, at=now, reason=why) for step in (Step.PROVISION, Step.TERMINATE))
 
 
-def _told(claim: NodeClaim, node: Node, sickness: Sickness) -> tuple[Event, ...]:
+def _disruption_events(claim: NodeClaim, node: Node, sickness: UnhealthyNodeCondition) -> tuple[Event, ...]:
     return tuple(
         Event(
             ref=ref,
@@ -208,7 +213,7 @@ def _told(claim: NodeClaim, node: Node, sickness: Sickness) -> tuple[Event, ...]
     )
 
 
-def _counted(claim: NodeClaim, sickness: Sickness) -> Observation:
+def _unhealthy_metric(claim: NodeClaim, sickness: UnhealthyNodeCondition) -> Observation:
     return Observation(
         name="karpenter_nodeclaims_unhealthy_disrupted_total",
         labels={
@@ -220,7 +225,7 @@ def _counted(claim: NodeClaim, sickness: Sickness) -> Observation:
     )
 
 
-KINDS: Final[Mapping[str, InterruptionKind]] = {
+INTERRUPTION_KINDS: Final[Mapping[str, InterruptionKind]] = {
     "InstanceStatus": InterruptionKind.INSTANCE_STATUS,
     "SystemStatus": InterruptionKind.SYSTEM_STATUS,
     "EventStatus": InterruptionKind.EVENT_STATUS,
@@ -228,7 +233,9 @@ KINDS: Final[Mapping[str, InterruptionKind]] = {
 """What each category of a check means."""
 
 
-def impaired(snapshot: Snapshot, statuses: Iterable[InstanceStatus], impaired_for: timedelta) -> Plan:
+def terminate_impaired_instances(
+    snapshot: Snapshot, statuses: Iterable[InstanceStatus], impaired_for: timedelta
+) -> Plan:
     """Take down what the checks condemn.
 
     Args:
@@ -239,42 +246,44 @@ def impaired(snapshot: Snapshot, statuses: Iterable[InstanceStatus], impaired_fo
     Returns:
         The end of each node that is hit, and wake-ups. Whoever is on its way out asks for nothing.
     """
-    counting = [s for s in statuses if s.category in KINDS and _counts(s, snapshot.now, impaired_for)]
+    counting = [s for s in statuses if s.category in INTERRUPTION_KINDS and _is_due(s, snapshot.now, impaired_for)]
     by_instance: dict[str, list[InstanceStatus]] = {}
     for status in counting:
         by_instance.setdefault(status.provider_id, []).append(status)
     living = (n for n in snapshot.state_nodes if n.claim is not None and not n.is_terminating and not n.duplicate_of)
     return merge_plans(
-        _end(n, by_instance[n.provider_id], snapshot.now) for n in living if n.provider_id in by_instance
+        _terminate_impaired(n, by_instance[n.provider_id], snapshot.now) for n in living if n.provider_id in by_instance
     )
 
 
-def next_look(statuses: Iterable[InstanceStatus], now: datetime, impaired_for: timedelta) -> datetime | None:
+def next_status_check(statuses: Iterable[InstanceStatus], now: datetime, impaired_for: timedelta) -> datetime | None:
     """When the next check will have failed for long enough; None if there is none to wait for."""
     ends = (s.since + impaired_for for s in statuses if s.since is not None)
     return min((end for end in ends if end > now), default=None)
 
 
-def _counts(status: InstanceStatus, now: datetime, impaired_for: timedelta) -> bool:
+def _is_due(status: InstanceStatus, now: datetime, impaired_for: timedelta) -> bool:
     """Events count at once, though they are to come; a failing check without a beginning has just begun."""
-    if KINDS[status.category] is InterruptionKind.EVENT_STATUS:
+    if INTERRUPTION_KINDS[status.category] is InterruptionKind.EVENT_STATUS:
         return True
     return status.since is not None and now - status.since >= impaired_for
 
 
-def _end(node: StateNode, statuses: Sequence[InstanceStatus], now: datetime) -> Plan:
+def _terminate_impaired(node: StateNode, statuses: Sequence[InstanceStatus], now: datetime) -> Plan:
     """By force if any check of the machine itself fails."""
     assert node.claim is not None  # noqa: S101 - the caller's
-    kinds = sorted({KINDS[s.category] for s in statuses}, key=list(InterruptionKind).index)
+    kinds = sorted({INTERRUPTION_KINDS[s.category] for s in statuses}, key=list(InterruptionKind).index)
     kind = kinds[0]
-    forced = () if kind is InterruptionKind.EVENT_STATUS else end_now(node.claim, now, NOTICES[kind][1])
-    plan = take_down(node, node.claim, kind, *forced)
+    forced = (
+        () if kind is InterruptionKind.EVENT_STATUS else force_termination(node.claim, now, EVENTS_BY_KIND[kind][1])
+    )
+    plan = terminate_on_interruption(node, node.claim, kind, *forced)
     first, *rest = plan.chains
-    counted = replace(first, observations=(*first.observations, *_instance_status_counted(statuses)))
-    return replace(plan, chains=(counted, *rest)) + wakes(kind, now, Step.PROVISION, Step.TERMINATE)
+    counted = replace(first, observations=(*first.observations, *_impairment_metrics(statuses)))
+    return replace(plan, chains=(counted, *rest)) + requeue_steps(kind, now, Step.PROVISION, Step.TERMINATE)
 
 
-def _instance_status_counted(statuses: Iterable[InstanceStatus]) -> tuple[Observation, ...]:
+def _impairment_metrics(statuses: Iterable[InstanceStatus]) -> tuple[Observation, ...]:
     """Once for each category, as it is acted upon once."""
     return tuple(
         Observation(name="karpenter_interruption_instance_status_unhealthy_total", labels={"category": category})

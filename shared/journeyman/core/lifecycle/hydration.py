@@ -28,25 +28,25 @@ from journeyman.core.api.conditions import DRIFTED, INITIALIZED, LAUNCHED, NODEC
 from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, NODEPOOL_KEYS, HashKeys, node_pool_hash
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NODEPOOL, Node, NodeClaim, condition_of, is_true
-from journeyman.core.lifecycle.progress import Progress, claim_ref, node_ref, with_metadata, with_node
-from journeyman.core.lifecycle.registration import is_unregistered, owned, synced
+from journeyman.core.lifecycle.progress import NodeClaimProgress, claim_ref, node_ref, with_metadata, with_node
+from journeyman.core.lifecycle.registration import has_unregistered_taint, sync_node, with_owner
 from journeyman.core.plan import Chain, Event, Plan, Requeue, Step, chain_of
 from journeyman.core.state import NodeClassState, Snapshot, StateNode
 
 
-def is_at_work(claim: NodeClaim) -> bool:
+def is_initialized(claim: NodeClaim) -> bool:
     """Whether its node was opened and found ready. One of the two conditions alone is some hand's work."""
     conditions = claim.status.conditions
     return is_true(conditions, REGISTERED) and is_true(conditions, INITIALIZED)
 
 
-def contradicts_itself(claim: NodeClaim) -> bool:
+def has_stale_ready_condition(claim: NodeClaim) -> bool:
     """Whether it is at work and says that it is not ready, of which its node is no reason: that is Initialized for good."""
     ready = condition_of(claim.status.conditions, READY)
-    return is_at_work(claim) and ready is not None and ready.status != "True"
+    return is_initialized(claim) and ready is not None and ready.status != "True"
 
 
-def hydrated(claim: NodeClaim) -> NodeClaim:
+def with_finalizer_and_labels(claim: NodeClaim) -> NodeClaim:
     """The claim with the termination finalizer and the labels of its NodeClass and its NodePool, there before a launch.
 
     The same object if it has them: nearly all claims do, and all are asked in each run.
@@ -59,7 +59,7 @@ def hydrated(claim: NodeClaim) -> NodeClaim:
     return with_metadata(claim, finalizers=finalizers, labels={**marks, **claim.metadata.labels})
 
 
-def recalled(claim: NodeClaim, state: StateNode, now: datetime) -> NodeClaim:
+def with_recovered_launch(claim: NodeClaim, state: StateNode, now: datetime) -> NodeClaim:
     """The claim as one that was launched, if it has an instance: whatever became of its status, there is one to go on with.
 
     The provider id and the condition are written together, so only a hand can have parted them; and a node that knows its
@@ -70,10 +70,10 @@ def recalled(claim: NodeClaim, state: StateNode, now: datetime) -> NodeClaim:
         return claim
     status = msgspec.structs.replace(claim.status, provider_id=instance)
     found = msgspec.structs.replace(claim, status=status)
-    return Progress.of(found, now).with_condition(LAUNCHED, "True").claim
+    return NodeClaimProgress.of(found, now).with_condition(LAUNCHED, "True").claim
 
 
-def begun(claim: NodeClaim, known: NodeClaim, now: datetime) -> Progress:
+def start_progress(claim: NodeClaim, known: NodeClaim, now: datetime) -> NodeClaimProgress:
     """A claim's progress at the beginning of a run: with what every claim carries, and an Event if it had been taken off.
 
     Args:
@@ -81,10 +81,10 @@ def begun(claim: NodeClaim, known: NodeClaim, now: datetime) -> Progress:
         known: The same with what is known of its launch (`recalled`).
         now: The time.
     """
-    return _restored(claim, hydrated(known), now)
+    return _restored_progress(claim, with_finalizer_and_labels(known), now)
 
 
-def hydrate(claim: NodeClaim, snapshot: Snapshot) -> Plan:
+def hydrate_nodeclaim(claim: NodeClaim, snapshot: Snapshot) -> Plan:
     """Make a claim that has become a node whole again; nothing if it is.
 
     Args:
@@ -95,24 +95,24 @@ def hydrate(claim: NodeClaim, snapshot: Snapshot) -> Plan:
     pool = snapshot.node_pools_by_name.get(claim.metadata.labels.get(labels.NODEPOOL, ""))
     named = claim.spec.node_class_ref.name
     node_class = next((c for c in snapshot.node_classes if c.name == named), None)
-    whole = migrated(hydrated(claim), pool, node_class)
+    whole = with_current_hashes(with_finalizer_and_labels(claim), pool, node_class)
     if state.node is not None and state.provider_id != claim.status.provider_id:
         whole = msgspec.structs.replace(
             whole, status=msgspec.structs.replace(whole.status, provider_id=state.provider_id)
         )
-    if state.provider_id and contradicts_itself(whole):
-        whole = _ready(whole, snapshot.now)
+    if state.provider_id and has_stale_ready_condition(whole):
+        whole = _with_ready(whole, snapshot.now)
     if whole is claim:
         return Plan()
-    return Plan(chains=(_restored(claim, whole, snapshot.now).chain(why="it is not as we made it"),))
+    return Plan(chains=(_restored_progress(claim, whole, snapshot.now).chain(why="it is not as we made it"),))
 
 
-def _ready(claim: NodeClaim, now: datetime) -> NodeClaim:
+def _with_ready(claim: NodeClaim, now: datetime) -> NodeClaim:
     """With all that Ready depends on said anew: a condition that a hand wrote may be of no generation, or contradict them.
 
     Restates: karpenter pkg/controllers/nodeclaim/lifecycle, whose steps stamp their conditions in each reconcile.
     """
-    progress = Progress.of(claim, now)
+    progress = NodeClaimProgress.of(claim, now)
     for type_ in NODECLAIM_DEPENDENTS:
         progress = progress.with_condition(type_, "True")
     return progress.claim
@@ -134,26 +134,26 @@ def _hydrate_node(state: StateNode, snapshot: Snapshot) -> Iterator[Chain]:
     if state.provider_id != claim.status.provider_id:
         why = f"NodeClaim {claim.metadata.name} names another instance than its node"
         yield chain_of(f"NodeClaim {claim.metadata.name}", Requeue(step=Step.PROVISION, at=snapshot.now, reason=why))
-    missing = {key: value for key, value in _marks(claim).items() if key not in node.metadata.labels}
+    missing = {key: value for key, value in _expected_labels(claim).items() if key not in node.metadata.labels}
     has_finalizer = labels.TERMINATION_FINALIZER in node.metadata.finalizers
     has_owner = any(o.uid == claim.metadata.uid for o in node.metadata.owner_references)
-    is_new = is_unregistered(node)  # somebody deleted it, and its kubelet has registered it once more
+    is_new = has_unregistered_taint(node)  # somebody deleted it, and its kubelet has registered it once more
     if has_finalizer and has_owner and not missing and not is_new:
         return
-    progress = Progress.of(claim, snapshot.now).found(node)
-    progress = replace(progress, node=_whole(synced(node, claim) if is_new else node, claim, missing))
+    progress = NodeClaimProgress.of(claim, snapshot.now).with_found_node(node)
+    progress = replace(progress, node=_hydrated_node(sync_node(node, claim) if is_new else node, claim, missing))
     taken = [f"label {key}" for key in sorted(missing) if key not in _class_label(claim)]
     taken += ["registration, as a node that came up anew"] if is_new else []
     taken += [] if has_finalizer else [f"finalizer {labels.TERMINATION_FINALIZER}"]
     taken += [] if has_owner else [f"owner NodeClaim {claim.metadata.name}"]
     if taken:
-        progress = progress.told(
-            Event(ref=node_ref(node), reason="MetadataRestored", message=_said(taken), type="Warning")
+        progress = progress.with_events(
+            Event(ref=node_ref(node), reason="MetadataRestored", message=_restored_message(taken), type="Warning")
         )
     yield progress.chain(why="its node is not as we made it")
 
 
-def _whole(node: Node, claim: NodeClaim, missing: Mapping[str, str]) -> Node:
+def _hydrated_node(node: Node, claim: NodeClaim, missing: Mapping[str, str]) -> Node:
     metadata = node.metadata
     finalizers = metadata.finalizers
     if labels.TERMINATION_FINALIZER not in finalizers:
@@ -162,13 +162,13 @@ def _whole(node: Node, claim: NodeClaim, missing: Mapping[str, str]) -> Node:
         node,
         metadata={
             "finalizers": finalizers,
-            "owner_references": owned(metadata.owner_references, claim),
+            "owner_references": with_owner(metadata.owner_references, claim),
             "labels": {**metadata.labels, **missing},
         },
     )
 
 
-def _marks(claim: NodeClaim) -> Mapping[str, str]:
+def _expected_labels(claim: NodeClaim) -> Mapping[str, str]:
     """The labels by which a node of this claim is known, as far as it has come."""
     marks = {**_class_label(claim), labels.REGISTERED: "true"}
     if is_true(claim.status.conditions, INITIALIZED):
@@ -189,14 +189,14 @@ def _pool_label(claim: NodeClaim) -> Mapping[str, str]:
     return {labels.NODEPOOL: owner} if owner else {}
 
 
-def _restored(before: NodeClaim, after: NodeClaim, now: datetime) -> Progress:
-    progress = replace(Progress.of(before, now), claim=after)
-    taken = tuple(_taken(before, after))
-    event = Event(ref=claim_ref(before), reason="MetadataRestored", message=_said(taken), type="Warning")
-    return progress.told(event) if taken else progress
+def _restored_progress(before: NodeClaim, after: NodeClaim, now: datetime) -> NodeClaimProgress:
+    progress = replace(NodeClaimProgress.of(before, now), claim=after)
+    taken = tuple(_restored_fields(before, after))
+    event = Event(ref=claim_ref(before), reason="MetadataRestored", message=_restored_message(taken), type="Warning")
+    return progress.with_events(event) if taken else progress
 
 
-def _taken(before: NodeClaim, after: NodeClaim) -> Iterator[str]:
+def _restored_fields(before: NodeClaim, after: NodeClaim) -> Iterator[str]:
     """What only a hand can have changed; the NodeClass's label may be missing as Karpenter did not set it once."""
     if before.metadata.finalizers != after.metadata.finalizers:
         yield f"finalizer {labels.TERMINATION_FINALIZER}"
@@ -208,11 +208,11 @@ def _taken(before: NodeClaim, after: NodeClaim) -> Iterator[str]:
         yield f"provider id {after.status.provider_id}"
 
 
-def _said(restored: tuple[str, ...] | list[str]) -> str:
+def _restored_message(restored: tuple[str, ...] | list[str]) -> str:
     return f"Put back what was taken off or changed: {', '.join(restored)}"
 
 
-def migrated(claim: NodeClaim, pool: NodePool | None, node_class: NodeClassState | None) -> NodeClaim:
+def with_current_hashes(claim: NodeClaim, pool: NodePool | None, node_class: NodeClassState | None) -> NodeClaim:
     """The claim with its owners' hashes in their present version; the same object if it has them.
 
     A claim that has drifted already keeps its hash: it would not be known any more that it has to go.

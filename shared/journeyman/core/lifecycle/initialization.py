@@ -17,10 +17,10 @@ from journeyman.core.api import labels
 from journeyman.core.api.dra import ResourceSlice, ResourceSliceSpec
 from journeyman.core.api.objects import Node, NodeClaim, is_true
 from journeyman.core.api.resources import to_resources
-from journeyman.core.lifecycle.progress import Progress, with_node
+from journeyman.core.lifecycle.progress import NodeClaimProgress, with_node
 
 
-def initialize(progress: Progress, slices: Sequence[ResourceSlice] | None = None) -> Progress:
+def initialize(progress: NodeClaimProgress, slices: Sequence[ResourceSlice] | None = None) -> NodeClaimProgress:
     """Initialized True once every gate is passed, otherwise Unknown with the first gate that is not.
 
     `slices` is what DRA drivers have published; None if ResourceClaims are ignored, so that no driver is waited for.
@@ -35,7 +35,7 @@ def initialize(progress: Progress, slices: Sequence[ResourceSlice] | None = None
         return progress.with_condition("Initialized", "Unknown", *blocked)
     labelled = with_node(node, metadata={"labels": {**node.metadata.labels, labels.INITIALIZED: "true"}})
     note = f"initialized NodeClaim {claim.metadata.name} on node {node.metadata.name}"
-    return replace(progress, node=labelled).with_condition("Initialized", "True").told(notes=(note,))
+    return replace(progress, node=labelled).with_condition("Initialized", "True").with_events(notes=(note,))
 
 
 def _gate(node: Node, claim: NodeClaim) -> tuple[str, str] | None:

@@ -30,7 +30,7 @@ from msgspec import Struct
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import format_time
 from journeyman.core.api.objects import NodeClaim
-from journeyman.core.lifecycle.progress import claim_ref, refs_of
+from journeyman.core.lifecycle.progress import claim_ref, event_refs
 from journeyman.core.plan import (
     Action,
     Chain,
@@ -46,13 +46,13 @@ from journeyman.core.plan import (
     merge_plans,
 )
 from journeyman.core.state import Snapshot, StateNode
-from journeyman.core.state.disrupted_taint import cordon
-from journeyman.core.state.nodeclaim_metrics import disrupted
+from journeyman.core.state.disrupted_taint import add_disrupted_taint
+from journeyman.core.state.nodeclaim_metrics import nodeclaim_disrupted
 
 Offering = tuple[str, str, str]
 
 
-class FreshInstance(Protocol):
+class UnrecordedInstance(Protocol):
     """What the cloud says of an instance whose claim may not know it yet (`ports.Instance`)."""
 
     @property
@@ -76,14 +76,14 @@ class FreshInstance(Protocol):
         """The UID of the NodeClaim it was launched for, from its tag; empty if unknown."""
 
 
-def interrupt_claims(
+def handle_interruption(
     snapshot: Snapshot,
     *,
     kind: InterruptionKind,
     instance_ids: Iterable[str],
     event_time: datetime,
     unavailable_for: timedelta,
-    fresh: Iterable[FreshInstance] = (),
+    fresh: Iterable[UnrecordedInstance] = (),
 ) -> Plan:
     """What one notice asks for.
 
@@ -100,33 +100,35 @@ def interrupt_claims(
         on the node never holds up the deletion; then wake-ups for provision and terminate. A claim that is already
         going, or gone, asks for nothing.
     """
-    notice = _Notice(snapshot=snapshot, kind=kind, at=event_time, unavailable_for=unavailable_for, fresh=tuple(fresh))
+    notice = _InterruptionMessage(
+        snapshot=snapshot, kind=kind, at=event_time, unavailable_for=unavailable_for, fresh=tuple(fresh)
+    )
     plan = merge_plans(notice.about(id_) for id_ in sorted(set(instance_ids)))
-    return plan + wakes(kind, snapshot.now, *notice.goes_on) if plan.chains else plan
+    return plan + requeue_steps(kind, snapshot.now, *notice.goes_on) if plan.chains else plan
 
 
-def awaits_instances(snapshot: Snapshot, instance_ids: Iterable[str]) -> bool:
+def may_concern_unrecorded_instance(snapshot: Snapshot, instance_ids: Iterable[str]) -> bool:
     """Whether the notice may be about an instance that a launch under way has just made: it names one we do not know."""
     known = _by_instance(snapshot)
-    return any(id_ not in known for id_ in instance_ids) and any(_awaits_instance(c) for c in snapshot.claims)
+    return any(id_ not in known for id_ in instance_ids) and any(_has_no_instance_yet(c) for c in snapshot.claims)
 
 
 def _by_instance(snapshot: Snapshot) -> Mapping[str, StateNode]:
     return {instance_id(n.provider_id): n for n in snapshot.state_nodes if n.provider_id and not n.duplicate_of}
 
 
-def _awaits_instance(claim: NodeClaim) -> bool:
+def _has_no_instance_yet(claim: NodeClaim) -> bool:
     return not claim.status.provider_id and claim.metadata.deletion_timestamp is None
 
 
-class _Notice(Struct, frozen=True, kw_only=True, dict=True):
+class _InterruptionMessage(Struct, frozen=True, kw_only=True, dict=True):
     """One notice, and the cluster it has come to."""
 
     snapshot: Snapshot
     kind: InterruptionKind
     at: datetime
     unavailable_for: timedelta
-    fresh: tuple[FreshInstance, ...]
+    fresh: tuple[UnrecordedInstance, ...]
 
     @property
     def goes_on(self) -> tuple[Step, ...]:
@@ -143,8 +145,8 @@ class _Notice(Struct, frozen=True, kw_only=True, dict=True):
         if node.claim.metadata.deletion_timestamp is not None:
             return Plan(notes=(f"nodeclaim {node.claim.metadata.name} is already being deleted",))
         if self.kind is InterruptionKind.REBALANCE_RECOMMENDATION:
-            return Plan(events=told(node, self.kind, type_="Normal")) + self._recommended(node.claim)
-        return Plan(chains=self._avoided(node.claim, id_)) + take_down(node, node.claim, self.kind)
+            return Plan(events=interruption_events(node, self.kind, type_="Normal")) + self._recommended(node.claim)
+        return Plan(chains=self._avoided(node.claim, id_)) + terminate_on_interruption(node, node.claim, self.kind)
 
     def _recommended(self, claim: NodeClaim) -> Plan:
         """Note on the claim that it should be replaced, if its NodePool asks for that; the first time stays."""
@@ -181,7 +183,7 @@ class _Notice(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def _just_launched(self) -> Mapping[str, StateNode]:
         """By instance: the claims without an instance that theirs was launched for."""
-        waiting = {c.metadata.uid: c.metadata.name for c in self.snapshot.claims if _awaits_instance(c)}
+        waiting = {c.metadata.uid: c.metadata.name for c in self.snapshot.claims if _has_no_instance_yet(c)}
         nodes = self.snapshot.state_nodes_by_claim
         return {instance_id(i.provider_id): nodes[waiting[i.claim_uid]] for i in self.fresh if i.claim_uid in waiting}
 
@@ -216,7 +218,7 @@ class InterruptionKind(str, Enum):
 
 
 _UNHEALTHY: Final = ("InstanceUnhealthy", "An unhealthy warning was triggered for the instance")
-NOTICES: Final[Mapping[InterruptionKind, tuple[str, str]]] = {
+EVENTS_BY_KIND: Final[Mapping[InterruptionKind, tuple[str, str]]] = {
     InterruptionKind.SPOT_INTERRUPTED: ("SpotInterrupted", "Spot interruption warning was triggered"),
     InterruptionKind.REBALANCE_RECOMMENDATION: (
         "SpotRebalanceRecommendation",
@@ -241,12 +243,12 @@ def instance_id(provider_id: str) -> str:
     return re.split(r"[/.]", provider_id)[-1]
 
 
-def received(kind: str) -> tuple[Observation, ...]:
+def received_message_metrics(kind: str) -> tuple[Observation, ...]:
     """One message of that kind, whoever it is about."""
     return (Observation(name="karpenter_interruption_received_messages_total", labels={"message_type": kind}),)
 
 
-def dealt_with(event_time: datetime, now: datetime) -> tuple[Observation, ...]:
+def deleted_message_metrics(event_time: datetime, now: datetime) -> tuple[Observation, ...]:
     """One message that need not come again, and how long after its event that was."""
     latency = max((now - event_time).total_seconds(), 0.0)
     return (
@@ -255,7 +257,7 @@ def dealt_with(event_time: datetime, now: datetime) -> tuple[Observation, ...]:
     )
 
 
-def take_down(node: StateNode, claim: NodeClaim, kind: InterruptionKind, *first: Action) -> Plan:
+def terminate_on_interruption(node: StateNode, claim: NodeClaim, kind: InterruptionKind, *first: Action) -> Plan:
     """Delete the claim, and cordon its node in a chain of its own, so that a conflict never holds up the deletion.
 
     Args:
@@ -265,22 +267,22 @@ def take_down(node: StateNode, claim: NodeClaim, kind: InterruptionKind, *first:
         first: What must be written on the claim before it is deleted.
     """
     name = claim.metadata.name
-    why = f"{NOTICES[kind][1]} for {name}"
+    why = f"{EVENTS_BY_KIND[kind][1]} for {name}"
     deletion = Chain(
         subject=f"nodeclaim {name}",
         actions=(*first, DeleteObject(ref=claim_ref(claim), why=why)),
-        events=_terminating(node),
-        observations=(disrupted(claim, kind.value),),
+        events=_termination_events(node),
+        observations=(nodeclaim_disrupted(claim, kind.value),),
     )
-    taint = cordon(node.node, why) if node.node is not None else None
+    taint = add_disrupted_taint(node.node, why) if node.node is not None else None
     return Plan(
         chains=(deletion, *([chain_of(f"node {node.name}", taint)] if taint else [])),
-        events=told(node, kind, type_="Warning"),
+        events=interruption_events(node, kind, type_="Warning"),
         notes=(f"initiating delete of nodeclaim {name} from interruption message: {kind.value}",),
     )
 
 
-def wakes(kind: InterruptionKind, now: datetime, *steps: Step) -> Plan:
+def requeue_steps(kind: InterruptionKind, now: datetime, *steps: Step) -> Plan:
     """Requeue the steps that carry on."""
     return Plan(
         chains=(
@@ -289,13 +291,13 @@ def wakes(kind: InterruptionKind, now: datetime, *steps: Step) -> Plan:
     )
 
 
-def told(node: StateNode, kind: InterruptionKind, *, type_: str) -> tuple[Event, ...]:
+def interruption_events(node: StateNode, kind: InterruptionKind, *, type_: str) -> tuple[Event, ...]:
     """The Events on claim and node that say what was received."""
-    reason, message = NOTICES[kind]
-    return tuple(Event(ref=ref, reason=reason, message=message, type=type_) for ref in refs_of(node))
+    reason, message = EVENTS_BY_KIND[kind]
+    return tuple(Event(ref=ref, reason=reason, message=message, type=type_) for ref in event_refs(node))
 
 
-def _terminating(node: StateNode) -> tuple[Event, ...]:
+def _termination_events(node: StateNode) -> tuple[Event, ...]:
     return tuple(
         Event(
             ref=ref,
@@ -303,5 +305,5 @@ def _terminating(node: StateNode) -> tuple[Event, ...]:
             message=f"Interruption triggered termination for the {ref.resource.kind}",
             type="Warning",
         )
-        for ref in refs_of(node)
+        for ref in event_refs(node)
     )

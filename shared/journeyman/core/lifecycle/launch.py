@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim, condition_of
-from journeyman.core.lifecycle.hydration import hydrated
-from journeyman.core.lifecycle.progress import Progress, claim_ref, deletion, with_metadata
+from journeyman.core.lifecycle.hydration import with_finalizer_and_labels
+from journeyman.core.lifecycle.progress import NodeClaimProgress, claim_ref, delete_nodeclaim, with_metadata
 from journeyman.core.plan import (
     Action,
     Chain,
@@ -32,7 +32,7 @@ from journeyman.core.plan import (
     Step,
     chain_of,
 )
-from journeyman.core.state.nodeclaim_metrics import disrupted
+from journeyman.core.state.nodeclaim_metrics import nodeclaim_disrupted
 from journeyman.errors import (
     CreateError,
     InsufficientCapacityError,
@@ -41,8 +41,8 @@ from journeyman.errors import (
 )
 
 MAX_MESSAGE: Final = 300  # launch.go `truncateMessage`
-FIRST_RETRY: Final = timedelta(seconds=1)  # controller.go: exponential 1 s to 1 min
-LAST_RETRY: Final = timedelta(minutes=1)
+MIN_RETRY_DELAY: Final = timedelta(seconds=1)  # controller.go: exponential 1 s to 1 min
+MAX_RETRY_DELAY: Final = timedelta(minutes=1)
 
 Offerings = tuple[tuple[str, str, str], ...]
 
@@ -61,7 +61,7 @@ class LaunchedInstance(Struct, frozen=True, kw_only=True):
     unavailable: Offerings = ()
 
 
-class Avoidance(Struct, frozen=True, kw_only=True):
+class OfferingBackoff(Struct, frozen=True, kw_only=True):
     """How long an offering that was refused is avoided: the first time, and at most if it is refused again and again.
 
     `remembered` are the offerings whose failures are remembered, whether they are avoided now or not any more.
@@ -88,7 +88,7 @@ def is_pending(claim: NodeClaim) -> bool:
     return claim.metadata.deletion_timestamp is None and not claim.status.provider_id and undecided
 
 
-def launch_pending(claims: Iterable[NodeClaim], now: datetime) -> Plan:
+def launch_nodeclaims(claims: Iterable[NodeClaim], now: datetime) -> Plan:
     """Launch every claim that has no instance yet and whose back-off is over; wake up for those that wait.
 
     Covers claims whose run was cut off between create and launch, hand-made ones, and retries.
@@ -99,20 +99,20 @@ def launch_pending(claims: Iterable[NodeClaim], now: datetime) -> Plan:
             continue
         due = retry_at(claim)
         if due is not None and due > now:
-            plan += Plan(chains=(chain_of(f"NodeClaim {claim.metadata.name}", _retry_wake(claim, due)),))
+            plan += Plan(chains=(chain_of(f"NodeClaim {claim.metadata.name}", _requeue_launch(claim, due)),))
             continue
         launch = LaunchInstance(claim=claim.metadata.name, why="the claim has no instance yet")
-        progress = replace(Progress.of(claim, now), claim=hydrated(claim))
+        progress = replace(NodeClaimProgress.of(claim, now), claim=with_finalizer_and_labels(claim))
         plan += Plan(chains=(progress.chain(launch, why="protect the claim before its launch"),))
     return plan
 
 
-def withdrawn(claim: NodeClaim, reason: str, why: str, now: datetime) -> Chain:
+def withdraw_nodeclaim(claim: NodeClaim, reason: str, why: str, now: datetime) -> Chain:
     """Delete a claim that is not to be launched any more. Its pods are planned again; an Event says `reason` and why."""
     name = claim.metadata.name
     chain = chain_of(
         f"NodeClaim {name}",
-        deletion(claim, why),
+        delete_nodeclaim(claim, why),
         *(
             Requeue(step=step, at=now, reason=f"NodeClaim {name} was withdrawn")
             for step in (Step.TERMINATE, Step.PROVISION)
@@ -140,8 +140,8 @@ def retry_at(claim: NodeClaim) -> datetime | None:
     return _retry_state(claim)[1]
 
 
-def after_launch(
-    claim: NodeClaim, outcome: LaunchedInstance | FailedLaunch, now: datetime, avoidance: Avoidance
+def record_launch(
+    claim: NodeClaim, outcome: LaunchedInstance | FailedLaunch, now: datetime, avoidance: OfferingBackoff
 ) -> Plan:
     """What to write once the cloud has answered.
 
@@ -154,12 +154,12 @@ def after_launch(
     Returns:
         The claim's new status and labels, or its deletion with the offerings to avoid and a wake-up to decide again.
     """
-    remember = _remember(claim, outcome, now, avoidance)
+    remember = _mark_unavailable(claim, outcome, now, avoidance)
     if isinstance(outcome, LaunchedInstance):
-        return _succeeded(claim, outcome, now, (*_forget(claim, outcome, now, avoidance), *remember))
+        return _succeeded(claim, outcome, now, (*_clear_failures(claim, outcome, now, avoidance), *remember))
     if isinstance(outcome.error, InsufficientCapacityError | NodeClassNotReadyError):
-        return _given_up(claim, outcome.error, now, remember)
-    return _to_retry(claim, outcome, now, remember)
+        return _delete_unlaunchable(claim, outcome.error, now, remember)
+    return _retry_later(claim, outcome, now, remember)
 
 
 def _succeeded(claim: NodeClaim, instance: LaunchedInstance, now: datetime, remember: tuple[Action, ...]) -> Plan:
@@ -173,12 +173,14 @@ def _succeeded(claim: NodeClaim, instance: LaunchedInstance, now: datetime, reme
     annotations = {**claim.metadata.annotations, **instance.annotations}
     annotations.pop(labels.LAUNCH_RETRY, None)
     launched = with_metadata(claim, labels={**instance.labels, **claim.metadata.labels}, annotations=annotations)
-    progress = replace(Progress.of(claim, now), claim=msgspec.structs.replace(launched, status=status))
+    progress = replace(NodeClaimProgress.of(claim, now), claim=msgspec.structs.replace(launched, status=status))
     progress = progress.with_condition("Launched", "True")
-    return Plan(chains=(progress.chain(why="its instance was launched"), *_alone(claim.metadata.name, remember)))
+    return Plan(
+        chains=(progress.chain(why="its instance was launched"), *_separate_chains(claim.metadata.name, remember))
+    )
 
 
-def _given_up(claim: NodeClaim, error: Exception, now: datetime, remember: tuple[Action, ...]) -> Plan:
+def _delete_unlaunchable(claim: NodeClaim, error: Exception, now: datetime, remember: tuple[Action, ...]) -> Plan:
     """No capacity, or a NodeClass that cannot be used: drop the claim, so that its pods are planned again."""
     no_capacity = isinstance(error, InsufficientCapacityError)
     reason = "InsufficientCapacityError" if no_capacity else "NodeClassNotReady"
@@ -186,21 +188,21 @@ def _given_up(claim: NodeClaim, error: Exception, now: datetime, remember: tuple
     name, text = claim.metadata.name, str(error)[:MAX_MESSAGE]
     actions: tuple[Action, ...] = (
         *remember,
-        deletion(claim, f"launch failed: {text}"),
+        delete_nodeclaim(claim, f"launch failed: {text}"),
         Requeue(step=Step.TERMINATE, at=now, reason=f"NodeClaim {name} was given up"),
     )
     if no_capacity:
         actions += (Requeue(step=Step.PROVISION, at=now, reason=f"no capacity for NodeClaim {name}"),)
     event = Event(ref=claim_ref(claim), reason=reason, message=f"NodeClaim {name} event: {text}", type="Warning")
     return Plan(
-        chains=(replace(chain_of(f"NodeClaim {name}", *actions), observations=(disrupted(claim, metric),)),),
+        chains=(replace(chain_of(f"NodeClaim {name}", *actions), observations=(nodeclaim_disrupted(claim, metric),)),),
         events=(event,),
     )
 
 
-def _to_retry(claim: NodeClaim, failed: FailedLaunch, now: datetime, remember: tuple[Action, ...]) -> Plan:
+def _retry_later(claim: NodeClaim, failed: FailedLaunch, now: datetime, remember: tuple[Action, ...]) -> Plan:
     error, count = failed.error, failures(claim) + 1
-    wait = max(min(FIRST_RETRY * 2 ** min(count - 1, 10), LAST_RETRY), failed.retry_after)
+    wait = max(min(MIN_RETRY_DELAY * 2 ** min(count - 1, 10), MAX_RETRY_DELAY), failed.retry_after)
     if isinstance(error, RateLimitedError):
         wait = max(wait, timedelta(seconds=error.retry_after_seconds))
     due = now + wait
@@ -209,10 +211,12 @@ def _to_retry(claim: NodeClaim, failed: FailedLaunch, now: datetime, remember: t
     answered = answered_failures(claim) + failed.answered
     mark = {labels.LAUNCH_RETRY: f"{count} {due.isoformat(timespec='milliseconds')} {answered}"}
     noted = with_metadata(claim, annotations={**claim.metadata.annotations, **mark})
-    progress = replace(Progress.of(claim, now), claim=noted).with_condition("Launched", "Unknown", reason, text)
+    progress = replace(NodeClaimProgress.of(claim, now), claim=noted).with_condition(
+        "Launched", "Unknown", reason, text
+    )
     name = claim.metadata.name
-    wake = chain_of(f"NodeClaim {name}", _retry_wake(claim, due))
-    return Plan(chains=(progress.chain(why=f"launch failed: {reason}"), wake, *_alone(name, remember)))
+    wake = chain_of(f"NodeClaim {name}", _requeue_launch(claim, due))
+    return Plan(chains=(progress.chain(why=f"launch failed: {reason}"), wake, *_separate_chains(name, remember)))
 
 
 def _condition_reason(error: Exception) -> str:
@@ -222,8 +226,8 @@ def _condition_reason(error: Exception) -> str:
     return "RequestLimitExceeded" if isinstance(error, RateLimitedError) else "LaunchFailed"
 
 
-def _remember(
-    claim: NodeClaim, outcome: LaunchedInstance | FailedLaunch, now: datetime, avoidance: Avoidance
+def _mark_unavailable(
+    claim: NodeClaim, outcome: LaunchedInstance | FailedLaunch, now: datetime, avoidance: OfferingBackoff
 ) -> tuple[MarkOfferingUnavailable, ...]:
     offerings = set(outcome.unavailable)
     if isinstance(outcome, FailedLaunch) and isinstance(outcome.error, InsufficientCapacityError):
@@ -242,8 +246,8 @@ def _remember(
     )
 
 
-def _forget(
-    claim: NodeClaim, instance: LaunchedInstance, now: datetime, avoidance: Avoidance
+def _clear_failures(
+    claim: NodeClaim, instance: LaunchedInstance, now: datetime, avoidance: OfferingBackoff
 ) -> Iterator[ClearOfferingFailures]:
     """What it was launched as can be had again, should it have failed before."""
     _, zone, capacity_type = instance.offering
@@ -252,12 +256,12 @@ def _forget(
         yield ClearOfferingFailures(node_class=claim.spec.node_class_ref.name, offering=instance.offering, at=at)
 
 
-def _alone(name: str, actions: tuple[Action, ...]) -> tuple[Chain, ...]:
+def _separate_chains(name: str, actions: tuple[Action, ...]) -> tuple[Chain, ...]:
     """In a chain of their own, so that a conflict on the claim does not lose them."""
     return tuple(chain_of(f"what NodeClaim {name} was offered", action) for action in actions)
 
 
-def _retry_wake(claim: NodeClaim, due: datetime) -> Requeue:
+def _requeue_launch(claim: NodeClaim, due: datetime) -> Requeue:
     return Requeue(step=Step.PROVISION, at=due, reason=f"retry the launch of NodeClaim {claim.metadata.name}")
 
 

@@ -34,23 +34,23 @@ from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NodeClaim, is_true
 from journeyman.core.api.resources import Resources, add
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.lifecycle.launch import is_pending, withdrawn
+from journeyman.core.lifecycle.launch import is_pending, withdraw_nodeclaim
 from journeyman.core.plan import Plan, Requeue, Step, chain_of, merge_plans
 from journeyman.core.scheduling.limits import size_of
 from journeyman.core.state import Snapshot, StateNode
 
-LOOK_AGAIN: Final = timedelta(seconds=2)
+RECHECK_INTERVAL: Final = timedelta(seconds=2)
 """Whose claims are in the way withdraws them as soon as it looks."""
 
 
-class Room(Struct, frozen=True, kw_only=True):
+class LimitsCheck(Struct, frozen=True, kw_only=True):
     """Claims that are not to be launched now, by name, and what becomes of them."""
 
     held: frozenset[str] = frozenset()
     plan: Plan = Plan()
 
 
-def room_for(names: Iterable[str], snapshot: Snapshot, catalogue: Catalogue) -> Room:
+def check_limits(names: Iterable[str], snapshot: Snapshot, catalogue: Catalogue) -> LimitsCheck:
     """Which of these claims may not be launched now.
 
     Args:
@@ -67,15 +67,15 @@ def room_for(names: Iterable[str], snapshot: Snapshot, catalogue: Catalogue) -> 
     held = {
         pool: waiting
         for pool in sorted(asked)
-        if (waiting := _held(snapshot.node_pools_by_name[pool], asked[pool], snapshot, catalogue))
+        if (waiting := _fit_of_claims(snapshot.node_pools_by_name[pool], asked[pool], snapshot, catalogue))
     }
-    return Room(
+    return LimitsCheck(
         held=frozenset(name for pool in held for name in asked[pool]),
-        plan=merge_plans(_told(pool, waiting, snapshot.now) for pool, waiting in held.items()),
+        plan=merge_plans(_withdraw(pool, waiting, snapshot.now) for pool, waiting in held.items()),
     )
 
 
-def _held(
+def _fit_of_claims(
     pool: NodePool, asked: set[str], snapshot: Snapshot, catalogue: Catalogue
 ) -> tuple[tuple[NodeClaim, bool], ...]:
     """The pool's claims that are asked for, each with whether it fits if the younger ones go; none if all fit together."""
@@ -118,12 +118,12 @@ def _within(amounts: Mapping[str, int], limits: Resources) -> bool:
     return all(amounts.get(resource, 0) <= limit for resource, limit in limits.items())
 
 
-def _told(pool: str, waiting: tuple[tuple[NodeClaim, bool], ...], now: datetime) -> Plan:
+def _withdraw(pool: str, waiting: tuple[tuple[NodeClaim, bool], ...], now: datetime) -> Plan:
     why = f"with all that was opened meanwhile, NodePool {pool} would get over its limits"
-    chains = [withdrawn(claim, "LimitsExceeded", why, now) for claim, fits in waiting if not fits]
+    chains = [withdraw_nodeclaim(claim, "LimitsExceeded", why, now) for claim, fits in waiting if not fits]
     if any(fits for _, fits in waiting):
         look = Requeue(
-            step=Step.PROVISION, at=now + LOOK_AGAIN, reason=f"NodePool {pool} waits for claims to be withdrawn"
+            step=Step.PROVISION, at=now + RECHECK_INTERVAL, reason=f"NodePool {pool} waits for claims to be withdrawn"
         )
         chains.append(chain_of(f"NodePool {pool}", look))
     notes = tuple(

@@ -16,10 +16,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.core.api.objects import NodeClaim, condition_of, is_true
-from journeyman.core.lifecycle.progress import claim_ref, deletion
+from journeyman.core.lifecycle.progress import claim_ref, delete_nodeclaim
 from journeyman.core.plan import Event, Plan, Requeue, Step, chain_of, merge_plans
 from journeyman.core.state import Snapshot
-from journeyman.core.state.nodeclaim_metrics import disrupted
+from journeyman.core.state.nodeclaim_metrics import nodeclaim_disrupted
 
 LAUNCH_TIMEOUT: Final = "launch_timeout"
 REGISTRATION_TIMEOUT: Final = "registration_timeout"
@@ -32,20 +32,20 @@ _EVENTS: Final = {
 }
 
 
-class Timeouts(Struct, frozen=True, kw_only=True):
+class LivenessTimeouts(Struct, frozen=True, kw_only=True):
     """How long a claim may take to be launched from its creation, and to be registered from its launch."""
 
     launch: timedelta = timedelta(minutes=5)
     registration: timedelta = timedelta(minutes=15)
 
 
-def timed_out(claim: NodeClaim, timeouts: Timeouts, now: datetime) -> str:
+def timeout_reason(claim: NodeClaim, timeouts: LivenessTimeouts, now: datetime) -> str:
     """The metric reason of the time-out that has passed, empty if the claim may go on."""
     if is_true(claim.status.conditions, "Registered"):
         return ""
     if not is_true(claim.status.conditions, "Launched") and now >= _since(claim, "Launched", now) + timeouts.launch:
         return LAUNCH_TIMEOUT
-    if now >= _awaited_since(claim, now) + timeouts.registration:
+    if now >= _node_awaited_since(claim, now) + timeouts.registration:
         return REGISTRATION_TIMEOUT
     return ""
 
@@ -56,7 +56,7 @@ def awaits_node(claim: NodeClaim) -> bool:
     return claim.metadata.deletion_timestamp is None and bool(claim.status.provider_id) and not joined
 
 
-def abandon(snapshot: Snapshot, ended: Collection[str]) -> Plan:
+def delete_claims_of_ended_instances(snapshot: Snapshot, ended: Collection[str]) -> Plan:
     """Give up the claims that await the node of an instance that has ended; their pods are planned again.
 
     Args:
@@ -65,10 +65,10 @@ def abandon(snapshot: Snapshot, ended: Collection[str]) -> Plan:
             stand still: nothing starts them again.
     """
     abandoned = (claim for claim in snapshot.claims if awaits_node(claim) and claim.status.provider_id in ended)
-    return merge_plans(give_up(claim, INSTANCE_GONE, snapshot.now) for claim in abandoned)
+    return merge_plans(delete_unregistered(claim, INSTANCE_GONE, snapshot.now) for claim in abandoned)
 
 
-def give_up(claim: NodeClaim, reason: str, now: datetime) -> Plan:
+def delete_unregistered(claim: NodeClaim, reason: str, now: datetime) -> Plan:
     """Delete it. Its pods are planned again as soon as it is gone; its finalizer terminates the instance, if any.
 
     Args:
@@ -77,18 +77,18 @@ def give_up(claim: NodeClaim, reason: str, now: datetime) -> Plan:
         now: The time.
     """
     name, ref = claim.metadata.name, claim_ref(claim)
-    event = Event(ref=ref, reason=_EVENTS[reason], message=_why(claim, reason, now), type="Warning")
+    event = Event(ref=ref, reason=_EVENTS[reason], message=_message(claim, reason, now), type="Warning")
     chain = chain_of(
         f"NodeClaim {name}",
-        deletion(claim, reason),
+        delete_nodeclaim(claim, reason),
         Requeue(step=Step.TERMINATE, at=now, reason=f"NodeClaim {name}: {reason}"),
         Requeue(step=Step.PROVISION, at=now, reason=f"NodeClaim {name}: {reason}"),
     )
-    chain = replace(chain, events=(event,), observations=(disrupted(claim, reason),))
+    chain = replace(chain, events=(event,), observations=(nodeclaim_disrupted(claim, reason),))
     return Plan(chains=(chain,), notes=(f"gave up NodeClaim {name}: {reason}",))
 
 
-def _why(claim: NodeClaim, reason: str, now: datetime) -> str:
+def _message(claim: NodeClaim, reason: str, now: datetime) -> str:
     """What kept it, as its conditions say, and what becomes of it."""
     instance = claim.status.provider_id
     if reason == INSTANCE_GONE:
@@ -96,13 +96,13 @@ def _why(claim: NodeClaim, reason: str, now: datetime) -> str:
     type_, what = ("Launched", "launched") if reason == LAUNCH_TIMEOUT else ("Registered", "registered")
     condition = condition_of(claim.status.conditions, type_)
     said = f", {condition.reason}: {condition.message}" if condition is not None and condition.message else ""
-    since = _since(claim, type_, now) if reason == LAUNCH_TIMEOUT else _awaited_since(claim, now)
+    since = _since(claim, type_, now) if reason == LAUNCH_TIMEOUT else _node_awaited_since(claim, now)
     minutes = (now - since) // timedelta(minutes=1)
     ends = f", and instance {instance} is terminated" if instance else ""
     return f"Not {what} after {minutes} min{said}; the claim is deleted{ends}, its pods are planned again"
 
 
-def _awaited_since(claim: NodeClaim, now: datetime) -> datetime:
+def _node_awaited_since(claim: NodeClaim, now: datetime) -> datetime:
     """Since when its node is awaited: its launch, if it was launched."""
     since = _since(claim, "Registered", now)
     return max(since, _since(claim, "Launched", now)) if is_true(claim.status.conditions, "Launched") else since

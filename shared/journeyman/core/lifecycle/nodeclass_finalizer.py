@@ -17,35 +17,35 @@ from typing import Any, Final
 from journeyman.core.api.objects import Resource
 from journeyman.core.plan import Chain, Event, ObjectRef, PatchObject, Plan, ReleaseNodeClass
 from journeyman.core.state import NodeClassState, Snapshot
-from journeyman.core.state.condition_transitions import end_samples
+from journeyman.core.state.condition_transitions import termination_metrics
 
-REMINDER: Final = timedelta(minutes=10)  # karpenter-provider-aws: the event of waiting comes again
+REMINDER_INTERVAL: Final = timedelta(minutes=10)  # karpenter-provider-aws: the event of waiting comes again
 _SHOWN: Final = 5
 
 
-def is_held(node_class: NodeClassState) -> bool:
+def has_finalizer(node_class: NodeClassState) -> bool:
     """Whether it has our finalizer."""
     return node_class.finalizer in node_class.finalizers
 
 
-def held(node_class: NodeClassState, kind: Resource[Any]) -> PatchObject:
+def add_finalizer(node_class: NodeClassState, kind: Resource[Any]) -> PatchObject:
     """Put our finalizer on it, on the version that was read."""
     finalizers = [*node_class.finalizers, node_class.finalizer]
     return _finalizers(node_class, kind, finalizers, why="what is made for it is to be taken back with it")
 
 
-def node_class_endings(snapshot: Snapshot, kind: Resource[Any]) -> Plan:
+def finalize_nodeclasses(snapshot: Snapshot, kind: Resource[Any]) -> Plan:
     """For each NodeClass in deletion that has our finalizer: wait for its claims and tell them, or let it go."""
     waiting = _claims_by_class(snapshot)
     chains: list[Chain] = []
     events: list[Event] = []
     for node_class in snapshot.node_classes:
-        if not node_class.deleting or not is_held(node_class):
+        if not node_class.deleting or not has_finalizer(node_class):
             continue
         if claims := waiting.get(node_class.name):
-            events.append(_waits(node_class, kind, claims))
+            events.append(_waiting_event(node_class, kind, claims))
         else:
-            chains.append(_end(node_class, kind, snapshot.now))
+            chains.append(_finalize(node_class, kind, snapshot.now))
     return Plan(chains=tuple(chains), events=tuple(events))
 
 
@@ -56,13 +56,13 @@ def _claims_by_class(snapshot: Snapshot) -> Mapping[str, Sequence[str]]:
     return found
 
 
-def _waits(node_class: NodeClassState, kind: Resource[Any], claims: Sequence[str]) -> Event:
+def _waiting_event(node_class: NodeClassState, kind: Resource[Any], claims: Sequence[str]) -> Event:
     more = f" and {len(claims) - _SHOWN} other(s)" if len(claims) > _SHOWN else ""
     text = f"Waiting on NodeClaim termination for {', '.join(claims[:_SHOWN])}{more}"
     return Event(ref=_ref(node_class, kind), reason="WaitingOnNodeClaimTermination", message=text)
 
 
-def _end(node_class: NodeClassState, kind: Resource[Any], now: datetime) -> Chain:
+def _finalize(node_class: NodeClassState, kind: Resource[Any], now: datetime) -> Chain:
     why = "it is being deleted, and no NodeClaim needs it"
     left = [name for name in node_class.finalizers if name != node_class.finalizer]
     release = ReleaseNodeClass(name=node_class.name, raw=node_class.raw, why=why)
@@ -70,7 +70,7 @@ def _end(node_class: NodeClassState, kind: Resource[Any], now: datetime) -> Chai
         subject=f"{node_class.kind} {node_class.name}",
         actions=(release, _finalizers(node_class, kind, left, why=why)),
         events=(Event(ref=_ref(node_class, kind), reason="Finalized", message="Finalized"),),
-        observations=end_samples(node_class.kind.lower(), {}, node_class.deletion_timestamp, now),
+        observations=termination_metrics(node_class.kind.lower(), {}, node_class.deletion_timestamp, now),
     )
 
 

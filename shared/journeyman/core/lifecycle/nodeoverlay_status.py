@@ -13,14 +13,14 @@ from journeyman.core.api.conditions import NODE_OVERLAY_DEPENDENTS, VALIDATION_S
 from journeyman.core.api.nodeoverlay import NodeOverlay
 from journeyman.core.api.objects import NODE_OVERLAY
 from journeyman.core.plan import ObjectRef, PatchObject, Plan, chain_of, merge_plans
-from journeyman.core.state import SetAside, Snapshot
-from journeyman.core.state.condition_transitions import told_with
+from journeyman.core.state import InvalidObject, Snapshot
+from journeyman.core.state.condition_transitions import with_transitions
 
 CONFLICT: Final = "Conflict"
 RUNTIME_VALIDATION: Final = "RuntimeValidation"
 
 
-def tell_overlays(snapshot: Snapshot, conflicts: Mapping[str, str]) -> Plan:
+def reconcile_nodeoverlays(snapshot: Snapshot, conflicts: Mapping[str, str]) -> Plan:
     """Write every overlay's conditions where they changed.
 
     Args:
@@ -28,13 +28,16 @@ def tell_overlays(snapshot: Snapshot, conflicts: Mapping[str, str]) -> Plan:
         conflicts: Overlays that are not applied, by name: the overlay each one collides with.
     """
     plans = [
-        _tell(overlay, conflicts.get(overlay.metadata.name, ""), snapshot.now) for overlay in snapshot.node_overlays
+        _reconcile_overlay(overlay, conflicts.get(overlay.metadata.name, ""), snapshot.now)
+        for overlay in snapshot.node_overlays
     ]
-    plans += [_refuse(item, snapshot.now) for item in snapshot.set_aside if item.kind == NODE_OVERLAY.kind]
+    plans += [
+        _reconcile_invalid(item, snapshot.now) for item in snapshot.invalid_objects if item.kind == NODE_OVERLAY.kind
+    ]
     return merge_plans(plans)
 
 
-def _tell(overlay: NodeOverlay, collides_with: str, now: datetime) -> Plan:
+def _reconcile_overlay(overlay: NodeOverlay, collides_with: str, now: datetime) -> Plan:
     meta = overlay.metadata
     before = ConditionSet(
         conditions=overlay.status.conditions,
@@ -51,7 +54,7 @@ def _tell(overlay: NodeOverlay, collides_with: str, now: datetime) -> Plan:
     return _write(ref, before, after, meta.resource_version)
 
 
-def _refuse(item: SetAside, now: datetime) -> Plan:
+def _reconcile_invalid(item: InvalidObject, now: datetime) -> Plan:
     """One that does not validate; nothing else is known of it."""
     before = ConditionSet(
         conditions=item.conditions,
@@ -75,4 +78,4 @@ def _write(ref: ObjectRef, before: ConditionSet, after: ConditionSet, resource_v
         subresource="status",
     )
     chain = chain_of(f"NodeOverlay {ref.name}", patch)
-    return Plan(chains=(told_with(chain, ref, {}, before.conditions, after.conditions),))
+    return Plan(chains=(with_transitions(chain, ref, {}, before.conditions, after.conditions),))

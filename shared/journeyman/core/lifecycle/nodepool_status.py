@@ -45,10 +45,10 @@ from journeyman.core.api.resources import (
     format_resources,
     to_resources,
 )
-from journeyman.core.lifecycle.liveness import Timeouts, awaits_node, timed_out
+from journeyman.core.lifecycle.liveness import LivenessTimeouts, awaits_node, timeout_reason
 from journeyman.core.plan import Chain, ObjectRef, PatchObject, Plan, chain_of, merge_plans
-from journeyman.core.state import NodeClassState, SetAside, Snapshot, StateNode
-from journeyman.core.state.condition_transitions import told_with
+from journeyman.core.state import InvalidObject, NodeClassState, Snapshot, StateNode
+from journeyman.core.state.condition_transitions import with_transitions
 
 UNDECIDED: Final = frozenset({"", "AwaitingReconciliation", "ReconcilingDependents"})
 """Reasons of a NodeClass's Ready that is neither True nor False yet."""
@@ -56,7 +56,7 @@ UNDECIDED: Final = frozenset({"", "AwaitingReconciliation", "ReconcilingDependen
 ALWAYS_COUNTED: Final = (CPU, MEMORY, PODS, EPHEMERAL_STORAGE, NODES)
 
 
-class Usage(Struct, frozen=True, kw_only=True):
+class NodePoolUsage(Struct, frozen=True, kw_only=True):
     """What the nodes of a pool have together: exact amounts, `nodes` among them."""
 
     resources: Resources
@@ -71,10 +71,12 @@ class Usage(Struct, frozen=True, kw_only=True):
         return tuple(sorted(name for name, limit in limits.items() if self.resources.get(name, 0) > limit))
 
 
-NOTHING: Final = Usage(resources={})
+NO_USAGE: Final = NodePoolUsage(resources={})
 
 
-def reconcile(snapshot: Snapshot, outcomes: Mapping[str, tuple[Outcome, ...]] | None = None) -> Plan:
+def reconcile_nodepools(
+    snapshot: Snapshot, outcomes: Mapping[str, tuple[RegistrationOutcome, ...]] | None = None
+) -> Plan:
     """Write every pool's conditions, counts and hash, where they changed; say of invalid pools that they are.
 
     Args:
@@ -83,14 +85,16 @@ def reconcile(snapshot: Snapshot, outcomes: Mapping[str, tuple[Outcome, ...]] | 
     """
     usages, news = usage_by_pool(snapshot), outcomes or {}
     plans = [
-        _reconcile(pool, snapshot, usages.get(pool.metadata.name, NOTHING), news.get(pool.metadata.name, ()))
+        _reconcile(pool, snapshot, usages.get(pool.metadata.name, NO_USAGE), news.get(pool.metadata.name, ()))
         for pool in snapshot.node_pools
     ]
-    plans += [_refuse(item, snapshot.now) for item in snapshot.set_aside if item.kind == NODEPOOL.kind]
+    plans += [_reconcile_invalid(item, snapshot.now) for item in snapshot.invalid_objects if item.kind == NODEPOOL.kind]
     return merge_plans(plans)
 
 
-def count(snapshot: Snapshot, outcomes: Mapping[str, tuple[Outcome, ...]] | None = None) -> Plan:
+def update_nodepool_counts(
+    snapshot: Snapshot, outcomes: Mapping[str, tuple[RegistrationOutcome, ...]] | None = None
+) -> Plan:
     """Write every pool's counts and registration health alone, where they changed; asks for no NodeClasses.
 
     Args:
@@ -99,19 +103,19 @@ def count(snapshot: Snapshot, outcomes: Mapping[str, tuple[Outcome, ...]] | None
     """
     usages, news = usage_by_pool(snapshot), outcomes or {}
     chains = (
-        _counted(pool, usages.get(pool.metadata.name, NOTHING), news.get(pool.metadata.name, ()), snapshot.now)
+        _count_chain(pool, usages.get(pool.metadata.name, NO_USAGE), news.get(pool.metadata.name, ()), snapshot.now)
         for pool in snapshot.node_pools
     )
     return Plan(chains=tuple(chain for chain in chains if chain.actions))
 
 
-def usage_by_pool(snapshot: Snapshot) -> Mapping[str, Usage]:
+def usage_by_pool(snapshot: Snapshot) -> Mapping[str, NodePoolUsage]:
     """What each pool's nodes have together, claims that are still on their way included."""
     sums: dict[str, dict[str, int]] = {}
     for node in snapshot.state_nodes:
         if node.managed and node.node_pool:
             sums[node.node_pool] = add(sums.get(node.node_pool, {}), _capacity(node), {NODES: 1})
-    return {name: Usage(resources=total) for name, total in sums.items()}
+    return {name: NodePoolUsage(resources=total) for name, total in sums.items()}
 
 
 def _capacity(node: StateNode) -> Resources:
@@ -122,20 +126,22 @@ def _capacity(node: StateNode) -> Resources:
     return to_resources(texts, round_up=False)
 
 
-def _counted(pool: NodePool, usage: Usage, news: tuple[Outcome, ...], now: datetime) -> Chain:
+def _count_chain(pool: NodePool, usage: NodePoolUsage, news: tuple[RegistrationOutcome, ...], now: datetime) -> Chain:
     counts = _counts(pool, usage)
     if not news:
         return _chain(pool, counts, {})
-    health = judged(pool, _stored_conditions(pool), pool.status.node_class_observed_generation, news, now)
+    health = update_registration_health(
+        pool, _stored_conditions(pool), pool.status.node_class_observed_generation, news, now
+    )
     return _with_conditions(pool, counts, health.conditions, {labels.REGISTRATION_HISTORY: health.annotation})
 
 
-def _reconcile(pool: NodePool, snapshot: Snapshot, usage: Usage, news: tuple[Outcome, ...]) -> Plan:
+def _reconcile(pool: NodePool, snapshot: Snapshot, usage: NodePoolUsage, news: tuple[RegistrationOutcome, ...]) -> Plan:
     node_class = snapshot.node_class_of(pool)
     conditions = _pool_conditions(pool, node_class, snapshot.now)
     status, wanted = _counts(pool, usage), node_pool_hash_annotations(pool)
     if node_class is not None:
-        health = judged(pool, conditions, node_class.generation, news, snapshot.now)
+        health = update_registration_health(pool, conditions, node_class.generation, news, snapshot.now)
         conditions = health.conditions
         wanted |= {labels.REGISTRATION_HISTORY: health.annotation} if health.annotation else {}
         if node_class.generation != pool.status.node_class_observed_generation:
@@ -152,7 +158,7 @@ def _with_conditions(
     annotations = {k: v for k, v in wanted.items() if pool.metadata.annotations.get(k) != v}
     chain = _chain(pool, {**status, **changed}, annotations)
     ref = ObjectRef(resource=NODEPOOL, name=pool.metadata.name, uid=pool.metadata.uid)
-    return told_with(chain, ref, {}, pool.status.conditions, conditions.conditions) if changed else chain
+    return with_transitions(chain, ref, {}, pool.status.conditions, conditions.conditions) if changed else chain
 
 
 def _chain(pool: NodePool, status: Mapping[str, Any], annotations: Mapping[str, str]) -> Chain:
@@ -173,7 +179,7 @@ def _chain(pool: NodePool, status: Mapping[str, Any], annotations: Mapping[str, 
     return chain_of(f"NodePool {meta.name}", *actions)
 
 
-def _counts(pool: NodePool, usage: Usage) -> dict[str, Any]:
+def _counts(pool: NodePool, usage: NodePoolUsage) -> dict[str, Any]:
     counted = format_resources(add(dict.fromkeys(ALWAYS_COUNTED, 0), usage.resources))
     status: dict[str, Any] = {}
     if counted != pool.status.resources:
@@ -209,7 +215,7 @@ def _stored_conditions(pool: NodePool) -> ConditionSet:
     )
 
 
-def _refuse(item: SetAside, now: datetime) -> Plan:
+def _reconcile_invalid(item: InvalidObject, now: datetime) -> Plan:
     """ValidationSucceeded False on a pool that does not validate; nothing else is known of it."""
     before = ConditionSet(
         conditions=item.conditions,
@@ -228,17 +234,17 @@ def _refuse(item: SetAside, now: datetime) -> Plan:
         resource_version=item.resource_version,
         subresource="status",
     )
-    chain = told_with(chain_of(f"NodePool {item.name}", patch), ref, {}, item.conditions, after.conditions)
+    chain = with_transitions(chain_of(f"NodePool {item.name}", patch), ref, {}, item.conditions, after.conditions)
     return Plan(chains=(chain,), notes=(item.why,))
 
 
-ROW: Final = 4  # tracker.go `BufferSize`
-MOST_FAILURES: Final = 2  # tracker.go `ThresholdFalse`: half of the buffer, however few outcomes are in it
+BUFFER_SIZE: Final = 4  # tracker.go `BufferSize`
+FAILURE_THRESHOLD: Final = 2  # tracker.go `ThresholdFalse`: half of the buffer, however few outcomes are in it
 
-_JOINED, _FAILED = "S", "F"
+_SUCCESS, _FAILURE = "S", "F"
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class RegistrationOutcome(Struct, frozen=True, kw_only=True):
     """One claim has become a node, or was given up before, for this reason."""
 
     registered: bool
@@ -246,19 +252,19 @@ class Outcome(Struct, frozen=True, kw_only=True):
     message: str = ""
 
 
-class Health(Struct, frozen=True, kw_only=True):
+class RegistrationHealth(Struct, frozen=True, kw_only=True):
     """A pool's conditions with its registration health judged, and the annotation to go with them (empty: none)."""
 
     conditions: ConditionSet
     annotation: str
 
 
-def outcomes(
+def registration_outcomes(
     before: Snapshot,
     written: Mapping[str, NodeClaim | None],
-    timeouts: Timeouts,
+    timeouts: LivenessTimeouts,
     ended: Collection[str] = frozenset(),
-) -> Mapping[str, tuple[Outcome, ...]]:
+) -> Mapping[str, tuple[RegistrationOutcome, ...]]:
     """What came of claims in this run, by NodePool, in the order of their names.
 
     Args:
@@ -268,20 +274,22 @@ def outcomes(
         ended: Provider ids of instances that have ended: a claim that awaited the node of one would not have had it in
             time.
     """
-    found: dict[str, list[Outcome]] = {}
+    found: dict[str, list[RegistrationOutcome]] = {}
     for claim in before.claims:
         name = claim.metadata.name
         pool = before.node_pools_by_name.get(claim.metadata.labels.get(labels.NODEPOOL, ""))
         if pool is None or name not in written or not _owns(pool, claim):
             continue
-        late = bool(timed_out(claim, timeouts, before.now))
+        late = bool(timeout_reason(claim, timeouts, before.now))
         failed = late or (awaits_node(claim) and claim.status.provider_id in ended)
         for outcome in _outcome(claim, written[name], failed=failed):
             found.setdefault(pool.metadata.name, []).append(outcome)
     return {name: tuple(of_pool) for name, of_pool in found.items()}
 
 
-def judged(pool: NodePool, conditions: ConditionSet, generation: int, news: Iterable[Outcome], now: datetime) -> Health:
+def update_registration_health(
+    pool: NodePool, conditions: ConditionSet, generation: int, news: Iterable[RegistrationOutcome], now: datetime
+) -> RegistrationHealth:
     """The pool's NodeRegistrationHealthy, given what came of its claims.
 
     Args:
@@ -298,20 +306,22 @@ def judged(pool: NodePool, conditions: ConditionSet, generation: int, news: Iter
     known = conditions.get(NODE_REGISTRATION_HEALTHY)
     observed = known is not None and known.observed_generation == pool.metadata.generation
     if observed and pool.status.node_class_observed_generation == generation:
-        row = _row(pool, generation, conditions)
+        row = _recorded_outcomes(pool, generation, conditions)
     else:
         row = ""
         conditions = conditions.set_unknown(
             NODE_REGISTRATION_HEALTHY, now, "AwaitingReconciliation", "object is awaiting reconciliation"
         )
     for outcome in news:
-        row = (row + (_JOINED if outcome.registered else _FAILED))[-ROW:]
-        conditions = _with(outcome, row, conditions, now)
-    return Health(conditions=conditions, annotation=f"{_about(pool, generation)}:{row}" if row else "")
+        row = (row + (_SUCCESS if outcome.registered else _FAILURE))[-BUFFER_SIZE:]
+        conditions = _with_outcome(outcome, row, conditions, now)
+    return RegistrationHealth(
+        conditions=conditions, annotation=f"{_generations(pool, generation)}:{row}" if row else ""
+    )
 
 
-def _with(outcome: Outcome, row: str, conditions: ConditionSet, now: datetime) -> ConditionSet:
-    healthy = row.count(_FAILED) < MOST_FAILURES
+def _with_outcome(outcome: RegistrationOutcome, row: str, conditions: ConditionSet, now: datetime) -> ConditionSet:
+    healthy = row.count(_FAILURE) < FAILURE_THRESHOLD
     if outcome.registered and healthy:
         return conditions.set_true(NODE_REGISTRATION_HEALTHY, now)
     known = conditions.get(NODE_REGISTRATION_HEALTHY)
@@ -320,17 +330,17 @@ def _with(outcome: Outcome, row: str, conditions: ConditionSet, now: datetime) -
     return conditions
 
 
-def _row(pool: NodePool, generation: int, conditions: ConditionSet) -> str:
+def _recorded_outcomes(pool: NodePool, generation: int, conditions: ConditionSet) -> str:
     """What is known of the last outcomes; where that is lost, what Karpenter takes up of the condition at a restart."""
     about, _, row = pool.metadata.annotations.get(labels.REGISTRATION_HISTORY, "").partition(":")
-    if about == _about(pool, generation) and row and set(row) <= {_JOINED, _FAILED}:
-        return row[-ROW:]
+    if about == _generations(pool, generation) and row and set(row) <= {_SUCCESS, _FAILURE}:
+        return row[-BUFFER_SIZE:]
     known = conditions.get(NODE_REGISTRATION_HEALTHY)
-    taken_up = {"True": _JOINED, "False": _FAILED * MOST_FAILURES}
+    taken_up = {"True": _SUCCESS, "False": _FAILURE * FAILURE_THRESHOLD}
     return taken_up.get(known.status, "") if known is not None else ""
 
 
-def _about(pool: NodePool, generation: int) -> str:
+def _generations(pool: NodePool, generation: int) -> str:
     return f"{generation}/{pool.metadata.generation}"
 
 
@@ -338,13 +348,13 @@ def _owns(pool: NodePool, claim: NodeClaim) -> bool:
     return any(o.kind == NODEPOOL.kind and o.uid == pool.metadata.uid for o in claim.metadata.owner_references)
 
 
-def _outcome(before: NodeClaim, after: NodeClaim | None, *, failed: bool) -> Iterator[Outcome]:
+def _outcome(before: NodeClaim, after: NodeClaim | None, *, failed: bool) -> Iterator[RegistrationOutcome]:
     if after is not None:
         if is_true(after.status.conditions, REGISTERED) and not is_true(before.status.conditions, REGISTERED):
-            yield Outcome(registered=True)
+            yield RegistrationOutcome(registered=True)
     elif before.metadata.deletion_timestamp is None and failed:
         launched = condition_of(before.status.conditions, LAUNCHED)
         if launched is None or launched.status == "True":
-            yield Outcome(registered=False, reason="RegistrationFailed", message="Failed to register node")
+            yield RegistrationOutcome(registered=False, reason="RegistrationFailed", message="Failed to register node")
         else:
-            yield Outcome(registered=False, reason=launched.reason, message=launched.message)
+            yield RegistrationOutcome(registered=False, reason=launched.reason, message=launched.message)

@@ -19,10 +19,10 @@ from journeyman.core.api.conditions import ConditionSet, Status, format_time, to
 from journeyman.core.api.objects import NODE, NODECLAIM, Node, NodeClaim, ObjectMeta
 from journeyman.core.plan import Action, Chain, DeleteObject, Event, ObjectRef, Observation, PatchObject, next_requeue
 from journeyman.core.state import StateNode
-from journeyman.core.state.condition_transitions import told_with
+from journeyman.core.state.condition_transitions import with_transitions
 
 
-class Progress(Struct, frozen=True, kw_only=True):
+class NodeClaimProgress(Struct, frozen=True, kw_only=True):
     """A claim and (once it is found) its node, before and after this run's sub-steps."""
 
     original: NodeClaim
@@ -35,26 +35,26 @@ class Progress(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, claim: NodeClaim, now: datetime) -> Progress:
+    def of(cls, claim: NodeClaim, now: datetime) -> NodeClaimProgress:
         """Nothing done yet."""
         return cls(original=claim, claim=claim, now=now)
 
-    def found(self, node: Node) -> Progress:
+    def with_found_node(self, node: Node) -> NodeClaimProgress:
         """The same with its node."""
         return replace(self, original_node=node, node=node)
 
-    def with_condition(self, type_: str, status: Status, reason: str = "", message: str = "") -> Progress:
+    def with_condition(self, type_: str, status: Status, reason: str = "", message: str = "") -> NodeClaimProgress:
         """The same with this condition set (True without a reason takes the type as reason), and Ready following."""
         updated = ConditionSet.of_claim(self.claim, self.now).set(type_, status, self.now, reason or type_, message)
         status_after = msgspec.structs.replace(self.claim.status, conditions=updated.conditions)
         return replace(self, claim=msgspec.structs.replace(self.claim, status=status_after))
 
-    def told(
+    def with_events(
         self,
         *events: Event,
         observations: tuple[Observation, ...] = (),
         notes: tuple[str, ...] = (),
-    ) -> Progress:
+    ) -> NodeClaimProgress:
         """The same with more to tell."""
         return replace(
             self,
@@ -76,7 +76,7 @@ class Progress(Struct, frozen=True, kw_only=True):
             observations=self.observations,
         )
         before, now = self.original.status.conditions, self.claim.status.conditions
-        return told_with(chain, claim_ref(self.claim), self.claim.metadata.labels, before, now)
+        return with_transitions(chain, claim_ref(self.claim), self.claim.metadata.labels, before, now)
 
 
 def with_metadata(claim: NodeClaim, **changes: Any) -> NodeClaim:
@@ -98,7 +98,7 @@ def claim_ref(claim: NodeClaim) -> ObjectRef:
     return ObjectRef(resource=NODECLAIM, name=claim.metadata.name, uid=claim.metadata.uid)
 
 
-def deletion(claim: NodeClaim, why: str) -> DeleteObject:
+def delete_nodeclaim(claim: NodeClaim, why: str) -> DeleteObject:
     """Of the claim as it is now; if it has changed meanwhile, all is decided again."""
     return DeleteObject(ref=claim_ref(claim), why=why, resource_version=claim.metadata.resource_version)
 
@@ -108,7 +108,7 @@ def node_ref(node: Node) -> ObjectRef:
     return ObjectRef(resource=NODE, name=node.metadata.name, uid=node.metadata.uid)
 
 
-def refs_of(state: StateNode) -> tuple[ObjectRef, ...]:
+def event_refs(state: StateNode) -> tuple[ObjectRef, ...]:
     """What Events about a node are told on: its claim and itself, as far as there are both."""
     claims = (claim_ref(state.claim),) if state.claim is not None else ()
     return (*claims, node_ref(state.node)) if state.node is not None else claims
@@ -158,7 +158,7 @@ def metadata_patch(before: ObjectMeta, after: ObjectMeta) -> dict[str, Any]:
     return patch
 
 
-def poll_at(now: datetime, since: datetime, shortest: timedelta, longest: timedelta) -> datetime:
+def poll_time(now: datetime, since: datetime, shortest: timedelta, longest: timedelta) -> datetime:
     """When to look again at something that began at `since`: soon at first, ever more rarely as it drags on."""
     return next_requeue(now, min(max((now - since) / 20, shortest), longest))
 

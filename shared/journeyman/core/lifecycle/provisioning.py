@@ -23,12 +23,12 @@ from journeyman.core.scheduling.nodeclaim_templates import NO_TYPES
 from journeyman.core.scheduling.nodeclaims import claim_name, to_node_claim
 from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.state import Snapshot, StateNode
-from journeyman.core.state.nodeclaim_metrics import created
+from journeyman.core.state.nodeclaim_metrics import nodeclaim_created
 
 _MESSAGE_LENGTH: Final = 1000  # of the 1,024 characters that an Event may have
 
 
-def open_claims(snapshot: Snapshot, planned: Iterable[PlannedClaim], look_again: datetime) -> Plan:
+def create_nodeclaims(snapshot: Snapshot, planned: Iterable[PlannedClaim], look_again: datetime) -> Plan:
     """One chain for each planned node: create its NodeClaim, launch it, come back to see it join.
 
     Args:
@@ -38,14 +38,14 @@ def open_claims(snapshot: Snapshot, planned: Iterable[PlannedClaim], look_again:
     """
     seed = decision_seed(snapshot)
     pods = {pod.key: pod for pod in snapshot.pods}
-    chains = tuple(_open(claim, snapshot, seed, pods, look_again) for claim in planned)
+    chains = tuple(_create_nodeclaim(claim, snapshot, seed, pods, look_again) for claim in planned)
     return Plan(chains=chains)
 
 
-def tell_pods(snapshot: Snapshot, results: Results) -> Plan:
+def scheduling_events(snapshot: Snapshot, results: Results) -> Plan:
     """Events for pods that go to existing nodes, for those that find no place, and for pools that can open no node."""
     pods = {pod.key: pod for pod in snapshot.pods}
-    places = {node.name: _place(node) for node in snapshot.state_nodes if node.name in results.existing}
+    places = {node.name: _node_and_claim(node) for node in snapshot.state_nodes if node.name in results.existing}
     events = [
         _event(pods[key], "Nominated", f"Pod should schedule on: {places[name]}")
         for name, keys in sorted(results.existing.items())
@@ -62,17 +62,19 @@ def tell_pods(snapshot: Snapshot, results: Results) -> Plan:
         for key, error in sorted(results.pod_errors.items())
         if key in pods
     ]
-    return Plan(events=(*events, *_unmatched(snapshot, results), *_not_understood(snapshot, results)))
+    return Plan(
+        events=(*events, *_incompatible_pool_events(snapshot, results), *_invalid_annotation_events(snapshot, results))
+    )
 
 
-def _place(node: StateNode) -> str:
+def _node_and_claim(node: StateNode) -> str:
     """Its claim and its node, as far as there are such."""
     claim = f"nodeclaim/{node.claim.metadata.name}" if node.claim is not None else ""
     host = f"node/{node.node.metadata.name}" if node.node is not None else ""
     return ", ".join(filter(None, (claim, host)))
 
 
-def _unmatched(snapshot: Snapshot, results: Results) -> Iterator[Event]:
+def _incompatible_pool_events(snapshot: Snapshot, results: Results) -> Iterator[Event]:
     """Restates: karpenter pkg/controllers/provisioning/scheduling/events.go `NoCompatibleInstanceTypes`."""
     for name, why in results.unusable_node_pools.items():
         if why.startswith(NO_TYPES):
@@ -81,13 +83,13 @@ def _unmatched(snapshot: Snapshot, results: Results) -> Iterator[Event]:
             yield Event(ref=ref, reason="NoCompatibleInstanceTypes", message=message, type="Warning")
 
 
-def _not_understood(snapshot: Snapshot, results: Results) -> Iterator[Event]:
+def _invalid_annotation_events(snapshot: Snapshot, results: Results) -> Iterator[Event]:
     for name, remark in results.warnings.items():
         ref = ObjectRef(resource=NODEPOOL, name=name, uid=snapshot.node_pools_by_name[name].metadata.uid)
         yield Event(ref=ref, reason="InvalidAnnotation", message=f"NodePool {name}: {remark}", type="Warning")
 
 
-def retry_at(snapshot: Snapshot, results: Results) -> datetime | None:
+def next_offering_retry(snapshot: Snapshot, results: Results) -> datetime | None:
     """When offerings that are out of stock may be had again, if some pods found no place; None if none are avoided."""
     if not results.pod_errors:
         return None
@@ -103,7 +105,9 @@ def decision_seed(snapshot: Snapshot) -> str:
     return hashlib.sha256("\0".join((*known, "", *avoided)).encode()).hexdigest()
 
 
-def _open(planned: PlannedClaim, snapshot: Snapshot, seed: str, pods: Mapping[str, Pod], look_again: datetime) -> Chain:
+def _create_nodeclaim(
+    planned: PlannedClaim, snapshot: Snapshot, seed: str, pods: Mapping[str, Pod], look_again: datetime
+) -> Chain:
     pool = snapshot.node_pools_by_name[planned.node_pool]
     name = claim_name(planned.node_pool, seed, [pods[key].metadata.uid for key in planned.pods])
     real = tuple(key for key in planned.pods if not is_virtual_pod(pods[key]))
@@ -112,18 +116,18 @@ def _open(planned: PlannedClaim, snapshot: Snapshot, seed: str, pods: Mapping[st
     why = f"{len(planned.pods)} pod(s) need a node"
     chain = chain_of(
         f"NodeClaim {name}",
-        CreateObject(resource=NODECLAIM, body=claim_body(told, pool, name, uids), why=why),
+        CreateObject(resource=NODECLAIM, body=nodeclaim_manifest(told, pool, name, uids), why=why),
         LaunchInstance(claim=name, why=why),
         Requeue(step=Step.PROVISION, at=look_again, reason=f"NodeClaim {name} starts"),
     )
     return replace(
         chain,
         events=tuple(_nominations(told, name, pods)),
-        observations=(created(planned.node_pool, "provisioned"),),
+        observations=(nodeclaim_created(planned.node_pool, "provisioned"),),
     )
 
 
-def claim_body(planned: PlannedClaim, pool: NodePool, name: str, uids: Mapping[str, str]) -> dict[str, Any]:
+def nodeclaim_manifest(planned: PlannedClaim, pool: NodePool, name: str, uids: Mapping[str, str]) -> dict[str, Any]:
     """The NodeClaim manifest, protected by the termination finalizer from its first moment."""
     body = to_node_claim(
         planned, pool, name=name, hash=node_pool_hash(pool), hash_version=NODEPOOL_HASH_VERSION, uids=uids

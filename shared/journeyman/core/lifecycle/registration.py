@@ -12,12 +12,14 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODECLAIM, Node, NodeClaim, OwnerReference, Taint, is_true
-from journeyman.core.lifecycle.progress import Progress, claim_ref, with_node
+from journeyman.core.lifecycle.progress import NodeClaimProgress, claim_ref, with_node
 from journeyman.core.plan import Event
-from journeyman.core.state.nodeclaim_metrics import node_event
+from journeyman.core.state.nodeclaim_metrics import node_counter
 
 
-def register(progress: Progress, nodes: Sequence[Node], *, keep_taint: str = "", duplicate_of: str = "") -> Progress:
+def register(
+    progress: NodeClaimProgress, nodes: Sequence[Node], *, keep_taint: str = "", duplicate_of: str = ""
+) -> NodeClaimProgress:
     """Take over the claim's node.
 
     Args:
@@ -31,12 +33,12 @@ def register(progress: Progress, nodes: Sequence[Node], *, keep_taint: str = "",
         ``MultipleNodesFound`` or ``MultipleNodeClaimsFound``. A registered claim only gets its node attached.
     """
     if duplicate_of:
-        return _refused(progress, duplicate_of)
+        return _reject_duplicate(progress, duplicate_of)
     claim = progress.claim
     if not is_true(claim.status.conditions, "Launched"):
         return progress
     if is_true(claim.status.conditions, "Registered"):
-        return progress.found(nodes[0]) if len(nodes) == 1 else progress
+        return progress.with_found_node(nodes[0]) if len(nodes) == 1 else progress
     if not nodes:
         return progress.with_condition("Registered", "Unknown", "NodeNotFound", "Node not registered with cluster")
     if len(nodes) > 1:
@@ -45,20 +47,20 @@ def register(progress: Progress, nodes: Sequence[Node], *, keep_taint: str = "",
     if keep_taint:
         text = f"Node {nodes[0].metadata.name} joined; its unregistered taint is removed once its planned pods can be bound to it"
         return progress.with_condition("Registered", "Unknown", keep_taint, text)
-    return _registered(progress.found(nodes[0]), nodes[0])
+    return _registered(progress.with_found_node(nodes[0]), nodes[0])
 
 
-def _refused(progress: Progress, holder: str) -> Progress:
+def _reject_duplicate(progress: NodeClaimProgress, holder: str) -> NodeClaimProgress:
     """No node will ever be this claim's: it stays unregistered, and is given up when its time to register is over."""
     claim = progress.claim
     if is_true(claim.status.conditions, "Registered"):
         return progress
     text = f"Its instance {claim.status.provider_id} is NodeClaim {holder}'s; delete this one"
     event = Event(ref=claim_ref(claim), reason="MultipleNodeClaimsFound", message=text, type="Warning")
-    return progress.with_condition("Registered", "False", "MultipleNodeClaimsFound", text).told(event)
+    return progress.with_condition("Registered", "False", "MultipleNodeClaimsFound", text).with_events(event)
 
 
-def synced(node: Node, claim: NodeClaim) -> Node:
+def sync_node(node: Node, claim: NodeClaim) -> Node:
     """The node as its claim wants it: finalizer, owner, labels, annotations, taints; the unregistered taint gone."""
     metadata = node.metadata
     finalizers = metadata.finalizers
@@ -68,7 +70,7 @@ def synced(node: Node, claim: NodeClaim) -> Node:
         node,
         metadata={
             "finalizers": finalizers,
-            "owner_references": owned(metadata.owner_references, claim),
+            "owner_references": with_owner(metadata.owner_references, claim),
             "labels": {**metadata.labels, **claim.metadata.labels, labels.REGISTERED: "true"},
             "annotations": {**metadata.annotations, **_public(claim.metadata.annotations)},
         },
@@ -76,29 +78,29 @@ def synced(node: Node, claim: NodeClaim) -> Node:
     )
 
 
-def _registered(progress: Progress, node: Node) -> Progress:
+def _registered(progress: NodeClaimProgress, node: Node) -> NodeClaimProgress:
     claim = progress.claim
     warnings: tuple[Event, ...] = ()
-    if labels.REGISTERED not in node.metadata.labels and not is_unregistered(node):
+    if labels.REGISTERED not in node.metadata.labels and not has_unregistered_taint(node):
         text = f"Missing {labels.UNREGISTERED_TAINT} taint which prevents registration related race conditions on Karpenter-managed nodes"
         warnings = (Event(ref=claim_ref(claim), reason="UnregisteredTaintMissing", message=text, type="Warning"),)
     status = msgspec.structs.replace(claim.status, node_name=node.metadata.name)
     progress = replace(
-        progress, node=synced(node, claim), claim=msgspec.structs.replace(claim, status=status)
+        progress, node=sync_node(node, claim), claim=msgspec.structs.replace(claim, status=status)
     ).with_condition("Registered", "True")
-    return progress.told(
+    return progress.with_events(
         *warnings,
-        observations=(node_event("karpenter_nodes_created_total", claim),),
+        observations=(node_counter("karpenter_nodes_created_total", claim),),
         notes=(f"registered NodeClaim {claim.metadata.name} as node {node.metadata.name}",),
     )
 
 
-def is_unregistered(node: Node) -> bool:
+def has_unregistered_taint(node: Node) -> bool:
     """Whether it is closed as its kubelet registered it."""
     return any(t.key == labels.UNREGISTERED_TAINT and t.effect == "NoExecute" for t in node.spec.taints)
 
 
-def owned(owners: Iterable[OwnerReference], claim: NodeClaim) -> tuple[OwnerReference, ...]:
+def with_owner(owners: Iterable[OwnerReference], claim: NodeClaim) -> tuple[OwnerReference, ...]:
     """A node's owners with its claim among them, once and last."""
     own = OwnerReference(
         api_version=NODECLAIM.api_version,

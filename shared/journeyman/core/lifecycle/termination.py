@@ -57,28 +57,28 @@ from journeyman.core.api.duration import parse_duration
 from journeyman.core.api.objects import NODEPOOL, Node, NodeClaim, OwnerReference, condition_of, is_true
 from journeyman.core.lifecycle.drain import (
     FORCEFUL,
-    Drain,
-    Termination,
-    another_place,
+    DrainDecision,
+    TerminationIntervals,
     attached_volumes,
-    drain,
-    drain_behind,
-    drain_chains,
+    condition_since,
+    decide_drain,
+    drain_after_taint,
     drain_events,
-    drain_look,
+    eviction_chains,
     eviction_reason,
-    instance_look,
-    others_drain,
-    since,
+    has_active_sibling,
+    requeue_for_drain,
+    requeue_for_instance,
+    requeue_for_volumes,
+    requeue_provisioning,
     volume_events,
-    volume_look,
 )
 from journeyman.core.lifecycle.progress import (
-    Progress,
+    NodeClaimProgress,
     claim_ref,
+    event_refs,
     node_patches,
     node_ref,
-    refs_of,
     with_metadata,
     with_node,
 )
@@ -96,13 +96,13 @@ from journeyman.core.plan import (
     merge_plans,
 )
 from journeyman.core.state import Snapshot, StateNode
-from journeyman.core.state.disrupted_taint import is_cordoned, with_disrupted
-from journeyman.core.state.instances import Cloud, RunningInstance
-from journeyman.core.state.nodeclaim_metrics import claim_ended, node_ended, node_event
+from journeyman.core.state.disrupted_taint import has_disrupted_taint, with_disrupted_taint
+from journeyman.core.state.instances import CloudInstances, RunningInstance
+from journeyman.core.state.nodeclaim_metrics import claim_termination_metrics, node_counter, node_termination_metrics
 from journeyman.errors import ConfigurationError
 
 
-def finalize(snapshot: Snapshot, cloud: Cloud, pace: Termination) -> Plan:
+def finalize_terminating(snapshot: Snapshot, cloud: CloudInstances, pace: TerminationIntervals) -> Plan:
     """Move everything that is being deleted one step on.
 
     Args:
@@ -112,30 +112,30 @@ def finalize(snapshot: Snapshot, cloud: Cloud, pace: Termination) -> Plan:
         pace: How long to wait for what.
     """
     leaving = [n for n in snapshot.state_nodes if needs_termination(n)]
-    told = Plan(events=tuple(event for n in leaving for event in told_why(n, snapshot)))
+    told = Plan(events=tuple(event for n in leaving for event in external_deletion_events(n, snapshot)))
     return merge_plans([told, *(_finalize(n, snapshot, cloud, pace) for n in leaving)])
 
 
 def awaits_volumes(state: StateNode, now: datetime) -> bool:
     """Whether volumes are what comes next: no pod of the node is waited for, and its instance is not ending yet."""
-    if state.node is None or not needs_termination(state) or drain(state.pods, now, None).remaining:
+    if state.node is None or not needs_termination(state) or decide_drain(state.pods, now, None).remaining:
         return False
-    return state.claim is None or not _is_ending(state.claim)
+    return state.claim is None or not _is_instance_terminating(state.claim)
 
 
-def _finalize(state: StateNode, snapshot: Snapshot, cloud: Cloud, pace: Termination) -> Plan:
-    claim, node = _identified(state, cloud), state.node
+def _finalize(state: StateNode, snapshot: Snapshot, cloud: CloudInstances, pace: TerminationIntervals) -> Plan:
+    claim, node = _with_instance(state, cloud), state.node
     if node is None or not (awaits_finalizer(node) or state.registered):
         # a node that never registered is not ours to drain: the instance goes, the cloud's controller removes the node
-        return finish_claim(claim, snapshot.now, cloud, pace) if claim is not None else Plan()
+        return finalize_nodeclaim(claim, snapshot.now, cloud, pace) if claim is not None else Plan()
     if claim is None:
-        return finalize_bare(node, state, snapshot, cloud, pace)
-    if _is_ending(claim) or _instance_lost(state, cloud):
-        return finish(claim, node, snapshot.now, cloud, pace)
+        return finalize_node_without_claim(node, state, snapshot, cloud, pace)
+    if _is_instance_terminating(claim) or _is_instance_gone(state, cloud):
+        return finalize_node_and_claim(claim, node, snapshot.now, cloud, pace)
     return _drain(claim, state, snapshot, cloud, pace)
 
 
-def _identified(state: StateNode, cloud: Cloud) -> NodeClaim | None:
+def _with_instance(state: StateNode, cloud: CloudInstances) -> NodeClaim | None:
     """The claim with the instance that goes with it, whatever became of its status.
 
     That is its node's, or its own, or the one whose tags name it (also if its own is not there, which may be somebody's
@@ -150,88 +150,94 @@ def _identified(state: StateNode, cloud: Cloud) -> NodeClaim | None:
     return msgspec.structs.replace(state.claim, status=status)
 
 
-def _is_ending(claim: NodeClaim) -> bool:
+def _is_instance_terminating(claim: NodeClaim) -> bool:
     """Whether its instance was asked to end after a drain; the condition alone may be anybody's."""
     volumes = condition_of(claim.status.conditions, VOLUMES_DETACHED)
     past_drain = is_true(claim.status.conditions, DRAINED) and volumes is not None and volumes.status != "Unknown"
     return past_drain and is_true(claim.status.conditions, INSTANCE_TERMINATING)
 
 
-def _instance_lost(state: StateNode, cloud: Cloud) -> bool:
+def _is_instance_gone(state: StateNode, cloud: CloudInstances) -> bool:
     """The instance is gone under a node that is not Ready: there is nothing to drain."""
     return not state.ready and state.provider_id in cloud.gone
 
 
-def _drain(claim: NodeClaim, state: StateNode, snapshot: Snapshot, cloud: Cloud, pace: Termination) -> Plan:
+def _drain(
+    claim: NodeClaim, state: StateNode, snapshot: Snapshot, cloud: CloudInstances, pace: TerminationIntervals
+) -> Plan:
     node, now = state.node, snapshot.now
     assert node is not None  # noqa: S101 - the caller's
-    progress = announced(Progress.of(claim, now).found(node))
-    end = terminates_at(progress.claim)
-    decided = drain(state.pods, now, end)
-    rested = is_true(claim.status.conditions, DRAINED) or now >= since(claim, DRAINED, now) + pace.min_drain
+    progress = prepare_termination(NodeClaimProgress.of(claim, now).with_found_node(node))
+    end = termination_time(progress.claim)
+    decided = decide_drain(state.pods, now, end)
+    rested = is_true(claim.status.conditions, DRAINED) or now >= condition_since(claim, DRAINED, now) + pace.min_drain
     if rested and cloud.is_stopped(state):
-        return finish(claim, node, now, cloud, pace)
+        return finalize_node_and_claim(claim, node, now, cloud, pace)
     if decided.remaining or not rested:
-        return _draining(progress, node, decided, state, pace)
-    if others_drain(state, snapshot):  # they come back to it
-        return Plan(chains=(progress.chain(*delete_halves(progress), why="drain"),))
+        return _continue_drain(progress, node, decided, state, pace)
+    if has_active_sibling(state, snapshot):  # they come back to it
+        return Plan(chains=(progress.chain(*delete_counterparts(progress), why="drain"),))
     volumes = attached_volumes(state, snapshot)
     if volumes and (end is None or now <= end):
-        return _detaching(progress, node, volumes, end, pace)
-    return _drained(progress, node, volumes, pace)
+        return _await_volumes(progress, node, volumes, end, pace)
+    return _terminate_drained(progress, node, volumes, pace)
 
 
-def _draining(progress: Progress, node: Node, decided: Drain, state: StateNode, pace: Termination) -> Plan:
+def _continue_drain(
+    progress: NodeClaimProgress, node: Node, decided: DrainDecision, state: StateNode, pace: TerminationIntervals
+) -> Plan:
     now, claim, name = progress.now, progress.claim, state.name
     begins = condition_of(claim.status.conditions, DRAINED) is None
     if not is_true(claim.status.conditions, DRAINED):  # a pod that comes later than that changes nothing of it
         progress = progress.with_condition(DRAINED, "Unknown", "Draining", "Draining")
-    closing = progress.chain(*delete_halves(progress), why="drain")
-    pods = drain_chains(decided, node, eviction_reason(claim), terminates_at(claim))
+    closing = progress.chain(*delete_counterparts(progress), why="drain")
+    pods = eviction_chains(decided, node, eviction_reason(claim), termination_time(claim))
     chains = (
-        *drain_behind(closing, pods, node),
+        *drain_after_taint(closing, pods, node),
         chain_of(
             f"Node {name}",
-            drain_look(decided, name, now, since(claim, DRAINED, now), pace),
-            *(another_place(state.pods, name, now) if begins else ()),
+            requeue_for_drain(decided, name, now, condition_since(claim, DRAINED, now), pace),
+            *(requeue_provisioning(state.pods, name, now) if begins else ()),
         ),
     )
     note = f"draining node {name}: {len(decided.remaining)} pod(s) left, evicting {len(decided.evict)}, forcing {len(decided.force)}"
     return Plan(chains=chains, events=drain_events(decided, node, now), notes=(note,))
 
 
-def _detaching(
-    progress: Progress, node: Node, volumes: tuple[str, ...], end: datetime | None, pace: Termination
+def _await_volumes(
+    progress: NodeClaimProgress, node: Node, volumes: tuple[str, ...], end: datetime | None, pace: TerminationIntervals
 ) -> Plan:
     name, reason = node.metadata.name, "AwaitingVolumeDetachment"
-    began = since(progress.claim, VOLUMES_DETACHED, progress.now)
-    progress = _counted_as_drained(progress).with_condition(VOLUMES_DETACHED, "Unknown", reason, reason)
-    look = volume_look(name, progress.now, began, end, pace)
-    chain = progress.chain(*delete_halves(progress), look, why="its volumes are being detached")
+    began = condition_since(progress.claim, VOLUMES_DETACHED, progress.now)
+    progress = _with_drained(progress).with_condition(VOLUMES_DETACHED, "Unknown", reason, reason)
+    look = requeue_for_volumes(name, progress.now, began, end, pace)
+    chain = progress.chain(*delete_counterparts(progress), look, why="its volumes are being detached")
     note = f"node {name} is drained, waiting for {len(volumes)} volume(s) to be detached"
     return Plan(chains=(chain,), events=volume_events(volumes, node), notes=(note,))
 
 
-def _drained(progress: Progress, node: Node, volumes: tuple[str, ...], pace: Termination) -> Plan:
+def _terminate_drained(
+    progress: NodeClaimProgress, node: Node, volumes: tuple[str, ...], pace: TerminationIntervals
+) -> Plan:
     """Nothing is waited for any more: no pod, and no volume, or the node's end has come."""
     elapsed = "TerminationGracePeriodElapsed"
-    progress = _counted_as_drained(progress)
+    progress = _with_drained(progress)
     progress = (
         progress.with_condition(VOLUMES_DETACHED, "False", elapsed, elapsed)
         if volumes
         else progress.with_condition(VOLUMES_DETACHED, "True")
     ).with_condition(INSTANCE_TERMINATING, "True")
-    ended = end_instance(progress.original, node, progress.now, pace, "the node is drained")
-    chain = progress.chain(*delete_halves(progress), *ended, why="the node is drained")
+    ended = terminate_instance(progress.original, node, progress.now, pace, "the node is drained")
+    chain = progress.chain(*delete_counterparts(progress), *ended, why="the node is drained")
     return Plan(chains=(chain,), notes=(f"drained node {node.metadata.name}, terminating its instance",))
 
 
-def _counted_as_drained(progress: Progress) -> Progress:
+def _with_drained(progress: NodeClaimProgress) -> NodeClaimProgress:
     claim = progress.claim
     if is_true(claim.status.conditions, DRAINED):
         return progress
-    counted = node_event("karpenter_nodes_drained_total", claim)
-    return progress.with_condition(DRAINED, "True").told(observations=(counted,))
+    counted = node_counter("karpenter_nodes_drained_total", claim)
+    return progress.with_condition(DRAINED, "True").with_events(observations=(counted,))
 
 
 AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -247,13 +253,13 @@ def awaits_finalizer(item: NodeClaim | Node) -> bool:
     return item.metadata.deletion_timestamp is not None and labels.TERMINATION_FINALIZER in item.metadata.finalizers
 
 
-def marked(node: Node) -> Node:
+def with_disrupted_marks(node: Node) -> Node:
     """Closed to new pods and taken out of load balancers."""
     marks = {**node.metadata.labels, labels.EXCLUDE_BALANCERS: "karpenter"}
-    return with_node(node, metadata={"labels": marks}, spec={"taints": with_disrupted(node.spec.taints)})
+    return with_node(node, metadata={"labels": marks}, spec={"taints": with_disrupted_taint(node.spec.taints)})
 
 
-def announced(progress: Progress) -> Progress:
+def prepare_termination(progress: NodeClaimProgress) -> NodeClaimProgress:
     """The node marked, and the time by which it must be gone written down once: a time that others set stands.
 
     What is no time says nothing, and would leave the node without an end. A node that lost our finalizer gets it back
@@ -261,16 +267,16 @@ def announced(progress: Progress) -> Progress:
     nothing to count from.
     """
     if progress.node is not None:
-        progress = replace(progress, node=_held(marked(progress.node)))
+        progress = replace(progress, node=_with_termination_finalizer(with_disrupted_marks(progress.node)))
     claim = progress.claim
     period, deleted = _grace_period(claim), claim.metadata.deletion_timestamp
-    if period is not None and deleted is not None and terminates_at(claim) is None:
+    if period is not None and deleted is not None and termination_time(claim) is None:
         noted = {**claim.metadata.annotations, labels.TERMINATION_TIMESTAMP: format_time(deleted + period)}
         progress = replace(progress, claim=with_metadata(claim, annotations=noted))
-    return progress.told(*_end_announced(progress))
+    return progress.with_events(*_grace_period_events(progress))
 
 
-def _held(node: Node) -> Node:
+def _with_termination_finalizer(node: Node) -> Node:
     """With our finalizer, unless it is being deleted: the API server takes no further ones then."""
     finalizers = node.metadata.finalizers
     if node.metadata.deletion_timestamp is not None or labels.TERMINATION_FINALIZER in finalizers:
@@ -278,7 +284,7 @@ def _held(node: Node) -> Node:
     return with_node(node, metadata={"finalizers": (*finalizers, labels.TERMINATION_FINALIZER)})
 
 
-def terminates_at(claim: NodeClaim) -> datetime | None:
+def termination_time(claim: NodeClaim) -> datetime | None:
     """When the claim's node must be gone; None if it may take as long as its pods need."""
     text = claim.metadata.annotations.get(labels.TERMINATION_TIMESTAMP, "")
     try:
@@ -287,7 +293,7 @@ def terminates_at(claim: NodeClaim) -> datetime | None:
         return None
 
 
-def delete_halves(progress: Progress) -> tuple[Action, ...]:
+def delete_counterparts(progress: NodeClaimProgress) -> tuple[Action, ...]:
     """Deleting either half deletes the other."""
     halves: tuple[Action, ...] = ()
     if progress.original.metadata.deletion_timestamp is None:
@@ -298,7 +304,7 @@ def delete_halves(progress: Progress) -> tuple[Action, ...]:
     return halves
 
 
-def without_ours(finalizers: tuple[str, ...]) -> tuple[str, ...]:
+def without_termination_finalizer(finalizers: tuple[str, ...]) -> tuple[str, ...]:
     """The finalizers that others put on."""
     return tuple(f for f in finalizers if f != labels.TERMINATION_FINALIZER)
 
@@ -312,57 +318,61 @@ def _grace_period(claim: NodeClaim) -> timedelta | None:
         return None
 
 
-def _end_announced(progress: Progress) -> Iterator[Event]:
+def _grace_period_events(progress: NodeClaimProgress) -> Iterator[Event]:
     """On the claim once we wrote the end down, on the node as well or, if others wrote it, once the drain begins."""
-    if terminates_at(progress.claim) is None:
+    if termination_time(progress.claim) is None:
         return
     end = progress.claim.metadata.annotations[labels.TERMINATION_TIMESTAMP]
     written = progress.original.metadata.annotations.get(labels.TERMINATION_TIMESTAMP) != end
     begins = condition_of(progress.original.status.conditions, DRAINED) is None
     if written:
-        yield _expiring(claim_ref(progress.original), end)
+        yield _expiring_event(claim_ref(progress.original), end)
     if progress.original_node is not None and (written or begins):
-        yield _expiring(node_ref(progress.original_node), end)
+        yield _expiring_event(node_ref(progress.original_node), end)
 
 
-def _expiring(ref: ObjectRef, end: str) -> Event:
+def _expiring_event(ref: ObjectRef, end: str) -> Event:
     text = f"All pods will be deleted by {end}"
     return Event(ref=ref, reason="TerminationGracePeriodExpiring", message=text, type="Warning")
 
 
-def finish(claim: NodeClaim, node: Node, now: datetime, cloud: Cloud, pace: Termination) -> Plan:
+def finalize_node_and_claim(
+    claim: NodeClaim, node: Node, now: datetime, cloud: CloudInstances, pace: TerminationIntervals
+) -> Plan:
     """The instance is on its way out: once it is gone, so are the node and its claim."""
     provider_id = claim.status.provider_id
     if provider_id and provider_id not in cloud.gone:
-        return _await(claim, node, now, pace)
-    if halves := delete_halves(Progress.of(claim, now).found(node)):
+        return _await_instance_termination(claim, node, now, pace)
+    if halves := delete_counterparts(NodeClaimProgress.of(claim, now).with_found_node(node)):
         wake = Requeue(step=Step.TERMINATE, at=now, reason=f"the instance of node {node.metadata.name} is gone")
         return Plan(chains=(chain_of(f"NodeClaim {claim.metadata.name}", *halves, wake),))
     chain = Chain(
         subject=f"NodeClaim {claim.metadata.name}",
-        actions=(*free_node(node, "its instance is gone"), *_free(claim, now)),
-        events=(_finalized(node_ref(node)), _finalized(claim_ref(claim))),
-        observations=(*node_ended(node, now), *claim_ended(claim, now)),
+        actions=(*remove_node_finalizer(node, "its instance is gone"), *_remove_claim_finalizer(claim, now)),
+        events=(_finalized_event(node_ref(node)), _finalized_event(claim_ref(claim))),
+        observations=(*node_termination_metrics(node, now), *claim_termination_metrics(claim, now)),
     )
     note = f"deleted node {node.metadata.name} and NodeClaim {claim.metadata.name}"
     return Plan(chains=(chain,), notes=(note,))
 
 
-def finish_claim(claim: NodeClaim, now: datetime, cloud: Cloud, pace: Termination) -> Plan:
+def finalize_nodeclaim(claim: NodeClaim, now: datetime, cloud: CloudInstances, pace: TerminationIntervals) -> Plan:
     """A claim without a node of its own: its instance goes without a drain."""
     provider_id = claim.status.provider_id
     if provider_id and provider_id not in cloud.gone:
-        return _await(claim, None, now, pace)
+        return _await_instance_termination(claim, None, now, pace)
     chain = Chain(
         subject=f"NodeClaim {claim.metadata.name}",
-        actions=_free(claim, now),
-        events=(_finalized(claim_ref(claim)),),
-        observations=claim_ended(claim, now),
+        actions=_remove_claim_finalizer(claim, now),
+        events=(_finalized_event(claim_ref(claim)),),
+        observations=claim_termination_metrics(claim, now),
     )
     return Plan(chains=(chain,), notes=(f"deleted NodeClaim {claim.metadata.name}",))
 
 
-def end_instance(claim: NodeClaim, node: Node | None, now: datetime, pace: Termination, why: str) -> tuple[Action, ...]:
+def terminate_instance(
+    claim: NodeClaim, node: Node | None, now: datetime, pace: TerminationIntervals, why: str
+) -> tuple[Action, ...]:
     """Ask for its end, and look again; nothing if neither node, claim nor any instance says which one it is."""
     provider_id = claim.status.provider_id
     if not provider_id:
@@ -374,33 +384,35 @@ def end_instance(claim: NodeClaim, node: Node | None, now: datetime, pace: Termi
         node=node_ref(node) if node is not None else None,
         why=why,
     )
-    return (end, instance_look(provider_id, now, since(claim, INSTANCE_TERMINATING, now), pace))
+    return (end, requeue_for_instance(provider_id, now, condition_since(claim, INSTANCE_TERMINATING, now), pace))
 
 
-def free_node(node: Node, why: str) -> tuple[Action, ...]:
+def remove_node_finalizer(node: Node, why: str) -> tuple[Action, ...]:
     """Take our finalizer off a node."""
-    freed = with_node(node, metadata={"finalizers": without_ours(node.metadata.finalizers)})
+    freed = with_node(node, metadata={"finalizers": without_termination_finalizer(node.metadata.finalizers)})
     return node_patches(node, freed, why)
 
 
-def _await(claim: NodeClaim, node: Node | None, now: datetime, pace: Termination) -> Plan:
+def _await_instance_termination(claim: NodeClaim, node: Node | None, now: datetime, pace: TerminationIntervals) -> Plan:
     """The intent is the deletion itself: the instance ends even if what becomes of it cannot be written."""
-    progress = announced(Progress.of(claim, now)).with_condition(INSTANCE_TERMINATING, "True")
-    ended = end_instance(claim, node, now, pace, "the NodeClaim is being deleted")
+    progress = prepare_termination(NodeClaimProgress.of(claim, now)).with_condition(INSTANCE_TERMINATING, "True")
+    ended = terminate_instance(claim, node, now, pace, "the NodeClaim is being deleted")
     told = progress.chain(why="its instance is terminating")
     return Plan(chains=(told, chain_of(f"instance {claim.status.provider_id}", *ended)))
 
 
-def _free(claim: NodeClaim, now: datetime) -> tuple[Action, ...]:
-    freed = with_metadata(claim, finalizers=without_ours(claim.metadata.finalizers))
-    return replace(Progress.of(claim, now), claim=freed).chain(why="its instance is gone").actions
+def _remove_claim_finalizer(claim: NodeClaim, now: datetime) -> tuple[Action, ...]:
+    freed = with_metadata(claim, finalizers=without_termination_finalizer(claim.metadata.finalizers))
+    return replace(NodeClaimProgress.of(claim, now), claim=freed).chain(why="its instance is gone").actions
 
 
-def _finalized(ref: ObjectRef) -> Event:
+def _finalized_event(ref: ObjectRef) -> Event:
     return Event(ref=ref, reason="Finalized", message="Finalized")
 
 
-def finalize_bare(node: Node, state: StateNode, snapshot: Snapshot, cloud: Cloud, pace: Termination) -> Plan:
+def finalize_node_without_claim(
+    node: Node, state: StateNode, snapshot: Snapshot, cloud: CloudInstances, pace: TerminationIntervals
+) -> Plan:
     """Move it one step on: its pods, its volumes, its instance, itself.
 
     Without a claim there is no terminationGracePeriod either: its pods have all the time they need. A machine that
@@ -415,36 +427,44 @@ def finalize_bare(node: Node, state: StateNode, snapshot: Snapshot, cloud: Cloud
     """
     provider_id = node.spec.provider_id
     if provider_id in cloud.gone and not state.ready:
-        return _let_go(node, snapshot)
-    decided = drain(state.pods, snapshot.now, None)
-    instance, stopped = cloud.find(provider_id), cloud.is_stopped(state) and is_cordoned(node)
+        return _remove_unclaimed_node(node, snapshot)
+    decided = decide_drain(state.pods, snapshot.now, None)
+    instance, stopped = cloud.find(provider_id), cloud.is_stopped(state) and has_disrupted_taint(node)
     if decided.remaining and not stopped:
         return _drain_without_claim(node, decided, state, snapshot, pace)
-    if instance is not None and others_drain(state, snapshot):
+    if instance is not None and has_active_sibling(state, snapshot):
         return Plan()  # they come back to it
     if not stopped and (volumes := attached_volumes(state, snapshot)):
         began = node.metadata.deletion_timestamp or snapshot.now
-        look = volume_look(state.name, snapshot.now, began, None, pace)
+        look = requeue_for_volumes(state.name, snapshot.now, began, None, pace)
         return Plan(chains=(chain_of(f"Node {state.name}", look),), events=volume_events(volumes, node))
-    return _ending(node, instance, snapshot, pace) if instance is not None else _let_go(node, snapshot)
+    return (
+        _terminate_unclaimed_instance(node, instance, snapshot, pace)
+        if instance is not None
+        else _remove_unclaimed_node(node, snapshot)
+    )
 
 
-def _drain_without_claim(node: Node, decided: Drain, state: StateNode, snapshot: Snapshot, pace: Termination) -> Plan:
-    now, closed = snapshot.now, marked(node)
+def _drain_without_claim(
+    node: Node, decided: DrainDecision, state: StateNode, snapshot: Snapshot, pace: TerminationIntervals
+) -> Plan:
+    now, closed = snapshot.now, with_disrupted_marks(node)
     patches = node_patches(node, closed, "drain")
     told = drain_events(decided, node, now)
     elsewhere: tuple[Requeue, ...] = ()
     if patches:  # it begins
         text = "No NodeClaim stands for this node and its instance: it is drained, then both go"
         told += (Event(ref=node_ref(node), reason="NodeClaimNotFound", message=text, type="Warning"),)
-        elsewhere = another_place(state.pods, state.name, now)
-    look = drain_look(decided, state.name, now, node.metadata.deletion_timestamp or now, pace)
+        elsewhere = requeue_provisioning(state.pods, state.name, now)
+    look = requeue_for_drain(decided, state.name, now, node.metadata.deletion_timestamp or now, pace)
     closing = chain_of(f"Node {state.name}", *patches, look, *elsewhere)
-    chains = drain_behind(closing, drain_chains(decided, node, FORCEFUL, None), node)
+    chains = drain_after_taint(closing, eviction_chains(decided, node, FORCEFUL, None), node)
     return Plan(chains=chains, events=told)
 
 
-def _ending(node: Node, instance: RunningInstance, snapshot: Snapshot, pace: Termination) -> Plan:
+def _terminate_unclaimed_instance(
+    node: Node, instance: RunningInstance, snapshot: Snapshot, pace: TerminationIntervals
+) -> Plan:
     """Unless its claim is there after all: it was not when this was decided."""
     name, provider_id = node.metadata.name, instance.provider_id
     end = TerminateInstance(
@@ -456,33 +476,33 @@ def _ending(node: Node, instance: RunningInstance, snapshot: Snapshot, pace: Ter
         unless_claimed=True,
     )
     began = node.metadata.deletion_timestamp or snapshot.now
-    look = instance_look(provider_id, snapshot.now, began, pace)
+    look = requeue_for_instance(provider_id, snapshot.now, began, pace)
     return Plan(
         chains=(chain_of(f"Node {name}", end, look),), notes=(f"drained node {name}, terminating its instance",)
     )
 
 
-def _let_go(node: Node, snapshot: Snapshot) -> Plan:
+def _remove_unclaimed_node(node: Node, snapshot: Snapshot) -> Plan:
     name = node.metadata.name
-    chain = chain_of(f"Node {name}", *free_node(node, "drained, and no NodeClaim owns it"))
-    counted = replace(chain, observations=node_ended(node, snapshot.now))
+    chain = chain_of(f"Node {name}", *remove_node_finalizer(node, "drained, and no NodeClaim owns it"))
+    counted = replace(chain, observations=node_termination_metrics(node, snapshot.now))
     return Plan(chains=(counted,), notes=(f"deleted node {name}, which no NodeClaim owned",))
 
 
-def told_why(state: StateNode, snapshot: Snapshot) -> tuple[Event, ...]:
+def external_deletion_events(state: StateNode, snapshot: Snapshot) -> tuple[Event, ...]:
     """Events on the claim and its node, when their end begins; none later, nor if somebody deleted the claim itself.
 
     Args:
         state: A claim that leaves, or whose node does.
         snapshot: The NodePools, those that do not validate included.
     """
-    if state.claim is None or _has_begun(state.claim):
+    if state.claim is None or _has_started(state.claim):
         return ()
     causes = tuple(_causes(state, snapshot))
-    return tuple(Event(ref=ref, reason=reason, message=text) for ref in refs_of(state) for reason, text in causes)
+    return tuple(Event(ref=ref, reason=reason, message=text) for ref in event_refs(state) for reason, text in causes)
 
 
-def _has_begun(claim: NodeClaim) -> bool:
+def _has_started(claim: NodeClaim) -> bool:
     return any(condition_of(claim.status.conditions, type_) is not None for type_ in (DRAINED, INSTANCE_TERMINATING))
 
 
@@ -496,13 +516,13 @@ def _causes(state: StateNode, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
         )
         return
     for owner in state.claim.metadata.owner_references:
-        if owner.kind == NODEPOOL.kind and _is_going(owner, snapshot):
+        if owner.kind == NODEPOOL.kind and _is_nodepool_deleted(owner, snapshot):
             yield "NodePoolDeleted", f"NodePool {owner.name} was deleted: NodeClaim {name} goes with it"
 
 
-def _is_going(owner: OwnerReference, snapshot: Snapshot) -> bool:
+def _is_nodepool_deleted(owner: OwnerReference, snapshot: Snapshot) -> bool:
     """Whether the NodePool is gone, or another one has its name by now, or it is being deleted."""
     pool = snapshot.node_pools_by_name.get(owner.name)
     if pool is not None and pool.metadata.uid == owner.uid:
         return pool.metadata.deletion_timestamp is not None
-    return not any(item.kind == NODEPOOL.kind and item.uid == owner.uid for item in snapshot.set_aside)
+    return not any(item.kind == NODEPOOL.kind and item.uid == owner.uid for item in snapshot.invalid_objects)

@@ -15,7 +15,7 @@ from journeyman.core.api.objects import Condition
 from journeyman.core.observability.amounts import gauge
 from journeyman.core.plan import Observation
 from journeyman.core.state import NodeClassState, Snapshot
-from journeyman.core.state.condition_transitions import own_labels
+from journeyman.core.state.condition_transitions import object_labels
 
 
 class _Watched(Struct, frozen=True, kw_only=True):
@@ -32,7 +32,7 @@ class _Watched(Struct, frozen=True, kw_only=True):
 def condition_gauges(snapshot: Snapshot) -> Iterator[Observation]:
     """Yield gauges of each condition of each object, and of the time that objects have been terminating."""
     for watched in _all(snapshot):
-        own = {"namespace": watched.namespace, "name": watched.name, **own_labels(watched.kind, watched.labels)}
+        own = {"namespace": watched.namespace, "name": watched.name, **object_labels(watched.kind, watched.labels)}
         prefix = f"operator_{watched.kind}"
         for condition in watched.conditions:
             said = {**own, "type": condition.type, "status": condition.status, "reason": condition.reason}
@@ -53,7 +53,7 @@ def _all(snapshot: Snapshot) -> Iterator[_Watched]:
     yield from _objects("capacitybuffer", snapshot.capacity_buffers)
     yield from map(_node_class, snapshot.node_classes)
     told_of = {"NodePool", "NodeOverlay", "CapacityBuffer"}
-    for item in snapshot.set_aside:
+    for item in snapshot.invalid_objects:
         if item.kind in told_of:
             kind = item.kind.lower()
             yield _Watched(kind=kind, name=item.name, namespace=item.namespace, conditions=item.conditions)

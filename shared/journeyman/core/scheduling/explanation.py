@@ -60,7 +60,7 @@ class Explainer:
         axes: Sequence[str],
         pools: Sequence[NodePoolOptions],
         headroom: Sequence[Headroom],
-        set_aside: Mapping[str, str],
+        invalid_objects: Mapping[str, str],
         others: Iterable[TopologyGroup] = (),
         strict_min_values: bool = True,
         searches: int = MAX_SEARCHES,
@@ -71,7 +71,7 @@ class Explainer:
             axes: Resource names.
             pools: All NodePools in use, in order.
             headroom: Their limits as they stand now.
-            set_aside: The unusable NodePools, with the reason.
+            invalid_objects: The unusable NodePools, with the reason.
             others: The groups of other pods' required anti-affinity, running or scheduled in this pass.
             strict_min_values: Whether a NodePool whose minValues cannot be met launches no node.
             searches: For how many pod classes the smallest change is searched at most (0: for none).
@@ -79,7 +79,7 @@ class Explainer:
         self._axes = axes
         self._pools, self._headroom = pools, headroom
         self._strict_min_values = strict_min_values
-        self._set_aside = set_aside
+        self._set_aside = invalid_objects
         self._others = tuple({group.id: group for group in others}.values())
         self._searches = searches
         self._known: dict[object, PodError] = {}

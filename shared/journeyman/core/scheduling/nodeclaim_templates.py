@@ -76,15 +76,15 @@ def make_templates(snapshot: Snapshot, catalogue: Catalogue) -> tuple[tuple[Node
     """Return the templates by weight descending, then name descending, and why each other NodePool is unusable, by name."""
     tables = offering_tables(catalogue)
     templates: list[NodeClaimTemplate] = []
-    set_aside: dict[str, str] = {}
+    invalid_objects: dict[str, str] = {}
     for pool in sorted(snapshot.node_pools, key=lambda p: p.metadata.name, reverse=True):
         made = "static NodePools are not scaled for pods" if pool.spec.static else _template(pool, snapshot, tables)
         if isinstance(made, NodeClaimTemplate):
             templates.append(made)
         else:
-            set_aside[pool.metadata.name] = made
+            invalid_objects[pool.metadata.name] = made
     templates.sort(key=lambda t: t.order)  # stable: names stay descending
-    return tuple(templates), dict(sorted(set_aside.items()))
+    return tuple(templates), dict(sorted(invalid_objects.items()))
 
 
 def make_template(pool: NodePool, snapshot: Snapshot, catalogue: Catalogue) -> NodeClaimTemplate | str:

@@ -126,7 +126,7 @@ class ClusterInputs(Struct, kw_only=True, eq=False, dict=True):
     snapshot: Snapshot
     options: Options
     templates: tuple[NodeClaimTemplate, ...]
-    set_aside: Mapping[str, str]
+    invalid_objects: Mapping[str, str]
     daemons: tuple[Daemon, ...]
     storage: StorageObjects
     inventory: NodeInventory
@@ -154,13 +154,13 @@ class ClusterInputs(Struct, kw_only=True, eq=False, dict=True):
     @classmethod
     def of(cls, snapshot: Snapshot, catalogue: Catalogue, options: Options) -> ClusterInputs:
         """Prepare a cluster."""
-        templates, set_aside = make_templates(snapshot, catalogue)
+        templates, invalid_objects = make_templates(snapshot, catalogue)
         daemons, storage = make_daemons(snapshot.daemon_sets, snapshot.pods), StorageObjects.of(snapshot)
         return cls(
             snapshot=snapshot,
             options=options,
             templates=templates,
-            set_aside=set_aside,
+            invalid_objects=invalid_objects,
             daemons=daemons,
             storage=storage,
             inventory=NodeInventory(snapshot, daemons, storage),

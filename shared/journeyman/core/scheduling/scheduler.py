@@ -106,7 +106,7 @@ class Scheduler:
         """See `solve`."""
         considered = pods_to_schedule(self.snapshot) if pods is None else tuple(pods)
         if not considered:  # most runs of a cluster at rest, or of one that waits for its nodes
-            return Results(unusable_node_pools=self._inputs.set_aside, warnings=self._inputs.warnings)
+            return Results(unusable_node_pools=self._inputs.invalid_objects, warnings=self._inputs.warnings)
         task = with_reserved_placements(prepare_task(self._inputs, considered, without_nodes))
         plan = best_plan_with_reservations(task)
         return Results(
@@ -115,7 +115,7 @@ class Scheduler:
             pod_errors=dict(sorted({**task.errors, **self._errors(task, plan)}.items())),
             price=plan.price,
             lower_bound=price_lower_bound(task.problem, plan.solution.new_nodes) if self._inputs.options.bound else 0.0,
-            unusable_node_pools=self._inputs.set_aside,
+            unusable_node_pools=self._inputs.invalid_objects,
             warnings=self._inputs.warnings,
             devices=plan.devices,
         )
@@ -123,8 +123,8 @@ class Scheduler:
     @property
     def _unusable(self) -> Mapping[str, str]:
         """NodePools that sit this pass out, with why; also those that could not be read in the first place."""
-        unread = {item.name: item.why for item in self.snapshot.set_aside if item.kind == "NodePool"}
-        return {**unread, **self._inputs.set_aside}
+        unread = {item.name: item.why for item in self.snapshot.invalid_objects if item.kind == "NodePool"}
+        return {**unread, **self._inputs.invalid_objects}
 
     def _errors(self, task: SchedulingTask, plan: CandidatePlan) -> dict[str, PodError]:
         """An error for each pod unschedulable; pods of a class share it."""
@@ -138,7 +138,7 @@ class Scheduler:
             axes=problem.axes,
             pools=problem.pools,
             headroom=plan.solution.headroom,
-            set_aside=self._unusable,
+            invalid_objects=self._unusable,
             others=(
                 *(entry.group for entry in problem.repelled),
                 *(

@@ -23,7 +23,7 @@ from journeyman.core.api.objects import Condition, condition_of
 from journeyman.core.plan import Chain, Event, ObjectRef, Observation
 
 
-def changes(
+def changed_conditions(
     before: tuple[Condition, ...], after: tuple[Condition, ...]
 ) -> Iterator[tuple[Condition, Condition | None]]:
     """Conditions that took another status, each with what it was."""
@@ -33,7 +33,7 @@ def changes(
             yield condition, was
 
 
-def transitions(ref: ObjectRef, before: tuple[Condition, ...], after: tuple[Condition, ...]) -> tuple[Event, ...]:
+def transition_events(ref: ObjectRef, before: tuple[Condition, ...], after: tuple[Condition, ...]) -> tuple[Event, ...]:
     """One Event for each condition whose status is another one.
 
     Args:
@@ -48,7 +48,7 @@ def transitions(ref: ObjectRef, before: tuple[Condition, ...], after: tuple[Cond
             message=_text(condition, was.status if was is not None else "Unknown"),
             key=condition.status,
         )
-        for condition, was in changes(before, after)
+        for condition, was in changed_conditions(before, after)
     )
 
 
@@ -58,7 +58,7 @@ def _text(condition: Condition, was: str) -> str:
     return f"{text}, Message: {condition.message}" if condition.message else text
 
 
-def transition_samples(
+def transition_metrics(
     ref: ObjectRef, labels: Mapping[str, str], before: tuple[Condition, ...], after: tuple[Condition, ...]
 ) -> tuple[Observation, ...]:
     """How often conditions took which status, and how long they had had the one before.
@@ -70,9 +70,9 @@ def transition_samples(
         after: Its conditions as they are written.
     """
     kind = ref.resource.kind.lower()
-    own = own_labels(kind, labels)
+    own = object_labels(kind, labels)
     samples: list[Observation] = []
-    for condition, was in changes(before, after):
+    for condition, was in changed_conditions(before, after):
         counted = {"type": condition.type, "status": condition.status, "reason": condition.reason, **own}
         samples.append(Observation(name=f"operator_{kind}_status_condition_transitions_total", labels=counted))
         if was is None or was.last_transition_time is None or condition.last_transition_time is None:
@@ -88,7 +88,7 @@ def transition_samples(
     return tuple(samples)
 
 
-def told_with(
+def with_transitions(
     chain: Chain,
     ref: ObjectRef,
     labels: Mapping[str, str],
@@ -98,12 +98,14 @@ def told_with(
     """The chain that writes these conditions, with the Events and samples of what changes by it."""
     return replace(
         chain,
-        events=chain.events + transitions(ref, before, after),
-        observations=chain.observations + transition_samples(ref, labels, before, after),
+        events=chain.events + transition_events(ref, before, after),
+        observations=chain.observations + transition_metrics(ref, labels, before, after),
     )
 
 
-def end_samples(kind: str, labels: Mapping[str, str], since: datetime | None, now: datetime) -> tuple[Observation, ...]:
+def termination_metrics(
+    kind: str, labels: Mapping[str, str], since: datetime | None, now: datetime
+) -> tuple[Observation, ...]:
     """How long the deletion of an object took that is let go now; nothing if it is in none.
 
     Args:
@@ -115,9 +117,9 @@ def end_samples(kind: str, labels: Mapping[str, str], since: datetime | None, no
     if since is None:
         return ()
     name, took = f"operator_{kind}_termination_duration_seconds", max((now - since).total_seconds(), 0.0)
-    return (Observation(name=name, value=took, labels=own_labels(kind, labels), kind="histogram"),)
+    return (Observation(name=name, value=took, labels=object_labels(kind, labels), kind="histogram"),)
 
 
-def own_labels(kind: str, labels: Mapping[str, str]) -> dict[str, str]:
+def object_labels(kind: str, labels: Mapping[str, str]) -> dict[str, str]:
     """Those of an object's Kubernetes labels that metrics of its kind carry, as metrics call them."""
     return {object_label(key): labels.get(key, "") for key in OBJECT_LABELS[kind]}

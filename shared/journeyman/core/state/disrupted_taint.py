@@ -17,28 +17,28 @@ from journeyman.core.plan import ObjectRef, PatchObject
 DISRUPTED: Final = Taint(key=labels.DISRUPTED_TAINT, effect="NoSchedule")
 
 
-def is_cordoned(node: Node) -> bool:
+def has_disrupted_taint(node: Node) -> bool:
     """Whether the node carries the disrupted taint."""
     return any(_is_disrupted(taint) for taint in node.spec.taints)
 
 
-def cordon(node: Node, why: str) -> PatchObject | None:
+def add_disrupted_taint(node: Node, why: str) -> PatchObject | None:
     """Put the taint on; None if it is there."""
-    if is_cordoned(node):
+    if has_disrupted_taint(node):
         return None
-    return _with_taints(node, with_disrupted(node.spec.taints), why)
+    return _with_taints(node, with_disrupted_taint(node.spec.taints), why)
 
 
-def with_disrupted(taints: tuple[Taint, ...]) -> tuple[Taint, ...]:
+def with_disrupted_taint(taints: tuple[Taint, ...]) -> tuple[Taint, ...]:
     """The taints with ours among them; one of its key with another effect, which somebody else put on, makes room."""
     if any(_is_disrupted(taint) for taint in taints):
         return taints
     return (*(taint for taint in taints if taint.key != DISRUPTED.key), DISRUPTED)
 
 
-def uncordon(node: Node, why: str) -> PatchObject | None:
+def remove_disrupted_taint(node: Node, why: str) -> PatchObject | None:
     """Take the taint off; None if it is not there."""
-    if not is_cordoned(node):
+    if not has_disrupted_taint(node):
         return None
     return _with_taints(node, (t for t in node.spec.taints if not _is_disrupted(t)), why)
 

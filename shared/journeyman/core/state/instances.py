@@ -40,9 +40,9 @@ class InstanceStatus(Struct, frozen=True, kw_only=True):
     since: datetime | None = None
 
 
-GOING: Final = frozenset({"shutting-down", "terminated"})
+TERMINATING_STATES: Final = frozenset({"shutting-down", "terminated"})
 """States of an instance that is on its way out already."""
-HALTED: Final = GOING | {"stopping", "stopped"}
+NOT_RUNNING_STATES: Final = TERMINATING_STATES | {"stopping", "stopped"}
 """States in which no pod runs on it, and none will."""
 
 
@@ -70,7 +70,7 @@ class RunningInstance(Protocol):
         """That NodeClaim's UID, from its tag; empty if unknown."""
 
 
-class Cloud(Struct, frozen=True, kw_only=True, dict=True):
+class CloudInstances(Struct, frozen=True, kw_only=True, dict=True):
     """What the cloud said before the cluster was read.
 
     `listed` are the cluster's instances, those that are on their way out included. `gone` are provider ids of nodes and
@@ -95,7 +95,7 @@ class Cloud(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def ended(self) -> frozenset[str]:
         """Provider ids of instances that are gone, or stand still."""
-        return self.gone | {instance.provider_id for instance in self.listed if instance.state in HALTED}
+        return self.gone | {instance.provider_id for instance in self.listed if instance.state in NOT_RUNNING_STATES}
 
     def is_stopped(self, state: StateNode) -> bool:
         """Somebody stopped the machine: no pod runs on it, and none of those that it holds is served by waiting."""

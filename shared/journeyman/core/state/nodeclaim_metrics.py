@@ -16,16 +16,16 @@ from journeyman.core.api import labels
 from journeyman.core.api.conditions import INSTANCE_TERMINATING
 from journeyman.core.api.objects import Node, NodeClaim, condition_of
 from journeyman.core.plan import Observation
-from journeyman.core.state.condition_transitions import end_samples
+from journeyman.core.state.condition_transitions import termination_metrics
 
 
-def created(node_pool: str, reason: str, *, min_values_relaxed: str = "false") -> Observation:
+def nodeclaim_created(node_pool: str, reason: str, *, min_values_relaxed: str = "false") -> Observation:
     """One NodeClaim created. `reason`: provisioned, or the lower-case reason of a disruption."""
     values = {"reason": reason, "nodepool": node_pool, "min_values_relaxed": min_values_relaxed}
     return Observation(name="karpenter_nodeclaims_created_total", labels=values)
 
 
-def disrupted(claim: NodeClaim, reason: str) -> Observation:
+def nodeclaim_disrupted(claim: NodeClaim, reason: str) -> Observation:
     """One NodeClaim whose deletion was decided, for this reason."""
     return Observation(
         name="karpenter_nodeclaims_disrupted_total",
@@ -39,7 +39,7 @@ def disrupted(claim: NodeClaim, reason: str) -> Observation:
     )
 
 
-def terminated(claim: NodeClaim) -> Observation:
+def nodeclaim_terminated(claim: NodeClaim) -> Observation:
     """One NodeClaim gone, its instance with it."""
     return Observation(
         name="karpenter_nodeclaims_terminated_total",
@@ -51,7 +51,7 @@ def terminated(claim: NodeClaim) -> Observation:
     )
 
 
-def node_event(name: str, claim: NodeClaim) -> Observation:
+def node_counter(name: str, claim: NodeClaim) -> Observation:
     """One sample of a node counter (nodes created, terminated, drained)."""
     values = {"nodepool": claim.metadata.labels.get(labels.NODEPOOL, "")}
     if name != "karpenter_nodes_drained_total":
@@ -67,36 +67,36 @@ def termination_mode(claim: NodeClaim) -> str:
     return "eventual" if period.strip("0smh") else "forceful"
 
 
-def claim_ended(claim: NodeClaim, now: datetime) -> tuple[Observation, ...]:
+def claim_termination_metrics(claim: NodeClaim, now: datetime) -> tuple[Observation, ...]:
     """A claim that is let go: counted, with how long its deletion and the end of its instance took."""
     pool = claim.metadata.labels.get(labels.NODEPOOL, "")
     ending = condition_of(claim.status.conditions, INSTANCE_TERMINATING)
     return (
-        terminated(claim),
-        *_took("karpenter_nodeclaims_termination_duration_seconds", claim.metadata.deletion_timestamp, now, pool),
-        *_took(
+        nodeclaim_terminated(claim),
+        *_duration("karpenter_nodeclaims_termination_duration_seconds", claim.metadata.deletion_timestamp, now, pool),
+        *_duration(
             "karpenter_nodeclaims_instance_termination_duration_seconds",
             ending.last_transition_time if ending is not None else None,
             now,
             pool,
         ),
-        *end_samples("nodeclaim", claim.metadata.labels, claim.metadata.deletion_timestamp, now),
+        *termination_metrics("nodeclaim", claim.metadata.labels, claim.metadata.deletion_timestamp, now),
     )
 
 
-def node_ended(node: Node, now: datetime) -> tuple[Observation, ...]:
+def node_termination_metrics(node: Node, now: datetime) -> tuple[Observation, ...]:
     """A node that is let go: counted, with how long its deletion took and how old it became."""
     pool, zone = (node.metadata.labels.get(label, "") for label in (labels.NODEPOOL, labels.ZONE))
     counted = Observation(name="karpenter_nodes_terminated_total", labels={"nodepool": pool, "zone": zone})
     return (
         counted,
-        *_took("karpenter_nodes_termination_duration_seconds", node.metadata.deletion_timestamp, now, pool),
-        *_took("karpenter_nodes_lifetime_duration_seconds", node.metadata.creation_timestamp, now, pool),
-        *end_samples("node", node.metadata.labels, node.metadata.deletion_timestamp, now),
+        *_duration("karpenter_nodes_termination_duration_seconds", node.metadata.deletion_timestamp, now, pool),
+        *_duration("karpenter_nodes_lifetime_duration_seconds", node.metadata.creation_timestamp, now, pool),
+        *termination_metrics("node", node.metadata.labels, node.metadata.deletion_timestamp, now),
     )
 
 
-def _took(name: str, since: datetime | None, now: datetime, pool: str) -> Iterator[Observation]:
+def _duration(name: str, since: datetime | None, now: datetime, pool: str) -> Iterator[Observation]:
     if since is not None:
         seconds = max((now - since).total_seconds(), 0.0)
         yield Observation(name=name, value=seconds, labels={"nodepool": pool}, kind="histogram")

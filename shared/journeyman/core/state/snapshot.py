@@ -63,7 +63,7 @@ class NodeClassState(Struct, frozen=True, kw_only=True):
         return f"{self.group}/termination"
 
 
-class SetAside(Struct, frozen=True, kw_only=True):
+class InvalidObject(Struct, frozen=True, kw_only=True):
     """An object that does not validate: named, with why, and otherwise ignored."""
 
     kind: str
@@ -114,7 +114,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     capacity_buffers: tuple[CapacityBuffer, ...] = ()
     node_disruptions: tuple[NodeDisruption, ...] = ()
     unavailable: tuple[Unavailable, ...] = ()
-    set_aside: tuple[SetAside, ...] = ()
+    invalid_objects: tuple[InvalidObject, ...] = ()
 
     @cached_property
     def pods_by_node(self) -> Mapping[str, tuple[Pod, ...]]:

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.lifecycle.drain import drain, drain_chains
+from journeyman.core.lifecycle.drain import decide_drain, eviction_chains
 from journeyman.core.plan import DeletePod, EvictPod
 from tests.helpers.builders import NOW, a_node, a_pod, ago, stamp
 
@@ -33,7 +33,7 @@ def test_groups_go_one_after_another():
     ]
     order = []
     while groups:
-        decided = drain(groups, NOW, None)
+        decided = decide_drain(groups, NOW, None)
         order.append(names(decided.evict))
         groups = [p for p in groups if p not in decided.evict]
     assert order == [["plain"], ["daemon"], ["critical"], ["critical-daemon"]]
@@ -42,7 +42,7 @@ def test_groups_go_one_after_another():
 def test_a_pod_that_still_terminates_holds_its_group():
     """The next group waits for it, and it is not asked twice."""
     leaving = pod("leaving", metadata={"deletionTimestamp": stamp(NOW + timedelta(seconds=10))})
-    decided = drain([leaving, pod("daemon", metadata=DAEMON)], NOW, None)
+    decided = decide_drain([leaving, pod("daemon", metadata=DAEMON)], NOW, None)
     assert decided.evict == ()
     assert names(decided.remaining) == ["daemon", "leaving"]
 
@@ -58,12 +58,12 @@ def test_a_pod_that_still_terminates_holds_its_group():
 )
 def test_some_pods_are_not_waited_for(ignored):
     """Ended, mirrors, those that tolerate the taint, and those stuck in termination for over a minute."""
-    assert drain([ignored], NOW, None).remaining == ()
+    assert decide_drain([ignored], NOW, None).remaining == ()
 
 
 def test_a_protected_pod_holds_the_drain_and_is_named():
     """Without an end it may stay for ever; the event says who it is."""
-    decided = drain([pod("precious", metadata=PROTECTED)], NOW, None)
+    decided = decide_drain([pod("precious", metadata=PROTECTED)], NOW, None)
     assert decided.evict == ()
     assert names(decided.protected) == ["precious"]
     assert decided.next_force is None
@@ -75,7 +75,7 @@ def test_near_the_end_pods_are_deleted_whatever_protects_them():
     slow = pod("slow", metadata=PROTECTED, spec={"terminationGracePeriodSeconds": 60})
     quick = pod("quick", spec={**CRITICAL, "terminationGracePeriodSeconds": 5})
 
-    decided = drain([slow, quick], NOW, end)
+    decided = decide_drain([slow, quick], NOW, end)
 
     assert [(p.metadata.name, s) for p, s in decided.force] == [("slow", 20)]
     assert decided.next_force == end - timedelta(seconds=5)
@@ -83,7 +83,7 @@ def test_near_the_end_pods_are_deleted_whatever_protects_them():
 
 def test_past_the_end_a_pod_is_given_one_second():
     """Zero would mean: removed without the kubelet knowing."""
-    assert [s for _, s in drain([pod("late")], NOW, ago(minutes=5)).force] == [1]
+    assert [s for _, s in decide_drain([pod("late")], NOW, ago(minutes=5)).force] == [1]
 
 
 def test_a_terminating_pod_is_forced_only_if_it_would_outlive_the_node():
@@ -91,18 +91,18 @@ def test_a_terminating_pod_is_forced_only_if_it_would_outlive_the_node():
     end = NOW + timedelta(seconds=20)
     outlives = pod("outlives", metadata={"deletionTimestamp": stamp(end + timedelta(seconds=1))})
     in_time = pod("in-time", metadata={"deletionTimestamp": stamp(end)})
-    assert [p.metadata.name for p, _ in drain([outlives, in_time], NOW, end).force] == ["outlives"]
+    assert [p.metadata.name for p, _ in decide_drain([outlives, in_time], NOW, end).force] == ["outlives"]
 
 
 def test_each_pod_has_a_chain_of_its_own_with_its_uid_as_precondition():
     """A refusal of one holds nobody up, and a pod of the same name that came later is safe."""
     end = NOW + timedelta(seconds=20)
-    decided = drain(
+    decided = decide_drain(
         [pod("a", spec={"terminationGracePeriodSeconds": 5}), pod("b", spec={"terminationGracePeriodSeconds": 60})],
         NOW,
         end,
     )
-    chains = drain_chains(decided, a_node("n"), "Empty", end)
+    chains = eviction_chains(decided, a_node("n"), "Empty", end)
     assert [type(c.actions[0]) for c in chains] == [DeletePod, EvictPod]
     assert [c.actions[0].ref.uid for c in chains] == ["uid-b", "uid-a"]
     assert [c.events[0].reason for c in chains] == ["Disrupted", "Evicted"]

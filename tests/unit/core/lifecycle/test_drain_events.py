@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.lifecycle.drain import drain, drain_events, protection_events, volume_events
+from journeyman.core.lifecycle.drain import decide_drain, do_not_disrupt_events, drain_events, volume_events
 from tests.helpers.builders import NOW, a_node, a_pod, ago, stamp
 
 
@@ -24,7 +24,7 @@ def protected(value, **changes):
 )
 def test_what_comes_of_an_annotation_is_told_on_its_pod(value, reason, said):
     """It has run for an hour; a value that is neither "true" nor a duration protects nothing, and says so as a warning."""
-    (event,) = protection_events([protected(value)], NOW)
+    (event,) = do_not_disrupt_events([protected(value)], NOW)
     assert (event.reason, event.ref.uid) == (reason, "uid-p")
     assert said in event.message
     assert event.type == ("Warning" if reason.startswith("Invalid") else "Normal")
@@ -33,14 +33,14 @@ def test_what_comes_of_an_annotation_is_told_on_its_pod(value, reason, said):
 @pytest.mark.parametrize("pod", [a_pod("p", node="n"), protected("true"), protected("1h", status={"startTime": None})])
 def test_what_is_plain_is_not_told(pod):
     """No annotation, one for ever, one whose time has not begun."""
-    assert protection_events([pod], NOW) == ()
+    assert do_not_disrupt_events([pod], NOW) == ()
 
 
 def test_pods_that_hold_the_drain_are_named_on_the_node_and_their_time_on_themselves():
     """Only of those whose turn it is: a daemon's annotation is looked at once the others are gone."""
     daemon = {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d"}]}
     later = a_pod("later", node="n", metadata={**daemon, "annotations": {labels.DO_NOT_DISRUPT: "9h"}})
-    events = drain_events(drain([protected("2h"), later], NOW, None), a_node(), NOW)
+    events = drain_events(decide_drain([protected("2h"), later], NOW, None), a_node(), NOW)
     assert [(e.reason, e.ref.resource.kind) for e in events] == [
         ("FailedDraining", "Node"),
         ("DoNotDisruptUntil", "Pod"),
@@ -63,4 +63,4 @@ def test_a_pod_in_termination_is_not_told_about():
         node="n",
         metadata={"annotations": {labels.DO_NOT_DISRUPT: "2h"}, "deletionTimestamp": stamp(ago(seconds=1))},
     )
-    assert drain_events(drain([going], NOW, None), a_node(), NOW) == ()
+    assert drain_events(decide_drain([going], NOW, None), a_node(), NOW) == ()

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from journeyman.core.lifecycle.termination import told_why
-from journeyman.core.state import SetAside
+from journeyman.core.lifecycle.termination import external_deletion_events
+from journeyman.core.state import InvalidObject
 from tests.helpers.builders import NOW, a_launched_claim, a_node, a_pool, a_running_claim, a_snapshot, ago, condition
 
 OWNED = {
@@ -14,12 +14,14 @@ OWNED = {
     ]
 }
 GOING = {"deletionTimestamp": "2026-03-02T21:00:00Z", "finalizers": ["foregroundDeletion"]}
-INVALID = SetAside(kind="NodePool", name="default", uid=a_pool().metadata.uid, why="it does not validate")
+INVALID = InvalidObject(kind="NodePool", name="default", uid=a_pool().metadata.uid, why="it does not validate")
 
 
 def told(claim, node=None, **kwargs):
     snapshot = a_snapshot(claims=(claim,), nodes=(node,) if node else (), **kwargs)
-    return [(e.ref.resource.kind, e.ref.uid, e.reason) for e in told_why(snapshot.state_nodes[0], snapshot)]
+    return [
+        (e.ref.resource.kind, e.ref.uid, e.reason) for e in external_deletion_events(snapshot.state_nodes[0], snapshot)
+    ]
 
 
 def test_a_deleted_node_is_why_its_claim_goes():
@@ -48,7 +50,7 @@ def test_a_deleted_pool_is_why_its_claims_go(pools, claim):
 
 def test_a_pool_that_does_not_validate_is_there():
     """A claim that is deleted meanwhile goes because somebody wanted that."""
-    assert told(a_running_claim(deleting=NOW, metadata=OWNED), node_pools=(), set_aside=(INVALID,)) == []
+    assert told(a_running_claim(deleting=NOW, metadata=OWNED), node_pools=(), invalid_objects=(INVALID,)) == []
 
 
 def test_a_claim_that_no_pool_owns_goes_as_somebody_wants_it():

@@ -5,10 +5,10 @@ from datetime import timedelta
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.lifecycle.expiration import expire
-from journeyman.core.lifecycle.garbage_collection import collect
+from journeyman.core.lifecycle.expiration import expire_nodeclaims
+from journeyman.core.lifecycle.garbage_collection import collect_garbage
 from journeyman.core.plan import DeleteObject, PatchObject, TerminateInstance
-from journeyman.core.state.instances import Cloud
+from journeyman.core.state.instances import CloudInstances
 from tests.helpers.builders import (
     NOW,
     a_claim,
@@ -28,7 +28,7 @@ ID = provider_id_of("default-1")
 
 def run(claims=(), nodes=(), instances=(), gone=()):
     snapshot = a_snapshot(claims=tuple(claims), nodes=tuple(nodes))
-    return collect(snapshot, Cloud(listed=tuple(instances), gone=frozenset(gone)), AGE)
+    return collect_garbage(snapshot, CloudInstances(listed=tuple(instances), gone=frozenset(gone)), AGE)
 
 
 @pytest.mark.parametrize("node", [a_node(ready=False), a_node(registered=False)], ids=["not Ready", "never registered"])
@@ -125,7 +125,7 @@ def test_a_claim_whose_instance_is_not_listed_is_not_lost_for_that():
 def test_a_claim_expires_at_its_age_and_not_before(expire_after, age, goes):
     """Forceful: no budget is asked. Never means never."""
     claim = a_running_claim(age=age, spec={"expireAfter": expire_after})
-    plan = expire(a_snapshot(claims=(claim,)))
+    plan = expire_nodeclaims(a_snapshot(claims=(claim,)))
     assert bool(plan.actions) is goes
     if goes:
         assert plan.chains[0].observations[0].labels["reason"] == "expired"
@@ -137,7 +137,7 @@ def test_a_claim_expires_at_its_age_and_not_before(expire_after, age, goes):
 def test_a_claim_on_its_way_out_does_not_expire_again():
     """One deletion is enough."""
     claim = a_running_claim(age=timedelta(days=99), deleting=NOW)
-    assert expire(a_snapshot(claims=(claim,))).actions == ()
+    assert expire_nodeclaims(a_snapshot(claims=(claim,))).actions == ()
 
 
 def test_of_an_orphan_with_two_nodes_the_one_at_work_is_deleted_though_the_other_is_being_drained():

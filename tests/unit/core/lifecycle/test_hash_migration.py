@@ -4,7 +4,7 @@ import pytest
 
 from journeyman.core.api import labels
 from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, node_pool_hash
-from journeyman.core.lifecycle.hydration import migrated
+from journeyman.core.lifecycle.hydration import with_current_hashes
 from tests.helpers.builders import a_node_class, a_pool, a_running_claim, condition
 
 CLASS_HASH = "karpenter.k8s.aws/ec2nodeclass-hash"
@@ -19,7 +19,7 @@ NODE_CLASS = a_node_class(hash="ours", hash_version="journeyman-v6")
 
 
 def annotations(claim, pool=POOL, node_class=NODE_CLASS):
-    return migrated(claim, pool, node_class).metadata.annotations
+    return with_current_hashes(claim, pool, node_class).metadata.annotations
 
 
 @pytest.mark.parametrize("before", [BY_KARPENTER, {}])
@@ -47,6 +47,6 @@ def test_a_present_hash_is_left_alone_even_if_it_differs():
     """That it differs is drift. And without owner nothing can be said."""
     today = annotations(a_running_claim()) | {labels.NODEPOOL_HASH: "another", CLASS_HASH: "another"}
     claim = a_running_claim(metadata={"annotations": today})
-    assert migrated(claim, POOL, NODE_CLASS) is claim
+    assert with_current_hashes(claim, POOL, NODE_CLASS) is claim
     foreign = a_running_claim(metadata={"annotations": BY_KARPENTER})
-    assert migrated(foreign, None, a_node_class()) is foreign
+    assert with_current_hashes(foreign, None, a_node_class()) is foreign

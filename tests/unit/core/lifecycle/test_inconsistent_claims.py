@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.lifecycle.garbage_collection import end_strays
+from journeyman.core.lifecycle.garbage_collection import delete_inconsistent_claims
 from journeyman.core.plan import DeleteObject, PatchObject, Requeue
-from journeyman.core.state.instances import Cloud
+from journeyman.core.state.instances import CloudInstances
 from tests.helpers.builders import (
     NOW,
     a_launched_claim,
@@ -22,11 +22,11 @@ from tests.helpers.builders import (
 )
 
 AFTER = timedelta(minutes=5)
-RUNNING = Cloud(listed=(an_instance(),))
+RUNNING = CloudInstances(listed=(an_instance(),))
 
 
 def run(claim, *nodes, cloud=RUNNING):
-    return end_strays(a_snapshot(claims=(claim,), nodes=nodes), cloud, AFTER)
+    return delete_inconsistent_claims(a_snapshot(claims=(claim,), nodes=nodes), cloud, AFTER)
 
 
 def missing(since, **changes):
@@ -83,7 +83,7 @@ def test_a_claim_that_says_that_its_instance_ends_is_deleted():
         (a_running_claim(), [a_node()], RUNNING),
         (a_launched_claim(), [], RUNNING),
         (missing(ago(hours=1), deleting=NOW), [], RUNNING),
-        (missing(ago(hours=1)), [], Cloud(gone=frozenset({provider_id_of("default-1")}))),
+        (missing(ago(hours=1)), [], CloudInstances(gone=frozenset({provider_id_of("default-1")}))),
     ],
     ids=["it has its node", "its node has not joined yet", "it is going already", "its instance is gone: garbage"],
 )

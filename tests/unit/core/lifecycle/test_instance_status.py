@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.lifecycle.health import impaired, next_look
+from journeyman.core.lifecycle.health import next_status_check, terminate_impaired_instances
 from journeyman.core.plan import DeleteObject, PatchObject, Requeue, Step
 from journeyman.core.state import InstanceStatus
 from tests.helpers.builders import NOW, ago, provider_id_of, stamp
@@ -41,7 +41,7 @@ def forced(plan) -> bool:
 )
 def test_checks_count_after_two_minutes_and_planned_events_at_once(category, since, goes, by_force):
     """A broken machine is not drained; a worn-out host leaves time for it."""
-    plan = impaired(a_fleet(a_member("n")), [a_status("n", category, since=since)], TWO_MINUTES)
+    plan = terminate_impaired_instances(a_fleet(a_member("n")), [a_status("n", category, since=since)], TWO_MINUTES)
 
     assert any(isinstance(a, DeleteObject) for a in plan.actions) is goes
     assert forced(plan) is by_force
@@ -51,7 +51,7 @@ def test_the_end_is_told_counted_and_passed_on():
     """As any interruption is; the category on top, once for each that fails."""
     statuses = [a_status("n"), a_status("n", "SystemStatus"), a_status("n", "EventStatus", since=None)]
 
-    plan = impaired(a_fleet(a_member("n")), statuses, TWO_MINUTES)
+    plan = terminate_impaired_instances(a_fleet(a_member("n")), statuses, TWO_MINUTES)
 
     chain = plan.chains[0]
     grace, deletion = chain.actions
@@ -72,7 +72,7 @@ def test_others_instances_and_nodes_that_are_leaving_ask_for_nothing():
     """The checks are of the whole region, and go on failing while a machine ends."""
     fleet = a_fleet(a_member("going", deleting=True), a_member("well"))
 
-    plan = impaired(fleet, [a_status("going"), a_status("foreign")], TWO_MINUTES)
+    plan = terminate_impaired_instances(fleet, [a_status("going"), a_status("foreign")], TWO_MINUTES)
 
     assert (plan.chains, plan.events) == ((), ())
 
@@ -86,4 +86,4 @@ def test_a_check_that_has_just_begun_to_fail_says_when_to_look():
         a_status("d", "EventStatus", since=None),
     ]
 
-    assert next_look(statuses, NOW, TWO_MINUTES) == NOW + timedelta(seconds=20)
+    assert next_status_check(statuses, NOW, TWO_MINUTES) == NOW + timedelta(seconds=20)

@@ -6,13 +6,13 @@ import pytest
 
 from journeyman.core.api import labels
 from journeyman.core.lifecycle.launch import (
-    Avoidance,
     FailedLaunch,
     LaunchedInstance,
-    after_launch,
+    OfferingBackoff,
     answered_failures,
     failures,
-    launch_pending,
+    launch_nodeclaims,
+    record_launch,
     retry_at,
 )
 from journeyman.core.plan import DeleteObject, LaunchInstance, MarkOfferingUnavailable, PatchObject, Requeue, Step
@@ -26,12 +26,12 @@ from journeyman.errors import (
 )
 from tests.helpers.builders import CLASS, CLASS_LABEL, NOW, a_claim
 
-AVOIDANCE = Avoidance()
+AVOIDANCE = OfferingBackoff()
 OFFERING = ("m.small", "a", "spot")
 
 
 def failed(claim, error, unavailable=(), **answer):
-    return after_launch(claim, FailedLaunch(error=error, unavailable=unavailable, **answer), NOW, AVOIDANCE)
+    return record_launch(claim, FailedLaunch(error=error, unavailable=unavailable, **answer), NOW, AVOIDANCE)
 
 
 def of_type(plan, kind):
@@ -64,7 +64,7 @@ def test_a_launched_claim_carries_what_the_cloud_says_and_keeps_its_own_labels()
         unavailable=(OFFERING,),
     )
 
-    plan = after_launch(claim, instance, NOW, AVOIDANCE)
+    plan = record_launch(claim, instance, NOW, AVOIDANCE)
 
     patch = patched(plan)
     assert patch["metadata"]["labels"] == {labels.ZONE: "a"}
@@ -164,7 +164,7 @@ def test_throttling_waits_at_least_as_long_as_the_cloud_asks():
 
 def test_a_claim_gets_its_finalizer_before_its_instance():
     """Intent before effect: in one chain, protected first, then launched."""
-    plan = launch_pending([a_claim(metadata={"finalizers": [], "labels": {CLASS_LABEL: "x"}})], NOW)
+    plan = launch_nodeclaims([a_claim(metadata={"finalizers": [], "labels": {CLASS_LABEL: "x"}})], NOW)
 
     (chain,) = plan.chains
     protect, launch = chain.actions
@@ -176,7 +176,7 @@ def test_hydration_labels_a_claim_with_its_node_class():
     """A hand-made claim gets the label that everything of ours looks for."""
     bare = a_claim()
     bare.metadata.labels.pop(CLASS_LABEL)
-    (chain,) = launch_pending([bare], NOW).chains
+    (chain,) = launch_nodeclaims([bare], NOW).chains
     assert chain.actions[0].patch["metadata"]["labels"] == {CLASS_LABEL: CLASS}
 
 
@@ -184,7 +184,7 @@ def test_a_claim_that_waits_for_its_next_attempt_is_not_launched_yet():
     """Its wake-up is for the time that the annotation says."""
     due = NOW + timedelta(seconds=30)
     claim = a_claim(metadata={"annotations": {labels.LAUNCH_RETRY: f"5 {due.isoformat()}"}})
-    assert launch_pending([claim], NOW).actions == (
+    assert launch_nodeclaims([claim], NOW).actions == (
         Requeue(step=Step.PROVISION, at=due, reason="retry the launch of NodeClaim default-1"),
     )
 
@@ -199,4 +199,4 @@ def test_a_claim_that_waits_for_its_next_attempt_is_not_launched_yet():
 )
 def test_launched_refused_and_deleting_claims_are_left_alone(claim):
     """There is nothing to launch."""
-    assert launch_pending([claim], NOW).chains == ()
+    assert launch_nodeclaims([claim], NOW).chains == ()

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.lifecycle.limits import room_for
+from journeyman.core.lifecycle.limits import check_limits
 from journeyman.core.plan import DeleteObject, Requeue, Step
 from tests.helpers.builders import (
     NOW,
@@ -27,7 +27,7 @@ CATALOGUE = Catalogue({"default": (an_instance_type("m.medium", cpu=4, memory_gi
 def looked(*claims, asked, limits, nodes=()):
     """(Claims that are not to be launched, claims that are deleted, when steps are woken first)."""
     snapshot = a_snapshot(claims=claims, nodes=nodes, node_pools=(a_pool(spec={"limits": limits}),))
-    room = room_for(asked, snapshot, CATALOGUE)
+    room = check_limits(asked, snapshot, CATALOGUE)
     deleted = [a.ref.name for a in room.plan.actions if isinstance(a, DeleteObject)]
     wakes = sorted((a for a in room.plan.actions if isinstance(a, Requeue)), key=lambda wake: wake.at, reverse=True)
     return sorted(room.held), deleted, {wake.step: wake.at for wake in wakes}

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.hashes import node_pool_hash_annotations
 from journeyman.core.api.node_disruption import NodeDisruption
-from journeyman.core.lifecycle.nodeclaim import Lifecycle, advance
+from journeyman.core.lifecycle.nodeclaim import LifecycleOptions, reconcile_nodeclaims
 from journeyman.core.plan import DeleteObject, LaunchInstance, PatchObject, Requeue, Step
 from tests.helpers.builders import (
     CLASS,
@@ -30,7 +30,7 @@ UNREGISTERED = {"key": labels.UNREGISTERED_TAINT, "effect": "NoExecute"}
 
 
 def run(claims, nodes=()):
-    return advance(a_snapshot(claims=tuple(claims), nodes=tuple(nodes)), Lifecycle())
+    return reconcile_nodeclaims(a_snapshot(claims=tuple(claims), nodes=tuple(nodes)), LifecycleOptions())
 
 
 def patches(plan):
@@ -187,8 +187,8 @@ def test_initialization_waits_for_the_drivers_that_pods_wait_for(slices, waits):
     )
     snapshot = a_snapshot(claims=(claim,), nodes=(a_node(),), resource_slices=slices)
 
-    heeding = conditions(advance(snapshot, Lifecycle(wait_for_devices=True)))["Initialized"]
-    ignoring = conditions(advance(snapshot, Lifecycle()))["Initialized"]
+    heeding = conditions(reconcile_nodeclaims(snapshot, LifecycleOptions(wait_for_devices=True)))["Initialized"]
+    ignoring = conditions(reconcile_nodeclaims(snapshot, LifecycleOptions()))["Initialized"]
 
     assert heeding[:2] == (("Unknown", "DRADriverPoolsNotPublished") if waits else ("True", "Initialized"))
     assert ignoring[0] == "True"
@@ -281,7 +281,7 @@ def test_initialized_and_deleting_claims_are_nobodys_business_here():
 def test_looks_fall_on_a_grid_so_that_several_waits_share_one_wake_up():
     """A look between two moments of the grid asks for the next one that is not too near."""
     snapshot = a_snapshot(claims=(a_launched_claim(),), now=NOW + timedelta(seconds=2.5))
-    (wake,) = [a for a in advance(snapshot, Lifecycle()).actions if isinstance(a, Requeue)]
+    (wake,) = [a for a in reconcile_nodeclaims(snapshot, LifecycleOptions()).actions if isinstance(a, Requeue)]
     assert wake.at == NOW + timedelta(seconds=5)
 
 
@@ -309,7 +309,7 @@ def test_a_replacement_is_launched_only_while_its_command_has_not_come_to_nothin
         }
     )
     replacement = a_claim(metadata={"annotations": {labels.DISRUPTION: "underutilized-1"}})
-    plan = advance(a_snapshot(claims=(replacement,), node_disruptions=(command,)), Lifecycle())
+    plan = reconcile_nodeclaims(a_snapshot(claims=(replacement,), node_disruptions=(command,)), LifecycleOptions())
 
     assert any(isinstance(a, LaunchInstance) for a in plan.actions) is launched
     assert [a.ref.name for a in plan.actions if isinstance(a, DeleteObject)] == ([] if launched else ["default-1"])

@@ -3,8 +3,8 @@
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.lifecycle.nodepool_status import count, reconcile, usage_by_pool
-from journeyman.core.state import SetAside
+from journeyman.core.lifecycle.nodepool_status import reconcile_nodepools, update_nodepool_counts, usage_by_pool
+from journeyman.core.state import InvalidObject
 from tests.helpers.builders import (
     a_launched_claim,
     a_node,
@@ -33,7 +33,7 @@ def conditions(plan):
 def test_a_new_pool_gets_conditions_counts_and_hash_and_then_nothing_more():
     """What is current is not written again."""
     pool = a_pool()
-    plan = reconcile(a_snapshot(node_pools=(pool,)))
+    plan = reconcile_nodepools(a_snapshot(node_pools=(pool,)))
 
     assert conditions(plan)["Ready"] == ("True", "Ready")
     [chain] = plan.chains
@@ -42,7 +42,7 @@ def test_a_new_pool_gets_conditions_counts_and_hash_and_then_nothing_more():
     assert {o.labels["type"] for o in chain.observations} == {e.reason for e in chain.events}
     stored = written(plan, pool)
     assert stored.metadata.annotations[labels.NODEPOOL_HASH]
-    assert reconcile(a_snapshot(node_pools=(stored,))).actions == ()
+    assert reconcile_nodepools(a_snapshot(node_pools=(stored,))).actions == ()
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_new_pool_gets_conditions_counts_and_hash_and_then_nothing_more():
 )
 def test_a_pool_is_as_ready_as_its_node_class(node_classes, expected):
     """The NodeClass's own reason is handed through."""
-    plan = reconcile(a_snapshot(node_classes=node_classes))
+    plan = reconcile_nodepools(a_snapshot(node_classes=node_classes))
     assert conditions(plan)["NodeClassReady"] == expected
     assert conditions(plan)["Ready"][0] == expected[0]
 
@@ -83,10 +83,10 @@ def test_counts_follow_nodes_that_go():
     """Resources that nobody has any more are taken out of the status."""
     gpu = a_launched_claim(status={"capacity": {"nvidia.com/gpu": "1"}})
     pool = a_pool()
-    stored = written(count(a_snapshot(node_pools=(pool,), claims=(gpu,))), pool)
+    stored = written(update_nodepool_counts(a_snapshot(node_pools=(pool,), claims=(gpu,))), pool)
     assert stored.status.nodes == 1
 
-    (action,) = count(a_snapshot(node_pools=(stored,))).actions
+    (action,) = update_nodepool_counts(a_snapshot(node_pools=(stored,))).actions
     assert action.patch["status"]["nodes"] == 0
     assert action.patch["status"]["resources"]["nvidia.com/gpu"] is None
     assert action.patch["status"]["resources"]["cpu"] == "0"
@@ -94,15 +94,17 @@ def test_counts_follow_nodes_that_go():
 
 def test_a_pool_that_does_not_validate_is_told_so_once():
     """ValidationSucceeded False with the reason; the second run writes nothing."""
-    bad = SetAside(kind="NodePool", name="bad", uid="u", why="weight: too heavy", generation=3, created=ago(hours=1))
-    plan = reconcile(a_snapshot(node_pools=(), set_aside=(bad,)))
+    bad = InvalidObject(
+        kind="NodePool", name="bad", uid="u", why="weight: too heavy", generation=3, created=ago(hours=1)
+    )
+    plan = reconcile_nodepools(a_snapshot(node_pools=(), invalid_objects=(bad,)))
 
     assert conditions(plan)["ValidationSucceeded"] == ("False", "NodePoolValidationFailed")
     assert conditions(plan)["Ready"][0] == "False"
     assert {e.reason for e in plan.chains[0].events} == {"ValidationSucceeded", "Ready"}
 
     said = a_pool(status=plan.actions[0].patch["status"]).status.conditions
-    again = SetAside(
+    again = InvalidObject(
         kind="NodePool", name="bad", uid="u", why=bad.why, generation=3, created=ago(hours=1), conditions=said
     )
-    assert reconcile(a_snapshot(node_pools=(), set_aside=(again,))).actions == ()
+    assert reconcile_nodepools(a_snapshot(node_pools=(), invalid_objects=(again,))).actions == ()

@@ -1,10 +1,10 @@
 """Nodes of ours whose claim is gone: no pod loses its place without a drain, and no instance stays."""
 
 from journeyman.core.api import labels
-from journeyman.core.lifecycle.drain import Termination
-from journeyman.core.lifecycle.termination import finalize
+from journeyman.core.lifecycle.drain import TerminationIntervals
+from journeyman.core.lifecycle.termination import finalize_terminating
 from journeyman.core.plan import DeletePod, EvictPod, PatchObject, Requeue, TerminateInstance
-from journeyman.core.state.instances import Cloud
+from journeyman.core.state.instances import CloudInstances
 from tests.helpers.builders import (
     NOW,
     a_node,
@@ -17,14 +17,14 @@ from tests.helpers.builders import (
 )
 
 NODE = "node-default-1"
-RUNNING = Cloud(listed=(an_instance(),))
-GONE = Cloud(gone=frozenset({provider_id_of("default-1")}))
+RUNNING = CloudInstances(listed=(an_instance(),))
+GONE = CloudInstances(gone=frozenset({provider_id_of("default-1")}))
 FREED = {"metadata": {"finalizers": []}}
 
 
 def run(node, pods=(), cloud=RUNNING, attachments=()):
     snapshot = a_snapshot(nodes=(node,), pods=tuple(pods), volume_attachments=tuple(attachments))
-    return finalize(snapshot, cloud, Termination())
+    return finalize_terminating(snapshot, cloud, TerminationIntervals())
 
 
 def of_type(plan, kind):
@@ -77,7 +77,7 @@ def test_with_its_instance_gone_there_is_nothing_to_drain():
 
 def test_an_instance_that_is_not_of_this_cluster_is_not_ended():
     """Who put our finalizer onto somebody else's node only gets it drained."""
-    plan = run(a_node(deleting=NOW), cloud=Cloud())
+    plan = run(a_node(deleting=NOW), cloud=CloudInstances())
     assert [a.patch for a in plan.actions] == [FREED]
 
 
@@ -90,9 +90,9 @@ def test_an_instance_with_two_nodes_ends_once_both_are_drained():
     """Whoever has no pods must not take the instance away from under the other."""
     nodes = (a_node(deleting=NOW), renamed(deleting=NOW))
     snapshot = a_snapshot(nodes=nodes, pods=(a_pod("p", node="renamed"),))
-    assert not of_type(finalize(snapshot, RUNNING, Termination()), TerminateInstance)
+    assert not of_type(finalize_terminating(snapshot, RUNNING, TerminationIntervals()), TerminateInstance)
 
-    drained = finalize(a_snapshot(nodes=nodes), RUNNING, Termination())
+    drained = finalize_terminating(a_snapshot(nodes=nodes), RUNNING, TerminationIntervals())
     assert {a.provider_id for a in of_type(drained, TerminateInstance)} == {provider_id_of("default-1")}
 
 
@@ -103,12 +103,12 @@ def test_an_instance_is_left_to_its_other_node_while_that_is_at_work():
 
 
 def run_with(*nodes):
-    return finalize(a_snapshot(nodes=nodes), RUNNING, Termination())
+    return finalize_terminating(a_snapshot(nodes=nodes), RUNNING, TerminationIntervals())
 
 
 def test_a_machine_that_somebody_stopped_is_not_waited_for():
     """It is closed and its pods are asked to go; then it ends, whatever protects pods that no longer run on it."""
-    stopped = Cloud(listed=(an_instance(state="stopped"),))
+    stopped = CloudInstances(listed=(an_instance(state="stopped"),))
     kept = a_pod("p", node=NODE, metadata={"annotations": {labels.DO_NOT_DISRUPT: "true"}})
     begun = run(a_node(ready=False, deleting=NOW), [kept], stopped)
     assert not of_type(begun, TerminateInstance)

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.lifecycle.nodeclaim import Lifecycle, advance
+from journeyman.core.lifecycle.nodeclaim import LifecycleOptions, reconcile_nodeclaims
 from journeyman.core.lifecycle.nomination import (
     BINDING_POLL,
     NOMINATION_TIMEOUT,
@@ -46,7 +46,9 @@ def advanced(*pods, claims=None, nodes=None, most=100, **snapshot):
     """A run over a claim for pods a and b, whose node has joined."""
     claims = claims or (a_launched_claim(metadata=remembering("default/a:uid-a", "default/b:uid-b")),)
     nodes = (a_joined_node(),) if nodes is None else nodes
-    return advance(a_snapshot(claims=claims, nodes=nodes, pods=pods, **snapshot), Lifecycle(max_nominations=most))
+    return reconcile_nodeclaims(
+        a_snapshot(claims=claims, nodes=nodes, pods=pods, **snapshot), LifecycleOptions(max_nominations=most)
+    )
 
 
 def nominated(plan):
@@ -205,7 +207,7 @@ def a_ready_claim(since=NOMINATION_TIMEOUT, **changes):
 )
 def test_only_nominations_of_ours_that_have_become_pointless_are_taken_back(claim, nodes, pod, pointless):
     """A pod that a claim remembers, nominated to that claim's node; the step then plans for it again."""
-    plan = advance(a_snapshot(claims=(claim,), nodes=nodes, pods=(pod,)), Lifecycle())
+    plan = reconcile_nodeclaims(a_snapshot(claims=(claim,), nodes=nodes, pods=(pod,)), LifecycleOptions())
 
     assert nominated(plan) == ([("a", "")] if pointless else [])
     wakes = [a for a in plan.actions if isinstance(a, Requeue) and a.step is Step.PROVISION]
@@ -218,7 +220,9 @@ def test_a_pod_whose_room_others_have_taken_is_planned_for_at_once():
     def after(*others):
         node = a_node(status={"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}})
         pods = (a_hinted_pod(cpu="3"), *others)
-        return advance(a_snapshot(claims=(a_ready_claim(RENOMINATION_DELAY),), nodes=(node,), pods=pods), Lifecycle())
+        return reconcile_nodeclaims(
+            a_snapshot(claims=(a_ready_claim(RENOMINATION_DELAY),), nodes=(node,), pods=pods), LifecycleOptions()
+        )
 
     here = {"cpu": "2", "node": "node-default-1"}
     leaving = {"metadata": {"deletionTimestamp": stamp(NOW)}}
@@ -235,7 +239,11 @@ def test_hints_given_to_a_standing_node_have_their_own_time():
     def taken_back(hinted_at):
         annotations = {**remembering("default/a")["annotations"], labels.NOMINATED_AT: hinted_at}
         claim = a_ready_claim(timedelta(hours=1), annotations=annotations)
-        return nominated(advance(a_snapshot(claims=(claim,), nodes=(a_node(),), pods=(a_hinted_pod(),)), Lifecycle()))
+        return nominated(
+            reconcile_nodeclaims(
+                a_snapshot(claims=(claim,), nodes=(a_node(),), pods=(a_hinted_pod(),)), LifecycleOptions()
+            )
+        )
 
     assert taken_back(stamp(ago(seconds=10))) == []
     assert taken_back(stamp(NOW - NOMINATION_TIMEOUT)) == [("a", "")]

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.lifecycle.nodeclaim import Lifecycle, advance
+from journeyman.core.lifecycle.nodeclaim import LifecycleOptions, reconcile_nodeclaims
 from journeyman.core.lifecycle.nomination import (
     BATCH_WINDOW,
     MAX_WATCH_DELAY,
@@ -46,9 +46,9 @@ def has_hint(name):
 def advanced(claims, *pods, batch_min_pods=0, **nodes):
     """A run over these claims, whose nodes have joined; those named are given as they are."""
     standing = tuple(nodes.get(c.metadata.name) or a_closed_node(c.metadata.name) for c in claims)
-    return advance(
+    return reconcile_nodeclaims(
         a_snapshot(claims=claims, nodes=standing, pods=pods),
-        Lifecycle(max_nominations=100, batch_min_pods=batch_min_pods),
+        LifecycleOptions(max_nominations=100, batch_min_pods=batch_min_pods),
     )
 
 
@@ -139,7 +139,7 @@ def test_nodes_that_are_ready_wait_for_those_launched_with_them(other):
     def ready_for(time):
         node = a_closed_node("a", ready_for=time)
         snapshot = a_snapshot(claims=claims, nodes=(node, *starting), pods=(a_pod("a"), a_pod("b")))
-        return advance(snapshot, Lifecycle(max_nominations=100))
+        return reconcile_nodeclaims(snapshot, LifecycleOptions(max_nominations=100))
 
     assert nominated(ready_for(BATCH_WINDOW - timedelta(seconds=1))) == []
     assert opened(ready_for(BATCH_WINDOW - timedelta(seconds=1))) == []
@@ -151,7 +151,7 @@ def test_nobody_waits_for_nodes_of_a_later_launch():
     later = a_launched_claim("b", metadata={**remembering("b"), "creationTimestamp": stamp(NOW)})
     snapshot = a_snapshot(claims=(a_claim("a"), later), nodes=(a_closed_node("a"),), pods=(a_pod("a"), a_pod("b")))
 
-    assert nominated(advance(snapshot, Lifecycle(max_nominations=100))) == ["a"]
+    assert nominated(reconcile_nodeclaims(snapshot, LifecycleOptions(max_nominations=100))) == ["a"]
 
 
 def test_few_pods_are_not_worth_waiting_for():

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Unavailable
-from journeyman.core.lifecycle.provisioning import open_claims, retry_at, tell_pods
+from journeyman.core.lifecycle.provisioning import create_nodeclaims, next_offering_retry, scheduling_events
 from journeyman.core.plan import CreateObject, LaunchInstance, Requeue, Step
 from journeyman.core.scheduling.nodeclaim_templates import NO_TYPES
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
@@ -28,7 +28,7 @@ OUT = Unavailable(instance_type="m.small", zone="a", capacity_type="spot", until
 
 
 def opened(snapshot):
-    (chain,) = open_claims(snapshot, [PLANNED], SOON).chains
+    (chain,) = create_nodeclaims(snapshot, [PLANNED], SOON).chains
     return chain
 
 
@@ -60,7 +60,7 @@ def test_pods_hear_where_they_go_or_why_nowhere():
     snapshot = a_snapshot(pods=(*PODS, moving), claims=(a_launched_claim("n1"),))
     error = PodError(kind="unschedulable", message="no instance type is large enough")
     results = Results(existing={"n1": ("default/a", "default/moving")}, pod_errors={"default/b": error})
-    events = tell_pods(snapshot, results).events
+    events = scheduling_events(snapshot, results).events
     assert [(e.reason, e.ref.name, e.type) for e in events] == [
         ("Nominated", "a", "Normal"),
         ("FailedScheduling", "b", "Warning"),
@@ -72,7 +72,7 @@ def test_what_would_help_is_told_however_many_pools_there_are():
     """The API server refuses events of more than 1,024 characters."""
     reasons = "; ".join(f"NodePool pool-{n}: did not tolerate taint team=red:NoSchedule" for n in range(50))
     error = PodError(kind="unschedulable", message=f"{reasons}. Smallest change: tolerate", smallest_change="tolerate")
-    (event,) = tell_pods(a_snapshot(pods=PODS), Results(pod_errors={"default/a": error})).events
+    (event,) = scheduling_events(a_snapshot(pods=PODS), Results(pod_errors={"default/a": error})).events
     assert len(event.message) <= 1024
     assert "NodePool pool-0: did not" in event.message
     assert event.message.endswith("… Smallest change: tolerate")
@@ -82,7 +82,7 @@ def test_a_pool_that_no_instance_type_suits_hears_of_it():
     """Its owner reads the NodePool's events, not those of pods that went elsewhere; other reasons have conditions."""
     pools = (a_pool("dreams"), a_pool("unready"))
     reasons = {"dreams": f"{NO_TYPES}: there is none with x In [y]", "unready": "EC2NodeClass default does not exist"}
-    (event,) = tell_pods(a_snapshot(node_pools=pools), Results(unusable_node_pools=reasons)).events
+    (event,) = scheduling_events(a_snapshot(node_pools=pools), Results(unusable_node_pools=reasons)).events
     assert (event.reason, event.ref.name, event.type) == ("NoCompatibleInstanceTypes", "dreams", "Warning")
     assert "there is none with x In [y]" in event.message
 
@@ -90,7 +90,7 @@ def test_a_pool_that_no_instance_type_suits_hears_of_it():
 def test_a_pool_whose_wish_was_not_understood_hears_of_it():
     """It is used, and its owner sees that it is not used as they meant."""
     remark = "annotation journeyman.dev/node-surcharge: 'a lot' is not a price"
-    (event,) = tell_pods(a_snapshot(node_pools=(a_pool("mine"),)), Results(warnings={"mine": remark})).events
+    (event,) = scheduling_events(a_snapshot(node_pools=(a_pool("mine"),)), Results(warnings={"mine": remark})).events
     assert (event.reason, event.ref.name, event.type) == ("InvalidAnnotation", "mine", "Warning")
     assert remark in event.message
 
@@ -101,6 +101,6 @@ def test_a_retry_is_due_when_the_first_avoided_offering_is_free_again():
     over = replace(OUT, zone="c", until=NOW)
     snapshot = a_snapshot(unavailable=(later, OUT, over))
     stuck = Results(pod_errors={"default/a": PodError(kind="unschedulable", message="x")})
-    assert retry_at(snapshot, stuck) == OUT.until
-    assert retry_at(snapshot, Results()) is None
-    assert retry_at(a_snapshot(unavailable=(over,)), stuck) is None
+    assert next_offering_retry(snapshot, stuck) == OUT.until
+    assert next_offering_retry(snapshot, Results()) is None
+    assert next_offering_retry(a_snapshot(unavailable=(over,)), stuck) is None

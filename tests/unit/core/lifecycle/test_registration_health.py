@@ -6,8 +6,8 @@ import pytest
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import condition_of
-from journeyman.core.lifecycle.liveness import Timeouts
-from journeyman.core.lifecycle.nodepool_status import Outcome, outcomes, reconcile
+from journeyman.core.lifecycle.liveness import LivenessTimeouts
+from journeyman.core.lifecycle.nodepool_status import RegistrationOutcome, reconcile_nodepools, registration_outcomes
 from journeyman.core.plan import PatchObject
 from tests.helpers.builders import (
     a_claim,
@@ -20,8 +20,8 @@ from tests.helpers.builders import (
     merge,
 )
 
-JOINED = Outcome(registered=True)
-FAILED = Outcome(registered=False, reason="RegistrationFailed", message="Failed to register node")
+JOINED = RegistrationOutcome(registered=True)
+FAILED = RegistrationOutcome(registered=False, reason="RegistrationFailed", message="Failed to register node")
 OWNED = {
     "ownerReferences": [{"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "name": "default", "uid": "uid-default"}]
 }
@@ -31,7 +31,7 @@ def after(pool, *news, **changes):
     """The pool as it is stored once these outcomes are written, and whether anything was."""
     snapshot = a_snapshot(node_pools=(pool,), **changes)
     body = pool.to_wire()
-    patches = [a for a in reconcile(snapshot, {"default": news}).actions if isinstance(a, PatchObject)]
+    patches = [a for a in reconcile_nodepools(snapshot, {"default": news}).actions if isinstance(a, PatchObject)]
     for action in patches:
         body = merge(body, action.patch)
     return a_pool(**{key: body[key] for key in ("metadata", "spec", "status")}), bool(patches)
@@ -79,7 +79,7 @@ def test_two_failures_among_the_last_four_are_too_many(news, expected, together)
 
 def test_a_failed_launch_lends_the_condition_its_own_words():
     """A person reads on the pool why nothing comes up."""
-    refused = Outcome(registered=False, reason="Unauthorized", message="grant ec2:CreateFleet")
+    refused = RegistrationOutcome(registered=False, reason="Unauthorized", message="grant ec2:CreateFleet")
     pool, _ = after(a_pool(), refused, refused)
     found = condition_of(pool.status.conditions, "NodeRegistrationHealthy")
     assert (found.status, found.reason, found.message) == ("False", "Unauthorized", "grant ec2:CreateFleet")
@@ -128,7 +128,7 @@ def test_a_claim_counts_once_it_has_registered_or_was_given_up_for_its_time():
     )
     written = {"a": a_running_claim("a"), "b": None, "c": None, "d": None, "e": None, "f": claims[-1]}
 
-    found = outcomes(a_snapshot(claims=claims), written, Timeouts())
+    found = registration_outcomes(a_snapshot(claims=claims), written, LivenessTimeouts())
 
     assert [(o.registered, o.reason) for o in found["default"]] == [
         (True, ""),
@@ -144,6 +144,8 @@ def test_a_claim_whose_instance_ended_before_its_node_joined_counts_though_its_t
     ended = {joined.status.provider_id, awaited.status.provider_id}
     claims = (joined, awaited, a_launched_claim("c", metadata=OWNED))
 
-    found = outcomes(a_snapshot(claims=claims), {"a": None, "b": None, "c": None}, Timeouts(), ended)
+    found = registration_outcomes(
+        a_snapshot(claims=claims), {"a": None, "b": None, "c": None}, LivenessTimeouts(), ended
+    )
 
     assert found == {"default": (FAILED,)}

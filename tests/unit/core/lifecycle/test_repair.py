@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from journeyman.cloud.aws.provider import REPAIR_POLICIES
 from journeyman.core.api import labels
-from journeyman.core.lifecycle.health import repair
+from journeyman.core.lifecycle.health import repair_nodes
 from journeyman.core.plan import DeleteObject, PatchObject, Requeue, Step
 from tests.helpers.builders import NOW, ago, condition, stamp
 from tests.helpers.fleets import Member, a_fleet, a_member
@@ -27,7 +27,7 @@ def a_sick_member(name: str, type_: str = "Ready", status: str = "False", *, sin
 
 def decide(*members: Member):
     """The plan under AWS's policies."""
-    return repair(a_fleet(*members), REPAIR_POLICIES)
+    return repair_nodes(a_fleet(*members), REPAIR_POLICIES)
 
 
 def repaired(plan) -> list[str]:

@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.lifecycle.drain import Termination
-from journeyman.core.lifecycle.termination import awaits_volumes, finalize
+from journeyman.core.lifecycle.drain import TerminationIntervals
+from journeyman.core.lifecycle.termination import awaits_volumes, finalize_terminating
 from journeyman.core.plan import DeleteObject, EvictPod, PatchObject, Requeue, Step, TerminateInstance
-from journeyman.core.state.instances import Cloud
+from journeyman.core.state.instances import CloudInstances
 from tests.helpers.builders import (
     NOW,
     a_claim,
@@ -26,7 +26,7 @@ from tests.helpers.builders import (
     stamp,
 )
 
-GONE = Cloud(gone=frozenset({provider_id_of("default-1")}))
+GONE = CloudInstances(gone=frozenset({provider_id_of("default-1")}))
 
 
 def run(claim=None, node=None, pods=(), cloud=None, attachments=()):
@@ -36,7 +36,7 @@ def run(claim=None, node=None, pods=(), cloud=None, attachments=()):
         pods=tuple(pods),
         volume_attachments=tuple(attachments),
     )
-    return finalize(snapshot, cloud or Cloud(), Termination())
+    return finalize_terminating(snapshot, cloud or CloudInstances(), TerminationIntervals())
 
 
 def of_type(plan, kind):
@@ -259,11 +259,13 @@ def test_an_instance_with_two_nodes_ends_once_both_are_drained():
     nodes = (a_node(deleting=ago(seconds=9)), renamed)
     snapshot = a_snapshot(claims=(draining(9),), nodes=nodes, pods=pods)
 
-    plan = finalize(snapshot, Cloud(), Termination())
+    plan = finalize_terminating(snapshot, CloudInstances(), TerminationIntervals())
 
     assert not of_type(plan, TerminateInstance)
     assert [e.ref.name for e in of_type(plan, EvictPod)] == ["p"]
-    assert of_type(finalize(replace(snapshot, pods=()), Cloud(), Termination()), TerminateInstance)
+    assert of_type(
+        finalize_terminating(replace(snapshot, pods=()), CloudInstances(), TerminationIntervals()), TerminateInstance
+    )
 
 
 def test_both_halves_are_deleted_before_either_is_let_go():
@@ -331,7 +333,7 @@ def test_a_claim_that_never_registered_goes_without_a_drain():
 
 def test_a_claim_deleted_before_its_instance_was_written_down_finds_it_by_its_tag():
     """The launch was cut off between the cloud's answer and the status: nothing leaks."""
-    orphan = Cloud(listed=(an_instance(provider_id="aws:///a/i-9"),))
+    orphan = CloudInstances(listed=(an_instance(provider_id="aws:///a/i-9"),))
     plan = run(a_claim(deleting=NOW), cloud=orphan)
     assert [t.provider_id for t in of_type(plan, TerminateInstance)] == ["aws:///a/i-9"]
     assert not [p for p in patches(plan, "NodeClaim") if "metadata" in p]
@@ -341,7 +343,7 @@ def test_a_claim_deleted_before_its_instance_was_written_down_finds_it_by_its_ta
 def test_an_instance_belongs_to_the_claim_of_its_uid_and_without_one_to_that_of_its_name(tags, ends):
     """An earlier claim of the same name had an instance, too; Karpenter's carry the name alone."""
     instance = an_instance(tags={labels.NODECLAIM_TAG: "default-1", **tags})
-    plan = run(a_claim(deleting=NOW), cloud=Cloud(listed=(instance,)))
+    plan = run(a_claim(deleting=NOW), cloud=CloudInstances(listed=(instance,)))
     assert bool(of_type(plan, TerminateInstance)) is ends
 
 

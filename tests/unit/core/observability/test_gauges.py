@@ -12,7 +12,7 @@ from journeyman.core.observability.node_metrics import cluster_gauges, node_gaug
 from journeyman.core.observability.nodepool_metrics import pool_gauges
 from journeyman.core.observability.offering_metrics import offering_gauges
 from journeyman.core.observability.pod_metrics import pod_gauges
-from journeyman.core.state import SetAside
+from journeyman.core.state import InvalidObject
 from tests.helpers.builders import NOW, a_node, a_node_class, a_pool, a_snapshot, ago, condition, stamp
 from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod, price, types
 
@@ -127,9 +127,9 @@ def test_condition_gauges_of_every_kind_have_their_age():
     """Also of terminating objects, and of a NodePool that is invalid."""
     said = condition("Launched", since=NOW - timedelta(minutes=3), reason="Launched")
     member = a_member("n", deleting=True, claim={"status": {"conditions": [said]}})
-    bad = SetAside(kind="NodePool", name="bad", uid="u", why="weight", conditions=member.claim.status.conditions)
+    bad = InvalidObject(kind="NodePool", name="bad", uid="u", why="weight", conditions=member.claim.status.conditions)
 
-    samples = tuple(condition_gauges(a_fleet(member, set_aside=(bad,))))
+    samples = tuple(condition_gauges(a_fleet(member, invalid_objects=(bad,))))
     found = {(s.name, s.labels["name"], s.labels.get("type", "")): s for s in samples}
 
     claim = member.claim.metadata.name

@@ -8,8 +8,8 @@ from journeyman.core.api.capacity_buffer import CapacityBuffer
 from journeyman.core.api.model import parse
 from journeyman.core.api.objects import CAPACITY_BUFFER
 from journeyman.core.api.workloads import PodTemplate, Workload
-from journeyman.core.lifecycle.capacity_buffer_status import tell_buffers
-from journeyman.core.lifecycle.provisioning import open_claims
+from journeyman.core.lifecycle.capacity_buffer_status import reconcile_capacity_buffers
+from journeyman.core.lifecycle.provisioning import create_nodeclaims
 from journeyman.core.scheduling.capacity_buffers import (
     MAX_PODS_PER_BUFFER,
     buffer_of,
@@ -164,7 +164,7 @@ def test_nobody_hears_of_virtual_pods_but_their_nodes_are_opened():
     snapshot = a_snapshot(pods=(a_pod("real"), *virtual))
     keys = [pod.key for pod in virtual]
     claim = planned(keys[0], "default/real")
-    (chain,) = open_claims(snapshot, [claim], NOW).chains
+    (chain,) = create_nodeclaims(snapshot, [claim], NOW).chains
     assert [event.ref.name for event in chain.events] == ["real"]
     assert planned_pods(chain.actions[0].body["metadata"]["annotations"]) == ("default/real",)
 
@@ -208,7 +208,7 @@ def test_the_status_says_whether_there_is_room_and_is_written_once(placed, verdi
     virtual = virtual_pods(resolve_buffers([buffer], templates_index), NOW)
     results = placed(tuple(pod.key for pod in virtual))
     snapshot = a_snapshot(capacity_buffers=(buffer,), workloads=templates_index, pods=virtual)
-    status = statuses(tell_buffers(snapshot, results))["spare"]
+    status = statuses(reconcile_capacity_buffers(snapshot, results))["spare"]
     told = {c["type"]: (c["status"], c["reason"]) for c in status["conditions"]}
     assert told.get("Provisioning") == verdict
     assert told["ReadyForProvisioning"] == ("True", "Resolved")
@@ -217,7 +217,9 @@ def test_the_status_says_whether_there_is_room_and_is_written_once(placed, verdi
 
     settled = parse(CapacityBuffer, {**buffer_body("spare", **OF_SHAPE, replicas=2), "status": status})
     assert (
-        tell_buffers(a_snapshot(capacity_buffers=(settled,), workloads=templates_index, pods=virtual), results).chains
+        reconcile_capacity_buffers(
+            a_snapshot(capacity_buffers=(settled,), workloads=templates_index, pods=virtual), results
+        ).chains
         == ()
     )
 
@@ -225,7 +227,7 @@ def test_the_status_says_whether_there_is_room_and_is_written_once(placed, verdi
 def test_empty_and_broken_buffers_are_told_apart():
     """BufferEmpty and NotReadyForProvisioning."""
     buffers = (a_buffer("empty", **OF_WEB), a_buffer("lost", podTemplateRef={"name": "gone"}, replicas=1))
-    told = statuses(tell_buffers(a_snapshot(capacity_buffers=buffers, workloads=workloads()), Results()))
+    told = statuses(reconcile_capacity_buffers(a_snapshot(capacity_buffers=buffers, workloads=workloads()), Results()))
     reasons = {name: {c["type"]: c["reason"] for c in status["conditions"]} for name, status in told.items()}
     assert reasons["empty"] == {"ReadyForProvisioning": "Resolved", "Provisioning": "BufferEmpty"}
     assert reasons["lost"] == {

@@ -32,10 +32,10 @@ def an_explainer(*node_pools, types=(LARGE, SMALL), unavailable=(), **options):
     node_pools = node_pools or (a_pool(),)
     offered = without_unavailable(types, unavailable, NOW)
     catalogue = Catalogue({pool.metadata.name: offered for pool in node_pools})
-    templates, set_aside = make_templates(a_snapshot(node_pools=node_pools), catalogue)
+    templates, invalid_objects = make_templates(a_snapshot(node_pools=node_pools), catalogue)
     pools = [NodePoolOptions.of(t, AXES, daemon_overhead(t, (), AXES)) for t in templates]
     headroom = [Headroom(t, ()) for t in templates]
-    return Explainer(axes=AXES, pools=pools, headroom=headroom, set_aside=set_aside, **options)
+    return Explainer(axes=AXES, pools=pools, headroom=headroom, invalid_objects=invalid_objects, **options)
 
 
 def explained(explainer, stuck="", **pod):

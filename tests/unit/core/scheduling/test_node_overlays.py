@@ -6,9 +6,9 @@ from journeyman.core.api import labels
 from journeyman.core.api.model import parse
 from journeyman.core.api.nodeoverlay import NodeOverlay
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.lifecycle.nodeoverlay_status import tell_overlays
+from journeyman.core.lifecycle.nodeoverlay_status import reconcile_nodeoverlays
 from journeyman.core.scheduling.node_overlays import apply_overlays, overlay_annotations
-from journeyman.core.state import SetAside
+from journeyman.core.state import InvalidObject
 from journeyman.errors import InvalidObjectError
 from tests.helpers.builders import a_pool, a_snapshot, an_instance_type, an_overlay, overlay_body
 
@@ -168,10 +168,10 @@ def test_an_overlay_that_makes_no_sense_does_not_validate(spec, why):
 
 def test_conditions_say_whether_an_overlay_is_applied_and_are_written_once():
     """True, or False with `Conflict` or `RuntimeValidation`; what is so already is not written again."""
-    bad = SetAside(kind="NodeOverlay", name="bad", uid="uid-bad", why="spec.price: no", generation=1)
-    pool = SetAside(kind="NodePool", name="pool", uid="uid-pool", why="not ours to tell")
-    snapshot = a_snapshot(node_overlays=(an_overlay("good"), an_overlay("late")), set_aside=(bad, pool))
-    plan = tell_overlays(snapshot, {"late": "good"})
+    bad = InvalidObject(kind="NodeOverlay", name="bad", uid="uid-bad", why="spec.price: no", generation=1)
+    pool = InvalidObject(kind="NodePool", name="pool", uid="uid-pool", why="not ours to tell")
+    snapshot = a_snapshot(node_overlays=(an_overlay("good"), an_overlay("late")), invalid_objects=(bad, pool))
+    plan = reconcile_nodeoverlays(snapshot, {"late": "good"})
     told = {
         action.ref.name: {c["type"]: (c["status"], c["reason"]) for c in action.patch["status"]["conditions"]}
         for chain in plan.chains
@@ -188,4 +188,4 @@ def test_conditions_say_whether_an_overlay_is_applied_and_are_written_once():
     (chain,) = (c for c in plan.chains if c.actions[0].ref.name == "good")
     body = {**overlay_body("good"), "metadata": {"name": "good", "uid": "uid-good", "generation": 1}}
     settled = parse(NodeOverlay, {**body, "status": chain.actions[0].patch["status"]})
-    assert tell_overlays(a_snapshot(node_overlays=(settled,)), {}).chains == ()
+    assert reconcile_nodeoverlays(a_snapshot(node_overlays=(settled,)), {}).chains == ()

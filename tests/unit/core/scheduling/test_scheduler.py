@@ -10,7 +10,7 @@ from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.options import Options, PreferencePolicy
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.scheduling.verify import verify
-from journeyman.core.state.snapshot import SetAside
+from journeyman.core.state.snapshot import InvalidObject
 from tests.helpers.builders import (
     LARGE,
     MEDIUM,
@@ -213,9 +213,9 @@ def test_taints_keep_pods_out_unless_tolerated():
 
 def test_a_pool_that_could_not_be_read_is_named_to_pods_that_have_no_other():
     """Whoever made one is not told that there is none."""
-    unread = SetAside(kind="NodePool", name="broken", uid="u", why="requirements: operator Is is none")
+    unread = InvalidObject(kind="NodePool", name="broken", uid="u", why="requirements: operator Is is none")
 
-    results = schedule(a_pod("p"), node_pools=(), set_aside=(unread,))
+    results = schedule(a_pod("p"), node_pools=(), invalid_objects=(unread,))
 
     assert results.pod_errors["default/p"].by_node_pool == {"broken": "requirements: operator Is is none"}
 

@@ -8,7 +8,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.metrics import METRICS
 from journeyman.core.api.objects import NODECLAIM, NODEPOOL, Condition
 from journeyman.core.plan import ObjectRef
-from journeyman.core.state.condition_transitions import transition_samples, transitions
+from journeyman.core.state.condition_transitions import transition_events, transition_metrics
 from tests.helpers.builders import CLASS_LABEL, NOW, condition
 
 CLAIM = ObjectRef(resource=NODECLAIM, name="default-1")
@@ -41,7 +41,7 @@ def test_each_change_of_status_is_told_as_karpenter_tells_it():
         Initialized=("False", "NotReady", "the kubelet says so", 0),
     )
 
-    told = transitions(CLAIM, before, after)
+    told = transition_events(CLAIM, before, after)
 
     assert [(e.reason, e.message, e.type) for e in told] == [
         (
@@ -63,7 +63,7 @@ def test_changes_are_counted_and_timed_by_the_status_that_was_lost():
     after = conditions(Launched=("True", "Launched", "", 1), Drained=("True", "Drained", "", 0))
     of = {labels.NODEPOOL: "default", CLASS_LABEL: "linux", "app": "mine"}
 
-    samples = transition_samples(CLAIM, of, before, after)
+    samples = transition_metrics(CLAIM, of, before, after)
 
     assert [(s.name.removeprefix("operator_nodeclaim_status_condition_"), s.value) for s in samples] == [
         ("transitions_total", 1.0),
@@ -77,5 +77,5 @@ def test_changes_are_counted_and_timed_by_the_status_that_was_lost():
         "karpenter_k8s_aws_ec2nodeclass": "linux",
     }
     assert all(set(s.labels) == set(METRICS[s.name].labels) and s.kind == METRICS[s.name].kind for s in samples)
-    [pool, _] = transition_samples(POOL, {}, before, conditions(Launched=("True", "Launched", "", 1)))
+    [pool, _] = transition_metrics(POOL, {}, before, conditions(Launched=("True", "Launched", "", 1)))
     assert set(pool.labels) == set(METRICS[pool.name].labels)
