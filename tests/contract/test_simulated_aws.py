@@ -649,7 +649,7 @@ def test_injected_failure_changes_nothing(aws, ec2, account):
 
 def test_two_simulations_cannot_overlap_in_one_process(aws, clock):
     """Moto's state is the process's."""
-    with pytest.raises(ConfigurationError, match="another simulated AWS"), MotoAccount(clock, PRICES):
+    with pytest.raises(ConfigurationError, match="another MotoAccount"), MotoAccount(clock, PRICES):
         pass
 
 
