@@ -24,7 +24,7 @@ from tests.helpers.living import Living
 
 SOURCE = Path(journeyman.__file__).parent
 BOTH = {"Node", "NodeClaim"}
-KARPENTER = {  # reason: (type, kinds, beginning of the message, minutes, what tells two of them apart)
+KARPENTER = {  # reason: (type, kinds, beginning of the message, minutes, whether the key has more values)
     "Nominated": ("Normal", {"Pod"}, r"Pod should schedule on: (nodeclaim/|node/)", 2, False),
     "FailedScheduling": ("Warning", {"Pod"}, r"Failed to schedule pod, ", 5, False),
     "NoCompatibleInstanceTypes": (

@@ -58,24 +58,24 @@ def _zone(pod: Pod, storage: StorageObjects) -> str:
     affinity = pod.spec.affinity
     if not pod.spec.node_selector and not pod.spec.volumes and affinity is None:
         return FLEXIBLE  # most pods
-    places = resolve_volumes(pod, storage)
-    if isinstance(places, str):
+    volumes = resolve_volumes(pod, storage)
+    if isinstance(volumes, str):
         return NONE
     try:
-        wishes = alternatives(pod.spec.node_selector, required_terms(affinity))
+        requirements = alternatives(pod.spec.node_selector, required_terms(affinity))
     except InvalidRequirementError:
         return NONE
-    return _named([wish & place for wish, place in product(wishes, places.terms)])
+    return _zone_label([requirement & volume for requirement, volume in product(requirements, volumes.terms)])
 
 
-def _named(ways: Iterable[Requirements]) -> str:
+def _zone_label(alternatives_: Iterable[Requirements]) -> str:
     """The zones of all alternatives, as one label value."""
     zones: set[str] = set()
-    for way in ways:
-        wanted = way.get(labels.ZONE)
-        if any(requirement.impossible for requirement in way.values()):
+    for requirements in alternatives_:
+        zone = requirements.get(labels.ZONE)
+        if any(requirement.impossible for requirement in requirements.values()):
             continue
-        if wanted is None or wanted.complement:
+        if zone is None or zone.complement:
             return FLEXIBLE
-        zones |= wanted.values
+        zones |= zone.values
     return next(iter(zones), NONE) if len(zones) < 2 else FLEXIBLE

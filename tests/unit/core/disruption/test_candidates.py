@@ -143,11 +143,13 @@ def test_nodeclaim_without_a_node_is_not_a_candidate():
 def test_expired_do_not_disrupt_and_always_allow_do_not_block():
     """The duration counts from the pod's start; AlwaysAllow exempts pods that are not ready from their PodDisruptionBudget."""
     brief = a_pod("brief", node="node-n", metadata={"annotations": {labels.DO_NOT_DISRUPT: "30m"}})
-    unready = a_pod("sick", node="node-n", status={"conditions": []})
-    pdb = a_pdb(unhealthyPodEvictionPolicy="AlwaysAllow", selector={"matchLabels": {"app": "sick"}})
-    sick = msgspec.structs.replace(unready, metadata=msgspec.structs.replace(unready.metadata, labels={"app": "sick"}))
+    unready = a_pod("not_ready", node="node-n", status={"conditions": []})
+    pdb = a_pdb(unhealthyPodEvictionPolicy="AlwaysAllow", selector={"matchLabels": {"app": "not_ready"}})
+    not_ready = msgspec.structs.replace(
+        unready, metadata=msgspec.structs.replace(unready.metadata, labels={"app": "not_ready"})
+    )
 
-    assert len(find(a_fleet(a_member("n", pods=[brief, sick]), pdbs=(pdb,))).candidates) == 1
+    assert len(find(a_fleet(a_member("n", pods=[brief, not_ready]), pdbs=(pdb,))).candidates) == 1
     still = a_pod("new", node="node-n", metadata=brief_for("2h"))
     assert find(a_fleet(a_member("n", pods=[still]))).candidates == ()
 
