@@ -29,8 +29,8 @@ MAPPED: Final = re.compile(r"pkg/(controllers|scheduling)/")
 
 _LINE: Final = re.compile(r"Restates:\s*(.+?)(?=\n\s*\n|\n\s*[A-Z][a-z]+:\s|\Z)", re.DOTALL)
 _TOKEN: Final = re.compile(
-    r"(?P<folder>pkg(?:/[\w.-]+)+)(?= \()|(?P<path>[\w.-]*(?:/(?:[\w.-]+|\{[^}]*\}))*/?(?:[\w-]+|\{[^}]*\})\.go)(?![\w])|`(?P<symbol>[^`]+)`|(?P<clause>;)"
-    r"|(?P<repository>[\w.-]+(?:/[\w.-]+)*) (?=(?:pkg|staging|cel|status|resource|plugins|typed|apis)/)"
+    r"(?P<folder>pkg(?:/[\w-]+)+)(?= \()|(?P<path>[\w.-]*(?:/(?:[\w.-]+|\{[^}]*\}))*/?(?:[\w-]+|\{[^}]*\})\.go)(?![\w])|`(?P<symbol>[^`]+)`|(?P<clause>;)"
+    r"|(?P<repository>[\w.-]+(?:/[\w.-]+)*)\s+(?=(?:pkg|staging|cel|status|resource|plugins|typed|apis)/)"
 )
 _SYMBOL: Final = re.compile(
     r"^(?:func (?:\(\w+ \*?(?P<owner>\w+)(?:\[[^]]*\])?\) )?(?P<function>\w+)|type (?P<type>\w+)"
