@@ -229,12 +229,8 @@ def _best(task: SchedulingTask) -> CandidatePlan:
         return plan
     best = plan
     if has_spread_slack(problem):
-        prefer_cheapest_domain = _finish(task, schedule_in_bulk(task, use_spread_slack=True))
-        best = (
-            min(best, prefer_cheapest_domain, key=lambda p: p.rank)
-            if prefer_cheapest_domain.leftover == plan.leftover
-            else best
-        )
+        uneven = _finish(task, schedule_in_bulk(task, use_spread_slack=True))
+        best = min(best, uneven, key=lambda p: p.rank) if uneven.leftover == plan.leftover else best
     for policy in tie_break_policies(task):
         rival = _sequential_plan(task, policy)
         if policy == TieBreakPolicy() and best.left == rival.left and best.leftover != rival.leftover:
@@ -258,8 +254,6 @@ def tie_break_policies(task: SchedulingTask) -> Iterator[TieBreakPolicy]:
     few = sum(problem.counts) <= _FEW_PODS
     if few and keys - {labels.HOSTNAME}:
         yield TieBreakPolicy(prefer_cheapest_domain=True)
-        yield TieBreakPolicy(domain_rotation=1)
-        yield TieBreakPolicy(domain_rotation=2)
     if few and len({pool.template.order for pool in problem.pools}) < len(problem.pools):
         yield TieBreakPolicy(prefer_last_pool_name=True)
     if any(task.reservations.left.values()) and any(room.resources for room in task.headroom):

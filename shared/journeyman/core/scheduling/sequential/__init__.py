@@ -89,7 +89,7 @@ def _best(
     """One way; where that leaves pods that another way may place, the way that leaves fewest."""
     best = _SequentialAttempt.at(problem, solution, queue, policy)
     for change, may_help in FALLBACK_POLICIES.items():
-        if best.left and not getattr(policy, change) and may_help(problem, solution, best):
+        if best.left and not getattr(policy, change) and may_help(problem, best):
             other = replace(policy, **{change: True})
             attempt = _SequentialAttempt.at(problem, solution, queue, other)
             if len(attempt.left) < len(best.left):
@@ -109,27 +109,22 @@ def _left_first(_: SchedulingProblem, queue: Sequence[int], left: Sequence[int])
     return order if order != list(queue) else []
 
 
-def _keeps_apart(problem: SchedulingProblem, _: PartialSolution, attempt: _SequentialAttempt) -> bool:
+def _keeps_apart(problem: SchedulingProblem, attempt: _SequentialAttempt) -> bool:
     rows = [row for c in sorted(set(attempt.left)) for row in problem.levels[c]]
     return any(attempt.scheduler.involves_keeping_apart(row) for row in rows)
 
 
-def _is_limited(_: SchedulingProblem, solution: PartialSolution, __: _SequentialAttempt) -> bool:
-    return any(room.resources for room in solution.headroom)
-
-
-def _drew_on_reservations(_: SchedulingProblem, __: PartialSolution, attempt: _SequentialAttempt) -> bool:
+def _drew_on_reservations(_: SchedulingProblem, attempt: _SequentialAttempt) -> bool:
     return attempt.scheduler.reserved > 0
 
 
-def _may_choose_less(problem: SchedulingProblem, _: PartialSolution, __: _SequentialAttempt) -> bool:
+def _may_choose_less(problem: SchedulingProblem, _: _SequentialAttempt) -> bool:
     wanted = any(pool.template.min_values for pool in problem.pools)
     return wanted and problem.options.min_values is MinValuesPolicy.BEST_EFFORT
 
 
-FALLBACK_POLICIES: Mapping[str, Callable[[SchedulingProblem, PartialSolution, _SequentialAttempt], bool]] = {
+FALLBACK_POLICIES: Mapping[str, Callable[[SchedulingProblem, _SequentialAttempt], bool]] = {
     "bind_anti_affinity_domains": _keeps_apart,
-    "reserve_largest_type": _is_limited,
     "prefer_largest_reservation": _drew_on_reservations,
     "ignore_type_variety": _may_choose_less,
 }

@@ -6,8 +6,7 @@ once, however many nodes have them.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `filterByRemainingResources`, `subtractMax`.
 Differs: a node's share of its NodePool's limits is that of the cheapest type that holds its pods, and grows with them
-as far as the limits allow. With `reserve_largest_type` it is the largest type that the node may become, as in
-Karpenter.
+as far as the limits allow; Karpenter takes the largest type that the node may become.
 """
 
 from __future__ import annotations
@@ -247,12 +246,9 @@ class RequirementsInterner:
 class ResourceShares:
     """What is left of all limits; `headroom` has an entry per NodePool, and is used up."""
 
-    def __init__(
-        self, headroom: Sequence[Headroom], *, reserve_largest_type: bool, ignore_type_variety: bool = False
-    ) -> None:
+    def __init__(self, headroom: Sequence[Headroom], *, ignore_type_variety: bool = False) -> None:
         self._headroom = headroom
         self._ignore_type_variety = ignore_type_variety
-        self._reserve_largest_type = reserve_largest_type
         self._largest = [room.costs.max(axis=0, initial=0) for room in headroom]
         self._variety: dict[tuple[int, int], tuple[int, ...]] = {}
 
@@ -276,7 +272,6 @@ class ResourceShares:
         within = self._within(masks, offerings, held)
         share: Ints = room.costs[self._needed(masks, within)].max(axis=0)
         if held is not None:
-            share = np.maximum(share, held) if self._reserve_largest_type else share
             room.left = room.left + held
         room.left = room.left - share
         return share
@@ -302,9 +297,7 @@ class ResourceShares:
         return self._variety[case]
 
     def _needed(self, masks: OfferingMasks, offerings: int) -> list[int]:
-        """The cheapest type, and those that make up the choice that minValues asks for; all of them if generous."""
-        if self._reserve_largest_type:
-            return masks.types_of(offerings)
+        """The cheapest type, and those that make up the choice that minValues asks for."""
         if self._ignore_type_variety or not masks.pool.template.min_values:
             return [masks.type_of(offerings)]
         types = masks.types_of(offerings)

@@ -37,23 +37,21 @@ _BoundNode = tuple[int, int, "DeviceFit | None"]
 
 
 class TieBreakPolicy(Struct, frozen=True):
-    """How to place.
+    """What is chosen where Karpenter leaves a choice to chance, or to the next pass.
 
-    `reserve_largest_type`: a node has set aside at once what the largest type takes that it may become, else just what it needs
-    now. `binding`: pods that required anti-affinity is about are bound to one domain each, else to none. `prefer_largest_reservation`: of
-    reserved capacity the largest type is taken, else the smallest that holds the pod. `prefer_cheapest_domain`: of domains that are
-    equally good that with the cheapest offering is chosen, else that which is cheapest for most types. `ignore_type_variety`:
-    where minValues are a best effort, a node keeps no more choice of types than its pods leave it. `domain_rotation`: which
-    of the domains that are equally good is taken, by that order. `prefer_last_pool_name`: of NodePools of equal weight that with the
-    last name opens nodes, whatever they cost.
+    Attributes:
+        bind_anti_affinity_domains: Pods that required anti-affinity concerns are bound to one domain each, else to none.
+        prefer_largest_reservation: Of reserved capacity take the largest type, else the smallest that holds the pod.
+        prefer_cheapest_domain: Of equally good domains take the one with the cheapest offering, else the one that is
+            cheapest for most types.
+        ignore_type_variety: Where minValues are a best effort, a node keeps no more types than its pods leave it.
+        prefer_last_pool_name: Of NodePools of equal weight the one with the last name launches nodes, at whatever price.
     """
 
-    reserve_largest_type: bool = False
     bind_anti_affinity_domains: bool = False
     prefer_largest_reservation: bool = False
     prefer_cheapest_domain: bool = False
     ignore_type_variety: bool = False
-    domain_rotation: int = 0
     prefer_last_pool_name: bool = False
 
 
@@ -77,7 +75,7 @@ class SequentialScheduler:
         self._tiers = [list(tier) for _, tier in groupby(self._pool_masks, key=lambda s: s.pool.template.order[0])]
         self._candidates = CandidateNodes(problem.existing, len(problem.axes))
         self._policy = policy
-        self.reserved = 0  # New nodes on reserved capacity
+        self.reserved = 0  # nodes planned on reserved capacity
         self._rules = TopologyRuleSet(
             problem,
             self._pool_masks,
@@ -90,7 +88,6 @@ class SequentialScheduler:
         self._headroom = [room.copy() for room in solution.headroom]
         self._resource_shares = ResourceShares(
             self._headroom,
-            reserve_largest_type=policy.reserve_largest_type,
             ignore_type_variety=policy.ignore_type_variety,
         )
         self._constraints: dict[int, tuple[PodConstraints, ...]] = {}
@@ -337,13 +334,10 @@ class SequentialScheduler:
         return None
 
     def _by_preference(self, masks: OfferingMasks, choice: DomainChoice, domains: Mapping[str, int]) -> list[str]:
-        """The domains, given with their offerings, best first; among equally good ones the way has its favourite."""
+        """Return the domains, given with their offerings, best first."""
         cheap = masks.cheapest_for(domains)
         breadth = {domain: 0 if self._policy.prefer_cheapest_domain else -types for domain, types in cheap.items()}
-        found = sorted(domains, key=lambda d: (choice.rank(d), breadth[d], lowest(domains[d]), d))
-        best = sum(choice.rank(domain) == choice.rank(found[0]) for domain in found)
-        first = self._policy.domain_rotation % best if found else 0
-        return [*found[first:best], *found[:first], *found[best:]]
+        return sorted(domains, key=lambda d: (choice.rank(d), breadth[d], lowest(domains[d]), d))
 
     def _put(
         self, candidate: int, node: NewNode, constraints: PodConstraints, node_requirements_of: _BoundNode
