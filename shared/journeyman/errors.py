@@ -4,14 +4,14 @@
 
     JourneymanError(message, **context)     context becomes log fields; class attribute `retryable`
     ├── ConfigurationError                setting, CRD or credential   -> status condition + Event, no retry
-    │   ├── InvalidObjectError            one object does not validate -> it is set aside, the others go on
+    │   ├── InvalidObjectError            one object does not validate -> it is left out, the others go on
     │   ├── InvalidQuantityError          a quantity does not parse    -> same
     │   └── UnknownClusterError           an event names a cluster that is not registered -> dead letter
     ├── MalformedEventError               an event that cannot be read -> dead letter
     ├── CloudProviderError                names from Karpenter's cloudprovider/types.go
     │   ├── NodeClaimNotFoundError        instance gone                -> finish deletion
-    │   ├── NoInstanceIdError             an id that is none           -> the claim goes, its instance is found by its tags
-    │   ├── InsufficientCapacityError     carries the offerings        -> remember unavailable, delete NodeClaim, reschedule
+    │   ├── NoInstanceIdError             not a provider id of this cloud -> delete the claim; its instance is found by its tags
+    │   ├── InsufficientCapacityError     carries the offerings        -> mark them unavailable, delete the NodeClaim, reschedule
     │   ├── NodeClassNotReadyError        waits on the NodeClass       -> next run
     │   ├── CreateError                   condition_reason             -> Launched=Unknown with that reason
     │   ├── RateLimitedError  retryable   retry_after_seconds          -> next run, no alarm
@@ -21,7 +21,7 @@
     │   ├── InvalidError  TooManyRequestsError (retryable)  GoneError
     │   └── KubeUnavailableError (retryable)   no answer, or 502-504        -> next run
     ├── LeaseLostError        retryable   another run holds the step   -> stop applying, answer "busy"
-    ├── DeadlineError         retryable   the step's time is up        -> stop cleanly, leave a requeue
+    ├── DeadlineError         retryable   the step's time is up        -> stop, requeue the step
     └── InvariantError                    a bug: a plan that verify rejects, an action on an unknown object -> fail loudly
 
 Expected outcomes are values, not errors: an unschedulable pod is an entry in `Results.pod_errors`.
@@ -35,7 +35,7 @@ from typing import Any, ClassVar, Final
 
 
 class JourneymanError(Exception):
-    """Root of the tree: a message for a person, and the facts behind it as fields for a log."""
+    """Root of the tree: a message for a person, and the context of the error as fields for a log."""
 
     retryable: ClassVar[bool] = False
 
@@ -54,7 +54,7 @@ class ConfigurationError(JourneymanError):
 
 
 class InvalidObjectError(ConfigurationError):
-    """One object does not validate; it is set aside and the others go on."""
+    """One object does not validate; it is left out and the others go on."""
 
 
 class InvalidQuantityError(ConfigurationError):
@@ -78,14 +78,14 @@ class NodeClaimNotFoundError(CloudProviderError):
 
 
 class NoInstanceIdError(CloudProviderError):
-    """What stands where an instance's id belongs is none of this cloud: somebody edited it."""
+    """A provider id is not one of this cloud: it was edited."""
 
 
 class InsufficientCapacityError(CloudProviderError):
-    """None of the offerings asked for could be had; `offerings` names the ones to avoid for a while.
+    """None of the requested offerings is available; `offerings` names those to skip for a while.
 
-    The claim goes, and its pods are planned again. So without offerings it says that plans know already: a launch that
-    taught nothing is another error, or the next plan would be the same, and so its launch.
+    The NodeClaim is deleted, and its pods are scheduled again. Without offerings it means that they are marked unavailable
+    already; a launch that named none and marks none is another error, or the next plan would launch the same.
     """
 
     def __init__(self, message: str, *, offerings: tuple[tuple[str, str, str], ...] = (), **context: Any) -> None:
@@ -192,7 +192,7 @@ class LeaseLostError(JourneymanError):
 
 
 class DeadlineError(JourneymanError):
-    """The step's time is up; what is left waits for the requeue that was sent."""
+    """The step's time is up; a requeue was sent for what is left."""
 
     retryable = True
 

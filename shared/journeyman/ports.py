@@ -1,6 +1,6 @@
-"""The sockets: what a step needs from the outside, as Protocols. Adapters plug in; the core never sees them.
+"""Declares what a step needs from the outside, as Protocols that adapters implement; and the values they exchange.
 
-Every adapter translates its SDK's errors into `journeyman.errors`; none of the SDK's leak.
+Every adapter translates its SDK's errors into `journeyman.errors`. The core imports none of this.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class LaunchRequest(Struct, frozen=True, kw_only=True):
 
 
 class LaunchRefusal(Struct, frozen=True, kw_only=True):
-    """An offering that a launch asked for in vain, and why: the reason that a failed launch's condition would have."""
+    """An offering that a launch requested and did not get, with the reason that a failed launch's condition has."""
 
     zone: str
     zone_id: str
@@ -218,7 +218,7 @@ LaunchOutcome = Launched | LaunchFailed
 
 
 class Prices(Struct, frozen=True, kw_only=True):
-    """Where the prices that offerings carry come from, and how old they are; None: never asked for, or in vain."""
+    """Where the prices that offerings carry come from, and how old they are; None: not read yet, or the read failed."""
 
     on_demand_refreshed_at: datetime | None = None
     spot_refreshed_at: datetime | None = None
@@ -287,7 +287,7 @@ class CloudProvider(Protocol):
         ...
 
     def prices(self) -> Prices:
-        """How old the prices in `get_instance_types` are. Asks nobody and raises nothing."""
+        """How old the prices in `get_instance_types` are. Makes no call and raises nothing."""
         ...
 
 
@@ -363,14 +363,14 @@ class Queue(Protocol):
     def retry_now(self, queue: str, receipts: Sequence[str]) -> None:
         """Let messages received from a queue (named as the platform names it: an ARN) be delivered again at once.
 
-        A queue's group stands still until a failed message comes back. A name that is no queue of ours is passed over.
+        A queue's message group waits until a failed message is delivered again. A queue that is not ours is ignored.
         Raises CloudProviderError; the messages come back later then.
         """
         ...
 
 
 class Lease(Protocol):
-    """The fence: who runs a step now."""
+    """The fence: which run has a step now."""
 
     def acquire(self) -> None:
         """Take it or raise LeaseLostError."""
@@ -386,7 +386,7 @@ class Lease(Protocol):
 
 
 class Clock(Protocol):
-    """The only way to learn the time."""
+    """The only source of the time."""
 
     def now(self) -> datetime:
         """The time, aware, UTC."""
@@ -394,14 +394,14 @@ class Clock(Protocol):
 
 
 class Telemetry(Protocol):
-    """Where explanations go."""
+    """Where logs, Events and metrics go."""
 
     def log(self, level: str, message: str, **fields: Any) -> None:
         """One structured line."""
         ...
 
     def event(self, event: Event) -> None:
-        """A Kubernetes Event. Never raises: an explanation that is lost must not stop the work."""
+        """A Kubernetes Event. Never raises: a lost Event must not stop the work."""
         ...
 
     def observe(self, observation: Observation) -> None:

@@ -1,6 +1,6 @@
-"""What the HTTP API answers: the clusters, what provision would do now, gauges, "look at it now", and forwarders' events.
+"""Answers the HTTP API: the clusters, what provision would do now, gauges, requeues, and forwarders' events.
 
-Routes are the handler's (`functions/*/api.py`); here is what is behind them, and which status an error gets.
+The routes are in the handler (`functions/*/api.py`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RECEIVERS: Final[WeakKeyDictionary[Runtime, Receiver]] = WeakKeyDictionary()
 
 
 def answer(runtime: Runtime, work: Callable[[], Body | Response], *, status: int = 200) -> Response:
-    """What `work` gives as a response, or its error: what went wrong, with which object, what to do."""
+    """Return what `work` gives as a response, or its error: what happened, to which object, what to do."""
     try:
         given = work()
         return given if isinstance(given, Response) else Response(body=given, status_code=status)
@@ -54,22 +54,21 @@ def clusters(runtime: Runtime) -> Body:
 
 
 def plan(runtime: Runtime, cluster: str, context: Context) -> Body:
-    """What provision would do now for the pods that wait, and why some would keep waiting. Writes nothing.
+    """Return what provision would do now for pending pods, and why some are unschedulable. Writes nothing.
 
-    Claims that are on their way count as capacity, as in the step; what the step would finish first (launches, registrations)
-    is not part of the answer.
+    NodeClaims in flight count as capacity, as in the step; the step's other reconcilers are not part of the answer.
 
     Raises:
         UnknownClusterError: The cluster is not served here.
         JourneymanError: The cluster or the cloud cannot be read.
     """
-    with runtime.invocation(_asked(runtime, cluster, context, "what would provision do?"), context) as run:
+    with runtime.invocation(_request(runtime, cluster, context, "what would provision do?"), context) as run:
         world = scheduling_inputs_of(run, load(run, EVERYTHING))
         options = replace(run.settings.scheduling, bound=True)
         results = solve(world.snapshot, world.catalogue, options=options)
         defects = verify(world.snapshot, world.catalogue, results)
-        told = {"cluster": cluster, "time": run.clock.now().isoformat()}
-        return {**told, **_results(results), "defects": list(map(str, defects))}
+        header = {"cluster": cluster, "time": run.clock.now().isoformat()}
+        return {**header, **_results(results), "defects": list(map(str, defects))}
 
 
 def metrics(runtime: Runtime, cluster: str, of: str, context: Context) -> Response:
@@ -81,13 +80,13 @@ def metrics(runtime: Runtime, cluster: str, of: str, context: Context) -> Respon
         JourneymanError: The cluster or the cloud cannot be read.
     """
     chosen = groups(of)
-    with runtime.invocation(_asked(runtime, cluster, context, "a scrape of metrics"), context) as run:
+    with runtime.invocation(_request(runtime, cluster, context, "a scrape of metrics"), context) as run:
         text = scrape(run, chosen)
     return Response(body=no_larger_than_may_be(text), headers={"Content-Type": CONTENT_TYPE})
 
 
 def requeue(runtime: Runtime, cluster: str) -> Body:
-    """Ask provision to look at the cluster now.
+    """Let provision run for the cluster now.
 
     Raises:
         UnknownClusterError: The cluster is not served here.
@@ -98,15 +97,15 @@ def requeue(runtime: Runtime, cluster: str) -> Body:
     return {"cluster": cluster, "step": Step.PROVISION.value, "status": "sent"}
 
 
-def _asked(runtime: Runtime, cluster: str, context: Context, reason: str) -> ApiRequest:
-    """What a question reads is what provision reads."""
+def _request(runtime: Runtime, cluster: str, context: Context, reason: str) -> ApiRequest:
+    """Return the trigger of a request, which reads what provision reads."""
     return ApiRequest(
         id=context.aws_request_id, cluster=cluster, step=Step.PROVISION, reason=reason, time=runtime.clock.now()
     )
 
 
 def receive(runtime: Runtime, cluster: str, authorization: str, body: bytes) -> Response:
-    """Take a forwarder's event, if it may send one (`receiver`). Who fails for our reasons is told to try again, no more."""
+    """Take a forwarder's event, if it may send one (`receiver`). After a failure of ours the answer only says to try again."""
 
     def work() -> Response:
         verdict = _receiver(runtime).receive(runtime, cluster, authorization, body)
@@ -119,7 +118,7 @@ def receive(runtime: Runtime, cluster: str, authorization: str, body: bytes) -> 
 
 
 def _receiver(runtime: Runtime) -> Receiver:
-    """The runtime's own, which remembers what it has handed on."""
+    """Return the runtime's own, which knows what it has sent."""
     if runtime not in _RECEIVERS:
         _RECEIVERS[runtime] = Receiver(read_sender(os.environ))
     return _RECEIVERS[runtime]

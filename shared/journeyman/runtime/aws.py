@@ -1,6 +1,6 @@
-"""The composition root for AWS Lambda: reads the environment once, makes adapters when they are first needed.
+"""Composes the product on AWS Lambda: reads the environment once, makes adapters when they are first needed.
 
-Nothing happens at import. Every part can be given another: a simulation installs `Runtime(settings, AwsAdapters(…))`
+Nothing happens at import. Every part is replaceable: a simulation installs `Runtime(settings, AwsAdapters(…))`
 with its own clock, stores and boto3 clients, and the handlers run on it unchanged.
 """
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 DEFAULT_KUBERNETES_VERSION: Final = "1.34"
 LEASE_PREFIX: Final = "journeyman-"
 _MAKING: Final = threading.Lock()
-"""Held while a client is made: clusters are run side by side, and the sessions they may share are not made for that."""
+"""Held while a client is made: clusters run in parallel, and boto3 sessions that they share are not thread-safe."""
 
 StoreFactory = Callable[[Settings], KubeStore]
 ClientFactory = Callable[[str, str], Any]
@@ -73,7 +73,7 @@ class AwsAdapters:
         """Nothing is opened yet.
 
         Args:
-            environment: What this process was told.
+            environment: The process's settings.
             clock: The time; the machine's by default.
             stores: The API server of a cluster; by default reached as its `access` says.
             clients: boto3 clients; by default from the process's credentials.
@@ -163,27 +163,30 @@ class AwsAdapters:
         return self._clients
 
     def _describe(self, cluster: RegisteredCluster) -> Mapping[str, Any]:
-        """What EKS says of the cluster, asked once for each connection."""
+        """Return EKS's description of the cluster, read once for each connection."""
         if cluster.name not in self._described:
             client = self._clients_for(cluster)("eks", cluster.region)
             self._described[cluster.name] = eks.describe(cluster.name, client)
         return self._described[cluster.name]
 
     def _aws_settings(self, cluster: RegisteredCluster) -> AwsSettings:
-        told = self._environment
-        said = self._describe(cluster) if isinstance(cluster.access, EksAccess) and not cluster.endpoint else {}
-        network: Mapping[str, str] = said.get("kubernetesNetworkConfig") or {}
+        environment = self._environment
+        described = self._describe(cluster) if isinstance(cluster.access, EksAccess) and not cluster.endpoint else {}
+        network: Mapping[str, str] = described.get("kubernetesNetworkConfig") or {}
         return AwsSettings(
             cluster_name=cluster.name,
             region=cluster.region,
-            cluster_endpoint=cluster.endpoint or str(said.get("endpoint", "")),
-            cluster_ca=cluster.certificate_authority or str((said.get("certificateAuthority") or {}).get("data", "")),
-            kubernetes_version=cluster.kubernetes_version or str(said.get("version", "")) or DEFAULT_KUBERNETES_VERSION,
+            cluster_endpoint=cluster.endpoint or str(described.get("endpoint", "")),
+            cluster_ca=cluster.certificate_authority
+            or str((described.get("certificateAuthority") or {}).get("data", "")),
+            kubernetes_version=cluster.kubernetes_version
+            or str(described.get("version", ""))
+            or DEFAULT_KUBERNETES_VERSION,
             service_cidr=cluster.service_cidr or network.get("serviceIpv4Cidr") or network.get("serviceIpv6Cidr", ""),
             ipv6=network.get("ipFamily") == "ipv6",
-            vm_memory_overhead_percent=told.vm_memory_overhead_percent,
-            reserved_enis=told.reserved_enis,
-            isolated_vpc=told.isolated_vpc,
+            vm_memory_overhead_percent=environment.vm_memory_overhead_percent,
+            reserved_enis=environment.reserved_enis,
+            isolated_vpc=environment.isolated_vpc,
         )
 
 
@@ -208,7 +211,7 @@ def logger() -> Logger:
 
 
 def runtime() -> Runtime:
-    """What the handlers run on: the composition installed (`composition.installed`), or else the environment's.
+    """Return the composition that is installed (`composition.installed`), or else the environment's.
 
     Raises:
         ConfigurationError: The environment has a mistake.

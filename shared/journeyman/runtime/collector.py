@@ -1,4 +1,4 @@
-"""Python's garbage collector, told what our runs are like."""
+"""Tunes Python's garbage collector to our runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a process runs on: which clusters it serves, and how a run's connections are made.
+"""Holds what a process runs on: the clusters it serves, and their connections and caches.
 
-One composition lives as long as its process, so that warm invocations reuse connections and caches. It
-says nothing of a cloud: `runtime.aws` makes one from the environment, a simulation makes its own.
+One composition lives as long as its process, so that warm invocations reuse connections and caches. It names no cloud:
+`runtime.aws` makes one from the environment, a simulation makes its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from journeyman.steps.context import Memory, RunContext, Settings
 
 FLUSH_MARGIN = timedelta(seconds=1)
 
-_OUT_OF_REACH = (ConfigurationError, ForbiddenError, KubeUnavailableError)
+_UNREACHABLE = (ConfigurationError, ForbiddenError, KubeUnavailableError)
 
 V = TypeVar("V")
 
@@ -93,7 +93,7 @@ class Adapters(Protocol):
         ...
 
     def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> FlushableTelemetry:
-        """The explanations of one run; `fields` go onto each log line."""
+        """Logs, Events and metrics of one run; `fields` go onto each log line."""
         ...
 
     def log(self, level: str, message: str, **fields: Any) -> None:
@@ -145,13 +145,13 @@ class Runtime:
 
     @property
     def queue(self) -> Queue:
-        """The queues, for what is handed on without a run."""
+        """The queues, for messages that no run sends."""
         if self._queue is None:
             self._queue = self._adapters.queue()
         return self._queue
 
     def log_error(self, error: Exception, **fields: str) -> None:
-        """One line for what went wrong: what, which object, what to do; with a stack trace if it is a bug."""
+        """Log an error with its context; with a stack trace if it is a bug."""
         if isinstance(error, JourneymanError) and not isinstance(error, InvariantError):
             level = "info" if isinstance(error, LeaseLostError) else "error"
             self._adapters.log(level, error.message, **{**_text(error.context), **fields}, error=type(error).__name__)
@@ -172,7 +172,7 @@ class Runtime:
 
     @contextmanager
     def invocation(self, trigger: Trigger, context: Context) -> Iterator[RunContext]:
-        """One run of the trigger's step for its cluster; explanations are flushed when it ends, however it ends.
+        """Yield one run of the trigger's step for its cluster; its telemetry is flushed when it ends, however it ends.
 
         Args:
             trigger: About one cluster (see `addressed`).
@@ -195,7 +195,7 @@ class Runtime:
             },
         )
         try:
-            with calls_end_by(deadline - FLUSH_MARGIN), self._forgotten_out_of_reach(settings):
+            with calls_end_by(deadline - FLUSH_MARGIN), self._dropped_if_unreachable(settings):
                 yield RunContext(
                     cluster=settings.cluster_name,
                     settings=settings,
@@ -223,15 +223,15 @@ class Runtime:
     def connected(self, cluster: str) -> Iterator[KubeStore]:
         """The API server of a cluster served here, for what needs no run. Raises UnknownClusterError."""
         settings = self.settings_of(cluster)
-        with self._forgotten_out_of_reach(settings):
+        with self._dropped_if_unreachable(settings):
             yield self._stores.of(settings)
 
     @contextmanager
-    def _forgotten_out_of_reach(self, settings: Settings) -> Iterator[None]:
-        """Forget all that is kept for a cluster if it cannot be reached the way we know: it may have been made again."""
+    def _dropped_if_unreachable(self, settings: Settings) -> Iterator[None]:
+        """Drop all that is kept for a cluster if it cannot be reached: it may have been created again."""
         try:
             yield
-        except _OUT_OF_REACH:
+        except _UNREACHABLE:
             self._stores.forget(settings)
             self._clouds.forget(settings)  # what nodes join with is in there
             self._memories.forget(settings)
@@ -266,7 +266,7 @@ _installed: list[Runtime] = []
 
 @contextmanager
 def installed(runtime: Runtime) -> Iterator[Runtime]:
-    """Put `runtime` in the place of the process's own, for the handlers to find, and take it away at the end."""
+    """Let the handlers use `runtime` instead of the process's own."""
     _installed.append(runtime)
     try:
         yield runtime
@@ -275,7 +275,7 @@ def installed(runtime: Runtime) -> Iterator[Runtime]:
 
 
 def current(make: Callable[[], Runtime]) -> Runtime:
-    """The process's runtime: the one installed last, or else made now and kept."""
+    """Return the process's runtime: the one installed last, or else one that is made now and kept."""
     if not _installed:
         _installed.append(make())
     return _installed[-1]

@@ -1,13 +1,13 @@
-"""Where the forwarder's events arrive over HTTPS: who may send is asked of the cluster that the request names.
+"""Receives the forwarder's events over HTTPS; the cluster that the request names authenticates the sender.
 
-The route has no other guard, so nothing is believed before the cluster's API server has said who sends: the token is a
+The route has no other guard, so the cluster's API server authenticates every request: the token is a
 projected one of the forwarder's service account, made for this receiver alone (its audience), and a TokenReview checks its
 signature, its life, its audience and that the service account still exists (it may remember for ten seconds). Before the API server is bothered, what can
 be refused by looking is: bodies too large, tokens that do not even claim to be the forwarder's. Refusals say no more
 than "no"; the log says why.
 
-An event wakes one step and carries nothing that a step believes, so repeating one is harmless; still an event is taken for
-five minutes, and one that this process has handed on already is not handed on again.
+An event triggers one step, which derives its work from the cluster, so repeating one is harmless; still an event is accepted
+for five minutes only, and not sent twice by one process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LONGEST_TOKEN: Final = 8192
 FRESH_FOR: Final = timedelta(minutes=5)
 """How long after it was sent, by the cluster's clock, an event is taken; and how far ahead that clock may be."""
 
-REMEMBERED: Final = 1024
+MAX_KEPT: Final = 1024
 DEFAULT_AUDIENCE: Final = "journeyman"
 
 TOKEN_REVIEW: Final[Resource[dict[str, Any]]] = Resource(
@@ -47,7 +47,7 @@ TOKEN_REVIEW: Final[Resource[dict[str, Any]]] = Resource(
 
 
 class Sender(Struct, frozen=True, kw_only=True):
-    """Who may send: one service account, with tokens made for one audience. No service account: nobody."""
+    """Who may send: one service account, with tokens for one audience. Without one, every request is refused."""
 
     service_account: str = ""
     audience: str = DEFAULT_AUDIENCE
@@ -59,7 +59,7 @@ class Sender(Struct, frozen=True, kw_only=True):
 
 
 def read_sender(variables: Mapping[str, str]) -> Sender:
-    """FORWARDER_SERVICE_ACCOUNT (`namespace/name`; empty lets nobody send) and FORWARDER_AUDIENCE (`journeyman`).
+    """FORWARDER_SERVICE_ACCOUNT (`namespace/name`; if empty, every event is refused) and FORWARDER_AUDIENCE (`journeyman`).
 
     Raises:
         ConfigurationError: The service account is not written so.
@@ -76,7 +76,7 @@ def read_sender(variables: Mapping[str, str]) -> Sender:
 
 
 class Verdict(NamedTuple):
-    """What to answer: a status and a body."""
+    """The answer: a status and a body."""
 
     status: int
     body: Body
@@ -92,7 +92,7 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a failure of ours
 
 
 class Receiver:
-    """Takes events for the clusters of one process, and remembers for a while which it has handed on.
+    """Accepts events for the clusters of one process, and keeps for a while which it has sent.
 
     Args:
         sender: Who may send.
@@ -100,10 +100,10 @@ class Receiver:
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
-        self._handed_on: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._sent: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def receive(self, runtime: Runtime, cluster: str, authorization: str, body: bytes) -> Verdict:
-        """Check one request and wake the step it is about.
+        """Check one request, and send its step a message.
 
         Args:
             runtime: The clusters served here.
@@ -122,7 +122,7 @@ class Receiver:
         except Refusal as refused:
             runtime.log("info", "event refused", on=cluster[:100], status=str(refused.status), why=refused.why)
             return Verdict(refused.status, {"error": "Refused", "message": str(refused)})
-        return self._hand_on(runtime, trigger)
+        return self._send(runtime, trigger)
 
     def _checked(self, runtime: Runtime, cluster: str, authorization: str, body: bytes) -> ClusterChanged:
         if len(body) > MOST_BYTES:
@@ -133,18 +133,18 @@ class Receiver:
     def _authenticate(self, runtime: Runtime, cluster: str, authorization: str) -> None:
         token = authorization.removeprefix("Bearer ")
         if not self._sender.service_account:
-            raise _unknown("FORWARDER_SERVICE_ACCOUNT is not set, so nobody may send")
+            raise _unknown("FORWARDER_SERVICE_ACCOUNT is not set, so every event is refused")
         if token == authorization or not token or len(token) > LONGEST_TOKEN:
             raise _unknown("there is no bearer token, or one of absurd length")
-        self._look_at(token, runtime.clock)
+        self._check_claims(token, runtime.clock)
         try:
             with runtime.connected(cluster) as store:
                 self._review(store, token)
         except UnknownClusterError as error:
             raise _unknown("the cluster is not registered here") from error
 
-    def _look_at(self, token: str, clock: Clock) -> None:
-        """Refuse what does not even claim to be the sender's; nothing that is read here is believed."""
+    def _check_claims(self, token: str, clock: Clock) -> None:
+        """Refuse a token that does not claim to be the sender's; it is not authenticated yet."""
         claims = _claims(token)
         if claims.sub != self._sender.user:
             raise _unknown(f"the token is of {claims.sub[:200]!r}, not of {self._sender.user!r}")
@@ -154,7 +154,7 @@ class Receiver:
             raise _unknown("the token has run out")
 
     def _review(self, store: KubeStore, token: str) -> None:
-        """Ask the cluster whether it is."""
+        """Let the cluster authenticate the token."""
         asked = {"spec": {"token": token, "audiences": [self._sender.audience]}}
         status: Mapping[str, Any] = store.create(TOKEN_REVIEW, asked).get("status") or {}
         if not status.get("authenticated"):
@@ -176,19 +176,19 @@ class Receiver:
             raise Refusal(400, "the event is too old, or the sender's clock is wrong")
         return trigger
 
-    def _hand_on(self, runtime: Runtime, trigger: ClusterChanged) -> Verdict:
+    def _send(self, runtime: Runtime, trigger: ClusterChanged) -> Verdict:
         answer = {"cluster": trigger.cluster, "step": trigger.step.value}
         key = (trigger.cluster, trigger.id)
-        if key in self._handed_on:
+        if key in self._sent:
             return Verdict(202, {**answer, "status": "known"})
         runtime.queue.send([Message(cluster=trigger.cluster, step=trigger.step, reason=trigger.reason)])
-        self._handed_on[key] = None
-        if len(self._handed_on) > REMEMBERED:
-            self._handed_on.popitem(last=False)
+        self._sent[key] = None
+        if len(self._sent) > MAX_KEPT:
+            self._sent.popitem(last=False)
         return Verdict(202, {**answer, "status": "sent"})
 
 
-class _Claims(Struct, frozen=True):
+class _TokenClaims(Struct, frozen=True):
     """What a service account's token says of itself."""
 
     sub: str = ""
@@ -200,13 +200,13 @@ class _Claims(Struct, frozen=True):
         return (self.aud,) if isinstance(self.aud, str) else self.aud
 
 
-def _claims(token: str) -> _Claims:
+def _claims(token: str) -> _TokenClaims:
     """The middle part of a JSON Web Token, unchecked."""
     _, _, rest = token.partition(".")
     payload = rest.partition(".")[0]
     try:
         text = base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
-        return msgspec.json.decode(text, type=_Claims)
+        return msgspec.json.decode(text, type=_TokenClaims)
     except (binascii.Error, ValueError, msgspec.DecodeError) as error:
         raise _unknown(f"the token is no service account's: {error}") from error
 

@@ -70,7 +70,7 @@ from journeyman.steps.actions import (
 from journeyman.steps.context import RunContext
 from journeyman.steps.instance_launch import InstanceLauncher
 from journeyman.steps.node_classes import resolve_node_class
-from journeyman.steps.nomination import PodNominator
+from journeyman.steps.pod_nominator import PodNominator
 from journeyman.steps.recorder import RunRecorder
 from journeyman.steps.scheduling_inputs import SchedulingInputs
 

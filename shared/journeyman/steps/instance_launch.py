@@ -1,6 +1,6 @@
 """Launches the instances of a plan together, and writes each answer of the cloud into its NodeClaim as it comes.
 
-Claims of limited NodePools are launched only if all that were created meanwhile stay within the limits (`lifecycle.room`).
+Claims of limited NodePools are launched only if all that were created meanwhile stay within the limits (`lifecycle.limits`).
 A run that dies in the middle leaves claims whose instances carry their name as a tag and their UID as client token, so the
 next run finds them instead of launching twice.
 """

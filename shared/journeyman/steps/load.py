@@ -1,11 +1,11 @@
 """Reads a cluster once and returns it as a Snapshot.
 
-Nodes and claims are asked for first, pods last. A pod that binds in between is then seen on a node that is known, and one
-that was created in between waits for the next run. A store may read all lists side by side, as `kube.caching_store` does; then pods
-may be the older ones by some milliseconds: a pod that was bound meanwhile is still seen pending, beside the node that had
-room for it. Claims that another step makes meanwhile replace nodes, so they are no room that is missed. So a race
-under-provisions, it never doubles; limits are looked at once more before anything is launched (`lifecycle.room`).
-One list per kind. An object that does not validate is set aside, by name and with why; the others go on.
+Nodes and NodeClaims are listed first, pods last. A pod that binds in between is then seen on a node that is known, and one
+that was created in between waits for the next run. A store may send all lists in parallel, as `kube`'s list cache does; then
+pods may be the older ones by some milliseconds: a pod that was bound meanwhile is still seen as pending, and its node as if
+it had the capacity. NodeClaims that another step creates meanwhile replace nodes, so they add no capacity. So a race
+under-provisions, it never launches twice; limits are checked once more before a launch (`lifecycle.limits`).
+One list per kind. An object that does not validate is left out, with its name and the reason; the others are used.
 """
 
 from __future__ import annotations
@@ -223,10 +223,10 @@ def node_class_state(raw: Mapping[str, Any], resource: Resource[dict[str, Any]])
 
 
 def _why_not_ready(conditions: tuple[Condition, ...]) -> str:
-    """What its conditions say that are False; Ready itself only lists them, which tells nobody what to change."""
-    told = [f"{c.type}: {c.message}" for c in conditions if c.status == "False" and c.type != "Ready" and c.message]
+    """Return the messages of conditions that are False; Ready itself only lists them, without what to change."""
+    messages = [f"{c.type}: {c.message}" for c in conditions if c.status == "False" and c.type != "Ready" and c.message]
     ready = condition_of(conditions, "Ready")
-    return "; ".join(told) or (ready.message if ready is not None else "")
+    return "; ".join(messages) or (ready.message if ready is not None else "")
 
 
 def _node_classes(run: RunContext) -> tuple[NodeClassState, ...]:

@@ -4,22 +4,22 @@ What any lost message would have started is found here, so nothing relies on one
 send a few messages twice, and those are harmless. Due are:
 
 =============  ====================================================================================================
-provision      pods without a node, or that may have missed the one they were planned for; claims not initialized yet,
-               or without what every claim of ours carries; pools whose conditions are not current, or that
-               have another number of nodes than the fixed one they ask for; NodeClasses in use that changed, and
-               those being deleted that nothing needs (or, every ten minutes, whatever needs them); buffers, whose
-               room pods take without asking anybody
-terminate      claims being deleted, expired, or said to be ending although nobody deleted them; and every two minutes,
-               for garbage (ten without any claim)
-consolidate    a disruption under way; a claim whose consolidateAfter has just passed; a budget window that has just
-               opened; and every two minutes while there are nodes to consolidate: that pods went away is seen by a
-               run that reads them all and by nothing else; and every ten minutes, for commands that the last nodes
-               left behind and for history that is to be forgotten
+provision      pods without a node, or whose nomination is stale; NodeClaims that are not initialized, or lack what
+               every NodeClaim carries; NodePools whose conditions are not current, or static ones with another
+               number of nodes than their replicas; NodeClasses in use that changed, and those being deleted that no
+               NodeClaim needs (every ten minutes: also those that are needed); capacity buffers, which pods use up
+               without an event
+terminate      NodeClaims being deleted or expired, or marked as terminating although they are not deleted; and every
+               two minutes, for garbage collection (ten without any NodeClaim)
+consolidate    a command that is not finished; a NodeClaim whose consolidateAfter has just passed; a budget window
+               that has just opened; every two minutes while there are nodes to consolidate, as only a run that reads
+               all pods sees that pods are gone; and every ten minutes, for commands whose nodes are gone and for
+               history to delete
 =============  ====================================================================================================
 
-Nodes are not looked at, as all of them together are large: those that are sick, that lost a mark of ours, have less than
-their claims promise, or are being deleted behind the back of a forwarder that is down, are found by the run that looks
-for garbage, which reads them anyway.
+Nodes are not read, as all of them together are large: unhealthy ones, those that lost a label or a taint of ours, have less
+capacity than their NodeClaims promise, or are being deleted while the forwarder is down, are found by the run that collects
+garbage, which reads them anyway.
 """
 
 from __future__ import annotations
@@ -142,14 +142,14 @@ def _is_whole(claim: NodeClaim) -> bool:
 
 
 def _is_hashed_otherwise(claim: NodeClaim, snapshot: Snapshot) -> bool:
-    """Whether Karpenter, or an earlier release, made the hash by which its pool's changes are told."""
+    """Whether Karpenter, or an earlier release, made the hash of its NodePool."""
     version = claim.metadata.annotations.get(labels.NODEPOOL_HASH_VERSION, NODEPOOL_HASH_VERSION)
     has_pool = claim.metadata.labels.get(labels.NODEPOOL) in snapshot.node_pools_by_name
     return has_pool and version != NODEPOOL_HASH_VERSION
 
 
 def _static(snapshot: Snapshot) -> Iterator[str]:
-    """Pools that ask for so many nodes and have another number, unless their limit is why and nobody is leaving yet."""
+    """Yield static NodePools with another number of nodes than their replicas, unless their limit is the reason."""
     for pool in static_nodepools(snapshot.claims, snapshot.node_pools):
         if pool.surplus or pool.allowed:
             yield f"NodePool {pool.name} has {len(pool.running)} of {pool.replicas} nodes"
@@ -199,7 +199,7 @@ def _terminate(snapshot: Snapshot) -> Iterator[str]:
         elif is_expired(claim, snapshot.now):
             yield f"NodeClaim {claim.metadata.name} has expired"
         elif is_true(claim.status.conditions, INSTANCE_TERMINATING):
-            yield f"NodeClaim {claim.metadata.name} says that its instance ends, although nobody deleted it"
+            yield f"NodeClaim {claim.metadata.name} is marked as terminating, although it is not deleted"
     if _passed(snapshot.now, GARBAGE_PERIOD if snapshot.claims else GARBAGE_PERIOD_WITHOUT_CLAIMS):
         yield "garbage collection"
 

@@ -109,5 +109,5 @@ def _refused(results: Results, defects: Sequence[Defect]) -> Iterator[tuple[str,
     rests = f"its place, or one that it rests on, did not pass the independent check: {defects[0]}"
     for place, keys in placements(results):
         own = accused.get(place)
-        told = rests if own is None else f"its place did not pass the independent check: {own}"
-        yield from ((key, PodError(kind="refused", message=told)) for key in keys)
+        message = rests if own is None else f"its place did not pass the independent check: {own}"
+        yield from ((key, PodError(kind="refused", message=message)) for key in keys)
