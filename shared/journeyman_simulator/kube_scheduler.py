@@ -117,8 +117,8 @@ class KubeScheduler:
         details = ", ".join(f"{count} {why}" for why, count in sorted(refusals.items()))
         message = f"0/{total} nodes are available: {details}." if details else "no nodes available to schedule pods"
         known = condition_of(pod.status.conditions, "PodScheduled")
-        told = known is not None and known.status == "False" and known.message == message
-        if told and not pod.status.nominated_node_name:
+        is_reported = known is not None and known.status == "False" and known.message == message
+        if is_reported and not pod.status.nominated_node_name:
             return
         now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
         condition = {

@@ -26,7 +26,7 @@ def look(view):
 
 
 def end_of(*operations, setup=None):
-    """Tell the scenario; what is seen when it has come to rest."""
+    """Run the scenario; return what is seen at rest."""
     seen = []
 
     class AtRest(InvariantChecker):

@@ -80,61 +80,61 @@ def wrong(kind, site="provision: create Node", nth=1, seconds=0.0):
 )
 def test_a_write_fails_before_or_after_its_effect(kind, error, done):
     """The caller sees an error in either case."""
-    stage = Fixture(wrong(kind))
+    fixture = Fixture(wrong(kind))
     with pytest.raises(error):
-        stage.create()
-    assert stage.nodes() == (["n"] if done else [])
-    assert stage.coverage.fired == {"provision: create Node": {kind.value: 1}}
+        fixture.create()
+    assert fixture.nodes() == (["n"] if done else [])
+    assert fixture.coverage.fired == {"provision: create Node": {kind.value: 1}}
 
 
 def test_only_the_nth_call_fails_and_none_after_faults_end():
     """Calls of a site are counted from the start."""
-    stage = Fixture(wrong(FaultKind.FAIL_BEFORE, nth=2), wrong(FaultKind.FAIL_BEFORE, nth=3))
-    stage.create("a")
+    fixture = Fixture(wrong(FaultKind.FAIL_BEFORE, nth=2), wrong(FaultKind.FAIL_BEFORE, nth=3))
+    fixture.create("a")
     with pytest.raises(KubeUnavailableError):
-        stage.create("b")
-    stage.faults.enabled = False
-    stage.create("c")
-    assert stage.nodes() == ["a", "c"]
+        fixture.create("b")
+    fixture.faults.enabled = False
+    fixture.create("c")
+    assert fixture.nodes() == ["a", "c"]
 
 
 def test_a_crashed_run_makes_no_further_call():
     """Whatever it tries on its way out."""
-    stage = Fixture(wrong(FaultKind.CRASH_BEFORE))
+    fixture = Fixture(wrong(FaultKind.CRASH_BEFORE))
     with pytest.raises(ProcessCrashed):
-        stage.create("a")
+        fixture.create("a")
     with pytest.raises(ProcessCrashed):
-        stage.create("b")
+        fixture.create("b")
     with pytest.raises(ProcessCrashed):
-        stage.do(stage.ec2.describe_subnets)
-    assert stage.nodes() == []
+        fixture.do(fixture.ec2.describe_subnets)
+    assert fixture.nodes() == []
 
 
 def test_a_conflicting_write_comes_first_and_the_server_decides():
     """With a precondition the write is refused, without one both take effect."""
-    stage = Fixture(
+    fixture = Fixture(
         wrong(FaultKind.CONFLICT, "provision: patch Node"), wrong(FaultKind.CONFLICT, "provision: patch Node", 2)
     )
-    version = stage.create()["metadata"]["resourceVersion"]
+    version = fixture.create()["metadata"]["resourceVersion"]
     change = {"metadata": {"labels": {"a": "b"}}}
     guarded = {"metadata": {"labels": {"a": "b"}, "resourceVersion": version}}
     with pytest.raises(ConflictError):
-        stage.do(lambda: stage.store.patch(NODE, "n", guarded))
-    written = stage.do(lambda: stage.store.patch(NODE, "n", change))
+        fixture.do(lambda: fixture.store.patch(NODE, "n", guarded))
+    written = fixture.do(lambda: fixture.store.patch(NODE, "n", change))
     assert written["metadata"]["annotations"] == {TOUCHED: "2"}
     assert written["metadata"]["labels"] == {"a": "b"}
 
 
 def test_a_stale_list_shows_the_cluster_as_it_was():
     """Uncached lists are stale only with a LAG fault."""
-    stage = Fixture(*(wrong(FaultKind.STALE, "provision: list Node", nth, 10) for nth in (1, 2)))
-    stage.create("a")
-    stage.clock.advance(11)
-    stage.create("b")
-    stage.server.delete(NODE, "a")
+    fixture = Fixture(*(wrong(FaultKind.STALE, "provision: list Node", nth, 10) for nth in (1, 2)))
+    fixture.create("a")
+    fixture.clock.advance(11)
+    fixture.create("b")
+    fixture.server.delete(NODE, "a")
 
     def listed(**how):
-        return [node.metadata.name for node in stage.do(lambda: stage.store.list(NODE, **how)).items]
+        return [node.metadata.name for node in fixture.do(lambda: fixture.store.list(NODE, **how)).items]
 
     assert listed() == ["b"]
     assert listed(cached=True) == ["a"]
@@ -143,23 +143,23 @@ def test_a_stale_list_shows_the_cluster_as_it_was():
 
 def test_an_uncached_list_may_lag():
     """With a LAG fault."""
-    stage = Fixture(wrong(FaultKind.LAG, "provision: list Node", seconds=10))
-    stage.clock.advance(11)
-    stage.create()
-    assert stage.do(lambda: stage.store.list(NODE)).items == ()
+    fixture = Fixture(wrong(FaultKind.LAG, "provision: list Node", seconds=10))
+    fixture.clock.advance(11)
+    fixture.create()
+    assert fixture.do(lambda: fixture.store.list(NODE)).items == ()
 
 
 def test_instances_are_described_as_they_were():
     """EC2 does not show an instance launched a moment ago; by its id it answers NotFound."""
-    stage = Fixture(*(wrong(FaultKind.STALE, "provision: ec2 DescribeInstances", nth, 5) for nth in (1, 2)))
-    image = stage.account.client("ec2").describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
-    made = stage.account.client("ec2").run_instances(ImageId=image, InstanceType="c5.large", MinCount=1, MaxCount=1)
+    fixture = Fixture(*(wrong(FaultKind.STALE, "provision: ec2 DescribeInstances", nth, 5) for nth in (1, 2)))
+    image = fixture.account.client("ec2").describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+    made = fixture.account.client("ec2").run_instances(ImageId=image, InstanceType="c5.large", MinCount=1, MaxCount=1)
     id_ = made["Instances"][0]["InstanceId"]
-    stage.clock.advance(4)
-    assert stage.do(stage.ec2.describe_instances)["Reservations"] == []
+    fixture.clock.advance(4)
+    assert fixture.do(fixture.ec2.describe_instances)["Reservations"] == []
     with pytest.raises(ClientError, match=r"InvalidInstanceID\.NotFound"):
-        stage.do(lambda: stage.ec2.describe_instances(InstanceIds=[id_]))
-    pages = stage.do(lambda: list(stage.ec2.get_paginator("describe_instances").paginate(InstanceIds=[id_])))
+        fixture.do(lambda: fixture.ec2.describe_instances(InstanceIds=[id_]))
+    pages = fixture.do(lambda: list(fixture.ec2.get_paginator("describe_instances").paginate(InstanceIds=[id_])))
     assert [i["InstanceId"] for page in pages for r in page["Reservations"] for i in r["Instances"]] == [id_]
 
 
@@ -173,17 +173,17 @@ def test_instances_are_described_as_they_were():
 )
 def test_aws_faults_are_botocore_errors(kind, error, done):
     """So the adapter translates them as it would on AWS."""
-    stage = Fixture(wrong(kind, "provision: ec2 CreateLaunchTemplate"))
+    fixture = Fixture(wrong(kind, "provision: ec2 CreateLaunchTemplate"))
     data = {"ImageId": "ami-1"}
     with pytest.raises(error):
-        stage.do(lambda: stage.ec2.create_launch_template(LaunchTemplateName="t", LaunchTemplateData=data))
-    templates = stage.account.client("ec2").describe_launch_templates()["LaunchTemplates"]
+        fixture.do(lambda: fixture.ec2.create_launch_template(LaunchTemplateName="t", LaunchTemplateData=data))
+    templates = fixture.account.client("ec2").describe_launch_templates()["LaunchTemplates"]
     assert len(templates) == done
 
 
 def test_other_runs_continue_while_a_call_times_out():
     """Twenty seconds pass before the time-out is raised; the write took effect at their start."""
-    stage = Fixture(
+    fixture = Fixture(
         wrong(FaultKind.TIMEOUT_AFTER, seconds=20),
         wrong(FaultKind.TIMEOUT_BEFORE, "provision: ec2 DescribeSubnets", seconds=20),
     )
@@ -191,52 +191,52 @@ def test_other_runs_continue_while_a_call_times_out():
 
     def try_(call, error):
         with pytest.raises(error):
-            stage.do(call)
-        raised.append((error, (stage.clock.now() - START).seconds))
+            fixture.do(call)
+        raised.append((error, (fixture.clock.now() - START).seconds))
 
     def work():
-        try_(lambda: stage.store.create(NODE, {"metadata": {"name": "n"}}), KubeUnavailableError)
-        try_(stage.ec2.describe_subnets, ReadTimeoutError)
+        try_(lambda: fixture.store.create(NODE, {"metadata": {"name": "n"}}), KubeUnavailableError)
+        try_(fixture.ec2.describe_subnets, ReadTimeoutError)
 
-    stage.scheduler.start(work)
-    assert stage.nodes() == ["n"]
-    World(stage.clock, [stage.scheduler]).run_for(MINUTE)
+    fixture.scheduler.start(work)
+    assert fixture.nodes() == ["n"]
+    World(fixture.clock, [fixture.scheduler]).run_for(MINUTE)
     assert raised == [(KubeUnavailableError, 20), (ReadTimeoutError, 40)]
 
 
 @pytest.mark.parametrize(("thaw", "nodes"), [(False, []), (True, ["n"])])
 def test_a_run_paused_beyond_its_timeout_is_killed_or_resumed(thaw, nodes):
     """Lambda kills it; a frozen sandbox resumes it."""
-    stage = Fixture(wrong(FaultKind.PAUSE, seconds=90), thaw=thaw)
+    fixture = Fixture(wrong(FaultKind.PAUSE, seconds=90), thaw=thaw)
 
     def work():
         try:
-            stage.create()
+            fixture.create()
         except ProcessCrashed:
-            ended.append(stage.clock.now() - START)
+            ended.append(fixture.clock.now() - START)
 
     ended = []
-    stage.scheduler.start(work)
-    World(stage.clock, [stage.scheduler]).run_for(2 * MINUTE)
-    assert stage.nodes() == nodes
+    fixture.scheduler.start(work)
+    World(fixture.clock, [fixture.scheduler]).run_for(2 * MINUTE)
+    assert fixture.nodes() == nodes
     assert ended == ([] if thaw else [MINUTE])
 
 
 def test_paused_runs_crash_at_the_end_of_a_scenario():
     """No thread remains, and nothing more is written."""
-    stage = Fixture(wrong(FaultKind.PAUSE, seconds=20))
+    fixture = Fixture(wrong(FaultKind.PAUSE, seconds=20))
     died = []
 
     def work():
         try:
-            stage.create()
+            fixture.create()
         except ProcessCrashed as error:
             died.append(str(error))
 
-    stage.scheduler.start(work)
-    stage.faults.end()
-    stage.scheduler.release()
-    assert (len(died), stage.nodes(), stage.scheduler.paused) == (1, [], 0)
+    fixture.scheduler.start(work)
+    fixture.faults.end()
+    fixture.scheduler.release()
+    assert (len(died), fixture.nodes(), fixture.scheduler.paused) == (1, [], 0)
 
 
 def test_possible_faults_depend_on_the_call():
@@ -253,15 +253,15 @@ def test_possible_faults_depend_on_the_call():
 
 def test_a_store_without_faults_passes_every_verb_through():
     """Under the step's name."""
-    stage = Fixture()
+    fixture = Fixture()
     users = []
-    stage.server.on_write(lambda write: users.append((write.verb, write.user)))
-    stage.create("a")
-    stage.do(lambda: stage.store.patch(NODE, "a", {"status": {"phase": "x"}}, subresource="status"))
+    fixture.server.on_write(lambda write: users.append((write.verb, write.user)))
+    fixture.create("a")
+    fixture.do(lambda: fixture.store.patch(NODE, "a", {"status": {"phase": "x"}}, subresource="status"))
     lease = {"spec": {"holderIdentity": "me"}}
-    stage.do(lambda: stage.store.apply(LEASE, "l", lease, manager="me", namespace="kube-system"))
-    stage.do(lambda: stage.store.delete(NODE, "a"))
+    fixture.do(lambda: fixture.store.apply(LEASE, "l", lease, manager="me", namespace="kube-system"))
+    fixture.do(lambda: fixture.store.delete(NODE, "a"))
     with pytest.raises(NotFoundError):
-        stage.do(lambda: stage.store.get(NODE, "a"))
-    assert stage.do(stage.store.version) == stage.server.version()
+        fixture.do(lambda: fixture.store.get(NODE, "a"))
+    assert fixture.do(fixture.store.version) == fixture.server.version()
     assert users == [(verb, "journeyman/provision") for verb in ("create", "patch", "apply", "delete")]

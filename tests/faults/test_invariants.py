@@ -167,12 +167,12 @@ class Fixture:
         self.as_("consolidate").patch(NODE_DISRUPTION, name, {"status": {"phase": phase}}, subresource="status")
 
 
-def leaving_node(stage, *, annotations=None, **claim):
+def leaving_node(fixture, *, annotations=None, **claim):
     """A claim on its way out, its tainted node, and a pod on it."""
-    instance = stage.claim("c1", "Registered", **claim)
-    stage.node("c1", taints=[TAINT])
-    stage.pod("p1", "node-c1", annotations=annotations)
-    stage.as_("terminate").delete(NODECLAIM, "c1")
+    instance = fixture.claim("c1", "Registered", **claim)
+    fixture.node("c1", taints=[TAINT])
+    fixture.pod("p1", "node-c1", annotations=annotations)
+    fixture.as_("terminate").delete(NODECLAIM, "c1")
     return instance
 
 
@@ -184,26 +184,26 @@ def test_there_are_fourteen_invariants_with_different_names():
 
 def test_a_second_instance_of_a_nodeclaim_is_detected():
     """By the UID in its tags, whatever became of the first."""
-    stage = Fixture(OneInstancePerNodeClaim)
-    stage.claim("c1")
-    assert stage.violations == []
-    stage.launch("c1", suffix="-again")
-    assert stage.violations == ["aws:///a/c1-again is instance 2 of NodeClaim c1, by journeyman/provision"]
+    fixture = Fixture(OneInstancePerNodeClaim)
+    fixture.claim("c1")
+    assert fixture.violations == []
+    fixture.launch("c1", suffix="-again")
+    assert fixture.violations == ["aws:///a/c1-again is instance 2 of NodeClaim c1, by journeyman/provision"]
 
 
 def test_an_orphaned_instance_is_detected_at_rest_and_after_ten_minutes():
     """While faults go on there is time to find it."""
-    stage = Fixture(NoOrphanedInstance)
-    stage.claim("c1", finalizers=())
-    stage.server.delete(NODECLAIM, "c1")
-    stage.checkers.check_every_minute()
-    stage.clock.advance(600)
-    stage.checkers.check_every_minute()
-    assert stage.violations == []
-    stage.clock.advance(60)
-    stage.checkers.check_every_minute()
-    stage.checkers.check_at_rest()
-    assert stage.violations == [
+    fixture = Fixture(NoOrphanedInstance)
+    fixture.claim("c1", finalizers=())
+    fixture.server.delete(NODECLAIM, "c1")
+    fixture.checkers.check_every_minute()
+    fixture.clock.advance(600)
+    fixture.checkers.check_every_minute()
+    assert fixture.violations == []
+    fixture.clock.advance(60)
+    fixture.checkers.check_every_minute()
+    fixture.checkers.check_at_rest()
+    assert fixture.violations == [
         "aws:///a/c1 has run without a NodeClaim since 12:00:00",
         "aws:///a/c1 (c1) runs without a NodeClaim",
     ]
@@ -211,13 +211,13 @@ def test_an_orphaned_instance_is_detected_at_rest_and_after_ten_minutes():
 
 def test_a_claim_without_instance_node_or_finalizer_is_detected_at_rest():
     """They are one to one."""
-    stage = Fixture(NoOrphanedInstance)
-    stage.claim("good")
-    stage.node("good")
-    stage.claim("homeless", launched=False)
-    stage.claim("nodeless", finalizers=())
-    stage.checkers.check_at_rest()
-    assert stage.violations == [
+    fixture = Fixture(NoOrphanedInstance)
+    fixture.claim("good")
+    fixture.node("good")
+    fixture.claim("homeless", launched=False)
+    fixture.claim("nodeless", finalizers=())
+    fixture.checkers.check_at_rest()
+    assert fixture.violations == [
         "NodeClaim homeless has no running instance (aws:///a/homeless)",
         "NodeClaim nodeless has no Node",
         "NodeClaim nodeless has no termination finalizer",
@@ -226,10 +226,10 @@ def test_a_claim_without_instance_node_or_finalizer_is_detected_at_rest():
 
 def test_an_eviction_against_a_budget_is_detected():
     """Even if the API server allowed it: the checker counts healthy pods itself."""
-    stage = Fixture(PodsEvictedAsAllowed)
-    leaving_node(stage)
+    fixture = Fixture(PodsEvictedAsAllowed)
+    leaving_node(fixture)
     budget = {"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}}
-    stage.server.create(PDB, {"metadata": {"name": "b"}, "spec": budget}, namespace="default")
+    fixture.server.create(PDB, {"metadata": {"name": "b"}, "spec": budget}, namespace="default")
     evicted = Write(
         verb="evict",
         resource=POD,
@@ -237,66 +237,66 @@ def test_an_eviction_against_a_budget_is_detected():
         name="p1",
         subresource="eviction",
         body={},
-        result=msgspec.to_builtins(stage.server.get(POD, "p1", namespace="default")),
+        result=msgspec.to_builtins(fixture.server.get(POD, "p1", namespace="default")),
         version=1,
         user="journeyman/terminate",
     )
-    stage.checkers.check_write(evicted)
-    assert stage.violations == ["journeyman/terminate evicted p1 against PodDisruptionBudget b"]
+    fixture.checkers.check_write(evicted)
+    assert fixture.violations == ["journeyman/terminate evicted p1 against PodDisruptionBudget b"]
 
 
 def test_an_eviction_of_a_protected_pod_is_detected():
     """An eviction of any other pod is accepted."""
-    stage = Fixture(PodsEvictedAsAllowed)
-    leaving_node(stage, annotations={"karpenter.sh/do-not-disrupt": "true"})
-    stage.pod("free", "node-c1")
-    stage.as_("terminate").evict("default", "free")
-    assert stage.violations == []
-    stage.as_("terminate").evict("default", "p1")
-    assert stage.violations == ["journeyman/terminate evicted p1, which must not be disrupted"]
+    fixture = Fixture(PodsEvictedAsAllowed)
+    leaving_node(fixture, annotations={"karpenter.sh/do-not-disrupt": "true"})
+    fixture.pod("free", "node-c1")
+    fixture.as_("terminate").evict("default", "free")
+    assert fixture.violations == []
+    fixture.as_("terminate").evict("default", "p1")
+    assert fixture.violations == ["journeyman/terminate evicted p1, which must not be disrupted"]
 
 
 def test_an_annotation_newer_than_stale_information_is_no_violation():
     """A paused run read the pod before it was annotated."""
     pause = CallFault(site="terminate: evict Pod", nth=1, kind=FaultKind.PAUSE, seconds=60)
-    stage = Fixture(PodsEvictedAsAllowed, faults=(pause,))
-    leaving_node(stage, annotations={"karpenter.sh/do-not-disrupt": "true"})
-    stage.clock.advance(59)
-    stage.as_("terminate").evict("default", "p1")
-    assert stage.violations == []
+    fixture = Fixture(PodsEvictedAsAllowed, faults=(pause,))
+    leaving_node(fixture, annotations={"karpenter.sh/do-not-disrupt": "true"})
+    fixture.clock.advance(59)
+    fixture.as_("terminate").evict("default", "p1")
+    assert fixture.violations == []
 
 
 def test_an_eviction_from_a_node_that_is_not_disrupted_is_detected():
     """Neither the node nor its NodeClaim was deleted."""
-    stage = Fixture(PodsEvictedAsAllowed)
-    stage.claim("c1")
-    stage.node("c1")
-    stage.pod("p1", "node-c1")
-    stage.as_("terminate").evict("default", "p1")
-    assert stage.violations == ["journeyman/terminate evicted p1 from node-c1, which is not disrupted"]
+    fixture = Fixture(PodsEvictedAsAllowed)
+    fixture.claim("c1")
+    fixture.node("c1")
+    fixture.pod("p1", "node-c1")
+    fixture.as_("terminate").evict("default", "p1")
+    assert fixture.violations == ["journeyman/terminate evicted p1 from node-c1, which is not disrupted"]
 
 
 @pytest.mark.parametrize(("seconds", "violation"), [(59, True), (60, False)])
 def test_a_forced_deletion_before_the_deadline_is_detected(seconds, violation):
     """Ninety seconds after the NodeClaim's deletion, less the pod's grace period of thirty."""
-    stage = Fixture(PodsEvictedAsAllowed)
-    leaving_node(stage, grace="90s")
-    stage.clock.advance(seconds - 1)
-    stage.as_("terminate").delete(POD, "p1", namespace="default", grace_period_seconds=1)
-    assert bool(stage.violations) == violation
+    fixture = Fixture(PodsEvictedAsAllowed)
+    leaving_node(fixture, grace="90s")
+    fixture.clock.advance(seconds - 1)
+    fixture.as_("terminate").delete(POD, "p1", namespace="default", grace_period_seconds=1)
+    assert bool(fixture.violations) == violation
 
 
 def test_a_termination_with_running_pods_is_detected():
     """Without pods it is accepted."""
-    stage = Fixture(InstancesDrainedFirst)
-    instance = leaving_node(stage)
-    stage.happen("terminate", instance, by="someone")
-    assert stage.violations == []
-    stage.happen("terminate", instance)
-    assert stage.violations == ["journeyman/terminate terminated aws:///a/c1 (c1) with running pods p1"]
-    stage.server.delete(POD, "p1", namespace="default", grace_period_seconds=0)
-    stage.happen("terminate", instance)
-    assert len(stage.violations) == 1
+    fixture = Fixture(InstancesDrainedFirst)
+    instance = leaving_node(fixture)
+    fixture.happen("terminate", instance, by="someone")
+    assert fixture.violations == []
+    fixture.happen("terminate", instance)
+    assert fixture.violations == ["journeyman/terminate terminated aws:///a/c1 (c1) with running pods p1"]
+    fixture.server.delete(POD, "p1", namespace="default", grace_period_seconds=0)
+    fixture.happen("terminate", instance)
+    assert len(fixture.violations) == 1
 
 
 @pytest.mark.parametrize(
@@ -304,48 +304,48 @@ def test_a_termination_with_running_pods_is_detected():
 )
 def test_more_disrupted_nodes_than_the_budget_allows_are_detected(nodes, taken, violation):
     """Of three nodes; percentages are rounded up."""
-    stage = Fixture(
+    fixture = Fixture(
         DisruptionBudgetsHold, pools=(ScenarioPool(name="default", budgets=(ScenarioBudget(nodes=nodes),)),)
     )
     names = ("c1", "c2", "c3")
     for name in names:
-        stage.claim(name, "Initialized")
+        fixture.claim(name, "Initialized")
     for name in names[:taken]:
-        stage.say(name, "Initialized", "DisruptionReason", by="consolidate")
-    assert bool(stage.violations) == violation
+        fixture.say(name, "Initialized", "DisruptionReason", by="consolidate")
+    assert bool(fixture.violations) == violation
 
 
 def test_a_budget_for_another_reason_does_not_apply():
     """Drift may disrupt none, emptiness may."""
     budget = ScenarioBudget(nodes="0", reasons=("Drifted",))
-    stage = Fixture(DisruptionBudgetsHold, pools=(ScenarioPool(name="default", budgets=(budget,)),))
-    stage.claim("c1", "Initialized")
-    stage.say("c1", "Initialized", "DisruptionReason", by="consolidate")
-    assert stage.violations == []
+    fixture = Fixture(DisruptionBudgetsHold, pools=(ScenarioPool(name="default", budgets=(budget,)),))
+    fixture.claim("c1", "Initialized")
+    fixture.say("c1", "Initialized", "DisruptionReason", by="consolidate")
+    assert fixture.violations == []
 
 
 def test_a_launch_beyond_the_limit_is_detected():
     """Two and two vCPUs of three; a node that is being replaced does not count."""
-    stage = Fixture(NodePoolLimitsHold, pools=(ScenarioPool(name="default", limit_cpus=3),))
-    stage.claim("c1", "Registered")
-    stage.as_("terminate").delete(NODECLAIM, "c1")
-    stage.claim("c2", "Registered")
-    assert stage.violations == []
-    stage.claim("c3")
-    assert stage.violations == ["default has 4 vCPUs with m5.large c3, the limit is 3"]
+    fixture = Fixture(NodePoolLimitsHold, pools=(ScenarioPool(name="default", limit_cpus=3),))
+    fixture.claim("c1", "Registered")
+    fixture.as_("terminate").delete(NODECLAIM, "c1")
+    fixture.claim("c2", "Registered")
+    assert fixture.violations == []
+    fixture.claim("c3")
+    assert fixture.violations == ["default has 4 vCPUs with m5.large c3, the limit is 3"]
 
 
 def test_a_candidate_deleted_before_its_replacement_initializes_is_detected():
     """And one without a command."""
-    stage = Fixture(ReplacementsInitializedFirst)
+    fixture = Fixture(ReplacementsInitializedFirst)
     for name in ("old", "new", "other"):
-        stage.claim(name, "Launched")
-    stage.claim("withdrawn")
-    stage.command("d", ["old"], ["new"])
-    stage.as_("consolidate").delete(NODECLAIM, "withdrawn")
-    stage.as_("consolidate").delete(NODECLAIM, "old")
-    stage.as_("consolidate").delete(NODECLAIM, "other")
-    assert stage.violations == [
+        fixture.claim(name, "Launched")
+    fixture.claim("withdrawn")
+    fixture.command("d", ["old"], ["new"])
+    fixture.as_("consolidate").delete(NODECLAIM, "withdrawn")
+    fixture.as_("consolidate").delete(NODECLAIM, "old")
+    fixture.as_("consolidate").delete(NODECLAIM, "other")
+    assert fixture.violations == [
         "NodeClaim old was deleted before new of d was initialized",
         "NodeClaim other was deleted, and no executing command has it as candidate",
     ]
@@ -353,13 +353,13 @@ def test_a_candidate_deleted_before_its_replacement_initializes_is_detected():
 
 def test_a_candidate_may_go_once_its_replacement_was_initialized():
     """Whatever became of the replacement since."""
-    stage = Fixture(ReplacementsInitializedFirst)
-    stage.claim("old", "Launched")
-    stage.claim("new", "Initialized")
-    stage.say("new")
-    stage.command("d", ["old"], ["new"])
-    stage.as_("consolidate").delete(NODECLAIM, "old")
-    assert stage.violations == []
+    fixture = Fixture(ReplacementsInitializedFirst)
+    fixture.claim("old", "Launched")
+    fixture.claim("new", "Initialized")
+    fixture.say("new")
+    fixture.command("d", ["old"], ["new"])
+    fixture.as_("consolidate").delete(NODECLAIM, "old")
+    assert fixture.violations == []
 
 
 @pytest.mark.parametrize(
@@ -368,12 +368,12 @@ def test_a_candidate_may_go_once_its_replacement_was_initialized():
 )
 def test_a_replacement_at_the_same_price_is_detected(reason, price, violation):
     """Drift may cost more, consolidation may not."""
-    stage = Fixture(ConsolidationLowersPrice)
-    stage.claim("old")
-    stage.command("d", ["old"], ["new"], reason=reason)
-    stage.claim("new", command="d", launched=False)
-    stage.launch("new", price=price)
-    assert bool(stage.violations) == violation
+    fixture = Fixture(ConsolidationLowersPrice)
+    fixture.claim("old")
+    fixture.command("d", ["old"], ["new"], reason=reason)
+    fixture.claim("new", command="d", launched=False)
+    fixture.launch("new", price=price)
+    assert bool(fixture.violations) == violation
 
 
 @pytest.mark.parametrize(
@@ -381,11 +381,11 @@ def test_a_replacement_at_the_same_price_is_detected(reason, price, violation):
 )
 def test_a_schedulable_pod_that_does_not_run_is_detected(limit, cpu, result):
     """Exhausted limits and pods that are too large are accepted."""
-    stage = Fixture(SchedulablePodsRun, pools=(ScenarioPool(name="default", limit_cpus=limit),))
-    stage.claim("c1")
-    stage.pod("p1", "", cpu=cpu, phase="Pending")
-    stage.checkers.check_at_rest()
-    assert bool(stage.violations) == result
+    fixture = Fixture(SchedulablePodsRun, pools=(ScenarioPool(name="default", limit_cpus=limit),))
+    fixture.claim("c1")
+    fixture.pod("p1", "", cpu=cpu, phase="Pending")
+    fixture.checkers.check_at_rest()
+    assert bool(fixture.violations) == result
 
 
 @pytest.mark.parametrize(
@@ -393,33 +393,33 @@ def test_a_schedulable_pod_that_does_not_run_is_detected(limit, cpu, result):
 )
 def test_an_unfinished_claim_without_a_requeue_is_detected(sweep, minutes, result):
     """The sweep has some minutes to find it; without a sweep there must be a message."""
-    stage = Fixture(UnfinishedWorkHasARequeue, sweep=sweep)
-    stage.claim("c1")
+    fixture = Fixture(UnfinishedWorkHasARequeue, sweep=sweep)
+    fixture.claim("c1")
     for _ in range(minutes + 1):
-        stage.checkers.check_every_minute()
-        stage.clock.advance(60)
-    assert bool(stage.violations) == result
+        fixture.checkers.check_every_minute()
+        fixture.clock.advance(60)
+    assert bool(fixture.violations) == result
 
 
 def test_a_message_to_the_right_step_is_a_requeue():
     """A message to another step is not."""
-    stage = Fixture(UnfinishedWorkHasARequeue, sweep=False)
-    stage.claim("c1")
-    stage.messages = [WaitingMessage(step=Step.PROVISION, at=START)]
-    stage.checkers.check_every_minute()
-    stage.clock.advance(60)
-    stage.checkers.check_every_minute()
-    assert stage.violations == []
+    fixture = Fixture(UnfinishedWorkHasARequeue, sweep=False)
+    fixture.claim("c1")
+    fixture.messages = [WaitingMessage(step=Step.PROVISION, at=START)]
+    fixture.checkers.check_every_minute()
+    fixture.clock.advance(60)
+    fixture.checkers.check_every_minute()
+    assert fixture.violations == []
 
 
 def test_leftover_taints_conditions_and_dead_letters_are_detected():
     """At rest."""
-    stage = Fixture(NothingStuck)
-    stage.claim("c1", "DisruptionReason")
-    stage.node("c1", taints=[TAINT])
-    stage.letters = ["{}"]
-    stage.checkers.check_at_rest()
-    assert stage.violations == [
+    fixture = Fixture(NothingStuck)
+    fixture.claim("c1", "DisruptionReason")
+    fixture.node("c1", taints=[TAINT])
+    fixture.letters = ["{}"]
+    fixture.checkers.check_at_rest()
+    assert fixture.violations == [
         "NodeClaim c1 carries a DisruptionReason, without a command",
         "Node node-c1 is tainted, and is not replaced",
         "a message is in a dead-letter queue: {}",
@@ -429,14 +429,14 @@ def test_leftover_taints_conditions_and_dead_letters_are_detected():
 @pytest.mark.parametrize(("dying", "step", "seen"), [(4, "terminate", 0), (3, "terminate", 1), (4, "provision", 1)])
 def test_a_dead_letter_is_allowed_if_every_receive_failed(dying, step, seen):
     """As often as it is received, and in its own step."""
-    stage = Fixture(NothingStuck)
+    fixture = Fixture(NothingStuck)
     deaths = (
         CallFault(site="terminate: evict Pod", nth=nth, kind=FaultKind.CRASH_BEFORE) for nth in range(1, dying + 1)
     )
-    stage.scenario = msgspec.structs.replace(stage.scenario, faults=tuple(deaths))
-    stage.letters = [json.dumps({"step": step})]
-    stage.checkers.check_at_rest()
-    assert len(stage.violations) == seen
+    fixture.scenario = msgspec.structs.replace(fixture.scenario, faults=tuple(deaths))
+    fixture.letters = [json.dumps({"step": step})]
+    fixture.checkers.check_at_rest()
+    assert len(fixture.violations) == seen
 
 
 def test_the_number_of_receives_is_the_templates():
@@ -451,9 +451,9 @@ def test_the_number_of_receives_is_the_templates():
 )
 def test_unexpected_errors_are_detected(error, expected, result):
     """A plan that verification refuses is never expected."""
-    stage = Fixture(OnlyExpectedErrors)
-    stage.checkers.check_error(RunError(at=START, run="sweep#1", error=error, message="m", expected=expected))
-    assert bool(stage.violations) == result
+    fixture = Fixture(OnlyExpectedErrors)
+    fixture.checkers.check_error(RunError(at=START, run="sweep#1", error=error, message="m", expected=expected))
+    assert bool(fixture.violations) == result
 
 
 def static(replicas):
@@ -462,47 +462,47 @@ def static(replicas):
 
 def test_a_surplus_node_of_a_static_nodepool_is_detected_at_creation():
     """Nodes that are deleted or disrupted may have a replacement beside them."""
-    stage = static(2)
-    stage.claim("c1")
-    stage.claim("c2", "DisruptionReason")
-    stage.claim("c3")
-    assert stage.violations == []
-    stage.claim("c4")
-    assert stage.violations == ["default gets 3 nodes, replicas is 2 (c1, c3, c4)"]
+    fixture = static(2)
+    fixture.claim("c1")
+    fixture.claim("c2", "DisruptionReason")
+    fixture.claim("c3")
+    assert fixture.violations == []
+    fixture.claim("c4")
+    assert fixture.violations == ["default gets 3 nodes, replicas is 2 (c1, c3, c4)"]
 
 
 def test_a_static_nodepool_of_the_wrong_size_is_detected_at_rest():
     """Whatever its replicas were before."""
-    stage = static(1)
-    stage.claim("c1")
-    stage.checkers.check_at_rest()
-    assert stage.violations == []
-    stage.server.patch(NODEPOOL, "default", {"spec": {"replicas": 2}})
-    stage.checkers.check_at_rest()
-    assert stage.violations == ["default has 1 nodes, replicas is 2 (c1)"]
+    fixture = static(1)
+    fixture.claim("c1")
+    fixture.checkers.check_at_rest()
+    assert fixture.violations == []
+    fixture.server.patch(NODEPOOL, "default", {"spec": {"replicas": 2}})
+    fixture.checkers.check_at_rest()
+    assert fixture.violations == ["default has 1 nodes, replicas is 2 (c1)"]
 
 
 @pytest.mark.parametrize(("node_repair", "objects"), [(True, True), (False, False)])
 def test_a_node_unhealthy_for_too_long_is_detected_with_node_repair(node_repair, objects):
     """Ten minutes are tolerated of an accelerator, and some for the sweep."""
-    stage = Fixture(UnhealthyNodesReplaced, node_repair=node_repair)
-    stage.claim("c1")
-    stage.node("c1")
+    fixture = Fixture(UnhealthyNodesReplaced, node_repair=node_repair)
+    fixture.claim("c1")
+    fixture.node("c1")
     ill = [*READY, {"type": "AcceleratedHardwareReady", "status": "False"}]
-    stage.server.patch(NODE, "node-c1", {"status": {"conditions": ill}}, subresource="status")
+    fixture.server.patch(NODE, "node-c1", {"status": {"conditions": ill}}, subresource="status")
     for seconds in (600, 240, 60):
-        assert stage.violations == []
-        stage.clock.advance(seconds)
-        stage.checkers.check_every_minute()
-    assert bool(stage.violations) is objects
+        assert fixture.violations == []
+        fixture.clock.advance(seconds)
+        fixture.checkers.check_every_minute()
+    assert bool(fixture.violations) is objects
 
 
 def test_an_eviction_of_a_temporarily_protected_pod_is_detected():
     """Until the duration from its start has passed."""
-    stage = Fixture(PodsEvictedAsAllowed)
-    leaving_node(stage, annotations={"karpenter.sh/do-not-disrupt": "1h1m"})
-    stage.as_("terminate").evict("default", "p1")
-    assert stage.violations == ["journeyman/terminate evicted p1, which must not be disrupted"]
+    fixture = Fixture(PodsEvictedAsAllowed)
+    leaving_node(fixture, annotations={"karpenter.sh/do-not-disrupt": "1h1m"})
+    fixture.as_("terminate").evict("default", "p1")
+    assert fixture.violations == ["journeyman/terminate evicted p1, which must not be disrupted"]
     other = Fixture(PodsEvictedAsAllowed)
     leaving_node(other, annotations={"karpenter.sh/do-not-disrupt": "59m"})
     other.as_("terminate").evict("default", "p1")

@@ -14,7 +14,7 @@ CHEAPEST_IS_GONE = OutOfStock(at_seconds=0, type=0, zone=-1, capacity_type="spot
 
 
 def instances_by_claim(*faults):
-    """Tell a scenario in which launches are refused the cheapest offering; how many instances each claim ever had."""
+    """Run a scenario without the cheapest offering; return how many instances each NodeClaim ever had."""
     seen = []
 
     class AtRest(InvariantChecker):

@@ -53,7 +53,7 @@ class Fixture:
             for i in self.account.instances.known.values()
         )
 
-    def tell(self, *operations):
+    def run(self, *operations):
         """All that happens in the scenario."""
         self.operations = Operations(
             fault_scenario.FaultScenario(seed=1, setup=self.setup, operations=operations),
@@ -69,7 +69,7 @@ class Fixture:
         self.let_pass(max(operation.at_seconds for operation in operations))
 
     def let_pass(self, seconds):
-        """Time passes; whoever is due acts."""
+        """Let time pass, and due actors act."""
         end = self.clock.now() + timedelta(seconds=seconds)
         while True:
             self.operations.act()
@@ -124,21 +124,21 @@ class Fixture:
 
 
 @pytest.fixture
-def stage():
+def fixture():
     return Fixture()
 
 
 @pytest.mark.parametrize("kind", get_args(fault_scenario.AnyOperation), ids=lambda kind: kind.__name__)
-def test_an_operation_without_a_target_does_nothing(stage, kind):
+def test_an_operation_without_a_target_does_nothing(fixture, kind):
     """So that any part of a scenario is a scenario."""
     numbers = {name: EXAMPLES.get(name, 1) for name in kind.__struct_fields__ if name in kind.__annotations__}
     fields = {name: value for name, value in numbers.items() if name in EXAMPLES or name in _required(kind)}
-    stage.tell(kind(at_seconds=0, **fields))
-    stage.operations.restore()
-    stage.let_pass(60)
+    fixture.run(kind(at_seconds=0, **fields))
+    fixture.operations.restore()
+    fixture.let_pass(60)
 
-    assert stage.names(NODE) == stage.names(NODECLAIM) == []
-    assert stage.account.instances.known == {}
+    assert fixture.names(NODE) == fixture.names(NODECLAIM) == []
+    assert fixture.account.instances.known == {}
 
 
 def _required(kind):
@@ -147,55 +147,55 @@ def _required(kind):
     return [name for name in fields[: len(fields) - len(defaults)] if name != "at_seconds"]
 
 
-def test_deployments_are_created_scaled_and_deleted(stage):
+def test_deployments_are_created_scaled_and_deleted(fixture):
     """With their PodDisruptionBudgets."""
-    stage.tell(
+    fixture.run(
         fault_scenario.Deploy(at_seconds=0, app="web", replicas=3, min_available=2),
         fault_scenario.Scale(at_seconds=5, app="web", replicas=1),
     )
-    budget = stage.server.get(PDB, "web", namespace="default")
-    size = stage.server.get(DEPLOYMENT, "web", namespace="default")["spec"]["replicas"]
-    stage.tell(fault_scenario.Undeploy(at_seconds=0, app="web"))
+    budget = fixture.server.get(PDB, "web", namespace="default")
+    size = fixture.server.get(DEPLOYMENT, "web", namespace="default")["spec"]["replicas"]
+    fixture.run(fault_scenario.Undeploy(at_seconds=0, app="web"))
 
     assert (size, budget.spec.min_available) == (1, 2)
-    assert not stage.server.list(DEPLOYMENT).items
-    assert not stage.server.list(PDB).items
+    assert not fixture.server.list(DEPLOYMENT).items
+    assert not fixture.server.list(PDB).items
 
 
-def test_nodepools_are_changed_and_deleted(stage):
+def test_nodepools_are_changed_and_deleted(fixture):
     """Budget, limit, template, expiry; restoring ends expiry."""
-    stage.tell(
+    fixture.run(
         fault_scenario.SetBudget(at_seconds=0, pool=0, nodes="3"),
         fault_scenario.SetLimit(at_seconds=1, pool=0, cpus=8),
         fault_scenario.Drift(at_seconds=2, pool=0),
         fault_scenario.ShortenExpiry(at_seconds=3, pool=0, seconds=600),
     )
-    changed = stage.pool()
-    stage.operations.restore()
-    calmed = stage.pool()["template"]["spec"]["expireAfter"]
-    stage.tell(fault_scenario.SetLimit(at_seconds=0, pool=0, cpus=0))
-    limits = stage.pool().get("limits")
-    stage.tell(fault_scenario.DeletePool(at_seconds=0, pool=5))
+    changed = fixture.pool()
+    fixture.operations.restore()
+    calmed = fixture.pool()["template"]["spec"]["expireAfter"]
+    fixture.run(fault_scenario.SetLimit(at_seconds=0, pool=0, cpus=0))
+    limits = fixture.pool().get("limits")
+    fixture.run(fault_scenario.DeletePool(at_seconds=0, pool=5))
 
     assert changed["disruption"]["budgets"] == [{"nodes": "3"}]
     assert changed["limits"] == {"cpu": "8"}
     assert "example.com/generation" in changed["template"]["metadata"]["labels"]
     assert (changed["template"]["spec"]["expireAfter"], calmed) == ("600s", "Never")
     assert not limits
-    assert not stage.server.list(NODEPOOL).items
+    assert not fixture.server.list(NODEPOOL).items
 
 
-def test_a_nodeclass_is_broken_and_restored(stage):
+def test_a_nodeclass_is_broken_and_restored(fixture):
     """It selects subnets that do not exist, then its own again."""
 
     def found():
-        terms = stage.server.get(EC2NODECLASS, "default")["spec"]["subnetSelectorTerms"]
+        terms = fixture.server.get(EC2NODECLASS, "default")["spec"]["subnetSelectorTerms"]
         filters = [{"Name": f"tag:{key}", "Values": [value]} for key, value in terms[0]["tags"].items()]
-        return len(stage.account.client("ec2").describe_subnets(Filters=filters)["Subnets"])
+        return len(fixture.account.client("ec2").describe_subnets(Filters=filters)["Subnets"])
 
-    stage.tell(fault_scenario.BreakNodeClass(at_seconds=0))
+    fixture.run(fault_scenario.BreakNodeClass(at_seconds=0))
     broken = found()
-    stage.tell(fault_scenario.MendNodeClass(at_seconds=0))
+    fixture.run(fault_scenario.MendNodeClass(at_seconds=0))
 
     assert (broken, found()) == (0, 3)
 
@@ -208,77 +208,77 @@ def test_a_nodeclass_is_broken_and_restored(stage):
         (fault_scenario.Maintenance, "AWS Health Event"),
     ],
 )
-def test_aws_sends_its_notices(stage, operation, detail_type):
+def test_aws_sends_its_notices(fixture, operation, detail_type):
     """For the second oldest node's instance; on-demand instances are not reclaimed."""
     for name in ("old", "young"):
-        stage.node(name, spot=True)
-    stage.events.clear()
-    stage.tell(operation(at_seconds=0, node=1))
+        fixture.node(name, spot=True)
+    fixture.events.clear()
+    fixture.run(operation(at_seconds=0, node=1))
 
-    assert [e["detail-type"] for e in stage.events][-1] == detail_type
-    assert "i-00000000000000002" in str(stage.events[-1])
+    assert [e["detail-type"] for e in fixture.events][-1] == detail_type
+    assert "i-00000000000000002" in str(fixture.events[-1])
 
 
-def test_an_interrupted_instance_ends_after_two_minutes(stage):
+def test_an_interrupted_instance_ends_after_two_minutes(fixture):
     """By the cloud itself."""
-    instance = stage.node("a", spot=True)
-    stage.tell(fault_scenario.Interrupt(at_seconds=0, node=0))
-    stage.let_pass(119)
+    instance = fixture.node("a", spot=True)
+    fixture.run(fault_scenario.Interrupt(at_seconds=0, node=0))
+    fixture.let_pass(119)
     before = instance.state
-    stage.let_pass(1)
+    fixture.let_pass(1)
 
     assert (before, instance.state) == ("running", "shutting-down")
-    assert {event.by for event in stage.happened} == {"cloud"}
-    assert "terminate" not in {event.kind for event in stage.happened}
+    assert {event.by for event in fixture.happened} == {"cloud"}
+    assert "terminate" not in {event.kind for event in fixture.happened}
 
 
-def test_an_on_demand_instance_is_not_interrupted(stage):
+def test_an_on_demand_instance_is_not_interrupted(fixture):
     """The operation does nothing to it."""
-    instance = stage.node("a")
-    stage.tell(fault_scenario.Interrupt(at_seconds=0, node=0), fault_scenario.Rebalance(at_seconds=1, node=0))
-    stage.let_pass(300)
+    instance = fixture.node("a")
+    fixture.run(fault_scenario.Interrupt(at_seconds=0, node=0), fault_scenario.Rebalance(at_seconds=1, node=0))
+    fixture.let_pass(300)
 
     assert instance.state == "running"
 
 
-def test_instances_are_stopped_and_terminated_in_the_console(stage):
+def test_instances_are_stopped_and_terminated_in_the_console(fixture):
     """By a person; Spot instances cannot be stopped."""
-    normal, spot = stage.node("a"), stage.node("b", spot=True)
-    stage.tell(fault_scenario.StopInstance(at_seconds=0, node=0), fault_scenario.StopInstance(at_seconds=0, node=1))
+    normal, spot = fixture.node("a"), fixture.node("b", spot=True)
+    fixture.run(fault_scenario.StopInstance(at_seconds=0, node=0), fault_scenario.StopInstance(at_seconds=0, node=1))
     states = (normal.state, spot.state)
-    stage.tell(fault_scenario.ConsoleTerminate(at_seconds=0, node=1))
+    fixture.run(fault_scenario.ConsoleTerminate(at_seconds=0, node=1))
 
     assert states == ("stopping", "running")
     assert spot.state == "shutting-down"
-    assert [event.by for event in stage.happened if event.kind == "terminate"] == ["someone"]
+    assert [event.by for event in fixture.happened if event.kind == "terminate"] == ["someone"]
 
 
-def test_nodes_and_claims_are_deleted_and_edited_by_hand(stage):
+def test_nodes_and_claims_are_deleted_and_edited_by_hand(fixture):
     """Chosen by age, modulo their number."""
     for name in ("a", "b", "c"):
-        stage.node(name)
-    stage.tell(
+        fixture.node(name)
+    fixture.run(
         fault_scenario.DeleteNode(at_seconds=0, node=0),
         fault_scenario.EditClaim(at_seconds=0, claim=1, change="drop-pool-label"),
         fault_scenario.EditClaim(at_seconds=0, claim=1, change="do-not-disrupt"),
         fault_scenario.StripFinalizer(at_seconds=0, claim=2),
         fault_scenario.DeleteClaim(at_seconds=1, claim=2),
     )
-    deleted, edited = (stage.server.get(NODECLAIM, name) for name in ("a", "b"))
+    deleted, edited = (fixture.server.get(NODECLAIM, name) for name in ("a", "b"))
 
-    assert stage.names(NODE) == ["b", "c"]
-    assert stage.names(NODECLAIM) == ["a", "b"]
+    assert fixture.names(NODE) == ["b", "c"]
+    assert fixture.names(NODECLAIM) == ["a", "b"]
     assert deleted.metadata.deletion_timestamp is not None
     assert "karpenter.sh/nodepool" not in edited.metadata.labels
     assert edited.metadata.annotations["karpenter.sh/do-not-disrupt"] == "true"
 
 
-def test_offerings_are_unavailable_for_a_while(stage):
+def test_offerings_are_unavailable_for_a_while(fixture):
     """One or all of a kind; at the latest they return when faults end."""
-    capacity_pools = stage.account.capacity_pools
+    capacity_pools = fixture.account.capacity_pools
 
     def sold_out():
-        now = stage.clock.now()
+        now = fixture.clock.now()
         return sum(
             capacity_pools.is_out_of_stock(t, z, c, now)
             for t in TYPES
@@ -286,84 +286,86 @@ def test_offerings_are_unavailable_for_a_while(stage):
             for c in fault_scenario.CAPACITY_TYPES
         )
 
-    stage.tell(
+    fixture.run(
         fault_scenario.OutOfStock(at_seconds=0, type=1, zone=0, capacity_type="spot", seconds=60),
         fault_scenario.OutOfStock(at_seconds=10, type=-1, zone=1, capacity_type="", seconds=600),
     )
     first = sold_out()
-    stage.let_pass(55)
+    fixture.let_pass(55)
     second = sold_out()
-    stage.operations.restore()
+    fixture.operations.restore()
 
     assert (first, second, sold_out()) == (5, 4, 0)
 
 
-def test_machines_never_join_and_kubelets_stop(stage):
+def test_machines_never_join_and_kubelets_stop(fixture):
     """A machine that never joins stays away; a stopped kubelet starts again."""
-    stage.node("a")
-    stage.tell(fault_scenario.NeverJoins(at_seconds=0), fault_scenario.StopKubelet(at_seconds=0, node=0, seconds=30))
-    stage.instance()
+    fixture.node("a")
+    fixture.run(fault_scenario.NeverJoins(at_seconds=0), fault_scenario.StopKubelet(at_seconds=0, node=0, seconds=30))
+    fixture.instance()
 
     def showing():
-        return [machine.running_since is not None for machine in stage.node_faults.machines()]
+        return [machine.running_since is not None for machine in fixture.node_faults.machines()]
 
     silent = showing()
-    stage.let_pass(30)
+    fixture.let_pass(30)
     later = showing()
-    stage.operations.restore()
+    fixture.operations.restore()
 
     assert (silent, later, showing()) == ([False, False], [True, False], [True, False])
 
 
-def test_an_agent_reports_a_condition_for_a_while(stage):
+def test_an_agent_reports_a_condition_for_a_while(fixture):
     """Beside the other conditions."""
-    stage.node("a")
-    stage.tell(fault_scenario.UnhealthyCondition(at_seconds=0, node=0, condition="DiskFull", status="True", seconds=30))
+    fixture.node("a")
+    fixture.run(
+        fault_scenario.UnhealthyCondition(at_seconds=0, node=0, condition="DiskFull", status="True", seconds=30)
+    )
 
     def reported():
-        return [(c.type, c.status) for c in stage.server.get(NODE, "a").status.conditions]
+        return [(c.type, c.status) for c in fixture.server.get(NODE, "a").status.conditions]
 
     ill = reported()
-    stage.let_pass(30)
+    fixture.let_pass(30)
 
     assert (ill, reported()) == ([("Ready", "True"), ("DiskFull", "True")], [("Ready", "True")])
 
 
-def test_an_instance_fails_a_status_check_for_a_while(stage):
+def test_an_instance_fails_a_status_check_for_a_while(fixture):
     """As EC2 reports it; all pass when faults end."""
-    instance = stage.node("a")
+    instance = fixture.node("a")
 
     def check():
-        (entry,) = stage.account.instances.checks.statuses([(instance.id, instance.zone)], [])
+        (entry,) = fixture.account.instances.checks.statuses([(instance.id, instance.zone)], [])
         return entry["SystemStatus"]["Status"]
 
     operation = fault_scenario.FailCheck(at_seconds=0, node=0, check="SystemStatus", seconds=30)
-    stage.tell(operation)
+    fixture.run(operation)
     first = check()
-    stage.let_pass(30)
+    fixture.let_pass(30)
     second = check()
-    stage.tell(operation)
-    stage.operations.restore()
+    fixture.run(operation)
+    fixture.operations.restore()
 
     assert (first, second, check()) == ("impaired", "ok", "ok")
 
 
 def test_only_static_nodepools_change_their_replicas():
     """The API server refuses it for others."""
-    stage = Fixture(fault_scenario.ScenarioPool(name="a"), fault_scenario.ScenarioPool(name="b", replicas=2))
-    stage.tell(
+    fixture = Fixture(fault_scenario.ScenarioPool(name="a"), fault_scenario.ScenarioPool(name="b", replicas=2))
+    fixture.run(
         fault_scenario.SetReplicas(at_seconds=0, pool=0, replicas=3),
         fault_scenario.SetReplicas(at_seconds=0, pool=1, replicas=3),
     )
 
-    assert [pool["spec"].get("replicas") for pool in stage.server.list(NODEPOOL).items] == [None, 3]
+    assert [pool["spec"].get("replicas") for pool in fixture.server.list(NODEPOOL).items] == [None, 3]
 
 
-def test_a_pod_completes(stage):
+def test_a_pod_completes(fixture):
     """The object stays, and is not ready."""
-    stage.pod("a")
-    stage.tell(fault_scenario.CompletePod(at_seconds=0, pod=0))
-    (pod,) = stage.server.list(POD).items
+    fixture.pod("a")
+    fixture.run(fault_scenario.CompletePod(at_seconds=0, pod=0))
+    (pod,) = fixture.server.list(POD).items
 
     assert (pod.status.phase, [(c.type, c.status) for c in pod.status.conditions]) == (
         "Succeeded",
@@ -371,25 +373,25 @@ def test_a_pod_completes(stage):
     )
 
 
-def test_only_the_functions_clock_jumps(stage):
+def test_only_the_functions_clock_jumps(fixture):
     """Jumps add up; restoring resets them."""
-    stage.tell(fault_scenario.JumpClock(at_seconds=0, seconds=90), fault_scenario.JumpClock(at_seconds=0, seconds=-30))
-    off = stage.skew.now() - stage.clock.now()
-    stage.operations.restore()
+    fixture.run(fault_scenario.JumpClock(at_seconds=0, seconds=90), fault_scenario.JumpClock(at_seconds=0, seconds=-30))
+    off = fixture.skew.now() - fixture.clock.now()
+    fixture.operations.restore()
 
-    assert (off, stage.skew.now()) == (timedelta(seconds=60), stage.clock.now())
+    assert (off, fixture.skew.now()) == (timedelta(seconds=60), fixture.clock.now())
 
 
-def test_pods_are_protected_and_unprotected(stage):
+def test_pods_are_protected_and_unprotected(fixture):
     """Only those annotated by an operation."""
     for name in ("a", "b"):
-        stage.pod(name)
+        fixture.pod(name)
 
     def protected():
-        return [p.metadata.name for p in stage.server.list(POD).items if p.metadata.annotations]
+        return [p.metadata.name for p in fixture.server.list(POD).items if p.metadata.annotations]
 
-    stage.tell(fault_scenario.Protect(at_seconds=0, pod=3), fault_scenario.Unprotect(at_seconds=10))
+    fixture.run(fault_scenario.Protect(at_seconds=0, pod=3), fault_scenario.Unprotect(at_seconds=10))
     after = protected()
-    stage.tell(fault_scenario.Protect(at_seconds=0, pod=3))
+    fixture.run(fault_scenario.Protect(at_seconds=0, pod=3))
 
     assert (after, protected()) == ([], ["b"])

@@ -32,7 +32,7 @@ SIX = Deploy(at_seconds=0, app="a", replicas=6, cpu_millicores=900)
 
 
 class Counted(InvariantChecker):
-    """Notes what it is told, and at rest how many pods run, nodes stand and instances run, and how many ever did."""
+    """Reports at rest the numbers of running pods, NodeClaims, nodes, and running and launched instances."""
 
     name = "counted"
 

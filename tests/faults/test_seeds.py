@@ -14,7 +14,7 @@ COUNTED = range(101, 122)
 MEDIAN_RUNS = 70  # of many seeds it is 52; few of them scatter
 MOST_OF_ANY = 300
 
-with_those_counted = pytest.mark.xdist_group("counted-scenarios")  # on one worker they are told once
+with_those_counted = pytest.mark.xdist_group("counted-scenarios")  # on one worker they run once
 PARTS = [
     pytest.param(part, marks=with_those_counted if {*part} >= {*COUNTED} else (), id=f"{part[0]}-{part[-1]}")
     for part in (SEEDS[start : start + EACH] for start in range(0, len(SEEDS), EACH))

@@ -307,7 +307,7 @@ def _all_differ(keys: list[Any]) -> bool:
 
 
 def _never(_: Any) -> bool:
-    return False  # of a type that is not known here; `schema` tells
+    return False  # an unknown type: `faults` decides
 
 
 def _is_integer(value: Any) -> bool:

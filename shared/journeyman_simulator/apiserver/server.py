@@ -87,7 +87,7 @@ class ApiServer:
         return view
 
     def on_write(self, observer: Callable[[Write], None]) -> None:
-        """Call `observer` with every write from now on, in order, whoever makes it."""
+        """Call `observer` with every write from now on, in order."""
         self._observers.append(observer)
 
     # -- KubeStore ----------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ class ApiServer:
     ) -> Iterator[WatchEvent[T]]:
         """What has happened since that version, what happens while it is read, and a bookmark at the end.
 
-        The timeout never elapses: nobody can move a virtual clock while we wait for it.
+        The timeout never elapses: virtual time stands still while the caller waits.
         """
         watch = self.open_watch(resource, resource_version, namespace, label_selector, field_selector)
         while events := watch.take():

@@ -111,8 +111,8 @@ class ServerSideApply:
         mine = set(field_paths(wanted, kind.shape()))
         disputed = list(_disputed(stored.object, wanted, owned, mine, owner))
         if disputed and not force:
-            told = [(str(other), path_text(path)) for path, other in disputed]
-            raise api_errors.apply_conflicts(sorted(told, key=lambda found: found[1]))
+            disputes = [(str(other), path_text(path)) for path, other in disputed]
+            raise api_errors.apply_conflicts(sorted(disputes, key=lambda found: found[1]))
         after = _reowned(owned, mine, owner, {path for path, _ in disputed})
         gone = [path for path in owned if path not in after]
 

@@ -88,12 +88,12 @@ class InstanceRecords:
 
     Args:
         price: Returns the price of an offering.
-        tell: Called with each event, in order.
+        on_event: Called with each event, in order.
     """
 
-    def __init__(self, price: Price, tell: Callable[[CloudEvent], None]) -> None:
+    def __init__(self, price: Price, on_event: Callable[[CloudEvent], None]) -> None:
         self._price = price
-        self._tell = tell
+        self._on_event = on_event
         self._by = CLOUD
         self._known: dict[str, SimulatedInstance] = {}
 
@@ -116,7 +116,7 @@ class InstanceRecords:
             kind = "terminate"
         step = current_step()
         by = f"{RUN_USER_PREFIX}{step}" if step else self._by
-        self._tell(CloudEvent(at=event.at, kind=kind, instance=self._described(event.instance), by=by))
+        self._on_event(CloudEvent(at=event.at, kind=kind, instance=self._described(event.instance), by=by))
 
     def instances(self) -> tuple[CloudInstance, ...]:
         """Return all instances, by launch."""

@@ -391,13 +391,13 @@ class RunLimit:
     Args:
         most: The largest number of runs of all functions together.
         runs: Returns the number of runs so far.
-        told: Returns how often each function ran, for the error.
+        describe_runs: Returns how often each function ran, for the error.
     """
 
-    def __init__(self, most: int, runs: Callable[[], int], result: Callable[[], str]) -> None:
+    def __init__(self, most: int, runs: Callable[[], int], describe_runs: Callable[[], str]) -> None:
         self._most = most
         self._runs = runs
-        self._event_text = result
+        self._describe_runs = describe_runs
 
     def due(self) -> datetime | None:
         """Return None: it is never due by itself."""
@@ -406,7 +406,7 @@ class RunLimit:
     def act(self) -> bool:
         """Raise TooManyRunsError if there were too many runs."""
         if self._runs() > self._most:
-            raise TooManyRunsError(f"more than {self._most} runs: {self._event_text()}")
+            raise TooManyRunsError(f"more than {self._most} runs: {self._describe_runs()}")
         return False
 
 

@@ -64,7 +64,7 @@ def run_checked(
     try:
         with _without_garbage_collection():
             return run_scenario(scenario, checkers=ALL_CHECKERS, on_entry=on_entry, collaborators=collaborators)
-    except Exception:  # noqa: BLE001 - whatever it is, it is told with the scenario that led to it
+    except Exception:  # noqa: BLE001 - reported as a violation, with the scenario
         return _not_run(scenario, traceback.format_exc())
 
 
