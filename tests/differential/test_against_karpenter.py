@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from tests.differential.accepted_differences import unaccepted
 from tests.differential.clusters import clusters
 from tests.differential.compare import findings
-from tests.differential.story import tell
+from tests.differential.failure_report import describe_failure
 
 CASES = Path(__file__).parent / "cases/regressions"
 MANY = int(os.environ.get("JOURNEYMAN_CASES", "150"))
@@ -22,14 +22,14 @@ MANY = int(os.environ.get("JOURNEYMAN_CASES", "150"))
 DRAWN = settings(max_examples=MANY, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 
 
-@pytest.mark.filterwarnings("ignore:Generating overly large repr")  # the story tells it shorter
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")  # the failure report is shorter
 @DRAWN
 @given(scenario=clusters())
 def test_what_karpenter_places_we_place_by_the_rules_and_for_no_more(karpenter, scenario):
     """Every pod that Karpenter places, verified, never dearer, the same again, the same in another order."""
     found = unaccepted(scenario, findings(scenario, karpenter))
 
-    assert not found, tell(scenario, found)
+    assert not found, describe_failure(scenario, found)
 
 
 @pytest.mark.parametrize("path", sorted(CASES.glob("*.json")), ids=lambda path: path.stem)
@@ -39,4 +39,4 @@ def test_what_once_went_wrong_goes_right(karpenter, path):
 
     found = unaccepted(scenario, findings(scenario, karpenter))
 
-    assert not found, tell(scenario, found)
+    assert not found, describe_failure(scenario, found)

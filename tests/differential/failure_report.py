@@ -1,4 +1,4 @@
-"""A failing comparison told briefly, and the cluster kept where it can be looked at."""
+"""Describes a failing comparison, and saves its cluster."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 from tests.differential.compare import KINDS, Finding, key_of
 
 JSONDict = dict[str, Any]
-KEPT_IN = Path(".cache/differential")
+SAVED_IN = Path(".cache/differential")
 
 
-def tell(scenario: JSONDict, found: Sequence[Finding], folder: Path = KEPT_IN) -> str:
-    """What was found, on what kind of cluster, about which pod; and where the scenario is."""
+def describe_failure(scenario: JSONDict, found: Sequence[Finding], folder: Path = SAVED_IN) -> str:
+    """Return the findings, the cluster's size, the pod, and the path of the saved scenario."""
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(scenario, indent=1)
     path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
