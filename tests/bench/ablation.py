@@ -39,8 +39,8 @@ from journeyman.core.scheduling import (
     scheduler,
     sequential,
 )
-from journeyman.core.scheduling.options import Options, PreferencePolicy
 from journeyman.core.scheduling.packing import bulk_packing, column_generation, shadow_prices, strategies
+from journeyman.core.scheduling.results import Options, PreferencePolicy
 from journeyman.core.scheduling.sequential import TieBreakPolicy
 from tests.differential.clusters import clusters
 from tests.helpers import karpenter_benchmark, production_trace, workloads

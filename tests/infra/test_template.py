@@ -11,7 +11,7 @@ import yaml
 from journeyman.core.api.metrics import METRICS
 from journeyman.core.lifecycle.interruption import InterruptionKind
 from journeyman.core.plan import Step
-from journeyman.core.scheduling.options import MinValuesPolicy, PreferencePolicy
+from journeyman.core.scheduling.results import MinValuesPolicy, PreferencePolicy
 from journeyman.events import parse_trigger
 from journeyman.kube.clusters import EksAccess, KubeconfigAccess
 from journeyman.observe.embedded_metrics import NAMESPACE

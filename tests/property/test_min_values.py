@@ -17,7 +17,7 @@ from journeyman.core.scheduling.nodeclaim_templates import (
     varied_sizes,
     with_variety,
 )
-from journeyman.core.scheduling.options import Options
+from journeyman.core.scheduling.results import Options
 from journeyman.core.scheduling.scheduler import Scheduler, pods_to_schedule
 from journeyman.core.scheduling.verify import verify
 from tests.helpers.builders import a_pod, a_pool, a_snapshot, an_instance_type

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from journeyman.core.api.objects import Affinity, Container, NodeAffinity, Pod, PodAffinity, PodSpec
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.results import Results
-from journeyman.core.scheduling.taints import is_prefer_no_schedule
 from journeyman.core.state.snapshot import Snapshot
+from journeyman.core.state.taints import is_prefer_no_schedule
 
 if TYPE_CHECKING:  # the models build validators; nothing here needs them
     from journeyman.core.api.nodepool import NodePool

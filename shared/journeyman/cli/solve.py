@@ -13,8 +13,7 @@ from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.consolidatable import assess_consolidatable
 from journeyman.core.disruption.controller import DisruptionController
-from journeyman.core.scheduling.options import MinValuesPolicy, Options, PreferencePolicy
-from journeyman.core.scheduling.results import PlannedClaim, Results
+from journeyman.core.scheduling.results import MinValuesPolicy, Options, PlannedClaim, PreferencePolicy, Results
 from journeyman.core.scheduling.scheduler import solve as schedule
 from journeyman.core.state import Snapshot
 from journeyman.errors import ConfigurationError

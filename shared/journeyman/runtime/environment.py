@@ -17,7 +17,7 @@ from msgspec.structs import fields
 from journeyman.core.api.duration import parse_duration
 from journeyman.core.api.objects import TopologySpreadConstraint
 from journeyman.core.plan import Step
-from journeyman.core.scheduling.options import MinValuesPolicy, PreferencePolicy
+from journeyman.core.scheduling.results import MinValuesPolicy, PreferencePolicy
 from journeyman.core.scheduling.topology import read_default_spread
 from journeyman.errors import ConfigurationError
 from journeyman.kube.clusters import RegisteredCluster, read_clusters, registered

@@ -42,7 +42,6 @@ from journeyman.core.api.conditions import DISRUPTION_REASON, format_time
 from journeyman.core.api.objects import POD, Node, NodeClaim, Pod, condition_of
 from journeyman.core.lifecycle.progress import node_ref, poll_time
 from journeyman.core.plan import Chain, DeletePod, Event, EvictPod, ObjectRef, Observation, Requeue, Step, chain_of
-from journeyman.core.scheduling.taints import untolerated
 from journeyman.core.scheduling.volumes import claim_keys
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.disrupted_taint import DISRUPTED, has_disrupted_taint
@@ -55,6 +54,7 @@ from journeyman.core.state.pod_predicates import (
     is_terminating,
     parse_duration,
 )
+from journeyman.core.state.taints import untolerated
 
 STUCK_AFTER: Final = timedelta(minutes=1)  # pkg/utils/pod/scheduling.go `IsStuckTerminating`
 DEFAULT_GRACE: Final = timedelta(seconds=30)  # what the API server gives a pod that does not say

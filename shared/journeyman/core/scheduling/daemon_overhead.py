@@ -20,9 +20,9 @@ from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate
 from journeyman.core.scheduling.nodepool_options import NodePoolOptions
 from journeyman.core.scheduling.pod_classes import HostPort, host_ports, requirement_terms
 from journeyman.core.scheduling.requirements import InvalidRequirementError, Requirements, from_labels
-from journeyman.core.scheduling.taints import untolerated
 from journeyman.core.state.pod_predicates import is_owned_by_daemon_set
 from journeyman.core.state.state_node import StateNode
+from journeyman.core.state.taints import untolerated
 from journeyman.errors import InvalidQuantityError
 
 

@@ -28,7 +28,6 @@ from journeyman.core.scheduling.daemon_overhead import Daemon, missing_daemon_ov
 from journeyman.core.scheduling.host_constraints import HostConstraints
 from journeyman.core.scheduling.pod_classes import HostPort, PodClass, host_ports
 from journeyman.core.scheduling.requirements import Requirement, Requirements, from_labels
-from journeyman.core.scheduling.taints import has_untolerated_preference, untolerated
 from journeyman.core.scheduling.topology import (
     InverseAntiAffinity,
     Pins,
@@ -43,6 +42,7 @@ from journeyman.core.scheduling.volumes import StorageObjects, VolumeUsage, volu
 from journeyman.core.state.pod_predicates import is_active
 from journeyman.core.state.snapshot import Snapshot
 from journeyman.core.state.state_node import StateNode
+from journeyman.core.state.taints import has_untolerated_preference, untolerated
 
 T = TypeVar("T", bound=Hashable)
 

@@ -34,8 +34,8 @@ from journeyman.core.scheduling.nodepool_options import NodePoolOptions
 from journeyman.core.scheduling.pod_classes import PodClass
 from journeyman.core.scheduling.requirements import EMPTY, Requirements, likely_meant, of, requirement
 from journeyman.core.scheduling.results import PodError, PoolReason
-from journeyman.core.scheduling.taints import format_taint, untolerated
 from journeyman.core.scheduling.topology import TopologyGroup
+from journeyman.core.state.taints import format_taint, untolerated
 
 # Most helpful first: the NodePool that passed the most filters.
 _RANKS: Final = ("rules", "min-values", "limits", "offerings", "resources", "requirements", "taints", "not-usable")

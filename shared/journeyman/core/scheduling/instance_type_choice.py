@@ -26,10 +26,9 @@ from journeyman.core.scheduling.node_overlays import overlay_annotations
 from journeyman.core.scheduling.nodeclaim_templates import achievable, distinct_enough, needed_for_variety
 from journeyman.core.scheduling.nodepool_options import NodeDemand, NodePoolOptions, TemplateVariant
 from journeyman.core.scheduling.offerings import OfferingTable
-from journeyman.core.scheduling.options import MinValuesPolicy, Options
 from journeyman.core.scheduling.problem import PlannedNode, SchedulingProblem
 from journeyman.core.scheduling.requirements import Requirement, Requirements, requirement
-from journeyman.core.scheduling.results import PlannedClaim
+from journeyman.core.scheduling.results import MinValuesPolicy, Options, PlannedClaim
 from journeyman.errors import InvariantError
 
 

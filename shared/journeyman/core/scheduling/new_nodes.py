@@ -24,10 +24,10 @@ from journeyman.core.scheduling.limits import Headroom, type_costs
 from journeyman.core.scheduling.nodeclaim_templates import distinct_enough, needed_for_variety
 from journeyman.core.scheduling.nodepool_options import NodeDemand, compatible_offerings, worth_considering
 from journeyman.core.scheduling.offerings import Reservations
-from journeyman.core.scheduling.options import MinValuesPolicy
 from journeyman.core.scheduling.packing import Packing, PackingProblem, pack
 from journeyman.core.scheduling.problem import PlannedNode, PodBatch, SchedulingProblem
 from journeyman.core.scheduling.requirements import Requirements
+from journeyman.core.scheduling.results import MinValuesPolicy
 from journeyman.core.scheduling.topology import Pins
 
 LIMIT_WEIGHTS: Final = (1.0, 1e6)  # of the dearest offer's price, for a node that takes all that a limit leaves

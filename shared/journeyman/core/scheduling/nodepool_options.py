@@ -28,8 +28,8 @@ from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate, va
 from journeyman.core.scheduling.offerings import OfferingTable
 from journeyman.core.scheduling.pod_classes import HostPort, PodClass
 from journeyman.core.scheduling.requirements import EMPTY, Requirement, Requirements, requirement
-from journeyman.core.scheduling.taints import has_untolerated_preference, untolerated
 from journeyman.core.scheduling.topology import Pins
+from journeyman.core.state.taints import has_untolerated_preference, untolerated
 
 
 class NodeConstraints(Struct, frozen=True, cache_hash=True):

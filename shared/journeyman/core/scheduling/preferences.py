@@ -18,11 +18,11 @@ from typing import Final
 from msgspec.structs import replace
 
 from journeyman.core.api.objects import Taint, Toleration
-from journeyman.core.scheduling.options import PreferencePolicy
 from journeyman.core.scheduling.pod_classes import NO_PREFERENCES, PodClass, PodPreferences
 from journeyman.core.scheduling.requirements import Requirements
-from journeyman.core.scheduling.taints import tolerates
+from journeyman.core.scheduling.results import PreferencePolicy
 from journeyman.core.scheduling.topology import TopologyGroup
+from journeyman.core.state.taints import tolerates
 
 _ANY_WISH: Final = Taint(key="", effect="PreferNoSchedule")
 

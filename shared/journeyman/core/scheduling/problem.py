@@ -29,16 +29,15 @@ from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate, make_templates
 from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodePoolOptions
 from journeyman.core.scheduling.offerings import Reservations
-from journeyman.core.scheduling.options import Options
 from journeyman.core.scheduling.pod_classes import PodClass, group_pods
 from journeyman.core.scheduling.preferences import relaxation_levels
 from journeyman.core.scheduling.requirements import Requirements
-from journeyman.core.scheduling.results import PodError
-from journeyman.core.scheduling.taints import is_prefer_no_schedule
+from journeyman.core.scheduling.results import Options, PodError
 from journeyman.core.scheduling.topology import InverseAntiAffinity, Pins
 from journeyman.core.scheduling.volumes import StorageObjects, resolve_volumes
 from journeyman.core.state.pod_predicates import is_terminating
 from journeyman.core.state.snapshot import Snapshot
+from journeyman.core.state.taints import is_prefer_no_schedule
 
 if TYPE_CHECKING:
     from journeyman.core.scheduling.dra import AllocationTracker, ClaimReader, DeviceInventory

@@ -15,8 +15,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.options import Options
-from journeyman.core.scheduling.results import Results
+from journeyman.core.scheduling.results import Options, Results
 from journeyman.core.state.snapshot import Snapshot, Workloads
 
 ProblemKey = tuple[tuple[str, ...], frozenset[str], str]

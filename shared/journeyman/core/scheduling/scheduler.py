@@ -34,7 +34,6 @@ from journeyman.core.scheduling.instance_type_choice import planned_nodeclaims
 from journeyman.core.scheduling.new_nodes import PackingItems
 from journeyman.core.scheduling.nodepool_options import compatible_offerings, worth_considering
 from journeyman.core.scheduling.offerings import Reservations
-from journeyman.core.scheduling.options import MinValuesPolicy, Options, PreferencePolicy
 from journeyman.core.scheduling.packing import PackingProblem, lower_bound
 from journeyman.core.scheduling.problem import (
     ClusterInputs,
@@ -47,7 +46,15 @@ from journeyman.core.scheduling.problem import (
     prepare_task,
 )
 from journeyman.core.scheduling.reserved_placements import may_block_others, with_reserved_placements
-from journeyman.core.scheduling.results import PlannedClaim, PlannedDevice, PodError, Results
+from journeyman.core.scheduling.results import (
+    MinValuesPolicy,
+    Options,
+    PlannedClaim,
+    PlannedDevice,
+    PodError,
+    PreferencePolicy,
+    Results,
+)
 from journeyman.core.scheduling.sequential import TieBreakPolicy, schedule_sequentially
 from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_provisionable
 from journeyman.core.state.snapshot import Snapshot

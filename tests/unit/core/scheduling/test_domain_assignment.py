@@ -12,8 +12,8 @@ from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.domain_assignment import assign_domains
 from journeyman.core.scheduling.node_filling import NodeFilling
-from journeyman.core.scheduling.options import Options
 from journeyman.core.scheduling.problem import ClusterInputs, PartialSolution, SchedulingProblem, prepare_task
+from journeyman.core.scheduling.results import Options
 from journeyman.core.scheduling.scheduler import pods_to_schedule
 from tests.helpers.builders import a_node, a_pod, a_pool, a_running_claim, a_snapshot, an_instance_type
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.options import MinValuesPolicy, Options
+from journeyman.core.scheduling.results import MinValuesPolicy, Options
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.scheduling.verify import verify
 from tests.helpers.builders import TYPES, a_node, a_pod, a_pool, a_running_claim, a_snapshot, an_instance_type

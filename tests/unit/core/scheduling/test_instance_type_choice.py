@@ -8,9 +8,9 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.instance_type_choice import planned_nodeclaims
-from journeyman.core.scheduling.options import Options
 from journeyman.core.scheduling.problem import ClusterInputs, PlannedNode, prepare_task
 from journeyman.core.scheduling.requirements import of, requirement
+from journeyman.core.scheduling.results import Options
 from journeyman.errors import InvariantError
 from tests.helpers.builders import SMALL, TYPES, a_daemon_set, a_pod, a_pool, a_snapshot, an_instance_type
 

@@ -13,8 +13,8 @@ from journeyman.core.scheduling.new_nodes import plan_new_nodes
 from journeyman.core.scheduling.node_overlays import apply_overlays
 from journeyman.core.scheduling.nodeclaims import to_node_claim
 from journeyman.core.scheduling.offerings import Reservations
-from journeyman.core.scheduling.options import MinValuesPolicy, Options
 from journeyman.core.scheduling.problem import ClusterInputs, PodBatch, prepare_task
+from journeyman.core.scheduling.results import MinValuesPolicy, Options
 from tests.helpers.builders import (
     LARGE,
     MEDIUM,

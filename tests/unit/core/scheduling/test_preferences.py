@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from journeyman.core.api import labels
-from journeyman.core.scheduling.options import PreferencePolicy
 from journeyman.core.scheduling.pod_classes import group_pods
 from journeyman.core.scheduling.preferences import relaxation_levels
+from journeyman.core.scheduling.results import PreferencePolicy
 from tests.helpers.builders import a_pod
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.options import Options, PreferencePolicy
+from journeyman.core.scheduling.results import Options, PreferencePolicy
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.scheduling.verify import verify
 from journeyman.core.state.snapshot import InvalidObject

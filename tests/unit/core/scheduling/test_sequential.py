@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.options import MinValuesPolicy, Options
 from journeyman.core.scheduling.problem import ClusterInputs, PlannedNode, prepare_task
 from journeyman.core.scheduling.requirements import requirement
+from journeyman.core.scheduling.results import MinValuesPolicy, Options
 from journeyman.core.scheduling.sequential import schedule_sequentially
 from tests.helpers.builders import (
     LARGE,

@@ -42,8 +42,8 @@ from journeyman.core.scheduling.dra.devices import (
     nano_amount,
 )
 from journeyman.core.scheduling.results import PodError
-from journeyman.core.scheduling.taints import untolerated
 from journeyman.core.state.snapshot import Snapshot
+from journeyman.core.state.taints import untolerated
 from journeyman.errors import ConfigurationError, InvalidQuantityError
 
 MAX_DEVICES: Final = 32  # k8s.io/api resource/v1 `AllocationResultsMaxSize`

@@ -28,8 +28,8 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod
 from journeyman.core.api.resources import CPU, MEMORY
-from journeyman.core.scheduling.options import MinValuesPolicy
 from journeyman.core.scheduling.problem import PartialSolution, SchedulingProblem
+from journeyman.core.scheduling.results import MinValuesPolicy
 from journeyman.core.scheduling.sequential.sequential_scheduler import SequentialScheduler, TieBreakPolicy
 from journeyman.core.scheduling.topology import LabelIndex, TopologyGroup
 

@@ -18,9 +18,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.core.scheduling.instance_type_choice import reservation_of
-from journeyman.core.scheduling.options import MinValuesPolicy
 from journeyman.core.scheduling.pod_classes import HostPort, host_ports
 from journeyman.core.scheduling.problem import PartialSolution, PlannedNode, SchedulingProblem
+from journeyman.core.scheduling.results import MinValuesPolicy
 from journeyman.core.scheduling.sequential.candidate_nodes import CandidateNodes, NewNode, VolumeAttachments
 from journeyman.core.scheduling.sequential.offering_masks import (
     NONE,

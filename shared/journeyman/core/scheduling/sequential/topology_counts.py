@@ -24,9 +24,9 @@ from journeyman.core.scheduling.instance_type_choice import reservation_of
 from journeyman.core.scheduling.requirements import from_labels
 from journeyman.core.scheduling.sequential.candidate_nodes import CandidateNodes, NewNode
 from journeyman.core.scheduling.sequential.offering_masks import NONE, OfferingMasks, RequirementsInterner
-from journeyman.core.scheduling.taints import untolerated
 from journeyman.core.scheduling.topology import LabelIndex, RunningPodCounts, TopologyGroup, domain_of
 from journeyman.core.state.state_node import StateNode
+from journeyman.core.state.taints import untolerated
 
 
 class NodeFilter(Struct, frozen=True):

@@ -31,8 +31,8 @@ from journeyman.core.scheduling.sequential.topology_counts import (
     PodCounter,
     TopologyCounts,
 )
-from journeyman.core.scheduling.taints import untolerated
 from journeyman.core.scheduling.topology import LabelIndex, TopologyGroup, TopologySpread, domain_of
+from journeyman.core.state.taints import untolerated
 
 
 class SpreadRule(Struct, frozen=True):

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.options import Options
+from journeyman.core.scheduling.results import Options
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.scheduling.verify import verify
 from tests.helpers.builders import a_node, a_running_claim, a_snapshot, an_instance_type

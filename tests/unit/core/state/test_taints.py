@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from journeyman.core.api.objects import Taint, Toleration
-from journeyman.core.scheduling.taints import has_untolerated_preference, tolerates, untolerated
+from journeyman.core.state.taints import has_untolerated_preference, tolerates, untolerated
 
 GPU = Taint(key="gpu", value="a100", effect="NoSchedule")
 LEVEL = Taint(key="level", value="5", effect="NoExecute")
