@@ -1,31 +1,21 @@
-"""Drain: which pods of a node may go now, in what order, and what is forced at the grace period's end.
+"""Drain: which pods of a node are evicted now, in what order, and which are deleted at the node's termination time.
 
 ::
 
     group 1  pods                      ─┐
     group 2  pods of DaemonSets         │ one group at a time, through the Eviction API;
-    group 3  critical pods              │ a pod that still terminates holds its group
+    group 3  critical pods              │ a terminating pod still counts as part of its group
     group 4  critical DaemonSet pods   ─┘
-    at T - the pod's own grace period: deleted, whatever group, PodDisruptionBudget or annotation (T: the node's end)
+    at T - the pod's own grace period: deleted, whatever group, PodDisruptionBudget or annotation (T: termination time)
 
-Restates: karpenter pkg/controllers/node/termination/terminator/terminator.go `Drain`, `DeleteExpiringPods`, eviction.go.
+Besides: the Events that say what blocks a drain, the volumes that must be detached after it, and when to check again.
+The instance waits for its VolumeAttachments: a volume of a terminated instance can be attached elsewhere only after minutes.
 
-How often what is on its way out is looked at: soon at first, ever more rarely as it drags on.
-
-Differs: Karpenter looks at drains and volumes every second, at instances every five, however long that takes.
-
-What holds a node up that is to go, said on the node and on the pods it is about.
-
-Restates: karpenter pkg/controllers/node/termination/terminator/events/events.go, pkg/utils/pod/events.go,
-pkg/utils/pod/scheduling.go `IsDoNotDisruptActive`.
-Differs: FailedDraining names pods that hold the drain; Karpenter tells it of every drain that has not ended at once.
-
-Volumes that still hold on to a node whose pods are gone.
-
-A volume whose instance goes under it may be attached elsewhere only minutes later, and its pod waits that long. So the
-instance waits until the attach-detach controller has taken off all of them.
-
-Restates: karpenter pkg/controllers/node/termination/controller.go `pendingVolumeAttachments`, `filterVolumeAttachments`.
+Restates: karpenter pkg/controllers/node/termination/terminator/terminator.go `Drain`, `DeleteExpiringPods`, eviction.go,
+pkg/controllers/node/termination/terminator/events/events.go, pkg/utils/pod/events.go, pkg/utils/pod/scheduling.go
+`IsDoNotDisruptActive`, pkg/controllers/node/termination/controller.go `pendingVolumeAttachments`, `filterVolumeAttachments`.
+Differs: FailedDraining names the pods that block the drain. Karpenter polls drains and volumes every second and instances
+every five; here the interval grows with the time it takes.
 """
 
 from __future__ import annotations
@@ -148,7 +138,7 @@ def requeue_provisioning(pods: Iterable[Pod], node: str, now: datetime) -> tuple
     """What lets the next place of these pods be planned while they are still being evicted; nothing if none needs one."""
     if not any(is_reschedulable(pod) for pod in pods):
         return ()
-    return (Requeue(step=Step.PROVISION, at=now, reason=f"pods of node {node} need another place"),)
+    return (Requeue(step=Step.PROVISION, at=now, reason=f"pods of node {node} need another node"),)
 
 
 def eviction_reason(claim: NodeClaim) -> str:

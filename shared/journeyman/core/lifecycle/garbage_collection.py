@@ -1,21 +1,16 @@
-"""Garbage: instances that no NodeClaim stands for, and NodeClaims whose instance is gone.
+"""Garbage collection: instances without a NodeClaim, NodeClaims without an instance, and inconsistent NodeClaims.
+
+Inconsistent NodeClaims would cost money for ever without running a pod:
+
+==============================================  =======================================================================
+registered, its Node missing, instance running  deleted after a while in which the kubelet may register the Node again
+InstanceTerminating without deletionTimestamp   deleted
+==============================================  =======================================================================
 
 Restates: karpenter pkg/controllers/nodeclaim/garbagecollection/controller.go; karpenter-provider-aws
 pkg/controllers/nodeclaim/garbagecollection/controller.go.
-Differs: before an instance ends, the claim that its tags name is looked for by name; one whose node is at work is drained
-first; a machine that has stopped counts as gone, as nothing will start it again.
-
-Strays: NodeClaims that contradict themselves, and would cost money for ever without a pod on them.
-
-==========================================  ===========================================================================
-registered, but its Node is gone although   after a while, in which the kubelet may register it again, the claim is
-its instance runs                           deleted: no pod can be bound to it
-InstanceTerminating, but nobody deleted it  the claim is deleted, which is what follows from the condition
-==========================================  ===========================================================================
-
-A Node is gone since a run first missed it: the claim carries that time as long as it holds.
-
-Differs: Karpenter leaves both as they are.
+Differs: before an instance is terminated, the NodeClaim that its tags name is looked up by name; if its node is running, it
+is drained first; a stopped instance counts as gone. Karpenter keeps inconsistent NodeClaims.
 """
 
 from __future__ import annotations
@@ -124,7 +119,7 @@ def _terminate_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:
         return merge_plans(_delete_running_node(node, instance, snapshot) for node in nodes if node not in leaving)
     if leaving:
         return Plan()
-    why = "no NodeClaim stands for this instance"
+    why = "the instance has no NodeClaim"
     end = TerminateInstance(
         provider_id=instance.provider_id,
         claim=instance.claim,
@@ -135,7 +130,7 @@ def _terminate_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:
     chain = chain_of(
         f"instance {instance.provider_id}", end, *(DeleteObject(ref=node_ref(node), why=why) for node in nodes)
     )
-    text = "No NodeClaim stands for this node and its instance, and it is not at work: both go"
+    text = "The node and its instance have no NodeClaim, and the node is not running: both are deleted"
     events = tuple(Event(ref=node_ref(n), reason="NodeClaimNotFound", message=text, type="Warning") for n in nodes)
     chain = replace(chain, events=events)
     return Plan(chains=(chain,), notes=(f"terminated instance {instance.provider_id}: {why}",))
@@ -150,7 +145,7 @@ def _may_run_pods(node: Node | None) -> bool:
 
 def _delete_running_node(node: Node, instance: RunningInstance, snapshot: Snapshot) -> Plan:
     """With our finalizer on, so that it is there until it is drained; unless its claim is there after all."""
-    why = "no NodeClaim stands for this node"
+    why = "the node has no NodeClaim"
     finalizers = node.metadata.finalizers
     if labels.TERMINATION_FINALIZER not in finalizers:
         finalizers += (labels.TERMINATION_FINALIZER,)
@@ -175,7 +170,7 @@ def _delete_claim_without_instance(claim: NodeClaim, snapshot: Snapshot, cloud: 
         DeleteObject(ref=claim_ref(claim), why=why),
         Requeue(step=Step.PROVISION, at=snapshot.now, reason=f"NodeClaim {name}: {why}"),
     )
-    text = f"{why[0].upper()}{why[1:]}, and no pod runs on it any more; NodeClaim {name} is deleted, its pods are planned again"
+    text = f"{why[0].upper()}{why[1:]}, and no pod runs on it any more; NodeClaim {name} is deleted, its pods are scheduled again"
     events = tuple(Event(ref=ref, reason="InstanceNotFound", message=text, type="Warning") for ref in event_refs(state))
     told = replace(chain, events=events, observations=(nodeclaim_disrupted(claim, "garbage_collected"),))
     return Plan(chains=(told,), notes=(f"deleted NodeClaim {name}: {why}",))
@@ -205,7 +200,7 @@ def _check_consistency(
     if claim is None or claim.metadata.deletion_timestamp is not None or has_lost_instance(claim, snapshot, cloud):
         return
     if is_true(claim.status.conditions, INSTANCE_TERMINATING):
-        text = f"NodeClaim {claim.metadata.name} says that its instance terminates, although nobody deleted it: it is deleted, its pods are drained first"
+        text = f"NodeClaim {claim.metadata.name} has the condition InstanceTerminating, but no deletionTimestamp: it is deleted, and its node drained first"
         yield _delete_inconsistent(claim, "InconsistentStatus", text, now)
     elif not state.is_node_missing:
         if labels.NODE_MISSING_SINCE in claim.metadata.annotations:
@@ -216,7 +211,7 @@ def _check_consistency(
     elif now < since + stray_after:
         yield chain_of(f"NodeClaim {claim.metadata.name}", _requeue_missing_node(claim, since + stray_after))
     else:
-        text = f"Node {claim.status.node_name} of NodeClaim {claim.metadata.name} has been gone since {format_time(since)}, and its instance did not bring it back: both are deleted"
+        text = f"Node {claim.status.node_name} of NodeClaim {claim.metadata.name} has not existed since {format_time(since)}, and its kubelet did not register it again: NodeClaim and instance are deleted"
         yield _delete_inconsistent(claim, "NodeNotFound", text, now)
 
 
@@ -245,7 +240,7 @@ def _delete_inconsistent(claim: NodeClaim, reason: str, text: str, now: datetime
         subject=f"NodeClaim {name}",
         actions=(
             delete_nodeclaim(claim, text),
-            Requeue(step=Step.PROVISION, at=now, reason=f"NodeClaim {name} goes: {reason}"),
+            Requeue(step=Step.PROVISION, at=now, reason=f"NodeClaim {name} is deleted: {reason}"),
         ),
         events=(Event(ref=claim_ref(claim), reason=reason, message=text, type="Warning"),),
         observations=(nodeclaim_disrupted(claim, "garbage_collected"),),

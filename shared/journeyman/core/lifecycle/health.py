@@ -1,33 +1,27 @@
-"""The forced end: a machine that no longer works is not waited for, whatever protects the pods on it.
+"""Health: nodes with an unhealthy condition, and impaired instances, are terminated by force.
 
-It is the end of a terminationGracePeriod that has been moved to now: the drain then deletes pods past the Eviction API.
+Node repair::
 
-Restates: karpenter pkg/controllers/node/health/controller.go `annotateTerminationGracePeriod`.
-
-Repair: a node that has been sick for longer than its provider tolerates goes, unless too many others are sick as well.
-
-::
-
-    a condition that a policy names ─► tolerated for so long ─► how many of its pool are sick?
-                                                                 ├ up to 20 %, rounded up ─► forced end, claim deleted
+    a condition that a policy names ─► tolerated for so long ─► how many nodes of its pool are unhealthy?
+                                                                 ├ up to 20 %, rounded up ─► NodeClaim deleted by force
                                                                  └ more ─► NodeRepairBlocked
 
-Many nodes that are sick at once have a cause that new nodes would share: an image, a network, an agent. One sick node
-of a small pool is always let go, as the share is rounded up.
+Many unhealthy nodes at once have a cause that new nodes would share: an image, a network, an agent.
 
-Restates: karpenter pkg/controllers/node/health/controller.go `Reconcile`.
-Differs: who is blocked is looked at again with the garbage, every two minutes (Karpenter: five); a condition
-without a transition time starts no clock; the end of a node is told as an Event, too.
-
-Impairment: the cloud's own checks say that a machine of ours is broken, or going to be.
+The cloud's status checks:
 
 ======================  ============================================================================================
-instance, system check  failed for two minutes: the machine does not work, so its end is forced
-planned event           retirement, maintenance, a reboot: its host is worn out, so the node is drained now
+instance, system check  failed for two minutes: the machine does not work, so termination is forced
+scheduled event         retirement, maintenance, a reboot: the node is drained now
 ======================  ============================================================================================
 
-Restates: karpenter-provider-aws pkg/controllers/interruption/instancestatus_controller.go `Reconcile`,
+Forced termination sets the termination time to now: the drain then deletes pods without the Eviction API.
+
+Restates: karpenter pkg/controllers/node/health/controller.go `Reconcile`, `annotateTerminationGracePeriod`;
+karpenter-provider-aws pkg/controllers/interruption/instancestatus_controller.go `Reconcile`,
 pkg/providers/instancestatus/instancestatus.go `List`.
+Differs: a blocked repair is checked again every two minutes (Karpenter: five); a condition without a transition time starts
+no clock; the disruption of a node is an Event, too.
 """
 
 from __future__ import annotations
@@ -148,10 +142,14 @@ class _NodeRepair(Struct, frozen=True, kw_only=True, dict=True):
     def _look_after(self, claim: NodeClaim, node: Node, sickness: UnhealthyNodeCondition) -> Plan:
         now = self.snapshot.now
         if sickness.due is None:
-            return Plan(notes=(f"node {node.metadata.name} is sick ({sickness}), and does not say since when",))
+            return Plan(
+                notes=(
+                    f"node {node.metadata.name} is unhealthy ({sickness}), but its condition has no transition time",
+                )
+            )
         if now < sickness.due:
-            reason = f"node {node.metadata.name} will have been {sickness} for longer than is tolerated"
-            return Plan(chains=(chain_of("wake-ups", Requeue(step=Step.TERMINATE, at=sickness.due, reason=reason)),))
+            reason = f"node {node.metadata.name} will have been {sickness} for longer than tolerated"
+            return Plan(chains=(chain_of("requeues", Requeue(step=Step.TERMINATE, at=sickness.due, reason=reason)),))
         if too_many := self._too_many(claim):
             event = Event(ref=node_ref(node), reason="NodeRepairBlocked", message=too_many, type="Warning")
             return Plan(events=(event,), notes=(f"node {node.metadata.name} is not repaired: {too_many}",))
@@ -184,7 +182,7 @@ class _NodeRepair(Struct, frozen=True, kw_only=True, dict=True):
 
 def _delete_unhealthy(claim: NodeClaim, node: Node, sickness: UnhealthyNodeCondition, now: datetime) -> Plan:
     name = claim.metadata.name
-    why = f"node {node.metadata.name} is sick: {sickness}"
+    why = f"node {node.metadata.name} is unhealthy: {sickness}"
     sooner = force_termination(claim, now, why)
     if claim.metadata.deletion_timestamp is not None:
         return Plan(chains=(chain_of(f"NodeClaim {name}", *sooner, *_requeues(why, now)),)) if sooner else Plan()

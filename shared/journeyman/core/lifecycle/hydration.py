@@ -209,7 +209,7 @@ def _restored_fields(before: NodeClaim, after: NodeClaim) -> Iterator[str]:
 
 
 def _restored_message(restored: tuple[str, ...] | list[str]) -> str:
-    return f"Put back what was taken off or changed: {', '.join(restored)}"
+    return f"Restored what was removed or changed: {', '.join(restored)}"
 
 
 def with_current_hashes(claim: NodeClaim, pool: NodePool | None, node_class: NodeClassState | None) -> NodeClaim:

@@ -1,10 +1,6 @@
-"""Initialization: the node is ready for the pods it was opened for. Never reverts.
+"""Initialization: the node is ready for the pods it was launched for. Never reverts.
 
-Restates: karpenter pkg/controllers/nodeclaim/lifecycle/initialization.go `Reconcile`.
-
-Whether DRA drivers have published what a new node's pods wait for.
-
-Restates: karpenter pkg/controllers/nodeclaim/lifecycle/initialization.go `DRADriversPublished`.
+Restates: karpenter pkg/controllers/nodeclaim/lifecycle/initialization.go `Reconcile`, `DRADriversPublished`.
 """
 
 from __future__ import annotations

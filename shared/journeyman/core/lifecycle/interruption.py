@@ -1,19 +1,14 @@
-"""Interruption: the cloud says that an instance goes away, or might; its NodeClaim is deleted while it still runs.
+"""Interruption: the cloud announces that an instance will be terminated; its NodeClaim is deleted while it still runs.
 
-Deleting the NodeClaim starts the ordinary, PodDisruptionBudget-honouring drain (the terminate step), and at the same
-moment the provision step opens a replacement for the pods on it. No budget is asked: the instance goes anyway. A
-rebalance recommendation is advice: it is noted on the claim where its NodePool asks for that, and the consolidate step
-replaces the node within the budgets.
+Deleting the NodeClaim starts the ordinary drain (the terminate step), and at the same time the provision step creates a
+replacement for the pods on it. Disruption budgets do not apply. A rebalance recommendation is recorded on the NodeClaim if
+its NodePool asks for that, and the consolidate step replaces the node within the budgets.
 
-Restates: karpenter-provider-aws pkg/controllers/interruption/controller.go `handleMessage`, `handleNodeClaim`.
-Differs: the avoided Spot offering is remembered from the event's own time, so that late and repeated events change
-nothing; an instance is found though its claim does not know it yet; recommendations can be acted upon.
-
-What the cloud says about instances that go away, in Karpenter's words, and what is done to the node behind one.
-
-Restates: karpenter-provider-aws pkg/controllers/interruption/messages/types.go `Kind`, events/events.go, and
-utils.go `handleNodeClaim`.
-Differs: the node is cordoned at once, not by the drain.
+Restates: karpenter-provider-aws pkg/controllers/interruption/controller.go `handleMessage`, `handleNodeClaim`,
+pkg/controllers/interruption/messages/types.go `Kind`, pkg/controllers/interruption/events/events.go, utils.go.
+Differs: the Spot offering is unavailable from the event's own time, so that late and repeated events change nothing; an
+instance is found although its NodeClaim does not name it yet; recommendations can be acted upon; the node is tainted at
+once, not by the drain.
 """
 
 from __future__ import annotations
@@ -286,7 +281,7 @@ def requeue_steps(kind: InterruptionKind, now: datetime, *steps: Step) -> Plan:
     """Requeue the steps that carry on."""
     return Plan(
         chains=(
-            chain_of("wake-ups", *(Requeue(step=step, at=now, reason=f"interruption: {kind.value}") for step in steps)),
+            chain_of("requeues", *(Requeue(step=step, at=now, reason=f"interruption: {kind.value}") for step in steps)),
         )
     )
 

@@ -189,7 +189,7 @@ def _delete_unlaunchable(claim: NodeClaim, error: Exception, now: datetime, reme
     actions: tuple[Action, ...] = (
         *remember,
         delete_nodeclaim(claim, f"launch failed: {text}"),
-        Requeue(step=Step.TERMINATE, at=now, reason=f"NodeClaim {name} was given up"),
+        Requeue(step=Step.TERMINATE, at=now, reason=f"NodeClaim {name} was deleted"),
     )
     if no_capacity:
         actions += (Requeue(step=Step.PROVISION, at=now, reason=f"no capacity for NodeClaim {name}"),)

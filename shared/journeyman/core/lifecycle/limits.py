@@ -119,7 +119,7 @@ def _within(amounts: Mapping[str, int], limits: Resources) -> bool:
 
 
 def _withdraw(pool: str, waiting: tuple[tuple[NodeClaim, bool], ...], now: datetime) -> Plan:
-    why = f"with all that was opened meanwhile, NodePool {pool} would get over its limits"
+    why = f"the NodeClaims created meanwhile would exceed the limits of NodePool {pool}"
     chains = [withdraw_nodeclaim(claim, "LimitsExceeded", why, now) for claim, fits in waiting if not fits]
     if any(fits for _, fits in waiting):
         look = Requeue(

@@ -85,21 +85,21 @@ def delete_unregistered(claim: NodeClaim, reason: str, now: datetime) -> Plan:
         Requeue(step=Step.PROVISION, at=now, reason=f"NodeClaim {name}: {reason}"),
     )
     chain = replace(chain, events=(event,), observations=(nodeclaim_disrupted(claim, reason),))
-    return Plan(chains=(chain,), notes=(f"gave up NodeClaim {name}: {reason}",))
+    return Plan(chains=(chain,), notes=(f"deleted NodeClaim {name}: {reason}",))
 
 
 def _message(claim: NodeClaim, reason: str, now: datetime) -> str:
     """What kept it, as its conditions say, and what becomes of it."""
     instance = claim.status.provider_id
     if reason == INSTANCE_GONE:
-        return f"Instance {instance} ended before its node joined; the claim is deleted, its pods are planned again"
+        return f"Instance {instance} ended before its node registered; the NodeClaim is deleted, its pods are scheduled again"
     type_, what = ("Launched", "launched") if reason == LAUNCH_TIMEOUT else ("Registered", "registered")
     condition = condition_of(claim.status.conditions, type_)
     said = f", {condition.reason}: {condition.message}" if condition is not None and condition.message else ""
     since = _since(claim, type_, now) if reason == LAUNCH_TIMEOUT else _node_awaited_since(claim, now)
     minutes = (now - since) // timedelta(minutes=1)
     ends = f", and instance {instance} is terminated" if instance else ""
-    return f"Not {what} after {minutes} min{said}; the claim is deleted{ends}, its pods are planned again"
+    return f"Not {what} after {minutes} min{said}; the NodeClaim is deleted{ends}, its pods are scheduled again"
 
 
 def _node_awaited_since(claim: NodeClaim, now: datetime) -> datetime:

@@ -141,7 +141,7 @@ def _withdraw_rolled_back(claim: NodeClaim, snapshot: Snapshot) -> Plan | None:
     phase = next((d.status.phase for d in snapshot.node_disruptions if d.metadata.name == name), "")
     if phase not in _ROLLED_BACK:
         return None
-    why = f"{name}, which it was opened for, was undone"
+    why = f"{name}, which created it, was rolled back"
     note = f"NodeClaim {claim.metadata.name} is withdrawn: {why}"
     return Plan(chains=(withdraw_nodeclaim(claim, "DisruptionRolledBack", why, snapshot.now),), notes=(note,))
 

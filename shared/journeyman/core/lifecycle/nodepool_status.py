@@ -1,16 +1,13 @@
-"""NodePool status: whether a pool can be used, what its nodes have together, how they join, and its template's hash.
+"""NodePool status: validation, NodeClass readiness, resource counts, registration health, and the hash of the template.
 
-Restates: karpenter pkg/controllers/nodepool/{validation,readiness,counter,hash}/controller.go.
+NodeRegistrationHealthy is informational. The outcomes of a NodePool's last four NodeClaims, oldest first, are kept in its
+annotation `registration-history`: "<NodeClass generation>/<NodePool generation>:SSFS". A new generation starts a new row.
 
-Registration health: whether the nodes of a pool come to join their cluster, for people alone to know.
-
-The last outcomes of a pool's claims, oldest first, stand in an annotation of the pool beside the generations that they
-are about: "<NodeClass generation>/<NodePool generation>:SSFS". Each change of either begins a new row.
-
-Restates: karpenter pkg/state/nodepoolhealth/tracker.go, pkg/controllers/nodepool/registrationhealth/controller.go,
+Restates: karpenter pkg/controllers/nodepool/{validation,readiness,counter,hash}/controller.go,
+pkg/state/nodepoolhealth/tracker.go, pkg/controllers/nodepool/registrationhealth/controller.go,
 pkg/controllers/nodeclaim/lifecycle/{registration,liveness}.go `updateNodePoolRegistrationHealth`.
-Differs: the row outlives the process; an outcome is lost if the run dies between the claim's write and the pool's. A claim
-whose instance ended before its node joined is given up, and counts, at once; Karpenter lets its time pass first.
+Differs: the outcomes outlive the process; one is lost if the run dies between the writes of NodeClaim and NodePool. An
+instance that ends before its node registers counts as a failure at once; Karpenter waits for the timeout.
 """
 
 from __future__ import annotations

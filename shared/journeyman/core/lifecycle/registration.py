@@ -55,7 +55,7 @@ def _reject_duplicate(progress: NodeClaimProgress, holder: str) -> NodeClaimProg
     claim = progress.claim
     if is_true(claim.status.conditions, "Registered"):
         return progress
-    text = f"Its instance {claim.status.provider_id} is NodeClaim {holder}'s; delete this one"
+    text = f"Its instance {claim.status.provider_id} belongs to NodeClaim {holder}; delete this NodeClaim"
     event = Event(ref=claim_ref(claim), reason="MultipleNodeClaimsFound", message=text, type="Warning")
     return progress.with_condition("Registered", "False", "MultipleNodeClaimsFound", text).with_events(event)
 

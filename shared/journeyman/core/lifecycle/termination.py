@@ -1,45 +1,24 @@
-"""Termination: from a deletionTimestamp to nothing left, one safe move per run.
+"""Termination: finalizes Nodes and NodeClaims with a deletionTimestamp, one step per run.
 
 ::
 
-    claim or node gets a deletionTimestamp
-      └─ taint, take out of load balancers, delete the other half     leaving
-           └─ drain (at least 5 s)                 Drained            drain
-                └─ volumes let go                  VolumesDetached    volumes
-                     └─ terminate, until gone      InstanceTerminating ─┐ instance_end
-                          └─ node finalizer, then claim finalizer      ─┘
+    NodeClaim or Node gets a deletionTimestamp
+      └─ taint, exclude from load balancers, delete the counterpart
+           └─ drain (at least 5 s)                 Drained
+                └─ wait for volumes                VolumesDetached
+                     └─ terminate the instance     InstanceTerminating
+                          └─ remove the finalizers of Node and NodeClaim
 
-Every run derives where it is from the objects, does the next moves, and says when to look again (pace). Nodes whose claim
-is gone go the same way by themselves (bare_nodes).
+Every run derives the stage from the objects, does the next step, and requeues. Nodes whose NodeClaim does not exist go
+through the same stages: someone removed the finalizer of the NodeClaim, and the garbage collector deleted the Node with its
+owner. Events say when a Node or NodePool was deleted from outside.
 
-Restates: karpenter pkg/controllers/node/termination/controller.go `finalize`, pkg/controllers/nodeclaim/lifecycle/
-controller.go `finalize`.
-Differs: one decision for both halves, so that node and claim go in one run; a claim that was deleted before its instance id
-was written finds the instance by its tag; that an instance is terminating counts only after a drain, whoever wrote it; a
-machine that somebody stopped is not waited for, whatever protects the pods that no longer run on it.
-
-What leaves, and how that is marked: on its node for everybody, on its claim the time by which it must be gone.
-
-Restates: karpenter pkg/controllers/node/termination/terminator/terminator.go `Taint`; pkg/controllers/nodeclaim/lifecycle/
-controller.go `ensureTerminationGracePeriodTerminationTimeAnnotation`.
-
-The end of an instance: asked for again and again until the cloud says that it is gone; then finalizers go.
-
-Restates: karpenter pkg/controllers/node/termination/controller.go `awaitInstanceTermination`, `removeFinalizer`;
-pkg/controllers/nodeclaim/lifecycle/controller.go `finalize`.
-Differs: a node and its claim are let go in one run.
-
-Nodes of ours whose NodeClaim is gone: drained and ended all the same, as nobody else will.
-
-Somebody took the finalizer off a claim, and the API server's garbage collector deletes the node with its owner. The node
-says which instance it is, the instance's tags that it is ours.
-
-Differs: Karpenter lets such a node go once it is drained, and ends its instance meanwhile, as one that no claim stands for,
-under its pods.
-
-Why a node goes where no decision of ours says so: somebody deleted its Node, or its NodePool.
-
-Karpenter says nothing of either.
+Restates: karpenter pkg/controllers/node/termination/controller.go `finalize`, `awaitInstanceTermination`, `removeFinalizer`;
+pkg/controllers/node/termination/terminator/terminator.go `Taint`; pkg/controllers/nodeclaim/lifecycle/controller.go
+`finalize`, `ensureTerminationGracePeriodTerminationTimeAnnotation`.
+Differs: Node and NodeClaim are finalized in one run; a NodeClaim that was deleted before its provider id was written finds
+its instance by tag; InstanceTerminating counts only after a drain, whoever set it; a stopped instance is not waited for.
+Karpenter removes the finalizer of a Node without a NodeClaim once it is drained, and terminates its instance as an orphan.
 """
 
 from __future__ import annotations
@@ -453,7 +432,7 @@ def _drain_without_claim(
     told = drain_events(decided, node, now)
     elsewhere: tuple[Requeue, ...] = ()
     if patches:  # it begins
-        text = "No NodeClaim stands for this node and its instance: it is drained, then both go"
+        text = "The node and its instance have no NodeClaim: the node is drained, then both are deleted"
         told += (Event(ref=node_ref(node), reason="NodeClaimNotFound", message=text, type="Warning"),)
         elsewhere = requeue_provisioning(state.pods, state.name, now)
     look = requeue_for_drain(decided, state.name, now, node.metadata.deletion_timestamp or now, pace)
@@ -512,12 +491,12 @@ def _causes(state: StateNode, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     if state.claim.metadata.deletion_timestamp is None:
         yield (
             "NodeDeleted",
-            f"Node {state.name} was deleted: NodeClaim {name} goes with it, and its instance once it is drained",
+            f"Node {state.name} was deleted: NodeClaim {name} is deleted too, and its instance once the node is drained",
         )
         return
     for owner in state.claim.metadata.owner_references:
         if owner.kind == NODEPOOL.kind and _is_nodepool_deleted(owner, snapshot):
-            yield "NodePoolDeleted", f"NodePool {owner.name} was deleted: NodeClaim {name} goes with it"
+            yield "NodePoolDeleted", f"NodePool {owner.name} was deleted: NodeClaim {name} is deleted too"
 
 
 def _is_nodepool_deleted(owner: OwnerReference, snapshot: Snapshot) -> bool:

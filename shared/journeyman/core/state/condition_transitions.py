@@ -1,14 +1,8 @@
-"""A condition took another status: the Event that says it, the same for every kind.
+"""Events and metrics of a status condition that changes its status, the same for every kind.
 
 Restates: awslabs/operatorpkg status/controller.go `reconcileFound`, as karpenter pkg/controllers/controllers.go sets it up.
-Differs: told by who writes the condition, with the write, instead of by a watcher that may miss changes; a condition that
-is set for the first time was Unknown before.
-
-A condition took another status: the samples of `operator_<kind>_status_condition_…` that count it, and those of an end.
-
-Apart from the Events, as only who counts pays for the table of metrics.
-
-Restates: awslabs/operatorpkg status/controller.go `reconcileFound`.
+Differs: recorded with the write of the condition instead of by a watcher that may miss changes; a condition that is set for
+the first time was Unknown before.
 """
 
 from __future__ import annotations

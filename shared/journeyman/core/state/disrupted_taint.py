@@ -1,4 +1,4 @@
-"""The `karpenter.sh/disrupted:NoSchedule` taint: no new pods onto a node that is on its way out.
+"""The `karpenter.sh/disrupted:NoSchedule` taint: no new pods on a node that is being disrupted.
 
 Restates: karpenter pkg/utils/state `RequireNoScheduleTaint`.
 """

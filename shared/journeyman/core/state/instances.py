@@ -1,7 +1,4 @@
-"""What says that a node or its instance is sick: a provider's repair policies, and what the cloud's own checks find.
-
-What is known of instances: which there are, for which NodeClaim each was launched, and which are gone for certain.
-"""
+"""What the cloud says of instances: which exist, for which NodeClaim each was launched, and which are unhealthy."""
 
 from __future__ import annotations
 

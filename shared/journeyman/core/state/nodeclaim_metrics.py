@@ -1,10 +1,7 @@
-"""How a NodeClaim's life is counted: Karpenter's metric names and labels.
+"""Metrics of NodeClaims and nodes: created, disrupted, terminated, and how long termination took.
 
-Restates: karpenter pkg/metrics/metrics.go, pkg/controllers/nodeclaim/*/metrics.go.
-
-How endings are counted and timed: Karpenter's metrics of what is gone.
-
-Restates: karpenter pkg/controllers/node/termination/{controller,metrics}.go, pkg/controllers/nodeclaim/lifecycle/metrics.go.
+Restates: karpenter pkg/metrics/metrics.go, pkg/controllers/nodeclaim/*/metrics.go,
+pkg/controllers/node/termination/{controller,metrics}.go, pkg/controllers/nodeclaim/lifecycle/metrics.go.
 """
 
 from __future__ import annotations

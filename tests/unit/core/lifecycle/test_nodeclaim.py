@@ -125,7 +125,7 @@ def test_a_claim_with_anothers_provider_id_takes_over_no_node():
     refused = [p.patch["status"] for p in patches(plan) if p.ref.name == "z" and "status" in p.patch]
 
     assert {(c["reason"], c["message"]) for s in refused for c in s["conditions"] if c["type"] == "Registered"} == {
-        ("MultipleNodeClaimsFound", f"Its instance {provider_id_of('a')} is NodeClaim a's; delete this one")
+        ("MultipleNodeClaimsFound", f"Its instance {provider_id_of('a')} belongs to NodeClaim a; delete this NodeClaim")
     }
     assert [e.reason for chain in plan.chains for e in chain.events if e.ref.name == "z"].count(
         "MultipleNodeClaimsFound"

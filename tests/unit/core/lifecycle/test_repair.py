@@ -168,4 +168,4 @@ def test_a_condition_without_a_time_starts_no_clock():
     plan = decide(a_member("n", node={"status": {"conditions": [broken]}}))
 
     assert plan.actions == ()
-    assert "does not say since when" in plan.notes[0]
+    assert "its condition has no transition time" in plan.notes[0]
