@@ -57,7 +57,7 @@ def price_of_rules(snapshot: Snapshot, catalogue: Catalogue, solve: Solve, rules
         snapshot: The cluster. Pods that find no place are left out of the comparison.
         catalogue: What can be launched.
         solve: Makes a plan.
-        rules: The kinds to look at (`RULES`), all if none are named; those that nobody has are passed over.
+        rules: The kinds to look at (`RULES`), all if none are named; kinds that no object has are skipped.
 
     Returns:
         The gap of the plan for the whole cluster; kinds of equal price by name.
@@ -89,7 +89,7 @@ def _without_pods(snapshot: Snapshot, keys: Mapping[str, object]) -> Snapshot:
 
 
 def _without_each(snapshot: Snapshot, placed: set[str], rules: Sequence[str]) -> Iterator[tuple[str, Snapshot]]:
-    """The cluster without each kind of rule that somebody has."""
+    """The cluster without each kind of constraint that occurs in it."""
     for rule in rules:
         changed = _KINDS[rule](snapshot, placed)
         if changed is not snapshot:
