@@ -172,6 +172,7 @@ def _of_plans() -> Iterator[Mechanism]:
     for policy in (
         TieBreakPolicy(),
         TieBreakPolicy(prefer_cheapest_domain=True),
+        TieBreakPolicy(prefer_second_domain=True),
         TieBreakPolicy(prefer_last_pool_name=True),
         TieBreakPolicy(prefer_largest_reservation=True),
     ):

@@ -261,6 +261,7 @@ def tie_break_policies(task: SchedulingTask) -> Iterator[TieBreakPolicy]:
     few = sum(problem.counts) <= _FEW_PODS
     if few and keys - {labels.HOSTNAME}:
         yield TieBreakPolicy(prefer_cheapest_domain=True)
+        yield TieBreakPolicy(prefer_second_domain=True)
     if few and len({pool.template.order for pool in problem.pools}) < len(problem.pools):
         yield TieBreakPolicy(prefer_last_pool_name=True)
     if any(task.reservations.left.values()) and any(room.resources for room in task.headroom):

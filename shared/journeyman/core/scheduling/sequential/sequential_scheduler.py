@@ -44,6 +44,7 @@ class TieBreakPolicy(Struct, frozen=True):
         prefer_largest_reservation: Of reserved capacity take the largest type, else the smallest that holds the pod.
         prefer_cheapest_domain: Of equally good domains take the one with the cheapest offering, else the one that is
             cheapest for most types.
+        prefer_second_domain: Of equally good domains take the second best, and the best one last.
         ignore_type_variety: Where minValues are a best effort, a node keeps no more types than its pods leave it.
         prefer_last_pool_name: Of NodePools of equal weight the one with the last name launches nodes, at whatever price.
     """
@@ -51,6 +52,7 @@ class TieBreakPolicy(Struct, frozen=True):
     bind_anti_affinity_domains: bool = False
     prefer_largest_reservation: bool = False
     prefer_cheapest_domain: bool = False
+    prefer_second_domain: bool = False
     ignore_type_variety: bool = False
     prefer_last_pool_name: bool = False
 
@@ -337,7 +339,12 @@ class SequentialScheduler:
         """Return the domains, given with their offerings, best first."""
         cheap = masks.cheapest_for(domains)
         breadth = {domain: 0 if self._policy.prefer_cheapest_domain else -types for domain, types in cheap.items()}
-        return sorted(domains, key=lambda d: (choice.rank(d), breadth[d], lowest(domains[d]), d))
+        found = sorted(domains, key=lambda d: (choice.rank(d), breadth[d], lowest(domains[d]), d))
+        if not self._policy.prefer_second_domain or not found:
+            return found
+        equal = sum(choice.rank(domain) == choice.rank(found[0]) for domain in found)
+        first = 1 % equal
+        return [*found[first:equal], *found[:first], *found[equal:]]
 
     def _put(
         self, candidate: int, node: NewNode, constraints: PodConstraints, node_requirements_of: _BoundNode
