@@ -130,7 +130,7 @@ class Site:
     """The receiver with its queues, tokens of the cluster's service accounts, and a forwarder between."""
 
     def __init__(self, plane, stack, folder):
-        self.plane, self.admin, self._stack, self._folder = plane, plane.admin, stack, folder
+        self.plane, self.admin, self._stack, self.folder = plane, plane.admin, stack, folder
         aws = stack.enter_context(MotoAccount(SystemClock(), {}))
         self._sqs = aws.client("sqs")
         self._queues = {step: self._queue(f"{step}.fifo") for step in ("provision", "terminate", "consolidate")}
@@ -177,7 +177,7 @@ class Site:
 
     def forward(self):
         """A forwarder with short windows, whose first lists are done."""
-        token_file, own = self._folder / "token", self.token()
+        token_file, own = self.folder / "token", self.token()
         token_file.write_text(self.token("journeyman"))
         transport = self.transport(own)
         url = f"{self._gateway.url}/clusters/dev/events"
@@ -328,7 +328,7 @@ def test_message_is_kept_while_the_receiver_refuses_it(site, monkeypatch):
     refused = {"step": "provision", "sink": "https", "outcome": "failed"}
     wait_until(lambda: site.metrics.value(MESSAGES, **refused), "nothing failed to be sent")
     assert site.woken(seconds=0.3) is None
-    (site._folder / "token").write_text(site.token("somebody-else"))  # as kubelet would, once the volume is corrected
+    (site.folder / "token").write_text(site.token("somebody-else"))  # as kubelet would, once the volume is corrected
 
     assert site.woken() == "1 pods are unschedulable"
     assert site.woken(seconds=0.5) is None

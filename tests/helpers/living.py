@@ -52,19 +52,20 @@ class Functions:
         now = self.cluster.clock.now()
         if now >= self._next_sweep():
             self.last_sweep = now
-            sweep(self.cluster.run(), self._trigger(Step.SWEEP))
+            sweep(self.cluster.run(), self.trigger(Step.SWEEP))
         ready = [m for m in self.cluster.queue.sent if m.at is None or m.at <= now]
         if not ready:
             return False
         step = ready[0].step
         self.cluster.queue.sent = [m for m in self.cluster.queue.sent if m not in ready or m.step is not step]
-        self.outcomes.append((now, STEPS[step](self.cluster.run(), self._trigger(step))))
+        self.outcomes.append((now, STEPS[step](self.cluster.run(), self.trigger(step))))
         return True
 
     def _next_sweep(self) -> datetime:
         return self.last_sweep + timedelta(minutes=1) if self.last_sweep else self.cluster.clock.now()
 
-    def _trigger(self, step: Step) -> Trigger:
+    def trigger(self, step: Step) -> Trigger:
+        """A trigger of the step, as the sweep sends it."""
         now = self.cluster.clock.now()
         return RequeueDue(id="t", cluster=CLUSTER, step=step, reason="test", time=now)
 

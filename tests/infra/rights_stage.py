@@ -254,15 +254,14 @@ class _Kubelet(HttpKubeStore):
 class _Repeating:
     """A store whose network loses the answer to the first creation of each intent, so that it is sent a second time."""
 
-    def __init__(self, store: Any, doubled: list[str]) -> None:
+    def __init__(self, store: Any, doubled: list[str], left: set[str] | None = None) -> None:
         self._store = store
         self._doubled = doubled
-        self._left = {NODECLAIM.kind, NODE_DISRUPTION.kind}
+        self._left = {NODECLAIM.kind, NODE_DISRUPTION.kind} if left is None else left
 
     def for_run(self, *arguments: Any) -> KubeStore:
         """The same for one run."""
-        run: Any = _Repeating(self._store.for_run(*arguments), self._doubled)
-        run._left = self._left
+        run: Any = _Repeating(self._store.for_run(*arguments), self._doubled, self._left)
         return run
 
     def create(self, resource: Resource[Any], body: Any, *, namespace: str = "") -> Any:

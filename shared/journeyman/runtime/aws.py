@@ -80,7 +80,7 @@ class AwsAdapters:
             log_to: Where log lines go; the process's logger by default.
         """
         self.clock: Clock = clock or SystemClock()
-        self._environment = environment
+        self.environment = environment
         self._stores = stores or self._connected_store
         self._call_deadline = CallDeadline(self.clock)
         self._clients = clients or self._boto3_client
@@ -98,23 +98,23 @@ class AwsAdapters:
 
     def cloud(self, cluster: Settings, store: KubeStore) -> CloudProvider:
         """EC2 in the cluster's account and region. Raises ConfigurationError if it is another cloud's."""
-        registered = self._environment.clusters[cluster.cluster_name]
+        registered = self.environment.clusters[cluster.cluster_name]
         if not isinstance(registered.access, (EksAccess, KubeconfigAccess, InClusterAccess)):
             raise ConfigurationError(
                 f"nodes of cluster {registered.name!r} cannot be launched from AWS",
                 cluster=registered.name,
                 to_do="register it with a deployment on its own cloud",
             )
-        clients = Clients(self._clients_for(registered), registered.region)
-        return AwsCloudProvider(clients, self._aws_settings(registered), self.clock)
+        clients = Clients(self.clients_for(registered), registered.region)
+        return AwsCloudProvider(clients, self.aws_settings(registered), self.clock)
 
     def queue(self) -> Queue:
         """The queues of this deployment."""
         return SQSQueue(
-            self._clients("sqs", self._environment.region),
+            self._clients("sqs", self.environment.region),
             self.clock,
-            queues=self._environment.queues,
-            requeue_url=self._environment.requeue_url,
+            queues=self.environment.queues,
+            requeue_url=self.environment.requeue_url,
         )
 
     def lease(self, cluster: Settings, step: Step, store: KubeStore, holder: str) -> Lease:
@@ -124,7 +124,7 @@ class AwsAdapters:
             self.clock,
             name=f"{LEASE_PREFIX}{step.value}",
             holder=holder,
-            namespace=self._environment.system_namespace,
+            namespace=self.environment.system_namespace,
         )
 
     def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> RunTelemetry:
@@ -134,8 +134,8 @@ class AwsAdapters:
             store,
             self.clock,
             fields=fields,
-            component=self._environment.event_component,
-            conditions=self._environment.settings[fields["cluster"]].cluster_state_observability,
+            component=self.environment.event_component,
+            conditions=self.environment.settings[fields["cluster"]].cluster_state_observability,
         )
 
     def log(self, level: str, message: str, **fields: Any) -> None:
@@ -155,8 +155,8 @@ class AwsAdapters:
     def _boto3_client(self, service: str, region: str) -> Any:
         return self._call_deadline.watch(_client_of(new_session(region), service))
 
-    def _clients_for(self, cluster: RegisteredCluster) -> ClientFactory:
-        """boto3 clients in the role that a cluster's settings name, or else the process's own."""
+    def clients_for(self, cluster: RegisteredCluster) -> ClientFactory:
+        """Return boto3 clients in the role that a cluster's settings name, or else the process's own."""
         if isinstance(cluster.access, EksAccess) and cluster.access.role_arn:
             session = self._sessions.of(cluster)
             return lambda service, _region: self._call_deadline.watch(_client_of(session, service))
@@ -165,12 +165,13 @@ class AwsAdapters:
     def _describe(self, cluster: RegisteredCluster) -> Mapping[str, Any]:
         """Return EKS's description of the cluster, read once for each connection."""
         if cluster.name not in self._described:
-            client = self._clients_for(cluster)("eks", cluster.region)
+            client = self.clients_for(cluster)("eks", cluster.region)
             self._described[cluster.name] = eks.describe(cluster.name, client)
         return self._described[cluster.name]
 
-    def _aws_settings(self, cluster: RegisteredCluster) -> AwsSettings:
-        environment = self._environment
+    def aws_settings(self, cluster: RegisteredCluster) -> AwsSettings:
+        """Return the cluster's settings; what is not registered comes from EKS."""
+        environment = self.environment
         described = self._describe(cluster) if isinstance(cluster.access, EksAccess) and not cluster.endpoint else {}
         network: Mapping[str, str] = described.get("kubernetesNetworkConfig") or {}
         return AwsSettings(

@@ -62,13 +62,13 @@ class SimulatedInstanceTypes:
     def __init__(
         self, names: Sequence[str], zones: Sequence[str], missing: Collection[tuple[str, str]], region: str
     ) -> None:
-        self._described = {name: _described(name) for name in sorted(names)}
+        self.described = {name: _described(name) for name in sorted(names)}
         self._region = region
-        self.pools = [(name, zone) for name in self._described for zone in zones if (name, zone) not in missing]
+        self.pools = [(name, zone) for name in self.described for zone in zones if (name, zone) not in missing]
 
     def architecture(self, name: str) -> str:
         """Return the architecture of a type, as EC2 names it."""
-        return str(self._described[name]["ProcessorInfo"]["SupportedArchitectures"][0])
+        return str(self.described[name]["ProcessorInfo"]["SupportedArchitectures"][0])
 
     def operations(self) -> ServiceOperations:
         """Return EC2's operations."""
@@ -80,16 +80,16 @@ class SimulatedInstanceTypes:
         }
 
     def _types(self, request: ServiceRequest) -> dict[str, Any]:
-        names = request.get("InstanceTypes") or tuple(self._described)
-        if unknown := [name for name in names if name not in self._described]:
+        names = request.get("InstanceTypes") or tuple(self.described)
+        if unknown := [name for name in names if name not in self.described]:
             message = f"The following supplied instance types do not exist: [{', '.join(unknown)}]"
             raise ServiceError("InvalidInstanceType", message)
-        found = selected((self._described[name] for name in names), request.get("Filters", ()), _READERS)
+        found = selected((self.described[name] for name in names), request.get("Filters", ()), _READERS)
         return paged("InstanceTypes", found, request, _TYPES_PAGE)
 
     def _offerings(self, request: ServiceRequest) -> dict[str, Any]:
         kind = request.get("LocationType", "region")
-        pools = self.pools if kind == "availability-zone" else [(name, self._region) for name in self._described]
+        pools = self.pools if kind == "availability-zone" else [(name, self._region) for name in self.described]
         rows = [{"InstanceType": name, "LocationType": kind, "Location": location} for name, location in pools]
         readers = {"instance-type": lambda row: [row["InstanceType"]], "location": lambda row: [row["Location"]]}
         return paged("InstanceTypeOfferings", selected(rows, request.get("Filters", ()), readers), request)

@@ -80,7 +80,7 @@ def test_importing_a_handler_reads_no_environment_and_opens_nothing():
 
 def test_a_run_has_all_it_needs_and_no_client_is_made_before_it(adapters, clients):
     """Composing is free; a run connects to its own cluster only."""
-    runtime = Runtime(adapters._environment.settings, adapters)
+    runtime = Runtime(adapters.environment.settings, adapters)
     assert clients.made == []
 
     with runtime.invocation(a_trigger(), CONTEXT) as run:
@@ -93,7 +93,7 @@ def test_a_run_has_all_it_needs_and_no_client_is_made_before_it(adapters, client
 
 def test_a_cluster_is_described_once_in_a_sandboxs_life(adapters, clients):
     """Each run after the first would pay for it again."""
-    runtime = Runtime(adapters._environment.settings, adapters)
+    runtime = Runtime(adapters.environment.settings, adapters)
     for _ in range(3):
         with runtime.invocation(a_trigger(), CONTEXT) as run:
             first = run
@@ -104,7 +104,7 @@ def test_a_cluster_is_described_once_in_a_sandboxs_life(adapters, clients):
 
 def test_nodes_join_with_what_eks_says_of_the_cluster(adapters, clients):
     """Endpoint, CA, version and service range go into user data; nobody has to type them."""
-    settings = adapters._aws_settings(adapters._environment.clusters["dev"])
+    settings = adapters.aws_settings(adapters.environment.clusters["dev"])
 
     assert (settings.cluster_endpoint, settings.cluster_ca) == ("https://api.dev.example", "Q0E=")
     assert (settings.kubernetes_version, settings.service_cidr, settings.ipv6) == ("1.33", "172.20.0.0/16", False)
@@ -118,11 +118,11 @@ def test_a_cluster_with_a_role_is_acted_for_in_that_role_and_its_region(clients)
         environment.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
         environment.setenv("AWS_SECRET_ACCESS_KEY", "example")
         adapters = AwsAdapters(read_environment({**MINIMAL, "JOURNEYMAN_MORE_CLUSTERS": more}), clients=clients)
-        sts = adapters._clients_for(adapters._environment.clusters["ohio"])("sts", "us-east-2")
+        sts = adapters.clients_for(adapters.environment.clusters["ohio"])("sts", "us-east-2")
 
         assert sts.get_caller_identity()["Arn"] == "arn:aws:sts::111122223333:assumed-role/journeyman-ohio/journeyman"
         assert sts.meta.region_name == "us-east-2"
-        assert adapters._clients_for(adapters._environment.clusters["dev"]) is clients
+        assert adapters.clients_for(adapters.environment.clusters["dev"]) is clients
 
 
 def test_nodes_of_another_clouds_cluster_are_not_launched_from_here():

@@ -36,7 +36,7 @@ class Hands:
         self._living, self._server, self._dice = living, living.server, dice
         self._acts = sorted(name for name in dir(self) if not name.startswith("_"))
 
-    def _act(self):
+    def act(self):
         joined = [c for c in self._living.claims() if c.status.node_name]
         if joined:
             getattr(self, self._dice.choice(self._acts))(self._dice.choice(joined))
@@ -99,7 +99,7 @@ class Hands:
         body = {"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": f"at-{node}"}}
         self._living.cluster.add({**body, "spec": spec})
 
-    def _go(self):
+    def finish(self):
         """They take away what stands in the way."""
         for budget in self._server.list(PDB).items:
             self._server.delete(PDB, budget.metadata.name, namespace="default")
@@ -128,9 +128,9 @@ def test_after_many_hands_every_claim_has_its_node_and_its_machine_and_nothing_i
     hands = Hands(living, dice)
     for _ in range(10):
         with suppress(NotFoundError):  # it is gone already
-            hands._act()
+            hands.act()
         living.live(minutes=dice.choice([0.1, 0.2, 0.5, 1, 3]))
-    hands._go()
+    hands.finish()
     living.live(minutes=30)
 
     writes = []

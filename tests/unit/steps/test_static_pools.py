@@ -149,9 +149,9 @@ def test_two_runs_that_overlap_open_the_same_nodes():
     living = a_living_cluster(3)
     cluster = living.cluster
     interfering = Interfering(
-        living.server, "create", 2, lambda: provision(cluster.run(), living.functions._trigger(Step.PROVISION))
+        living.server, "create", 2, lambda: provision(cluster.run(), living.functions.trigger(Step.PROVISION))
     )
-    provision(cluster.run(store=interfering), living.functions._trigger(Step.PROVISION))
+    provision(cluster.run(store=interfering), living.functions.trigger(Step.PROVISION))
 
     assert len(living.claims()) == 3
     settle(living, 3)

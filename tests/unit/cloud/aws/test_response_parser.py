@@ -9,7 +9,7 @@ from journeyman.cloud.aws.response_parser import with_fast_parser
 from journeyman_simulator.in_process_account.ec2_catalogue import KNOWN_TYPES, SimulatedInstanceTypes
 from journeyman_simulator.moto_account.moto_requests import ec2_answer
 
-TYPES = [*SimulatedInstanceTypes(KNOWN_TYPES, ["us-east-1a"], (), "us-east-1")._described.values()]
+TYPES = [*SimulatedInstanceTypes(KNOWN_TYPES, ["us-east-1a"], (), "us-east-1").described.values()]
 HEAD = '<?xml version="1.0" encoding="UTF-8"?><{0}Response xmlns="http://ec2.amazonaws.com/doc/2016-11-15/">'
 PLACED = """<reservationSet><item><reservationId>r-1</reservationId><instancesSet>
   <item><instanceId>i-1</instanceId><ebsOptimized>true</ebsOptimized><tagSet/><launchTime>2026-03-02T21:00:00.000Z</launchTime>
