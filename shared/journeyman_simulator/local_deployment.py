@@ -242,8 +242,8 @@ def captured_logs(on_log: Callable[[LogLine], None] | None) -> Iterator[None]:
 class _LocalAdapters(AwsAdapters):
     """Emits no metrics, and launches one instance after another, so that runs can be repeated."""
 
-    def _aws_settings(self, cluster: RegisteredCluster) -> AwsSettings:
-        return replace(super()._aws_settings(cluster), max_parallel_launches=1)
+    def aws_settings(self, cluster: RegisteredCluster) -> AwsSettings:
+        return replace(super().aws_settings(cluster), max_parallel_launches=1)
 
     def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> RunTelemetry:
         return RunTelemetry(logger(), store, self.clock, fields=fields, stream=io.StringIO())

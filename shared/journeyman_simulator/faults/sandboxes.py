@@ -162,10 +162,10 @@ class SimulatedAwsAdapters(AwsAdapters):
     def queue(self) -> Queue:
         """Return the queues' adapter, with serial numbers as message ids."""
         queue = SQSQueue(
-            self._client("sqs", self._environment.region),
+            self._client("sqs", self.environment.region),
             self.clock,
-            queues=self._environment.queues,
-            requeue_url=self._environment.requeue_url,
+            queues=self.environment.queues,
+            requeue_url=self.environment.requeue_url,
             new_id=self._connections.new_id,
         )
         return self._connections.collaborators.queue(self._step, queue)
@@ -191,8 +191,8 @@ class SimulatedAwsAdapters(AwsAdapters):
         )
         self._connections.on_error(error)
 
-    def _aws_settings(self, cluster: RegisteredCluster) -> AwsSettings:
-        return replace(super()._aws_settings(cluster), max_parallel_launches=1, parallel_reads=False)
+    def aws_settings(self, cluster: RegisteredCluster) -> AwsSettings:
+        return replace(super().aws_settings(cluster), max_parallel_launches=1, parallel_reads=False)
 
     def _client(self, service: str, _region: str) -> Any:
         if service not in self._made:
