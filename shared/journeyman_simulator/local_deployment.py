@@ -243,6 +243,7 @@ class _LocalAdapters(AwsAdapters):
     """Emits no metrics, and launches one instance after another, so that runs can be repeated."""
 
     def aws_settings(self, cluster: RegisteredCluster) -> AwsSettings:
+        """Return the settings with one launch at a time, so that a run repeats itself."""
         return replace(super().aws_settings(cluster), max_parallel_launches=1)
 
     def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> RunTelemetry:

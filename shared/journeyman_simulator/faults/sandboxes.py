@@ -192,6 +192,7 @@ class SimulatedAwsAdapters(AwsAdapters):
         self._connections.on_error(error)
 
     def aws_settings(self, cluster: RegisteredCluster) -> AwsSettings:
+        """Return the settings without concurrency, so that a scenario repeats itself."""
         return replace(super().aws_settings(cluster), max_parallel_launches=1, parallel_reads=False)
 
     def _client(self, service: str, _region: str) -> Any:
