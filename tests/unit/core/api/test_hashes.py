@@ -56,6 +56,7 @@ def node_class(**spec):
         pool(weight=5, limits={"cpu": "1"}, disruption={"consolidateAfter": "Never"}),
     ],
 )
+@pytest.mark.karpenter("nodepool/hash", it="should not update the drift hash when NodePool behavior field is updated")
 def test_nodepool_hash_ignores_changes_that_do_not_affect_nodes(same):
     """List order, notation of durations, empty fields, requirements, and all outside the template."""
     assert node_pool_hash(same) == node_pool_hash(pool())
@@ -73,6 +74,7 @@ def test_nodepool_hash_ignores_changes_that_do_not_affect_nodes(same):
         pool(lambda t: t["spec"].update(terminationGracePeriod="0s")),
     ],
 )
+@pytest.mark.karpenter("nodepool/hash", it="should update the drift hash when NodePool static field is updated")
 def test_nodepool_hash_changes_when_nodes_would_differ(different):
     """Labels, annotations, taints, NodeClass and durations."""
     assert node_pool_hash(different) != node_pool_hash(pool())

@@ -29,12 +29,19 @@ OFFICE = Budget(nodes="0", schedule="0 9 * * mon-fri", duration="8h")
     ("nodes", "total", "allowed"),
     [("10%", 1, 1), ("10%", 11, 2), ("0%", 9, 0), ("100%", 9, 9), ("3", 9, 3), ("3", 1, 3)],
 )
+@pytest.mark.karpenter("apis/v1/nodepool_budgets", it="should return the int value when a budget is active")
+@pytest.mark.karpenter("apis/v1/nodepool_budgets", it="should return the string value when a budget is active")
 def test_budget_is_an_integer_or_a_percentage_rounded_up(nodes, total, allowed):
     """Ten percent of one node is one node."""
     assert allowed_nodes([Budget(nodes=nodes)], EMPTY, total, NOW) == allowed
 
 
 @pytest.mark.karpenter("apis/v1/nodepool_budgets", it="should get the minimum budget for each reason")
+@pytest.mark.karpenter(
+    "apis/v1/nodepool_budgets",
+    it="should return MaxInt32 for all reasons when there are no active budgets",
+)
+@pytest.mark.karpenter("apis/v1/nodepool_budgets", it="should return MaxInt32 when a budget is inactive")
 def test_most_restrictive_active_budget_applies():
     """Budgets for other reasons and outside their window are ignored; without an active budget there is no limit."""
     budgets = [Budget(nodes="5"), Budget(nodes="2", reasons=["Empty"]), Budget(nodes="1", reasons=["Drifted"])]
@@ -46,6 +53,7 @@ def test_most_restrictive_active_budget_applies():
 
 @pytest.mark.karpenter("apis/v1/nodepool_budgets", it="should return zero values if a schedule is invalid")
 @pytest.mark.parametrize("schedule", ["61 * * * *", "* * * *  nonsense", "0 0 9 * * mon", "@yearly is not enough"])
+@pytest.mark.karpenter("apis/v1/nodepool_budgets", it="should return an error indicating why the cron fails to parse")
 def test_budget_with_an_invalid_schedule_allows_no_disruption(schedule):
     """The error names the schedule."""
     broken = Budget.model_construct(nodes="5", schedule=schedule, duration="1h", reasons=())
@@ -58,6 +66,16 @@ def test_budget_with_an_invalid_schedule_allows_no_disruption(schedule):
 @pytest.mark.parametrize(
     ("at", "active"),
     [("08:59:59", False), ("09:00:00", True), ("16:59:59", True), ("17:00:00", False)],
+)
+@pytest.mark.karpenter("apis/v1/nodepool_budgets", it="should return that a schedule is active")
+@pytest.mark.karpenter("apis/v1/nodepool_budgets", it="should return that a schedule is inactive")
+@pytest.mark.karpenter(
+    "apis/v1/nodepool_budgets",
+    it="should return that a schedule is active when the schedule hit is in the middle of the duration",
+)
+@pytest.mark.karpenter(
+    "apis/v1/nodepool_budgets",
+    it="should return that a schedule is inactive when the schedule hit is after the duration",
 )
 def test_budget_window_opens_at_its_firing_and_closes_after_its_duration(at, active):
     """To the second."""
@@ -82,6 +100,10 @@ def test_cron_macros_and_question_marks_are_supported(macro):
     )
 
 
+@pytest.mark.karpenter(
+    "apis/v1/nodepool_budgets",
+    it="should return that a schedule is active when the duration is longer than the recurrence",
+)
 def test_adjacent_budget_windows_are_merged():
     """An hourly schedule with a duration of an hour and a half never closes."""
     always = Budget(nodes="0", schedule="@hourly", duration="1h30m")
@@ -103,6 +125,15 @@ def test_next_window_change_is_the_nearest_edge_of_any_window():
     assert next_window_change([Budget(nodes="1")], NOW) is None
 
 
+@pytest.mark.karpenter(
+    "disruption",
+    it="should not consider nodes that are not initialized as part of disruption count",
+)
+@pytest.mark.karpenter("disruption", it="should consider not ready nodes to the disruption count")
+@pytest.mark.karpenter(
+    "disruption",
+    it="should consider nodes with a deletion timestamp set and MarkedForDeletion to the disruption count",
+)
 def test_not_ready_deleting_and_marked_nodes_consume_the_budget():
     """NodeClaims that are not initialized do not count."""
     snapshot = a_fleet(

@@ -71,6 +71,15 @@ def test_node_with_pods_of_negative_eviction_cost_is_empty():
         ("-2147483648", -(2**31), -10.0),
     ],
 )
+@pytest.mark.karpenter(
+    "disruption",
+    it="should have a standard disruptionCost for a pod with no priority or disruptionCost specified",
+)
+@pytest.mark.karpenter(
+    "disruption",
+    it="should have a higher disruptionCost for a pod with a positive deletion disruptionCost",
+)
+@pytest.mark.karpenter("disruption", it="should have a higher disruptionCost for a pod with a higher priority")
 def test_eviction_cost_is_bounded(cost, priority, expected):
     """2^27 of deletion cost equals one pod; priorities of system pods reach the bound."""
     annotations = {"controller.kubernetes.io/pod-deletion-cost": cost}
@@ -110,6 +119,21 @@ BLOCKED = [
 
 
 @pytest.mark.parametrize(("snapshot", "why"), BLOCKED, ids=[why[:40] for _, why in BLOCKED])
+@pytest.mark.karpenter("disruption", it="should not consider candidates that aren't yet initialized")
+@pytest.mark.karpenter("disruption", it="should not consider candidates that are deleting")
+@pytest.mark.karpenter("disruption", it="should not consider candidates that are nominated")
+@pytest.mark.karpenter("disruption", it="should not consider candidates that have do-not-disrupt on nodes")
+@pytest.mark.karpenter("disruption", it="should not consider candidates that are have a non-existent NodePool")
+@pytest.mark.karpenter(
+    "disruption",
+    it="should not consider candidates that have do-not-disrupt pods scheduled and no terminationGracePeriod",
+)
+@pytest.mark.karpenter(
+    "disruption",
+    it="should not consider candidates that have do-not-disrupt daemonset pods scheduled",
+)
+@pytest.mark.karpenter("disruption", it="should not consider candidates that have fully blocking PDBs")
+@pytest.mark.karpenter("disruption", it="should not consider candidates that have multiple PDBs on the same pod")
 def test_blocked_node_is_not_a_candidate_and_has_events(snapshot, why):
     """On Node and NodeClaim, with Karpenter's messages."""
     found = find(snapshot)
@@ -121,6 +145,8 @@ def test_blocked_node_is_not_a_candidate_and_has_events(snapshot, why):
     }
 
 
+@pytest.mark.karpenter("disruption", it="should not consider candidates that are actively being processed in the queue")
+@pytest.mark.karpenter("disruption", it="should not consider candidates that has just a Node representation")
 def test_nodes_in_commands_and_unmanaged_nodes_have_no_events():
     """Neither is a candidate."""
     fleet = a_fleet(a_member("busy"), a_member("foreign"))
@@ -131,6 +157,7 @@ def test_nodes_in_commands_and_unmanaged_nodes_have_no_events():
     assert (found.candidates, found.events) == ((), ())
 
 
+@pytest.mark.karpenter("disruption", it="should not consider candidate that has just a NodeClaim representation")
 def test_nodeclaim_without_a_node_is_not_a_candidate():
     """The event is on the NodeClaim."""
     found = find(a_fleet(an_unlaunched_member("n")))
@@ -159,6 +186,7 @@ def brief_for(duration: str) -> dict:
     return {"annotations": {labels.DO_NOT_DISRUPT: duration}}
 
 
+@pytest.mark.karpenter("disruption", it="should consider candidates that have an instance type that cannot be resolved")
 def test_unknown_instance_type_has_no_price():
     """The node may still be deleted when it is empty."""
     (candidate,) = find(

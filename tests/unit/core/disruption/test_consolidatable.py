@@ -26,6 +26,7 @@ def patched(found, key: str):
     return next((status.get(key) for status in patches if key in status), None)
 
 
+@pytest.mark.karpenter("nodeclaim/disruption/consolidation", it="should mark NodeClaims as consolidatable")
 def test_node_is_consolidatable_after_consolidate_after():
     """To the second; the condition is written at the version that was read."""
     node = a_member("n", quiet_for=30 * SECONDS, claim=seen())
@@ -41,6 +42,10 @@ def test_node_is_consolidatable_after_consolidate_after():
     assert all(o.labels["status"] == "True" for o in chain.observations)
 
 
+@pytest.mark.karpenter(
+    "nodeclaim/disruption/consolidation",
+    it="should remove the status condition from the nodeClaim when lastPodEvent is too recent",
+)
 def test_node_within_consolidate_after_is_not_consolidatable():
     """The condition is removed, all others stay, and the end of consolidateAfter is returned."""
     held = ("Launched", "Registered", "Initialized", "Ready", "Consolidatable")
@@ -57,6 +62,7 @@ def test_node_within_consolidate_after_is_not_consolidatable():
     "pool",
     [a_pool(consolidateAfter="Never"), a_pool("static")],
 )
+@pytest.mark.karpenter("nodeclaim/disruption", it="should not set consolidatable condition for Static Nodepool")
 def test_consolidate_after_never_has_no_consolidatable_nodes(pool):
     """Nor has a static NodePool."""
     node = a_member("n", pool=pool.metadata.name, claim=seen())
@@ -75,6 +81,7 @@ def test_uninitialized_node_is_not_consolidatable():
     assert found.within_window == frozenset()
 
 
+@pytest.mark.karpenter("nodeclaim/podevents", it="should set the nodeclaim lastPodEvent")
 def test_removed_pod_restarts_consolidate_after():
     """The hash changes: it is written after lastPodEventTime."""
     stays, goes = a_pod("stays", node="node-n"), a_pod("goes", node="node-n")
@@ -120,6 +127,10 @@ def test_first_run_uses_the_last_pod_bound():
     assert found.next_at == NOW + 20 * SECONDS
 
 
+@pytest.mark.karpenter(
+    "nodeclaim/podevents",
+    it="should only set the nodeclaim lastPodEvent once within the dedupe timeframe",
+)
 def test_pod_events_are_written_at_most_every_ten_seconds():
     """The decision still uses the current time."""
     node = a_member("n", quiet_for=5 * SECONDS, pods=[a_pod("p", node="node-n")], claim=seen())

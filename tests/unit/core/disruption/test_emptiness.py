@@ -41,6 +41,8 @@ def test_budget_limits_the_number_of_empty_nodes_deleted():
     assert constrained == {pool}
 
 
+@pytest.mark.karpenter("disruption/emptiness", it="should ignore nodes that have pods")
+@pytest.mark.karpenter("disruption/emptiness", it="should ignore nodes without the consolidatable status condition")
 def test_nodes_with_pods_or_within_consolidate_after_stay():
     """Without candidates the command is a no-op."""
     command, constrained = delete_empty(
@@ -51,6 +53,7 @@ def test_nodes_with_pods_or_within_consolidate_after_stay():
     assert constrained == frozenset()
 
 
+@pytest.mark.karpenter("disruption/emptiness", it="should allow no empty nodes to be disrupted")
 def test_nodepool_without_budget_entry_loses_no_nodes():
     """Missing means 0."""
     command, constrained = delete_empty([a_candidate("n", pool="unknown")], {})

@@ -54,6 +54,11 @@ def from_body(body, *, deleting: bool = False):
 # -- provisioning ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.karpenter(
+    "static/provisioning",
+    it="should create nodeclaims when current node count is less than desired replicas",
+)
+@pytest.mark.karpenter("static/provisioning", it="should create additional nodeclaims to reach desired replicas")
 def test_static_nodeclaim_names_are_derived_from_pool_and_replica_index():
     """Overlapping runs create the same NodeClaims."""
     pool = a_static_pool(4)
@@ -84,6 +89,22 @@ def test_replica_whose_nodeclaim_is_deleting_gets_another_name():
     limit=st.integers(0, 8) | st.none(),
     kinds=st.lists(st.sampled_from(["running", "replaced", "deleting"]), max_size=8),
     max_claims=st.integers(0, 6),
+)
+@pytest.mark.karpenter("static/provisioning", it="should not create additional nodeclaims")
+@pytest.mark.karpenter("static/provisioning", it="should not create additional nodeclaims when node limits are reached")
+@pytest.mark.karpenter("static/provisioning", it="should handle zero replicas")
+@pytest.mark.karpenter("static/provisioning", it="should return early if current node count exceeds desired replicas")
+@pytest.mark.karpenter(
+    "static/deprovisioning",
+    it="should terminate excess nodeclaims when current count exceeds desired replicas",
+)
+@pytest.mark.karpenter(
+    "static/deprovisioning",
+    it="should return early if current node count is less than or equal to desired replicas",
+)
+@pytest.mark.karpenter(
+    "static/deprovisioning",
+    it="should only consider running nodeclaims and not deleting nodeclaims",
 )
 def test_static_provisioning_respects_replicas_limits_and_max_claims(replicas, limit, kinds, max_claims):
     """And creates no fewer than they allow."""
@@ -124,6 +145,8 @@ def a_claim_that_is(kind: str, index: int):
     ],
     ids=["class-not-ready", "class-deleting", "no-class", "pool-deleting", "not-static", "no-compatible-type"],
 )
+@pytest.mark.karpenter("static/provisioning", it="should return early if nodepool is being deleted")
+@pytest.mark.karpenter("static/provisioning", it="should return early if nodepool replicas is nil")
 def test_unusable_static_nodepool_provisions_nothing(changes, node_class):
     """Until its NodeClass and requirements are usable."""
     pool = builders.a_pool(**builders.merge({"spec": {"replicas": 2}}, changes))
@@ -133,6 +156,13 @@ def test_unusable_static_nodepool_provisions_nothing(changes, node_class):
 # -- deprovisioning -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.karpenter("static/deprovisioning", it="should prioritize nodeclaims that have unresolved providerID")
+@pytest.mark.karpenter(
+    "static/deprovisioning",
+    it="should prioritize empty nodes (with only daemonset pods) for termination",
+)
+@pytest.mark.karpenter("static/deprovisioning", it="to 0 (drops do-not-disrupt last)")
+@pytest.mark.karpenter("static/deprovisioning", it="should handle zero replicas by terminating all nodeclaims")
 def test_static_deprovisioning_deletes_the_cheapest_to_disrupt_first():
     """Without an instance, empty, low cost, high cost, and do-not-disrupt last."""
     protected = a_pod("kept", node="node-d-protected", metadata={"annotations": {labels.DO_NOT_DISRUPT: "true"}})
@@ -171,6 +201,8 @@ def test_deleting_node_counts_as_deprovisioned():
     assert deleted(a_fleet(*members, pools=[a_static_pool(2)])) == []
 
 
+@pytest.mark.karpenter("static/deprovisioning", it="should return early if nodepool is being deleted")
+@pytest.mark.karpenter("static/deprovisioning", it="should return early if nodepool replicas is nil")
 def test_dynamic_and_deleting_nodepools_are_not_static():
     """Their NodeClaims are neither created nor deleted."""
     going = {"metadata": {"deletionTimestamp": stamp(NOW), "finalizers": ["x"]}, "spec": {"replicas": 0}}

@@ -47,6 +47,10 @@ def test_a_node_with_less_than_nine_tenths_of_what_was_promised_is_told_of():
 
 
 @pytest.mark.parametrize(("memory", "status"), [("14745Mi", "False"), ("14746Mi", "True"), ("20Gi", "True")])
+@pytest.mark.karpenter(
+    "nodeclaim/consistency",
+    it="should set consistent state found condition to true if there are no consistency issues",
+)
 def test_nine_tenths_are_enough(memory, status):
     """Of 16 GiB those are 14745.6 MiB."""
     assert found(looked_at({"memory": memory}))[0][0] == status

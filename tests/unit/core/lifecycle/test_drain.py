@@ -23,6 +23,7 @@ def names(pods):
     return [p.metadata.name for p in pods]
 
 
+@pytest.mark.karpenter("node/termination", it="should evict non-critical pods first")
 def test_groups_go_one_after_another():
     """Pods, then daemons, then critical pods, then critical daemons: only the first group that is there is asked."""
     groups = [
@@ -39,6 +40,7 @@ def test_groups_go_one_after_another():
     assert order == [["plain"], ["daemon"], ["critical"], ["critical-daemon"]]
 
 
+@pytest.mark.karpenter("node/termination", it="should evict pods in order and wait until pods are fully deleted")
 def test_a_pod_that_still_terminates_holds_its_group():
     """The next group waits for it, and it is not asked twice."""
     leaving = pod("leaving", metadata={"deletionTimestamp": stamp(NOW + timedelta(seconds=10))})
@@ -56,6 +58,13 @@ def test_a_pod_that_still_terminates_holds_its_group():
         pod("stuck", metadata={"deletionTimestamp": stamp(ago(seconds=61))}),
     ],
 )
+@pytest.mark.karpenter("node/termination", it="should delete nodes with terminal pods")
+@pytest.mark.karpenter("node/termination", it="should not evict static pods")
+@pytest.mark.karpenter(
+    "node/termination",
+    it="should not evict pods that tolerate karpenter disruption taint with exists operator",
+)
+@pytest.mark.karpenter("node/termination", it="should bypass pods which are stuck terminating past their grace period")
 def test_some_pods_are_not_waited_for(ignored):
     """Ended, mirrors, those that tolerate the taint, and those stuck in termination for over a minute."""
     assert decide_drain([ignored], NOW, None).remaining == ()
@@ -69,6 +78,14 @@ def test_a_protected_pod_holds_the_drain_and_is_named():
     assert decided.next_force is None
 
 
+@pytest.mark.karpenter(
+    "node/termination",
+    it="should preemptively delete pods to satisfy their terminationGracePeriodSeconds",
+)
+@pytest.mark.karpenter(
+    "node/termination",
+    it="should only delete pods when their terminationGracePeriodSeconds is less than the the node's remaining terminationGracePeriod",  # noqa: E501
+)
 def test_near_the_end_pods_are_deleted_whatever_protects_them():
     """From the end minus its own grace period each pod, of any group, is given what is left."""
     end = NOW + timedelta(seconds=20)
@@ -81,11 +98,19 @@ def test_near_the_end_pods_are_deleted_whatever_protects_them():
     assert decided.next_force == end - timedelta(seconds=5)
 
 
+@pytest.mark.karpenter(
+    "node/termination/terminator",
+    it="should clamp gracePeriodSeconds to >= 1 when nodeTerminationTime is in the past",
+)
 def test_past_the_end_a_pod_is_given_one_second():
     """Zero would mean: removed without the kubelet knowing."""
     assert [s for _, s in decide_drain([pod("late")], NOW, ago(minutes=5)).force] == [1]
 
 
+@pytest.mark.karpenter(
+    "node/termination",
+    it="should update deletion timestamp for terminating pods when it is after node deletion timestamp",
+)
 def test_a_terminating_pod_is_forced_only_if_it_would_outlive_the_node():
     """Its deletion time says how long it still has."""
     end = NOW + timedelta(seconds=20)
@@ -94,6 +119,11 @@ def test_a_terminating_pod_is_forced_only_if_it_would_outlive_the_node():
     assert [p.metadata.name for p, _ in decide_drain([outlives, in_time], NOW, end).force] == ["outlives"]
 
 
+@pytest.mark.karpenter(
+    "node/termination",
+    it="should not evict a new pod with the same name using the old pod's eviction queue key",
+)
+@pytest.mark.karpenter("node/termination/terminator", it="should force-delete a pod via the queue, bypassing PDBs")
 def test_each_pod_has_a_chain_of_its_own_with_its_uid_as_precondition():
     """A refusal of one holds nobody up, and a pod of the same name that came later is safe."""
     end = NOW + timedelta(seconds=20)

@@ -92,6 +92,10 @@ def test_an_instance_of_an_earlier_claim_of_the_same_name_is_an_orphan():
     "cloud",
     [{"gone": [ID]}, {"instances": [an_instance(state="stopped")]}, {"instances": [an_instance(state="stopping")]}],
 )
+@pytest.mark.karpenter(
+    "nodeclaim/garbagecollection",
+    it="should delete the NodeClaim when the Node is there in a NotReady state and the instance is gone",
+)
 def test_a_claim_that_lost_its_instance_is_deleted(node, cloud):
     """The instance is gone or stands still, and no Ready node says otherwise."""
     (chain,) = run([a_running_claim()], [node] if node else [], **cloud).chains
@@ -108,6 +112,10 @@ def test_a_claim_that_lost_its_instance_is_deleted(node, cloud):
     [(a_running_claim(), [a_node()]), (a_launched_claim(), []), (a_running_claim(deleting=NOW), [])],
     ids=["its node is Ready", "it never registered: liveness decides", "it is going already"],
 )
+@pytest.mark.karpenter(
+    "nodeclaim/garbagecollection",
+    it="shouldn't delete the NodeClaim when the Node is there in a Ready state and the instance is gone",
+)
 def test_these_claims_are_not_lost(claim, nodes):
     """A look at the cloud that is late must cost nothing."""
     assert run([claim], nodes, gone=[ID]).actions == ()
@@ -122,6 +130,13 @@ def test_a_claim_whose_instance_is_not_listed_is_not_lost_for_that():
     ("expire_after", "age", "goes"),
     [("1h", timedelta(hours=1), True), ("1h", timedelta(minutes=59), False), ("Never", timedelta(days=9999), False)],
 )
+@pytest.mark.karpenter("nodeclaim/expiration", it="should remove nodeclaims that are expired")
+@pytest.mark.karpenter("nodeclaim/expiration", it="should not remove the NodeClaims when expiration is disabled")
+@pytest.mark.karpenter("nodeclaim/expiration", it="should not remove non-expired NodeClaims")
+@pytest.mark.karpenter(
+    "nodeclaim/expiration",
+    it="should fire a karpenter_nodeclaims_disrupted_total metric when expired",
+)
 def test_a_claim_expires_at_its_age_and_not_before(expire_after, age, goes):
     """Forceful: no budget is asked. Never means never."""
     claim = a_running_claim(age=age, spec={"expireAfter": expire_after})
@@ -134,6 +149,7 @@ def test_a_claim_expires_at_its_age_and_not_before(expire_after, age, goes):
         ]
 
 
+@pytest.mark.karpenter("nodeclaim/expiration", it="shouldn't expire the same NodeClaim multiple times")
 def test_a_claim_on_its_way_out_does_not_expire_again():
     """One deletion is enough."""
     claim = a_running_claim(age=timedelta(days=99), deleting=NOW)

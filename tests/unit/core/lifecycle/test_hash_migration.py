@@ -23,6 +23,10 @@ def annotations(claim, pool=POOL, node_class=NODE_CLASS):
 
 
 @pytest.mark.parametrize("before", [BY_KARPENTER, {}])
+@pytest.mark.karpenter(
+    "nodepool/hash",
+    it="should update nodepool hash versions on all nodeclaims when the hash versions don't match the controller hash version",  # noqa: E501
+)
 def test_a_claim_that_another_version_stamped_is_stamped_anew(before):
     """Karpenter's hashes say nothing to us; from here on changes of its pool and its NodeClass are told."""
     assert annotations(a_running_claim(metadata={"annotations": {**before, "kept": "yes"}})) == {
@@ -34,7 +38,7 @@ def test_a_claim_that_another_version_stamped_is_stamped_anew(before):
     }
 
 
-@pytest.mark.karpenter("nodepool/hash", it="should not update nodepool-hash on the NodeClaim if it's drifted")
+@pytest.mark.karpenter("nodepool/hash", it="should not update nodepool hash on the nodeclaim if it's drifted")
 def test_a_claim_that_has_drifted_stays_so():
     """Its old hash never equals a new one, so it does not stop being replaced."""
     drifted = {"status": {"conditions": [condition("Drifted", reason="NodePoolDrifted")]}}
@@ -43,6 +47,10 @@ def test_a_claim_that_has_drifted_stays_so():
     assert after[labels.NODEPOOL_HASH_VERSION] == NODEPOOL_HASH_VERSION
 
 
+@pytest.mark.karpenter(
+    "nodepool/hash",
+    it="should not update nodepool hash on all nodeclaims when the hash versions match the controller hash version",
+)
 def test_a_present_hash_is_left_alone_even_if_it_differs():
     """That it differs is drift. And without owner nothing can be said."""
     today = annotations(a_running_claim()) | {labels.NODEPOOL_HASH: "another", CLASS_HASH: "another"}

@@ -51,6 +51,10 @@ def conditions_of(plan):
     return {c["type"]: (c["status"], c["reason"]) for c in patched(plan)["status"]["conditions"]}
 
 
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/launch",
+    it="should add the Launched status condition after creating the NodeClaim",
+)
 def test_a_launched_claim_carries_what_the_cloud_says_and_keeps_its_own_labels():
     """Provider labels fill gaps; status has the instance; the retry mark goes; offerings refused on the way are noted."""
     claim = a_claim(metadata={"labels": {"mine": "yes"}, "annotations": {labels.LAUNCH_RETRY: "2 x"}})
@@ -77,6 +81,10 @@ def test_a_launched_claim_carries_what_the_cloud_says_and_keeps_its_own_labels()
     assert [a.offerings for a in of_type(plan, MarkOfferingUnavailable)] == [(OFFERING,)]
 
 
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/launch",
+    it="should delete the nodeclaim if InsufficientCapacity is returned from the cloudprovider",
+)
 def test_without_capacity_the_claim_goes_and_its_pods_are_planned_again():
     """The refused offerings are remembered before the claim is deleted, so the next plan avoids them."""
     plan = failed(a_claim(), InsufficientCapacityError("no stock", offerings=(OFFERING,)))
@@ -89,6 +97,10 @@ def test_without_capacity_the_claim_goes_and_its_pods_are_planned_again():
     assert plan.chains[0].observations[0].labels["reason"] == "insufficient_capacity"
 
 
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/launch",
+    it="should delete the nodeclaim if NodeClassNotReady is returned from the cloudprovider",
+)
 def test_a_node_class_that_is_not_ready_costs_the_claim_but_asks_for_no_hurry():
     """Planning at once would only make the same claim again."""
     plan = failed(a_claim(), NodeClassNotReadyError("no subnets"))
@@ -105,6 +117,10 @@ def test_a_node_class_that_is_not_ready_costs_the_claim_but_asks_for_no_hurry():
         (CloudProviderError("x" * 1000), "LaunchFailed"),
         (RateLimitedError("slow down", retry_after_seconds=0), "RequestLimitExceeded"),
     ],
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/launch",
+    it="should set nodeClaim status condition from the condition message received if error returned is CreateError",
 )
 def test_another_failure_is_said_in_the_condition_and_tried_again(error, reason):
     """Launched stays Unknown with the reason; long messages are cut; the next attempt is written down."""
@@ -162,6 +178,8 @@ def test_throttling_waits_at_least_as_long_as_the_cloud_asks():
     assert of_type(plan, Requeue)[0].at == NOW + timedelta(seconds=20)
 
 
+@pytest.mark.karpenter("nodeclaim/lifecycle", it="should add the finalizer if it doesn't exist")
+@pytest.mark.karpenter("nodeclaim/lifecycle/launch", it="should launch an instance when a new NodeClaim is created")
 def test_a_claim_gets_its_finalizer_before_its_instance():
     """Intent before effect: in one chain, protected first, then launched."""
     plan = launch_nodeclaims([a_claim(metadata={"finalizers": [], "labels": {CLASS_LABEL: "x"}})], NOW)
@@ -172,6 +190,7 @@ def test_a_claim_gets_its_finalizer_before_its_instance():
     assert isinstance(launch, LaunchInstance)
 
 
+@pytest.mark.karpenter("nodeclaim/hydration", it="should hydrate missing metadata onto the NodeClaim")
 def test_hydration_labels_a_claim_with_its_node_class():
     """A hand-made claim gets the label that everything of ours looks for."""
     bare = a_claim()

@@ -46,6 +46,34 @@ def conditions(plan):
     return {c["type"]: (c["status"], c["reason"]) for c in status.get("conditions", ())}
 
 
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/registration",
+    it="should match the nodeClaim to the Node when the Node comes online",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/registration",
+    it="should add the owner reference to the Node when the Node comes online",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/registration",
+    it="should sync the karpenter.sh/registered label to the Node and remove the karpenter.sh/unregistered taint when the Node comes online",  # noqa: E501
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/registration",
+    it="should sync the labels to the Node when the Node comes online",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/registration",
+    it="should sync the annotations to the Node when the Node comes online",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/registration",
+    it="should sync the taints to the Node when the Node comes online, if node label do not sync taints is not present",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/registration",
+    it="should sync the startupTaints to the Node when the Node comes online, if node label do not sync taints is not present",  # noqa: E501
+)
 def test_a_node_that_joined_is_taken_over_whole():
     """Finalizer, owner, labels, annotations and taints in one write; the unregistered taint goes; ours stay private."""
     claim = a_launched_claim(
@@ -84,6 +112,10 @@ def test_the_node_is_written_before_its_claim():
     assert [p.ref.resource.kind for p in patches(plan)] == ["Node", "NodeClaim"]
 
 
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/registration",
+    it="should not sync the startupTaints to the Node when the Node comes online, with node label do not sync taints",
+)
 def test_taints_that_the_bootstrap_set_itself_are_not_merged_again():
     """With do-not-sync-taints the node's own taints stand: one that something removed already does not come back."""
     claim = a_launched_claim(spec={"startupTaints": [{"key": "cni", "effect": "NoExecute"}]})
@@ -92,6 +124,10 @@ def test_taints_that_the_bootstrap_set_itself_are_not_merged_again():
     assert patch_of(plan, "Node", "spec") == {"taints": []}
 
 
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/registration",
+    it="should succeed registration if the karpenter.sh/unregistered taint is not present and emit an event",
+)
 def test_a_node_without_the_unregistered_taint_is_warned_about_and_registered_all_the_same():
     """Pods may have been bound before the node was ready for them."""
     plan = run([a_launched_claim()], [a_node(registered=False, spec={"taints": []})])
@@ -99,6 +135,14 @@ def test_a_node_without_the_unregistered_taint_is_warned_about_and_registered_al
     assert conditions(plan)["Registered"][0] == "True"
 
 
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/initialization",
+    it="should consider the NodeClaim initialized when all initialization conditions are met",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/initialization",
+    it="should add the initialization label to the node when the nodeClaim is initialized",
+)
 def test_a_ready_node_is_registered_and_initialized_in_one_run():
     """Both labels in one patch, both conditions in another: Ready follows."""
     plan = run([a_launched_claim()], [a_node(registered=False)])
@@ -158,6 +202,22 @@ def test_two_nodes_of_one_instance_are_refused():
         ({}, {"resources": {"requests": {"nvidia.com/gpu": "1"}}}, "ResourceNotRegistered"),
     ],
 )
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/initialization",
+    it="should not consider the Node to be initialized when the status of the Node is NotReady",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/initialization",
+    it="should not consider the Node to be initialized when all requested resources aren't registered",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/initialization",
+    it="should not consider the Node to be initialized when all startupTaints aren't removed",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/initialization",
+    it="should not consider the Node to be initialized when all ephemeralTaints aren't removed",
+)
 def test_each_gate_holds_initialization_back(node, spec, reason):
     """The first gate that is not passed is the condition's reason."""
     claim = a_launched_claim(true=("Launched", "Registered"), spec=spec)
@@ -178,8 +238,11 @@ def test_each_gate_holds_initialization_back(node, spec, reason):
     ids=["none", "another-node", "incomplete", "old-generation-too", "complete"],
 )
 @pytest.mark.karpenter(
-    "nodeclaim/lifecycle/initialization", it="should wait for requested DRA drivers to publish pools"
+    "nodeclaim/lifecycle",
+    it="holds initialization until the expected driver publishes a complete pool (a)",
 )
+@pytest.mark.karpenter("nodeclaim/lifecycle", it="does not consider an incomplete pool satisfied (b)")
+@pytest.mark.karpenter("nodeclaim/lifecycle", it="skips the gate when DRA is disabled (e)")
 def test_initialization_waits_for_the_drivers_that_pods_wait_for(slices, waits):
     """Each driver that the claim names must have a complete pool on the node; nobody waits where claims are ignored."""
     claim = a_launched_claim(
@@ -207,6 +270,18 @@ def test_a_resource_requested_at_zero_is_not_waited_for():
         (a_launched_claim, 15, "registration_timeout"),
     ],
 )
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/liveness",
+    it="should delete the nodeClaim when the Node hasn't registered past the registration timeout",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/liveness",
+    it="should delete the NodeClaim when the NodeClaim hasn't launched past the launch timeout",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/liveness",
+    it="should not delete the NodeClaim when the NodeClaim hasn't launched before the launch timeout",
+)
 def test_a_claim_that_does_not_get_there_in_time_is_given_up(claim, minutes, reason):
     """One second before it may still go on; its deletion wakes who terminates and who plans anew."""
     early = run([claim(age=timedelta(minutes=minutes, seconds=-1))])
@@ -220,6 +295,10 @@ def test_a_claim_that_does_not_get_there_in_time_is_given_up(claim, minutes, rea
     assert plan.chains[0].observations[0].labels["reason"] == reason
 
 
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/liveness",
+    it="should use the status condition transition time for registration timeout, not the creation timestamp",
+)
 def test_a_clock_ahead_of_the_api_servers_gives_no_launch_up_that_was_just_made():
     """The claim looks an hour old at its launch; its node has all its time from there."""
     claim = a_launched_claim(age=timedelta(hours=1))
@@ -228,6 +307,10 @@ def test_a_clock_ahead_of_the_api_servers_gives_no_launch_up_that_was_just_made(
     assert not [a for a in run([claim]).actions if isinstance(a, DeleteObject)]
 
 
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/liveness",
+    it="shouldn't delete the nodeClaim when the node has registered past the registration timeout",
+)
 def test_after_registration_there_is_no_time_out():
     """A node that takes an hour to become ready is waited for, ever more rarely."""
     claim = a_launched_claim(true=("Launched", "Registered"), age=timedelta(hours=1))

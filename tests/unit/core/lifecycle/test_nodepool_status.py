@@ -30,6 +30,14 @@ def conditions(plan):
     return {c["type"]: (c["status"], c["reason"]) for c in patch["conditions"]}
 
 
+@pytest.mark.karpenter(
+    "nodepool/readiness",
+    it="should have status condition on nodePool as ready if nodeClass is ready",
+)
+@pytest.mark.karpenter(
+    "nodepool/validation",
+    it="should set the NodePoolValidationSucceeded status condition to true if nodePool healthy checks succeed",
+)
 def test_a_new_pool_gets_conditions_counts_and_hash_and_then_nothing_more():
     """What is current is not written again."""
     pool = a_pool()
@@ -54,6 +62,18 @@ def test_a_new_pool_gets_conditions_counts_and_hash_and_then_nothing_more():
         ((a_node_class(ready=False, reason="AwaitingReconciliation"),), ("Unknown", "NodeClassReadinessUnknown")),
     ],
 )
+@pytest.mark.karpenter(
+    "nodepool/readiness",
+    it="should have status condition on nodePool as not ready when nodeClass does not exist",
+)
+@pytest.mark.karpenter(
+    "nodepool/readiness",
+    it="should have status condition on nodePool as not ready if nodeClass is not ready",
+)
+@pytest.mark.karpenter(
+    "nodepool/readiness",
+    it="should mark NodeClassReady status condition on nodePool as NotReady if nodeClass is terminating",
+)
 def test_a_pool_is_as_ready_as_its_node_class(node_classes, expected):
     """The NodeClass's own reason is handed through."""
     plan = reconcile_nodepools(a_snapshot(node_classes=node_classes))
@@ -61,6 +81,10 @@ def test_a_pool_is_as_ready_as_its_node_class(node_classes, expected):
     assert conditions(plan)["Ready"][0] == expected[0]
 
 
+@pytest.mark.karpenter(
+    "nodepool/counter",
+    it="should set the counter from the nodeClaim and then to the node when it initializes",
+)
 def test_usage_counts_nodes_by_their_own_word_and_claims_that_are_on_their_way():
     """A registered node's capacity replaces what its claim promised."""
     snapshot = a_snapshot(
@@ -79,6 +103,8 @@ def test_only_strictly_more_than_the_limit_exceeds_it():
     assert usage.exceeded({"cpu": 3999, "nodes": 0}) == ("cpu", "nodes")
 
 
+@pytest.mark.karpenter("nodepool/counter", it="should zero out the counter when all nodes are deleted")
+@pytest.mark.karpenter("nodepool/counter", it="should update Status.Nodes when nodes are added and removed")
 def test_counts_follow_nodes_that_go():
     """Resources that nobody has any more are taken out of the status."""
     gpu = a_launched_claim(status={"capacity": {"nvidia.com/gpu": "1"}})
@@ -92,6 +118,10 @@ def test_counts_follow_nodes_that_go():
     assert action.patch["status"]["resources"]["cpu"] == "0"
 
 
+@pytest.mark.karpenter(
+    "nodepool/validation",
+    it="should set the NodePoolValidationSucceeded status condition to false if nodePool validation failed",
+)
 def test_a_pool_that_does_not_validate_is_told_so_once():
     """ValidationSucceeded False with the reason; the second run writes nothing."""
     bad = InvalidObject(

@@ -1,3 +1,5 @@
+import pytest
+
 """Nodes of ours whose claim is gone: no pod loses its place without a drain, and no instance stays."""
 
 from journeyman.core.api import labels
@@ -57,6 +59,7 @@ def test_then_its_instance_ends_unless_it_has_a_claim_after_all():
     assert isinstance(look, Requeue)
 
 
+@pytest.mark.karpenter("node/termination", it="should delete nodes without nodeclaims")
 def test_it_is_let_go_once_its_instance_is_gone_and_counted():
     """With how long it took, and how old it became."""
     plan = run(a_node(deleting=ago(seconds=30)), cloud=GONE)

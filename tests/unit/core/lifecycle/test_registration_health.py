@@ -42,9 +42,6 @@ def health(pool):
     return found.status, found.reason
 
 
-@pytest.mark.karpenter(
-    "nodepool/registrationhealth", it="should set NodeRegistrationHealthy status condition on nodePool as Unknown"
-)
 def test_health_is_unknown_until_a_claim_came_to_something():
     """Said once, with the generation of the NodeClass that it is about; a second look writes nothing."""
     pool, _ = after(a_pool())
@@ -67,6 +64,18 @@ def test_health_is_unknown_until_a_claim_came_to_something():
     ],
 )
 @pytest.mark.parametrize("together", [True, False])
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/registration",
+    it="should not add NodeRegistrationHealthy=true on the nodePool if registration succeeds once and if it had previously failed twice in the registrationHealthBuffer",  # noqa: E501
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/liveness",
+    it="should update NodeRegistrationHealthy status condition to False if it was previously set to True and there are >=2 registration failures",  # noqa: E501
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/liveness",
+    it="should update NodeRegistrationHealthy status condition to False if it was previously set to Unknown and there are >=2 registration failures",  # noqa: E501
+)
 def test_two_failures_among_the_last_four_are_too_many(news, expected, together):
     """In one run or in many: the row is in the pool's annotation."""
     row = [JOINED if letter == "S" else FAILED for letter in news]
@@ -86,6 +95,14 @@ def test_a_failed_launch_lends_the_condition_its_own_words():
 
 
 @pytest.mark.parametrize("changed", ["pool", "class"])
+@pytest.mark.karpenter(
+    "nodepool/registrationhealth",
+    it="should set NodeRegistrationHealthy status condition on nodePool as Unknown if the nodePool is updated",
+)
+@pytest.mark.karpenter(
+    "nodepool/registrationhealth",
+    it="should set NodeRegistrationHealthy status condition on nodePool as Unknown and reset the NodeRegistrationHealthBuffer if the nodeClass observed generation doesn't match with that on nodePool",  # noqa: E501
+)
 def test_a_changed_template_or_node_class_begins_a_new_row(changed):
     """What the old one did says nothing of the new one; one outcome after that counts alone."""
     pool, _ = after(a_pool(), FAILED, FAILED)
@@ -102,6 +119,14 @@ def test_a_changed_template_or_node_class_begins_a_new_row(changed):
 
 
 @pytest.mark.parametrize(("status", "next_", "expected"), [("True", FAILED, "True"), ("False", JOINED, "False")])
+@pytest.mark.karpenter(
+    "nodepool/registrationhealth",
+    it="should not set NodeRegistrationHealthy status condition on nodePool as Unknown if it is already set to true",
+)
+@pytest.mark.karpenter(
+    "nodepool/registrationhealth",
+    it="should not set NodeRegistrationHealthy status condition on nodePool as Unknown if it is already set to false",
+)
 def test_a_pool_that_karpenter_judged_is_taken_up_where_it_stood(status, next_, expected):
     """Without a row of ours, True counts as one node that joined and False as two that did not."""
     judged = condition("NodeRegistrationHealthy", status, observedGeneration=1)

@@ -52,6 +52,16 @@ def repaired(plan) -> list[str]:
         ("MemoryPressure", "True", 600, False),
     ],
 )
+@pytest.mark.karpenter("node/health", it="should delete nodes that are unhealthy by the cloud provider")
+@pytest.mark.karpenter(
+    "node/health",
+    it="should not delete node when unhealthy type does not match cloud provider passed in value",
+)
+@pytest.mark.karpenter(
+    "node/health",
+    it="should not delete node when health status does not match cloud provider passed in value",
+)
+@pytest.mark.karpenter("node/health", it="should not delete node when health duration is not reached")
 def test_a_node_goes_once_a_policy_tolerates_its_condition_no_longer(type_, status, minutes, goes):
     """The kubelet's own word and that of node-problem agents alike; what no policy names is nobody's business."""
     plan = decide(a_sick_member("n", type_, status, since=timedelta(minutes=minutes)))
@@ -73,6 +83,11 @@ def test_of_several_conditions_the_earliest_deadline_counts():
     assert sample.labels["condition"] == "accelerated_hardware_ready"
 
 
+@pytest.mark.karpenter(
+    "node/health",
+    it="should set annotation termination grace period when force termination is started",
+)
+@pytest.mark.karpenter("node/health", it="should fire a karpenter_nodeclaims_disrupted_total metric when unhealthy")
 def test_a_repair_ends_the_grace_period_before_it_deletes_the_claim():
     """Nobody is asked: the machine does not work. Both metrics, an Event on claim and node, provision and terminate."""
     member = a_sick_member("n", since=HALF_AN_HOUR, claim={"status": {"imageID": "ami-1"}})
@@ -96,6 +111,7 @@ def test_a_repair_ends_the_grace_period_before_it_deletes_the_claim():
 
 
 @pytest.mark.parametrize(("end", "moved"), [(ago(minutes=1), False), (NOW, False), (ago(minutes=-10), True)])
+@pytest.mark.karpenter("node/health", it="should not update termination grace period if set before the current time")
 def test_an_end_that_has_come_already_is_left_alone(end, moved):
     """A grace period that has run out did so at its own time."""
     annotations = {labels.TERMINATION_TIMESTAMP: stamp(end)}
@@ -120,6 +136,11 @@ def test_a_node_that_is_leaving_anyway_only_leaves_sooner():
 @pytest.mark.parametrize(
     ("sick", "of", "goes"), [(1, 1, True), (1, 3, True), (2, 3, False), (2, 10, True), (3, 10, False), (3, 11, True)]
 )
+@pytest.mark.karpenter(
+    "node/health",
+    it="should ignore unhealthy nodes if more then 20% of the nodes are unhealthy in a nodepool",
+)
+@pytest.mark.karpenter("node/health", it="should consider round up when there is a low number of nodes for a nodepool")
 def test_a_fifth_of_a_pool_may_be_sick_rounded_up(sick, of, goes):
     """Beyond that the cause is likely another, and new nodes would share it. One of a small pool may always go."""
     members = [a_sick_member(f"s{i}", since=HALF_AN_HOUR) for i in range(sick)]
@@ -140,6 +161,10 @@ def test_conditions_count_before_their_deadline_does():
     assert repaired(decide(late, fresh, a_member("well"))) == []
 
 
+@pytest.mark.karpenter(
+    "node/health",
+    it="should ignore unhealthy nodes if more then 20% of the nodes are unhealthy in a cluster",
+)
 def test_the_sick_of_one_pool_do_not_bar_another():
     """And a claim without a pool asks the whole cluster."""
     sick = [a_sick_member(f"s{i}", since=HALF_AN_HOUR, pool="broken") for i in range(2)]
@@ -154,6 +179,10 @@ def test_the_sick_of_one_pool_do_not_bar_another():
     assert "more than 20% nodes are unhealthy in the cluster" in {e.message for e in plan.events}
 
 
+@pytest.mark.karpenter(
+    "node/health",
+    it="should return the requeue interval for the time between now and when the nodeClaim termination time",
+)
 def test_a_node_that_is_still_tolerated_is_looked_at_at_its_deadline():
     """Terminate wakes itself for that moment."""
     plan = decide(a_sick_member("n", since=timedelta(minutes=29)))

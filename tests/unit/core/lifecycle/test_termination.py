@@ -80,6 +80,15 @@ def draining(seconds, *more):
     )
 
 
+@pytest.mark.karpenter("node/termination", it="should exclude nodes from load balancers when terminating")
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/termination",
+    it="should delete the node and the CloudProvider NodeClaim when NodeClaim deletion is triggered",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/termination",
+    it="should not annotate the node if the NodeClaim has no terminationGracePeriod",
+)
 def test_a_deleted_claim_closes_its_node_deletes_it_and_evicts_its_pods_in_one_run():
     """The taint comes before the deletion and the evictions; pods need another place, so provision is woken."""
     pod = a_pod("p", node="node-default-1")
@@ -110,6 +119,7 @@ def test_nobody_is_evicted_before_the_node_is_closed():
     assert not any(c.then for c in chains)
 
 
+@pytest.mark.karpenter("node/termination", it="should delete nodeclaims associated with nodes")
 def test_a_deleted_node_takes_its_claim_along():
     """Deleting either half deletes the other."""
     plan = run(a_running_claim(), a_node(deleting=NOW))
@@ -123,6 +133,7 @@ def test_provision_is_woken_once_at_the_beginning_of_a_drain():
 
 
 @pytest.mark.parametrize(("seconds", "drained"), [(4, False), (5, True)])
+@pytest.mark.karpenter("node/termination", it="should not finish draining until minDrainTime has passed")
 def test_even_an_empty_node_drains_for_five_seconds(seconds, drained):
     """Pods that were bound at the last moment are seen."""
     plan = run(draining(seconds), a_node(deleting=ago(seconds=seconds)))
@@ -143,6 +154,7 @@ def test_a_drained_node_s_instance_is_terminated_and_watched():
     assert wakes(plan) == {Step.TERMINATE: NOW + timedelta(seconds=5)}
 
 
+@pytest.mark.karpenter("node/termination", it="should wait for volume attachments")
 def test_a_drained_node_s_volumes_are_waited_for():
     """A volume that loses its instance unasked can be attached elsewhere only minutes later."""
     node = a_node(deleting=ago(seconds=6))
@@ -164,6 +176,10 @@ def test_a_drained_node_s_volumes_are_waited_for():
 
 
 @pytest.mark.parametrize(("left", "elapsed"), [(0, False), (-1, True)])
+@pytest.mark.karpenter(
+    "node/termination",
+    it="should wait for volume attachments until the nodeclaim's termination grace period expires",
+)
 def test_at_the_node_s_end_volumes_are_waited_for_no_longer(left, elapsed):
     """The condition says that they were not let go."""
     end = stamp(NOW + timedelta(seconds=left))
@@ -220,6 +236,14 @@ def test_a_taint_of_ours_with_another_effect_makes_room_for_the_right_one():
     assert patch["spec"]["taints"] == [others[1], {"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}]
 
 
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/termination",
+    it="should not remove the finalizer and terminate the NodeClaim if the cloudProvider instance is still around",
+)
+@pytest.mark.karpenter("node/termination", it="should delete nodes")
+@pytest.mark.karpenter("node/termination", it="should fire the nodesTerminated counter metric when deleting nodes")
+@pytest.mark.karpenter("node/termination", it="should fire the lifetime duration histogram metric when deleting nodes")
+@pytest.mark.karpenter("node/termination", it="should fire the terminationSummary metric when deleting nodes")
 def test_finalizers_stay_until_the_cloud_says_that_the_instance_is_gone():
     """Terminating is repeated until then; afterwards the node is let go, then its claim."""
     node = a_node(deleting=ago(seconds=20))
@@ -243,6 +267,10 @@ def test_finalizers_stay_until_the_cloud_says_that_the_instance_is_gone():
     assert told["karpenter_nodeclaims_instance_termination_duration_seconds"] == 0
 
 
+@pytest.mark.karpenter(
+    "node/termination",
+    it="should delete nodes with no underlying instance even if not fully drained",
+)
 def test_a_node_whose_instance_vanished_is_not_drained():
     """NotReady, and the cloud knows no such instance: nothing is left to evict from."""
     pod = a_pod("p", node="node-default-1")
@@ -275,6 +303,14 @@ def test_both_halves_are_deleted_before_either_is_let_go():
     assert not of_type(plan, PatchObject)
 
 
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/termination",
+    it="should annotate the node if the NodeClaim has a terminationGracePeriod",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/termination",
+    it="should not change the annotation if the NodeClaim has a terminationGracePeriod and the annotation already exists",  # noqa: E501
+)
 def test_the_end_is_written_down_once_and_forces_what_is_left():
     """terminationGracePeriod counts from the deletion; a time that others set stands."""
     pod = a_pod("p", node="node-default-1", metadata={"annotations": {labels.DO_NOT_DISRUPT: "true"}})
@@ -324,6 +360,10 @@ def test_an_end_is_counted_from_the_claim_s_own_deletion():
     assert [p for p in patches(plan, "NodeClaim") if "metadata" in p] == []
 
 
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/termination",
+    it="should not delete Nodes if the NodeClaim is not registered",
+)
 def test_a_claim_that_never_registered_goes_without_a_drain():
     """Its node, if there is one, is the cloud controller's."""
     plan = run(a_launched_claim(deleting=NOW), a_node(registered=False))
