@@ -84,7 +84,7 @@ def test_a_protected_pod_holds_the_drain_and_is_named():
 )
 @pytest.mark.karpenter(
     "node/termination",
-    it="should only delete pods when their terminationGracePeriodSeconds is less than the the node's remaining terminationGracePeriod",  # noqa: E501
+    it="should only delete pods when their terminationGracePeriodSeconds is less than the the node's remaining terminationGracePeriod",
 )
 def test_near_the_end_pods_are_deleted_whatever_protects_them():
     """From the end minus its own grace period each pod, of any group, is given what is left."""

@@ -25,7 +25,7 @@ def annotations(claim, pool=POOL, node_class=NODE_CLASS):
 @pytest.mark.parametrize("before", [BY_KARPENTER, {}])
 @pytest.mark.karpenter(
     "nodepool/hash",
-    it="should update nodepool hash versions on all nodeclaims when the hash versions don't match the controller hash version",  # noqa: E501
+    it="should update nodepool hash versions on all nodeclaims when the hash versions don't match the controller hash version",
 )
 def test_a_claim_that_another_version_stamped_is_stamped_anew(before):
     """Karpenter's hashes say nothing to us; from here on changes of its pool and its NodeClass are told."""

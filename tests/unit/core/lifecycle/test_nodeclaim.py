@@ -56,7 +56,7 @@ def conditions(plan):
 )
 @pytest.mark.karpenter(
     "nodeclaim/lifecycle/registration",
-    it="should sync the karpenter.sh/registered label to the Node and remove the karpenter.sh/unregistered taint when the Node comes online",  # noqa: E501
+    it="should sync the karpenter.sh/registered label to the Node and remove the karpenter.sh/unregistered taint when the Node comes online",
 )
 @pytest.mark.karpenter(
     "nodeclaim/lifecycle/registration",
@@ -72,7 +72,7 @@ def conditions(plan):
 )
 @pytest.mark.karpenter(
     "nodeclaim/lifecycle/registration",
-    it="should sync the startupTaints to the Node when the Node comes online, if node label do not sync taints is not present",  # noqa: E501
+    it="should sync the startupTaints to the Node when the Node comes online, if node label do not sync taints is not present",
 )
 def test_a_node_that_joined_is_taken_over_whole():
     """Finalizer, owner, labels, annotations and taints in one write; the unregistered taint goes; ours stay private."""

@@ -1,6 +1,6 @@
-import pytest
-
 """Nodes of ours whose claim is gone: no pod loses its place without a drain, and no instance stays."""
+
+import pytest
 
 from journeyman.core.api import labels
 from journeyman.core.lifecycle.drain import TerminationIntervals

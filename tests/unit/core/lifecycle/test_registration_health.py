@@ -66,15 +66,15 @@ def test_health_is_unknown_until_a_claim_came_to_something():
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.karpenter(
     "nodeclaim/lifecycle/registration",
-    it="should not add NodeRegistrationHealthy=true on the nodePool if registration succeeds once and if it had previously failed twice in the registrationHealthBuffer",  # noqa: E501
+    it="should not add NodeRegistrationHealthy=true on the nodePool if registration succeeds once and if it had previously failed twice in the registrationHealthBuffer",
 )
 @pytest.mark.karpenter(
     "nodeclaim/lifecycle/liveness",
-    it="should update NodeRegistrationHealthy status condition to False if it was previously set to True and there are >=2 registration failures",  # noqa: E501
+    it="should update NodeRegistrationHealthy status condition to False if it was previously set to True and there are >=2 registration failures",
 )
 @pytest.mark.karpenter(
     "nodeclaim/lifecycle/liveness",
-    it="should update NodeRegistrationHealthy status condition to False if it was previously set to Unknown and there are >=2 registration failures",  # noqa: E501
+    it="should update NodeRegistrationHealthy status condition to False if it was previously set to Unknown and there are >=2 registration failures",
 )
 def test_two_failures_among_the_last_four_are_too_many(news, expected, together):
     """In one run or in many: the row is in the pool's annotation."""
@@ -101,7 +101,7 @@ def test_a_failed_launch_lends_the_condition_its_own_words():
 )
 @pytest.mark.karpenter(
     "nodepool/registrationhealth",
-    it="should set NodeRegistrationHealthy status condition on nodePool as Unknown and reset the NodeRegistrationHealthBuffer if the nodeClass observed generation doesn't match with that on nodePool",  # noqa: E501
+    it="should set NodeRegistrationHealthy status condition on nodePool as Unknown and reset the NodeRegistrationHealthBuffer if the nodeClass observed generation doesn't match with that on nodePool",
 )
 def test_a_changed_template_or_node_class_begins_a_new_row(changed):
     """What the old one did says nothing of the new one; one outcome after that counts alone."""

@@ -309,7 +309,7 @@ def test_both_halves_are_deleted_before_either_is_let_go():
 )
 @pytest.mark.karpenter(
     "nodeclaim/lifecycle/termination",
-    it="should not change the annotation if the NodeClaim has a terminationGracePeriod and the annotation already exists",  # noqa: E501
+    it="should not change the annotation if the NodeClaim has a terminationGracePeriod and the annotation already exists",
 )
 def test_the_end_is_written_down_once_and_forces_what_is_left():
     """terminationGracePeriod counts from the deletion; a time that others set stands."""
