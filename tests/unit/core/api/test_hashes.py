@@ -75,6 +75,13 @@ def test_nodepool_hash_ignores_changes_that_do_not_affect_nodes(same):
     ],
 )
 @pytest.mark.karpenter("nodepool/hash", it="should update the drift hash when NodePool static field is updated")
+@pytest.mark.karpenter("nodeclaim/disruption/drift", it="Labels")
+@pytest.mark.karpenter("nodeclaim/disruption/drift", it="Annoations")
+@pytest.mark.karpenter("nodeclaim/disruption/drift", it="Taints")
+@pytest.mark.karpenter("nodeclaim/disruption/drift", it="StartupTaints")
+@pytest.mark.karpenter("nodeclaim/disruption/drift", it="NodeClassRef Name")
+@pytest.mark.karpenter("nodeclaim/disruption/drift", it="ExpireAfter")
+@pytest.mark.karpenter("nodeclaim/disruption/drift", it="TerminationGracePeriod")
 def test_nodepool_hash_changes_when_nodes_would_differ(different):
     """Labels, annotations, taints, NodeClass and durations."""
     assert node_pool_hash(different) != node_pool_hash(pool())

@@ -51,6 +51,7 @@ def values_of(claim, key: str) -> tuple[str, ...]:
     return next(r.values for r in claim.requirements if r.key == key)
 
 
+@pytest.mark.karpenter("disruption/consolidation", it="can delete nodes")
 def test_node_whose_pods_fit_on_existing_nodes_is_deleted():
     """It saves the whole price of the node."""
     snapshot = a_fleet(a_member("spare", cpus=["1"]), a_member("roomy", size="l", cpus=["1"]))
@@ -72,6 +73,10 @@ def test_underutilized_node_is_replaced_by_a_cheaper_one():
     assert command.saving == pytest.approx(price("xl") - price("l"))
 
 
+@pytest.mark.karpenter(
+    "disruption/consolidation",
+    it="won't replace on-demand node if on-demand replacement is more expensive",
+)
 def test_cheapest_node_is_not_replaced():
     """A replacement of the same price saves nothing."""
     command = decide(a_fleet(a_member("n", size="l", cpus=["1400m"] * 5)), "n")
@@ -108,6 +113,14 @@ def test_replacement_is_on_demand_if_spot_is_unavailable():
     assert command.replacements[0].price < price("xl")
 
 
+@pytest.mark.karpenter(
+    "disruption/consolidation",
+    it="cannot replace spot with spot if the spotToSpotConsolidation is disabled",
+)
+@pytest.mark.karpenter(
+    "disruption/consolidation",
+    it="cannot replace spot with spot if less than minimum InstanceTypes flexibility",
+)
 def test_spot_to_spot_needs_the_feature_gate_and_fifteen_types():
     """So that the replacement is not the next candidate."""
     snapshot = a_fleet(
@@ -118,6 +131,10 @@ def test_spot_to_spot_needs_the_feature_gate_and_fifteen_types():
     assert "requires 15 cheaper instance type options" in decide(snapshot, "n", spot_to_spot=True).why_not
 
 
+@pytest.mark.karpenter(
+    "disruption/consolidation",
+    it="spot to spot consolidation should order the instance types by price before enforcing minimum flexibility.",
+)
 def test_spot_to_spot_keeps_the_fifteen_cheapest_types():
     """So that a cheaper type is already among the options of the replacement."""
     small = [
@@ -133,6 +150,10 @@ def test_spot_to_spot_keeps_the_fifteen_cheapest_types():
     assert command.replacements[0].instance_types == tuple(f"t{i:02}" for i in range(15))
 
 
+@pytest.mark.karpenter(
+    "disruption/consolidation",
+    it="won't delete nodes if it would make a non-pending pod go pending",
+)
 def test_node_with_unschedulable_pods_stays():
     """The reason names the pod."""
     picky = a_pod("picky", node="node-n", spec={"nodeSelector": {labels.ZONE: "nowhere"}})
@@ -152,6 +173,7 @@ def test_node_is_not_replaced_by_several():
     assert command.why_not == "Can't remove without creating 2 candidates"
 
 
+@pytest.mark.karpenter("disruption/consolidation", it="can delete nodes with a permanently pending pod")
 def test_unschedulable_pending_pod_does_not_block_consolidation():
     """It was pending before the disruption."""
     hopeless = a_pod("hopeless", spec={"nodeSelector": {labels.ZONE: "nowhere"}})
@@ -161,6 +183,14 @@ def test_unschedulable_pending_pod_does_not_block_consolidation():
 
 
 @pytest.mark.parametrize("pending", [(), (a_pod("waits", cpu="1"),)], ids=["alone", "with a pending pod"])
+@pytest.mark.karpenter(
+    "disruption/consolidation",
+    it="won't delete node if it would require pods to schedule on an uninitialized node",
+)
+@pytest.mark.karpenter(
+    "disruption/consolidation",
+    it="should not consolidate pods onto a destination node that is under its consolidateAfter window",
+)
 def test_pods_are_not_moved_to_uninitialized_or_recently_changed_nodes(pending):
     """The former may never initialize; the latter's consolidateAfter would restart."""
     young = a_member("young", size="xl", initialized=False)
@@ -242,6 +272,7 @@ def test_worst_launch_price_is_of_the_launched_capacity_type():
     assert worst_launch_price(replace(rack, offerings=(replace(offers["spot"], available=False),)), anything) is None
 
 
+@pytest.mark.karpenter("disruption/singlenodeconsolidation", it="should sort candidates by savings ratio descending")
 def test_single_node_consolidation_orders_by_savings_within_budgets():
     """NodePools whose budgets allow no disruption are skipped."""
     snapshot = a_fleet(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from journeyman.core.api import labels
 from journeyman.core.disruption.consolidatable import Consolidatability
 from journeyman.core.disruption.controller import DisruptionController
@@ -23,6 +25,8 @@ def a_buffer_pod(cpu: str):
     return a_pod("spare", cpu=cpu, metadata={"annotations": {labels.BUFFER_POD: "true"}})
 
 
+@pytest.mark.karpenter("disruption/emptiness", it="should not disrupt a node that hosts virtual buffer pods")
+@pytest.mark.karpenter("disruption/emptiness", it="should only protect the specific node with buffer pods, not others")
 def test_node_with_buffer_pods_is_not_empty():
     """Without pods, but the next run would launch another node."""
     empty = (a_member("n"), a_member("surplus"))

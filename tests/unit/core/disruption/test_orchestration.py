@@ -132,6 +132,7 @@ def test_replacement_is_created_before_its_candidate_is_tainted():
     assert {a.step for a in plan.actions if isinstance(a, Requeue)} == {Step.PROVISION, Step.CONSOLIDATE}
 
 
+@pytest.mark.karpenter("disruption/queue", it="should not wait for replacements when none are needed")
 def test_delete_command_deletes_in_the_run_that_validated_it():
     """Condition, phase, taint, deletion; each NodeClaim by its UID."""
     snapshot = a_fleet(a_member("a"), a_member("b"))
@@ -144,6 +145,11 @@ def test_delete_command_deletes_in_the_run_that_validated_it():
     assert Step.TERMINATE in {a.step for a in plan.actions if isinstance(a, Requeue)}
 
 
+@pytest.mark.karpenter("disruption/queue", it="should fully handle a command when replacements are initialized")
+@pytest.mark.karpenter(
+    "disruption/queue",
+    it="should keep nodes tainted when replacements haven't finished initialization",
+)
 def test_candidates_are_deleted_when_every_replacement_is_initialized():
     """Until then the step is requeued, with an event."""
     member = a_member("n", size="xl", claim=CONDITION, node=TAINTED)
@@ -166,6 +172,7 @@ def test_missing_taint_is_added_while_waiting():
     assert patch.resource_version == "9"
 
 
+@pytest.mark.karpenter("disruption", it="should add and remove taints from NodeClaims that fail to disrupt")
 def test_lost_replacement_rolls_the_command_back():
     """Taints are removed before the phase is written, so that a run that is cut off is repeated."""
     member = a_member("n", size="xl", claim=CONDITION, node=TAINTED)
@@ -191,6 +198,7 @@ def test_rollback_that_was_cut_off_is_finished():
 
 
 @pytest.mark.parametrize(("seconds", "phase"), [(599, None), (600, "RolledBack")])
+@pytest.mark.karpenter("disruption/queue", it="should not return an error when handling commands before the timeout")
 def test_command_is_rolled_back_if_not_initialized_in_ten_minutes(seconds, phase):
     """The replacement stays, and is consolidated when it is empty."""
     member = a_member("n", size="xl", claim=CONDITION, node=TAINTED)
@@ -284,6 +292,10 @@ REVALIDATED = [
 
 
 @pytest.mark.parametrize(("later", "why"), REVALIDATED, ids=[why[:30] or "holds" for _, why in REVALIDATED])
+@pytest.mark.karpenter(
+    "disruption/consolidation",
+    it="should not consolidate if the action becomes invalid during the node TTL wait",
+)
 def test_proposal_is_validated_before_it_is_executed(later, why):
     """Kinds of failure: churn, budget and scheduling."""
     disruption, _ = first_command(an_oversized_fleet())
@@ -294,6 +306,10 @@ def test_proposal_is_validated_before_it_is_executed(later, why):
     assert bool(command.candidates) == (not why)
 
 
+@pytest.mark.karpenter(
+    "disruption/consolidation",
+    it="should not consolidate if the action picks different instance types after the node TTL wait",
+)
 def test_validation_fails_if_the_proposed_type_is_no_longer_an_option():
     """The proposed instance type is unavailable now."""
     proposed, _ = first_command(an_oversized_fleet())
@@ -315,6 +331,10 @@ def test_emptiness_continues_with_candidates_that_are_still_empty():
     assert a_controller(busy).revalidate(disruption).why_not.startswith("churn")
 
 
+@pytest.mark.karpenter(
+    "disruption",
+    it="should remove taints from NodeClaims that were left tainted from a previous disruption action",
+)
 def test_stale_taints_are_removed_and_those_of_commands_stay():
     """Deleting nodes keep theirs."""
     both = {"claim": CONDITION, "node": TAINTED}

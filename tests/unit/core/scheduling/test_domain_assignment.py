@@ -187,6 +187,14 @@ def test_too_few_domains_count_as_empty_ones():
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("Honor", {"a": 1, "b": 1}), ("Ignore", {"b": 2})])
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology",
+    it="should balance pods across a label (NodeAffinityPolicy=honor)",
+)
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology",
+    it="should balance pods across a label (NodeAffinityPolicy=ignore)",
+)
 def test_the_node_affinity_policy_tells_whose_pods_count(policy, expected):
     """Pods on a node that the spread's own pods may not use count only if it ignores that."""
     filler, cluster = a_full_cluster("a")
@@ -200,6 +208,14 @@ def test_the_node_affinity_policy_tells_whose_pods_count(policy, expected):
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("Honor", {"a": 1, "b": 1}), ("Ignore", {"b": 2})])
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology",
+    it="should balance pods across a label (NodeTaintsPolicy=honor)",
+)
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology",
+    it="should balance pods across a label (NodeTaintsPolicy=ignore)",
+)
 def test_the_node_taints_policy_tells_whose_pods_count(policy, expected):
     """Pods on a tainted node count unless the spread honours taints."""
     taint = {"key": "mine", "effect": "NoSchedule"}
@@ -228,6 +244,7 @@ def test_a_nodepool_defines_domains_of_a_label_of_its_own():
     assert assign(*pods(4, spec=spread(RACK)), node_pools=pools).sent() == {"r1": 2, "r2": 2}
 
 
+@pytest.mark.karpenter("provisioning/scheduling/topology", it="should spread pods while respecting both constraints")
 def test_two_spreads_over_different_labels_hold_at_once():
     """Zones and capacity types, each level."""
     both = [c for key in (labels.ZONE, labels.CAPACITY_TYPE) for c in spread(key)["topologySpreadConstraints"]]
@@ -322,6 +339,7 @@ def test_those_to_be_followed_are_where_the_followers_can_be():
     assert (assigned.sent(), assigned.sent("db")) == ({"c": 2}, {"c": 2})
 
 
+@pytest.mark.karpenter("provisioning/scheduling/topology", it="should handle multiple dependent affinities")
 def test_followers_of_followers_find_their_way():
     """web follows db, db follows disk."""
     assigned = assign(*pods(1, cpu="4", spec=near("db")), *pods(1, "db", cpu="2", spec=near("disk")), *pods(1, "disk"))

@@ -77,6 +77,10 @@ def on_ports(*ports):
     return {"containers": [{"name": "main", "resources": resources, "ports": [{"hostPort": p} for p in ports]}]}
 
 
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology",
+    it="should separate nodes using simple pod anti-affinity on hostname",
+)
 def test_pods_that_keep_apart_per_host_get_a_node_each():
     """One rule, three nodes."""
     assert len(plan(*pods(3, cpu="100m", spec=apart(labels.HOSTNAME))).new_claims) == 3
@@ -90,6 +94,7 @@ def test_pods_that_keep_apart_per_zone_get_a_zone_each_and_the_fourth_none():
     assert len(results.pod_errors) == 1
 
 
+@pytest.mark.karpenter("provisioning/scheduling/topology", it="should respect self pod affinity (hostname)")
 def test_pods_that_stay_together_per_host_share_a_node():
     """Although smaller nodes for each would do as well."""
     results = plan(*pods(3, cpu="1", spec=near(labels.HOSTNAME)))
@@ -97,6 +102,10 @@ def test_pods_that_stay_together_per_host_share_a_node():
     assert [len(claim.pods) for claim in results.new_claims] == [3]
 
 
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology",
+    it="should support pod affinity with zone topology (constrained target)",
+)
 def test_pods_follow_others_to_their_zone():
     """The followers' target is pending too: it is given a zone first."""
     target = pods(1, "target", app="db", cpu="1", spec={"nodeSelector": {labels.ZONE: "b"}})
@@ -118,6 +127,10 @@ def test_pods_that_stay_together_choose_the_zone_by_the_price_of_whole_nodes():
     assert [claim.offering[:2] for claim in results.new_claims] == [("small", "b")]
 
 
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology",
+    it="should not schedule pods with affinity to a non-existent pod",
+)
 def test_pods_that_follow_nobody_have_no_place():
     """There is no pod of that app, and they are none themselves."""
     results = plan(*pods(1, spec=near(labels.ZONE, "ghost")), a_pod("fine"))
@@ -135,6 +148,7 @@ def test_two_pods_that_want_one_host_port_get_a_node_each():
     assert {"default/a", "default/b"} not in [set(claim.pods) for claim in results.new_claims]
 
 
+@pytest.mark.karpenter("provisioning/scheduling/topology", it="should balance pods across capacity types")
 def test_pods_spread_over_capacity_types():
     """Any label that offerings differ in is a domain."""
     results = plan(*pods(4, cpu="1", spec=spread(labels.CAPACITY_TYPE)))
@@ -142,6 +156,7 @@ def test_pods_spread_over_capacity_types():
     assert pods_by(results, labels.CAPACITY_TYPE) == {("on-demand",): 2, ("spot",): 2}
 
 
+@pytest.mark.karpenter("provisioning/scheduling/topology", it="should balance pods across NodePool requirements")
 def test_pods_spread_over_a_label_that_the_node_pool_leaves_open():
     """The values that the NodePool allows are the domains."""
     rack = {"key": "example.com/rack", "operator": "In", "values": ["r1", "r2"]}
@@ -160,6 +175,8 @@ def test_a_spread_over_more_domains_than_there_are_is_held_to_nothing_in_the_mis
 
 
 @pytest.mark.parametrize(("policy", "placed"), [("Strict", False), ("BestEffort", True)])
+@pytest.mark.karpenter("provisioning", it="should not schedule when minValues requirement is not met")
+@pytest.mark.karpenter("provisioning", it="should schedule even when minValues requirement is not met")
 def test_min_values_that_cannot_be_met_open_nothing_or_are_lowered(policy, placed):
     """Two types there are, three are asked for."""
     wanted = {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": 3}
@@ -181,6 +198,10 @@ def test_min_values_keep_a_claim_to_what_enough_types_can_hold():
     assert {len(claim.instance_types) for claim in results.new_claims} == {2}
 
 
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology",
+    it="should not violate pod anti-affinity on zone (inverse w/existing nodes)",
+)
 def test_running_pods_anti_affinity_bars_their_zone():
     """A pod that the rule selects goes to another zone, existing node or not."""
     guard = a_pod("guard", node="node-default-1", metadata={"labels": {"app": "db"}}, spec=apart(labels.ZONE))

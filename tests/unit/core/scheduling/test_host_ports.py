@@ -26,6 +26,13 @@ def a_port(port=80, protocol="TCP", address=""):
         (a_port(address="10.0.0.1"), a_port(), True),
     ],
 )
+@pytest.mark.karpenter("scheduling/hostportusage", it="identical entries match")
+@pytest.mark.karpenter(
+    "scheduling/hostportusage",
+    it="if any one IP has an unspecified IPv4 or IPv6 address, they match",
+)
+@pytest.mark.karpenter("scheduling/hostportusage", it="mismatched protocols don't match")
+@pytest.mark.karpenter("scheduling/hostportusage", it="mismatched ports don't match")
 def test_ports_conflict_where_port_protocol_and_address_meet(first, second, expected):
     """Whichever asks first; no address means all of them."""
     assert first.conflicts(second) is expected

@@ -79,6 +79,10 @@ def test_contradicting_bounds_leave_nothing():
     assert both.operator == "DoesNotExist"
 
 
+@pytest.mark.karpenter(
+    "scheduling/requirements",
+    it="should return both Gte and Lte requirements when both bounds exist",
+)
 def test_bounds_are_written_back_as_gte_and_lte_and_lose_excluded_values():
     """What a NodeClaim gets for Gt 4, Lt 8 and NotIn 6."""
     merged = of([requirement("k", "Gt", ("4",)), requirement("k", "Lt", ("8",)), requirement("k", "NotIn", ("6",))])
@@ -103,11 +107,13 @@ def test_min_values_of_both_sides_keep_the_larger():
         ("DoesNotExist", (), True),
     ],
 )
+@pytest.mark.karpenter("scheduling/requirements", it="should be strictly compatible")
 def test_an_undefined_label_meets_only_the_wish_for_its_absence(operator, values, fits):
     """Strict compatibility, as for existing nodes."""
     assert (from_labels({}).compatible(of([requirement("own", operator, values)])) is None) is fits
 
 
+@pytest.mark.karpenter("scheduling/requirements", it="should be compatible with well-known v1 labels undefined")
 def test_a_well_known_label_may_be_undefined_where_that_is_allowed():
     """Lenient compatibility, as for templates."""
     demand = of([requirement(labels.ZONE, "In", ("a",))])
@@ -123,6 +129,7 @@ def test_a_mistyped_label_gets_a_hint():
     assert labels.ZONE in str(Requirements({}).compatible(demand))
 
 
+@pytest.mark.karpenter("scheduling/requirements", it="should normalize aliased labels")
 def test_old_label_names_are_read_as_the_new_ones():
     """Aliases are normalised on input."""
     assert requirement("failure-domain.beta.kubernetes.io/zone", "In", ("a",)).key == labels.ZONE

@@ -100,6 +100,10 @@ def test_nothing_to_do_is_a_plan_without_claims():
     assert (results.new_claims, results.price, results.lower_bound) == ((), 0.0, 0.0)
 
 
+@pytest.mark.karpenter(
+    "provisioning/scheduling/instance_selection",
+    it="should schedule on one of the cheapest instances",
+)
 def test_the_cheapest_nodes_that_hold_the_pods_are_planned():
     """Seven cores on one large node, not on two medium ones."""
     results = schedule(*pods(7))
@@ -127,6 +131,7 @@ def test_unavailable_offerings_are_not_planned_for():
     assert results.new_claims[0].offering == ("z.medium", "a", labels.ON_DEMAND)
 
 
+@pytest.mark.karpenter("provisioning", it="should account for daemonsets")
 def test_daemons_take_their_share_of_every_node():
     """Three cores and a daemon of one do not fit a node of four."""
     results = schedule(*pods(3), daemon_sets=(a_daemon_set("agent", cpu="1"),))
@@ -148,6 +153,8 @@ def test_fewest_nodes_can_be_asked_for():
 # --- requirements
 
 
+@pytest.mark.karpenter("provisioning/scheduling", it="should use node selectors")
+@pytest.mark.karpenter("provisioning/scheduling", it="should schedule compatible requirements with Operator=NotIn")
 def test_selectors_and_affinity_narrow_the_offerings():
     """Zone b, on-demand: what the claim says is exactly that."""
     pod = a_pod(
@@ -163,6 +170,7 @@ def test_selectors_and_affinity_narrow_the_offerings():
     assert claim.offering == ("z.medium", "b", labels.ON_DEMAND)
 
 
+@pytest.mark.karpenter("provisioning/scheduling", it="should relax multiple terms")
 def test_the_first_term_that_can_be_met_is_used():
     """Terms are alternatives: the first names a type that does not exist."""
     pod = a_pod(
@@ -182,6 +190,8 @@ def test_alternatives_are_chosen_so_that_they_suit_the_other_pods_of_a_node():
     assert zones_of(results) == {"b": 2}
 
 
+@pytest.mark.karpenter("provisioning/scheduling", it="should schedule compatible pods to the same node")
+@pytest.mark.karpenter("provisioning/scheduling", it="should schedule incompatible pods to the different node")
 def test_pods_that_want_different_values_of_an_open_label_get_different_nodes():
     """The pool allows both teams; one node can belong to one only."""
     pool = a_pool(
@@ -200,6 +210,8 @@ def test_pods_that_want_different_values_of_an_open_label_get_different_nodes():
     assert results.pod_errors == {}
 
 
+@pytest.mark.karpenter("provisioning", it="should schedule pods that tolerate taints")
+@pytest.mark.karpenter("provisioning/scheduling/topology", it="should schedule pods that tolerate NodePool constraints")
 def test_taints_keep_pods_out_unless_tolerated():
     """One of two pods tolerates the pool's taint."""
     pool = a_pool(spec={"template": {"spec": {"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]}}})
@@ -223,6 +235,10 @@ def test_a_pool_that_could_not_be_read_is_named_to_pods_that_have_no_other():
 # --- NodePools
 
 
+@pytest.mark.karpenter(
+    "provisioning",
+    it="should not match NodePool with PreferNoSchedule taint when other NodePool match",
+)
 def test_a_taint_that_only_asks_for_other_pods_is_heeded_while_there_is_another_place():
     """PreferNoSchedule: another NodePool first, even a dearer one of less weight, and this one rather than none."""
     taints = [{"key": "quiet", "effect": "PreferNoSchedule"}]
@@ -301,6 +317,7 @@ def test_a_cordoned_node_takes_only_pods_that_tolerate_it(tolerations, taken):
     assert bool(results.new_claims) is not taken
 
 
+@pytest.mark.karpenter("provisioning", it="should schedule to the nodepool with the highest priority always")
 def test_a_heavier_pool_takes_what_it_can_even_at_a_higher_price():
     """The light pool gets only the pod that the heavy one cannot have."""
     heavy, light = a_pool("heavy", spec={"weight": 10}), a_pool("light")
@@ -321,6 +338,7 @@ def test_limits_are_kept_and_what_is_beyond_them_goes_to_the_next_pool():
     assert results.pod_errors == {}
 
 
+@pytest.mark.karpenter("provisioning", it="should partially schedule if limits would be exceeded")
 def test_pods_beyond_all_limits_say_so():
     """The error is of kind limits, and what is left is in it."""
     results = schedule(*pods(6), types=(MEDIUM,), node_pools=(a_pool(spec={"limits": {"cpu": "4"}}),))
@@ -386,6 +404,7 @@ def test_a_pool_that_cannot_be_used_is_set_aside_with_the_reason(pool, node_clas
 # --- spread
 
 
+@pytest.mark.karpenter("provisioning/scheduling/topology", it="should balance pods across zones (match labels)")
 def test_zone_spread_divides_pods_evenly_over_the_zones_that_can_be_provisioned():
     """Eight pods, three zones: 3, 3, 2."""
     results = schedule(*pods(8, spec=spread(labels.ZONE)), types=(ZONAL,))
@@ -448,6 +467,7 @@ def test_a_zone_out_of_stock_does_not_stall_the_spread():
     assert zones_of(results) == {"a": 3, "b": 3}
 
 
+@pytest.mark.karpenter("provisioning/scheduling/topology", it="should respect minDomains constraints")
 def test_too_few_domains_hold_the_spread_to_its_skew():
     """`minDomains` of four with three zones: one pod each, the others wait."""
     results = schedule(*pods(5, spec=spread(labels.ZONE, minDomains=4)), types=(ZONAL,))
@@ -456,6 +476,7 @@ def test_too_few_domains_hold_the_spread_to_its_skew():
     assert {e.kind for e in results.pod_errors.values()} == {"unschedulable"}
 
 
+@pytest.mark.karpenter("provisioning/scheduling/topology", it="should balance pods on the same hostname up to maxskew")
 def test_hostname_spread_caps_the_pods_on_a_node():
     """At most two of five on a node makes three nodes."""
     results = schedule(*pods(5, cpu="100m", spec=spread(HOST, skew=2)))
@@ -497,6 +518,10 @@ def test_a_preference_that_costs_nothing_is_kept():
 # --- nodes that exist
 
 
+@pytest.mark.karpenter(
+    "provisioning/scheduling",
+    it="should launch a second node if a pod won't fit on the existingNodes node",
+)
 def test_existing_nodes_are_filled_first():
     """Two of three pods fit; the third gets a new node."""
     results = schedule(
@@ -507,6 +532,10 @@ def test_existing_nodes_are_filled_first():
     assert [c.pods for c in results.new_claims] == [("default/p2",)]
 
 
+@pytest.mark.karpenter(
+    "provisioning/scheduling",
+    it="should order initialized nodes for scheduling uninitialized nodes",
+)
 def test_initialized_nodes_come_before_those_on_their_way():
     """Then by name."""
     cluster = {"nodes": (a_node("b"),), "claims": (a_launched_claim("a"), a_running_claim("b"))}
@@ -527,6 +556,10 @@ def opened_for(*names, zone="", **changes):
     )
 
 
+@pytest.mark.karpenter(
+    "provisioning/scheduling",
+    it="should not launch a second node if there is an in-flight node that can support the pod",
+)
 def test_a_claim_in_flight_keeps_the_pods_it_was_opened_for():
     """Although its node may come to be in one of two zones, both of which suit them, nothing is launched twice."""
     wanted = {"key": labels.ZONE, "operator": "In", "values": ["a", "b"]}
@@ -662,6 +695,10 @@ def test_pods_nominated_to_a_node_hold_their_place():
     assert len(results.new_claims) == 1
 
 
+@pytest.mark.karpenter(
+    "provisioning/scheduling",
+    it="should re-schedule pods from a deleting node when pods are active",
+)
 def test_pods_of_a_leaving_node_are_given_new_places():
     """The node is being deleted: its pod needs another one."""
     results = schedule(
@@ -751,6 +788,7 @@ def test_terminating_and_bound_pods_are_not_asked_about():
     assert results.pod_errors == {}
 
 
+@pytest.mark.karpenter("provisioning/scheduling", it="should launch a second node if an in-flight node is terminating")
 def test_a_node_that_left_the_cloud_without_its_claim_is_no_place():
     """A claim that is being deleted takes nobody, launched or not."""
     going = a_claim("default-9", provider_id=provider_id_of("default-9"), deleting=NOW)

@@ -215,6 +215,7 @@ def test_a_wish_is_a_rule_until_nothing_else_helps():
     assert (together.on_existing, together.left) == (3, 0)
 
 
+@pytest.mark.karpenter("provisioning/scheduling/topology", it="should respect self pod affinity (zone)")
 def test_pods_with_affinity_share_the_first_ones_zone():
     """The first starts a domain, the others follow."""
     outcome = Outcome(*pods(6, cpu="2", **rule("podAffinity")), types=(ZONAL,))
@@ -277,6 +278,7 @@ def test_anti_affinity_holds_the_other_way_round_too():
     assert Outcome(fellow, running=[running], **standing()).on_existing == 0
 
 
+@pytest.mark.karpenter("provisioning/scheduling/topology", it="should allow violation of preferred pod anti-affinity")
 def test_preferred_anti_affinity_opens_nodes_but_leaves_nobody_pending():
     """While a pool's limit allows new nodes pods stay apart, then they share."""
     limited = a_pool(spec={"limits": {"nodes": "2"}})
@@ -297,6 +299,7 @@ def test_a_wish_to_keep_away_counts_those_whose_zone_is_settled():
     assert Outcome(bound, shy, types=(ZONAL,)).sizes == [1, 1]
 
 
+@pytest.mark.karpenter("provisioning/scheduling", it="should schedule pods with the same host port to different nodes")
 def test_host_ports_keep_pods_apart():
     """The same port twice is two nodes."""
     port = {"containers": [{"name": "c", "image": "x", "ports": [{"containerPort": 80, "hostPort": 8080}]}]}

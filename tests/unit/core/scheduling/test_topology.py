@@ -58,6 +58,14 @@ def on_node(name, *pods, named=True, **node_labels):
         ({"namespaceSelector": {}}, None),
     ],
 )
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology",
+    it="should filter pod affinity topologies by namespace, matching pods namespace list",
+)
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology",
+    it="should filter pod affinity topologies by namespace, empty namespace selector",
+)
 def test_a_term_is_about_the_namespaces_it_names_or_selects(fields, namespaces):
     """Its own without either; an empty selector means all, known or not."""
     assert a_group(**fields).namespaces == (None if namespaces is None else frozenset(namespaces))
@@ -75,6 +83,10 @@ def test_groups_that_count_the_same_pods_are_equal_however_written():
     assert a_group(namespaces=["shop"]).id != a_group().id
 
 
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology",
+    it="should ignore unknown labels specified in matchLabelKeys",
+)
 def test_label_keys_narrow_a_term_to_pods_like_or_unlike_its_own():
     """A key the pod does not have is passed over; a term without a selector stays one that counts nobody."""
     narrowed = a_group({"rev": "1", "cell": "x"}, matchLabelKeys=["rev", "none"], mismatchLabelKeys=["cell"])
@@ -85,6 +97,7 @@ def test_label_keys_narrow_a_term_to_pods_like_or_unlike_its_own():
     assert not a_group({"rev": "1"}, labelSelector=None, matchLabelKeys=["rev"]).counts("default", {"rev": "1"})
 
 
+@pytest.mark.karpenter("provisioning/scheduling/topology", it="should support matchLabelKeys")
 def test_a_spread_reads_all_of_its_fields():
     """Policies have Kubernetes' defaults, and minDomains is one."""
     body = {"topologyKey": "rack", "labelSelector": {}, "maxSkew": 2, "matchLabelKeys": ["rev"]}
@@ -129,6 +142,10 @@ def test_running_pods_keep_others_away_from_their_own_domains_only():
     assert found == {labels.ZONE: {"a"}, labels.HOSTNAME: {"n1"}}
 
 
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology",
+    it="should only count running/scheduled pods with matching labels scheduled to nodes with a corresponding domain",
+)
 def test_a_census_counts_by_node_and_by_domain():
     """Pods that are leaving, being deleted, or of another kind do not count; a domain without any counts nought."""
     going = {"deletionTimestamp": stamp(NOW)}

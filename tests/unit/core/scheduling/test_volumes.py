@@ -60,6 +60,13 @@ def test_a_pod_without_volumes_may_go_anywhere():
     assert NO_VOLUMES.terms == (EMPTY,)
 
 
+@pytest.mark.karpenter("provisioning", it="should schedule to volume zones if volume already bound")
+@pytest.mark.karpenter("provisioning", it="should schedule to storage class zones if volume does not exist")
+@pytest.mark.karpenter("provisioning/scheduling", it="should schedule pods using a PV with multiple zones")
+@pytest.mark.karpenter(
+    "provisioning/scheduling",
+    it="should schedule pods using a StorageClass with multiple zones in AllowedTopologies",
+)
 def test_a_bound_volume_is_reached_from_where_it_is_and_an_unbound_one_from_where_its_class_may_make_it():
     """The zone label of the EBS driver is the zone; the terms are alternatives, in one order."""
     world = storage(
@@ -72,6 +79,10 @@ def test_a_bound_volume_is_reached_from_where_it_is_and_an_unbound_one_from_wher
     assert resolve_volumes(using("z", "free"), world).counts == {EBS: 1}
 
 
+@pytest.mark.karpenter(
+    "provisioning/scheduling",
+    it="should schedule pods when a valid multi-volume topology alternative remains after pruning disjoint branches",
+)
 def test_several_volumes_are_reached_from_where_all_of_them_are():
     """The cross product without its contradictions; the order of the volumes makes no difference."""
     world = storage(
@@ -97,6 +108,7 @@ def test_volumes_that_no_node_reaches_together_leave_a_contradiction():
     assert term[labels.ZONE].impossible
 
 
+@pytest.mark.karpenter("provisioning", it="should ignore hostname affinity scheduling when using local path volumes")
 def test_a_local_volume_does_not_tie_its_pod_to_the_host():
     """The pod will have another host anyway; what else the volume asks for still holds."""
     local = {"spec": {"local": {"path": "/d"}, "csi": None}}
@@ -131,6 +143,22 @@ def test_a_local_volume_does_not_tie_its_pod_to_the_host():
         (a_volume_claim("data", storage_class="empty"), "In needs at least one value"),
     ],
 )
+@pytest.mark.karpenter("provisioning", it="should not schedule if invalid pvc")
+@pytest.mark.karpenter("provisioning", it="should not schedule with an empty storage class if the pvc is not bound")
+@pytest.mark.karpenter("provisioning", it="should not schedule with a missing storage class if the pvc is not bound")
+@pytest.mark.karpenter(
+    "provisioning/scheduling",
+    it="should not launch nodes for pod with unbound volume for volumeBindingMode immediate",
+)
+@pytest.mark.karpenter(
+    "provisioning/scheduling",
+    it="should not launch nodes for pod with deleting persistentVolumeClaim",
+)
+@pytest.mark.karpenter(
+    "provisioning/scheduling",
+    it="should not launch nodes for pod with bound persistentVolume that is marked for deletion",
+)
+@pytest.mark.karpenter("provisioning/scheduling", it="should not launch nodes for pod with Lost persistentVolumeClaim")
 def test_what_cannot_be_had_is_said_and_leaves_the_other_pods_alone(claim, why):
     """Missing, leaving or contradictory objects give a reason; nothing raises."""
     term = {"matchExpressions": [{"key": "z", "operator": "Near", "values": ["a"]}]}
