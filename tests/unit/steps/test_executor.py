@@ -214,6 +214,11 @@ def eviction(pod_ref):
 @pytest.mark.parametrize(
     ("budgets", "code", "says"), [(1, "429", "violates a PDB"), (2, "500", "does not support multiple PDBs")]
 )
+@pytest.mark.karpenter("node/termination/terminator", it="should return a NodeDrainError event when a PDB is blocking")
+@pytest.mark.karpenter(
+    "node/termination/terminator",
+    it="should return a NodeDrainError event when two PDBs refer to the same pod",
+)
 def test_an_eviction_that_budgets_refuse_is_counted_and_told_and_no_failure(cluster, budgets, code, says):
     """429 is the answer PodDisruptionBudgets are for, 500 the one to two of them; the drain comes back by itself."""
     cluster.add(pod_body("p", node="n"), *(budget(f"web-{n}") for n in range(budgets)))
@@ -231,6 +236,8 @@ def test_an_eviction_that_budgets_refuse_is_counted_and_told_and_no_failure(clus
 
 
 @pytest.mark.parametrize(("is_there", "code"), [(False, "404"), (True, "409")])
+@pytest.mark.karpenter("node/termination/terminator", it="should succeed with no event when the pod is not found")
+@pytest.mark.karpenter("node/termination/terminator", it="should succeed with no event when the pod UID conflicts")
 def test_an_eviction_of_a_pod_that_is_gone_is_done_and_nobody_was_evicted(cluster, is_there, code):
     """Another one may have its name by now: that one stays."""
     if is_there:

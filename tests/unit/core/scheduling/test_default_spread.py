@@ -35,6 +35,10 @@ def selector_of(pod, workloads):
     return found[0] if found else None
 
 
+@pytest.mark.karpenter(
+    "provisioning/scheduling/defaultconstraints",
+    it="should be a no-op when no defaults are configured",
+)
 def test_nothing_configured_is_nothing_applied():
     """The pods come back as they are."""
     pods = (a_pod("a"), a_pod("b"))
@@ -66,6 +70,23 @@ def test_a_mistake_in_the_setting_is_refused_with_what_is_wrong(bad, why):
         read_default_spread(bad)
 
 
+@pytest.mark.karpenter(
+    "provisioning/scheduling/defaultconstraints",
+    it="should combine a service selector with the owner's",
+)
+@pytest.mark.karpenter(
+    "provisioning/scheduling/defaultconstraints",
+    it="should merge the selectors of every matching service",
+)
+@pytest.mark.karpenter(
+    "provisioning/scheduling/defaultconstraints",
+    it="should not deduce a selector from a non-matching service",
+)
+@pytest.mark.karpenter("provisioning/scheduling/defaultconstraints", it="should skip a service with a nil selector")
+@pytest.mark.karpenter(
+    "provisioning/scheduling/defaultconstraints",
+    it="should carry a ReplicaSet's matchExpressions through verbatim",
+)
 def test_a_pod_takes_the_selectors_of_its_services_and_its_owner_together():
     """As kube-scheduler deduces them; Services of other pods and other namespaces do not count."""
     workloads = Workloads(
@@ -102,6 +123,10 @@ def test_a_pod_takes_the_selectors_of_its_services_and_its_owner_together():
         ("ReplicaSet", "apps/v1", {"replica_sets": (Workload, {"matchLabels": {"app": "web"}})}),
     ],
 )
+@pytest.mark.karpenter(
+    "provisioning/scheduling/defaultconstraints",
+    it="should not deduce a selector from an unsupported owner kind",
+)
 def test_an_owner_alone_is_enough(kind, api_version, workloads):
     """Of the kinds that kube-scheduler asks, and of their own API group only."""
     ((field, (type_, selector)),) = workloads.items()
@@ -113,6 +138,14 @@ def test_an_owner_alone_is_enough(kind, api_version, workloads):
     assert selector_of(a_pod("web-0", metadata=owned_by(kind, "web", "example.com/v1")), owners) is None
 
 
+@pytest.mark.karpenter(
+    "provisioning/scheduling/defaultconstraints",
+    it="should leave a pod that declares its own constraints untouched",
+)
+@pytest.mark.karpenter(
+    "provisioning/scheduling/defaultconstraints",
+    it="should tolerate an owner that no longer exists",
+)
 def test_pods_with_constraints_of_their_own_or_that_nothing_selects_stay_as_they_are():
     """All or nothing, for each pod; so do pods that have ended, and those of owners that are gone."""
     workloads = Workloads(services=(named(Service, "web", selector={"app": "web"}),))
@@ -122,6 +155,10 @@ def test_pods_with_constraints_of_their_own_or_that_nothing_selects_stay_as_they
     assert with_default_spread([own, lonely, ended], workloads, SPREAD) == (own, lonely, ended)
 
 
+@pytest.mark.karpenter(
+    "provisioning/scheduling/defaultconstraints",
+    it="should AND a ReplicaSet's conflicting selector, selecting nothing",
+)
 def test_an_owner_that_asks_for_another_value_than_a_service_selects_nothing():
     """A pod that was relabelled keeps its owner reference; no pod meets both selectors."""
     workloads = Workloads(

@@ -279,6 +279,7 @@ def _storage(*names):
     }
 
 
+@pytest.mark.karpenter("provisioning/scheduling", it="should launch multiple nodes if required due to volume limits")
 def test_a_node_attaches_no_more_volumes_than_its_driver_can():
     """One is attached already, of three; pods without volumes do not care."""
     names = [f"c{i}" for i in range(5)]
@@ -292,6 +293,7 @@ def test_a_node_attaches_no_more_volumes_than_its_driver_can():
     assert asked.fill("web", 1) == 0
 
 
+@pytest.mark.karpenter("provisioning/scheduling", it="should launch a single node if all pods use the same PVC")
 def test_a_shared_volume_is_attached_once():
     """However many pods use it, and whether it was there before."""
     running = a_pod_of("old", cpu="0", node="node-n0", **claims_as_volumes("one"))

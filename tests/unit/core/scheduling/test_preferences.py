@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from journeyman.core.api import labels
 from journeyman.core.scheduling.pod_classes import group_pods
 from journeyman.core.scheduling.preferences import relaxation_levels
@@ -61,6 +63,7 @@ EVERYTHING = {
 }
 
 
+@pytest.mark.karpenter("provisioning", it="should relax to use lighter weights")
 def test_preferences_are_given_up_one_by_one_in_karpenters_order():
     """Pod affinity, pod anti-affinity, node affinity (the next heaviest steps in), ScheduleAnyway: heaviest first."""
     levels = climb(EVERYTHING)
