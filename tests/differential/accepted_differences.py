@@ -39,7 +39,7 @@ def _is_about_limited_nodes(scenario: JSONDict, finding: Finding) -> bool:
 
 
 def _is_about_scarce_room(scenario: JSONDict, finding: Finding) -> bool:
-    """Room is short on nodes and in limits, and in domains where too few of them let in maxSkew pods at most."""
+    """Capacity is short on nodes and in limits, and in domains where too few of them let in maxSkew pods at most."""
     about = _pods(scenario, finding)
     few_domains = bool(about) and all(
         any((spread.min_domains or 1) > 1 for spread in pod.spec.topology_spread_constraints) for pod in about
@@ -71,7 +71,7 @@ def _is_about_presence(scenario: JSONDict, finding: Finding) -> bool:
 
 
 def _wants_a_label_and_not(pod: Pod) -> bool:
-    """Whether of all that the pod asks of a label only a wish for its absence seems to be left."""
+    """Whether of all that the pod asks of a label only a preference for its absence seems to be left."""
     asked = from_labels(pod.spec.node_selector)
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
     required = affinity.required.node_selector_terms if affinity is not None and affinity.required is not None else ()
@@ -213,7 +213,7 @@ def _node_wishes(pod: Pod) -> tuple[object, object]:
 
 
 def _is_about_wishes_given_up(scenario: JSONDict, finding: Finding) -> bool:
-    """Whether without the wishes of pods whom a spread sends to some zone we would pay no more either."""
+    """Whether without the preferences of pods that a spread sends to some zone we would pay no more either."""
     if finding.kind != "dearer":
         return False
     unwishing = {**scenario, "objects": [_without_wishes(raw) for raw in scenario["objects"]]}

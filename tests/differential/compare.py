@@ -35,7 +35,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     """Something that should not be. `kind` is one of KINDS; `cause` groups findings that look alike.
 
     `pods` are those it is about, `theirs` is Karpenter's plan. `as_many`: we place as many pods, but others.
-    `in_scarce_room`: Karpenter has them where room is short (on nodes that exist, or in NodePools with limits).
+    `in_scarce_room`: Karpenter has them where capacity is short (on nodes that exist, or in NodePools with limits).
     """
 
     kind: str

@@ -101,7 +101,7 @@ def report(hunt: Hunt, folder: Path, tries: int) -> None:
 
 
 def save(path: Path, scenario: JSONDict, finding: Finding) -> None:
-    """As a scenario file that tells what was found."""
+    """Write the scenario, with its finding, as a file."""
     path.write_text(json.dumps({**scenario, "name": path.stem, "story": finding.text}, indent=1))
 
 

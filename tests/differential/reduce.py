@@ -37,7 +37,7 @@ def _with_fewer(scenario: JSONDict, key: str, shows: Callable[[JSONDict], bool])
 
 
 def _fewer(items: list[Any], shows: Callable[[list[Any]], bool]) -> list[Any]:
-    """Without any run of items that can be spared."""
+    """Without any run of items that the finding does not need."""
     size = max(1, len(items) // 2)
     while True:
         start = 0
@@ -53,7 +53,7 @@ def _fewer(items: list[Any], shows: Callable[[list[Any]], bool]) -> list[Any]:
 
 
 def _barer(scenario: JSONDict, shows: Callable[[JSONDict], bool]) -> JSONDict:
-    """Without any field or list element that can be spared, outermost first."""
+    """Without any field or list element that the finding does not need, outermost first."""
     tried: set[Path] = set()
     while True:
         path = next((p for p in _paths(scenario) if p not in tried), None)

@@ -106,7 +106,7 @@ def test_node_pools_of_equal_weight_compete_on_price(karpenter):
 
 
 def test_a_limit_is_charged_with_what_will_be_launched(karpenter):
-    """Room for 8 cores, pods that may not share a node. Karpenter charges the largest type each time, and stops early."""
+    """A limit of 8 cores, pods that may not share a node. Karpenter charges the largest type each time, and stops early."""
     types = [a_type("small", cpu=2, price=0.1), a_type("large", cpu=8, price=0.4)]
     asked = scenario(types, a_pool(limits={"cpu": "8"}), *pods(4, affinity=APART))
 
@@ -130,12 +130,14 @@ def test_a_limit_on_nodes_holds_within_a_pass(karpenter):
 def test_where_room_is_short_other_pods_may_get_it(karpenter):
     """A full node but for two places, three equal pods. Karpenter's queue and our classes break the tie differently."""
     labels = {HOSTNAME: "n0", ZONE: "a", INSTANCE_TYPE: "m", CAPACITY_TYPE: "on-demand"}
-    room = {"cpu": "2", "memory": "8Gi", "pods": "10"}
+    capacity = {"cpu": "2", "memory": "8Gi", "pods": "10"}
     ready = {"conditions": [{"type": "Ready", "status": "True"}]}
-    node = an_object("Node", "n0", metadata={"labels": labels}, status={"capacity": room, "allocatable": room, **ready})
+    node = an_object(
+        "Node", "n0", metadata={"labels": labels}, status={"capacity": capacity, "allocatable": capacity, **ready}
+    )
     first, second, third = pods(3)
-    wish = {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [require(ZONE, "In", "a")]}]}}
-    second["spec"] = {**second["spec"], "affinity": {"nodeAffinity": wish}}
+    zone_a = {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [require(ZONE, "In", "a")]}]}}
+    second["spec"] = {**second["spec"], "affinity": {"nodeAffinity": zone_a}}
     asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(limits={"cpu": "0"}), node, first, second, third)
 
     found = findings(asked, karpenter)
@@ -198,9 +200,9 @@ def test_pods_on_a_node_that_is_starting_count(karpenter):
     """A node that is not ready yet with one such pod. Two more than on the emptiest is too many for the third."""
     labels = {HOSTNAME: "n0", ZONE: "a", INSTANCE_TYPE: "m", CAPACITY_TYPE: "on-demand", NODEPOOL: "default"}
     labels |= {"karpenter.sh/registered": "true"}
-    room = {"cpu": "8", "memory": "32Gi", "pods": "10"}
+    capacity = {"cpu": "8", "memory": "32Gi", "pods": "10"}
     taint = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
-    node = an_object("Node", "n0", metadata={"labels": labels}, status={"capacity": room, "allocatable": room})
+    node = an_object("Node", "n0", metadata={"labels": labels}, status={"capacity": capacity, "allocatable": capacity})
     node["spec"] = {"providerID": "aws:///a/i-0", "taints": [taint]}
     claim = an_object(
         "NodeClaim",
@@ -208,7 +210,7 @@ def test_pods_on_a_node_that_is_starting_count(karpenter):
         "karpenter.sh/v1",
         metadata={"labels": {k: v for k, v in labels.items() if k != HOSTNAME}},
         spec={"nodeClassRef": NODE_CLASS, "requirements": []},
-        status={"providerID": "aws:///a/i-0", "nodeName": "n0", "capacity": room, "allocatable": room},
+        status={"providerID": "aws:///a/i-0", "nodeName": "n0", "capacity": capacity, "allocatable": capacity},
     )
     claim["status"]["conditions"] = [{"type": kind, "status": "True"} for kind in ("Launched", "Registered")]
     spread = [{**spread_over(HOSTNAME)[0], "maxSkew": 2, "nodeTaintsPolicy": "Honor"}]

@@ -41,7 +41,7 @@ REPLACED: Final = {
     r"the house": "architecture",
     r"soundness": "verification",
     r"glued": "co-located",
-    r"remarks?": "warnings",
+    r"(?<!\")remarks?(?!\")": "warnings",  # "remarks" in quotes is a key of `journeyman solve`'s answer
     r"dealt|dealing": "distributed, distributing",
     r"spared": "kept",
     r"mutants? in text": "mutation tests",

@@ -79,7 +79,7 @@ _BINDING = type(POD)(group="", version="v1", kind="Binding", plural="pods/bindin
 
 
 def _needs_no_budget(pod: JSON) -> bool:
-    """Restates: eviction.go `canIgnorePDB`."""
+    """Restates: kubernetes pkg/registry/core/pod/storage/eviction.go `canIgnorePDB`."""
     return (
         object_validation.is_terminal(pod)
         or pod["status"].get("phase") == "Pending"

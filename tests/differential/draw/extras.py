@@ -78,7 +78,7 @@ def node_overlays(draw: Draw, types: Sequence[JSONDict]) -> list[JSONDict]:
 
 @st.composite
 def buffers(draw: Draw, workloads: Sequence[Workload]) -> list[JSONDict]:
-    """Room kept free for some more pods of a workload."""
+    """Capacity buffers: capacity kept free for more pods of a workload."""
     replicas, like = draw(st.integers(1, 4)), pick(draw, workloads)
     template = {"metadata": {"labels": like.labels}, "spec": like.spec}
     ready = {"type": "ReadyForProvisioning", "status": "True", "reason": "Resolved", "message": ""}

@@ -178,7 +178,7 @@ def _node(place: Place, *, reports_gpus: bool) -> JSONDict:
 
 @st.composite
 def _pods_on(draw: Draw, place: Place, workloads: Sequence[Workload], mix: Mix) -> list[JSONDict]:
-    """Running pods of the workloads, as many as have room; where they are may well break their own rules by now."""
+    """Running pods of the workloads, as many as fit; where they are may well break their own rules by now."""
     left, found = int(place.allocatable["cpu"].removesuffix("m")), []
     for index in range(draw(st.integers(0, 4))):
         cpu = pick(draw, (100, 500, 1000))

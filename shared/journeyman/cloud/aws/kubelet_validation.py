@@ -4,6 +4,7 @@
 node that never joins.
 
 Restates: karpenter-provider-aws pkg/apis/v1/kubeletconfiguration_validation.go, pkg/controllers/nodeclass/validation.go.
+
 The field names are those of k8s.io/kubelet config/v1beta1 `KubeletConfiguration` (Kubernetes 1.36).
 """
 

@@ -4,8 +4,7 @@ A buffer names a pod template (a PodTemplate, or a workload's) and a number of p
 virtual pods beside the pending ones: nodes are launched for them, and consolidation keeps the nodes that hold them.
 Virtual pods are never bound or nominated, and get no Events.
 
-Restates: karpenter pkg/controllers/capacitybuffer/{controller,helpers}.go, pkg/state/virtualpods/virtualpods.go,
-pkg/utils/apps `ResolveCapacityBuffer`.
+Restates: karpenter pkg/controllers/capacitybuffer/{controller,helpers}.go, pkg/state/virtualpods/virtualpods.go.
 Differs: a buffer is resolved in the pass that plans for it, so no pass waits for its status; `limits.pods` counts; one
 buffer gets at most `MAX_PODS_PER_BUFFER` pods.
 """

@@ -1,6 +1,6 @@
 """The resources and host ports that DaemonSets take of every node.
 
-Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `getDaemonOverhead`, `isDaemonPodCompatible`;
+Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `buildDaemonOverheadGroups`, `isDaemonPodCompatible`;
 provisioner.go `getDaemonSetPods`.
 """
 

@@ -300,7 +300,7 @@ class DomainAssignment:
         return self._supply.fleet_price(row, self._keys_of(row), self._needed(row), domain, total)
 
     def charge_followers(self, row: int, cells: Sequence[DomainCell]) -> None:
-        """Tell by cell how many pods that must follow the row's could not, and let its pods pay their price too."""
+        """Add to each cell the price of the pods that must follow the row's pods, and count those that cannot."""
         own = {group.id for group in self._affinities(row)}
         for group in self._domain_counts.counting(row):
             if group.id in own or group.id not in self._followers:
@@ -401,7 +401,7 @@ class DomainAssignment:
 
 def _cost(pods: int, cells: Sequence[DomainCell]) -> tuple[int, float]:
     """Of pods that must go to these cells: how many cannot, and the price of those that need a new node."""
-    room = sum(cell.room for cell in cells)
+    capacity = sum(cell.room for cell in cells)
     new = [cell.price for cell in cells if cell.more > 0]
-    needed = max(pods - room, 0)
+    needed = max(pods - capacity, 0)
     return (0, needed * min(new)) if new else (needed, 0.0)

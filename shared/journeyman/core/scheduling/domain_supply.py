@@ -157,7 +157,7 @@ class DomainSupply:
     def _add_existing(
         self, row: int, keys: tuple[str, ...], needed: Iterable[str], pods: int, cells: dict[Pins, DomainCell]
     ) -> None:
-        """Room on existing nodes, by cell."""
+        """Add to each cell the capacity of the existing nodes."""
         found = self._filling.open_to(row)
         if not found.any():
             return
@@ -167,7 +167,7 @@ class DomainSupply:
             if nodes and all(key in values for key in needed):
                 cell = cells.setdefault(pins, DomainCell(pins, values))
                 cell.nodes = list(zip(nodes, self._filling.room(row, nodes), strict=True))
-                cell.room = sum(room for _, room in cell.nodes)
+                cell.room = sum(pods for _, pods in cell.nodes)
 
     # --- offerings
 

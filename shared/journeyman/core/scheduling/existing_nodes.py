@@ -175,7 +175,7 @@ def _amounts(node: StateNode, field: str) -> dict[str, int]:
 class ExistingNodes(Struct, frozen=True, kw_only=True, eq=False):
     """Nodes that can take pods, in filling order, and all nodes whose pods count, `standing`.
 
-    `free` has a row per node and a column per axis (resources, then the caps' axes). `counted` and `bound` tell by node
+    `free` has a row per node and a column per axis (resources, then the caps' axes). `counted` and `bound` say by node
     and conflict of the caps how many running pods are of either kind, `company` by node and group followed how many are
     there. `rooms` are what the nodes can attach (none if nothing limits that), `columns` their labels and taints
     (`standing_columns`: of all standing nodes, of which those marked for deletion are not `staying`), `pod_counts` counts

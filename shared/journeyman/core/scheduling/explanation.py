@@ -88,7 +88,7 @@ class Explainer:
     def _views(self) -> tuple[NodePoolView, ...]:
         """Built lazily, for a pass without unschedulable pods."""
         both = zip(self._pools, self._headroom, strict=True)
-        return tuple(NodePoolView(pool, room, strict_min_values=self._strict_min_values) for pool, room in both)
+        return tuple(NodePoolView(pool, headroom, strict_min_values=self._strict_min_values) for pool, headroom in both)
 
     def explain(self, cls: PodClass, request: Ints, *, stuck: str = "") -> PodError:
         """Return the error of a class's unschedulable pods.
@@ -377,14 +377,14 @@ def _least_raise(pool: NodePoolView, pod_requirements: PodRequirements) -> tuple
     types = np.flatnonzero(pool.find(pod_requirements).had)
     if not len(types) or pool.untolerated(pod_requirements) is not None:
         return None
-    room = pool.headroom
-    short = np.maximum(room.costs[types] - room.left, 0)
-    shares = (short / np.maximum(room.costs[types], 1)).sum(axis=1)
+    headroom = pool.headroom
+    short = np.maximum(headroom.costs[types] - headroom.left, 0)
+    shares = (short / np.maximum(headroom.costs[types], 1)).sum(axis=1)
     counts = np.count_nonzero(short, axis=1)
     best = int(np.lexsort((shares, counts))[0])
     if not counts[best]:
         return None
-    lacking = ((name, int(n)) for name, n in zip(room.resources, short[best], strict=True) if n)
+    lacking = ((name, int(n)) for name, n in zip(headroom.resources, short[best], strict=True) if n)
     words = " and ".join(f"{name} by {format_amount(name, n)}" for name, n in lacking)
     return int(counts[best]), float(shares[best]), f"raise NodePool {pool.name}'s limit on {words}"
 

@@ -7,7 +7,7 @@ those that a rule counts but that do not have it, and those that have it.
 A new node is always an empty domain, so these rules need nothing more there. What runs on existing nodes is described
 by `Axis.group`, `Axis.ports` and `Conflict`, and measured by `NodeInventory.survey`.
 
-Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go (the cases of `kubernetes.io/hostname`),
+Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go (the cases of kubernetes.io/hostname),
 pkg/scheduling/hostportusage.go.
 Differs: rules are symmetric here even where they are only preferred; existing nodes make that exception (`lasting`).
 """

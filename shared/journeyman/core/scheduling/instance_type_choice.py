@@ -329,7 +329,7 @@ def _as_selectors(
 def _with_values(wanted: Requirements, defined: Collection[str]) -> Requirements:
     """Labels that are required, but that no instance type defines, with a value for the node to get.
 
-    Restates: karpenter pkg/scheduling/requirements.go `Labels`. Differs: the value is not random.
+    Restates: karpenter pkg/scheduling/requirement.go `Any`. Differs: the value is not random.
     """
     own = {key: r for key, r in wanted.items() if r.complement and r.present and key not in defined}
     values = {key: r.any_value() for key, r in own.items() if not labels.is_restricted(key)}

@@ -1,7 +1,7 @@
 """Plans new nodes: packs batches of pods onto offerings by price, NodePools of greater weight first.
 
-NodePools of equal weight compete; pods that they cannot take go to the next weight. Batches that packing cannot tell
-apart are one item with a count. Limits and reservations may run out: what is left is then packed again onto what they
+NodePools of equal weight compete; pods that they cannot take go to the next weight. Batches that are equal to the
+packing are one item with a count. Limits and reservations may run out: what is left is then packed again onto what they
 still allow. A plan by price may waste a limited resource; if it leaves pods, plans that weigh that resource compete
 with it, and the one that places most pods is kept.
 """
@@ -165,7 +165,7 @@ def plan_new_nodes(
         reservations: What is left of reserved capacity.
     """
     nodes: list[PlannedNode] = []
-    rooms = list(headroom)
+    remaining = list(headroom)
     left = tuple(batch for batch in batches if batch.count)
     caps = _caps_of(left, problem)
     serving = _serving_pools(problem)
@@ -174,13 +174,13 @@ def plan_new_nodes(
         if not mine:
             continue
         tier = WeightTier(problem, members, caps, mine, varied=varied)
-        outcome = tier.open([rooms[s] for s in tier.members], reservations)
-        for s, room in zip(tier.members, outcome.headroom, strict=True):
-            rooms[s] = room
+        outcome = tier.open([remaining[s] for s in tier.members], reservations)
+        for s, pool_headroom in zip(tier.members, outcome.headroom, strict=True):
+            remaining[s] = pool_headroom
         reservations = outcome.reservations
         nodes += tier.nodes(outcome)
         left = _replaced(left, mine, tier.rest())
-    return NewNodes(nodes=tuple(nodes), left=left, headroom=tuple(rooms), reservations=reservations)
+    return NewNodes(nodes=tuple(nodes), left=left, headroom=tuple(remaining), reservations=reservations)
 
 
 def _serving_pools(problem: SchedulingProblem) -> list[frozenset[int]]:
@@ -197,14 +197,14 @@ def _replaced(batches: Sequence[PodBatch], some: Sequence[PodBatch], by: Sequenc
     return tuple(batch for batch in kept if batch is not None)
 
 
-def _smallest(counts: Ints, each: Ints, room: int) -> Ints:
+def _smallest(counts: Ints, each: Ints, capacity: int) -> Ints:
     """As many of the items as limits allow, those first that ask for least."""
-    if counts @ each <= room:
+    if counts @ each <= capacity:
         return counts
     order = np.argsort(each, kind="stable")
     taken = counts[order] * each[order]
     before = np.cumsum(taken) - taken
-    fitting = np.maximum(room - before, 0) // np.maximum(each[order], 1)
+    fitting = np.maximum(capacity - before, 0) // np.maximum(each[order], 1)
     kept: Ints = counts.copy()
     kept[order] = np.where(each[order] > 0, np.minimum(counts[order], fitting), counts[order])
     return kept
@@ -308,7 +308,7 @@ class WeightTier:
     def open(self, headroom: Sequence[Headroom], reservations: Reservations) -> _PackedTier:
         """The best plan for the batches within limits and reservations."""
         best = self._attempt(self._offerings.prices, headroom, reservations)
-        if best.left.sum() > best.hopeless and any(room.resources for room in headroom):
+        if best.left.sum() > best.hopeless and any(pool_headroom.resources for pool_headroom in headroom):
             shares = self._shares_of_limits(headroom)
             scale = float(self._offerings.prices.max(initial=0.0))
             for weight in LIMIT_WEIGHTS:
@@ -319,9 +319,9 @@ class WeightTier:
     def _shares_of_limits(self, headroom: Sequence[Headroom]) -> Floats:
         """By offer, how much of what its pool's limits leave one node takes at most."""
         shares = np.zeros(len(self._offerings.prices))
-        for s, room in enumerate(headroom):
+        for s, pool_headroom in enumerate(headroom):
             offers = np.flatnonzero(self._offerings.pools == s)
-            costs = room.costs[self._offerings.types[offers]] / np.maximum(room.left, 1)
+            costs = pool_headroom.costs[self._offerings.types[offers]] / np.maximum(pool_headroom.left, 1)
             shares[offers] = costs.max(axis=1, initial=0.0)
         return shares
 
@@ -329,12 +329,12 @@ class WeightTier:
         """Pack at these prices, open what limits allow, and pack the rest again with what they still allow."""
         outcome = _PackedTier(
             left=self._packing_problem.counts.copy(),
-            headroom=[room.copy() for room in headroom],
+            headroom=[pool_headroom.copy() for pool_headroom in headroom],
             reservations=reservations.copy(),
             hopeless=0,
         )
         outcome.hopeless = self._hopeless(outcome)
-        exhaustible = any(room.resources for room in headroom) or bool(self._offerings.reservations)
+        exhaustible = any(pool_headroom.resources for pool_headroom in headroom) or bool(self._offerings.reservations)
         while outcome.left.any():
             offers = np.flatnonzero(self._within(outcome)) if exhaustible else np.arange(len(prices))
             offers = offers[np.argsort(prices[offers], kind="stable")]
@@ -350,10 +350,10 @@ class WeightTier:
         """The offers of which one more node could be opened."""
         offerings = self._offerings
         found: Bools = np.ones(len(offerings.prices), dtype=bool)
-        for s, room in enumerate(outcome.headroom):
-            if room.resources:
+        for s, pool_headroom in enumerate(outcome.headroom):
+            if pool_headroom.resources:
                 offers = np.flatnonzero(offerings.pools == s)
-                found[offers] = room.allows()[offerings.types[offers]]
+                found[offers] = pool_headroom.allows()[offerings.types[offers]]
         for index, name in enumerate(offerings.reservations):
             if outcome.reservations.left.get(name, 0) <= 0:
                 found &= offerings.stock != index
@@ -372,10 +372,10 @@ class WeightTier:
         counts: Ints = outcome.left.copy()
         for pools, items in self._rivals:
             for axis, name in enumerate(self._problem.axes):
-                rooms = [outcome.headroom[s].left_of(name) for s in pools]
-                if None not in rooms:
-                    room = sum(filter(None, rooms))
-                    counts[items] = _smallest(counts[items], self._items.requests[items, axis], room)
+                limits_left = [outcome.headroom[s].left_of(name) for s in pools]
+                if None not in limits_left:
+                    capacity = sum(filter(None, limits_left))
+                    counts[items] = _smallest(counts[items], self._items.requests[items, axis], capacity)
         return counts
 
     @cached_property
@@ -427,12 +427,12 @@ class WeightTier:
 
     def _enter(self, outcome: _PackedTier, b: _PlannedBin, copies: int) -> int:
         offerings = self._offerings
-        room, stock = outcome.headroom[int(offerings.pools[b.offer])], int(offerings.stock[b.offer])
-        copies = room.allowing(b.share, copies) if b.share is not None else copies
+        pool_headroom, stock = outcome.headroom[int(offerings.pools[b.offer])], int(offerings.stock[b.offer])
+        copies = pool_headroom.allowing(b.share, copies) if b.share is not None else copies
         copies = outcome.reservations.take(offerings.reservations[stock], copies) if stock >= 0 else copies
         if copies:
             if b.share is not None:
-                room.spend(b.share, copies)
+                pool_headroom.spend(b.share, copies)
             outcome.bins.append((b, copies))
             outcome.left[b.kinds] -= b.counts * copies
             outcome.price += float(offerings.prices[b.offer]) * copies

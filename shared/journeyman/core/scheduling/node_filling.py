@@ -70,7 +70,7 @@ class NodeFilling:
         self._demands = np.concatenate((requests, caps.takes), axis=1)
         self._caps = caps
         self._resources = requests.shape[1]
-        self._drivers = {d: n for n, d in enumerate(sorted({d for room in existing.rooms for d in room.limits}))}
+        self._drivers = {d: n for n, d in enumerate(sorted({d for usage in existing.rooms for d in usage.limits}))}
         self._claims = self._claims_of(rows)
         self._free = np.ascontiguousarray(np.concatenate((existing.free.T, self._attachable())))
         self._attached = self._attached_now()
@@ -91,14 +91,14 @@ class NodeFilling:
 
     def _attachable(self) -> Ints:
         """How many more volumes each node takes, by driver."""
-        free = [[room.free(driver) for room in self.existing.rooms] for driver in self._drivers]
+        free = [[usage.free(driver) for usage in self.existing.rooms] for driver in self._drivers]
         known = [[_ANY_NUMBER if n is None else n for n in by_node] for by_node in free]
         return np.array(known, dtype=np.int64).reshape(len(self._drivers), len(self.existing.nodes))
 
     def _attached_now(self) -> Ints:
         """By claim that may be shared and node, how many pods use it there."""
-        rooms = self.existing.rooms
-        found = [[int(key in room.attached.get(driver, ())) for room in rooms] for driver, key in self._claims]
+        usages = self.existing.rooms
+        found = [[int(key in usage.attached.get(driver, ())) for usage in usages] for driver, key in self._claims]
         return np.array(found, dtype=np.int64).reshape(len(self._claims), len(self.existing.nodes))
 
     # --- problems
@@ -173,10 +173,10 @@ class NodeFilling:
         nodes = np.flatnonzero(found)[:count].tolist()  # each takes one at least
         return self.put_first(row, count, list(zip(nodes, self.room(row, nodes), strict=True)))
 
-    def put_first(self, row: int, count: int, room: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    def put_first(self, row: int, count: int, capacities: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Place pods of the row on nodes with so much capacity, first nodes first; where they went, as (node, pods)."""
         placed: list[tuple[int, int]] = []
-        for node, most in room:
+        for node, most in capacities:
             if count <= 0:
                 break
             placed.append((node, min(count, most)))

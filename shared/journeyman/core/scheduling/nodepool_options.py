@@ -96,7 +96,7 @@ def _within(narrow: Requirement, wide: Requirement) -> bool:
 
 
 WHOLE_TEMPLATE = TemplateVariant(EMPTY, frozenset())
-"""A pool as it is, for questions about one wish alone."""
+"""The template as it is, for questions about one demand alone."""
 
 
 def variants_of(template: NodeClaimTemplate, demands: Iterable[NodeDemand]) -> tuple[TemplateVariant, ...]:
@@ -359,7 +359,7 @@ def compatible_offerings(
 
 
 _Part = tuple[Ints, Floats, Ints]
-"""Some offers: (stall, variant, type, signature, stock) by column, prices, sizes."""
+"""Some offers: (NodePool, variant, type, signature, stock) by column, prices, sizes."""
 
 
 class _PoolPart(Struct, frozen=True):

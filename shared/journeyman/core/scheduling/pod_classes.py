@@ -1,4 +1,4 @@
-"""Groups pods into classes: pods that scheduling cannot tell apart become one row with a count.
+"""Groups pods into classes: pods with equal constraints become one row with a count.
 
 A thousand replicas differ in name only. Their specs' parts that constrain scheduling (resources, node affinity,
 tolerations, constraints about other pods) are compared byte by byte first, which is cheap, then by what they mean, so
@@ -359,7 +359,7 @@ _Alike = tuple[int, int, "tuple[DeviceDemand, ...]", _VisibleLabels]
 
 
 class PodClass(Struct, frozen=True, kw_only=True, eq=False):
-    """Pods that scheduling cannot tell apart. `pods` are in queue order; their node must meet one of `terms`.
+    """Pods with equal constraints. `pods` are in queue order; their node must meet one of `terms`.
 
     `labels` are only those that some selector of this pass looks at. The node must also meet one of `volume_terms`, from
     where the pods' volumes can be reached. `volume_counts` are volumes of its own that each pod attaches, by CSI driver;

@@ -53,7 +53,7 @@ class PodBatch(Struct, frozen=True, kw_only=True):
 
     @property
     def target(self) -> tuple[int, Pins, bool]:
-        """What tells it from other batches of one assignment."""
+        """What distinguishes it from other batches of one assignment."""
         return self.row, self.pins, self.is_quota
 
 
@@ -102,8 +102,8 @@ class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
 class PartialSolution(Struct, frozen=True, kw_only=True, eq=False):
     """A plan in the making. `left[c]` pods of class c are not scheduled yet; `on_existing[n]` are (row, how many) on node n.
 
-    `headroom[s]` is what is left of the limits of NodePool s, `reservations` of reserved capacity. `reasons` tells by class
-    why pods of it cannot be placed. `ceilings` limit by row and pins how many pods may be sent there. `devices` tell
+    `headroom[s]` is what is left of the limits of NodePool s, `reservations` of reserved capacity. `reasons` says by class
+    why pods of it cannot be placed. `ceilings` limit by row and pins how many pods may be sent there. `devices` say
     who has which, existing nodes being numbered first and then those opened. `use_spread_slack`: pods are spread no more evenly
     than they must be, where one domain is cheaper than another.
     """
@@ -143,7 +143,7 @@ class ClusterInputs(Struct, kw_only=True, eq=False, dict=True):
 
     def headroom(self, standing: NodeSelection) -> tuple[Headroom, ...]:
         """What is left of each NodePool's limits while only these nodes stand."""
-        return tuple(room.without(standing.gone) for room in self._headroom)
+        return tuple(headroom.without(standing.gone) for headroom in self._headroom)
 
     @property
     def warnings(self) -> Mapping[str, str]:
@@ -204,7 +204,7 @@ class SchedulingTask(Struct, frozen=True, kw_only=True, eq=False):
         return PartialSolution(
             left=left,
             on_existing=on_existing,
-            headroom=[room.copy() for room in self.headroom],
+            headroom=[pool_headroom.copy() for pool_headroom in self.headroom],
             reservations=self.reservations.copy(),
             devices=self.problem.devices.begin() if self.problem.devices is not None else None,
         )
@@ -304,12 +304,12 @@ class _RelaxationRows(Struct, kw_only=True, eq=False):
         taints = (t for template in inputs.templates for t in template.node_pool.spec.template.spec.taints)
         has_preference_taints = any(is_prefer_no_schedule(taint) for taint in taints)
         for number, pods in enumerate(classes):
-            rungs = relaxation_levels(
+            levels = relaxation_levels(
                 pods, policy=inputs.options.preferences, any_preference_taint=has_preference_taints
             )
             first = len(made.rows)
-            made.rows += rungs
-            made.class_of_row += [number] * len(rungs)
+            made.rows += levels
+            made.class_of_row += [number] * len(levels)
             made.levels.append(tuple(range(first, len(made.rows))))
         return made
 

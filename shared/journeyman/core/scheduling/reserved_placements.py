@@ -50,7 +50,7 @@ def reserved_placements_of(problem: SchedulingProblem) -> tuple[ReservedPlacemen
 def may_block_others(problem: SchedulingProblem, reserved: Iterable[ReservedPlacement], classes: Iterable[int]) -> bool:
     """Whether pods of these classes might have a place if no pod were kept.
 
-    They would have room on such a node; or a rule of theirs is about domains, where all has a say.
+    Such a node has the capacity for them; or a rule of theirs is about domains, where all has a say.
     """
     nodes = sorted({entry.node for entry in reserved})
     filling = NodeFilling(problem.existing, problem.rows, problem.requests, problem.host_constraints)
@@ -69,7 +69,7 @@ def _planned_on(node: StateNode) -> tuple[str, ...]:
 
 
 class _PlacementReserver:
-    """Who has not been kept yet, and what room is left beside those who were."""
+    """The pods that are not kept yet, and the capacity that the kept ones leave."""
 
     def __init__(self, problem: SchedulingProblem) -> None:
         self._problem = problem

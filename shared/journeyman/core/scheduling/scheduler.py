@@ -241,7 +241,7 @@ def _best(task: SchedulingTask) -> CandidatePlan:
     for policy in tie_break_policies(task):
         rival = _sequential_plan(task, policy)
         if policy == TieBreakPolicy() and best.left == rival.left and best.leftover != rival.leftover:
-            best = rival  # where room is short the pods get it that Karpenter would give it
+            best = rival  # short capacity goes to the pods that Karpenter would give it
         elif rival.left < best.left or rival.leftover == best.leftover:
             best = min(best, rival, key=lambda p: p.rank)
     return best
@@ -264,7 +264,7 @@ def tie_break_policies(task: SchedulingTask) -> Iterator[TieBreakPolicy]:
         yield TieBreakPolicy(prefer_second_domain=True)
     if few and len({pool.template.order for pool in problem.pools}) < len(problem.pools):
         yield TieBreakPolicy(prefer_last_pool_name=True)
-    if any(task.reservations.left.values()) and any(room.resources for room in task.headroom):
+    if any(task.reservations.left.values()) and any(headroom.resources for headroom in task.headroom):
         yield TieBreakPolicy(prefer_largest_reservation=True)
 
 

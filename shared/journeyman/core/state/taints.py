@@ -1,6 +1,8 @@
 """Taints and tolerations.
 
-Restates: karpenter pkg/scheduling/taints.go; k8s.io/component-helpers `TolerationsTolerateTaint`.
+Restates: karpenter pkg/scheduling/taints.go.
+
+The rule for one taint is that of `TolerationsTolerateTaint` in k8s.io/component-helpers.
 """
 
 from __future__ import annotations

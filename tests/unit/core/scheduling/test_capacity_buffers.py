@@ -109,7 +109,7 @@ def test_a_shape_with_an_absurd_quantity_is_a_failure_of_that_buffer_alone():
 
 
 def test_other_strategies_and_buffers_on_their_way_out_are_not_ours_to_keep():
-    """Another controller may keep room by other means."""
+    """Another controller may keep capacity by other means."""
     other = a_buffer("other", **OF_SHAPE, replicas=1, provisioningStrategy="example.com/shrink")
     leaving = parse(
         CapacityBuffer,
@@ -158,7 +158,7 @@ def planned(*pods):
 
 
 def test_nobody_hears_of_virtual_pods_but_their_nodes_are_opened():
-    """No nomination, no hint; results without them tell of real pods alone."""
+    """They are not nominated; results without them have real pods alone."""
     buffer = a_buffer(**OF_SHAPE, replicas=3)
     virtual = virtual_pods(resolve_buffers([buffer], workloads()), NOW)
     snapshot = a_snapshot(pods=(a_pod("real"), *virtual))
@@ -170,9 +170,9 @@ def test_nobody_hears_of_virtual_pods_but_their_nodes_are_opened():
 
     error = PodError(kind="unschedulable", message="no")
     results = Results(new_claims=(claim,), existing={"node": (keys[1],)}, pod_errors={keys[2]: error})
-    told = without_virtual_pods(results, snapshot.pods)
-    assert [c.pods for c in told.new_claims] == [("default/real",)]
-    assert (told.existing, told.pod_errors) == ({}, {})
+    real_results = without_virtual_pods(results, snapshot.pods)
+    assert [c.pods for c in real_results.new_claims] == [("default/real",)]
+    assert (real_results.existing, real_results.pod_errors) == ({}, {})
     assert without_virtual_pods(results, [a_pod("real")]) is results
     assert nodes_hosting_buffers(snapshot.pods, results) == {"node"}
 
@@ -209,9 +209,9 @@ def test_the_status_says_whether_there_is_room_and_is_written_once(placed, verdi
     results = placed(tuple(pod.key for pod in virtual))
     snapshot = a_snapshot(capacity_buffers=(buffer,), workloads=templates_index, pods=virtual)
     status = statuses(reconcile_capacity_buffers(snapshot, results))["spare"]
-    told = {c["type"]: (c["status"], c["reason"]) for c in status["conditions"]}
-    assert told.get("Provisioning") == verdict
-    assert told["ReadyForProvisioning"] == ("True", "Resolved")
+    conditions = {c["type"]: (c["status"], c["reason"]) for c in status["conditions"]}
+    assert conditions.get("Provisioning") == verdict
+    assert conditions["ReadyForProvisioning"] == ("True", "Resolved")
     assert (status["replicas"], status["podTemplateGeneration"]) == (2, 4)
     assert status["podTemplateRef"] == {"name": "shape"}
 
@@ -227,8 +227,10 @@ def test_the_status_says_whether_there_is_room_and_is_written_once(placed, verdi
 def test_empty_and_broken_buffers_are_told_apart():
     """BufferEmpty and NotReadyForProvisioning."""
     buffers = (a_buffer("empty", **OF_WEB), a_buffer("lost", podTemplateRef={"name": "gone"}, replicas=1))
-    told = statuses(reconcile_capacity_buffers(a_snapshot(capacity_buffers=buffers, workloads=workloads()), Results()))
-    reasons = {name: {c["type"]: c["reason"] for c in status["conditions"]} for name, status in told.items()}
+    reported = statuses(
+        reconcile_capacity_buffers(a_snapshot(capacity_buffers=buffers, workloads=workloads()), Results())
+    )
+    reasons = {name: {c["type"]: c["reason"] for c in status["conditions"]} for name, status in reported.items()}
     assert reasons["empty"] == {"ReadyForProvisioning": "Resolved", "Provisioning": "BufferEmpty"}
     assert reasons["lost"] == {
         "ReadyForProvisioning": "PodTemplateNotFound",

@@ -1,4 +1,4 @@
-"""Domains for pods: spread, affinity and anti-affinity over any label, down the ladder of preferences."""
+"""Domains for pods: spread, affinity and anti-affinity over any label, with the relaxation of preferences."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_pods_that_run_count():
 
 
 def test_a_zone_out_of_stock_is_no_domain():
-    """Nobody waits for it, and its count of nothing holds nobody back."""
+    """No pod waits for it, and its count of zero keeps no pod out of other zones."""
     sold_out = replace(ZONAL, offerings=tuple(replace(o, available=o.zone != "c") for o in ZONAL.offerings))
 
     assert assign(*pods(6, spec=spread()), types=(sold_out,)).sent() == {"a": 3, "b": 3}
@@ -296,7 +296,7 @@ def test_pods_that_are_merely_counted_do_not_pay_for_it():
 
 
 def test_classes_with_less_choice_go_first():
-    """Whoever must be in zone a is there before the others level the rest."""
+    """Pods that must be in zone a are placed before the others level the rest."""
     tied = pods(4, prefix="tied", cpu="500m", spec={**spread(), "nodeSelector": {labels.ZONE: "a"}})
 
     assert assign(*pods(8, prefix="free", spec=spread()), *tied).sent() == {"a": 4, "b": 4, "c": 4}
@@ -378,7 +378,7 @@ def test_anti_affinity_takes_every_domain_once():
 
 
 def test_anti_affinity_holds_both_ways():
-    """Pods it selects are not with it, whoever comes first in the queue."""
+    """Pods that it selects are not with it, in either order of the queue."""
     for mine, theirs in (("4", "1"), ("1", "4")):
         assigned = assign(*pods(3, cpu=mine, spec=apart("db")), *pods(6, "db", cpu=theirs))
 
@@ -399,7 +399,7 @@ def test_pods_that_run_keep_others_away():
 
 
 def test_anti_affinity_keeps_away_from_pods_that_run():
-    """Zone a is taken by somebody who does not mind."""
+    """A running pod without rules of its own occupies zone a."""
     filler, cluster = a_full_cluster("a")
     running = pods(1, app="db", cpu="0", node="node-n0")
 

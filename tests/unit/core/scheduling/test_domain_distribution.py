@@ -1,4 +1,4 @@
-"""Pods dealt to cells: what repeats itself is dealt at once, and comes out as if dealt one by one."""
+"""Pods distributed over cells: bulk distribution gives the same result as one pod at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def a_level(counts, *, skew=1, step=1, **changes):
 
 
 def one_by_one(pods, some, counts, skew, *, loose):
-    """The same dealt pod by pod, with nothing remembered but counts."""
+    """Distribute the same pods one at a time, from counts alone."""
     counts, given = dict(counts), [0] * len(some)
     for _ in range(pods):
         floor = min(counts.values())
@@ -36,8 +36,8 @@ def one_by_one(pods, some, counts, skew, *, loose):
 
 
 @pytest.mark.parametrize("loose", [False, True])
-def test_dealing_at_once_is_dealing_one_by_one(loose):
-    """Whatever was there before, and wherever room runs out."""
+def test_bulk_distribution_equals_one_pod_at_a_time(loose):
+    """For any counts at the start, and in cells that become full."""
     for number in range(150):
         draw = random.Random(number)
         counts = {zone: draw.choice((0, 0, 1, 5, 40)) for zone in "abcd"[: draw.randint(1, 4)]}
@@ -60,8 +60,8 @@ def test_a_ban_takes_a_domain_once():
     assert sum(distribute(5, [*pair, *cells(b=UNLIMITED)], [ban], has_no_spread=True)) == 2
 
 
-def test_pods_that_may_come_later_are_held_against_nobody_at_last():
-    """Ten pods that are merely counted are in zone a, and b has no room: the rule's own pods come first then."""
+def test_counted_pods_without_capacity_block_no_pod_of_the_rule():
+    """Ten pods that are merely counted are in zone a, and b has no capacity: the rule's own pods come first then."""
     rule = DomainRule(key="zone", counts={"a": 10, "b": 0}, rivals={}, skew=1, step=1)
 
     assert distribute(3, cells(a=UNLIMITED, b=UNLIMITED), [rule], has_no_spread=False) == [0, 3]
@@ -69,7 +69,7 @@ def test_pods_that_may_come_later_are_held_against_nobody_at_last():
 
 
 def test_two_labels_at_once_end_in_no_corner():
-    """Zone c has spot only: whoever spends spot elsewhere first finds zone c closed for good."""
+    """Zone c has spot only: if the spot share goes elsewhere first, zone c stays closed."""
     some = [("od", "a"), ("od", "b"), ("spot", "a"), ("spot", "b"), ("spot", "c")]
     pair = [DomainCell((("ct", ct), ("zone", z)), {"ct": ct, "zone": z}, more=UNLIMITED) for ct, z in some]
     rules = [

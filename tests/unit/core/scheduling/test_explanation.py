@@ -146,7 +146,7 @@ def test_the_first_change_that_suffices_alone_is_told(explainer, pod, kind, chan
 
 
 def test_a_change_that_would_not_suffice_is_not_told():
-    """A toleration gets the pod into a pool that has no room for it either: a smaller request does."""
+    """A toleration gets the pod into a pool that has no capacity for it either: a smaller request does."""
     error = explained(an_explainer(tainted("other", limits={"cpu": "1"}), a_pool()), cpu="20")
 
     assert error.smallest_change == "request at most 15.92 vCPU (it asks for 20 vCPU)"
@@ -218,8 +218,8 @@ def test_of_several_rules_none_is_singled_out_unless_the_others_cannot_be_in_the
     )
 
 
-def test_whoever_meets_nobody_in_bulk_still_hears_which_rule_is_in_the_way():
-    """Host ports and affinity per host are placed one by one, where nobody writes down why a node refused."""
+def test_sequential_pods_get_the_name_of_the_rule_that_blocks_them():
+    """Host ports and affinity per host are placed one by one, where the scheduler records no reason by node."""
     beside = {"topologyKey": labels.HOSTNAME, "labelSelector": {"matchLabels": {"app": "db"}}}
     follows = {"affinity": {"podAffinity": {REQUIRED: [beside]}}}
     listens = {"containers": [{"name": "c", "ports": [{"containerPort": 80, "hostPort": 8080}]}]}

@@ -98,7 +98,7 @@ def test_anti_affinity_to_others_keeps_these_off_its_nodes(theirs):
 
 
 def test_rules_over_other_labels_are_none_of_a_nodes():
-    """Zones are dealt with elsewhere."""
+    """Domain assignment handles zones."""
     wide = a_row(spreads=(spread(key=labels.ZONE),), anti_affinities=(group(key=labels.ZONE),))
 
     assert host_constraints_of([wide, wide]).takes.shape == (2, 0)
@@ -133,7 +133,7 @@ def test_ports_of_daemons_are_taken_from_the_start():
 
 
 def test_running_pods_rules_are_conflicts_with_named_hosts():
-    """Who is counted is known; where, the conflict tells."""
+    """Who is counted is known; the conflict says where."""
     caps = host_constraints_of([a_row(), a_row("db")], [InverseAntiAffinity(group=group(), domains=frozenset({"n1"}))])
 
     assert [conflict.domains for conflict in caps.conflicts] == [{"n1"}]

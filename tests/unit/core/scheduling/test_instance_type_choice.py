@@ -97,7 +97,7 @@ def test_no_type_is_listed_that_takes_more_of_a_limit_than_was_set_aside():
 
 
 def test_a_node_that_nothing_can_be_is_a_defect():
-    """Whoever opened it has checked that."""
+    """The packing that opened the node has checked its types."""
     new_nodes = NewNodes(types=(SMALL,))
 
     with pytest.raises(InvariantError, match="no instance type of NodePool default"):

@@ -247,8 +247,8 @@ def test_a_price_that_cannot_be_read_is_told():
     assert "'a lot' is not a price per hour" in inputs.warnings["default"]
 
 
-def test_a_way_of_packing_that_is_none_is_told():
-    """The pool is packed by price; one that asks for a way there is gets no remark."""
+def test_an_invalid_packing_annotation_gets_a_warning():
+    """The pool is packed by price; a pool with a valid value gets no warning."""
     pools = [a_pool(name, metadata={"annotations": {labels.PACKING: name}}) for name in ("fewest-nodes", "fewest")]
     inputs = ClusterInputs.of(
         a_snapshot(node_pools=pools), Catalogue(dict.fromkeys(("fewest-nodes", "fewest"), TYPES)), Options()
@@ -258,8 +258,8 @@ def test_a_way_of_packing_that_is_none_is_told():
     assert "'fewest' is neither price nor fewest-nodes" in inputs.warnings["fewest"]
 
 
-def test_a_way_to_rebalance_that_is_none_is_told():
-    """Whoever writes "true" would wait in vain for nodes to be replaced."""
+def test_an_invalid_rebalance_annotation_gets_a_warning():
+    """With the value "true" no node would be replaced."""
     pools = [a_pool(name, metadata={"annotations": {labels.REBALANCE: name}}) for name in ("replace", "true")]
     inputs = ClusterInputs.of(
         a_snapshot(node_pools=pools), Catalogue(dict.fromkeys(("replace", "true"), TYPES)), Options()

@@ -232,7 +232,7 @@ def test_anti_affinity_holds_among_pods_placed_now():
 
 
 def test_a_preference_binds_a_pod_only_when_it_is_placed():
-    """Afterwards others may join it; and a rung below it joins them."""
+    """Afterwards others may join it; and a lower level joins them."""
     asked = asking(a_pod_of("web", spec=rule("podAntiAffinity", "web", weight=1)))
 
     assert asked.fill("web", 3) == 2

@@ -111,7 +111,7 @@ def test_of_two_overlays_of_equal_weight_on_one_thing_the_earlier_name_is_left_o
 
 
 def test_a_catalogue_that_no_overlay_matches_stays_the_same_object_and_order_makes_no_difference():
-    """Identity is what solvers cache by; a label nobody defines is not met."""
+    """Identity is what solvers cache by; a label that no type defines is not met."""
     catalogue = Catalogue({"default": (LARGE, SMALL)})
     unknown = [{"key": "example.com/rack", "operator": "Exists"}]
     missed = apply_overlays([a_pool()], catalogue, [an_overlay("o", requirements=unknown, price="1")])
@@ -169,18 +169,18 @@ def test_an_overlay_that_makes_no_sense_does_not_validate(spec, why):
 def test_conditions_say_whether_an_overlay_is_applied_and_are_written_once():
     """True, or False with `Conflict` or `RuntimeValidation`; what is so already is not written again."""
     bad = InvalidObject(kind="NodeOverlay", name="bad", uid="uid-bad", why="spec.price: no", generation=1)
-    pool = InvalidObject(kind="NodePool", name="pool", uid="uid-pool", why="not ours to tell")
+    pool = InvalidObject(kind="NodePool", name="pool", uid="uid-pool", why="no NodeOverlay")
     snapshot = a_snapshot(node_overlays=(an_overlay("good"), an_overlay("late")), invalid_objects=(bad, pool))
     plan = reconcile_nodeoverlays(snapshot, {"late": "good"})
-    told = {
+    statuses = {
         action.ref.name: {c["type"]: (c["status"], c["reason"]) for c in action.patch["status"]["conditions"]}
         for chain in plan.chains
         for action in chain.actions
     }
-    assert told["good"] == {"ValidationSucceeded": ("True", "ValidationSucceeded"), "Ready": ("True", "Ready")}
-    assert told["late"]["ValidationSucceeded"] == ("False", "Conflict")
-    assert told["bad"]["ValidationSucceeded"] == ("False", "RuntimeValidation")
-    assert {name: conditions["Ready"][0] for name, conditions in told.items()} == {
+    assert statuses["good"] == {"ValidationSucceeded": ("True", "ValidationSucceeded"), "Ready": ("True", "Ready")}
+    assert statuses["late"]["ValidationSucceeded"] == ("False", "Conflict")
+    assert statuses["bad"]["ValidationSucceeded"] == ("False", "RuntimeValidation")
+    assert {name: conditions["Ready"][0] for name, conditions in statuses.items()} == {
         "good": "True",
         "late": "False",
         "bad": "False",

@@ -1,4 +1,4 @@
-"""What can be bought for wishes: domains, variants of open labels, and the offers worth considering."""
+"""Compatible offerings by demand: domains, variants of open labels, and the offers worth considering."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ ZONAL = (
 )
 
 
-def a_stall(*, types=ZONAL, daemons=(), **template_spec) -> NodePoolOptions:
-    """The stall of one pool with these requirements and taints."""
+def a_nodepool_options(*, types=ZONAL, daemons=(), **template_spec) -> NodePoolOptions:
+    """The options of one pool with these requirements and taints."""
     pool = a_pool(spec={"template": {"spec": template_spec}})
     ((template,), _) = make_templates(a_snapshot(node_pools=(pool,)), Catalogue({pool.metadata.name: types}))
     return nodepool_options_of(template, daemons, AXES)
@@ -45,7 +45,7 @@ def entry(key, operator, *values):
 
 
 def demand(*terms, pins=(), tolerations=()):
-    """A wish whose alternatives are maps of label to values."""
+    """A demand whose alternatives are maps of label to values."""
     made = tuple(of(requirement(k, "In", v) for k, v in term.items()) for term in terms) or (EMPTY,)
     return NodeDemand(NodeConstraints(made, tolerations), pins)
 
@@ -55,7 +55,7 @@ def demand(*terms, pins=(), tolerations=()):
 
 def test_domains_are_the_values_that_offerings_have_together():
     """The large type is not sold in zone c, and nowhere as spot."""
-    pool, keys = a_stall(), (labels.ZONE, labels.CAPACITY_TYPE)
+    pool, keys = a_nodepool_options(), (labels.ZONE, labels.CAPACITY_TYPE)
     huge = np.array([4000, 0, 1])
 
     assert pool.domains_for(demand(), (labels.ZONE,)) == {("a",), ("b",), ("c",)}
@@ -67,7 +67,7 @@ def test_domains_of_a_wish_are_those_of_all_its_alternatives():
     """Zone a, or spot anywhere but there: a pod whose first alternative fails elsewhere has the second."""
     either = demand({labels.ZONE: ["a"]}, {labels.CAPACITY_TYPE: [labels.SPOT], labels.ZONE: ["b"]})
 
-    assert a_stall().domains_for(either, (labels.ZONE, labels.CAPACITY_TYPE)) == {
+    assert a_nodepool_options().domains_for(either, (labels.ZONE, labels.CAPACITY_TYPE)) == {
         ("a", labels.ON_DEMAND),
         ("a", labels.SPOT),
         ("b", labels.SPOT),
@@ -86,12 +86,12 @@ def test_domains_of_a_wish_are_those_of_all_its_alternatives():
 )
 def test_a_label_that_only_the_pool_defines_has_the_values_that_it_lists(requirements, asked, racks):
     """Or those that the pod lists, if the pool leaves them open."""
-    assert a_stall(requirements=requirements).domains_for(asked, ("rack",)) == racks
+    assert a_nodepool_options(requirements=requirements).domains_for(asked, ("rack",)) == racks
 
 
-def test_taints_leave_a_wish_no_domain():
-    """Nobody tolerates it."""
-    pool = a_stall(taints=[{"key": "gpu", "effect": "NoSchedule"}])
+def test_taints_leave_a_demand_no_domain():
+    """The demand does not tolerate it."""
+    pool = a_nodepool_options(taints=[{"key": "gpu", "effect": "NoSchedule"}])
 
     assert pool.domains_for(demand(), (labels.ZONE,)) == frozenset()
 
@@ -100,7 +100,7 @@ def test_what_pool_type_and_pod_leave_together_must_not_be_nothing():
     """Each two of them agree on a tenancy, all three on none."""
     both = NodeSelectorRequirement(key=TENANCY, operator="In", values=("default", "dedicated"))
     types = tuple(replace(t, requirements=(*t.requirements, both)) for t in ZONAL)
-    pool = a_stall(types=types, requirements=[entry(TENANCY, "In", "host", "default")])
+    pool = a_nodepool_options(types=types, requirements=[entry(TENANCY, "In", "host", "default")])
 
     assert pool.domains_for(demand({TENANCY: ["host", "dedicated"]}), (labels.ZONE,)) == frozenset()
     assert pool.domains_for(demand(), (TENANCY,)) == {("default",)}
@@ -111,7 +111,7 @@ def test_what_pool_type_and_pod_leave_together_must_not_be_nothing():
 
 def test_a_pool_is_offered_once_for_every_value_of_an_open_label_that_is_asked_for():
     """Two teams and a pod that does not care, which is admitted to both."""
-    pool = a_stall(requirements=[entry("team", "In", "red", "blue", "green")])
+    pool = a_nodepool_options(requirements=[entry("team", "In", "red", "blue", "green")])
     demands = [demand(pins=(("team", "red"),)), demand({"team": ["blue"]}), demand()]
 
     offerings = compatible_offerings([pool], demands)
@@ -122,7 +122,7 @@ def test_a_pool_is_offered_once_for_every_value_of_an_open_label_that_is_asked_f
 
 def test_labels_that_pool_or_offering_fix_need_no_variants():
     """A zone, a NodePool's own name, and a label of one value."""
-    pool = a_stall(requirements=[entry("team", "In", "red")])
+    pool = a_nodepool_options(requirements=[entry("team", "In", "red")])
     asked = demand({labels.ZONE: ["a"], labels.NODEPOOL: ["default"], "team": ["red"]})
 
     (variant,) = variants_of(pool.template, [asked])
@@ -135,7 +135,7 @@ def test_labels_that_pool_or_offering_fix_need_no_variants():
 
 def test_offers_that_nobody_can_tell_apart_are_represented_by_the_cheapest():
     """Zones and ways to buy do not matter to this pod: one offer for each type."""
-    offerings = compatible_offerings([a_stall()], [demand()])
+    offerings = compatible_offerings([a_nodepool_options()], [demand()])
 
     assert offerings.prices.tolist() == [0.04, 0.4]
 
@@ -143,7 +143,7 @@ def test_offers_that_nobody_can_tell_apart_are_represented_by_the_cheapest():
 def test_only_offers_that_are_cheaper_or_larger_than_others_are_worth_considering():
     """The medium type is as cheap as the small one."""
     types = (SMALL, replace(MEDIUM, offerings=SMALL.offerings), LARGE)
-    pool = a_stall(types=types)
+    pool = a_nodepool_options(types=types)
     offerings = compatible_offerings([pool], [demand()])
 
     worth = worth_considering(offerings, np.arange(len(AXES)))
@@ -151,9 +151,9 @@ def test_only_offers_that_are_cheaper_or_larger_than_others_are_worth_considerin
     assert [types[t].name for t in sorted(offerings.types[worth].tolist())] == ["m.medium", "m.large"]
 
 
-def test_a_market_without_offers_is_empty():
-    """Nobody sells in zone z."""
-    offerings = compatible_offerings([a_stall()], [demand(pins=((labels.ZONE, "z"),))])
+def test_a_zone_without_offerings_gives_none():
+    """No type has an offering in zone z."""
+    offerings = compatible_offerings([a_nodepool_options()], [demand(pins=((labels.ZONE, "z"),))])
 
     assert (len(offerings.prices), offerings.allowed.shape, offerings.sizes.shape) == (0, (0, 1), (0, len(AXES)))
 

@@ -34,7 +34,7 @@ def by_name(classes):
 
 
 def test_pods_that_only_differ_in_what_scheduling_cannot_see_are_one_class():
-    """Names, container names, ports that are not the node's, priorities, tokens, labels that nobody looks at."""
+    """Names, container names, ports that are not the node's, priorities, tokens, labels that no selector uses."""
     other = {
         "containers": [
             {"name": "x", "ports": [{"containerPort": 1}], "resources": {"requests": {"cpu": "1000m", "memory": "1Gi"}}}

@@ -97,7 +97,7 @@ def takes(**requests):
     ],
 )
 def test_a_bad_pod_is_set_aside_with_its_reason_and_the_others_go_on(spec, kind, why):
-    """One pod's mistake costs nobody else a place."""
+    """An invalid pod does not keep other pods from a node."""
     classes, errors = group_pods([a_pod("bad", spec=spec), a_pod("good")], {})
 
     assert [cls.keys for cls in classes] == [("default/good",)]

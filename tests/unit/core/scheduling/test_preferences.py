@@ -30,14 +30,14 @@ def in_zone(zone, **extra):
 
 
 def climb(spec, *, policy=PreferencePolicy.RESPECT, taints=False):
-    """The ladder of one pod."""
+    """The relaxation levels of one pod."""
     (cls,), errors = group_pods([a_pod("p", spec=spec)], {})
     assert not errors
     return relaxation_levels(cls, policy=policy, any_preference_taint=taints)
 
 
-def told(level):
-    """A rung in short: affinities, anti-affinities, zones, spreads."""
+def summary(level):
+    """A level in short: affinities, anti-affinities, zones, spreads."""
     return (
         "".join(g.key for g in level.affinities),
         "".join(g.key for g in level.anti_affinities),
@@ -68,7 +68,7 @@ def test_preferences_are_given_up_one_by_one_in_karpenters_order():
     """Pod affinity, pod anti-affinity, node affinity (the next heaviest steps in), ScheduleAnyway: heaviest first."""
     levels = climb(EVERYTHING)
 
-    assert [told(level) for level in levels] == [
+    assert [summary(level) for level in levels] == [
         ("ba", "rc", "y", "hsut"),
         ("a", "rc", "y", "hsut"),
         ("", "rc", "y", "hsut"),
@@ -83,7 +83,7 @@ def test_preferences_are_given_up_one_by_one_in_karpenters_order():
 
 
 def test_only_preferences_are_soft():
-    """Required rules bind on every rung, and are not among the soft ones on any."""
+    """Required rules bind on every level, and are not among the soft ones on any."""
     for level in climb(EVERYTHING):
         groups = (*level.affinities, *level.anti_affinities, *(s.group for s in level.spreads))
 
@@ -91,7 +91,7 @@ def test_only_preferences_are_soft():
 
 
 def test_preferred_taints_are_heeded_until_all_else_is_given_up():
-    """One more rung, and only where a NodePool has such a taint."""
+    """One more level, and only where a NodePool has such a taint."""
     spread = {"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway", **near("s")}]}
 
     assert [(len(r.spreads), r.avoids_prefer_no_schedule) for r in climb(spread, taints=True)] == [
@@ -106,19 +106,19 @@ def test_preferred_taints_are_heeded_until_all_else_is_given_up():
     ]
 
 
-def test_alternatives_stay_alternatives_on_every_rung():
-    """Each required term holds together with the preferred one; a contradiction leaves the other term, or the rung, out."""
+def test_alternatives_stay_alternatives_on_every_level():
+    """Each required term holds together with the preferred one; a contradiction drops the other term, or the level."""
     node = {
         REQUIRED: {"nodeSelectorTerms": [in_zone("x"), in_zone("z")]},
         PREFERRED: [{"weight": 9, "preference": in_zone("x")}, {"weight": 1, "preference": in_zone("w")}],
     }
 
-    assert [told(level)[2] for level in climb({"affinity": {"nodeAffinity": node}})] == ["x", "xz"]
+    assert [summary(level)[2] for level in climb({"affinity": {"nodeAffinity": node}})] == ["x", "xz"]
 
 
 def test_ignored_preferences_leave_the_last_rung():
     """Nothing preferred is looked at."""
     (only,) = climb(EVERYTHING, policy=PreferencePolicy.IGNORE, taints=True)
 
-    assert told(only) == ("", "r", "", "h")
+    assert summary(only) == ("", "r", "", "h")
     assert not only.avoids_prefer_no_schedule

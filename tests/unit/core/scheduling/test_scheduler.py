@@ -224,7 +224,7 @@ def test_taints_keep_pods_out_unless_tolerated():
 
 
 def test_a_pool_that_could_not_be_read_is_named_to_pods_that_have_no_other():
-    """Whoever made one is not told that there is none."""
+    """The error names the unreadable pool."""
     unread = InvalidObject(kind="NodePool", name="broken", uid="u", why="requirements: operator Is is none")
 
     results = schedule(a_pod("p"), node_pools=(), invalid_objects=(unread,))
@@ -250,7 +250,7 @@ def test_a_taint_that_only_asks_for_other_pods_is_heeded_while_there_is_another_
 
 
 def test_pods_that_their_own_spread_does_not_count_use_what_every_admitted_zone_has():
-    """Zone a has a node with room for some and nothing to buy; the rest goes to zone b."""
+    """Zone a has a node with capacity for some and nothing to buy; the rest goes to zone b."""
     spec = spread(labels.ZONE, app="other")
     results = schedule(*pods(5, spec=spec), types=(ZONAL_B,), nodes=(a_node(),), claims=(a_running_claim(),))
     assert not results.pod_errors
@@ -394,7 +394,7 @@ def test_nodes_that_exist_count_against_the_limits():
     ],
 )
 def test_a_pool_that_cannot_be_used_is_set_aside_with_the_reason(pool, node_class, why):
-    """And its pods are told that no NodePool is left."""
+    """And the error of its pods says that no NodePool is left."""
     results = schedule(*pods(1), node_pools=(pool,), node_classes=(node_class,))
 
     assert why in results.unusable_node_pools["default"]
@@ -430,7 +430,7 @@ def test_zone_spread_counts_pods_that_run():
 
 
 def test_a_pod_that_no_zone_can_take_after_all_is_not_counted_on():
-    """Only one type holds the large pod, and the pool wants two to choose from; zone after zone is tried in vain."""
+    """Only one type holds the large pod, and the pool wants two to choose from; no zone can take it."""
     zones = tuple("abcdefgh")
     types = tuple(
         an_instance_type(f"t.{cpu}", cpu=cpu, memory_gib=4 * cpu, price=0.05 * cpu, zones=zones) for cpu in (2, 4, 32)
@@ -593,7 +593,7 @@ def test_pods_stay_with_their_claim_although_another_zone_can_be_had_by_now():
 
 
 def test_a_pod_that_comes_later_is_spread_around_those_who_stay():
-    """To zone a, which is empty, not to the claim in zone b, which has room."""
+    """To zone a, which is empty, not to the claim in zone b, which has capacity."""
     web = pods(4, cpu="500m", spec=spread(labels.ZONE))
 
     results = schedule(*web, claims=(a_launched_claim(**opened_for("p0", "p1", "p2", zone="b")),), types=(ZONAL,))
@@ -658,7 +658,7 @@ def test_who_stays_with_a_claim_that_is_not_launched_is_held_against_those_of_it
 
 
 def test_a_pod_is_kept_by_one_claim_if_two_remember_it():
-    """The first by name that has room."""
+    """The first by name that has the capacity."""
     claims = [a_launched_claim(name, **opened_for("p0", "p1")) for name in ("first", "second")]
 
     results = schedule(*pods(2, cpu="3"), claims=tuple(claims))
@@ -686,10 +686,10 @@ def test_a_pod_that_a_claim_in_flight_was_opened_for_is_not_counted_where_it_sti
 
 
 def test_pods_nominated_to_a_node_hold_their_place():
-    """A hinted pod is not planned again, and its room is not given away."""
-    hinted = a_pod("hinted", cpu="3", status={"nominatedNodeName": "node-default-1"})
+    """The scheduler does not plan a nominated pod again, and keeps its capacity."""
+    nominated = a_pod("nominated", cpu="3", status={"nominatedNodeName": "node-default-1"})
 
-    results = schedule(hinted, *pods(1, cpu="2"), nodes=(a_node(),), claims=(a_running_claim(),))
+    results = schedule(nominated, *pods(1, cpu="2"), nodes=(a_node(),), claims=(a_running_claim(),))
 
     assert results.existing == {}
     assert len(results.new_claims) == 1
@@ -766,7 +766,7 @@ def test_a_pod_that_a_running_pods_anti_affinity_selects_goes_elsewhere():
     ],
 )
 def test_a_pod_without_a_place_says_why(pod, kind, word):
-    """In words that tell its owner what to change; its neighbour is placed."""
+    """The error says what to change; the other pod is placed."""
     results = schedule(pod, a_pod("fine"))
 
     assert results.pod_errors["default/p"].kind == kind
@@ -790,7 +790,7 @@ def test_terminating_and_bound_pods_are_not_asked_about():
 
 @pytest.mark.karpenter("provisioning/scheduling", it="should launch a second node if an in-flight node is terminating")
 def test_a_node_that_left_the_cloud_without_its_claim_is_no_place():
-    """A claim that is being deleted takes nobody, launched or not."""
+    """A claim that is being deleted takes no pod, launched or not."""
     going = a_claim("default-9", provider_id=provider_id_of("default-9"), deleting=NOW)
 
     assert len(schedule(*pods(1), claims=(going,)).new_claims) == 1

@@ -109,7 +109,7 @@ def standing(name="default-1", **changes):
 
 
 def test_pods_fill_existing_nodes_first():
-    """Three pods of one CPU find room on the node that stands there, the fourth opens one."""
+    """Three pods of one CPU fit on the existing node, the fourth opens one."""
     outcome = Outcome(*pods(4, cpu="1300m"), **standing())
 
     assert (outcome.on_existing, outcome.sizes, outcome.left) == (3, [1], 0)
@@ -200,7 +200,7 @@ def test_too_few_domains_count_as_empty_ones():
 
 
 def test_hostname_spread_caps_every_node():
-    """Two pods a node, however much room there is."""
+    """Two pods a node, however much capacity it has."""
     assert Outcome(*pods(5, cpu="100m", **spread(labels.HOSTNAME, skew=2))).sizes == [2, 2, 1]
 
 
@@ -289,8 +289,8 @@ def test_preferred_anti_affinity_opens_nodes_but_leaves_nobody_pending():
     assert (outcome.sizes, outcome.left) == ([2, 1], 0)
 
 
-def test_a_wish_to_keep_away_counts_those_whose_zone_is_settled():
-    """Beside a pod whose node may still be in any zone the wish holds nobody off; where it is bound to one, it does."""
+def test_preferred_anti_affinity_counts_those_whose_zone_is_settled():
+    """Beside a pod whose node may still be in any zone the preference repels no pod; once it is bound to one, it does."""
     anywhere = a_pod("q", cpu="2", metadata={"labels": {"app": "db"}})
     bound = a_pod("q", cpu="2", metadata={"labels": {"app": "db"}}, spec={"nodeSelector": {labels.ZONE: "a"}})
     shy = a_pod("p", cpu="1", **rule("podAntiAffinity", selector={"matchLabels": {"app": "db"}}, preferred=True))

@@ -88,7 +88,7 @@ def test_groups_that_count_the_same_pods_are_equal_however_written():
     it="should ignore unknown labels specified in matchLabelKeys",
 )
 def test_label_keys_narrow_a_term_to_pods_like_or_unlike_its_own():
-    """A key the pod does not have is passed over; a term without a selector stays one that counts nobody."""
+    """A key the pod does not have is passed over; a term without a selector still counts no pod."""
     narrowed = a_group({"rev": "1", "cell": "x"}, matchLabelKeys=["rev", "none"], mismatchLabelKeys=["cell"])
 
     assert narrowed.counts("default", {"app": "web", "rev": "1", "cell": "y"})
@@ -118,7 +118,7 @@ def test_a_spread_reads_all_of_its_fields():
 
 
 def test_running_pods_keep_others_away_from_their_own_domains_only():
-    """Those that ended, or are placed anew, keep nobody away; a node's name stands in for its host name."""
+    """Those that ended, or are placed anew, keep no pod away; a node's name stands in for its host name."""
     anti = {
         "affinity": {
             "podAntiAffinity": {

@@ -29,7 +29,7 @@ class PackingProblem(Struct, frozen=True, kw_only=True, eq=False):
         counts: How many of each item.
         requests: Amounts by item and axis (resources and caps per node).
         allowed: By signature and item, whether such an offer may hold it.
-        sizes: Room by offer and axis, never negative.
+        sizes: Capacity by offer and axis, never negative.
         prices: Price of a node by offer, per hour, with whatever is to be reckoned per node; ties go to the earlier
             offer.
         signatures: Signature by offer.

@@ -21,7 +21,7 @@ _ROWS: Final = 160  # of the program; with more, offers and items are distinguis
 _ROWS_FOR_WORTH: Final = 64  # likewise where the mix is not asked for
 _CELLS: Final = 40_000  # rows times offers, likewise
 _FITTING: Final = (0.5, 0.8, 0.95, 1.0)  # share of the items that fit an offer, by which offers are distinguished
-DETAILS: Final = ((True, True), (True, False), (False, False))  # telling offers apart by size, and items by share
+DETAILS: Final = ((True, True), (True, False), (False, False))  # whether size distinguishes offers, and share items
 _SHARES: Final = 3  # by how much of its share in all demand falls on each axis, items are distinguished
 _TIE_BREAK: Final = 1e-4  # of a typical node's price
 
@@ -101,7 +101,7 @@ class OfferGroups(Struct, frozen=True, kw_only=True, eq=False):
         place: By offer.
         allowed: By place and item, whether some offer there may hold it.
         group: By item; those of a group may go to the same places.
-        usable: Room by offer and axis as far as any content can use it.
+        usable: Capacity by offer and axis as far as any content can use it.
     """
 
     problem: PackingProblem
@@ -163,7 +163,7 @@ class OfferGroups(Struct, frozen=True, kw_only=True, eq=False):
         return found
 
     def _program(self, demand: Floats, capacities: Ints) -> CoveringProgram:
-        """Rows are the rooms (place and axis), the groups and the stocks; columns the offers and where groups go."""
+        """Rows are the capacities (offer group and axis), the groups and the stocks; columns the offers and where groups go."""
         problem, offers = self.problem, len(self.problem.prices)
         scale = demand.sum(axis=0)[capacities[:, 1]]
         flows = np.argwhere(self._reachable().T > 0)  # (group, place) by column
@@ -239,7 +239,7 @@ def _groups(problem: PackingProblem, allowed: Bools, *, by_share: bool) -> Ints:
 
 
 def _usable_sizes(problem: PackingProblem, offer_group: Ints, allowed: Bools) -> Floats:
-    """Room by offer and axis as far as any content can use it.
+    """Capacity by offer and axis as far as any content can use it.
 
     No node holds more than all there is; and where every item asks for memory along with cpu, a node with little memory
     cannot use all its cpu.

@@ -133,7 +133,7 @@ FALLBACK_POLICIES: Mapping[str, Callable[[SchedulingProblem, _SequentialAttempt]
 def _in_queue_order(problem: SchedulingProblem, solution: PartialSolution, classes: Iterable[int]) -> list[int]:
     """The class of every pod to place, largest pods first, then oldest, then those with most requirements about others.
 
-    (Whoever has requirements looks for a place of their own; whoever has none may join them there.)
+    (Pods with requirements look for a node of their own; pods without any may join them there.)
     """
     queue = []
     for c in classes:
@@ -175,7 +175,7 @@ def _place_queue(problem: SchedulingProblem, scheduler: SequentialScheduler, que
 def behind_leaders(problem: SchedulingProblem, queue: Sequence[int], left: Sequence[int]) -> list[int]:
     """The queue (of classes) with those left over at its head, each class behind a pod of each kind that it must join.
 
-    Empty if no pod left over must join anybody who waits.
+    Empty if no pod left over must join a waiting pod.
     """
     asked = {c: groups for c in dict.fromkeys(left) if (groups := _joined(problem, c))}
     if not asked:

@@ -92,16 +92,16 @@ class CandidateNodes:
         self._placements += 1
         self._order[candidate] = _STEP * pods + (self._placements if pods == 1 else _STEP - 1 - self._placements)
 
-    def resize(self, candidate: int, room: Sequence[int]) -> None:
-        """Say how much a place could still take along each axis, at most."""
-        self._room[:, candidate] = room
+    def resize(self, candidate: int, capacity: Sequence[int]) -> None:
+        """Set how much the candidate can still take along each axis, at most."""
+        self._room[:, candidate] = capacity
 
     def take(self, candidate: int, amounts: Ints) -> None:
-        """Use up room of an existing node, along the axes."""
+        """Use up capacity of an existing node, along the axes."""
         self._room[:, candidate] -= amounts
 
     def with_room(self, amounts: Sequence[tuple[int, int]]) -> Bools:
-        """Which places may have room for so much."""
+        """Which candidates may have the capacity for so much."""
         found: Bools = np.ones(self.size, dtype=bool)
         for axis, amount in amounts:
             found &= self._room[axis, : self.size] >= amount
@@ -153,9 +153,9 @@ class CandidateNodes:
 class VolumeAttachments:
     """What nodes can still attach while pods are placed."""
 
-    def __init__(self, rooms: Sequence[VolumeUsage]) -> None:
-        """`rooms` has an entry per node; without any there are no limits."""
-        self._rooms = rooms
+    def __init__(self, usages: Sequence[VolumeUsage]) -> None:
+        """`usages` has an entry per node; without any there are no limits."""
+        self._rooms = usages
         self._own: dict[tuple[int, str], int] = {}
         self._shared: dict[tuple[int, str], set[str]] = {}
 
@@ -163,9 +163,9 @@ class VolumeAttachments:
         """Whether one more pod of the class can have its volumes there."""
         if not self._rooms:
             return True
-        room = self._rooms[candidate]
+        usage = self._rooms[candidate]
         for driver in {*cls.volume_counts, *(driver for driver, _ in cls.shared_volumes)}:
-            free = room.free(driver)
+            free = usage.free(driver)
             new = self._new(candidate, driver, cls)
             if free is not None and self._taken(candidate, driver) + cls.volume_counts.get(driver, 0) + len(new) > free:
                 return False

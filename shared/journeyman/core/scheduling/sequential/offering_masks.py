@@ -116,7 +116,7 @@ class OfferingMasks:
         return found
 
     def holding(self, axis: int, amount: int) -> int:
-        """The offerings with room for so much along an axis, next to their daemons."""
+        """The offerings that hold so much along an axis, next to their daemons."""
         level = bisect_left(self._levels[axis], amount)
         return self._with_level(axis, level) if level < len(self._levels[axis]) else 0
 
@@ -249,7 +249,7 @@ class ResourceShares:
     def __init__(self, headroom: Sequence[Headroom], *, ignore_type_variety: bool = False) -> None:
         self._headroom = headroom
         self._ignore_type_variety = ignore_type_variety
-        self._largest = [room.costs.max(axis=0, initial=0) for room in headroom]
+        self._largest = [pool_headroom.costs.max(axis=0, initial=0) for pool_headroom in headroom]
         self._variety: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def usable(self, masks: OfferingMasks, offerings: int, held: Ints | None, least: Sequence[int]) -> bool:
@@ -266,24 +266,24 @@ class ResourceShares:
 
     def take(self, masks: OfferingMasks, offerings: int, held: Ints | None) -> Ints | None:
         """Set aside what a node of these offerings takes, in place of the share held so far; None without limits."""
-        room = self._headroom[masks.index]
-        if not room.resources:
+        pool_headroom = self._headroom[masks.index]
+        if not pool_headroom.resources:
             return None
         within = self._within(masks, offerings, held)
-        share: Ints = room.costs[self._needed(masks, within)].max(axis=0)
+        share: Ints = pool_headroom.costs[self._needed(masks, within)].max(axis=0)
         if held is not None:
-            room.left = room.left + held
-        room.left = room.left - share
+            pool_headroom.left = pool_headroom.left + held
+        pool_headroom.left = pool_headroom.left - share
         return share
 
     def _within(self, masks: OfferingMasks, offerings: int, held: Ints | None) -> int:
-        room = self._headroom[masks.index]
-        if not room.resources:
+        pool_headroom = self._headroom[masks.index]
+        if not pool_headroom.resources:
             return offerings
-        left = room.left if held is None else room.left + held
+        left = pool_headroom.left if held is None else pool_headroom.left + held
         if (self._largest[masks.index] <= left).all():
             return offerings
-        return offerings & masks.of_types(every(room.costs <= left))
+        return offerings & masks.of_types(every(pool_headroom.costs <= left))
 
     def variety(self, masks: OfferingMasks, offerings: int) -> tuple[int, ...]:
         """By label with minValues, how many values these offerings' types have, at most as many as asked for."""

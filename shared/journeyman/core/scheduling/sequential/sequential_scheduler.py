@@ -87,7 +87,7 @@ class SequentialScheduler:
             binding=policy.bind_anti_affinity_domains,
         )
         self._reservations = solution.reservations.copy()
-        self._headroom = [room.copy() for room in solution.headroom]
+        self._headroom = [headroom.copy() for headroom in solution.headroom]
         self._resource_shares = ResourceShares(
             self._headroom,
             ignore_type_variety=policy.ignore_type_variety,
@@ -278,7 +278,7 @@ class SequentialScheduler:
         return False
 
     def _rate(self, masks: OfferingMasks, offerings: int, opening: LaunchOption) -> float:
-        """The less the better; what is reserved has a price that tells its size, and is paid for already."""
+        """The less the better; a reservation is already paid for, and its price only ranks its size."""
         if self._policy.prefer_last_pool_name:
             return 0.0  # they are in that order
         price = masks.price(offerings)

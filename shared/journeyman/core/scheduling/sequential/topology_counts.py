@@ -81,7 +81,7 @@ class DomainCounter(Struct, eq=False):
 
 
 class HostCounter(Struct, eq=False):
-    """Pods by node. `counts` has an entry per place, and room for more; `total` are all pods, wherever they are."""
+    """Pods by node. `counts` has an entry per candidate, and spare entries for more; `total` are all pods, wherever they are."""
 
     nodes: NodeFilter = EVERY_NODE
     counts: Ints = field(default_factory=lambda: np.zeros(64, dtype=np.int64))

@@ -59,7 +59,7 @@ class SpreadRule(Struct, frozen=True):
 class JoinRule(Struct, frozen=True):
     """Affinity over a label's domains; `starts`: where no pod is whom it could join, a pod may be the first.
 
-    `reaches` tells whether the pod's node selector and affinity allow a domain; `within` which ones it can have a node in.
+    `reaches` says whether the pod's node selector and affinity allow a domain; `within` which ones it can have a node in.
     """
 
     counter: DomainCounter
@@ -150,7 +150,7 @@ class DomainChoice(Struct, frozen=True):
 class HostRules(Struct):
     """All rules over the host name.
 
-    `most`: counts that a place may not exceed; `joins`: somebody of these must be there (True: or no pod anywhere);
+    `most`: counts that a place may not exceed; `joins`: one of these pods must be there (True: or no pod anywhere);
     `repelled`: existing nodes that running pods keep free of it, as places.
     """
 

@@ -135,7 +135,7 @@ Rows = int
 """A set of rows: bit i is row i."""
 
 Values = frozenset[str] | None
-"""Values a label may get: none of them is a label that will not be there, None one that nobody has decided on."""
+"""Values a label may get: none of them is a label that will not be there, None one that is not decided yet."""
 
 Column = Mapping[Values, Rows]
 """By the values, the rows that have them; rows in no entry leave the label undecided."""

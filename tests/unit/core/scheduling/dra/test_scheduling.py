@@ -342,7 +342,7 @@ def test_a_node_on_its_way_has_what_its_type_promises_and_what_it_has_not_given_
 
 
 @pytest.mark.parametrize(
-    ("request_", "told"),
+    ("request_", "message"),
     [
         (
             exactly(deviceClassName="tpu"),
@@ -360,18 +360,18 @@ def test_a_node_on_its_way_has_what_its_type_promises_and_what_it_has_not_given_
     ],
     ids=["class", "malformed", "macro", "not-cel", "zero", "many", "mode", "quantity", "negative", "empty"],
 )
-def test_a_claim_that_cannot_be_read_sets_its_pods_aside(request_, told):
+def test_a_claim_that_cannot_be_read_sets_its_pods_aside(request_, message):
     """Others go on."""
     claims = [a_resource_claim("c", request_), a_resource_claim("good")]
 
     results = schedule(a_claiming_pod("p", "c"), a_claiming_pod("q", "good"), a_pod("r"), resource_claims=claims)
 
-    assert told in error(results)
+    assert message in error(results)
     assert set(results.pod_errors) == {"default/p"}
 
 
 @pytest.mark.parametrize(
-    ("pod", "told"),
+    ("pod", "message"),
     [
         (a_claiming_pod("p", "c"), "invalid: ResourceClaim default/c does not exist"),
         (
@@ -389,11 +389,11 @@ def test_a_claim_that_cannot_be_read_sets_its_pods_aside(request_, told):
     ],
     ids=["named", "made", "container", "not-made"],
 )
-def test_a_pod_without_its_claim_is_set_aside(pod, told):
+def test_a_pod_without_its_claim_is_set_aside(pod, message):
     """A missing claim is one pod's matter."""
     results = schedule(pod, a_pod("r"))
 
-    assert told in error(results)
+    assert message in error(results)
     assert set(results.pod_errors) == {"default/p"}
 
 
@@ -476,7 +476,7 @@ def test_a_tolerated_taint_of_a_device_keeps_nobody_away():
 
 
 def test_an_administrator_may_have_a_device_that_is_in_use():
-    """And takes it away from nobody."""
+    """And the pods that use it keep it."""
     held = an_allocated_claim("other", ("node-a", "gpu-0"), users=["uid-user"])
     claim = a_resource_claim("c", exactly(adminAccess=True))
 

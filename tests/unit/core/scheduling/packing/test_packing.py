@@ -14,7 +14,7 @@ from journeyman.core.scheduling.packing import PackingProblem, lower_bound, pack
 def a_problem(
     counts, requests, sizes, prices, *, allowed=None, signatures=None, loose=None, bound=None, stock=(), stocks=()
 ):
-    """A problem whose offers may hold everything unless told otherwise."""
+    """A problem whose offers may hold everything unless `allowed` says otherwise."""
     items = len(counts)
     none = np.zeros((items, 0), dtype=bool)
     return PackingProblem(
@@ -153,7 +153,7 @@ def test_items_on_two_sides_of_a_conflict_never_share_a_node():
 
 
 def test_items_on_both_sides_of_a_conflict_keep_off_one_another_but_not_off_themselves():
-    """Two of each of two items, and room for four: how many of one item share a node is for axes to say."""
+    """Two of each of two items, and capacity for four: how many of one item share a node is for axes to say."""
     both = [[True], [True]]
     problem = a_problem([2, 2], [[1], [1]], [[4]], [1.0], loose=both, bound=both)
 

@@ -59,7 +59,7 @@ def with_grants(results, change):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "objection"),
     [
         (lambda g: g[:1], "p2 is scheduled although ResourceClaim default/c2 gets its devices on 0 nodes"),
         (lambda g: [g[0], replace(g[1], device="gpu-0")], "device gpu.example.com/pool/gpu-0 is taken 2 times"),
@@ -75,11 +75,11 @@ def with_grants(results, change):
     ],
     ids=["missing", "twice", "unselected", "unknown", "request", "claim", "count", "unreachable"],
 )
-def test_devices_of_a_new_node_are_checked_one_by_one(change, told):
+def test_devices_of_a_new_node_are_checked_one_by_one(change, objection):
     """Each claim has the right number of the right devices, each of them once."""
     snapshot, results = a_case()
 
-    assert told in objections(snapshot, with_grants(results, change))
+    assert objection in objections(snapshot, with_grants(results, change))
 
 
 def test_every_listed_type_must_have_the_devices():
@@ -93,7 +93,7 @@ def test_every_listed_type_must_have_the_devices():
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "objection"),
     [
         ({"resource_claims": ()}, "has resource claims that do not exist (default/c0)"),
         ({"resource_slices": ()}, "there is no device gpu.example.com/node-a/gpu-0 to be had"),
@@ -105,15 +105,15 @@ def test_every_listed_type_must_have_the_devices():
     ],
     ids=["claims", "slices", "classes", "incomplete"],
 )
-def test_a_plan_for_another_cluster_is_objected_to(changes, told):
+def test_a_plan_for_another_cluster_is_objected_to(changes, objection):
     """What was published or asked for has changed."""
     snapshot, results = a_case()
 
-    assert told in objections(replace(snapshot, **changes), results)
+    assert objection in objections(replace(snapshot, **changes), results)
 
 
-def test_a_device_that_somebody_has_is_not_given_twice():
-    """An allocation by a claim that nobody gives back."""
+def test_an_allocated_device_is_not_allocated_twice():
+    """An allocation of a claim that stays."""
     snapshot, results = a_case()
     held = an_allocated_claim("held", (NODE, "gpu-0"))
 

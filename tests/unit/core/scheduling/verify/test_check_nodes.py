@@ -1,4 +1,4 @@
-"""The second opinion on what pods take of a node besides room: host ports and volumes."""
+"""Verification of what pods take of a node besides resources: host ports and volumes."""
 
 from __future__ import annotations
 

@@ -413,7 +413,7 @@ def test_terms_select_pods_as_kubernetes_does(more, other, clash):
 
 
 def test_preferences_are_no_rules():
-    """Preferred terms bind nobody."""
+    """Preferred terms bind no pod."""
     preferred = {
         "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term(labels.HOSTNAME)}]
     }

@@ -99,7 +99,7 @@ def test_every_pod_has_one_place_or_an_error(change, words):
 
 
 def test_a_pod_that_opted_out_of_our_nodes_needs_no_explanation():
-    """Karpenter's own pods ask for nodes without a NodePool; nobody speaks of them."""
+    """Karpenter's own pods ask for nodes without a NodePool; they get no error."""
     pod = a_pod("operator", spec=required([expression(labels.NODEPOOL, "DoesNotExist")]))
     assert objections(Results(), pod) == ""
 
@@ -113,7 +113,7 @@ def test_a_pod_that_opted_out_of_our_nodes_needs_no_explanation():
     ids=["devices", "negative"],
 )
 def test_a_pod_that_no_node_can_serve_must_not_be_placed(spec, words):
-    """Devices nobody plans for, and requests nobody can read."""
+    """Devices that no solver plans for, and requests that cannot be read."""
     plain = a_pod("p")
     plan = a_plan(a_planned_claim(plain, types=BOTH))
     assert objections(plan, plain) == ""
@@ -355,7 +355,7 @@ def test_a_reservation_serves_no_more_claims_than_it_has_room_for():
     ids=["taint", "label", "exists", "well-known", "cordoned", "overbooked", "unreadable", "tainted", "going"],
 )
 def test_a_node_that_exists_suits_the_pods_it_gets(pod, node, words):
-    """Taints, labels (a missing one suits no demand), room, and whether it stays at all."""
+    """Taints, labels (a missing one suits no demand), capacity, and whether it stays at all."""
     assert on_the_node(a_pod("p")) == ""
     assert words in on_the_node(a_pod("p", spec=pod), node=node)
 
