@@ -19,7 +19,7 @@ from journeyman.errors import JourneymanError
 
 
 class Step(str, Enum):
-    """The steps; the value names the lane (queue) and the function."""
+    """The steps; the value names the queue and the function."""
 
     PROVISION = "provision"
     TERMINATE = "terminate"
@@ -100,7 +100,7 @@ class TerminateInstance(Struct, frozen=True, kw_only=True):
 
     With `unless_claimed` it is a conflict, so that the chain stops and all is decided again, if there is the NodeClaim
     that it was launched for after all: of the name `claim`, of `claim_uid` if that is known, and with this instance or
-    none yet. Whoever concludes from a claim's absence asks for that. A refusal is told on `node`.
+    none yet. A decision that rests on a claim's absence sets it. A refusal is recorded on `node`.
     """
 
     provider_id: str
@@ -120,7 +120,7 @@ class ReleaseNodeClass(Struct, frozen=True, kw_only=True):
 
 
 class EvictPod(Struct, frozen=True, kw_only=True):
-    """Evict through the Eviction API, so that PodDisruptionBudgets are honoured; that they refuse is told on `node`."""
+    """Evict through the Eviction API, so that PodDisruptionBudgets are honoured; a refusal is recorded on `node`."""
 
     ref: ObjectRef
     node: ObjectRef
@@ -186,7 +186,7 @@ class ClearOfferingFailures(Struct, frozen=True, kw_only=True):
 
 
 class Requeue(Struct, frozen=True, kw_only=True):
-    """Run `step` again at `at` (now or past: at once). Lost or doubled wake-ups are harmless."""
+    """Run `step` again at `at` (now or past: at once). Lost or doubled requeues are harmless."""
 
     step: Step
     at: datetime
@@ -234,7 +234,7 @@ Action = (
 class Event(Struct, frozen=True, kw_only=True):
     """A Kubernetes Event to record on an object, with Karpenter's reason.
 
-    Events with one reason about one object are repeats of each other, unless `key` tells them apart.
+    Events with one reason about one object are repeats of each other, unless their `key` differs.
     """
 
     ref: ObjectRef
@@ -314,11 +314,11 @@ REQUEUE_GRIDS: Final = (60, 30, 10, 5, 2, 1)
 
 
 def next_requeue(now: datetime, wait: timedelta) -> datetime:
-    """When to look again at something, about `wait` from now.
+    """Return when to check again, about `wait` from now.
 
     Looks lie on a grid as coarse as the wait, so that all runs that wait ask for the same moments. Otherwise each run
-    that anything else woke would begin a row of wake-ups of its own, and a drain that stands still for a day would
-    gather hundreds of rows. For a moment that something ends at, wake up at that moment instead.
+    that anything else woke would begin a series of requeues of its own, and a drain that stands still for a day would
+    gather hundreds of them. For a moment that something ends at, requeue at that moment instead.
 
     Args:
         now: The time.

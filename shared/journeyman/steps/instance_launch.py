@@ -1,6 +1,7 @@
 """Launches the instances of a plan together, and writes each answer of the cloud into its NodeClaim as it comes.
 
-Claims of limited NodePools are launched only if all that were created meanwhile stay within the limits (`lifecycle.limits`).
+Claims of limited NodePools are launched only if all that were created meanwhile stay within the limits
+(`lifecycle.nodepool_limits`).
 A run that dies in the middle leaves claims whose instances carry their name as a tag and their UID as client token, so the
 next run finds them instead of launching twice.
 """
@@ -15,7 +16,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import NODECLAIM, NodeClaim
 from journeyman.core.lifecycle.hydration import with_finalizer_and_labels
 from journeyman.core.lifecycle.launch import FailedLaunch, LaunchedInstance, OfferingBackoff, record_launch
-from journeyman.core.lifecycle.limits import check_limits
+from journeyman.core.lifecycle.nodepool_limits import check_limits
 from journeyman.core.lifecycle.progress import claim_patches
 from journeyman.core.plan import Observation, Plan, Step, chain_of
 from journeyman.core.state import Snapshot

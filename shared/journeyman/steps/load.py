@@ -4,7 +4,7 @@ Nodes and NodeClaims are listed first, pods last. A pod that binds in between is
 that was created in between waits for the next run. A store may send all lists in parallel, as `kube`'s list cache does; then
 pods may be the older ones by some milliseconds: a pod that was bound meanwhile is still seen as pending, and its node as if
 it had the capacity. NodeClaims that another step creates meanwhile replace nodes, so they add no capacity. So a race
-under-provisions, it never launches twice; limits are checked once more before a launch (`lifecycle.limits`).
+under-provisions, it never launches twice; limits are checked once more before a launch (`lifecycle.nodepool_limits`).
 One list per kind. An object that does not validate is left out, with its name and the reason; the others are used.
 """
 

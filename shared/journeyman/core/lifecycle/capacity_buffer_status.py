@@ -1,4 +1,4 @@
-"""CapacityBuffer status: whether a buffer is understood, how many pods it stands for, and whether there is room for them.
+"""CapacityBuffer status: whether a buffer is valid, how many pods it reserves, and whether they have capacity.
 
 Restates: karpenter pkg/controllers/capacitybuffer/controller.go `resolveAndUpdateStatus`,
 pkg/controllers/provisioning/buffers.go `computeProvisioningCondition`.

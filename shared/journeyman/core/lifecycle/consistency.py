@@ -23,7 +23,7 @@ MIN_SHARE: Final = Fraction(90, 100)  # nodeshape.go: less than 90 % of what was
 
 
 def check_nodes(snapshot: Snapshot, period: timedelta) -> Plan:
-    """Look at initialized nodes: at all of them once in a period, in between at those that nobody has looked at yet.
+    """Check initialized nodes: all of them once in a period, and in between those that no run has checked yet.
 
     Args:
         snapshot: Claims and nodes.

@@ -11,7 +11,7 @@
 Besides: the Events that say what blocks a drain, the volumes that must be detached after it, and when to check again.
 The instance waits for its VolumeAttachments: a volume of a terminated instance can be attached elsewhere only after minutes.
 
-Restates: karpenter pkg/controllers/node/termination/terminator/terminator.go `Drain`, `DeleteExpiringPods`, eviction.go,
+Restates: karpenter pkg/controllers/node/termination/terminator/terminator.go `Drain`, eviction.go,
 pkg/controllers/node/termination/terminator/events/events.go, pkg/utils/pod/events.go, pkg/utils/pod/scheduling.go
 `IsDoNotDisruptActive`, pkg/controllers/node/termination/controller.go `pendingVolumeAttachments`, `filterVolumeAttachments`.
 Differs: FailedDraining names the pods that block the drain. Karpenter polls drains and volumes every second and instances
@@ -111,7 +111,7 @@ def is_drainable(pod: Pod, now: datetime) -> bool:
 def has_active_sibling(state: StateNode, snapshot: Snapshot) -> bool:
     """Whether pods run, or may, on another node of the same instance: its kubelet was renamed, and registered a second one.
 
-    One that is at work and not on its way out yet is, in a moment; its pods are not known before.
+    An initialized node that is not terminating yet will be terminated soon; its pods are known only then.
     """
     return any(
         (other.ready and not other.is_terminating) or decide_drain(other.pods, snapshot.now, None).remaining
@@ -129,7 +129,7 @@ def eviction_chains(decided: DrainDecision, node: Node, reason: str, end: dateti
 def drain_after_taint(closing: Chain, pods: tuple[Chain, ...], node: Node) -> tuple[Chain, ...]:
     """What closes the node, and its pods' chains: behind it while the node still takes pods, or they would come back.
 
-    Restates: karpenter pkg/controllers/node/termination/controller.go, which drains nothing if `Taint` fails.
+    Restates: karpenter pkg/controllers/node/termination/controller.go, which drains nothing if tainting fails.
     """
     return (closing, *pods) if has_disrupted_taint(node) else (replace(closing, then=pods),)
 

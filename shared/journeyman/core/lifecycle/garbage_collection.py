@@ -112,7 +112,7 @@ def _has_pending_claim(instance: RunningInstance, snapshot: Snapshot) -> bool:
 
 
 def _terminate_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:
-    """At once, unless its node is at work: then the node is deleted, which drains it first (`bare_nodes`)."""
+    """Terminate the instance at once; if its node is running, delete the node, so that it is drained first."""
     nodes = [n.node for n in snapshot.state_nodes if n.node is not None and n.provider_id == instance.provider_id]
     leaving = [node for node in nodes if awaits_finalizer(node)]
     if any(n.ready and n.node in nodes and _may_run_pods(n.node) for n in snapshot.state_nodes):
@@ -172,8 +172,8 @@ def _delete_claim_without_instance(claim: NodeClaim, snapshot: Snapshot, cloud: 
     )
     text = f"{why[0].upper()}{why[1:]}, and no pod runs on it any more; NodeClaim {name} is deleted, its pods are scheduled again"
     events = tuple(Event(ref=ref, reason="InstanceNotFound", message=text, type="Warning") for ref in event_refs(state))
-    told = replace(chain, events=events, observations=(nodeclaim_disrupted(claim, "garbage_collected"),))
-    return Plan(chains=(told,), notes=(f"deleted NodeClaim {name}: {why}",))
+    recorded = replace(chain, events=events, observations=(nodeclaim_disrupted(claim, "garbage_collected"),))
+    return Plan(chains=(recorded,), notes=(f"deleted NodeClaim {name}: {why}",))
 
 
 _AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -230,8 +230,8 @@ def _record_missing_since(claim: NodeClaim, since: datetime | None, now: datetim
     """The claim with this time on it, or with none."""
     others = {k: v for k, v in claim.metadata.annotations.items() if k != labels.NODE_MISSING_SINCE}
     said = {labels.NODE_MISSING_SINCE: format_time(since)} if since is not None else {}
-    told = replace(NodeClaimProgress.of(claim, now), claim=with_metadata(claim, annotations={**others, **said}))
-    return told.chain(why="its node is missing" if said else "its node is back")
+    progress = replace(NodeClaimProgress.of(claim, now), claim=with_metadata(claim, annotations={**others, **said}))
+    return progress.chain(why="its node is missing" if said else "its node is back")
 
 
 def _delete_inconsistent(claim: NodeClaim, reason: str, text: str, now: datetime) -> Chain:

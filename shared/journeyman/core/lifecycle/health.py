@@ -86,14 +86,14 @@ class UnhealthyNodeCondition(Struct, frozen=True, kw_only=True):
     """The condition of a node that is to be acted upon first, and when."""
 
     condition: Condition
-    due: datetime | None  # None: nobody knows since when it has been so
+    due: datetime | None  # None: the condition has no valid transition time
 
     def __str__(self) -> str:
         return f"{self.condition.type}={self.condition.status}"
 
 
 def repair_nodes(snapshot: Snapshot, policies: Sequence[RepairPolicy]) -> Plan:
-    """What to do about sick nodes now.
+    """Repair unhealthy nodes whose conditions have lasted longer than the policies tolerate.
 
     Args:
         snapshot: Claims and nodes; `snapshot.now` is the time.
@@ -101,8 +101,8 @@ def repair_nodes(snapshot: Snapshot, policies: Sequence[RepairPolicy]) -> Plan:
 
     Returns:
         For each node that is due, the end of its grace period and the deletion of its claim, or an Event that says why
-        not; and a wake-up for the moment at which one is no longer tolerated. A claim that is on its way out already only
-        ends sooner.
+        not; and a requeue for the moment at which a condition is no longer tolerated. The grace period of a claim that
+        is already terminating is only shortened.
     """
     return _NodeRepair(snapshot=snapshot, policies=tuple(policies)).round()
 
@@ -126,18 +126,20 @@ def _due(condition: Condition, policy: RepairPolicy) -> datetime | None:
 
 
 class _NodeRepair(Struct, frozen=True, kw_only=True, dict=True):
-    """All nodes at one moment, with what says that they are sick."""
+    """All nodes at one moment, with the conditions that make them unhealthy."""
 
     snapshot: Snapshot
     policies: tuple[RepairPolicy, ...]
 
     def round(self) -> Plan:
-        sick = [
+        unhealthy = [
             (node.claim, node.node, found)
             for node in self.snapshot.state_nodes
-            if node.claim is not None and node.node is not None and (found := self._sick.get(node.node.metadata.name))
+            if node.claim is not None
+            and node.node is not None
+            and (found := self._unhealthy.get(node.node.metadata.name))
         ]
-        return merge_plans(self._look_after(*one_of_them) for one_of_them in sick)
+        return merge_plans(self._look_after(*member) for member in unhealthy)
 
     def _look_after(self, claim: NodeClaim, node: Node, sickness: UnhealthyNodeCondition) -> Plan:
         now = self.snapshot.now
@@ -156,19 +158,19 @@ class _NodeRepair(Struct, frozen=True, kw_only=True, dict=True):
         return _delete_unhealthy(claim, node, sickness, now)
 
     def _too_many(self, claim: NodeClaim) -> str:
-        """Why the node may not be repaired now: its pool has too many sick ones; without a pool, the cluster has."""
+        """Why the node may not be repaired now: its NodePool, or the cluster if it has none, has too many unhealthy nodes."""
         pool = claim.metadata.labels.get(labels.NODEPOOL)
         peers = self.snapshot.nodes if pool is None else self._by_pool.get(pool, [])
-        sick = sum(1 for node in peers if node.metadata.name in self._sick)
+        unhealthy = sum(1 for node in peers if node.metadata.name in self._unhealthy)
         allowed = -(-len(peers) * ALLOWED_UNHEALTHY_PERCENT // 100)
-        if sick <= allowed:
+        if unhealthy <= allowed:
             return ""
         where = "cluster" if pool is None else "nodepool"
         return f"more than {ALLOWED_UNHEALTHY_PERCENT}% nodes are unhealthy in the {where}"
 
     @cached_property
-    def _sick(self) -> Mapping[str, UnhealthyNodeCondition]:
-        """By node name; whoever is on its way out counts until it is gone."""
+    def _unhealthy(self) -> Mapping[str, UnhealthyNodeCondition]:
+        """Unhealthy conditions by node name; a terminating node counts until it is deleted."""
         found = ((node.metadata.name, find_unhealthy_condition(node, self.policies)) for node in self.snapshot.nodes)
         return {name: sickness for name, sickness in found if sickness is not None}
 
@@ -242,7 +244,7 @@ def terminate_impaired_instances(
         impaired_for: How long a check must have failed.
 
     Returns:
-        The end of each node that is hit, and wake-ups. Whoever is on its way out asks for nothing.
+        The deletion of each affected claim, and requeues. Nothing for a claim that is already terminating.
     """
     counting = [s for s in statuses if s.category in INTERRUPTION_KINDS and _is_due(s, snapshot.now, impaired_for)]
     by_instance: dict[str, list[InstanceStatus]] = {}

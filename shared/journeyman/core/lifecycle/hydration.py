@@ -1,14 +1,14 @@
-"""Hydration: what every claim and node of ours carries is put on where it is missing, and back where somebody took it off.
+"""Hydration: add the metadata that every claim and node of ours needs where it is missing or was removed.
 
 Restates: karpenter pkg/controllers/nodeclaim/hydration/controller.go, pkg/controllers/node/hydration/controller.go,
 pkg/controllers/nodeclaim/lifecycle/controller.go `Reconcile` (the finalizer).
 Differs: Karpenter puts back a claim's finalizer and both halves' NodeClass label, and says nothing. Here a provider id
 that was edited, that a claim was launched, its NodePool, and all marks by which we know our nodes again, are put back, too.
 
-Hash migration: claims whose hashes were made in another way get today's, or drift could never be told of them again.
+Hash migration: claims whose hashes another hash version made get current hashes; drift could not be detected otherwise.
 
-So it is after a release that hashes differently, and for the claims of a cluster that Karpenter ran before. What a
-template became between the two is not seen: nobody can tell by a hash that is not understood.
+So it is after a release that hashes differently, and for the claims of a cluster that Karpenter ran before. Changes
+of a template between the two versions go undetected, since hashes of two versions cannot be compared.
 
 Restates: karpenter pkg/controllers/nodepool/hash/controller.go `updateNodeClaimHash`; karpenter-provider-aws
 pkg/controllers/nodeclass/hash/controller.go, likewise.
@@ -41,7 +41,7 @@ def is_initialized(claim: NodeClaim) -> bool:
 
 
 def has_stale_ready_condition(claim: NodeClaim) -> bool:
-    """Whether it is at work and says that it is not ready, of which its node is no reason: that is Initialized for good."""
+    """Whether the claim is initialized but its Ready condition is not True; a node that is not ready is no cause of that."""
     ready = condition_of(claim.status.conditions, READY)
     return is_initialized(claim) and ready is not None and ready.status != "True"
 
@@ -137,7 +137,7 @@ def _hydrate_node(state: StateNode, snapshot: Snapshot) -> Iterator[Chain]:
     missing = {key: value for key, value in _expected_labels(claim).items() if key not in node.metadata.labels}
     has_finalizer = labels.TERMINATION_FINALIZER in node.metadata.finalizers
     has_owner = any(o.uid == claim.metadata.uid for o in node.metadata.owner_references)
-    is_new = has_unregistered_taint(node)  # somebody deleted it, and its kubelet has registered it once more
+    is_new = has_unregistered_taint(node)  # it was deleted, and its kubelet has registered it once more
     if has_finalizer and has_owner and not missing and not is_new:
         return
     progress = NodeClaimProgress.of(claim, snapshot.now).with_found_node(node)

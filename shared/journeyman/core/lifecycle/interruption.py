@@ -4,8 +4,8 @@ Deleting the NodeClaim starts the ordinary drain (the terminate step), and at th
 replacement for the pods on it. Disruption budgets do not apply. A rebalance recommendation is recorded on the NodeClaim if
 its NodePool asks for that, and the consolidate step replaces the node within the budgets.
 
-Restates: karpenter-provider-aws pkg/controllers/interruption/controller.go `handleMessage`, `handleNodeClaim`,
-pkg/controllers/interruption/messages/types.go `Kind`, pkg/controllers/interruption/events/events.go, utils.go.
+Restates: karpenter-provider-aws pkg/controllers/interruption/utils.go `handleMessage`, `handleNodeClaim`,
+pkg/controllers/interruption/messages/types.go `Kind`, pkg/controllers/interruption/events/events.go.
 Differs: the Spot offering is unavailable from the event's own time, so that late and repeated events change nothing; an
 instance is found although its NodeClaim does not name it yet; recommendations can be acted upon; the node is tainted at
 once, not by the drain.
@@ -92,7 +92,7 @@ def handle_interruption(
 
     Returns:
         Per claim hit: the offering to avoid, the deletion, the cordon, each in a chain of its own so that a conflict
-        on the node never holds up the deletion; then wake-ups for provision and terminate. A claim that is already
+        on the node never delays the deletion; then requeues for provision and terminate. A claim that is already
         going, or gone, asks for nothing.
     """
     notice = _InterruptionMessage(
@@ -239,7 +239,7 @@ def instance_id(provider_id: str) -> str:
 
 
 def received_message_metrics(kind: str) -> tuple[Observation, ...]:
-    """One message of that kind, whoever it is about."""
+    """Count one message of that kind, whichever instance it names."""
     return (Observation(name="karpenter_interruption_received_messages_total", labels={"message_type": kind}),)
 
 

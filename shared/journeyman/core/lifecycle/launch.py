@@ -3,7 +3,8 @@
 Intent before effect: a claim carries the termination finalizer before its instance exists, so no instance can leak.
 The claim's UID is the client token, so launching twice makes one instance.
 
-Restates: karpenter pkg/controllers/nodeclaim/lifecycle/launch.go, controller.go `finalizeNodeClaim`.
+Restates: karpenter pkg/controllers/nodeclaim/lifecycle/launch.go, pkg/controllers/nodeclaim/lifecycle/controller.go
+`finalize`.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ def record_launch(
         avoidance: How long refused offerings are avoided.
 
     Returns:
-        The claim's new status and labels, or its deletion with the offerings to avoid and a wake-up to decide again.
+        The claim's new status and labels, or its deletion with the offerings to avoid and a requeue of provisioning.
     """
     remember = _mark_unavailable(claim, outcome, now, avoidance)
     if isinstance(outcome, LaunchedInstance):

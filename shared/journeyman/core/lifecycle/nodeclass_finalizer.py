@@ -1,7 +1,8 @@
-"""A NodeClass stays until nobody needs it: the finalizer that holds it, and what happens once it is being deleted.
+"""The NodeClass finalizer: a NodeClass in deletion stays until no NodeClaim references it.
 
-The finalizer comes before anything is made for the NodeClass in the cloud. In deletion it waits for its NodeClaims, which is
-told on it; then what was made is taken back, and the finalizer goes. Each step twice is once.
+The finalizer comes before anything is made for the NodeClass in the cloud. A NodeClass in deletion
+waits for its NodeClaims, and an Event on it names them; then the cloud resources made for it are deleted, and the finalizer
+is removed. Each step is idempotent.
 
 Restates: karpenter-provider-aws pkg/controllers/nodeclass/controller.go `Reconcile`, `finalize`; events.go.
 Differs: a NodeClass that no pool or claim names gets no finalizer, as nothing is made for it.
@@ -35,7 +36,7 @@ def add_finalizer(node_class: NodeClassState, kind: Resource[Any]) -> PatchObjec
 
 
 def finalize_nodeclasses(snapshot: Snapshot, kind: Resource[Any]) -> Plan:
-    """For each NodeClass in deletion that has our finalizer: wait for its claims and tell them, or let it go."""
+    """For each NodeClass in deletion that has our finalizer: wait for its claims and name them in an Event, or remove it."""
     waiting = _claims_by_class(snapshot)
     chains: list[Chain] = []
     events: list[Event] = []

@@ -359,7 +359,7 @@ def _waits_for_others(joining: Sequence[NodeClaim], joined: Sequence[NodeClaim],
 
 
 def _plan_onto(node: StateNode, claim: NodeClaim, pods: Sequence[Pod], snapshot: Snapshot) -> tuple[Action, ...]:
-    """Record the pods first: the annotation tells whose nomination it is."""
+    """Record the pods first: by the annotation later runs know which pods were nominated for the claim."""
     known = parse_planned_pods(claim.metadata.annotations)
     host = node.node if node.registered else None
     has_new = any(not any(entry.means(pod) for entry in known) for pod in pods)

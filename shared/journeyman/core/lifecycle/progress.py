@@ -1,4 +1,4 @@
-"""One NodeClaim on its way through a run: the claim and its node as they should become, and what to tell about it.
+"""One NodeClaim during a run: the claim and its node as they should become, with Events, metrics and notes about it.
 
 Each sub-step (registration, initialization, liveness…) takes a `Progress` and returns the next one. Nothing is
 written in between: `Progress.chain` compares the end with the beginning, so a run writes each object at most once per
@@ -55,7 +55,7 @@ class NodeClaimProgress(Struct, frozen=True, kw_only=True):
         observations: tuple[Observation, ...] = (),
         notes: tuple[str, ...] = (),
     ) -> NodeClaimProgress:
-        """The same with more to tell."""
+        """Return the same progress with more Events, observations and notes."""
         return replace(
             self,
             events=self.events + events,
@@ -109,7 +109,7 @@ def node_ref(node: Node) -> ObjectRef:
 
 
 def event_refs(state: StateNode) -> tuple[ObjectRef, ...]:
-    """What Events about a node are told on: its claim and itself, as far as there are both."""
+    """Return the objects that Events about a node are recorded on: its claim and its Node, as far as they exist."""
     claims = (claim_ref(state.claim),) if state.claim is not None else ()
     return (*claims, node_ref(state.node)) if state.node is not None else claims
 
@@ -159,7 +159,7 @@ def metadata_patch(before: ObjectMeta, after: ObjectMeta) -> dict[str, Any]:
 
 
 def poll_time(now: datetime, since: datetime, shortest: timedelta, longest: timedelta) -> datetime:
-    """When to look again at something that began at `since`: soon at first, ever more rarely as it drags on."""
+    """Return when to check again what began at `since`: soon at first, then at ever longer intervals."""
     return next_requeue(now, min(max((now - since) / 20, shortest), longest))
 
 

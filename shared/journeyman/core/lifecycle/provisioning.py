@@ -1,4 +1,4 @@
-"""From the scheduler's answer to actions: open the planned claims, launch them, and tell every pod what becomes of it.
+"""Turn scheduling results into actions: create the planned claims, launch them, and record an Event on every pod.
 
 Restates: karpenter pkg/controllers/provisioning/provisioner.go `Create`, scheduling/scheduler.go `Results.Record`.
 Differs: names are derived from the decision, so that making it twice opens each claim once.
@@ -28,17 +28,17 @@ from journeyman.core.state.nodeclaim_metrics import nodeclaim_created
 _MESSAGE_LENGTH: Final = 1000  # of the 1,024 characters that an Event may have
 
 
-def create_nodeclaims(snapshot: Snapshot, planned: Iterable[PlannedClaim], look_again: datetime) -> Plan:
+def create_nodeclaims(snapshot: Snapshot, planned: Iterable[PlannedClaim], requeue_at: datetime) -> Plan:
     """One chain for each planned node: create its NodeClaim, launch it, come back to see it join.
 
     Args:
         snapshot: What was decided on; every planned pool and pod is in it.
         planned: The nodes to open, verified.
-        look_again: When the first of them may have joined.
+        requeue_at: When the first of them may have joined.
     """
     seed = decision_seed(snapshot)
     pods = {pod.key: pod for pod in snapshot.pods}
-    chains = tuple(_create_nodeclaim(claim, snapshot, seed, pods, look_again) for claim in planned)
+    chains = tuple(_create_nodeclaim(claim, snapshot, seed, pods, requeue_at) for claim in planned)
     return Plan(chains=chains)
 
 
@@ -84,9 +84,9 @@ def _incompatible_pool_events(snapshot: Snapshot, results: Results) -> Iterator[
 
 
 def _invalid_annotation_events(snapshot: Snapshot, results: Results) -> Iterator[Event]:
-    for name, remark in results.warnings.items():
+    for name, warning in results.warnings.items():
         ref = ObjectRef(resource=NODEPOOL, name=name, uid=snapshot.node_pools_by_name[name].metadata.uid)
-        yield Event(ref=ref, reason="InvalidAnnotation", message=f"NodePool {name}: {remark}", type="Warning")
+        yield Event(ref=ref, reason="InvalidAnnotation", message=f"NodePool {name}: {warning}", type="Warning")
 
 
 def next_offering_retry(snapshot: Snapshot, results: Results) -> datetime | None:
@@ -97,7 +97,7 @@ def next_offering_retry(snapshot: Snapshot, results: Results) -> datetime | None
 
 
 def decision_seed(snapshot: Snapshot) -> str:
-    """Tells this decision from a later one for the same pods: the claims there are, and what is avoided now."""
+    """Return a seed that differs between decisions for the same pods: it has the claims and the avoided offerings."""
     known = sorted(claim.metadata.uid for claim in snapshot.claims)
     avoided = sorted(
         f"{u.instance_type}/{u.zone}/{u.capacity_type}/{u.until.isoformat()}" for u in snapshot.unavailable
@@ -106,23 +106,23 @@ def decision_seed(snapshot: Snapshot) -> str:
 
 
 def _create_nodeclaim(
-    planned: PlannedClaim, snapshot: Snapshot, seed: str, pods: Mapping[str, Pod], look_again: datetime
+    planned: PlannedClaim, snapshot: Snapshot, seed: str, pods: Mapping[str, Pod], requeue_at: datetime
 ) -> Chain:
     pool = snapshot.node_pools_by_name[planned.node_pool]
     name = claim_name(planned.node_pool, seed, [pods[key].metadata.uid for key in planned.pods])
     real = tuple(key for key in planned.pods if not is_virtual_pod(pods[key]))
-    told = replace(planned, pods=real)
+    without_virtual = replace(planned, pods=real)
     uids = {key: pods[key].metadata.uid for key in real}
     why = f"{len(planned.pods)} pod(s) need a node"
     chain = chain_of(
         f"NodeClaim {name}",
-        CreateObject(resource=NODECLAIM, body=nodeclaim_manifest(told, pool, name, uids), why=why),
+        CreateObject(resource=NODECLAIM, body=nodeclaim_manifest(without_virtual, pool, name, uids), why=why),
         LaunchInstance(claim=name, why=why),
-        Requeue(step=Step.PROVISION, at=look_again, reason=f"NodeClaim {name} starts"),
+        Requeue(step=Step.PROVISION, at=requeue_at, reason=f"NodeClaim {name} starts"),
     )
     return replace(
         chain,
-        events=tuple(_nominations(told, name, pods)),
+        events=tuple(_nominations(without_virtual, name, pods)),
         observations=(nodeclaim_created(planned.node_pool, "provisioned"),),
     )
 

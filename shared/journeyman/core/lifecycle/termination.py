@@ -17,7 +17,7 @@ Restates: karpenter pkg/controllers/node/termination/controller.go `finalize`, `
 pkg/controllers/node/termination/terminator/terminator.go `Taint`; pkg/controllers/nodeclaim/lifecycle/controller.go
 `finalize`, `ensureTerminationGracePeriodTerminationTimeAnnotation`.
 Differs: Node and NodeClaim are finalized in one run; a NodeClaim that was deleted before its provider id was written finds
-its instance by tag; InstanceTerminating counts only after a drain, whoever set it; a stopped instance is not waited for.
+its instance by tag; InstanceTerminating counts only after a drain, also if a user set it; a stopped instance is not waited for.
 Karpenter removes the finalizer of a Node without a NodeClaim once it is drained, and terminates its instance as an orphan.
 """
 
@@ -91,8 +91,8 @@ def finalize_terminating(snapshot: Snapshot, cloud: CloudInstances, pace: Termin
         pace: How long to wait for what.
     """
     leaving = [n for n in snapshot.state_nodes if needs_termination(n)]
-    told = Plan(events=tuple(event for n in leaving for event in external_deletion_events(n, snapshot)))
-    return merge_plans([told, *(_finalize(n, snapshot, cloud, pace) for n in leaving)])
+    deletions = Plan(events=tuple(event for n in leaving for event in external_deletion_events(n, snapshot)))
+    return merge_plans([deletions, *(_finalize(n, snapshot, cloud, pace) for n in leaving)])
 
 
 def awaits_volumes(state: StateNode, now: datetime) -> bool:
@@ -117,8 +117,8 @@ def _finalize(state: StateNode, snapshot: Snapshot, cloud: CloudInstances, pace:
 def _with_instance(state: StateNode, cloud: CloudInstances) -> NodeClaim | None:
     """The claim with the instance that goes with it, whatever became of its status.
 
-    That is its node's, or its own, or the one whose tags name it (also if its own is not there, which may be somebody's
-    invention); and none if what it carries is another claim's.
+    That is its node's, or its own, or the one whose tags name it (also if no instance has its own id, which a
+    user may have edited); and none if what it carries is another claim's.
     """
     if state.claim is None:
         return None
@@ -130,7 +130,7 @@ def _with_instance(state: StateNode, cloud: CloudInstances) -> NodeClaim | None:
 
 
 def _is_instance_terminating(claim: NodeClaim) -> bool:
-    """Whether its instance was asked to end after a drain; the condition alone may be anybody's."""
+    """Whether its instance was asked to end after a drain; a user may have set the condition alone."""
     volumes = condition_of(claim.status.conditions, VOLUMES_DETACHED)
     past_drain = is_true(claim.status.conditions, DRAINED) and volumes is not None and volumes.status != "Unknown"
     return past_drain and is_true(claim.status.conditions, INSTANCE_TERMINATING)
@@ -352,7 +352,7 @@ def finalize_nodeclaim(claim: NodeClaim, now: datetime, cloud: CloudInstances, p
 def terminate_instance(
     claim: NodeClaim, node: Node | None, now: datetime, pace: TerminationIntervals, why: str
 ) -> tuple[Action, ...]:
-    """Ask for its end, and look again; nothing if neither node, claim nor any instance says which one it is."""
+    """Terminate the instance, and check again; nothing if neither node, claim nor any instance says which one it is."""
     provider_id = claim.status.provider_id
     if not provider_id:
         return ()
@@ -376,8 +376,8 @@ def _await_instance_termination(claim: NodeClaim, node: Node | None, now: dateti
     """The intent is the deletion itself: the instance ends even if what becomes of it cannot be written."""
     progress = prepare_termination(NodeClaimProgress.of(claim, now)).with_condition(INSTANCE_TERMINATING, "True")
     ended = terminate_instance(claim, node, now, pace, "the NodeClaim is being deleted")
-    told = progress.chain(why="its instance is terminating")
-    return Plan(chains=(told, chain_of(f"instance {claim.status.provider_id}", *ended)))
+    terminating = progress.chain(why="its instance is terminating")
+    return Plan(chains=(terminating, chain_of(f"instance {claim.status.provider_id}", *ended)))
 
 
 def _remove_claim_finalizer(claim: NodeClaim, now: datetime) -> tuple[Action, ...]:
@@ -394,8 +394,8 @@ def finalize_node_without_claim(
 ) -> Plan:
     """Move it one step on: its pods, its volumes, its instance, itself.
 
-    Without a claim there is no terminationGracePeriod either: its pods have all the time they need. A machine that
-    somebody stopped is not waited for once its pods have been asked to go.
+    Without a claim there is no terminationGracePeriod either: its pods have all the time they need. The drain does not
+    wait for a machine that was stopped once its pods have been evicted.
 
     Args:
         node: The node, being deleted.
@@ -429,16 +429,16 @@ def _drain_without_claim(
 ) -> Plan:
     now, closed = snapshot.now, with_disrupted_marks(node)
     patches = node_patches(node, closed, "drain")
-    told = drain_events(decided, node, now)
+    events = drain_events(decided, node, now)
     elsewhere: tuple[Requeue, ...] = ()
     if patches:  # it begins
         text = "The node and its instance have no NodeClaim: the node is drained, then both are deleted"
-        told += (Event(ref=node_ref(node), reason="NodeClaimNotFound", message=text, type="Warning"),)
+        events += (Event(ref=node_ref(node), reason="NodeClaimNotFound", message=text, type="Warning"),)
         elsewhere = requeue_provisioning(state.pods, state.name, now)
     look = requeue_for_drain(decided, state.name, now, node.metadata.deletion_timestamp or now, pace)
     closing = chain_of(f"Node {state.name}", *patches, look, *elsewhere)
     chains = drain_after_taint(closing, eviction_chains(decided, node, FORCEFUL, None), node)
-    return Plan(chains=chains, events=told)
+    return Plan(chains=chains, events=events)
 
 
 def _terminate_unclaimed_instance(
@@ -469,7 +469,7 @@ def _remove_unclaimed_node(node: Node, snapshot: Snapshot) -> Plan:
 
 
 def external_deletion_events(state: StateNode, snapshot: Snapshot) -> tuple[Event, ...]:
-    """Events on the claim and its node, when their end begins; none later, nor if somebody deleted the claim itself.
+    """Return Events for the claim and its node when their termination begins; none if a user deleted the claim itself.
 
     Args:
         state: A claim that leaves, or whose node does.

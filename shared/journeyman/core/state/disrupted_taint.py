@@ -30,7 +30,7 @@ def add_disrupted_taint(node: Node, why: str) -> PatchObject | None:
 
 
 def with_disrupted_taint(taints: tuple[Taint, ...]) -> tuple[Taint, ...]:
-    """The taints with ours among them; one of its key with another effect, which somebody else put on, makes room."""
+    """Return the taints with `karpenter.sh/disrupted` added; it replaces a taint of its key with another effect."""
     if any(_is_disrupted(taint) for taint in taints):
         return taints
     return (*(taint for taint in taints if taint.key != DISRUPTED.key), DISRUPTED)

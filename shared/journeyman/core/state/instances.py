@@ -95,7 +95,7 @@ class CloudInstances(Struct, frozen=True, kw_only=True, dict=True):
         return self.gone | {instance.provider_id for instance in self.listed if instance.state in NOT_RUNNING_STATES}
 
     def is_stopped(self, state: StateNode) -> bool:
-        """Somebody stopped the machine: no pod runs on it, and none of those that it holds is served by waiting."""
+        """Whether the machine was stopped: no pod runs on it, and waiting helps none of the pods bound to it."""
         instance = self.find(state.provider_id)
         return not state.ready and instance is not None and instance.state == "stopped"
 

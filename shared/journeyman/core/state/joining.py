@@ -6,7 +6,7 @@ A node and the claim of its provider id belong together. Where that fails, the n
 2. The claim registered as a node of that name, and has no provider id to say otherwise.
 
 If several claims have one provider id, the instance is the claim's that its node names as owner; before a node has
-joined, the oldest one's. The others are duplicates: they stand for no room, and let go without touching the instance.
+joined, the oldest one's. The others are duplicates: they provide no capacity, and are finalized without touching the instance.
 
 Restates: karpenter pkg/controllers/state/cluster.go `UpdateNode`, `UpdateNodeClaim`.
 Differs: Karpenter knows the provider id alone, takes duplicates for no claim at all in deletion and for the last one

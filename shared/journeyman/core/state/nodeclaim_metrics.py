@@ -1,7 +1,7 @@
 """Metrics of NodeClaims and nodes: created, disrupted, terminated, and how long termination took.
 
-Restates: karpenter pkg/metrics/metrics.go, pkg/controllers/nodeclaim/*/metrics.go,
-pkg/controllers/node/termination/{controller,metrics}.go, pkg/controllers/nodeclaim/lifecycle/metrics.go.
+Restates: karpenter pkg/metrics/metrics.go, pkg/controllers/nodeclaim/lifecycle/metrics.go,
+pkg/controllers/node/termination/controller.go, pkg/controllers/node/termination/metrics.go.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class NodeClassState(Struct, frozen=True, kw_only=True):
 
     @property
     def finalizer(self) -> str:
-        """The one by which we keep it until nobody needs it: of an EC2NodeClass Karpenter's own."""
+        """The finalizer that keeps it while NodeClaims reference it; on an EC2NodeClass Karpenter's own."""
         return f"{self.group}/termination"
 
 

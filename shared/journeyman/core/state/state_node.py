@@ -2,7 +2,7 @@
 
 Restates: karpenter pkg/controllers/state/statenode.go.
 Differs: a node is registered if its claim's condition says so, too; only a deletion marks one for deletion, not
-InstanceTerminating, which we write on claims in deletion alone; claims that no node can come of are told apart.
+InstanceTerminating, which we write on claims in deletion alone; claims that can never get a node are distinguished.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def node_pool(self) -> str:
-        """The owning NodePool's name, empty if none; its claim's word if somebody took the label off the Node."""
+        """The owning NodePool's name, empty if none; its claim's label if the Node has lost its own."""
         claimed = self.claim.metadata.labels.get(labels.NODEPOOL, "") if self.claim is not None else ""
         return self.labels.get(labels.NODEPOOL) or claimed
 
@@ -59,8 +59,8 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
     def registered(self) -> bool:
         """Whether pods were ever let onto it: its claim's condition says so, or its node's label. Unmanaged nodes are.
 
-        One is written right after the other, so a run that died in between leaves one of them; and a label that somebody
-        took off must not make a node look as if nothing ran there.
+        One is written right after the other, so a run that died in between leaves one of them; and a removed
+        label must not make a node look as if nothing ran there.
         """
         if self.claim is None or is_true(self.claim.status.conditions, REGISTERED):
             return True
@@ -81,7 +81,7 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def is_being_disrupted(self) -> bool:
-        """Whether it is terminating, or its Node has the `karpenter.sh/disrupted` taint, whoever set it.
+        """Whether it is terminating, or its Node has the `karpenter.sh/disrupted` taint, also if a user set it.
 
         It takes no new pods, and its pods need another node. The taint alone may be removed again (rollback).
         """

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.lifecycle.limits import check_limits
+from journeyman.core.lifecycle.nodepool_limits import check_limits
 from journeyman.core.plan import DeleteObject, Requeue, Step
 from tests.helpers.builders import (
     NOW,

@@ -1,4 +1,4 @@
-"""Room: whether the claims that are about to be launched stay within their NodePools' limits, all claims counted.
+"""NodePool limits: whether the claims that are about to be launched stay within them, all claims counted.
 
 Steps plan side by side, each within the limits as far as it knew when it began, and a run that was frozen may open what
 fitted long ago. So each claim is an intent that all can see, and once it is written, before anything is launched, the
