@@ -488,8 +488,8 @@ def test_a_node_unhealthy_for_too_long_is_detected_with_node_repair(node_repair,
     fixture = Fixture(UnhealthyNodesReplaced, node_repair=node_repair)
     fixture.claim("c1")
     fixture.node("c1")
-    ill = [*READY, {"type": "AcceleratedHardwareReady", "status": "False"}]
-    fixture.server.patch(NODE, "node-c1", {"status": {"conditions": ill}}, subresource="status")
+    conditions = [*READY, {"type": "AcceleratedHardwareReady", "status": "False"}]
+    fixture.server.patch(NODE, "node-c1", {"status": {"conditions": conditions}}, subresource="status")
     for seconds in (600, 240, 60):
         assert fixture.violations == []
         fixture.clock.advance(seconds)

@@ -325,10 +325,10 @@ def test_an_agent_reports_a_condition_for_a_while(fixture):
     def reported():
         return [(c.type, c.status) for c in fixture.server.get(NODE, "a").status.conditions]
 
-    ill = reported()
+    before = reported()
     fixture.let_pass(30)
 
-    assert (ill, reported()) == ([("Ready", "True"), ("DiskFull", "True")], [("Ready", "True")])
+    assert (before, reported()) == ([("Ready", "True"), ("DiskFull", "True")], [("Ready", "True")])
 
 
 def test_an_instance_fails_a_status_check_for_a_while(fixture):

@@ -44,7 +44,7 @@ class FakeCloud:
     """Launches the cheapest type a claim allows; the claim's UID is the client token. Also the kubelets' machines.
 
     `out_of_stock` are offerings it refuses; `failures` are raised, one for each launch call's claim, before anything
-    else; `ready` says whether NodeClasses resolve to Ready; `sick` is what its checks find wrong; `frozen` machines run
+    else; `ready` says whether NodeClasses resolve to Ready; `failed_checks` are the instances whose status checks fail; `frozen` machines run
     without their kubelet, by provider id; `released` names the NodeClasses that were let go.
     """
 
@@ -62,7 +62,7 @@ class FakeCloud:
         self.out_of_stock: set[tuple[str, str, str]] = set()
         self.failures: list[Exception] = []
         self.ready = True
-        self.sick: tuple[InstanceStatus, ...] = ()
+        self.failed_checks: tuple[InstanceStatus, ...] = ()
         self.frozen: set[str] = set()
         self.launches: list[str] = []
         self.resolved = 0
@@ -117,7 +117,7 @@ class FakeCloud:
             self._ends[provider_id] = self.clock.now() + SHUT_DOWN
 
     def statuses(self) -> tuple[InstanceStatus, ...]:
-        return self.sick
+        return self.failed_checks
 
     def prices(self) -> Prices:
         return Prices(source="the types")

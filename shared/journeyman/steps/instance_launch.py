@@ -96,9 +96,9 @@ class InstanceLauncher:
         claims = (claim for name in names if (claim := self._claim(name)) is not None)
         if not any(_pool_of(claim) in limited for claim in claims):
             return names
-        room = check_limits(names, self._read_again(snapshot, limited), self._scheduling.catalogue)
-        self._execute(room.plan)
-        return [name for name in names if name not in room.held]
+        check = check_limits(names, self._read_again(snapshot, limited), self._scheduling.catalogue)
+        self._execute(check.plan)
+        return [name for name in names if name not in check.held]
 
     def _read_again(self, snapshot: Snapshot, pools: Container[str]) -> Snapshot:
         """Return the snapshot with the claims of these pools as they are stored now, and what this run wrote."""

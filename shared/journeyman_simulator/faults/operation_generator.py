@@ -36,8 +36,8 @@ def draw_operations(rng: Random, setup: ScenarioSetup) -> tuple[AnyOperation, ..
         draw(rng, rng.randrange(0, LAST_ACT_SECONDS, 5), setup)
         for draw in rng.choices(draws, weights, k=rng.randint(FEWEST_ACTS, MOST_ACTS))
     ]
-    ill = _unhealthy_for_long(rng) if setup.node_repair and setup.sweep and rng.random() < _LONG_UNHEALTHY else []
-    return by_time([*first, *later, *ill])
+    repair = _unhealthy_for_long(rng) if setup.node_repair and setup.sweep and rng.random() < _LONG_UNHEALTHY else []
+    return by_time([*first, *later, *repair])
 
 
 def by_time(operations: Iterable[AnyOperation]) -> tuple[AnyOperation, ...]:
@@ -262,15 +262,15 @@ def _unhealthy(rng: Random, at: float, _: ScenarioSetup) -> AnyOperation:
 
 def _unhealthy_for_long(rng: Random) -> list[AnyOperation]:
     """Make a node unhealthy until it must be repaired."""
-    falls_ill = rng.randrange(60, LAST_ACT_SECONDS, 5)
-    ill = fault_scenario.UnhealthyCondition(
-        at_seconds=falls_ill,
+    starts_at = rng.randrange(60, LAST_ACT_SECONDS, 5)
+    unhealthy = fault_scenario.UnhealthyCondition(
+        at_seconds=starts_at,
         node=rng.randrange(_NODES),
         condition="AcceleratedHardwareReady",
         status="False",
         seconds=2.0 * _REPAIRED_AFTER,
     )
-    return [ill, fault_scenario.Unprotect(at_seconds=falls_ill + 1.4 * _REPAIRED_AFTER)]
+    return [unhealthy, fault_scenario.Unprotect(at_seconds=starts_at + 1.4 * _REPAIRED_AFTER)]
 
 
 def _fail_check(rng: Random, at: float, _: ScenarioSetup) -> AnyOperation:

@@ -134,7 +134,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
         return own
 
     def pod(self, name: str, *, labels: dict[str, str] | None = None, owner: Any = None, **spec: Any) -> dict[str, Any]:
-        """Create a pod (labelled app=web unless told otherwise); further arguments go into its spec."""
+        """Create a pod (labelled app=web by default); further arguments go into its spec."""
         metadata = {"name": name, "labels": {"app": "web"} if labels is None else labels}
         if owner is not None:
             metadata["ownerReferences"] = [owner]

@@ -5,15 +5,15 @@ Everything else in this folder holds for both. A difference that is found is men
 """
 
 DIFFERENCES = {
-    "images": "scenarios say what a container needs, not what it runs; nobody pulls an image",
+    "images": "scenarios say what a container needs, not what it runs; the simulated kubelet pulls no image",
     "pod admission": "default tolerations, QoS classes and security contexts change nothing that is decided here",
-    "not-ready taints": "the simulated kubelet joins a node when it is ready; nobody plays the controller that would "
-    "take the taint away",
-    "managed fields": "nobody reads them, and they double every object; who owned a field before an object's first "
+    "not-ready taints": "the simulated kubelet joins a node when it is ready; no simulated controller would take "
+    "the taint away",
+    "managed fields": "no client here reads them, and they double every object; who owned a field before an object's first "
     "apply is not known",
     "lists of built-in kinds": "an apply replaces them whole, but for conditions, finalizers and owners: only custom "
     "resources are applied",
-    "budgets that nobody counted": "the simulated controller counts at once, so nobody is told to wait for it",
+    "budgets without a status": "the simulated controller counts at once, so no client has to wait for it",
     "bookmarks": "they come as soon as it is quiet, where the real server waits for the last two seconds of a watch",
     "answers to deletions": "always Success, where the real server shows the object that it leaves; clients here read it",
     "kinds of patches": "merge patch and apply are all that is used",

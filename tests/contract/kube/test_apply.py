@@ -85,7 +85,7 @@ def test_force_takes_a_field_over(cluster):
 
 
 def test_a_patch_takes_its_fields_over_without_asking(cluster):
-    """Whoever applies learns of it as of any other manager."""
+    """An apply that conflicts with the patch names its field manager, as for any other manager."""
     made = applied(cluster, a_pool(weight=5))
     cluster.store.patch(NODEPOOL, made["metadata"]["name"], {"spec": {"weight": 9}})
     with pytest.raises(ConflictError, match=r"using karpenter\.sh/v1: \.spec\.weight"):

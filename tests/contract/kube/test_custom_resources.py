@@ -117,7 +117,7 @@ DURATION = "^(([0-9]+(s|m|h))+|Never)$"
 )
 def test_what_a_definition_refuses_by_value(cluster, spec, causes):
     """422 with the field, the value if it is a plain one, and the schema's or the rule's own words."""
-    assert told(cluster, NODEPOOL, spec) == sorted(f"{path}: Invalid value: {why}" for path, why in causes)
+    assert causes_of(cluster, NODEPOOL, spec) == sorted(f"{path}: Invalid value: {why}" for path, why in causes)
 
 
 @pytest.mark.parametrize(
@@ -175,10 +175,10 @@ def test_what_a_definition_refuses_by_value(cluster, spec, causes):
 )
 def test_what_keeps_a_definition_from_asking_its_rules(cluster, resource, spec, causes):
     """Of the wrong type, missing, too long, or none of those allowed: the server says that it looked no further."""
-    assert told(cluster, resource, spec) == sorted([*causes, UNCHECKED])
+    assert causes_of(cluster, resource, spec) == sorted([*causes, UNCHECKED])
 
 
-def told(cluster, resource, spec):
+def causes_of(cluster, resource, spec):
     """What is wrong with an object, as sorted texts: the server's order follows from its maps."""
     name = cluster.own("x")
     with pytest.raises(InvalidError) as caught:
@@ -202,7 +202,7 @@ def causes_in(message, start):
 
 def test_a_list_that_is_a_set_has_nothing_twice(cluster):
     """As its list type says; the rules are asked all the same."""
-    found = told(cluster, NODEPOOL, budgets({"nodes": "1", "schedule": "@daily", "reasons": ["Empty", "Empty"]}))
+    found = causes_of(cluster, NODEPOOL, budgets({"nodes": "1", "schedule": "@daily", "reasons": ["Empty", "Empty"]}))
     assert found == [
         f"{BUDGETS}: Invalid value: 'schedule' must be set with 'duration'",
         f'{BUDGETS}[0].reasons[1]: Duplicate value: "Empty"',
@@ -288,7 +288,9 @@ def test_a_status_is_checked_too(cluster):
 )
 def test_our_other_kinds_say_what_they_need(cluster, resource, missing):
     """An empty spec lacks the same things everywhere."""
-    assert told(cluster, resource, {}) == sorted([UNCHECKED, *(f"spec.{field}: Required value" for field in missing)])
+    assert causes_of(cluster, resource, {}) == sorted(
+        [UNCHECKED, *(f"spec.{field}: Required value" for field in missing)]
+    )
 
 
 @pytest.mark.parametrize(
@@ -336,7 +338,7 @@ def test_our_other_kinds_say_what_they_need(cluster, resource, missing):
 )
 def test_bounds_of_lists_maps_and_times(cluster, resource, spec, causes):
     """As our other kinds have them."""
-    assert told(cluster, resource, spec) == sorted(causes)
+    assert causes_of(cluster, resource, spec) == sorted(causes)
 
 
 def test_what_is_optional_may_be_left_out(cluster):

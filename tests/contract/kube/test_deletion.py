@@ -53,7 +53,7 @@ def test_a_running_pod_is_deleted_gracefully(cluster):
 
 
 def test_a_pod_without_a_node_is_deleted_at_once(cluster):
-    """Nobody would ever finish its graceful deletion; the same goes for one that has run to its end."""
+    """No kubelet would ever finish its graceful deletion; the same goes for one that has run to its end."""
     cluster.pod("unborn", terminationGracePeriodSeconds=30)
     cluster.running_pod("done")
     cluster.pod_status("done", phase="Succeeded")

@@ -92,7 +92,7 @@ def uncontrolled(request):
             yield cluster
 
 
-@shows("budgets that nobody counted")
+@shows("budgets without a status")
 def test_an_eviction_before_its_budget_is_counted(uncontrolled):
     """Is to be tried again after ten seconds; here the count is made on the spot."""
     uncontrolled.budget(minAvailable=1)
@@ -106,9 +106,9 @@ def test_an_eviction_before_its_budget_is_counted(uncontrolled):
     answer = uncontrolled.http.ask("POST", path, body)
     assert answer.status == 429
     assert answer.headers.get("Retry-After") == ("10" if is_real(uncontrolled) else None)
-    told = answer.body["details"]["causes"][0]["message"]
+    message = answer.body["details"]["causes"][0]["message"]
     waits = "The disruption budget budget is still being processed by the server."
-    assert told == (
+    assert message == (
         waits if is_real(uncontrolled) else "The disruption budget budget needs 1 healthy pods and has 1 currently"
     )
 
@@ -169,10 +169,10 @@ def test_a_quantity_that_is_a_truth_value(cluster):
     """Fits no alternative."""
     with pytest.raises(InvalidError) as caught:
         cluster.pool("p", limits={"cpu": True})
-    told = (
+    message = (
         'spec.limits.cpu: Invalid value: "boolean": spec.limits.cpu in body must be of type integer,string: "boolean"'
     )
-    assert told in caught.value.message
+    assert message in caught.value.message
     assert ("must validate at least one schema (anyOf)" in caught.value.message) == is_real(cluster)
 
 
@@ -184,5 +184,5 @@ def test_a_status_field_of_the_wrong_type(cluster):
     with pytest.raises(InvalidError) as caught:
         cluster.store.patch(NODEPOOL, name, condition, subresource="status")
     path = "nodeClassObservedGeneration" if is_real(cluster) else "status.nodeClassObservedGeneration"
-    told = f'status.nodeClassObservedGeneration: Invalid value: "string": {path} in body must be of type integer'
-    assert told in caught.value.message
+    message = f'status.nodeClassObservedGeneration: Invalid value: "string": {path} in body must be of type integer'
+    assert message in caught.value.message

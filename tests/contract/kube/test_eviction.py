@@ -80,14 +80,14 @@ def test_budgets_count_in_numbers_and_percentages(cluster, spec, may_go):
 def test_an_unhealthy_pod_goes_when_the_healthy_ones_suffice(cluster):
     """IfHealthyBudget lets it go only beside enough healthy ones, AlwaysAllow in any case."""
     cluster.budget(minAvailable=1)
-    cluster.pod("sick")
-    cluster.run_pod("sick", ready=False)
+    cluster.pod("unready")
+    cluster.run_pod("unready", ready=False)
     counted(cluster, allowed=0, healthy=0)
     with pytest.raises(TooManyRequestsError):
-        cluster.store.evict(cluster.namespace, "sick")
+        cluster.store.evict(cluster.namespace, "unready")
     cluster.running_pod("well")
     counted(cluster, allowed=0, healthy=1)
-    cluster.store.evict(cluster.namespace, "sick")
+    cluster.store.evict(cluster.namespace, "unready")
     with pytest.raises(TooManyRequestsError):
         cluster.store.evict(cluster.namespace, "well")
 
@@ -133,12 +133,12 @@ def test_an_eviction_may_demand_an_incarnation(cluster):
 
 def test_an_empty_selector_covers_the_namespace_and_a_missing_one_nothing(cluster):
     """policy/v1 semantics of a PodDisruptionBudget's selector."""
-    nobody = {"metadata": {"name": "none"}, "spec": {"minAvailable": 9}}
-    cluster.store.create(PDB, nobody, namespace=cluster.namespace)
+    no_selector = {"metadata": {"name": "none"}, "spec": {"minAvailable": 9}}
+    cluster.store.create(PDB, no_selector, namespace=cluster.namespace)
     cluster.running_pod("a")
     cluster.store.evict(cluster.namespace, "a")
-    everybody = {"metadata": {"name": "all"}, "spec": {"minAvailable": 9, "selector": {}}}
-    cluster.store.create(PDB, everybody, namespace=cluster.namespace)
+    empty_selector = {"metadata": {"name": "all"}, "spec": {"minAvailable": 9, "selector": {}}}
+    cluster.store.create(PDB, empty_selector, namespace=cluster.namespace)
     assert cluster.store.get(PDB, "all", namespace=cluster.namespace).spec.selector == LabelSelector()
     cluster.running_pod("b")
     counted(cluster, allowed=0, healthy=1, name="all")

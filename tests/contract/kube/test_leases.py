@@ -42,7 +42,7 @@ def test_one_run_holds_a_lease_at_a_time(cluster, clock, lease):
 
 
 def test_a_lease_is_renewed_on_the_version_that_was_read(cluster, clock, lease):
-    """To the microsecond, and whoever read an older one is in conflict."""
+    """Times are kept to the microsecond, and an update of an older version is a conflict."""
     held = lease("first")
     held.acquire()
     read = cluster.store.get(LEASE, "step", namespace=cluster.namespace)

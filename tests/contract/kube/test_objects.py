@@ -37,18 +37,18 @@ def test_reads_decode_into_the_type_of_the_resource(cluster):
     assert raw.metadata.name == "default"
 
 
-def test_an_object_of_a_megabyte_is_read_listed_watched_and_written_as_any_other(cluster):
-    """etcd takes a little more; it comes in many pieces, most of which nobody reads."""
+def test_an_object_of_a_megabyte_is_read_listed_watched_and_written(cluster):
+    """etcd takes a little more; it comes in many pieces, most of which the client skips."""
     main = {"name": "main", "image": "pause", "args": ["x" * 2**20], "resources": {"requests": {"cpu": "3"}}}
     cluster.pod("large", containers=[main])
     cluster.pod("small")
 
     listing = cluster.store.list(POD, namespace=cluster.namespace)
     cluster.store.patch(POD, "large", {"metadata": {"labels": {"seen": "yes"}}}, namespace=cluster.namespace)
-    told = cluster.store.watch(
+    events = cluster.store.watch(
         POD, resource_version=listing.resource_version, namespace=cluster.namespace, timeout_seconds=1
     )
-    changed = next(event for event in told if event.object is not None)
+    changed = next(event for event in events if event.object is not None)
 
     assert names(listing) == ["large", "small"]
     assert (changed.type, changed.object.metadata.labels["seen"]) == ("MODIFIED", "yes")
@@ -57,7 +57,7 @@ def test_an_object_of_a_megabyte_is_read_listed_watched_and_written_as_any_other
 
 
 def test_a_second_object_of_the_same_name_is_refused(cluster):
-    """409 AlreadyExists is told apart from a conflict."""
+    """409 AlreadyExists and a conflict are different errors."""
     name = cluster.claim("twice")["metadata"]["name"]
     with pytest.raises(AlreadyExistsError) as caught:
         cluster.claim("twice")
@@ -76,14 +76,14 @@ def test_generated_names_start_as_asked_and_differ(cluster):
 def test_what_does_not_exist_is_not_found(cluster):
     """get, patch, delete and evict say 404 in the server's words."""
     for attempt in (
-        lambda: cluster.store.get(POD, "nobody", namespace=cluster.namespace),
-        lambda: cluster.store.patch(POD, "nobody", {"metadata": {}}, namespace=cluster.namespace),
-        lambda: cluster.store.delete(POD, "nobody", namespace=cluster.namespace),
-        lambda: cluster.store.evict(cluster.namespace, "nobody"),
+        lambda: cluster.store.get(POD, "missing", namespace=cluster.namespace),
+        lambda: cluster.store.patch(POD, "missing", {"metadata": {}}, namespace=cluster.namespace),
+        lambda: cluster.store.delete(POD, "missing", namespace=cluster.namespace),
+        lambda: cluster.store.evict(cluster.namespace, "missing"),
     ):
         with pytest.raises(NotFoundError) as caught:
             attempt()
-        assert caught.value.message == 'pods "nobody" not found'
+        assert caught.value.message == 'pods "missing" not found'
 
 
 def test_a_kind_that_is_not_served_is_not_found(cluster):
@@ -152,7 +152,7 @@ def test_a_page_says_where_the_next_begins_and_how_much_is_left(served):
 
     selected = served.http.ask("GET", path, limit=1, labelSelector="app=web").body["metadata"]
     assert selected["continue"]
-    assert "remainingItemCount" not in selected  # nobody counts those behind a selector
+    assert "remainingItemCount" not in selected  # the server does not count behind a selector
 
 
 def test_cached_lists_show_what_was_just_written_in_time(cluster):

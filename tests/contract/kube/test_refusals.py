@@ -23,16 +23,16 @@ def refusal(answer):
 
 def test_what_is_not_there(served):
     """404 with what was asked for."""
-    answer = served.http.ask("GET", POD.path(served.namespace, "nobody"))
+    answer = served.http.ask("GET", POD.path(served.namespace, "missing"))
     assert answer.status == 404
     assert refusal(answer) == {
-        "message": 'pods "nobody" not found',
+        "message": 'pods "missing" not found',
         "reason": "NotFound",
-        "details": {"name": "nobody", "kind": "pods"},
+        "details": {"name": "missing", "kind": "pods"},
         "code": 404,
     }
-    answer = served.http.ask("DELETE", NODECLAIM.path("", "nobody"))
-    assert refusal(answer)["details"] == {"name": "nobody", "group": "karpenter.sh", "kind": "nodeclaims"}
+    answer = served.http.ask("DELETE", NODECLAIM.path("", "missing"))
+    assert refusal(answer)["details"] == {"name": "missing", "group": "karpenter.sh", "kind": "nodeclaims"}
 
 
 def test_what_is_there_already(served):
@@ -119,9 +119,9 @@ def test_requests_that_make_no_sense(served, method, path, content_type, body, c
     answer = served.http.ask(
         method, path, body, content_type, **dict(part.split("=", 1) for part in query.split("&") if part)
     )
-    told = refusal(answer)
-    assert (answer.status, told["code"], told.get("reason")) == (code, code, reason)
-    assert told["message"]
+    status = refusal(answer)
+    assert (answer.status, status["code"], status.get("reason")) == (code, code, reason)
+    assert status["message"]
 
 
 @pytest.mark.parametrize("path", ["/apis/example.com/v1/ghosts", "/apis/karpenter.sh/v1/ghosts", "/nothing/here"])
@@ -207,14 +207,15 @@ def test_what_cannot_be_written_on_a_node(served, patch, causes):
     """422 with every field that is wrong, what is wrong with it, and a machine's word for that."""
     node = served.node()
     served.store.patch(NODE, node, {"spec": {"providerID": "one"}})
-    told = refusal(served.http.ask("PATCH", NODE.path("", node), patch, MERGE_PATCH))
-    assert (told["code"], told["reason"], told["details"]) == (422, "Invalid", {"name": node, "kind": "Node"})
-    assert [(cause["field"], cause["message"]) for cause in told["causes"]] == causes
+    status = refusal(served.http.ask("PATCH", NODE.path("", node), patch, MERGE_PATCH))
+    assert (status["code"], status["reason"], status["details"]) == (422, "Invalid", {"name": node, "kind": "Node"})
+    assert [(cause["field"], cause["message"]) for cause in status["causes"]] == causes
     shown = [f"{field}: {message}" for field, message in causes]
     assert (
-        told["message"] == f'Node "{node}" is invalid: {shown[0] if len(shown) == 1 else "[" + ", ".join(shown) + "]"}'
+        status["message"]
+        == f'Node "{node}" is invalid: {shown[0] if len(shown) == 1 else "[" + ", ".join(shown) + "]"}'
     )
-    assert {cause["reason"] for cause in told["causes"]} <= {
+    assert {cause["reason"] for cause in status["causes"]} <= {
         "FieldValueInvalid",
         "FieldValueDuplicate",
         "FieldValueForbidden",

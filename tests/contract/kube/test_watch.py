@@ -15,7 +15,7 @@ def watch(cluster, since, resource=POD, seconds=1, **selectors):
 
 
 def changes(cluster, since, **selectors):
-    """All changes since a version up to now, without bookmarks. Nobody waits: a last pod, which is left out, ends it."""
+    """All changes since a version up to now, without bookmarks. A last pod, which is left out, ends the watch."""
     last = f"end-{secrets.token_hex(3)}"
     cluster.pod(last)
     for event in watch(cluster, since, seconds=20, **selectors):
@@ -43,24 +43,24 @@ def test_a_watch_continues_a_list(cluster):
     cluster.store.patch(POD, "old", {"metadata": {"labels": {"x": "y"}}}, namespace=cluster.namespace)
     cluster.store.delete(POD, "new", namespace=cluster.namespace)
 
-    told = list(changes(cluster, since))
-    assert [(event.type, event.object.metadata.name) for event in told] == [
+    events = list(changes(cluster, since))
+    assert [(event.type, event.object.metadata.name) for event in events] == [
         ("ADDED", "new"),
         ("MODIFIED", "old"),
         ("MODIFIED", "new"),  # marked, though nothing holds it
         ("DELETED", "new"),
     ]
-    versions = [int(event.resource_version) for event in told]
+    versions = [int(event.resource_version) for event in events]
     assert versions == sorted(set(versions))
     assert versions[0] > int(since)
-    assert [event.object.metadata.resource_version for event in told] == [event.resource_version for event in told]
-    assert watched(cluster, told[0].resource_version) == [
-        (event.type, event.object.metadata.name) for event in told[1:]
+    assert [event.object.metadata.resource_version for event in events] == [event.resource_version for event in events]
+    assert watched(cluster, events[0].resource_version) == [
+        (event.type, event.object.metadata.name) for event in events[1:]
     ]
 
 
 def test_a_bookmark_is_a_version_to_continue_from(cluster):
-    """It comes before the watch ends, has no object, and covers what the watcher is not told of as well."""
+    """It comes before the watch ends, has no object, and covers changes that the watch's selectors leave out."""
     since = version_of(cluster)
     cluster.pod("one")
     events, unseen = [], {}
@@ -126,8 +126,8 @@ def test_a_cluster_wide_watch_sees_every_namespace(cluster):
     assert event.object.metadata.name == "here"
 
 
-def test_nothing_is_lost_when_history_is_forgotten(served):
-    """Whoever continues from before gets 410, a watch and a list in pages alike; whoever lists again goes on."""
+def test_an_expired_resource_version_is_refused_with_410(served):
+    """A watch or a list in pages from an older version gets 410; a new list succeeds."""
     for number in range(3):
         served.pod(f"pod-{number}")
     path = POD.path(served.namespace)

@@ -19,7 +19,7 @@ def test_a_patch_merges_maps_and_replaces_lists(cluster):
 
 
 def test_a_patch_that_changes_nothing_writes_nothing(cluster):
-    """The version stays, so nobody who watches is woken."""
+    """The version stays, so no watch reports a change."""
     before = cluster.claim("same", labels={"a": "1"})["metadata"]
     after = cluster.store.patch(NODECLAIM, before["name"], {"metadata": {"labels": {"a": "1"}}})
     assert after["metadata"]["resourceVersion"] == before["resourceVersion"]
@@ -32,7 +32,7 @@ def test_parallel_patches_succeed_or_fail_separately(cluster):
     stale = {"metadata": {"resourceVersion": "1", "labels": {"a": "1"}}}
     patches = [
         Patch(name=claims[0], body=body),
-        Patch(name=cluster.own("nobody"), body=body),
+        Patch(name=cluster.own("missing"), body=body),
         Patch(name=claims[1], body=stale),
         Patch(name=claims[2], body=body),
     ]
@@ -113,7 +113,7 @@ def test_a_stale_version_is_a_conflict_even_if_nothing_would_change(cluster):
 
 
 def test_another_incarnation_is_a_conflict(cluster):
-    """A name that was deleted and created anew is another object: the UID tells."""
+    """An object that was deleted and created anew has another UID."""
     first = cluster.claim("reborn")["metadata"]
     cluster.store.delete(NODECLAIM, first["name"])
     second = cluster.claim("reborn")["metadata"]
@@ -208,8 +208,8 @@ def test_only_the_scheduler_moves_a_pod(cluster):
 
 def test_a_placement_hint_is_written_to_the_status_and_ends_with_the_binding(cluster):
     """`status.nominatedNodeName` is a hint until the pod is bound."""
-    cluster.pod("hinted")
-    assert cluster.pod_status("hinted", nominatedNodeName="node-9")["status"]["nominatedNodeName"] == "node-9"
-    assert cluster.pods(field_selector="status.nominatedNodeName=node-9") == ["hinted"]
-    cluster.bind("hinted", cluster.node())
-    assert cluster.store.get(POD, "hinted", namespace=cluster.namespace).status.nominated_node_name == ""
+    cluster.pod("nominated")
+    assert cluster.pod_status("nominated", nominatedNodeName="node-9")["status"]["nominatedNodeName"] == "node-9"
+    assert cluster.pods(field_selector="status.nominatedNodeName=node-9") == ["nominated"]
+    cluster.bind("nominated", cluster.node())
+    assert cluster.store.get(POD, "nominated", namespace=cluster.namespace).status.nominated_node_name == ""

@@ -9,8 +9,8 @@ from tests.helpers.builders import NOW
 
 
 @pytest.mark.parametrize("seconds", [2, 5, 7.5, 10, 30, 45, 60])
-def test_runs_that_began_at_different_moments_meet_in_one_wake_up(seconds):
-    """Else every extra run of a step would leave a row of wake-ups of its own, for as long as anything is awaited."""
+def test_runs_that_start_at_different_moments_share_one_requeue(seconds):
+    """Otherwise every extra run of a step would keep a series of requeues of its own while the step waits."""
     wait = timedelta(seconds=seconds)
     looks, moments = set(), [NOW + timedelta(seconds=s / 4) for s in range(4 * 600)]
     for now in moments:

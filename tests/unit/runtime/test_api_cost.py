@@ -1,4 +1,4 @@
-"""What a run costs its API server is told as metrics, by step and cluster, with what was sent at its very end."""
+"""Metrics count each run's API requests and bytes by step and cluster, the last writes of the run included."""
 
 import json
 from datetime import datetime, timezone

@@ -103,7 +103,7 @@ def test_a_cluster_is_described_once_in_a_sandboxs_life(adapters, clients):
 
 
 def test_nodes_join_with_what_eks_says_of_the_cluster(adapters, clients):
-    """Endpoint, CA, version and service range go into user data; nobody has to type them."""
+    """Endpoint, CA, version and service range go into user data; the user does not configure them."""
     settings = adapters.aws_settings(adapters.environment.clusters["dev"])
 
     assert (settings.cluster_endpoint, settings.cluster_ca) == ("https://api.dev.example", "Q0E=")

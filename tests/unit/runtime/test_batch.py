@@ -135,7 +135,7 @@ def run_queue(runtime, function, *records, context=None):
 
 
 def test_several_messages_for_a_cluster_are_one_run(runtime):
-    """Ten requeues say the same thing: look again."""
+    """Ten requeue messages ask for one run."""
     step = StepOf()
 
     failed = run_queue(runtime, step, a_record(1), a_record(2), a_record(3, "green"), a_record(4))
@@ -170,7 +170,7 @@ def test_what_nobody_understands_is_retried_at_once_and_a_failed_run_later(runti
 
 
 def test_a_message_for_another_step_is_refused(runtime):
-    """A terminate wish on the provision queue is a sender's mistake, not work for provision."""
+    """A terminate message on the provision queue is its sender's mistake; provision does not handle it."""
     step = StepOf()
 
     assert run_queue(runtime, step, a_record(1, step="terminate")) == ["record-1"]
@@ -204,7 +204,7 @@ def test_a_wrong_setting_is_acknowledged_because_redelivery_cannot_help(runtime,
 
 
 def test_an_interruption_is_never_acknowledged_unhandled(runtime):
-    """Nobody asks again for it."""
+    """EC2 does not send it again."""
     step = StepOf(Step.INTERRUPT, fails={"green": ConfigurationError("the role is missing")})
 
     assert run_queue(runtime, step, an_interruption(1)) == ["record-1"]
@@ -332,8 +332,8 @@ def test_who_does_not_answer_is_not_asked_again_for_the_same_batch(runtime, adap
     assert [line[1] for line in adapters.lines] == ["no answer"]
 
 
-def test_what_has_not_ended_in_time_comes_back_and_the_others_are_answered_for(runtime, adapters):
-    """The platform would end the process, and everybody's messages would come back."""
+def test_only_messages_of_runs_past_the_deadline_are_retried(runtime, adapters):
+    """The platform would end the process, and the queue would deliver the messages of all clusters again."""
     end = threading.Event()
 
     class Short(Context):
@@ -352,8 +352,8 @@ def test_what_has_not_ended_in_time_comes_back_and_the_others_are_answered_for(r
         end.set()
 
     assert failed == ["record-1"]
-    ((_, _, told),) = adapters.lines
-    assert (told["error"], told["cluster"]) == ("DeadlineError", "blue")
+    ((_, _, line),) = adapters.lines
+    assert (line["error"], line["cluster"]) == ("DeadlineError", "blue")
 
 
 def test_an_event_that_means_nothing_to_us_runs_nothing(runtime):
@@ -365,7 +365,7 @@ def test_an_event_that_means_nothing_to_us_runs_nothing(runtime):
 
 
 def test_connections_are_made_once_and_kept_while_the_sandbox_is_warm(runtime, adapters):
-    """A second invocation reuses them; a cluster nobody asked for is never connected to."""
+    """A second invocation reuses them; the first run for a cluster opens its connections."""
     run_queue(runtime, StepOf(), a_record(1))
     run_queue(runtime, StepOf(), a_record(2))
 

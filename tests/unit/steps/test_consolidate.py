@@ -39,8 +39,8 @@ def with_cpu_burst(living: Living) -> Living:
     return living
 
 
-def test_a_node_that_became_too_large_is_replaced_the_new_one_first():
-    """The whole way: proposal, validation, replacement, drain, termination; never a moment with less than five pods' room."""
+def test_an_oversized_node_is_replaced_after_its_replacement_is_ready():
+    """Propose, validate, launch a replacement, drain, terminate; the capacity always suffices for five pods."""
     living = with_cpu_burst(a_living_cluster())
     seen: list[list[str]] = []
 
@@ -157,8 +157,8 @@ def test_a_run_cut_off_anywhere_is_finished_or_undone_by_the_next():
     assert effects >= 5  # condition, phase, claim, taint, launch
 
 
-def test_a_taint_that_no_disruption_answers_for_is_taken_off():
-    """Somebody deleted the NodeDisruption of a command under way; the node is free again."""
+def test_a_disruption_taint_without_a_nodedisruption_is_removed():
+    """A user deleted the NodeDisruption of a command under way; the step removes the node's taint."""
     living = with_cpu_burst(a_living_cluster())
     living.until(lambda: ("Underutilized", "replace", "Executing") in living.disruptions(), "the command")
     for raw in living.server.list(NODE_DISRUPTION).items:
@@ -171,7 +171,7 @@ def test_a_taint_that_no_disruption_answers_for_is_taken_off():
 
 
 def test_nothing_is_disrupted_while_a_claim_is_not_launched():
-    """What is not launched yet is capacity nobody can count on; the step looks again."""
+    """The capacity of a claim that is not launched is uncertain; the step requeues itself."""
     living = with_cpu_burst(a_living_cluster())
     living.server.create(NODECLAIM, builders.claim_body("waiting"))
     living.clock.advance(120)

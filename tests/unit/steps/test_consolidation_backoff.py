@@ -1,4 +1,4 @@
-"""Consolidation comes to rest: where it is in vain again and again, it is tried more and more rarely."""
+"""Consolidation backs off: after consolidations without effect the next one waits longer each time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AT_ONCE = {"consolidateAfter": "0s", "budgets": [{"nodes": "100%"}]}
 
 
 def a_tight_cluster() -> Living:
-    """Three nodes: twice a large pod and a small one, and a large one alone. Two nodes are room for all.
+    """Three nodes: twice a large pod and a small one, and a large one alone. Two nodes fit all pods.
 
     But only if the small pods are with one large pod. When one of the nodes goes, kube-scheduler puts the small pod on the
     emptiest node, the large one's: then the other large one fits nowhere, and there are three nodes as before.
@@ -45,8 +45,8 @@ def test_consolidation_backs_off_when_kube_scheduler_packs_otherwise():
     assert 1 <= counts[0] <= 10
     assert counts[1] - counts[0] <= 3
     assert len(living.cloud.launches) - before == counts[-1]
-    regretted = [d["status"].get("reprovisionedWorkloads") for d in living.server.list(NODE_DISRUPTION).items]
-    assert sum(1 for workloads in regretted if workloads) >= len(regretted) - 1
+    reprovisioned = [d["status"].get("reprovisionedWorkloads") for d in living.server.list(NODE_DISRUPTION).items]
+    assert sum(1 for workloads in reprovisioned if workloads) >= len(reprovisioned) - 1
     blocked = [e.message for e in living.record.events if e.reason == "DisruptionBlocked"]
     assert any("Consolidation backs off until" in message for message in blocked)
     assert living.running() == 5

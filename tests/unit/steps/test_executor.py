@@ -89,7 +89,7 @@ def test_what_stands_behind_a_chain_begins_once_all_of_it_was_carried_out(cluste
 
 
 def test_a_conflict_stops_the_chain_and_asks_to_decide_again(cluster):
-    """Nobody's write is overwritten: the step reloads a second later."""
+    """The step overwrites no concurrent write: it reloads a second later."""
     other = {"metadata": {"annotations": {"other": "hand"}}}
     version = cluster.server.get(NODEPOOL, "default")["metadata"]["resourceVersion"]
     cluster.server.patch(NODEPOOL, "default", other)
@@ -125,17 +125,17 @@ def _fields(action):
 
 
 def test_events_about_a_claim_that_was_just_created_carry_its_uid(cluster):
-    """By which `kubectl describe` finds them; whoever planned the claim could not know it."""
-    told = Event(ref=ObjectRef(resource=NODECLAIM, name="c"), reason="DisruptionLaunching", message="")
+    """`kubectl describe` finds Events by UID, which is unknown when the claim is planned."""
+    event = Event(ref=ObjectRef(resource=NODECLAIM, name="c"), reason="DisruptionLaunching", message="")
     create = CreateObject(resource=NODECLAIM, body=claim_body("c"), why="test")
-    carry_out(cluster, Chain(subject="NodeClaim c", actions=(create,), events=(told,)))
+    carry_out(cluster, Chain(subject="NodeClaim c", actions=(create,), events=(event,)))
 
     [event] = cluster.record.events
     assert event.ref.uid == cluster.server.get(NODECLAIM, "c").metadata.uid
 
 
-def test_creating_what_is_there_already_counts_as_done_only_if_it_is_the_same(cluster):
-    """An earlier run was cut off after its create; somebody else's object of that name is an error."""
+def test_creating_an_object_that_exists_succeeds_only_if_it_is_equal(cluster):
+    """An earlier run was cut off after its create; another object of that name is an error."""
     body = claim_body("mine")
     again = CreateObject(resource=NODECLAIM, body=body, why="test")
     different = CreateObject(resource=NODECLAIM, body=merge(body, {"spec": {"expireAfter": "1h"}}), why="test")
@@ -207,7 +207,7 @@ def budget(name):
 
 
 def eviction(pod_ref):
-    """Its chain tells of an eviction."""
+    """Return the chain that evicts the pod."""
     return Chain(subject="Pod p", actions=(EvictPod(ref=pod_ref, node=NODE_REF, why="test"),), events=(EVENT,))
 
 
@@ -281,8 +281,8 @@ def test_an_eviction_that_fails_otherwise_is_an_error_with_its_code(cluster):
     ("error", "events"),
     [(CloudProviderError("UnauthorizedOperation"), ["FailedTermination"]), (RateLimitedError("slow down"), [])],
 )
-def test_an_instance_that_may_not_be_ended_is_told_on_its_node(cluster, error, events):
-    """A person has to do something; what passes by itself is not told."""
+def test_a_denied_instance_termination_is_an_event_on_its_node(cluster, error, events):
+    """An Event reports an error that the user has to fix, and no transient one."""
 
     class Refusing:
         """A cloud that ends nothing."""
@@ -409,7 +409,7 @@ def test_a_chain_whose_launch_fails_ends_there(cluster):
 
 
 def test_a_claim_that_lacks_its_finalizer_gets_it_before_its_instance(cluster):
-    """Whoever made it: no instance without protection."""
+    """No instance is launched for a claim without the finalizer, whichever client created the claim."""
     body = merge(claim_body("bare"), {"metadata": {"finalizers": []}})
     create = CreateObject(resource=NODECLAIM, body=body, why="test")
     carry_out(cluster, chain_of("x", create, LaunchInstance(claim="bare", why="test")))

@@ -37,7 +37,7 @@ def starting():
 
 
 def said_of(living, claim, *conditions):
-    """Somebody writes these conditions into a claim's status, whatever it says of them."""
+    """Write these conditions into a claim's status, as a user might."""
     raw = living.server.get(msgspec.structs.replace(NODECLAIM, type=dict), claim.metadata.name)
     by_type = {c["type"]: c for c in (*raw["status"]["conditions"], *conditions)}
     status = {"conditions": list(by_type.values())}
@@ -55,7 +55,7 @@ def nodes(living) -> dict[str, object]:
 
 
 def delete(living, claim):
-    """Somebody deletes a claim; two minutes pass, in which its pods may not be evicted."""
+    """Delete a claim; two minutes pass, in which its pods may not be evicted."""
     living.cluster.add(BLOCKED)
     living.server.delete(NODECLAIM, claim)
     living.requeue(Step.TERMINATE)
@@ -154,8 +154,8 @@ def test_a_claim_with_an_id_that_is_none_is_replaced_and_holds_nobody_up():
     assert first.status.provider_id not in {i.provider_id for i in living.cloud.list()}
     assert other.metadata.name in {c.metadata.name for c in settled(living)}
     assert len(settled(living)) == len(living.claims()) == 2
-    [told] = [e for e in living.record.events if e.reason == "InstanceNotFound"]
-    assert told.ref.uid == first.metadata.uid
+    [event] = [e for e in living.record.events if e.reason == "InstanceNotFound"]
+    assert event.ref.uid == first.metadata.uid
 
 
 def particular(method):
@@ -170,8 +170,8 @@ def particular(method):
 
 
 @pytest.mark.parametrize("said", ["Registered", "Initialized"])
-def test_a_claim_that_is_said_to_have_come_further_than_it_has_gets_there(said):
-    """Its node joins, and is opened to pods, no matter what somebody wrote into the claim's status before."""
+def test_a_claim_with_forged_conditions_is_registered(said):
+    """Its node joins, and loses the unregistered taint, whatever a user wrote into the claim's status before."""
     living = starting()
     said_of(living, living.claims()[0], condition(said, since=living.clock.now()))
 
@@ -225,15 +225,15 @@ def test_a_claim_that_was_given_the_provider_id_of_another_takes_its_own_instanc
     assert mine.status.provider_id not in {i.provider_id for i in living.cloud.list()}
 
 
-def test_a_claim_that_says_of_itself_that_it_ends_is_drained_and_replaced(living):
-    """InstanceTerminating on a claim that nobody deleted: it goes, with an Event, and no sooner than its pod may."""
+def test_a_claim_with_a_forged_instance_terminating_is_replaced(living):
+    """InstanceTerminating on a claim without a deletion timestamp: the claim goes, with an Event, after its pod."""
     claim = living.claims()[0]
     living.cluster.add(BLOCKED)
     said_of(living, claim, condition("InstanceTerminating", since=living.clock.now()))
 
     living.live(minutes=4)
-    [told] = [e for e in living.record.events if e.reason == "InconsistentStatus"]
-    assert told.ref.uid == claim.metadata.uid
+    [event] = [e for e in living.record.events if e.reason == "InconsistentStatus"]
+    assert event.ref.uid == claim.metadata.uid
     assert claim.status.provider_id in nodes(living)
     assert set(states(living)) == {"running"}
 

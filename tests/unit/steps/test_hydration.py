@@ -1,4 +1,4 @@
-"""What we find on claims and nodes that is not as we made it: Karpenter's doing, somebody's, or the machine's."""
+"""The terminate step restores metadata that Karpenter, a user or the kubelet changed on claims and nodes."""
 
 import pytest
 
@@ -28,12 +28,12 @@ def the_node(living):
     return node
 
 
-def told(living, reason):
+def messages_of(living, reason):
     return [event.message for event in living.record.events if event.reason == reason]
 
 
 def test_what_was_taken_off_a_living_node_is_back_within_two_minutes(living):
-    """Without the finalizer it would go without a drain, without the labels nobody would know it again."""
+    """Without the finalizer it would go without a drain, without the labels no controller would recognise it."""
     node = the_node(living)
     gone = dict.fromkeys([labels.REGISTERED, labels.INITIALIZED, labels.NODEPOOL])
     living.server.patch(
@@ -46,12 +46,12 @@ def test_what_was_taken_off_a_living_node_is_back_within_two_minutes(living):
     assert healed.finalizers == node.metadata.finalizers
     assert healed.labels == node.metadata.labels
     assert healed.owner_references == node.metadata.owner_references
-    [message] = told(living, "MetadataRestored")
+    [message] = messages_of(living, "MetadataRestored")
     assert all(mark in message for mark in ("finalizer", "owner", labels.NODEPOOL, labels.REGISTERED))
 
 
 def test_a_cluster_that_karpenter_ran_goes_on_with_the_nodes_it_has(living):
-    """Labels that older releases did not set are added, hashes are stamped anew; nothing is replaced, nobody alarmed."""
+    """Labels that older releases did not set are added, hashes are stamped anew; no node is replaced, and no Event is emitted."""
     claim, node = the_claim(living), the_node(living)
     theirs = {labels.NODEPOOL_HASH: "17231489120348", labels.NODEPOOL_HASH_VERSION: "v3"}
     living.server.patch(NODEPOOL, "default", {"metadata": {"annotations": theirs}})
@@ -67,7 +67,7 @@ def test_a_cluster_that_karpenter_ran_goes_on_with_the_nodes_it_has(living):
     assert adopted.labels[CLASS_LABEL] == the_node(living).metadata.labels[CLASS_LABEL] == CLASS
     assert adopted.annotations[labels.NODEPOOL_HASH_VERSION] == NODEPOOL_HASH_VERSION
     assert adopted.annotations[labels.NODEPOOL_HASH] == pool["annotations"][labels.NODEPOOL_HASH] != "17231489120348"
-    assert told(living, "MetadataRestored") == []
+    assert messages_of(living, "MetadataRestored") == []
     assert len(living.cloud.launches) == 1
 
 
@@ -80,6 +80,6 @@ def test_a_node_that_has_less_than_its_claim_promises_is_told_of_within_ten_minu
 
     living.live(minutes=11)
 
-    [message] = set(told(living, "FailedConsistencyCheck"))
+    [message] = set(messages_of(living, "FailedConsistencyCheck"))
     assert message == "expected 8Gi of resource memory, but found 2Gi (25.0% of expected)"
     assert not is_true(the_claim(living).status.conditions, "ConsistentStateFound")

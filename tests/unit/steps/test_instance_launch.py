@@ -129,8 +129,8 @@ class Late(FakeCloud):
             yield self._launch(request)
 
 
-def test_an_instance_whose_claim_went_while_it_was_launched_is_looked_for_as_soon_as_it_may_count_as_nobodys(cluster):
-    """In a cluster without other claims nobody would look for ten minutes."""
+def test_an_instance_whose_claim_was_deleted_at_launch_requeues(cluster):
+    """In a cluster without other claims the next garbage collection would be ten minutes later."""
     cluster.cloud = Late(cluster.clock)
     cluster.cloud.server = cluster.server
     outcome = launch(cluster, "a")

@@ -71,7 +71,7 @@ def test_a_spot_warning_gives_the_node_up_and_wakes_who_replaces_it():
 
 
 def test_the_same_warning_again_and_one_that_comes_late_change_nothing():
-    """SQS delivers at least once; nothing is written, nobody is woken, no offering is avoided any longer."""
+    """SQS delivers at least once; nothing is written, no step is requeued, no offering is avoided any longer."""
     cluster = a_cluster(a_member("n", capacity_type=labels.SPOT))
     interrupt(cluster.run(), a_notice("spot_interrupted", "i-n"))
     before = cluster.server.resource_version
@@ -97,7 +97,7 @@ def test_an_instance_that_is_not_ours_is_acknowledged():
 
 
 def test_a_notice_that_could_not_be_handled_in_full_comes_back():
-    """Nobody repeats an interruption: if the deletion is refused, the message must not be acknowledged."""
+    """EC2 sends an interruption once: if the deletion is refused, the message must not be acknowledged."""
     cluster = a_cluster(a_member("n"))
 
     def refuse() -> None:
@@ -227,7 +227,7 @@ def test_what_comes_after_the_end_has_begun_changes_nothing(kind):
 
 
 def a_launching_cluster(**tags: str) -> Cluster:
-    """A claim whose instance i-9 runs, while nobody has written that down yet."""
+    """A claim whose instance i-9 runs, while its status has no provider id yet."""
     cluster = Cluster()
     cluster.add(pool_body(), node_class_body(), claim_body("young"))
     uid = the_claim(cluster, "young").metadata.uid
@@ -276,7 +276,7 @@ def test_the_cloud_is_not_asked_while_every_claim_knows_its_instance():
 
     class Deaf(FakeCloud):
         def list(self):
-            raise AssertionError("nobody needs to ask")
+            raise AssertionError("list() is not needed")
 
     outcome = interrupt(cluster.run(cloud=Deaf(cluster.clock)), a_notice("instance_terminated", "i-foreign"))
 

@@ -33,10 +33,11 @@ def test_nodes_that_never_join_are_told_of_on_the_pool_until_others_do(living):
     living.live(minutes=6)
 
     assert health(living) == ("False", "RegistrationFailed")
-    told = [e.message for e in living.record.events if e.reason == "RegistrationTimedOut"]
-    assert len(told) == 2
+    messages = [e.message for e in living.record.events if e.reason == "RegistrationTimedOut"]
+    assert len(messages) == 2
     assert all(
-        "Not registered after 15 min, NodeNotFound: " in text and " is terminated, its pods" in text for text in told
+        "Not registered after 15 min, NodeNotFound: " in text and " is terminated, its pods" in text
+        for text in messages
     )
 
     mend(living)
@@ -48,7 +49,7 @@ def test_nodes_that_never_join_are_told_of_on_the_pool_until_others_do(living):
 
 @pytest.mark.parametrize("end", ["lose", "stop"])
 def test_an_instance_that_ends_before_it_joins_is_replaced_at_once(living, end):
-    """Nobody was told, so the run that looks for garbage finds it: minutes, not the quarter of an hour of the time-out."""
+    """No interruption notice arrived, so garbage collection finds it: after minutes, not at the 15-minute time-out."""
     living.live(minutes=2)
     first, second = living.claims()
     getattr(living.cloud, end)(first.status.provider_id)
@@ -63,8 +64,8 @@ def test_an_instance_that_ends_before_it_joins_is_replaced_at_once(living, end):
     assert first.status.provider_id in message
 
 
-def test_instances_that_end_before_they_join_are_told_of_on_the_pool(living):
-    """Two of the last four are enough: an image that shuts down at boot is nothing that time heals."""
+def test_instances_that_end_before_they_join_are_reported_on_the_pool(living):
+    """Two of the last four are enough: an image that shuts down at boot does not recover."""
     living.live(minutes=2)
     first, second = living.claims()
     living.cloud.lose(first.status.provider_id)

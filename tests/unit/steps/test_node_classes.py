@@ -40,8 +40,8 @@ def test_a_ready_node_class_is_looked_at_once_in_a_period(ago, due):
     assert is_due(looked_at(NOW - ago), NOW, PERIOD) is due
 
 
-def test_one_that_is_not_ready_or_was_never_looked_at_is_due_at_once_and_one_that_goes_is_not():
-    """Whoever mends it need not wait; what is being deleted is left as it is."""
+def test_a_node_class_without_a_ready_condition_is_due_at_once():
+    """A user who mends it need not wait; the step ignores one that is being deleted."""
     assert is_due(looked_at(NOW, ready=False), NOW, PERIOD)
     assert is_due(looked_at("yesterday"), NOW, PERIOD)
     assert not is_due(looked_at("yesterday", deleting=True), NOW, PERIOD)
@@ -78,7 +78,7 @@ def drop_finalizer(living):
 
 
 def test_a_node_class_in_use_is_held_before_anything_is_made_for_it(living):
-    """By Karpenter's finalizer, which comes back if somebody takes it off; one that nobody uses is left alone."""
+    """The step adds Karpenter's finalizer again if a user removes it; a NodeClass without a NodePool gets none."""
     assert class_of(living)["metadata"]["finalizers"] == [FINALIZER]
     drop_finalizer(living)
     living.requeue(Step.PROVISION)
@@ -92,7 +92,7 @@ def test_a_node_class_in_use_is_held_before_anything_is_made_for_it(living):
 
 
 def test_a_node_class_that_cannot_be_held_is_not_resolved(living):
-    """Somebody else writes it at that moment: what would be made for it might be left behind."""
+    """Another client writes it at that moment: its instance profile might be left behind."""
     drop_finalizer(living)
     living.server.patch(EC2NODECLASS, "default", {"spec": {"role": "another"}})
     before, run = living.cloud.resolved, living.cluster.run()
@@ -107,8 +107,8 @@ def test_a_node_class_that_cannot_be_held_is_not_resolved(living):
     assert class_of(living)["metadata"]["finalizers"] == [FINALIZER]
 
 
-def test_a_node_class_that_is_deleted_waits_for_its_claims_and_goes_once_they_are_gone(living):
-    """It is told every ten minutes at least; then what was made for it is taken back, and it goes."""
+def test_a_deleted_node_class_waits_until_its_claims_are_gone(living):
+    """An Event says so every ten minutes; then the step deletes its cloud resources and removes the finalizer."""
     living.server.delete(EC2NODECLASS, "default")
     living.live(minutes=21)
     (claim,) = living.claims()

@@ -19,10 +19,10 @@ OFFERING = ("m.small", "a", "spot")
 class PricedCloud(FakeCloud):
     """A cloud whose prices have the age that a test gives them."""
 
-    told = Prices(source="table of 2026-01")
+    current = Prices(source="table of 2026-01")
 
     def prices(self):
-        return self.told
+        return self.current
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def failed(offering=OFFERING, at=NOW):
 def test_how_old_prices_are_stands_beside_the_node_class(cluster):
     """Of several sandboxes the one that read them last is right; one with older prices writes nothing."""
     read = NOW + timedelta(minutes=1, microseconds=5)
-    cluster.cloud.told = Prices(source="table of 2026-01", spot_refreshed_at=read)
+    cluster.cloud.current = Prices(source="table of 2026-01", spot_refreshed_at=read)
     run_later(cluster)
     assert state(cluster)["status"]["prices"] == {
         "source": "table of 2026-01",
@@ -67,17 +67,17 @@ def test_how_old_prices_are_stands_beside_the_node_class(cluster):
 
     version = state(cluster)["metadata"]["resourceVersion"]
     run_later(cluster)
-    cluster.cloud.told = Prices(source="table of 2026-01")
+    cluster.cloud.current = Prices(source="table of 2026-01")
     run_later(cluster)
     assert state(cluster)["metadata"]["resourceVersion"] == version
 
-    cluster.cloud.told = Prices(source="table of 2026-01", spot_refreshed_at=read, message="keeping the last prices")
+    cluster.cloud.current = Prices(source="table of 2026-01", spot_refreshed_at=read, message="keeping the last prices")
     run_later(cluster)
     assert state(cluster)["status"]["prices"]["message"] == "keeping the last prices"
 
 
-def test_what_is_remembered_of_offerings_goes_with_its_node_class(cluster):
-    """It is made by whoever learns something first, and owned from the next look at the NodeClass on."""
+def test_offering_state_is_deleted_with_its_node_class(cluster):
+    """The first step with a failure creates it; the next run for the NodeClass sets its owner."""
     apply(cluster, failed())
     assert "ownerReferences" not in state(cluster)["metadata"]
 

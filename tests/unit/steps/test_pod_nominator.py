@@ -87,7 +87,7 @@ def test_taints_of_all_nodes_are_removed_before_claims_are_patched(cluster):
     names = [*(f"n{i:02}" for i in range(20)), "gone", *(f"n{i:02}" for i in range(20, 40))]
     first = [replace(MARK, ref=ObjectRef(resource=NODE, name=name)) for name in names]
     (pod,) = refs(cluster, "a")
-    second = PatchObject(ref=pod, patch={"metadata": {"labels": {"told": "yes"}}}, why="t")
+    second = PatchObject(ref=pod, patch={"metadata": {"labels": {"later": "yes"}}}, why="t")
     writes = []
     cluster.server.on_write(lambda write: writes.append(write.name))
 

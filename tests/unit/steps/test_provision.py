@@ -71,7 +71,7 @@ class Counted(ResultCache):
 
 
 def test_a_cluster_that_did_not_change_is_not_solved_for_again(cluster):
-    """A pod that fits nowhere is told so by each run; the answer is worked out anew once there is another pod."""
+    """Each run emits an Event on an unschedulable pod; the step solves again once there is another pod."""
     cluster.memory.result_cache = answers = Counted()
     add_pods(cluster, 1, cpu="500")
     for _ in range(3):
@@ -203,7 +203,7 @@ def test_types_that_the_cloud_cannot_tell_now_are_asked_for_again_and_no_claim_i
 
 
 class Throttled:
-    """A cloud that tells no instance types for now."""
+    """A cloud that throttles the request for instance types."""
 
     def __init__(self, cloud):
         self._cloud = cloud
@@ -305,8 +305,8 @@ def test_a_pool_that_was_deleted_meanwhile_opens_no_nodes(cluster):
     assert requeue_of(cluster, Step.PROVISION) is not None
 
 
-def test_a_pool_that_leaving_nodes_keep_over_its_limits_is_asked_again_later(cluster):
-    """The plan does not count what is leaving, the pool does until it is gone; nobody asks in a circle meanwhile."""
+def test_a_pool_over_its_limits_by_terminating_nodes_is_requeued(cluster):
+    """The plan ignores terminating nodes, the limit counts them until they are gone; the step does not loop meanwhile."""
     cluster.server.patch(NODEPOOL, "default", {"spec": {"limits": {"cpu": "2"}}})
     add_pods(cluster, 1)
     run(cluster)
@@ -344,7 +344,7 @@ def test_a_run_that_ends_early_is_finished_by_the_next(cluster):
 
 
 def test_a_quiet_cluster_costs_no_writes(cluster):
-    """Nothing to do, nothing written, nobody woken."""
+    """With nothing to do the step writes nothing and requeues no step."""
     run(cluster)
     writes = []
     cluster.server.on_write(writes.append)

@@ -40,13 +40,13 @@ def claims(cluster):
     return cluster.server.list(NODECLAIM).items
 
 
-def told(cluster, resource, name, **where):
+def conditions_of(cluster, resource, name, **where):
     conditions = cluster.server.get(resource, name, **where)["status"]["conditions"]
     return {c["type"]: (c["status"], c["reason"]) for c in conditions}
 
 
-def test_a_buffer_s_room_is_opened_once_and_nobody_hears_of_its_pods(cluster):
-    """The claim on its way is room enough for the next run, which says so."""
+def test_a_buffer_launches_one_node_and_its_pods_get_no_events(cluster):
+    """The pending claim is capacity enough for the next run, which says so."""
     shape = {"metadata": {"labels": {"app": "spare"}}, "spec": pod_body("x", cpu="1")["spec"]}
     cluster.add(
         {
@@ -62,7 +62,7 @@ def test_a_buffer_s_room_is_opened_once_and_nobody_hears_of_its_pods(cluster):
     assert opened
     assert {c.metadata.annotations[labels.PLANNED_PODS] for c in claims(cluster)} == {""}
     assert cluster.record.reasons.count("Nominated") == 0
-    assert told(cluster, CAPACITY_BUFFER, "spare", namespace="default") == {
+    assert conditions_of(cluster, CAPACITY_BUFFER, "spare", namespace="default") == {
         "ReadyForProvisioning": ("True", "Resolved"),
         "Provisioning": ("False", "RequiresNewCapacity"),
     }
@@ -70,14 +70,14 @@ def test_a_buffer_s_room_is_opened_once_and_nobody_hears_of_its_pods(cluster):
     cluster.clock.advance(5)
     provision(cluster.run(), TRIGGER)
     assert [c.metadata.name for c in claims(cluster)] == opened
-    assert told(cluster, CAPACITY_BUFFER, "spare", namespace="default")["Provisioning"] == (
+    assert conditions_of(cluster, CAPACITY_BUFFER, "spare", namespace="default")["Provisioning"] == (
         "True",
         "FitsExistingCapacity",
     )
 
 
 def test_a_buffer_that_cannot_be_had_fails_no_pod(cluster):
-    """It is told; real pods are counted and placed as ever."""
+    """Its condition says so; real pods are scheduled as ever."""
     shape = {"metadata": {}, "spec": pod_body("x", cpu="500")["spec"]}
     cluster.add(
         {
@@ -94,9 +94,12 @@ def test_a_buffer_that_cannot_be_had_fails_no_pod(cluster):
     assert outcome.counts.get("pods without a place", 0) == 0
     assert "FailedScheduling" not in cluster.record.reasons
     assert [planned_pods(c.metadata.annotations) for c in claims(cluster)] == [("default/p",)]
-    assert told(cluster, CAPACITY_BUFFER, "huge", namespace="default")["Provisioning"][1] == "RequiresNewCapacity"
     assert (
-        told(cluster, CAPACITY_BUFFER, "lost", namespace="default")["ReadyForProvisioning"][1] == "ScalableRefNotFound"
+        conditions_of(cluster, CAPACITY_BUFFER, "huge", namespace="default")["Provisioning"][1] == "RequiresNewCapacity"
+    )
+    assert (
+        conditions_of(cluster, CAPACITY_BUFFER, "lost", namespace="default")["ReadyForProvisioning"][1]
+        == "ScalableRefNotFound"
     )
 
 
@@ -109,7 +112,7 @@ def test_an_overlay_s_price_decides_which_type_is_bought_and_the_overlay_is_told
     types = next(r.values for r in claim.spec.requirements if r.key == labels.INSTANCE_TYPE)
     assert types[0] == LARGE.name
     assert claim.metadata.annotations[labels.PRICE_OVERLAY_APPLIED] == "true"
-    assert told(cluster, NODE_OVERLAY, "savings-plan")["Ready"] == ("True", "Ready")
+    assert conditions_of(cluster, NODE_OVERLAY, "savings-plan")["Ready"] == ("True", "Ready")
 
 
 def test_default_constraints_spread_the_pods_of_a_service(cluster):
@@ -128,8 +131,8 @@ def test_default_constraints_spread_the_pods_of_a_service(cluster):
     assert zones == {("a",), ("b",)}
 
 
-def test_a_pod_whose_claim_is_missing_is_set_aside_and_the_others_go_on(cluster):
-    """It is told which claim."""
+def test_a_pod_whose_claim_is_missing_blocks_no_other_pod(cluster):
+    """Its Event names the claim."""
     cluster.add(pod_body("stuck", **claims_as_volumes("data")), pod_body("p"))
     provision(cluster.run(), TRIGGER)
     (failed,) = (e for e in cluster.record.events if e.reason == "FailedScheduling")

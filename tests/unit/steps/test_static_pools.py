@@ -47,7 +47,7 @@ def settle(living, nodes) -> None:
 
 
 def test_a_static_pool_has_as_many_nodes_as_it_asks_for_at_any_time():
-    """Without any pod, up, down and to nothing; nobody takes them for empty, and the status counts them."""
+    """Without any pod, up, down and to zero; consolidation does not delete them as empty, and the status counts them."""
     living = a_living_cluster(3)
     settle(living, 3)
     assert living.server.list(NODEPOOL).items[0]["status"]["nodes"] == 3
@@ -113,8 +113,8 @@ def test_pods_are_put_on_static_nodes_and_open_no_others():
     assert living.record.count_of("karpenter_nodeclaims_created_total") == 2
 
 
-def test_the_limit_is_never_exceeded_and_leaving_nodes_count_until_they_are_gone():
-    """Four of five; and when one is deleted the next is opened only once the limit has room for it."""
+def test_terminating_nodes_count_against_the_limit_until_gone():
+    """Four of five; and when one is deleted the next is launched once the limit permits it."""
     living = a_living_cluster(5, limits={"nodes": "4"})
     settle(living, 4)
     assert "NodeLimitReached" in living.record.reasons
@@ -174,8 +174,8 @@ def under_way(claim, replacement: str) -> dict:
     return {**kind, "metadata": {"name": "drifted-1"}, "spec": spec, "status": status}
 
 
-def test_a_node_that_is_being_replaced_is_neither_made_up_for_nor_taken_down():
-    """While there is one too many nobody is in the way, and once the old one goes none is too few."""
+def test_a_replacement_under_way_changes_no_other_node():
+    """The extra node during the replacement is not deleted, and no further one is launched after it."""
     living = a_living_cluster(2, types=TYPES)
     settle(living, 2)
     old = living.claims()[0]

@@ -86,14 +86,14 @@ def disowned(claim):
         "nothing, in a cluster without nodes",
         "nothing, in a settled one",
         "a pod without a node",
-        "a pod that nobody asks to schedule",
+        "a pod without the PodScheduled condition",
         "a claim without an instance",
         "a claim whose node has not joined",
         "a claim that is being deleted",
         "a claim that is too old",
         "a claim whose consolidateAfter has passed",
         "a disruption under way",
-        "a pool nobody has looked at",
+        "a pool without conditions",
         "a claim that lost its finalizer",
         "a claim without its NodeClass's label",
         "a claim without its provider id",
@@ -109,7 +109,7 @@ def test_what_makes_a_step_due(cluster, steps):
 
 @pytest.mark.parametrize(("claims", "enabled", "is_due"), [(1, True, True), (2, True, False), (1, False, False)])
 def test_a_pool_of_a_fixed_number_of_nodes_is_due_until_it_has_them(claims, enabled, is_due):
-    """Claims being deleted do not count; where the feature is off nobody looks after such pools."""
+    """Claims being deleted do not count; where the feature is off such pools make no step due."""
     pool = a_pool(spec={"replicas": 2}, status=READY.to_wire()["status"])
     living = tuple(consolidatable(name=f"c{n}") for n in range(claims))
     snapshot = a_snapshot(now=QUIET, node_pools=(pool,), claims=(*living, consolidatable(name="z", deleting=NOW)))
@@ -133,8 +133,8 @@ def test_garbage_and_consolidation_are_looked_for_now_and_then_whatever_the_seco
     assert sum(Step.CONSOLIDATE in steps for steps in seen) == 30
 
 
-def test_a_command_that_the_last_nodes_left_behind_is_ended_within_ten_minutes():
-    """Its own requeue may be lost, and with no claim left nothing else tells of it."""
+def test_a_nodedisruption_without_nodes_is_deleted_in_ten_minutes():
+    """Its own requeue may be lost, and with no claim left nothing else requeues the step."""
     sweeps = [NOW + timedelta(minutes=m) for m in range(60)]
     assert sum(Step.CONSOLIDATE in due(now=at) for at in sweeps) == 6
 

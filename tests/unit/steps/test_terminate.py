@@ -87,7 +87,7 @@ def test_a_node_deleted_by_hand_takes_its_claim_and_instance_along(cluster):
 
 
 def test_a_budget_holds_the_drain_until_it_allows_it(cluster):
-    """Refused evictions are told on the node, the instance stays; once allowed everything goes."""
+    """An Event on the node reports refused evictions, and the instance stays; once the budget allows it all go."""
     budget = {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -118,8 +118,8 @@ def test_pods_of_a_node_that_goes_wake_provision(cluster):
     assert {m.step for m in cluster.queue.sent} == {Step.PROVISION, Step.TERMINATE}
 
 
-def test_an_instance_that_vanished_takes_its_claim_and_node_along(cluster):
-    """Somebody terminated it in the console: no drain, nothing left over."""
+def test_a_vanished_instance_removes_its_claim_and_node(cluster):
+    """A user terminated it in the console: no drain, nothing left over."""
     cluster.cloud.lose(claim(cluster).status.provider_id)
     cluster.kubelets.act()
     run(cluster)
@@ -223,7 +223,7 @@ def test_an_instance_of_a_deleted_claim_ends_even_if_its_progress_may_not_be_wri
 
 
 def test_nodes_go_even_if_volumes_may_not_be_read(cluster):
-    """A role of an earlier release: the log says what to do, and nobody pays for an empty node for ever."""
+    """A role of an earlier release: the log says what to do, and an empty node does not run for ever."""
 
     class Blind:
         """A store that may not list VolumeAttachments."""

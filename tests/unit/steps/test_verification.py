@@ -1,4 +1,4 @@
-"""Answers that are wrong somewhere, on purpose: what is right in them is kept, and who loses a place is told."""
+"""The verifier rejects wrong parts of a solver's answer, keeps the others, and reports each pod that loses its node."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ def test_a_claim_of_a_pool_that_cannot_be_used_takes_no_other_nodes_places():
     assert tuple(checked.results.pod_errors) == ("default/p0",)
 
 
-def test_a_pod_in_two_places_loses_both_and_nobody_else_does():
-    """Which of them is right nobody knows."""
+def test_a_pod_on_two_nodes_loses_both_and_no_other_pod_does():
+    """The verifier cannot decide which of them is right."""
     names = ("x", "y", "z")
     cluster = {"nodes": tuple(a_node(n) for n in names), "claims": tuple(a_running_claim(n) for n in names)}
     check = checking(a_pod("p0"), a_pod("p1"), **cluster)
@@ -163,8 +163,8 @@ def test_of_sixty_claims_that_crowd_one_zone_of_three_some_are_kept_and_verify()
     assert len(checked.results.pod_errors) == 60 - len(kept)
 
 
-def test_a_defect_is_told_and_fails_no_run():
-    """Its message would hide the queue's for minutes, and everybody else's pods with it."""
+def test_a_defect_is_reported_and_fails_no_run():
+    """Its message would hide the queue's for minutes, and all other pods with it."""
     cluster, defects = Cluster(), (Defect("node x: cpu is overbooked", ("node x",)),)
 
     outcome = cluster.execute(defects_plan("pods", "refused", defects))
@@ -174,8 +174,8 @@ def test_a_defect_is_told_and_fails_no_run():
     assert {o.name for o in cluster.record.observations} == {"journeyman_plan_defects_total", "journeyman_errors_total"}
 
 
-def test_each_pod_is_told_what_is_wrong_with_its_own_place():
-    """Two nodes are overbooked, and nobody reads of the other's."""
+def test_each_pod_s_event_says_what_is_wrong_on_its_own_node():
+    """Two nodes are overbooked, and each pod's Event names its own node only."""
     nodes, claims = (a_node("x"), a_node("y")), (a_running_claim("x"), a_running_claim("y"))
     pods = [a_pod(f"{name}{i}", cpu="3") for name in "xy" for i in range(2)]
     check = checking(*pods, nodes=nodes, claims=claims)

@@ -4,8 +4,8 @@ FIFO queues know no delay per message, so a late message waits in the standard r
 delays for 15 minutes at most; a message that comes out too early goes back for the rest (`runtime` hands a due one to
 its queue by sending it again). A queue's message group is the cluster: one runner per cluster and step.
 
-The deduplication id belongs to one `send`, not to the content: a retry of the same call is dropped by SQS, while the
-same wish five seconds later must arrive, because the first one may have been consumed already.
+The deduplication id belongs to one `send`, not to the content: a retry of the same call is dropped by SQS, while an
+equal message five seconds later must arrive, because the first one may have been consumed already.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SQSQueue:
         self._new_id = new_id
 
     def send(self, messages: Iterable[Message]) -> None:
-        """Send; late ones through the requeue queue. The same wish twice in one call is sent once.
+        """Send the messages; late ones go through the requeue queue. Of equal messages in one call one is sent.
 
         Raises:
             RateLimitedError, CloudUnavailableError: SQS throttles us, or cannot be reached.

@@ -117,14 +117,14 @@ class UnhealthyNodesReplaced(InvariantChecker):
         if not self.view.scenario.setup.node_repair or len({name for name, _, _ in self._since}) != 1:
             return
         for (name, condition, status), since in sorted(self._since.items()):
-            ill_for = self.view.clock.now() - since
-            if ill_for > TOLERATED[condition, status] + REPAIR_DELAY + self._skew and not self._is_leaving(name):
+            unhealthy_for = self.view.clock.now() - since
+            if unhealthy_for > TOLERATED[condition, status] + REPAIR_DELAY + self._skew and not self._is_leaving(name):
                 yield f"Node {name} has been {condition}={status} since {since:%H:%M:%S}, and is not replaced"
 
     def _observe(self) -> None:
         now = self.view.clock.now()
-        ill = {(n.metadata.name, c, s) for n in nodes(self.view) for c, s in _unhealthy_conditions(n)}
-        self._since = {key: self._since.get(key, now) for key in ill}
+        unhealthy = {(n.metadata.name, c, s) for n in nodes(self.view) for c, s in _unhealthy_conditions(n)}
+        self._since = {key: self._since.get(key, now) for key in unhealthy}
 
     def _is_leaving(self, name: str) -> bool:
         node = next(node for node in nodes(self.view) if node.metadata.name == name)

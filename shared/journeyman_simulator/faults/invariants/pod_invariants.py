@@ -155,9 +155,9 @@ def fitting_type(view: ScenarioView, pool: Mapping[str, Any], pod: Pod) -> str:
         return ""
     if pod.spec.node_selector.get("karpenter.sh/nodepool", name) != name:
         return ""
-    room = _remaining_vcpus(view, pool)
+    remaining = _remaining_vcpus(view, pool)
     sold = _types_on_sale(view, pool)
-    return next((t for t in sold if vcpus(t) <= room and _fits(t, pod)), "")
+    return next((t for t in sold if vcpus(t) <= remaining and _fits(t, pod)), "")
 
 
 def _types_on_sale(view: ScenarioView, pool: Mapping[str, Any]) -> tuple[str, ...]:

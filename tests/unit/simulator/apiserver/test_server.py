@@ -42,7 +42,7 @@ def owned_by(owner):
 def test_the_same_requests_give_the_same_history(clock):
     """UIDs, generated names, versions and times replay to the byte."""
 
-    def story():
+    def history_of_writes():
         server = ApiServer(VirtualClock(START))
         writes = []
         server.on_write(lambda write: writes.append((write.verb, write.result)))
@@ -52,7 +52,7 @@ def test_the_same_requests_give_the_same_history(clock):
         server.delete(NODE, "n")
         return writes
 
-    assert story() == story()
+    assert history_of_writes() == history_of_writes()
 
 
 def test_every_write_is_observed_with_who_made_it(server):
@@ -84,7 +84,7 @@ def test_a_refused_write_is_not_observed(server):
     writes = []
     server.on_write(writes.append)
     with pytest.raises(NotFoundError):
-        server.patch(NODE, "nobody", {})
+        server.patch(NODE, "missing", {})
     assert writes == []
 
 
@@ -248,7 +248,7 @@ def test_an_object_that_cannot_be_read_is_named(server):
 
 
 def test_more_kinds_can_be_served(server):
-    """A kind of anybody's, with or without a status of its own."""
+    """A test may add a kind, with or without a status subresource."""
     widget = Resource(group="example.com", version="v1", kind="Widget", plural="widgets", namespaced=False, type=dict)
     with pytest.raises(NotFoundError):
         server.create(widget, {"metadata": {"name": "w"}})

@@ -1,4 +1,4 @@
-"""The sick, as the terminate step finds them: living stories, and what the cloud's own checks are asked for."""
+"""The terminate step repairs unhealthy nodes, by their conditions and by the cloud's status checks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRIGGER = RequeueDue(id="1", cluster="demo", step=Step.TERMINATE, reason="test",
 
 
 def a_living(*, repair: bool = True, replicas: int = 2) -> Living:
-    """Pods on one node, which nobody may evict."""
+    """Pods on one node, which a budget protects from eviction."""
     living = Living(types(), pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
     living.cluster.settings = replace(living.cluster.settings, feature_gates=FeatureGates(node_repair=repair))
     living.deploy("inflate", replicas, cpu="500m")
@@ -49,12 +49,12 @@ def break_accelerators(living: Living) -> str:
 def test_a_node_that_an_agent_finds_sick_is_replaced_once_it_is_tolerated_no_longer():
     """Ten minutes and no earlier; its pods go though their budget forbids it, and run on another node."""
     living = a_living()
-    sick = break_accelerators(living)
+    unhealthy = break_accelerators(living)
 
     living.live(minutes=9.5)
-    assert [c.metadata.name for c in living.claims()] == [sick]
+    assert [c.metadata.name for c in living.claims()] == [unhealthy]
     living.until(
-        lambda: sick not in {c.metadata.name for c in living.claims()} and living.running() == 2,
+        lambda: unhealthy not in {c.metadata.name for c in living.claims()} and living.running() == 2,
         "a well node",
         minutes=4,
     )
@@ -65,8 +65,8 @@ def test_a_node_that_an_agent_finds_sick_is_replaced_once_it_is_tolerated_no_lon
 
 
 @pytest.mark.parametrize("repair", [True, False])
-def test_a_node_whose_kubelet_stops_is_replaced_after_half_an_hour_if_that_is_asked_for(repair):
-    """EC2 sees nothing wrong, nobody confirms that pods have ended: the forced end does not wait for it."""
+def test_a_node_whose_kubelet_stops_is_repaired_after_half_an_hour(repair):
+    """EC2's checks pass and no kubelet confirms that pods have ended: force termination does not wait for it."""
     living = a_living(repair=repair)
     (instance,) = living.cloud.list()
     living.cloud.frozen = {instance.provider_id}
@@ -87,23 +87,23 @@ def test_a_node_whose_kubelet_stops_is_replaced_after_half_an_hour_if_that_is_as
 def test_without_the_gate_conditions_are_only_looked_at():
     """Opt-in, as in Karpenter."""
     living = a_living(repair=False)
-    sick = break_accelerators(living)
+    unhealthy = break_accelerators(living)
 
     living.live(minutes=40)
 
-    assert [c.metadata.name for c in living.claims()] == [sick]
+    assert [c.metadata.name for c in living.claims()] == [unhealthy]
     assert living.claims()[0].metadata.deletion_timestamp is None
 
 
-def test_a_machine_whose_checks_fail_goes_after_two_minutes_and_its_pods_run_elsewhere():
-    """Whatever the gate says. The step wakes itself for the moment; nobody waits for the dead machine's pods."""
+def test_a_node_whose_status_checks_fail_is_replaced_after_two_minutes():
+    """Whatever the feature gate says. The step requeues itself for that time, and does not wait for the instance's pods."""
     living = a_living(repair=False)
     (instance,) = living.cloud.list()
     since = living.clock.now()
     broken = InstanceStatus(
         provider_id=instance.provider_id, category="InstanceStatus", name="reachability", since=since
     )
-    living.cloud.sick = (broken,)
+    living.cloud.failed_checks = (broken,)
 
     living.until(
         lambda: bool(living.claims()) and any(c.metadata.deletion_timestamp for c in living.claims()),

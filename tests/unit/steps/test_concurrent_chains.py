@@ -75,9 +75,9 @@ def test_the_first_patches_of_all_go_together_then_the_second(cluster):
 
 def test_a_chain_whose_patch_is_refused_goes_no_further_and_is_silent(cluster):
     """The others do not notice."""
-    told = Event(ref=ObjectRef(resource=NODECLAIM, name="n"), reason="Evicted", message="done")
-    stale = Chain(subject="a", actions=(labelled(NODECLAIM, "a", version="1"), imaged("a")), events=(told,))
-    fine = Chain(subject="b", actions=(labelled(NODECLAIM, "b"), imaged("b")), events=(told,))
+    event = Event(ref=ObjectRef(resource=NODECLAIM, name="n"), reason="Evicted", message="done")
+    stale = Chain(subject="a", actions=(labelled(NODECLAIM, "a", version="1"), imaged("a")), events=(event,))
+    fine = Chain(subject="b", actions=(labelled(NODECLAIM, "b"), imaged("b")), events=(event,))
     outcome, together = carry_out(cluster, stale, fine)
     assert together == [2, 1]
     assert outcome.counts == {"PatchObject": 2, "conflicts": 1}

@@ -1,8 +1,8 @@
-"""Many hands at once, by seed: whatever people do to claims, nodes and machines, the cluster comes to rest whole.
+"""After random external changes to claims, nodes and instances, drawn by seed, the cluster becomes consistent again.
 
 Covers: finalizers, owners, labels, ids and conditions taken off or forged; claims and nodes deleted; machines stopped and lost;
 budgets and volumes in the way for a while.
-Scenario: four pods on four nodes; ten acts, then half an hour in which nobody does anything.
+Scenario: four pods on four nodes; ten operations, then half an hour without any.
 """
 
 import random
@@ -29,8 +29,8 @@ BUDGET = {
 }
 
 
-class Hands:
-    """Somebody with every right and no idea: one act on one claim, or on its node or machine."""
+class RandomOperations:
+    """A user with all permissions: one random operation on a claim, its node or its instance."""
 
     def __init__(self, living, dice):
         self._living, self._server, self._dice = living, living.server, dice
@@ -100,7 +100,7 @@ class Hands:
         self._living.cluster.add({**body, "spec": spec})
 
     def finish(self):
-        """They take away what stands in the way."""
+        """Delete the budgets and volume attachments that block drains."""
         for budget in self._server.list(PDB).items:
             self._server.delete(PDB, budget.metadata.name, namespace="default")
         for attachment in self._server.list(VOLUME_ATTACHMENT).items:
@@ -125,7 +125,7 @@ def test_after_many_hands_every_claim_has_its_node_and_its_machine_and_nothing_i
     """And every pod runs."""
     dice = random.Random(seed)
     living = four_nodes(dice)
-    hands = Hands(living, dice)
+    hands = RandomOperations(living, dice)
     for _ in range(10):
         with suppress(NotFoundError):  # it is gone already
             hands.act()

@@ -1,4 +1,4 @@
-"""Every way a node can go, in a cluster that lives: nobody loses a pod that may not go, nothing is left, people are told."""
+"""Node termination, by cause: protected pods keep running, nothing is left over, and Events report it."""
 
 from datetime import timedelta
 
@@ -47,7 +47,7 @@ def a_budget(name, **spec):
 
 
 def delete(living, claim):
-    """Somebody deletes a claim."""
+    """Delete a claim."""
     living.server.delete(NODECLAIM, claim.metadata.name)
     living.requeue(Step.TERMINATE)
 
@@ -57,8 +57,8 @@ def state(living, claim):
     return next((i.state for i in living.cloud.list() if i.provider_id == claim.status.provider_id), "")
 
 
-def told(living, reason):
-    """The kinds that Events with this reason were about."""
+def kinds_with_event(living, reason):
+    """Return the kinds of the objects that have an Event with this reason."""
     return {event.ref.resource.kind for event in living.record.events if event.reason == reason}
 
 
@@ -90,7 +90,7 @@ def test_the_instance_waits_until_its_volumes_are_detached(living):
     detached = condition_of(waiting.status.conditions, "VolumesDetached")
     assert (detached.status, detached.reason) == ("Unknown", "AwaitingVolumeDetachment")
     assert state(living, claim) == "running"
-    assert told(living, "AwaitingVolumeDetachment") == {"Node"}
+    assert kinds_with_event(living, "AwaitingVolumeDetachment") == {"Node"}
     assert living.record.count_of("karpenter_nodes_drained_total") == 1
 
     living.server.delete(VOLUME_ATTACHMENT, "attached")
@@ -109,11 +109,11 @@ def test_a_node_s_end_is_waited_for_and_no_longer():
 
     living.live(minutes=9)
     assert state(living, claim) == "running"
-    assert told(living, "TerminationGracePeriodExpiring") == {"Node", "NodeClaim"}
+    assert kinds_with_event(living, "TerminationGracePeriodExpiring") == {"Node", "NodeClaim"}
 
     living.until(lambda: is_gone(living, claim), "all of it is gone", minutes=3)
     assert living.clock.now() < began + timedelta(minutes=11)
-    assert told(living, "Disrupted") == {"Pod"}
+    assert kinds_with_event(living, "Disrupted") == {"Pod"}
 
 
 def test_two_budgets_over_a_pod_hold_its_node_and_are_no_error(living):
@@ -128,7 +128,7 @@ def test_two_budgets_over_a_pod_hold_its_node_and_are_no_error(living):
     assert sum(o.counts.get("errors", 0) for o in outcomes) == 0
     assert len(outcomes) < 120
     assert state(living, claim) == "running"
-    assert told(living, "FailedDraining") == {"Node"}
+    assert kinds_with_event(living, "FailedDraining") == {"Node"}
     codes = {o.labels["code"] for o in living.record.observations if o.name == "karpenter_pods_eviction_requests_total"}
     assert codes == {"500"}
 
@@ -154,7 +154,7 @@ def test_a_node_whose_claim_lost_its_finalizer_and_went_is_drained_before_its_in
 
 
 def test_a_node_without_claim_and_owner_is_drained_before_its_instance_ends(living):
-    """Nobody deletes it: its ownerReference was taken off, too."""
+    """No controller deletes it: its ownerReference was taken off, too."""
     claim = living.claims()[0]
     living.cluster.add(a_budget("web", maxUnavailable=0))
     bare = {"metadata": {"ownerReferences": None, "finalizers": []}}
@@ -194,7 +194,7 @@ def test_a_claim_whose_node_was_deleted_behind_our_back_goes_after_five_minutes(
     assert state(living, claim) == "running"
 
     living.until(lambda: is_gone(living, claim), "all of it is gone", minutes=5)
-    assert told(living, "NodeNotFound") == {"NodeClaim"}
+    assert kinds_with_event(living, "NodeNotFound") == {"NodeClaim"}
     assert living.running() == 2
 
 
@@ -214,7 +214,7 @@ def test_a_node_that_registers_again_keeps_its_claim_and_is_opened_to_pods(livin
 
 
 def test_a_claim_goes_although_its_node_class_is_gone(living):
-    """Nothing of an ending needs it: somebody took its finalizer off, so that it did not wait for its claims."""
+    """Termination does not need the NodeClass: a user removed its finalizer, so it did not wait for its claims."""
     claim = living.claims()[0]
     living.server.delete(EC2NODECLASS, "default")
     living.server.patch(EC2NODECLASS, "default", {"metadata": {"finalizers": []}})
@@ -254,4 +254,4 @@ def test_a_pod_s_own_protection_is_honoured_and_its_end_told(living):
 
     living.until(lambda: is_gone(living, claim), "all of it is gone", minutes=10)
     assert living.clock.now() >= end
-    assert told(living, "DoNotDisruptGracePeriodElapsed") == {"Pod"}
+    assert kinds_with_event(living, "DoNotDisruptGracePeriodElapsed") == {"Pod"}
