@@ -209,7 +209,7 @@ def test_the_profile_is_made_once_and_holds_the_role(provider, aws, account, set
     assert profile["Path"] == f"/karpenter/{REGION}/{settings.cluster_name}/0c6f/"
 
 
-def test_what_was_made_for_a_node_class_is_taken_back_with_it_and_nothing_else(
+def test_a_deleted_node_class_removes_its_own_resources_only(
     provider, aws, account, settings, clock, request_for, launch
 ):
     """Profiles of all the roles it ever had, and its launch templates; not another NodeClass's. Twice is once."""
@@ -452,7 +452,7 @@ def test_a_token_that_was_used_for_what_ec2_does_not_show_yet_stays(launch, blin
     assert len(provider.list()) == 1
 
 
-def test_a_token_that_leads_nowhere_is_given_up_in_the_end_but_not_used_anew_at_once(launch, blind, request_for):
+def test_a_client_token_without_an_instance_is_retried_two_minutes_later(launch, blind, request_for):
     """Its first use may have failed in a run that died: after a minute of looking the next token waits for EC2 to show all."""
     launch(request_for("lost"))
     retries = {labels.LAUNCH_RETRY: "7 2026-11-02T09:00:00Z 0"}
@@ -485,7 +485,7 @@ def test_several_launches_give_one_outcome_each(provider, aws, clock, request_fo
     assert len({outcome.instance.provider_id for outcome in outcomes.values()}) == len(provider.list()) == 6
 
 
-def test_no_launch_is_begun_once_nobody_takes_outcomes(provider, request_for):
+def test_no_launch_starts_after_the_caller_stops_reading_outcomes(provider, request_for):
     """Who loses the step between two launches stops taking them; at most those under way come to something."""
     outcomes = provider.launch([request_for(f"rest-{n}") for n in range(12)])
     next(outcomes)
@@ -541,7 +541,7 @@ def test_zones_without_a_subnet_are_avoided(launch, ready, request_for):
     assert outcome.unavailable == (("*", "us-east-1a", "on-demand"), ("*", "us-east-1a", "spot"))
 
 
-def test_what_was_refused_on_the_way_is_told_too(launch, aws, clock, request_for):
+def test_offerings_refused_before_a_success_are_reported(launch, aws, clock, request_for):
     """The launch went elsewhere; the next plan should not count on what was refused."""
     aws.capacity_pools.out_of_stock("c6a.large", "us-east-1a", "on-demand", clock.now() + timedelta(minutes=3))
     outcome = launch(request_for("detour", "c6a.large", "m5.large", zones=("us-east-1a",)))

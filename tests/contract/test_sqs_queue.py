@@ -82,7 +82,7 @@ def test_the_same_wish_twice_in_one_call_is_one(queues):
     assert len(queues.received(queues.urls[Step.PROVISION])) == 2
 
 
-def test_a_late_message_waits_in_the_requeue_queue_and_knows_when_it_is_due(queues, clock):
+def test_a_late_message_waits_in_the_requeue_queue_with_its_due_time(queues, clock):
     """FakeQueue know no delay per message."""
     at = clock.now() + timedelta(seconds=30.2)
     queues.queue.send([a_message(at=at)])
@@ -95,7 +95,7 @@ def test_a_late_message_waits_in_the_requeue_queue_and_knows_when_it_is_due(queu
     assert (trigger.step, trigger.at) == (Step.PROVISION, at)
 
 
-def test_a_message_for_tomorrow_comes_out_after_a_quarter_of_an_hour_to_be_put_back(queues, clock):
+def test_a_message_for_tomorrow_is_sent_again_every_15_minutes(queues, clock):
     """SQS delays for 900 seconds at most; asking for more would be refused."""
     at = clock.now() + timedelta(days=1)
     queues.queue.send([a_message(at=at)])
@@ -119,7 +119,7 @@ def test_a_sweep_has_no_queue_and_is_handed_over_by_the_requeue_queue(queues):
     assert [t.step for t in queues.triggers(queues.requeue_url)] == [Step.SWEEP]
 
 
-def test_an_interruption_cannot_be_asked_for(queues):
+def test_an_interruption_cannot_be_sent(queues):
     """It has instances in it, which a requeue does not."""
     with pytest.raises(ConfigurationError):
         queues.queue.send([a_message(step=Step.INTERRUPT)])
@@ -145,7 +145,7 @@ def test_what_sqs_says_leaves_as_one_of_our_errors(queues, aws, code, kind):
         queues.queue.send([a_message()])
 
 
-def test_a_message_retried_now_lets_its_group_go_on_and_its_receives_are_counted(queues):
+def test_a_retried_message_unblocks_its_group_and_counts_its_receives(queues):
     """The group of a FIFO queue is locked while a message is in flight; another queue's name is passed over."""
     url = queues.urls[Step.PROVISION]
     queues.queue.send([a_message(reason="first"), a_message(reason="second")])
@@ -188,7 +188,7 @@ THEIRS = {"SenderFault": False, "Code": "InternalError"}
 OURS = {"SenderFault": True, "Code": "InvalidMessageContents"}
 
 
-def test_entries_that_sqs_fails_on_its_own_side_are_sent_again_under_the_same_id(queues, clock):
+def test_entries_that_fail_in_sqs_are_sent_again_under_the_same_id(queues, clock):
     """The same id, so that SQS drops the second if the first went through after all."""
     sqs, queue = partial_queue(queues, clock, {1: THEIRS})
     queue.send(a_message(name) for name in ("a", "b", "c"))
@@ -197,7 +197,7 @@ def test_entries_that_sqs_fails_on_its_own_side_are_sent_again_under_the_same_id
     assert sorted(t.cluster for t in queues.triggers(queues.urls[Step.PROVISION])) == ["a", "b", "c"]
 
 
-def test_entries_that_sqs_refuses_for_good_are_named_after_all_others_were_sent(queues, clock):
+def test_entries_that_sqs_rejects_are_named_after_all_others_were_sent(queues, clock):
     """One bad message must not keep a second queue waiting."""
     _, queue = partial_queue(queues, clock, {0: OURS, 1: THEIRS})
 

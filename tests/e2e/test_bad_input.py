@@ -62,7 +62,7 @@ def pending(**fields):
     return body | {"reason": "3 pods are pending"} | fields
 
 
-def test_bad_messages_end_in_the_dead_letter_queue_and_hold_nobody_up(usual):
+def test_invalid_messages_reach_the_dead_letter_queue_and_block_no_other(usual):
     """The good message of their batch is served; each attempt gives one line; who comes later is not kept waiting."""
     malformed, unknown = '{"version": "1", "source": "forwarder", "cluster"', json.dumps(pending(cluster="elsewhere"))
     bad = [usual.send(malformed), usual.send(unknown)]
@@ -96,7 +96,7 @@ BROKEN = {
 """A schedule that is none, a restricted label, a quantity that does not parse; with what the Event on each NodePool must say."""
 
 
-def test_invalid_nodepools_say_what_is_wrong_with_them_and_the_others_serve(usual):
+def test_invalid_nodepools_report_why_and_the_others_serve(usual):
     """One condition with the reason and the offending value; the pods run on the pool that is valid."""
     for number, spec in enumerate(BROKEN.values()):
         usual.pool(f"broken-{number}", *spec.get("requirements", ()), weight=50, **_without(spec, "requirements"))
@@ -118,7 +118,7 @@ def _without(spec, key):
     return {name: value for name, value in spec.items() if name != key}
 
 
-def test_a_pod_whose_quantity_does_not_parse_is_told_so_and_all_others_run(usual):
+def test_a_pod_with_an_invalid_quantity_gets_an_event_and_the_others_run(usual):
     """An API server refuses such a pod; one that got in some other way must not stop the cluster."""
     container = {"name": "c", "image": "pause", "resources": {"requests": {"cpu": "1 core"}}}
     unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
@@ -141,7 +141,7 @@ def test_a_pod_whose_quantity_does_not_parse_is_told_so_and_all_others_run(usual
     assert not usual.lines("error")
 
 
-def test_instance_types_that_do_not_exist_are_named_and_other_pools_and_pods_go_on(usual):
+def test_unknown_instance_types_are_named_and_block_no_other_pool(usual):
     """A pool that asks for none that exists, a pod that does, a claim whose type went, and a node whose type went."""
     usual.pool("dreams", (INSTANCE_TYPE, "m5.imaginary"))
     usual.deploy("web", 3)
@@ -168,7 +168,7 @@ def test_instance_types_that_do_not_exist_are_named_and_other_pools_and_pods_go_
     assert not usual.lines("error")
 
 
-def test_a_launch_that_the_cloud_fails_is_tried_again_with_patience_and_never_doubled(usual):
+def test_a_failed_launch_is_retried_with_back_off_and_never_doubled(usual):
     """The claim stays, says why in one line each time, and waits longer; then it gets its one instance."""
     codes = ["RequestLimitExceeded", "InternalError", "InternalError"]
     for code in codes:
@@ -222,7 +222,7 @@ def test_an_offering_out_of_stock_is_remembered_and_another_used_at_once(usual):
     assert not usual.lines("error")
 
 
-def test_pods_wait_with_a_reason_while_everything_is_out_of_stock_and_run_when_it_is_not(usual):
+def test_pods_wait_with_a_reason_until_offerings_are_available_again(usual):
     """The pod gets an Event about unavailable offerings; no instance and no claim is left; stock ends the wait."""
     types = ["m5.large", "c5.large"]
     usual.pool("default", (INSTANCE_TYPE, *types))
@@ -245,7 +245,7 @@ def test_pods_wait_with_a_reason_while_everything_is_out_of_stock_and_run_when_i
     assert waited <= 360  # asked for again after three minutes, and six minutes after that; stock came back at four
 
 
-def test_news_of_instances_that_are_not_ours_is_taken_note_of_and_nothing_else(usual):
+def test_notices_about_foreign_instances_are_only_counted(usual):
     """Acknowledged, counted, no error, and nothing written."""
     usual.deploy("web", 1)
     usual.until_running("web", 1)
@@ -269,7 +269,7 @@ def test_news_of_instances_that_are_not_ours_is_taken_note_of_and_nothing_else(u
     assert usual.running("web") == 1
 
 
-def test_selectors_that_match_nothing_are_told_everywhere_and_mending_them_is_enough(stage):
+def test_selectors_without_a_match_are_reported_until_corrected(stage):
     """NodeClass, NodePool and pods say why; once the NodeClass is right the sweep finds out by itself."""
     stage.node_class(subnets="nowhere")
     stage.pool()

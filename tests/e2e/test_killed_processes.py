@@ -52,7 +52,7 @@ def interrupt_one(world):
     world.until(lambda: world.instances().get(lost, "forgotten") in gone and stands(world), "ten pods", within=LONG)
 
 
-def test_functions_killed_at_twenty_moments_leave_the_cluster_as_if_nothing_had_been(world):
+def test_functions_killed_at_twenty_moments_leave_the_cluster_consistent(world):
     """0 → 10 → a node is interrupted → 10 → 0, until so many have died: all pods run, then nothing is left."""
     while True:
         world.scale("inflate", 10)

@@ -124,7 +124,7 @@ def interrupt_the_fullest(world):
     return seconds
 
 
-def test_an_outage_of_the_api_server_in_the_middle_of_a_story_loses_nothing(world, scenario):
+def test_an_outage_of_the_api_server_loses_nothing(world, scenario):
     """Nodes are being launched when it goes: errors name cluster and remedy, and afterwards all work continues."""
     world.scale("inflate", 10)
     world.until(lambda: scenario.calls("CreateFleet") > 0, "a launch")

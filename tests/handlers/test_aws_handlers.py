@@ -64,7 +64,7 @@ def messages(deployed, queue: str) -> list[dict]:
     return [parse_trigger(json.loads(message["Body"])) for message in found]
 
 
-def test_pending_pods_get_nodeclaims_and_instances_and_the_bad_record_of_the_batch_alone_fails(deployed):
+def test_pending_pods_get_instances_and_only_the_bad_record_fails(deployed):
     """Zero nodes, ten pods, one unreadable message in the middle of the batch."""
     cluster(deployed, "zero-nodes")
 
@@ -113,7 +113,7 @@ def test_a_spot_warning_takes_down_the_claim_of_its_instance_and_no_other(deploy
     assert woken >= {Step.TERMINATE}
 
 
-def test_the_minute_sweep_finds_pending_pods_that_nobody_told_of(deployed):
+def test_the_sweep_finds_pending_pods_without_a_notification(deployed):
     """The forwarder was on a node that is gone; a lost message costs a minute at most."""
     cluster(deployed, "zero-nodes")
 
@@ -171,7 +171,7 @@ def test_the_api_tells_what_provision_would_do_and_does_nothing(deployed, writes
     assert deployed.price_per_hour == 0
 
 
-def test_the_api_lists_clusters_and_wakes_one(deployed):
+def test_the_api_lists_clusters_and_requeues_one(deployed):
     """A reader of the API may also trigger a run."""
     assert json.loads(invoke(deployed, "Api", sample("api/get-clusters.json"))["body"]) == {
         "clusters": [{"name": "demo"}]
@@ -180,7 +180,7 @@ def test_the_api_lists_clusters_and_wakes_one(deployed):
     assert [t.step for t in messages(deployed, "Provision")] == [Step.PROVISION]
 
 
-def test_nobody_may_send_events_until_a_sender_is_named(deployed):
+def test_no_principal_may_send_events_until_a_sender_is_named(deployed):
     """The one route that API Gateway does not authenticate."""
     answer = invoke(deployed, "Api", sample("api/post-event.json"))
 

@@ -383,7 +383,7 @@ def test_requests_were_sent_twice_so_that_their_answers_were_looked_for(lived):
     assert sorted(lived.doubled) == ["NodeClaim", "NodeClaim", "NodeDisruption"]
 
 
-def test_kinds_that_somebody_else_installed_stay_theirs_and_ours_stay_for_good(lived):
+def test_crds_of_another_owner_are_kept_unchanged_and_ours_are_retained(lived):
     """Karpenter's NodePools were there; the others belong to the release, and outlive it with all their objects."""
     before, after, roles_left = lived.installed, *lived.left
 

@@ -51,7 +51,7 @@ def actions_of(function: str) -> set[str]:
     return {a for name in names for s in statements(RESOURCES[name]["Properties"]) for a in listed(s["Action"])}
 
 
-def test_there_is_a_function_for_every_step_and_the_api_with_a_handler_that_exists():
+def test_every_step_and_the_api_has_a_function_with_its_handler():
     """The names are the same on every cloud."""
     assert set(FUNCTIONS) == {f"{step.name.title()}Function" for step in Step} | {"ApiFunction"}
     for function in FUNCTIONS.values():
@@ -127,7 +127,7 @@ def test_every_queue_is_encrypted_and_refuses_plain_text(name):
     assert denials[0]["Principal"] == "*"
 
 
-def test_every_function_but_the_api_polls_its_queue_and_reports_single_failures():
+def test_every_function_but_the_api_polls_a_queue_and_reports_failures():
     """Without the report one bad message would bring the whole batch back."""
     assert {(m["FunctionName"]["Ref"], get_att(m["EventSourceArn"])) for m in MAPPINGS.values()} == {
         ("ProvisionFunction", "ProvisionQueue"),
@@ -168,7 +168,7 @@ def test_a_rule_lets_through_what_the_step_acts_on_and_nothing_else(path):
     assert len(through) == (0 if parse_trigger(event).kind is InterruptionKind.NO_OP else 1)
 
 
-def test_every_rule_ends_in_the_interrupt_queue_which_takes_from_these_rules_alone():
+def test_the_interrupt_queue_accepts_messages_from_the_rules_only():
     """The queue's policy names them all, so that none fails silently and no other account's rule gets in."""
     assert {get_att(t["Arn"]) for rule in RULES.values() for t in rule["Targets"]} == {"InterruptQueue"}
     (allow,) = [s for s in statements(RESOURCES["InterruptQueuePolicy"]["Properties"]) if s["Effect"] == "Allow"]
@@ -328,7 +328,7 @@ class Account:
         return {"Attributes": {"QueueArn": f"arn:{asked['QueueUrl']}"}}
 
 
-def test_the_api_asks_for_aws_credentials_on_every_route_but_the_one_that_asks_the_cluster():
+def test_every_api_route_but_the_forwarders_requires_credentials():
     """A plan reveals much of a cluster. The forwarder has no AWS credentials; its route is throttled."""
     api = RESOURCES["JourneymanApi"]["Properties"]
     assert api["Auth"] == {"DefaultAuthorizer": "AWS_IAM"}

@@ -221,7 +221,7 @@ def test_what_is_missing_gets_its_default(cluster):
     assert "weight" not in made
 
 
-def test_fields_that_nobody_knows_are_dropped(cluster):
+def test_unknown_fields_are_dropped(cluster):
     """From spec and status, on creation and with every patch."""
     made = cluster.pool("odd", colour="red", disruption={"mood": "good"})
     name = made["metadata"]["name"]

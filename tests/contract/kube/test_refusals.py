@@ -125,7 +125,7 @@ def test_requests_that_make_no_sense(served, method, path, content_type, body, c
 
 
 @pytest.mark.parametrize("path", ["/apis/example.com/v1/ghosts", "/apis/karpenter.sh/v1/ghosts", "/nothing/here"])
-def test_a_path_that_nobody_serves_is_refused_in_plain_text(served, path):
+def test_an_unknown_path_is_refused_in_plain_text(served, path):
     """So a cluster without our CRDs answers."""
     answer = served.http.ask("GET", path)
     assert (answer.status, answer.body) == (404, "404 page not found\n")

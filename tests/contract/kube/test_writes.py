@@ -134,7 +134,7 @@ def test_another_incarnation_is_a_conflict(cluster):
     assert name not in names(cluster.store.list(NODECLAIM))
 
 
-def test_the_status_of_built_in_kinds_heeds_a_uid_and_that_of_ours_does_not(cluster):
+def test_only_built_in_kinds_check_the_uid_of_a_status_patch(cluster):
     """So a write of a custom resource's status needs a version as well."""
     name = cluster.claim("deaf")["metadata"]["name"]
     meant = {"metadata": {"uid": "another"}, "status": {"nodeName": "node-1"}}
@@ -206,7 +206,7 @@ def test_only_the_scheduler_moves_a_pod(cluster):
     assert [(c.type, c.status) for c in pod.status.conditions] == [("PodScheduled", "True")]
 
 
-def test_a_placement_hint_is_written_to_the_status_and_ends_with_the_binding(cluster):
+def test_a_nominated_node_name_is_cleared_when_the_pod_is_bound(cluster):
     """`status.nominatedNodeName` is a hint until the pod is bound."""
     cluster.pod("nominated")
     assert cluster.pod_status("nominated", nominatedNodeName="node-9")["status"]["nominatedNodeName"] == "node-9"

@@ -97,7 +97,7 @@ def test_the_forwarders_message_tells_how_many_pods_wait_and_since_when():
     assert trigger.oldest_pending_time < trigger.time == NINE
 
 
-def test_the_forwarder_names_the_step_that_it_wakes_also_from_within_an_eventbridge_event():
+def test_the_forwarders_notification_names_its_step_in_eventbridge_too():
     """A rule may hand on the whole event or only its detail."""
     detail = sample("forwarder/node-gone.json")
     envelope = {

@@ -143,7 +143,7 @@ def test_several_messages_for_a_cluster_are_one_run(runtime):
     assert (failed, sorted(step.runs)) == ([], [("blue", "m1"), ("green", "m3")])
 
 
-def test_a_bad_message_fails_alone_and_the_good_ones_of_its_cluster_are_done(runtime, adapters):
+def test_a_bad_message_fails_alone_in_its_clusters_batch(runtime, adapters):
     """It comes back until its retries are used up; nothing behind it is dragged along."""
     step = StepOf()
 
@@ -157,7 +157,7 @@ def test_a_bad_message_fails_alone_and_the_good_ones_of_its_cluster_are_done(run
     assert all(fields["to_do"] for _, _, fields in adapters.lines)
 
 
-def test_what_nobody_understands_is_retried_at_once_and_a_failed_run_later(runtime, adapters):
+def test_unknown_messages_are_retried_at_once_and_failed_runs_later(runtime, adapters):
     """While a failed message is waited for, its group stands still; only a run has anything to wait for."""
     step = StepOf(fails={"green": RateLimitedError("slow down")})
 
@@ -270,7 +270,7 @@ def test_a_notice_that_comes_back_is_not_counted_as_dealt_with(runtime, adapters
     assert (names.count("received_messages_total"), names.count("deleted_messages_total")) == (2, 1)
 
 
-def test_a_notice_that_means_nothing_to_us_is_counted_without_connecting_to_anybody(runtime, adapters):
+def test_an_irrelevant_notice_is_counted_without_a_connection(runtime, adapters):
     """Instances start all the time; Karpenter counts such messages, too."""
     step = StepOf(Step.INTERRUPT)
 
@@ -301,7 +301,7 @@ def test_clusters_are_run_side_by_side(runtime):
     assert [outcome.cluster for outcome in outcomes] == ["blue", "green"]
 
 
-def test_a_cluster_of_a_batch_is_not_kept_waiting_by_one_that_does_not_answer(runtime):
+def test_an_unreachable_cluster_does_not_delay_others_of_its_batch(runtime):
     """The healthy one is done while the other still waits, although it came later; only the other's messages come back."""
     green_is_done = threading.Event()
 
@@ -321,7 +321,7 @@ def test_a_cluster_of_a_batch_is_not_kept_waiting_by_one_that_does_not_answer(ru
     assert green_is_done.is_set()
 
 
-def test_who_does_not_answer_is_not_asked_again_for_the_same_batch(runtime, adapters):
+def test_an_unreachable_cluster_is_tried_once_per_batch(runtime, adapters):
     """Ten Spot warnings in a batch would wait ten times, and use up the time of all."""
     step = StepOf(Step.INTERRUPT, fails={"blue": KubeUnavailableError("no answer")})
 

@@ -24,7 +24,7 @@ def test_the_sender_is_one_service_account_with_tokens_for_one_audience():
     assert (sender.user, sender.audience) == ("system:serviceaccount:journeyman:forwarder", "us")
 
 
-def test_by_default_nobody_may_send():
+def test_by_default_no_sender_is_authorized():
     """The route is open to the internet; it has to be asked for."""
     assert read_sender({}).service_account == ""
     assert read_sender({}).audience == "journeyman"
@@ -62,7 +62,7 @@ class KnowingCluster:
         return {"status": {"authenticated": True, "audiences": ["journeyman"], "user": user}}
 
 
-def test_a_cluster_that_was_made_again_elsewhere_is_found_for_the_next_event():
+def test_a_recreated_cluster_is_found_for_the_next_event():
     """The process that takes events may live for hours, and the forwarder sends again what was not taken."""
     moved = Moved()
     runtime, receiver = Runtime({"blue": Settings(cluster_name="blue")}, moved), Receiver(SENDER)

@@ -104,7 +104,7 @@ def test_what_does_more_than_patch_keeps_its_place(cluster):
     assert together == [2, 1, 2]
 
 
-def test_the_fence_is_looked_at_before_each_few(cluster):
+def test_the_fence_is_checked_before_each_batch_of_patches(cluster):
     """Another run has the step: what was begun is done, and nothing more."""
     cluster.fence.checks_left = 1
     names = [f"p{n:02}" for n in range(40)]

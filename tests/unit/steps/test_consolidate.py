@@ -80,7 +80,7 @@ def test_empty_nodes_go_and_the_bill_is_nothing():
     assert living.disruptions() == [("Empty", "delete", "Succeeded")]
 
 
-def test_outside_the_budget_window_nothing_goes_and_the_step_wakes_when_it_opens():
+def test_the_step_requeues_itself_for_the_start_of_the_budget_window():
     """A budget of zero from nine in the evening for an hour: at ten the node goes, without waiting for a sweep to see it."""
     closed = [{"nodes": "0", "schedule": "0 21 * * *", "duration": "1h"}, *ALWAYS]
     living = a_living_cluster(budgets=closed)
@@ -99,7 +99,7 @@ def test_outside_the_budget_window_nothing_goes_and_the_step_wakes_when_it_opens
     assert living.clock.now() == opens
 
 
-def test_a_proposal_touches_nothing_and_is_dropped_when_the_cluster_changed():
+def test_a_proposal_is_dropped_when_the_cluster_changed():
     """Fifteen seconds later the pods are back: the node is never tainted, and the proposal says why it was dropped."""
     living = with_cpu_burst(a_living_cluster())
     living.until(lambda: living.disruptions() == [("Underutilized", "replace", "")], "a proposal")

@@ -64,7 +64,7 @@ def requeues(outcome):
     return {w.step: w.at for w in outcome.requeues}
 
 
-def test_chains_are_independent_and_what_they_tell_is_told_only_if_they_were_carried_out(cluster):
+def test_chains_are_independent_and_failed_ones_emit_no_events(cluster):
     """The first fails and is silent; the second goes through and speaks."""
     failing = Chain(subject="x", actions=(mark("missing"),), events=(EVENT,), observations=(Observation(name="x"),))
     working = Chain(subject="y", actions=(mark(),), events=(EVENT,))
@@ -77,7 +77,7 @@ def test_chains_are_independent_and_what_they_tell_is_told_only_if_they_were_car
     assert outcome.counts == {"PatchObject": 1, "conflicts": 1}
 
 
-def test_what_stands_behind_a_chain_begins_once_all_of_it_was_carried_out(cluster):
+def test_a_following_chain_starts_after_the_first_succeeded(cluster):
     """Chains behind it are independent of one another."""
     behind = (chain_of("a", mark("missing")), Chain(subject="b", actions=(mark(),), events=(EVENT,)))
 
@@ -101,7 +101,7 @@ def test_a_conflict_stops_the_chain_and_asks_to_decide_again(cluster):
     assert requeues(outcome) == {Step.PROVISION: NOW + timedelta(seconds=1)}
 
 
-def test_two_writes_of_one_chain_to_one_object_hold_on_to_the_version_that_was_read(cluster):
+def test_two_writes_to_one_object_keep_its_resource_version_check(cluster):
     """Our own first write is no conflict for the second; a stranger's in between is."""
     version = cluster.server.get(NODEPOOL, "default")["metadata"]["resourceVersion"]
     second = mark(version=version, patch={"metadata": {"annotations": {"second": "yes"}}})
@@ -156,7 +156,7 @@ def test_deleting_what_is_gone_or_came_back_as_another_is_done(cluster):
     assert cluster.server.get(NODECLAIM, "reborn").metadata.deletion_timestamp is None
 
 
-def test_what_is_deleted_for_what_it_says_stays_if_it_says_something_else_now(cluster):
+def test_a_conditional_deletion_is_skipped_if_the_field_changed(cluster):
     """Our own writes of this run are no change; a stranger's is, and then all is decided again."""
     cluster.add(claim_body("changed"), claim_body("ours"))
 
@@ -180,7 +180,7 @@ def test_what_is_deleted_for_what_it_says_stays_if_it_says_something_else_now(cl
 @pytest.mark.parametrize(
     ("name", "uid", "deletes"), [("there", "", False), ("there", "former", True), ("absent", "", True)]
 )
-def test_what_is_deleted_because_something_is_absent_stays_if_that_is_there_after_all(cluster, name, uid, deletes):
+def test_a_conditional_deletion_is_skipped_if_the_field_now_exists(cluster, name, uid, deletes):
     """The list that it was missing from was late; another incarnation of it does not count."""
     cluster.add(claim_body("there"), claim_body("conclusion", metadata={"finalizers": []}))
     absent = ObjectRef(resource=NODECLAIM, name=name, uid=uid)
@@ -219,7 +219,7 @@ def eviction(pod_ref):
     "node/termination/terminator",
     it="should return a NodeDrainError event when two PDBs refer to the same pod",
 )
-def test_an_eviction_that_budgets_refuse_is_counted_and_told_and_no_failure(cluster, budgets, code, says):
+def test_a_refused_eviction_is_counted_and_reported_and_no_failure(cluster, budgets, code, says):
     """429 is the answer PodDisruptionBudgets are for, 500 the one to two of them; the drain comes back by itself."""
     cluster.add(pod_body("p", node="n"), *(budget(f"web-{n}") for n in range(budgets)))
     cluster.server.sync_disruption_budgets()
@@ -238,7 +238,7 @@ def test_an_eviction_that_budgets_refuse_is_counted_and_told_and_no_failure(clus
 @pytest.mark.parametrize(("is_there", "code"), [(False, "404"), (True, "409")])
 @pytest.mark.karpenter("node/termination/terminator", it="should succeed with no event when the pod is not found")
 @pytest.mark.karpenter("node/termination/terminator", it="should succeed with no event when the pod UID conflicts")
-def test_an_eviction_of_a_pod_that_is_gone_is_done_and_nobody_was_evicted(cluster, is_there, code):
+def test_evicting_a_deleted_pod_succeeds_and_counts_no_eviction(cluster, is_there, code):
     """Another one may have its name by now: that one stays."""
     if is_there:
         cluster.add(pod_body("p", node="n"))
@@ -300,7 +300,7 @@ def test_a_denied_instance_termination_is_an_event_on_its_node(cluster, error, e
     assert all((e.ref, e.type) == (NODE_REF, "Warning") for e in cluster.record.events)
 
 
-def test_pods_are_evicted_gracefully_and_deleted_by_force_with_the_time_they_are_given(cluster):
+def test_pods_are_evicted_or_deleted_with_their_grace_period(cluster):
     """Both carry the pod's UID as precondition."""
     cluster.add(pod_body("a", node="n"), pod_body("b", node="n"))
     evict = EvictPod(ref=ref(cluster, POD, "a", "default"), node=NODE_REF, why="test")
@@ -373,7 +373,7 @@ def test_refused_offerings_are_remembered_and_added_to_what_is_known(cluster):
     assert {u.instance_type for u in load(cluster.run(), EVERYTHING).unavailable} == {"m.small", "m.large"}
 
 
-def test_launches_of_all_chains_are_asked_together_after_everything_else_and_the_chain_goes_on(cluster):
+def test_all_launches_are_one_batch_and_their_chains_continue(cluster):
     """What follows a launch in its chain happens once the instance is written down, further launches included."""
     first = [
         CreateObject(resource=NODECLAIM, body=claim_body("a"), why="test"),
@@ -426,7 +426,7 @@ def test_a_plan_that_launches_without_a_catalogue_is_a_bug(cluster):
     assert cluster.fence.releases == 1
 
 
-def test_of_several_requeues_for_a_step_the_earliest_is_sent_whatever_happens_to_the_chains(cluster):
+def test_the_earliest_requeue_of_a_step_is_sent_even_if_chains_fail(cluster):
     """One message for each step; one that is due goes without a time."""
     later, soon = NOW + timedelta(minutes=1), NOW + timedelta(seconds=5)
     chains = (
@@ -477,7 +477,7 @@ def test_a_queue_that_fails_does_not_fail_the_run(cluster):
     assert any("requeues were not sent" in message for _, message, _ in cluster.record.lines)
 
 
-def test_near_the_deadline_nothing_more_is_begun_and_the_rest_is_left_for_a_requeue(cluster):
+def test_near_the_deadline_remaining_chains_are_left_for_a_requeue(cluster):
     """The first write uses the time up; the second is not made."""
     cluster.add(pool_body("second"))
     tired = Interfering(cluster.server, "patch", 1, lambda: cluster.clock.advance(56))

@@ -67,7 +67,7 @@ def states(living) -> list[str]:
     return [instance.state for instance in living.cloud.list()]
 
 
-def test_a_node_whose_registered_label_was_taken_off_is_drained_all_the_same(living):
+def test_a_node_without_its_registered_label_is_drained(living):
     """Its claim says that it registered. Without a drain its pod would die with the instance, against its budget."""
     claim = living.claims()[0]
     living.server.patch(NODE, claim.status.node_name, {"metadata": {"labels": {labels.REGISTERED: None}}})
@@ -78,7 +78,7 @@ def test_a_node_whose_registered_label_was_taken_off_is_drained_all_the_same(liv
     assert "FailedDraining" in living.record.reasons
 
 
-def test_a_node_whose_finalizer_was_taken_off_just_before_is_drained_all_the_same(living):
+def test_a_node_whose_finalizer_was_just_removed_is_drained(living):
     """Without it the node is gone as soon as it is deleted, and its pod with it, whatever its budget says."""
     claim = living.claims()[0]
     living.server.patch(NODE, claim.status.node_name, {"metadata": {"finalizers": None}})
@@ -90,7 +90,7 @@ def test_a_node_whose_finalizer_was_taken_off_just_before_is_drained_all_the_sam
     assert "FailedDraining" in living.record.reasons
 
 
-def test_a_claim_that_loses_its_provider_id_in_mid_drain_goes_on_draining(living):
+def test_a_claim_that_loses_its_provider_id_continues_to_drain(living):
     """The node that it owns says which instance it is; that one is ended after the drain, and nothing stays."""
     claim = living.claims()[0]
     delete(living, claim.metadata.name)
@@ -138,7 +138,7 @@ def test_a_claim_whose_status_was_taken_off_keeps_its_node(living, lost):
     assert len(living.cloud.launches) == 2
 
 
-def test_a_claim_with_an_id_that_is_none_is_replaced_and_holds_nobody_up():
+def test_a_claim_with_an_invalid_provider_id_is_replaced():
     """Before its node has joined nothing else knows its instance but its tags; those are enough to end it."""
     living = starting()
     living.cloud.get = particular(living.cloud.get)
@@ -206,7 +206,7 @@ def test_a_claim_with_the_provider_id_of_another_goes_without_it(living):
     assert "Evicted" not in living.record.reasons
 
 
-def test_a_claim_that_was_given_the_provider_id_of_another_takes_its_own_instance_along(living):
+def test_a_claim_with_anothers_provider_id_terminates_its_own_instance(living):
     """Its node still says which one that is."""
     mine, other = living.claims()
     living.server.patch(
@@ -243,7 +243,7 @@ def test_a_claim_with_a_forged_instance_terminating_is_replaced(living):
     assert len(settled(living)) == 2
 
 
-def test_a_pod_does_not_wait_for_a_node_that_was_deleted_behind_our_back(living):
+def test_a_pod_does_not_wait_for_an_externally_deleted_node(living):
     """The claim is still there, and registered: no node will come of it by waiting."""
     claim = living.claims()[0]
     machines = living.cloud.machines

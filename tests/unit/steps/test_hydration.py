@@ -50,7 +50,7 @@ def test_what_was_taken_off_a_living_node_is_back_within_two_minutes(living):
     assert all(mark in message for mark in ("finalizer", "owner", labels.NODEPOOL, labels.REGISTERED))
 
 
-def test_a_cluster_that_karpenter_ran_goes_on_with_the_nodes_it_has(living):
+def test_a_cluster_taken_over_from_karpenter_keeps_its_nodes(living):
     """Labels that older releases did not set are added, hashes are stamped anew; no node is replaced, and no Event is emitted."""
     claim, node = the_claim(living), the_node(living)
     theirs = {labels.NODEPOOL_HASH: "17231489120348", labels.NODEPOOL_HASH_VERSION: "v3"}
@@ -71,7 +71,7 @@ def test_a_cluster_that_karpenter_ran_goes_on_with_the_nodes_it_has(living):
     assert len(living.cloud.launches) == 1
 
 
-def test_a_node_that_has_less_than_its_claim_promises_is_told_of_within_ten_minutes(living):
+def test_a_node_smaller_than_its_claim_is_reported_in_ten_minutes(living):
     """A huge page setting, a broken bank of memory: pods that were planned for it may not fit."""
     assert is_true(the_claim(living).status.conditions, "ConsistentStateFound")
     living.server.patch(

@@ -52,7 +52,7 @@ def with_instance(cluster):
     return [c.metadata.name for c in cluster.server.list(NODECLAIM).items if c.status.provider_id]
 
 
-def test_a_launch_that_would_not_be_answered_in_time_is_left_to_the_next_run(cluster):
+def test_a_launch_near_the_deadline_is_left_to_the_next_run(cluster):
     """The third answer comes with 25 seconds to go, of which 5 are for the run's end: too short for a fourth."""
     cluster.cloud = SlowCloud(cluster.clock)
     outcome = launch(cluster, "a", "b", "c", "d", "e")
@@ -72,7 +72,7 @@ def test_between_two_launches_the_fence_is_checked(cluster):
     assert outcome.status == "busy"
 
 
-def test_what_was_opened_since_the_run_began_counts_against_the_limit(cluster):
+def test_claims_created_during_the_run_count_against_the_limit(cluster):
     """Another step opens a node between this run's reading and its launches: none goes beyond the limit, none is lost."""
     cluster.server.patch(NODEPOOL, "default", {"spec": {"limits": {"nodes": "2"}}})
 
@@ -150,6 +150,6 @@ def test_so_is_one_that_a_run_launched_whose_step_another_has_by_then(cluster):
     assert Step.TERMINATE in {requeue.step for requeue in outcome.requeues}
 
 
-def test_an_instance_whose_claim_knows_it_is_looked_for_by_nobody(cluster):
+def test_an_instance_in_its_claims_status_is_not_searched(cluster):
     """The usual case costs no further run."""
     assert Step.TERMINATE not in {requeue.step for requeue in launch(cluster, "a").requeues}

@@ -49,7 +49,7 @@ def the_claim(cluster: Cluster, name: str = "n"):
     return next(c for c in cluster.server.list(NODECLAIM).items if c.metadata.name == name)
 
 
-def test_a_spot_warning_gives_the_node_up_and_wakes_who_replaces_it():
+def test_a_spot_warning_deletes_the_claim_and_requeues_provision():
     """Cordoned and its claim deleted in one run; its offering avoided for three minutes; both other steps at once."""
     cluster = a_cluster(a_member("n", size="l", capacity_type=labels.SPOT, zone="a"), a_member("other"))
 
@@ -255,7 +255,7 @@ def test_an_instance_of_an_earlier_claim_of_that_name_is_not_the_claims():
     assert "i-9 is not ours" in outcome.notes[0]
 
 
-def test_the_offering_of_an_instance_that_its_claim_does_not_know_is_avoided():
+def test_an_instance_without_a_provider_id_marks_its_offering():
     """The cloud says what it is; the claim's labels do not yet."""
     fresh = Instance(
         provider_id="aws:///b/i-9", instance_type="l", zone="b", capacity_type=labels.SPOT, state="running",
@@ -283,7 +283,7 @@ def test_the_cloud_is_not_asked_while_every_claim_knows_its_instance():
     assert outcome.status == "done"
 
 
-def test_a_rebalance_recommendation_is_told_and_no_more():
+def test_a_rebalance_recommendation_only_emits_an_event():
     """Advice, not a deadline."""
     plan = decide(a_fleet(a_member("n")), InterruptionKind.REBALANCE_RECOMMENDATION, "i-n")
 
@@ -329,9 +329,7 @@ def launching_runs(living: Living, moment: datetime) -> list[tuple[int, timedelt
 
 @pytest.mark.parametrize("kind", ["spot_interrupted", "capacity_reservation_interrupted", "scheduled_change"])
 @pytest.mark.parametrize(("nodes", "hit"), [(1, 1), (6, 4)])
-def test_replacements_are_launched_by_the_next_step_and_pods_moved_within_two_minutes(
-    kind, nodes, hit, record_property
-):
+def test_interrupted_pods_run_on_replacements_within_two_minutes(kind, nodes, hit, record_property):
     """One step from the event to the launch, however many are hit; nothing waits for a drain. Then all is at rest."""
     spot = [
         {"key": labels.CAPACITY_TYPE, "operator": "In", "values": [labels.SPOT]},
@@ -369,7 +367,7 @@ def on(living: Living, pod: Pod) -> str:
     return living.server.get(NODE, pod.spec.node_name).spec.provider_id
 
 
-def test_the_offering_that_was_taken_back_is_not_asked_for_again():
+def test_an_interrupted_offering_is_not_launched_again():
     """The replacement is of another one, though this was the cheapest."""
     spot = {"key": labels.CAPACITY_TYPE, "operator": "In", "values": [labels.SPOT]}
     living = Living(types(), pool_body(spec={"template": {"spec": {"requirements": [spot]}}}))

@@ -51,7 +51,7 @@ def test_nodes_and_claims_are_read_first_and_pods_last_each_kind_once():
     assert len(kinds) == len(set(kinds))
 
 
-def test_the_sweep_reads_claims_pools_their_classes_and_unassigned_pods_and_nothing_else():
+def test_the_sweep_reads_only_the_kinds_it_needs():
     """It runs every minute for ever."""
     cluster = Cluster()
     cluster.add(pod_body("waiting"), pod_body("running", node="n"))
@@ -61,7 +61,7 @@ def test_the_sweep_reads_claims_pools_their_classes_and_unassigned_pods_and_noth
     assert [pod.key for pod in snapshot.pods] == ["default/waiting"]
 
 
-def test_an_object_that_does_not_validate_is_set_aside_by_name_and_the_others_go_on():
+def test_an_invalid_object_is_skipped_by_name_and_others_are_used():
     """One typo must not stop a cluster."""
     cluster = Cluster()
     cluster.add(pool_body("good"), merge(pool_body("bad"), {"spec": {"weight": 1000}}))
@@ -110,7 +110,7 @@ def test_storage_is_read_with_what_scheduling_needs_and_only_then():
     assert load(cluster.run(), FLEET).persistent_volume_claims == ()
 
 
-def test_default_spread_constraints_are_given_to_pods_and_services_and_owners_read_only_for_them():
+def test_default_spread_constraints_require_services_and_owners():
     """So every decision sees the pod as kube-scheduler does."""
     cluster = Cluster()
     cluster.add(
@@ -135,7 +135,7 @@ def test_default_spread_constraints_are_given_to_pods_and_services_and_owners_re
     assert not selects(constraint.label_selector, {"app": "db"})
 
 
-def test_overlays_are_read_and_applied_only_with_their_gate_and_the_catalogue_stays_the_same_object():
+def test_overlays_are_applied_only_with_their_feature_gate():
     """A change of an overlay makes a new catalogue, its status does not; one that does not validate is set aside."""
     cluster = Cluster()
     cluster.add(
@@ -161,7 +161,7 @@ def test_overlays_are_read_and_applied_only_with_their_gate_and_the_catalogue_st
     assert scheduling_inputs_of(run, load(run, EVERYTHING)).overlay_conflicts == {}
 
 
-def test_buffers_bring_their_virtual_pods_and_only_what_they_refer_to_is_read():
+def test_buffers_add_virtual_pods_and_only_their_refs_are_read():
     """Behind their gate; the sweep sees the buffers alone, and wakes provisioning for them."""
     cluster = Cluster()
     shape = {"metadata": {}, "spec": pod_body("x")["spec"]}
@@ -195,7 +195,7 @@ def test_buffers_bring_their_virtual_pods_and_only_what_they_refer_to_is_read():
     )
 
 
-def test_devices_and_claims_for_them_are_read_only_if_they_are_asked_for():
+def test_devices_and_their_claims_are_read_only_on_request():
     """A pod says which claims it has, and which were made for it."""
     cluster = Cluster()
     entry = {"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com", "count": 2}}
@@ -308,7 +308,7 @@ def test_the_catalogue_is_the_same_object_until_something_changes():
     assert all(o.available for t in again.instance_types("default") for o in t.offerings)
 
 
-def test_a_node_class_whose_types_cannot_be_had_leaves_only_its_own_pools_without():
+def test_a_node_class_without_types_affects_only_its_own_pools():
     """The cloud's fault with one does not stop the others."""
     cluster = Cluster()
     other = {"template": {"spec": {"nodeClassRef": {"name": "other"}}}}
@@ -327,7 +327,7 @@ def test_a_node_class_whose_types_cannot_be_had_leaves_only_its_own_pools_withou
     assert [(name, error.message) for name, error in world.failures.items()] == [("other", "no subnets")]
 
 
-def test_pods_of_a_few_nodes_are_asked_for_node_by_node_and_of_many_at_once():
+def test_pods_are_listed_by_node_for_few_nodes_and_at_once_for_many():
     """A drain of one node in a large cluster must not read every pod."""
     cluster = Cluster()
     cluster.add(pod_body("a", node="n1"), pod_body("b", node="n2"))
@@ -339,7 +339,7 @@ def test_pods_of_a_few_nodes_are_asked_for_node_by_node_and_of_many_at_once():
     assert store.listed == [("Pod", "spec.nodeName=n1"), ("Pod", "")]
 
 
-def test_volumes_are_read_where_nodes_are_named_and_claims_where_volumes_are_attached():
+def test_volumes_and_their_claims_are_read_only_where_needed():
     """A drain waits for them; who drains nothing pays nothing."""
     cluster = Cluster()
     kind = {"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment"}

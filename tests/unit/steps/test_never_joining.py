@@ -26,7 +26,7 @@ def health(living):
     return next((c["status"], c["reason"]) for c in conditions if c["type"] == "NodeRegistrationHealthy")
 
 
-def test_nodes_that_never_join_are_told_of_on_the_pool_until_others_do(living):
+def test_nodes_that_never_join_are_reported_on_the_pool(living):
     """Both time out after a quarter of an hour; the pool says so, and no more once enough of their successors joined."""
     living.live(minutes=10)
     assert health(living) == ("Unknown", "AwaitingReconciliation")

@@ -35,7 +35,7 @@ def looked_at(when, **changes):
         (-timedelta(hours=1), True),
     ],
 )
-def test_a_ready_node_class_is_looked_at_once_in_a_period(ago, due):
+def test_a_ready_node_class_is_checked_once_in_a_period(ago, due):
     """A time far ahead was written by a clock that ran away: waiting for it would be waiting for ever."""
     assert is_due(looked_at(NOW - ago), NOW, PERIOD) is due
 

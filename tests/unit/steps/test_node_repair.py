@@ -46,7 +46,7 @@ def break_accelerators(living: Living) -> str:
     return living.claims()[0].metadata.name
 
 
-def test_a_node_that_an_agent_finds_sick_is_replaced_once_it_is_tolerated_no_longer():
+def test_an_unhealthy_node_is_replaced_after_its_toleration_ends():
     """Ten minutes and no earlier; its pods go though their budget forbids it, and run on another node."""
     living = a_living()
     unhealthy = break_accelerators(living)
@@ -84,7 +84,7 @@ def test_a_node_whose_kubelet_stops_is_repaired_after_half_an_hour(repair):
         assert living.claims()[0].metadata.creation_timestamp - stopped <= timedelta(minutes=30, seconds=5)
 
 
-def test_without_the_gate_conditions_are_only_looked_at():
+def test_without_the_feature_gate_unhealthy_nodes_are_kept():
     """Opt-in, as in Karpenter."""
     living = a_living(repair=False)
     unhealthy = break_accelerators(living)
@@ -142,7 +142,7 @@ class VerifiedResults(FakeCloud):
         (CloudProviderError("not allowed: grant ec2:DescribeInstanceStatus"), 1, 1),
     ],
 )
-def test_checks_are_asked_for_once_a_minute_and_never_again_if_we_may_not(refusal, asked, warnings):
+def test_status_checks_are_read_once_a_minute_unless_denied(refusal, asked, warnings):
     """One warning names the right that is missing; the step does all its other work."""
     living = a_living()
     cloud = VerifiedResults(living.clock)

@@ -136,7 +136,7 @@ def test_two_budgets_over_a_pod_hold_its_node_and_are_no_error(living):
     living.until(lambda: is_gone(living, claim), "all of it is gone")
 
 
-def test_a_node_whose_claim_lost_its_finalizer_and_went_is_drained_before_its_instance_ends(living):
+def test_a_node_whose_claim_vanished_is_drained_before_termination(living):
     """The API server deletes the node with its owner; its pod may not go yet, so its instance may not either."""
     claim = living.claims()[0]
     living.cluster.add(a_budget("web", maxUnavailable=0))
@@ -153,7 +153,7 @@ def test_a_node_whose_claim_lost_its_finalizer_and_went_is_drained_before_its_in
     living.until(lambda: living.running() == 2, "its pod runs elsewhere")
 
 
-def test_a_node_without_claim_and_owner_is_drained_before_its_instance_ends(living):
+def test_a_node_without_claim_and_owner_is_drained_before_termination(living):
     """No controller deletes it: its ownerReference was taken off, too."""
     claim = living.claims()[0]
     living.cluster.add(a_budget("web", maxUnavailable=0))
@@ -180,7 +180,7 @@ def test_a_machine_that_was_stopped_is_replaced(living, protected):
     living.until(lambda: living.running() == 2, "its pod runs elsewhere")
 
 
-def test_a_claim_whose_node_was_deleted_behind_our_back_goes_after_five_minutes(living):
+def test_a_claim_whose_node_was_deleted_is_deleted_after_five_minutes(living):
     """Its kubelet could have registered it again."""
     claim = living.claims()[0]
     machines = living.cloud.machines
@@ -198,7 +198,7 @@ def test_a_claim_whose_node_was_deleted_behind_our_back_goes_after_five_minutes(
     assert living.running() == 2
 
 
-def test_a_node_that_registers_again_keeps_its_claim_and_is_opened_to_pods(living):
+def test_a_node_that_registers_again_keeps_its_claim_and_accepts_pods(living):
     """Its kubelet was restarted, say, and closed it as it does every new node."""
     claim = living.claims()[0]
     living.server.patch(NODE, claim.status.node_name, {"metadata": {"finalizers": []}})
@@ -223,7 +223,7 @@ def test_a_claim_goes_although_its_node_class_is_gone(living):
     living.until(lambda: is_gone(living, claim), "all of it is gone", minutes=3)
 
 
-def test_a_deleted_node_pool_takes_its_nodes_along_and_their_pods_no_sooner_than_they_may(living):
+def test_a_deleted_node_pool_drains_its_nodes_within_budgets(living):
     """The API server deletes its claims; no new one is opened for it meanwhile."""
     claims = living.claims()
     living.cluster.add(a_budget("web", maxUnavailable=0))
@@ -238,7 +238,7 @@ def test_a_deleted_node_pool_takes_its_nodes_along_and_their_pods_no_sooner_than
     assert len(living.cloud.launches) == 2
 
 
-def test_a_pod_s_own_protection_is_honoured_and_its_end_told(living):
+def test_a_pod_s_do_not_disrupt_is_honoured_and_its_end_reported(living):
     """A duration counts from its start; until then the Event says when, later that it is over."""
     claim = living.claims()[0]
     (pod,) = [p for p in living.server.list(POD).items if p.spec.node_name == claim.status.node_name]

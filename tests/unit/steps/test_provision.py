@@ -94,7 +94,7 @@ def test_the_same_pods_are_not_given_nodes_twice(cluster):
     assert cluster.cloud.launches == launched
 
 
-def test_claims_without_an_instance_are_launched_before_anything_new_is_planned(cluster):
+def test_claims_without_an_instance_are_launched_before_planning(cluster):
     """A run was cut off between create and launch: its claim is finished and holds its pods."""
     body = claim_body("cut-off", metadata={"annotations": {labels.PLANNED_PODS: "default/p0,default/p1"}})
     cluster.add(body)
@@ -183,7 +183,7 @@ def test_pods_that_wait_for_stock_are_planned_again_when_it_may_be_back(cluster)
     assert "FailedScheduling" in cluster.record.reasons
 
 
-def test_types_that_the_cloud_cannot_tell_now_are_asked_for_again_and_no_claim_is_given_up_for_them(cluster):
+def test_claims_are_kept_while_instance_types_are_throttled(cluster):
     """A throttled cold start: the claim keeps its place with the reason, and the run leaves a requeue."""
     add_pods(cluster, 1)
     cluster.cloud.failures = [CreateError("not allowed", condition_reason="Unauthorized")]
@@ -239,7 +239,7 @@ def test_a_failed_launch_is_retried_and_says_why_meanwhile(cluster, error, reaso
     assert labels.LAUNCH_RETRY not in claim.metadata.annotations
 
 
-def test_a_node_class_is_resolved_when_it_must_be_and_otherwise_left_in_peace(cluster):
+def test_a_node_class_is_resolved_only_when_due(cluster):
     """New, then every five minutes; a quiet cluster costs one write of a time stamp each."""
     run(cluster)
     cluster.clock.advance(60)
@@ -253,7 +253,7 @@ def test_a_node_class_is_resolved_when_it_must_be_and_otherwise_left_in_peace(cl
     assert [(w.resource.kind, list(w.body)) for w in writes] == [("EC2NodeClass", ["metadata"])]
 
 
-def test_a_node_class_that_is_not_ready_opens_no_nodes_and_its_pool_says_so(cluster):
+def test_a_node_class_that_is_not_ready_launches_no_nodes(cluster):
     """The cloud's reason reaches the NodePool; no claim is made that could not be launched."""
     cluster.cloud.ready = False
     add_pods(cluster, 1)
@@ -263,7 +263,7 @@ def test_a_node_class_that_is_not_ready_opens_no_nodes_and_its_pool_says_so(clus
     assert claims(cluster) == ()
 
 
-def test_a_node_class_the_cloud_cannot_be_asked_about_keeps_its_status(cluster):
+def test_a_throttled_node_class_keeps_its_status(cluster):
     """Throttled once: nothing is lost, nothing is claimed to be wrong."""
     run(cluster)
 
@@ -286,7 +286,7 @@ def test_a_claim_whose_node_class_vanished_is_given_up(cluster):
     assert isinstance(NodeClassNotReadyError("x"), CloudProviderError)
 
 
-def test_an_invalid_pool_is_told_and_the_good_one_serves(cluster):
+def test_an_invalid_pool_is_reported_and_the_valid_one_serves(cluster):
     """One clear condition on the bad one, nodes from the other."""
     cluster.add(merge(pool_body("bad"), {"spec": {"weight": 1000}}))
     add_pods(cluster, 1)

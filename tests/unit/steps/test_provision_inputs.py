@@ -103,7 +103,7 @@ def test_a_buffer_that_cannot_be_had_fails_no_pod(cluster):
     )
 
 
-def test_an_overlay_s_price_decides_which_type_is_bought_and_the_overlay_is_told(cluster):
+def test_an_overlay_s_price_decides_the_type_and_its_status_says_so(cluster):
     """The claim says so in Karpenter's annotation; one that does not validate is refused by name."""
     only = [{"key": labels.INSTANCE_TYPE, "operator": "In", "values": [LARGE.name]}]
     cluster.add(overlay_body("savings-plan", requirements=only, price="0.01"), pod_body("p"))

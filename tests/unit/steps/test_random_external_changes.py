@@ -34,12 +34,14 @@ class RandomOperations:
 
     def __init__(self, living, dice):
         self._living, self._server, self._dice = living, living.server, dice
-        self._acts = sorted(name for name in dir(self) if not name.startswith("_"))
+        self._operations = sorted(
+            name for name in dir(self) if not name.startswith("_") and name not in {"act", "finish"}
+        )
 
     def act(self):
         joined = [c for c in self._living.claims() if c.status.node_name]
         if joined:
-            getattr(self, self._dice.choice(self._acts))(self._dice.choice(joined))
+            getattr(self, self._dice.choice(self._operations))(self._dice.choice(joined))
 
     def _write(self, claim, status):
         self._server.patch(NODECLAIM, claim.metadata.name, {"status": status}, subresource="status")
@@ -121,16 +123,16 @@ def initialized(living):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_after_many_hands_every_claim_has_its_node_and_its_machine_and_nothing_is_done_any_more(seed):
+def test_after_random_changes_every_claim_has_its_node_and_instance(seed):
     """And every pod runs."""
     dice = random.Random(seed)
     living = four_nodes(dice)
-    hands = RandomOperations(living, dice)
+    operations = RandomOperations(living, dice)
     for _ in range(10):
         with suppress(NotFoundError):  # it is gone already
-            hands.act()
+            operations.act()
         living.live(minutes=dice.choice([0.1, 0.2, 0.5, 1, 3]))
-    hands.finish()
+    operations.finish()
     living.live(minutes=30)
 
     writes = []

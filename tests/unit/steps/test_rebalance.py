@@ -52,7 +52,7 @@ def offerings(living: Living) -> set[tuple[str, str]]:
     return {(i.instance_type, i.zone) for i in living.cloud.list() if i.state == "running"}
 
 
-def test_a_storm_of_recommendations_moves_every_pod_without_a_gap_and_within_the_budget():
+def test_many_rebalance_recommendations_move_pods_within_budgets():
     """All four nodes are at risk; two may go at a time. No pod stops before the node it moves to is ready."""
     living = a_spot_fleet(4, budget="50%")
     at_risk = {i.provider_id for i in living.cloud.list()}

@@ -23,7 +23,7 @@ def refused(name="a", **right):
     )
 
 
-def test_a_right_that_is_missing_is_told_with_the_remedy_once_for_each():
+def test_a_missing_permission_is_reported_once_with_its_remedy():
     """Many objects may be refused for want of one right."""
     first, second, other = (
         event_for_operator(Step.PROVISION, e) for e in (refused(), refused("b"), refused(resource="nodepools"))
@@ -35,7 +35,7 @@ def test_a_right_that_is_missing_is_told_with_the_remedy_once_for_each():
     assert first.key != event_for_operator(Step.CONSOLIDATE, refused()).key
 
 
-def test_a_kind_that_is_not_served_is_told_and_an_object_that_is_gone_is_not():
+def test_a_missing_kind_is_reported_and_a_missing_object_is_not():
     """Objects go all the time; a kind goes with its CustomResourceDefinition."""
     missing = NotFoundError("the API server does not serve nodeclaims", reason=NOT_SERVED, to_do="install the CRDs")
 

@@ -132,7 +132,7 @@ def test_terminating_nodes_count_against_the_limit_until_gone():
     assert most == 4
 
 
-def test_a_limit_that_stays_in_the_way_wakes_nobody():
+def test_a_limit_that_stays_exceeded_causes_no_requeue():
     """What it needs is another limit, and that is seen."""
     living = a_living_cluster(3, limits={"nodes": "1"})
     settle(living, 1)
@@ -197,7 +197,7 @@ def test_a_replacement_under_way_changes_no_other_node():
     assert living.record.count_of("karpenter_nodeclaims_created_total") == 2
 
 
-def test_what_is_out_of_stock_is_asked_for_again_when_it_may_be_had_and_not_before():
+def test_an_unavailable_offering_is_tried_again_after_its_expiry():
     """One refused launch; no claim is opened while nothing could come of it."""
     living = a_living_cluster(1)
     living.cloud.out_of_stock = {(SMALL.name, "a", labels.ON_DEMAND)}

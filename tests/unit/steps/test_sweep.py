@@ -117,7 +117,7 @@ def test_a_pool_of_a_fixed_number_of_nodes_is_due_until_it_has_them(claims, enab
     assert (Step.PROVISION in {requeue.step for requeue in due}) == is_due
 
 
-def test_a_budget_window_that_has_just_opened_wakes_consolidation():
+def test_a_budget_window_that_just_started_requeues_consolidation():
     """Once: a minute later it is open, not opening."""
     budgets = [{"nodes": "1", "schedule": "1 21 * * *", "duration": "1h"}]
     pool = a_pool(spec={"disruption": {"budgets": budgets}}, status=READY.to_wire()["status"])
@@ -125,7 +125,7 @@ def test_a_budget_window_that_has_just_opened_wakes_consolidation():
     assert due(node_pools=(pool,), claims=(consolidatable(),), now=QUIET + timedelta(minutes=2)) == set()
 
 
-def test_garbage_and_consolidation_are_looked_for_now_and_then_whatever_the_seconds():
+def test_garbage_and_consolidation_are_due_at_intervals():
     """Schedules are late by seconds: of the sweeps of one hour, each period gets exactly its own."""
     sweeps = [NOW + timedelta(minutes=m, seconds=(m * 7) % 20 - 5) for m in range(60)]
     seen = [due(now=at, claims=(consolidatable(age=at - NOW),)) for at in sweeps]

@@ -138,7 +138,7 @@ def test_orphans_are_terminated_and_young_ones_given_time(cluster):
     assert cluster.cloud.get("aws:///a/i-young").state == "running"
 
 
-def test_a_claim_that_comes_up_while_the_cloud_is_asked_keeps_its_instance(cluster):
+def test_a_claim_created_during_the_instance_list_keeps_its_instance(cluster):
     """Our clock is a minute ahead of the cloud's, so that its instance looks old enough to be an orphan."""
     cloud = cluster.cloud
 
@@ -159,7 +159,7 @@ def test_a_claim_that_comes_up_while_the_cloud_is_asked_keeps_its_instance(clust
 
 
 @pytest.mark.parametrize("unseen", [{"NodeClaim"}, {"NodeClaim", "Node"}])
-def test_a_list_of_claims_that_is_late_costs_nobody_a_node(cluster, unseen):
+def test_a_stale_list_of_claims_terminates_no_node(cluster, unseen):
     """Before anything ends because a claim is missing, the claim is asked for by name."""
 
     class Late:
@@ -208,7 +208,7 @@ class Mute:
         return self._store.patch(resource, name, patch, **where)
 
 
-def test_an_instance_of_a_deleted_claim_ends_even_if_its_progress_may_not_be_written(cluster):
+def test_an_instance_is_terminated_even_if_status_writes_are_denied(cluster):
     """A role that lacks one right must not leave an instance behind with every claim that is given up."""
     cluster.add(claim_body("given-up", metadata={"deletionTimestamp": "2026-03-02T21:00:00Z"}))
     cluster.cloud.run_orphan("aws:///a/i-given-up", cluster.clock.now(), claim="given-up")
@@ -247,7 +247,7 @@ def test_nodes_go_even_if_volumes_may_not_be_read(cluster):
     assert {level for level, message, _ in cluster.record.lines if "volumeattachments" in message} == {"error"}
 
 
-def test_a_claim_let_go_without_an_instance_takes_no_other_out_of_its_pools_count(cluster):
+def test_a_deleted_claim_without_an_instance_is_counted_out_alone(cluster):
     """Claims that wait for their instance are alike in having none; only the one that was let go is counted out."""
     cluster.add(claim_body("waits"), claim_body("goes", metadata={"deletionTimestamp": "2026-03-02T21:00:00Z"}))
     run(cluster)

@@ -64,7 +64,7 @@ def test_a_claim_that_is_too_small_is_left_out_and_the_sound_one_stays():
     assert checked.defects[0].sentence in checked.results.pod_errors[others[0]].message
 
 
-def test_a_node_that_is_overbooked_takes_nothing_from_other_nodes_nor_from_new_ones():
+def test_an_overbooked_node_does_not_affect_other_nodes():
     """Six cores on a node of four; the spread of the new nodes' pods verifies only with all three of them."""
     nodes, claims = (a_node("x"), a_node("y")), (a_running_claim("x"), a_running_claim("y"))
     even = [a_pod(f"e{i}", cpu="3", spec=SPREAD, metadata={"labels": {"app": "even"}}) for i in range(6)]
@@ -148,7 +148,7 @@ def test_a_pod_that_was_forgotten_takes_no_place_from_those_that_were_not():
     assert checked.results.existing == {"node-x": ("default/p1",)}
 
 
-def test_of_sixty_claims_that_crowd_one_zone_of_three_some_are_kept_and_verify():
+def test_of_sixty_claims_crowding_one_zone_some_are_kept_and_verify():
     """Each look takes one of them out, and looks are counted: the rest is found by halving."""
     even = [a_pod(f"e{i:02}", cpu="3", spec=SPREAD, metadata={"labels": {"app": "even"}}) for i in range(60)]
     check = checking(*even)

@@ -29,7 +29,7 @@ def asked(*pages):
     return failing_checks(Clients(lambda service, region: aws, "us-east-1"))
 
 
-def test_failed_checks_and_planned_events_are_told_once_each():
+def test_failed_checks_and_planned_events_are_reported_once_each():
     """The three questions may name one instance several times; checks that pass or are still running are no finding."""
     failed = {"Details": [{"Name": "reachability", "Status": "failed", "ImpairedSince": START}]}
     starting = {"Details": [{"Name": "reachability", "Status": "initializing"}]}

@@ -116,7 +116,7 @@ def test_min_values_keep_variety_or_refuse():
     assert launchable(asking, types[:1]) == ()
 
 
-def test_a_variety_that_is_out_of_stock_may_come_back_one_that_there_is_not_is_too_much():
+def test_unavailable_types_count_towards_min_values_and_missing_do_not():
     """The former is planned anew without what is avoided; planning the latter again would make the same claim."""
     types = (a_type("m5.large", 0.1), a_type("c5.large", 0.1, unavailable=[("a", "on-demand")]))
     required = NodeSelectorRequirement(key=labels.INSTANCE_TYPE, operator="Exists", min_values=2)

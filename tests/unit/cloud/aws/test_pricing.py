@@ -140,7 +140,7 @@ def test_an_isolated_network_is_not_asked_for_list_prices(book, aws):
     assert aws.asked == {"describe_spot_price_history": 1}
 
 
-def test_how_old_prices_are_and_what_went_wrong_can_be_told(book, aws, clock):
+def test_the_age_of_prices_and_the_last_error_are_reported(book, aws, clock):
     """A table has no time of reading; a failure is reported until a later attempt succeeds, and keeps the last time."""
     prices = book()
     shipped = prices.state()
