@@ -177,7 +177,7 @@ def test_a_label_that_must_be_there_must_be_there(karpenter):
     assert unaccepted(asked, found) == []
 
 
-def test_a_label_is_not_there_because_another_pod_refuses_some_values_of_it(karpenter):
+def test_a_label_is_absent_because_another_pod_excludes_values_of_it(karpenter):
     """No pool knows of teams. One pod would not be with the blue one, the other must be with any; Karpenter joins them."""
 
     def team(kind, *values):

@@ -114,7 +114,7 @@ def clusters(draw):
 
 @settings(max_examples=40, deadline=None)
 @given(clusters())
-def test_no_plan_gives_a_device_twice_and_nobody_is_left_who_could_have_a_node_of_his_own(cluster):
+def test_each_device_is_allocated_once_and_no_schedulable_pod_is_left(cluster):
     """Verified plans; a pod with a claim of its own that finds no place would find none on a node to itself either."""
     snapshot, catalogue = cluster
 

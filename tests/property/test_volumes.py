@@ -38,7 +38,7 @@ def reached(reach, node):
 
 
 @given(per_volume=st.lists(reaches, min_size=1, max_size=4), node=nodes, data=st.data())
-def test_a_node_suits_the_alternatives_exactly_if_every_volume_can_be_reached_from_it(per_volume, node, data):
+def test_alternatives_admit_a_node_exactly_if_it_reaches_every_volume(per_volume, node, data):
     """And it makes no difference in which order the volumes are listed."""
     order = data.draw(st.permutations(range(len(per_volume))))
     found = demanded(order, per_volume)

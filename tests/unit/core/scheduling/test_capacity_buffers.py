@@ -77,7 +77,7 @@ def resolved(found=None, **spec):
         ({**OF_SHAPE, "replicas": 2_000_000}, MAX_PODS_PER_BUFFER),
     ],
 )
-def test_the_larger_of_replicas_and_percentage_counts_as_far_as_limits_allow(spec, count):
+def test_the_larger_of_replicas_and_percentage_counts_within_limits(spec, count):
     """A percentage is rounded up; limits alone say how many; what the pods do not ask for limits nothing."""
     assert resolved(**spec).replicas == count
 
@@ -92,7 +92,7 @@ def test_the_larger_of_replicas_and_percentage_counts_as_far_as_limits_allow(spe
         ({"replicas": 1}, "ResolutionFailed"),
     ],
 )
-def test_a_buffer_whose_shape_cannot_be_found_says_so_and_stands_for_nothing(spec, reason):
+def test_a_buffer_without_its_pod_template_has_a_reason_and_no_pods(spec, reason):
     """Others are not touched by it."""
     one = resolved(**spec)
     assert (one.reason, one.template) == (reason, None)
@@ -108,7 +108,7 @@ def test_a_shape_with_an_absurd_quantity_is_a_failure_of_that_buffer_alone():
     assert "cpu" in one.message
 
 
-def test_other_strategies_and_buffers_on_their_way_out_are_not_ours_to_keep():
+def test_other_strategies_and_deleted_buffers_get_no_virtual_pods():
     """Another controller may keep capacity by other means."""
     other = a_buffer("other", **OF_SHAPE, replicas=1, provisioningStrategy="example.com/shrink")
     leaving = parse(
@@ -157,7 +157,7 @@ def planned(*pods):
     )
 
 
-def test_nobody_hears_of_virtual_pods_but_their_nodes_are_opened():
+def test_virtual_pods_get_nodes_but_appear_in_no_result():
     """They are not nominated; results without them have real pods alone."""
     buffer = a_buffer(**OF_SHAPE, replicas=3)
     virtual = virtual_pods(resolve_buffers([buffer], workloads()), NOW)

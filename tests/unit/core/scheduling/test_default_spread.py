@@ -146,7 +146,7 @@ def test_an_owner_alone_is_enough(kind, api_version, workloads):
     "provisioning/scheduling/defaultconstraints",
     it="should tolerate an owner that no longer exists",
 )
-def test_pods_with_constraints_of_their_own_or_that_nothing_selects_stay_as_they_are():
+def test_constrained_or_unselected_pods_get_no_default_spread():
     """All or nothing, for each pod; so do pods that have ended, and those of owners that are gone."""
     workloads = Workloads(services=(named(Service, "web", selector={"app": "web"}),))
     own = a_pod("own", spec={"topologySpreadConstraints": [{**ZONE, "whenUnsatisfiable": "ScheduleAnyway"}]})
@@ -159,7 +159,7 @@ def test_pods_with_constraints_of_their_own_or_that_nothing_selects_stay_as_they
     "provisioning/scheduling/defaultconstraints",
     it="should AND a ReplicaSet's conflicting selector, selecting nothing",
 )
-def test_an_owner_that_asks_for_another_value_than_a_service_selects_nothing():
+def test_an_owner_and_a_service_with_different_values_select_no_pod():
     """A pod that was relabelled keeps its owner reference; no pod meets both selectors."""
     workloads = Workloads(
         services=(named(Service, "web", selector={"app": "web"}),),

@@ -115,7 +115,7 @@ def test_pods_follow_others_to_their_zone():
     assert set(values_of(results, labels.ZONE)) == {("b",)}
 
 
-def test_pods_that_stay_together_choose_the_zone_by_the_price_of_whole_nodes():
+def test_co_located_pods_choose_the_zone_by_the_price_of_whole_nodes():
     """A core is cheaper on the huge type of zone a, but the small one of zone b is enough for one pod."""
     types = (
         an_instance_type("huge", cpu=64, memory_gib=256, price=1.6, zones=("a",)),
@@ -167,7 +167,7 @@ def test_pods_spread_over_a_label_that_the_node_pool_leaves_open():
     assert pods_by(results, "example.com/rack") == {("r1",): 2, ("r2",): 2}
 
 
-def test_a_spread_over_more_domains_than_there_are_is_held_to_nothing_in_the_missing_ones():
+def test_min_domains_beyond_the_existing_zones_count_as_empty_domains():
     """With minDomains 4 and three zones the emptiest zone counts as 0: one pod each."""
     results = plan(*pods(5, cpu="100m", spec=spread(labels.ZONE, minDomains=4)))
 
@@ -214,7 +214,7 @@ def test_running_pods_anti_affinity_bars_their_zone():
     assert offering[1] != zone
 
 
-def test_a_repelled_zone_stays_barred_beside_a_spread_over_a_label_that_no_node_has():
+def test_a_repelled_zone_stays_excluded_beside_a_spread_without_domains():
     """The pod counted by that spread has no domain under its label, and still must keep out of the zone."""
     guard = a_pod("guard", node="node-default-1", metadata={"labels": {"app": "db"}}, spec=apart(labels.ZONE))
     node = a_node()

@@ -204,7 +204,7 @@ def test_a_rule_about_other_pods_is_blamed_when_everything_else_would_do():
     assert error.smallest_change == f"remove its pod anti-affinity over {labels.ZONE} to {whom}"
 
 
-def test_of_several_rules_none_is_singled_out_unless_the_others_cannot_be_in_the_way():
+def test_an_error_names_one_rule_only_if_no_other_rule_can_block_the_pod():
     """A new node has a host name of its own; rules of other pods count as well."""
     over_hosts = {"topologySpreadConstraints": [{"topologyKey": labels.HOSTNAME, "labelSelector": {}}]}
     any_of_them = "relax its constraints about other pods, or theirs about it"

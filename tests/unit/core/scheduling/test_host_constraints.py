@@ -55,7 +55,7 @@ def test_spread_gives_a_node_as_many_as_its_skew():
     assert not may_share(caps, 2, 1, 0)
 
 
-def test_rows_with_different_skews_over_the_same_pods_keep_off_each_others_nodes():
+def test_rows_with_different_skews_over_the_same_pods_share_no_node():
     """Each may have nodes of its own."""
     caps = host_constraints_of([a_row(spreads=(spread(skew=1),)), a_row(spreads=(spread(skew=3),))])
 

@@ -54,7 +54,7 @@ class NewNodes:
         (Options(near_price=1.05, min_types=1, max_types=3), 3),
     ],
 )
-def test_a_claim_lists_types_near_the_best_price_but_enough_and_not_too_many(options, listed):
+def test_a_claim_lists_enough_types_near_the_best_price(options, listed):
     """Always the cheapest, in their order."""
     new_nodes = NewNodes(types=MANY, options=options)
 

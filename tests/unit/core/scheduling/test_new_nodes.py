@@ -126,7 +126,7 @@ def test_values_of_any_label_count_and_are_asked_of_the_claim():
     assert (five.claims, five.left) == ([], 1)
 
 
-def test_types_beyond_the_usual_price_are_listed_where_min_values_ask_for_them():
+def test_min_values_add_instance_types_beyond_the_usual_price():
     """Usually a claim would list the cheapest two."""
     options = Options(near_price=1.0, min_types=2)
 
@@ -138,7 +138,7 @@ def test_types_beyond_the_usual_price_are_listed_where_min_values_ask_for_them()
     assert not varied.min_values_relaxed
 
 
-def test_min_values_are_lowered_rather_than_no_node_opened_if_the_policy_says_so():
+def test_best_effort_min_values_are_lowered_to_open_a_node():
     """A pod that asks for one type cannot leave a choice of three."""
     pod = a_pod("p", spec={"nodeSelector": {labels.INSTANCE_TYPE: "m.large"}})
     pool = demanding(labels.INSTANCE_TYPE, 3)
@@ -176,7 +176,7 @@ def test_under_a_tight_limit_the_plan_that_places_most_pods_wins():
     assert results.left == 0
 
 
-def test_a_claim_of_a_limited_pool_lists_no_type_that_takes_more_than_was_set_aside():
+def test_a_claim_of_a_limited_pool_lists_only_types_within_its_share():
     """Two cores are left: the small type alone fits the limit, whatever else would hold the pod."""
     (claim,) = Outcome(*pods(1), pools=(a_pool(spec={"limits": {"cpu": "2"}}),)).claims
 
@@ -293,7 +293,7 @@ def test_a_pin_on_a_label_that_the_pool_leaves_open_narrows_the_claim():
 # --- NodeOverlays
 
 
-def test_a_claim_tells_of_the_overlays_on_the_types_it_lists_and_of_no_others():
+def test_a_claim_names_the_overlays_on_its_listed_types_only():
     """An overlaid price decides like any other; the annotations are Karpenter's."""
     on_medium = [{"key": labels.INSTANCE_TYPE, "operator": "In", "values": [MEDIUM.name]}]
     catalogue = Catalogue({"default": TYPES})

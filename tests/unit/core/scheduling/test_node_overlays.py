@@ -70,7 +70,7 @@ def test_prices_are_set_or_adjusted_and_never_negative(change, expected):
     assert price(overlaid(an_overlay("o", **change)), "large", "a", "on-demand") == pytest.approx(expected)
 
 
-def test_the_heaviest_overlay_wins_each_offering_and_adjustments_do_not_stack():
+def test_the_heaviest_overlay_alone_adjusts_each_offering():
     """The others still hold where it does not match."""
     result = overlaid(
         an_overlay("light", weight=1, priceAdjustment="+1"),
@@ -80,7 +80,7 @@ def test_the_heaviest_overlay_wins_each_offering_and_adjustments_do_not_stack():
     assert price(result, "small", "b", "on-demand") == 2.0
 
 
-def test_extended_resources_are_added_to_a_type_and_the_heaviest_amount_counts():
+def test_the_heaviest_overlay_sets_an_extended_resource_of_a_type():
     """All or nothing for a type: one matching offering is enough."""
     result = overlaid(
         an_overlay("more", weight=2, requirements=selecting(type="small", zone="b"), capacity={FUSE: "4"}),
@@ -94,7 +94,7 @@ def test_extended_resources_are_added_to_a_type_and_the_heaviest_amount_counts()
     assert small.capacity["cpu"] == SMALL.capacity["cpu"]
 
 
-def test_of_two_overlays_of_equal_weight_on_one_thing_the_earlier_name_is_left_out_entirely():
+def test_of_conflicting_overlays_of_equal_weight_the_first_name_is_ignored():
     """Names from the top, as Karpenter orders them; without anything in common both are applied."""
     result = overlaid(
         an_overlay("a", price="3", requirements=selecting(zone="a"), capacity={"example.com/a": 1}),
@@ -110,7 +110,7 @@ def test_of_two_overlays_of_equal_weight_on_one_thing_the_earlier_name_is_left_o
     assert (small.capacity[FUSE], small.capacity["example.com/d"]) == (2, 1)
 
 
-def test_a_catalogue_that_no_overlay_matches_stays_the_same_object_and_order_makes_no_difference():
+def test_overlays_that_match_nothing_return_the_same_catalogue():
     """Identity is what solvers cache by; a label that no type defines is not met."""
     catalogue = Catalogue({"default": (LARGE, SMALL)})
     unknown = [{"key": "example.com/rack", "operator": "Exists"}]

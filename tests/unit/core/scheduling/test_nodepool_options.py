@@ -109,7 +109,7 @@ def test_what_pool_type_and_pod_leave_together_must_not_be_nothing():
 # --- variants
 
 
-def test_a_pool_is_offered_once_for_every_value_of_an_open_label_that_is_asked_for():
+def test_a_pool_has_one_variant_per_demanded_value_of_an_open_label():
     """Two teams and a pod that does not care, which is admitted to both."""
     pool = a_nodepool_options(requirements=[entry("team", "In", "red", "blue", "green")])
     demands = [demand(pins=(("team", "red"),)), demand({"team": ["blue"]}), demand()]
@@ -140,7 +140,7 @@ def test_offers_that_nobody_can_tell_apart_are_represented_by_the_cheapest():
     assert offerings.prices.tolist() == [0.04, 0.4]
 
 
-def test_only_offers_that_are_cheaper_or_larger_than_others_are_worth_considering():
+def test_only_undominated_offerings_are_considered():
     """The medium type is as cheap as the small one."""
     types = (SMALL, replace(MEDIUM, offerings=SMALL.offerings), LARGE)
     pool = a_nodepool_options(types=types)

@@ -129,7 +129,7 @@ def test_a_class_keeps_ports_volumes_and_rules():
     assert not cls.anti_affinities[0].counts("other", {"app": "web"})
 
 
-def test_pods_whose_volumes_demand_the_same_are_alike_and_a_missing_claim_costs_only_its_own_pod():
+def test_equal_volumes_make_one_class_and_a_missing_claim_fails_its_pod():
     """As the pods of a StatefulSet, each with a claim of its own."""
 
     def volumes_of(pod):

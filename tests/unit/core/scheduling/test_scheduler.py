@@ -181,7 +181,7 @@ def test_the_first_term_that_can_be_met_is_used():
     assert schedule(pod).new_claims[0].instance_types == ("m.large",)
 
 
-def test_alternatives_are_chosen_so_that_they_suit_the_other_pods_of_a_node():
+def test_affinity_alternatives_are_chosen_with_the_other_pods_of_a_node():
     """One pod would take zone a or any on-demand node; with one that needs zone b beside it, it is the latter."""
     either = required([(labels.ZONE, "In", ["a"])], [(labels.CAPACITY_TYPE, "In", [labels.ON_DEMAND])])
     types = (an_instance_type("z.large", cpu=8, memory_gib=32, price=0.3, zones=("a", "b")),)
@@ -192,7 +192,7 @@ def test_alternatives_are_chosen_so_that_they_suit_the_other_pods_of_a_node():
 
 @pytest.mark.karpenter("provisioning/scheduling", it="should schedule compatible pods to the same node")
 @pytest.mark.karpenter("provisioning/scheduling", it="should schedule incompatible pods to the different node")
-def test_pods_that_want_different_values_of_an_open_label_get_different_nodes():
+def test_pods_with_different_values_of_an_open_label_get_different_nodes():
     """The pool allows both teams; one node can belong to one only."""
     pool = a_pool(
         spec={"template": {"spec": {"requirements": [{"key": "team", "operator": "In", "values": ["red", "blue"]}]}}}
@@ -239,7 +239,7 @@ def test_a_pool_that_could_not_be_read_is_named_to_pods_that_have_no_other():
     "provisioning",
     it="should not match NodePool with PreferNoSchedule taint when other NodePool match",
 )
-def test_a_taint_that_only_asks_for_other_pods_is_heeded_while_there_is_another_place():
+def test_a_prefer_no_schedule_taint_holds_while_another_node_is_possible():
     """PreferNoSchedule: another NodePool first, even a dearer one of less weight, and this one rather than none."""
     taints = [{"key": "quiet", "effect": "PreferNoSchedule"}]
     quiet = a_pool("quiet", spec={"weight": 10, "template": {"spec": {"taints": taints}}})
@@ -249,7 +249,7 @@ def test_a_taint_that_only_asks_for_other_pods_is_heeded_while_there_is_another_
     assert sorted((c.node_pool, len(c.pods)) for c in results.new_claims) == [("other", 1), ("quiet", 1)]
 
 
-def test_pods_that_their_own_spread_does_not_count_use_what_every_admitted_zone_has():
+def test_pods_outside_their_own_spread_use_capacity_of_every_admitted_zone():
     """Zone a has a node with capacity for some and nothing to buy; the rest goes to zone b."""
     spec = spread(labels.ZONE, app="other")
     results = schedule(*pods(5, spec=spec), types=(ZONAL_B,), nodes=(a_node(),), claims=(a_running_claim(),))
@@ -267,7 +267,7 @@ def test_of_two_spreads_over_the_same_pods_the_stricter_holds(skews):
     assert list(results.pod_errors) == ["default/p1"]
 
 
-def test_spread_goes_to_zones_whose_pools_ask_for_other_pods_only_when_the_skew_demands_it():
+def test_spread_uses_prefer_no_schedule_zones_only_if_the_skew_demands_it():
     """With a skew of two, two pods stay in zone b, and the third has to go to zone c, where the node is full."""
     zones = [{"key": labels.ZONE, "operator": "In", "values": ["c"]}]
     quiet = {"requirements": zones, "taints": [{"key": "quiet", "effect": "PreferNoSchedule"}]}
@@ -348,7 +348,7 @@ def test_pods_beyond_all_limits_say_so():
     assert len(results.pod_errors) == 3
 
 
-def test_reserved_capacity_within_a_limit_is_taken_in_large_pieces_where_that_is_cheaper():
+def test_a_limited_pool_takes_large_reservations_where_that_is_cheaper():
     """The limit allows the large reservation for all pods, or the small one for one pod; the others would be bought."""
     limited = a_pool("limited", spec={"limits": {"memory": "32Gi"}})
     booked = (with_reservation(SMALL, "cr-small", price=1e-7), with_reservation(LARGE, "cr-large", price=4e-7))
@@ -405,7 +405,7 @@ def test_a_pool_that_cannot_be_used_is_set_aside_with_the_reason(pool, node_clas
 
 
 @pytest.mark.karpenter("provisioning/scheduling/topology", it="should balance pods across zones (match labels)")
-def test_zone_spread_divides_pods_evenly_over_the_zones_that_can_be_provisioned():
+def test_zone_spread_divides_pods_evenly_over_provisionable_zones():
     """Eight pods, three zones: 3, 3, 2."""
     results = schedule(*pods(8, spec=spread(labels.ZONE)), types=(ZONAL,))
 
@@ -484,7 +484,7 @@ def test_hostname_spread_caps_the_pods_on_a_node():
     assert sorted(len(c.pods) for c in results.new_claims) == [1, 2, 2]
 
 
-def test_pods_counted_by_a_hostname_spread_without_having_it_may_come_later_and_fill_its_nodes():
+def test_pods_that_a_hostname_spread_only_counts_fill_its_nodes_later():
     """Order decides, as in Karpenter: the spread is not held against pods that do not have it."""
     results = schedule(*pods(2, cpu="100m", spec=spread(HOST)), *pods(3, "loose", cpu="100m"))
 
@@ -493,7 +493,7 @@ def test_pods_counted_by_a_hostname_spread_without_having_it_may_come_later_and_
 
 
 @pytest.mark.parametrize(("policy", "nodes"), [("Respect", 4), ("Ignore", 1), ("WhenFree", 1)])
-def test_a_preferred_spread_is_a_rule_until_it_stands_in_the_way_unless_the_policy_says_otherwise(policy, nodes):
+def test_a_preferred_spread_binds_until_it_blocks_or_the_policy_ignores_it(policy, nodes):
     """Respect opens a node for each pod; Ignore does not know it; WhenFree knows what it would cost."""
     spec = spread(HOST, whenUnsatisfiable="ScheduleAnyway")
 
@@ -572,7 +572,7 @@ def test_a_claim_in_flight_keeps_the_pods_it_was_opened_for():
     assert results.new_claims == ()
 
 
-def test_pods_planned_for_a_claim_in_flight_leave_room_for_a_daemon_that_came_later():
+def test_pods_of_an_in_flight_claim_leave_capacity_for_a_later_daemon():
     """Both fitted when it was opened; now the second needs another node."""
     claim = a_launched_claim(**opened_for("p0", "p1"))
 
@@ -582,7 +582,7 @@ def test_pods_planned_for_a_claim_in_flight_leave_room_for_a_daemon_that_came_la
     assert [c.pods for c in results.new_claims] == [("default/p1",)]
 
 
-def test_pods_stay_with_their_claim_although_another_zone_can_be_had_by_now():
+def test_pods_stay_with_their_claim_though_another_zone_became_available():
     """Zone b was all there was; kube-scheduler will let them in there, so none of them is provisioned for twice."""
     web = pods(3, spec=spread(labels.ZONE))
 
@@ -602,7 +602,7 @@ def test_a_pod_that_comes_later_is_spread_around_those_who_stay():
     assert [claim.offering[1] for claim in results.new_claims] == ["a"]
 
 
-def test_of_the_pods_of_a_claim_in_flight_only_those_stay_whom_their_spread_lets_in():
+def test_pods_of_an_in_flight_claim_stay_only_where_their_spread_allows():
     """Nothing can be launched any more. Two run in zone a, so that of the four planned for zone b three may come."""
     running = [a_pod(f"r{i}", node="node-a", cpu="1900m") for i in range(2)]
     coming = a_launched_claim("b", **opened_for("p0", "p1", "p2", "p3", zone="b"))
@@ -620,7 +620,7 @@ def test_of_the_pods_of_a_claim_in_flight_only_those_stay_whom_their_spread_lets
 
 
 @pytest.mark.parametrize("kind", ["podAffinity", "podAntiAffinity"])
-def test_a_pod_of_a_claim_in_flight_goes_elsewhere_if_its_company_has_changed(kind):
+def test_a_pod_leaves_an_in_flight_claim_if_its_other_pods_changed(kind):
     """It was planned for zone b; whom it must be with is in zone a only, or whom it must avoid came to b."""
     term = {"topologyKey": labels.ZONE, "labelSelector": {"matchLabels": {"app": "db"}}}
     moody = a_pod("p", spec={"affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}})
@@ -639,7 +639,7 @@ def test_a_pod_of_a_claim_in_flight_goes_elsewhere_if_its_company_has_changed(ki
     assert [claim.offering[1] for claim in results.new_claims] == ["a"]
 
 
-def test_who_stays_with_a_claim_that_is_not_launched_is_held_against_those_of_its_spread():
+def test_pods_kept_on_an_unlaunched_claim_count_for_their_spread():
     """Its node will suit them whatever becomes of it. A host port lets one of two stay; zone b may have no second pod."""
     listening = {"containers": [{"name": "c", "ports": [{"containerPort": 80, "hostPort": 80}]}]}
     processors = required([(labels.ARCH, "In", ("amd64", "arm64"))])
@@ -666,7 +666,7 @@ def test_a_pod_is_kept_by_one_claim_if_two_remember_it():
     assert results.existing == {"first": ("default/p0",), "second": ("default/p1",)}
 
 
-def test_a_pod_that_a_claim_in_flight_was_opened_for_is_not_counted_where_it_still_runs():
+def test_a_pod_of_an_in_flight_claim_is_not_counted_where_it_still_runs():
     """It is on its way from a node that goes, in zone a, to zone b: the other three are spread as if it were there."""
     web = {"metadata": {"labels": {"app": "web"}}, "spec": spread(labels.ZONE)}
     going = a_running_claim("going", deleting=NOW)
@@ -724,7 +724,7 @@ def test_nodes_can_be_thought_away():
 # --- pods left alone
 
 
-def test_a_pod_with_a_rule_not_understood_is_left_alone_and_the_others_go_on():
+def test_a_pod_with_an_unsupported_rule_fails_and_the_others_are_placed():
     """Its error is of kind unsupported and names the rule."""
     results = schedule(a_pod("odd", spec={"resourceClaims": [{"name": "gpu"}]}), *pods(1))
 

@@ -243,7 +243,7 @@ def test_a_pod_waits_for_those_it_wants_to_join():
     assert (outcome.sizes, outcome.left) == ([2], 0)
 
 
-def test_pods_to_join_whose_zone_is_open_are_bound_rather_than_a_second_start_made():
+def test_an_affinity_target_with_an_open_zone_is_bound_to_its_followers_zone():
     """The leader could be in any zone, the follower (of two starts) only where its small type is: there both go."""
     only_in_c = an_instance_type("c.small", cpu=1, memory_gib=4, price=0.1, zones=("c",))
     small = {"nodeSelector": {labels.INSTANCE_TYPE: "c.small"}}
@@ -354,7 +354,7 @@ def test_reserved_capacity_is_used_as_far_as_it_goes():
     assert outcome.solution.reservations.left == {"cr-1": 0}
 
 
-def test_the_larger_reservation_is_taken_where_the_smaller_leaves_pods_behind():
+def test_the_larger_reservation_is_used_if_the_smaller_leaves_pods():
     """The limit allows one node of either; Karpenter's claim would grow from one to the other, ours is bound to one."""
     types = (with_reservation(SMALL, "cr-small", price=1e-7), with_reservation(LARGE, "cr-large", price=4e-7))
     limited = a_pool(spec={"limits": {"memory": "32Gi"}})

@@ -67,7 +67,7 @@ def test_a_pod_without_volumes_may_go_anywhere():
     "provisioning/scheduling",
     it="should schedule pods using a StorageClass with multiple zones in AllowedTopologies",
 )
-def test_a_bound_volume_is_reached_from_where_it_is_and_an_unbound_one_from_where_its_class_may_make_it():
+def test_a_volumes_topology_comes_from_its_pv_or_its_storage_class():
     """The zone label of the EBS driver is the zone; the terms are alternatives, in one order."""
     world = storage(
         claims=(a_volume_claim("bound", volume="pv"), a_volume_claim("free")),
@@ -227,7 +227,7 @@ def test_drivers_that_were_once_built_in_count_as_what_took_over():
     assert resolve_volumes(using("x", "old", "nfs", "new"), world).counts == {EBS: 2}
 
 
-def test_a_node_attaches_what_its_csi_node_allows_less_the_claims_of_the_pods_that_stay():
+def test_a_node_attaches_its_csinode_limit_less_the_claims_of_running_pods():
     """Each claim once; pods that leave take theirs along; without a CSINode nothing is limited."""
     pods = (
         a_pod("a", node="node-one", **claims_as_volumes("all", "own", "missing")),

@@ -124,7 +124,7 @@ def test_claims_are_ignored_by_default():
     assert [claim.pods for claim in results.new_claims] == [("default/q",)]
 
 
-def test_replicas_with_claims_of_their_own_share_nodes_as_far_as_devices_go():
+def test_replicas_with_own_claims_share_nodes_as_far_as_devices_go():
     """Five GPUs are one node of four and one of one; a node is never promised twice."""
     pods = [a_claiming_pod(f"p{i}", made=[f"gpu-{i}"]) for i in range(5)]
     claims = [a_resource_claim(f"gpu-{i}", exactly(select=selecting("A100"))) for i in range(5)]
@@ -324,7 +324,7 @@ def test_devices_of_the_network_narrow_the_node_to_where_they_are():
     assert not results.pod_errors
 
 
-def test_a_node_on_its_way_has_what_its_type_promises_and_what_it_has_not_given_away():
+def test_an_in_flight_node_has_its_types_devices_less_the_allocated_ones():
     """The pod that it was opened for is bound to get the GPU; the next one needs a node of its own."""
     mine = {labels.INSTANCE_TYPE: "g.one", labels.NODEPOOL: "default"}
     planned = {labels.PLANNED_PODS: "default/first"}

@@ -152,7 +152,7 @@ def test_items_on_two_sides_of_a_conflict_never_share_a_node():
     assert nodes_of(packing) == 2
 
 
-def test_items_on_both_sides_of_a_conflict_keep_off_one_another_but_not_off_themselves():
+def test_conflicting_items_exclude_each_other_but_not_themselves():
     """Two of each of two items, and capacity for four: how many of one item share a node is for axes to say."""
     both = [[True], [True]]
     problem = a_problem([2, 2], [[1], [1]], [[4]], [1.0], loose=both, bound=both)
@@ -229,7 +229,7 @@ def test_fewest_nodes_takes_one_large_node_where_two_small_are_cheaper():
     assert pack(problem).price == 2.0
 
 
-def test_the_bound_is_the_linear_programs_and_adds_up_over_separate_markets():
+def test_the_bound_is_the_linear_programs_and_adds_up_over_problems():
     """Ten units at 0.1 a unit, and four at 0.5."""
     problem = a_problem(
         [10, 4], [[1], [1]], [[10], [2]], [1.0, 1.0], allowed=[[True, False], [False, True]], signatures=[0, 1]
@@ -312,7 +312,7 @@ def test_items_alike_are_packed_as_one_and_told_apart_again():
     assert packing.price == pytest.approx(pack(five).price)
 
 
-def test_what_nearly_runs_out_counts_though_it_is_dear_only_where_nothing_is_bought():
+def test_nodes_are_kept_balanced_where_an_unpriced_axis_nearly_runs_out():
     """Cpu alone has a price on what is bought, and memory is used to 97 % there: nodes are kept balanced all the same."""
     rng = random.Random(3)
     requests = [(rng.randint(50, 4000), rng.randint(64, 8000), 1) for _ in range(5000)]

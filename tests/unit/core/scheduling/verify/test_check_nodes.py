@@ -205,7 +205,7 @@ def test_a_node_attaches_only_so_many_volumes_of_a_driver():
     assert on_a_new_node(*pods, csi_nodes=(a_csi_node(NODE, ebs_csi_aws_com=0),), **storage) == ""
 
 
-def test_drivers_that_were_part_of_kubernetes_count_for_those_that_took_over():
+def test_in_tree_volume_drivers_count_as_their_csi_drivers():
     """An in-tree provisioner, and an in-tree volume."""
     storage = {
         "persistent_volume_claims": (a_volume_claim("x"), a_volume_claim("y", volume="y")),

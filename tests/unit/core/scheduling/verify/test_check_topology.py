@@ -120,7 +120,7 @@ def test_pods_that_spread_over_nodes_are_not_put_together():
     assert together(*looser) == ""
 
 
-def test_pods_of_one_spread_with_different_node_affinities_are_held_against_each_other_on_their_node():
+def test_pods_of_one_spread_with_other_node_affinities_count_on_their_node():
     """On the node that both are planned for, the affinity of each holds, so both count."""
     plain = a_member("p0", spread(labels.HOSTNAME))
     choosy = a_member("p1", spread(labels.HOSTNAME), {"nodeSelector": {labels.ZONE: "a"}})
@@ -182,13 +182,13 @@ def test_a_label_that_a_node_lacks_is_no_domain():
         "equal-label",
     ],
 )
-def test_what_counts_is_whether_pods_can_have_come_in_an_order_that_kept_every_spread(specs, right):
+def test_a_plan_is_valid_if_some_order_of_its_pods_keeps_every_spread(specs, right):
     """Two pods in zone a while b and c are empty."""
     pods = [a_member(f"p{i}", spec, rev=str(i)) for i, spec in enumerate(specs)]
     assert (by_zone(*(("a", pod) for pod in pods)) == "") == right
 
 
-def test_a_pod_that_its_own_spread_does_not_count_stays_off_crowded_domains():
+def test_a_pod_outside_its_own_spread_stays_off_crowded_domains():
     """What ran there before it came is held against it; what comes with it is not."""
     stranger = a_member("p", spread(app="db"))
     running = [a_member(f"r{i}", app="db", node=NODE_A) for i in range(2)]

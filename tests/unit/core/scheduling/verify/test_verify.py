@@ -232,7 +232,7 @@ def test_bounds_compare_whole_numbers(operator, bound, right):
     assert (on_a_new_node(pod, types=(fifth,)) == "") == right
 
 
-def test_terms_of_node_affinity_are_alternatives_but_one_must_hold_whatever_comes():
+def test_one_node_affinity_term_must_hold_for_every_launchable_node():
     """A claim of either zone serves a pod that takes either, not one that takes one of them."""
     zonal = an_instance_type("z", cpu=4, memory_gib=16, price=0.2, zones=("a", "b"))
     either = a_pod("p", spec=required([expression(labels.ZONE, "In", "a")], [expression(labels.ZONE, "In", "b")]))
@@ -410,7 +410,7 @@ def test_pods_that_run_there_or_are_promised_a_place_take_their_room():
     assert moved == ""
 
 
-def test_daemons_still_to_come_take_their_room_and_those_there_do_not_take_it_twice():
+def test_daemon_overhead_counts_future_daemons_and_running_ones_once():
     """What all daemons expect, less what daemon pods have."""
     agent = a_daemon_set("agent", cpu="500m")
     pod = a_pod("p", cpu="3800m")
@@ -421,7 +421,7 @@ def test_daemons_still_to_come_take_their_room_and_those_there_do_not_take_it_tw
     assert on_the_node(a_pod("p", cpu="3500m"), daemon_sets=(agent,), running=(there,)) == ""
 
 
-def test_a_node_that_starts_is_as_large_as_its_claim_says_and_its_startup_taints_pass():
+def test_an_uninitialized_node_has_its_claims_size_and_no_startup_taints():
     """Until it is initialized; a claim without an instance promises no more than it asks for."""
     starting = {
         "metadata": {"labels": {labels.INITIALIZED: "false"}},
