@@ -31,15 +31,15 @@ def found(plan):
     """ConsistentStateFound as it is written, and what the Events say."""
     [patch] = [a.patch["status"] for a in plan.actions if isinstance(a, PatchObject)]
     written = next(c for c in patch["conditions"] if c["type"] == "ConsistentStateFound")
-    told = [e.message for chain in plan.chains for e in chain.events if e.reason == "FailedConsistencyCheck"]
-    return (written["status"], written["reason"]), told
+    messages = [e.message for chain in plan.chains for e in chain.events if e.reason == "FailedConsistencyCheck"]
+    return (written["status"], written["reason"]), messages
 
 
 @pytest.mark.karpenter(
     "nodeclaim/consistency", it="should detect issues that launch with much fewer resources than expected"
 )
-def test_a_node_with_less_than_nine_tenths_of_what_was_promised_is_told_of():
-    """Of what was asked for: a GPU that nobody wanted may be missing."""
+def test_node_below_nine_tenths_of_requested_capacity_is_reported():
+    """Only requested resources count: a GPU that no pod requested may be missing."""
     assert found(looked_at({"memory": "12Gi"})) == (
         ("False", "ConsistencyCheckFailed"),
         ["expected 16Gi of resource memory, but found 12Gi (75.0% of expected)"],
@@ -56,7 +56,7 @@ def test_nine_tenths_are_enough(memory, status):
     assert found(looked_at({"memory": memory}))[0][0] == status
 
 
-def test_nodes_are_looked_at_once_in_a_period_and_those_that_nobody_has_looked_at_at_once():
+def test_nodes_are_checked_once_per_period_and_unchecked_nodes_at_once():
     """In between a node may change, and nothing is said; what did not change is not written."""
     assert is_time(NOW, PERIOD)
     between = NOW + timedelta(minutes=4)

@@ -125,7 +125,7 @@ def test_a_terminating_pod_is_forced_only_if_it_would_outlive_the_node():
 )
 @pytest.mark.karpenter("node/termination/terminator", it="should force-delete a pod via the queue, bypassing PDBs")
 def test_each_pod_has_a_chain_of_its_own_with_its_uid_as_precondition():
-    """A refusal of one holds nobody up, and a pod of the same name that came later is safe."""
+    """A refused eviction delays no other pod, and a later pod of the same name is not evicted."""
     end = NOW + timedelta(seconds=20)
     decided = decide_drain(
         [pod("a", spec={"terminationGracePeriodSeconds": 5}), pod("b", spec={"terminationGracePeriodSeconds": 60})],

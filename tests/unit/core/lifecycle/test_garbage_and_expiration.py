@@ -33,7 +33,7 @@ def run(claims=(), nodes=(), instances=(), gone=()):
 
 @pytest.mark.parametrize("node", [a_node(ready=False), a_node(registered=False)], ids=["not Ready", "never registered"])
 def test_an_instance_without_a_claim_is_terminated_and_its_node_deleted(node):
-    """Nobody would ever give it back otherwise; unless the claim that its tags name is there after all."""
+    """It would run for ever otherwise; an instance whose tags name an existing claim is kept."""
     (chain,) = run(nodes=[node], instances=[an_instance()]).chains
     terminate, delete = chain.actions
     assert isinstance(terminate, TerminateInstance)
@@ -77,7 +77,7 @@ def test_an_orphan_whose_node_is_being_drained_is_left_to_that():
     ],
 )
 def test_these_instances_are_no_orphans(claims, instance):
-    """Terminating one of them would cost somebody a node."""
+    """Terminating one of them would take a node out of use."""
     assert run(claims, instances=[instance]).actions == ()
 
 

@@ -28,7 +28,7 @@ def annotations(claim, pool=POOL, node_class=NODE_CLASS):
     it="should update nodepool hash versions on all nodeclaims when the hash versions don't match the controller hash version",
 )
 def test_a_claim_that_another_version_stamped_is_stamped_anew(before):
-    """Karpenter's hashes say nothing to us; from here on changes of its pool and its NodeClass are told."""
+    """Karpenter's hashes cannot be compared with ours; later changes of its NodePool and NodeClass are detected."""
     assert annotations(a_running_claim(metadata={"annotations": {**before, "kept": "yes"}})) == {
         labels.NODEPOOL_HASH: node_pool_hash(POOL),
         labels.NODEPOOL_HASH_VERSION: NODEPOOL_HASH_VERSION,

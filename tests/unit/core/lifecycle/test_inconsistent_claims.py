@@ -1,4 +1,4 @@
-"""Claims that contradict themselves go, with an Event that says why; nobody pays for them for ever."""
+"""Inconsistent claims are deleted with an Event that gives the reason, so that none costs money for ever."""
 
 from datetime import timedelta
 
@@ -63,8 +63,8 @@ def test_a_node_that_came_back_is_as_if_it_had_never_been_away():
     assert forgotten.patch == {"metadata": {"annotations": {labels.NODE_MISSING_SINCE: None}}}
 
 
-def test_a_time_that_does_not_read_counts_from_now():
-    """Somebody edited it; a claim is not deleted for that."""
+def test_invalid_node_missing_since_counts_from_now():
+    """A user edited the annotation; the claim is not deleted for that."""
     claim = a_running_claim(metadata={"annotations": {labels.NODE_MISSING_SINCE: "yesterday"}})
     assert [type(a) for a in run(claim).actions] == [PatchObject, Requeue]
 
@@ -87,6 +87,6 @@ def test_a_claim_that_says_that_its_instance_ends_is_deleted():
     ],
     ids=["it has its node", "its node has not joined yet", "it is going already", "its instance is gone: garbage"],
 )
-def test_these_are_no_strays(claim, nodes, cloud):
+def test_consistent_claims_are_kept(claim, nodes, cloud):
     """Others look after them."""
     assert run(claim, *nodes, cloud=cloud).actions == ()

@@ -200,7 +200,7 @@ def test_hydration_labels_a_claim_with_its_node_class():
 
 
 def test_a_claim_that_waits_for_its_next_attempt_is_not_launched_yet():
-    """Its wake-up is for the time that the annotation says."""
+    """Its requeue is due at the time in the annotation."""
     due = NOW + timedelta(seconds=30)
     claim = a_claim(metadata={"annotations": {labels.LAUNCH_RETRY: f"5 {due.isoformat()}"}})
     assert launch_nodeclaims([claim], NOW).actions == (

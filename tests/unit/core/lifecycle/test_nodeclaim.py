@@ -244,7 +244,7 @@ def test_each_gate_holds_initialization_back(node, spec, reason):
 @pytest.mark.karpenter("nodeclaim/lifecycle", it="does not consider an incomplete pool satisfied (b)")
 @pytest.mark.karpenter("nodeclaim/lifecycle", it="skips the gate when DRA is disabled (e)")
 def test_initialization_waits_for_the_drivers_that_pods_wait_for(slices, waits):
-    """Each driver that the claim names must have a complete pool on the node; nobody waits where claims are ignored."""
+    """Each driver that the claim names must have a complete pool on the node; no claim waits where ResourceClaims are ignored."""
     claim = a_launched_claim(
         true=("Launched", "Registered"), metadata={"annotations": {labels.DRA_DRIVERS: "gpu.example.com"}}
     )
@@ -319,7 +319,7 @@ def test_after_registration_there_is_no_time_out():
 
 
 def test_a_claim_that_lost_a_mark_of_ours_gets_it_back():
-    """Without the finalizer its instance would outlive it; without the label nobody finds the claims of a NodeClass."""
+    """Without the finalizer its instance would outlive it; without the label the claims of a NodeClass cannot be found."""
     edited = a_running_claim(metadata={"finalizers": ["other"], "labels": {CLASS_LABEL: ""}, "annotations": HASHED})
     kept = {key: value for key, value in edited.metadata.labels.items() if key != CLASS_LABEL}
     edited = replace(edited, metadata=replace(edited.metadata, labels=kept))
@@ -338,7 +338,7 @@ def test_a_claim_that_lost_a_mark_of_ours_gets_it_back():
 
 @pytest.mark.parametrize("edited", ["", "aws:///a/i-another"])
 def test_a_claim_gets_its_provider_id_back_from_the_node_that_it_owns(edited):
-    """Whoever looks a claim up by its instance, a notice of an interruption say, must find it."""
+    """A lookup by instance, as for an interruption notice, must find the claim."""
     owner = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "name": "a", "uid": "uid-a"}
     claim = a_running_claim("a", provider_id=edited)
     plan = run([claim], [a_node("a", metadata={"ownerReferences": [owner]})])
@@ -354,8 +354,8 @@ def test_a_claim_whose_node_has_not_joined_gets_its_finalizer_back_too():
     assert "MetadataRestored" in {event.reason for chain in plan.chains for event in chain.events}
 
 
-def test_initialized_and_deleting_claims_are_nobodys_business_here():
-    """A quiet cluster costs no writes and no wake-ups."""
+def test_initialized_and_deleting_claims_are_left_alone():
+    """A quiet cluster causes no writes and no requeues."""
     running = a_running_claim("a", metadata={"annotations": HASHED})
     plan = run([running, a_launched_claim("b", deleting=NOW)], [a_node("a")])
     assert plan.actions == ()

@@ -1,4 +1,4 @@
-"""Room: claims that fit one by one are launched only if they fit together."""
+"""NodePool limits: claims that fit one by one are launched only if they fit together."""
 
 import pytest
 from msgspec.structs import replace
@@ -25,12 +25,14 @@ CATALOGUE = Catalogue({"default": (an_instance_type("m.medium", cpu=4, memory_gi
 
 
 def looked(*claims, asked, limits, nodes=()):
-    """(Claims that are not to be launched, claims that are deleted, when steps are woken first)."""
+    """(Claims that are not to be launched, claims that are deleted, when steps are requeued first)."""
     snapshot = a_snapshot(claims=claims, nodes=nodes, node_pools=(a_pool(spec={"limits": limits}),))
-    room = check_limits(asked, snapshot, CATALOGUE)
-    deleted = [a.ref.name for a in room.plan.actions if isinstance(a, DeleteObject)]
-    wakes = sorted((a for a in room.plan.actions if isinstance(a, Requeue)), key=lambda wake: wake.at, reverse=True)
-    return sorted(room.held), deleted, {wake.step: wake.at for wake in wakes}
+    checked = check_limits(asked, snapshot, CATALOGUE)
+    deleted = [a.ref.name for a in checked.plan.actions if isinstance(a, DeleteObject)]
+    requeues = sorted(
+        (a for a in checked.plan.actions if isinstance(a, Requeue)), key=lambda requeue: requeue.at, reverse=True
+    )
+    return sorted(checked.held), deleted, {requeue.step: requeue.at for requeue in requeues}
 
 
 def unlaunched(name, *, seconds_ago=0, **more):
@@ -44,8 +46,8 @@ def test_claims_that_fit_together_are_launched(limits):
 
 
 @pytest.mark.parametrize("limits", [{"cpu": "7"}, {"nodes": "1"}, {"cpu": "80", "memory": "31Gi"}])
-def test_of_those_that_do_not_the_younger_is_withdrawn_and_the_older_waits_for_that(limits):
-    """None is launched as long as both are there: somebody else may be about to launch the other."""
+def test_younger_claim_beyond_limits_is_deleted_and_older_waits(limits):
+    """None is launched while both exist: another run may be about to launch the other."""
     older, younger = unlaunched("old", seconds_ago=3), unlaunched("a-young")
     held, deleted, wakes = looked(older, younger, asked=["a-young", "old"], limits=limits)
     assert (held, deleted) == (["a-young", "old"], ["a-young"])
@@ -78,7 +80,7 @@ def test_what_runs_stands_before_all_that_is_to_be_launched():
         {"tainted": True},
     ],
 )
-def test_what_is_on_its_way_out_makes_room(leaving):
+def test_terminating_nodes_free_capacity(leaving):
     """Deleted, taken by a command, or closed for one."""
     taints = [{"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}] if leaving.pop("tainted", False) else []
     going = a_running_claim("going", **leaving)
@@ -93,7 +95,7 @@ def test_what_is_on_its_way_out_makes_room(leaving):
 
 
 def test_claims_that_are_gone_or_of_no_pool_have_no_limit():
-    """Whoever launches them finds out."""
+    """The launch itself finds out that they are gone."""
     alone = unlaunched("alone")
     alone = replace(alone, metadata=replace(alone.metadata, labels={labels.NODEPOOL: "deleted"}))
     assert looked(alone, asked=["alone", "gone"], limits={"cpu": "4"}) == ([], [], {})

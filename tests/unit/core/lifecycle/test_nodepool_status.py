@@ -106,7 +106,7 @@ def test_only_strictly_more_than_the_limit_exceeds_it():
 @pytest.mark.karpenter("nodepool/counter", it="should zero out the counter when all nodes are deleted")
 @pytest.mark.karpenter("nodepool/counter", it="should update Status.Nodes when nodes are added and removed")
 def test_counts_follow_nodes_that_go():
-    """Resources that nobody has any more are taken out of the status."""
+    """Resources that no node has any more are removed from the status."""
     gpu = a_launched_claim(status={"capacity": {"nvidia.com/gpu": "1"}})
     pool = a_pool()
     stored = written(update_nodepool_counts(a_snapshot(node_pools=(pool,), claims=(gpu,))), pool)

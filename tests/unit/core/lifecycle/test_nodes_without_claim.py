@@ -79,7 +79,7 @@ def test_with_its_instance_gone_there_is_nothing_to_drain():
 
 
 def test_an_instance_that_is_not_of_this_cluster_is_not_ended():
-    """Who put our finalizer onto somebody else's node only gets it drained."""
+    """A node of another cluster with our finalizer is only drained."""
     plan = run(a_node(deleting=NOW), cloud=CloudInstances())
     assert [a.patch for a in plan.actions] == [FREED]
 
@@ -90,7 +90,7 @@ def renamed(**changes):
 
 
 def test_an_instance_with_two_nodes_ends_once_both_are_drained():
-    """Whoever has no pods must not take the instance away from under the other."""
+    """The node without pods must not end the instance under the other node."""
     nodes = (a_node(deleting=NOW), renamed(deleting=NOW))
     snapshot = a_snapshot(nodes=nodes, pods=(a_pod("p", node="renamed"),))
     assert not of_type(finalize_terminating(snapshot, RUNNING, TerminationIntervals()), TerminateInstance)
@@ -99,8 +99,8 @@ def test_an_instance_with_two_nodes_ends_once_both_are_drained():
     assert {a.provider_id for a in of_type(drained, TerminateInstance)} == {provider_id_of("default-1")}
 
 
-def test_an_instance_is_left_to_its_other_node_while_that_is_at_work():
-    """It is to be deleted and drained, too; until then nobody knows its pods."""
+def test_instance_is_kept_while_its_other_node_is_running():
+    """It is to be deleted and drained, too; its pods are known only then."""
     assert not run_with(a_node(deleting=NOW), renamed()).actions
     assert run_with(a_node(deleting=NOW), renamed(ready=False)).actions
 
@@ -109,7 +109,7 @@ def run_with(*nodes):
     return finalize_terminating(a_snapshot(nodes=nodes), RUNNING, TerminationIntervals())
 
 
-def test_a_machine_that_somebody_stopped_is_not_waited_for():
+def test_stopped_instance_is_not_waited_for():
     """It is closed and its pods are asked to go; then it ends, whatever protects pods that no longer run on it."""
     stopped = CloudInstances(listed=(an_instance(state="stopped"),))
     kept = a_pod("p", node=NODE, metadata={"annotations": {labels.DO_NOT_DISRUPT: "true"}})

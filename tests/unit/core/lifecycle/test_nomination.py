@@ -104,7 +104,7 @@ def test_a_stateful_sets_next_pod_is_the_one_that_was_planned():
 
 
 @pytest.mark.parametrize("off", ["cluster", "pool"])
-def test_without_hints_nodes_open_as_soon_as_they_join(off):
+def test_without_nomination_the_taint_goes_once_a_node_joins(off):
     """Switched off for the cluster, or by the NodePool's annotation: as Karpenter does it."""
     pool = a_pool(metadata={"annotations": {labels.POD_NOMINATION: "disabled"}} if off == "pool" else {})
     starting = a_joined_node(
@@ -118,12 +118,12 @@ def test_without_hints_nodes_open_as_soon_as_they_join(off):
     assert [t["key"] for t in patch.patch["spec"]["taints"]] == [STARTING["key"]]
 
 
-def test_a_run_that_died_between_hints_and_taint_is_made_good_by_the_next():
-    """Who has the hint needs no other; the node opens, whether it is ready or not: they cannot be kept waiting."""
-    hinted = a_pod("a", status={"nominatedNodeName": "node-default-1"})
+def test_next_run_recovers_a_crash_between_nomination_and_taint_removal():
+    """Nominated pods need no second nomination; the taint goes, ready node or not, so that they do not wait."""
+    nominated_pod = a_pod("a", status={"nominatedNodeName": "node-default-1"})
 
-    assert nominated(advanced(hinted, a_pod("b"))) == [("b", "node-default-1")]
-    assert opened(advanced(hinted)) == ["node-default-1"]
+    assert nominated(advanced(nominated_pod, a_pod("b"))) == [("b", "node-default-1")]
+    assert opened(advanced(nominated_pod)) == ["node-default-1"]
 
 
 def test_a_node_that_takes_no_pods_yet_stays_closed_and_is_looked_at_soon():
@@ -142,7 +142,7 @@ def test_a_node_that_takes_no_pods_yet_stays_closed_and_is_looked_at_soon():
     assert wake.at - NOW <= timedelta(seconds=3)
 
 
-@pytest.mark.parametrize("why", ["too long", "nobody waits"])
+@pytest.mark.parametrize("why", ["too long", "no pod waits"])
 def test_a_node_is_kept_closed_for_its_pods_only_and_not_for_long(why):
     """Daemons that do not tolerate the taint may be what it waits for."""
     age = TAINT_TIMEOUT if why == "too long" else timedelta(0)
@@ -153,7 +153,7 @@ def test_a_node_is_kept_closed_for_its_pods_only_and_not_for_long(why):
     assert opened(advanced(*pods, nodes=(starting,))) == ["node-default-1"]
 
 
-def test_a_run_nominates_so_many_pods_and_the_other_nodes_stay_closed_until_the_next():
+def test_run_nominates_a_bounded_number_of_pods():
     """None is opened without its hints, and one node's pods go together whatever their number."""
     claims = tuple(
         a_launched_claim(f"c{i}", metadata=remembering(*(f"default/p{i}{j}" for j in range(size))))
@@ -205,7 +205,7 @@ def a_ready_claim(since=NOMINATION_TIMEOUT, **changes):
         "preempting",
     ],
 )
-def test_only_nominations_of_ours_that_have_become_pointless_are_taken_back(claim, nodes, pod, pointless):
+def test_only_our_obsolete_nominations_are_removed(claim, nodes, pod, pointless):
     """A pod that a claim remembers, nominated to that claim's node; the step then plans for it again."""
     plan = reconcile_nodeclaims(a_snapshot(claims=(claim,), nodes=nodes, pods=(pod,)), LifecycleOptions())
 
@@ -214,7 +214,7 @@ def test_only_nominations_of_ours_that_have_become_pointless_are_taken_back(clai
     assert any(wake.at == NOW for wake in wakes) is pointless
 
 
-def test_a_pod_whose_room_others_have_taken_is_planned_for_at_once():
+def test_pod_whose_capacity_others_took_is_planned_at_once():
     """Not so while those who take it are leaving, or only nominated: kube-scheduler sees to them. It is looked at again soon."""
 
     def after(*others):
@@ -233,7 +233,7 @@ def test_a_pod_whose_room_others_have_taken_is_planned_for_at_once():
         assert [a.at for a in plan.actions if isinstance(a, Requeue)] == [NOW + BINDING_POLL]
 
 
-def test_hints_given_to_a_standing_node_have_their_own_time():
+def test_nominations_to_an_existing_node_have_their_own_window():
     """The claim says when they were given last; text that is no time does not matter."""
 
     def taken_back(hinted_at):
@@ -250,7 +250,7 @@ def test_hints_given_to_a_standing_node_have_their_own_time():
     assert taken_back("yesterday") == [("a", "")]
 
 
-def test_the_sweep_sees_hints_that_may_have_become_pointless():
+def test_sweep_finds_nominations_that_may_be_obsolete():
     """From claims and unassigned pods alone."""
     assert pod_with_stale_nomination(a_snapshot(claims=(a_ready_claim(),), pods=(a_hinted_pod(),))) == "default/a"
     assert not pod_with_stale_nomination(a_snapshot(claims=(a_ready_claim(),), pods=(a_pod("a"),)))
@@ -282,22 +282,22 @@ def test_a_pod_planned_onto_a_node_that_is_open_is_remembered_and_nominated():
     assert isinstance(chain.actions[0], PatchObject)
 
 
-def test_kube_scheduler_is_not_fought_over_a_pod():
-    """It took the second hint as well: it knows something that we do not, and nobody is woken for nothing."""
+def test_pod_is_not_nominated_again_after_kube_scheduler_cleared_it():
+    """It cleared the second nomination, too: it knows something that we do not, and no step is requeued."""
 
-    def hinted(seconds_ago):
+    def nominated_before(seconds_ago):
         annotations = {
             **remembering("default/a:uid-a")["annotations"],
             labels.NOMINATED_AT: stamp(ago(seconds=seconds_ago)),
         }
         return on_standing(a_ready_claim(annotations=annotations), a_node(), a_pod("a"))
 
-    assert hinted(seconds_ago=5).chains == ()
-    assert nominated(hinted(seconds_ago=45)) == [("a", "node-default-1")]
+    assert nominated_before(seconds_ago=5).chains == ()
+    assert nominated(nominated_before(seconds_ago=45)) == [("a", "node-default-1")]
 
 
-def test_nobody_is_woken_for_pods_that_get_no_hint():
-    """Hints are switched off, or all who are planned there are nominated: nothing is written, nobody looks again."""
+def test_pods_without_nomination_cause_no_requeue():
+    """Nomination is off, or all planned pods are nominated: nothing is written, no step is requeued."""
     claim = a_ready_claim(annotations=remembering("default/a:uid-a")["annotations"])
 
     assert on_standing(claim, a_node(), a_pod("a"), enabled=False).chains == ()

@@ -23,9 +23,9 @@ def remembering(name, **notes):
     return {"annotations": {labels.PLANNED_PODS: f"default/{name}:uid-{name}", **notes}}
 
 
-def a_claim(name, hinted=None):
+def a_claim(name, nominated_ago=None):
     """For one pod of its name; nominated so long ago."""
-    notes = {labels.NOMINATED_AT: (NOW - hinted).isoformat()} if hinted is not None else {}
+    notes = {labels.NOMINATED_AT: (NOW - nominated_ago).isoformat()} if nominated_ago is not None else {}
     return a_launched_claim(name, metadata=remembering(name, **notes))
 
 
@@ -63,13 +63,13 @@ def opened(plan):
 
 
 def woken(plan):
-    """How long until the step looks again."""
+    """How long until the step is requeued."""
     return min(a.at for a in plan.actions if isinstance(a, Requeue) and a.step is Step.PROVISION) - NOW
 
 
 def test_a_run_that_nominates_opens_nothing_and_comes_back():
-    """The claim says since when; the node that had its hints already waits as well, since openings cost others theirs."""
-    plan = advanced((a_claim("a"), a_claim("b", hinted=WATCH_DELAY)), a_pod("a"), has_hint("b"))
+    """The claim has the time; nodes with nominated pods wait, too, since removing their taint clears other nominations."""
+    plan = advanced((a_claim("a"), a_claim("b", nominated_ago=WATCH_DELAY)), a_pod("a"), has_hint("b"))
 
     assert (nominated(plan), opened(plan)) == (["a"], [])
     notes = [
@@ -80,8 +80,8 @@ def test_a_run_that_nominates_opens_nothing_and_comes_back():
 
 
 def test_nodes_open_together_once_kube_scheduler_has_had_time():
-    """And are looked after soon: an attempt that was under way may have taken hints."""
-    claims = (a_claim("a", hinted=WATCH_DELAY), a_claim("b", hinted=WATCH_DELAY + MOMENT))
+    """They are checked soon: a scheduling attempt under way may have cleared nominations."""
+    claims = (a_claim("a", nominated_ago=WATCH_DELAY), a_claim("b", nominated_ago=WATCH_DELAY + MOMENT))
 
     plan = advanced(claims, has_hint("a"), has_hint("b"))
 
@@ -89,7 +89,7 @@ def test_nodes_open_together_once_kube_scheduler_has_had_time():
     assert woken(plan) == RENOMINATION_DELAY
 
 
-def test_a_node_that_opens_expects_its_planned_pods_whether_they_have_their_hints_or_not():
+def test_node_without_taint_expects_planned_pods_nominated_or_not():
     """Those that lose them in this very moment get them again; the bound and the gone are expected no more."""
     notes = {labels.NOMINATED_AT: (NOW - MAX_WATCH_DELAY).isoformat()}
     remembered = ",".join(f"default/{name}:uid-{name}" for name in ("a", "b", "c", "gone"))
@@ -105,24 +105,24 @@ def test_a_node_that_opens_expects_its_planned_pods_whether_they_have_their_hint
 
 def test_a_node_is_kept_closed_until_its_own_time_is_over():
     """Whatever woke the run."""
-    plan = advanced((a_claim("a", hinted=WATCH_DELAY - MOMENT),), has_hint("a"))
+    plan = advanced((a_claim("a", nominated_ago=WATCH_DELAY - MOMENT),), has_hint("a"))
 
     assert opened(plan) == []
     assert woken(plan) == MOMENT
 
 
-def test_hints_that_were_lost_are_given_again_before_the_node_opens():
+def test_lost_nominations_are_written_again_before_the_taint_goes():
     """And the time begins anew, not the claim's note."""
-    plan = advanced((a_claim("a", hinted=WATCH_DELAY),), a_pod("a"))
+    plan = advanced((a_claim("a", nominated_ago=WATCH_DELAY),), a_pod("a"))
 
     assert (nominated(plan), opened(plan)) == (["a"], [])
     assert woken(plan) == WATCH_DELAY
 
 
-@pytest.mark.parametrize("bound", ["since its hints", "since it joined"])
+@pytest.mark.parametrize("bound", ["since its nominations", "since it joined"])
 def test_a_node_is_not_kept_closed_for_others_without_end(bound):
-    """It opens with the hints as they are, those that have had their time with it; whoever has just been hinted does not."""
-    late = a_claim("late", hinted=MAX_WATCH_DELAY if bound == "since its hints" else WATCH_DELAY)
+    """The taint goes though nominations are missing; a node whose pods were just nominated keeps its taint."""
+    late = a_claim("late", nominated_ago=MAX_WATCH_DELAY if bound == "since its nominations" else WATCH_DELAY)
     nodes = {"late": a_closed_node("late", joined=TAINT_TIMEOUT)} if bound == "since it joined" else {}
 
     plan = advanced((late, a_claim("news")), a_pod("late"), a_pod("news"), **nodes)
@@ -146,7 +146,7 @@ def test_nodes_that_are_ready_wait_for_those_launched_with_them(other):
     assert nominated(ready_for(BATCH_WINDOW)) == ["a"]
 
 
-def test_nobody_waits_for_nodes_of_a_later_launch():
+def test_nodes_do_not_wait_for_a_later_launch():
     """Nodes that are launched all the time would wait for one another without end."""
     later = a_launched_claim("b", metadata={**remembering("b"), "creationTimestamp": stamp(NOW)})
     snapshot = a_snapshot(claims=(a_claim("a"), later), nodes=(a_closed_node("a"),), pods=(a_pod("a"), a_pod("b")))
@@ -155,7 +155,7 @@ def test_nobody_waits_for_nodes_of_a_later_launch():
 
 
 def test_few_pods_are_not_worth_waiting_for():
-    """Hinted and opened by one run, while the node of another claim has yet to join."""
+    """One run nominates them and removes the taint, while the node of another claim has yet to join."""
     slow = a_closed_node("b", ready=False)
 
     plan = advanced((a_claim("a"), a_claim("b")), a_pod("a"), a_pod("b"), batch_min_pods=3, b=slow)
@@ -163,12 +163,12 @@ def test_few_pods_are_not_worth_waiting_for():
     assert (nominated(plan), opened(plan)) == (["a"], ["a"])
 
 
-def test_a_run_that_died_before_it_noted_the_time_keeps_nobody_waiting():
+def test_crash_before_the_time_was_written_delays_no_pod():
     """The hints are there, the claim does not say since when: the next run opens the node."""
     assert opened(advanced((a_claim("a"),), has_hint("a"))) == ["a"]
 
 
-def test_hints_for_a_node_that_never_opened_are_taken_back_when_its_claim_goes():
+def test_nominations_are_removed_when_the_claim_is_deleted_unregistered():
     """The claim does not name the node yet; the provider id does."""
     claim = a_launched_claim("a", metadata={**remembering("a"), "deletionTimestamp": stamp(ago(seconds=1))})
 

@@ -1,4 +1,4 @@
-"""From the scheduler's answer to claims, and what pods are told."""
+"""Scheduling results become claims, and Events on pods."""
 
 from datetime import timedelta
 
@@ -54,8 +54,8 @@ def test_the_same_decision_names_its_claim_the_same_and_a_later_one_does_not():
     assert opened(replace(snapshot, claims=(a_claim(),))).actions[0].name != name
 
 
-def test_pods_hear_where_they_go_or_why_nowhere():
-    """Pods that still run on a node that goes are told nothing: it is their replacements that will wait."""
+def test_pods_get_events_with_their_node_or_the_reason_for_none():
+    """Pods that still run on a terminating node get no Event: their replacements will wait."""
     moving = a_pod("moving", node="old")
     snapshot = a_snapshot(pods=(*PODS, moving), claims=(a_launched_claim("n1"),))
     error = PodError(kind="unschedulable", message="no instance type is large enough")
@@ -68,7 +68,7 @@ def test_pods_hear_where_they_go_or_why_nowhere():
     assert events[0].message == "Pod should schedule on: nodeclaim/n1"
 
 
-def test_what_would_help_is_told_however_many_pools_there_are():
+def test_pod_event_has_the_remedy_however_many_nodepools_exist():
     """The API server refuses events of more than 1,024 characters."""
     reasons = "; ".join(f"NodePool pool-{n}: did not tolerate taint team=red:NoSchedule" for n in range(50))
     error = PodError(kind="unschedulable", message=f"{reasons}. Smallest change: tolerate", smallest_change="tolerate")
@@ -78,7 +78,7 @@ def test_what_would_help_is_told_however_many_pools_there_are():
     assert event.message.endswith("… Smallest change: tolerate")
 
 
-def test_a_pool_that_no_instance_type_suits_hears_of_it():
+def test_nodepool_without_instance_types_gets_an_event():
     """Its owner reads the NodePool's events, not those of pods that went elsewhere; other reasons have conditions."""
     pools = (a_pool("dreams"), a_pool("unready"))
     reasons = {"dreams": f"{NO_TYPES}: there is none with x In [y]", "unready": "EC2NodeClass default does not exist"}
@@ -87,12 +87,12 @@ def test_a_pool_that_no_instance_type_suits_hears_of_it():
     assert "there is none with x In [y]" in event.message
 
 
-def test_a_pool_whose_wish_was_not_understood_hears_of_it():
+def test_nodepool_with_an_invalid_annotation_gets_an_event():
     """It is used, and its owner sees that it is not used as they meant."""
-    remark = "annotation journeyman.dev/node-surcharge: 'a lot' is not a price"
-    (event,) = scheduling_events(a_snapshot(node_pools=(a_pool("mine"),)), Results(warnings={"mine": remark})).events
+    warning = "annotation journeyman.dev/node-surcharge: 'a lot' is not a price"
+    (event,) = scheduling_events(a_snapshot(node_pools=(a_pool("mine"),)), Results(warnings={"mine": warning})).events
     assert (event.reason, event.ref.name, event.type) == ("InvalidAnnotation", "mine", "Warning")
-    assert remark in event.message
+    assert warning in event.message
 
 
 def test_a_retry_is_due_when_the_first_avoided_offering_is_free_again():

@@ -163,8 +163,8 @@ def test_a_claim_counts_once_it_has_registered_or_was_given_up_for_its_time():
     assert found.keys() == {"default"}
 
 
-def test_a_claim_whose_instance_ended_before_its_node_joined_counts_though_its_time_is_not_over():
-    """Not one whose node had joined, nor one that somebody else deleted."""
+def test_claim_whose_instance_ended_before_its_node_joined_counts():
+    """A claim whose node had joined, or that a user deleted, does not count."""
     joined, awaited = a_running_claim("a", metadata=OWNED), a_launched_claim("b", metadata=OWNED)
     ended = {joined.status.provider_id, awaited.status.provider_id}
     claims = (joined, awaited, a_launched_claim("c", metadata=OWNED))

@@ -1,4 +1,4 @@
-"""Repair: who is sick for too long goes at once, unless so many are that the cause must be another."""
+"""Repair: nodes unhealthy for too long are deleted at once, unless more than a fifth of a NodePool is unhealthy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.helpers.fleets import Member, a_fleet, a_member
 HALF_AN_HOUR = timedelta(minutes=30)
 
 
-def a_sick_member(name: str, type_: str = "Ready", status: str = "False", *, since: timedelta, **more) -> Member:
+def an_unhealthy_member(name: str, type_: str = "Ready", status: str = "False", *, since: timedelta, **more) -> Member:
     """A node with this condition besides Ready, which is True unless it is the one."""
     conditions = [condition(type_, status, since=NOW - since)]
     if type_ != "Ready":
@@ -63,8 +63,8 @@ def repaired(plan) -> list[str]:
 )
 @pytest.mark.karpenter("node/health", it="should not delete node when health duration is not reached")
 def test_a_node_goes_once_a_policy_tolerates_its_condition_no_longer(type_, status, minutes, goes):
-    """The kubelet's own word and that of node-problem agents alike; what no policy names is nobody's business."""
-    plan = decide(a_sick_member("n", type_, status, since=timedelta(minutes=minutes)))
+    """The kubelet's own word and that of node-problem agents alike; a condition without a policy is ignored."""
+    plan = decide(an_unhealthy_member("n", type_, status, since=timedelta(minutes=minutes)))
 
     assert repaired(plan) == (["n"] if goes else [])
 
@@ -89,8 +89,8 @@ def test_of_several_conditions_the_earliest_deadline_counts():
 )
 @pytest.mark.karpenter("node/health", it="should fire a karpenter_nodeclaims_disrupted_total metric when unhealthy")
 def test_a_repair_ends_the_grace_period_before_it_deletes_the_claim():
-    """Nobody is asked: the machine does not work. Both metrics, an Event on claim and node, provision and terminate."""
-    member = a_sick_member("n", since=HALF_AN_HOUR, claim={"status": {"imageID": "ami-1"}})
+    """PodDisruptionBudgets do not apply. Both metrics, an Event on claim and node; provision and terminate are requeued."""
+    member = an_unhealthy_member("n", since=HALF_AN_HOUR, claim={"status": {"imageID": "ami-1"}})
 
     (chain,) = decide(member).chains
 
@@ -116,7 +116,7 @@ def test_an_end_that_has_come_already_is_left_alone(end, moved):
     """A grace period that has run out did so at its own time."""
     annotations = {labels.TERMINATION_TIMESTAMP: stamp(end)}
 
-    plan = decide(a_sick_member("n", since=HALF_AN_HOUR, claim={"metadata": {"annotations": annotations}}))
+    plan = decide(an_unhealthy_member("n", since=HALF_AN_HOUR, claim={"metadata": {"annotations": annotations}}))
 
     assert any(isinstance(a, PatchObject) for a in plan.actions) is moved
     assert repaired(plan) == ["n"]
@@ -124,9 +124,9 @@ def test_an_end_that_has_come_already_is_left_alone(end, moved):
 
 def test_a_node_that_is_leaving_anyway_only_leaves_sooner():
     """A dead machine's drain would wait for ever: its grace period ends, once, and nothing is counted twice."""
-    first = decide(a_sick_member("n", since=HALF_AN_HOUR, deleting=True))
+    first = decide(an_unhealthy_member("n", since=HALF_AN_HOUR, deleting=True))
     over = {"metadata": {"annotations": {labels.TERMINATION_TIMESTAMP: stamp(NOW)}}}
-    again = decide(a_sick_member("n", since=HALF_AN_HOUR, deleting=True, claim=over))
+    again = decide(an_unhealthy_member("n", since=HALF_AN_HOUR, deleting=True, claim=over))
 
     assert [type(a) for a in first.actions] == [PatchObject, Requeue, Requeue]
     assert not any(chain.observations for chain in first.chains)
@@ -134,29 +134,30 @@ def test_a_node_that_is_leaving_anyway_only_leaves_sooner():
 
 
 @pytest.mark.parametrize(
-    ("sick", "of", "goes"), [(1, 1, True), (1, 3, True), (2, 3, False), (2, 10, True), (3, 10, False), (3, 11, True)]
+    ("unhealthy", "of", "goes"),
+    [(1, 1, True), (1, 3, True), (2, 3, False), (2, 10, True), (3, 10, False), (3, 11, True)],
 )
 @pytest.mark.karpenter(
     "node/health",
     it="should ignore unhealthy nodes if more then 20% of the nodes are unhealthy in a nodepool",
 )
 @pytest.mark.karpenter("node/health", it="should consider round up when there is a low number of nodes for a nodepool")
-def test_a_fifth_of_a_pool_may_be_sick_rounded_up(sick, of, goes):
+def test_a_fifth_of_a_nodepool_may_be_unhealthy_rounded_up(unhealthy, of, goes):
     """Beyond that the cause is likely another, and new nodes would share it. One of a small pool may always go."""
-    members = [a_sick_member(f"s{i}", since=HALF_AN_HOUR) for i in range(sick)]
-    members += [a_member(f"w{i}") for i in range(of - sick)]
+    members = [an_unhealthy_member(f"s{i}", since=HALF_AN_HOUR) for i in range(unhealthy)]
+    members += [a_member(f"w{i}") for i in range(of - unhealthy)]
 
     plan = decide(*members)
 
-    assert repaired(plan) == ([f"s{i}" for i in range(sick)] if goes else [])
+    assert repaired(plan) == ([f"s{i}" for i in range(unhealthy)] if goes else [])
     blocked = {(e.ref.resource.kind, e.type, e.message) for e in plan.events if e.reason == "NodeRepairBlocked"}
     assert blocked == (set() if goes else {("Node", "Warning", "more than 20% nodes are unhealthy in the nodepool")})
 
 
 def test_conditions_count_before_their_deadline_does():
-    """Two of three are sick, one of them long enough: the guard asks who is sick, not who is due."""
-    late = a_sick_member("late", since=HALF_AN_HOUR)
-    fresh = a_sick_member("fresh", since=timedelta(minutes=1))
+    """Two of three are unhealthy, one for long enough: the limit counts unhealthy nodes, not nodes due for repair."""
+    late = an_unhealthy_member("late", since=HALF_AN_HOUR)
+    fresh = an_unhealthy_member("fresh", since=timedelta(minutes=1))
 
     assert repaired(decide(late, fresh, a_member("well"))) == []
 
@@ -165,15 +166,15 @@ def test_conditions_count_before_their_deadline_does():
     "node/health",
     it="should ignore unhealthy nodes if more then 20% of the nodes are unhealthy in a cluster",
 )
-def test_the_sick_of_one_pool_do_not_bar_another():
+def test_unhealthy_nodes_of_one_nodepool_do_not_block_another():
     """And a claim without a pool asks the whole cluster."""
-    sick = [a_sick_member(f"s{i}", since=HALF_AN_HOUR, pool="broken") for i in range(2)]
-    apart = a_sick_member("apart", since=HALF_AN_HOUR)
-    alone = a_sick_member("alone", since=HALF_AN_HOUR)
+    unhealthy = [an_unhealthy_member(f"s{i}", since=HALF_AN_HOUR, pool="broken") for i in range(2)]
+    apart = an_unhealthy_member("apart", since=HALF_AN_HOUR)
+    alone = an_unhealthy_member("alone", since=HALF_AN_HOUR)
     own = {key: value for key, value in alone.claim.metadata.labels.items() if key != labels.NODEPOOL}
     standalone = Member(node=alone.node, claim=replace(alone.claim, metadata=replace(alone.claim.metadata, labels=own)))
 
-    plan = decide(*sick, apart, standalone, a_member("w0"), a_member("w1"), *(a_member(f"x{i}") for i in range(3)))
+    plan = decide(*unhealthy, apart, standalone, a_member("w0"), a_member("w1"), *(a_member(f"x{i}") for i in range(3)))
 
     assert repaired(plan) == ["apart"]
     assert "more than 20% nodes are unhealthy in the cluster" in {e.message for e in plan.events}
@@ -185,13 +186,13 @@ def test_the_sick_of_one_pool_do_not_bar_another():
 )
 def test_a_node_that_is_still_tolerated_is_looked_at_at_its_deadline():
     """Terminate wakes itself for that moment."""
-    plan = decide(a_sick_member("n", since=timedelta(minutes=29)))
+    plan = decide(an_unhealthy_member("n", since=timedelta(minutes=29)))
 
     assert [(a.step, a.at) for a in plan.actions] == [(Step.TERMINATE, NOW + timedelta(minutes=1))]
 
 
 def test_a_condition_without_a_time_starts_no_clock():
-    """Better a sick node too many than a well one too few."""
+    """An unhealthy node too many is better than a healthy one too few."""
     broken = {**condition("Ready", "False"), "lastTransitionTime": None}
 
     plan = decide(a_member("n", node={"status": {"conditions": [broken]}}))

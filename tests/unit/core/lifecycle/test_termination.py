@@ -169,9 +169,9 @@ def test_a_drained_node_s_volumes_are_waited_for():
     after = run(a_running_claim(deleting=ago(seconds=9), status=status), node)
     assert of_type(after, TerminateInstance)
     assert conditions(after)["VolumesDetached"] == ("True", "VolumesDetached")
-    told = [o for plan in (plan, after) for chain in plan.chains for o in chain.observations]
-    assert [o.name for o in told if o.name.startswith("karpenter_")] == ["karpenter_nodes_drained_total"]
-    changes = [o.labels for o in told if o.name == "operator_nodeclaim_status_condition_transitions_total"]
+    observations = [o for plan in (plan, after) for chain in plan.chains for o in chain.observations]
+    assert [o.name for o in observations if o.name.startswith("karpenter_")] == ["karpenter_nodes_drained_total"]
+    changes = [o.labels for o in observations if o.name == "operator_nodeclaim_status_condition_transitions_total"]
     assert ("VolumesDetached", "True") in {(of["type"], of["status"]) for of in changes}
 
 
@@ -210,7 +210,7 @@ def test_volumes_are_read_only_once_they_matter(node, pods, reads):
 
 
 def test_a_pod_that_comes_after_the_drain_is_drained_and_changes_no_condition():
-    """Somebody bound it there by hand."""
+    """A user bound it there by hand."""
     claim = draining(60, condition("Drained", since=ago(seconds=30)))
     claim = replace(
         claim, status=replace(claim.status, conditions=[c for c in claim.status.conditions if c.reason != "Draining"])
@@ -259,12 +259,12 @@ def test_finalizers_stay_until_the_cloud_says_that_the_instance_is_gone():
     assert patches(plan, "NodeClaim") == [{"metadata": {"finalizers": []}}]
     assert [a.ref.resource.kind for a in plan.actions] == ["Node", "NodeClaim"]
     assert not of_type(plan, Requeue)
-    told = {o.name: o.value for o in plan.chains[0].observations}
-    assert told["karpenter_nodes_terminated_total"] == told["karpenter_nodeclaims_terminated_total"] == 1
-    assert told["karpenter_nodes_lifetime_duration_seconds"] == 60
-    assert told["karpenter_nodes_termination_duration_seconds"] == 20
-    assert told["karpenter_nodeclaims_termination_duration_seconds"] == 20
-    assert told["karpenter_nodeclaims_instance_termination_duration_seconds"] == 0
+    values = {o.name: o.value for o in plan.chains[0].observations}
+    assert values["karpenter_nodes_terminated_total"] == values["karpenter_nodeclaims_terminated_total"] == 1
+    assert values["karpenter_nodes_lifetime_duration_seconds"] == 60
+    assert values["karpenter_nodes_termination_duration_seconds"] == 20
+    assert values["karpenter_nodeclaims_termination_duration_seconds"] == 20
+    assert values["karpenter_nodeclaims_instance_termination_duration_seconds"] == 0
 
 
 @pytest.mark.karpenter(
@@ -280,7 +280,7 @@ def test_a_node_whose_instance_vanished_is_not_drained():
 
 
 def test_an_instance_with_two_nodes_ends_once_both_are_drained():
-    """Its kubelet was renamed; whoever has no pods must not take the instance away from under the other."""
+    """Its kubelet was renamed; the node without pods must not end the instance under the other."""
     renamed = a_node(metadata={"name": "renamed", "uid": "uid-renamed"}, deleting=ago(seconds=9))
     assert renamed.spec.provider_id == a_node().spec.provider_id
     pods = (a_pod("p", node="renamed"),)
@@ -296,8 +296,8 @@ def test_an_instance_with_two_nodes_ends_once_both_are_drained():
     )
 
 
-def test_both_halves_are_deleted_before_either_is_let_go():
-    """A claim that nobody deleted must not lose its finalizer while it lives."""
+def test_node_and_claim_are_deleted_before_either_finalizer_goes():
+    """A claim without a deletionTimestamp must not lose its finalizer."""
     plan = run(a_running_claim(), a_node(ready=False, deleting=NOW), cloud=GONE)
     assert [d.ref.resource.kind for d in of_type(plan, DeleteObject)] == ["NodeClaim"]
     assert not of_type(plan, PatchObject)
@@ -333,7 +333,7 @@ def test_the_end_is_written_down_once_and_forces_what_is_left():
 
 
 def test_a_time_that_is_none_is_written_anew():
-    """Somebody edited it: the terminationGracePeriod would never end."""
+    """A user edited it: the terminationGracePeriod would never end."""
     claim = a_running_claim(
         deleting=ago(minutes=1),
         spec={"terminationGracePeriod": "5m"},

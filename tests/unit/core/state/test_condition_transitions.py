@@ -1,4 +1,4 @@
-"""Transitions: what is told and counted when a condition takes another status."""
+"""Transitions: the Events and metrics recorded when a condition changes its status."""
 
 from datetime import timedelta
 
@@ -12,7 +12,7 @@ from journeyman.core.state.condition_transitions import transition_events, trans
 from tests.helpers.builders import CLASS_LABEL, NOW, condition
 
 CLAIM = ObjectRef(resource=NODECLAIM, name="default-1")
-TOLD = "Status condition transitioned, Type:"
+TRANSITIONED = "Status condition transitioned, Type:"
 POOL = ObjectRef(resource=NODEPOOL, name="default")
 
 
@@ -27,7 +27,7 @@ def conditions(**status):
     )
 
 
-def test_each_change_of_status_is_told_as_karpenter_tells_it():
+def test_each_status_change_has_the_event_that_karpenter_records():
     """What was never said was Unknown; another reason for the same status is no transition, and neither is a removal."""
     before = conditions(
         Launched=("Unknown", "LaunchFailed", "", 5),
@@ -41,17 +41,17 @@ def test_each_change_of_status_is_told_as_karpenter_tells_it():
         Initialized=("False", "NotReady", "the kubelet says so", 0),
     )
 
-    told = transition_events(CLAIM, before, after)
+    events = transition_events(CLAIM, before, after)
 
-    assert [(e.reason, e.message, e.type) for e in told] == [
+    assert [(e.reason, e.message, e.type) for e in events] == [
         (
             "Launched",
-            f"{TOLD} Launched, Status: Unknown -> True, Reason: Launched",
+            f"{TRANSITIONED} Launched, Status: Unknown -> True, Reason: Launched",
             "Normal",
         ),
         (
             "Initialized",
-            f"{TOLD} Initialized, Status: Unknown -> False, Reason: NotReady, Message: the kubelet says so",
+            f"{TRANSITIONED} Initialized, Status: Unknown -> False, Reason: NotReady, Message: the kubelet says so",
             "Normal",
         ),
     ]

@@ -49,7 +49,7 @@ def test_nodes_and_claims_of_one_provider_id_are_one():
 
 
 def test_a_claim_that_lost_its_provider_id_keeps_the_node_that_names_it_as_owner():
-    """Somebody edited its status: its node must not be taken for one that nobody drains."""
+    """A user edited its status: its node must not count as one without a claim."""
     claim = stripped("a")
 
     assert joined(nodes=[owned_by("a")], claims=[claim]) == [("node-a", "a", "")]
@@ -137,8 +137,8 @@ def test_a_node_counts_as_registered_by_its_label_or_its_claims_condition():
     assert [s.state_nodes[0].registered for s in (by_label, by_condition, neither)] == [True, True, False]
 
 
-def test_only_a_deletion_makes_a_node_a_leaving_one():
-    """A condition that somebody wrote by hand does not: its instance runs, and its pods stay."""
+def test_only_a_deletion_makes_a_node_terminating():
+    """A condition that a user wrote does not: its instance runs, and its pods stay."""
     marked = a_running_claim("a", true=("Launched", "Registered", "Initialized", "InstanceTerminating"))
     gone = a_running_claim("b", deleting=NOW)
     snapshot = a_snapshot(nodes=(a_node("a"), a_node("b"), a_node("c", deleting=NOW)), claims=(marked, gone))
@@ -163,7 +163,7 @@ def test_no_pods_are_planned_onto_claims_that_stand_for_no_node():
     assert sum(len(claim.pods) for claim in results.new_claims) == 1
 
 
-def test_a_claim_of_which_nobody_knows_whether_it_registered_is_no_stray():
+def test_claim_with_unknown_registration_is_consistent():
     """Unknown is not True."""
     undecided = a_launched_claim("a", status={"conditions": [condition("Registered", "Unknown")]})
 
