@@ -4,14 +4,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SAM    := .tools/sam
-# One more than a machine of two cores has: scenarios on a real control plane wait a lot.
+# One more than the cores of a CI machine: tests on a real control plane wait a lot.
 JOBS   ?= 3
 CASES  ?= 2000
 SEEDS  ?= 10000
 MUTANTS ?= 300
 
-# What is compiled and checked is kept, whatever the environment says, outside of the repository: every process here
-# imports hundreds of modules, and a new clone's are the last one's.
+# Caches of compiled modules and of the checkers live outside the repository, so that a new clone starts warm.
 KEPT   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/journeyman
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(KEPT)/python
@@ -19,9 +18,9 @@ export MYPY_CACHE_DIR := $(KEPT)/mypy
 export RUFF_CACHE_DIR := $(KEPT)/ruff
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types imports unit sam oracle controlplane helm crds metrics settings troubleshooting karpenter-map demo-transcript docs pictures lock bench bench-ablation bench-binding bench-reading call-sites faults nightly clean
+.PHONY: help setup demo test check format lint words types imports unit sam oracle controlplane helm crds metrics settings troubleshooting karpenter-map demo-transcript docs pictures lock bench bench-ablation bench-binding bench-reading call-sites faults nightly clean
 
-help: ## What you can ask for
+help: ## List the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
 
 setup: $(STAMP) ## Make .venv with the `journeyman` command in it
@@ -39,20 +38,23 @@ demo: setup ## The main job, end to end, on a simulated cluster and cloud
 	@$(BIN)/journeyman demo
 
 test: setup ## Everything that needs no cloud account
-	@$(MAKE) --no-print-directory -j 4 sam oracle controlplane helm format lint imports
+	@$(MAKE) --no-print-directory -j 4 sam oracle controlplane helm format lint words imports
 	@echo "$(BIN)/mypy, beside $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup"
 	@mkdir -p .cache; $(BIN)/mypy >.cache/mypy.log 2>&1 & types=$$!; \
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup; tests=$$?; \
 	wait $$types; types=$$?; cat .cache/mypy.log; exit $$((tests | types))
 	@$(BIN)/python -m tests.differential.karpenter >/dev/null
 
-check: setup format lint types imports unit ## What to run before each commit (under a minute)
+check: setup format lint words types imports unit ## What to run before each commit (under a minute)
 
 format: setup
 	$(BIN)/ruff format --check .
 
 lint: setup
 	$(BIN)/ruff check .
+
+words: setup
+	@$(BIN)/python -m tests.lint.plain_words
 
 types: setup
 	$(BIN)/mypy
@@ -109,16 +111,16 @@ lock: setup ## Renew the locked requirements
 	$(BIN)/uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-header --no-annotate tests/requirements.in -o tests/requirements.txt
 	$(BIN)/uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-header --no-annotate tests/infra/requirements.in -o tests/infra/requirements.txt
 
-bench: setup oracle ## Price and speed of the scheduler beside Karpenter's, in one run (about ten minutes)
+bench: setup oracle ## Compare price and speed with Karpenter's scheduler, in one run (about ten minutes)
 	@$(BIN)/python -m tests.bench.bench_scheduling
 
-bench-ablation: setup ## What each mechanism of the scheduler is worth, into docs/scheduling.md (about ten minutes)
+bench-ablation: setup ## Measure what each mechanism of the scheduler is worth, into docs/scheduling.md
 	@$(BIN)/python -m tests.bench.ablation --write
 
-bench-binding: setup controlplane ## Plans against what the real kube-scheduler makes of them (some minutes)
+bench-binding: setup controlplane ## Compare plans with what the real kube-scheduler binds (some minutes)
 	@$(BIN)/python -m tests.bench.bench_binding
 
-bench-reading: setup controlplane ## Reading a real API server, and what it costs, beside the official client (some minutes)
+bench-reading: setup controlplane ## Measure reads of a real API server, beside the official client (some minutes)
 	@$(BIN)/python -m tests.bench.bench_reading
 
 call-sites: setup ## Record again which API calls each step makes, for the fault injection
@@ -127,9 +129,9 @@ call-sites: setup ## Record again which API calls each step makes, for the fault
 faults: setup ## 10,000 fault scenarios (SEEDS=…), with a crash at each API call at least once
 	@$(BIN)/journeyman faults --seeds 1..$(SEEDS) --require-crash-coverage
 
-nightly: setup oracle ## 2,000 new clusters (CASES=…) compared with Karpenter, and new examples for every property
+nightly: setup oracle ## Compare 2,000 new clusters (CASES=…) with Karpenter, search for counter-examples, mutate the core (MUTANTS=…)
 	HYPOTHESIS_PROFILE=search JOURNEYMAN_CASES=$(CASES) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/differential tests/property
 	@for package in scheduling lifecycle disruption; do $(BIN)/python -m tests.mutation $$package --sample $(MUTANTS) || exit 1; done
 
-clean: ## Remove everything that was made here
+clean: ## Remove everything that these commands created
 	rm -rf $(VENV) .tools .cache .aws-sam .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache "$(PYTHONPYCACHEPREFIX)$(CURDIR)"
