@@ -121,7 +121,7 @@ def test_crds_of_another_version_are_reported_until_they_are_replaced(deployed):
     replaced = deployed.run(Step.PROVISION, provision, 2)
 
     assert line["cluster"] == "demo"
-    assert line["message"].endswith("of karpenter.sh/v1, but v1beta1: its CRDs are of another version")
+    assert line["message"].endswith("of karpenter.sh/v1, but v1beta1: the CRDs are of another version")
     assert "infra/crds" in line["to_do"]
     assert not taken
     assert written == [[], []]

@@ -180,7 +180,7 @@ def test_refused_requests_name_the_missing_right_and_work_once_granted(world, sc
         world.until(world.is_quiet, "initialized nodes")
 
     assert {line["controller"] for line in unknown} >= {"provision", "sweep"}
-    assert {line["message"] for line in unknown} == {"the API server does not let us in: Unauthorized"}
+    assert {line["message"] for line in unknown} == {"the API server does not accept this identity: Unauthorized"}
     assert all(line["cluster"] == "demo" and "access entries" in line["to_do"] for line in unknown)
     assert {(line["cluster"], line["resource"]) for line in lacking} == {("demo", "nodeclaims")}
     assert all("infra/chart" in line["to_do"] for line in lacking)

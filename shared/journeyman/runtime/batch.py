@@ -189,15 +189,16 @@ class SqsBatch(Struct):
         """Return which records failed (`batchItemFailures`); those that can never succeed are retried at once."""
         hopeless: dict[str, list[str]] = {}
         for record in self.records:
-            if isinstance(self.failures.get(record["messageId"]), MalformedEventError | UnknownClusterError):
+            failed = isinstance(self.failures.get(record["messageId"]), MalformedEventError | UnknownClusterError)
+            if failed and "receiptHandle" in record:  # an event that was typed by hand may lack it
                 hopeless.setdefault(record["eventSourceARN"], []).append(record["receiptHandle"])
         try:
             for queue, receipts in hopeless.items():  # in fact one: a batch comes from one queue
                 runtime.queue.retry_now(queue, receipts)
         except JourneymanError as error:
             runtime.log_error(error)
-        failed = [record["messageId"] for record in self.records if record["messageId"] in self.failures]
-        return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
+        message_ids = [record["messageId"] for record in self.records if record["messageId"] in self.failures]
+        return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in message_ids]}
 
 
 def _parsed(runtime: Runtime, record: Mapping[str, Any]) -> Trigger | MalformedEventError:
