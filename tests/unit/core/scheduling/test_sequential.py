@@ -243,7 +243,7 @@ def test_a_pod_waits_for_those_it_wants_to_join():
     assert (outcome.sizes, outcome.left) == ([2], 0)
 
 
-def test_an_affinity_target_with_an_open_zone_is_bound_to_its_followers_zone():
+def test_an_affinity_target_with_an_open_zone_takes_its_followers_zone():
     """The leader could be in any zone, the follower (of two starts) only where its small type is: there both go."""
     only_in_c = an_instance_type("c.small", cpu=1, memory_gib=4, price=0.1, zones=("c",))
     small = {"nodeSelector": {labels.INSTANCE_TYPE: "c.small"}}
