@@ -287,7 +287,7 @@ ACCEPTED = (
         covers=_is_about_limited_nodes,
     ),
     Difference(
-        name="where room is short, which pods get it",
+        name="where capacity is short, which pods get it",
         why="Karpenter takes pods one by one, the largest first, and of equal ones by UID; we take kinds of pods at once",
         covers=_is_about_scarce_room,
     ),
@@ -298,7 +298,7 @@ ACCEPTED = (
     ),
     Difference(
         name="a label that must be there must be there",
-        why="Karpenter intersects what a pod asks of a label and forgets that one of the wishes was for its presence:"
+        why="Karpenter intersects what a pod asks of a label and forgets that one requirement was for its presence:"
         " Exists and NotIn [a], or In [a] and NotIn [a], and the pod goes where no scheduler will bind it",
         covers=_is_about_presence,
     ),
@@ -349,19 +349,19 @@ ACCEPTED = (
     Difference(
         name="a spread counts the nodes that will suit it, said or not",
         why="Karpenter counts pods of another node affinity only where the claim itself says that its node suits; of a"
-        " claim that says nothing of the architecture it counts nobody, though all its types have the right one",
+        " claim that says nothing of the architecture it counts no pod, though all its types have the right one",
         covers=_is_about_own_nodes,
     ),
     Difference(
         name="selectors that differ are two",
-        why="Karpenter tells rules between pods apart by a hash in which app In [app0, app1, app2] is app In [app3]:"
+        why="Karpenter distinguishes rules between pods by a hash in which app In [app0, app1, app2] is app In [app3]:"
         " FNV-1 of each value, joined by exclusive or; the second such rule of a pass is not heeded",
         covers=_is_about_like_sums,
     ),
     Difference(
-        name="a wish is given up when no zone can meet it",
+        name="a preference is dropped when no zone satisfies it",
         why="Karpenter takes one of the zones that a spread leaves, by chance; if nothing there is as the pod would like"
-        " it, it gives up the wish instead of trying another zone",
+        " it, it drops the preference instead of trying another zone",
         covers=_is_about_wishes_given_up,
     ),
 )

@@ -102,7 +102,7 @@ def report(hunt: Hunt, folder: Path, tries: int) -> None:
 
 def save(path: Path, scenario: JSONDict, finding: Finding) -> None:
     """Write the scenario, with its finding, as a file."""
-    path.write_text(json.dumps({**scenario, "name": path.stem, "story": finding.text}, indent=1))
+    path.write_text(json.dumps({**scenario, "name": path.stem, "finding": finding.text}, indent=1))
 
 
 def say(line: str) -> None:

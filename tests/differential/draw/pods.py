@@ -154,10 +154,10 @@ def _node_selectors(draw: Draw, types: Sequence[JSONDict]) -> dict[str, str]:
 def expressions(draw: Draw, types: Sequence[JSONDict]) -> JSONDict:
     """A requirement for a node's labels: any operator, mostly about labels that nodes have."""
     own = (ZONE, CAPACITY_TYPE, ARCH, CPU, FAMILY, GENERATION, INSTANCE_TYPE)
-    key = pick(draw, own if not chance(draw, 25) else (TEAM, TIER, "nobody/has-this"))
+    key = pick(draw, own if not chance(draw, 25) else (TEAM, TIER, "example.com/absent"))
     values = [str(t["name"]) for t in types] if key == INSTANCE_TYPE else list(VALUES[key])
     operators = ["In", "NotIn", "Exists"] + (["Gt", "Lt", "Gte", "Lte"] if key in {CPU, GENERATION} else [])
-    operator = pick(draw, [*operators, "DoesNotExist"] if key in {TEAM, TIER, "nobody/has-this"} else operators)
+    operator = pick(draw, [*operators, "DoesNotExist"] if key in {TEAM, TIER, "example.com/absent"} else operators)
     if operator in {"Exists", "DoesNotExist"}:
         return require(key, operator)
     if operator in {"Gt", "Lt", "Gte", "Lte"}:

@@ -37,7 +37,7 @@ VALUES: dict[str, tuple[str, ...]] = {
     TEAM: ("red", "blue"),
     TIER: ("gold", "silver"),
     RACK: ("r1", "r2", "r3"),
-    "nobody/has-this": ("x",),
+    "example.com/absent": ("x",),
 }
 NODE_CLASS = {"group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default"}
 NODE_CLASS_LABEL = "karpenter.test.sh/testnodeclass"

@@ -85,7 +85,7 @@ def _reconcile_buffer(resolved: ResolvedBuffer, provisioning: _Verdict | None, n
     patch = PatchObject(
         ref=ObjectRef(resource=CAPACITY_BUFFER, name=meta.name, namespace=meta.namespace, uid=meta.uid),
         patch={"status": changes},
-        why="what it stands for, and whether there is room",
+        why="how many pods it reserves, and whether they have capacity",
         resource_version=meta.resource_version,
         subresource="status",
     )

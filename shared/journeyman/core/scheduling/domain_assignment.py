@@ -248,7 +248,7 @@ class DomainAssignment:
                 self._place_in(progress, row, cell, count)
 
     def _place_in(self, progress: _ClassProgress, row: int, cell: DomainCell, count: int) -> None:
-        on_nodes = self._filling.put_first(row, min(count, cell.room), cell.nodes)
+        on_nodes = self._filling.put_first(row, min(count, cell.free_pods), cell.nodes)
         placed = _DomainPlacement(row, cell, on_nodes, count - sum(n for _, n in on_nodes))
         progress.placed.append(placed)
         progress.left -= count
@@ -286,7 +286,7 @@ class DomainAssignment:
                 more_lost, more_price = _cost(self._classes[c].left, [x for x in here if x.values[group.key] == value])
                 costs[value] = (lost + more_lost, price + more_price)
         for value in values if members else ():
-            if not any(x.room for x in cells if x.values[group.key] == value):
+            if not any(x.free_pods for x in cells if x.values[group.key] == value):
                 lost, price = costs[value]
                 costs[value] = lost, max(price, self._fleet_price(row, (group.key, value), members))
         orders = {value: min(x.order for x in cells if x.values[group.key] == value) for value in values}
@@ -401,7 +401,7 @@ class DomainAssignment:
 
 def _cost(pods: int, cells: Sequence[DomainCell]) -> tuple[int, float]:
     """Of pods that must go to these cells: how many cannot, and the price of those that need a new node."""
-    capacity = sum(cell.room for cell in cells)
+    capacity = sum(cell.free_pods for cell in cells)
     new = [cell.price for cell in cells if cell.more > 0]
     needed = max(pods - capacity, 0)
     return (0, needed * min(new)) if new else (needed, 0.0)

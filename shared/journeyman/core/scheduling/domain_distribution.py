@@ -23,14 +23,14 @@ _NEAR: Final = 1.01  # of the best price; what costs no more is free
 class DomainCell(Struct):
     """One combination of domains that pods of a row may go to.
 
-    `room` of them fit on nodes that exist, `nodes` as (node, how many); `more` may go to new nodes, there the best
+    `free_pods` of them fit on nodes that exist, `nodes` as (node, how many); `more` may go to new nodes, there the best
     NodePools of those that differ in weight are of this `order`, and a pod costs at least `price` there. `apart` is how
     many pods that must follow these could not come there.
     """
 
     pins: Pins
     values: Mapping[str, str]
-    room: int = 0
+    free_pods: int = 0
     more: int = 0
     order: tuple[int, bool] = (0, False)
     price: float = 0.0
@@ -84,7 +84,7 @@ def distribute(
     if not cells:
         return []
     if len(cells) == 1 and all(rule.skew is None for rule in rules):
-        return [min(pods, cells[0].room + cells[0].more)]
+        return [min(pods, cells[0].free_pods + cells[0].more)]
     options = {"has_no_spread": has_no_spread, "use_spread_slack": use_spread_slack}
     given = Distribution(cells, rules, **options).distribute(pods)
     if sum(given) < pods and are_crossed(rules):
@@ -171,7 +171,7 @@ class Distribution:
         self._binding_rules = [rule_count for rule_count in self._rule_counts if rule_count.skew is not None]
         self._has_no_spread = has_no_spread
         self._use_spread_slack = use_spread_slack
-        self._room = [cell.room for cell in cells]
+        self._free_pods = [cell.free_pods for cell in cells]
         self._more = [cell.more for cell in cells]
         self._given = [0] * len(cells)
         self._dear = _dear(cells) if has_no_spread else []
@@ -211,8 +211,8 @@ class Distribution:
     def _give(self, i: int, pods: int) -> None:
         """Pods for a cell; nodes that exist come first."""
         self._given[i] += pods
-        here = min(pods, self._room[i])
-        self._room[i] -= here
+        here = min(pods, self._free_pods[i])
+        self._free_pods[i] -= here
         self._more[i] -= pods - here
         for rule_count in self._rule_counts:
             rule_count.add(i, pods)
@@ -224,7 +224,7 @@ class Distribution:
             or len(self._rule_counts) != 1
             or self._rule_counts[0].is_ban
             or None in self._rule_counts[0].at
-            or any(self._room)
+            or any(self._free_pods)
         ):
             return False
         first = self._cells[0]
@@ -254,7 +254,7 @@ class Distribution:
         best: int | None = None
         best_rank: tuple[object, ...] = ()
         for i in self._ranked:
-            if (self._room[i] > 0 or self._more[i] > 0) and self._admits(i, strict=strict):
+            if (self._free_pods[i] > 0 or self._more[i] > 0) and self._admits(i, strict=strict):
                 rank = self._rank(i, floors)
                 if best is None or rank < best_rank:
                     best, best_rank = i, rank
@@ -284,20 +284,20 @@ class Distribution:
                 else:
                     bound = max(bound, above)
         if self._has_no_spread:
-            return cell.apart, self._room[i] <= 0, self._dear[i], other
+            return cell.apart, self._free_pods[i] <= 0, self._dear[i], other
         price = cell.price if self._use_spread_slack else 0.0
-        return self._room[i] <= 0, cell.order, price, bound, self._choices[i], cell.apart, other
+        return self._free_pods[i] <= 0, cell.order, price, bound, self._choices[i], cell.apart, other
 
     # --- repetition
 
     def _state(self) -> object:
         """All that the next choices depend on: how the domains differ, and which cells are open."""
         open_now = self._open()
-        supply = tuple(n > 0 for n in self._room), tuple(n > 0 for n in self._more)
+        supply = tuple(n > 0 for n in self._free_pods), tuple(n > 0 for n in self._more)
         return tuple(rule_count.state(open_now) for rule_count in self._rule_counts), supply
 
     def _open(self) -> list[int]:
-        return [i for i in self._ranked if self._room[i] > 0 or self._more[i] > 0]
+        return [i for i in self._ranked if self._free_pods[i] > 0 or self._more[i] > 0]
 
     def _leap(self, pods: int, given: Sequence[int], counts: Sequence[Sequence[int]]) -> int:
         """Repeat what was distributed since, as often as nothing changes; how many pods that were."""
@@ -305,7 +305,7 @@ class Distribution:
         times = pods // sum(cycle)
         for i, n in enumerate(cycle):
             if n:
-                left = self._room[i] if self._room[i] > 0 else self._more[i]
+                left = self._free_pods[i] if self._free_pods[i] > 0 else self._more[i]
                 times = min(times, (left - 1) // n)
         for rule_count, then in zip(self._rule_counts, counts, strict=True):
             times = min(times, rule_count.steady(then))

@@ -166,8 +166,8 @@ class DomainSupply:
             values = dict(pins)
             if nodes and all(key in values for key in needed):
                 cell = cells.setdefault(pins, DomainCell(pins, values))
-                cell.nodes = list(zip(nodes, self._filling.room(row, nodes), strict=True))
-                cell.room = sum(pods for _, pods in cell.nodes)
+                cell.nodes = list(zip(nodes, self._filling.free_pods(row, nodes), strict=True))
+                cell.free_pods = sum(pods for _, pods in cell.nodes)
 
     # --- offerings
 

@@ -177,7 +177,7 @@ class ExistingNodes(Struct, frozen=True, kw_only=True, eq=False):
 
     `free` has a row per node and a column per axis (resources, then the caps' axes). `counted` and `bound` say by node
     and conflict of the caps how many running pods are of either kind, `company` by node and group followed how many are
-    there. `rooms` are what the nodes can attach (none if nothing limits that), `columns` their labels and taints
+    there. `volume_usages` are what the nodes can attach (none if nothing limits that), `columns` their labels and taints
     (`standing_columns`: of all standing nodes, of which those marked for deletion are not `staying`), `pod_counts` counts
     the running pods.
     """
@@ -192,7 +192,7 @@ class ExistingNodes(Struct, frozen=True, kw_only=True, eq=False):
     counted: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     bound: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     company: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
-    rooms: tuple[VolumeUsage, ...] = ()
+    volume_usages: tuple[VolumeUsage, ...] = ()
 
 
 class NodeSelection(Struct, frozen=True, kw_only=True, eq=False):
@@ -369,7 +369,7 @@ class NodeInventory:
                 [np.array([h in c.domains for h in hostnames], dtype=np.int64) for c in caps.conflicts], len(nodes)
             ),
             company=_table([_counts(pod_counts, group, nodes) for group in caps.followed], len(nodes)),
-            rooms=self._rooms(standing, order, nodes) if self._storage.nodes else (),
+            volume_usages=self._volume_usages(standing, order, nodes) if self._storage.nodes else (),
         )
 
     def _resources(
@@ -401,7 +401,9 @@ class NodeInventory:
                 free[n] = caps.beside(used)
         return free
 
-    def _rooms(self, standing: NodeSelection, order: Ints, nodes: Sequence[StateNode]) -> tuple[VolumeUsage, ...]:
+    def _volume_usages(
+        self, standing: NodeSelection, order: Ints, nodes: Sequence[StateNode]
+    ) -> tuple[VolumeUsage, ...]:
         """What these nodes can attach."""
         return tuple(
             volume_usage(node, self._storage, standing.leaving) if place in standing.touched else self._room_of(place)

@@ -395,7 +395,7 @@ def _later(case: UnschedulableCase) -> str:
     for pool in case.pools:
         if pool.untolerated(case.pod_requirements) is None:
             table, found = pool.pool.template.table, pool.find(case.pod_requirements)
-            lost = found.rows & ~table.available & pool.room[table.row_type]
+            lost = found.rows & ~table.available & pool.within_limits[table.row_type]
             times += [until for _, until in pool.lack(lost) if until is not None]
     return f"wait until {min(times):%Y-%m-%d %H:%M} UTC, when unavailable offerings are tried again" if times else ""
 
@@ -500,7 +500,7 @@ class NodePoolView:
         table = pool.template.table
         usable: Bools = pool.usable[table.row_type]
         self.own_rows: Bools = table.rows_meeting(pool.template.requirements) & usable
-        self.room: Bools = headroom.allows()
+        self.within_limits: Bools = headroom.allows()
         self.types_total = int(self._types(self.own_rows).sum())
         self._rows: dict[Terms, Bools] = {}
 
@@ -546,7 +546,9 @@ class NodePoolView:
         suiting = self._types(rows)
         rows = rows & large[table.row_type]
         had = self._types(rows & table.available)
-        return FilteredTypes(suiting=suiting, fitting=suiting & large, had=had, allowed=had & self.room, rows=rows)
+        return FilteredTypes(
+            suiting=suiting, fitting=suiting & large, had=had, allowed=had & self.within_limits, rows=rows
+        )
 
     def takes(self, pod_requirements: PodRequirements) -> bool:
         """Whether a node of the pool could be opened for the pod now, other pods aside."""

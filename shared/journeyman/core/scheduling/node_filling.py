@@ -70,7 +70,9 @@ class NodeFilling:
         self._demands = np.concatenate((requests, caps.takes), axis=1)
         self._caps = caps
         self._resources = requests.shape[1]
-        self._drivers = {d: n for n, d in enumerate(sorted({d for usage in existing.rooms for d in usage.limits}))}
+        self._drivers = {
+            d: n for n, d in enumerate(sorted({d for usage in existing.volume_usages for d in usage.limits}))
+        }
         self._claims = self._claims_of(rows)
         self._free = np.ascontiguousarray(np.concatenate((existing.free.T, self._attachable())))
         self._attached = self._attached_now()
@@ -91,13 +93,13 @@ class NodeFilling:
 
     def _attachable(self) -> Ints:
         """How many more volumes each node takes, by driver."""
-        free = [[usage.free(driver) for usage in self.existing.rooms] for driver in self._drivers]
+        free = [[usage.free(driver) for usage in self.existing.volume_usages] for driver in self._drivers]
         known = [[_ANY_NUMBER if n is None else n for n in by_node] for by_node in free]
         return np.array(known, dtype=np.int64).reshape(len(self._drivers), len(self.existing.nodes))
 
     def _attached_now(self) -> Ints:
         """By claim that may be shared and node, how many pods use it there."""
-        usages = self.existing.rooms
+        usages = self.existing.volume_usages
         found = [[int(key in usage.attached.get(driver, ())) for usage in usages] for driver, key in self._claims]
         return np.array(found, dtype=np.int64).reshape(len(self._claims), len(self.existing.nodes))
 
@@ -123,7 +125,7 @@ class NodeFilling:
             found &= self._free[column] >= self._demand(row, column) + self._newly(claims)
         return found
 
-    def room(self, row: int, nodes: Sequence[int]) -> list[int]:
+    def free_pods(self, row: int, nodes: Sequence[int]) -> list[int]:
         """How many pods of the row each of these nodes can take now; each of them is open to it."""
         ask = self._ask(row)
         shared = dict(ask.shared)
@@ -171,7 +173,7 @@ class NodeFilling:
         if pins:
             found &= self._with_labels(pins)
         nodes = np.flatnonzero(found)[:count].tolist()  # each takes one at least
-        return self.put_first(row, count, list(zip(nodes, self.room(row, nodes), strict=True)))
+        return self.put_first(row, count, list(zip(nodes, self.free_pods(row, nodes), strict=True)))
 
     def put_first(self, row: int, count: int, capacities: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Place pods of the row on nodes with so much capacity, first nodes first; where they went, as (node, pods)."""

@@ -87,7 +87,7 @@ class _PlacementReserver:
         for c, keys in by_class.items():
             row = self._problem.levels[c][-1]
             if self._filling.has_room(row)[n] and self._suits(row, n, node) and self._may_stay(row, node):
-                yield self._keep(row, n, keys[: self._filling.room(row, [n])[0]])
+                yield self._keep(row, n, keys[: self._filling.free_pods(row, [n])[0]])
 
     def _keep(self, row: int, n: int, keys: Sequence[str]) -> ReservedPlacement:
         self._filling.put(row, n, len(keys))

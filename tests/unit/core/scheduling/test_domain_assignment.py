@@ -130,8 +130,8 @@ def a_full_cluster(*zones, free=0):
 
 def test_a_spread_that_counts_nobody_sends_nobody_anywhere():
     """Whatever node such pods go to has a zone. A label that nodes may lack is asked for all the same."""
-    idle = assign(*pods(5, spec=spread(app="nobody")))
-    rack = assign(*pods(5, spec=spread("example.com/rack", app="nobody")))
+    idle = assign(*pods(5, spec=spread(app="unmatched")))
+    rack = assign(*pods(5, spec=spread("example.com/rack", app="unmatched")))
 
     assert idle.sent() == {"": 5}
     assert (rack.sent(), rack.reasons()) == ({}, 5)

@@ -24,12 +24,12 @@ def one_by_one(pods, some, counts, skew, *, loose):
     counts, given = dict(counts), [0] * len(some)
     for _ in range(pods):
         floor = min(counts.values())
-        left = [n for n, cell in enumerate(some) if given[n] < cell.room + cell.more]
+        left = [n for n, cell in enumerate(some) if given[n] < cell.free_pods + cell.more]
         if not loose:
             left = [n for n in left if counts[some[n].values["zone"]] + 1 - floor <= skew]
         if not left:
             break
-        chosen = min(left, key=lambda n: (given[n] >= some[n].room, counts[some[n].values["zone"]], n))
+        chosen = min(left, key=lambda n: (given[n] >= some[n].free_pods, counts[some[n].values["zone"]], n))
         given[chosen] += 1
         counts[some[chosen].values["zone"]] += 1
     return given
@@ -45,7 +45,7 @@ def test_bulk_distribution_equals_one_pod_at_a_time(loose):
         limits = [draw.choice((UNLIMITED, UNLIMITED, 3, 60)) for _ in reach]
         some = cells(**dict(zip(reach, limits, strict=True)))
         for cell in some:
-            cell.room = draw.choice((0, 0, 2, 30))
+            cell.free_pods = draw.choice((0, 0, 2, 30))
         pods, skew = draw.choice((3, 50, 400)), draw.choice((1, 2, 7))
         rule = a_level(counts, skew=None if loose else skew)
 

@@ -94,7 +94,7 @@ class SequentialScheduler:
         )
         self._constraints: dict[int, tuple[PodConstraints, ...]] = {}
         self._added: dict[int, dict[int, int]] = {}
-        self._attachments = VolumeAttachments(problem.existing.rooms)
+        self._attachments = VolumeAttachments(problem.existing.volume_usages)
         self._node_devices: NodeDevices | None = None  # where no pod has ResourceClaims
         if problem.devices is not None and solution.devices is not None:
             self._node_devices = NodeDevices(problem.devices, solution.devices.copy(), self._interner)
