@@ -20,7 +20,7 @@ import msgspec
 from journeyman.cli.scenario import parse_scenario
 from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL, POD, Node
 from journeyman.core.plan import Step
-from journeyman.core.scheduling.nodeclaims import planned_pods
+from journeyman.core.scheduling.nodeclaim_templates import planned_pods
 from journeyman.errors import ConflictError
 from journeyman.kube.access.kubeconfig import from_kubeconfig
 from journeyman.kube.http_store import HttpKubeStore

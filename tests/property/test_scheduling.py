@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.nodeclaims import claim_name, to_node_claim
+from journeyman.core.scheduling.nodeclaim_templates import claim_name, to_node_claim
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.scheduling.verify import verify
 from tests.helpers.builders import (

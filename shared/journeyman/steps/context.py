@@ -15,8 +15,7 @@ from msgspec import Struct, field
 from journeyman.core.api.objects import TopologySpreadConstraint
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.plan import Requeue, Step
-from journeyman.core.scheduling.result_cache import ResultCache
-from journeyman.core.scheduling.results import MinValuesPolicy, Options, PreferencePolicy
+from journeyman.core.scheduling.results import MinValuesPolicy, Options, PreferencePolicy, ResultCache
 from journeyman.errors import JourneymanError
 from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue, Telemetry
 

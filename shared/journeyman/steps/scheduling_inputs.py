@@ -13,7 +13,7 @@ from journeyman.core.api.objects import NodeClaim, Resource
 from journeyman.core.catalogue import Catalogue, InstanceType, without_unavailable
 from journeyman.core.plan import Failure
 from journeyman.core.scheduling.node_overlays import apply_overlays
-from journeyman.core.scheduling.result_cache import ResultCache
+from journeyman.core.scheduling.results import ResultCache
 from journeyman.core.state import InstanceStatus, NodeClassState, RepairPolicy, Snapshot
 from journeyman.errors import CloudProviderError, InvariantError
 from journeyman.ports import Instance, Trigger

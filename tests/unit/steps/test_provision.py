@@ -7,7 +7,7 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, OFFERING_STATE, condition_of
 from journeyman.core.plan import Step
-from journeyman.core.scheduling.result_cache import ResultCache
+from journeyman.core.scheduling.results import ResultCache
 from journeyman.errors import CloudProviderError, CreateError, NodeClassNotReadyError, RateLimitedError
 from journeyman.ports import ClusterChanged
 from journeyman.steps.executor import LIMITS_PERIOD

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.objects import CAPACITY_BUFFER, NODE_OVERLAY, NODECLAIM, TopologySpreadConstraint
 from journeyman.core.plan import Step
-from journeyman.core.scheduling.nodeclaims import planned_pods
+from journeyman.core.scheduling.nodeclaim_templates import planned_pods
 from journeyman.ports import ClusterChanged
 from journeyman.steps.context import FeatureGates
 from journeyman.steps.provision import provision

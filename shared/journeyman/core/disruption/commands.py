@@ -31,7 +31,7 @@ from journeyman.core.disruption.candidates import Candidate, DisruptionReason
 from journeyman.core.disruption.disruption_events import consolidation_candidate
 from journeyman.core.disruption.disruption_metrics import consolidation_type
 from journeyman.core.plan import Chain, CreateObject, Plan, Requeue, Step
-from journeyman.core.scheduling.nodeclaims import claim_name
+from journeyman.core.scheduling.nodeclaim_templates import claim_name
 from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.state import Snapshot, StateNode
 

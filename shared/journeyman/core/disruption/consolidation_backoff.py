@@ -35,7 +35,7 @@ from journeyman.core.api.objects import NODE_DISRUPTION, NodeClaim
 from journeyman.core.disruption.candidates import Candidate, DisruptionReason
 from journeyman.core.disruption.commands import Command, replacement_name
 from journeyman.core.plan import Chain, ObjectRef, PatchObject, Plan, chain_of
-from journeyman.core.scheduling.nodeclaims import planned_pods
+from journeyman.core.scheduling.nodeclaim_templates import planned_pods
 from journeyman.core.state import Snapshot
 
 HISTORY_WINDOW: Final = timedelta(hours=6)

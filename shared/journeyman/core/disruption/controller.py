@@ -40,8 +40,7 @@ from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.disruption.single_node_consolidation import single_node_commands, unconsolidatable_reason
 from journeyman.core.disruption.validation import validate
 from journeyman.core.plan import Event, Plan
-from journeyman.core.scheduling.result_cache import StateResults
-from journeyman.core.scheduling.results import Options
+from journeyman.core.scheduling.results import Options, StateResults
 from journeyman.core.state import Snapshot
 
 

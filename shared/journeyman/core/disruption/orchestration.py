@@ -64,7 +64,7 @@ from journeyman.core.plan import (
     chain_of,
     next_requeue,
 )
-from journeyman.core.scheduling.nodeclaims import to_node_claim
+from journeyman.core.scheduling.nodeclaim_templates import to_node_claim
 from journeyman.core.scheduling.results import PlannedClaim
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.condition_transitions import with_transitions

@@ -19,8 +19,7 @@ from journeyman.core.disruption.candidates import Candidate
 from journeyman.core.disruption.commands import Command, SimulationResult
 from journeyman.core.scheduling.capacity_buffers import is_virtual_pod, nodes_hosting_buffers
 from journeyman.core.scheduling.nodeclaim_templates import FEWEST_NODES
-from journeyman.core.scheduling.result_cache import StateResults
-from journeyman.core.scheduling.results import Options, Results
+from journeyman.core.scheduling.results import Options, Results, StateResults
 from journeyman.core.scheduling.scheduler import Scheduler
 from journeyman.core.scheduling.verify import Defect, verify
 from journeyman.core.state import Snapshot, StateNode

@@ -52,8 +52,13 @@ from journeyman.core.plan import (
     merge_plans,
     next_requeue,
 )
-from journeyman.core.scheduling.nodeclaim_templates import NO_TYPES, NodeClaimTemplate, make_template
-from journeyman.core.scheduling.nodeclaims import claim_name, to_node_claim
+from journeyman.core.scheduling.nodeclaim_templates import (
+    NO_TYPES,
+    NodeClaimTemplate,
+    claim_name,
+    make_template,
+    to_node_claim,
+)
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import PlannedClaim
 from journeyman.core.state import Snapshot

@@ -48,7 +48,7 @@ from journeyman.core.plan import (
     chain_of,
 )
 from journeyman.core.scheduling.capacity_buffers import is_virtual_pod
-from journeyman.core.scheduling.nodeclaims import format_planned_pods, parse_planned_pods
+from journeyman.core.scheduling.nodeclaim_templates import format_planned_pods, parse_planned_pods
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.pod_predicates import is_active
 

@@ -19,8 +19,7 @@ from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NODECLAIM, NODEPOOL, POD, Pod
 from journeyman.core.plan import Chain, CreateObject, Event, LaunchInstance, ObjectRef, Plan, Requeue, Step, chain_of
 from journeyman.core.scheduling.capacity_buffers import is_virtual_pod
-from journeyman.core.scheduling.nodeclaim_templates import NO_TYPES
-from journeyman.core.scheduling.nodeclaims import claim_name, to_node_claim
+from journeyman.core.scheduling.nodeclaim_templates import NO_TYPES, claim_name, to_node_claim
 from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.nodeclaim_metrics import nodeclaim_created

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.scheduling.node_filling import NodeFilling
-from journeyman.core.scheduling.nodeclaims import planned_pods
+from journeyman.core.scheduling.nodeclaim_templates import planned_pods
 from journeyman.core.scheduling.problem import ReservedPlacement, SchedulingProblem, SchedulingTask
 from journeyman.core.scheduling.requirements import (
     EMPTY,

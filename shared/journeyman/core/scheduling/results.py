@@ -1,15 +1,24 @@
-"""The scheduler's results, and its settings: planned NodeClaims, pods for existing nodes, errors of unschedulable pods."""
+"""The scheduler's results, its settings, and the cache of results: planned NodeClaims, pods for existing nodes, pod errors.
+
+The cache is keyed by the resource versions that results were computed from. The solver and its verification are pure and
+read no clock, so equal pods in an equal cluster have equal results; losing the cache costs time only.
+
+Differs: karpenter's `ConsolidationState` (pkg/controllers/state/cluster.go) decides by which watch events arrived.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from enum import Enum
+from operator import attrgetter
+from typing import Any, Final
 
 from msgspec import Struct, field
 
 from journeyman.core.api.objects import NodeSelectorRequirement
-from journeyman.core.catalogue import Resources
+from journeyman.core.catalogue import Catalogue, Resources
+from journeyman.core.state.snapshot import Snapshot, Workloads
 
 
 class PlannedDevice(Struct, frozen=True, kw_only=True):
@@ -155,3 +164,69 @@ class Options(Struct, frozen=True, kw_only=True):
     compare_up_to: int = 600
     ignore_dra_requests: bool = True
     bound: bool = True
+
+
+ProblemKey = tuple[tuple[str, ...], frozenset[str], str]
+"""The keys of the pods to schedule, the names of the nodes that are assumed gone, and the kind of solve."""
+
+
+class StateResults:
+    """The results for one state of a cluster."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self._results: dict[ProblemKey, Results] = {}
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def get(self, key: ProblemKey) -> Results | None:
+        """Return the results of this problem, None if it was not solved in this state."""
+        return self._results.get(key)
+
+    def store(self, key: ProblemKey, results: Results) -> None:
+        """Keep the results of a problem."""
+        self._results[key] = results
+
+
+class ResultCache:
+    """The results for the last state of one cluster."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self._state: tuple[object, ...] | None = None
+        self._catalogue: Catalogue | None = None
+        self._results = StateResults()
+
+    def results_for(self, snapshot: Snapshot, catalogue: Catalogue, options: Options) -> StateResults:
+        """Return the results for this state; none if anything in the cluster, the catalogue or the options has changed.
+
+        Catalogues are compared by identity, as `steps.load` keeps them.
+        """
+        state = (options, *_state(snapshot))
+        is_same = self._catalogue is catalogue and self._state == state and None not in state
+        if not is_same:
+            self._state, self._catalogue, self._results = state, catalogue, StateResults()
+        return self._results
+
+
+def _state(snapshot: Snapshot) -> Iterator[object]:
+    """Yield each part of a snapshot but the time as UIDs and resource versions; None where an object has no version."""
+    for part in _PARTS:
+        yield _versions(getattr(snapshot, part))
+    for part in Workloads.__struct_fields__:
+        yield _versions(getattr(snapshot.workloads, part))
+
+
+def _versions(items: Iterable[Any]) -> tuple[object, ...] | None:
+    found: list[object] = []
+    for item in items:
+        version = _VERSION(item) if hasattr(item, "metadata") else item
+        if version is not item and not version[1]:
+            return None  # it is not stored: a virtual pod of a CapacityBuffer
+        found.append(version)
+    return tuple(found)
+
+
+_PARTS: Final = tuple(name for name in Snapshot.__struct_fields__ if name not in {"cluster", "now", "workloads"})
+_VERSION: Final = attrgetter("metadata.uid", "metadata.resource_version")

@@ -16,7 +16,7 @@ from journeyman.core.lifecycle.nomination import (
     pod_with_stale_nomination,
 )
 from journeyman.core.plan import NominatePods, PatchObject, Requeue, Step
-from journeyman.core.scheduling.nodeclaims import planned_pods
+from journeyman.core.scheduling.nodeclaim_templates import planned_pods
 from tests.helpers.builders import (
     NOW,
     a_launched_claim,

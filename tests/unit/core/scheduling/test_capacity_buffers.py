@@ -19,7 +19,7 @@ from journeyman.core.scheduling.capacity_buffers import (
     virtual_pods,
     without_virtual_pods,
 )
-from journeyman.core.scheduling.nodeclaims import planned_pods
+from journeyman.core.scheduling.nodeclaim_templates import planned_pods
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
 from journeyman.core.state import Workloads
 from journeyman.core.state.pod_predicates import is_provisionable

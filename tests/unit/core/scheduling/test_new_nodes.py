@@ -11,7 +11,7 @@ from journeyman.core.catalogue import Catalogue, Offering
 from journeyman.core.scheduling.instance_type_choice import planned_nodeclaims
 from journeyman.core.scheduling.new_nodes import plan_new_nodes
 from journeyman.core.scheduling.node_overlays import apply_overlays
-from journeyman.core.scheduling.nodeclaims import to_node_claim
+from journeyman.core.scheduling.nodeclaim_templates import to_node_claim
 from journeyman.core.scheduling.offerings import Reservations
 from journeyman.core.scheduling.problem import ClusterInputs, PodBatch, prepare_task
 from journeyman.core.scheduling.results import MinValuesPolicy, Options

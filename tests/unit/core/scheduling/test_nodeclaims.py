@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim, NodeSelectorRequirement
-from journeyman.core.scheduling.nodeclaims import MAX_PLANNED_BYTES, claim_name, planned_pods, to_node_claim
+from journeyman.core.scheduling.nodeclaim_templates import MAX_PLANNED_BYTES, claim_name, planned_pods, to_node_claim
 from journeyman.core.scheduling.results import PlannedClaim
 from tests.helpers.builders import CLASS_LABEL, a_pool
 

@@ -6,8 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from journeyman.core.catalogue import Catalogue, Unavailable
-from journeyman.core.scheduling.result_cache import ResultCache
-from journeyman.core.scheduling.results import Options, Results
+from journeyman.core.scheduling.results import Options, ResultCache, Results
 from journeyman.core.state.snapshot import Workloads
 from tests.helpers.builders import NOW, a_claim, a_daemon_set, a_node_class, a_pod, a_pool, a_snapshot
 

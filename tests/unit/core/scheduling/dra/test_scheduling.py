@@ -6,7 +6,7 @@ import pytest
 
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.nodeclaims import to_node_claim
+from journeyman.core.scheduling.nodeclaim_templates import to_node_claim
 from journeyman.core.scheduling.results import Options
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.scheduling.verify import verify
