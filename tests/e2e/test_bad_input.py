@@ -186,7 +186,7 @@ def test_a_failed_launch_is_retried_with_back_off_and_never_doubled(usual):
     assert usual.instances_by_claim()[claim.metadata.name] == 1
     lines = usual.lines(NodeClaim={"name": claim.metadata.name})
     assert [line["code"] for line in lines] == codes
-    assert all("again" in line["message"] for line in lines)
+    assert all(f"launching NodeClaim {claim.metadata.name} again" in line["message"] for line in lines)
     assert events[1] - events[0] >= timedelta(seconds=5)
     assert waited <= 120
 

@@ -21,7 +21,7 @@ SAME_ROLE: Final = re.compile(r"shared/journeyman/cloud/(aws|alibaba|huawei)/")
 """Modules and classes of the clouds may share a name with each other: they play the same part."""
 
 REPLACED: Final = {
-    r"told|tells?(?!\()|telling|tell_\w+": "record, report, say which function returns it",
+    r"told|(?<!response\.)tells?|telling|tell_\w+": "record, report, say which function returns it",
     r"nobody|somebody|whoever|everybody|anybody": "name the actor: the scheduler, the user, the API server",
     r"story|stories": "scenario",
     r"stalls?|shelf|shelves": "NodePoolOptions, OfferingMask",

@@ -33,7 +33,7 @@ def a_spot_fleet(nodes: int, *, budget: str) -> Living:
     return living
 
 
-def tell(living: Living, kind: str, provider_id: str) -> None:
+def notify(living: Living, kind: str, provider_id: str) -> None:
     """A notice about an instance of ours comes in."""
     now = living.clock.now()
     trigger = Interruption(
@@ -58,8 +58,8 @@ def test_many_rebalance_recommendations_move_pods_within_budgets():
     at_risk = {i.provider_id for i in living.cloud.list()}
     risky = offerings(living)
     for provider_id in sorted(at_risk):
-        tell(living, "rebalance_recommendation", provider_id)
-        tell(living, "rebalance_recommendation", provider_id)
+        notify(living, "rebalance_recommendation", provider_id)
+        notify(living, "rebalance_recommendation", provider_id)
     most_taken, least_ready = 0, 4
 
     def all_moved() -> bool:
@@ -91,10 +91,10 @@ def test_a_warning_that_overtakes_the_replacement_changes_only_who_waits():
     """The node is drained at once; the replacement that is on its way is the only one that is opened."""
     living = a_spot_fleet(1, budget="100%")
     (instance,) = living.cloud.list()
-    tell(living, "rebalance_recommendation", instance.provider_id)
+    notify(living, "rebalance_recommendation", instance.provider_id)
     living.until(lambda: len(living.cloud.list()) == 2, "the replacement on its way", minutes=1)
 
-    tell(living, "spot_interrupted", instance.provider_id)
+    notify(living, "spot_interrupted", instance.provider_id)
     living.until(
         lambda: living.running() == 1 and instance.provider_id not in {i.provider_id for i in living.cloud.list()},
         "the pod on the replacement",
@@ -114,7 +114,7 @@ def test_replacements_that_cannot_be_had_leave_the_node_as_it_is():
     living.cloud.out_of_stock = {(t.name, o.zone, o.capacity_type) for t in living.cloud.types for o in t.offerings}
     living.cloud.out_of_stock -= {own}
     before = len(living.cloud.launches)
-    tell(living, "rebalance_recommendation", instance.provider_id)
+    notify(living, "rebalance_recommendation", instance.provider_id)
 
     living.live(minutes=30)
 
