@@ -1,4 +1,4 @@
-# Two commands: `make demo` and `make test`. Everything else serves the people who work on it.
+# `make demo` and `make test` are for users; all other targets are for contributors.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -34,10 +34,10 @@ $(STAMP): tests/requirements.txt pyproject.toml
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: setup ## The main job, end to end, on a simulated cluster and cloud
+demo: setup ## Scale a simulated cluster on a simulated cloud up and down
 	@$(BIN)/journeyman demo
 
-test: setup ## Everything that needs no cloud account
+test: setup ## Run every test; none needs a cloud account
 	@$(MAKE) --no-print-directory -j 4 sam oracle controlplane helm format lint words imports
 	@echo "$(BIN)/mypy, beside $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup"
 	@mkdir -p .cache; $(BIN)/mypy >.cache/mypy.log 2>&1 & types=$$!; \
@@ -45,7 +45,7 @@ test: setup ## Everything that needs no cloud account
 	wait $$types; types=$$?; cat .cache/mypy.log; exit $$((tests | types))
 	@$(BIN)/python -m tests.differential.karpenter >/dev/null
 
-check: setup format lint words types imports unit ## What to run before each commit (under a minute)
+check: setup format lint words types imports unit ## Run the checks for each commit (under a minute)
 
 format: setup
 	$(BIN)/ruff format --check .
@@ -65,7 +65,7 @@ imports: setup
 unit: setup
 	$(BIN)/python -m pytest -q -n $(JOBS) -m "not slow" tests/unit
 
-sam: $(SAM)/.installed ## The SAM CLI in its own environment (its pins are its own)
+sam: $(SAM)/.installed ## Install the SAM CLI, in an environment of its own because of its pinned dependencies
 
 $(SAM)/.installed: tests/infra/requirements.txt
 	@echo "Installing the SAM CLI into $(SAM) …"
@@ -74,13 +74,13 @@ $(SAM)/.installed: tests/infra/requirements.txt
 	@$(SAM)/bin/uv pip install --quiet --python $(SAM)/bin/python --require-hashes -r tests/infra/requirements.txt
 	@touch $@
 
-oracle: setup ## Karpenter's scheduler as a program to compare with (needs Go; built once, kept outside the repository)
+oracle: setup ## Build Karpenter's scheduler as a program to compare with (needs Go; built once, kept outside the repository)
 	@$(BIN)/python -m tests.differential.karpenter
 
-controlplane: setup ## Kubernetes' own control plane as a program for tests (needs Go; built once, kept outside the repository)
+controlplane: setup ## Build Kubernetes' control plane as a program for tests (needs Go; built once, kept outside the repository)
 	@$(BIN)/python -m tests.controlplane
 
-helm: setup ## Helm as a program for tests of the chart (needs Go; built once, kept outside the repository)
+helm: setup ## Build Helm as a program for tests of the chart (needs Go; built once, kept outside the repository)
 	@$(BIN)/python -m tests.infra.helm_program
 
 crds: setup ## Generate infra/crds, and the chart's copy, from the models
@@ -126,7 +126,7 @@ bench-reading: setup controlplane ## Measure reads of a real API server, beside 
 call-sites: setup ## Record again which API calls each step makes, for the fault injection
 	$(BIN)/python -m journeyman_simulator.faults.call_site_recording
 
-faults: setup ## 10,000 fault scenarios (SEEDS=…), with a crash at each API call at least once
+faults: setup ## Run 10,000 fault scenarios (SEEDS=…), with a crash at each API call at least once
 	@$(BIN)/journeyman faults --seeds 1..$(SEEDS) --require-crash-coverage
 
 nightly: setup oracle ## Compare 2,000 new clusters (CASES=…) with Karpenter, search for counter-examples, mutate the core (MUTANTS=…)

@@ -4,11 +4,14 @@ Properties are never timed, so that a busy machine fails none of them, and draw 
 change is judged by what it changed. `HYPOTHESIS_PROFILE=search` looks for new counter-examples.
 
 The garbage collectors of Python and Go run less often: the machine has the memory, and tests take a tenth less time.
+
+Long xdist groups start first, so that no worker begins one when the others have nothing left to do.
 """
 
 import gc
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("gate", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -20,6 +23,45 @@ pytest_plugins = ["tests.controlplane.fixtures"]  # a real API server, for tests
 # For real servers and the oracle, which live for seconds: they collect nothing before they have that much.
 os.environ.setdefault("GOGC", "off")
 os.environ.setdefault("GOMEMLIMIT", "1GiB")
+
+
+_LONG_GROUPS = {
+    name: place
+    for place, name in enumerate(
+        (
+            "real-world",  # the two longest wait half of their time, so one that computes starts beside them
+            "killed-processes",
+            "moto",
+            "control-plane",
+            "rights",
+            "wheel",
+            "sam",
+            "forwarder",
+            "scheduler",
+            "aws-cloud",
+        )
+    )
+}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let xdist distribute groups in the order of collection; by default the ones with most tests come first, however short."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put long groups first, the longest at the front.
+
+    xdist hands groups out in this order, the next one to the first worker that is nearly done. Whatever is left to the end
+    is short, so the workers end together.
+    """
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    names = (mark.args[0] for mark in item.iter_markers("xdist_group"))
+    return min((_LONG_GROUPS.get(name, len(_LONG_GROUPS)) for name in names), default=len(_LONG_GROUPS))
 
 
 gc.disable()  # until all is collected: next to nothing of what is imported goes again

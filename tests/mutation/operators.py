@@ -69,6 +69,9 @@ def _changes(tree: ast.Module) -> Iterator[tuple[int, str]]:
 def _executed(tree: ast.Module) -> Iterator[ast.expr | ast.stmt]:
     """Yield the nodes of functions' bodies once each; annotations, defaults and constants of modules are left out."""
     seen: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AnnAssign):
+            seen.update(ast.walk(node.annotation))
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef):
             for node in (node for statement in function.body for node in ast.walk(statement)):
