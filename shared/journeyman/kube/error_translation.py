@@ -26,7 +26,7 @@ from journeyman.errors import (
     NotFoundError,
     TooManyRequestsError,
 )
-from journeyman.kube.tls import client_context
+from journeyman.kube.connection_pool import client_context
 
 _BY_STATUS: Final[Mapping[int, type[KubeAPIError]]] = {
     401: ForbiddenError,
@@ -172,8 +172,8 @@ def _not_served(message: str, context: dict[str, Any]) -> NotFoundError:
     return NotFoundError(message, **{**context, "reason": NOT_SERVED, "to_do": advice})
 
 
-def served_otherwise(error: NotFoundError, version: str, served: Sequence[str]) -> NotFoundError:
-    """Return the same error with the versions of the group that the API server serves."""
+def with_served_versions(error: NotFoundError, version: str, served: Sequence[str]) -> NotFoundError:
+    """Return the error with the versions of the group that the API server serves."""
     if not served or version in served:
         return error
     context = {**error.context, "served": ", ".join(served), "status": error.status, "reason": error.reason}

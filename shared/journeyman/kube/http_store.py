@@ -18,8 +18,7 @@ from journeyman.errors import NOT_SERVED, GoneError, KubeAPIError, NotFoundError
 from journeyman.kube import error_translation
 from journeyman.kube.json_decoding import Versioned, decode, decode_watch_line
 from journeyman.kube.lists import UnreadableListError, WholeList, open_page, supports_protobuf
-from journeyman.kube.request_budget import RequestBudget
-from journeyman.kube.retries import EVICTIONS
+from journeyman.kube.request_budget import EVICTIONS, RequestBudget
 from journeyman.kube.transport import Transport
 from journeyman.ports import JSON, Listing, Patch, WatchEvent
 
@@ -237,7 +236,7 @@ class HttpKubeStore:
         except NotFoundError as error:
             if error.reason != NOT_SERVED:
                 raise
-            raise error_translation.served_otherwise(
+            raise error_translation.with_served_versions(
                 error, resource.version, self._served_versions(resource.group)
             ) from error
 

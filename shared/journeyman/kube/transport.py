@@ -25,8 +25,7 @@ from journeyman import __version__
 from journeyman.errors import ForbiddenError, KubeAPIError, KubeUnavailableError
 from journeyman.kube import error_translation
 from journeyman.kube.connection_pool import Connection, ConnectionPool
-from journeyman.kube.request_budget import RequestBudget
-from journeyman.kube.retries import READS, WRITES, BudgetedRetry
+from journeyman.kube.request_budget import READS, WRITES, BudgetedRetry, RequestBudget
 
 CONNECT_SECONDS: Final = 3.0
 READ_SECONDS: Final = 30.0

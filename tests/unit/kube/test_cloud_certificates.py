@@ -19,11 +19,10 @@ from journeyman.errors import (
 )
 from journeyman.kube.access.ack import AckCluster
 from journeyman.kube.access.cce import CceCluster
-from journeyman.kube.connection_pool import Connection
+from journeyman.kube.connection_pool import Connection, client_context
 from journeyman.kube.http_store import HttpKubeStore
-from journeyman.kube.tls import client_context
 from journeyman.kube.transport import Transport
-from journeyman.signing.signed_requests import Credentials
+from journeyman.signing import Credentials
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.apiserver.http_server import HttpApiServer
 from journeyman_simulator.clock import VirtualClock

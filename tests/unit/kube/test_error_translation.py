@@ -17,9 +17,8 @@ from journeyman.errors import (
     KubeUnavailableError,
     NotFoundError,
 )
-from journeyman.kube.connection_pool import Connection
+from journeyman.kube.connection_pool import Connection, client_context
 from journeyman.kube.http_store import HttpKubeStore
-from journeyman.kube.tls import client_context
 from journeyman.kube.transport import Transport
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.apiserver.http_server import HttpApiServer

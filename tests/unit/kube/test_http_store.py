@@ -21,7 +21,7 @@ from journeyman.errors import (
     NotFoundError,
     TooManyRequestsError,
 )
-from journeyman.kube.tls import client_context
+from journeyman.kube.connection_pool import client_context
 
 NODES = {"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "n"}}]}
 BUSY = {"kind": "Status", "code": 429, "reason": "TooManyRequests", "message": "please wait"}

@@ -11,11 +11,10 @@ import pytest
 from journeyman.core.api.objects import NAMESPACE, NODE, NODEPOOL, POD
 from journeyman.errors import KubeUnavailableError
 from journeyman.kube.caching_store import CachingKubeStore
-from journeyman.kube.connection_pool import Connection
+from journeyman.kube.connection_pool import Connection, client_context
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.list_cache import ListCache, ListQuery
 from journeyman.kube.request_budget import RequestBudget
-from journeyman.kube.tls import client_context
 from journeyman.kube.transport import Transport
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.apiserver.http_server import HttpApiServer
@@ -216,7 +215,7 @@ def test_expired_version_is_listed_again(sandbox):
     """410: the server no longer has the events since."""
     sandbox.run().list(POD)
     sandbox.add("another")
-    sandbox.server.forget_history()
+    sandbox.server.compact_history()
 
     assert sandbox.run().list(POD).items == sandbox.direct.list(POD).items
 

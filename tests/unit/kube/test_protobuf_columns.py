@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journeyman.kube.protobuf.columns import CachedConverter, each, listed, replaced, unless, within
+from journeyman.kube.protobuf.reader import CachedConverter, each, listed, replaced, unless, within
 
 KEYS = st.binary(max_size=2)
 COLUMNS = st.lists(st.lists(KEYS, min_size=1, max_size=12), max_size=12)

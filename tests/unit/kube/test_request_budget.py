@@ -1,4 +1,4 @@
-"""What a run may spend: time, retries; and that it is counted."""
+"""A run's request budget: time, retries, and the metrics of its requests."""
 
 import gzip
 import json
@@ -12,8 +12,7 @@ from journeyman.core.api.metrics import METRICS
 from journeyman.core.api.objects import NODE, POD
 from journeyman.errors import DeadlineError, KubeUnavailableError, TooManyRequestsError
 from journeyman.kube.connection_pool import Connection, ConnectionPool
-from journeyman.kube.request_budget import RequestBudget, RequestUsage
-from journeyman.kube.retries import READS
+from journeyman.kube.request_budget import READS, RequestBudget, RequestUsage
 from journeyman.runtime.composition import request_metrics
 from journeyman_simulator.clock import VirtualClock
 

@@ -1,5 +1,5 @@
 """The AWS cloud provider: EC2NodeClass status, instance types, prices, launch, list, terminate.
 
-`provider.AwsCloudProvider` implements `ports.CloudProvider`; the other modules serve it. SDK clients come from
-`settings.Clients`, the time from `ports.Clock`; `aws_errors.translated` turns botocore's errors into ours.
+`provider.AwsCloudProvider` implements `ports.CloudProvider` with the other modules. `aws_settings.Clients` creates SDK
+clients, and `aws_errors.translated` turns botocore's errors into `journeyman.errors`.
 """

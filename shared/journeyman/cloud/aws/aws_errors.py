@@ -21,7 +21,7 @@ from journeyman.errors import (
     RateLimitedError,
 )
 
-# errors.go `unfulfillableCapacityErrorCodes`: this offering cannot be had now, another may
+# errors.go `unfulfillableCapacityErrorCodes`: this offering is unavailable, another may be available
 UNFULFILLABLE: Final = frozenset(
     {
         "InsufficientInstanceCapacity",
@@ -108,7 +108,7 @@ _LAUNCH_REASONS: Final[tuple[tuple[tuple[str, ...], str, str], ...]] = (
 
 @contextmanager
 def translated(operation: str, **context: Any) -> Iterator[None]:
-    """Run one AWS call and raise what the SDK raises as one of our errors, with the original as its cause.
+    """Translate the SDK's errors of one AWS call into `journeyman.errors`, with the original as cause.
 
     Args:
         operation: `service:Operation`, as IAM writes it, so that a refusal names the permission to grant.

@@ -16,8 +16,8 @@ from journeyman.cloud.aws.aws_errors import NO_ADDRESSES, NO_SPOT_ROLE, UNFULFIL
 from journeyman.cloud.aws.launch_templates import LaunchTemplate
 from journeyman.cloud.aws.subnets import ChosenSubnet
 from journeyman.core.api import labels
+from journeyman.core.api.objects import OfferingKey
 
-OfferingKey = tuple[str, str, str]
 """Instance type, zone, capacity type."""
 
 _TAGGED: Final = ("fleet", "instance", "volume")
@@ -41,7 +41,7 @@ class FleetError(Struct, frozen=True, kw_only=True):
         return f"{self.code}: {self.message} ({self.instance_type} in {self.zone})"
 
 
-class FleetAnswer(Struct, frozen=True, kw_only=True):
+class FleetResponse(Struct, frozen=True, kw_only=True):
     """An instant fleet with its instance, and the errors of offerings it tried before."""
 
     instance_id: str
@@ -117,14 +117,14 @@ def _overrides(template: LaunchTemplate, subnets: Mapping[str, ChosenSubnet]) ->
     ]
 
 
-def read_answer(reply: Mapping[str, Any]) -> FleetAnswer | tuple[FleetError, ...]:
+def parse_fleet_response(reply: Mapping[str, Any]) -> FleetResponse | tuple[FleetError, ...]:
     """Return the instance, or the errors if there is none."""
     errors = tuple(_error(entry) for entry in reply.get("Errors") or ())
     started = next((entry for entry in reply.get("Instances") or () if entry.get("InstanceIds")), None)
     if started is None:
         return errors
     chosen = started.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
-    return FleetAnswer(
+    return FleetResponse(
         instance_id=started["InstanceIds"][0],
         instance_type=started.get("InstanceType") or chosen.get("InstanceType", ""),
         zone=chosen.get("AvailabilityZone", ""),
@@ -157,11 +157,11 @@ def refused_offerings(
     out = set(exhausted_zones)
     for error in errors:
         if error.code == NO_SPOT_ROLE:
-            refused |= {("*", zone, labels.SPOT) for zone in zones}
+            refused |= {OfferingKey("*", zone, labels.SPOT) for zone in zones}
         elif error.code == NO_ADDRESSES and error.zone in out:
-            refused |= {("*", error.zone, kind) for kind in (labels.ON_DEMAND, labels.SPOT)}
+            refused |= {OfferingKey("*", error.zone, kind) for kind in (labels.ON_DEMAND, labels.SPOT)}
         elif error.is_capacity and error.instance_type:
-            refused.add((error.instance_type, error.zone, capacity_type))
+            refused.add(OfferingKey(error.instance_type, error.zone, capacity_type))
     return tuple(sorted(refused))
 
 

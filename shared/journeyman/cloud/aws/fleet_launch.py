@@ -34,24 +34,23 @@ from journeyman.cloud.aws.aws_errors import (
 )
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
 from journeyman.cloud.aws.create_fleet import (
-    FleetAnswer,
     FleetError,
-    OfferingKey,
+    FleetResponse,
     exhausted_subnets,
     fleet_request,
-    read_answer,
+    parse_fleet_response,
     refused_offerings,
 )
 from journeyman.cloud.aws.instance_provider import InstanceProvider, provider_id_of
 from journeyman.cloud.aws.instance_type_labels import RESERVATION_LABELS, TENANCY, ZONE_ID
-from journeyman.cloud.aws.launch_filter import asks_for_too_much, bought_as, capacity_type_of, launchable
+from journeyman.cloud.aws.launch_filter import bought_as, capacity_type_of, has_unsatisfiable_min_values, launchable
 from journeyman.cloud.aws.launch_templates import LaunchTemplate, LaunchTemplateProvider, TemplateContent
 from journeyman.cloud.aws.node_capacity import EFA
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
 from journeyman.cloud.aws.subnets import ChosenSubnet, SubnetProvider
 from journeyman.core.api import labels
 from journeyman.core.api.hashes import EC2NODECLASS_KEYS
-from journeyman.core.api.objects import NodeClaim
+from journeyman.core.api.objects import NodeClaim, OfferingKey
 from journeyman.core.api.resources import format_resources
 from journeyman.core.catalogue import InstanceType, price_of
 from journeyman.core.lifecycle.launch import answered_failures, failures
@@ -119,7 +118,7 @@ class FleetLauncher:
         try:
             running = self._instances.by_claim_uid(r.claim.metadata.uid for r in requests)
         except CloudProviderError as error:
-            # launching blindly could double what an earlier run started
+            # without the list, a second instance could be launched
             failure = as_create_error(error, "looking for instances of earlier launches")
             yield from (LaunchFailed(claim=r.claim.metadata.name, error=failure) for r in requests)
             return
@@ -147,7 +146,11 @@ class FleetLauncher:
                 return launched(request, running, tenancy=_tenancy(request.claim))
             return self._launch(_attempt(request))
         except InsufficientCapacityError as error:
-            return LaunchFailed(claim=request.claim.metadata.name, error=error, unavailable=error.offerings)
+            return LaunchFailed(
+                claim=request.claim.metadata.name,
+                error=error,
+                unavailable=tuple(map(OfferingKey._make, error.offerings)),
+            )
         except NodeClassNotReadyError as error:
             return LaunchFailed(claim=request.claim.metadata.name, error=error)
         except CloudProviderError as error:
@@ -166,7 +169,7 @@ class FleetLauncher:
             return self._launch_once(attempt)
         except CloudProviderError as error:
             if code_of(error) in NO_SUCH_TEMPLATE:
-                # someone removed a template that we remembered; it has been forgotten, so it is made anew
+                # a cached template was deleted externally; it is no longer cached, so the next attempt creates it
                 return self._launch_once(attempt)
             if code_of(error) == TOKEN_REUSED:
                 return self._adopted_or_awaited(attempt, error)
@@ -202,11 +205,11 @@ class FleetLauncher:
         used: str | None = None
         try:
             answer = self._create_fleet(attempt, templates, subnets, tags.claim_tags(content.tags, attempt.claim))
-            used = answer.subnet if isinstance(answer, FleetAnswer) else None
+            used = answer.subnet if isinstance(answer, FleetResponse) else None
         finally:
             self._subnets.settle(subnets.values(), used)
         size = max(template.user_data_bytes for template in templates)
-        if isinstance(answer, FleetAnswer):
+        if isinstance(answer, FleetResponse):
             return replace(self._success(attempt, answer), user_data_bytes=size)
         return replace(self._failure(attempt, answer), user_data_bytes=size)
 
@@ -216,7 +219,7 @@ class FleetLauncher:
         templates: tuple[LaunchTemplate, ...],
         subnets: dict[str, ChosenSubnet],
         instance_tags: dict[str, str],
-    ) -> FleetAnswer | tuple[FleetError, ...]:
+    ) -> FleetResponse | tuple[FleetError, ...]:
         relaxed = attempt.claim.metadata.annotations.get(labels.MIN_VALUES_RELAXED) == "true"
         parameters = fleet_request(
             templates,
@@ -227,18 +230,20 @@ class FleetLauncher:
             context="" if relaxed else str(attempt.node_class.spec.get("context") or ""),
         )
         if not parameters["LaunchTemplateConfigs"]:
-            barred = {("*", o.zone, kind) for t in attempt.types for o in t.offerings for kind in _CAPACITY_TYPES}
-            text = "no subnet in a zone where an instance type could be had"
+            barred = {
+                OfferingKey("*", o.zone, kind) for t in attempt.types for o in t.offerings for kind in _CAPACITY_TYPES
+            }
+            text = "the NodeClass has no subnet in a zone with an available instance type"
             raise InsufficientCapacityError(text, offerings=tuple(sorted(barred)))
         try:
             with translated("ec2:CreateFleet", nodeclaim=attempt.claim.metadata.name):
-                return read_answer(self._clients.ec2.create_fleet(**parameters))
+                return parse_fleet_response(self._clients.ec2.create_fleet(**parameters))
         except CloudProviderError as error:
             if code_of(error) in NO_SUCH_TEMPLATE:
                 self._templates.forget(templates)
             raise
 
-    def _success(self, attempt: _LaunchAttempt, answer: FleetAnswer) -> Launched:
+    def _success(self, attempt: _LaunchAttempt, answer: FleetResponse) -> Launched:
         instance = Instance(
             provider_id=provider_id_of(answer.zone, answer.instance_id),
             instance_type=answer.instance_type,
@@ -309,7 +314,7 @@ def client_token(claim: NodeClaim) -> str:
 
 
 def _attempt(request: LaunchRequest) -> _LaunchAttempt:
-    """Return what CreateFleet is to be called with.
+    """Return the launch's inputs for CreateFleet.
 
     Raises:
         InsufficientCapacityError: The NodeClass is being deleted, or no offering for the claim is available.
@@ -319,7 +324,7 @@ def _attempt(request: LaunchRequest) -> _LaunchAttempt:
     node_class = NodeClassView(request.node_class.raw)
     _check_ready(request, node_class)
     types = launchable(request.claim, request.instance_types)
-    if not types and asks_for_too_much(request.claim, request.instance_types):
+    if not types and has_unsatisfiable_min_values(request.claim, request.instance_types):
         text = "too few instance types suit the claim for its minValues"
         raise CreateError(text, condition_reason="MinValuesNotMet")
     if not types:
@@ -338,7 +343,7 @@ def _attempt(request: LaunchRequest) -> _LaunchAttempt:
 def _check_ready(request: LaunchRequest, node_class: NodeClassView) -> None:
     state = request.node_class
     if state.deleting:
-        # as Karpenter does: the claim goes, and its pods are scheduled anew
+        # as Karpenter does: the claim is deleted, and its pods are scheduled again
         raise InsufficientCapacityError("the NodeClass is terminating, treating as not found", node_class=state.name)
     if state.ready:
         return

@@ -81,9 +81,9 @@ class InstanceProfileProvider:
     def _delete(self, name: str, roles: list[str]) -> None:
         iam = self._clients.iam
         for role in roles:
-            with _unless_gone("iam:RemoveRoleFromInstanceProfile", name):
+            with _ignoring_not_found("iam:RemoveRoleFromInstanceProfile", name):
                 iam.remove_role_from_instance_profile(InstanceProfileName=name, RoleName=role)
-        with _unless_gone("iam:DeleteInstanceProfile", name):
+        with _ignoring_not_found("iam:DeleteInstanceProfile", name):
             iam.delete_instance_profile(InstanceProfileName=name)
         with self._lock:
             self._ready.pop(hashkey(name), None)
@@ -129,12 +129,12 @@ class InstanceProfileProvider:
         except CloudProviderError as error:
             if code_of(error) == _NO_SUCH:
                 raise RoleNotFoundError(f"role {role} does not exist") from error
-            if code_of(error) != _ROLE_THERE:  # a run beside us was faster: the name stands for this very role
+            if code_of(error) != _ROLE_THERE:  # a concurrent run added the role, which the name identifies
                 raise
 
 
 @contextmanager
-def _unless_gone(operation: str, name: str) -> Iterator[None]:
+def _ignoring_not_found(operation: str, name: str) -> Iterator[None]:
     """Run one IAM deletion; not found counts as done. Raises CloudProviderError otherwise."""
     try:
         with translated(operation, instance_profile=name):

@@ -45,7 +45,7 @@ def launchable(claim: NodeClaim, types: Iterable[InstanceType]) -> tuple[Instanc
     return cheapest if _has_variety(cheapest, wanted) else ()
 
 
-def asks_for_too_much(claim: NodeClaim, types: Iterable[InstanceType]) -> bool:
+def has_unsatisfiable_min_values(claim: NodeClaim, types: Iterable[InstanceType]) -> bool:
     """Whether minValues cannot be met even if every offering were available, though some types fit."""
     stocked = tuple(replace(t, offerings=tuple(replace(o, available=True) for o in t.offerings)) for t in types)
     suit = _compatible_and_available(claim, requirements.from_selectors(claim.spec.requirements), stocked)

@@ -141,7 +141,9 @@ class LaunchTemplateProvider:
                     TagSpecifications=[{"ResourceType": "launch-template", "Tags": tags.to_aws(shared)}],
                 )
         except CloudProviderError as error:
-            if code_of(error) != _ALREADY_THERE:  # a launch beside us was faster; same name, same content
+            if (
+                code_of(error) != _ALREADY_THERE
+            ):  # a concurrent launch created the template, whose name identifies its content
                 raise
 
 

@@ -1,11 +1,11 @@
 """`ports.Queue` on SQS: a FIFO queue for each step, and one standard queue for what is not due yet.
 
-FIFO queues know no delay per message, so a late message waits in the standard requeue queue with DelaySeconds. SQS
-delays for 15 minutes at most; a message that comes out too early goes back for the rest (`runtime` hands a due one to
-its queue by sending it again). A queue's message group is the cluster: one runner per cluster and step.
+FIFO queues have no delay per message, so a message that is not due yet waits in the standard requeue queue with
+DelaySeconds. SQS delays a message by at most 15 minutes; `runtime` sends it back if it is still not due then, and otherwise
+sends it to its step's queue. A queue's message group is the cluster: one runner per cluster and step.
 
-The deduplication id belongs to one `send`, not to the content: a retry of the same call is dropped by SQS, while an
-equal message five seconds later must arrive, because the first one may have been consumed already.
+The deduplication id belongs to one `send`, not to the content: SQS drops a retry of the same call, but delivers an equal
+message five seconds later, because the first one may have been received already.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SQSQueue:
         requeue_url: str,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
-        """Args: `sqs` is a boto3 client; `queues` are FIFO queue URLs; a step without one goes through the requeue queue."""
+        """Send with `sqs`, a boto3 client, to the FIFO queue URLs in `queues`, for other steps through the requeue queue."""
         self._sqs = sqs
         self._clock = clock
         self._queues = dict(queues)
@@ -104,7 +104,7 @@ class SQSQueue:
         return min(max(seconds, 0), LONGEST_DELAY_SECONDS)
 
     def _body(self, message: Message, message_id: str) -> str:
-        """A message of ours, source `requeue` (`journeyman.events.wire_format`)."""
+        """Return the body of a requeue message (`journeyman.events.wire_format`)."""
         body = {
             "version": "1",
             "source": "requeue",

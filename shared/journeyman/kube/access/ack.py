@@ -5,7 +5,7 @@ decides what that user may do. The identity needs cs:DescribeClusterUserKubeconf
 the steps' ClusterRoles (the chart's `access.everyStep`). A private address needs functions inside the cluster's VPC, with a
 route to `cs.<region>`.
 
-`signing.alibaba` signs the request, because Alibaba Cloud's SDK is too large (see `signing`).
+`alibaba_headers` signs the request, because Alibaba Cloud's SDK is too large (see `signing`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from journeyman.kube.access.client_certificate import ClientCertificate, IssuedC
 from journeyman.kube.access.kubeconfig import read_kubeconfig, tls_context
 from journeyman.kube.connection_pool import Connection
 from journeyman.ports import Clock
-from journeyman.signing import alibaba
-from journeyman.signing.signed_requests import CloudResponse, Credentials, escaped_path, escaped_query, send
+from journeyman.signing import CloudResponse, Credentials, alibaba_headers, escaped_path, escaped_query, send
 
 ACTION: Final = "DescribeClusterUserKubeconfig"
 VERSION: Final = "2015-12-15"
@@ -111,7 +110,7 @@ class AckCluster:
             "PrivateIpAddress": str(self._private).lower(),
             "TemporaryDurationMinutes": str(self._minutes),
         }
-        headers = alibaba.signed(
+        headers = alibaba_headers(
             "GET",
             self._api.partition("://")[2],
             path,

@@ -7,7 +7,7 @@ address if the cluster has one: `externalTLSVerify`, if the server's certificate
 clients do not verify the server. Journeyman always verifies: without `externalTLSVerify`, the certificate must be of the
 cluster's own authority and name the address inside the VPC.
 
-`signing.huawei` signs the request, because Huawei Cloud's SDK is too large (see `signing`).
+`huawei_headers` signs the request, because Huawei Cloud's SDK is too large (see `signing`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from journeyman.kube.access.client_certificate import ClientCertificate, IssuedC
 from journeyman.kube.access.kubeconfig import Kubeconfig, KubeconfigEntry, read_kubeconfig, tls_context
 from journeyman.kube.connection_pool import Connection
 from journeyman.ports import Clock
-from journeyman.signing import huawei
-from journeyman.signing.signed_requests import CloudResponse, Credentials, escaped_path, send
+from journeyman.signing import CloudResponse, Credentials, escaped_path, huawei_headers, send
 
 _INTERNAL, _VERIFIED, _UNVERIFIED = "internal", "externalTLSVerify", "external"
 
@@ -120,7 +119,7 @@ class CceCluster:
     def _send_request(self, now: datetime) -> CloudResponse:
         path = f"/api/v3/projects/{self._project_id}/clusters/{self._cluster_id}/clustercert"
         body = msgspec.json.encode({"duration": self._days})
-        headers = huawei.signed(
+        headers = huawei_headers(
             "POST",
             self._api.partition("://")[2],
             path,

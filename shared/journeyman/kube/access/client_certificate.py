@@ -10,8 +10,7 @@ from typing import Final
 from msgspec import Struct
 
 from journeyman.errors import CloudUnavailableError
-from journeyman.kube.connection_pool import Connection
-from journeyman.kube.tls import SharedTlsContext
+from journeyman.kube.connection_pool import Connection, SharedTlsContext
 from journeyman.ports import Clock
 
 _RENEWAL_SHARE: Final = 1 / 3  # of the lifetime left

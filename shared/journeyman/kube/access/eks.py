@@ -21,8 +21,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from journeyman.errors import CloudUnavailableError, ConfigurationError, JourneymanError, UnknownClusterError
-from journeyman.kube.connection_pool import Connection
-from journeyman.kube.tls import client_context
+from journeyman.kube.connection_pool import Connection, client_context
 from journeyman.ports import Clock
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from journeyman.errors import ConfigurationError
-from journeyman.kube.connection_pool import Connection
-from journeyman.kube.tls import client_context
+from journeyman.kube.connection_pool import Connection, client_context
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 

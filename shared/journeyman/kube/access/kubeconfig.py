@@ -17,8 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from journeyman.errors import ConfigurationError
-from journeyman.kube.connection_pool import Connection
-from journeyman.kube.tls import SharedTlsContext, client_context
+from journeyman.kube.connection_pool import Connection, SharedTlsContext, client_context
 
 if TYPE_CHECKING:
     from kubernetes.client import Configuration

@@ -15,8 +15,8 @@ is 47 MB smaller afterwards. The import of protobuf (0.2 s of its own CPU, once 
 response) makes it slower below some 4,000 pods. `make bench-reading` measures it again.
 
 `field_numbers` has the number of each field, `message_classes` makes classes of them for protobuf's C parser, `framing` cuts a
-response into whole fields while it arrives, and `reader` makes our Structs of what the parser finds, a column at a time
-(`columns`). The Structs equal those that msgspec decodes from the same object's JSON. Values that many objects share are made
+response into whole fields while it arrives, and `reader` makes our Structs of what the parser finds, a column at a
+time. The Structs equal those that msgspec decodes from the same object's JSON. Values that many objects share are made
 once.
 """
 

@@ -2,14 +2,19 @@
 
 JSON leaves out empty values; messages leave out missing ones (nil pointers), and contain empty texts and zeros. Both become the
 Struct's default, except where that is another value (`EMPTY_IS_MISSING`). A message's fields have the Structs' defaults.
+
+Values are converted a column at a time: one field of many messages, then one field of their Structs. So Python's built-in functions,
+which are C, iterate over objects, and our own only over fields. A converter (`ConvertColumn`) takes a column that is not empty, and
+returns one of the same length in the same order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from inspect import signature
+from itertools import chain, islice
 from operator import attrgetter, itemgetter
 from typing import Any, Final, Generic, TypeVar, Union, get_args, get_origin
 
@@ -17,18 +22,90 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from journeyman.kube.protobuf import framing, message_classes
-from journeyman.kube.protobuf.columns import (
-    CachedConverter,
-    Column,
-    ConvertColumn,
-    each,
-    listed,
-    replaced,
-    unless,
-    within,
-)
 from journeyman.kube.protobuf.field_numbers import AS_JSON, EMPTY_IS_MISSING, NUMBERS, OWN_FIELDS, OWN_STATE
 from journeyman.kube.protobuf.message_classes import MISSING_BYTES, MISSING_NUMBER, MISSING_TEXT
+
+Convert = Callable[[Any], Any]
+Column = Sequence[Any]
+ConvertColumn = Callable[[Column], Column]
+
+_MAX_VALUES: Final = 4096  # cached by one converter, beyond those of the last column
+_MAX_KEY_LENGTH: Final = 4096  # bytes, or entries
+
+
+class CachedConverter:
+    """A converter that returns the same value for equal keys.
+
+    All keys of a column that are not cached are converted together, as one column.
+
+    Args:
+        convert: Converts keys to immutable values.
+        known: Values that are never converted.
+    """
+
+    def __init__(self, convert: ConvertColumn, known: Mapping[Any, Any] | None = None) -> None:
+        self._convert = convert
+        self._known = known or {}
+        self._cache = {**self._known}
+
+    def __call__(self, keys: Sequence[Hashable]) -> Column:
+        """Return the values of bytes or tuples."""
+        cache = self._cache
+        try:
+            return [*map(cache.__getitem__, keys)]
+        except KeyError:  # rare; checking first would double the time
+            new = [*set(keys).difference(cache)] if len(keys) > 1 else keys
+        cache.update(zip(new, self._convert(new), strict=True))
+        values = [*map(cache.__getitem__, keys)]
+        self._evict(new)
+        return values
+
+    def _evict(self, new: Column) -> None:
+        """Drop long keys, and everything once there are too many."""
+        for key in new:
+            if len(key) > _MAX_KEY_LENGTH:
+                del self._cache[key]
+        if len(self._cache) > _MAX_VALUES:
+            self._cache = {**self._known}
+
+
+def each(convert: Convert) -> ConvertColumn:
+    """Return a converter that converts one value after the other."""
+    return lambda column: [*map(convert, column)]
+
+
+def within(convert: ConvertColumn) -> ConvertColumn:
+    """Return a converter of tuples; `convert` gets the items of all tuples as one column."""
+
+    def converted(column: Column) -> Column:
+        together = [*chain.from_iterable(column)]
+        if not together:
+            return column
+        values = convert(together)
+        if len(column) == 1:
+            return [tuple(values)]
+        following = iter(values)
+        return [tuple(islice(following, len(one))) for one in column]
+
+    return converted
+
+
+def listed(convert: ConvertColumn) -> ConvertColumn:
+    """Return a converter of lists in messages, which `convert` gets as tuples. A slice is faster than the lists' iterators."""
+    return lambda column: convert([tuple(found[:]) if found else () for found in column])
+
+
+def replaced(old: Any, new: Any) -> ConvertColumn:
+    """Return a converter that replaces one value and keeps all others."""
+    return lambda column: [new if value == old else value for value in column]
+
+
+def unless(missing: Any, default: Any, convert: ConvertColumn) -> ConvertColumn:
+    """Return a converter that returns `default` for `missing`, and what `convert` returns for all other values."""
+    return lambda column: [
+        default if value == missing else converted for value, converted in zip(column, convert(column), strict=True)
+    ]
+
 
 T = TypeVar("T")
 
@@ -93,30 +170,32 @@ class Reader(Generic[T]):
         own, others = message_classes.own_fields(type_), message_classes.other_fields(type_)
         build = _builder(type_, own + others)
         if not others:
-            of_all = self._columns(type_, own)
-            return lambda found: build(of_all(found))
-        of_others, rests = self._columns(type_, others), _rests(type_)
+            all_columns = self._columns(type_, own)
+            return lambda found: build(all_columns(found))
+        other_columns, remaining_bytes = self._columns(type_, others), _remaining_bytes(type_)
         if not own:
-            whole_of = _cached(message_classes.rest_name(type_), lambda found: build(of_others(found)))
-            return lambda found: whole_of(rests(found))
-        of_own = self._columns(type_, own)
-        rows_of = _cached(message_classes.rest_name(type_), lambda found: [*zip(*of_others(found), strict=True)])
-        return lambda found: build([*of_own(found), *zip(*rows_of(rests(found)), strict=True)])
+            cached_structs = _cached(message_classes.rest_name(type_), lambda found: build(other_columns(found)))
+            return lambda found: cached_structs(remaining_bytes(found))
+        own_columns = self._columns(type_, own)
+        cached_rows = _cached(
+            message_classes.rest_name(type_), lambda found: [*zip(*other_columns(found), strict=True)]
+        )
+        return lambda found: build([*own_columns(found), *zip(*cached_rows(remaining_bytes(found)), strict=True)])
 
     def _columns(self, type_: type[Any], names: tuple[str, ...]) -> Callable[[Column], list[Column]]:
         """Return a function from messages to the columns of these fields of their Structs, in that order."""
         steps = [(at, make) for at, name in enumerate(names) if (make := self._step(type_, name)) is not None]
-        look = _look(
+        get_columns = _getter(
             [f"{message_classes.SOURCE}.{name}" if isinstance(NUMBERS[type_][name], tuple) else name for name in names]
         )
 
-        def made(found: Column) -> list[Column]:
-            columns = look(found)
+        def convert(found: Column) -> list[Column]:
+            columns = get_columns(found)
             for at, make in steps:
                 columns[at] = make(columns[at])
             return columns
 
-        return made
+        return convert
 
     def _step(self, type_: type, name: str) -> ConvertColumn | None:
         """Return the converter for a field's values; None if they need no conversion."""
@@ -167,27 +246,27 @@ def _parsed(name: str, make: ConvertColumn) -> ConvertColumn:
     return lambda datas: make([*map(parse, datas)])
 
 
-def _look(names: list[str]) -> Callable[[Column], list[Column]]:
+def _getter(names: list[str]) -> Callable[[Column], list[Column]]:
     """Return a function from messages to the columns of these fields."""
-    look = attrgetter(*names)
+    get_columns = attrgetter(*names)
     if len(names) == 1:
-        return lambda found: [[*map(look, found)]]
-    return lambda found: [*zip(*map(look, found), strict=True)]
+        return lambda found: [[*map(get_columns, found)]]
+    return lambda found: [*zip(*map(get_columns, found), strict=True)]
 
 
-def _rests(type_: type[Any]) -> ConvertColumn:
+def _remaining_bytes(type_: type[Any]) -> ConvertColumn:
     """Return a function that clears the known fields of messages and returns the rest as bytes."""
     class_ = message_classes.message_class(type_.__name__)
     known, rest = tuple(field.name for field in class_.DESCRIPTOR.fields), class_.SerializeToString
 
-    def taken(found: Column) -> Column:
+    def serialize_rest(found: Column) -> Column:
         for message in found:
             clear = message.ClearField
             for name in known:
                 clear(name)
         return [*map(rest, found)]
 
-    return taken
+    return serialize_rest
 
 
 def _builder(type_: type[msgspec.Struct], names: tuple[str, ...]) -> Callable[[list[Column]], Column]:

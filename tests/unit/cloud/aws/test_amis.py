@@ -57,8 +57,8 @@ def find(settings, clock):
 BY_NAME = [{"name": "mine-*"}]
 
 
-def test_the_newest_image_that_is_not_deprecated_wins(find):
-    """For each architecture by itself; deprecated ones are for when there is nothing else."""
+def test_newest_image_that_is_not_deprecated_is_used(find):
+    """For each architecture; deprecated images are used only if there is no other."""
     class_ = node_class(amiSelectorTerms=BY_NAME, amiFamily="AL2023")
     found = find(
         class_,
@@ -73,8 +73,8 @@ def test_the_newest_image_that_is_not_deprecated_wins(find):
     assert found[0].created == datetime(2026, 10, 28, 8, 0, tzinfo=timezone.utc)
 
 
-def test_equal_age_falls_back_to_the_name(find):
-    """Same answer in every run."""
+def test_images_of_equal_age_are_ordered_by_name(find):
+    """So that every run chooses the same one."""
     class_ = node_class(amiSelectorTerms=BY_NAME, amiFamily="AL2023")
     two = (image("ami-1", 1, name="a"), image("ami-2", 1, name="b"))
 
@@ -82,8 +82,8 @@ def test_equal_age_falls_back_to_the_name(find):
     assert [i.id for i in find(class_, *two)] == ["ami-2"]
 
 
-def test_an_alias_knows_what_each_image_is_for(find):
-    """Variants become requirements; a variant that EKS does not publish is no error."""
+def test_alias_images_have_requirements(find):
+    """Each variant has its requirements; a variant that EKS does not publish is skipped."""
     ssm = Parameters(
         **{
             f"{PREFIX}/amazon-linux-2023/x86_64/standard/recommended/image_id": "ami-std",
@@ -114,8 +114,8 @@ def test_an_alias_knows_what_each_image_is_for(find):
     assert find(node_class(), ssm=Parameters()) == ()
 
 
-def test_an_alias_is_asked_once_a_day_unless_its_image_is_deprecated(settings, clock):
-    """Parameters change rarely; but a deprecated image means that a newer one is out."""
+def test_alias_is_read_once_a_day_unless_its_image_is_deprecated(settings, clock):
+    """A deprecated image means that a newer one has been published."""
     path = f"{PREFIX}/amazon-linux-2023/x86_64/standard/recommended/image_id"
     ssm, ec2 = Parameters(**{path: "ami-1"}), Pages(describe_images=[{"Images": [image("ami-1", 1)]}])
     clients = Clients(lambda service, region: ssm if service == "ssm" else ec2, "us-east-1")
@@ -132,8 +132,8 @@ def test_an_alias_is_asked_once_a_day_unless_its_image_is_deprecated(settings, c
     assert ssm.asked == 3
 
 
-def test_a_parameter_that_holds_no_image_is_no_image(find):
-    """A typo in a parameter must not become a filter that matches everything."""
+def test_parameter_without_an_image_id_is_ignored(find):
+    """It must not become a filter that matches every image."""
     class_ = node_class(amiSelectorTerms=[{"ssmParameter": "/mine"}], amiFamily="AL2023")
 
     assert find(class_, image("ami-any", 1), ssm=Parameters(**{"/mine": "hello"})) == ()
@@ -159,8 +159,8 @@ def test_a_parameter_that_holds_no_image_is_no_image(find):
         ),
     ],
 )
-def test_aliases_lead_to_ekss_parameters(alias, version, expected):
-    """The paths are EKS's, Bottlerocket's and Windows' own."""
+def test_aliases_map_to_ssm_parameters(alias, version, expected):
+    """Those of EKS, Bottlerocket and Windows."""
     assert expected in alias_parameters(BY_ALIAS[alias], "1.34", version)
 
 
@@ -168,8 +168,8 @@ def test_aliases_lead_to_ekss_parameters(alias, version, expected):
     ("alias", "version", "supported"),
     [("al2", "1.32", True), ("al2", "1.33", False), ("windows2025", "1.34", False), ("windows2025", "1.35", True)],
 )
-def test_aliases_without_images_are_named(alias, version, supported):
-    """EKS builds no AL2 from 1.33 on, and Windows 2025 only from 1.35."""
+def test_unsupported_alias_is_reported(alias, version, supported):
+    """EKS publishes no AL2 from 1.33 on, and Windows 2025 only from 1.35."""
     if supported:
         check_supported(BY_ALIAS[alias], version)
         return
@@ -177,14 +177,14 @@ def test_aliases_without_images_are_named(alias, version, supported):
         check_supported(BY_ALIAS[alias], version)
 
 
-def test_a_made_up_alias_is_a_users_mistake(find):
-    """It becomes a condition, with how to write one."""
+def test_unknown_alias_is_reported(find):
+    """The message has the valid form."""
     with pytest.raises(UnsupportedAliasError, match="al2023@latest"):
         find(node_class(amiSelectorTerms=[{"alias": "ubuntu@latest"}]))
 
 
-def test_terms_are_alternatives_and_their_fields_hold_together():
-    """Ids of all terms make one question; a term without anything asks nothing, as it would match everything."""
+def test_terms_are_alternatives_and_all_fields_of_a_term_apply():
+    """Ids of all terms are one request; a term without fields matches nothing."""
     terms = [
         {"tags": {"team": "a", "any": "*"}, "name": "web"},
         {"id": "sg-2"},

@@ -1,4 +1,4 @@
-"""Every SDK error leaves the adapter as one of ours, saying what to do."""
+"""Translation of the SDK's errors."""
 
 import inspect
 
@@ -45,8 +45,8 @@ def every_botocore_error():
         (botocore.exceptions.ReadTimeoutError(endpoint_url="u"), CloudUnavailableError),
     ],
 )
-def test_each_answer_becomes_the_error_that_says_what_to_do(error, ours):
-    """Throttling and faults of AWS are retried, what AWS refuses is not; the original stays the cause."""
+def test_each_error_code_is_translated(error, ours):
+    """Throttling and internal errors are retryable, refusals are not; the original is the cause."""
     with pytest.raises(CloudProviderError) as caught, translated("ec2:RunInstances", nodeclaim="a"):
         raise error
 
@@ -65,16 +65,16 @@ def leaves_as(error):
         return left
 
 
-def test_no_botocore_error_leaks():
-    """Whatever class botocore has, known or not, becomes one of ours."""
+def test_every_botocore_error_is_translated():
+    """Also classes without a table entry."""
     errors = every_botocore_error()
 
     assert len(errors) > 80
     assert [e for e in errors if not isinstance(leaves_as(e), CloudProviderError)] == []
 
 
-def test_a_refusal_names_the_permission_to_grant():
-    """The message is one that a person can act on."""
+def test_forbidden_call_names_the_missing_permission():
+    """The message says what to grant."""
     with pytest.raises(CloudProviderError, match="grant ec2:CreateFleet") as caught, translated("ec2:CreateFleet"):
         raise answer("UnauthorizedOperation", 403)
 
@@ -106,13 +106,13 @@ def test_a_refusal_names_the_permission_to_grant():
         ("SomethingNew: x", "LaunchFailed"),
     ],
 )
-def test_a_failed_launch_has_karpenters_reason(text, reason):
-    """Dashboards and runbooks written for Karpenter's reasons keep working."""
+def test_failed_launch_has_karpenters_reason(text, reason):
+    """Alerts that were written for Karpenter's reasons still work."""
     assert launch_reason(text)[0] == reason
 
 
-def test_throttling_stays_throttling_and_everything_else_gets_a_reason():
-    """A throttled launch is no failure of the claim; any other is, with a reason for its condition."""
+def test_throttled_launch_is_no_create_error():
+    """Every other error gets a reason for the Launched condition."""
     throttled = RateLimitedError("slow down")
     assert as_create_error(throttled, "launching") is throttled
 

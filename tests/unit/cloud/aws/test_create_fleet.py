@@ -1,11 +1,11 @@
 """A CreateFleet call is a function of its input, and its answer is read completely."""
 
 from journeyman.cloud.aws.create_fleet import (
-    FleetAnswer,
     FleetError,
+    FleetResponse,
     exhausted_subnets,
     fleet_request,
-    read_answer,
+    parse_fleet_response,
     refused_offerings,
 )
 from journeyman.cloud.aws.launch_templates import LaunchTemplate
@@ -61,25 +61,27 @@ def test_strategies_follow_the_capacity_type():
     assert request(a_type("m5.large", 0.1), context="c")["Context"] == "c"
 
 
-def test_an_answer_may_hold_an_instance_and_errors():
-    """What was refused on the way is worth knowing even when something was launched."""
+def test_response_may_have_an_instance_and_errors():
+    """Offerings that were refused before the launch are reported as well."""
     where = {
         "Overrides": {"InstanceType": "m5.large", "AvailabilityZone": "a", "SubnetId": "subnet-a", "ImageId": "ami-1"}
     }
     refused = {"ErrorCode": "InsufficientInstanceCapacity", "ErrorMessage": "m", "LaunchTemplateAndOverrides": where}
     started = {"InstanceIds": ["i-1"], "InstanceType": "m5.large", "LaunchTemplateAndOverrides": where}
 
-    both = read_answer({"Instances": [started], "Errors": [refused]})
-    assert isinstance(both, FleetAnswer)
+    both = parse_fleet_response({"Instances": [started], "Errors": [refused]})
+    assert isinstance(both, FleetResponse)
     assert (both.instance_id, both.zone, both.subnet, both.image_id) == ("i-1", "a", "subnet-a", "ami-1")
     assert (
-        both.errors == read_answer({"Instances": [], "Errors": [refused]}) == (error("InsufficientInstanceCapacity"),)
+        both.errors
+        == parse_fleet_response({"Instances": [], "Errors": [refused]})
+        == (error("InsufficientInstanceCapacity"),)
     )
-    assert read_answer({}) == ()
+    assert parse_fleet_response({}) == ()
 
 
-def test_refused_offerings_are_as_wide_as_the_refusal():
-    """One pool; all spot where the role is missing; all of a zone where no address is left; nothing for a bad image."""
+def test_refused_offerings_follow_the_error():
+    """One offering; all Spot without the service-linked role; a zone without free addresses; none for an invalid image."""
     errors = [
         error("InsufficientInstanceCapacity"),
         error("AuthFailure.ServiceLinkedRoleCreationNotPermitted"),

@@ -29,7 +29,7 @@ def asked(*pages):
     return failing_checks(Clients(lambda service, region: aws, "us-east-1"))
 
 
-def test_failed_checks_and_planned_events_are_reported_once_each():
+def test_failed_checks_and_planned_events_are_reported_once():
     """The three questions may name one instance several times; checks that pass or are still running are no finding."""
     failed = {"Details": [{"Name": "reachability", "Status": "failed", "ImpairedSince": START}]}
     starting = {"Details": [{"Name": "reachability", "Status": "initializing"}]}
@@ -44,8 +44,8 @@ def test_failed_checks_and_planned_events_are_reported_once_each():
     )
 
 
-def test_a_refusal_names_the_permission_to_grant():
-    """The message says what to change."""
+def test_forbidden_call_names_the_missing_permission():
+    """The message says what to grant."""
     refused = ClientError({"Error": {"Code": "UnauthorizedOperation"}}, "DescribeInstanceStatus")
     aws = Pages(describe_instance_status=refused)
 

@@ -75,8 +75,8 @@ def offerings_of(types, name):
     return [(o.zone, o.capacity_type) for t in types if t.name == name for o in t.offerings]
 
 
-def test_offerings_are_zones_of_the_type_and_of_the_node_class(catalogue):
-    """All pages count; a zone without a subnet, or a type without a price, cannot be bought."""
+def test_offerings_are_in_zones_of_the_type_and_of_the_node_class(catalogue):
+    """From all pages; a zone without a subnet or a type without a price has no offering."""
     types = catalogue.for_node_class(node_class())
 
     assert [t.name for t in types] == ["m5.large", "m5.xlarge", "z9.large"]
@@ -90,8 +90,8 @@ def test_offerings_are_zones_of_the_type_and_of_the_node_class(catalogue):
     assert offerings_of(types, "z9.large") == []
 
 
-def test_the_same_tuple_comes_back_until_something_changes(catalogue, ec2, clock):
-    """Solvers cache by identity, so nothing is made anew without a reason; EC2 is asked again after 12 hours."""
+def test_unchanged_instance_types_are_the_same_tuple(catalogue, ec2, clock):
+    """Solvers cache by identity; EC2 is read again after 12 hours."""
     first = catalogue.for_node_class(node_class())
     other = catalogue.for_node_class(node_class(kubelet={"maxPods": 20}))
 
@@ -105,8 +105,8 @@ def test_the_same_tuple_comes_back_until_something_changes(catalogue, ec2, clock
     assert ec2.asked["describe_instance_types"] == 2
 
 
-def test_a_new_price_makes_a_new_catalogue(ec2, settings, clock):
-    """Prices are part of what a catalogue is."""
+def test_changed_price_returns_new_instance_types(ec2, settings, clock):
+    """Prices are part of them."""
     clients = Clients(lambda service, region: ec2, "us-east-1")
     prices = PriceProvider(clients, settings, clock)
     catalogue = InstanceTypeProvider(clients, settings, prices, clock)
@@ -121,14 +121,14 @@ def test_a_new_price_makes_a_new_catalogue(ec2, settings, clock):
     assert {o.price for t in after for o in t.offerings if o.capacity_type == "spot"} == {0.01}
 
 
-def test_a_node_class_without_subnets_has_no_catalogue(catalogue):
-    """Nothing could be launched; the NodeClass is what has to change."""
+def test_node_class_without_subnets_has_no_instance_types(catalogue):
+    """NodeClassNotReadyError names it."""
     with pytest.raises(NodeClassNotReadyError, match="no subnets"):
         catalogue.for_node_class(node_class(status={"subnets": []}))
 
 
-def test_a_failed_reading_is_not_remembered(catalogue, ec2):
-    """Throttling is reported, and the next call asks again."""
+def test_failed_read_is_not_cached(catalogue, ec2):
+    """Throttling is reported, and the next call reads again."""
     pages = ec2.pages["describe_instance_types"]
     ec2.pages["describe_instance_types"] = ClientError({"Error": {"Code": "RequestLimitExceeded"}}, "x")
     with pytest.raises(RateLimitedError):
@@ -170,8 +170,8 @@ def test_a_failed_reading_is_not_remembered(catalogue, ec2):
         ),
     ],
 )
-def test_what_a_node_class_cannot_use_says_why(type_, class_, why):
-    """An incompatible type stays in the catalogue, unavailable, with the reason."""
+def test_incompatible_type_is_unavailable_with_the_reason(type_, class_, why):
+    """It stays in the result."""
     values = labels_of(type_, family=class_.family, region="r", zone_ids={}, capacity_types=())
     found = incompatibility(type_, values, class_)
 
@@ -212,8 +212,8 @@ def test_labels_are_karpenters():
         ("odd", (), ()),
     ],
 )
-def test_names_are_taken_apart_as_karpenter_does(name, category, generation):
-    """Category and generation by pattern; a name that does not fit has neither."""
+def test_type_names_are_parsed_as_by_karpenter(name, category, generation):
+    """Category and generation by pattern; a name that does not match has neither."""
     values = labels_of(info(name=name), family=node_class().family, region="r", zone_ids={}, capacity_types=())
 
     assert values[f"{AWS}/instance-category"] == category
@@ -221,8 +221,8 @@ def test_names_are_taken_apart_as_karpenter_does(name, category, generation):
     assert values[f"{AWS}/instance-capability-flex"] == (("true",) if "-flex" in name else ("false",))
 
 
-def test_a_description_is_cut_down_to_what_counts():
-    """Metal has no hypervisor; EBS bandwidth counts where it is on by default; 32-bit types are none of ours."""
+def test_description_is_reduced_to_used_fields():
+    """Metal has no hypervisor; EBS bandwidth counts if it is on by default; 32-bit types are skipped."""
     entry = described(
         "c5n.metal",
         BareMetal=True,

@@ -21,8 +21,8 @@ BOTTLEROCKET = [{"alias": "bottlerocket@latest"}]
         {"featureGates": {"NodeSwap": True}, "singleProcessOOMKill": False, "memoryThrottlingFactor": 0.8},
     ],
 )
-def test_what_the_kubelet_takes_passes_on_al2023(kubelet):
-    """nodeadm hands the whole object on, so every setting of the kubelet is fine."""
+def test_valid_kubelet_settings_are_accepted_on_al2023(kubelet):
+    """nodeadm passes the whole object on."""
     assert kubelet_problems(node_class(kubelet=kubelet)) is None
 
 
@@ -62,8 +62,8 @@ def test_what_the_kubelet_takes_passes_on_al2023(kubelet):
         ({"kubeReserved": {"cpu": "vcpus * 10"}}, "KubeletExpressionsDisabled", "kubeReserved[cpu]"),
     ],
 )
-def test_each_mistake_has_karpenters_reason_and_names_the_field(kubelet, reason, message):
-    """A person reads the field to change from the condition."""
+def test_invalid_setting_has_karpenters_reason_and_its_field(kubelet, reason, message):
+    """The condition names the field to change."""
     found = kubelet_problems(node_class(kubelet=kubelet))
 
     assert found is not None
@@ -79,8 +79,8 @@ def test_each_mistake_has_karpenters_reason_and_names_the_field(kubelet, reason,
         (BOTTLEROCKET, {"podsPerCore": 4}, "Bottlerocket has no such setting"),
     ],
 )
-def test_families_that_pass_on_part_say_what_they_drop(terms, kubelet, message):
-    """Silently dropping a setting would be worse than refusing it."""
+def test_settings_that_an_ami_family_ignores_are_reported(terms, kubelet, message):
+    """They are reported rather than silently ignored."""
     found = kubelet_problems(node_class(amiSelectorTerms=terms, kubelet=kubelet))
 
     assert found is not None

@@ -4,9 +4,9 @@ import msgspec
 
 from journeyman.cloud.aws.launch_filter import (
     MAX_INSTANCE_TYPES,
-    asks_for_too_much,
     bought_as,
     capacity_type_of,
+    has_unsatisfiable_min_values,
     launchable,
 )
 from journeyman.core.api import labels
@@ -51,8 +51,8 @@ def names(types):
     return [t.name for t in types]
 
 
-def test_only_what_is_compatible_available_and_big_enough_remains():
-    """Requirements, stock and requests each rule out a type."""
+def test_compatible_available_and_large_enough_types_remain():
+    """Requirements, availability and requests each exclude a type."""
     types = (
         a_type("m5.large", 0.1),
         a_type("m6g.large", 0.05, arch="arm64"),
@@ -64,16 +64,16 @@ def test_only_what_is_compatible_available_and_big_enough_remains():
     assert names(launchable(claim(arch=("amd64",), zone=("a",), requests={"cpu": "1"}), types)) == ["m5.large"]
 
 
-def test_an_offering_of_another_zone_or_capacity_type_is_not_used():
-    """A type survives with those offerings alone that the claim allows."""
+def test_offerings_of_other_zones_or_capacity_types_are_dropped():
+    """A type keeps only the offerings that the claim allows."""
     wide = a_type("m5.large", 0.1, spot=0.04, zones=("a", "b"))
     kept = launchable(claim(zone=("b",), capacity_type=("on-demand",)), (wide,))
 
     assert [(o.zone, o.capacity_type) for t in kept for o in t.offerings] == [("b", "on-demand")]
 
 
-def test_exotic_types_are_for_those_who_ask():
-    """Metal and accelerators go while anything plain is left, and stay when nothing is."""
+def test_metal_and_accelerated_types_are_used_last():
+    """They are dropped while any other type is left."""
     plain, metal = a_type("m5.large", 0.5), a_type("m5.metal", 0.1)
     gpu = a_type("g5.large", 0.2, **{"nvidia.com/gpu": 1})
 
@@ -82,8 +82,8 @@ def test_exotic_types_are_for_those_who_ask():
     assert names(launchable(claim(requests={"nvidia.com/gpu": "1"}), (plain, metal, gpu))) == ["g5.large"]
 
 
-def test_spot_dearer_than_the_cheapest_on_demand_is_dropped():
-    """Only where both may be bought; a claim for spot alone takes what spot costs."""
+def test_spot_above_the_cheapest_on_demand_price_is_dropped():
+    """Only if both are allowed; a claim for Spot alone keeps them."""
     cheap, dear = a_type("m5.large", 0.10, spot=0.09), a_type("m5.xlarge", 0.20, spot=0.11)
     kept = launchable(claim(capacity_type=("on-demand", "spot")), (cheap, dear))
 
@@ -95,8 +95,8 @@ def test_spot_dearer_than_the_cheapest_on_demand_is_dropped():
     assert names(launchable(claim(capacity_type=("spot",)), (cheap, dear))) == ["m5.large", "m5.xlarge"]
 
 
-def test_the_sixty_cheapest_remain_in_total_order():
-    """By price, then name, whatever order they came in."""
+def test_sixty_cheapest_types_remain_in_total_order():
+    """By price, then name, whatever their order was."""
     types = tuple(a_type(f"m{n:03}.large", 1.0 - n % 2 / 10) for n in range(100))
     kept = launchable(claim(), tuple(reversed(types)))
 
@@ -105,8 +105,8 @@ def test_the_sixty_cheapest_remain_in_total_order():
     assert names(kept)[50] == "m000.large"
 
 
-def test_min_values_keep_variety_or_refuse():
-    """Economy filters would take away what was asked for; too little variety is no launch."""
+def test_min_values_are_kept_or_the_launch_is_refused():
+    """The price filters would drop required variety."""
     types = (a_type("m5.large", 0.1), a_type("m5.metal", 0.1))
     required = NodeSelectorRequirement(key=labels.INSTANCE_TYPE, operator="Exists", min_values=2)
     base = claim()
@@ -116,20 +116,20 @@ def test_min_values_keep_variety_or_refuse():
     assert launchable(asking, types[:1]) == ()
 
 
-def test_unavailable_types_count_towards_min_values_and_missing_do_not():
+def test_unavailable_types_count_for_min_values_missing_ones_do_not():
     """The former is planned anew without what is avoided; planning the latter again would make the same claim."""
     types = (a_type("m5.large", 0.1), a_type("c5.large", 0.1, unavailable=[("a", "on-demand")]))
     required = NodeSelectorRequirement(key=labels.INSTANCE_TYPE, operator="Exists", min_values=2)
     base = claim()
     asking = msgspec.structs.replace(base, spec=msgspec.structs.replace(base.spec, requirements=(required,)))
 
-    assert not asks_for_too_much(asking, types)
-    assert asks_for_too_much(asking, types[:1])
-    assert not asks_for_too_much(asking, ())
+    assert not has_unsatisfiable_min_values(asking, types)
+    assert has_unsatisfiable_min_values(asking, types[:1])
+    assert not has_unsatisfiable_min_values(asking, ())
 
 
-def test_spot_is_preferred_and_narrows_the_types():
-    """A fleet buys one way; types that cannot be bought so fall out."""
+def test_spot_is_preferred_and_types_without_spot_are_dropped():
+    """A fleet has one capacity type."""
     types = (a_type("m5.large", 0.1, spot=0.05), a_type("c5.large", 0.08))
 
     assert capacity_type_of(types) == "spot"

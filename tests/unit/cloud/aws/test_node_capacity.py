@@ -1,4 +1,4 @@
-"""Node sizes agree with what Karpenter computes, to the byte."""
+"""Node capacity and overhead, equal to Karpenter's to the byte."""
 
 import json
 from fractions import Fraction
@@ -23,8 +23,8 @@ def size(settings):
     return lambda type_=None, class_=None, use=settings: NodeSizing(class_ or node_class(), use).size(type_ or info())
 
 
-def test_an_m5_large_has_what_karpenters_documentation_says(size):
-    """Karpenter's instance type reference: 1930m CPU, 6903Mi memory, 17Gi storage, 29 pods allocatable."""
+def test_m5_large_matches_karpenters_documentation(size):
+    """1930m CPU, 6903Mi memory, 17Gi storage, 29 pods allocatable."""
     sized = size()
     allocatable = {name: amount - sized.overhead.get(name, 0) for name, amount in sized.capacity.items()}
 
@@ -39,7 +39,7 @@ def test_an_m5_large_has_what_karpenters_documentation_says(size):
 
 
 @pytest.mark.parametrize(("vcpus", "millicores"), [(1, 60), (2, 70), (4, 80), (8, 90), (96, 310), (448, 1190)])
-def test_reserved_cpu_follows_the_ladder(vcpus, millicores):
+def test_reserved_cpu_by_number_of_cores(vcpus, millicores):
     """6 % of the first core, 1 % of the second, 0.5 % of two more, 0.25 % of the rest."""
     assert reserved_millicores(vcpus * 1000) == millicores
 
@@ -54,11 +54,11 @@ def test_reserved_cpu_follows_the_ladder(vcpus, millicores):
     ],
 )
 def test_memory_is_rounded_once_and_exactly(arch, mib, percent, expected):
-    """Gravitons keep 64 MiB; the overhead is rounded up to a whole MiB, with no float in between."""
+    """Gravitons reserve 64 MiB; the overhead is rounded up to a whole MiB, without floats."""
     assert memory_bytes(info(arch=arch, memory_mib=mib), Fraction(percent)) == expected * MIB
 
 
-def test_max_pods_does_not_lower_what_is_reserved_on_al2023(size):
+def test_max_pods_does_not_lower_reservations_on_al2023(size):
     """The image reserves by the ENI limit, whatever maxPods says; Bottlerocket by the pods it will really have."""
     al2023 = size(class_=node_class(kubelet={"maxPods": 10}))
     bottlerocket = size(class_=node_class(amiSelectorTerms=[{"alias": "bottlerocket@latest"}], kubelet={"maxPods": 10}))
@@ -80,12 +80,12 @@ def test_max_pods_does_not_lower_what_is_reserved_on_al2023(size):
         ({"networkInterfaces": [{"networkCardIndex": 0, "deviceIndex": 1, "interfaceType": "efa-only"}]}, 20),
     ],
 )
-def test_pod_density_comes_from_interfaces_unless_said_otherwise(size, spec, pods):
+def test_pod_density_is_eni_limited_by_default(size, spec, pods):
     """Interfaces times addresses but their own, plus two; less for interfaces that carry no addresses; Windows has its own limit."""
     assert size(class_=node_class(**spec)).capacity["pods"] == pods
 
 
-def test_reserved_interfaces_take_pods_but_not_reservations(size, settings):
+def test_reserved_enis_lower_pods_but_not_reservations(size, settings):
     """RESERVED_ENIS counts for the pods that fit, not for what the image reserves."""
     from msgspec.structs import replace
 

@@ -1,4 +1,4 @@
-"""Prices: a table to begin with, what AWS says once asked, and the last known when AWS does not answer."""
+"""Prices: the shipped table, refreshes from AWS, and the last prices when AWS does not respond."""
 
 import json
 import logging
@@ -58,8 +58,8 @@ def book(aws, settings, clock):
     return make
 
 
-def test_prices_ship_with_their_source_date_and_currency():
-    """A figure without a source is a rumour."""
+def test_shipped_prices_have_source_date_and_currency():
+    """For OfferingState and the log."""
     table = shipped_prices()
 
     assert "Amazon EC2" in table.source
@@ -68,8 +68,8 @@ def test_prices_ship_with_their_source_date_and_currency():
     assert table.on_demand_per_hour["us-east-1"]["m5.large"] == 0.096
 
 
-def test_an_unknown_region_falls_back_with_a_warning(book, caplog):
-    """Wrong by some percent beats no node; the log says so."""
+def test_unknown_region_uses_us_east_1_with_a_warning(book, caplog):
+    """A price that is wrong by some percent is better than no node."""
     with caplog.at_level(logging.WARNING):
         prices = book(region="mx-central-1")
 
@@ -77,8 +77,8 @@ def test_an_unknown_region_falls_back_with_a_warning(book, caplog):
     assert "no shipped prices" in caplog.text
 
 
-def test_spot_costs_as_on_demand_until_the_first_update(book, aws):
-    """Nothing is asked before anyone wants it; afterwards no history means no spot."""
+def test_spot_price_is_the_on_demand_price_until_first_read(book, aws):
+    """Afterwards a type without history has no Spot offering."""
     prices = book()
     assert (prices.spot("m5.large", "us-east-1a"), prices.spot("nothing", "us-east-1a")) == (0.096, None)
     assert not aws.asked
@@ -89,8 +89,8 @@ def test_spot_costs_as_on_demand_until_the_first_update(book, aws):
     assert (prices.on_demand("m5.large"), prices.on_demand("m5.xlarge")) == (0.1, 0.192)
 
 
-def test_the_version_moves_only_when_a_price_does(book):
-    """Catalogues are rebuilt by it."""
+def test_version_changes_only_with_a_price(book):
+    """Instance types are built again when it changes."""
     prices = book()
     prices.refresh()
     version = prices.version
@@ -99,8 +99,8 @@ def test_the_version_moves_only_when_a_price_does(book):
     assert prices.version == version > 0
 
 
-def test_what_cannot_be_read_keeps_its_last_value(book, aws, caplog):
-    """A pricing outage never stops a launch."""
+def test_failed_read_keeps_the_last_prices(book, aws, caplog):
+    """An outage of the pricing APIs never stops a launch."""
     prices = book()
     prices.refresh()
     aws.pages = dict.fromkeys(aws.pages, THROTTLED)
@@ -111,8 +111,8 @@ def test_what_cannot_be_read_keeps_its_last_value(book, aws, caplog):
     assert caplog.text.count("keeping the last") == 2
 
 
-def test_spot_prices_are_read_at_first_use_and_then_every_twelve_hours(book, aws, clock):
-    """A cold sandbox must not plan with list prices; on-demand prices wait for a period of their own."""
+def test_spot_prices_are_read_at_first_use_and_every_twelve_hours(book, aws, clock):
+    """On-demand prices have a period of their own."""
     prices = book()
     prices.refresh_if_due()
     prices.refresh_if_due()
@@ -124,8 +124,8 @@ def test_spot_prices_are_read_at_first_use_and_then_every_twelve_hours(book, aws
     assert aws.asked == {"describe_spot_price_history": 2}
 
 
-def test_periods_can_be_turned_off_and_on(book, aws):
-    """None never asks; a period for on-demand prices asks the Pricing API."""
+def test_refresh_periods_are_optional(book, aws):
+    """Without a period nothing is read; with one, on-demand prices come from the Pricing API."""
     book(spot_refresh_period=None).refresh_if_due()
     assert not aws.asked
 
@@ -133,14 +133,14 @@ def test_periods_can_be_turned_off_and_on(book, aws):
     assert set(aws.asked) == {"get_products"}
 
 
-def test_an_isolated_network_is_not_asked_for_list_prices(book, aws):
+def test_isolated_vpc_does_not_call_the_pricing_api(book, aws):
     """The Pricing API has no endpoint inside a VPC."""
     book(isolated_vpc=True).refresh()
 
     assert aws.asked == {"describe_spot_price_history": 1}
 
 
-def test_the_age_of_prices_and_the_last_error_are_reported(book, aws, clock):
+def test_age_of_prices_and_last_error_are_reported(book, aws, clock):
     """A table has no time of reading; a failure is reported until a later attempt succeeds, and keeps the last time."""
     prices = book()
     shipped = prices.state()

@@ -37,21 +37,21 @@ def choose(subnets):
     return choice
 
 
-def test_launches_under_way_count(choose):
-    """The first launch is expected to take 30 addresses, so the second goes next door."""
+def test_launches_in_flight_count_as_used_addresses(choose):
+    """The first launch is expected to use 30 addresses, so the second uses another subnet."""
     assert [choose()[0] for _ in range(3)] == ["subnet-1", "subnet-2", "subnet-1"]
 
 
-def test_what_was_not_used_is_given_back(choose, subnets):
-    """A fleet that went elsewhere leaves the subnet as full as it was."""
+def test_unused_addresses_are_released(choose, subnets):
+    """A fleet in another subnet leaves the free addresses as they were."""
     first, chosen = choose()
     subnets.settle(chosen, used=None)
 
     assert first == choose()[0] == "subnet-1"
 
 
-def test_an_exhausted_subnet_comes_last_until_the_next_reading(choose, subnets, clock):
-    """EC2 knows better than the last count; a minute later it is asked again."""
+def test_exhausted_subnet_is_last_until_it_is_read_again(choose, subnets, clock):
+    """A minute later the free addresses are read again."""
     class_ = node_class(status={"subnets": TWO_IN_A})
     choose()
     subnets.mark_exhausted("subnet-1")
@@ -64,16 +64,16 @@ def test_an_exhausted_subnet_comes_last_until_the_next_reading(choose, subnets, 
     assert choose()[0] == "subnet-1"
 
 
-def test_nothing_is_asked_where_no_zone_has_a_choice(subnets, ec2):
-    """One subnet in each zone is the usual network; it costs no call."""
+def test_single_subnet_per_zone_needs_no_request(subnets, ec2):
+    """Free addresses do not matter without a choice."""
     chosen = subnets.choose(node_class(), TYPES, "on-demand")
 
     assert {zone: subnet.id for zone, subnet in chosen.items()} == {"us-east-1a": "subnet-a", "us-east-1b": "subnet-b"}
     assert not ec2.asked
 
 
-def test_a_zone_that_no_type_uses_is_not_charged(subnets):
-    """The charge is the fewest pods among the types that can be bought there."""
+def test_zone_without_a_compatible_type_is_not_charged(subnets):
+    """The charge is the fewest pods among the types in the zone."""
     chosen = subnets.choose(node_class(status={"subnets": TWO_IN_A}), TYPES, "on-demand")
 
     assert (chosen["a"].charged, chosen["b"].charged) == (30, 0)

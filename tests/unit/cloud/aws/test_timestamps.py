@@ -1,9 +1,17 @@
 """Times in AWS's answers."""
 
+from datetime import datetime, timezone
+
+import botocore.session
 import pytest
 from botocore.utils import parse_timestamp as guess
 
-from journeyman.cloud.aws.response_parser import parse_timestamp
+from journeyman.cloud.aws.timestamps import parse_timestamp, with_fast_timestamps
+
+HISTORY = b"""<?xml version="1.0" encoding="UTF-8"?>
+<DescribeSpotPriceHistoryResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><spotPriceHistorySet>
+  <item><timestamp>2026-03-02T21:00:00.000Z</timestamp></item>
+</spotPriceHistorySet></DescribeSpotPriceHistoryResponse>"""
 
 
 @pytest.mark.parametrize(
@@ -28,3 +36,13 @@ def test_what_is_no_time_is_refused():
     """As botocore does."""
     with pytest.raises(ValueError, match="Invalid timestamp"):
         parse_timestamp("soonZ")
+
+
+def test_clients_read_times_in_the_standard_librarys_utc():
+    """Not in dateutil's, which is how the fast way is known."""
+    session = with_fast_timestamps(botocore.session.get_session())
+    shape = session.get_service_model("ec2").operation_model("DescribeSpotPriceHistory").output_shape
+    parser = session.get_component("response_parser_factory").create_parser("ec2")
+    (price,) = parser.parse({"status_code": 200, "headers": {}, "body": HISTORY}, shape)["SpotPriceHistory"]
+    assert price["Timestamp"] == datetime(2026, 3, 2, 21, tzinfo=timezone.utc)
+    assert price["Timestamp"].tzinfo is timezone.utc

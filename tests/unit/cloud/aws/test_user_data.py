@@ -1,4 +1,4 @@
-"""User data makes a node join: in each family's way, with the user's part kept."""
+"""User data of each AMI family, merged with the user's own."""
 
 import base64
 import json
@@ -87,7 +87,7 @@ MIME = 'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="B"\n\n--B\nC
         (MIME, ["text/x-shellscript", "application/node.eks.aws"]),
     ],
 )
-def test_the_users_part_comes_first_as_what_it_is(custom, expected):
+def test_users_part_comes_first_with_its_content_type(custom, expected):
     """A script, a NodeConfig, or an archive merged part by part; ours is last, and wins where nodeadm merges."""
     found = parts(user_data(bootstrap("AL2023", custom=custom)))
 
@@ -96,7 +96,7 @@ def test_the_users_part_comes_first_as_what_it_is(custom, expected):
 
 
 def test_al2_calls_its_bootstrap_script():
-    """Flags in Karpenter's order; maps by key, so equal settings give equal text."""
+    """Flags in Karpenter's order; maps sorted by key, so equal settings give equal text."""
     [(_, script)] = parts(user_data(bootstrap("AL2", raid0=True)))
 
     assert script.startswith("#!/bin/bash -xe\n")
@@ -109,8 +109,8 @@ def test_al2_calls_its_bootstrap_script():
     ) in script
 
 
-def test_al2_on_ipv6_says_so():
-    """bootstrap.sh cannot derive the IP family from the address."""
+def test_al2_on_ipv6_sets_the_ip_family():
+    """bootstrap.sh cannot derive it."""
     [(_, script)] = parts(user_data(bootstrap("AL2", kubelet={"maxPods": 29, "clusterDNS": ["fd00::a"]})))
 
     assert "--ip-family ipv6 \\\n--dns-cluster-ip 'fd00::a'" in script
@@ -125,8 +125,8 @@ def test_windows_runs_the_users_script_first():
     assert lines[3].endswith("-DNSClusterIP '10.100.0.10'")
 
 
-def test_custom_is_passed_on_as_it_is():
-    """The user's image, the user's words."""
+def test_custom_user_data_is_unchanged():
+    """The user's image defines its own user data."""
     assert user_data(bootstrap("Custom", custom="anything")) == "anything"
 
 
@@ -141,8 +141,8 @@ class TestBottlerocket:
 
         return tomllib.loads(user_data(bootstrap("Bottlerocket", **changes)))["settings"]
 
-    def test_ours_win_labels_merge_and_taints_are_replaced(self):
-        """A node that registers without our taint would take pods too early."""
+    def test_our_settings_override_the_users_and_labels_merge(self):
+        """A node without our taint would run pods too early."""
         custom = """
             [settings.kubernetes]
             cluster-name = "theirs"
@@ -182,8 +182,8 @@ class TestBottlerocket:
 
 
 @pytest.mark.parametrize("custom", ["[settings", "settings = 1"])
-def test_unreadable_toml_is_the_claims_error(custom, settings):
-    """It says which NodeClass to correct, and launches nothing."""
+def test_invalid_toml_fails_the_claims_launch(custom, settings):
+    """The error names the NodeClass to correct."""
     class_ = node_class(amiSelectorTerms=[{"alias": "bottlerocket@latest"}], userData=custom)
     with pytest.raises(CreateError, match="userData of EC2NodeClass default"):
         content(settings, class_).data(VARIANT)
@@ -203,8 +203,8 @@ def test_user_data_over_the_limit_is_refused_before_ec2_does(settings):
     assert caught.value.condition_reason == "UserDataSizeLimitExceeded"
 
 
-def test_kubelets_may_not_set_labels_of_kubernetes():
-    """The API server refuses a node that tries; those labels follow at registration."""
+def test_user_data_has_no_kubernetes_domain_labels():
+    """The API server refuses them from kubelets; registration adds them."""
     labels = node_labels(claim(), "spot", FAMILIES["AL2023"])
 
     assert labels == {
@@ -225,8 +225,8 @@ def test_every_node_registers_with_the_unregistered_taint_once():
     assert boot_taints(claim(spec=named)) == (UNREGISTERED,)
 
 
-def test_a_template_holds_what_a_node_needs(settings):
-    """Image, profile, groups, computed maxPods, tags for what no single claim owns."""
+def test_launch_template_has_all_settings_of_a_node(settings):
+    """Image, profile, security groups, computed maxPods, and tags shared by claims."""
     data = content(replace(settings, cluster_dns="10.100.0.10")).data(VARIANT)
     config = json.loads(parts(base64.b64decode(data["UserData"]).decode())[0][1])
 
@@ -239,8 +239,8 @@ def test_a_template_holds_what_a_node_needs(settings):
     assert not any("nodeclaim" in tag["Key"] for tag in data["TagSpecifications"][0]["Tags"])
 
 
-def test_volumes_are_the_users_or_the_familys():
-    """Sizes round up to whole GiB; Custom's image brings its own."""
+def test_volumes_are_the_users_or_the_familys_defaults():
+    """Sizes are rounded up to whole GiB; Custom has no default."""
     mine = {"deviceName": "/dev/xvda", "ebs": {"volumeSize": "10G", "volumeType": "gp3", "kmsKeyID": "k", "iops": 3000}}
 
     assert block_device_mappings(node_class(blockDeviceMappings=[mine])) == [
@@ -264,7 +264,7 @@ def test_metadata_has_the_crds_defaults():
 
 
 def test_interfaces_follow_efa_and_the_users_layout():
-    """EFA takes one interface per card; an interface for EFA alone gets no addresses."""
+    """EFA uses one interface per card; an EFA-only interface has no addresses."""
     layout = [
         {"networkCardIndex": 0, "deviceIndex": 0, "interfaceType": "interface"},
         {"networkCardIndex": 1, "deviceIndex": 1, "interfaceType": "efa-only"},

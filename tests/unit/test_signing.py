@@ -2,8 +2,7 @@
 
 from datetime import datetime, timedelta, timezone
 
-from journeyman.signing import alibaba, huawei
-from journeyman.signing.signed_requests import Credentials, escaped_path, escaped_query
+from journeyman.signing import Credentials, alibaba_headers, escaped_path, escaped_query, huawei_headers
 
 
 def signature_of(headers):
@@ -23,7 +22,7 @@ def alibabas_example(**changes):
         "now": datetime(2023, 10, 26, 18, 22, 32, tzinfo=timezone(timedelta(hours=8))),
         "nonce": "3156853299f313e23d1673dc12e1703d",
     }
-    return alibaba.signed(**{**request, **changes})
+    return alibaba_headers(**{**request, **changes})
 
 
 def huaweis_example(**changes):
@@ -39,7 +38,7 @@ def huaweis_example(**changes):
         "now": datetime(2019, 11, 15, 3, 36, 55, tzinfo=timezone.utc),
         "headers": {"Content-Type": "application/json"},
     }
-    return huawei.signed(**{**request, **changes})
+    return huawei_headers(**{**request, **changes})
 
 
 def test_alibaba_signature_matches_the_published_example():
