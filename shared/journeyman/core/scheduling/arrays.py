@@ -1,4 +1,4 @@
-"""Array types, and the few operations on arrays that several modules need."""
+"""Array types and the array operations that several modules share."""
 
 from __future__ import annotations
 
@@ -10,22 +10,28 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
+def read_only(array: Bools) -> Bools:
+    """Make the array read-only and return it."""
+    array.flags.writeable = False
+    return array
+
+
 def every(table: Bools) -> Bools:
-    """By row, whether all of it is true (so is an empty row)."""
-    found: Bools = np.logical_and.reduce(table, axis=1)
-    return found
+    """Return for each row whether all of its values are true; an empty row counts as true."""
+    all_true: Bools = np.logical_and.reduce(table, axis=1)
+    return all_true
 
 
 def distinct(codes: Ints) -> Ints:
-    """The different numbers among these, ascending; none of them is negative.
+    """Return the distinct values of `codes`, ascending; the values must be small and not negative.
 
-    For small numbers; numpy's own `unique` first loads its masked arrays, which takes longer than many a plan.
+    `numpy.unique` would first import numpy's masked arrays, which takes longer than a small plan.
     """
     return np.flatnonzero(np.bincount(codes)) if len(codes) else codes
 
 
 def numbered(bits: Bools) -> tuple[Ints, Bools]:
-    """Columns of equal bits numbered: the number by column, and the bits by number."""
+    """Give equal columns of `bits` one number; return the number of each column and the column of each number."""
     packed = np.ascontiguousarray(np.packbits(bits, axis=0).T)
     raw, width = packed.tobytes(), packed.shape[1]
     first: dict[bytes, int] = {}
@@ -36,11 +42,11 @@ def numbered(bits: Bools) -> tuple[Ints, Bools]:
 
 
 def undominated(sizes: Ints) -> Ints:
-    """The rows that no earlier row is at least as large as on every axis, ascending."""
-    kept: list[int] = []
+    """Return the indices, ascending, of the rows that no earlier row equals or exceeds on every axis."""
+    rows: list[int] = []
     left, columns = np.arange(len(sizes)), np.ascontiguousarray(sizes.T)
     while len(left):
-        kept.append(int(left[0]))
+        rows.append(int(left[0]))
         beyond = np.logical_or.reduce(columns > columns[:, :1], axis=0)
         left, columns = left[beyond], columns[:, beyond]
-    return np.array(kept, dtype=np.int64)
+    return np.array(rows, dtype=np.int64)

@@ -1,10 +1,10 @@
 """Schedules whole pod classes at once: domains, existing nodes, then new nodes packed by price.
 
-Pods that must share a node with others are scheduled first, one by one. Every other class then gets its topology
-domains (`domain_assignment`), fills existing nodes (`node_filling`), and is packed onto new nodes (`new_nodes`).
-Domains are chosen before limits are known; where a limit leaves fewer pods in a domain than others were placed with,
-everything is planned again with that number as a ceiling. Pods that are left at last are scheduled one by one, by the
-exact rules.
+The sequential scheduler first places the pods that must share a node with others. Every other class then gets its
+topology domains (`domain_assignment`), fills existing nodes (`node_filling`), and is packed onto new nodes
+(`new_nodes`). Domains are chosen before NodePool limits are applied. If a limit leaves fewer pods in a domain than were
+assigned to it, planning starts again with that number as the domain's ceiling. The sequential scheduler, which applies
+the exact rules, finally tries the pods that remain.
 """
 
 from __future__ import annotations
@@ -19,22 +19,20 @@ from journeyman.core.api import labels
 from journeyman.core.scheduling.domain_assignment import assign_domains
 from journeyman.core.scheduling.new_nodes import plan_new_nodes
 from journeyman.core.scheduling.node_filling import NodeFilling
-from journeyman.core.scheduling.problem import PartialSolution, PodBatch, SchedulingProblem, SchedulingTask
+from journeyman.core.scheduling.problem import PartialSolution, PodBatch, RowDomains, SchedulingProblem, SchedulingTask
 from journeyman.core.scheduling.sequential import schedule_sequentially
-from journeyman.core.scheduling.topology import LabelIndex, Pins, TopologyGroup
+from journeyman.core.scheduling.topology import LabelIndex, TopologyGroup
 
-ATTEMPTS: Final = 5  # at quotas that were cut short; after them the classes concerned are left to one by one
-_MOST_ATTEMPTS: Final = 8  # after them all classes are
-MOST_CO_LOCATED: Final = (
-    2000  # pods; more that must share nodes are placed after the others, where these leave capacity
-)
+ATTEMPTS: Final = 5  # after them, classes whose quotas could not be met are scheduled sequentially
+_MOST_ATTEMPTS: Final = 8  # after them, all classes are scheduled sequentially
+MOST_CO_LOCATED: Final = 2000  # pods; if more must share nodes, they are placed last, on the capacity that remains
 
-_Sent = tuple[int, Pins]
-Ceilings = dict[_Sent, int]
+Ceilings = dict[RowDomains, int]
+"""The most pods of a row that may be assigned to a combination of domains."""
 
 
 def schedule_in_bulk(task: SchedulingTask, *, use_spread_slack: bool = False) -> PartialSolution:
-    """The plan, as complete as can be. `use_spread_slack`: as `PartialSolution` has it."""
+    """Return a plan that schedules as many pods as possible; for `use_spread_slack` see `PartialSolution`."""
     problem = task.problem
     co_located = co_located_classes(problem)
     first = co_located if sum(problem.counts[c] for c in co_located) <= MOST_CO_LOCATED else ()
@@ -49,19 +47,19 @@ def schedule_in_bulk(task: SchedulingTask, *, use_spread_slack: bool = False) ->
         if not cut_short:
             return schedule_sequentially(problem, solution)
         if attempt < ATTEMPTS:
-            ceilings = _learned(cut_short, ceilings, give_up=attempt == ATTEMPTS - 1)
+            ceilings = _lowered_ceilings(cut_short, ceilings, give_up=attempt == ATTEMPTS - 1)
         elif attempt < _MOST_ATTEMPTS:
-            alone |= {problem.class_of_row[row] for row, _ in cut_short}
+            alone |= {problem.class_of_row[sent.row] for sent in cut_short}
         else:
             alone = frozenset(range(len(problem.counts)))
         attempt += 1
 
 
 def co_located_classes(problem: SchedulingProblem) -> tuple[int, ...]:
-    """Classes that neither domains nor axes can speak of.
+    """Return the classes that only the sequential scheduler can place, ascending.
 
-    Those with ResourceClaims take devices away from each other; those with an affinity per host name must be with
-    others.
+    These are pods with ResourceClaims, which compete for devices, and pods on either side of an affinity over
+    hostnames.
     """
     groups: dict[bytes, TopologyGroup] = {}
     co_located: set[int] = set()
@@ -81,7 +79,7 @@ def co_located_classes(problem: SchedulingProblem) -> tuple[int, ...]:
 def _place_classes(
     problem: SchedulingProblem, solution: PartialSolution, but: frozenset[int]
 ) -> tuple[PartialSolution, Ceilings]:
-    """Place whole classes; return the solution with them, and how much could be met of each quota that was cut short."""
+    """Place whole classes; return the solution, and the pods placed for each quota that could not be met in full."""
     filling = NodeFilling(
         problem.existing, problem.rows, problem.requests, problem.host_constraints, solution.on_existing
     )
@@ -89,14 +87,14 @@ def _place_classes(
     batches = assigned.batches
     new_nodes = plan_new_nodes(_filled(batches, filling), problem, solution.headroom, solution.reservations)
     unscheduled = [n - assigned.on_existing.get(c, 0) for c, n in enumerate(solution.left)]
-    requested, left = Counter[_Sent](), Counter[_Sent]()
+    requested, left = Counter[RowDomains](), Counter[RowDomains]()
     for batch in batches:
-        requested[batch.row, batch.pins] += batch.count
+        requested[batch.destination] += batch.count
         unscheduled[problem.class_of_row[batch.row]] -= batch.count
     for batch in new_nodes.left:
-        left[batch.row, batch.pins] += batch.count
+        left[batch.destination] += batch.count
         unscheduled[problem.class_of_row[batch.row]] += batch.count
-    quotas = dict.fromkeys((batch.row, batch.pins) for batch in batches if batch.is_quota)
+    quotas = dict.fromkeys(batch.destination for batch in batches if batch.is_quota)
     placed = replace(
         solution,
         left=unscheduled,
@@ -110,12 +108,12 @@ def _place_classes(
 
 
 def _filled(batches: Sequence[PodBatch], filling: NodeFilling) -> Sequence[PodBatch]:
-    """The batches with what existing nodes do not take."""
+    """Fill existing nodes, and return the batches with the pods that did not fit there."""
     if not filling.existing.nodes:
         return batches
     return [replace(batch, count=filling.fill(batch.row, batch.count, batch.pins)) for batch in batches]
 
 
-def _learned(cut_short: Ceilings, known: Ceilings, *, give_up: bool) -> Ceilings:
-    """Ceilings for the next attempt: what could be met; with `give_up` nothing, so that it is the last."""
+def _lowered_ceilings(cut_short: Ceilings, known: Ceilings, *, give_up: bool) -> Ceilings:
+    """Return the ceilings for the next attempt: the pods that were placed, or 0 with `give_up`."""
     return {**known, **(dict.fromkeys(cut_short, 0) if give_up else cut_short)}

@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # the models build validators; nothing here needs them
 O = TypeVar("O", bound=Object)  # noqa: E741 - any Kubernetes object
 
 MAX_PODS_PER_BUFFER: Final = 5000
-"""What one buffer is kept for at most: a slip of the pen must not fill the cluster, or the scheduler's memory."""
+"""Limits the nodes, and the scheduler's memory, that a mistyped `replicas` can use."""
 
 RESOLVED: Final = "Resolved"
 SCALABLE_REF_NOT_FOUND: Final = "ScalableRefNotFound"
@@ -48,7 +48,7 @@ _UNSCHEDULABLE: Final = PodStatus(
 class ResolvedBuffer(Struct, frozen=True, kw_only=True):
     """A buffer with its pod template and number of pods; without a template, `reason` and `message` say why.
 
-    `generation` is the PodTemplate's, None if the template belongs to a workload.
+    `generation` is that of the PodTemplate, None if the template belongs to a workload.
     """
 
     buffer: CapacityBuffer
@@ -61,12 +61,12 @@ class ResolvedBuffer(Struct, frozen=True, kw_only=True):
 
 def resolve_buffers(buffers: Iterable[CapacityBuffer], workloads: Workloads) -> tuple[ResolvedBuffer, ...]:
     """Return each active buffer with its template and number of pods, in the order given."""
-    found = _TemplateIndex(workloads)
-    return tuple(_resolve(buffer, found) for buffer in buffers if buffer.active)
+    index = _TemplateIndex(workloads)
+    return tuple(_resolve(buffer, index) for buffer in buffers if buffer.active)
 
 
 class _TemplateIndex:
-    """Templates by kind, namespace and name."""
+    """PodTemplates by key, and workloads by kind and key; a key is `namespace/name`."""
 
     def __init__(self, workloads: Workloads) -> None:
         by_kind = {
@@ -75,7 +75,7 @@ class _TemplateIndex:
             "StatefulSet": workloads.stateful_sets,
         }
         self.templates = _by_key(workloads.pod_templates)
-        self.workloads = {kind: _by_key(found) for kind, found in by_kind.items()}
+        self.workloads = {kind: _by_key(objects) for kind, objects in by_kind.items()}
 
 
 def _by_key(objects: Iterable[O]) -> Mapping[str, O]:
@@ -109,36 +109,38 @@ def _failed(buffer: CapacityBuffer, reason: str, message: str) -> ResolvedBuffer
 
 
 def _sized(buffer: CapacityBuffer, template: PodTemplateSpec, scaled_to: int, generation: int | None) -> ResolvedBuffer:
-    """Return the number of pods: the larger of `replicas` and `percentage`, capped by `limits`; only `limits` if neither is set.
+    """Return the resolved buffer; it has the larger of `replicas` and `percentage` as pods, at most as `limits` allow.
+
+    If neither is set, `limits` alone determine the number of pods.
 
     Args:
         buffer: The buffer.
         template: The template of its pods.
         scaled_to: Replicas of the workload it refers to, 0 if it refers to none.
-        generation: The PodTemplate's, None for a workload.
+        generation: The generation of the PodTemplate, None for a workload.
     """
     spec = buffer.spec
-    asked = [spec.replicas] if spec.replicas is not None else []
+    sizes = [spec.replicas] if spec.replicas is not None else []
     if spec.percentage is not None and scaled_to > 0:
-        asked.append(-(-scaled_to * spec.percentage // 100))  # rounded up
+        sizes.append(-(-scaled_to * spec.percentage // 100))  # rounded up
     try:
         fitting = _fitting(spec.limit_amounts, template)
     except InvalidQuantityError as error:
         return _failed(buffer, RESOLUTION_FAILED, error.message)
     if fitting is not None:
-        asked = [min(max(asked), fitting)] if asked else [fitting]
-    wanted = max(asked, default=0)
-    kept = min(wanted, MAX_PODS_PER_BUFFER)
+        sizes = [min(max(sizes), fitting)] if sizes else [fitting]
+    requested = max(sizes, default=0)
+    replicas = min(requested, MAX_PODS_PER_BUFFER)
     message = "Pod template resolved successfully"
-    if kept < wanted:
-        message += f"; of the {wanted} pods asked for, only the first {MAX_PODS_PER_BUFFER} are planned for"
+    if replicas < requested:
+        message += f"; of the {requested} pods asked for, only the first {MAX_PODS_PER_BUFFER} are planned for"
     return ResolvedBuffer(
-        buffer=buffer, reason=RESOLVED, message=message, template=template, replicas=kept, generation=generation
+        buffer=buffer, reason=RESOLVED, message=message, template=template, replicas=replicas, generation=generation
     )
 
 
 def _fitting(limits: Mapping[str, int], template: PodTemplateSpec) -> int | None:
-    """How many pods fit into the limits; None if the limits name no resource that the pods request."""
+    """Return how many pods fit into the limits; None if the limits name no resource that the pods request."""
     requests = pod_requests(Pod(spec=template.spec))
     counts = [limits[name] // amount for name, amount in requests.items() if amount and name in limits]
     return min(counts, default=None)
@@ -148,13 +150,13 @@ def virtual_pods(resolved: Iterable[ResolvedBuffer], now: datetime, taken: Itera
     """Return the virtual pods of these buffers, pending since `now`.
 
     Args:
-        resolved: From `resolve_buffers`.
-        now: The time of the snapshot, so that real pods are older.
-        taken: Keys of existing pods; a virtual pod of the same name is left out.
+        resolved: The result of `resolve_buffers`.
+        now: The time of the snapshot, which makes all real pods older.
+        taken: Keys of existing pods; virtual pods with one of these keys are omitted.
     """
     names = frozenset(taken)
-    made = (pod for each in resolved for pod in _pods(each, now))
-    return tuple(pod for pod in made if pod.key not in names)
+    pods = (pod for each in resolved for pod in _pods(each, now))
+    return tuple(pod for pod in pods if pod.key not in names)
 
 
 def _pods(resolved: ResolvedBuffer, now: datetime) -> Iterable[Pod]:
@@ -175,24 +177,24 @@ def _pods(resolved: ResolvedBuffer, now: datetime) -> Iterable[Pod]:
 
 
 def _stripped(spec: PodSpec) -> PodSpec:
-    """Without its node, and without volumes whose claims will never exist."""
+    """Return the spec without its node name and without volumes whose PersistentVolumeClaims will never exist."""
     volumes = tuple(v for v in spec.volumes if v.persistent_volume_claim is None and v.ephemeral is None)
     return msgspec.structs.replace(spec, node_name="", volumes=volumes, priority=_PRIORITY)
 
 
 def is_virtual_pod(pod: Pod) -> bool:
-    """Whether the pod is a CapacityBuffer's virtual pod."""
+    """Return whether the pod is a virtual pod of a CapacityBuffer."""
     return pod.metadata.annotations.get(labels.BUFFER_POD) == "true"
 
 
 def buffer_of(pod: Pod) -> str:
-    """The key of the buffer that a virtual pod stands for."""
+    """Return the key of the buffer that a virtual pod belongs to."""
     annotations = pod.metadata.annotations
     return f"{annotations.get(labels.BUFFER_NAMESPACE, '')}/{annotations.get(labels.BUFFER_NAME, '')}"
 
 
 def without_virtual_pods(results: Results, pods: Iterable[Pod]) -> Results:
-    """Return the results without virtual pods; a NodeClaim planned for a buffer alone has no pods."""
+    """Return the results without virtual pods; a NodeClaim planned only for a buffer stays, with no pods."""
     virtual = {pod.key for pod in pods if is_virtual_pod(pod)}
     if not virtual:
         return results
@@ -203,13 +205,13 @@ def without_virtual_pods(results: Results, pods: Iterable[Pod]) -> Results:
     return replace(
         results,
         new_claims=tuple(replace(claim, pods=real(claim.pods)) for claim in results.new_claims),
-        existing={name: kept for name, keys in results.existing.items() if (kept := real(keys))},
+        existing={name: left for name, keys in results.existing.items() if (left := real(keys))},
         pod_errors={key: error for key, error in results.pod_errors.items() if key not in virtual},
     )
 
 
 def nodes_hosting_buffers(pods: Iterable[Pod], results: Results) -> frozenset[str]:
-    """Names of existing nodes on which virtual pods are scheduled: they are not empty, though no pod runs there.
+    """Return the names of existing nodes on which virtual pods are scheduled; these nodes do not count as empty.
 
     Restates: karpenter pkg/controllers/provisioning/buffers.go `bufferPodCountsFromResults`.
     """

@@ -1,4 +1,4 @@
-"""The resources and host ports that DaemonSets take of every node.
+"""Computes the resources and host ports that DaemonSets use on each node.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `buildDaemonOverheadGroups`, `isDaemonPodCompatible`;
 provisioner.go `getDaemonSetPods`.
@@ -27,7 +27,7 @@ from journeyman.errors import InvalidQuantityError
 
 
 class Daemon(Struct, frozen=True, kw_only=True, eq=False):
-    """One DaemonSet's pod: what it asks for and where it runs (one of `terms` must hold)."""
+    """The pod of one DaemonSet: its requests and constraints; a node must meet one of `terms`."""
 
     name: str
     requests: Mapping[str, int]
@@ -37,34 +37,38 @@ class Daemon(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def make_daemons(daemon_sets: Iterable[DaemonSet], pods: Iterable[Pod] = ()) -> tuple[Daemon, ...]:
-    """Return one Daemon per DaemonSet, in order; DaemonSets with quantities or requirements that do not parse are left out.
+    """Return one Daemon per DaemonSet, in order; DaemonSets with invalid quantities or requirements are omitted.
 
     Args:
-        daemon_sets: Each is represented by its newest pod, which a webhook may have changed, or else by its template.
+        daemon_sets: Each is represented by its newest pod, which a webhook may have changed; without pods, by its
+            template.
         pods: The cluster's pods.
     """
     newest = _newest_by_owner(pods)
-    made = (_daemon(daemon_set, newest.get(daemon_set.metadata.uid)) for daemon_set in daemon_sets)
-    return tuple(daemon for daemon in made if daemon is not None)
+    daemons = (_daemon(daemon_set, newest.get(daemon_set.metadata.uid)) for daemon_set in daemon_sets)
+    return tuple(daemon for daemon in daemons if daemon is not None)
 
 
 def _newest_by_owner(pods: Iterable[Pod]) -> dict[str, Pod]:
-    """The newest pod of each DaemonSet, by the DaemonSet's UID."""
+    """Return the newest pod of each DaemonSet, by the DaemonSet's UID."""
     newest: dict[str, Pod] = {}
     for pod in pods:
         owner = next((o for o in pod.metadata.owner_references if o.controller and o.kind == "DaemonSet"), None)
-        if owner is not None and (owner.uid not in newest or _age(pod) > _age(newest[owner.uid])):
+        if owner is not None and (owner.uid not in newest or _creation_order(pod) > _creation_order(newest[owner.uid])):
             newest[owner.uid] = pod
     return newest
 
 
-def _age(pod: Pod) -> tuple[float, str]:
+def _creation_order(pod: Pod) -> tuple[float, str]:
     created = pod.metadata.creation_timestamp
     return (created.timestamp() if created is not None else 0.0), pod.key
 
 
 def _daemon(daemon_set: DaemonSet, newest: Pod | None) -> Daemon | None:
-    """Read a DaemonSet's pod; its node affinity is the template's, for a running pod's affinity names its one node."""
+    """Return the DaemonSet's pod, None if it is invalid.
+
+    The node affinity is that of the template, because a running pod's affinity names its own node.
+    """
     template = daemon_set.spec.template
     pod = newest if newest is not None else Pod(metadata=template.metadata, spec=template.spec)
     try:
@@ -95,7 +99,7 @@ def nodepool_options_of(template: NodeClaimTemplate, daemons: Sequence[Daemon], 
 
 
 def daemon_overhead(template: NodeClaimTemplate, daemons: Sequence[Daemon], axes: Sequence[str]) -> Ints:
-    """The resources that daemons take of each instance type: amounts by type (rows) and resource in `axes` (columns)."""
+    """Return the resources that daemons use on each instance type: a row per type, a column per resource in `axes`."""
     overhead = np.zeros((len(template.table.types), len(axes)), dtype=np.int64)
     for daemon in daemons:
         if untolerated(template.node_pool.spec.template.spec.taints, daemon.tolerations) is None:
@@ -105,7 +109,7 @@ def daemon_overhead(template: NodeClaimTemplate, daemons: Sequence[Daemon], axes
 
 
 def _types_running(template: NodeClaimTemplate, daemon: Daemon) -> Bools:
-    """The instance types whose nodes run this daemon; the terms of its node affinity are alternatives."""
+    """Return for each instance type whether its nodes run this daemon; one of its affinity terms must match."""
     running: Bools = np.zeros(len(template.table.types), dtype=bool)
     for term in daemon.terms:
         if template.requirements.compatible(term, allow_undefined=labels.WELL_KNOWN) is None:
@@ -114,7 +118,7 @@ def _types_running(template: NodeClaimTemplate, daemon: Daemon) -> Bools:
 
 
 def missing_daemon_overhead(node: StateNode, daemons: Sequence[Daemon]) -> dict[str, int]:
-    """The resources that daemons will take of this node once all of them run there, by resource."""
+    """Return the resources, by name, that daemons will use on this node in addition to those that already run there."""
     offered = from_labels(node.labels)
     expected = add(
         *(

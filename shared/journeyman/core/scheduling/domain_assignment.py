@@ -1,12 +1,12 @@
-"""Assigns topology domains to pod classes; the rules that remain afterwards are about one node alone.
+"""Assigns topology domains to pod classes; after that only rules about a single node remain to be met.
 
-Each class tries its relaxation levels in order. A row that no rule over domains concerns may go to any node. Every
-other row is distributed over *cells*, the combinations of domains it can reach: on existing nodes at once, the rest as
-batches that state the labels of their future node.
+Each class tries its relaxation levels in order. Rows without topology rules over domains may use any node. Every other
+row is distributed over *cells*, the combinations of domains it can reach. Pods that fit on existing nodes are placed
+there at once; the others become batches that state the labels of their future node.
 
 The order keeps repairs rare: first the classes that others must follow or avoid, among them those with the fewest
 cells; then anti-affinity; then affinity, repeated until no more pods are placed. Classes whose domains overlap in part
-may still invalidate each other's rules: these are placed again, and pods for which that does not help are left.
+may still invalidate each other's rules. Pods whose rules are then violated are unplaced.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go `nextDomainTopologySpread`,
 `nextDomainAffinity`, `nextDomainAntiAffinity`, scheduler.go `Solve` (the retries of its queue).
@@ -18,30 +18,29 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Final
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from journeyman.core.scheduling.arrays import Ints
 from journeyman.core.scheduling.domain_counts import DomainCounts, is_wide
 from journeyman.core.scheduling.domain_distribution import DomainCell, distribute
 from journeyman.core.scheduling.domain_supply import DomainSupply
-from journeyman.core.scheduling.node_filling import NodeFilling
+from journeyman.core.scheduling.node_filling import NodeFilling, NodePods
 from journeyman.core.scheduling.problem import PartialSolution, PodBatch, SchedulingProblem
-from journeyman.core.scheduling.topology import Pins, TopologyGroup
-
-REPAIR_ROUNDS: Final = 4
+from journeyman.core.scheduling.topology import Pin, Pins, TopologyGroup
 
 
 class AssignedDomains(Struct, frozen=True, kw_only=True, eq=False):
-    """Where pods are to go.
+    """The domains chosen for the pods of each class.
 
     Attributes:
-        batches: Pods for new nodes, and those that may go anywhere, by class, relaxation level and domains.
-        on_existing: By class, how many pods were placed on existing nodes.
-        left: By class, how many pods no domain may take.
-        reasons: By class, why that is; not where nothing could take them in the first place.
+        batches: Pods for new nodes, and pods that may use any node, by class, relaxation level and domains.
+        on_existing: The number of pods placed on existing nodes, by class.
+        left: The number of pods that no domain admits, by class.
+        reasons: Why no domain admits them, by class; omitted for classes that fit no node in any domain.
     """
 
     batches: tuple[PodBatch, ...]
@@ -55,38 +54,49 @@ def assign_domains(
 ) -> AssignedDomains:
     """Choose domains for all pods that are not scheduled yet.
 
-    Pods of rows whose domains matter are put on existing nodes here (`filling`, and `solution.left` is less by them); the
-    batches are for the rest. Batches without pins may go wherever their row may, existing nodes included.
+    Pods of rows with rules over domains are first placed on existing nodes, which changes `filling`; batches hold the
+    rest. A batch without pins may use any node that its row admits, existing nodes included.
 
     Args:
-        problem: What the pass is about.
-        solution: What was placed before; its `ceilings` hold for batches. Classes of which pods stay behind get a word
-            in `reasons`, unless there is nothing that could take them in the first place.
-        filling: The existing nodes, with `solution.on_existing` in it.
-        but: Classes to be left alone.
+        problem: The scheduling problem of this pass.
+        solution: The pods placed so far; its `ceilings` limit the batches.
+        filling: The existing nodes, with the pods of `solution.on_existing` placed.
+        but: Classes to skip.
 
     Returns:
-        Batches by class, relaxation level and pins; and by class how many pods no domain may take.
+        The batches, and for each class the pods that no domain admits, with the reason.
     """
     return DomainAssignment(problem, solution, filling, but).assign()
 
 
-class _DomainPlacement(Struct):
-    """Pods of one row in one cell: on existing nodes as (node, pods), and how many on new nodes."""
+class _DomainPlacement(Struct, frozen=True):
+    """Pods of one row in one cell: those on existing nodes, and the number on new nodes."""
 
     row: int
     cell: DomainCell
-    on_nodes: list[tuple[int, int]]
+    on_nodes: Sequence[NodePods]
     new: int
 
     @property
     def count(self) -> int:
-        """All of them."""
-        return self.new + sum(n for _, n in self.on_nodes)
+        """Return the number of pods, on existing and new nodes."""
+        return self.new + self.on_existing
+
+    @property
+    def on_existing(self) -> int:
+        """Return the number of pods on existing nodes."""
+        return sum(placed.pods for placed in self.on_nodes)
+
+
+class _CellCost(NamedTuple):
+    """The cost of restricting pods to some cells: how many do not fit, and the price of those that need a new node."""
+
+    lost: int
+    price: float
 
 
 class _ClassProgress(Struct):
-    """How far a class has come."""
+    """The pods of a class that are still unplaced, and where the others were placed; `anywhere` counts them by row."""
 
     left: int
     placed: list[_DomainPlacement] = field(default_factory=list)
@@ -94,7 +104,7 @@ class _ClassProgress(Struct):
 
 
 class DomainAssignment:
-    """The classes whose domains are being chosen, how many of their pods went where, and what each rule counts."""
+    """Chooses domains for all classes; holds the placements so far and the pods that each rule counts."""
 
     def __init__(
         self, problem: SchedulingProblem, solution: PartialSolution, filling: NodeFilling, but: Collection[int]
@@ -110,68 +120,67 @@ class DomainAssignment:
         self._keys: dict[int, tuple[str, ...]] = {}
         self._needs: dict[int, frozenset[str]] = {}
         self._reaches_of: dict[tuple[int, str], set[str]] = {}
-        self._domain_counts.enter_solution(solution)  # What was placed before
+        self._domain_counts.enter_solution(solution)
 
     def assign(self) -> AssignedDomains:
-        """All classes, in an order of their own."""
-        bound: list[int] = []
+        """Return the domains for the pods of all classes."""
+        with_rules: list[int] = []
         for c, progress in enumerate(self._classes):
             if progress.left <= 0:
                 continue
             if any(self._keys_of(row) for row in self._levels[c]):
-                bound.append(c)
+                with_rules.append(c)
             else:
                 self._place_anywhere(c)
-        if bound:
-            order = sorted(bound, key=self._order_of)
+        if with_rules:
+            order = sorted(with_rules, key=self._order_of)
             self._place_all(order)
-            self._replace_broken(order)
+            self._withdraw_broken(order)
         left = {c: progress.left for c, progress in enumerate(self._classes) if progress.left > 0}
         reasons = {c: self._why(self._levels[c][-1]) for c in left}
         return AssignedDomains(
             batches=self._batches(),
             on_existing={
-                c: sum(n for placed in progress.placed for _, n in placed.on_nodes)
-                for c, progress in enumerate(self._classes)
+                c: sum(placed.on_existing for placed in progress.placed) for c, progress in enumerate(self._classes)
             },
             left=left,
             reasons={c: why for c, why in reasons.items() if why},
         )
 
-    # --- what concerns whom
+    # --- rules by row
 
     @cached_property
-    def _hard(self) -> frozenset[bytes]:
-        """The groups of rules that bind others too: not merely preferred."""
-        found = {entry.group.id for entry in self._problem.repelled}
+    def _required_groups(self) -> frozenset[bytes]:
+        """Return the ids of the groups with a required rule; preferred rules do not bind other pods."""
+        required = {entry.group.id for entry in self._problem.repelled}
         for row in self._rows:
             groups = (*(s.group for s in row.spreads), *row.affinities, *row.anti_affinities)
-            found.update(group.id for group in groups if group.id not in row.preferred_groups)
-        return frozenset(found)
+            required.update(group.id for group in groups if group.id not in row.preferred_groups)
+        return frozenset(required)
 
     def _keys_of(self, r: int) -> tuple[str, ...]:
-        """The labels whose domains matter for a row, sorted."""
-        found = self._keys.get(r)
-        if found is None:
-            counting = (group.key for group in self._domain_counts.counting(r) if group.id in self._hard)
-            found = self._keys[r] = tuple(sorted(self._needed(r).union(counting)))
-        return found
+        """Return the labels of all rules over domains that concern a row, sorted."""
+        keys = self._keys.get(r)
+        if keys is None:
+            counting = (group.key for group in self._domain_counts.counting(r) if group.id in self._required_groups)
+            keys = self._keys[r] = tuple(sorted(self._needed(r).union(counting)))
+        return keys
 
     def _needed(self, r: int) -> frozenset[str]:
-        """The labels that the row's own rules are about."""
-        found = self._needs.get(r)
-        if found is None:
+        """Return the labels of the row's own rules over domains."""
+        needed = self._needs.get(r)
+        if needed is None:
             row = self._rows[r]
             groups = (*(s.group for s in self._domain_counts.spreads(r)), *row.affinities, *row.anti_affinities)
-            found = self._needs[r] = frozenset(group.key for group in groups if is_wide(group))
-        return found
+            needed = self._needs[r] = frozenset(group.key for group in groups if is_wide(group))
+        return needed
 
     def _affinities(self, r: int) -> list[TopologyGroup]:
-        found = self._rows[r].affinities
-        return [group for group in found if is_wide(group)] if found else []
+        affinities = self._rows[r].affinities
+        return [group for group in affinities if is_wide(group)] if affinities else []
 
     def _order_of(self, c: int) -> tuple[object, ...]:
-        """When it is a class's turn."""
+        """Return the sort key of a class: leaders first, then anti-affinity, then affinity; see the module docstring."""
         r = self._levels[c][0]
         row = self._rows[r]
         wide = self._domain_counts.spreads(r)
@@ -189,13 +198,13 @@ class DomainAssignment:
 
     @cached_property
     def _followers(self) -> dict[bytes, list[int]]:
-        """The classes that go only where a pod is that a group counts, by group."""
-        found: dict[bytes, list[int]] = {}
+        """Return, by group, the unplaced classes with an affinity to the pods that it counts."""
+        followers: dict[bytes, list[int]] = {}
         for c, level_rows in enumerate(self._levels):
             if self._classes[c].left > 0:
                 for group in self._affinities(level_rows[0]):
-                    found.setdefault(group.id, []).append(c)
-        return found
+                    followers.setdefault(group.id, []).append(c)
+        return followers
 
     # --- placing
 
@@ -208,7 +217,7 @@ class DomainAssignment:
                 return
 
     def _place_all(self, order: Sequence[int]) -> None:
-        """Place class after class, and go round again for those left while that gets anywhere."""
+        """Place the classes in order, and repeat for those with unplaced pods until a round places none."""
         waiting = list(order)
         while waiting:
             before = sum(self._classes[c].left for c in waiting)
@@ -219,7 +228,7 @@ class DomainAssignment:
                 break
 
     def _place(self, c: int) -> None:
-        """Place what is left of a class, down its relaxation levels."""
+        """Place the unplaced pods of a class, trying its relaxation levels in order."""
         progress = self._classes[c]
         for row in self._levels[c]:
             if not progress.left:
@@ -234,7 +243,7 @@ class DomainAssignment:
         cells = self._admitted(row, self._cells(row))
         if not cells:
             return
-        self.charge_followers(row, cells)
+        cells = self.charge_followers(row, cells)
         rules = self._domain_counts.rules(row)
         given = distribute(
             progress.left,
@@ -249,7 +258,7 @@ class DomainAssignment:
 
     def _place_in(self, progress: _ClassProgress, row: int, cell: DomainCell, count: int) -> None:
         on_nodes = self._filling.put_first(row, min(count, cell.free_pods), cell.nodes)
-        placed = _DomainPlacement(row, cell, on_nodes, count - sum(n for _, n in on_nodes))
+        placed = _DomainPlacement(row, cell, on_nodes, count - sum(placed.pods for placed in on_nodes))
         progress.placed.append(placed)
         progress.left -= count
         self._domain_counts.enter(row, cell.values, count, cell.pins)
@@ -261,7 +270,7 @@ class DomainAssignment:
     # --- affinity
 
     def _admitted(self, row: int, cells: list[DomainCell]) -> list[DomainCell]:
-        """The cells in which every affinity of the row finds a pod it asks for, or may be the first."""
+        """Return the cells where each affinity of the row matches a pod, or where the row may place the first such pod."""
         for group in self._affinities(row):
             pods_by_domain = self._domain_counts.pods_by_domain(group)
             inhabited = {v for v, n in pods_by_domain.items() if n > 0 and self._reaches(row, group.key, v)}
@@ -274,33 +283,36 @@ class DomainAssignment:
         return any(key not in term or term[key].has(value) for term in self._rows[row].terms)
 
     def _first_domain(self, row: int, group: TopologyGroup, cells: Sequence[DomainCell]) -> set[str]:
-        """The domain that suits all who must go there best: fewest left out, then the price of all."""
+        """Return the best domain for all classes that must share it: fewest pods without capacity, then the lowest price."""
         values = sorted({cell.values[group.key] for cell in cells})
         if len(values) < 2:
             return set(values)
         members = [c for c in self._followers.get(group.id, ()) if self._classes[c].left]
-        costs = dict.fromkeys(values, (0, 0.0))
+        costs = dict.fromkeys(values, _CellCost(0, 0.0))
         for c in members:
             here = cells if self._levels[c][0] == row else self._cells(self._levels[c][0])
-            for value, (lost, price) in costs.items():
-                more_lost, more_price = _cost(self._classes[c].left, [x for x in here if x.values[group.key] == value])
-                costs[value] = (lost + more_lost, price + more_price)
+            for value, known in costs.items():
+                more = _cost(self._classes[c].left, [x for x in here if x.values[group.key] == value])
+                costs[value] = _CellCost(known.lost + more.lost, known.price + more.price)
         for value in values if members else ():
             if not any(x.free_pods for x in cells if x.values[group.key] == value):
-                lost, price = costs[value]
-                costs[value] = lost, max(price, self._fleet_price(row, (group.key, value), members))
+                fleet_price = self._fleet_price(row, Pin(group.key, value), members)
+                costs[value] = _CellCost(costs[value].lost, max(costs[value].price, fleet_price))
         orders = {value: min(x.order for x in cells if x.values[group.key] == value) for value in values}
-        return {min(values, key=lambda value: (costs[value][0], orders[value], costs[value][1], value))}
+        return {min(values, key=lambda value: (costs[value].lost, orders[value], costs[value].price, value))}
 
-    def _fleet_price(self, row: int, domain: tuple[str, str], classes: Sequence[int]) -> float:
-        """What whole new nodes in a domain cost that hold all of these classes together."""
+    def _fleet_price(self, row: int, domain: Pin, classes: Sequence[int]) -> float:
+        """Return the price of whole new nodes in a domain that hold the unplaced pods of all these classes."""
         first = [self._levels[c][0] for c in classes]
         pods = np.array([self._classes[c].left for c in classes], dtype=np.int64)
         total: Ints = pods @ self._problem.requests[first]
         return self._supply.fleet_price(row, self._keys_of(row), self._needed(row), domain, total)
 
-    def charge_followers(self, row: int, cells: Sequence[DomainCell]) -> None:
-        """Add to each cell the price of the pods that must follow the row's pods, and count those that cannot."""
+    def charge_followers(self, row: int, cells: list[DomainCell]) -> list[DomainCell]:
+        """Return the cells with the cost of followers added: the price of pods that must join the row's pods there.
+
+        Followers that do not fit are added to `apart`.
+        """
         own = {group.id for group in self._affinities(row)}
         for group in self._domain_counts.counting(row):
             if group.id in own or group.id not in self._followers:
@@ -308,19 +320,21 @@ class DomainAssignment:
             inhabited = {value for value, n in self._domain_counts.pods_by_domain(group).items() if n > 0}
             for c in self._followers[group.id]:
                 if self._classes[c].left and inhabited.isdisjoint(self._reach(c, group.key)):
-                    self._charge(row, cells, c, group.key)
+                    cells = self._charged(row, cells, c, group.key)
+        return cells
 
-    def _charge(self, row: int, cells: Sequence[DomainCell], follower: int, key: str) -> None:
-        theirs = self._cells(self._levels[follower][0])
+    def _charged(self, row: int, cells: Sequence[DomainCell], follower: int, key: str) -> list[DomainCell]:
+        follower_cells = self._cells(self._levels[follower][0])
         pods = self._classes[self._problem.class_of_row[row]].left
+        charged: list[DomainCell] = []
         for cell in cells:
             value = cell.values.get(key)
-            lost, price = _cost(self._classes[follower].left, [x for x in theirs if x.values.get(key) == value])
-            cell.apart += lost
-            cell.price += price / max(pods, 1)
+            cost = _cost(self._classes[follower].left, [x for x in follower_cells if x.values.get(key) == value])
+            charged.append(replace(cell, apart=cell.apart + cost.lost, price=cell.price + cost.price / max(pods, 1)))
+        return charged
 
     def _reach(self, c: int, key: str) -> set[str]:
-        """The domains that a class could be in, other pods aside; as they were when first asked."""
+        """Return the domains that a class could use, ignoring other pods; computed on the first call and cached."""
         known = self._reaches_of.get((c, key))
         if known is None:
             cells = self._cells(self._levels[c][0])
@@ -329,16 +343,8 @@ class DomainAssignment:
 
     # --- after all are placed
 
-    def _replace_broken(self, order: Sequence[int]) -> None:
-        """Place those anew whose rules others broke; whom that does not help stays behind."""
-        for _ in range(REPAIR_ROUNDS):
-            upset = [c for c in order if any(self._is_broken(p) for p in self._classes[c].placed)]
-            if not upset:
-                return
-            for c in upset:
-                self._withdraw(c, self._classes[c].placed)
-                self._place(c)
-            self._place_all([c for c in order if self._classes[c].left])
+    def _withdraw_broken(self, order: Sequence[int]) -> None:
+        """Unplace pods whose rules later placements violate."""
         for _ in order:
             broken = [(c, [p for p in self._classes[c].placed if self._is_broken(p)]) for c in order]
             if not any(placed for _, placed in broken):
@@ -352,17 +358,17 @@ class DomainAssignment:
             progress.placed.remove(entry)
             progress.left += entry.count
             self._domain_counts.enter(entry.row, entry.cell.values, -entry.count, entry.cell.pins)
-            for node, count in entry.on_nodes:
-                self._filling.take_back(entry.row, node, count)
+            for node, pods in entry.on_nodes:
+                self._filling.take_back(entry.row, node, pods)
 
     def _is_broken(self, placed: _DomainPlacement) -> bool:
-        """Whether a rule of these pods does not hold any more, now that all others are placed."""
+        """Return whether the pods placed since then violate a rule of these pods."""
         values = placed.cell.values
         if any(self._domain_counts.pods_by_domain(g).get(values[g.key], 0) < 1 for g in self._affinities(placed.row)):
             return True
         return self._domain_counts.is_over(placed.row, values)
 
-    # --- the answer
+    # --- the result
 
     def _batches(self) -> tuple[PodBatch, ...]:
         batches: list[PodBatch] = []
@@ -385,7 +391,7 @@ class DomainAssignment:
         return self._levels[self._problem.class_of_row[row]].index(row)
 
     def _why(self, row: int) -> str:
-        """Which rule between pods keeps a row from what it could reach otherwise; empty if there is nothing at all."""
+        """Return the topology rule that excludes the row from its cells, as text; empty if it has no cells."""
         cells = self._cells(row)
         if not cells:
             return ""
@@ -399,9 +405,9 @@ class DomainAssignment:
         return self._domain_counts.why_blocked(row, cells)
 
 
-def _cost(pods: int, cells: Sequence[DomainCell]) -> tuple[int, float]:
-    """Of pods that must go to these cells: how many cannot, and the price of those that need a new node."""
+def _cost(pods: int, cells: Sequence[DomainCell]) -> _CellCost:
+    """Return the cost of restricting so many pods to these cells."""
     capacity = sum(cell.free_pods for cell in cells)
     new = [cell.price for cell in cells if cell.more > 0]
     needed = max(pods - capacity, 0)
-    return (0, needed * min(new)) if new else (needed, 0.0)
+    return _CellCost(0, needed * min(new)) if new else _CellCost(needed, 0.0)

@@ -1,20 +1,20 @@
-"""Counts the pods in each topology domain (zones and all labels but the hostname), running and planned.
+"""Counts running and planned pods in each topology domain, for zones and all other labels except the hostname.
 
-`SpreadCounter` counts what topology spread constraints see; constraints that count the same pods on the same nodes
-share one record, whatever their maxSkew. `DomainCounts` adds affinity and anti-affinity, and records every pod that is
-placed.
+`SpreadCounter` counts pods for topology spread constraints. Constraints that count the same pods on the same nodes
+share one record, whatever their maxSkew. `DomainCounts` also counts for affinity and anti-affinity, and records every
+pod that the scheduler places.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/topologynodefilter.go, topology.go `countDomains`, `Record`,
 topologygroup.go `domainMinCount`.
-Differs: a domain that cannot be had (no offering there that the pods accept, no node) does not count. Pods on nodes
-that are being removed count where they are, and not for the minimum.
+Differs: a domain without a node or an available offering that the pods accept does not count. Pods on nodes that are
+being removed count in their domain, but not for the minimum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
@@ -27,7 +27,7 @@ from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodeDem
 from journeyman.core.scheduling.pod_classes import PodClass
 from journeyman.core.scheduling.problem import PartialSolution, PlannedNode, SchedulingProblem
 from journeyman.core.scheduling.requirements import EMPTY, Requirement, Requirements, from_labels
-from journeyman.core.scheduling.topology import LabelIndex, Pins, TopologyGroup, TopologySpread
+from journeyman.core.scheduling.topology import LabelIndex, NodeMatch, Pin, Pins, TopologyGroup, TopologySpread
 
 Counts = dict[str, int]
 
@@ -35,7 +35,7 @@ ANY_TAINT: Final = (Toleration(operator="Exists"),)
 
 
 class _SpreadIdentity(Struct, frozen=True, cache_hash=True):
-    """Whom a constraint counts, and for whom: pods of these requirements and tolerations."""
+    """The group whose pods a constraint counts, and the requirements and tolerations that decide which nodes count."""
 
     group: bytes
     terms: tuple[Requirements, ...]
@@ -45,11 +45,15 @@ class _SpreadIdentity(Struct, frozen=True, cache_hash=True):
 
 
 class SpreadCounts(Struct, eq=False):
-    """The pods that some constraints count, by domain.
+    """The pods that equal constraints count, by domain.
 
-    `counts` are all of them, over the domains that the emptiest is looked for in. `running` are those that run, leaving
-    nodes included; `planned` those that came with such a constraint themselves, by its maxSkew. `progress` are the
-    domains in which nodes stand.
+    Attributes:
+        identity: What the constraints count.
+        key: The label of the domains.
+        counts: Running and planned pods, for each domain that the minimum is taken over.
+        running: Running pods, including those on nodes that are being removed.
+        progress: The domains that have nodes.
+        planned: Planned pods that have such a constraint themselves, by its maxSkew.
     """
 
     identity: _SpreadIdentity
@@ -60,29 +64,32 @@ class SpreadCounts(Struct, eq=False):
     planned: dict[int, Counts] = field(default_factory=dict)
 
     def is_short_of(self, min_domains: int) -> bool:
-        """Whether there are fewer domains than a constraint wants, so that the emptiest counts as empty."""
+        """Return whether there are fewer domains than minDomains, in which case the minimum counts as 0."""
         return len(self.counts) < min_domains
 
     def floor(self, min_domains: int) -> int:
-        """How many pods the emptiest domain has."""
+        """Return the number of pods in the emptiest domain."""
         return 0 if self.is_short_of(min_domains) else min(self.counts.values(), default=0)
 
     def standing_floor(self, min_domains: int) -> int:
-        """The same of the domains in which nodes stand."""
-        found = [pods for domain, pods in self.counts.items() if domain in self.progress]
-        return min(found) if found and len(found) >= min_domains else 0
+        """Return the number of pods in the emptiest domain that has nodes."""
+        with_nodes = [pods for domain, pods in self.counts.items() if domain in self.progress]
+        return min(with_nodes) if with_nodes and len(with_nodes) >= min_domains else 0
 
     def held_against(self, max_skew: int) -> Counts:
-        """The pods that are counted against one of that maxSkew, by domain; those that bear more may all come after it."""
-        found = dict(self.running)
+        """Return, by domain, the pods counted against a constraint of that maxSkew.
+
+        Planned pods with a larger maxSkew are omitted, because they may all be bound later.
+        """
+        pods_by_domain = dict(self.running)
         for skew, counts in self.planned.items():
             if skew <= max_skew:
                 for value, pods in counts.items():
-                    found[value] = found.get(value, 0) + pods
-        return found
+                    pods_by_domain[value] = pods_by_domain.get(value, 0) + pods
+        return pods_by_domain
 
     def enter(self, value: str, pods: int, *, skew: int | None, surely: bool, maybe: bool) -> None:
-        """Count planned pods; `skew` is that of their own such constraint, None if they have none."""
+        """Count planned pods; `skew` is the maxSkew of their own constraint of this identity, None without one."""
         if surely and value in self.counts:
             self.counts[value] += pods
         if maybe and skew is not None:
@@ -91,19 +98,19 @@ class SpreadCounts(Struct, eq=False):
 
 
 class SpreadCounter:
-    """Finds what constraints count, each distinct one once."""
+    """Counts running pods for topology spread constraints, once for each identity."""
 
     def __init__(self, problem: SchedulingProblem) -> None:
-        """Nodes as they stand."""
+        """Count the pods on the existing nodes of the problem."""
         nodes = problem.existing.standing
         self._rows = problem.rows
         self._pools = problem.pools
-        self._census = problem.existing.pod_counts
+        self._pod_counts = problem.existing.pod_counts
         self._standing = nodes
         self._nodes = problem.existing.standing_columns
         self._staying = problem.existing.staying
-        self._found: dict[_SpreadIdentity, SpreadCounts] = {}
-        self._judged: dict[object, tuple[bool, bool]] = {}
+        self._counts_by_identity: dict[_SpreadIdentity, SpreadCounts] = {}
+        self._matches: dict[object, NodeMatch] = {}
 
     @cached_property
     def _places(self) -> Mapping[str, int]:
@@ -116,14 +123,14 @@ class SpreadCounter:
         )
 
     def spread_counts(self, spread: TopologySpread, row: PodClass) -> SpreadCounts:
-        """Return what a row's constraint counts."""
+        """Return the counts of a row's constraint."""
         identity = _SpreadIdentity(
             spread.group.id, row.strict_terms, row.tolerations, spread.honors_node_affinity, spread.honors_node_taints
         )
-        found = self._found.get(identity)
-        if found is None:
-            found = self._found[identity] = self._count(spread.group, identity)
-        return found
+        counts = self._counts_by_identity.get(identity)
+        if counts is None:
+            counts = self._counts_by_identity[identity] = self._count(spread.group, identity)
+        return counts
 
     def _count(self, group: TopologyGroup, identity: _SpreadIdentity) -> SpreadCounts:
         counting: Bools = np.ones(len(self._standing), dtype=bool)
@@ -143,20 +150,20 @@ class SpreadCounter:
         )
 
     def running(self, group: TopologyGroup, nodes: Bools | None = None) -> Counts:
-        """The running pods that a group counts, by domain, on some of the nodes (all of them by default)."""
-        found: Counts = {}
-        by_node = self._census.by_node(group)
+        """Return the running pods that a group counts, by domain, on these nodes (by default on all)."""
+        pods_by_domain: Counts = {}
+        by_node = self._pod_counts.by_node(group)
         if by_node:
             codes, values = self._nodes.label(group.key)
             for name, pods in by_node.items():
                 place = self._places[name]
                 value = values[codes[place]]
                 if value is not None and (nodes is None or nodes[place]):
-                    found[value] = found.get(value, 0) + pods
-        return dict(sorted(found.items()))
+                    pods_by_domain[value] = pods_by_domain.get(value, 0) + pods
+        return dict(sorted(pods_by_domain.items()))
 
     def _standing_in(self, key: str, nodes: Bools) -> frozenset[str]:
-        """The domains of these nodes."""
+        """Return the domains of these nodes."""
         if not nodes.any():
             return frozenset()
         codes, values = self._nodes.label(key)
@@ -164,55 +171,79 @@ class SpreadCounter:
         return frozenset(value for value in here if value is not None)
 
     def _domains(self, key: str, identity: _SpreadIdentity, here: frozenset[str]) -> list[str]:
-        """Where the emptiest domain is looked for: domains that can be had, and those of nodes that count, `here`."""
-        demand = NodeDemand(NodeConstraints(identity.terms, identity.tolerations))
-        found = {value for pool in self._pools for (value,) in pool.domains_for(demand, (key,))} | here
-        admitted = [term.get(key) for term in identity.terms]
-        return sorted(value for value in found if any(wanted is None or wanted.has(value) for wanted in admitted))
+        """Return the domains that the minimum is taken over, sorted.
 
-    def lets_in(self, spread_counts: SpreadCounts, row: int, pins: Pins) -> tuple[bool, bool]:
-        """Whether the nodes that a row's pods go to count: surely, possibly."""
+        These are the domains of available offerings and of nodes that count (`here`), as far as `identity` admits them.
+        """
+        demand = NodeDemand(NodeConstraints(identity.terms, identity.tolerations))
+        domains = {value for pool in self._pools for (value,) in pool.domains_for(demand, (key,))} | here
+        admitted = [term.get(key) for term in identity.terms]
+        return sorted(value for value in domains if any(wanted is None or wanted.has(value) for wanted in admitted))
+
+    def lets_in(self, spread_counts: SpreadCounts, row: int, pins: Pins) -> NodeMatch:
+        """Return whether the constraint counts the nodes that the row's pods use."""
         identity, pods = spread_counts.identity, self._rows[row]
-        surely = maybe = True
+        match = NodeMatch(surely=True, possibly=True)
         if identity.honors_node_affinity and identity.terms is not pods.strict_terms and identity.terms != (EMPTY,):
             case = (identity, row, pins)
-            if case not in self._judged:
-                self._judged[case] = _judge(identity.terms, pods.terms, pins)
-            surely, maybe = self._judged[case]
+            if case not in self._matches:
+                self._matches[case] = _match_nodes(identity.terms, pods.terms, pins)
+            match = self._matches[case]
         if identity.honors_node_taints and self._has_taints and identity.tolerations != pods.tolerations:
-            surely = False
-        return surely, maybe
+            match = match._replace(surely=False)
+        return match
 
 
-def _judge(wanted: Sequence[Requirements], terms: Sequence[Requirements], pins: Pins) -> tuple[bool, bool]:
-    """Whether a node for one of `terms` with these labels meets one of those `wanted`: surely, possibly."""
+def _match_nodes(wanted: Sequence[Requirements], terms: Sequence[Requirements], pins: Pins) -> NodeMatch:
+    """Return whether a node that meets one of `terms` and has the labels `pins` meets one of `wanted`."""
     fixed = from_labels(dict(pins))
     known = [term & fixed for term in terms]
     surely = all(any(_implies(node, term) for term in wanted) for node in known)
-    maybe = any(node.conflict(term) is None for node in known for term in wanted)
-    return surely, maybe
+    possibly = any(node.conflict(term) is None for node in known for term in wanted)
+    return NodeMatch(surely, possibly)
 
 
 def _implies(known: Mapping[str, Requirement], wanted: Requirements) -> bool:
-    """Whether whatever meets the one meets the other."""
+    """Return whether every node that meets `known` also meets `wanted`."""
     return all(
         key in known and known[key].present and known[key].intersection(wanted_values) == known[key]
         for key, wanted_values in wanted.items()
     )
 
 
-class _CountedBy(Struct):
-    """Where a row's pods are entered: (key, counts), and the spreads that count them, each with the row's own skew."""
+class _OwnSpread(NamedTuple):
+    """A topology spread constraint of a row, with its counts."""
 
-    counts: list[tuple[str, Counts]] = field(default_factory=list)
-    spreads: list[tuple[SpreadCounts, int | None]] = field(default_factory=list)
+    spread: TopologySpread
+    counts: SpreadCounts
+
+
+class _GroupCounts(NamedTuple):
+    """The pods that a group counts, by domain of the label `key`."""
+
+    key: str
+    counts: Counts
+
+
+class _CountingSpread(NamedTuple):
+    """A spread that counts a row's pods; `skew` is the maxSkew of the row's own constraint, None without one."""
+
+    counts: SpreadCounts
+    skew: int | None
+
+
+class _CountedBy(Struct):
+    """The counts that increase when pods of a row are placed."""
+
+    groups: list[_GroupCounts] = field(default_factory=list)
+    spreads: list[_CountingSpread] = field(default_factory=list)
 
 
 class DomainCounts:
-    """Counts by domain for every group of the problem over a label other than the host name."""
+    """Counts pods by domain for every topology group of the problem, except those over hostnames."""
 
     def __init__(self, problem: SchedulingProblem) -> None:
-        """All running pods entered, and none of those to be placed."""
+        """Count the running pods; `enter` adds planned ones."""
         self._problem = problem
         self._rows = problem.rows
         self._spread_counter = SpreadCounter(problem)
@@ -220,7 +251,7 @@ class DomainCounts:
         self._affinity_counts: dict[bytes, Counts] = {}
         self._possible: dict[bytes, Counts] = {}
         self._repelling: dict[bytes, Counts] = {}
-        self._own: list[list[tuple[TopologySpread, SpreadCounts]]] = [[] for _ in problem.rows]
+        self._own: list[list[_OwnSpread]] = [[] for _ in problem.rows]
         self._spreads_of_group: dict[bytes, list[SpreadCounts]] = {}
         self._counting: list[list[TopologyGroup]] = [[] for _ in problem.rows]
         self._entries: dict[int, _CountedBy] = {}
@@ -239,21 +270,21 @@ class DomainCounts:
     def _register(self, r: int, row: PodClass) -> None:
         for spread in row.spreads:
             if is_wide(spread.group):
-                found = self._spread_counter.spread_counts(spread, row)
-                if self._is_idle(spread, found):
+                spread_counts = self._spread_counter.spread_counts(spread, row)
+                if self._is_idle(spread, spread_counts):
                     continue
-                self._own[r].append((spread, found))
+                self._own[r].append(_OwnSpread(spread, spread_counts))
                 known = self._spreads_of_group.setdefault(spread.group.id, [])
-                if found not in known:
-                    known.append(found)
+                if spread_counts not in known:
+                    known.append(spread_counts)
                 self._groups.setdefault(spread.group.id, spread.group)
         for group in (*row.affinities, *row.anti_affinities):
             if is_wide(group):
                 self._register_group(group)
 
-    def _is_idle(self, spread: TopologySpread, found: SpreadCounts) -> bool:
-        """Whether a constraint that counts no pods can be forgotten: whatever node its pods go to has the label."""
-        if self._index.counted_by(spread.group) or any(found.running.values()):
+    def _is_idle(self, spread: TopologySpread, spread_counts: SpreadCounts) -> bool:
+        """Return whether a constraint can be ignored: it counts no pods, and every possible node has its label."""
+        if self._index.counted_by(spread.group) or any(spread_counts.running.values()):
             return False
         known = self._is_everywhere.get(spread.key)
         if known is None:
@@ -272,29 +303,29 @@ class DomainCounts:
             for r in self._index.counted_by(group):
                 self._counting[r].append(group)
 
-    # --- problems
+    # --- queries
 
     @property
     def keys(self) -> frozenset[str]:
-        """The labels that any rule is about."""
+        """Return the labels of all groups."""
         return frozenset(group.key for group in self._groups.values())
 
     def counting(self, row: int) -> Sequence[TopologyGroup]:
-        """The groups that count the row's pods."""
+        """Return the groups that count the row's pods."""
         return self._counting[row]
 
     def spreads(self, row: int) -> list[TopologySpread]:
-        """The row's own constraints over these labels, as far as they count any pods."""
+        """Return the row's own spread constraints, without those that can be ignored."""
         return [spread for spread, _ in self._own[row]]
 
     def pods_by_domain(self, group: TopologyGroup) -> Mapping[str, int]:
-        """The pods that a group of an affinity counts, by domain."""
+        """Return the pods that the group of an affinity counts, by domain."""
         return self._affinity_counts[group.id]
 
     def rules(self, row: int) -> list[DomainRule]:
-        """The rules of the row's own, those that others have about it, and the counts it should keep level."""
+        """Return the row's own rules, the rules of other pods about it, and the counts that it should keep level."""
         counted = {group.id for group in self._counting[row]}
-        found = [
+        rules = [
             DomainRule(
                 key=spread.key,
                 counts=spread_counts.counts,
@@ -308,42 +339,42 @@ class DomainCounts:
         for group in self._rows[row].anti_affinities:
             if is_wide(group):
                 counts = _sum(self._affinity_counts[group.id], self._possible.get(group.id))
-                found.append(_ban(group.key, counts, step=int(group.id in counted)))
+                rules.append(_ban(group.key, counts, step=int(group.id in counted)))
         own = {spread.group.id for spread, _ in self._own[row]}
         for group in self._counting[row]:
-            held = self._repelling.get(group.id)
-            if held:
-                found.append(_ban(group.key, held, step=0))
+            repelling = self._repelling.get(group.id)
+            if repelling:
+                rules.append(_ban(group.key, repelling, step=0))
             if group.id not in own and group.id in self._spreads_of_group:
                 counts = self._spreads_of_group[group.id][0].counts
-                found.append(DomainRule(key=group.key, counts=counts, rivals=counts, skew=None, step=1))
-        return found
+                rules.append(DomainRule(key=group.key, counts=counts, rivals=counts, skew=None, step=1))
+        return rules
 
     def is_over(self, row: int, values: Mapping[str, str]) -> bool:
-        """Whether the row's pods in these domains are too many for one of its spreads, now that all are placed."""
+        """Return whether the pods in these domains exceed the maxSkew of one of the row's spreads."""
         counted = {group.id for group in self._counting[row]}
         for spread, spread_counts in self._own[row]:
             if spread.group.id in counted:
-                held = spread_counts.held_against(spread.max_skew).get(values[spread.key], 0)
-                if held - spread_counts.floor(spread.min_domains) > spread.max_skew:
+                pods = spread_counts.held_against(spread.max_skew).get(values[spread.key], 0)
+                if pods - spread_counts.floor(spread.min_domains) > spread.max_skew:
                     return True
         return False
 
     def is_out_of_place(self, row: int, values: Mapping[str, str]) -> bool:
-        """Whether the row's pods, who came to these domains before all others, are not level any more.
+        """Return whether pods of the row that were placed early now exceed the maxSkew of one of their spreads.
 
-        They are held to the domains in which nodes stand if these have more: kube-scheduler knows of no others. And all
-        who were placed later may be there first. A domain that is decided at launch is not judged before.
+        The minimum is that of the domains with nodes if it is higher, because kube-scheduler knows no other domains.
+        All pods placed later count, because they may be bound first. A domain that launch decides is not checked.
         """
         for spread, spread_counts in self._own[row]:
-            held = spread_counts.held_against(UNLIMITED).get(values.get(spread.key, ""), 0)
+            pods = spread_counts.held_against(UNLIMITED).get(values.get(spread.key, ""), 0)
             floor = max(spread_counts.floor(spread.min_domains), spread_counts.standing_floor(spread.min_domains))
-            if held - floor > spread.max_skew:
+            if pods - floor > spread.max_skew:
                 return True
         return False
 
     def why_blocked(self, row: int, cells: Sequence[DomainCell]) -> str:
-        """The first rule that closes all of these cells alone, as text; or that all of them together do."""
+        """Return, as text, the first rule that excludes all of these cells; if no single rule does, a general reason."""
         rules = self.rules(row)
         for rule in rules:
             values = sorted({cell.values[rule.key] for cell in cells if rule.key in cell.values})
@@ -359,30 +390,30 @@ class DomainCounts:
         return "unsatisfiable rules between pods: no domain that it can reach keeps all of them"
 
     def domains_of(self, new_nodes: PlannedNode, key: str) -> list[str]:
-        """The domains in which a node that is yet to be opened may end."""
+        """Return the domains in which a planned node may be launched, sorted."""
         demand = NodeDemand(NodeConstraints((new_nodes.requirements,), ANY_TAINT))
         return sorted(value for (value,) in self._problem.pools[new_nodes.pool].domains_for(demand, (key,)))
 
     # --- entries
 
     def enter(self, row: int, values: Mapping[str, str], pods: int, pins: Pins, *, certain: bool = True) -> None:
-        """Count pods of the row (take them back if fewer than 0) on nodes of these domains.
+        """Count pods of the row on nodes of these domains.
 
         Args:
-            row: Whose pods.
+            row: The row of the pods.
             values: The domains, by label.
-            pods: How many.
-            pins: What is known of their nodes' labels.
-            certain: Their nodes suit them by what is known already.
+            pods: The number of pods; a negative number removes them.
+            pins: The known labels of their nodes.
+            certain: Whether the known labels show that the nodes meet the row's requirements.
         """
         entries = self._entries_of(row)
-        for key, counts in entries.counts:
+        for key, counts in entries.groups:
             _add(counts, values.get(key), pods)
         for spread_counts, skew in entries.spreads:
             value = values.get(spread_counts.key)
             if value is not None:
-                surely, maybe = self._spread_counter.lets_in(spread_counts, row, pins)
-                spread_counts.enter(value, pods, skew=skew, surely=surely and certain, maybe=maybe)
+                match = self._spread_counter.lets_in(spread_counts, row, pins)
+                spread_counts.enter(value, pods, skew=skew, surely=match.surely and certain, maybe=match.possibly)
 
     def enter_solution(self, solution: PartialSolution) -> None:
         """Record all pods that a solution has placed."""
@@ -391,56 +422,61 @@ class DomainCounts:
             for row, count in entries:
                 values = nodes[node].labels
                 certain = bool(nodes[node].provider_id) or self._suits(row, values)
-                self.enter(row, values, count, tuple(sorted(values.items())), certain=certain)
+                self.enter(row, values, count, _pins(values), certain=certain)
         for new_nodes in solution.new_nodes:
             singles = {key: r.single for key, r in new_nodes.requirements.items()}
             known = {key: value for key, value in singles.items() if value is not None}
             open_keys = self.keys - known.keys()
             for row, count in new_nodes.pods:
-                self.enter(row, known, count, tuple(sorted(known.items())))
+                self.enter(row, known, count, _pins(known))
                 for key in sorted(open_keys):
                     self.enter_possible(row, key, self.domains_of(new_nodes, key), count)
 
     def _suits(self, row: int, values: Mapping[str, str]) -> bool:
-        """Whether these labels suit the row; those of a claim to be launched are not final yet."""
+        """Return whether nodes with these labels meet the row's strict terms; labels of unlaunched claims may change."""
         offered = from_labels(values)
         return any(offered.compatible(term) is None for term in self._rows[row].strict_terms)
 
     def enter_possible(self, row: int, key: str, domains: Iterable[str], pods: int) -> None:
-        """Pods of the row whose domain is one of several: pods that avoid them avoid all of these."""
+        """Count pods of the row in each domain that they may end up in, so that anti-affinity avoids all of them."""
         counting = [g for g in self._counting[row] if g.key == key and g.id in self._affinity_counts]
-        holding = [
+        repelling = [
             g for g in self._rows[row].anti_affinities if g.key == key and g.id not in self._rows[row].preferred_groups
         ]
         for domain in domains:
             for group in counting:
                 _add(self._possible.setdefault(group.id, {}), domain, pods)
-            for group in holding:
+            for group in repelling:
                 _add(self._repelling.setdefault(group.id, {}), domain, pods)
 
     def _entries_of(self, row: int) -> _CountedBy:
-        found = self._entries.get(row)
-        if found is None:
-            found = self._entries[row] = self._find_entries(row)
-        return found
+        entries = self._entries.get(row)
+        if entries is None:
+            entries = self._entries[row] = self._find_entries(row)
+        return entries
 
     def _find_entries(self, row: int) -> _CountedBy:
-        found, pods = _CountedBy(), self._rows[row]
+        entries, pods = _CountedBy(), self._rows[row]
         own: dict[bytes, int] = {}
         for spread, _ in self._own[row]:
             own[spread.group.id] = min(spread.max_skew, own.get(spread.group.id, spread.max_skew))
         for group in self._counting[row]:
             if group.id in self._affinity_counts:
-                found.counts.append((group.key, self._affinity_counts[group.id]))
-            found.spreads += [(s, own.get(group.id)) for s in self._spreads_of_group.get(group.id, ())]
+                entries.groups.append(_GroupCounts(group.key, self._affinity_counts[group.id]))
+            skew = own.get(group.id)
+            entries.spreads += [_CountingSpread(counts, skew) for counts in self._spreads_of_group.get(group.id, ())]
         for group in pods.anti_affinities:
             if is_wide(group) and group.id not in pods.preferred_groups:
-                found.counts.append((group.key, self._repelling.setdefault(group.id, {})))
-        return found
+                entries.groups.append(_GroupCounts(group.key, self._repelling.setdefault(group.id, {})))
+        return entries
+
+
+def _pins(values: Mapping[str, str]) -> Pins:
+    return tuple(map(Pin._make, sorted(values.items())))
 
 
 def is_wide(group: TopologyGroup) -> bool:
-    """Whether its domains are more than one node each."""
+    """Return whether the domains of a group can have more than one node, that is, its key is not the hostname."""
     return group.key != labels.HOSTNAME
 
 

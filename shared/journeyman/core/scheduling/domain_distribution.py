@@ -1,50 +1,62 @@
 """Distributes the pods of one class over cells, as topology spread and anti-affinity allow.
 
-The next pod always goes to the emptiest domain that every rule admits. A rule has counts by domain, and says how far a
-domain may be above the emptiest one. A round that repeats itself is applied many times at once, so that ten thousand
-pods take a few rounds.
+Each pod goes to the emptiest domain that every rule admits. A rule counts pods by domain and limits how far a domain
+may exceed the emptiest one. When a sequence of choices repeats, it is applied many times at once, so ten thousand pods
+need few steps.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
 
+from journeyman.core.scheduling.node_filling import NodePods
+from journeyman.core.scheduling.nodeclaim_templates import PoolOrder
 from journeyman.core.scheduling.topology import Pins
 
 UNLIMITED: Final = 1 << 40
-WORTH_A_LEAP: Final = 24  # pods; for fewer, watching for repetition costs more than it saves
-_NEAR: Final = 1.01  # of the best price; what costs no more is free
+WORTH_A_LEAP: Final = 24  # pods; for fewer, detecting repetition costs more than it saves
+_ANY_ORDER: Final = PoolOrder(0, fewest_nodes=False)
+_NEAR: Final = 1.01  # times the best price; up to this, a cell counts as equally cheap
 
 
-class DomainCell(Struct):
-    """One combination of domains that pods of a row may go to.
+class DomainCell(Struct, frozen=True):
+    """One combination of domains that pods of a row can use.
 
-    `free_pods` of them fit on nodes that exist, `nodes` as (node, how many); `more` may go to new nodes, there the best
-    NodePools of those that differ in weight are of this `order`, and a pod costs at least `price` there. `apart` is how
-    many pods that must follow these could not come there.
+    Attributes:
+        pins: The combination.
+        values: The same, by label.
+        free_pods: The number of pods that fit on existing nodes.
+        more: The number of pods that may use new nodes.
+        order: The order of the best NodePool that offers new nodes.
+        price: A lower bound on the price of one pod on a new node.
+        apart: The number of pods that must follow these, but for which the cell has no capacity.
+        nodes: The number of pods that fit on each existing node.
     """
 
     pins: Pins
     values: Mapping[str, str]
     free_pods: int = 0
     more: int = 0
-    order: tuple[int, bool] = (0, False)
+    order: PoolOrder = _ANY_ORDER
     price: float = 0.0
     apart: int = 0
-    nodes: Sequence[tuple[int, int]] = ()
+    nodes: Sequence[NodePods] = ()
 
 
-class DomainRule(Struct, kw_only=True):
-    """One rule over the domains of `key`.
+class DomainRule(Struct, frozen=True, kw_only=True):
+    """One rule over the domains of a label.
 
-    `counts` are the pods counted by domain, over all domains that the emptiest is looked for in. `rivals` are those
-    that are held against a pod whatever the order in which all come. A domain may be `skew` above the emptiest (None:
-    it is merely kept level). `step` is 1 if the Pods being distributed count. `from_zero`: the emptiest counts as empty.
-    `is_ban`: a domain is open or closed, and none is better than another.
+    Attributes:
+        key: The label.
+        counts: The counted pods, for each domain that the minimum is taken over.
+        rivals: The pods, by domain, that count against a pod in whatever order pods are bound.
+        skew: How far a domain may exceed the minimum; None if the rule only prefers level counts.
+        step: 1 if the rule counts the pods that are being distributed, otherwise 0.
+        from_zero: Whether the minimum counts as 0.
+        is_ban: Whether the rule only admits or excludes domains, and ranks none above another.
     """
 
     key: str
@@ -56,11 +68,11 @@ class DomainRule(Struct, kw_only=True):
     is_ban: bool = False
 
     def floor(self) -> int:
-        """What domains are compared with."""
+        """Return the minimum that domains are compared with."""
         return 0 if self.from_zero or not self.counts else min(self.counts.values())
 
     def admits(self, value: str) -> bool:
-        """Whether one more pod may go to a domain, if all that may come later do."""
+        """Return whether the domain admits one more pod, in whatever order pods are bound."""
         return self.skew is None or self.rivals.get(value, 0) + self.step - self.floor() <= self.skew
 
 
@@ -72,34 +84,25 @@ def distribute(
     has_no_spread: bool,
     use_spread_slack: bool = False,
 ) -> list[int]:
-    """How many of the pods each cell gets; those that no cell takes are left.
+    """Return the number of pods for each cell; the sum is lower than `pods` if the cells cannot take all.
 
     Args:
-        pods: How many there are.
-        cells: Where they may go.
-        rules: Their rules, and the counts to be kept level.
-        has_no_spread: No spread binds the pods: they are kept level only where that is free.
-        use_spread_slack: Of the cells that the rules leave the cheapest is taken, though another be emptier.
+        pods: The number of pods.
+        cells: The cells that they may use.
+        rules: Their rules, and the counts to keep level.
+        has_no_spread: The pods have no topology spread: counts are kept level only at no extra price.
+        use_spread_slack: Use the cheapest cell that the rules admit, even if another is emptier.
     """
     if not cells:
         return []
     if len(cells) == 1 and all(rule.skew is None for rule in rules):
         return [min(pods, cells[0].free_pods + cells[0].more)]
-    options = {"has_no_spread": has_no_spread, "use_spread_slack": use_spread_slack}
-    given = Distribution(cells, rules, **options).distribute(pods)
-    if sum(given) < pods and are_crossed(rules):
-        turned = (Distribution(cells, rules, **options, turn=n).distribute(pods) for n in range(1, len(cells)))
-        return max([given, *turned], key=sum)
-    return given
-
-
-def are_crossed(rules: Sequence[DomainRule]) -> bool:
-    """Whether rules over different labels must meet: then an unlucky choice among equals may end in a corner."""
-    return len({rule.key for rule in rules if rule.skew is not None}) > 1
+    distribution = Distribution(cells, rules, has_no_spread=has_no_spread, use_spread_slack=use_spread_slack)
+    return distribution.distribute(pods)
 
 
 class _RuleCounts:
-    """A level in numbers: `counts` and `rivals` by domain, `at` the domain of each cell (None: it has none)."""
+    """The counts of one rule as lists by domain number; `at` is the domain number of each cell, None without one."""
 
     __slots__ = ("at", "counts", "from_zero", "is_ban", "rivals", "skew", "step")
 
@@ -118,11 +121,11 @@ class _RuleCounts:
         self.rivals = self.counts if rule.rivals is rule.counts else [rule.rivals.get(value, 0) for value in number]
 
     def floor(self) -> int:
-        """What domains are compared with."""
+        """Return the minimum that domains are compared with."""
         return 0 if self.from_zero else min(self.counts, default=0)
 
     def add(self, cell: int, pods: int) -> None:
-        """Count pods that were distributed."""
+        """Count pods that a cell was given."""
         place = self.at[cell]
         if place is not None and self.step:
             self.counts[place] += pods
@@ -130,7 +133,10 @@ class _RuleCounts:
                 self.rivals[place] += pods
 
     def state(self, new_nodes: Sequence[int]) -> tuple[int, ...]:
-        """How the domains differ as far as it matters: to pods that a rule binds, whether each is admitted, and its rank."""
+        """Return the differences between domains that determine the next choices; equal states lead to equal choices.
+
+        For a binding rule, differences are capped where the domain is excluded anyway.
+        """
         if self.skew is None:
             places = [place for i in new_nodes if (place := self.at[i]) is not None]
             least = min([self.counts[place] for place in places], default=0)
@@ -142,7 +148,7 @@ class _RuleCounts:
         return tuple(differences)
 
     def steady(self, then: Sequence[int]) -> int:
-        """How often what was distributed since may be repeated before a domain that is closed opens."""
+        """Return how often the cycle since the counts `then` may repeat before the rule admits an excluded domain again."""
         if self.skew is None:
             return UNLIMITED
         floor, beyond, times = self.floor(), self.skew + 1, UNLIMITED
@@ -155,7 +161,7 @@ class _RuleCounts:
 
 
 class Distribution:
-    """Pods being distributed; among cells that are as good as each other that of number `turn` comes first."""
+    """Distributes pods one at a time."""
 
     def __init__(
         self,
@@ -164,7 +170,6 @@ class Distribution:
         *,
         has_no_spread: bool,
         use_spread_slack: bool,
-        turn: int = 0,
     ) -> None:
         self._cells = cells
         self._rule_counts = [_RuleCounts(rule, cells) for rule in rules]
@@ -175,20 +180,10 @@ class Distribution:
         self._more = [cell.more for cell in cells]
         self._given = [0] * len(cells)
         self._dear = _dear(cells) if has_no_spread else []
-        self._choices = self._count_choices() if are_crossed(rules) else [0] * len(cells)
-        ranked = sorted(range(len(cells)), key=lambda i: (cells[i].price, cells[i].pins))
-        self._ranked = [*ranked[turn:], *ranked[:turn]]
-
-    def _count_choices(self) -> list[int]:
-        """By cell, how many share the rarest of its domains: if several rules must meet, rare ones are used first."""
-        totals = [Counter(rule_count.at) for rule_count in self._binding_rules]
-        return [
-            min(total[rule_count.at[i]] for rule_count, total in zip(self._binding_rules, totals, strict=True))
-            for i in range(len(self._cells))
-        ]
+        self._ranked = sorted(range(len(cells)), key=lambda i: (cells[i].price, cells[i].pins))
 
     def distribute(self, pods: int) -> list[int]:
-        """Return how many of so many pods each cell gets."""
+        """Return the number of pods for each cell."""
         seen: dict[object, tuple[list[int], list[list[int]]]] = {}
         choose = self._choose_by_one_rule if self.has_one_rule(pods) else self._choose
         while pods > 0:
@@ -209,16 +204,16 @@ class Distribution:
         return self._given
 
     def _give(self, i: int, pods: int) -> None:
-        """Pods for a cell; nodes that exist come first."""
+        """Give pods to a cell, first on its existing nodes."""
         self._given[i] += pods
-        here = min(pods, self._free_pods[i])
-        self._free_pods[i] -= here
-        self._more[i] -= pods - here
+        on_existing = min(pods, self._free_pods[i])
+        self._free_pods[i] -= on_existing
+        self._more[i] -= pods - on_existing
         for rule_count in self._rule_counts:
             rule_count.add(i, pods)
 
     def has_one_rule(self, pods: int) -> bool:
-        """Whether one rule alone decides: all on new nodes, as good as each other, and without end."""
+        """Return whether a single rule decides: all cells are equally good, unlimited, and use only new nodes."""
         if (
             self._use_spread_slack
             or len(self._rule_counts) != 1
@@ -232,7 +227,7 @@ class Distribution:
         return alike and min(self._more) >= pods and not any(self._dear)
 
     def _choose_by_one_rule(self, *, strict: bool) -> int | None:
-        """The same as `_choose` where that is all there is to it; most pods are distributed this way."""
+        """Return the same cell as `_choose`, faster, if `has_one_rule`; most pods are distributed this way."""
         rule_count = self._rule_counts[0]
         counts, rivals = rule_count.counts, rule_count.rivals
         most = UNLIMITED if rule_count.skew is None else rule_count.skew - rule_count.step + rule_count.floor()
@@ -249,7 +244,10 @@ class Distribution:
         return best
 
     def _choose(self, *, strict: bool) -> int | None:
-        """The best cell for the next pod; if not `strict`, pods that may come later are not held against it."""
+        """Return the best cell for the next pod, None if there is none.
+
+        If not `strict`, pods that may be bound later do not count against it.
+        """
         floors = [rule_count.floor() for rule_count in self._rule_counts]
         best: int | None = None
         best_rank: tuple[object, ...] = ()
@@ -265,10 +263,10 @@ class Distribution:
             place = rule_count.at[i]
             if place is None or rule_count.skew is None:
                 continue
-            held = rule_count.rivals[place]
-            if strict and rule_count.counts[place] > held:
-                held = rule_count.counts[place]
-            if held + rule_count.step - rule_count.floor() > rule_count.skew:
+            counted = rule_count.rivals[place]
+            if strict and rule_count.counts[place] > counted:
+                counted = rule_count.counts[place]
+            if counted + rule_count.step - rule_count.floor() > rule_count.skew:
                 return False
         return True
 
@@ -286,12 +284,12 @@ class Distribution:
         if self._has_no_spread:
             return cell.apart, self._free_pods[i] <= 0, self._dear[i], other
         price = cell.price if self._use_spread_slack else 0.0
-        return self._free_pods[i] <= 0, cell.order, price, bound, self._choices[i], cell.apart, other
+        return self._free_pods[i] <= 0, cell.order, price, bound, cell.apart, other
 
     # --- repetition
 
     def _state(self) -> object:
-        """All that the next choices depend on: how the domains differ, and which cells are open."""
+        """Return everything that the next choices depend on: the differences between domains, and the cells with capacity."""
         open_now = self._open()
         supply = tuple(n > 0 for n in self._free_pods), tuple(n > 0 for n in self._more)
         return tuple(rule_count.state(open_now) for rule_count in self._rule_counts), supply
@@ -300,7 +298,7 @@ class Distribution:
         return [i for i in self._ranked if self._free_pods[i] > 0 or self._more[i] > 0]
 
     def _leap(self, pods: int, given: Sequence[int], counts: Sequence[Sequence[int]]) -> int:
-        """Repeat what was distributed since, as often as nothing changes; how many pods that were."""
+        """Repeat the cycle of choices since `given` while the choices stay the same; return the number of pods given."""
         cycle = [now - then for now, then in zip(self._given, given, strict=True)]
         times = pods // sum(cycle)
         for i, n in enumerate(cycle):
@@ -317,6 +315,6 @@ class Distribution:
 
 
 def _dear(cells: Sequence[DomainCell]) -> list[bool]:
-    """Which cells are not as good as free to prefer: dearer than the best of them, or of a lesser NodePool."""
-    order, price = min(((cell.order, cell.price) for cell in cells), default=((0, False), 0.0))
+    """Return for each cell whether it is clearly dearer than the best cell, or its NodePool has a lower weight."""
+    order, price = min(((cell.order, cell.price) for cell in cells), default=(_ANY_ORDER, 0.0))
     return [(cell.order, cell.price) > (order, price * _NEAR) for cell in cells]

@@ -1,56 +1,81 @@
-"""Finds the cells (combinations of domains) that a row can go to, on existing and on new nodes, and their prices.
+"""Finds the cells (combinations of domains) that the pods of a row can use, on existing and new nodes, and their prices.
 
-Offerings are gathered once for all rows with equal node requirements; for each row only the fit of one pod and its
-least price are computed.
+Rows with equal node requirements share one list of offerings; only the fit and the least price of one pod are computed
+per row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints, distinct, every
 from journeyman.core.scheduling.domain_distribution import UNLIMITED, DomainCell
-from journeyman.core.scheduling.node_filling import NodeFilling
+from journeyman.core.scheduling.node_filling import NodeFilling, NodePods
+from journeyman.core.scheduling.nodeclaim_templates import PoolOrder
 from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodeDemand, NodePoolOptions
 from journeyman.core.scheduling.pod_classes import HostPort
-from journeyman.core.scheduling.problem import PartialSolution, SchedulingProblem
+from journeyman.core.scheduling.problem import (
+    AxisAmount,
+    PartialSolution,
+    RowDomains,
+    SchedulingProblem,
+    amounts_of,
+)
 from journeyman.core.scheduling.requirements import Requirement
-from journeyman.core.scheduling.topology import Pins
+from journeyman.core.scheduling.topology import Pin, Pins
 
-_Asked = list[tuple[int, int]]
-"""What a pod asks for, as (axis, amount)."""
+_Requests = Sequence[AxisAmount]
+"""The requests of one pod, by axis; axes without a request are omitted."""
 
-_DECIMALS: Final = 12  # of a price; what differs beyond is rounding
+_DECIMALS: Final = 12  # of a price; smaller differences are rounding errors
+
+
+class _RowsInDomains(NamedTuple):
+    """The offerings (rows of the NodePool's table) in a combination of domains."""
+
+    pins: Pins
+    rows: Ints
 
 
 class _DomainOffer(Struct, frozen=True, eq=False):
-    """One NodePool in one combination of domains: its types' sizes and prices, and its best price of a unit by axis."""
+    """The instance types of one NodePool in one combination of domains.
+
+    Attributes:
+        pins: The combination of domains.
+        values: The same, by label.
+        order: The order of the NodePool by weight.
+        sizes: Allocatable amounts, a row per type and a column per axis.
+        prices: The cheapest price of each type.
+        largest: For each axis, the size of the type that has most of it; duplicates removed.
+        rates: For each axis, the lowest price of one unit.
+    """
 
     pins: Pins
     values: dict[str, str]
-    order: tuple[int, bool]
+    order: PoolOrder
     sizes: Ints
     prices: Floats
     largest: tuple[tuple[int, ...], ...]
     rates: tuple[float, ...]
 
-    def holds(self, asked: _Asked, amounts: Ints) -> bool:
-        """Whether one of its types is large enough."""
-        if any(_covers(size, asked) for size in self.largest):
+    def holds(self, requests: _Requests, amounts: Ints) -> bool:
+        """Return whether a pod with these requests fits on one of the types."""
+        if any(_covers(size, requests) for size in self.largest):
             return True
         return len(self.largest) > 1 and bool(every(self.sizes >= amounts).any())
 
-    def price(self, asked: _Asked) -> float:
-        """What a pod costs at the least, as a share of the best offering for what it asks most of."""
-        return round(max([amount * self.rates[axis] for axis, amount in asked], default=0.0), _DECIMALS)
+    def price(self, requests: _Requests) -> float:
+        """Return a lower bound on the price of one pod: its dominant share of the cheapest offering."""
+        return round(max([amount * self.rates[axis] for axis, amount in requests], default=0.0), _DECIMALS)
 
     def fleet_price(self, total: Ints) -> float:
-        """What nodes of one type that hold so much together cost, of the type for which that is least."""
+        """Return the lowest price at which nodes of a single type provide `total`."""
         axes = np.flatnonzero(total)
         large = self.sizes[:, axes].all(axis=1)
         nodes = -(-total[axes] // self.sizes[large][:, axes])
@@ -58,7 +83,13 @@ class _DomainOffer(Struct, frozen=True, eq=False):
 
 
 class _DomainOffers(Struct, frozen=True, eq=False):
-    """The offers for equal node constraints, by their pins; `sure` is held by every one of them. `distinct`: no two have equal pins."""
+    """The offers for equal node constraints, sorted by pins.
+
+    Attributes:
+        all: The offers.
+        sure: A pod with these requests or less fits into every offer.
+        distinct: No two offers have equal pins.
+    """
 
     all: tuple[_DomainOffer, ...]
     sure: tuple[int, ...]
@@ -66,108 +97,112 @@ class _DomainOffers(Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, offers: Iterable[_DomainOffer]) -> _DomainOffers:
-        """Put offers together."""
-        found = tuple(sorted(offers, key=lambda offer: offer.pins))
-        sure = tuple(min(sizes) for sizes in zip(*(offer.largest[0] for offer in found), strict=True))
-        return cls(found, sure, len({offer.pins for offer in found}) == len(found))
+        """Return the offers, sorted by pins."""
+        ordered = tuple(sorted(offers, key=lambda offer: offer.pins))
+        sure = tuple(min(sizes) for sizes in zip(*(offer.largest[0] for offer in ordered), strict=True))
+        return cls(ordered, sure, len({offer.pins for offer in ordered}) == len(ordered))
 
-    def holding(self, asked: _Asked, amounts: Ints) -> Sequence[_DomainOffer]:
-        """Those in which a pod fits."""
-        if not self.all or _covers(self.sure, asked):
+    def holding(self, requests: _Requests, amounts: Ints) -> Sequence[_DomainOffer]:
+        """Return the offers into which a pod with these requests fits."""
+        if not self.all or _covers(self.sure, requests):
             return self.all
-        return [offer for offer in self.all if offer.holds(asked, amounts)]
+        return [offer for offer in self.all if offer.holds(requests, amounts)]
 
 
 _NO_OFFERS: Final = _DomainOffers((), ())
 
 
-def _covers(size: Sequence[int], asked: _Asked) -> bool:
-    for axis, amount in asked:  # noqa: SIM110 - in a hot path, where a generator costs more than the comparisons
+def _covers(size: Sequence[int], requests: _Requests) -> bool:
+    for axis, amount in requests:  # noqa: SIM110 - in a hot path, where a generator costs more than the comparisons
         if size[axis] < amount:
             return False
     return True
 
 
 class DomainSupply:
-    """Where pods can go, while a solution stands as it does."""
+    """Finds the cells that pods can use, given a partial solution."""
 
     def __init__(self, problem: SchedulingProblem, solution: PartialSolution, filling: NodeFilling) -> None:
-        """Offerings whose NodePool may still plan a node of the type, and existing nodes as they are filled."""
+        """Use instance types that NodePool limits still allow, and existing nodes with the capacity left in `filling`."""
         self._problem = problem
         self._filling = filling
         self._ceilings = solution.ceilings
         self._allowed = [headroom.allows() for headroom in solution.headroom]
         self._offers: dict[object, _DomainOffers] = {}
         self._offers_of_row: dict[tuple[int, tuple[str, ...]], _DomainOffers] = {}
-        self._requests: list[list[int]] = problem.requests.tolist()
+        self._requests_of_row: dict[int, _Requests] = {}
+        self._request_rows: list[list[int]] = problem.requests.tolist()
         self._needs_company = frozenset(np.flatnonzero(problem.host_constraints.follows.any(axis=1)).tolist())
 
     def takes(self, row: int) -> bool:
-        """Whether some node, existing or new, can take a pod of the row, whatever its domains."""
-        if self._offers_for(row, (), frozenset()).holding(self._asked(row), self._problem.requests[row]):
+        """Return whether a pod of the row fits on any existing or new node, in any domain."""
+        if self._offers_for(row, (), frozenset()).holding(self._requests_of(row), self._problem.requests[row]):
             return True
         return bool(self._filling.existing.nodes) and bool(self._filling.open_to(row).any())
 
     def reach(self, row: int, keys: tuple[str, ...], needed: frozenset[str]) -> int:
-        """Of how many cells a row could think, if all of them had capacity."""
-        found = {offer.pins for offer in self._offers_for(row, keys, needed).all}
+        """Return how many cells meet the constraints of a row, ignoring the capacity that is left in them."""
+        reachable = {offer.pins for offer in self._offers_for(row, keys, needed).all}
         if self._filling.existing.nodes:
             suits = self._filling.suits(row)
-            found.update(pins for pins, nodes in self._filling.existing.columns.cells(keys) if (suits & nodes).any())
-        return len(found)
+            reachable.update(c.pins for c in self._filling.existing.columns.cells(keys) if (suits & c.nodes).any())
+        return len(reachable)
 
     def cells(self, row: int, keys: tuple[str, ...], needed: frozenset[str], pods: int) -> list[DomainCell]:
-        """The cells that can take a pod of the row now, by their pins.
+        """Return the cells into which a pod of the row fits now, sorted by pins.
 
         Args:
-            row: Whose pods.
-            keys: The labels whose domains matter, sorted.
-            needed: Those of them that a node must have.
-            pods: How many there are; capacity for more is not computed.
+            row: The row of the pods.
+            keys: The labels of the rules over domains that concern the row, sorted.
+            needed: The subset of `keys` that a node must have.
+            pods: The number of pods; capacity for more is not computed.
         """
-        asked = self._asked(row)
+        requests = self._requests_of(row)
         offers = self._offers_for(row, keys, needed)
-        found = [self._cell(row, offer, asked) for offer in offers.holding(asked, self._problem.requests[row])]
+        on_new_nodes = [
+            self._cell(row, offer, requests) for offer in offers.holding(requests, self._problem.requests[row])
+        ]
         if offers.distinct and not self._filling.existing.nodes:
-            return found
+            return on_new_nodes
         cells: dict[Pins, DomainCell] = {}
-        for cell in found:
+        for cell in on_new_nodes:
             known = cells.get(cell.pins)
             if known is None or (cell.order, cell.price) < (known.order, known.price):
                 cells[cell.pins] = cell
-        if self._filling.existing.nodes:
-            self._add_existing(row, keys, needed, pods, cells)
+        for there in self._cells_on_nodes(row, keys, needed, pods) if self._filling.existing.nodes else ():
+            new = cells.get(there.pins)
+            cells[there.pins] = replace(new, free_pods=there.free_pods, nodes=there.nodes) if new else there
         return [cells[pins] for pins in sorted(cells)]
 
-    def fleet_price(
-        self, row: int, keys: tuple[str, ...], needed: frozenset[str], domain: tuple[str, str], total: Ints
-    ) -> float:
-        """What new nodes that hold so much together cost in one domain, estimated with whole nodes of one type."""
-        key, value = domain
-        offers = (offer for offer in self._offers_for(row, keys, needed).all if offer.values.get(key) == value)
+    def fleet_price(self, row: int, keys: tuple[str, ...], needed: frozenset[str], domain: Pin, total: Ints) -> float:
+        """Return an estimate of the price of new nodes that provide `total` in one domain: whole nodes of one type."""
+        offers = (o for o in self._offers_for(row, keys, needed).all if o.values.get(domain.key) == domain.value)
         return min((offer.fleet_price(total) for offer in offers), default=np.inf)
 
-    def _cell(self, row: int, offer: _DomainOffer, asked: _Asked) -> DomainCell:
-        more = self._ceilings.get((row, offer.pins), UNLIMITED) if self._ceilings else UNLIMITED
-        return DomainCell(offer.pins, offer.values, 0, more, offer.order, offer.price(asked))
+    def _cell(self, row: int, offer: _DomainOffer, requests: _Requests) -> DomainCell:
+        more = self._ceilings.get(RowDomains(row, offer.pins), UNLIMITED) if self._ceilings else UNLIMITED
+        return DomainCell(offer.pins, offer.values, 0, more, offer.order, offer.price(requests))
 
-    def _asked(self, row: int) -> _Asked:
-        return [(axis, n) for axis, n in enumerate(self._requests[row]) if n]
+    def _requests_of(self, row: int) -> _Requests:
+        known = self._requests_of_row.get(row)
+        if known is None:
+            known = self._requests_of_row[row] = amounts_of(self._request_rows[row])
+        return known
 
-    def _add_existing(
-        self, row: int, keys: tuple[str, ...], needed: Iterable[str], pods: int, cells: dict[Pins, DomainCell]
-    ) -> None:
-        """Add to each cell the capacity of the existing nodes."""
-        found = self._filling.open_to(row)
-        if not found.any():
+    def _cells_on_nodes(
+        self, row: int, keys: tuple[str, ...], needed: Iterable[str], pods: int
+    ) -> Iterator[DomainCell]:
+        """Yield the cells of existing nodes on which pods of the row fit."""
+        is_open = self._filling.open_to(row)
+        if not is_open.any():
             return
         for pins, members in self._filling.existing.columns.cells(keys):
-            nodes = np.flatnonzero(found & members)[:pods].tolist()  # each takes one at least
+            nodes = np.flatnonzero(is_open & members)[:pods].tolist()  # at least one pod fits on each
             values = dict(pins)
             if nodes and all(key in values for key in needed):
-                cell = cells.setdefault(pins, DomainCell(pins, values))
-                cell.nodes = list(zip(nodes, self._filling.free_pods(row, nodes), strict=True))
-                cell.free_pods = sum(pods for _, pods in cell.nodes)
+                free_pods = self._filling.free_pods(row, nodes)
+                there = list(map(NodePods, nodes, free_pods))
+                yield DomainCell(pins, values, free_pods=sum(free_pods), nodes=there)
 
     # --- offerings
 
@@ -178,7 +213,7 @@ class DomainSupply:
         return known
 
     def _find_offers(self, row: int, keys: tuple[str, ...], needed: frozenset[str]) -> _DomainOffers:
-        """Offers for the row, the same for all of its shape; none if it needs company, which a new node has not."""
+        """Return the offers for the row, cached by shape; none if its pods must join other pods, which no new node has."""
         if row in self._needs_company:
             return _NO_OFFERS
         number, ports = self._problem.shape_of_row[row], self._problem.rows[row].ports
@@ -197,7 +232,7 @@ class DomainSupply:
 def _offers_in(
     pool: NodePoolOptions, allowed: Bools, shape: NodeConstraints, keys: tuple[str, ...], needed: frozenset[str]
 ) -> Iterable[_DomainOffer]:
-    """What a NodePool offers such pods, by domains."""
+    """Yield the offers of a NodePool for pods of this shape, one per combination of domains."""
     table = pool.template.table
     rows = pool.rows(NodeDemand(shape)) & allowed[table.row_type]
     if not rows.any():
@@ -207,32 +242,32 @@ def _offers_in(
 
 
 def _free_of(pool: NodePoolOptions, ports: Sequence[HostPort]) -> Bools:
-    """By type, whether its daemons leave these host ports alone."""
+    """Return for each instance type whether its daemons leave these host ports free."""
     free = [not any(port.conflicts(used) for port in ports for used in taken) for taken in pool.daemon_ports]
-    found: Bools = np.array(free, dtype=bool)[pool.daemon_group]
-    return found
+    free_by_type: Bools = np.array(free, dtype=bool)[pool.daemon_group]
+    return free_by_type
 
 
 def _by_domains(
     pool: NodePoolOptions, shape: NodeConstraints, keys: tuple[str, ...], needed: frozenset[str], rows: Ints
-) -> Iterable[tuple[Pins, Ints]]:
-    """The rows by the values that they and the NodePool list for these labels; every such combination they can have.
+) -> Iterable[_RowsInDomains]:
+    """Yield every combination of values of these labels that the NodePool and its offerings allow, with its rows.
 
-    A label that they leave open is left out, unless it is needed.
+    A label for which neither lists values is omitted from the combination, unless it is needed.
     """
     for own, where in pool.template.table.by_labels(keys, rows):
         listed = {key: _values(pool, key, r) for key, r in zip(keys, own, strict=True)}
         known = {key: values for key, values in listed.items() if values or key in needed}
         is_open = any(len(values) > 1 for values in known.values())
         for chosen in product(*known.values()):
-            pins = tuple(zip(known, chosen, strict=True))
+            pins = tuple(map(Pin, known, chosen))
             suiting = where[pool.rows(NodeDemand(shape, pins=pins))[where]] if is_open else where
             if len(suiting):
-                yield pins, suiting
+                yield _RowsInDomains(pins, suiting)
 
 
 def _values(pool: NodePoolOptions, key: str, own: Requirement | None) -> tuple[str, ...]:
-    """The values that NodePool and offering list for a label, sorted; none if they leave it open."""
+    """Return the values that NodePool and offering allow for a label, sorted; empty if neither lists values."""
     offered_requirement = pool.template.requirements.get(key)
     merged = (
         own.intersection(offered_requirement)

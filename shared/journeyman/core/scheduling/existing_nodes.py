@@ -1,10 +1,10 @@
-"""Holds the existing nodes: their labels and taints as columns, what is free on them, and the running pods.
+"""Holds the existing nodes: their labels and taints as columns, their free capacity, and the running pods.
 
-`NodeInventory` is made once per snapshot and keeps what it finds out; consolidation asks about the same nodes hundreds
-of times, without some of them and with some of their pods moved. `ExistingNodes` is what one problem sees.
+`NodeInventory` is built once per snapshot and caches its results, because consolidation simulates hundreds of problems
+over the same nodes, each without some nodes and with some pods moved. `ExistingNodes` is the input of one problem.
 
-Order: initialized nodes first, then by name. Many nodes share few label values, so a requirement is compared with each
-value once and the verdict looked up for every node.
+Initialized nodes come first, then nodes are ordered by name. Many nodes share few label values, so a requirement is
+compared with each distinct value once, and the result is then looked up for every node.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/existingnode.go `NewExistingNode`, scheduler.go
 `calculateExistingNodeClaims`.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from msgspec import Struct, field
@@ -23,13 +23,14 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Object, Pod, Taint, Toleration
 from journeyman.core.api.resources import add, subtract, to_resources, total_requests
-from journeyman.core.scheduling.arrays import Bools, Ints
+from journeyman.core.scheduling.arrays import Bools, Ints, read_only
 from journeyman.core.scheduling.daemon_overhead import Daemon, missing_daemon_overhead
 from journeyman.core.scheduling.host_constraints import HostConstraints
 from journeyman.core.scheduling.pod_classes import HostPort, PodClass, host_ports
 from journeyman.core.scheduling.requirements import Requirement, Requirements, from_labels
 from journeyman.core.scheduling.topology import (
     InverseAntiAffinity,
+    Pin,
     Pins,
     RunningAntiAffinity,
     RunningPodCounts,
@@ -47,23 +48,30 @@ from journeyman.core.state.taints import has_untolerated_preference, untolerated
 T = TypeVar("T", bound=Hashable)
 
 
+class NodesInDomains(NamedTuple):
+    """The nodes in one combination of domains: True for each node that has all labels in `pins`."""
+
+    pins: Pins
+    nodes: Bools
+
+
 class NodeColumns:
-    """Nodes in a fixed order. The arrays it gives have an entry per node, and are not to be changed."""
+    """Labels and taints of nodes in a fixed order; returned arrays have one entry per node."""
 
     def __init__(self, nodes: Sequence[StateNode]) -> None:
         self._nodes = nodes
         self._labels: dict[str, tuple[Ints, tuple[str | None, ...]]] = {}
-        self._cells: dict[tuple[str, ...], tuple[tuple[Pins, Bools], ...]] = {}
+        self._cells: dict[tuple[str, ...], tuple[NodesInDomains, ...]] = {}
         self._of: tuple[NodeColumns, Ints] | None = None
 
     def only(self, places: Ints) -> NodeColumns:
-        """Some of the nodes, in the order given; what is found out about a label is found out for all."""
+        """Return the columns of the nodes at these positions, in the order given; they share the cache of all nodes."""
         chosen = NodeColumns([self._nodes[place] for place in places.tolist()])
         chosen._of = self, places
         return chosen
 
     def label(self, key: str) -> tuple[Ints, tuple[str | None, ...]]:
-        """A label as (codes, value per code); None where a node does not have it. Not every code need occur."""
+        """Return a label as (codes, value per code); the value is None for nodes without it. Some codes may not occur."""
         if key not in self._labels:
             if self._of is not None:
                 whole, places = self._of
@@ -75,56 +83,56 @@ class NodeColumns:
 
     @cached_property
     def taints(self) -> tuple[Ints, tuple[tuple[Taint, ...], ...]]:
-        """The taints, a cordon among them, as (codes, taints per code)."""
+        """Return the taints as (codes, taints per code); a cordon counts as a taint."""
         if self._of is not None:
             whole, places = self._of
             codes, taints = whole.taints
             return codes[places], taints
         return _numbered([(*node.taints, *_cordon(node)) for node in self._nodes])
 
-    def cells(self, keys: tuple[str, ...]) -> tuple[tuple[Pins, Bools], ...]:
-        """The combinations of values of these labels that nodes have, each with its nodes; those one lacks are left out."""
+    def cells(self, keys: tuple[str, ...]) -> tuple[NodesInDomains, ...]:
+        """Return each combination of values of these labels that nodes have, with its nodes; absent labels are omitted."""
         if keys not in self._cells:
             self._cells[keys] = self._find_cells(keys)
         return self._cells[keys]
 
-    def _find_cells(self, keys: tuple[str, ...]) -> tuple[tuple[Pins, Bools], ...]:
+    def _find_cells(self, keys: tuple[str, ...]) -> tuple[NodesInDomains, ...]:
         if self._of is not None:
             whole, places = self._of
-            found = ((pins, nodes[places]) for pins, nodes in whole.cells(keys))
-            return tuple((pins, nodes) for pins, nodes in found if nodes.any())
-        values = [tuple((key, node.labels[key]) for key in keys if key in node.labels) for node in self._nodes]
+            cells = (NodesInDomains(cell.pins, cell.nodes[places]) for cell in whole.cells(keys))
+            return tuple(cell for cell in cells if cell.nodes.any())
+        values = [tuple(Pin(key, node.labels[key]) for key in keys if key in node.labels) for node in self._nodes]
         codes, pins_of = _numbered(values)
-        return tuple((pins, codes == code) for code, pins in enumerate(pins_of))
+        return tuple(NodesInDomains(pins, read_only(codes == code)) for code, pins in enumerate(pins_of))
 
     def accepted(self, tolerations: Sequence[Toleration], *, avoids_prefer_no_schedule: bool) -> Bools:
-        """On which nodes no taint (a cordon is one) keeps these tolerations away."""
+        """Return for each node whether these tolerations tolerate all of its taints; a cordon counts as a taint."""
         codes, taints = self.taints
         verdicts = [
             untolerated(t, tolerations) is None
             and not (avoids_prefer_no_schedule and has_untolerated_preference(t, tolerations))
             for t in taints
         ]
-        return _looked_up(verdicts, codes)
+        return _take_by_code(verdicts, codes)
 
     def meeting(self, terms: Sequence[Requirements]) -> Bools:
-        """Which nodes suit one of these terms, strictly: an undefined label suits no demand."""
-        found: Bools = np.zeros(len(self._nodes), dtype=bool)
+        """Return for each node whether it meets one of these terms; an absent label does not meet `In`, even if well-known."""
+        meets_any: Bools = np.zeros(len(self._nodes), dtype=bool)
         for term in terms:
-            suits: Bools = np.ones(len(self._nodes), dtype=bool)
+            meets_all: Bools = np.ones(len(self._nodes), dtype=bool)
             for key, wanted in term.items():
                 codes, values = self.label(key)
-                suits &= _looked_up([_meets(wanted, value) for value in values], codes)
-            found |= suits
-        return found
+                meets_all &= _take_by_code([_meets(wanted, value) for value in values], codes)
+            meets_any |= meets_all
+        return meets_any
 
     def pinned(self, pins: Pins) -> Bools:
-        """Which nodes have all these labels."""
-        found: Bools = np.ones(len(self._nodes), dtype=bool)
+        """Return for each node whether it has all these labels."""
+        has_all: Bools = np.ones(len(self._nodes), dtype=bool)
         for key, wanted in pins:
             codes, values = self.label(key)
-            found &= _looked_up([value == wanted for value in values], codes)
-        return found
+            has_all &= _take_by_code([value == wanted for value in values], codes)
+        return has_all
 
 
 def _meets(wanted: Requirement, value: str | None) -> bool:
@@ -134,52 +142,59 @@ def _meets(wanted: Requirement, value: str | None) -> bool:
 
 
 def _cordon(node: StateNode) -> tuple[Taint, ...]:
-    """What a cordon means to kube-scheduler, whether the node has its taint yet or not."""
+    """Return the taint of a cordoned node, even if the node does not have it yet: kube-scheduler honours both."""
     if node.node is None or not node.node.spec.unschedulable:
         return ()
     return (Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule"),)
 
 
-def _looked_up(verdicts: Sequence[bool], codes: Ints) -> Bools:
-    found: Bools = np.array(verdicts, dtype=bool)[codes]
-    return found
+def _take_by_code(verdicts: Sequence[bool], codes: Ints) -> Bools:
+    by_node: Bools = np.array(verdicts, dtype=bool)[codes]
+    return by_node
 
 
 def _numbered(entries: Sequence[T]) -> tuple[Ints, tuple[T, ...]]:
-    """Entries as numbers, and what each number stands for, in order of appearance."""
+    """Return a number for each entry, equal for equal entries, and the distinct entries by number."""
     numbers: dict[T, int] = {}
     codes = [numbers.setdefault(entry, len(numbers)) for entry in entries]
     return np.array(codes, dtype=np.int64), tuple(numbers)
 
 
 def allocatable_of(node: StateNode) -> dict[str, int]:
-    """What pods and daemons may use: the node's word, gaps filled by its claim's; before launch what the claim asked for."""
+    """Return what pods and daemons may use: the node's status, completed by its claim's; before launch, the claim's requests."""
     return _amounts(node, "allocatable")
 
 
 def capacity_of(node: StateNode) -> dict[str, int]:
-    """The node's whole size, from the same sources."""
+    """Return the capacity of the node, from the same sources as `allocatable_of`."""
     return _amounts(node, "capacity")
 
 
 def _amounts(node: StateNode, field: str) -> dict[str, int]:
-    said = to_resources(getattr(node.node.status, field), round_up=False) if node.node is not None else {}
-    if node.claim is None or (node.initialized and said):
-        return said
-    promised = to_resources(getattr(node.claim.status, field), round_up=False)
-    if not promised and not said:
+    of_node = to_resources(getattr(node.node.status, field), round_up=False) if node.node is not None else {}
+    if node.claim is None or (node.initialized and of_node):
+        return of_node
+    of_claim = to_resources(getattr(node.claim.status, field), round_up=False)
+    if not of_claim and not of_node:
         return to_resources(node.claim.spec.resources.requests, round_up=True)
-    return {**promised, **{name: amount for name, amount in said.items() if amount}}
+    return {**of_claim, **{name: amount for name, amount in of_node.items() if amount}}
 
 
 class ExistingNodes(Struct, frozen=True, kw_only=True, eq=False):
-    """Nodes that can take pods, in filling order, and all nodes whose pods count, `standing`.
+    """The nodes that can take pods, and the nodes whose running pods count.
 
-    `free` has a row per node and a column per axis (resources, then the caps' axes). `counted` and `bound` say by node
-    and conflict of the caps how many running pods are of either kind, `company` by node and group followed how many are
-    there. `volume_usages` are what the nodes can attach (none if nothing limits that), `columns` their labels and taints
-    (`standing_columns`: of all standing nodes, of which those marked for deletion are not `staying`), `pod_counts` counts
-    the running pods.
+    Attributes:
+        nodes: The nodes that can take pods, in the order in which they are filled.
+        free: The free amounts, a row per node and a column per axis: resources, then the axes of the host constraints.
+        standing: All nodes whose running pods count, including those marked for deletion.
+        staying: For each standing node, whether it is not marked for deletion.
+        pod_counts: Counts the running pods by topology group.
+        columns: Labels and taints of `nodes`.
+        standing_columns: Labels and taints of `standing`.
+        counted: Running pods of the first kind, by node and conflict of the host constraints.
+        bound: Running pods of the second kind, by node and conflict.
+        company: Running pods that a hostname affinity looks for, by node and group.
+        volume_usages: The volumes that each node can attach; empty if no node limits them.
     """
 
     nodes: tuple[StateNode, ...]
@@ -196,10 +211,15 @@ class ExistingNodes(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class NodeSelection(Struct, frozen=True, kw_only=True, eq=False):
-    """The nodes that count in one problem, by name, with the pods that will stay or come for sure.
+    """The nodes of one problem, without those that are assumed to be removed.
 
-    `places` are their positions in the inventory; `gone` are the names of those assumed gone. `asking` are the pods to
-    place, `leaving` their keys. `touched` are the positions of nodes on which other pods count than in the snapshot.
+    Attributes:
+        nodes: The nodes, in the order of the inventory, with their running and nominated pods.
+        places: Their positions in the inventory.
+        gone: The names of the removed nodes.
+        asking: The pods to place.
+        leaving: The keys of these pods.
+        touched: The positions of nodes that run some of these pods, so that cached results do not hold.
     """
 
     nodes: tuple[StateNode, ...]
@@ -214,18 +234,18 @@ class NodeInventory:
     """All nodes of one snapshot, by name, each with the unbound pods nominated to it."""
 
     def __init__(self, snapshot: Snapshot, daemons: Sequence[Daemon], storage: StorageObjects) -> None:
-        """Nothing is looked at before it is asked for.
+        """Prepare an inventory; everything is computed on first use.
 
         Args:
-            snapshot: The cluster.
-            daemons: What else will run on the nodes.
-            storage: What volumes there are.
+            snapshot: The state of the cluster.
+            daemons: The DaemonSets' pods.
+            storage: The storage objects that limit attached volumes.
         """
         self._snapshot = snapshot
         self._daemons = daemons
         self._storage = storage
         self._free: dict[tuple[str, ...], tuple[Ints, Bools]] = {}
-        self._censuses: dict[tuple[str, ...], RunningPodCounts] = {}
+        self._pod_counts_by_keys: dict[tuple[str, ...], RunningPodCounts] = {}
         self._ports: dict[int, frozenset[HostPort]] = {}
         self._attachable: dict[int, VolumeUsage] = {}
 
@@ -233,7 +253,7 @@ class NodeInventory:
 
     @cached_property
     def nodes(self) -> tuple[StateNode, ...]:
-        """All of them."""
+        """Return all nodes of the snapshot, each with the unbound pods nominated to it."""
         nominated: dict[str, list[Pod]] = {}
         for pod in self._snapshot.pods:
             if pod.status.nominated_node_name and not pod.spec.node_name and is_active(pod):
@@ -249,13 +269,15 @@ class NodeInventory:
 
     @cached_property
     def _staying(self) -> Bools:
-        """Which are not marked for deletion, and may come to run pods at all."""
-        found: Bools = np.array([not (node.is_being_disrupted or node.is_unusable) for node in self.nodes], dtype=bool)
-        return found
+        """Return for each node whether it is neither marked for deletion nor unusable."""
+        staying: Bools = np.array(
+            [not (node.is_being_disrupted or node.is_unusable) for node in self.nodes], dtype=bool
+        )
+        return staying
 
     @cached_property
     def _filling_order(self) -> Ints:
-        """Initialized ones first, then by name."""
+        """Return the positions of the nodes: initialized ones first, then by name."""
         initialized = np.array([node.initialized for node in self.nodes], dtype=bool)
         order: Ints = np.argsort(~initialized, kind="stable")
         return order
@@ -266,18 +288,18 @@ class NodeInventory:
 
     @cached_property
     def _place_of(self) -> Mapping[str, int]:
-        """Where each pod is, by key."""
+        """Return the position of each pod's node, by pod key."""
         return {pod.key: place for place, node in enumerate(self.nodes) for pod in node.pods}
 
     def standing(self, pods: Sequence[Pod], without: Collection[str]) -> NodeSelection:
-        """What a problem is about.
+        """Return the nodes of a problem.
 
         Args:
-            pods: Pods to place, wherever they are now.
-            without: Names of nodes to be assumed gone, with the pods on them.
+            pods: The pods to place, which may be pending or running.
+            without: The names of nodes that are assumed to be removed, with their pods.
         """
-        kept = np.array([name not in without for name in self._names], dtype=bool)
-        places = np.flatnonzero(kept)
+        remains = np.array([name not in without for name in self._names], dtype=bool)
+        places = np.flatnonzero(remains)
         leaving = frozenset(pod.key for pod in pods)
         moved = (self._place_of.get(key) for key in leaving)
         return NodeSelection(
@@ -286,67 +308,67 @@ class NodeInventory:
             gone=without,
             asking=pods,
             leaving=leaving,
-            touched=frozenset(place for place in moved if place is not None and kept[place]),
+            touched=frozenset(place for place in moved if place is not None and remains[place]),
         )
 
     # --- the pods on them
 
     @cached_property
-    def _repulsions(self) -> Mapping[int, tuple[RunningAntiAffinity, ...]]:
-        """By node whom its pods keep away; only where some do."""
-        found = ((place, running_anti_affinities(node, self._namespaces)) for place, node in enumerate(self.nodes))
-        return {place: entries for place, entries in found if entries}
+    def _anti_affinities(self) -> Mapping[int, tuple[RunningAntiAffinity, ...]]:
+        """Return the required anti-affinity of running pods, by position of their node; nodes without any are omitted."""
+        by_place = ((place, running_anti_affinities(node, self._namespaces)) for place, node in enumerate(self.nodes))
+        return {place: entries for place, entries in by_place if entries}
 
     @cached_property
     def _namespaces(self) -> Mapping[str, Object]:
         return {n.metadata.name: n for n in self._snapshot.namespaces}
 
     def repelled(self, standing: NodeSelection) -> tuple[InverseAntiAffinity, ...]:
-        """From where the required anti-affinity of pods that stay keeps others away."""
+        """Return the domains that the required anti-affinity of the other running pods forbids to matching pods."""
         gone = standing.gone
-        known = (
+        cached = (
             entry
-            for place, entries in self._repulsions.items()
+            for place, entries in self._anti_affinities.items()
             if place not in standing.touched and self._names[place] not in gone
             for entry in entries
         )
         fresh = (e for node in self._touched(standing) for e in running_anti_affinities(node, self._namespaces))
-        return inverse_anti_affinities((*known, *fresh), standing.leaving)
+        return inverse_anti_affinities((*cached, *fresh), standing.leaving)
 
     def used_ports(self, standing: NodeSelection) -> frozenset[HostPort]:
-        """The host ports in use by running pods, and by daemons wherever they run."""
+        """Return the host ports that running pods and any daemons use."""
         running = (host_ports(pod) for node in standing.nodes for pod in node.pods)
         return frozenset().union(*running, *(daemon.ports for daemon in self._daemons))
 
     def pod_counts(self, standing: NodeSelection, watched: Iterable[str]) -> RunningPodCounts:
-        """The pods that are counted; `watched` are the labels that any group asked about looks at."""
+        """Return the counts of running pods; `watched` are the pod labels that the problem's topology groups select on."""
         keys = tuple(sorted(set(watched)))
         if standing.touched:
             return RunningPodCounts(standing.nodes, standing.leaving, keys)
-        if keys not in self._censuses:
-            self._censuses[keys] = RunningPodCounts(self.nodes, (), keys)
-        return self._censuses[keys].without(standing.gone)
+        if keys not in self._pod_counts_by_keys:
+            self._pod_counts_by_keys[keys] = RunningPodCounts(self.nodes, (), keys)
+        return self._pod_counts_by_keys[keys].without(standing.gone)
 
     def _touched(self, standing: NodeSelection) -> list[StateNode]:
         at = {place: n for n, place in enumerate(standing.places.tolist())} if standing.touched else {}
         return [standing.nodes[at[place]] for place in sorted(standing.touched)]
 
-    # --- what is free on them
+    # --- free capacity
 
     def survey(
         self, standing: NodeSelection, rows: Sequence[PodClass], *, axes: tuple[str, ...], caps: HostConstraints
     ) -> ExistingNodes:
-        """The nodes not marked for deletion, and what is free on them once their daemons are all there.
+        """Return the nodes with their free capacity, after all daemons that belong on them are subtracted.
 
         Args:
-            standing: The nodes that count.
-            rows: The rows of the problem, for what they count.
-            axes: Resources.
-            caps: The rows' rules about one node.
+            standing: The nodes of the problem.
+            rows: The rows of the problem, whose topology groups count running pods.
+            axes: The names of resources.
+            caps: The rows' host constraints.
         """
-        here: Bools = np.zeros(len(self.nodes), dtype=bool)
-        here[standing.places] = self._staying[standing.places]
-        order = self._filling_order[here[self._filling_order]]
+        can_take_pods: Bools = np.zeros(len(self.nodes), dtype=bool)
+        can_take_pods[standing.places] = self._staying[standing.places]
+        order = self._filling_order[can_take_pods[self._filling_order]]
         at = dict(zip(standing.places.tolist(), standing.nodes, strict=True))
         nodes = tuple(at[place] for place in order.tolist())
         pod_counts = self.pod_counts(standing, _watched(rows))
@@ -375,7 +397,7 @@ class NodeInventory:
     def _resources(
         self, standing: NodeSelection, order: Ints, nodes: Sequence[StateNode], axes: tuple[str, ...]
     ) -> Ints:
-        """What is free on these nodes (given by position, and as they stand), along the axes."""
+        """Return the free resources of these nodes (`order`: their positions), a row per node and a column per axis."""
         if axes not in self._free:
             size = len(self.nodes)
             self._free[axes] = np.zeros((size, len(axes)), dtype=np.int64), np.zeros(size, dtype=bool)
@@ -390,7 +412,7 @@ class NodeInventory:
         return free
 
     def _rules(self, standing: NodeSelection, order: Ints, nodes: Sequence[StateNode], caps: HostConstraints) -> Ints:
-        """What is free on these nodes along the axes of rules, pods that these count aside."""
+        """Return the free amounts on the axes of host constraints, before running pods that these count are subtracted."""
         free: Ints = np.tile(caps.caps, (len(nodes), 1))
         if any(axis.ports for axis in caps.axes):
             for n, (place, node) in enumerate(zip(order.tolist(), nodes, strict=True)):
@@ -404,13 +426,15 @@ class NodeInventory:
     def _volume_usages(
         self, standing: NodeSelection, order: Ints, nodes: Sequence[StateNode]
     ) -> tuple[VolumeUsage, ...]:
-        """What these nodes can attach."""
+        """Return the volumes that each of these nodes can attach."""
         return tuple(
-            volume_usage(node, self._storage, standing.leaving) if place in standing.touched else self._room_of(place)
+            volume_usage(node, self._storage, standing.leaving)
+            if place in standing.touched
+            else self._volume_usage_of(place)
             for place, node in zip(order.tolist(), nodes, strict=True)
         )
 
-    def _room_of(self, place: int) -> VolumeUsage:
+    def _volume_usage_of(self, place: int) -> VolumeUsage:
         if place not in self._attachable:
             self._attachable[place] = volume_usage(self.nodes[place], self._storage, ())
         return self._attachable[place]
@@ -422,16 +446,16 @@ class NodeInventory:
 
 
 def _free_on(node: StateNode, leaving: Collection[str], daemons: Sequence[Daemon], axes: Sequence[str]) -> list[int]:
-    """What is free along the axes; nothing where any resource is overdrawn."""
+    """Return the free amount on each axis; 0 on all axes if any resource is overcommitted."""
     staying = [p for p in node.pods if p.key not in leaving]
     taken = add(total_requests(staying), missing_daemon_overhead(node, daemons))
     available = subtract(allocatable_of(node), taken)
-    overdrawn = any(amount < 0 for amount in available.values())
-    return [0 if overdrawn else available.get(axis, 0) for axis in axes]
+    overcommitted = any(amount < 0 for amount in available.values())
+    return [0 if overcommitted else available.get(axis, 0) for axis in axes]
 
 
 def _used_on(node: StateNode, leaving: Collection[str], daemons: Iterable[Daemon]) -> frozenset[HostPort]:
-    """The host ports of the pods that stay, and of the daemons that belong on the node whether they run yet or not."""
+    """Return the host ports of the pods that stay and of all daemons that belong on the node, running or not."""
     offered = from_labels(node.labels)
     expected = (
         daemon.ports
@@ -445,13 +469,13 @@ def _used_on(node: StateNode, leaving: Collection[str], daemons: Iterable[Daemon
 
 
 def _watched(rows: Iterable[PodClass]) -> set[str]:
-    """The pod labels that any rule of theirs looks at."""
+    """Return the pod labels that the topology groups of these rows select on."""
     groups = {g.id: g for row in rows for g in (*(s.group for s in row.spreads), *row.affinities, *row.anti_affinities)}
     return {key for group in groups.values() for key in group.label_keys}
 
 
 def _counts(pod_counts: RunningPodCounts, group: TopologyGroup | None, nodes: Sequence[StateNode]) -> Ints:
-    """The running pods that the group counts, by node."""
+    """Return the number of running pods that the group counts, for each node."""
     by_node = pod_counts.by_node(group) if group is not None else {}
     if not by_node:
         return np.zeros(len(nodes), dtype=np.int64)
@@ -459,5 +483,5 @@ def _counts(pod_counts: RunningPodCounts, group: TopologyGroup | None, nodes: Se
 
 
 def _table(columns: Sequence[Ints], height: int) -> Ints:
-    found: Ints = np.array(columns, dtype=np.int64).reshape(len(columns), height).T
-    return found
+    table: Ints = np.array(columns, dtype=np.int64).reshape(len(columns), height).T
+    return table

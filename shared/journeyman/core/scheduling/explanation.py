@@ -1,14 +1,14 @@
 """Explains why a pod is unschedulable: per NodePool, and the smallest change that would let it schedule.
 
 Each NodePool filters its instance types step by step (taints, requirements, resources, offerings, limits, minValues);
-the first step that leaves none is the reason, with counts. Reasons of the NodePool that came closest come first.
+the first step that leaves none is the reason, with counts. The NodePool that passed the most steps comes first.
 
-The smallest change is the first that suffices of: a toleration, another label value, a smaller request, a higher limit,
-waiting for an offering, volumes elsewhere, a relaxed constraint, one more NodePool. A change suffices if an empty new
-node of some NodePool would take the pod afterwards; rules about other pods are looked at last.
+The smallest change is the first of these that suffices: a toleration, another label value, a smaller request, a higher
+limit, waiting for an offering, volumes elsewhere, a relaxed constraint, one more NodePool. A change suffices if an empty
+new node of some NodePool would then take the pod; constraints about other pods are considered last.
 
 Availability is filtered last, so that every filter can be repeated with a change. Offerings are computed once per set
-of terms, however many pods share them.
+of terms and shared by all pods with these terms.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/nodeclaim.go `InstanceTypeFilterError`.
 """
@@ -48,7 +48,7 @@ _UNAVAILABLE_REASONS: Final = {
 _NAMED_RESOURCES: Final = 2
 
 MAX_SEARCHES: Final = 256
-"""For so many pod classes the smallest change is searched; more classes usually share one cause."""
+"""The number of pod classes for which the smallest change is searched; further classes usually share a cause."""
 
 
 class Explainer:
@@ -70,23 +70,23 @@ class Explainer:
         Args:
             axes: Resource names.
             pools: All NodePools in use, in order.
-            headroom: Their limits as they stand now.
+            headroom: What is left of their limits at the end of the pass.
             invalid_objects: The unusable NodePools, with the reason.
-            others: The groups of other pods' required anti-affinity, running or scheduled in this pass.
+            others: The groups of required anti-affinity of other pods, running or scheduled in this pass.
             strict_min_values: Whether a NodePool whose minValues cannot be met launches no node.
-            searches: For how many pod classes the smallest change is searched at most (0: for none).
+            searches: The most pod classes for which the smallest change is searched.
         """
         self._axes = axes
         self._pools, self._headroom = pools, headroom
         self._strict_min_values = strict_min_values
-        self._set_aside = invalid_objects
+        self._invalid_objects = invalid_objects
         self._others = tuple({group.id: group for group in others}.values())
         self._searches = searches
         self._known: dict[object, PodError] = {}
 
     @cached_property
     def _views(self) -> tuple[NodePoolView, ...]:
-        """Built lazily, for a pass without unschedulable pods."""
+        """Return a view of each NodePool; lazy, because most passes have no unschedulable pods."""
         both = zip(self._pools, self._headroom, strict=True)
         return tuple(NodePoolView(pool, headroom, strict_min_values=self._strict_min_values) for pool, headroom in both)
 
@@ -95,7 +95,7 @@ class Explainer:
 
         Args:
             cls: The class at its last relaxation level, without preferences.
-            request: What one pod requests, along the axes.
+            request: The requests of one pod, by axis.
             stuck: The constraint about other pods that it could not meet, as text.
         """
         rules = tuple(group.id for group in (*(s.group for s in cls.spreads), *cls.anti_affinities, *cls.affinities))
@@ -105,14 +105,14 @@ class Explainer:
         return self._known[key]
 
     def _explain(self, cls: PodClass, pod_requirements: PodRequirements, stuck: str) -> PodError:
-        unusable = [PoolReason(node_pool=n, kind="not-usable", detail=why) for n, why in self._set_aside.items()]
+        unusable = [PoolReason(node_pool=n, kind="not-usable", detail=why) for n, why in self._invalid_objects.items()]
         case = UnschedulableCase(
             cls=cls, pod_requirements=pod_requirements, axes=self._axes, pools=self._views, others=self._others
         )
-        found = [_reason(pool, case, stuck or _constraints_as_text(case)) for pool in self._views]
-        reasons = sorted((*found, *unusable), key=lambda r: (_RANKS.index(r.kind), r.node_pool))
+        by_pool = [_reason(pool, case, stuck or _constraints_as_text(case)) for pool in self._views]
+        reasons = sorted((*by_pool, *unusable), key=lambda r: (_RANKS.index(r.kind), r.node_pool))
         details = {r.node_pool: r.detail for r in reasons}
-        if not found:
+        if not by_pool:
             why = "; ".join(f"{name}: {detail}" for name, detail in details.items())
             message = f"no NodePool is usable ({why})" if why else "no NodePool exists; create one"
             return PodError(kind="no-nodepool", message=message, by_node_pool=details, reasons=tuple(reasons))
@@ -127,14 +127,14 @@ class Explainer:
         )
 
     def _change(self, case: UnschedulableCase) -> str:
-        if self._searches <= 0 or case.cls.claims:  # what would be enough of devices is not looked for
+        if self._searches <= 0 or case.cls.claims:  # changes to ResourceClaims are not searched
             return ""
         self._searches -= 1
         return smallest_change(case)
 
 
 def _reason(pool: NodePoolView, case: UnschedulableCase, stuck: str) -> PoolReason:
-    """The first filter that leaves no instance type of the NodePool."""
+    """Return the first filter that leaves no instance type of the NodePool, with counts."""
     found = pool.find(case.pod_requirements)
     kind, detail, until = _first_failure(pool, case, found, stuck)
     return PoolReason(
@@ -185,7 +185,7 @@ def _first_failure(
 
 
 def _constraints_as_text(case: UnschedulableCase) -> str:
-    """The constraints that may exclude the pod, if the solver named none."""
+    """Return the constraints that may exclude the pod, as text, for when the solver named none."""
     own = "; ".join(rule for _, rule in topology_constraints_of(case.cls))
     if not own:
         return "unsatisfiable constraints of other pods"
@@ -193,23 +193,23 @@ def _constraints_as_text(case: UnschedulableCase) -> str:
 
 
 def _volumes_as_text(cls: PodClass) -> str:
-    """From where the pod's volumes can be reached, if not from everywhere."""
+    """Return where the pod's volumes can be attached, as text; empty if anywhere."""
     return "" if cls.volume_terms == (EMPTY,) else f" (its volumes: {where_volumes_are(cls)})"
 
 
 def _needs(pool: NodePoolView, pod_requirements: PodRequirements, found: FilteredTypes, axes: Sequence[str]) -> str:
-    """The resources that most types have too little of, if any."""
+    """Return the requests that most types are too small for, as text; empty if there are none."""
     sizes = pool.pool.sizes[found.suiting]
     short = [
         (int((sizes[:, a] < pod_requirements.request[a]).sum()), name, int(pod_requirements.request[a]))
         for a, name in enumerate(axes)
     ]
     worst = sorted((s for s in short if s[0]), key=lambda s: (-s[0], s[1]))[:_NAMED_RESOURCES]
-    return f"needs {' and '.join(describe_amount(name, asked) for _, name, asked in worst)}: " if worst else ""
+    return f"needs {' and '.join(describe_amount(name, amount) for _, name, amount in worst)}: " if worst else ""
 
 
 def _too_small(pool: NodePoolView, pod_requirements: PodRequirements, found: FilteredTypes, axes: Sequence[str]) -> str:
-    """The resources that are missing or too small, with the maximum of each."""
+    """Return the resources that are missing or too small, with the maximum of each, as text."""
     sizes = pool.pool.sizes[found.suiting]
     absent = [name for a, name in enumerate(axes) if pod_requirements.request[a] > 0 >= sizes[:, a].max()]
     if absent:
@@ -221,7 +221,7 @@ def _too_small(pool: NodePoolView, pod_requirements: PodRequirements, found: Fil
 
 
 def _unavailable(pool: NodePoolView, pod_requirements: PodRequirements, rows: Bools) -> tuple[str, datetime | None]:
-    """Where compatible offerings are unavailable, why and until when."""
+    """Return where and why compatible offerings are unavailable, as text, and the earliest time that one is retried."""
     causes = pool.lack(rows)
     until = min((time for _, time in causes if time is not None), default=None)
     reasons = sorted({reason for reason, _ in causes})
@@ -231,7 +231,7 @@ def _unavailable(pool: NodePoolView, pod_requirements: PodRequirements, rows: Bo
 
 
 def _where(pod_requirements: PodRequirements) -> str:
-    """The zones and capacity types that the pod requires, as text."""
+    """Return the zones and capacity types that the pod requires, as text."""
     words = ""
     for key, name in ((labels.ZONE, "zone"), (labels.CAPACITY_TYPE, "capacity type")):
         wanted_values = [term.get(key) for term in pod_requirements.terms]
@@ -249,7 +249,7 @@ _SHORT_NAMES = {labels.ZONE: "zone", labels.CAPACITY_TYPE: "capacity type", labe
 class UnschedulableCase(Struct, frozen=True, kw_only=True, eq=False):
     """An unschedulable pod: its class, its node requirements, and the NodePools.
 
-    `others` are the groups of other pods' required anti-affinity.
+    `others` are the groups of required anti-affinity of other pods.
     """
 
     cls: PodClass
@@ -264,9 +264,9 @@ def smallest_change(case: UnschedulableCase) -> str:
     if any(pool.takes(case.pod_requirements) for pool in case.pools):
         return _relaxed_rule(case)
     for attempt in (_tolerated, _allowed_value, _smaller_request, _raised_limit, _later, _moved_volumes):
-        found = attempt(case)
-        if found:
-            return found
+        change = attempt(case)
+        if change:
+            return change
     return "create a NodePool with instance types for it"
 
 
@@ -280,12 +280,12 @@ def _tolerated(case: UnschedulableCase) -> str:
 
 
 def _allowed_value(case: UnschedulableCase) -> str:
-    """Correct the key of a label, or drop the requirement on it; with the cheapest value that would do."""
-    asked = {key for term in case.cls.terms for key in term}
-    for key in (*(k for k in _SHORT_NAMES if k in asked), *sorted(asked - _SHORT_NAMES.keys())):
-        found = _respelled(case, key) or _without(case, key)
-        if found:
-            return found
+    """Return a correction of a label's key, its cheapest sufficient value, or else to drop the requirement; as text."""
+    required = {key for term in case.cls.terms for key in term}
+    for key in (*(k for k in _SHORT_NAMES if k in required), *sorted(required - _SHORT_NAMES.keys())):
+        change = _respelled(case, key) or _without(case, key)
+        if change:
+            return change
     return ""
 
 
@@ -312,7 +312,7 @@ def _without(case: UnschedulableCase, key: str) -> str:
 
 
 def _also(case: UnschedulableCase, key: str, value: str) -> PodRequirements:
-    """The same with one more value allowed for a label."""
+    """Return the requirements of the pod with one more value allowed for a label."""
     terms = [
         Requirements(
             {**term, key: requirement(key, "In", (*term[key].values, value) if not term[key].complement else (value,))}
@@ -324,7 +324,7 @@ def _also(case: UnschedulableCase, key: str, value: str) -> PodRequirements:
 
 
 def _cheapest_value(pool: NodePoolView, pod_requirements: PodRequirements, key: str) -> tuple[float, str] | None:
-    """(Price, value of the label) of the pool's cheapest offering for the pod; None if that leaves the label open."""
+    """Return (price, label value) of the NodePool's cheapest offering for the pod; None if it does not set the label."""
     template = pool.pool.template
     table, found = template.table, pool.find(pod_requirements)
     rows = np.flatnonzero(found.rows & table.available & found.allowed[table.row_type])
@@ -338,25 +338,25 @@ def _cheapest_value(pool: NodePoolView, pod_requirements: PodRequirements, key: 
 
 
 def _smaller_request(case: UnschedulableCase) -> str:
-    """Lower the request of one resource to what some node has; of several resources the smallest change."""
+    """Return the request to lower, as text; if several would suffice, the smallest change in proportion."""
     request = case.pod_requirements.request
-    found: list[tuple[float, str, int]] = []
+    changes: list[tuple[float, str, int]] = []
     for a in map(int, np.flatnonzero(request)):
-        name, asked = case.axes[a], int(request[a])
+        name, amount = case.axes[a], int(request[a])
         most = max((_most(pool, case.pod_requirements, a) for pool in case.pools), default=0)
-        if name != PODS and 0 <= most < asked and (most or name not in (CPU, MEMORY)):
-            found.append((1 - most / asked, name, most))
-    if not found:
+        if name != PODS and 0 <= most < amount and (most or name not in (CPU, MEMORY)):
+            changes.append((1 - most / amount, name, most))
+    if not changes:
         return ""
-    _, name, most = min(found)
-    asked = int(request[list(case.axes).index(name)])
+    _, name, most = min(changes)
+    amount = int(request[list(case.axes).index(name)])
     if not most:
         return f"request no {name}, or create a NodePool whose instance types have it"
-    return f"request at most {describe_amount(name, most)} (it asks for {describe_amount(name, asked)})"
+    return f"request at most {describe_amount(name, most)} (it asks for {describe_amount(name, amount)})"
 
 
 def _most(pool: NodePoolView, pod_requirements: PodRequirements, axis: int) -> int:
-    """How much of one resource the pod could request in the NodePool; -1 if that would not help."""
+    """Return how much of one resource the pod could request in the NodePool; -1 if no amount would suffice."""
     if pool.untolerated(pod_requirements) is not None:
         return -1
     request: Ints = pod_requirements.request.copy()
@@ -367,13 +367,13 @@ def _most(pool: NodePoolView, pod_requirements: PodRequirements, axis: int) -> i
 
 
 def _raised_limit(case: UnschedulableCase) -> str:
-    """Raise a NodePool's limits: fewest resources first, then the smallest increase in proportion."""
-    found = [raised for pool in case.pools if (raised := _least_raise(pool, case.pod_requirements)) is not None]
-    return min(found)[2] if found else ""
+    """Return the limit to raise, as text: fewest resources first, then the smallest increase in proportion."""
+    raises = [raised for pool in case.pools if (raised := _least_raise(pool, case.pod_requirements)) is not None]
+    return min(raises)[2] if raises else ""
 
 
 def _least_raise(pool: NodePoolView, pod_requirements: PodRequirements) -> tuple[int, float, str] | None:
-    """(Resources to raise, by how much in proportion to a node, in words) for one pool; None if that would not help."""
+    """Return (number of resources, increase in proportion to a node, text) for one NodePool; None if it does not help."""
     types = np.flatnonzero(pool.find(pod_requirements).had)
     if not len(types) or pool.untolerated(pod_requirements) is not None:
         return None
@@ -390,7 +390,7 @@ def _least_raise(pool: NodePoolView, pod_requirements: PodRequirements) -> tuple
 
 
 def _later(case: UnschedulableCase) -> str:
-    """Wait for the earliest time at which a compatible offering is tried again."""
+    """Return the earliest time at which a compatible offering is tried again, as text; empty if there is none."""
     times: list[datetime] = []
     for pool in case.pools:
         if pool.untolerated(case.pod_requirements) is None:
@@ -407,13 +407,13 @@ def _moved_volumes(case: UnschedulableCase) -> str:
 
 
 def where_volumes_are(cls: PodClass) -> str:
-    """From where the pods' volumes can be reached, as text."""
+    """Return where the pods' volumes can be attached, as text."""
     return " or ".join(" and ".join(map(str, term.values())) for term in cls.volume_terms)
 
 
 def _relaxed_rule(case: UnschedulableCase) -> str:
-    """Relax the one constraint about other pods, if there is only one."""
-    rules, keys = list(topology_constraints_of(case.cls)), _kept_away_over(case)
+    """Return the constraint about other pods to relax, as text; a general text if there are several."""
+    rules, keys = list(topology_constraints_of(case.cls)), _excluding_labels(case)
     if len(rules) == 1 and not keys:
         verb, rule = rules[0]
         return f"{verb} its {rule}"
@@ -422,8 +422,8 @@ def _relaxed_rule(case: UnschedulableCase) -> str:
     return "relax its constraints about other pods, or theirs about it"
 
 
-def _kept_away_over(case: UnschedulableCase) -> list[str]:
-    """The labels over which other pods' anti-affinity excludes the class's pods."""
+def _excluding_labels(case: UnschedulableCase) -> list[str]:
+    """Return the topology keys over which other pods' anti-affinity excludes the class's pods, sorted."""
     cls, own = case.cls, {group.id for group in case.cls.anti_affinities}
     wide = (g for g in case.others if g.id not in own and g.key != labels.HOSTNAME)
     return sorted({group.key for group in wide if group.counts(cls.namespace, cls.labels)})
@@ -448,7 +448,7 @@ def topology_constraints_of(cls: PodClass) -> Iterator[tuple[str, str]]:
 
 
 def describe_amount(name: str, amount: int) -> str:
-    """Return an amount with the resource's name."""
+    """Return an amount with the name of the resource, as text."""
     return f"{amount / 1000:g} vCPU" if name == CPU else f"{format_amount(name, amount)} {name}"
 
 
@@ -456,30 +456,34 @@ Terms = tuple[Requirements, ...]
 
 
 class PodRequirements(Struct, frozen=True, kw_only=True, eq=False):
-    """What a pod asks of its node: one of `terms`, its tolerations, its request along the axes."""
+    """What a pod requires of its node: one of `terms`, its tolerations, its requests by axis."""
 
     terms: Terms
     tolerations: tuple[Toleration, ...]
     request: Ints
 
     def tolerating(self, taint: Taint) -> PodRequirements:
-        """The same with one more toleration, for just this taint."""
+        """Return the requirements with a toleration for this taint added."""
         extra = Toleration(key=taint.key, operator="Equal", value=taint.value, effect=taint.effect)
         return replace(self, tolerations=(*self.tolerations, extra))
 
 
 def pod_requirements_of(cls: PodClass, request: Ints, terms: Iterable[Requirements] | None = None) -> PodRequirements:
-    """What a pod of the class asks; with other terms of its own if given."""
+    """Return the requirements of a class's pods; `terms` replaces the class's own terms."""
     own = cls.terms if terms is None else terms
     terms = dict.fromkeys(term & volumes for term in own for volumes in cls.volume_terms)
     return PodRequirements(terms=tuple(terms), tolerations=cls.tolerations, request=request)
 
 
 class FilteredTypes(Struct, frozen=True, kw_only=True, eq=False):
-    """Types of a pool, each step of those before. `suiting`: whether or not it can be had, some offering suits.
+    """The instance types of a NodePool that pass each filter.
 
-    `had` are large enough and have such an offering now; `allowed` are within the limits as well. `rows` are the
-    offerings that suit, of types large enough.
+    Attributes:
+        suiting: Types with an offering that meets the requirements, available or not.
+        fitting: Of these, the types that are large enough.
+        had: Of these, the types with such an offering available.
+        allowed: Of these, the types within the limits.
+        rows: The offerings, available or not, that meet the requirements and whose types are large enough.
     """
 
     suiting: Bools
@@ -490,7 +494,7 @@ class FilteredTypes(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class NodePoolView:
-    """One NodePool to ask. Its limits are looked at as they stand when it is made."""
+    """Filters the instance types of one NodePool; limits are evaluated when the view is made."""
 
     def __init__(self, pool: NodePoolOptions, headroom: Headroom, *, strict_min_values: bool = True) -> None:
         """Prepare the NodePool for queries."""
@@ -506,33 +510,33 @@ class NodePoolView:
 
     @property
     def name(self) -> str:
-        """The NodePool's name."""
+        """Return the name of the NodePool."""
         return self.pool.template.name
 
     @cached_property
     def _lack(self) -> tuple[Ints, tuple[tuple[str, datetime | None], ...]]:
-        """Why each offering cannot be had, as (number, why and until when by number)."""
+        """Return why offerings are unavailable, as (cause number per offering, (reason, until) by number)."""
         numbers: dict[tuple[str, datetime | None], int] = {}
         offered = (o for t in self.pool.template.table.types for o in t.offerings)
         codes = [numbers.setdefault((o.unavailable_reason, o.unavailable_until), len(numbers)) for o in offered]
         return np.array(codes, dtype=np.int64), tuple(numbers)
 
     def lack(self, rows: Bools) -> tuple[tuple[str, datetime | None], ...]:
-        """Why these offerings cannot be had and until when, each cause once."""
+        """Return the distinct (reason, until) for which these offerings are unavailable."""
         codes, causes = self._lack
         return tuple(causes[n] for n in distinct(codes[rows]))
 
     @property
     def taints(self) -> tuple[Taint, ...]:
-        """The taints of its nodes."""
+        """Return the taints of the NodePool's nodes."""
         return tuple(self.pool.template.node_pool.spec.template.spec.taints)
 
     def untolerated(self, pod_requirements: PodRequirements) -> Taint | None:
-        """The first taint that keeps the pod away."""
+        """Return the first taint that the pod does not tolerate."""
         return untolerated(self.taints, pod_requirements.tolerations)
 
     def refusal(self, pod_requirements: PodRequirements) -> str:
-        """Why none of its terms can be met by the pool's own labels, for the first of them; empty if one can."""
+        """Return why the NodePool's own labels exclude the first term, as text; empty if they admit any term."""
         offered = self.pool.template.requirements
         refusals = [offered.compatible(t, allow_undefined=labels.WELL_KNOWN) for t in pod_requirements.terms]
         if None in refusals:
@@ -540,7 +544,7 @@ class NodePoolView:
         return next(filter(None, refusals), "contradictory requirements")
 
     def find(self, pod_requirements: PodRequirements) -> FilteredTypes:
-        """What it has for the pod, taints aside."""
+        """Return the types that pass each filter for the pod; taints are ignored."""
         table, rows = self.pool.template.table, self.rows(pod_requirements.terms)
         large = every(self.pool.sizes >= pod_requirements.request)
         suiting = self._types(rows)
@@ -551,20 +555,20 @@ class NodePoolView:
         )
 
     def takes(self, pod_requirements: PodRequirements) -> bool:
-        """Whether a node of the pool could be opened for the pod now, other pods aside."""
+        """Return whether the NodePool can launch a node for the pod now; constraints about other pods are ignored."""
         if self.untolerated(pod_requirements) is not None:
             return False
         found = self.find(pod_requirements)
         return bool(found.allowed.any()) and not self.only_reserved(found) and not self.too_alike(found.allowed)
 
     def only_reserved(self, found: FilteredTypes) -> bool:
-        """Whether all that it has for the pod now draws on reservations, which may run out within a pass."""
+        """Return whether only reserved capacity, which may run out within a pass, is available for the pod."""
         table = self.pool.template.table
         rows = found.rows & table.available & found.allowed[table.row_type]
         return bool((table.row_reservation[rows] >= 0).all())
 
     def too_alike(self, types: Bools) -> str:
-        """Which of the pool's minValues these types do not meet, in words; empty if they meet all that count."""
+        """Return the NodePool's minValues that these types do not meet, as text; empty if none or if minValues may be relaxed."""
         if not self.strict_min_values or distinct_enough(self.pool, types):
             return ""
         wanted = self.pool.template.min_values
@@ -573,7 +577,7 @@ class NodePoolView:
         )
 
     def rows(self, terms: Terms) -> Bools:
-        """The offerings that suit one of the terms, whatever their size, and whether they can be had or not."""
+        """Return the offerings that meet one of the terms, available or not, of any size."""
         known = self._rows.get(terms)
         if known is None:
             template = self.pool.template
@@ -586,13 +590,13 @@ class NodePoolView:
         return known
 
     def unmet(self, pod_requirements: PodRequirements) -> str:
-        """What no type of the pool has, in words, for the first term of which that can be said."""
+        """Return a requirement that no type of the NodePool meets, as text; empty if there is no single one."""
         template = self.pool.template
-        found = (template.table.unmet(template.narrowed(term)) for term in pod_requirements.terms)
-        return next(filter(None, found), "")
+        unmet = (template.table.unmet(template.narrowed(term)) for term in pod_requirements.terms)
+        return next(filter(None, unmet), "")
 
     def _types(self, rows: Bools) -> Bools:
         table = self.pool.template.table
-        found: Bools = np.zeros(len(table.types), dtype=bool)
-        found[table.row_type[rows]] = True
-        return found
+        types: Bools = np.zeros(len(table.types), dtype=bool)
+        types[table.row_type[rows]] = True
+        return types

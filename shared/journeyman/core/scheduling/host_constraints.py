@@ -1,15 +1,15 @@
 """Turns rules about one node (hostname spread and anti-affinity, host ports) into resources and conflicts.
 
-An *axis* is one more resource beside cpu and memory: a node has so much of it, and each pod takes one. Hostname spread
-gives a node `maxSkew`, hostname anti-affinity one, a host port one. A *conflict* keeps two kinds of rows off one node:
-those that a rule counts but that do not have it, and those that have it.
+An *axis* is a resource in addition to cpu and memory: each node has a capacity on it, and each pod uses one unit. The
+capacity is `maxSkew` for hostname spread, and 1 for hostname anti-affinity and for a host port. A *conflict* keeps two
+kinds of rows off the same node: rows that a rule counts but that do not have the rule, and rows that have it.
 
-A new node is always an empty domain, so these rules need nothing more there. What runs on existing nodes is described
-by `Axis.group`, `Axis.ports` and `Conflict`, and measured by `NodeInventory.survey`.
+A new node is always an empty domain, so it needs no further checks. `Axis.group`, `Axis.ports` and `Conflict` describe
+the running pods that matter on existing nodes; `NodeInventory.survey` counts them.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go (the cases of kubernetes.io/hostname),
 pkg/scheduling/hostportusage.go.
-Differs: rules are symmetric here even where they are only preferred; existing nodes make that exception (`lasting`).
+Differs: rules are symmetric even if they are only preferred; on existing nodes preferred rules are not (`lasting`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from journeyman.core.scheduling.topology import InverseAntiAffinity, LabelIndex,
 
 
 class Axis(Struct, frozen=True, kw_only=True):
-    """Something of which a node has `cap`.
+    """A resource of which each node has `cap`.
 
-    Running pods that `group` counts have taken one each; a node on which one of `ports` is in use has nothing left.
+    Each running pod that `group` counts uses one unit; a node on which one of `ports` is in use has none left.
     """
 
     name: str
@@ -41,8 +41,8 @@ class Axis(Struct, frozen=True, kw_only=True):
 class Conflict(Struct, frozen=True, kw_only=True):
     """Two kinds of rows that never share a node.
 
-    On nodes that exist the running pods that `group` counts are of the first kind; on those named in `domains` runs one
-    of the second.
+    On existing nodes, running pods that `group` counts are of the first kind; the nodes named in `domains` run a pod of
+    the second kind.
     """
 
     group: TopologyGroup | None = None
@@ -50,12 +50,20 @@ class Conflict(Struct, frozen=True, kw_only=True):
 
 
 class HostConstraints(Struct, frozen=True, kw_only=True, eq=False):
-    """All rules about one node. Arrays have a row per row of the problem, and a column per axis or conflict.
+    """All rules about a single node. Arrays have a row per row of the problem, and a column per axis, conflict or group.
 
-    `caps[a]` is what a node has of axis a, `takes` what a pod of the row takes of it. `within`: the row wants the axis
-    not overdrawn, be it that its own pods take nothing. Of conflict c the rows `counted` never share a node with those
-    `bound`; no row is both. `lasting`: the row is bound, and not merely by preference. `follows`: the row's pods go
-    only where a pod is that the group counts (`leads`: theirs are).
+    Attributes:
+        axes: The axes.
+        conflicts: The conflicts.
+        followed: The groups of hostname affinities.
+        caps: The capacity of a node on each axis.
+        takes: What a pod of the row uses of each axis.
+        within: Whether the row's rule forbids to exceed the axis, even if its own pods use nothing of it.
+        counted: Whether the row is of a conflict's first kind.
+        bound: Whether the row is of a conflict's second kind; no row is of both.
+        lasting: Whether the row is bound by a required rule, not only by a preference.
+        follows: Whether the row's pods need a pod on their node that the group counts.
+        leads: Whether the group counts the row's pods.
     """
 
     axes: tuple[Axis, ...]
@@ -72,28 +80,28 @@ class HostConstraints(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The axes, as text."""
+        """Return the names of the axes."""
         return tuple(axis.name for axis in self.axes)
 
     def beside(self, ports: Collection[HostPort]) -> Ints:
-        """What a node has of each axis on which these host ports are in use (a new node: by its daemons)."""
+        """Return the capacity on each axis of a node on which these host ports are in use."""
         if not ports:
             return self.caps
         used = np.array([not axis.ports.isdisjoint(ports) for axis in self.axes], dtype=bool)
         return np.where(used, 0, self.caps)
 
     def for_new_nodes(self, counts: Ints) -> HostConstraints:
-        """The same without what cannot matter on nodes yet to be opened, equal axes merged.
+        """Return the constraints that can matter on new nodes, with equal axes merged.
 
         Args:
-            counts: How many pods of each row may have to go to new nodes.
+            counts: The number of pods of each row that may need new nodes.
         """
-        asked = counts > 0
+        has_pods = counts > 0
         total = counts @ self.takes
         ported = np.array([bool(axis.ports) for axis in self.axes], dtype=bool)
         axes = np.flatnonzero((total > self.caps) | (ported & (total > 0)))
-        both = (self.counted & asked[:, None]).any(axis=0) & (self.bound & asked[:, None]).any(axis=0)
-        conflicts = np.flatnonzero(both)
+        has_both_kinds = (self.counted & has_pods[:, None]).any(axis=0) & (self.bound & has_pods[:, None]).any(axis=0)
+        conflicts = np.flatnonzero(has_both_kinds)
         merged = self._merged(axes)
         return HostConstraints(
             axes=tuple(axis for axis, _ in merged),
@@ -110,38 +118,38 @@ class HostConstraints(Struct, frozen=True, kw_only=True, eq=False):
         )
 
     def _merged(self, columns: Iterable[int]) -> list[tuple[Axis, int]]:
-        """Axes of which the same rows take the same become one, with the least cap and all ports."""
-        found: dict[bytes, tuple[Axis, int]] = {}
+        """Merge axes of which each row uses the same amount; the merged axis has the least cap and all ports."""
+        merged: dict[bytes, tuple[Axis, int]] = {}
         for column in map(int, columns):
             key, axis = self.takes[:, column].tobytes(), self.axes[column]
-            known, first = found.get(key, (axis, column))
+            known, first = merged.get(key, (axis, column))
             both = replace(known, cap=min(known.cap, axis.cap), ports=known.ports | axis.ports)
-            found[key] = (both, first)
-        return list(found.values())
+            merged[key] = (both, first)
+        return list(merged.values())
 
 
 def host_constraints_of(
     rows: Sequence[PodClass], repelled: Iterable[InverseAntiAffinity] = (), used_ports: Iterable[HostPort] = ()
 ) -> HostConstraints:
-    """The rules about one node that these rows have, and those of running pods about them.
+    """Return the rules about a single node: those of these rows, and those of running pods about them.
 
     Args:
         rows: The rows of the problem.
-        repelled: From where running pods keep others away.
-        used_ports: The host ports of daemons and of running pods: each that may stand in a row's way must be here.
+        repelled: The domains that the anti-affinity of running pods forbids.
+        used_ports: The host ports of daemons and running pods; it must hold every port that can conflict with a row's.
     """
-    made = _HostConstraintBuilder(rows)
-    made.add_spreads()
-    made.add_anti_affinities()
-    made.add_ports(used_ports)
+    builder = _HostConstraintBuilder(rows)
+    builder.add_spreads()
+    builder.add_anti_affinities()
+    builder.add_ports(used_ports)
     for entry in repelled:
         if entry.group.key == labels.HOSTNAME:
-            made.conflict(Conflict(domains=entry.domains), made.counted_by(entry.group), (), ())
-    return made.caps()
+            builder.conflict(Conflict(domains=entry.domains), builder.counted_by(entry.group), (), ())
+    return builder.caps()
 
 
 class _HostConstraintBuilder:
-    """Axes and conflicts as they are found."""
+    """Collects axes and conflicts."""
 
     def __init__(self, rows: Sequence[PodClass]) -> None:
         self._rows = rows
@@ -155,11 +163,11 @@ class _HostConstraintBuilder:
         self._lasting: list[Bools] = []
 
     def counted_by(self, group: TopologyGroup) -> tuple[int, ...]:
-        """The rows whose pods a group counts."""
+        """Return the rows whose pods a group counts."""
         return self._index.counted_by(group)
 
     def axis(self, axis: Axis, takes: Iterable[int], within: Iterable[int]) -> None:
-        """One more axis; of it the rows `takes` take one a pod."""
+        """Add an axis; each pod of the rows `takes` uses one unit of it."""
         self._axes.append(axis)
         self._takes.append(self._flags(takes).astype(np.int64))
         self._within.append(self._flags(within))
@@ -167,19 +175,19 @@ class _HostConstraintBuilder:
     def conflict(
         self, conflict: Conflict, counted: Iterable[int], bound: Iterable[int], lasting: Iterable[int]
     ) -> None:
-        """One more conflict between two sets of rows."""
+        """Add a conflict between the rows `counted` and the rows `bound`."""
         self._conflicts.append(conflict)
         self._counted.append(self._flags(counted))
         self._bound.append(self._flags(bound))
         self._lasting.append(self._flags(lasting))
 
     def _flags(self, rows: Iterable[int]) -> Bools:
-        found: Bools = np.zeros(len(self._rows), dtype=bool)
-        found[list(rows)] = True
-        return found
+        flags: Bools = np.zeros(len(self._rows), dtype=bool)
+        flags[list(rows)] = True
+        return flags
 
     def add_spreads(self) -> None:
-        """An axis per group and skew; rows of one group with different skews keep off each other's nodes."""
+        """Add an axis per group and maxSkew; rows of one group with different maxSkews conflict."""
         owners: dict[bytes, dict[int, list[int]]] = {}
         groups: dict[bytes, TopologyGroup] = {}
         for r, row in enumerate(self._rows):
@@ -198,10 +206,10 @@ class _HostConstraintBuilder:
                 self.axis(Axis(name="spread over hosts", cap=skew, group=group), counted.intersection(own), own)
                 others = counted.intersection(r for s, rs in by_skew.items() if s != skew for r in rs)
                 if others:
-                    self.conflict(Conflict(), others, own, self._hard(own, group_id))
+                    self.conflict(Conflict(), others, own, self._with_required_rule(own, group_id))
 
     def add_anti_affinities(self) -> None:
-        """An axis of one for rows that keep off their own kind, conflicts for the others."""
+        """Add an axis with capacity 1 for rows that their own rule counts, and conflicts with all other rows."""
         owners: dict[bytes, list[int]] = {}
         groups: dict[bytes, TopologyGroup] = {}
         for r, row in enumerate(self._rows):
@@ -215,15 +223,15 @@ class _HostConstraintBuilder:
             both = counted.intersection(own)
             apart = [r for r in own if r not in counted]
             self.axis(Axis(name="apart from its own kind", cap=1, group=group), both, ())
-            self.conflict(Conflict(group=group), counted.difference(own), own, self._hard(own, group_id))
+            self.conflict(Conflict(group=group), counted.difference(own), own, self._with_required_rule(own, group_id))
             if both and apart:
-                self.conflict(Conflict(), both, apart, self._hard(apart, group_id))
+                self.conflict(Conflict(), both, apart, self._with_required_rule(apart, group_id))
 
-    def _hard(self, rows: Iterable[int], group_id: bytes) -> list[int]:
+    def _with_required_rule(self, rows: Iterable[int], group_id: bytes) -> list[int]:
         return [r for r in rows if group_id not in self._rows[r].preferred_groups]
 
     def add_ports(self, used: Iterable[HostPort]) -> None:
-        """An axis per port, protocol and address; who takes all addresses takes each of those that are named."""
+        """Add an axis per port, protocol and address; a pod on all addresses uses the axis of each address."""
         wanted: dict[HostPort, list[int]] = {}
         for r, row in enumerate(self._rows):
             for port in row.ports:
@@ -244,7 +252,7 @@ class _HostConstraintBuilder:
                     self.axis(Axis(name=name, cap=1, ports=rivals), takers, ())
 
     def caps(self) -> HostConstraints:
-        """All of it as arrays."""
+        """Return the collected axes and conflicts as arrays."""
         height = len(self._rows)
         followed = {g.id: g for row in self._rows for g in row.affinities if g.key == labels.HOSTNAME}
         numbers = {group_id: f for f, group_id in enumerate(followed)}
@@ -269,5 +277,5 @@ class _HostConstraintBuilder:
 
 
 def _side_by_side(columns: Sequence[Ints | Bools], height: int) -> Ints:
-    found: Ints = np.array(columns).reshape(len(columns), height).T
-    return found
+    table: Ints = np.array(columns).reshape(len(columns), height).T
+    return table

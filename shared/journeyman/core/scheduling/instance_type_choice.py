@@ -1,11 +1,11 @@
 """Chooses the instance types and requirements of each new node's NodeClaim, and so its price.
 
-A NodeClaim lists every type that holds its pods at a price near the best, so that the cloud has a choice: all up to
-`near_price` times the cheapest, at least `min_types` where there are as many, at most `max_types`, and as many
-different ones as the NodePool's minValues require.
+A NodeClaim lists every instance type that holds its pods at a price near the lowest, so that the cloud provider has a
+choice: all types up to `near_price` times the cheapest, at least `min_types` if so many fit, at most `max_types`, and
+enough different ones for the NodePool's minValues.
 
-Thousands of nodes share a few sets of requirements. For each set the types are sorted by price once, and compared with
-all of its nodes at once; nodes with equal lists share everything but their pods.
+Thousands of nodes share a few sets of requirements. The types of each set are sorted by price once and compared with
+all its nodes at once. Nodes with equal lists share everything except their pods.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NodeSelectorRequirement
+from journeyman.core.api.objects import NodeSelectorRequirement, OfferingKey
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints, distinct
 from journeyman.core.scheduling.limits import type_costs
 from journeyman.core.scheduling.node_overlays import overlay_annotations
@@ -39,9 +39,10 @@ def node_requirements_of(
     demands: Sequence[NodeDemand],
     reservation: str = "",
 ) -> Requirements:
-    """Pool, variant, reservation and every requirement together; of a requirement's alternatives the first that suits the others too.
+    """Return the requirements of a node: those of NodePool, variant, reservation and all demands combined.
 
-    Only offerings of the type that suit every requirement count, so that no choice leaves a later requirement without one.
+    Of a demand's alternative terms the first compatible one is used. An alternative must leave an offering of the
+    instance type that meets all demands, so that no choice excludes a later demand.
     """
     together = pool.template.requirements & variant.narrowed
     if reservation:
@@ -66,7 +67,7 @@ def node_requirements_of(
 
 
 def on_reservation(requirements: Requirements, reservation: str) -> Requirements:
-    """The same on reserved capacity, of this reservation and no other."""
+    """Return the requirements, restricted to the reserved capacity of this reservation."""
     return requirements & {
         labels.CAPACITY_TYPE: requirement(labels.CAPACITY_TYPE, "In", (labels.RESERVED,)),
         labels.RESERVATION_ID: requirement(labels.RESERVATION_ID, "In", (reservation,)),
@@ -74,7 +75,7 @@ def on_reservation(requirements: Requirements, reservation: str) -> Requirements
 
 
 def reservation_of(requirements: Requirements) -> str:
-    """The reservation that a node with these requirements holds; empty if none."""
+    """Return the id of the reservation that a node with these requirements uses; empty if none."""
     capacity_type = requirements.get(labels.CAPACITY_TYPE)
     reservation = requirements.get(labels.RESERVATION_ID)
     if capacity_type is None or reservation is None or capacity_type.single != labels.RESERVED:
@@ -82,22 +83,22 @@ def reservation_of(requirements: Requirements) -> str:
     return reservation.single or ""
 
 
-_AT_ONCE: Final = 1 << 20  # nodes times types looked at together, to bound memory
+_AT_ONCE: Final = 1 << 20  # nodes times types in one array, to bound memory
 _SIMULATED: Final = frozenset({labels.REGISTERED, labels.INITIALIZED, labels.HOSTNAME, labels.INSTANCE_TYPE})
 
 
 def planned_nodeclaims(
     nodes: Sequence[PlannedNode], problem: SchedulingProblem, draw: Callable[[int, int], Sequence[str]]
 ) -> list[PlannedClaim]:
-    """A claim for each node, in their order.
+    """Return a NodeClaim for each node, in the same order.
 
     Args:
-        nodes: New nodes; some instance type of each one's NodePool holds its pods.
-        problem: What they were opened for.
-        draw: The keys of the next so many pods of a row.
+        nodes: New nodes; their NodePools have an instance type that holds their pods.
+        problem: The problem for which the nodes were planned.
+        draw: Called with a row and a number; returns the keys of that many pods of the row, each pod only once.
 
     Raises:
-        InvariantError: No type that a node's requirements allow holds its pods, or too few for its pool's minValues.
+        InvariantError: No type that a node's requirements allow holds its pods, or too few do for minValues.
     """
     choices: list[InstanceTypeChoice | None] = [None] * len(nodes)
     by_offering_labels: dict[tuple[int, Requirements], CandidateTypes] = {}
@@ -116,7 +117,7 @@ def planned_nodeclaims(
 
 
 def _by_requirements(nodes: Sequence[PlannedNode]) -> dict[tuple[int, Requirements], list[int]]:
-    """Return the positions of the nodes of equal NodePool and requirements."""
+    """Return the positions of the nodes by NodePool and requirements."""
     groups: dict[tuple[int, Requirements], list[int]] = {}
     for index, node in enumerate(nodes):
         groups.setdefault((node.pool, node.requirements), []).append(index)
@@ -124,7 +125,7 @@ def _by_requirements(nodes: Sequence[PlannedNode]) -> dict[tuple[int, Requiremen
 
 
 def _of_offerings(pool: NodePoolOptions, wanted: Requirements) -> Requirements:
-    """The requirements that decide which offerings suit: sets that differ in other labels find the same."""
+    """Return the requirements on labels that offerings define; the other requirements do not affect candidate types."""
     defined = pool.template.table.labels
     return Requirements({key: r for key, r in wanted.items() if key in defined or key == labels.RESERVATION_ID})
 
@@ -154,12 +155,12 @@ def _claim(
 
 
 class InstanceTypeChoice(Struct, frozen=True, kw_only=True, eq=False):
-    """What claims of one pool with the same instance types have in common."""
+    """The fields that NodeClaims of one NodePool with the same instance types share."""
 
     instance_types: tuple[str, ...]
     requirements: tuple[NodeSelectorRequirement, ...]
     least_overhead: Ints
-    offering: tuple[str, str, str]
+    offering: OfferingKey
     price: float
     relaxed: bool
     reservations: tuple[str, ...]
@@ -167,10 +168,16 @@ class InstanceTypeChoice(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class CandidateTypes(Struct, kw_only=True, eq=False, dict=True):
-    """The types of one NodePool that meet certain requirements, by price then name.
+    """The instance types of one NodePool that meet the requirements `wanted`, by price, then name.
 
-    `rows` are all their offerings by price; `types` are those types in the order of their cheapest, `firsts` that
-    offering of each.
+    Attributes:
+        pool: The NodePool.
+        wanted: The requirements.
+        options: The options of the pass.
+        rows: All offerings that meet the requirements, by price.
+        types: The types of these offerings, by the price of their cheapest offering.
+        firsts: The cheapest offering of each type.
+        reservation: The reservation that the requirements name; empty if none.
     """
 
     pool: NodePoolOptions
@@ -183,7 +190,7 @@ class CandidateTypes(Struct, kw_only=True, eq=False, dict=True):
 
     @classmethod
     def of(cls, pool: NodePoolOptions, wanted: Requirements, options: Options) -> CandidateTypes:
-        """What the NodePool has for these requirements; reserved capacity only if they hold a reservation."""
+        """Return the types that meet the requirements; reserved capacity counts only if they name a reservation."""
         table, reservation = pool.template.table, reservation_of(wanted)
         meets = pool.template.rows & table.rows_meeting(wanted) & pool.usable[table.row_type]
         meets &= table.row_reservation >= 0 if reservation else table.row_reservation < 0
@@ -202,22 +209,22 @@ class CandidateTypes(Struct, kw_only=True, eq=False, dict=True):
 
     @cached_property
     def prices(self) -> Floats:
-        """Of each type's cheapest offering."""
-        found: Floats = self.pool.template.table.prices[self.firsts]
-        return found
+        """Return the price of each type's cheapest offering."""
+        prices: Floats = self.pool.template.table.prices[self.firsts]
+        return prices
 
     @cached_property
     def _costs(self) -> Ints:
-        """What each type takes of the pool's limits."""
-        found: Ints = type_costs(self.pool.template)[self.types]
-        return found
+        """Return what a node of each type uses of the NodePool's limits."""
+        costs: Ints = type_costs(self.pool.template)[self.types]
+        return costs
 
     @cached_property
     def _pinned(self) -> Requirements:
         return _with_values(self.wanted, self.pool.template.table.labels)
 
     def choices(self, nodes: Sequence[PlannedNode]) -> Iterator[InstanceTypeChoice | None]:
-        """For each node what its claim asks for; None if nothing (or too little for minValues) holds its pods."""
+        """Yield the choice for each node; None if no type holds its pods, or too few do for minValues."""
         known: dict[bytes, InstanceTypeChoice | None] = {}
         step = max(_AT_ONCE // max(len(self.types), 1), 1)
         for start in range(0, len(nodes), step):
@@ -230,7 +237,7 @@ class CandidateTypes(Struct, kw_only=True, eq=False, dict=True):
                 yield known[key]
 
     def holding(self, nodes: Sequence[PlannedNode]) -> Bools:
-        """By node and type, whether the type holds what is on the node and stays within the node's share of limits."""
+        """Return by node and type whether the type holds the node's pods and stays within the node's share of limits."""
         totals = np.array([node.total for node in nodes], dtype=np.int64)
         sizes = self.pool.sizes[self.types]
         holds: Bools = np.ones((len(nodes), len(self.types)), dtype=bool)
@@ -243,12 +250,12 @@ class CandidateTypes(Struct, kw_only=True, eq=False, dict=True):
         return holds
 
     def _listed(self, holds: Bools) -> Bools:
-        """Of the types that hold it, those that a claim lists."""
+        """Return the types that a NodeClaim lists, of those that hold its pods; a row per node."""
         if not holds.any():
             return holds
         best = np.argmax(holds, axis=1)
         ceiling = self.prices[best] * self.options.near_price
-        near = np.searchsorted(self.prices, ceiling, side="right")  # how many types cost no more than that, itself too
+        near = np.searchsorted(self.prices, ceiling, side="right")  # the number of types that cost no more
         rank = np.cumsum(holds, axis=1, dtype=np.int32)
         within = rank[np.arange(len(holds)), near - 1]
         count = np.minimum(np.maximum(within, self.options.min_types), self.options.max_types)
@@ -256,7 +263,7 @@ class CandidateTypes(Struct, kw_only=True, eq=False, dict=True):
         return listed
 
     def _choice(self, types: Bools) -> InstanceTypeChoice | None:
-        """The choice that lists these types, or with minValues some of them."""
+        """Return the choice that lists these types; with minValues it lists some of them."""
         wanted, listed = self._pinned, np.flatnonzero(types)
         relaxed = False
         if self.pool.template.min_values and len(listed):
@@ -268,20 +275,20 @@ class CandidateTypes(Struct, kw_only=True, eq=False, dict=True):
         return self._listing(listed, wanted, relaxed=relaxed) if len(listed) else None
 
     def _lowered(self, listed: Ints) -> Requirements:
-        """The requirements with what can be had of their minValues."""
+        """Return the requirements with minValues lowered to what these types can meet."""
         counts = achievable(self.pool, self.types[listed])
         lowered = {key: replace(self._pinned[key], min_values=count) for key, count in counts.items()}
         return Requirements({**self._pinned, **lowered})
 
     def _with_variety(self, types: Bools) -> Ints:
-        """Of these types those that bring enough different values, and of the others the cheapest, as many as fit."""
+        """Return the types needed to meet minValues, and the cheapest of the others, at most `max_types` together."""
         usual = np.flatnonzero(self._listed(types[None, :])[0])
         holding = np.flatnonzero(types)
         place = {int(t): int(at) for t, at in zip(self.types[holding], holding, strict=True)}
         needed = {place[t] for t in needed_for_variety(self.pool, self.types[holding])}
         others = [int(at) for at in usual if int(at) not in needed]
-        kept = others[: max(self.options.max_types - len(needed), 0)]
-        return np.array(sorted((*needed, *kept)), dtype=np.int64)
+        cheapest = others[: max(self.options.max_types - len(needed), 0)]
+        return np.array(sorted((*needed, *cheapest)), dtype=np.int64)
 
     def _listing(self, listed: Ints, wanted: Requirements, *, relaxed: bool) -> InstanceTypeChoice:
         table = self.pool.template.table
@@ -289,15 +296,17 @@ class CandidateTypes(Struct, kw_only=True, eq=False, dict=True):
         chosen: Bools = np.zeros(len(table.types), dtype=bool)
         chosen[types] = True
         codes, values = table.row_values(labels.CAPACITY_TYPE)
-        bought = distinct(codes[self.rows[chosen[table.row_type[self.rows]]]])
+        capacity_types = distinct(codes[self.rows[chosen[table.row_type[self.rows]]]])
         names = [table.types[t].name for t in types]
         best = int(self.firsts[listed[0]])
         zone_codes, zones = table.row_values(labels.ZONE)
         return InstanceTypeChoice(
             instance_types=tuple(names),
-            requirements=_as_selectors(wanted, names, sorted(v for c in bought if (v := values[c]) is not None)),
+            requirements=_as_selectors(
+                wanted, names, sorted(v for c in capacity_types if (v := values[c]) is not None)
+            ),
             least_overhead=self.pool.overhead[types].min(axis=0),
-            offering=(names[0], zones[zone_codes[best]] or "", values[codes[best]] or ""),
+            offering=OfferingKey(names[0], zones[zone_codes[best]] or "", values[codes[best]] or ""),
             price=float(table.prices[best]),
             relaxed=relaxed,
             reservations=(self.reservation,) if self.reservation else (),
@@ -307,27 +316,27 @@ class CandidateTypes(Struct, kw_only=True, eq=False, dict=True):
 
 @lru_cache(maxsize=16)
 def _overlays(table: OfferingTable) -> tuple[tuple[str, ...], ...]:
-    """By type, what a claim for it says of NodeOverlays."""
+    """Return for each type the NodeOverlay annotations of a NodeClaim that lists it."""
     return tuple(overlay_annotations(t) for t in table.types)
 
 
 def _as_selectors(
     wanted: Requirements, instance_types: Sequence[str], capacity_types: Sequence[str]
 ) -> tuple[NodeSelectorRequirement, ...]:
-    """The claim's requirements, sorted by key; types stay in price order."""
-    kept: dict[str, Requirement] = {key: r for key, r in wanted.items() if key not in _SIMULATED}
+    """Return the NodeClaim's requirements, sorted by key; instance types stay in price order."""
+    selected: dict[str, Requirement] = {key: r for key, r in wanted.items() if key not in _SIMULATED}
     if capacity_types:
         least = wanted[labels.CAPACITY_TYPE].min_values if labels.CAPACITY_TYPE in wanted else None
-        kept[labels.CAPACITY_TYPE] = requirement(labels.CAPACITY_TYPE, "In", capacity_types, least)
+        selected[labels.CAPACITY_TYPE] = requirement(labels.CAPACITY_TYPE, "In", capacity_types, least)
     least = wanted[labels.INSTANCE_TYPE].min_values if labels.INSTANCE_TYPE in wanted else None
     types = NodeSelectorRequirement(
         key=labels.INSTANCE_TYPE, operator="In", values=tuple(instance_types), min_values=least
     )
-    return tuple(sorted((*Requirements(kept).to_selectors(), types), key=lambda r: (r.key, r.operator)))
+    return tuple(sorted((*Requirements(selected).to_selectors(), types), key=lambda r: (r.key, r.operator)))
 
 
 def _with_values(wanted: Requirements, defined: Collection[str]) -> Requirements:
-    """Labels that are required, but that no instance type defines, with a value for the node to get.
+    """Return the requirements, with a value for each required label that no instance type defines.
 
     Restates: karpenter pkg/scheduling/requirement.go `Any`. Differs: the value is not random.
     """
@@ -339,5 +348,5 @@ def _with_values(wanted: Requirements, defined: Collection[str]) -> Requirements
 
 
 def _by_resource(amounts: Ints, axes: Sequence[str]) -> Mapping[str, int]:
-    """Amounts along axes as a mapping, zeros left out."""
+    """Return the amounts by resource name, without zeros."""
     return {axis: int(amount) for axis, amount in zip(axes, amounts, strict=True) if amount}

@@ -1,9 +1,9 @@
-"""Tracks NodePool limits: what is left of them, and what a node of each instance type takes.
+"""Tracks NodePool limits: the amounts that are left, and the amounts that a node of each instance type uses.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `filterByRemainingResources`, `subtractMax`.
-Differs: Karpenter reserves the largest instance type a claim lists, and so wastes headroom until the next pass; here a
-claim of a limited pool lists no type larger than the one it is priced by, so exactly that one is reserved. `nodes` is
-counted within a pass as well.
+Differs: Karpenter reserves the largest instance type that a claim lists, which wastes headroom until the next pass. Here
+a claim of a limited NodePool lists no type larger than the one that determines its price, and reserves exactly that.
+`nodes` is also counted within a pass.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from journeyman.core.state.state_node import StateNode
 
 
 class Headroom:
-    """What is left of one pool's limits, used up as nodes are opened."""
+    """The amounts left of one NodePool's limits; they decrease as nodes are planned."""
 
     def __init__(self, template: NodeClaimTemplate, nodes: Iterable[StateNode]) -> None:
         limits = template.node_pool.spec.limit_amounts
@@ -36,7 +36,7 @@ class Headroom:
         self.costs = type_costs(template)
 
     def without(self, nodes: Iterable[str]) -> Headroom:
-        """The same once some nodes, given by name, are gone."""
+        """Return the headroom once these nodes, given by name, are removed."""
         twin = self.copy()
         for name in nodes if self._used else ():
             if name in self._used:
@@ -44,39 +44,39 @@ class Headroom:
         return twin
 
     def copy(self) -> Headroom:
-        """The same, to be used up apart."""
+        """Return a copy that is spent independently."""
         twin = copy(self)
         twin.left = self.left.copy()
         return twin
 
     def left_of(self, resource: str) -> int | None:
-        """What is left of one resource, None if it has no limit."""
+        """Return the amount left of one resource, None if it has no limit."""
         if resource not in self.resources:
             return None
         return max(int(self.left[self.resources.index(resource)]), 0)
 
     def allows(self) -> Bools:
-        """By instance type, whether one more node of it stays within the limits."""
+        """Return for each instance type whether one more node of it stays within the limits."""
         return every(self.costs <= self.left)
 
     def allowing(self, cost: Ints, copies: int) -> int:
-        """How many of `copies` nodes that take so much the limits allow."""
-        asked = np.flatnonzero(cost)
-        return int((np.maximum(self.left[asked], 0) // cost[asked]).min(initial=copies))
+        """Return how many nodes of this cost the limits allow, at most `copies`."""
+        used = np.flatnonzero(cost)
+        return int((np.maximum(self.left[used], 0) // cost[used]).min(initial=copies))
 
     def spend(self, cost: Ints, copies: int) -> None:
-        """Spend the limits for so many nodes."""
+        """Subtract `copies` nodes of this cost."""
         self.left = self.left - cost * copies
 
     def take(self, type_index: int, copies: int) -> int:
-        """Spend the limits for as many of `copies` nodes of a type as there is; how many that were."""
+        """Subtract as many of `copies` nodes of a type as the limits allow; return their number."""
         taken = self.allowing(self.costs[type_index], copies)
         self.spend(self.costs[type_index], taken)
         return taken
 
 
 def type_costs(template: NodeClaimTemplate) -> Ints:
-    """What one node of each instance type takes of its pool's limits: by type and limited resource, in name's order."""
+    """Return what a node uses of its NodePool's limits: a row per instance type, a column per limited resource by name."""
     limited = sorted(template.node_pool.spec.limit_amounts)
     columns = [_per_type(template, resource) for resource in limited]
     costs: Ints = np.array(columns, dtype=np.int64).reshape(len(columns), len(template.table.types)).T
@@ -84,11 +84,11 @@ def type_costs(template: NodeClaimTemplate) -> Ints:
 
 
 def size_of(node: StateNode, types: Iterable[InstanceType]) -> dict[str, int]:
-    """What a node takes of its pool's limits: its capacity; before launch that of the largest type its claim may become.
+    """Return what a node uses of its NodePool's limits: its capacity, before launch the largest that its claim allows.
 
     Args:
-        node: The node, or the claim that is to become one.
-        types: Instance types of its pool.
+        node: The node, or its NodeClaim before launch.
+        types: The instance types of its NodePool.
     """
     return _capacity(node, types) | {NODES: 1}
 

@@ -1,9 +1,9 @@
 """Plans new nodes: packs batches of pods onto offerings by price, NodePools of greater weight first.
 
-NodePools of equal weight compete; pods that they cannot take go to the next weight. Batches that are equal to the
-packing are one item with a count. Limits and reservations may run out: what is left is then packed again onto what they
-still allow. A plan by price may waste a limited resource; if it leaves pods, plans that weigh that resource compete
-with it, and the one that places most pods is kept.
+NodePools of equal weight compete; pods that do not fit there go to the next weight. Batches that packing cannot
+distinguish become one item with a count. When limits or reservations run out, the remaining pods are packed again onto
+the offerings that are still allowed. Packing by price may waste a limited resource. If pods remain, plans whose prices
+include the limited resource are computed too, and the plan that places most pods wins.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from journeyman.core.scheduling.nodeclaim_templates import distinct_enough, need
 from journeyman.core.scheduling.nodepool_options import NodeDemand, compatible_offerings, worth_considering
 from journeyman.core.scheduling.offerings import Reservations
 from journeyman.core.scheduling.packing import Packing, PackingProblem, pack
+from journeyman.core.scheduling.pod_classes import RowPods
 from journeyman.core.scheduling.problem import PlannedNode, PodBatch, SchedulingProblem
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import MinValuesPolicy
 from journeyman.core.scheduling.topology import Pins
 
-LIMIT_WEIGHTS: Final = (1.0, 1e6)  # of the dearest offer's price, for a node that takes all that a limit leaves
+LIMIT_WEIGHTS: Final = (1.0, 1e6)  # times the highest price, added for a node that uses all that a limit leaves
 
 
 class _BatchQueue:
-    """Batches of one item, drawn from the front."""
+    """A FIFO queue of the batches of one item."""
 
     def __init__(self) -> None:
         self._batches: list[PodBatch] = []
@@ -43,29 +44,30 @@ class _BatchQueue:
         self.count = 0
 
     def add(self, batch: PodBatch) -> None:
-        """Put a batch at the end."""
+        """Append a batch."""
         self._batches.append(batch)
         self._left.append(batch.count)
         self.count += batch.count
 
-    def draw(self, count: int) -> Iterator[tuple[int, int]]:
-        """The next pods as (row, how many)."""
+    def draw(self, count: int) -> Iterator[RowPods]:
+        """Remove and yield the next `count` pods, by row."""
         while count:
             n = min(count, self._left[self._front])
             if n:
-                yield self._batches[self._front].row, n
+                yield RowPods(self._batches[self._front].row, n)
             self._left[self._front] -= n
             count -= n
             if count:
                 self._front += 1
 
-    def rest(self) -> Iterator[tuple[PodBatch, int]]:
-        """The batches with how many of them were not drawn."""
-        yield from zip(self._batches, self._left, strict=True)
+    def rest(self) -> Iterator[PodBatch]:
+        """Return the remaining batches, with the number of pods that were not drawn."""
+        counted = zip(self._batches, self._left, strict=True)
+        return (replace(batch, count=count) for batch, count in counted if count)
 
 
 class PackingItems(Struct, frozen=True, kw_only=True, eq=False):
-    """Batches merged into items. Arrays have a row per item; `requests` are amounts by axis, then what rules take."""
+    """Batches merged into items. Arrays have a row per item; `requests` has a column per resource, then per rule axis."""
 
     demands: tuple[NodeDemand, ...]
     demand_of: Ints
@@ -79,7 +81,7 @@ class PackingItems(Struct, frozen=True, kw_only=True, eq=False):
 
     @classmethod
     def of(cls, problem: SchedulingProblem, caps: HostConstraints, batches: Sequence[PodBatch]) -> PackingItems:
-        """The items of these batches, by first appearance."""
+        """Return the items of these batches, in order of first appearance."""
         rows_by_kind = np.concatenate((problem.requests, caps.takes), axis=1)
         kinds = _RowKinds(rows_by_kind, caps)
         demands: dict[tuple[int, Pins], int] = {}
@@ -93,11 +95,11 @@ class PackingItems(Struct, frozen=True, kw_only=True, eq=False):
                 queue = queues[demand, kind] = _BatchQueue()
                 rows.append(batch.row)
             queue.add(batch)
-        made = tuple(NodeDemand(problem.shapes[shape], pins=pins) for shape, pins in demands)
+        node_demands = tuple(NodeDemand(problem.shapes[shape], pins=pins) for shape, pins in demands)
         return cls(
-            demands=made,
+            demands=node_demands,
             demand_of=np.array([demand for demand, _ in queues], dtype=np.int64),
-            has_alternatives=np.array([len(demand.terms) > 1 for demand in made], dtype=bool),
+            has_alternatives=np.array([len(demand.terms) > 1 for demand in node_demands], dtype=bool),
             counts=np.array([queue.count for queue in queues.values()], dtype=np.int64),
             requests=rows_by_kind[rows],
             loose=caps.counted[rows],
@@ -106,19 +108,18 @@ class PackingItems(Struct, frozen=True, kw_only=True, eq=False):
             batches=tuple(batches),
         )
 
-    def draw(self, item: int, count: int) -> Iterator[tuple[int, int]]:
-        """The item's next pods as (row, how many)."""
+    def draw(self, item: int, count: int) -> Iterator[RowPods]:
+        """Remove and yield the next `count` pods of an item, by row."""
         return self.queues[item].draw(count)
 
     def rest(self) -> tuple[PodBatch, ...]:
-        """What was not drawn, in the order of the batches."""
-        left = {batch.target: count for queue in self.queues for batch, count in queue.rest()}
-        counted = ((batch, left[batch.target]) for batch in self.batches)
-        return tuple(replace(batch, count=count) for batch, count in counted if count)
+        """Return the pods that were not drawn, in the order of the batches."""
+        left = {batch.target: batch for queue in self.queues for batch in queue.rest()}
+        return tuple(left[batch.target] for batch in self.batches if batch.target in left) if left else ()
 
 
 class _RowKinds:
-    """A number for each row's demands: equal for rows that packing cannot distinguish by them."""
+    """Numbers rows by requests and host constraints; rows that packing cannot distinguish get the same number."""
 
     def __init__(self, rows_by_kind: Ints, caps: HostConstraints) -> None:
         self._demands, self._caps = rows_by_kind, caps
@@ -134,14 +135,14 @@ class _RowKinds:
         return self._kind_of_row[row]
 
 
-def together(drawn: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Pods by row, each row once, by row."""
+def together(drawn: Sequence[RowPods]) -> tuple[RowPods, ...]:
+    """Return the pods with one entry per row, sorted by row."""
     if len(drawn) == 1:
         return tuple(drawn)
     counts: dict[int, int] = {}
     for row, count in drawn:
         counts[row] = counts.get(row, 0) + count
-    return tuple(sorted(counts.items()))
+    return tuple(RowPods(row, pods) for row, pods in sorted(counts.items()))
 
 
 class NewNodes(Struct, frozen=True, kw_only=True):
@@ -159,10 +160,10 @@ def plan_new_nodes(
     """Plan new nodes for the batches, NodePools of greater weight first.
 
     Args:
-        batches: Each bound to its pins and to nothing else beyond one node.
-        problem: What the rows of the batches are, and the NodePools.
-        headroom: What is left of the limits of each NodePool.
-        reservations: What is left of reserved capacity.
+        batches: Pods whose only remaining topology rules are their pins and the rules about a single node.
+        problem: The scheduling problem.
+        headroom: The amounts left of each NodePool's limits.
+        reservations: The reserved capacity that is left.
     """
     nodes: list[PlannedNode] = []
     remaining = list(headroom)
@@ -190,28 +191,31 @@ def _serving_pools(problem: SchedulingProblem) -> list[frozenset[int]]:
 
 
 def _replaced(batches: Sequence[PodBatch], some: Sequence[PodBatch], by: Sequence[PodBatch]) -> tuple[PodBatch, ...]:
-    """Return the batches with what is left of some of them, `by`, in their place."""
+    """Return the batches with `some` of them replaced by their remaining pods, `by`."""
     left = {batch.target: batch for batch in by}
     tried = {batch.target for batch in some}
-    kept = (left.get(batch.target) if batch.target in tried else batch for batch in batches)
-    return tuple(batch for batch in kept if batch is not None)
+    remaining = (left.get(batch.target) if batch.target in tried else batch for batch in batches)
+    return tuple(batch for batch in remaining if batch is not None)
 
 
 def _smallest(counts: Ints, each: Ints, capacity: int) -> Ints:
-    """As many of the items as limits allow, those first that ask for least."""
+    """Return the counts, reduced so that the total stays within `capacity`; items with the smallest requests come first."""
     if counts @ each <= capacity:
         return counts
     order = np.argsort(each, kind="stable")
     taken = counts[order] * each[order]
     before = np.cumsum(taken) - taken
     fitting = np.maximum(capacity - before, 0) // np.maximum(each[order], 1)
-    kept: Ints = counts.copy()
-    kept[order] = np.where(each[order] > 0, np.minimum(counts[order], fitting), counts[order])
-    return kept
+    reduced: Ints = counts.copy()
+    reduced[order] = np.where(each[order] > 0, np.minimum(counts[order], fitting), counts[order])
+    return reduced
 
 
 def _tiers(problem: SchedulingProblem) -> Iterator[tuple[tuple[int, ...], bool]]:
-    """NodePools that compete, in order, and whether minValues hold; where these may be lowered, once more without."""
+    """Yield NodePools of equal weight, in order, and whether minValues apply.
+
+    With the BestEffort policy, NodePools with minValues are yielded again without them.
+    """
     lenient = problem.options.min_values is MinValuesPolicy.BEST_EFFORT
     for _, group in groupby(range(len(problem.pools)), key=lambda s: problem.pools[s].template.order):
         members = tuple(group)
@@ -222,7 +226,7 @@ def _tiers(problem: SchedulingProblem) -> Iterator[tuple[tuple[int, ...], bool]]
 
 
 def _caps_of(batches: Sequence[PodBatch], problem: SchedulingProblem) -> HostConstraints:
-    """The rules about one node that can matter to these batches."""
+    """Return the host constraints that can matter to these batches on new nodes."""
     counts = np.zeros(len(problem.rows), dtype=np.int64)
     for batch in batches:
         counts[batch.row] += batch.count
@@ -230,7 +234,7 @@ def _caps_of(batches: Sequence[PodBatch], problem: SchedulingProblem) -> HostCon
 
 
 class _PlannedBin(Struct, frozen=True, eq=False):
-    """A node of one offer: `counts` of the items `kinds` on it, and `share`, what it takes of its pool's limits."""
+    """A node of one offer with `counts` pods of the items `kinds`; `share` is what it uses of its NodePool's limits."""
 
     offer: int
     kinds: Ints
@@ -239,7 +243,7 @@ class _PlannedBin(Struct, frozen=True, eq=False):
 
 
 class _PackedTier(Struct, kw_only=True, eq=False):
-    """Bins opened so far, and what they left of items, limits and reservations; `hopeless` items fit no offer at all."""
+    """The planned bins, and the items, limits and reservations that are left; `hopeless` pods fit no offer at all."""
 
     left: Ints
     headroom: list[Headroom]
@@ -250,14 +254,14 @@ class _PackedTier(Struct, kw_only=True, eq=False):
 
     @property
     def rank(self) -> tuple[int, float]:
-        """The smaller the better: pods left, then price."""
+        """Return the sort key of outcomes, best first: fewest pods left, then the lowest price."""
         return int(self.left.sum()), self.price
 
 
 class WeightTier:
-    """NodePools of one order taking batches.
+    """Packs batches onto the NodePools of one weight.
 
-    Batches that nothing here can distinguish (equal requirements, requests, and rules about one node) are one item.
+    Batches with equal requirements, requests and host constraints are one item.
     """
 
     def __init__(
@@ -274,12 +278,13 @@ class WeightTier:
         self._pools = [problem.pools[s] for s in members]
         self._varied = varied
         self._items = PackingItems.of(problem, caps, batches)
-        self._asked = np.flatnonzero(self._items.requests[:, : len(problem.axes)].any(axis=0))
-        self._offerings = compatible_offerings(self._pools, self._items.demands, self._asked if varied else None)
+        self._requested_axes = np.flatnonzero(self._items.requests[:, : len(problem.axes)].any(axis=0))
+        self._offerings = compatible_offerings(
+            self._pools, self._items.demands, self._requested_axes if varied else None
+        )
         self._packing_problem = self._make_packing_problem(caps)
         self._costs = [type_costs(pool.template) for pool in self._pools]
         self._settled: dict[tuple[int, int, int, int, bytes], Requirements] = {}
-        self._twins: dict[tuple[float, bytes], list[int]] = {}
 
     def _make_packing_problem(self, caps: HostConstraints) -> PackingProblem:
         items, offerings = self._items, self._offerings
@@ -296,17 +301,19 @@ class WeightTier:
         )
 
     def _caps_by_offer(self, caps: HostConstraints) -> Ints:
-        """What a node of each offer has of the axes of rules: less where its daemons use host ports."""
+        """Return the capacity of each offer on the axes of rules, without the host ports that its daemons use."""
         offerings = self._offerings
-        found = np.tile(caps.caps, (len(offerings.prices), 1))
+        capacity = np.tile(caps.caps, (len(offerings.prices), 1))
         for s, pool in enumerate(self._pools):
             for group, ports in enumerate(pool.daemon_ports):
                 if ports:
-                    found[(offerings.pools == s) & (pool.daemon_group[offerings.types] == group)] = caps.beside(ports)
-        return found
+                    capacity[(offerings.pools == s) & (pool.daemon_group[offerings.types] == group)] = caps.beside(
+                        ports
+                    )
+        return capacity
 
     def open(self, headroom: Sequence[Headroom], reservations: Reservations) -> _PackedTier:
-        """The best plan for the batches within limits and reservations."""
+        """Return the best plan for the batches within limits and reservations."""
         best = self._attempt(self._offerings.prices, headroom, reservations)
         if best.left.sum() > best.hopeless and any(pool_headroom.resources for pool_headroom in headroom):
             shares = self._shares_of_limits(headroom)
@@ -317,7 +324,7 @@ class WeightTier:
         return best
 
     def _shares_of_limits(self, headroom: Sequence[Headroom]) -> Floats:
-        """By offer, how much of what its pool's limits leave one node takes at most."""
+        """Return for each offer the largest share that one node uses of what its NodePool's limits leave."""
         shares = np.zeros(len(self._offerings.prices))
         for s, pool_headroom in enumerate(headroom):
             offers = np.flatnonzero(self._offerings.pools == s)
@@ -326,7 +333,7 @@ class WeightTier:
         return shares
 
     def _attempt(self, prices: Floats, headroom: Sequence[Headroom], reservations: Reservations) -> _PackedTier:
-        """Pack at these prices, open what limits allow, and pack the rest again with what they still allow."""
+        """Pack at these prices, plan the nodes that limits allow, and repeat for the remaining pods."""
         outcome = _PackedTier(
             left=self._packing_problem.counts.copy(),
             headroom=[pool_headroom.copy() for pool_headroom in headroom],
@@ -338,36 +345,38 @@ class WeightTier:
         while outcome.left.any():
             offers = np.flatnonzero(self._within(outcome)) if exhaustible else np.arange(len(prices))
             offers = offers[np.argsort(prices[offers], kind="stable")]
-            offers = offers[worth_considering(replace(self._offerings, prices=prices).only(offers), self._asked)]
+            offers = offers[
+                worth_considering(replace(self._offerings, prices=prices).only(offers), self._requested_axes)
+            ]
             counts = self.within_limits(outcome) if exhaustible else outcome.left
             part = self._part(offers, prices, counts, outcome.reservations)
-            new_nodes = self._take(outcome, offers, pack(part, fewest_nodes=self._pools[0].template.order[1]))
+            new_nodes = self._take(outcome, offers, pack(part, fewest_nodes=self._pools[0].template.order.fewest_nodes))
             if not new_nodes or not exhaustible:
                 break
         return outcome
 
     def _within(self, outcome: _PackedTier) -> Bools:
-        """The offers of which one more node could be opened."""
+        """Return for each offer whether limits and reservations allow one more node."""
         offerings = self._offerings
-        found: Bools = np.ones(len(offerings.prices), dtype=bool)
+        allowed: Bools = np.ones(len(offerings.prices), dtype=bool)
         for s, pool_headroom in enumerate(outcome.headroom):
             if pool_headroom.resources:
                 offers = np.flatnonzero(offerings.pools == s)
-                found[offers] = pool_headroom.allows()[offerings.types[offers]]
+                allowed[offers] = pool_headroom.allows()[offerings.types[offers]]
         for index, name in enumerate(offerings.reservations):
             if outcome.reservations.left.get(name, 0) <= 0:
-                found &= offerings.stock != index
-        return found
+                allowed &= offerings.stock != index
+        return allowed
 
     def _hopeless(self, outcome: _PackedTier) -> int:
-        """How many pods fit nothing of which a node could be opened."""
+        """Return how many pods fit no offer that limits and reservations still allow."""
         fits = self._packing_problem.only(np.flatnonzero(self._within(outcome))).fits()
         return int(outcome.left[~np.logical_or.reduce(fits, axis=1)].sum())
 
     def within_limits(self, outcome: _PackedTier) -> Ints:
-        """How many of each item are left, less those for which limits leave no capacity whatever is opened.
+        """Return the remaining count of each item, without pods for which limits leave no capacity on any offer.
 
-        The smallest are kept: of these most can be placed.
+        The smallest pods stay, because most of them can be placed.
         """
         counts: Ints = outcome.left.copy()
         for pools, items in self._rivals:
@@ -380,7 +389,7 @@ class WeightTier:
 
     @cached_property
     def _rivals(self) -> list[tuple[list[int], Ints]]:
-        """Items that may go to the same NodePools, as (NodePools, items)."""
+        """Return groups of items that the same NodePools can take, as (NodePools, items)."""
         offerings, demand_of = self._offerings, self._items.demand_of
         offered = [distinct(offerings.signatures[offerings.pools == s]) for s in range(len(self._pools))]
         admitted = np.array([np.logical_or.reduce(offerings.allowed[signatures], axis=0) for signatures in offered])
@@ -388,42 +397,20 @@ class WeightTier:
         return [(np.flatnonzero(pattern).tolist(), np.flatnonzero(numbers == n)) for n, pattern in enumerate(patterns)]
 
     def _part(self, offers: Ints, prices: Floats, counts: Ints, reservations: Reservations) -> PackingProblem:
-        """So many items to pack onto these offers."""
+        """Return the problem of packing these counts onto these offers."""
         stocks = [reservations.left.get(name, 0) for name in self._offerings.reservations]
         whole = replace(self._packing_problem, prices=prices, counts=counts, stocks=np.array(stocks, dtype=np.int64))
         return whole.only(offers)
 
     def _take(self, outcome: _PackedTier, offers: Ints, packing: Packing) -> int:
-        """Enter as many copies of each bin as limits, reservations and minValues allow; how many nodes that were.
-
-        Where a NodePool has no capacity for them another may, for the same price.
-        """
+        """Add as many copies of each bin as limits, reservations and minValues allow; return the number of nodes."""
         new_nodes = 0
         for packed in packing.bins:
-            kinds, counts = np.array(packed.content, dtype=np.int64).T
-            wanted = packed.copies
-            for offer in self.equal_offers(int(offers[packed.offer]), kinds):
-                b = self._with_share(_PlannedBin(offer, kinds, counts, None))
-                copies = self._enter(outcome, b, wanted) if b is not None else 0
-                new_nodes += copies
-                wanted -= copies
-                if not wanted:
-                    break
+            kinds = np.array(packed.content.items, dtype=np.int64)
+            counts = np.array(packed.content.copies, dtype=np.int64)
+            b = self._with_share(_PlannedBin(int(offers[packed.offer]), kinds, counts, None))
+            new_nodes += self._enter(outcome, b, packed.copies) if b is not None else 0
         return new_nodes
-
-    def equal_offers(self, offer: int, kinds: Ints) -> Iterator[int]:
-        """An offer, then others that hold the same for the same price, NodePools in their order."""
-        yield offer
-        offerings, problem = self._offerings, self._packing_problem
-        if offerings.stock[offer] >= 0:
-            return
-        if not self._twins:
-            for other in np.flatnonzero(offerings.stock < 0).tolist():
-                alike = (float(offerings.prices[other]), problem.sizes[other].tobytes())
-                self._twins.setdefault(alike, []).append(other)
-        for twin in self._twins[float(offerings.prices[offer]), problem.sizes[offer].tobytes()]:
-            if twin != offer and problem.allowed[offerings.signatures[twin], kinds].all():
-                yield twin
 
     def _enter(self, outcome: _PackedTier, b: _PlannedBin, copies: int) -> int:
         offerings = self._offerings
@@ -439,7 +426,7 @@ class WeightTier:
         return copies
 
     def _with_share(self, b: _PlannedBin) -> _PlannedBin | None:
-        """The bin with what its claim may take of limits; None if too few types hold it for the pool's minValues."""
+        """Return the bin with its share of limits; None if too few types hold its pods for the NodePool's minValues."""
         s, own = int(self._offerings.pools[b.offer]), int(self._offerings.types[b.offer])
         pool, types = self._pools[s], [own]
         if pool.template.min_values:
@@ -451,10 +438,10 @@ class WeightTier:
         limited = bool(pool.template.node_pool.spec.limits)
         return replace(b, share=self._costs[s][types].max(axis=0)) if limited else b
 
-    # --- from the outcome to nodes
+    # --- planned nodes
 
     def nodes(self, outcome: _PackedTier) -> Iterator[PlannedNode]:
-        """A node for each copy of each bin, its pods drawn from the batches in order."""
+        """Yield a node for each copy of each bin, with pods drawn from the batches in order."""
         for b, copies in outcome.bins:
             node = self._node(b)
             kinds = list(zip(b.kinds.tolist(), b.counts.tolist(), strict=True))
@@ -469,7 +456,7 @@ class WeightTier:
                 )
 
     def _node(self, b: _PlannedBin) -> PlannedNode:
-        """The node without its pods."""
+        """Return the node without its pods."""
         s, width = int(self._offerings.pools[b.offer]), len(self._problem.axes)
         return PlannedNode(
             pool=self.members[s],
@@ -480,7 +467,7 @@ class WeightTier:
         )
 
     def _requirements(self, b: _PlannedBin) -> Requirements:
-        """What its claim asks for; alike for offers of one pool and variant, unless pods have alternatives."""
+        """Return the requirements of the bin's NodeClaim, cached by NodePool and variant unless pods have alternatives."""
         offerings, offer = self._offerings, b.offer
         demands = distinct(self._items.demand_of[b.kinds])
         s, v, t, stock = (
@@ -497,5 +484,5 @@ class WeightTier:
         return self._settled[key]
 
     def rest(self) -> tuple[PodBatch, ...]:
-        """The batches with what was not drawn."""
+        """Return the batches with the pods that were not drawn."""
         return self._items.rest()

@@ -1,8 +1,8 @@
 """NodePools as NodeClaim templates, in Karpenter's order, their minValues, and the NodeClaims of planned nodes.
 
-A NodeClaim of a NodePool with minValues must list instance types with so many different values of a label (instance
-families, say). Its node may therefore hold no more pods than that many differing types can: packing sees offerings
-that are smaller, each reduced to what enough other types hold as well.
+A NodeClaim of a NodePool with minValues must list instance types with that many different values of a label (for
+example, instance families). Its pods must therefore fit all of these types, so packing uses smaller offerings: each is
+reduced to the size that enough other types also have.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/nodeclaimtemplate.go, provisioner.go `NewScheduler`;
 pkg/cloudprovider/types.go `SatisfiesMinValues`; pkg/controllers/provisioning/scheduling/nodeclaim.go `FinalizeScheduling`.
@@ -13,7 +13,7 @@ not random, so that the same decision made twice creates one NodeClaim; an annot
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from msgspec import Struct, field
@@ -44,7 +44,14 @@ if TYPE_CHECKING:  # the models build validators; nothing here needs them
 BY_PRICE = "price"
 FEWEST_NODES = "fewest-nodes"
 NO_TYPES = "no instance type satisfies its requirements"
-"""How the reason begins for which a pool sits out although its NodeClass can be used."""
+"""Start of the message for a NodePool that is unusable although its NodeClass is ready."""
+
+
+class PoolOrder(NamedTuple):
+    """Sort key of a NodePool; the smallest is tried first. `rank` is its negated weight."""
+
+    rank: int
+    fewest_nodes: bool
 
 
 class NodeClaimTemplate(Struct, frozen=True, kw_only=True, eq=False):
@@ -74,9 +81,9 @@ class NodeClaimTemplate(Struct, frozen=True, kw_only=True, eq=False):
         return Requirements({k: own[k].intersection(wanted) if k in own else wanted for k, wanted in term.items()})
 
     @property
-    def order(self) -> tuple[int, bool]:
+    def order(self) -> PoolOrder:
         """Templates of equal order compete on price; the smaller order goes first."""
-        return -self.node_pool.spec.weight, self.node_pool.packing == FEWEST_NODES
+        return PoolOrder(-self.node_pool.spec.weight, self.node_pool.packing == FEWEST_NODES)
 
 
 def node_class_label(pool: NodePool) -> tuple[str, str]:
@@ -134,7 +141,7 @@ def _template(pool: NodePool, snapshot: Snapshot, tables: Mapping[str, OfferingT
 
 
 def _node_surcharge(pool: NodePool) -> tuple[float, str]:
-    """What the pool charges for a node, and why that is nothing if it cannot be read."""
+    """Return the NodePool's surcharge per node, and a warning if the annotation is invalid (the surcharge is then 0)."""
     try:
         return pool.node_surcharge, ""
     except ConfigurationError as error:
@@ -142,7 +149,7 @@ def _node_surcharge(pool: NodePool) -> tuple[float, str]:
 
 
 def _unknown_packing(pool: NodePool) -> str:
-    """What is wrong with the packing annotation; empty if it is valid."""
+    """Return the error in the packing annotation; empty if it is valid."""
     if pool.packing in {BY_PRICE, FEWEST_NODES}:
         return ""
     return (
@@ -151,13 +158,11 @@ def _unknown_packing(pool: NodePool) -> str:
 
 
 def _unknown_rebalance(pool: NodePool) -> str:
-    """What is wrong with the rebalance annotation; empty if it is valid."""
-    asked = pool.metadata.annotations.get(labels.REBALANCE, labels.REBALANCE_REPLACE)
-    if asked == labels.REBALANCE_REPLACE:
+    """Return the error in the rebalance annotation; empty if it is valid."""
+    mode = pool.metadata.annotations.get(labels.REBALANCE, labels.REBALANCE_REPLACE)
+    if mode == labels.REBALANCE_REPLACE:
         return ""
-    return (
-        f"annotation {labels.REBALANCE}: {asked!r} is not {labels.REBALANCE_REPLACE}; rebalancing is only recommended"
-    )
+    return f"annotation {labels.REBALANCE}: {mode!r} is not {labels.REBALANCE_REPLACE}; rebalancing is only recommended"
 
 
 def _not_usable(pool: NodePool, snapshot: Snapshot) -> str:
@@ -190,15 +195,15 @@ _ROUNDING = 1e-12
 
 
 class HasNodeClaimTemplate(Protocol):
-    """NodePoolOptions, as far as minValues are concerned."""
+    """The part of NodePoolOptions that the minValues functions read."""
 
     @property
     def template(self) -> NodeClaimTemplate:
-        """The template whose minValues and types are meant."""
+        """The template with the minValues and the instance types."""
 
 
 def distinct_enough(pool: HasNodeClaimTemplate, types: Bools | Ints) -> bool:
-    """Whether these instance types (a mask, or indices) have as many different values as the NodePool's minValues ask for."""
+    """Whether these instance types (a mask, or indices) have as many different values as minValues require."""
     return _varied(pool.template, types)
 
 
@@ -207,7 +212,7 @@ def _varied(template: NodeClaimTemplate, types: Bools | Ints) -> bool:
 
 
 def achievable(pool: HasNodeClaimTemplate, types: Bools | Ints) -> Mapping[str, int]:
-    """By label with minValues, how many different values these types have, at most as many as minValues ask for."""
+    """Return by label with minValues how many different values these types have, capped at the minValues."""
     counts = _found(pool.template, types)
     return {key: min(pair) for key, pair in zip(pool.template.min_values, counts, strict=True)}
 
@@ -220,7 +225,10 @@ def _found(template: NodeClaimTemplate, types: Bools | Ints) -> list[tuple[int, 
 
 
 def needed_for_variety(pool: HasNodeClaimTemplate, types: Ints) -> list[int]:
-    """The first of these types that together reach minValues; all that bring a new value if they do not reach it."""
+    """Return the first of these types that together satisfy minValues.
+
+    If they cannot satisfy it, return every type that adds a new value.
+    """
     template = pool.template
     needed: dict[int, None] = {}
     for key, wanted in template.min_values.items():
@@ -238,7 +246,7 @@ def needed_for_variety(pool: HasNodeClaimTemplate, types: Ints) -> list[int]:
 
 
 def with_variety(template: NodeClaimTemplate, types: Ints, codes: Ints, patterns: Bools) -> Bools:
-    """Return by kind of offerings the demands it may serve so that enough differing types may serve them all.
+    """Return by kind of offering the demands it serves, reduced until enough different types serve all of them.
 
     Args:
         template: Its NodePool has minValues.
@@ -247,8 +255,8 @@ def with_variety(template: NodeClaimTemplate, types: Ints, codes: Ints, patterns
         patterns: By kind and demand, whether such an offering meets it.
 
     Returns:
-        The patterns; a kind that too few types share gives up the demands that make it rare, all of them if that does not
-        suffice.
+        The patterns; a kind that too few types share loses the demands that make it rare, or all demands if removing
+        those is not enough.
     """
     found: Bools = patterns.copy()
     for kind in range(len(patterns)):
@@ -263,40 +271,42 @@ def with_variety(template: NodeClaimTemplate, types: Ints, codes: Ints, patterns
 
 
 def _suiting(pattern: Bools, patterns: Bools) -> Bools:
-    """The patterns that meet at least all demands of this one."""
+    """Return which patterns meet all demands of this one."""
     suiting: Bools = np.logical_and.reduce(patterns | ~pattern, axis=1)
     return suiting
 
 
-def varied_sizes(template: NodeClaimTemplate, types: Ints, sizes: Ints, kinds: tuple[Ints, Bools], asked: Ints) -> Ints:
-    """Return the part of each offering's size that enough differing types hold as well.
+def varied_sizes(
+    template: NodeClaimTemplate, types: Ints, sizes: Ints, kinds: tuple[Ints, Bools], requested: Ints
+) -> Ints:
+    """Return each offering's size, reduced to what enough different types also have.
 
     Args:
         template: Its NodePool has minValues.
         types: The type of each offering.
         sizes: Allocatable by type of the table and axis.
         kinds: The kind of each offering, and which demands each kind serves (`with_variety`).
-        asked: The axes that pods request; others stay as they are.
+        requested: The axes that pods request; the sizes along other axes are not reduced.
 
     Returns:
-        By offering and axis; types with as many different values of each label as minValues ask for hold all of it.
+        Sizes by offering and axis; the types that hold a size have as many values of each label as minValues require.
     """
     codes, patterns = kinds
     found = sizes[types]
     for kind in range(len(patterns)):
         own = np.flatnonzero(codes == kind)
         others = np.array(sorted(set(types[_suiting(patterns[kind], patterns)[codes]].tolist())), dtype=np.int64)
-        shares = _shares(sizes[types[own]][:, asked], sizes[others][:, asked])
+        shares = _shares(sizes[types[own]][:, requested], sizes[others][:, requested])
         least = np.ones(len(own))
         for key, wanted in template.min_values.items():
             least = np.minimum(least, _nth_best(shares, template.table.type_values(key)[others], wanted))
-        scaled = np.floor(found[np.ix_(own, asked)] * least[:, None] * (1 - _ROUNDING)).astype(np.int64)
-        found[np.ix_(own, asked)] = np.where(least[:, None] < 1, scaled, found[np.ix_(own, asked)])
+        scaled = np.floor(found[np.ix_(own, requested)] * least[:, None] * (1 - _ROUNDING)).astype(np.int64)
+        found[np.ix_(own, requested)] = np.where(least[:, None] < 1, scaled, found[np.ix_(own, requested)])
     return found
 
 
 def _shares(sizes: Ints, others: Ints) -> Floats:
-    """By size and other size, how much of the one the other holds, at most all."""
+    """Return by size and other size the share of the first that the second holds, at most 1."""
     shares = np.ones((len(sizes), len(others)))
     for axis in range(sizes.shape[1]):
         own = sizes[:, axis]
@@ -306,7 +316,7 @@ def _shares(sizes: Ints, others: Ints) -> Floats:
 
 
 def _nth_best(shares: Floats, values: Bools, wanted: int) -> Floats:
-    """By size, the share that the best types of so many different values hold; 0 where there are fewer values."""
+    """Return by size the share that the best types with `wanted` different values hold; 0 if there are fewer values."""
     best = (
         np.stack([shares[:, has].max(axis=1, initial=0.0) for has in values.T], axis=1) if values.shape[1] else shares
     )
@@ -327,8 +337,8 @@ def claim_name(pool: str, seed: str, pods: Sequence[str]) -> str:
     """Return `<pool>-<8 base 36 characters>`, the same for the same seed and pods.
 
     Args:
-        pool: NodePool name; shortened if the whole would not fit a label value.
-        seed: Differs between decisions for the same pods.
+        pool: NodePool name; shortened if the claim name would be too long for a label value.
+        seed: A value that is different for each decision about the same pods.
         pods: UIDs (or keys) of the planned pods, in any order.
     """
     digest = hashlib.sha256("\0".join((pool, seed, *sorted(pods))).encode()).digest()
@@ -347,7 +357,7 @@ class PlannedPod(Struct, frozen=True, kw_only=True):
     uid: str = ""
 
     def means(self, pod: Pod) -> bool:
-        """Whether this is that pod, or a StatefulSet's next pod of the same name."""
+        """Whether this entry matches the pod: the same key and UID, or a StatefulSet's replacement with the same key."""
         same = not self.uid or pod.metadata.uid.startswith(self.uid)
         return pod.key == self.key and (same or is_owned_by(pod, "StatefulSet", "apps"))
 
@@ -368,7 +378,7 @@ def format_planned_pods(keys: Sequence[str], uids: Mapping[str, str]) -> str:
 
     Args:
         keys: `namespace/name` of each.
-        uids: Their UIDs by key, as far as they are known.
+        uids: The known UIDs by key.
     """
     text = ",".join(f"{key}:{uids[key][:_UID_CHARACTERS]}" if uids.get(key) else key for key in keys)
     if len(text) <= MAX_PLANNED_BYTES:
@@ -393,7 +403,7 @@ def to_node_claim(
         name: From `claim_name`.
         hash: The NodePool's static hash, for drift.
         hash_version: The version of the hashing.
-        uids: Of the planned pods that exist already, by key.
+        uids: The UIDs of the planned pods that already exist, by key.
     """
     return {
         "apiVersion": "karpenter.sh/v1",
@@ -425,7 +435,7 @@ def to_node_claim(
 
 
 def _spec(planned: PlannedClaim, pool: NodePool) -> dict[str, Any]:
-    """The spec: requirements and requests from the plan, the rest from the NodePool's template."""
+    """Return the spec: requirements and requests from the plan, everything else from the NodePool's template."""
     template = pool.spec.template
     spec: dict[str, Any] = {
         "requirements": [_requirement(r) for r in planned.requirements],
@@ -447,7 +457,7 @@ def _spec(planned: PlannedClaim, pool: NodePool) -> dict[str, Any]:
 
 
 def _labels(planned: PlannedClaim, pool: NodePool) -> dict[str, str]:
-    """Template labels, NodePool and NodeClass, and one value for every requirement on a custom label."""
+    """Return the template's labels, the NodePool and NodeClass labels, and one value per required custom label."""
     class_key, class_name = node_class_label(pool)
     own = {
         r.key: r.values[0]

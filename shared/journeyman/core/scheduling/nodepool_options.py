@@ -1,15 +1,15 @@
 """What a NodePool can launch for given pods: its instance types less daemons, and the offerings compatible with them.
 
 `NodeConstraints` are what a pod class requires of its node (alternatives of requirements, tolerations); a `NodeDemand`
-adds the labels that its pods are pinned to. `NodePoolOptions` answers which offerings meet a demand; thousands of pod
-classes share few demands, so answers are cached.
+adds the labels that its pods are pinned to. `NodePoolOptions` finds the offerings that meet a demand; thousands of pod
+classes share few demands, so results are cached.
 
-A label that an offering leaves open (a custom label with several values in the NodePool, say) needs more than an answer
-per demand: two pods may each be compatible, but not together. Such a NodePool is considered in *variants*, each with
-the open labels narrowed until all demands it admits hold at once.
+An offering may leave a label open (for example, a custom label with several values in the NodePool). Then two pods may
+each be compatible with it, but not with each other. Such a NodePool is split into *variants*, each with its open labels
+narrowed until all demands it admits are compatible with each other.
 
-`CompatibleOfferings` has one bit per demand and offering: compatible or not. Of offerings with the same bits, type and
-NodePool only the cheapest is kept; one that is neither cheaper nor larger than another of the same bits is left out.
+`CompatibleOfferings` has one bit per demand and offering: compatible or not. It contains only the cheapest offering per
+NodePool, type and bits, and no offering that is neither cheaper nor larger than another with the same bits.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class TemplateVariant(Struct, frozen=True):
     open_keys: frozenset[str]
 
     def admits(self, term: Requirements) -> bool:
-        """Whether the term holds on every node of the variant, as far as open labels go."""
+        """Whether every node of the variant meets the term's requirements on open labels."""
         for key in self.open_keys:
             wanted, own = term.get(key), self.narrowed.get(key)
             if wanted is not None and (own is None or not _within(own, wanted)):
@@ -89,23 +89,23 @@ class TemplateVariant(Struct, frozen=True):
 
 
 def _within(narrow: Requirement, wide: Requirement) -> bool:
-    """Whether whatever meets the one meets the other."""
+    """Whether every value that meets `narrow` also meets `wide`."""
     if narrow.present and not narrow.complement:
         return all(wide.has(value) for value in narrow.values)
     return narrow.intersection(wide) == narrow
 
 
 WHOLE_TEMPLATE = TemplateVariant(EMPTY, frozenset())
-"""The template as it is, for questions about one demand alone."""
+"""The template with no label narrowed, used to check a single demand."""
 
 
 def variants_of(template: NodeClaimTemplate, demands: Iterable[NodeDemand]) -> tuple[TemplateVariant, ...]:
-    """Return the variants: every term of every demand is admitted by one of them."""
+    """Return the variants of the NodePool; for each term of each demand, at least one variant admits it."""
     terms = list(dict.fromkeys(term for demand in demands for term in demand.terms))
     open_keys = frozenset(key for key in {key for term in terms for key in term} if _is_open(template, key))
-    asked = dict.fromkeys(Requirements({k: term[k] for k in sorted(open_keys) if k in term}) for term in terms)
+    narrowings = dict.fromkeys(Requirements({k: term[k] for k in sorted(open_keys) if k in term}) for term in terms)
     found: list[Requirements] = []
-    for narrowed in asked:
+    for narrowed in narrowings:
         if not narrowed or template.requirements.compatible(narrowed, allow_undefined=labels.WELL_KNOWN) is not None:
             continue
         for index, variant in enumerate(found):
@@ -118,7 +118,7 @@ def variants_of(template: NodeClaimTemplate, demands: Iterable[NodeDemand]) -> t
 
 
 def _agree(template: NodeClaimTemplate, variant: Requirements, narrowed: Requirements) -> bool:
-    """Whether a node of the NodePool can be of the variant and meet these requirements as well."""
+    """Whether a node of the variant can also meet these requirements."""
     for key, wanted in narrowed.items():
         own = variant.get(key)
         if own is not None and not own.intersects(wanted) and not (own.allows_absence and wanted.allows_absence):
@@ -135,7 +135,7 @@ def _is_open(template: NodeClaimTemplate, key: str) -> bool:
 
 
 class _DomainSizes(Struct, frozen=True, eq=False):
-    """Where a demand can be met: by group of domains the sizes of instance types there, dominated ones left out."""
+    """The domains where a demand can be met, with the sizes of instance types there; dominated sizes are left out."""
 
     domains: tuple[tuple[tuple[str, ...], ...], ...]
     sizes: Ints
@@ -149,10 +149,10 @@ class _DomainSizes(Struct, frozen=True, eq=False):
 
 
 class NodePoolOptions(Struct, kw_only=True, eq=False):
-    """A template with the resources that its nodes have for pods: `sizes` by type and axis, after daemons.
+    """A template with its nodes' capacity for pods: `sizes` by type and axis, less daemon overhead.
 
-    `overhead` is what daemons take; `usable` is False for types that are too small for the daemons alone. Types with equal
-    `daemon_group` have the same host ports taken by daemons, `daemon_ports` by group. Answers are cached.
+    `overhead` is the daemon overhead; `usable` is False for types too small for their daemons. Daemons use the same host
+    ports on all types of one `daemon_group`; `daemon_ports` lists them by group. Results are cached.
     """
 
     template: NodeClaimTemplate
@@ -170,13 +170,13 @@ class NodePoolOptions(Struct, kw_only=True, eq=False):
     def of(
         cls, template: NodeClaimTemplate, axes: Sequence[str], overhead: Ints, ports: Sequence[frozenset[HostPort]] = ()
     ) -> NodePoolOptions:
-        """The template's types measured along these axes.
+        """Return the options of a template, with sizes along these axes.
 
         Args:
-            template: Its table has the types.
+            template: The template; its table lists the instance types.
             axes: Resources.
-            overhead: What daemons take, by type and axis.
-            ports: The host ports that daemons take, by type; none if not given.
+            overhead: Daemon overhead by type and axis.
+            ports: The host ports that daemons use, by type; none if not given.
         """
         table = template.table
         allocatable = [table.amounts(axis, allocatable=True) for axis in axes]
@@ -192,7 +192,7 @@ class NodePoolOptions(Struct, kw_only=True, eq=False):
         )
 
     def rows(self, demand: NodeDemand, variant: TemplateVariant = WHOLE_TEMPLATE) -> Bools:
-        """The offerings that meet a demand in a variant, whatever their size. The caller must not change the array."""
+        """Return which offerings meet a demand in a variant, regardless of size. Callers must not change the array."""
         by_term = self.rows_by_term(demand)
         if len(by_term) == 1 and variant.admits(demand.terms[0]):
             return by_term[0]
@@ -203,7 +203,7 @@ class NodePoolOptions(Struct, kw_only=True, eq=False):
         return found
 
     def serves(self, demand: NodeDemand) -> bool:
-        """Whether any offering meets a demand, whatever its size."""
+        """Whether any offering meets a demand, regardless of size."""
         found = self._serves.get(demand)
         if found is None:
             accepted = demand.constraints.accepts(self.template.node_pool.spec.template.spec.taints)
@@ -211,7 +211,7 @@ class NodePoolOptions(Struct, kw_only=True, eq=False):
         return found
 
     def rows_by_term(self, demand: NodeDemand) -> tuple[Bools, ...]:
-        """The offerings that meet each of a demand's terms, open labels aside."""
+        """Return by term of a demand which offerings meet it; open labels are ignored."""
         if demand not in self._rows:
             accepted = demand.constraints.accepts(self.template.node_pool.spec.template.spec.taints)
             self._rows[demand] = tuple(self._rows_for(term if accepted else None) for term in demand.terms)
@@ -226,12 +226,12 @@ class NodePoolOptions(Struct, kw_only=True, eq=False):
     def domains_for(
         self, demand: NodeDemand, keys: tuple[str, ...], request: Ints | None = None
     ) -> frozenset[tuple[str, ...]]:
-        """The values of labels that a node for the demand can have together, one for each of `keys` in their order.
+        """Return the combinations of label values that a node for the demand can have, each in the order of `keys`.
 
         Args:
-            demand: Its pinned labels count as well.
-            keys: Any node labels; one without listed values (the NodePool only requires it to exist) has none.
-            request: If given, only where one pod with this request fits (amounts along the axes).
+            demand: The demand; its pinned labels are applied too.
+            keys: Node labels. A label without listed values (the NodePool only requires it to exist) has no values.
+            request: If given, return only combinations where one pod with this request (by axis) fits.
         """
         if (demand, keys) not in self._domain_sizes:
             self._domain_sizes[demand, keys] = self._find_domain_sizes(demand, keys)
@@ -251,7 +251,7 @@ class NodePoolOptions(Struct, kw_only=True, eq=False):
         )
 
     def _largest_of(self, types: Bools) -> Ints:
-        """The sizes of these types, without those that another exceeds everywhere."""
+        """Return the sizes of these types, without those that another type exceeds on every axis."""
         key = types.tobytes()
         if key not in self._largest:
             sizes = self.sizes[types]
@@ -262,14 +262,14 @@ class NodePoolOptions(Struct, kw_only=True, eq=False):
     def _combinations(
         self, term: Requirements, keys: tuple[str, ...], rows: Ints
     ) -> Iterable[tuple[tuple[tuple[str, ...], ...], Ints]]:
-        """The rows by the values of the keys that they allow together, as (combinations of values, rows)."""
+        """Yield (combinations of the keys' values, the rows that allow them)."""
         for own, where in self.template.table.by_labels(keys, rows):
             domains = tuple(product(*(self._values(key, r, term) for key, r in zip(keys, own, strict=True))))
             if domains:
                 yield domains, where
 
     def _values(self, key: str, own: Requirement | None, term: Requirements) -> tuple[str, ...]:
-        """The values that NodePool, instance type and term leave for a label, sorted; none if they list none."""
+        """Return the sorted values of a label that NodePool, instance type and term allow; empty if none are listed."""
         parts = [r for r in (own, self.template.requirements.get(key), term.get(key)) if r is not None]
         if not parts:
             return ()
@@ -280,10 +280,11 @@ class NodePoolOptions(Struct, kw_only=True, eq=False):
 
 
 class CompatibleOfferings(Struct, frozen=True, kw_only=True, eq=False):
-    """The offerings compatible with any of a list of demands, by price, then NodePool order, then type name.
+    """The offerings compatible with any demand in a list, by price, then NodePool order, then type name.
 
-    Arrays run over offerings. `pools` are indices into the NodePools given, `variants` into `variants_by_pool`, `types`
-    into the template's types. `signatures` index `allowed`, which has by signature and demand whether they are compatible.
+    Every array has one entry per offering. `pools` are indices into the NodePools given, `variants` into
+    `variants_by_pool`, `types` into the template's types. `signatures` index `allowed`, which has by signature and
+    demand whether they are compatible.
     `prices` include the NodePool's surcharge per node, `fees`. `stock` is the reservation that an offering draws on, an
     index into `reservations`, or -1.
     """
@@ -301,7 +302,7 @@ class CompatibleOfferings(Struct, frozen=True, kw_only=True, eq=False):
     variants_by_pool: tuple[tuple[TemplateVariant, ...], ...]
 
     def only(self, offers: Bools | Ints) -> CompatibleOfferings:
-        """Return the same with some of the offerings."""
+        """Return a copy with only these offerings."""
         return CompatibleOfferings(
             pools=self.pools[offers],
             variants=self.variants[offers],
@@ -320,13 +321,13 @@ class CompatibleOfferings(Struct, frozen=True, kw_only=True, eq=False):
 def compatible_offerings(
     pools: Sequence[NodePoolOptions], demands: Sequence[NodeDemand], varied: Ints | None = None
 ) -> CompatibleOfferings:
-    """Return the offerings compatible with any demand; per NodePool, variant, type and signature the cheapest.
+    """Return the offerings compatible with any demand; only the cheapest per NodePool, variant, type and signature.
 
     Args:
         pools: NodePools of one order.
         demands: The pods' demands.
-        varied: The axes that pods request; if given, offerings of NodePools with minValues are only as large as enough
-            differing types are.
+        varied: The axes that pods request; if given, offerings of NodePools with minValues are reduced to the size
+            that enough different types also have.
     """
     variants = tuple(variants_of(pool.template, demands) for pool in pools)
     reservations = tuple(sorted({name for pool in pools for name in pool.template.table.reservations}))
@@ -359,11 +360,11 @@ def compatible_offerings(
 
 
 _Part = tuple[Ints, Floats, Ints]
-"""Some offers: (NodePool, variant, type, signature, stock) by column, prices, sizes."""
+"""Some offerings: an array with columns NodePool, variant, type, signature and stock; prices; sizes."""
 
 
 class _PoolPart(Struct, frozen=True):
-    """One NodePool among those of `compatible_offerings`."""
+    """One of the NodePools that `compatible_offerings` combines."""
 
     index: int
     pool: NodePoolOptions
@@ -372,7 +373,7 @@ class _PoolPart(Struct, frozen=True):
     varied: Ints | None
 
     def stock_of(self, rows: Ints) -> Ints:
-        """The reservations that rows draw on, by their numbers in the result."""
+        """Return the reservation of each row, numbered as in the result."""
         table = self.pool.template.table
         numbers = [-1, *(self.reservations.index(name) for name in table.reservations)]
         stock: Ints = np.array(numbers, dtype=np.int64)[table.row_reservation[rows] + 1]
@@ -380,7 +381,7 @@ class _PoolPart(Struct, frozen=True):
 
 
 def _parts(place: _PoolPart, demands: Sequence[NodeDemand], signatures: dict[bytes, int]) -> Iterator[_Part]:
-    """Yield the offerings of one NodePool by variant; `signatures` numbers the packed bits, and is extended."""
+    """Yield the offerings of one NodePool by variant; adds new bit patterns to `signatures`, which numbers them."""
     pool = place.pool
     table = pool.template.table
     served = [(w, demand) for w, demand in enumerate(demands) if pool.serves(demand)]
@@ -416,7 +417,7 @@ def _parts(place: _PoolPart, demands: Sequence[NodeDemand], signatures: dict[byt
 
 
 def _cheapest(table: OfferingTable, rows: Ints, codes: Ints) -> tuple[Ints, Ints]:
-    """Of rows with equal type, code and reservation the cheapest, in the table's order."""
+    """Return the cheapest row per type, code and reservation, in the table's order, and their codes."""
     types, stock, prices = table.row_type[rows], table.row_reservation[rows], table.prices[rows]
     order = np.lexsort((rows, prices, stock, codes, types))
     groups = np.stack((types, codes, stock))[:, order]
@@ -426,14 +427,15 @@ def _cheapest(table: OfferingTable, rows: Ints, codes: Ints) -> tuple[Ints, Ints
 
 
 def worth_considering(offerings: CompatibleOfferings, axes: Ints) -> Bools:
-    """The offerings that no other of the same signature dominates: at most its price and at least its size on every axis.
+    """Return which offerings no other of the same signature dominates.
 
-    An offering that draws on a reservation may run out, and so dominates only others that draw on the same.
+    An offering dominates another if it costs at most as much and is at least as large on every axis. A reservation may
+    run out, so an offering that uses one dominates only offerings of the same reservation.
     """
     worth: Bools = np.zeros(len(offerings.prices), dtype=bool)
     sizes = offerings.sizes[:, axes]
     groups = offerings.signatures * (len(offerings.reservations) + 1) + offerings.stock + 1
-    order = np.lexsort((-sizes.sum(axis=1), offerings.prices, groups))  # of equally dear ones the larger first
+    order = np.lexsort((-sizes.sum(axis=1), offerings.prices, groups))  # at equal prices, larger ones first
     known: dict[bytes, Ints] = {}  # many groups offer the same at the same prices
     for members in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
         offered = sizes[members]

@@ -1,13 +1,13 @@
-"""The catalogue as columns, one row per offering, and what is left of reserved capacity.
+"""Stores the catalogue as columns, one row per offering, and the remaining reserved capacity.
 
-A label is stored per instance type, or per offering where offerings define it (zone, capacity type), as a small integer
-into the few distinct requirements that occur. A requirement is compared with those few, and the result looked up for
-thousands of offerings at once.
+A label is stored per instance type, or per offering where offerings define it (zone, capacity type), as an index into
+its few distinct requirements. A requirement is compared once with each distinct one; the result then applies to
+thousands of offerings.
 
 Restates: karpenter pkg/cloudprovider/types.go `Offerings`; pkg/controllers/provisioning/scheduling/
 reservationmanager.go `ReservationManager`.
-Differs: a NodeClaim holds one reservation, not one slot in each that is compatible; pods that find every reservation full
-go on to spot or on-demand at once, where Karpenter's wait for the next pass.
+Differs: a NodeClaim holds one reservation, not one slot in each that is compatible; if every reservation is
+full, pods use spot or on-demand in the same pass, where Karpenter's wait for the next pass.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LabelColumn(Struct, frozen=True, eq=False):
     distinct: tuple[Requirement | None, ...]
 
     def meets(self, wanted: Requirement) -> Bools:
-        """Which entries have a value that meets the requirement; an undefined label meets every requirement."""
+        """Return which entries meet the requirement; an entry without the label meets every requirement."""
         verdicts = [
             d is None or d.intersects(wanted) or (d.allows_absence and wanted.allows_absence) for d in self.distinct
         ]
@@ -47,11 +47,11 @@ class LabelColumn(Struct, frozen=True, eq=False):
 
 
 class OfferingTable(Struct, eq=False, dict=True):
-    """All offerings of a list of instance types. Answers are cached.
+    """All offerings of a list of instance types. Results are cached.
 
     `row_type[r]` is the index into `types` of row r; rows follow the types' order. `by_price` are the rows by price, then
     type name. `row_reservation[r]` is the reservation that row r draws on, an index into `reservations` (by id), or -1;
-    `reserved[n]` is how many nodes reservation n still has (the least that its offerings report). `type_columns` have an
+    `reserved[n]` is the remaining node count of reservation n (the lowest that its offerings report). `type_columns` have an
     entry per type, `row_columns` (labels that offerings define) an entry per row.
     """
 
@@ -74,7 +74,7 @@ class OfferingTable(Struct, eq=False, dict=True):
         return frozenset(self.type_columns) | frozenset(self.row_columns)
 
     def types_meeting(self, required: Mapping[str, Requirement]) -> Bools:
-        """Per type, whether its own requirements meet all of these (offerings are not looked at)."""
+        """Return by type whether its own requirements meet all of these; offerings are ignored."""
         verdict: Bools = np.ones(len(self.types), dtype=bool)
         for key, wanted in required.items():
             column = self.type_columns.get(key)
@@ -83,7 +83,7 @@ class OfferingTable(Struct, eq=False, dict=True):
         return verdict
 
     def rows_meeting(self, required: Mapping[str, Requirement]) -> Bools:
-        """Per row, whether type and offering together meet all requirements; availability is not looked at."""
+        """Return by row whether type and offering together meet all requirements; availability is ignored."""
         verdict: Bools = self.types_meeting(required)[self.row_type]
         for key, wanted in required.items():
             column = self.row_columns.get(key)
@@ -92,17 +92,17 @@ class OfferingTable(Struct, eq=False, dict=True):
         return verdict
 
     def unmet(self, required: Mapping[str, Requirement]) -> str:
-        """The requirements that no row meets even alone, as text, by key; empty if only their combination is unmet."""
+        """Return as text, by key, the requirements that no row meets; empty if only their combination is unmet."""
         alone = (wanted for _, wanted in sorted(required.items()) if not self.rows_meeting({wanted.key: wanted}).any())
         return " and ".join(map(str, alone))
 
     def is_single_valued(self, key: str) -> bool:
-        """Whether choosing a row fixes this label."""
+        """Whether this label has exactly one value on every row; then the choice of a row determines it."""
         column = self.row_columns.get(key) or self.type_columns.get(key)
         return column is not None and column.single_valued
 
     def row_requirements(self, key: str) -> tuple[Ints, tuple[Requirement | None, ...]]:
-        """A label per row as (codes, requirement per code); None where neither offering nor type defines it."""
+        """Return a label's code per row, and the requirement per code; None if neither offering nor type defines it."""
         column = self.row_columns.get(key)
         if column is not None:
             return column.codes, column.distinct
@@ -112,7 +112,7 @@ class OfferingTable(Struct, eq=False, dict=True):
         return column.codes[self.row_type], column.distinct
 
     def by_labels(self, keys: Sequence[str], rows: Ints) -> Iterator[tuple[tuple[Requirement | None, ...], Ints]]:
-        """Group these rows by their type's and offering's requirements on the labels: yield (requirements, rows)."""
+        """Group rows by their type's and offering's requirements on the labels; yield (requirements, rows)."""
         columns = [self.row_requirements(key) for key in keys]
         codes = np.zeros(len(rows), dtype=np.int64)
         for column, entries in columns:
@@ -122,17 +122,17 @@ class OfferingTable(Struct, eq=False, dict=True):
             yield tuple(entries[int(column[where[0]])] for column, entries in columns), where
 
     def row_values(self, key: str) -> tuple[Ints, tuple[str | None, ...]]:
-        """A label per row as (codes, value per code); None where a row leaves it open."""
+        """Return a label's code per row, and the value per code; None if the row leaves it open."""
         codes, distinct_requirements = self.row_requirements(key)
         return codes, tuple(r.single if r is not None else None for r in distinct_requirements)
 
     def settles(self, key: str) -> bool:
-        """Whether every row has one value of a label."""
+        """Whether no row leaves the label open."""
         codes, values = self.row_values(key)
         return all(values[code] is not None for code in distinct(codes).tolist())
 
     def type_values(self, key: str) -> Bools:
-        """Which values of a label the types list: by type and value, values in any order. The caller must not change it."""
+        """Return by type and value of a label whether the type lists it. Callers must not change the array."""
         if key not in self._values:
             column = self.type_columns.get(key)
             own = (
@@ -148,7 +148,7 @@ class OfferingTable(Struct, eq=False, dict=True):
         return self._values[key]
 
     def amounts(self, resource: str, *, allocatable: bool) -> Ints:
-        """A resource per type: allocatable, or the whole capacity. The caller must not change it."""
+        """Return a resource by type: its allocatable or its capacity. Callers must not change the array."""
         key = (resource, allocatable)
         if key not in self._amounts:
             found = np.array([t.capacity.get(resource, 0) for t in self.types], dtype=np.int64)
@@ -160,7 +160,7 @@ class OfferingTable(Struct, eq=False, dict=True):
 
 @lru_cache(maxsize=2)
 def offering_tables(catalogue: Catalogue) -> Mapping[str, OfferingTable]:
-    """The tables of a catalogue by NodePool, made once per catalogue; pools with the same types share one."""
+    """Return a catalogue's tables by NodePool; cached per catalogue. NodePools with the same types share one."""
     made: list[OfferingTable] = []
     tables: dict[str, OfferingTable] = {}
     for name, types in catalogue.by_node_pool.items():
@@ -192,12 +192,12 @@ def _table(types: tuple[InstanceType, ...]) -> OfferingTable:
 
 
 def _place(offering: Offering) -> tuple[str, str, str, float]:
-    """The order of a type's offerings, whatever order they came in."""
+    """Return the sort key of an instance type's offerings."""
     return offering.zone, offering.capacity_type, offering.reservation_id, offering.price
 
 
 def _reserved(offerings: Sequence[Offering]) -> tuple[Ints, dict[str, int]]:
-    """Return by offering the number of its reservation or -1; and by id how many nodes each has, the least reported."""
+    """Return by offering the index of its reservation or -1, and by reservation id its lowest reported node count."""
     rows: Ints = np.full(len(offerings), -1, dtype=np.int64)
     names = [offering.reservation_id for offering in offerings]
     if not any(names):
@@ -213,7 +213,7 @@ def _reserved(offerings: Sequence[Offering]) -> tuple[Ints, dict[str, int]]:
 
 
 def _ranks(names: Sequence[str]) -> Ints:
-    """Each name's place in alphabetical order."""
+    """Return each name's position in alphabetical order."""
     ranks = np.empty(len(names), dtype=np.int64)
     ranks[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
     return ranks
@@ -224,14 +224,14 @@ def _zone_and_capacity_type(offering: Offering) -> tuple[NodeSelectorRequirement
 
 
 def _shared_columns(entries: Sequence[tuple[NodeSelectorRequirement, ...]]) -> dict[str, LabelColumn]:
-    """The same as `_columns`, for thousands of entries of which few differ."""
+    """Return the same as `_columns`; faster where most entries are equal."""
     kinds: dict[tuple[NodeSelectorRequirement, ...], int] = {}
     which = np.array([kinds.setdefault(entry, len(kinds)) for entry in entries], dtype=np.int64)
     return {key: LabelColumn(column.codes[which], column.distinct) for key, column in _columns(list(kinds)).items()}
 
 
 def _columns(entries: Sequence[Iterable[NodeSelectorRequirement]]) -> dict[str, LabelColumn]:
-    """A column per key that occurs; requirements are only built once per distinct operator and values."""
+    """Return a column per key; builds each distinct requirement once."""
     codes: dict[str, list[int]] = {}
     seen: dict[str, dict[tuple[str, tuple[str, ...]], int]] = {}
     for index, selectors in enumerate(entries):
@@ -253,15 +253,15 @@ def _columns(entries: Sequence[Iterable[NodeSelectorRequirement]]) -> dict[str, 
 
 
 class Reservations(Struct, eq=False):
-    """How many more nodes each reservation has, by id; used up as nodes are opened."""
+    """The remaining node count of each reservation, by id; planning a node reduces it."""
 
     left: dict[str, int]
 
     @classmethod
     def of(cls, tables: Iterable[OfferingTable], claims: Iterable[NodeClaim]) -> Reservations:
-        """What the offerings report, the least where they differ, less what NodeClaims hold that have not launched.
+        """Return the node counts that offerings report (the lowest where they differ), less NodeClaims not launched yet.
 
-        A launched NodeClaim's instance is no longer in what the cloud reports as left.
+        The cloud provider's count already excludes launched NodeClaims.
         """
         left: dict[str, int] = {}
         for table in tables:
@@ -274,11 +274,11 @@ class Reservations(Struct, eq=False):
         return cls(left)
 
     def copy(self) -> Reservations:
-        """The same amounts, used up independently."""
+        """Return an independent copy."""
         return Reservations(dict(self.left))
 
     def take(self, name: str, count: int) -> int:
-        """Use up as many of `count` as there are; how many that were."""
+        """Take up to `count` nodes from a reservation; return the number taken."""
         taken = min(count, self.left.get(name, 0))
         self.left[name] = self.left.get(name, 0) - taken
         return taken

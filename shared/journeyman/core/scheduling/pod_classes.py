@@ -1,10 +1,9 @@
 """Groups pods into classes: pods with equal constraints become one row with a count.
 
-A thousand replicas differ in name only. Their specs' parts that constrain scheduling (resources, node affinity,
-tolerations, constraints about other pods) are compared byte by byte first, which is cheap, then by what they mean, so
-that equal constraints written differently are equal as well. Last come the labels that any selector of this pass looks
-at, and the volumes, which each pod may have for itself. A pod that no node could run, because its spec is invalid or
-unsupported, gets an error here and is not scheduled.
+The replicas of a workload differ only in name. The parts of a spec that constrain scheduling (resources, node affinity,
+tolerations, constraints about other pods) are compared first as bytes, which is cheap, then by meaning, so that equal
+constraints written differently are equal too. The labels that any selector of the pass selects on, and the volumes of
+each pod, are compared last. A pod with an invalid or unsupported spec gets an error and is not scheduled.
 
 Restates: karpenter pkg/scheduling/hostportusage.go, pkg/scheduling/requirements.go `newPodRequirements`,
 pkg/controllers/provisioning/scheduling/queue.go.
@@ -14,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 from msgspec import Struct, field
@@ -57,10 +56,10 @@ from journeyman.core.scheduling.topology import (
     selector_keys,
     spread_of,
 )
-from journeyman.core.scheduling.volumes import NO_VOLUMES, PodVolumes
+from journeyman.core.scheduling.volumes import NO_VOLUMES, PodVolumes, SharedVolume
 from journeyman.errors import InvalidQuantityError
 
-if TYPE_CHECKING:  # who has no ResourceClaims does not pay for them
+if TYPE_CHECKING:  # imported at run time only where pods have ResourceClaims
     from journeyman.core.scheduling.dra.requests import DeviceDemand
 
 _ANY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared with, never bound to
@@ -74,14 +73,14 @@ class HostPort(Struct, frozen=True, kw_only=True, order=True):
     address: str
 
     def conflicts(self, other: HostPort) -> bool:
-        """Whether one node cannot have both: same port and protocol, and overlapping addresses."""
+        """Whether two pods with these ports cannot share a node: same port and protocol, overlapping addresses."""
         if (self.port, self.protocol) != (other.port, other.protocol):
             return False
         return self.address == other.address or bool({self.address, other.address} & _ANY_ADDRESS)
 
 
 def host_ports(pod: Pod) -> tuple[HostPort, ...]:
-    """Return the ports of its node that a pod's containers request, each once, sorted. Init containers do not count."""
+    """Return the distinct host ports of a pod's containers, sorted; init containers are ignored."""
     asked = {
         HostPort(port=p.host_port, protocol=p.protocol or "TCP", address=p.host_ip)
         for container in pod.spec.containers
@@ -98,7 +97,7 @@ _NOTHING: Final = b""
 class PodPreferences(Struct, frozen=True, kw_only=True):
     """What pods prefer, each kind in the order of relaxation.
 
-    `node_terms` apply one at a time, heaviest first; of the others all apply together.
+    Only the heaviest of `node_terms` applies at a time; the other kinds apply all at once.
     """
 
     affinities: tuple[TopologyGroup, ...] = ()
@@ -111,7 +110,7 @@ NO_PREFERENCES: Final = PodPreferences()
 
 
 class PodUsage(Struct, frozen=True, kw_only=True, eq=False):
-    """The resources and host ports that a pod takes of its node."""
+    """The resources and host ports that a pod uses on its node."""
 
     requests: Mapping[str, int]
     ports: tuple[HostPort, ...]
@@ -146,10 +145,15 @@ class SpecParts(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class PodSpecReader:
-    """Reads pod specs, each distinct part once. `label_keys` are the pod labels that the selectors read so far look at."""
+    """Reads pod specs, each distinct part once. `label_keys` are the pod labels that the selectors read so far use."""
 
     def __init__(self, namespaces: Mapping[str, Object], *, with_claims: bool = False) -> None:
-        """`namespaces` are all of them by name, for namespace selectors; `with_claims`: plan for ResourceClaims."""
+        """Create a reader.
+
+        Args:
+            namespaces: All namespaces by name, for namespace selectors.
+            with_claims: Whether pods with ResourceClaims are scheduled.
+        """
         self.label_keys: set[str] = set()
         self.parts: list[SpecParts] = []
         self._numbers: dict[object, int] = {}
@@ -181,7 +185,7 @@ class PodSpecReader:
         return number
 
     def rules(self, key: bytes, namespace: str, own: Mapping[str, str], seen: object) -> PodTopologyRules:
-        """Return the constraints known by `key` for a pod of this namespace with these labels (`seen` stands for both)."""
+        """Return the constraints with this `key` for a pod of a namespace with these labels; `seen` identifies both."""
         if key == _NOTHING:
             return _NO_RULES
         known = self._rules.get((key, seen))
@@ -192,7 +196,7 @@ class PodSpecReader:
         return known
 
     def _selection(self, pod: Pod) -> tuple[object, NodeTerms] | PodError | None:
-        """The nodes it requires and prefers, with a value that is equal for equal requirements."""
+        """Return the nodes that a pod requires and prefers, with a key that is equal for equal requirements."""
         affinity = pod.spec.affinity
         key = encode((pod.spec.node_selector, affinity.node_affinity if affinity is not None else None))
         if key not in self._selections:
@@ -200,7 +204,7 @@ class PodSpecReader:
         return self._selections[key]
 
     def _tolerated(self, tolerations: tuple[Toleration, ...]) -> tuple[Toleration, ...]:
-        """The tolerations in one order, without tolerationSeconds."""
+        """Return the tolerations sorted and without tolerationSeconds."""
         key = encode(tolerations) if tolerations else _NOTHING
         known = self._tolerations.get(key)
         if known is None:
@@ -210,7 +214,7 @@ class PodSpecReader:
         return known
 
     def _demand(self, pod: Pod) -> tuple[object, PodUsage] | PodError:
-        """Its resources and host ports, with a value that is equal for equal ones."""
+        """Return a pod's resources and host ports, with a key that is equal for equal ones."""
         spec = pod.spec
         key = encode((spec.containers, spec.init_containers, spec.overhead, spec.resources, bool(spec.resource_claims)))
         known = self._demands.get(key)
@@ -219,7 +223,7 @@ class PodSpecReader:
         return known
 
     def _rules_key(self, spec: PodSpec) -> bytes | PodError:
-        """The bytes of its constraints about other pods, or what is wrong with them."""
+        """Return the bytes of a pod's constraints about other pods, or the error in them."""
         affinity, constraints = spec.affinity, spec.topology_spread_constraints
         about_pods = (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else (None, None)
         if not constraints and about_pods == (None, None):
@@ -256,7 +260,7 @@ def _selection(pod: Pod) -> tuple[object, NodeTerms] | PodError | None:
 
 
 def _preferred_terms(affinity: Affinity | None) -> Iterable[Requirements]:
-    """Preferred terms, heaviest first; empty and invalid ones are left out."""
+    """Return the preferred terms, heaviest first, without empty and invalid ones."""
     node_affinity = affinity.node_affinity if affinity is not None else None
     preferred = sorted(node_affinity.preferred if node_affinity is not None else (), key=lambda t: -t.weight)
     return filter(None, (_read(term.preference.match_expressions) for term in preferred))
@@ -279,7 +283,7 @@ def _demand(pod: Pod, *, with_claims: bool) -> tuple[object, PodUsage] | PodErro
     try:
         requests = pod_requests(pod)
     except InvalidQuantityError as error:
-        cause = error.__cause__  # without the pod's name, since others share the part
+        cause = error.__cause__  # without the pod's name: other pods share this part of the spec
         return PodError(
             kind="invalid", message=cause.message if isinstance(cause, InvalidQuantityError) else error.message
         )
@@ -291,7 +295,7 @@ def _demand(pod: Pod, *, with_claims: bool) -> tuple[object, PodUsage] | PodErro
 
 
 def _label_keys(spec: PodSpec) -> set[str]:
-    """The pod labels that the selectors of a spec look at, preferred constraints included."""
+    """Return the pod labels that the selectors of a spec use, including those of preferred constraints."""
     keys: set[str] = set()
     for constraint in spec.topology_spread_constraints:
         keys |= selector_keys(constraint.label_selector).union(constraint.match_label_keys)
@@ -327,7 +331,7 @@ def _rules(spec: PodSpec, namespace: str, own: Mapping[str, str], namespaces: Ma
 
 
 def _anyway(constraints: Iterable[TopologySpreadConstraint]) -> Iterable[TopologySpreadConstraint]:
-    """The ScheduleAnyway constraints in the order of relaxation: the first goes, and the last constraint takes its place.
+    """Return the ScheduleAnyway constraints in relaxation order: removing one moves the last constraint to its index.
 
     Restates: karpenter pkg/controllers/provisioning/scheduling/preferences.go `removeTopologySpreadScheduleAnyway`.
     """
@@ -346,28 +350,27 @@ _encode_fast: Final = msgspec.msgpack.Encoder().encode
 _LONG_AGO: Final = datetime(1, 1, 1, tzinfo=timezone.utc)
 
 VolumesOf = Callable[[Pod], PodVolumes | str]
-"""What a pod's volumes demand of its node, or why it cannot be scheduled."""
+"""Returns the node requirements of a pod's volumes, or why the pod cannot be scheduled."""
 
 ClaimsOf = Callable[[Pod], "tuple[DeviceDemand, ...] | PodError"]
-"""What a pod's ResourceClaims ask for, equal asks being the same objects, or why it cannot be scheduled."""
+"""Returns the device requests of a pod's ResourceClaims (the same object for equal requests), or a pod error."""
 
 _VisibleLabels = tuple[str | None, ...]
-"""A pod's namespace and the values of the labels watched, in their order."""
+"""A pod's namespace and its values of the labels that selectors use, in their order."""
 
 _Alike = tuple[int, int, "tuple[DeviceDemand, ...]", _VisibleLabels]
-"""What pods of a class have in common: their specs' meaning, their volumes (both numbered), claims, and what is seen."""
+"""The key of a class: index of the spec's meaning, index of the volumes, device requests, visible labels."""
 
 
 class PodClass(Struct, frozen=True, kw_only=True, eq=False):
     """Pods with equal constraints. `pods` are in queue order; their node must meet one of `terms`.
 
-    `labels` are only those that some selector of this pass looks at. The node must also meet one of `volume_terms`, from
-    where the pods' volumes can be reached. `volume_counts` are volumes of its own that each pod attaches, by CSI driver;
-    `shared_volumes` are (driver, claim key) of volumes that other pods may use as well. `claims` are the device requests of
-    each pod's ResourceClaims.
+    `labels` are only those that some selector of this pass uses. The node must also meet one of `volume_terms`, the node
+    requirements of the pods' volumes. `volume_counts` are the volumes that only one pod uses, by CSI driver;
+    `shared_volumes` are those that other pods may use too. `claims` are the device requests of each pod's ResourceClaims.
 
-    `preferred_groups` names the topology groups (by id) that are only preferred: the class keeps to them at this relaxation
-    level, other pods need not. `avoids_prefer_no_schedule`: it stays off nodes with an untolerated PreferNoSchedule taint.
+    `preferred_groups` are the ids of topology groups that are only preferred: the class requires them at this relaxation
+    level, other pods do not. `avoids_prefer_no_schedule`: it avoids nodes with an untolerated PreferNoSchedule taint.
     `strict` are its terms without preferences, None if `terms` have none. `preferences` is what
     `preferences.relaxation_levels` builds the levels from.
     """
@@ -385,7 +388,7 @@ class PodClass(Struct, frozen=True, kw_only=True, eq=False):
     ports: tuple[HostPort, ...] = ()
     volume_terms: tuple[Requirements, ...] = (EMPTY,)
     volume_counts: Mapping[str, int] = field(default_factory=dict)
-    shared_volumes: tuple[tuple[str, str], ...] = ()
+    shared_volumes: tuple[SharedVolume, ...] = ()
     claims: tuple[DeviceDemand, ...] = ()
     avoids_prefer_no_schedule: bool = False
     strict: tuple[Requirements, ...] | None = None
@@ -393,12 +396,12 @@ class PodClass(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def strict_terms(self) -> tuple[Requirements, ...]:
-        """The alternatives without preferences: topology spread counts the nodes that meet them."""
+        """The alternatives without preferences; topology spread counts nodes that meet one of them."""
         return self.terms if self.strict is None else self.strict
 
     @property
     def node_terms(self) -> tuple[Requirements, ...]:
-        """The alternatives for its node with its volumes' included; contradictory combinations are left out."""
+        """The alternatives for the node combined with those of the volumes, without contradictory combinations."""
         if self.volume_terms == (EMPTY,):
             return self.terms
         both = (term & volumes for term in self.terms for volumes in self.volume_terms)
@@ -408,6 +411,13 @@ class PodClass(Struct, frozen=True, kw_only=True, eq=False):
     def keys(self) -> tuple[str, ...]:
         """The pods' `namespace/name`, in queue order."""
         return tuple(pod.key for pod in self.pods)
+
+
+class RowPods(NamedTuple):
+    """A number of pods of one row."""
+
+    row: int
+    pods: int
 
 
 def requirement_terms(pod: Pod) -> tuple[Requirements, ...]:
@@ -429,13 +439,13 @@ def group_pods(
 ) -> tuple[tuple[PodClass, ...], dict[str, PodError]]:
     """Return classes in queue order (CPU descending, memory descending, oldest first), and errors by pod key.
 
-    Pods that opted out of our nodes are in neither. The classes hold what their pods require; `relaxation_levels` adds
-    what they prefer.
+    Pods that opted out of Karpenter nodes appear in neither. The classes contain required constraints only;
+    `relaxation_levels` adds the preferred ones.
 
     Args:
         pods: The pods to schedule, in any order.
         namespaces: All namespaces by name, for namespace selectors.
-        repelled: Required anti-affinity of running pods, whose selectors distinguish pods as well.
+        repelled: Required anti-affinity of running pods; its selectors also separate pods into classes.
         volumes_of: The node requirements of a pod's volumes; by default none.
         claims_of: The device requests of a pod's ResourceClaims; by default pods that have any get an error.
 
@@ -452,12 +462,14 @@ def group_pods(
         classes.make(meaning, volumes.known[attached], claims, seen, group)
         for (meaning, attached, claims, seen), group in members.items()
     ]
-    made.sort(key=lambda c: (-c.requests.get(CPU, 0), -c.requests.get(MEMORY, 0)))  # stable: oldest first stays
+    made.sort(
+        key=lambda c: (-c.requests.get(CPU, 0), -c.requests.get(MEMORY, 0))
+    )  # stable: equal ones stay oldest first
     return tuple(made), errors
 
 
 def _read_all(pods: Iterable[Pod], reader: PodSpecReader) -> list[int | PodError | None]:
-    """The meaning of each pod's spec; specs of the same bytes are read once."""
+    """Return the result of `PodSpecReader.read` for each pod; reads specs with equal bytes once."""
     known: dict[bytes, int | PodError | None] = {}
     found: list[int | PodError | None] = []
     for pod in pods:
@@ -474,7 +486,7 @@ def _alike(
     claims_of: ClaimsOf | None,
     watched: tuple[str, ...],
 ) -> tuple[dict[_Alike, list[Pod]], dict[str, PodError]]:
-    """Group pods by spec, volumes, claims and the labels that selectors look at; return the groups and the errors."""
+    """Group pods by spec, volumes, claims and the labels that selectors use; return the groups and the errors."""
     members: dict[_Alike, list[Pod]] = {}
     errors: dict[str, PodError] = {}
     for pod, meaning in pods:
@@ -505,7 +517,7 @@ def _age(pod: Pod) -> tuple[datetime, str, str, str]:
 
 
 def _constraint_bytes(pod: Pod) -> bytes:
-    """Everything in the spec that constrains scheduling, volumes aside, as bytes."""
+    """Return everything in the spec that constrains scheduling, except volumes, as bytes."""
     spec = pod.spec
     return _encode_fast(
         (
@@ -523,7 +535,7 @@ def _constraint_bytes(pod: Pod) -> bytes:
 
 
 class _VolumeDemands:
-    """The pods' volume requirements: `known` has each distinct one once, the first being none."""
+    """The pods' volume requirements. `known` lists the distinct ones; the first is for pods without volumes."""
 
     def __init__(self, volumes_of: VolumesOf | None) -> None:
         self.known: list[PodVolumes] = [NO_VOLUMES]
@@ -531,7 +543,7 @@ class _VolumeDemands:
         self._numbers: dict[PodVolumes, int] = {NO_VOLUMES: 0}
 
     def read(self, pod: Pod) -> int | PodError:
-        """The position in `known` of this pod's, or why it cannot be scheduled."""
+        """Return the index in `known` of this pod's requirements, or its error."""
         if self._volumes_of is None:
             return 0
         found = self._volumes_of(pod)

@@ -2,8 +2,8 @@
 
 Restates: karpenter pkg/controllers/provisioning/provisioner.go `Validate`, pkg/apis/v1/nodeclaim_validation.go
 `ValidateRequirement`, pkg/controllers/provisioning/scheduling/scheduler.go `NewDRAError`.
-Differs: fields that the API server would have rejected (a skew of zero, a term without a key, amounts beyond any node)
-are validated as well, for pods that never went through one; a pod is opted out only if every alternative of its is.
+Differs: fields that the API server validates (a skew of zero, a term without a key, amounts beyond any node) are
+validated here too, for pods that no API server has seen; a pod opts out only if all alternatives of its node affinity do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from journeyman.core.api.objects import (
 from journeyman.core.scheduling.requirements import InvalidRequirementError, requirement
 
 MAX_AMOUNT: Final = 1 << 48
-"""More than this of any resource no node has (256 TiB of memory); sums over all pods of a pass stay exact."""
+"""The largest valid amount of any resource (256 TiB of memory); sums over all pods of a pass stay exact."""
 
 _QUALIFIED_NAME: Final = re.compile(
     r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII
@@ -39,7 +39,7 @@ _WHEN_UNSATISFIABLE: Final = frozenset({"DoNotSchedule", "ScheduleAnyway"})
 
 
 def opted_out(pod: Pod) -> bool:
-    """Whether every alternative requires a node without `karpenter.sh/nodepool`: such pods are ignored silently."""
+    """Whether every alternative requires a node without `karpenter.sh/nodepool`; such pods are ignored without an error."""
     terms = required_terms(pod.spec.affinity)
     return bool(terms) and all(
         any(e.key == labels.NODEPOOL and e.operator == "DoesNotExist" for e in term.match_expressions) for term in terms
@@ -102,7 +102,7 @@ def _invalid_spread(constraint: TopologySpreadConstraint) -> str:
 
 
 def _rules_about_pods(affinity: Affinity | None) -> tuple[PodAffinityTerm, ...]:
-    """The terms, required and preferred, of pod affinity and anti-affinity."""
+    """Return the required and preferred terms of pod affinity and anti-affinity."""
     if affinity is None:
         return ()
     rules = [r for r in (affinity.pod_affinity, affinity.pod_anti_affinity) if r is not None]

@@ -1,13 +1,13 @@
 """Relaxes a pod class's preferences level by level, in Karpenter's order.
 
-On the first level every preference is required. Each further level has one fewer: first the heaviest preferred pod
-affinity goes, then the heaviest preferred pod anti-affinity, then the heaviest preferred node affinity (the next
-heaviest takes its place), then one ScheduleAnyway spread constraint, and last the avoidance of PreferNoSchedule taints.
+The first level requires every preference. Each further level removes one: first the heaviest preferred pod affinity,
+then the heaviest preferred pod anti-affinity, then the heaviest preferred node affinity (the next heaviest replaces it),
+then one ScheduleAnyway spread constraint, and last the avoidance of PreferNoSchedule taints.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/preferences.go `Relax`, pkg/scheduling/requirements.go
 `newPodRequirements`.
-Differs: terms of a required node affinity are alternatives on every level, where Karpenter drops the first of them
-before any preference; levels that contradict themselves are left out.
+Differs: terms of a required node affinity are alternatives on every level, where Karpenter removes the first of them
+before any preference; levels with contradictory requirements are left out.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def relaxation_levels(cls: PodClass, *, policy: PreferencePolicy, any_preference
 
     Args:
         cls: As `pod_classes.group_pods` made it.
-        policy: IGNORE gives the last level alone.
-        any_preference_taint: Whether any NodePool has a PreferNoSchedule taint; without one there is no level for them.
+        policy: With IGNORE only the last level is returned.
+        any_preference_taint: Whether any NodePool has a PreferNoSchedule taint; if not, no level avoids them.
     """
     if policy is PreferencePolicy.IGNORE:
         return (cls,)
@@ -50,7 +50,7 @@ def _welcomes_all(toleration: Toleration) -> bool:
 
 
 def _given_up(all_of_them: PodPreferences) -> Iterator[PodPreferences]:
-    """All preferences, then ever fewer, down to none."""
+    """Yield all preferences, then one fewer at a time, down to none."""
     left = all_of_them
     yield left
     while left.affinities:
@@ -68,7 +68,7 @@ def _given_up(all_of_them: PodPreferences) -> Iterator[PodPreferences]:
 
 
 def _level(cls: PodClass, kept: PodPreferences, heeds: bool) -> PodClass | None:
-    """The class with these preferences required; None if its node terms contradict the heaviest preferred one."""
+    """Return the class with these preferences required; None if its node terms contradict the heaviest preferred one."""
     terms = _narrowed(cls.terms, kept.node_terms)
     if not terms:
         return None

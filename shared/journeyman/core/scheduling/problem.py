@@ -1,18 +1,18 @@
-"""Holds the scheduling problem, its inputs, and the solution so far, as values that all planners share.
+"""Defines the scheduling problem, its inputs and the partial solution, which all schedulers share.
 
-`ClusterInputs` is what many problems about one cluster have in common (consolidation simulates hundreds),
-`SchedulingProblem` what one of them is about, and `PartialSolution` what has been decided.
+`ClusterInputs` holds the inputs common to all problems about one cluster (consolidation simulates hundreds),
+`SchedulingProblem` one problem, and `PartialSolution` the decisions made so far.
 
-Pods of equal specification are a *class*. A class has relaxation levels: the first has every preference as a
-requirement, each further one has one preference fewer. One class at one level is a *row*: arrays of the problem have
-one entry per row. Within a class pods are taken in queue order, at whatever level.
+Pods with equal specs form a *class*. A class has relaxation levels: the first requires every preference, each further
+one has one preference fewer. One class at one level is a *row*: arrays of the problem have one entry per row. The pods
+of a class are scheduled in queue order, regardless of level.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
@@ -29,7 +29,7 @@ from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate, make_templates
 from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodePoolOptions
 from journeyman.core.scheduling.offerings import Reservations
-from journeyman.core.scheduling.pod_classes import PodClass, group_pods
+from journeyman.core.scheduling.pod_classes import PodClass, RowPods, group_pods
 from journeyman.core.scheduling.preferences import relaxation_levels
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import Options, PodError
@@ -43,8 +43,35 @@ if TYPE_CHECKING:
     from journeyman.core.scheduling.dra import AllocationTracker, ClaimReader, DeviceInventory
 
 
+class AxisAmount(NamedTuple):
+    """A pod's request along one axis."""
+
+    axis: int
+    amount: int
+
+
+def amounts_of(request: Sequence[int]) -> tuple[AxisAmount, ...]:
+    """Return the nonzero entries of a pod's request by axis."""
+    return tuple(AxisAmount(axis, amount) for axis, amount in enumerate(request) if amount)
+
+
+class BatchTarget(NamedTuple):
+    """The key of a batch among the batches of one assignment; `pins` are its domains."""
+
+    row: int
+    pins: Pins
+    is_quota: bool
+
+
+class RowDomains(NamedTuple):
+    """The domains that pods of a row are assigned to."""
+
+    row: int
+    pins: Pins
+
+
 class PodBatch(Struct, frozen=True, kw_only=True):
-    """`count` pods of one row that go to nodes with these labels. `is_quota`: others were placed counting on it."""
+    """`count` pods of one row for nodes with these labels. `is_quota`: the placement of other pods depends on them."""
 
     row: int
     count: int
@@ -52,34 +79,39 @@ class PodBatch(Struct, frozen=True, kw_only=True):
     is_quota: bool = False
 
     @property
-    def target(self) -> tuple[int, Pins, bool]:
-        """What distinguishes it from other batches of one assignment."""
-        return self.row, self.pins, self.is_quota
+    def target(self) -> BatchTarget:
+        """The key of the batch among the batches of one assignment."""
+        return BatchTarget(self.row, self.pins, self.is_quota)
+
+    @property
+    def destination(self) -> RowDomains:
+        """The row and the domains that its pods are assigned to."""
+        return RowDomains(self.row, self.pins)
 
 
 class PlannedNode(Struct, frozen=True, kw_only=True, eq=False):
-    """A new node. `pods` are (row, how many); `total` is what they ask for along the axes.
+    """A new node. `total` is the sum of its pods' requests by axis.
 
-    `requirements` are all that its claim will ask for: the pool's, the pins', and for each row one of its alternatives.
-    `share` is what the pool's limits set aside for it (by limited resource, as `limits.type_costs` has them), so that
-    its claim lists no type that would take more; None if the pool has no limits.
+    `requirements` are those of its NodeClaim: the NodePool's, the pins', and one alternative of each row. `share` is the
+    part of the NodePool's limits reserved for it (by limited resource, as in `limits.type_costs`); its NodeClaim lists
+    no instance type that exceeds it. None if the NodePool has no limits.
     """
 
     pool: int
     requirements: Requirements
-    pods: tuple[tuple[int, int], ...]
+    pods: tuple[RowPods, ...]
     total: Ints
     share: Ints | None = None
 
 
 class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
-    """What a pass is about. Nothing in it changes while it is answered.
+    """One scheduling problem, immutable.
 
-    `rows[r]` is a class at one relaxation level, `pod_class[r]` the class it belongs to, `levels[c]` the rows of class c from the
-    first relaxation level to the last, `counts[c]` how many pods of it are to be placed. `requests` has a row per row and a column
-    per axis. `leaving` are the keys of the pods to be placed, wherever they are now. `repelled` are the domains from
-    which running pods keep others away. `caps` are the rows' rules about one node alone. `devices` are there if any row
-    has ResourceClaims.
+    `rows[r]` is a class at one relaxation level, `class_of_row[r]` the index of that class, `levels[c]` the rows of class c
+    from the first relaxation level to the last, `counts[c]` the number of its pods to schedule. `requests` is indexed by
+    row and axis. `leaving` are the keys of the pods to schedule, bound or not. `repelled` are the domains that the
+    anti-affinity of running pods excludes. `host_constraints` are the rows' constraints on a single node.
+    `devices` is None if no row has ResourceClaims.
     """
 
     rows: tuple[PodClass, ...]
@@ -100,27 +132,27 @@ class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class PartialSolution(Struct, frozen=True, kw_only=True, eq=False):
-    """A plan in the making. `left[c]` pods of class c are not scheduled yet; `on_existing[n]` are (row, how many) on node n.
+    """An unfinished plan. `left[c]` pods of class c are not scheduled yet; `on_existing[n]` are the pods on node n.
 
-    `headroom[s]` is what is left of the limits of NodePool s, `reservations` of reserved capacity. `reasons` says by class
-    why pods of it cannot be placed. `ceilings` limit by row and pins how many pods may be sent there. `devices` say
-    who has which, existing nodes being numbered first and then those opened. `use_spread_slack`: pods are spread no more evenly
-    than they must be, where one domain is cheaper than another.
+    `headroom[s]` is the remainder of NodePool s's limits, `reservations` the remaining reserved capacity. `reasons` says
+    by class why pods are unschedulable. `ceilings` limit how many pods of a row may be assigned to some domains.
+    `devices` tracks device allocations by node, existing nodes first, then new ones. `use_spread_slack`: spread uses the
+    whole maxSkew where one domain is cheaper than another.
     """
 
     left: Sequence[int]
     headroom: Sequence[Headroom]
     reservations: Reservations
-    on_existing: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    on_existing: Mapping[int, Sequence[RowPods]] = field(default_factory=dict)
     new_nodes: Sequence[PlannedNode] = ()
     reasons: Mapping[int, str] = field(default_factory=dict)
-    ceilings: Mapping[tuple[int, Pins], int] = field(default_factory=dict)
+    ceilings: Mapping[RowDomains, int] = field(default_factory=dict)
     devices: AllocationTracker | None = None
     use_spread_slack: bool = False
 
 
 class ClusterInputs(Struct, kw_only=True, eq=False, dict=True):
-    """What all problems about one cluster have in common."""
+    """The inputs that all problems about one cluster share."""
 
     snapshot: Snapshot
     options: Options
@@ -132,7 +164,7 @@ class ClusterInputs(Struct, kw_only=True, eq=False, dict=True):
     _pools: dict[tuple[str, ...], tuple[NodePoolOptions, ...]] = field(default_factory=dict)
 
     def pools(self, axes: tuple[str, ...]) -> tuple[NodePoolOptions, ...]:
-        """What the NodePools have along these axes; kept, with all that has been found out about them."""
+        """Return the NodePools' options along these axes; cached, together with the results they cache."""
         if axes not in self._pools:
             self._pools[axes] = tuple(nodepool_options_of(template, self.daemons, axes) for template in self.templates)
         return self._pools[axes]
@@ -142,17 +174,17 @@ class ClusterInputs(Struct, kw_only=True, eq=False, dict=True):
         return tuple(Headroom(template, self.inventory.nodes) for template in self.templates)
 
     def headroom(self, standing: NodeSelection) -> tuple[Headroom, ...]:
-        """What is left of each NodePool's limits while only these nodes stand."""
+        """Return what is left of each NodePool's limits if only these nodes exist."""
         return tuple(headroom.without(standing.gone) for headroom in self._headroom)
 
     @property
     def warnings(self) -> Mapping[str, str]:
-        """By NodePool, what of its requirements could not be understood though it is used."""
+        """The invalid settings of each usable NodePool that are ignored, by its name."""
         return {template.name: template.warning for template in self.templates if template.warning}
 
     @classmethod
     def of(cls, snapshot: Snapshot, catalogue: Catalogue, options: Options) -> ClusterInputs:
-        """Prepare a cluster."""
+        """Prepare the inputs from a snapshot and a catalogue."""
         templates, invalid_objects = make_templates(snapshot, catalogue)
         daemons, storage = make_daemons(snapshot.daemon_sets, snapshot.pods), StorageObjects.of(snapshot)
         return cls(
@@ -167,7 +199,7 @@ class ClusterInputs(Struct, kw_only=True, eq=False, dict=True):
 
 
 class ReservedPlacement(Struct, frozen=True, kw_only=True):
-    """Pods of a row that stay with the claim opened for them: its number among the existing nodes, and their keys."""
+    """Pods of a row that stay on the NodeClaim planned for them: its index among the existing nodes, and their keys."""
 
     node: int
     row: int
@@ -175,9 +207,9 @@ class ReservedPlacement(Struct, frozen=True, kw_only=True):
 
 
 class SchedulingTask(Struct, frozen=True, kw_only=True, eq=False):
-    """A problem, with what is settled before it is answered.
+    """A problem, with the pods that are decided before it is solved.
 
-    `errors` are the pods that nothing could place, by key; `reserved` those that stay with the claim opened for them.
+    `errors` are the pods with an invalid spec, by key; `reserved` those that stay on the NodeClaim planned for them.
     """
 
     problem: SchedulingProblem
@@ -187,20 +219,20 @@ class SchedulingTask(Struct, frozen=True, kw_only=True, eq=False):
     reserved: tuple[ReservedPlacement, ...] = ()
 
     def with_levels(self, levels: Sequence[tuple[int, ...]]) -> SchedulingTask:
-        """The same problem with other relaxation levels, of the same rows."""
+        """Return the same problem with other relaxation levels, of the same rows."""
         return replace(self, problem=replace(self.problem, levels=tuple(levels)))
 
     def without_reserved(self, reserved: Collection[ReservedPlacement]) -> SchedulingTask:
-        """The same problem without keeping these in their places."""
+        """Return the same problem with these reserved placements dropped."""
         return replace(self, reserved=tuple(entry for entry in self.reserved if entry not in reserved))
 
     def initial_solution(self) -> PartialSolution:
-        """A plan in which nothing is decided yet but who is kept."""
+        """Return a solution that contains only the reserved placements."""
         left = list(self.problem.counts)
-        on_existing: dict[int, list[tuple[int, int]]] = {}
+        on_existing: dict[int, list[RowPods]] = {}
         for reserved in self.reserved:
             left[self.problem.class_of_row[reserved.row]] -= len(reserved.keys)
-            on_existing.setdefault(reserved.node, []).append((reserved.row, len(reserved.keys)))
+            on_existing.setdefault(reserved.node, []).append(RowPods(reserved.row, len(reserved.keys)))
         return PartialSolution(
             left=left,
             on_existing=on_existing,
@@ -211,12 +243,12 @@ class SchedulingTask(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def prepare_task(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: frozenset[str]) -> SchedulingTask:
-    """The problem where these pods are to go.
+    """Return the problem of scheduling these pods.
 
     Args:
         inputs: The cluster.
-        pods: Pods to place, wherever they are now.
-        without_nodes: Names of StateNodes to be assumed gone, with the pods on them.
+        pods: Pods to schedule, bound or not.
+        without_nodes: Names of StateNodes to treat as deleted, with the pods on them.
     """
     snapshot, inventory = inputs.snapshot, inputs.inventory
     standing = inventory.standing(pods, without_nodes)
@@ -231,20 +263,20 @@ def prepare_task(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: froz
         volumes_of=lambda pod: resolve_volumes(pod, inputs.storage),
         claims_of=claims.read if claims is not None else None,
     )
-    climb = _RelaxationRows.of(classes, inputs)
+    relaxation = _RelaxationRows.of(classes, inputs)
     axes = tuple(sorted({PODS}.union(*(c.requests for c in classes), *(d.requests for d in inputs.daemons))))
     used_ports = inventory.used_ports(standing) if any(cls.ports for cls in classes) else frozenset()
-    caps = host_constraints_of(climb.rows, repelled, used_ports)
-    existing = inventory.survey(standing, climb.rows, axes=axes, caps=caps)
+    caps = host_constraints_of(relaxation.rows, repelled, used_ports)
+    existing = inventory.survey(standing, relaxation.rows, axes=axes, caps=caps)
     shapes: dict[NodeConstraints, int] = {}
-    shape_of_row = tuple(shapes.setdefault(NodeConstraints.of(row), len(shapes)) for row in climb.rows)
+    shape_of_row = tuple(shapes.setdefault(NodeConstraints.of(row), len(shapes)) for row in relaxation.rows)
     problem = SchedulingProblem(
-        rows=tuple(climb.rows),
-        class_of_row=tuple(climb.class_of_row),
-        levels=tuple(climb.levels),
+        rows=tuple(relaxation.rows),
+        class_of_row=tuple(relaxation.class_of_row),
+        levels=tuple(relaxation.levels),
         counts=tuple(len(cls.pods) for cls in classes),
         axes=axes,
-        requests=_requests(climb.rows, axes),
+        requests=_requests(relaxation.rows, axes),
         pools=inputs.pools(axes),
         existing=existing,
         leaving=leaving,
@@ -264,10 +296,10 @@ def prepare_task(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: froz
 
 
 def _claims(inputs: ClusterInputs, asking: Sequence[Pod], without_nodes: frozenset[str]) -> ClaimReader | None:
-    """The ResourceClaims of the cluster, as it will be once pods have left their nodes; None if they are ignored."""
+    """Return a reader of the ResourceClaims as they are once the pods have left their nodes; None if claims are ignored."""
     if inputs.options.ignore_dra_requests:
         return None
-    from journeyman.core.scheduling.dra import ClaimReader  # noqa: PLC0415 - only who asks for it pays for it
+    from journeyman.core.scheduling.dra import ClaimReader  # noqa: PLC0415 - imported only if enabled
 
     snapshot = inputs.snapshot
     gone = (pod for n in snapshot.state_nodes if n.name in without_nodes or n.is_being_disrupted for pod in n.pods)
@@ -283,10 +315,10 @@ def _devices(
     existing: ExistingNodes,
     leaving: frozenset[str],
 ) -> DeviceInventory | None:
-    """What there is for the claims of these classes, None if they have none."""
+    """Return the devices of the cluster; None if these classes have no ResourceClaims."""
     if claims is None or not any(cls.claims for cls in classes):
         return None
-    from journeyman.core.scheduling.dra import DeviceInventory  # noqa: PLC0415 - only who has claims pays for it
+    from journeyman.core.scheduling.dra import DeviceInventory  # noqa: PLC0415 - only with ResourceClaims
 
     types = {(t.name, found.name): found for t in inputs.templates for found in t.table.types}
     return DeviceInventory.of(claims, inputs.snapshot.resource_slices, existing.nodes, types, leaving)
@@ -299,7 +331,7 @@ class _RelaxationRows(Struct, kw_only=True, eq=False):
 
     @classmethod
     def of(cls, classes: Sequence[PodClass], inputs: ClusterInputs) -> _RelaxationRows:
-        """Every class at every relaxation level."""
+        """Return every class at every relaxation level."""
         made = cls()
         taints = (t for template in inputs.templates for t in template.node_pool.spec.template.spec.taints)
         has_preference_taints = any(is_prefer_no_schedule(taint) for taint in taints)

@@ -1,10 +1,10 @@
-"""The algebra of node requirements: which values a label may have, and whether one node can meet two requirements.
+"""Implements node requirements: the values that a label may have, and whether one node can meet two requirements.
 
 A requirement is a set of label values: finite (`In`, and `DoesNotExist` for the empty set) or the complement of a
-finite set (`NotIn`, `Exists`), the latter optionally with integer bounds (`Gt`, `Gte`, `Lt`, `Lte`).
+finite set (`NotIn`, `Exists`); a complement may have integer bounds (`Gt`, `Gte`, `Lt`, `Lte`).
 
 Restates: karpenter pkg/scheduling/requirement.go, requirements.go.
-Differs: an intersection remembers that the label must exist (a node without the label does not meet `Exists` and
+Differs: an intersection records that the label must exist (a node without the label does not meet `Exists` and
 `NotIn [a]` together; no node meets `In [a]` and `In [b]`).
 """
 
@@ -33,9 +33,9 @@ class InvalidRequirementError(ConfigurationError):
 class Requirement(Struct, frozen=True):
     """The values that label `key` may have.
 
-    `complement` False: exactly one of `values`, or no label at all if there are none. True: anything but `values`,
-    and if `lower` or `upper` is set an integer within them (both inclusive). `present`: the label must be there, as
-    every operator but NotIn and DoesNotExist has it; a set without values that must be there can never be met.
+    `complement` False: one of `values`, or no label if `values` is empty. True: any value not in `values`, and an
+    integer between `lower` and `upper` (inclusive) if they are set. `present`: the label must exist; all operators but
+    NotIn and DoesNotExist require it. No node meets a requirement that is `present` and allows no value.
     """
 
     key: str
@@ -48,7 +48,7 @@ class Requirement(Struct, frozen=True):
 
     @property
     def operator(self) -> str:
-        """The operator it is reported with; bounds report as Exists."""
+        """The API operator; Exists for a requirement with bounds."""
         if self.complement:
             return "NotIn" if self.values else "Exists"
         return "In" if self.values else "DoesNotExist"
@@ -60,12 +60,12 @@ class Requirement(Struct, frozen=True):
 
     @property
     def impossible(self) -> bool:
-        """Whether it contradicts itself: the label must be there, and no value is left for it."""
+        """Whether no node meets it: the label must exist, and no value is allowed."""
         return self.present and not self.complement and not self.values
 
     @property
     def single(self) -> str | None:
-        """The one value it allows, None if there are several or none."""
+        """The only value that it allows; None if there are several or none."""
         return next(iter(self.values)) if not self.complement and len(self.values) == 1 else None
 
     def has(self, value: str) -> bool:
@@ -75,14 +75,14 @@ class Requirement(Struct, frozen=True):
         return value not in self.values and _within(value, self.lower, self.upper)
 
     def any_value(self) -> str:
-        """A value that meets a complement, always the same: the smallest whole number that does."""
+        """Return the smallest non-negative integer that meets a complement."""
         number = max(self.lower or 0, 0)
         while not self.has(str(number)):
             number += 1
         return str(number)
 
     def intersection(self, other: Requirement) -> Requirement:
-        """The values that both allow."""
+        """Return the requirement that allows the values that both allow."""
         lower = _tighter(max, self.lower, other.lower)
         upper = _tighter(min, self.upper, other.upper)
         min_values = _tighter(max, self.min_values, other.min_values)
@@ -101,7 +101,7 @@ class Requirement(Struct, frozen=True):
         return Requirement(self.key, False, kept, min_values=min_values, present=present)
 
     def intersects(self, other: Requirement) -> bool:
-        """Whether some value meets both; two complements always do unless their bounds contradict."""
+        """Whether some value meets both; true for two complements unless their bounds are disjoint."""
         if self.complement and other.complement:
             lower, upper = _tighter(max, self.lower, other.lower), _tighter(min, self.upper, other.upper)
             return lower is None or upper is None or lower <= upper
@@ -109,7 +109,7 @@ class Requirement(Struct, frozen=True):
         return any(judge.has(value) for value in finite.values)
 
     def to_selectors(self) -> tuple[NodeSelectorRequirement, ...]:
-        """The same as API requirements; both bounds make two, and a bounded one loses its NotIn values."""
+        """Return the API form: two entries for two bounds; a bounded requirement loses its NotIn values."""
         entry = NodeSelectorRequirement(
             key=self.key, operator=self.operator, values=tuple(sorted(self.values)), min_values=self.min_values
         )
@@ -145,7 +145,7 @@ def _tighter(choose: Callable[[int, int], int], a: int | None, b: int | None) ->
 
 
 def requirement(key: str, operator: str, values: Iterable[str] = (), min_values: int | None = None) -> Requirement:
-    """A requirement from its API form; key aliases of old manifests are normalised.
+    """Return a requirement from its API form; deprecated label keys are normalised.
 
     Raises:
         InvalidRequirementError: Unknown operator, `In` without values, or a bound that is not one non-negative integer.
@@ -176,7 +176,7 @@ def _bounded(key: str, operator: str, values: tuple[str, ...], min_values: int |
 
 
 class Requirements(Mapping[str, Requirement]):
-    """Requirements by key, immutable; adding one to a key that is there intersects."""
+    """Requirements by key, immutable; combining two requirements on one key intersects them."""
 
     __slots__ = ("by_key",)
 
@@ -199,18 +199,18 @@ class Requirements(Mapping[str, Requirement]):
         return hash(frozenset(self.by_key.values()))
 
     def __and__(self, other: Mapping[str, Requirement]) -> Requirements:
-        """Both sets of required together."""
+        """Return the requirements that meet both sets."""
         merged = dict(self.by_key)
         for key, extra in other.items():
             merged[key] = merged[key].intersection(extra) if key in merged else extra
         return Requirements(merged)
 
     def compatible(self, required: Mapping[str, Requirement], *, allow_undefined: Collection[str] = ()) -> str | None:
-        """Why `required` cannot be placed on what these requirements offer; None if they can.
+        """Return why a node with these requirements cannot meet `required`; None if it can.
 
         Args:
-            required: What is asked for.
-            allow_undefined: Keys that may be asked for although nothing here defines them.
+            required: The requirements of a pod.
+            allow_undefined: Keys that `required` may name although these requirements do not define them.
         """
         for key, wanted in required.items():
             if wanted.impossible:
@@ -220,7 +220,7 @@ class Requirements(Mapping[str, Requirement]):
         return self.conflict(required)
 
     def conflict(self, required: Mapping[str, Requirement]) -> str | None:
-        """The first key on which both sides have a say and no value suits both; None if there is none."""
+        """Return the first key that both sides name and for which no value meets both; None if there is none."""
         for key, wanted in required.items():
             offered = self.by_key.get(key)
             if offered is None or offered.intersects(wanted) or (offered.allows_absence and wanted.allows_absence):
@@ -229,7 +229,7 @@ class Requirements(Mapping[str, Requirement]):
         return None
 
     def to_selectors(self) -> tuple[NodeSelectorRequirement, ...]:
-        """API form, sorted by key."""
+        """Return the API form, sorted by key."""
         return tuple(entry for key in sorted(self.by_key) for entry in self.by_key[key].to_selectors())
 
 
@@ -237,7 +237,7 @@ EMPTY: Final = Requirements({})
 
 
 def of(entries: Iterable[Requirement]) -> Requirements:
-    """All of these together; several on one key intersect."""
+    """Return these requirements combined; those on the same key are intersected."""
     merged: dict[str, Requirement] = {}
     for entry in entries:
         merged[entry.key] = merged[entry.key].intersection(entry) if entry.key in merged else entry
@@ -245,26 +245,26 @@ def of(entries: Iterable[Requirement]) -> Requirements:
 
 
 def from_selectors(entries: Iterable[NodeSelectorRequirement]) -> Requirements:
-    """Requirements from their API form. Raises InvalidRequirementError."""
+    """Return requirements from their API form. Raises InvalidRequirementError."""
     return of(requirement(e.key, e.operator, e.values, e.min_values) for e in entries)
 
 
 def from_labels(values: Mapping[str, str]) -> Requirements:
-    """Each label as `In` its one value."""
+    """Return one requirement per label: `In` with its value."""
     return of(requirement(key, "In", (value,)) for key, value in values.items())
 
 
 def likely_meant(key: str, known: Iterable[str]) -> str:
-    """Which known or well-known key an unknown one was probably meant to be; empty if none is like it.
+    """Return the known or well-known key that an unknown one probably misspells; empty if none is similar.
 
     Restates: karpenter pkg/scheduling/requirements.go `labelHint`.
-    Differs: a slip of one letter counts as alike; of several keys the likest, where Karpenter takes any: the slip, then
-    the same last part, then the shortest.
+    Differs: a key that differs by one typing error is similar too; of several keys the most similar is returned (a typing
+    error, then the same last part, then the shortest), where Karpenter returns any.
     """
     return _likeliest(key, frozenset(known))
 
 
-@lru_cache(maxsize=1024)  # asked again for every class of pods and every NodePool
+@lru_cache(maxsize=1024)  # called for every pod class and NodePool
 def _likeliest(key: str, known: frozenset[str]) -> str:
     last = _last_part(key)
     candidates = (known | labels.WELL_KNOWN) - {key}
@@ -273,7 +273,7 @@ def _likeliest(key: str, known: frozenset[str]) -> str:
 
 
 def _is_slip(written: str, meant: str) -> bool:
-    """Whether one letter too many, too few or wrong, or two that changed places, are all the difference."""
+    """Whether the texts differ by one inserted, missing or wrong letter, or by two swapped letters."""
     if abs(len(written) - len(meant)) > 1:
         return False
     start = next((n for n, (a, b) in enumerate(zip(written, meant, strict=False)) if a != b), None)

@@ -1,13 +1,13 @@
-"""Keeps pods on the pending NodeClaims that were created for them, so that one burst is not provisioned for twice.
+"""Keeps pods on the pending NodeClaims created for them, so that the scheduler does not launch nodes for them twice.
 
-These pods are part of the problem like all others, but they are placed first, as far as their node still takes them.
-Rules about other pods may change while a node joins, so:
+These pods are part of the problem, but the scheduler places them first if they still fit their node. Constraints about
+other pods may change while a node registers, so:
 
-* pods with affinity to others, or with anti-affinity over a domain, are scheduled anew, and may get the same node;
-* topology spread is judged once all others are placed (`scheduler.no_longer_balanced`): kube-scheduler admits the pods
-  if they are level with the domains in which nodes stand, even if further domains could be launched by then.
+* pods with pod affinity, or with anti-affinity over a domain, are scheduled again, possibly onto the same node;
+* topology spread is checked after all other pods are placed (`scheduler.no_longer_balanced`): kube-scheduler admits the
+  pods if the skew over the domains of existing nodes is small enough, even if nodes could be launched in other domains.
 
-Differs: Karpenter schedules every pending pod anew on each pass, in-flight NodeClaims first.
+Differs: Karpenter schedules every pending pod again on each pass, trying in-flight NodeClaims first.
 """
 
 from __future__ import annotations
@@ -36,28 +36,29 @@ def with_reserved_placements(task: SchedulingTask) -> SchedulingTask:
 
 
 def reserved_placements_of(problem: SchedulingProblem) -> tuple[ReservedPlacement, ...]:
-    """The pods that keep their places, by node; each of them once.
+    """Return the pods that stay on their NodeClaim, by node; each pod at most once.
 
-    They are kept as what they insist on: what else they wished for was settled when their claim was opened.
+    They use the row without preferences, because preferences were considered when their NodeClaim was planned.
     """
     waiting = [(n, node) for n, node in enumerate(problem.existing.nodes) if _planned_on(node)]
     if not waiting:
         return ()
-    keeping = _PlacementReserver(problem)
-    return tuple(reserved for n, node in waiting for reserved in keeping.on(n, node))
+    reserver = _PlacementReserver(problem)
+    return tuple(reserved for n, node in waiting for reserved in reserver.on(n, node))
 
 
 def may_block_others(problem: SchedulingProblem, reserved: Iterable[ReservedPlacement], classes: Iterable[int]) -> bool:
-    """Whether pods of these classes might have a place if no pod were kept.
+    """Whether pods of these classes might be schedulable without the reserved placements.
 
-    Such a node has the capacity for them; or a rule of theirs is about domains, where all has a say.
+    They might be if a node with reserved placements has the capacity for them, if they must share a node with other pods, or
+    if they have a topology constraint over domains, which depends on all pods.
     """
     nodes = sorted({entry.node for entry in reserved})
     filling = NodeFilling(problem.existing, problem.rows, problem.requests, problem.host_constraints)
     for row in (problem.levels[c][-1] for c in classes):
         pods = problem.rows[row]
-        keys = {rule.key for rules in (pods.spreads, pods.affinities, pods.anti_affinities) for rule in rules}
-        if keys - {labels.HOSTNAME} or filling.open_to(row)[nodes].any():
+        keys = {rule.key for rules in (pods.spreads, pods.anti_affinities) for rule in rules}
+        if pods.affinities or keys - {labels.HOSTNAME} or filling.open_to(row)[nodes].any():
             return True
     return False
 
@@ -69,7 +70,7 @@ def _planned_on(node: StateNode) -> tuple[str, ...]:
 
 
 class _PlacementReserver:
-    """The pods that are not kept yet, and the capacity that the kept ones leave."""
+    """Reserves placements; tracks the pods without one and the remaining capacity of each node."""
 
     def __init__(self, problem: SchedulingProblem) -> None:
         self._problem = problem
@@ -79,7 +80,7 @@ class _PlacementReserver:
         self._class_of = {pod.key: c for c, row in first for pod in row.pods}
 
     def on(self, n: int, node: StateNode) -> Iterator[ReservedPlacement]:
-        """What one node keeps, class by class."""
+        """Yield the reserved placements of one node, by class."""
         by_class: dict[int, list[str]] = {}
         for key in dict.fromkeys(_planned_on(node)):
             if key in self._class_of:
@@ -96,7 +97,7 @@ class _PlacementReserver:
         return ReservedPlacement(node=n, row=row, keys=tuple(keys))
 
     def _suits(self, row: int, n: int, node: StateNode) -> bool:
-        """Whether the pods tolerate the node and its labels suit them; before launch, whatever its claim may become."""
+        """Whether the pods tolerate the node and its labels suit them; before launch, for every node it may become."""
         if self._filling.suits(row)[n]:
             return True
         if node.provider_id or not self._filling.accepts(row)[n]:
@@ -105,30 +106,30 @@ class _PlacementReserver:
         return any(_always_meets(promised, term) for term in self._rows[row].node_terms)
 
     def _may_stay(self, row: int, node: StateNode) -> bool:
-        """Whether no rule between pods, and no device, makes them look for a node anew."""
+        """Whether no constraint between pods and no device requires scheduling them again."""
         pods = self._rows[row]
         if pods.claims or pods.affinities or any(group.key != labels.HOSTNAME for group in pods.anti_affinities):
             return False
         undecided = any(spread.key != labels.HOSTNAME and spread.key not in node.labels for spread in pods.spreads)
         if undecided and node.provider_id:
-            return False  # before launch it is no pod's turn to judge
-        return not any(  # about host names the caps know
+            return False  # a launched node lacks the label; before launch its domain is undecided
+        return not any(  # the caps cover constraints over the hostname
             node.labels.get(entry.group.key) in entry.domains and entry.group.counts(pods.namespace, pods.labels)
             for entry in self._problem.repelled
         )
 
 
 def _promised(node: StateNode) -> Requirements:
-    """What a claim that is yet to be launched says of its node's labels."""
+    """Return the label requirements of a NodeClaim that has not launched."""
     try:
-        task = from_selectors(node.claim.spec.requirements) if node.claim is not None else EMPTY
-        return task & from_labels(node.labels)
-    except InvalidRequirementError:  # edited by hand
+        requirements = from_selectors(node.claim.spec.requirements) if node.claim is not None else EMPTY
+        return requirements & from_labels(node.labels)
+    except InvalidRequirementError:  # the NodeClaim was edited
         return EMPTY
 
 
 def _always_meets(promised: Requirements, term: Requirements) -> bool:
-    """Whether a node meets a term whatever its labels turn out to be."""
+    """Whether every node with the promised labels meets a term."""
     for key, wanted in term.items():
         known = promised.get(key)
         if known is None:

@@ -1,7 +1,7 @@
-"""The scheduler's results, its settings, and the cache of results: planned NodeClaims, pods for existing nodes, pod errors.
+"""Defines the scheduler's results (planned NodeClaims, pods for existing nodes, pod errors), options and result cache.
 
 The cache is keyed by the resource versions that results were computed from. The solver and its verification are pure and
-read no clock, so equal pods in an equal cluster have equal results; losing the cache costs time only.
+read no clock, so the same pods in the same cluster give the same results; losing the cache only costs time.
 
 Differs: karpenter's `ConsolidationState` (pkg/controllers/state/cluster.go) decides by which watch events arrived.
 """
@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from enum import Enum
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, field
 
-from journeyman.core.api.objects import NodeSelectorRequirement
+from journeyman.core.api.objects import NodeSelectorRequirement, OfferingKey
 from journeyman.core.catalogue import Catalogue, Resources
 from journeyman.core.state.snapshot import Snapshot, Workloads
 
@@ -54,7 +54,7 @@ class PlannedClaim(Struct, frozen=True, kw_only=True):
     instance_types: tuple[str, ...]
     requirements: tuple[NodeSelectorRequirement, ...]
     requests: Resources
-    offering: tuple[str, str, str]
+    offering: OfferingKey
     price: float
     min_values_relaxed: bool = False
     reservations: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class PlannedClaim(Struct, frozen=True, kw_only=True):
 
 
 class PoolReason(Struct, frozen=True, kw_only=True):
-    """Why one NodePool has no node for a pod.
+    """Why one NodePool cannot provide a node for a pod.
 
     `kind` is for programs: taints, requirements, resources, offerings, limits, min-values, rules (about other pods),
     not-usable. Of the NodePool's `types_total` instance types `types_suiting` meet the requirements, `types_fitting` are
@@ -123,15 +123,15 @@ class Results(Struct, frozen=True, kw_only=True):
 
     @property
     def gap(self) -> float:
-        """By how much the plan is dearer than the bound, as a share of the bound; 0 without a bound."""
+        """The relative difference between the plan's price and the lower bound; 0 without a bound."""
         return self.price / self.lower_bound - 1 if self.lower_bound > 0 else 0.0
 
 
 class PreferencePolicy(str, Enum):
     """What the scheduler does with preferences (preferred affinity, ScheduleAnyway, PreferNoSchedule).
 
-    RESPECT: treats them as required until it has to relax them (Karpenter's default). IGNORE: ignores them. WHEN_FREE:
-    respects them where that costs nothing.
+    RESPECT requires them until it has to relax them (Karpenter's default). IGNORE ignores them. WHEN_FREE respects them
+    where that does not raise the price.
     """
 
     RESPECT = "Respect"
@@ -149,11 +149,11 @@ class MinValuesPolicy(str, Enum):
 class Options(Struct, frozen=True, kw_only=True):
     """Settings of one pass.
 
-    A NodeClaim lists every instance type up to `near_price` times the cheapest, at least `min_types` where there are as
-    many (Karpenter's count for spot-to-spot consolidation), at most `max_types` (AWS truncates a launch to 60).
-    `compare_up_to`: with at most so many pods the sequential scheduler runs as well, and the cheaper plan wins.
+    A NodeClaim lists every instance type up to `near_price` times the cheapest price, at least `min_types` if available
+    (Karpenter's count for spot-to-spot consolidation), at most `max_types` (AWS truncates a launch to 60).
+    `compare_up_to`: up to this number of pods, the sequential scheduler also runs, and the cheaper plan wins.
     `ignore_dra_requests`: pods with ResourceClaims are not scheduled (Karpenter's IGNORE_DRA_REQUESTS). `bound`: compute
-    the lower bound of the price, for reports; it decides nothing, and takes a third of a small pass.
+    the lower bound of the price, for reports; no decision depends on it, and it takes a third of the time of a small pass.
     """
 
     near_price: float = 1.25
@@ -166,52 +166,50 @@ class Options(Struct, frozen=True, kw_only=True):
     bound: bool = True
 
 
-ProblemKey = tuple[tuple[str, ...], frozenset[str], str]
-"""The keys of the pods to schedule, the names of the nodes that are assumed gone, and the kind of solve."""
+class ProblemKey(NamedTuple):
+    """The keys of the pods to schedule, the names of the nodes treated as deleted, and the kind of solve."""
+
+    pods: tuple[str, ...]
+    without_nodes: frozenset[str]
+    kind: str = ""
 
 
-class StateResults:
-    """The results for one state of a cluster."""
+class ClusterVersion(Struct, frozen=True, eq=False):
+    """The version of all inputs of results: options, catalogue, and resource versions of the cluster's objects."""
 
-    def __init__(self) -> None:
-        """Start without any."""
-        self._results: dict[ProblemKey, Results] = {}
+    catalogue: Catalogue
+    parts: tuple[object, ...]
 
-    def __len__(self) -> int:
-        return len(self._results)
+    @classmethod
+    def of(cls, snapshot: Snapshot, catalogue: Catalogue, options: Options) -> ClusterVersion:
+        """Return the version of a cluster."""
+        return cls(catalogue, (options, *_state(snapshot)))
 
-    def get(self, key: ProblemKey) -> Results | None:
-        """Return the results of this problem, None if it was not solved in this state."""
-        return self._results.get(key)
-
-    def store(self, key: ProblemKey, results: Results) -> None:
-        """Keep the results of a problem."""
-        self._results[key] = results
+    def is_same(self, other: ClusterVersion | None) -> bool:
+        """Whether both versions are equal. Catalogues are compared by identity, because `steps.load` reuses them."""
+        if other is None or None in self.parts:
+            return False
+        return self.catalogue is other.catalogue and self.parts == other.parts
 
 
-class ResultCache:
-    """The results for the last state of one cluster."""
+class CachedResults(Struct, frozen=True, eq=False):
+    """The results for one version of one cluster, by problem; immutable."""
 
-    def __init__(self) -> None:
-        """Start without any."""
-        self._state: tuple[object, ...] | None = None
-        self._catalogue: Catalogue | None = None
-        self._results = StateResults()
+    version: ClusterVersion | None = None
+    by_problem: Mapping[ProblemKey, Results] = field(default_factory=dict)
 
-    def results_for(self, snapshot: Snapshot, catalogue: Catalogue, options: Options) -> StateResults:
-        """Return the results for this state; none if anything in the cluster, the catalogue or the options has changed.
+    def valid_for(self, snapshot: Snapshot, catalogue: Catalogue, options: Options) -> CachedResults:
+        """Return these results if the cluster has the same version, else an empty cache for the new version."""
+        version = ClusterVersion.of(snapshot, catalogue, options)
+        return self if version.is_same(self.version) else CachedResults(version)
 
-        Catalogues are compared by identity, as `steps.load` keeps them.
-        """
-        state = (options, *_state(snapshot))
-        is_same = self._catalogue is catalogue and self._state == state and None not in state
-        if not is_same:
-            self._state, self._catalogue, self._results = state, catalogue, StateResults()
-        return self._results
+    def with_results(self, results: Mapping[ProblemKey, Results]) -> CachedResults:
+        """Return a copy with further results."""
+        return CachedResults(self.version, {**self.by_problem, **results}) if results else self
 
 
 def _state(snapshot: Snapshot) -> Iterator[object]:
-    """Yield each part of a snapshot but the time as UIDs and resource versions; None where an object has no version."""
+    """Yield each part of a snapshot except the time as UIDs and resource versions; None if an object has no version."""
     for part in _PARTS:
         yield _versions(getattr(snapshot, part))
     for part in Workloads.__struct_fields__:
@@ -223,7 +221,7 @@ def _versions(items: Iterable[Any]) -> tuple[object, ...] | None:
     for item in items:
         version = _VERSION(item) if hasattr(item, "metadata") else item
         if version is not item and not version[1]:
-            return None  # it is not stored: a virtual pod of a CapacityBuffer
+            return None  # a virtual pod of a CapacityBuffer, which the API server does not store
         found.append(version)
     return tuple(found)
 

@@ -1,14 +1,14 @@
-"""Schedules pods: solves a snapshot, lets plans compete, and reports unschedulable pods.
+"""Schedules pods: computes several plans, returns the best one, and explains unschedulable pods.
 
 `Scheduler.solve` runs in this order:
 
 1. `problem.prepare_task` groups pods into classes, each with its relaxation levels, and measures the existing nodes.
 2. `reserved_placements` keeps pods on the pending NodeClaims that were created for them.
 3. `bulk_scheduling` plans whole classes: domains first, then existing nodes, then new nodes packed by price.
-4. With few pods, `sequential` plans pod by pod as Karpenter does, once for each tie-break policy. The plan with the
-   fewest unschedulable pods is kept; of equal ones the cheapest, then the one with the fewest nodes.
-5. `instance_type_choice` lists, for every new node, the instance types that serve nearly as cheaply.
-6. `explanation` says why a pod is unschedulable, and `price_lower_bound` how far the price may be from the best one.
+4. With few pods, `sequential` also plans pod by pod as Karpenter does, once for each tie-break policy. The plan with the
+   fewest unschedulable pods wins, then the cheapest, then the one with the fewest nodes.
+5. `instance_type_choice` lists for every new node the suitable instance types with nearly the same price.
+6. `explanation` explains unschedulable pods, and `price_lower_bound` computes a lower bound of the price.
 
 The same snapshot and catalogue always give the same results, byte for byte.
 
@@ -70,24 +70,24 @@ def solve(
     without_nodes: frozenset[str] = frozenset(),
     options: Options = Options(),  # noqa: B008 - a frozen value
 ) -> Results:
-    """Place pods on existing and new nodes.
+    """Schedule pods on existing and new nodes.
 
     Args:
         snapshot: The cluster.
-        catalogue: What can be launched, by NodePool.
-        pods: The pods to place, wherever they are now; by default `pods_to_schedule`.
-        without_nodes: Names of StateNodes that are to be assumed gone, with the pods on them (consolidation asks what
-            would become of a cluster without them).
-        options: Policies, and how much choice of instance types a claim keeps.
+        catalogue: The instance types by NodePool.
+        pods: The pods to schedule, bound or not; by default `pods_to_schedule`.
+        without_nodes: Names of StateNodes to treat as deleted, with the pods on them (consolidation simulates their
+            removal).
+        options: Policies, and how many instance types a NodeClaim lists.
 
     Returns:
-        New claims by pool and pods, fillings of existing nodes, and an error for every pod unschedulable.
+        New NodeClaims sorted by NodePool and pods, pods for existing nodes, and an error for every unschedulable pod.
     """
     return Scheduler(snapshot, catalogue, options).solve(pods, without_nodes)
 
 
 def pods_to_schedule(snapshot: Snapshot) -> tuple[Pod, ...]:
-    """Provisionable pods, and those on nodes marked for deletion that can be moved now.
+    """Return provisionable pods, and reschedulable pods on nodes marked for deletion.
 
     Restates: karpenter pkg/controllers/provisioning/provisioner.go `Schedule`.
     """
@@ -103,7 +103,7 @@ def pods_to_schedule(snapshot: Snapshot) -> tuple[Pod, ...]:
 
 
 class Scheduler:
-    """One snapshot and catalogue, prepared once, for one or many problems (consolidation asks many)."""
+    """Solves problems about one snapshot and catalogue; prepares them once (consolidation solves many problems)."""
 
     def __init__(self, snapshot: Snapshot, catalogue: Catalogue, options: Options = Options()) -> None:  # noqa: B008
         self.snapshot = snapshot
@@ -112,7 +112,7 @@ class Scheduler:
     def solve(self, pods: Sequence[Pod] | None = None, without_nodes: frozenset[str] = frozenset()) -> Results:
         """See `solve`."""
         considered = pods_to_schedule(self.snapshot) if pods is None else tuple(pods)
-        if not considered:  # most runs of a cluster at rest, or of one that waits for its nodes
+        if not considered:  # the usual case: nothing is pending, or pods wait for their nodes
             return Results(unusable_node_pools=self._inputs.invalid_objects, warnings=self._inputs.warnings)
         task = with_reserved_placements(prepare_task(self._inputs, considered, without_nodes))
         plan = best_plan_with_reservations(task)
@@ -129,15 +129,15 @@ class Scheduler:
 
     @property
     def _unusable(self) -> Mapping[str, str]:
-        """NodePools that sit this pass out, with why; also those that could not be read in the first place."""
+        """Return by name why NodePools are unusable in this pass, including those that could not be parsed."""
         unread = {item.name: item.why for item in self.snapshot.invalid_objects if item.kind == "NodePool"}
         return {**unread, **self._inputs.invalid_objects}
 
     def _errors(self, task: SchedulingTask, plan: CandidatePlan) -> dict[str, PodError]:
-        """An error for each pod unschedulable; pods of a class share it."""
+        """Return an error for each unschedulable pod; pods of a class share it."""
         if not plan.unplaced:
             return {}
-        # A cold start that leaves no pod out does without.
+        # Imported lazily: only unschedulable pods need it.
         from journeyman.core.scheduling.explanation import Explainer  # noqa: PLC0415
 
         problem = task.problem
@@ -166,17 +166,17 @@ class Scheduler:
         return errors
 
 
-CLASSES_TRIED: Final = 24  # classes whose preferences are tried one by one
-_FEW_PODS: Final = 150  # pods; with more the one node that a domain has too many of matters little
-_DECIMALS: Final = 9  # of a price; what differs beyond is rounding
-_NOTHING_TO_BUY: Final = (0, 0.0, 0)  # every pod is scheduled, and no node is opened
+CLASSES_TRIED: Final = 24  # classes whose preferences are tried separately
+_FEW_PODS: Final = 150  # pods; with more, one superfluous node in a domain matters little
+_DECIMALS: Final = 9  # of a price; smaller differences are rounding errors
+_NOTHING_TO_BUY: Final = (0, 0.0, 0)  # every pod is scheduled, and no node is launched
 
 
 class CandidatePlan(Struct, frozen=True, kw_only=True, eq=False):
-    """A finished solution: its claims, and the pod keys it puts on existing nodes, by node name.
+    """A finished solution: its NodeClaims, and the keys of the pods planned onto existing nodes, by node name.
 
-    `unplaced` are the keys that have no place, by class. `fees` are what the NodePools charge for the nodes as such.
-    `devices` are there for the ResourceClaims of the pods on existing nodes, by node name.
+    `unplaced` are the keys of unschedulable pods, by class. `fees` is the sum of the NodePools' surcharges per node.
+    `devices` are those for the ResourceClaims of the pods on existing nodes, by node name.
     """
 
     solution: PartialSolution
@@ -188,42 +188,42 @@ class CandidatePlan(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def price(self) -> float:
-        """Of the claims, per hour."""
+        """The hourly price of the NodeClaims."""
         return float(sum(claim.price for claim in self.claims))
 
     @property
     def leftover(self) -> frozenset[str]:
-        """The unschedulable pods."""
+        """The keys of the unschedulable pods."""
         return frozenset(key for keys in self.unplaced.values() for key in keys)
 
     @property
     def left(self) -> int:
-        """How many these are."""
+        """The number of unschedulable pods."""
         return sum(len(keys) for keys in self.unplaced.values())
 
     @property
     def rank(self) -> tuple[int, float, int]:
-        """The smaller the better: unschedulable pods, then price, then nodes."""
+        """Sort key, best plan first: unschedulable pods, then price, then nodes."""
         return self.left, round(self.price + self.fees, _DECIMALS), len(self.claims)
 
 
 def best_plan_with_reservations(task: SchedulingTask) -> CandidatePlan:
-    """The best plan for a problem in which those stay with their claims whom no rule sends elsewhere.
+    """Return the best plan that keeps pods on their pending NodeClaims unless a constraint forbids it.
 
-    Nor do they stay if fewer pods had a place then.
+    If the reserved placements leave more pods unschedulable, return the best plan without them.
     """
     plan = best_plan(task)
     while out_of_place := no_longer_balanced(task.problem, plan.solution, task.reserved):
         task = task.without_reserved(out_of_place)
         plan = best_plan(task)
     if task.reserved and may_block_others(task.problem, task.reserved, plan.unplaced):
-        afresh = best_plan(task.without_reserved(task.reserved))
-        return afresh if afresh.left < plan.left else plan
+        unreserved = best_plan(task.without_reserved(task.reserved))
+        return unreserved if unreserved.left < plan.left else plan
     return plan
 
 
 def best_plan(task: SchedulingTask) -> CandidatePlan:
-    """The best plan for a problem, preferences heeded as its options say."""
+    """Return the best plan for a problem; the options say how it treats preferences."""
     if task.problem.options.preferences is PreferencePolicy.WHEN_FREE:
         return _plan_with_free_preferences(task)
     return _best(task)
@@ -241,27 +241,26 @@ def _best(task: SchedulingTask) -> CandidatePlan:
     for policy in tie_break_policies(task):
         rival = _sequential_plan(task, policy)
         if policy == TieBreakPolicy() and best.left == rival.left and best.leftover != rival.leftover:
-            best = rival  # short capacity goes to the pods that Karpenter would give it
+            best = rival  # the pods that Karpenter would schedule get scarce capacity
         elif rival.left < best.left or rival.leftover == best.leftover:
             best = min(best, rival, key=lambda p: p.rank)
     return best
 
 
 def has_spread_slack(problem: SchedulingProblem) -> bool:
-    """Whether some spread lets domains differ by more than the one pod that there is too many of."""
+    """Whether some spread constraint allows a skew above 1."""
     spreads = (spread for row in problem.rows for spread in row.spreads)
     return any(spread.max_skew > 1 and spread.key != labels.HOSTNAME for spread in spreads)
 
 
 def tie_break_policies(task: SchedulingTask) -> Iterator[TieBreakPolicy]:
-    """The policies worth comparing: Karpenter's, and others where it would have left a choice to chance, or the next pass."""
+    """Yield the policies to compare: Karpenter's, and others where Karpenter chooses at random or in the next pass."""
     yield TieBreakPolicy()
     problem = task.problem
     keys = {rule.key for row in problem.rows for rules in (row.spreads, row.affinities) for rule in rules}
     few = sum(problem.counts) <= _FEW_PODS
     if few and keys - {labels.HOSTNAME}:
         yield TieBreakPolicy(prefer_cheapest_domain=True)
-        yield TieBreakPolicy(prefer_second_domain=True)
     if few and len({pool.template.order for pool in problem.pools}) < len(problem.pools):
         yield TieBreakPolicy(prefer_last_pool_name=True)
     if any(task.reservations.left.values()) and any(headroom.resources for headroom in task.headroom):
@@ -273,8 +272,8 @@ def _sequential_plan(task: SchedulingTask, policy: TieBreakPolicy) -> CandidateP
 
 
 def _is_small(problem: SchedulingProblem) -> bool:
-    """Whether the pods are few, and price is what every NodePool is after."""
-    by_price = not any(pool.template.order[1] for pool in problem.pools)
+    """Whether there are few pods and every NodePool packs by price."""
+    by_price = not any(pool.template.order.fewest_nodes for pool in problem.pools)
     return by_price and 0 < sum(problem.counts) <= problem.options.compare_up_to
 
 
@@ -297,8 +296,8 @@ def _finish(task: SchedulingTask, solution: PartialSolution) -> CandidatePlan:
 
 
 def _with_devices(task: SchedulingTask, solution: PartialSolution, plan: CandidatePlan) -> CandidatePlan:
-    """The plan with what is there for its pods' ResourceClaims; pods are drawn again, as they were."""
-    from journeyman.core.scheduling.dra import drivers_of, planned_devices  # noqa: PLC0415 - only who has claims pays for it
+    """Return the plan with the devices for its pods' ResourceClaims; assigns pods to nodes in the same order again."""
+    from journeyman.core.scheduling.dra import drivers_of, planned_devices  # noqa: PLC0415 - only with ResourceClaims
 
     problem = task.problem
     assert problem.devices is not None and solution.devices is not None  # noqa: S101, PT018 - there are claims
@@ -307,9 +306,9 @@ def _with_devices(task: SchedulingTask, solution: PartialSolution, plan: Candida
     devices: dict[str, tuple[PlannedDevice, ...]] = {}
     for place, taken in sorted(solution.on_existing.items()):
         drawn = {row: draw.onto(place, row, count) for row, count in taken}
-        for found in planned_devices(solution.devices.options_of(place), drawn, names).values():
-            if found:
-                devices[nodes[place].name] = found
+        for planned in planned_devices(solution.devices.options_of(place), drawn, names).values():
+            if planned:
+                devices[nodes[place].name] = planned
     claims: list[PlannedClaim] = []
     for place, (node, claim) in enumerate(zip(solution.new_nodes, plan.claims, strict=True), len(nodes)):
         drawn = {row: draw(row, count) for row, count in node.pods}
@@ -321,25 +320,28 @@ def _with_devices(task: SchedulingTask, solution: PartialSolution, plan: Candida
 
 
 class _PodQueues:
-    """Hands out the pods of each class in queue order, whatever the row that asks; those kept go to their own node."""
+    """Assigns the pods of each class in queue order, for any of its rows; pods with reserved placements get their node."""
 
     def __init__(self, problem: SchedulingProblem, reserved: Iterable[ReservedPlacement]) -> None:
         self._problem = problem
         self._drawn = [0] * len(problem.counts)
-        self._kept = {(entry.node, problem.class_of_row[entry.row]): list(entry.keys) for entry in reserved}
-        self._queues = self._without_kept()
+        self._reserved = {(entry.node, problem.class_of_row[entry.row]): list(entry.keys) for entry in reserved}
+        self._queues = self._queues_without_reserved()
 
-    def _without_kept(self) -> dict[int, list[str]]:
-        """The pods of classes of which some are kept that no pod keeps."""
-        away: dict[int, set[str]] = {}
-        for (_, pod_class), keys in self._kept.items():
-            away.setdefault(pod_class, set()).update(keys)
-        first = {pod_class: self._problem.rows[self._problem.levels[pod_class][0]] for pod_class in away}
-        return {pod_class: [key for key in first[pod_class].keys if key not in away[pod_class]] for pod_class in away}
+    def _queues_without_reserved(self) -> dict[int, list[str]]:
+        """Return, for each class with reserved placements, its other pods."""
+        reserved: dict[int, set[str]] = {}
+        for (_, pod_class), keys in self._reserved.items():
+            reserved.setdefault(pod_class, set()).update(keys)
+        first = {pod_class: self._problem.rows[self._problem.levels[pod_class][0]] for pod_class in reserved}
+        return {
+            pod_class: [key for key in first[pod_class].keys if key not in reserved[pod_class]]
+            for pod_class in reserved
+        }
 
     def onto(self, node: int, row: int, count: int) -> list[str]:
-        """Pods for an existing node."""
-        own = self._kept.get((node, self._problem.class_of_row[row]), [])
+        """Return the keys of `count` pods for an existing node, those with reserved placements first."""
+        own = self._reserved.get((node, self._problem.class_of_row[row]), [])
         staying, own[:count] = own[:count], []
         return staying + self(row, count - len(staying))
 
@@ -352,13 +354,13 @@ class _PodQueues:
         return [pod.key for pod in self._problem.rows[row].pods[start : start + count]]
 
     def rest(self, pod_class: int) -> tuple[str, ...]:
-        """The keys that no pod drew."""
+        """Return the keys of the pods that were not assigned."""
         row = self._problem.levels[pod_class][0]
         return tuple(self(row, self._problem.counts[pod_class] - self._drawn[pod_class]))
 
 
 def _plan_with_free_preferences(task: SchedulingTask) -> CandidatePlan:
-    """Preferences only where they cost nothing: those of all classes up to some relaxation level, then class by class."""
+    """Return the best plan with preferences that do not make it worse: relaxes all classes together, then each alone."""
     levels = task.problem.levels
     last = [level_rows[-1:] for level_rows in levels]
     best = _best(task.with_levels(last))
@@ -376,11 +378,11 @@ def _one_class_after_another(
     best: CandidatePlan,
     plan_with: Callable[[list[tuple[int, ...]]], CandidatePlan],
 ) -> CandidatePlan:
-    """Each of the larger classes as high on its relaxation levels as costs nothing."""
+    """Return the plan in which each of the larger classes keeps all preferences that do not raise the price."""
     levels, counts = task.problem.levels, task.problem.counts
-    choosy = sorted((c for c, level_rows in enumerate(levels) if len(level_rows) > 1), key=lambda c: (-counts[c], c))
+    classes = sorted((c for c, level_rows in enumerate(levels) if len(level_rows) > 1), key=lambda c: (-counts[c], c))
     tries = 0
-    for c in choosy:
+    for c in classes:
         for level in range(len(levels[c]) - 1):
             if tries == CLASSES_TRIED:
                 return best
@@ -397,21 +399,21 @@ def _one_class_after_another(
 def no_longer_balanced(
     problem: SchedulingProblem, solution: PartialSolution, reserved: Sequence[ReservedPlacement]
 ) -> tuple[ReservedPlacement, ...]:
-    """Those of them that are too many where they are, as a finished solution has it."""
+    """Return the reserved placements that violate topology spread in a finished solution."""
     spread = [entry for entry in reserved if any(is_wide(s.group) for s in problem.rows[entry.row].spreads)]
     if not spread:
         return ()
-    ledger = DomainCounts(problem)
-    ledger.enter_solution(solution)
-    return tuple(e for e in spread if ledger.is_out_of_place(e.row, problem.existing.nodes[e.node].labels))
+    counts = DomainCounts(problem)
+    counts.enter_solution(solution)
+    return tuple(e for e in spread if counts.is_out_of_place(e.row, problem.existing.nodes[e.node].labels))
 
 
 def price_lower_bound(problem: SchedulingProblem, nodes: Sequence[PlannedNode]) -> float:
-    """A price per hour that no plan for the pods on these nodes undercuts; 0 without any."""
+    """Return a lower bound of the hourly price of any plan for the pods on these nodes; 0 without nodes."""
     counts = np.zeros(len(problem.rows), dtype=np.int64)
     for node in nodes:
         for row, count in node.pods:
-            counts[problem.levels[problem.class_of_row[row]][-1]] += count  # what they insist on
+            counts[problem.levels[problem.class_of_row[row]][-1]] += count  # the row without preferences
     if not counts.any():
         return 0.0
     caps = problem.host_constraints.for_new_nodes(counts)

@@ -24,7 +24,7 @@ Differs: key aliases are normalised here too; a term without a label selector co
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Annotated, Any, Final, Literal, Protocol
+from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -44,8 +44,23 @@ from journeyman.core.state.snapshot import Workloads
 from journeyman.core.state.state_node import StateNode
 from journeyman.errors import ConfigurationError
 
-Pins = tuple[tuple[str, str], ...]
-"""Domains chosen for pods, as (label key, value) sorted by key: their node must carry these labels."""
+
+class Pin(NamedTuple):
+    """A domain chosen for pods: their node must carry this label."""
+
+    key: str
+    value: str
+
+
+Pins = tuple[Pin, ...]
+"""Domains chosen for pods, sorted by label key."""
+
+
+class NodeMatch(NamedTuple):
+    """Whether a node that pods go to is one that a rule counts: for sure, or perhaps."""
+
+    surely: bool
+    possibly: bool
 
 
 class TopologyGroup(Struct, frozen=True, kw_only=True):

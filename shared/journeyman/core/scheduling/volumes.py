@@ -1,12 +1,12 @@
-"""Volume topology and volume limits: from which nodes a pod's volumes can be reached, and how many more a node attaches.
+"""Volume topology and volume limits: the nodes that can attach a pod's volumes, and how many more each can attach.
 
-A bound claim restricts its pod to the nodes that reach its PersistentVolume; an unbound one that waits for its first
-consumer, to its StorageClass's allowed topologies. Both are alternatives; a pod with several volumes needs a
-combination that agrees. Existing nodes report in their CSINode how many volumes of each driver they attach; new nodes
-have no known limit.
+A bound claim restricts its pod to its PersistentVolume's node affinity; an unbound claim with WaitForFirstConsumer, to
+its StorageClass's allowed topologies. Each gives a list of alternatives; a pod with several volumes needs one
+alternative of each that are compatible. A CSINode reports how many volumes of each driver an existing node can attach;
+the limit of a new node is unknown.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/volumetopology.go, pkg/scheduling/volumeusage.go.
-Differs: alternatives are in one order whatever the order of the volumes, so that equal pods are recognised.
+Differs: the order of the alternatives does not depend on the order of the volumes, so that equal pods compare equal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct, field
 
@@ -27,11 +27,11 @@ from journeyman.core.state.snapshot import Snapshot
 from journeyman.core.state.state_node import StateNode
 
 MAX_ALTERNATIVES: Final = 256
-"""Beyond this many combinations of its volumes' places a pod is set aside; real ones have as many as there are zones."""
+"""A pod whose volumes have more combinations of alternatives gets an error; real pods have about one per zone."""
 
 _BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
 _EBS: Final = "ebs.csi.aws.com"
-# The CSI drivers that took over from the plugins once built in (k8s.io/csi-translation-lib)
+# CSI drivers that replaced in-tree volume plugins (k8s.io/csi-translation-lib)
 _CSI_DRIVERS: Final = {
     "kubernetes.io/aws-ebs": _EBS,
     "kubernetes.io/azure-disk": "disk.csi.azure.com",
@@ -47,17 +47,24 @@ _ANYWHERE: Final[Alternatives] = (EMPTY,)
 _Terms = tuple[tuple[NodeSelectorRequirement, ...], ...]
 
 
+class SharedVolume(NamedTuple):
+    """A volume that several pods use: its CSI driver, and the key of its claim (`namespace/name`)."""
+
+    driver: str
+    claim: str
+
+
 class PodVolumes(Struct, frozen=True, kw_only=True):
     """The node requirements and counts of a pod's volumes.
 
-    `terms`: the node must meet one of them (`(EMPTY,)` if any node does; a single contradiction if none does). `counts`:
-    volumes of its own by CSI driver; `shared`: (driver, claim key) of volumes that other pods of the snapshot use too,
-    sorted. A node attaches a shared volume once.
+    `terms`: the node must meet one of them (`(EMPTY,)` if every node does; a single contradiction if none does).
+    `counts`: volumes that only this pod uses, by CSI driver; `shared`: volumes that other pods use too, sorted. A node
+    attaches a shared volume once.
     """
 
     terms: Alternatives = (EMPTY,)
     counts: Mapping[str, int] = field(default_factory=dict)
-    shared: tuple[tuple[str, str], ...] = ()
+    shared: tuple[SharedVolume, ...] = ()
 
     def __hash__(self) -> int:
         return hash((self.terms, frozenset(self.counts.items()), self.shared))
@@ -112,7 +119,7 @@ def resolve_volumes(pod: Pod, storage: StorageObjects) -> PodVolumes | str:
         return NO_VOLUMES
     terms = _ANYWHERE
     counts: Counter[str] = Counter()
-    shared: list[tuple[str, str]] = []
+    shared: list[SharedVolume] = []
     for key in keys:
         found = _reach(key, storage)
         if isinstance(found, str):
@@ -122,14 +129,14 @@ def resolve_volumes(pod: Pod, storage: StorageObjects) -> PodVolumes | str:
             return f"its volumes have more than {MAX_ALTERNATIVES} combinations of topologies"
         driver = driver_of(storage.claims[key], storage)
         if driver and key in storage.shared:
-            shared.append((driver, key))
+            shared.append(SharedVolume(driver, key))
         elif driver:
             counts[driver] += 1
     return PodVolumes(terms=terms, counts=dict(sorted(counts.items())), shared=tuple(sorted(shared)))
 
 
 def _reach(key: str, storage: StorageObjects) -> Alternatives | str:
-    """The alternatives of one claim's volume, or why it cannot be used.
+    """Return the alternatives of one claim's volume, or the error that makes it unusable.
 
     Restates: karpenter volumetopology.go `ValidatePersistentVolumeClaims`, `getRequirements`.
     """
@@ -180,9 +187,10 @@ def _reach_unbound(claim: PersistentVolumeClaim, key: str, storage: StorageObjec
 
 @lru_cache(maxsize=4096)
 def _alternatives(terms: _Terms, moves: bool) -> Alternatives:
-    """Terms as alternatives. With `moves` the hostname does not count: the pod will run on another host anyway.
+    """Return the alternatives of these terms. With `moves`, hostname expressions are ignored: the pod changes its node.
 
-    Terms without expressions are ignored; one that only named the host admits every node. Raises InvalidRequirementError.
+    Empty terms are ignored; a term with only a hostname expression then admits every node. Raises
+    InvalidRequirementError.
     """
     kept = tuple(tuple(e for e in term if not (moves and e.key == labels.HOSTNAME)) for term in terms if term)
     if not kept or not all(kept):
@@ -191,20 +199,20 @@ def _alternatives(terms: _Terms, moves: bool) -> Alternatives:
 
 
 def _combined(left: Alternatives, right: Alternatives) -> Alternatives:
-    """Every alternative of the one with every one of the other."""
+    """Return every combination of one alternative of each."""
     if _ANYWHERE in (left, right):
         return right if left == _ANYWHERE else left
     return _possible([a & b for a in left for b in right])
 
 
 def _possible(alternatives: Sequence[Requirements]) -> Alternatives:
-    """The alternatives without contradictions, each once, in order; the first contradiction if there is nothing else."""
+    """Return the distinct alternatives without contradictions, sorted; the first contradiction if there are no others."""
     possible = {_order(wanted): wanted for wanted in alternatives if not any(r.impossible for r in wanted.values())}
     return tuple(possible[order] for order in sorted(possible)) or (min(alternatives, key=_order),)
 
 
 def _order(wanted: Requirements) -> tuple[tuple[object, ...], ...]:
-    """A key that is equal for equal requirements, and by which they sort."""
+    """Return a sort key that is equal for equal requirements."""
     return tuple(
         (key, r.complement, tuple(sorted(r.values)), _bound(r.lower), _bound(r.upper), r.present)
         for key, r in sorted(wanted.items())
@@ -216,7 +224,7 @@ def _bound(limit: int | None) -> int:
 
 
 def driver_of(claim: PersistentVolumeClaim, storage: StorageObjects) -> str:
-    """The CSI driver that attaches a claim's volume, empty if none does or it is unknown.
+    """Return the CSI driver of a claim's volume; empty if it has none or it is unknown.
 
     Restates: karpenter volumeusage.go `ResolveDriver`.
     """
@@ -241,7 +249,7 @@ class VolumeUsage(Struct, frozen=True, kw_only=True):
     attached: Mapping[str, frozenset[str]]
 
     def free(self, driver: str) -> int | None:
-        """How many more volumes of the driver it takes, None if there is no limit; negative if it has too many."""
+        """Return how many more volumes of the driver the node can attach; None without a limit, negative above it."""
         limit = self.limits.get(driver)
         return None if limit is None else limit - len(self.attached.get(driver, ()))
 

@@ -2,7 +2,7 @@
 
 `requests` reads a pod's ResourceClaims; `devices` are the device pools, published by drivers or promised by instance
 types; `search` chooses devices for one pod on one node; `allocation` tracks which node's pods hold which devices while
-pods are scheduled, one by one, for each takes devices from the others.
+pods are scheduled one by one.
 
 kube-scheduler decides in the end which device a pod gets. A plan only has to be possible, whichever of a NodeClaim's
 instance types is launched.

@@ -47,7 +47,7 @@ from journeyman.core.state.state_node import StateNode
 from journeyman.errors import InvalidQuantityError
 
 _EXISTING_NODE = ""
-"""Instead of an instance type, for a node that stands."""
+"""Key of an existing node's only option, in place of an instance type."""
 
 
 class DeviceInventory(Struct, kw_only=True, eq=False):
@@ -169,7 +169,7 @@ def _content(slices: tuple[ResourceSliceSpec, ...]) -> bytes:
 
 
 def _in_use(claims: ClaimReader, pools: Iterable[DevicePool]) -> tuple[frozenset[DeviceId], dict[CounterId, int]]:
-    """The allocated devices, and what is used of counters and shared capacity."""
+    """Return the allocated devices, and the used amounts of counters and shared capacity."""
     taken: set[DeviceId] = set()
     used: dict[CounterId, int] = {}
     for claim in claims:
@@ -200,7 +200,7 @@ def _read(text: str | int | float) -> int:
 
 
 _PASS_BUDGET: Final = 500_000
-"""Devices tried in all searches of a pass together; pods that come later are left without."""
+"""Limit of devices tried in all searches of a pass; later pods get no devices."""
 
 
 class AllocatedDevice(Struct, frozen=True):
@@ -264,7 +264,7 @@ class AllocationTarget(Struct, frozen=True, kw_only=True):
 
 
 class SharedClaim(Struct, frozen=True, kw_only=True):
-    """A claim allocated in this pass: on which node, from which nodes its devices are accessible, whether only there."""
+    """A claim allocated in this pass: its node, the nodes that can access its devices, whether it is bound to its node."""
 
     place: int
     wanted: Requirements
@@ -298,7 +298,7 @@ class AllocationTracker:
         self._shared: dict[str, SharedClaim] = {}
         self._budget = _PASS_BUDGET
         self.releases = 0
-        """How often something published that was held became free again, so that a search that failed may succeed."""
+        """Number of releases of published devices; after a release, a failed search may succeed."""
 
     def copy(self) -> AllocationTracker:
         """Return an independent copy."""
@@ -344,7 +344,7 @@ class AllocationTracker:
         return self._found(place, replace(target, offer=offer), pending, (row, pod))
 
     def _beside(self, demand: DeviceDemand, place: int, name: str, offer: Requirements) -> Requirements | None:
-        """What is left of a node's offer if it must access what a claim has already, here or elsewhere."""
+        """Return the node's offer, narrowed to nodes that can access a claim's allocated devices; None if none can."""
         if demand.held is not None:
             return demand.held.narrowed(name, offer)
         known = self._shared[demand.key]
@@ -378,7 +378,7 @@ class AllocationTracker:
         return AllocationProposal(options=tuple(kept), offer=offer, decided=tuple(_decided(pending, chosen)))
 
     def _options_at(self, place: int, target: AllocationTarget) -> Sequence[AllocationOption]:
-        """The node's options, as far as it may still be of these types."""
+        """Return the node's options, limited to the target's instance types."""
         left = frozenset().union(*(option.types for option in target.options))
         held = self._options.get(place)
         if held is None:
@@ -393,7 +393,7 @@ class AllocationTracker:
         option: AllocationOption,
         pending: Sequence[tuple[int, DeviceDemand]],
     ) -> DeviceSearch | None:
-        """A successful search, None if there is none."""
+        """Return a successful search; None if the devices are not available."""
         budget = SearchBudget(min(MAX_TRIES, max(self._budget, 0)))
         before = budget.left
         search = DeviceSearch(node=self._node(place, name, offer, option), demands=pending, budget=budget)
@@ -447,7 +447,7 @@ class AllocationTracker:
 def _decided(
     pending: Iterable[tuple[int, DeviceDemand]], chosen: Sequence[ChosenDevice]
 ) -> Iterable[tuple[str, bool, Requirements]]:
-    """The shared claims among these: whether they are bound to the node, and else from which nodes they are accessible."""
+    """Yield each shared claim, whether it is bound to the node, and requirements of the nodes that can access it."""
     for position, demand in pending:
         if demand.key:
             devices = [choice.device for choice in chosen if choice.claim == position]
@@ -479,7 +479,7 @@ def _most(options: Iterable[AllocationOption]) -> dict[CounterId, int]:
 
 
 Drawn = Mapping[int, Sequence[str]]
-"""By row the keys of the pods at a place, in the order in which they got there."""
+"""The keys of the pods on a node by row, in scheduling order."""
 
 
 def planned_devices(

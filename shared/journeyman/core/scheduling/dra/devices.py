@@ -26,7 +26,7 @@ from journeyman.core.api.objects import NodeSelector, QuantityText, Taint
 from journeyman.core.scheduling.requirements import EMPTY, InvalidRequirementError, Requirements, from_selectors
 from journeyman.errors import InvalidQuantityError
 
-_NODE_NAME: Final = "metadata.name"  # the one field that a node selector may look at
+_NODE_NAME: Final = "metadata.name"  # the only field that a node selector may use
 _BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
@@ -57,7 +57,7 @@ class AccessibleNodes(Struct, frozen=True):
     wanted: Requirements = EMPTY
 
     def narrowed(self, node: str, offer: Requirements) -> Requirements | None:
-        """What is left of a node's offer if it must be one of these nodes; None if it cannot be.
+        """Return a node's offer, narrowed to these nodes; None if it is not one of them.
 
         `node` is the name of an existing node, whose offer are its labels; a new one has no name, and may still get any
         well-known label.
@@ -120,7 +120,7 @@ class PublishedPools:
                     self._named.setdefault(node, {}).setdefault(index, []).append(device)
 
     def seen_from(self, node: str) -> tuple[DevicePool, ...]:
-        """The pools as a node of this name sees them, in their order; no name: a node to come."""
+        """Return the pools with the devices that the named node can access; an empty name is a new node."""
         if node not in self._seen:
             seen = dict(self._roaming)
             for index, devices in self._named.get(node, {}).items():

@@ -198,7 +198,7 @@ def _expression(name: str, selector: DeviceSelector) -> ParsedSelector:
 _encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 
 DeviceDemands = tuple[DeviceDemand, ...]
-"""What the claims of a pod ask for, in the order in which it lists them."""
+"""The device requests of a pod's claims, in the pod's order."""
 
 
 class ClaimReader:
@@ -247,7 +247,7 @@ class ClaimReader:
         )
 
     def _used_by(self, pod: Pod) -> list[tuple[ResourceClaim, bool]] | PodError:
-        """Its claims, each with whether it was made for this pod alone."""
+        """Return a pod's claims, each with whether it was created for this pod only."""
         listed = {entry.name for entry in pod.spec.resource_claims}
         containers = (*pod.spec.containers, *pod.spec.init_containers)
         unknown = {claim.get("name", "") for c in containers for claim in c.resources.claims} - listed

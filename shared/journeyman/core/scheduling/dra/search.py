@@ -49,12 +49,12 @@ class ChosenDevice(Struct, frozen=True):
 
 
 class SearchBudget(Struct):
-    """How many devices may still be tried."""
+    """The number of devices that may still be tried."""
 
     left: int
 
     def spend(self) -> bool:
-        """Spend one try; whether there was one left."""
+        """Use one try; return whether one was left."""
         self.left -= 1
         return self.left >= 0
 
@@ -166,7 +166,7 @@ class DeviceSearch:
             return False
         return device.id in self._taken or self.node.is_taken(device.id)
 
-    # -- taking and giving back ---------------------------------------------------------------------------------------
+    # -- allocating and releasing -------------------------------------------------------------------------------------
 
     def _take(self, step: int, alternative: RequestAlternative, device: PoolDevice) -> bool:
         claim, demand, _ = self._steps[step]
@@ -198,7 +198,7 @@ class DeviceSearch:
                 values.append(choice.device.facts.attribute(constraint.attribute)) if sign > 0 else values.pop()
 
     def _draws(self, device: PoolDevice, alternative: RequestAlternative) -> tuple[tuple[CounterId, int], ...] | None:
-        """The amounts the device draws on counters and, if shared, its own capacity; None if it does not give that."""
+        """Return the amounts drawn on counters and, if shared, the device's capacity; None if it cannot provide them."""
         if not device.shared:
             return device.draws
         consumed = [
@@ -218,7 +218,7 @@ class DeviceSearch:
         return device.capacity[counter.name].total if counter.of_device else self._limits.get(counter, 0)
 
     def _agrees(self, claim: int, demand: DeviceDemand, alternative: RequestAlternative, device: PoolDevice) -> bool:
-        """Whether the device meets the constraints with those chosen before."""
+        """Whether the device and those chosen before meet the constraints."""
         for constraint in demand.constraints:
             if constraint.concerns(alternative):
                 value = device.facts.attribute(constraint.attribute)

@@ -1,22 +1,21 @@
-"""Packs items onto offers at the least price. Knows nothing of pods, zones or NodePools.
+"""Packs items onto offers at the lowest price. This package does not use pods, zones or NodePools.
 
-An *item* is a kind of pods with a count, an *offer* something that can be bought: its size on every axis, its price,
-and a signature that says which items it may hold. The method, step by step:
+An *item* is a kind of pod with a count. An *offer* is a node that can be bought: it has a size on every axis, a price,
+and a signature that says which items it may hold. The method:
 
-1. `MergedItems` makes items that differ in nothing one item; items that share no offer are packed apart.
-2. Offers with a stock (reserved capacity, paid for already) are filled first.
+1. `MergedItems` merges equal items; items that share no offer are packed separately.
+2. Offers with a stock (reserved capacity, already paid for) are filled first.
 3. `shadow_prices` solves a linear program in which nodes can be bought in fractions. Its dual prices say what a unit of
    cpu or memory is worth at today's offers; its primal solution is an ideal mix of nodes; its value is a lower bound of
    any price.
-4. A handful of items is packed exactly, by dynamic programming (`strategies.solve_exactly`).
-5. `bulk_packing` opens the mix in whole nodes and distributes the items over them, each to the node whose free capacity
-   has the proportions most like its own. If that is within 0.1 % of the bound, it is the answer.
-6. With few kinds of items `column_generation` competes: node after node, the offer and content of least price per
-   shadow price, the shadow prices being refined over whole nodes; then the worst nodes are taken apart and packed
-   again.
-7. With many kinds the worst nodes are distributed again, as long as that saves money.
+4. A few items are packed exactly, by dynamic programming (`strategies.solve_exactly`).
+5. `bulk_packing` opens the mix in whole nodes and places each item on the node whose free capacity has the most similar
+   proportions.
+6. With few kinds of items, `column_generation` also computes a packing: it repeatedly opens the offer and content with
+   the lowest price per shadow price, refines the shadow prices over whole nodes, and repacks the worst nodes.
+7. With many kinds of items, the items of the worst nodes are placed again while that lowers the price.
 
-`strategies` decides what is tried: by the number of items and nodes alone, so equal problems have equal answers.
+`strategies` selects the methods by the numbers of items and nodes only, so equal problems have equal results.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ __all__ = ["Bin", "Packing", "PackingProblem", "lower_bound", "pack"]
 
 
 def pack(problem: PackingProblem, *, fewest_nodes: bool = False) -> Packing:
-    """The cheapest packing found; with `fewest_nodes`, as Karpenter would: as few nodes as will do.
+    """Return the cheapest packing found; with `fewest_nodes`, the one with the fewest nodes, as Karpenter packs.
 
-    What there is a stock of is used first.
+    Offers with a stock are used first.
     """
     kinds = MergedItems.of(problem, _placeable(problem))
     whole = kinds.problem
@@ -60,12 +59,12 @@ def pack(problem: PackingProblem, *, fewest_nodes: bool = False) -> Packing:
 
 
 def _placeable(problem: PackingProblem) -> Ints:
-    """The items of which there are some, and that fit some offer."""
+    """Return the items with a positive count that fit some offer."""
     return np.flatnonzero((problem.counts > 0) & np.logical_or.reduce(problem.fits(), axis=1))
 
 
 def _buy(problem: PackingProblem, *, fewest_nodes: bool) -> list[Bin]:
-    """Bins for all items; those whose offers have nothing in common with other items' are packed apart."""
+    """Return bins for all items; packs items that share no offer separately."""
     bins: list[Bin] = []
     for items in independent(problem.allowed):
         part = problem.of_items(items)

@@ -1,42 +1,56 @@
 """Packs many kinds of items: opens an ideal mix of nodes at once and distributes the items over all of them.
 
-The mix that the linear program would buy is opened in whole nodes. Then item after item, the most valuable first, goes
-to the node whose free capacity is most like it (the angle between the two, every axis weighted by its shadow price):
-nodes stay balanced, and fill up on all axes together. What fits nowhere is left to another solver or opens more nodes;
-at the end each node becomes the cheapest offer that holds its content.
+The solver opens the linear program's mix in whole nodes. It places the items one by one, the most valuable first, on the
+node with the most similar free capacity (by the angle between the two, every axis weighted by its shadow price), so that
+all axes of a node fill up evenly. Items that fit nowhere go to another solver or open more nodes. At the end each node
+becomes the cheapest offer that holds its content.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints, every
-from journeyman.core.scheduling.packing.packing_problem import Bin, Content, PackingProblem, cheapest_offers, merged
+from journeyman.core.scheduling.packing.packing_problem import (
+    Bin,
+    Content,
+    PackingProblem,
+    cheapest_offers,
+    merged,
+)
 from journeyman.core.scheduling.packing.shadow_prices import ShadowPrices
 
 _EPSILON: Final = 1e-9
 _MOST_CAPACITY: Final = 2**52  # amounts up to this are exact as floats
-_DECIMALS: Final = 9  # of a likeness, so that a processor's way of rounding chooses nothing
+_DECIMALS: Final = 9  # of a similarity, so that rounding errors decide nothing
 
 
 class FillOrder(Struct, frozen=True):
-    """How items are matched with nodes.
+    """Parameters for matching items with nodes.
 
     Attributes:
-        blend: Weight of what has no price although there is hardly too much of it, from 0 to 1.
-        thrift: How far an item keeps off nodes where it would take what is worth more than itself; 0 for not at all.
+        blend: Weight, from 0 to 1, of axes without a shadow price that are nearly used up.
+        thrift: How strongly an item avoids nodes where it would use capacity worth more than itself; 0 disables it.
     """
 
     blend: float = 0.0
     thrift: float = 0.0
 
 
+class _PlacedItem(NamedTuple):
+    """Copies of one item on some nodes: `taken` of it on each of `nodes`."""
+
+    item: int
+    nodes: Ints
+    taken: Ints
+
+
 class BulkPacker:
-    """Nodes being filled, as columns: free capacity by axis, signatures still possible, conflicts entered."""
+    """The nodes being filled, as columns: free capacity by axis, possible signatures, conflicts of their items."""
 
     def __init__(self, problem: PackingProblem, shadow: ShadowPrices, fill_order: FillOrder) -> None:
         self.problem = problem
@@ -44,7 +58,7 @@ class BulkPacker:
         self._sizes = np.minimum(problem.sizes, _MOST_CAPACITY).astype(float)
         self._requests = problem.requests.astype(float)
         self._axes = [np.flatnonzero(request) for request in problem.requests]
-        self._manner = fill_order
+        self._fill_order = fill_order
         self._various = fill_order.thrift > 0 and bool(
             (np.ptp(shadow.unit, axis=0) > 1e-6 * shadow.unit.max(axis=0)).any()
         )
@@ -60,18 +74,18 @@ class BulkPacker:
         self._loose = np.zeros((problem.loose.shape[1], 64), dtype=bool)
         self._bound = np.zeros((problem.loose.shape[1], 64), dtype=bool)
         self._offers = np.zeros(64, dtype=np.int64)
-        self._placed: list[tuple[int, Ints, Ints]] = []  # item, nodes, how many on each
+        self._placed: list[_PlacedItem] = []
 
     def _mean_unit(self) -> Floats:
-        """Worth by axis, on average over what the mix spends on each offer."""
+        """The worth of each axis, averaged over the offers in the mix, weighted by what it spends on each."""
         spent = self.problem.prices * (self._shadow.mix + _EPSILON)
         mean: Floats = spent @ self._shadow.unit / max(float(spent.sum()), 1e-300)
         return mean
 
     def _use(self) -> Floats:
-        """What a unit of each axis would be worth if it alone bore the price, less the more of it is never used.
+        """The worth of a unit of each axis if that axis alone made up the price, reduced by its unused share.
 
-        What the program leaves without a price because there is a little too much of it still runs out on single nodes.
+        An axis with a small surplus has no shadow price in the program, but still runs out on single nodes.
         """
         bought = self._shadow.mix @ self._sizes
         used = np.minimum(self.problem.counts @ self._requests / np.maximum(bought, 1.0), 1.0)
@@ -80,7 +94,7 @@ class BulkPacker:
         return found
 
     def open(self, offer: int, copies: int) -> None:
-        """More nodes of an offer, of whichever signature it is had in at that size and price."""
+        """Open nodes of an offer; they may take any signature with the same size and price."""
         end = self.count + copies
         while end > self._free.shape[1]:
             self._free, self._possible, self._loose, self._bound = (
@@ -94,7 +108,7 @@ class BulkPacker:
         self.count = end
 
     def place_all(self, counts: Ints, *, open_more: bool) -> Ints:
-        """Place these items, the most valuable first; those that did not fit."""
+        """Place these items, the most valuable first; return the counts that did not fit."""
         left: Ints = counts.copy()
         for item in self._order(counts).tolist():
             left[item] = self._place(item, int(counts[item]))
@@ -104,7 +118,7 @@ class BulkPacker:
         return left
 
     def _order(self, counts: Ints) -> Ints:
-        """Items of which a node holds but one because of an axis come first, then by worth."""
+        """Return the items in placement order: those of which a node holds only one first, then by worth."""
         kinds: Ints = np.flatnonzero(counts)
         most = np.maximum(self._sizes.max(axis=0), 1.0)
         alone = (self._requests[kinds] / most).max(axis=1) > 0.5
@@ -112,7 +126,7 @@ class BulkPacker:
         return order
 
     def _place(self, item: int, count: int) -> int:
-        """Deal the copies of an item out to the open nodes; how many are left."""
+        """Place copies of an item on the open nodes; return how many are left."""
         while count:
             nodes, fitting = self._nodes_with_capacity(item)
             if not len(nodes):
@@ -128,7 +142,7 @@ class BulkPacker:
         return count
 
     def _nodes_with_capacity(self, item: int) -> tuple[Ints, Floats]:
-        """The nodes that can take the item, and how many each."""
+        """Return the nodes that can take the item, and how many copies each can take."""
         axes = self._axes[item]
         amounts = self._requests[item, axes]
         fitting = np.floor((self._free[axes, : self.count] / amounts[:, None]).min(axis=0))
@@ -142,19 +156,19 @@ class BulkPacker:
         return nodes, fitting[nodes]
 
     def _suiting(self, item: int, nodes: Ints) -> Ints:
-        """Positions of the nodes, those first whose free capacity is most like the item, and that it suits by worth.
+        """Return the positions of the nodes, those with the most similar free capacity first.
 
-        Where the item would take what is worth more than the item itself, something else is better placed.
+        Nodes where the item would use capacity worth more than the item come later: other items use them better.
         """
         capacity = self._free[:, nodes] * self._weights[:, None]
         weighted = self._requests[item] * self._weights
-        likeness = weighted @ capacity / np.sqrt((capacity * capacity).sum(axis=0) * (weighted @ weighted) + 1e-300)
+        similarity = weighted @ capacity / np.sqrt((capacity * capacity).sum(axis=0) * (weighted @ weighted) + 1e-300)
         if self._various:
             taken = self._requests[item] @ self._shadow.unit.T
             own = max(float(self._shadow.items[item]), 1e-6 * float(taken.max()), 1e-300)
             excess = taken / own - 1.0
-            likeness -= self._manner.thrift * excess[self._offers[nodes]]
-        order: Ints = np.argsort(-np.round(likeness, _DECIMALS), kind="stable")
+            similarity -= self._fill_order.thrift * excess[self._offers[nodes]]
+        order: Ints = np.argsort(-np.round(similarity, _DECIMALS), kind="stable")
         return order
 
     def _enter(self, item: int, nodes: Ints, taken: Ints) -> None:
@@ -165,10 +179,10 @@ class BulkPacker:
         if self._in_conflict[item]:
             self._loose[:, nodes] |= self.problem.loose[item][:, None]
             self._bound[:, nodes] |= self.problem.bound[item][:, None]
-        self._placed.append((item, nodes, taken))
+        self._placed.append(_PlacedItem(item, nodes, taken))
 
     def _open_for(self, item: int, count: int) -> None:
-        """Open the offer that gives most worth for its price, of those that hold the item."""
+        """Open the offer with the most worth for its price among those that hold the item."""
         problem = self.problem
         holds = every(problem.sizes >= problem.requests[item]) & problem.allowed[problem.signatures, item]
         holding = np.flatnonzero(holds & ~problem.limited)
@@ -178,17 +192,17 @@ class BulkPacker:
         self.open(offer, -(-count // each))
 
     def open_mix(self, mix: Ints) -> None:
-        """So many nodes of each offer."""
+        """Open the given number of nodes of each offer."""
         for offer in np.flatnonzero(mix).tolist():
             self.open(offer, int(mix[offer]))
 
     def settle(self, shop: PackingProblem | None) -> list[Bin]:
-        """Each node that holds something, as the cheapest offer for it in the shop; without one as it was opened."""
+        """Return every non-empty node as the cheapest offer of `shop` that holds its content, or as its own offer."""
         if not self._placed:
             return []
-        nodes = np.concatenate([nodes for _, nodes, _ in self._placed])
-        items = np.concatenate([np.full(len(nodes), item) for item, nodes, _ in self._placed])
-        taken = np.concatenate([taken for _, _, taken in self._placed])
+        nodes = np.concatenate([placed.nodes for placed in self._placed])
+        items = np.concatenate([np.full(len(placed.nodes), placed.item) for placed in self._placed])
+        taken = np.concatenate([placed.taken for placed in self._placed])
         order = np.lexsort((items, nodes))
         nodes, items, taken = nodes[order], items[order], taken[order]
         filled, starts = np.unique(nodes, return_index=True)
@@ -196,25 +210,28 @@ class BulkPacker:
         offers = self._offers[filled]
         if shop is not None:
             offers = cheapest_offers(shop, totals, self._possible[:, filled].T)
-        entries = list(zip(items.tolist(), taken.tolist(), strict=True))
-        ends = [*starts[1:].tolist(), len(entries)]
+        items_list, taken_list = items.tolist(), taken.tolist()
+        ends = [*starts[1:].tolist(), len(items_list)]
         width = len(self.problem.counts)
         return merged(
-            Bin(offer, _summed(entries[start:end]), 1, width)
+            Bin(offer, _summed(items_list[start:end], taken_list[start:end]), 1, width)
             for offer, start, end in zip(offers.tolist(), starts.tolist(), ends, strict=True)
         )
 
 
-def _summed(entries: list[tuple[int, int]]) -> Content:
-    """Entries of one node by item, with those of the same item added up."""
+def _summed(items: Sequence[int], copies: Sequence[int]) -> Content:
+    """Return the content of one node, with copies of the same item added up; `items` are ascending."""
     content: dict[int, int] = {}
-    for item, count in entries:
+    for item, count in zip(items, copies, strict=True):
         content[item] = content.get(item, 0) + count
-    return tuple(content.items())
+    return Content(tuple(content), tuple(content.values()))
 
 
 def _families(problem: PackingProblem) -> Bools:
-    """By offer and signature, whether the same size is had for the same price there; of stocks there is but the one."""
+    """Return by offer and signature whether that signature has the same size at the same price.
+
+    An offer with a stock has only its own signature.
+    """
     found = np.zeros((len(problem.prices), len(problem.allowed)), dtype=bool)
     found[np.arange(len(problem.prices)), problem.signatures] = True
     if len(problem.allowed) == 1:
@@ -227,12 +244,12 @@ def _families(problem: PackingProblem) -> Bools:
     return found
 
 
-_OFFERS: Final = 40  # whose combinations are tried to cover what whole nodes of the mix leave
-MARGINS: Final = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08)  # capacity to spare, since items are not sand
+_OFFERS: Final = 40  # whose combinations are tried for the fractional rest of the mix
+MARGINS: Final = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08)  # spare capacity, because items are indivisible
 
 
 def whole_mixes(problem: PackingProblem, shadow: ShadowPrices) -> Iterator[Ints]:
-    """How many nodes of each offer to open: the mix rounded down, then with a cheap cover of the rest, ever roomier."""
+    """Yield node counts by offer: the mix rounded down, then with a cheap cover of the rest, each time with more margin."""
     base = np.floor(shadow.mix + _EPSILON).astype(np.int64)
     yield base
     if len(problem.allowed) > 1:
@@ -250,7 +267,7 @@ def whole_mixes(problem: PackingProblem, shadow: ShadowPrices) -> Iterator[Ints]
 
 
 class _NodeCombinations:
-    """Up to three nodes of promising offers, all ways to combine them, by price."""
+    """All combinations of up to three nodes of promising offers, by price."""
 
     def __init__(self, problem: PackingProblem, shadow: ShadowPrices) -> None:
         need = (problem.counts @ problem.requests).astype(float)
@@ -268,7 +285,7 @@ class _NodeCombinations:
         self._prices: Floats = np.append(problem.prices[offers], 0.0)[self._picks].sum(axis=1)
 
     def cheapest_cover(self, need: Floats) -> Ints:
-        """Nodes by offer that together have this much capacity; none if three are too few."""
+        """Return the cheapest node counts by offer with this much capacity in total; zeros if three nodes are not enough."""
         covers = every(self._sizes[self._picks].sum(axis=1) >= need)
         mix = np.zeros(self._width, dtype=np.int64)
         if (need > 0).any() and covers.any():

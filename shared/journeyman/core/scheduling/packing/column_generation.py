@@ -1,15 +1,15 @@
-"""Packs few kinds of items: node after node, the offer and content with the least price per shadow price.
+"""Packs few kinds of items by repeatedly opening the offer and content with the lowest price per shadow price.
 
 Every item gets a shadow price, first from the linear program over resources, then refined over whole nodes (column
-generation). The best buy at those prices is taken as often as it suits, until nothing is left. Several orders of
-filling compete, a plan may end early with one node that holds all that is left, a single kind of item is solved
-exactly, and at last the worst nodes of the plan are taken apart and packed again as long as that saves money.
+generation). The solver opens the best filled offer at those prices as often as the counts allow, until no item is left.
+It compares several filling orders, may end a plan with one node for all remaining items, solves a single kind of item
+exactly, and finally repacks the worst nodes of the plan while that lowers the price.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from journeyman.core.scheduling.arrays import Bools, Floats, Ints
 from journeyman.core.scheduling.packing.linear_program import CoveringProgram
 from journeyman.core.scheduling.packing.packing_problem import (
     Bin,
+    Content,
     PackingProblem,
     content_of,
     held_by,
@@ -27,18 +28,25 @@ from journeyman.core.scheduling.packing.shadow_prices import compute_shadow_pric
 
 REFINED_ITEMS: Final = 64  # column generation needs a row per item
 _REFINING_ROUNDS: Final = 24
-PROMISING_OFFERS: Final = 64  # looked at closely for each node
-_EXACT_COUNT: Final = 1500  # the exact method's table, in items
+PROMISING_OFFERS: Final = 64  # examined in detail for each node
+_EXACT_COUNT: Final = 1500  # items; the size of the exact method's table
 REPACK_ROUNDS: Final = 24
 _REPACK_EFFORT: Final = 3000  # kinds of items times nodes, over all attempts
 _REPACK_SIZES: Final = (2, 3, 4, 6, 9, 14)
-_LEAST_WORTH: Final = 1e-3  # of what an item costs alone
+_LEAST_WORTH: Final = 1e-3  # of an item's price alone
 _EPSILON: Final = 1e-9
-_DECIMALS: Final = 9  # of a price; what differs beyond is rounding
+_DECIMALS: Final = 9  # of a price; smaller differences are rounding errors
+
+
+class _FilledOffer(NamedTuple):
+    """An offer, and the count of each item on one of its nodes."""
+
+    offer: int
+    filling: Ints
 
 
 class ColumnGenerationSolver:
-    """One problem's shadow values and the methods that use them."""
+    """Solves one problem with shadow prices."""
 
     def __init__(self, problem: PackingProblem) -> None:
         self._problem = problem
@@ -48,7 +56,7 @@ class ColumnGenerationSolver:
         self._suits = problem.allowed[problem.signatures]  # by offer and item
         self._in_conflict = np.logical_or.reduce(problem.loose | problem.bound, axis=1)
         shadow = compute_shadow_prices(problem, with_mix=False)
-        # an item that only uses what is free for now must still be worth placing
+        # an item that only uses axes without a price must still be worth placing
         self._worth: Floats = np.maximum(shadow.items, _LEAST_WORTH * self._prices_alone())
         self._offer_worth = (problem.sizes * shadow.unit).sum(axis=1)
         self._refined: Floats | None = None
@@ -56,13 +64,13 @@ class ColumnGenerationSolver:
         self._by_size = self._order(self._relative_size())
 
     def price(self, bins: Iterable[Bin]) -> float:
-        """What the bins cost together."""
+        """Return the total price of the bins."""
         return price_of(bins, self._problem.prices)
 
     # --- whole plans
 
     def cheapest(self, counts: Ints) -> list[Bin]:
-        """The best of all strategies for these counts; refined values are found once, for the first counts asked."""
+        """Return the cheapest plan of all strategies; refines the shadow prices once, for the counts of the first call."""
         kinds = np.flatnonzero(counts)
         if len(kinds) == 1:
             return self.exact_cover(int(kinds[0]), int(counts[kinds[0]]))
@@ -76,32 +84,33 @@ class ColumnGenerationSolver:
         return min(plans, key=self._preference)
 
     def straight(self, counts: Ints) -> list[Bin]:
-        """The plan by the linear program's values alone."""
+        """Return the plan by the linear program's shadow prices, without refinement."""
         return self._greedy(counts, self._worth, [self._by_size])
 
     def _preference(self, bins: Iterable[Bin]) -> tuple[float, int]:
-        """The cheaper plan first; of equal ones, that of fewer nodes."""
+        """Sort key of a plan: price, then number of nodes."""
         bins = list(bins)
         return round(self.price(bins), _DECIMALS), sum(b.copies for b in bins)
 
     def _rest_of(self, counts: Ints, bins: list[Bin]) -> list[Bin]:
-        """Bins for what these bins leave."""
+        """Return bins for the items that these bins leave."""
         left = np.maximum(counts - held_by(bins, self._width), 0)
         return self.cheapest(left) if left.any() else []
 
     def fewest(self, counts: Ints) -> list[Bin]:
-        """Node after node, the offer that takes most (cheapest if equal)."""
+        """Return a plan with few nodes: repeatedly opens the offer that takes the most items, the cheapest if equal."""
         left = counts.copy()
         bins: list[Bin] = []
         while left.any():
             fillings = self._fill(left, self._by_size, np.arange(len(self._problem.prices)))
             taken = fillings @ self._worth
             best = int(np.lexsort((self._problem.prices, -np.round(taken, 12)))[0])
-            bins.append(self._take(left, best, fillings[best]))
+            bins.append(self._often(left, best, fillings[best]))
+            left -= fillings[best] * bins[-1].copies
         return bins
 
     def improve(self, bins: list[Bin]) -> list[Bin]:
-        """Take the worst nodes apart and pack their content again, as long as that saves money."""
+        """Repack the content of the worst nodes while that lowers the price; return the bins."""
         most = max(_REPACK_SIZES)
         nodes = [Bin(b.offer, b.content, 1, b.width) for b in bins for _ in range(min(b.copies, most))]
         kept = [Bin(b.offer, b.content, b.copies - most, b.width) for b in bins if b.copies > most]
@@ -115,7 +124,7 @@ class ColumnGenerationSolver:
         return merged([*kept, *nodes])
 
     def _repack(self, nodes: list[Bin]) -> list[Bin] | None:
-        """The nodes with some of the worst replaced by something cheaper; None if nothing cheaper is found."""
+        """Return the nodes with some of the worst replaced by cheaper ones; None if no cheaper ones are found."""
         waste = [self._problem.prices[b.offer] / max(self._worth_of(b), _EPSILON) for b in nodes]
         ranked = sorted(range(len(nodes)), key=lambda n: (-waste[n], n))
         for size in _REPACK_SIZES:
@@ -132,43 +141,45 @@ class ColumnGenerationSolver:
         return None
 
     def _worth_of(self, b: Bin) -> float:
-        return sum(float(self._worth[item]) * count for item, count in b.content)
+        return sum(float(self._worth[item]) * count for item, count in b.content.pairs())
 
-    # --- one strategy each
+    # --- strategies
 
     def _greedy(self, counts: Ints, worth: Floats, orders: Sequence[Ints]) -> list[Bin]:
-        """Always the filling of least price per worth, and the best moment to end with one node for all the rest."""
+        """Repeatedly take the filling with the lowest price per worth; end with one node for the rest where cheapest."""
         left = counts.copy()
         bins: list[Bin] = []
         spent = 0.0
-        best_end: tuple[float, int, Bin | None] = (np.inf, 0, None)
+        end: Bin | None = None  # of the cheapest plan that ends with one node for all the rest
+        end_price, before_end = np.inf, 0
         while left.any():
             last = self.cheapest_node_for_all(left)
-            if last is not None and spent + self._problem.prices[last.offer] < best_end[0] - _EPSILON:
-                best_end = (spent + float(self._problem.prices[last.offer]), len(bins), last)
+            if last is not None and spent + self._problem.prices[last.offer] < end_price - _EPSILON:
+                end, end_price, before_end = last, spent + float(self._problem.prices[last.offer]), len(bins)
             offer, filling = self._best_filling(left, worth, orders)
-            bins.append(self._take(left, offer, filling))
+            bins.append(self._often(left, offer, filling))
+            left -= filling * bins[-1].copies
             spent = self.price(bins)
-            if spent >= best_end[0]:
+            if spent >= end_price:
                 break
-        price, cut, end = best_end
-        return [*bins[:cut], end] if end is not None and (left.any() or price <= spent) else bins
+        return [*bins[:before_end], end] if end is not None and (left.any() or end_price <= spent) else bins
 
-    def _best_filling(self, left: Ints, worth: Floats, orders: Sequence[Ints]) -> tuple[int, Ints]:
+    def _best_filling(self, left: Ints, worth: Floats, orders: Sequence[Ints]) -> _FilledOffer:
         offers = self._promising(left, worth)
-        best: tuple[float, int, Ints] | None = None
+        best: _FilledOffer | None = None
+        best_ratio = np.inf
         for order, mixed in [*((order, False) for order in orders), (orders[0], True)]:
             fillings = self._fill(left, order, offers, mixed=mixed)
             values = fillings @ worth
             ratios = np.where(values > 0, self._problem.prices[offers] / np.maximum(values, 1e-300), np.inf)
             row = int(np.argmin(ratios))
-            if best is None or ratios[row] < best[0] - _EPSILON:
-                best = (float(ratios[row]), int(offers[row]), fillings[row])
+            if best is None or ratios[row] < best_ratio - _EPSILON:
+                best, best_ratio = _FilledOffer(int(offers[row]), fillings[row]), float(ratios[row])
         assert best is not None  # noqa: S101 - there is always an order
-        return best[1], best[2]
+        return best
 
     def _promising(self, left: Ints, worth: Floats) -> Ints:
-        """The offers that may be the best buy now: half by what they and what is left are worth at most, half at large."""
+        """Return promising offers: half with the lowest price per attainable worth, half spread evenly over the others."""
         useful = np.flatnonzero(self._suits @ (left * worth) > 0)
         if len(useful) <= PROMISING_OFFERS:
             return useful
@@ -179,7 +190,7 @@ class ColumnGenerationSolver:
         return np.sort(useful[np.concatenate((ranked[:half], ranked[spread]))])
 
     def cheapest_node_for_all(self, left: Ints) -> Bin | None:
-        """The cheapest offer that holds all that is left, if there is one."""
+        """Return one node of the cheapest offer that holds all remaining items; None if no offer does."""
         total = left @ self._problem.requests
         kinds = np.flatnonzero(left)
         if (self._problem.loose[kinds].any(axis=0) & self._problem.bound[kinds].any(axis=0)).any():
@@ -191,11 +202,11 @@ class ColumnGenerationSolver:
         return Bin(offer, content_of(left), 1, self._width)
 
     def exact_cover(self, item: int, count: int) -> list[Bin]:
-        """One kind of item: the cheapest cover by dynamic programming over how many are left; fewer nodes if equal."""
+        """Return the cheapest bins for one kind of item, by dynamic programming; the fewest nodes if equal."""
         axes, amounts = self._axes[item], self._amounts[item]
         holds = (self._problem.sizes[:, axes] // amounts).min(axis=1) * self._suits[:, item]
         offers = np.flatnonzero(holds)
-        holds, prices = holds[offers], self._problem.prices[offers] + _EPSILON  # each node costs a trifle more
+        holds, prices = holds[offers], self._problem.prices[offers] + _EPSILON  # prefers fewer nodes at equal price
         peeled = 0
         best = int(np.argmin(prices / holds))
         if count > _EXACT_COUNT:
@@ -214,12 +225,12 @@ class ColumnGenerationSolver:
         return merged(bins)
 
     def _single(self, item: int, offer: int, count: int, copies: int) -> Bin:
-        return Bin(offer, ((item, count),), copies, self._width)
+        return Bin(offer, Content((item,), (count,)), copies, self._width)
 
     # --- shadow values
 
     def _prices_alone(self) -> Floats:
-        """By item, what one costs on the offer that is cheapest for nothing but it."""
+        """Return by item its price on the offer that is cheapest for this item alone."""
         found = np.zeros(self._width)
         for item, (axes, amounts) in enumerate(zip(self._axes, self._amounts, strict=True)):
             holds = (self._problem.sizes[:, axes] // amounts).min(axis=1) * self._suits[:, item]
@@ -228,10 +239,10 @@ class ColumnGenerationSolver:
         return found
 
     def _refine(self, counts: Ints, plan: list[Bin]) -> tuple[Floats, list[Bin]]:
-        """Each item's worth from whole fillings, and the whole nodes of the fractional optimum.
+        """Return each item's shadow price over whole fillings, and the whole nodes of the fractional optimum.
 
-        Column generation, starting with a plan's fillings: the program over the fillings known so far prices each
-        item, and the best buy at those prices joins it, until nothing undercuts them.
+        Column generation, starting with a plan's fillings: the program over the known fillings prices each item, and
+        the best filling at those prices becomes a new column, until no filling has a negative reduced cost.
         """
         kinds = np.flatnonzero(counts)
         need = counts[kinds].astype(float)
@@ -256,11 +267,11 @@ class ColumnGenerationSolver:
 
     @staticmethod
     def _within(counts: Ints, bins: list[Bin]) -> list[Bin]:
-        """The bins, each only as often as the counts fill it."""
+        """Return the bins, each with only as many copies as the counts can fill."""
         left = counts.copy()
         kept: list[Bin] = []
         for b in bins:
-            copies = min(b.copies, *(int(left[item]) // count for item, count in b.content))
+            copies = min(b.copies, *(int(left[item]) // count for item, count in b.content.pairs()))
             if copies:
                 left -= b.filling * copies
                 kept.append(Bin(b.offer, b.content, copies, b.width))
@@ -269,10 +280,10 @@ class ColumnGenerationSolver:
     # --- filling
 
     def _fill(self, left: Ints, order: Ints, offers: Ints, *, mixed: bool = False) -> Ints:
-        """Each of these offers filled greedily in this order: counts by offer and item.
+        """Return counts by offer and item: each of these offers filled greedily in this order.
 
-        `mixed` first gives every offer the same share of all items it may hold, as large as it can take, so that no
-        resource runs out long before the others.
+        `mixed` first gives every offer the largest possible equal share of all items it may hold, so that no resource
+        runs out long before the others.
         """
         problem = self._problem
         capacity = problem.sizes[offers]
@@ -294,7 +305,7 @@ class ColumnGenerationSolver:
         return fillings
 
     def even_shares(self, left: Ints, suits: Bools, capacity: Ints) -> Ints:
-        """Return, by offer and item, the same share of all items that are left, as large as the offer can take."""
+        """Return by offer and item the largest equal share of all remaining items that the offer can take."""
         wanted = suits * np.where(self._in_conflict, 0, left)
         needs = (wanted @ self._problem.requests).astype(float)
         shares = np.where(needs > 0, capacity / np.maximum(needs, 1.0), 1.0).min(axis=1)
@@ -302,20 +313,19 @@ class ColumnGenerationSolver:
         fillings: Ints = np.floor(wanted * just_below[:, None]).astype(np.int64)
         return fillings
 
-    def _take(self, left: Ints, offer: int, filling: Ints) -> Bin:
-        """Open the offer with this filling as often as what is left allows."""
+    def _often(self, left: Ints, offer: int, filling: Ints) -> Bin:
+        """Return the offer with this filling, with as many copies as the remaining items allow."""
         used = filling > 0
         copies = int((left[used] // filling[used]).min())
-        left -= filling * copies
         return Bin(offer, content_of(filling), copies, self._width)
 
     def _relative_size(self) -> Floats:
-        """Each item's largest share of an axis of the largest offer."""
+        """Return each item's largest share of an axis of the largest offer."""
         largest = np.maximum(self._problem.sizes.max(axis=0), 1)
         shares: Floats = (self._problem.requests / largest).max(axis=1)
         return shares
 
     @staticmethod
     def _order(weight: Floats) -> Ints:
-        """Items by weight descending, equal ones by index."""
+        """Return the items by weight descending, then index."""
         return np.argsort(-weight, kind="stable")

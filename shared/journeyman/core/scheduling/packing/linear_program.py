@@ -1,13 +1,13 @@
-"""Solves linear programs over what can be bought: the revised simplex method, small and without dependencies.
+"""Solves covering linear programs with the revised simplex method.
 
-The cheapest way to cover a demand, if nodes could be bought in fractions, is a linear program; its dual gives each unit
-demanded a price such that no offer sells for less than it is worth. Any such prices bound the price of the real plan
-from below (weak duality), whether or not they are the best ones.
+The cheapest way to cover a demand with fractional nodes is a linear program. Its dual prices each unit of demand so that
+no offer is worth more than its price. Any dual feasible prices give a lower bound of the price of the integral plan
+(weak duality), even if they are not optimal.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
@@ -15,19 +15,25 @@ from msgspec import Struct, field
 from journeyman.core.scheduling.arrays import Floats
 
 _TOLERANCE: Final = 1e-9
-_JITTER: Final = 1e-7  # of a demand: breaks ties between rows, so that pivots never go in circles
+_JITTER: Final = 1e-7  # of a demand: breaks ties between rows, so that pivots do not cycle
 _DECIMALS: Final = 12  # of margins and ratios
 _PIVOTS_PER_ROW: Final = 40
 _FRESH_INVERSE: Final = 150  # pivots between inversions, for precision
 
 
+class BoughtColumn(NamedTuple):
+    """The level of a column in a solution."""
+
+    column: int
+    amount: float
+
+
 class CoveringProgram(Struct, kw_only=True, eq=False):
     """min prices·x subject to cover·x ≥ need in every row, x ≥ 0.
 
-    `basis` names one column per row: a column j ≥ 0, the artificial column of row r as -1-r (it serves that demand
-    alone at price `penalties[r]`, which must be above what serving it by columns costs), or the surplus of row r as
-    -1-rows-r. Columns may be added and prices changed between solves; the basis is kept, so that solving again is
-    cheap.
+    `basis` names one column per row: a column j ≥ 0, the artificial column of row r as -1-r (it covers only that row, at
+    price `penalties[r]`, which must exceed the price of covering it with columns), or the surplus of row r as -1-rows-r.
+    Columns may be added and prices changed between solves; each solve starts from the last basis, which is fast.
     """
 
     prices: Floats
@@ -38,29 +44,32 @@ class CoveringProgram(Struct, kw_only=True, eq=False):
     _inverse: Floats = field(default_factory=lambda: np.zeros((0, 0)))
 
     def __post_init__(self) -> None:
-        """Begin with what serves each demand alone; a row that demands nothing has its surplus."""
+        """Start with the artificial column of each row with a demand, and the surplus of the other rows."""
         rows = len(self.need)
         self.basis = [-1 - r if self.need[r] > 0 else -1 - rows - r for r in range(rows)]
         self._inverse = np.diag(np.where(self.need > 0, 1.0, -1.0))
 
     @classmethod
     def of(cls, prices: Floats, cover: Floats) -> CoveringProgram:
-        """A program in which every row demands 1; a demand that no column serves costs nothing."""
+        """Return a program in which every row demands 1; the penalty of a row that no column covers is 0."""
         alone = np.where(cover > 0, prices / np.where(cover > 0, cover, 1.0), np.inf).min(axis=1, initial=np.inf)
         penalties = np.where(np.isfinite(alone), 2.0 * alone, 0.0)
         return cls(prices=prices, cover=cover, need=np.ones(len(cover)), penalties=penalties)
 
     def add(self, price: float, column: Floats) -> None:
-        """One more column."""
+        """Add a column."""
         self.prices = np.append(self.prices, price)
         self.cover = np.column_stack((self.cover, column))
 
     def solve(self) -> Floats:
-        """Dual prices by row, never negative; no column is worth more than its price but for rounding."""
+        """Solve the program; return the nonnegative dual price of each row.
+
+        Except for rounding, no column is worth more than its price.
+        """
         rows = len(self.need)
         if not len(self.prices):
             return np.zeros(rows)
-        # rows that demand something ask for a trifle more, those that demand nothing for a trifle less than nothing
+        # perturb the demands: positive ones up, zero ones below zero
         trifle = np.where(self.need > 0, _JITTER, -_JITTER) * (1 + np.arange(rows) / rows)
         level = self._inverse @ (self.need + trifle)
         scale = np.abs(self.cover).max(axis=0) + _TOLERANCE
@@ -75,11 +84,11 @@ class CoveringProgram(Struct, kw_only=True, eq=False):
             duals = self._basis_prices() @ self._inverse
         return np.maximum(duals, 0.0)
 
-    def levels(self) -> list[tuple[int, float]]:
-        """How much of each column in the basis the optimum buys, as (column, amount), most first."""
+    def levels(self) -> list[BoughtColumn]:
+        """Return the level of each column in the optimal basis, highest first."""
         amounts = self._inverse @ self.need
-        bought = [(j, float(x)) for j, x in zip(self.basis, amounts, strict=True) if j >= 0 and x > 0]
-        return sorted(bought, key=lambda entry: (-entry[1], entry[0]))
+        bought = [BoughtColumn(j, float(x)) for j, x in zip(self.basis, amounts, strict=True) if j >= 0 and x > 0]
+        return sorted(bought, key=lambda entry: (-entry.amount, entry.column))
 
     def _basis_prices(self) -> Floats:
         rows = len(self.need)
@@ -88,7 +97,7 @@ class CoveringProgram(Struct, kw_only=True, eq=False):
         )
 
     def _pivot(self, level: Floats, entering: int) -> bool:
-        """Bring a column into the basis and `level` up to date; False if nothing bounds it."""
+        """Move a column into the basis and update `level`; return False if the column is unbounded."""
         direction = self._inverse @ self._column(entering)
         rising = np.flatnonzero(direction > _TOLERANCE)
         if not len(rising):
@@ -112,9 +121,11 @@ class CoveringProgram(Struct, kw_only=True, eq=False):
         return unit
 
     def _entering(self, duals: Floats, scale: Floats) -> int | None:
-        """The column worth most above its price, or the surplus of a row priced below zero; None at the optimum."""
-        margins = np.round((self.prices - duals @ self.cover) / scale, _DECIMALS)  # so that noise chooses nothing
-        margins[[j for j in self.basis if j >= 0]] = 0.0  # by definition; rounding must not bring them in again
+        """Return the column with the most negative reduced cost, or the surplus of a row priced below zero; None if optimal."""
+        margins = np.round(
+            (self.prices - duals @ self.cover) / scale, _DECIMALS
+        )  # so that rounding errors decide nothing
+        margins[[j for j in self.basis if j >= 0]] = 0.0  # by definition; rounding must not select them again
         best, row = int(np.argmin(margins)), int(np.argmin(duals))
         least = -_TOLERANCE * float(np.abs(duals).max())
         if min(margins[best], duals[row]) >= least:
@@ -123,7 +134,7 @@ class CoveringProgram(Struct, kw_only=True, eq=False):
 
 
 def affordable(worth: Floats, prices: Floats, sizes: Floats) -> Floats:
-    """The prices by resource, shrunk where rounding left an offer worth more than it costs."""
+    """Return the prices by resource, reduced so that rounding leaves no offer worth more than its price."""
     value = sizes @ worth
     asked = value > 0
     shrunk: Floats = worth * float((prices[asked] / value[asked]).min(initial=1.0))

@@ -1,12 +1,12 @@
-"""The packing problem and its result: items, offers, bins; items that are equal merged, contents priced.
+"""Defines the packing problem and its result (items, offers, bins), merges equal items, and prices contents.
 
 Offers have a signature, and `allowed` says which items an offer of that signature may hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
@@ -14,8 +14,22 @@ from msgspec.structs import replace
 
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints
 
-Content = tuple[tuple[int, int], ...]
-"""What a node holds: (item, how many) by item, none of them zero."""
+
+class Content(NamedTuple):
+    """The content of a node: the positive number of `copies` of each of `items` (ascending)."""
+
+    items: tuple[int, ...]
+    copies: tuple[int, ...]
+
+    @classmethod
+    def of(cls, copies: Mapping[int, int]) -> Content:
+        """Return the content with these copies by item."""
+        items = tuple(sorted(copies))
+        return cls(items, tuple(copies[item] for item in items))
+
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """Yield each item with its copies."""
+        return zip(self.items, self.copies, strict=True)
 
 
 def _none() -> Ints:
@@ -23,22 +37,20 @@ def _none() -> Ints:
 
 
 class PackingProblem(Struct, frozen=True, kw_only=True, eq=False):
-    """What to place, and what can be bought.
+    """The items to place and the offers to buy.
 
     Attributes:
-        counts: How many of each item.
+        counts: Count by item.
         requests: Amounts by item and axis (resources and caps per node).
         allowed: By signature and item, whether such an offer may hold it.
         sizes: Capacity by offer and axis, never negative.
-        prices: Price of a node by offer, per hour, with whatever is to be reckoned per node; ties go to the earlier
-            offer.
+        prices: Hourly price of a node by offer, surcharges per node included; ties go to the earlier offer.
         signatures: Signature by offer.
-        loose: By item and conflict. An item that is loose in a conflict never shares a node with another that is bound
-            in it; how many of one and the same item share a node is a matter for axes.
-        bound: The other side, same shape.
-        stock: By offer, which of `stocks` each node takes one of; -1 if there are as many as one likes, and so for all
-            offers if it is empty.
-        stocks: How many nodes there are; what is reserved is paid for already, so such offers cost next to nothing.
+        loose: By item and conflict. An item that is loose in a conflict never shares a node with another item that is
+            bound in it; axes limit how many copies of one item share a node.
+        bound: The other side of the conflicts, same shape.
+        stock: By offer, the index in `stocks` that each node takes one of; -1 if unlimited. Empty if all are unlimited.
+        stocks: The number of nodes in each stock; reserved capacity is already paid for, so these offers cost almost 0.
     """
 
     counts: Ints
@@ -54,12 +66,12 @@ class PackingProblem(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def limited(self) -> Bools:
-        """By offer, whether there are only so many."""
+        """By offer, whether its number of nodes is limited."""
         found: Bools = self.stock >= 0 if len(self.stock) else np.zeros(len(self.prices), dtype=bool)
         return found
 
     def only(self, offers: Ints | Bools) -> PackingProblem:
-        """The same with some of the offers."""
+        """Return the problem with only these offers."""
         return replace(
             self,
             sizes=self.sizes[offers],
@@ -69,7 +81,7 @@ class PackingProblem(Struct, frozen=True, kw_only=True, eq=False):
         )
 
     def of_items(self, items: Ints) -> PackingProblem:
-        """The same with some of the items; conflicts of which one side is missing are forgotten."""
+        """Return the problem with only these items; conflicts with items on one side only are removed."""
         loose, bound = self.loose[items], self.bound[items]
         live = loose.any(axis=0) & bound.any(axis=0)
         return replace(
@@ -82,12 +94,12 @@ class PackingProblem(Struct, frozen=True, kw_only=True, eq=False):
         )
 
     def useful(self) -> Ints:
-        """The offers that may hold any of the items."""
+        """Return the offers that may hold any of the items."""
         suits: Bools = np.logical_or.reduce(self.allowed, axis=1)
         return np.flatnonzero(suits[self.signatures])
 
     def fits(self) -> Bools:
-        """By item and offer, whether the offer holds one."""
+        """Return by item and offer whether the offer holds one copy."""
         verdict: Bools = self.allowed[self.signatures].T.copy()
         for axis in range(self.requests.shape[1]):
             capacity, asked = self.sizes[:, axis], self.requests[:, axis]
@@ -106,15 +118,14 @@ class Bin(Struct, frozen=True):
 
     @property
     def filling(self) -> Ints:
-        """How many of every item."""
+        """The copies of every item in one node."""
         found = np.zeros(self.width, dtype=np.int64)
-        for item, count in self.content:
-            found[item] = count
+        found[list(self.content.items)] = self.content.copies
         return found
 
 
 class Packing(Struct, frozen=True):
-    """New nodes, and how many of each item no offer could take."""
+    """New nodes, and the count of each item that no offer could take."""
 
     bins: tuple[Bin, ...]
     price: float
@@ -122,27 +133,27 @@ class Packing(Struct, frozen=True):
 
 
 def price_of(bins: Iterable[Bin], prices: Floats) -> float:
-    """What the bins cost together."""
+    """Return the total price of the bins."""
     return float(sum(prices[b.offer] * b.copies for b in bins))
 
 
 def held_by(bins: Iterable[Bin], width: int) -> Ints:
-    """How many of each item the bins hold together."""
+    """Return the total count of each item in the bins."""
     held = np.zeros(width, dtype=np.int64)
     for b in bins:
-        for item, count in b.content:
+        for item, count in b.content.pairs():
             held[item] += count * b.copies
     return held
 
 
 def content_of(filling: Ints) -> Content:
-    """A filling without its zeros."""
+    """Return a filling as content, without zeros."""
     kinds = np.flatnonzero(filling)
-    return tuple(zip(kinds.tolist(), filling[kinds].tolist(), strict=True))
+    return Content(tuple(kinds.tolist()), tuple(filling[kinds].tolist()))
 
 
 def merged(bins: Iterable[Bin]) -> list[Bin]:
-    """Bins of equal offer and content as one, in order of first appearance."""
+    """Return the bins with those of equal offer and content merged, in order of first appearance."""
     copies: dict[tuple[int, Content], int] = {}
     width = 0
     for b in bins:
@@ -152,9 +163,14 @@ def merged(bins: Iterable[Bin]) -> list[Bin]:
 
 
 def translated(bins: Iterable[Bin], items: Ints, offers: Ints, width: int) -> list[Bin]:
-    """Bins of a part of a problem, of these items and offers, as bins of the whole."""
+    """Return the bins of a subproblem with these items and offers as bins of the whole problem."""
     return [
-        Bin(int(offers[b.offer]), tuple((int(items[item]), count) for item, count in b.content), b.copies, width)
+        Bin(
+            int(offers[b.offer]),
+            Content(tuple(int(items[item]) for item in b.content.items), b.content.copies),
+            b.copies,
+            width,
+        )
         for b in bins
     ]
 
@@ -169,7 +185,7 @@ class MergedItems(Struct, frozen=True, kw_only=True, eq=False):
 
     @classmethod
     def of(cls, problem: PackingProblem, items: Ints) -> MergedItems:
-        """The kinds among these items, in order of their first."""
+        """Merge equal items into kinds, in order of each kind's first item."""
         part = problem.of_items(items)
         unlike = np.where(_mixed_up(part), np.arange(len(items)), -1)
         rows = np.column_stack(
@@ -190,47 +206,50 @@ class MergedItems(Struct, frozen=True, kw_only=True, eq=False):
         )
 
     def apart(self, bins: Iterable[Bin]) -> list[Bin]:
-        """The bins in terms of the items: those of a kind are used up one after the other."""
+        """Return the bins by items: each kind uses up its items one after the other."""
         left = self.counts.copy()
-        return [single for b in bins for single in self._drawn(b, left)]
+        found: list[Bin] = []
+        for b in bins:
+            copies = b.copies
+            while copies:
+                drawn = self._drawn(b, left)
+                alike = min([copies, *(int(left[item]) // taken for item, taken in drawn.items())])  # hold the same
+                for item, taken in drawn.items():
+                    left[item] -= taken * alike
+                copies -= alike
+                found.append(Bin(b.offer, Content.of(drawn), alike, self.width))
+        return found
 
-    def _drawn(self, b: Bin, left: Ints) -> Iterator[Bin]:
-        """The bin's copies; as many at once as hold the same."""
-        copies = b.copies
-        while copies:
-            content: list[tuple[int, int]] = []
-            alike = copies
-            for kind, count in b.content:
-                wanted = count
-                for item in self.members[kind]:
-                    taken = min(wanted, int(left[item]))
-                    if taken:
-                        content.append((int(item), taken))
-                        alike = min(alike, int(left[item]) // taken)
-                        wanted -= taken
-                    if not wanted:
-                        break
-            for item, taken in content:
-                left[item] -= taken * alike
-            copies -= alike
-            yield Bin(b.offer, tuple(sorted(content)), alike, self.width)
+    def _drawn(self, b: Bin, left: Ints) -> Mapping[int, int]:
+        """Return the content of one copy of the bin by item, given how many of each item are left."""
+        drawn: dict[int, int] = {}
+        for kind, count in b.content.pairs():
+            wanted = count
+            for item in self.members[kind].tolist():
+                taken = min(wanted, int(left[item]))
+                if taken:
+                    drawn[item] = taken
+                    wanted -= taken
+                if not wanted:
+                    break
+        return drawn
 
 
 def _mixed_up(problem: PackingProblem) -> Bools:
-    """Items that are on both sides of a conflict: it is between two of them, but not between two of one."""
+    """Return which items are on both sides of a conflict; two such items conflict, two copies of one do not."""
     found: Bools = np.logical_or.reduce(problem.loose & problem.bound, axis=1)
     return found
 
 
-_CHUNK: Final = 1 << 20  # contents times offers looked at together
+_CHUNK: Final = 1 << 20  # contents times offers compared at once
 
 
 def cheapest_offers(problem: PackingProblem, totals: Ints, possible: Bools) -> Ints:
-    """By content, the cheapest offer without a stock that holds it; -1 if there is none.
+    """Return by content the cheapest offer without a stock that holds it; -1 if there is none.
 
     Args:
-        problem: Whose offers to choose from.
-        totals: What each content asks for, by content and axis.
+        problem: The problem with the offers.
+        totals: The requests of each content, by content and axis.
         possible: By content and signature, whether such an offer may hold it.
     """
     order = np.argsort(problem.prices, kind="stable")

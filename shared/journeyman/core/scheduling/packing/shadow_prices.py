@@ -1,9 +1,8 @@
 """Computes shadow prices, the ideal mix of nodes, and the lower bound, by one linear program.
 
-Offers that are much alike make a *group*: one signature, about the same size, the same axis that runs out first. The
-program covers all groups: nodes in fractions give capacity by group and axis, and items are split among the groups that
-may hold them. So an offer that is cheap but too small for most items is bought for the few that fit. Stocks are rows
-too.
+Similar offers form a *group*: the same signature, about the same size, the same axis that runs out first. Fractional
+nodes provide capacity by group and axis, and items are split among the groups that may hold them. So the program buys a
+cheap offer that is too small for most items only for the items that fit. Stocks are rows too.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from journeyman.core.scheduling.arrays import Bools, Floats, Ints, every
 from journeyman.core.scheduling.packing.linear_program import CoveringProgram, affordable
 from journeyman.core.scheduling.packing.packing_problem import PackingProblem
 
-_ROWS: Final = 160  # of the program; with more, offers and items are distinguished less finely
-_ROWS_FOR_WORTH: Final = 64  # likewise where the mix is not asked for
+_ROWS: Final = 160  # of the program; above it, offers and items are grouped more coarsely
+_ROWS_FOR_WORTH: Final = 64  # likewise, without the mix
 _CELLS: Final = 40_000  # rows times offers, likewise
 _FITTING: Final = (0.5, 0.8, 0.95, 1.0)  # share of the items that fit an offer, by which offers are distinguished
 DETAILS: Final = ((True, True), (True, False), (False, False))  # whether size distinguishes offers, and share items
@@ -27,13 +26,13 @@ _TIE_BREAK: Final = 1e-4  # of a typical node's price
 
 
 class ShadowPrices(Struct, frozen=True, kw_only=True, eq=False):
-    """Shadow prices.
+    """The results of the linear program.
 
     Attributes:
-        unit: Worth of one unit by offer and axis; no offer without a stock is worth more than it costs.
-        items: Worth of one of each item, where it is worth least.
-        mix: How many nodes of each offer would be bought, if fractions could be; of equal mixes one of alike nodes.
-        bound: A price that no packing can undercut.
+        unit: Worth of one unit by offer and axis; no offer without a stock is worth more than its price.
+        items: Worth of one copy of each item, in the group where it is lowest.
+        mix: The optimal fractional number of nodes by offer; of equal optima, one with nodes of similar price.
+        bound: A lower bound of the price of any packing.
     """
 
     unit: Floats
@@ -43,9 +42,9 @@ class ShadowPrices(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def lower_bound(problem: PackingProblem) -> float:
-    """A price that no packing of the problem's items can undercut.
+    """Return a lower bound of the price of any packing of the problem's items.
 
-    Items whose offers have nothing in common with other items' are bounded apart, and the bounds add up.
+    Items that share no offer are bounded separately, and the bounds are added.
     """
     asked = problem.of_items(np.flatnonzero(problem.counts))
     parts = [part.only(part.useful()) for part in (asked.of_items(items) for items in independent(asked.allowed))]
@@ -55,7 +54,7 @@ def lower_bound(problem: PackingProblem) -> float:
 
 
 def independent(allowed: Bools) -> list[Ints]:
-    """Items grouped so that no offer may hold items of two groups; by first item."""
+    """Return the items in groups such that no offer may hold items of two groups; sorted by first item."""
     if not allowed.shape[1]:
         return []
     columns, which = np.unique(allowed, axis=1, return_inverse=True)
@@ -74,7 +73,7 @@ def independent(allowed: Bools) -> list[Ints]:
 
 
 def compute_shadow_prices(problem: PackingProblem, *, with_mix: bool = True, coarse: bool = False) -> ShadowPrices:
-    """Solve the program for these items; `mix` is all zero unless asked for. `coarse`: places are signatures."""
+    """Solve the program; `mix` is all zero without `with_mix`. `coarse`: offers are grouped by signature only."""
     offerings = OfferGroups.of(problem, most_rows=_ROWS if with_mix else _ROWS_FOR_WORTH, coarse=coarse)
     worth, mix = offerings.solve(with_mix=with_mix)
     each = np.where(offerings.allowed, worth @ problem.requests.T.astype(float), np.inf).min(axis=0, initial=np.inf)
@@ -85,7 +84,7 @@ def compute_shadow_prices(problem: PackingProblem, *, with_mix: bool = True, coa
 
 
 def _worth_of_stocks(problem: PackingProblem, unit: Floats, usable: Floats) -> float:
-    """What the nodes in stock are worth above their price, at most."""
+    """Return an upper bound of the worth above their price of the nodes in stock."""
     gain = np.maximum((usable * unit).sum(axis=1) - problem.prices, 0.0)
     total = 0.0
     for index, nodes in enumerate(problem.stocks):
@@ -94,13 +93,13 @@ def _worth_of_stocks(problem: PackingProblem, unit: Floats, usable: Floats) -> f
 
 
 class OfferGroups(Struct, frozen=True, kw_only=True, eq=False):
-    """Offers by place, and items by where they may go.
+    """Offers grouped by place, and items grouped by the places that may hold them.
 
     Attributes:
-        problem: Whose offers and items they are.
-        place: By offer.
+        problem: The problem with the offers and items.
+        place: Place by offer.
         allowed: By place and item, whether some offer there may hold it.
-        group: By item; those of a group may go to the same places.
+        group: Group by item; the items of a group may go to the same places.
         usable: Capacity by offer and axis as far as any content can use it.
     """
 
@@ -112,7 +111,7 @@ class OfferGroups(Struct, frozen=True, kw_only=True, eq=False):
 
     @classmethod
     def of(cls, problem: PackingProblem, *, most_rows: int, coarse: bool) -> OfferGroups:
-        """As fine a distinction as keeps the program small, and none by size if it is to be coarse."""
+        """Group offers and items as finely as `most_rows` allows; if `coarse`, not by size."""
         axes = int(problem.requests.any(axis=0).sum())
         for by_size, by_share in DETAILS[-1:] if coarse else DETAILS:
             offer_group, allowed = _places(problem, by_size=by_size)
@@ -128,7 +127,7 @@ class OfferGroups(Struct, frozen=True, kw_only=True, eq=False):
         return cls(problem=problem, offer_group=offer_group, allowed=allowed, group=group, usable=usable)
 
     def solve(self, *, with_mix: bool) -> tuple[Floats, Floats]:
-        """Worth by place and axis, made safe against rounding; and the mix of offers."""
+        """Return the worth by place and axis, safe against rounding, and the mix of offers."""
         problem = self.problem
         worth = np.zeros((len(self.allowed), problem.requests.shape[1]))
         mix = np.zeros(len(problem.prices))
@@ -151,19 +150,19 @@ class OfferGroups(Struct, frozen=True, kw_only=True, eq=False):
         return worth, mix
 
     def _demand(self) -> Floats:
-        """By group and axis."""
+        """Return the total requests by group and axis."""
         demand = np.zeros((int(self.group.max(initial=-1)) + 1, self.problem.requests.shape[1]))
         np.add.at(demand, self.group, self.problem.counts[:, None] * self.problem.requests.astype(float))
         return demand
 
     def _reachable(self) -> Floats:
-        """By place and group, 1 where the group may go there."""
+        """Return by place and group 1 where the group may go to the place, else 0."""
         _, first = np.unique(self.group, return_index=True)
         found: Floats = self.allowed[:, first].astype(float)
         return found
 
     def _program(self, demand: Floats, capacities: Ints) -> CoveringProgram:
-        """Rows are the capacities (offer group and axis), the groups and the stocks; columns the offers and where groups go."""
+        """Return the program: rows are capacities (place and axis), groups and stocks; columns are offers and group flows."""
         problem, offers = self.problem, len(self.problem.prices)
         scale = demand.sum(axis=0)[capacities[:, 1]]
         flows = np.argwhere(self._reachable().T > 0)  # (group, place) by column
@@ -187,26 +186,26 @@ class OfferGroups(Struct, frozen=True, kw_only=True, eq=False):
         )
 
     def _penalties(self, capacity: Floats, groups: int) -> Floats:
-        """By row, more than any optimum pays for the whole of its demand."""
+        """Return by row a price above what any optimum pays for its demand."""
         each = np.where(capacity > 0, self.problem.prices / np.where(capacity > 0, capacity, 1.0), np.inf)
         bought = np.where(self.problem.limited, np.inf, each).min(axis=1, initial=np.inf)
         most = 2.0 * float(bought[np.isfinite(bought)].sum() + self.problem.prices.max(initial=0.0))
         return np.concatenate((np.zeros(len(capacity)), np.full(groups, most), np.zeros(len(self.problem.stocks))))
 
     def prefer_equal_nodes(self, program: CoveringProgram) -> None:
-        """Of all optimal mixes move on to one of nodes of much the same price, not giants among dwarfs."""
+        """Move to an optimal mix whose nodes have similar prices."""
         offers = len(self.problem.prices)
         bought = [(j, amount) for j, amount in program.levels() if j < offers]
         nodes = sum(amount for _, amount in bought)
         typical = sum(self.problem.prices[j] * amount for j, amount in bought) / nodes if nodes else 0.0
-        if not typical:  # nothing is bought, or nothing of it costs anything
+        if not typical:  # the mix is empty or free
             return
         program.prices = program.prices * (1 + _TIE_BREAK * program.prices / typical)
         program.solve()
 
 
 def _places(problem: PackingProblem, *, by_size: bool) -> tuple[Ints, Bools]:
-    """The place of each offer, and by place and item whether it may go there."""
+    """Return the place of each offer, and by place and item whether the item may go there."""
     keys = [problem.signatures]
     if by_size and len(problem.counts):
         ordered = np.sort(problem.requests, axis=0)
@@ -226,7 +225,7 @@ def _places(problem: PackingProblem, *, by_size: bool) -> tuple[Ints, Bools]:
 
 
 def _groups(problem: PackingProblem, allowed: Bools, *, by_share: bool) -> Ints:
-    """A number by item: equal for those that may go to the same places, and ask for much the same proportions."""
+    """Return the group of each item: items with the same places and, with `by_share`, similar request proportions."""
     group = np.zeros(len(problem.counts), dtype=np.int64)
     for row in allowed:
         _, group = np.unique(group * 2 + row, return_inverse=True)
@@ -239,10 +238,10 @@ def _groups(problem: PackingProblem, allowed: Bools, *, by_share: bool) -> Ints:
 
 
 def _usable_sizes(problem: PackingProblem, offer_group: Ints, allowed: Bools) -> Floats:
-    """Capacity by offer and axis as far as any content can use it.
+    """Return by offer and axis the capacity that any content can use.
 
-    No node holds more than all there is; and where every item asks for memory along with cpu, a node with little memory
-    cannot use all its cpu.
+    No node holds more than all items; and if every item requests memory along with cpu, a node with little memory cannot
+    use all its cpu.
     """
     sizes = problem.sizes.astype(float)
     requests = problem.requests.astype(float)

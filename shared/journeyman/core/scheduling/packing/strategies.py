@@ -1,7 +1,7 @@
-"""Decides which ways of packing are tried for a problem, and which plan is kept.
+"""Selects the packing methods for a problem, and returns the best plan.
 
-What is tried depends on the numbers of items and nodes alone, so that the effort stays in proportion and the same
-problem always has the same answer.
+The selection depends only on the numbers of items and nodes, so that the running time stays proportionate and equal
+problems have equal results.
 """
 
 from __future__ import annotations
@@ -29,20 +29,19 @@ from journeyman.core.scheduling.packing.packing_problem import (
 from journeyman.core.scheduling.packing.shadow_prices import ShadowPrices, compute_shadow_prices
 
 _FEW_ITEMS: Final = 64  # up to this many kinds of items column generation is affordable
-_FEW_LEFTOVERS: Final = 150  # likewise for what does not fit the mix
-MIX_ROUNDS: Final = 4  # mixes for what did not fit the mixes before
+_FEW_LEFTOVERS: Final = 150  # likewise, for items that do not fit the mix
+MIX_ROUNDS: Final = 4  # mixes for items that did not fit the previous mixes
 _KINDS_PER_DIVE: Final = 500  # fewer items are tried with more mixes instead
 _EFFORT: Final = 4000  # kinds of items distributed, over all attempts
 _NODES_PER_KIND: Final = 350  # nodes that make one more kind's worth of effort
 REPACKING_EFFORT: Final = 1500  # kinds of items distributed again, over all attempts
 REPACKED_NODES: Final = (2, 3, 4, 6)
 REPACKED_PLAN: Final = 200  # nodes; among more, the worst few do not matter
-GOOD_ENOUGH: Final = 1.001  # times the bound
 _DECIMALS: Final = 9
 
 
 def solve(problem: PackingProblem, *, fewest_nodes: bool) -> list[Bin]:
-    """The cheapest plan found for items that each fit some offer; or that of fewest nodes, the cheapest if equal."""
+    """Return the cheapest plan found, or the one with the fewest nodes; every item must fit some offer."""
     if fewest_nodes:
         return min(_with_fewest(problem), key=lambda bins: _rank(problem, bins)[::-1])
     return _by_price(problem)
@@ -53,7 +52,7 @@ def _rank(problem: PackingProblem, bins: list[Bin]) -> tuple[float, int]:
 
 
 def _by_price(problem: PackingProblem) -> list[Bin]:
-    """The best of all plans, the quick ones first; column generation only where it may still be worth it."""
+    """Return the cheapest plan; runs fast methods first, and column generation only where it may improve the plan."""
     kinds = len(problem.counts)
     if kinds == 1:
         return ColumnGenerationSolver(problem).cheapest(problem.counts)
@@ -61,8 +60,6 @@ def _by_price(problem: PackingProblem) -> list[Bin]:
         return solve_exactly(problem)
     shadow = compute_shadow_prices(problem)
     best = _best_of_mixes(problem, shadow, _EFFORT)
-    if price_of(best, problem.prices) <= shadow.bound * GOOD_ENOUGH:
-        return best
     if kinds > _FEW_ITEMS:
         few = sum(b.copies for b in best) <= REPACKED_PLAN
         return repacked(problem, shadow, best) if few else best
@@ -72,7 +69,7 @@ def _by_price(problem: PackingProblem) -> list[Bin]:
 
 
 def _best_of_mixes(problem: PackingProblem, shadow: ShadowPrices, effort: float) -> list[Bin]:
-    """The cheapest of as many mixes and manners as the effort allows, two manners at least if there are."""
+    """Return the cheapest plan of as many mixes and fill orders as the effort allows, at least two fill orders."""
     work = len(problem.counts) * (1 + shadow.mix.sum() / _NODES_PER_KIND)
     orders_tried = fill_orders(problem, shadow)
     attempts = ((mix, fill_order) for mix in whole_mixes(problem, shadow) for fill_order in orders_tried)
@@ -85,7 +82,7 @@ def _best_of_mixes(problem: PackingProblem, shadow: ShadowPrices, effort: float)
 
 
 def repacked(problem: PackingProblem, shadow: ShadowPrices, bins: list[Bin]) -> list[Bin]:
-    """The worst nodes taken apart and distributed again, as long as that saves money and the effort allows it."""
+    """Repack the worst nodes while that lowers the price and the effort allows it; return the bins."""
     effort = REPACKING_EFFORT
     better: list[Bin] | None = bins
     while better is not None:
@@ -106,9 +103,10 @@ def repacked(problem: PackingProblem, shadow: ShadowPrices, bins: list[Bin]) -> 
 
 
 def _worst(problem: PackingProblem, shadow: ShadowPrices, bins: list[Bin], size: int) -> tuple[list[Bin], list[Bin]]:
-    """The nodes that cost most for the worth of what they hold, and the others."""
+    """Return the `size` nodes with the highest price for the worth of their content, and the others."""
     waste = [
-        problem.prices[b.offer] / max(sum(float(shadow.items[item]) * n for item, n in b.content), 1e-300) for b in bins
+        problem.prices[b.offer] / max(sum(float(shadow.items[item]) * n for item, n in b.content.pairs()), 1e-300)
+        for b in bins
     ]
     worst: list[Bin] = []
     rest = dict(enumerate(bins))
@@ -123,7 +121,7 @@ def _worst(problem: PackingProblem, shadow: ShadowPrices, bins: list[Bin], size:
 
 
 def fill_orders(problem: PackingProblem, shadow: ShadowPrices) -> tuple[FillOrder, ...]:
-    """Blends where something without a price is hardly in excess; thrift where places differ in worth."""
+    """Return the fill orders to try: blends if an unpriced axis is nearly used up, thrift if places differ in worth."""
     bought = shadow.mix @ problem.sizes
     used = (problem.counts @ problem.requests) / np.maximum(bought, 1)
     unpriced = shadow.mix @ (problem.sizes * shadow.unit) < 0.01 * float(shadow.mix @ problem.prices)
@@ -133,7 +131,7 @@ def fill_orders(problem: PackingProblem, shadow: ShadowPrices) -> tuple[FillOrde
 
 
 def _with_fewest(problem: PackingProblem) -> Iterator[list[Bin]]:
-    """Plans made as if every node cost the same, but for a trifle less the dearer it is really, since it holds more."""
+    """Yield plans computed as if all nodes had nearly equal prices; expensive nodes get a slightly lower one."""
     if len(problem.counts) <= _FEW_ITEMS:
         yield ColumnGenerationSolver(problem).fewest(problem.counts)
     flat = replace(problem, prices=1.0 - 1e-3 * problem.prices / max(float(problem.prices.max()), 1e-300))
@@ -146,7 +144,7 @@ def _with_fewest(problem: PackingProblem) -> Iterator[list[Bin]]:
 
 
 def _pack_mix(problem: PackingProblem, shadow: ShadowPrices, mix: Ints, fill_order: FillOrder) -> list[Bin]:
-    """Open the mix and place all; what does not fit gets mixes of its own, and the last few are packed by column generation."""
+    """Open the mix and place all items; the rest gets further mixes, and the last few are packed by column generation."""
     nodes = BulkPacker(problem, shadow, fill_order)
     nodes.open_mix(mix)
     left = nodes.place_all(problem.counts, open_more=False)
@@ -161,7 +159,7 @@ def _pack_mix(problem: PackingProblem, shadow: ShadowPrices, mix: Ints, fill_ord
 
 
 def _mix_for(problem: PackingProblem, counts: Ints) -> Ints:
-    """The whole nodes of the mix for so many of each item; if all are fractions, one of where most money goes."""
+    """Return the whole nodes of the mix for these counts; if there are none, one node of the offer with most spending."""
     part, _, offers = _part(problem, counts)
     fractions = compute_shadow_prices(part).mix
     whole = np.floor(fractions + 1e-9).astype(np.int64)
@@ -173,13 +171,13 @@ def _mix_for(problem: PackingProblem, counts: Ints) -> Ints:
 
 
 def _pack_leftovers(problem: PackingProblem, counts: Ints) -> list[Bin]:
-    """Column generation for some of the items, without refinement."""
+    """Return bins for these counts by column generation without refinement."""
     part, items, offers = _part(problem, counts)
     return translated(ColumnGenerationSolver(part).straight(part.counts), items, offers, len(problem.counts))
 
 
 def _part(problem: PackingProblem, counts: Ints) -> tuple[PackingProblem, Ints, Ints]:
-    """The problem of so many of each item, with the items and the offers that are left in it."""
+    """Return the subproblem with these counts, and the indices of its items and offers."""
     items = np.flatnonzero(counts)
     part = replace(problem, counts=counts).of_items(items)
     offers = part.useful()
@@ -187,23 +185,23 @@ def _part(problem: PackingProblem, counts: Ints) -> tuple[PackingProblem, Ints, 
 
 
 EXACT_STATES: Final = 800
-_TRIFLE: Final = 1e-9  # that a node costs more, so that of equal plans that of fewer nodes wins
+_TRIFLE: Final = 1e-9  # added to each node's price, so that fewer nodes win at equal price
 
 
 def is_small(problem: PackingProblem) -> bool:
-    """Whether there are so few items that trying everything is quick."""
+    """Whether the items are few enough to solve the problem exactly."""
     return bool(np.log(problem.counts + 1.0).sum() <= np.log(EXACT_STATES))
 
 
 def solve_exactly(problem: PackingProblem) -> list[Bin]:
-    """The cheapest bins for all items, each of which fits some offer.
+    """Return the cheapest bins for all items; every item must fit some offer.
 
-    A state is how many of each item are left. The next node always holds the first item that is left, with any others. As
-    numbers, states are ordered like the cells of a grid with an axis per item: what a node may hold of a state is a box at
-    the origin of that grid, and what it leaves is the same box turned round.
+    A state is the number left of each item. The next node always holds the first item left, with any others. States are
+    numbered like the cells of a grid with an axis per item: the possible contents of a node in a state form a box at the
+    origin of the grid, and the states after them form the same box reversed.
     """
     shape = tuple(int(n) + 1 for n in problem.counts)
-    states: Ints = np.indices(shape).reshape(len(shape), -1).T  # also all contents that a node may have
+    states: Ints = np.indices(shape).reshape(len(shape), -1).T  # these are also all possible contents
     offers = cheapest_offers(problem, states @ problem.requests, _possible(problem, states))
     prices: Floats = np.where(offers >= 0, problem.prices[offers] + _TRIFLE, np.inf).reshape(shape)
     cost, choice = np.zeros(len(states)), np.zeros(len(states), dtype=np.int64)
@@ -229,7 +227,7 @@ def solve_exactly(problem: PackingProblem) -> list[Bin]:
 
 
 def _possible(problem: PackingProblem, contents: Ints) -> Bools:
-    """By content and signature, whether such an offer may hold it; none may if two of its items are in conflict."""
+    """Return by content and signature whether such an offer may hold it; never if two of its items conflict."""
     used = (contents > 0).astype(np.int64)
     loose, bound = problem.loose.astype(np.int64), problem.bound.astype(np.int64)
     pairs = (used @ loose) * (used @ bound) - used @ (loose * bound)
@@ -242,9 +240,9 @@ _EPSILON = 1e-6  # of a node
 
 
 def fill_stocks(problem: PackingProblem) -> list[Bin]:
-    """Bins on offers with a stock, as many as the linear program would buy, filled with the most valuable items.
+    """Return bins on offers with a stock, as many as the linear program buys, filled with the most valuable items.
 
-    What it would still buy for what did not fit those is opened next, until there is nothing more to buy.
+    It solves the program again for the items left and opens what it buys, until it buys no more nodes in stock.
     """
     counts, stocks = problem.counts, problem.stocks
     bins: list[Bin] = []
@@ -260,7 +258,7 @@ def fill_stocks(problem: PackingProblem) -> list[Bin]:
 
 
 def taken_from_stocks(problem: PackingProblem, bins: list[Bin]) -> Ints:
-    """How many nodes the bins take of each stock."""
+    """Return how many nodes of each stock the bins use."""
     taken = np.zeros_like(problem.stocks)
     for b in bins:
         if problem.limited[b.offer]:

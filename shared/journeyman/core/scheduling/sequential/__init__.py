@@ -1,19 +1,18 @@
-"""Schedules pod by pod, as Karpenter does: each pod goes to the first candidate node that takes it.
+"""Schedules pod by pod, as Karpenter does: each pod goes to the first candidate node that fits it.
 
 The queue is sorted by size, then age. For each pod and relaxation level, candidates are tried in Karpenter's order:
 existing nodes, then nodes planned in this pass with the fewest pods first, then a new node of the NodePools of greatest
 weight. A pod that fits nowhere goes to the end of the queue, until a whole round places none.
 
-It knows every rule exactly and looks no further than one pod ahead. It schedules the pods that cannot be planned in
-bulk (those that must share nodes, and those with devices), and competes with the bulk plan where there are few pods.
+This scheduler supports every constraint but considers one pod at a time. It schedules the pods that cannot be planned in
+bulk (those that must share nodes, and those with devices). With few pods, its plan also competes with the bulk plan.
 
 `topology_rules` has the rules of each row, `topology_counts` the pods that they count, `candidate_nodes` what is left
 on each candidate, `offering_masks` a NodePool's offerings as bit masks, `pod_constraints` what one row requires.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `Solve`, `trySchedule`; queue.go.
-Differs: see the modules; what is equal for many pods, nodes or offerings is computed once. A pod that must share a node
-with others is tried again right behind one of them; Karpenter keeps its order, and leaves it pending if that node is
-full by then.
+Differs: see the modules; results for equal pods, nodes or offerings are computed once. A pod that must share a node with
+others is tried again right after one of them; Karpenter does not reorder it, and leaves it pending if that node is full.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ def schedule_sequentially(
     classes: Collection[int] | None = None,
     policy: TieBreakPolicy = _KARPENTER,
 ) -> PartialSolution:
-    """Place the pods that a solution has left on existing nodes, on its new nodes (their pods stay), and on further ones.
+    """Schedule the unscheduled pods of a solution on existing nodes, on its new nodes, and on additional nodes.
 
     Args:
-        problem: What the pass is about.
+        problem: The scheduling problem.
         solution: The plan so far.
         classes: The classes whose pods are to be placed, by default all.
-        policy: How to decide what Karpenter leaves to chance; where it leaves pods behind, others are tried.
+        policy: The tie-break policy; if it leaves pods unscheduled, other policies are tried.
     """
     chosen = [c for c in (range(len(solution.left)) if classes is None else sorted(classes)) if solution.left[c]]
     if not chosen:
@@ -68,7 +67,7 @@ def schedule_sequentially(
 
 
 class _SequentialAttempt(Struct, frozen=True):
-    """Pods placed, and the classes of those left, one entry per pod."""
+    """The solution after one attempt, and the classes of the pods left, one entry per pod."""
 
     scheduler: SequentialScheduler
     left: Sequence[int]
@@ -77,7 +76,7 @@ class _SequentialAttempt(Struct, frozen=True):
     def at(
         cls, problem: SchedulingProblem, solution: PartialSolution, queue: Sequence[int], policy: TieBreakPolicy
     ) -> _SequentialAttempt:
-        """Place a queue of pods, given by their classes."""
+        """Schedule a queue of pods, given by their classes."""
         active = [row for c in sorted(set(queue)) for row in problem.levels[c]]
         scheduler = SequentialScheduler(problem, solution, active, policy)
         return cls(scheduler, _place_queue(problem, scheduler, queue))
@@ -86,7 +85,7 @@ class _SequentialAttempt(Struct, frozen=True):
 def _best(
     problem: SchedulingProblem, solution: PartialSolution, queue: Sequence[int], policy: TieBreakPolicy
 ) -> _SequentialAttempt:
-    """One way; where that leaves pods that another way may place, the way that leaves fewest."""
+    """Return an attempt with the policy; if it leaves pods, try other policies and return the one that leaves fewest."""
     best = _SequentialAttempt.at(problem, solution, queue, policy)
     for change, may_help in FALLBACK_POLICIES.items():
         if best.left and not getattr(policy, change) and may_help(problem, best):
@@ -103,7 +102,7 @@ def _best(
 
 
 def _left_first(_: SchedulingProblem, queue: Sequence[int], left: Sequence[int]) -> list[int]:
-    """The queue with those classes at its head that others have kept from a place; empty if that changes nothing."""
+    """Return the queue with the classes of unscheduled pods first; empty if that changes nothing."""
     behind = set(left)
     order = [*(c for c in queue if c in behind), *(c for c in queue if c not in behind)]
     return order if order != list(queue) else []
@@ -131,9 +130,9 @@ FALLBACK_POLICIES: Mapping[str, Callable[[SchedulingProblem, _SequentialAttempt]
 
 
 def _in_queue_order(problem: SchedulingProblem, solution: PartialSolution, classes: Iterable[int]) -> list[int]:
-    """The class of every pod to place, largest pods first, then oldest, then those with most requirements about others.
+    """Return the class of every pod to schedule: largest pods first, then oldest, then those with most preferred groups.
 
-    (Pods with requirements look for a node of their own; pods without any may join them there.)
+    Of equal pods those with preferred topology groups go first, because the others can join them on their nodes.
     """
     queue = []
     for c in classes:
@@ -153,9 +152,9 @@ def _age(pod: Pod) -> float:
 
 
 def _place_queue(problem: SchedulingProblem, scheduler: SequentialScheduler, queue: Iterable[int]) -> Sequence[int]:
-    """Try pod after pod, those that found no place again after the others, until a whole round brings nothing; the rest.
+    """Schedule the queue, retrying failed pods until a whole round schedules none; return the pods left.
 
-    Pods of one class are alike: if nothing was placed since one of them failed, the next fails as well.
+    Pods of one class are equal: if no pod was scheduled since one of them failed, the next fails too.
     """
     waiting = deque(queue)
     placed = failures = 0
@@ -173,9 +172,9 @@ def _place_queue(problem: SchedulingProblem, scheduler: SequentialScheduler, que
 
 
 def behind_leaders(problem: SchedulingProblem, queue: Sequence[int], left: Sequence[int]) -> list[int]:
-    """The queue (of classes) with those left over at its head, each class behind a pod of each kind that it must join.
+    """Return the queue (of classes) with the unscheduled ones first, each right after the pods that it must join.
 
-    Empty if no pod left over must join a waiting pod.
+    Empty if no unscheduled pod must join another pod of the queue.
     """
     asked = {c: groups for c in dict.fromkeys(left) if (groups := _joined(problem, c))}
     if not asked:
@@ -196,7 +195,7 @@ def behind_leaders(problem: SchedulingProblem, queue: Sequence[int], left: Seque
 
 
 def _joined(problem: SchedulingProblem, c: int) -> list[TopologyGroup]:
-    """Of whom the class needs one on its node, whatever becomes of its preferences."""
+    """Return the groups of which the class requires a pod on its node, even without its preferences."""
     return [group for group in problem.rows[problem.levels[c][-1]].affinities if group.key == labels.HOSTNAME]
 
 
@@ -210,4 +209,4 @@ def _others(queue: Sequence[int], head: Counter[int]) -> Iterator[int]:
 
 
 QUEUE_ORDERS: Final = (behind_leaders, _left_first)
-"""Orders in which pods are tried again where some were left: each returns an empty list where it would change nothing."""
+"""Functions that reorder the queue for a retry if pods are left; each returns an empty list if nothing changes."""

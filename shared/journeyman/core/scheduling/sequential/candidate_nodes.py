@@ -1,6 +1,6 @@
-"""Candidate nodes for a pod, existing ones first and then new ones, as columns that answer for all of them at once.
+"""Stores the candidate nodes for a pod, existing ones first, as columns, so that all are checked at once.
 
-`VolumeAttachments` tracks volumes on existing nodes: each attaches so many of a CSI driver's, a shared one only once.
+`VolumeAttachments` tracks volumes on existing nodes: each node has a limit per CSI driver; a shared volume counts once.
 
 Restates: karpenter pkg/scheduling/volumeusage.go `ExceedsLimits`.
 Differs: only drivers that the pod itself uses can reject it.
@@ -16,20 +16,21 @@ from msgspec import Struct, field
 from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.existing_nodes import ExistingNodes
 from journeyman.core.scheduling.pod_classes import HostPort, PodClass
+from journeyman.core.scheduling.problem import AxisAmount
 from journeyman.core.scheduling.sequential.offering_masks import OfferingMasks
 from journeyman.core.scheduling.topology import domain_of
 from journeyman.core.scheduling.volumes import VolumeUsage
 
-_UNDECIDED = -1  # may still become one of several domains
+_UNDECIDED = -1  # may still be in one of several domains
 _LACKING = -2  # has no such label
 _STEP = 1 << 40  # more than there are ever nodes or placements
 
 
 class NewNode(Struct, kw_only=True, eq=False):
-    """A new node: its offerings left, what its claim asks for (a number), and what it holds.
+    """A new node: its remaining offerings, the number of its NodeClaim's requirements, and its pods.
 
-    `ports` are in use; `share` is what the pool's limits have set aside for it, None without limits. `variety` is how
-    many different values it must go on offering by label with minValues.
+    `ports` are the host ports in use; `share` is its part of the NodePool's limits, None without limits. `variety` is
+    the number of different values that its instance types must keep, by label with minValues.
     """
 
     masks: OfferingMasks
@@ -43,10 +44,10 @@ class NewNode(Struct, kw_only=True, eq=False):
 
 
 class CandidateNodes:
-    """All places in Karpenter's order: nodes as `ExistingNodes` has them, then open ones, fewest pods first."""
+    """All candidates in Karpenter's order: nodes in the order of `ExistingNodes`, then new ones, fewest pods first."""
 
     def __init__(self, existing: ExistingNodes, axes: int) -> None:
-        """`axes` is how many of the columns of `existing.free` are resources."""
+        """Start with the existing nodes; the first `axes` columns of `existing.free` are resources."""
         self.existing_nodes = existing.nodes
         self.nodes: list[NewNode] = []
         self.size = len(existing.nodes)
@@ -61,15 +62,15 @@ class CandidateNodes:
 
     @property
     def first_new(self) -> int:
-        """The place of the first new node."""
+        """The index of the first new node."""
         return len(self.existing_nodes)
 
     def node(self, candidate: int) -> NewNode:
-        """The new node at this place."""
+        """Return the new node with this index."""
         return self.nodes[candidate - self.first_new]
 
     def open(self, node: NewNode) -> int:
-        """Add a new node; its place."""
+        """Add a new node; return its index."""
         if self.size == self._space:
             self._grow()
         candidate = self.size
@@ -88,27 +89,27 @@ class CandidateNodes:
         self._domains = {key: np.pad(domains, (0, more)) for key, domains in self._domains.items()}
 
     def moved(self, candidate: int, pods: int) -> None:
-        """Sort an open node in again that now has so many pods: before its equals, as the sort of one that grew does."""
+        """Update the position of a new node after its pod count changed; it goes before nodes with equally many pods."""
         self._placements += 1
         self._order[candidate] = _STEP * pods + (self._placements if pods == 1 else _STEP - 1 - self._placements)
 
     def resize(self, candidate: int, capacity: Sequence[int]) -> None:
-        """Set how much the candidate can still take along each axis, at most."""
+        """Set the candidate's maximal free capacity by axis."""
         self._room[:, candidate] = capacity
 
     def take(self, candidate: int, amounts: Ints) -> None:
-        """Use up capacity of an existing node, along the axes."""
+        """Subtract amounts by axis from the free capacity of an existing node."""
         self._room[:, candidate] -= amounts
 
-    def with_room(self, amounts: Sequence[tuple[int, int]]) -> Bools:
-        """Which candidates may have the capacity for so much."""
+    def with_room(self, amounts: Sequence[AxisAmount]) -> Bools:
+        """Return which candidates may have the capacity for these amounts."""
         found: Bools = np.ones(self.size, dtype=bool)
         for axis, amount in amounts:
             found &= self._room[axis, : self.size] >= amount
         return found
 
     def in_order(self, candidates: Bools) -> list[int]:
-        """These places, best first."""
+        """Return these candidates in the order in which they are tried."""
         chosen = np.flatnonzero(candidates)
         if len(chosen) > 1:
             chosen = chosen[np.argsort(self._order[chosen])]
@@ -118,7 +119,7 @@ class CandidateNodes:
     # -- domains ------------------------------------------------------------------------------------------------------
 
     def watch(self, key: str) -> None:
-        """Keep track of the domains of a label."""
+        """Start tracking the domains of a label."""
         if key in self._codes:
             return
         codes: dict[str, int] = {}
@@ -131,40 +132,40 @@ class CandidateNodes:
 
     @property
     def watched(self) -> tuple[str, ...]:
-        """The labels kept track of."""
+        """The labels with tracked domains."""
         return tuple(self._codes)
 
     def bind_domain(self, candidate: int, key: str, domain: str) -> None:
-        """An open node is now bound to one domain."""
+        """Record that a new node is bound to one domain."""
         codes = self._codes[key]
         self._domains[key][candidate] = codes.setdefault(domain, len(codes))
 
     def known_domains(self, key: str) -> Sequence[str]:
-        """The domains that any place is bound to."""
+        """Return the domains that any candidate is bound to."""
         return list(self._codes[key])
 
     def in_domains(self, key: str, admitted: Sequence[bool], *, lacking: bool) -> Bools:
-        """Which places are, or may come to be, in an admitted domain (in the order of `known_domains`)."""
+        """Return which candidates are or may be in an admitted domain (in the order of `known_domains`)."""
         verdicts = np.array([*admitted, lacking, True], dtype=bool)  # -2 and -1 count from the end
         found: Bools = verdicts[self._domains[key][: self.size]]
         return found
 
 
 class VolumeAttachments:
-    """What nodes can still attach while pods are placed."""
+    """Tracks the volumes that nodes can still attach while pods are scheduled."""
 
     def __init__(self, usages: Sequence[VolumeUsage]) -> None:
-        """`usages` has an entry per node; without any there are no limits."""
+        """Start from the usage of each node; if empty, there are no limits."""
         self._rooms = usages
         self._own: dict[tuple[int, str], int] = {}
         self._shared: dict[tuple[int, str], set[str]] = {}
 
     def admit(self, candidate: int, cls: PodClass) -> bool:
-        """Whether one more pod of the class can have its volumes there."""
+        """Whether the candidate can attach the volumes of one more pod of the class."""
         if not self._rooms:
             return True
         usage = self._rooms[candidate]
-        for driver in {*cls.volume_counts, *(driver for driver, _ in cls.shared_volumes)}:
+        for driver in {*cls.volume_counts, *(volume.driver for volume in cls.shared_volumes)}:
             free = usage.free(driver)
             new = self._new(candidate, driver, cls)
             if free is not None and self._taken(candidate, driver) + cls.volume_counts.get(driver, 0) + len(new) > free:
@@ -172,7 +173,7 @@ class VolumeAttachments:
         return True
 
     def attach(self, candidate: int, cls: PodClass, pods: int) -> None:
-        """Attach the volumes of so many pods of the class."""
+        """Attach the volumes of `pods` pods of the class."""
         if not self._rooms:
             return
         for driver, count in cls.volume_counts.items():
@@ -185,6 +186,6 @@ class VolumeAttachments:
         return self._own.get((candidate, driver), 0) + len(self._shared.get((candidate, driver), ()))
 
     def _new(self, candidate: int, driver: str, cls: PodClass) -> set[str]:
-        """Shared volumes of the driver that are not there yet."""
+        """Return the shared volumes of the driver that are not attached yet."""
         here = self._rooms[candidate].attached.get(driver, frozenset()) | self._shared.get((candidate, driver), set())
-        return {key for of, key in cls.shared_volumes if of == driver} - here
+        return {volume.claim for volume in cls.shared_volumes if volume.driver == driver} - here

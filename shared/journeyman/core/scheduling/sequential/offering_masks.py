@@ -1,8 +1,7 @@
-"""A NodePool's offerings as bit masks, requirements as numbers, and the share of limits that each node takes.
+"""Represents offerings as bit masks and requirements as numbers, and tracks each node's share of the limits.
 
-Bit 0 is the cheapest available offering, so the lowest bit of a mask is the cheapest of those left, and two conditions
-meet by one `&`, however many offerings there are. Requirements are numbered, so that equal ones are merged and compared
-once, however many nodes have them.
+Bit 0 is the cheapest available offering, so the lowest bit of a mask is the cheapest of its offerings, and one `&`
+combines two conditions for all offerings. Requirements are numbered, so that equal ones are merged and compared once.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `filterByRemainingResources`, `subtractMax`.
 Differs: a node's share of its NodePool's limits is that of the cheapest type that holds its pods, and grows with them
@@ -33,7 +32,7 @@ def lowest(mask: int) -> int:
 
 
 def as_mask(bits: Bools) -> int:
-    """Truth by offering as a mask."""
+    """Return booleans by offering as a mask."""
     return int.from_bytes(np.packbits(bits, bitorder="little").tobytes(), "little")
 
 
@@ -68,11 +67,11 @@ class OfferingMasks:
         self._by_value: dict[str, tuple[dict[str, int], int]] = {}
 
     def of_types(self, types: Bools) -> int:
-        """The offerings of these instance types."""
+        """Return the offerings of these instance types."""
         return as_mask(types[self._types])
 
     def types_of(self, offerings: int) -> list[int]:
-        """The instance types of these offerings, the cheapest first."""
+        """Return the instance types of these offerings as indices, the cheapest first."""
         return list(dict.fromkeys(self._types[self._positions(offerings)].tolist()))
 
     def _positions(self, mask: int) -> Ints:
@@ -81,11 +80,11 @@ class OfferingMasks:
         return found
 
     def instance_types(self, offerings: int) -> list[InstanceType]:
-        """The same as values."""
+        """Return the instance types of these offerings, the cheapest first."""
         return [self.pool.template.table.types[index] for index in self.types_of(offerings)]
 
     def type_names(self, offerings: int) -> list[str]:
-        """Their names."""
+        """Return the names of these offerings' instance types, the cheapest first."""
         return [found.name for found in self.instance_types(offerings)]
 
     def type_of(self, offerings: int) -> int:
@@ -93,11 +92,11 @@ class OfferingMasks:
         return int(self._types[lowest(offerings)])
 
     def price(self, offerings: int) -> float:
-        """The price of the cheapest of these offerings, and what the pool charges for a node as such."""
+        """Return the price of the cheapest of these offerings plus the NodePool's surcharge per node."""
         return self._prices[lowest(offerings)] + self.pool.template.node_surcharge
 
     def suiting(self, wanted: int) -> int:
-        """The offerings that suit requirements, by their number."""
+        """Return the offerings that meet the requirements with this number."""
         found = self._suiting.get(wanted)
         if found is None:
             rows = self.pool.template.table.rows_meeting(self._interner[wanted])
@@ -105,7 +104,7 @@ class OfferingMasks:
         return found
 
     def free_of(self, ports: tuple[HostPort, ...]) -> int:
-        """The offerings whose daemons leave these host ports free."""
+        """Return the offerings whose daemons leave these host ports free."""
         if not ports:
             return -1
         found = self._free_of.get(ports)
@@ -116,7 +115,7 @@ class OfferingMasks:
         return found
 
     def holding(self, axis: int, amount: int) -> int:
-        """The offerings that hold so much along an axis, next to their daemons."""
+        """Return the offerings with at least this capacity along an axis, less daemon overhead."""
         level = bisect_left(self._levels[axis], amount)
         return self._with_level(axis, level) if level < len(self._levels[axis]) else 0
 
@@ -129,7 +128,7 @@ class OfferingMasks:
         return found
 
     def largest(self, axis: int, mask: int) -> int:
-        """The most that any of these offerings has along an axis; the mask must not be 0."""
+        """Return the largest capacity of these offerings along an axis; the mask must not be 0."""
         known = self._largest[axis]
         if mask not in known:
             known[mask] = self._highest_level(axis, mask)
@@ -147,7 +146,7 @@ class OfferingMasks:
         return levels[low]
 
     def by_value(self, key: str) -> tuple[dict[str, int], int]:
-        """The offerings by their value of a label, and those that leave it open."""
+        """Return the offerings by their value of a label, and the offerings that leave it open."""
         found = self._by_value.get(key)
         if found is None:
             codes, values = self.pool.template.table.row_values(key)
@@ -165,7 +164,7 @@ class OfferingMasks:
         return found
 
     def cheapest_for(self, domains: Mapping[str, int]) -> Mapping[str, int]:
-        """By domain, given with its offerings, for how many instance types it has the cheapest."""
+        """Return by domain the number of instance types whose cheapest offering is there."""
         case = tuple(domains.items())
         found = self._cheapest_for.get(case)
         if found is None:
@@ -179,7 +178,7 @@ class OfferingMasks:
         return found
 
     def _firsts(self, mask: int) -> int:
-        """The cheapest offering of each type among these."""
+        """Return the cheapest of these offerings for each instance type."""
         rows = self._positions(mask)
         first = dict(zip(self._types[rows][::-1].tolist(), rows[::-1].tolist(), strict=True))
         chosen = np.zeros(len(self.rows), dtype=bool)
@@ -187,9 +186,9 @@ class OfferingMasks:
         return as_mask(chosen)
 
     def domains(self, key: str, mask: int, wanted: int) -> dict[str, int]:
-        """The values of a label that a node may come to have, each with the offerings among `mask` that allow it.
+        """Return the possible values of a label on a node, each with the offerings in `mask` that allow it.
 
-        Labels that offerings leave open can have the values that the node's requirements list.
+        A label that offerings leave open can have any value that the node's requirements list.
         """
         rule: Requirement | None = self._interner[wanted].get(key)
         masks, undecided = self.by_value(key)
@@ -201,11 +200,11 @@ class OfferingMasks:
 
 
 NONE: Final = -1
-"""The number of what cannot be: requirements that contradict each other."""
+"""The number of contradictory requirements."""
 
 
 class RequirementsInterner:
-    """Requirements by number; equal ones have the same."""
+    """Assigns numbers to requirements; equal requirements have the same number."""
 
     def __init__(self) -> None:
         self._entries: list[Requirements] = []
@@ -217,7 +216,7 @@ class RequirementsInterner:
         return self._entries[number]
 
     def number(self, requirements: Requirements) -> int:
-        """The number of these requirements."""
+        """Return the number of these requirements."""
         found = self._numbers.get(requirements)
         if found is None:
             found = self._numbers[requirements] = len(self._entries)
@@ -225,7 +224,7 @@ class RequirementsInterner:
         return found
 
     def pin(self, key: str, values: Iterable[str]) -> int:
-        """The number of `key In values`."""
+        """Return the number of the requirement `key In values`."""
         case = (key, tuple(sorted(values)))
         found = self._pins.get(case)
         if found is None:
@@ -233,7 +232,7 @@ class RequirementsInterner:
         return found
 
     def narrowed(self, offer: int, alternative: int) -> int:
-        """An offer with a requirement added, `NONE` if they cannot meet; well-known labels may be asked for undefined."""
+        """Return the combined number, `NONE` if they conflict; well-known labels need not be defined by the offer."""
         case = (offer, alternative)
         found = self._narrowed.get(case)
         if found is None:
@@ -244,7 +243,7 @@ class RequirementsInterner:
 
 
 class ResourceShares:
-    """What is left of all limits; `headroom` has an entry per NodePool, and is used up."""
+    """Tracks what is left of all limits; `headroom` has an entry per NodePool."""
 
     def __init__(self, headroom: Sequence[Headroom], *, ignore_type_variety: bool = False) -> None:
         self._headroom = headroom
@@ -253,9 +252,9 @@ class ResourceShares:
         self._variety: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def usable(self, masks: OfferingMasks, offerings: int, held: Ints | None, least: Sequence[int]) -> bool:
-        """Whether a node may keep just these offerings: within the limits, and with enough choice left.
+        """Whether these offerings of a node are within the limits and have enough different label values.
 
-        `held` is the share that the node has already, `least` the variety it must keep (`variety`).
+        `held` is the share that the node has already, `least` the number of values required by label (see `variety`).
         """
         if not masks.pool.template.min_values and not self._headroom[masks.index].resources:
             return True
@@ -265,7 +264,7 @@ class ResourceShares:
         return bool(left) and all(n >= wanted for n, wanted in zip(self.variety(masks, left), least, strict=True))
 
     def take(self, masks: OfferingMasks, offerings: int, held: Ints | None) -> Ints | None:
-        """Set aside what a node of these offerings takes, in place of the share held so far; None without limits."""
+        """Reserve the share of a node with these offerings in place of `held`; return it, None without limits."""
         pool_headroom = self._headroom[masks.index]
         if not pool_headroom.resources:
             return None
@@ -286,7 +285,7 @@ class ResourceShares:
         return offerings & masks.of_types(every(pool_headroom.costs <= left))
 
     def variety(self, masks: OfferingMasks, offerings: int) -> tuple[int, ...]:
-        """By label with minValues, how many values these offerings' types have, at most as many as asked for."""
+        """Return by label with minValues how many values these offerings' types have, capped at the minValues."""
         if self._ignore_type_variety or not masks.pool.template.min_values:
             return ()
         case = (masks.index, offerings)
@@ -297,7 +296,7 @@ class ResourceShares:
         return self._variety[case]
 
     def _needed(self, masks: OfferingMasks, offerings: int) -> list[int]:
-        """The cheapest type, and those that make up the choice that minValues asks for."""
+        """Return the cheapest type and the further types that satisfy minValues."""
         if self._ignore_type_variety or not masks.pool.template.min_values:
             return [masks.type_of(offerings)]
         types = masks.types_of(offerings)

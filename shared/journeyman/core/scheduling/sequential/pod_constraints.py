@@ -1,9 +1,9 @@
-"""What the pods of one row require of a node, prepared once for all of them, and the devices that they get.
+"""Prepares what the pods of one row require of a node, and allocates their devices.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `PodData`; preferences.go
 `removeRequiredNodeAffinityTerm` (the terms of a required node affinity are tried one after the other); nodeclaim.go
 `tryVolumeAlternative`, existingnode.go `CanAdd`, as far as they allocate dynamic resources.
-Differs: the search for devices knows what the pod itself requires of its node.
+Differs: the device search considers the pod's own node requirements.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from journeyman.core.api import labels
 from journeyman.core.scheduling.arrays import Bools
 from journeyman.core.scheduling.instance_type_choice import on_reservation
 from journeyman.core.scheduling.nodepool_options import NodeConstraints
-from journeyman.core.scheduling.problem import SchedulingProblem
+from journeyman.core.scheduling.problem import SchedulingProblem, amounts_of
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.sequential.offering_masks import NONE, OfferingMasks, RequirementsInterner
 from journeyman.core.scheduling.sequential.topology_rules import TopologyRules
@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # imported at run time only where pods have ResourceClaims
 
 
 class LaunchOption(Struct, frozen=True):
-    """A way to plan a node: what its claim asks for (a number), the offerings it leaves, the reservation it draws on."""
+    """An option for a new node: the number of its requirements, its offerings, and its reservation."""
 
     wanted: int
     offerings: int
@@ -36,9 +36,9 @@ class LaunchOption(Struct, frozen=True):
 
 
 class PodConstraints:
-    """One row by one of its terms: `amounts` as (axis, how much), `rules` between pods.
+    """One row with one of its terms: the requests of a pod (`amounts`), and the topology `rules`.
 
-    `alternatives` are the term with each of the alternatives that its volumes leave (numbers).
+    `alternatives` are the numbers of the term combined with each alternative of the volumes.
     """
 
     def __init__(
@@ -55,9 +55,7 @@ class PodConstraints:
         self.rules = rules
         self.ports = cls.ports
         self.cls = cls
-        self.amounts: tuple[tuple[int, int], ...] = tuple(
-            (axis, amount) for axis, amount in enumerate(problem.requests[row].tolist()) if amount
-        )
+        self.amounts = amounts_of(problem.requests[row].tolist())
         both = [term & volumes for volumes in cls.volume_terms]
         alternatives = [wanted for wanted in both if not any(r.impossible for r in wanted.values())]
         self.alternatives = tuple(interner.number(wanted) for wanted in alternatives)
@@ -70,7 +68,7 @@ class PodConstraints:
         self._openings: dict[int, tuple[LaunchOption, ...]] = {}
 
     def may_go(self, candidates: int) -> Bools:
-        """By place, whether it may still take one of these; places that once refused for good are left out."""
+        """Return by candidate whether it may take one of these pods; candidates ruled out before are False."""
         if candidates > len(self._open):
             more = np.ones(max(2 * candidates, 64), dtype=bool)
             more[: len(self._open)] = self._open
@@ -78,11 +76,11 @@ class PodConstraints:
         return self._open[:candidates]
 
     def rule_out(self, candidate: int) -> None:
-        """The place will never take one of these again."""
+        """Record that the candidate can never take one of these pods."""
         self._open[candidate] = False
 
     def on_new(self, masks: OfferingMasks) -> Sequence[LaunchOption]:
-        """The ways to plan a node for one of these."""
+        """Return the options for a new node for one of these pods."""
         found = self._openings.get(masks.index)
         if found is None:
             found = self._openings[masks.index] = tuple(self._found(masks)) if self.tolerates(masks) else ()
@@ -104,7 +102,7 @@ class PodConstraints:
                     yield LaunchOption(reserved, left, name)
 
     def tolerates(self, masks: OfferingMasks) -> bool:
-        """Whether the pool's taints let these in."""
+        """Whether these pods tolerate the NodePool's taints."""
         return self._shape.accepts(masks.pool.template.node_pool.spec.template.spec.taints)
 
 
@@ -117,16 +115,16 @@ class DeviceFit(Struct, frozen=True):
 
 
 class NodeDevices:
-    """Who has which devices, as places see it.
+    """Allocates devices on candidates.
 
-    A place that could not serve a row is not asked again before that may have changed: devices became free, or, where
-    pods share a claim, anything was decided.
+    After a search fails for a row on a candidate, it is repeated only after something relevant has changed: a device
+    became free or, for shared claims, any allocation was made.
     """
 
     def __init__(
         self, devices: DeviceInventory, allocations: AllocationTracker, interner: RequirementsInterner
     ) -> None:
-        """Go on from `allocations`, which is changed."""
+        """Continue with `allocations`, which is modified."""
         self._devices = devices
         self.allocations = allocations
         self._interner = interner
@@ -134,7 +132,7 @@ class NodeDevices:
         self._failed: dict[tuple[int, ...], int] = {}
 
     def fit_existing(self, candidate: int, constraints: PodConstraints, pods: int) -> bool:
-        """Give the next pod of a row, of which there are so many already, its devices on an existing node, if it can."""
+        """Allocate devices on an existing node for a row's next pod, after `pods` others; return whether that succeeded."""
         case, now = (candidate, constraints.row), self._now(constraints)
         if self._failed.get(case) == now:
             return False
@@ -151,7 +149,7 @@ class NodeDevices:
     def fit_new(
         self, candidate: int, masks: OfferingMasks, opening: LaunchOption, constraints: PodConstraints, pods: int
     ) -> DeviceFit | None:
-        """How a node opened this way could have the devices that the next pod of a row needs; None if it cannot."""
+        """Return how a new node can provide the devices for the next pod of a row; None if it cannot."""
         wanted, offerings = opening.wanted, opening.offerings
         case = (candidate, constraints.row, masks.index, wanted, offerings)
         now = self._now(constraints)
@@ -173,14 +171,14 @@ class NodeDevices:
         return None
 
     def _now(self, constraints: PodConstraints) -> int:
-        """A number that changes when a search that failed for such pods may succeed."""
+        """Return a version that changes when a failed search for such pods may succeed."""
         alone = all(not claim.key for claim in constraints.cls.claims)
         return self.allocations.releases if alone else self.allocations.releases + self._changes
 
     def commit_offerings(
         self, candidate: int, masks: OfferingMasks, offerings: int, device_fit: DeviceFit | None
     ) -> None:
-        """A new node has these offerings left now; with the devices that its new pod gets, if it needs any."""
+        """Set the remaining offerings of a new node, and commit the devices of its new pod if it needs any."""
         if device_fit is not None:
             self.allocations.commit(candidate, device_fit.proposal, masks.type_names(offerings))
         elif self.allocations.options_of(candidate):

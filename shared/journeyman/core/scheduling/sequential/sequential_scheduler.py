@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.core.scheduling.instance_type_choice import reservation_of
-from journeyman.core.scheduling.pod_classes import HostPort, host_ports
+from journeyman.core.scheduling.pod_classes import HostPort, RowPods, host_ports
 from journeyman.core.scheduling.problem import PartialSolution, PlannedNode, SchedulingProblem
 from journeyman.core.scheduling.results import MinValuesPolicy
 from journeyman.core.scheduling.sequential.candidate_nodes import CandidateNodes, NewNode, VolumeAttachments
@@ -32,49 +33,66 @@ from journeyman.core.scheduling.sequential.offering_masks import (
 from journeyman.core.scheduling.sequential.pod_constraints import DeviceFit, LaunchOption, NodeDevices, PodConstraints
 from journeyman.core.scheduling.sequential.topology_rules import DomainChoice, JoinRule, TopologyRuleSet
 
-_BoundNode = tuple[int, int, "DeviceFit | None"]
-"""What a node is once a pod is on it: its requirements (a number), its offerings, and the devices it gets for the pod."""
+
+class _BoundNode(NamedTuple):
+    """A new node after adding a pod: the number of its requirements, its offerings, and the pod's devices."""
+
+    wanted: int
+    offerings: int
+    device_fit: DeviceFit | None = None
+
+
+class _RatedNode(NamedTuple):
+    """A possible new node for a pod. The lowest `rate` is best, then the NodePool's position, then the offerings."""
+
+    rate: float
+    pool: int
+    bound: _BoundNode
+    reservation: str
+
+    @property
+    def rank(self) -> tuple[float, int, int, int, str]:
+        """Sort key, best node first."""
+        return self.rate, self.pool, self.bound.wanted, self.bound.offerings, self.reservation
 
 
 class TieBreakPolicy(Struct, frozen=True):
-    """What is chosen where Karpenter leaves a choice to chance, or to the next pass.
+    """The choices where Karpenter decides at random or in the next pass.
 
     Attributes:
-        bind_anti_affinity_domains: Pods that required anti-affinity concerns are bound to one domain each, else to none.
-        prefer_largest_reservation: Of reserved capacity take the largest type, else the smallest that holds the pod.
-        prefer_cheapest_domain: Of equally good domains take the one with the cheapest offering, else the one that is
+        bind_anti_affinity_domains: Bind each pod affected by required anti-affinity to one domain, else to none.
+        prefer_largest_reservation: Choose the largest type of reserved capacity, else the smallest that fits the pod.
+        prefer_cheapest_domain: Of equally good domains, choose the one with the cheapest offering, else the one that is
             cheapest for most types.
-        prefer_second_domain: Of equally good domains take the second best, and the best one last.
-        ignore_type_variety: Where minValues are a best effort, a node keeps no more types than its pods leave it.
-        prefer_last_pool_name: Of NodePools of equal weight the one with the last name launches nodes, at whatever price.
+        ignore_type_variety: With best-effort minValues, do not preserve the variety of a node's instance types.
+        prefer_last_pool_name: Of NodePools with equal weight, choose the one with the last name, regardless of price.
     """
 
     bind_anti_affinity_domains: bool = False
     prefer_largest_reservation: bool = False
     prefer_cheapest_domain: bool = False
-    prefer_second_domain: bool = False
     ignore_type_variety: bool = False
     prefer_last_pool_name: bool = False
 
 
 class SequentialScheduler:
-    """All places as they stand, and who is on them."""
+    """Schedules pods one at a time; tracks all candidates and their pods."""
 
     def __init__(
         self, problem: SchedulingProblem, solution: PartialSolution, active: Sequence[int], policy: TieBreakPolicy
     ) -> None:
-        """Begin with what a solution has decided already; it is not changed.
+        """Start from a solution, which is not modified.
 
         Args:
-            problem: What the pass is about.
+            problem: The scheduling problem.
             solution: The plan so far.
-            active: The rows that pods may be placed by.
-            policy: How to decide what Karpenter leaves to chance, or to the next pass.
+            active: The rows whose pods may be scheduled.
+            policy: The tie-break policy.
         """
         self._problem = problem
         self._interner = RequirementsInterner()
         self._pool_masks = [OfferingMasks(index, pool, self._interner) for index, pool in enumerate(problem.pools)]
-        self._tiers = [list(tier) for _, tier in groupby(self._pool_masks, key=lambda s: s.pool.template.order[0])]
+        self._tiers = [list(tier) for _, tier in groupby(self._pool_masks, key=lambda s: s.pool.template.order.rank)]
         self._candidates = CandidateNodes(problem.existing, len(problem.axes))
         self._policy = policy
         self.reserved = 0  # nodes planned on reserved capacity
@@ -95,7 +113,7 @@ class SequentialScheduler:
         self._constraints: dict[int, tuple[PodConstraints, ...]] = {}
         self._added: dict[int, dict[int, int]] = {}
         self._attachments = VolumeAttachments(problem.existing.volume_usages)
-        self._node_devices: NodeDevices | None = None  # where no pod has ResourceClaims
+        self._node_devices: NodeDevices | None = None  # None if no pod has ResourceClaims
         if problem.devices is not None and solution.devices is not None:
             self._node_devices = NodeDevices(problem.devices, solution.devices.copy(), self._interner)
         self._existing_ports = [
@@ -109,7 +127,7 @@ class SequentialScheduler:
             self._resume(node)
 
     def _constraints_of(self, row: int) -> tuple[PodConstraints, ...]:
-        """What pods of a row ask for, term by term."""
+        """Return the constraints of a row's pods, one entry per term."""
         found = self._constraints.get(row)
         if found is None:
             rules = self._rules.of(row)
@@ -120,7 +138,7 @@ class SequentialScheduler:
         return found
 
     def _resume(self, node: PlannedNode) -> None:
-        """Take over a node that was opened before."""
+        """Add a new node of the initial solution."""
         masks = self._pool_masks[node.pool]
         wanted = self._interner.number(node.requirements)
         offerings = masks.suiting(wanted) & (-1 if reservation_of(node.requirements) else masks.ordinary)
@@ -140,7 +158,7 @@ class SequentialScheduler:
     # -- trying -------------------------------------------------------------------------------------------------------
 
     def schedule(self, row: int) -> bool:
-        """Put one pod of a row on the first place that takes it."""
+        """Schedule one pod of a row on the first candidate that fits it; return whether there was one."""
         choices: list[DomainChoice] = []
         for rules in self._rules.of(row).keys:
             choice = rules.now()
@@ -152,7 +170,7 @@ class SequentialScheduler:
         return any(self._schedule_by(constraints, choices) for constraints in self._constraints_of(row))
 
     def _bind(self, rule: JoinRule) -> bool:
-        """Bind a node that has pods to join, but may yet be in several domains, to one that the joiner can be in."""
+        """Bind a node with pods to join, whose domain is undecided, to a domain that the joining pod allows."""
         key, within = rule.counter.key, rule.within()
         for candidate in sorted(rule.counter.undecided):
             node = self._candidates.node(candidate)
@@ -213,7 +231,7 @@ class SequentialScheduler:
         added[row] = added.get(row, 0) + count
 
     def _add_to_new(self, candidate: int, constraints: PodConstraints, choices: Sequence[DomainChoice]) -> bool:
-        """Put a pod on a new node, if some offering then still does; rule the place out if it never will."""
+        """Add a pod to a new node if an offering still fits; rule the candidate out if none ever will."""
         node = self._candidates.node(candidate)
         masks = node.masks
         offerings = (
@@ -225,67 +243,52 @@ class SequentialScheduler:
         hopeless = True
         for alternative in constraints.alternatives if offerings else ():
             if self._interner.narrowed(masks.offer, alternative) == NONE:
-                continue  # it asks for a label that only another pod's requirement brought up
+                continue  # it requires a label that only another pod's requirement mentions
             wanted = self._interner.narrowed(node.wanted, alternative)
             if wanted == NONE or not (left := offerings & masks.suiting(wanted)):
                 continue
             hopeless = False
-            node_requirements_of = self._with_devices(
-                candidate, masks, LaunchOption(wanted, left), constraints, choices
-            )
-            if node_requirements_of is not None and self._resource_shares.usable(
-                masks, node_requirements_of[1], node.share, node.variety
-            ):
-                self._put(candidate, node, constraints, node_requirements_of)
+            bound = self._with_devices(candidate, masks, LaunchOption(wanted, left), constraints, choices)
+            if bound is not None and self._resource_shares.usable(masks, bound.offerings, node.share, node.variety):
+                self._put(candidate, node, constraints, bound)
                 return True
         if hopeless:
             constraints.rule_out(candidate)
         return False
 
     def _open(self, constraints: PodConstraints, choices: Sequence[DomainChoice]) -> bool:
-        """Plan a node for a pod: of the first pools by weight that can, the cheapest."""
+        """Plan a new node for a pod: the cheapest among the NodePools of the highest suitable weight."""
         for tier in self._tiers:
-            ways = [
-                (
-                    self._rate(masks, node_requirements_of[1], opening),
-                    masks.index,
-                    node_requirements_of,
-                    opening.reservation,
-                )
+            rated = [
+                _RatedNode(self._rate(masks, bound.offerings, opening), masks.index, bound, opening.reservation)
                 for masks in tier
                 for opening in constraints.on_new(masks)
                 if (not opening.reservation or self._reservations.left.get(opening.reservation, 0) > 0)
-                and (
-                    node_requirements_of := self._with_devices(
-                        self._candidates.size, masks, opening, constraints, choices
-                    )
-                )
+                and (bound := self._with_devices(self._candidates.size, masks, opening, constraints, choices))
                 is not None
-                and self._resource_shares.usable(masks, node_requirements_of[1], None, self._least_variety(masks))
+                and self._resource_shares.usable(masks, bound.offerings, None, self._least_variety(masks))
             ]
-            if ways:
-                _, index, node_requirements_of, reservation = min(
-                    ways, key=lambda policy: (*policy[:2], policy[2][:2], policy[3])
-                )
-                if reservation:
-                    self._reservations.take(reservation, 1)
+            if rated:
+                best = min(rated, key=lambda way: way.rank)
+                if best.reservation:
+                    self._reservations.take(best.reservation, 1)
                     self.reserved += 1
-                masks = self._pool_masks[index]
+                masks = self._pool_masks[best.pool]
                 node = NewNode(masks=masks, wanted=masks.offer, offerings=0, total=[0] * len(self._problem.axes))
-                node.variety = self._resource_shares.variety(masks, node_requirements_of[1])
-                self._put(self._candidates.open(node), node, constraints, node_requirements_of)
+                node.variety = self._resource_shares.variety(masks, best.bound.offerings)
+                self._put(self._candidates.open(node), node, constraints, best.bound)
                 return True
         return False
 
     def _rate(self, masks: OfferingMasks, offerings: int, opening: LaunchOption) -> float:
-        """The less the better; a reservation is already paid for, and its price only ranks its size."""
+        """Return the rate of a new node, lowest is best; the price of a reservation only ranks it by size."""
         if self._policy.prefer_last_pool_name:
-            return 0.0  # they are in that order
+            return 0.0  # NodePools are already sorted by name
         price = masks.price(offerings)
         return -price if opening.reservation and self._policy.prefer_largest_reservation else price
 
     def _least_variety(self, masks: OfferingMasks) -> tuple[int, ...]:
-        """What a new node must offer for minValues: all of it, or with BestEffort whatever there is."""
+        """Return the number of values that a new node must keep for minValues; with BestEffort, as many as there are."""
         asked = tuple(masks.pool.template.min_values.values())
         return asked if self._problem.options.min_values is MinValuesPolicy.STRICT else (0,) * len(asked)
 
@@ -297,7 +300,7 @@ class SequentialScheduler:
         constraints: PodConstraints,
         choices: Sequence[DomainChoice],
     ) -> _BoundNode | None:
-        """The same as `_bind_domains`, once the devices are found that the pod's claims ask for."""
+        """Find the devices for the pod's claims, then return the same as `_bind_domains`."""
         wanted, offerings, device_fit = opening.wanted, opening.offerings, None
         if constraints.cls.claims and self._node_devices is not None:
             there = (
@@ -309,15 +312,15 @@ class SequentialScheduler:
             if device_fit is None:
                 return None
             wanted, offerings = device_fit.wanted, device_fit.offerings
-        node_requirements_of = self._bind_domains(masks, wanted, offerings, choices)
-        return None if node_requirements_of is None else (*node_requirements_of, device_fit)
+        bound = self._bind_domains(masks, wanted, offerings, choices)
+        return bound if bound is None or device_fit is None else bound._replace(device_fit=device_fit)
 
     def _bind_domains(
         self, masks: OfferingMasks, wanted: int, offerings: int, choices: Sequence[DomainChoice]
-    ) -> tuple[int, int] | None:
-        """Requirements and offerings once a domain is settled for every rule; None if that cannot be."""
+    ) -> _BoundNode | None:
+        """Return the node with one domain chosen for every rule; None if that is impossible."""
         if not choices:
-            return wanted, offerings
+            return _BoundNode(wanted, offerings)
         choice, key = choices[0], choices[0].rules.key
         domains = masks.domains(key, offerings, wanted)
         if not domains:
@@ -330,26 +333,19 @@ class SequentialScheduler:
         for pinned in [(domain,) for domain in admitted] if choice.binding else [admitted] if admitted else []:
             narrowed = self._interner.narrowed(wanted, self._interner.pin(key, pinned))
             left = offerings & masks.suiting(narrowed) if narrowed != NONE else 0
-            node_requirements_of = self._bind_domains(masks, narrowed, left, choices[1:]) if left else None
-            if node_requirements_of is not None:
-                return node_requirements_of
+            bound = self._bind_domains(masks, narrowed, left, choices[1:]) if left else None
+            if bound is not None:
+                return bound
         return None
 
     def _by_preference(self, masks: OfferingMasks, choice: DomainChoice, domains: Mapping[str, int]) -> list[str]:
-        """Return the domains, given with their offerings, best first."""
+        """Return the domains, best first."""
         cheap = masks.cheapest_for(domains)
         breadth = {domain: 0 if self._policy.prefer_cheapest_domain else -types for domain, types in cheap.items()}
-        found = sorted(domains, key=lambda d: (choice.rank(d), breadth[d], lowest(domains[d]), d))
-        if not self._policy.prefer_second_domain or not found:
-            return found
-        equal = sum(choice.rank(domain) == choice.rank(found[0]) for domain in found)
-        first = 1 % equal
-        return [*found[first:equal], *found[:first], *found[equal:]]
+        return sorted(domains, key=lambda d: (choice.rank(d), breadth[d], lowest(domains[d]), d))
 
-    def _put(
-        self, candidate: int, node: NewNode, constraints: PodConstraints, node_requirements_of: _BoundNode
-    ) -> None:
-        node.wanted, node.offerings, device_fit = node_requirements_of
+    def _put(self, candidate: int, node: NewNode, constraints: PodConstraints, bound: _BoundNode) -> None:
+        node.wanted, node.offerings, device_fit = bound
         if self._node_devices is not None:
             self._node_devices.commit_offerings(candidate, node.masks, node.offerings, device_fit)
         for axis, amount in constraints.amounts:
@@ -361,12 +357,12 @@ class SequentialScheduler:
         self._changed(candidate)
 
     def _changed(self, candidate: int) -> None:
-        """An open node has one pod more: sort it in again, and bring the columns up to date."""
+        """Update the position and the columns of a new node after adding a pod."""
         self._candidates.moved(candidate, sum(self._candidates.node(candidate).pods.values()))
         self._measure(candidate)
 
     def _measure(self, candidate: int) -> None:
-        """Bring the columns up to date with an open node."""
+        """Update the columns of a new node."""
         node, candidates = self._candidates.node(candidate), self._candidates
         if node.offerings:
             candidates.resize(
@@ -382,31 +378,35 @@ class SequentialScheduler:
                 self._rules.topology.domain_decided(candidate, key, rule.single)
 
     def involves_keeping_apart(self, row: int) -> bool:
-        """Whether required anti-affinity over a label other than the host name has a say about the row."""
+        """Whether required anti-affinity over a label other than the hostname affects the row."""
         rules = self._rules.of(row)
         return any(key.apart for key in rules.keys)
 
     # -- the result ---------------------------------------------------------------------------------------------------
 
     def added_to(self, solution: PartialSolution) -> PartialSolution:
-        """Return the solution with everything decided; new nodes are in the order in which they were planned."""
+        """Return the solution with all decisions added; new nodes are in the order in which they were planned."""
         return replace(
             solution,
             reservations=self._reservations,
             headroom=self._headroom,
             devices=self._node_devices.allocations if self._node_devices is not None else solution.devices,
-            on_existing={candidate: list(pods.items()) for candidate, pods in sorted(self._added.items())},
+            on_existing={candidate: _by_row(pods) for candidate, pods in sorted(self._added.items())},
             new_nodes=[
                 PlannedNode(
                     pool=node.masks.index,
                     requirements=self._interner[node.wanted],
-                    pods=tuple(node.pods.items()),
+                    pods=_by_row(node.pods),
                     total=np.array(node.total, dtype=np.int64),
                     share=node.share,
                 )
                 for node in self._candidates.nodes
             ],
         )
+
+
+def _by_row(pods: Mapping[int, int]) -> tuple[RowPods, ...]:
+    return tuple(map(RowPods, pods.keys(), pods.values()))
 
 
 def _conflict(ports: Sequence[HostPort], others: Sequence[HostPort]) -> bool:

@@ -2,11 +2,11 @@
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go `TopologyGroup`, topology.go
 `countDomains`, `Record`, topologynodefilter.go `Matches`.
-Differs: pods that another pod must avoid are where their node's offerings are; Karpenter knows only what its claim
-says, and takes a node whose claim says nothing for one that is nowhere. Pods that are only preferably avoided are
-counted as in Karpenter, or the preference would cost more than there. A spread counts pods of its own kind that may
-come to be on nodes that suit it; Karpenter counts none whose claim does not say so. Pods to join on a node whose domain
-is open count once that is decided; in Karpenter they are nowhere until the node exists.
+Differs: for required anti-affinity, a pod counts in every domain of its node's offerings; Karpenter uses only the
+NodeClaim's requirements, and counts a node without such a requirement in no domain. For preferred anti-affinity, pods
+count as in Karpenter, because the preference would otherwise cost more. A spread counts its own pods on nodes that may
+suit it; Karpenter counts them only if the NodeClaim's requirements say so. For affinity, pods on a node with an
+undecided domain count once it is decided; in Karpenter they count once the node exists.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ from journeyman.core.scheduling.instance_type_choice import reservation_of
 from journeyman.core.scheduling.requirements import from_labels
 from journeyman.core.scheduling.sequential.candidate_nodes import CandidateNodes, NewNode
 from journeyman.core.scheduling.sequential.offering_masks import NONE, OfferingMasks, RequirementsInterner
-from journeyman.core.scheduling.topology import LabelIndex, RunningPodCounts, TopologyGroup, domain_of
+from journeyman.core.scheduling.topology import LabelIndex, NodeMatch, RunningPodCounts, TopologyGroup, domain_of
 from journeyman.core.state.state_node import StateNode
 from journeyman.core.state.taints import untolerated
 
 
 class NodeFilter(Struct, frozen=True):
-    """Which nodes a spread counts: those that suit one of `terms` (numbers; None: all), free of untolerated taints."""
+    """The nodes that a spread counts: those that meet one of `terms` (numbers; None: all) without untolerated taints."""
 
     terms: tuple[int, ...] | None = None
     tolerations: tuple[Toleration, ...] | None = None
 
 
 EVERY_NODE = NodeFilter()
+_COUNTS: Final = NodeMatch(surely=True, possibly=True)
 
 
 class DomainCounter(Struct, eq=False):
-    """Pods by domain of a node label other than the host name.
+    """Counts pods by domain of a node label other than the hostname.
 
     `anywhere`: a pod counts in every domain its node may still come to be in (anti-affinity must be sure); otherwise
     only once there is just one. `as_claimed`: where its claim names none of these domains it is in none. `possible` are
@@ -70,31 +71,31 @@ class DomainCounter(Struct, eq=False):
                 self.counts[domain] = self.counts.get(domain, 0) + pods
 
     def wait_for(self, candidate: int, pods: int) -> None:
-        """Count pods once it is decided in which domain this place is."""
+        """Count pods once the domain of this candidate is decided."""
         self.undecided[candidate] = self.undecided.get(candidate, 0) + pods
 
     def domain_decided(self, candidate: int, domain: str) -> None:
-        """The place is in this domain."""
+        """Count the waiting pods of this candidate in its domain."""
         pods = self.undecided.pop(candidate, 0)
         if pods:
             self.add((domain,), pods)
 
 
 class HostCounter(Struct, eq=False):
-    """Pods by node. `counts` has an entry per candidate, and spare entries for more; `total` are all pods, wherever they are."""
+    """Counts pods by node. `counts` has an entry per candidate, and spare entries; `total` is the sum over all nodes."""
 
     nodes: NodeFilter = EVERY_NODE
     counts: Ints = field(default_factory=lambda: np.zeros(64, dtype=np.int64))
     total: int = 0
 
     def add(self, candidate: int, pods: int) -> None:
-        """Count pods at a place."""
+        """Count pods on a candidate."""
         self.up_to(candidate + 1)
         self.counts[candidate] += pods
         self.total += pods
 
     def up_to(self, candidates: int) -> Ints:
-        """The counts of the first so many places."""
+        """Return the counts of the first `candidates` candidates."""
         if candidates > len(self.counts):
             grown = np.zeros(2 * candidates, dtype=np.int64)
             grown[: len(self.counts)] = self.counts
@@ -110,7 +111,7 @@ _RESERVED_LATE: Final = frozenset((labels.CAPACITY_TYPE, labels.RESERVATION_ID))
 
 
 class TopologyCounts:
-    """All tallies, by what they count."""
+    """All counters of a pass, by the pods and nodes that they count."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class TopologyCounts:
         interner: RequirementsInterner,
         candidates: CandidateNodes,
     ) -> None:
-        """`rows` finds among the `count` rows of the pass those that a group counts."""
+        """Start without counters; `rows` finds the rows of the pass (`count` in total) that a group counts."""
         self._counted: list[list[PodCounter]] = [[] for _ in range(count)]
         self._census = pod_counts
         self._rows = rows
@@ -129,10 +130,10 @@ class TopologyCounts:
         self._candidate_of = {node.name: candidate for candidate, node in enumerate(candidates.existing_nodes)}
         self._counters: dict[tuple[str, bytes, NodeFilter], PodCounter] = {}
         self._awaited: dict[str, list[DomainCounter]] = {}
-        self._matching: dict[tuple[NodeFilter, int, int, int], tuple[bool, bool]] = {}
+        self._matching: dict[tuple[NodeFilter, int, int, int], NodeMatch] = {}
 
     def counter(self, kind: str, group: TopologyGroup, nodes: NodeFilter) -> PodCounter:
-        """The tally of the pods that a group counts on some nodes; rules of different kinds count differently."""
+        """Return the counter of the pods that a group counts on some nodes; each kind of rule counts differently."""
         case = (kind, group.id, nodes)
         found = self._counters.get(case)
         if found is None:
@@ -171,42 +172,42 @@ class TopologyCounts:
             counter.add(candidate, pods)
 
     def counts_node(self, nodes: NodeFilter, node: StateNode) -> bool:
-        """Whether an existing node counts."""
+        """Whether the filter includes an existing node."""
         if nodes.tolerations is not None and untolerated(node.taints, nodes.tolerations) is not None:
             return False
         offered = from_labels(node.labels)
         return nodes.terms is None or any(offered.compatible(self._interner[term]) is None for term in nodes.terms)
 
-    def _counts_open(self, nodes: NodeFilter, node: NewNode) -> tuple[bool, bool]:
-        """Whether a new node counts for sure, as its claim or all that it is left with says, and whether it may."""
+    def _counts_open(self, nodes: NodeFilter, node: NewNode) -> NodeMatch:
+        """Return whether the filter includes a new node: surely if its requirements or all its offerings meet it."""
         if nodes.terms is None and nodes.tolerations is None:
-            return True, True
+            return _COUNTS
         taints = node.masks.pool.template.node_pool.spec.template.spec.taints
         case = (nodes, node.wanted, node.offerings, node.masks.index)
         found = self._matching.get(case)
         if found is None:
             tolerated = nodes.tolerations is None or untolerated(taints, nodes.tolerations) is None
-            surely, possibly = (True, True) if nodes.terms is None else self._suits(nodes.terms, node)
-            found = self._matching[case] = (tolerated and surely, tolerated and possibly)
+            match = _COUNTS if nodes.terms is None else self._suits(nodes.terms, node)
+            found = self._matching[case] = match if tolerated else NodeMatch(surely=False, possibly=False)
         return found
 
-    def _suits(self, terms: Sequence[int], node: NewNode) -> tuple[bool, bool]:
+    def _suits(self, terms: Sequence[int], node: NewNode) -> NodeMatch:
         offered = self._interner[node.wanted]
         suiting = 0
         for wanted in (self._interner.narrowed(node.wanted, term) for term in terms):
             suiting |= node.masks.suiting(wanted) if wanted != NONE else 0
         said = any(offered.compatible(self._interner[term]) is None for term in terms)
         surely = said or not node.offerings & ~suiting
-        return surely, surely or bool(node.offerings & suiting)
+        return NodeMatch(surely, surely or bool(node.offerings & suiting))
 
     def keep(self, row: int, counter: PodCounter) -> None:
-        """Count a row's pods in a tally of its own making (of those that keep others away, say)."""
+        """Also count a row's pods in this counter."""
         self._counted[row].append(counter)
 
     # -- recording ----------------------------------------------------------------------------------------------------
 
     def record_existing(self, candidate: int, row: int, count: int) -> None:
-        """So many pods of a row are on an existing node."""
+        """Count pods of a row on an existing node."""
         node = self._candidates.existing_nodes[candidate]
         for counter in self._counted[row]:
             counts = self.counts_node(counter.nodes, node)
@@ -219,20 +220,20 @@ class TopologyCounts:
                 counter.add(() if domain is None else (domain,), count, surely=counts)
 
     def record_new(self, candidate: int, row: int, count: int = 1) -> None:
-        """So many pods of a row are on a new node, which is as narrow already as they make it."""
+        """Count pods of a row on a new node whose requirements already include theirs."""
         node = self._candidates.node(candidate)
         for counter in self._counted[row]:
-            surely, possibly = self._counts_open(counter.nodes, node)
+            match = self._counts_open(counter.nodes, node)
             if isinstance(counter, HostCounter):
-                counter.add(candidate, count if surely else 0)
-            elif possibly:
+                counter.add(candidate, count if match.surely else 0)
+            elif match.possibly:
                 domains = self._domains(node.masks, node.wanted, node.offerings, counter)
-                counter.add(domains, count, surely=surely)
+                counter.add(domains, count, surely=match.surely)
                 if counter.awaited and not domains:
                     counter.wait_for(candidate, count)
 
     def domain_decided(self, candidate: int, key: str, domain: str) -> None:
-        """An open node is now bound to one domain of a label."""
+        """Record that a new node is bound to one domain of a label."""
         for counter in self._awaited.get(key, ()):
             counter.domain_decided(candidate, domain)
 

@@ -1,10 +1,10 @@
-"""Topology spread, affinity and anti-affinity of each row, and the domains they leave a pod at this moment.
+"""Computes the topology spread, affinity and anti-affinity rules of each row, and the domains that they allow now.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/topology.go `NewTopology`, `AddRequirements`;
 topologygroup.go `nextDomainTopologySpread`, `nextDomainAffinity`, `nextDomainAntiAffinity`.
 Differs: several rules over one label must agree on a domain before one is chosen, where Karpenter lets each choose
-alone and fails if they differ. Domains that cannot be had (no offering there that the pod accepts, no node it accepts)
-are not counted as empty ones. With `bind_anti_affinity_domains`, pods that required anti-affinity concerns are bound to
+alone and fails if they differ. Unavailable domains (without an offering or a node that the pod accepts) do not count as
+empty domains. With `bind_anti_affinity_domains`, pods that required anti-affinity concerns are bound to
 one domain each; in Karpenter one such pod occupies all domains its node might be launched in, and the next waits for
 another pass.
 """
@@ -49,7 +49,7 @@ class SpreadRule(Struct, frozen=True):
 
     @property
     def highest(self) -> int:
-        """The most pods a domain may hold before one more of these goes there."""
+        """Return the highest pod count at which a domain still admits another pod of the row."""
         counts = self.counter.counts
         few = len(self.eligible) < self.min_domains
         floor = 0 if few else min((counts.get(domain, 0) for domain in self.eligible), default=0)
@@ -57,7 +57,7 @@ class SpreadRule(Struct, frozen=True):
 
 
 class JoinRule(Struct, frozen=True):
-    """Affinity over a label's domains; `starts`: where no pod is whom it could join, a pod may be the first.
+    """Affinity over a label's domains; `starts`: a pod may be the first if there is no pod that it could join.
 
     `reaches` says whether the pod's node selector and affinity allow a domain; `within` which ones it can have a node in.
     """
@@ -69,7 +69,7 @@ class JoinRule(Struct, frozen=True):
 
     @property
     def options(self) -> frozenset[str]:
-        """The domains with someone to join."""
+        """Return the domains with a pod to join."""
         return frozenset(d for d, n in self.counter.counts.items() if n > 0 and self.reaches(d))
 
 
@@ -92,17 +92,17 @@ class LabelRules(Struct):
 
     @property
     def merely_wishes(self) -> bool:
-        """Whether they are nothing but requirements to keep away."""
+        """Whether these are only anti-affinity rules."""
         strict = self.spreads or self.joins or self.repelled
         return not strict and all(counter.as_claimed for counter in self.apart)
 
     @property
     def awaiting(self) -> JoinRule | None:
-        """An affinity to pods that are all on nodes whose domain is open: one of these must be bound first."""
+        """Return an affinity whose pods are all on nodes with an undecided domain; one of these must be bound first."""
         return next((rule for rule in self.joins if rule.counter.undecided and not rule.options), None)
 
     def now(self) -> DomainChoice | None:
-        """What they leave at this moment; None if certainly nothing, or if a node must be bound first (`awaiting`)."""
+        """Return the domains allowed now; None if there are none, or if a node must be bound first (`awaiting`)."""
         joined: frozenset[str] | None = None
         starting = False
         for rule in self.joins:
@@ -118,7 +118,7 @@ class LabelRules(Struct):
 
 
 class DomainChoice(Struct, frozen=True):
-    """What is left of a label's domains for a pod right now.
+    """The domains of a label that a pod may use now.
 
     `highest`, by spread: the most pods a domain may hold. `joined`: the domains it may join (None: any). `binding`: its
     node must be bound to one domain.
@@ -142,7 +142,7 @@ class DomainChoice(Struct, frozen=True):
         )
 
     def rank(self, domain: str) -> tuple[int, ...]:
-        """Smaller is better: the emptiest by spread; then where others are already of whom some keep away."""
+        """Sort key, best domain first: the emptiest by spread, then those that already have pods of `beside`."""
         counts = [spread.counter.counts.get(domain, 0) for spread in self.rules.spreads]
         return (*counts, sum(not counter.counts.get(domain) for counter in self.rules.beside))
 
@@ -159,7 +159,7 @@ class HostRules(Struct):
     repelled: tuple[int, ...] = ()
 
     def admit(self, size: int) -> Bools:
-        """Which of the first `size` places will do."""
+        """Return which of the first `size` candidates the rules allow."""
         found: Bools = np.ones(size, dtype=bool)
         for counter, most in self.most:
             found &= counter.up_to(size) <= most
@@ -172,7 +172,7 @@ class HostRules(Struct):
 
     @property
     def admit_new(self) -> bool:
-        """Whether a node of its own will do."""
+        """Whether the rules allow a new, empty node."""
         return all(most >= 0 for _, most in self.most) and all(starts and not t.total for t, starts in self.joins)
 
 
@@ -184,7 +184,7 @@ class TopologyRules(Struct):
 
 
 class TopologyRuleSet:
-    """All rules of a pass; `topology` has their tallies."""
+    """All rules of a pass; `topology` has their counters."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class TopologyRuleSet:
             self.of(row)
 
     def _prepare_repulsion(self) -> None:
-        """Who keeps whom away: by row, the groups with required anti-affinity that count it."""
+        """Compute by row the required anti-affinity groups of other rows that count it."""
         owned: dict[bytes, PodCounter] = {}
         for row, cls in enumerate(self._problem.rows):
             for group in cls.anti_affinities:
@@ -229,7 +229,7 @@ class TopologyRuleSet:
                 self._candidates.watch(entry.group.key)
 
     def _owners(self, group: TopologyGroup) -> PodCounter:
-        """A tally of those who keep away from the pods that a group counts."""
+        """Return a counter of the pods whose anti-affinity is about the pods that a group counts."""
         host = group.key == labels.HOSTNAME
         counter: PodCounter = HostCounter() if host else DomainCounter(group.key, anywhere=True)
         if not host:
@@ -289,7 +289,7 @@ class TopologyRuleSet:
         if isinstance(counter, HostCounter):
             hosts.joins.append((counter, starts))
         else:
-            within = lambda: self._had_by(row, group.key)  # noqa: E731 - seldom asked for, and then costly
+            within = lambda: self._had_by(row, group.key)  # noqa: E731 - rarely needed, and expensive
             over(group.key).joins.append(JoinRule(counter, starts, self._reach(row, group.key), within))
 
     def _add_anti_affinity(
@@ -327,7 +327,7 @@ class TopologyRuleSet:
     # -- domains ------------------------------------------------------------------------------------------------------
 
     def _strict(self, row: int) -> tuple[Requirements, ...]:
-        """What the row's class requires of its node, preferences aside."""
+        """Return the node requirements of the row's class without preferences."""
         return self._problem.rows[row].strict_terms
 
     def _filter(self, row: int, spread: TopologySpread) -> NodeFilter:
@@ -342,7 +342,7 @@ class TopologyRuleSet:
         return lambda domain: any(rule is None or rule.has(domain) for rule in rules)
 
     def _eligible_domains(self, row: int, spread: TopologySpread) -> frozenset[str]:
-        """The domains that the minimum is over: where something is on offer that the pod accepts, or stands."""
+        """Return the domains for the minimum: those with an offering or a node that the pod accepts."""
         nodes = self._filter(row, spread)
         strict = self._strict(row)
         terms = tuple(self._interner.number(term) for term in strict)
@@ -350,7 +350,7 @@ class TopologyRuleSet:
         case = (spread.key, nodes, terms, tolerations)
         found = self._eligible.get(case)
         if found is None:
-            if nodes.terms is None:  # the label alone is looked at
+            if nodes.terms is None:  # only the label matters
                 own = (Requirements({k: r for k, r in term.items() if k == spread.key}) for term in strict)
                 terms = tuple(self._interner.number(term) for term in own)
             existing_nodes = self._standing_domains(spread.key, nodes, self._reach(row, spread.key))
@@ -359,7 +359,7 @@ class TopologyRuleSet:
         return found
 
     def _had_by(self, row: int, key: str) -> frozenset[str]:
-        """The domains that the row's pods can have a node in, standing or new, as far as its class says."""
+        """Return the domains of existing and new nodes that the class accepts."""
         terms = tuple(self._interner.number(term) for term in self._strict(row))
         tolerations = self._problem.rows[row].tolerations
         case = (key, terms, tolerations)

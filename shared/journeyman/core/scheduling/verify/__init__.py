@@ -63,7 +63,7 @@ def verify(
     index = PlanIndex(snapshot, catalogue, results, pods, without_nodes)
     found = list(_check_bookkeeping(index))
     if found:
-        return tuple(found)  # placements of unknown pods cannot be judged any further
+        return tuple(found)  # placements of unknown pods cannot be checked
     storage, presences = StorageIndex(snapshot), PodPresences(index)
     found += _check_pods(index, storage)
     found += check_claims(index, storage)
@@ -89,7 +89,7 @@ def without_defective_nodes(results: Results, defects: Iterable[Defect]) -> Resu
 
 
 def _check_bookkeeping(index: PlanIndex) -> Iterator[Defect]:
-    """Each pod exists, is scheduled at most once, and is either scheduled or has an error."""
+    """Check that each pod exists, is scheduled at most once, and is either scheduled or has an error."""
     results = index.results
     for claim in results.new_claims:
         if not claim.pods:
@@ -112,7 +112,7 @@ def _places_of(results: Results, key: str) -> tuple[str, ...]:
 
 
 def _check_pods(index: PlanIndex, storage: StorageIndex) -> Iterator[Defect]:
-    """Pods that no node can serve must be left alone."""
+    """Check that no pod is scheduled that no node can run."""
     for kind, where in index.planned_by_kind.items():
         why = kind.unreadable or storage.defect(kind)
         if why:

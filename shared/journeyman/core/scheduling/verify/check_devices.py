@@ -1,8 +1,7 @@
 """Checks devices: those planned for each pod's ResourceClaims satisfy them, and none is allocated twice.
 
 A plan names the devices of each claim, for a new node by instance type. Each must exist, be accessible from its node, be
-selected by the request, and be free; no more may be taken of counters and shared capacity than there is, whichever types
-are launched.
+selected by the request, and be free. Counters and shared capacity must suffice, whichever instance types are launched.
 
 Restates: karpenter pkg/scheduling/dynamicresources/allocator.go `Allocate`, consumable_capacity.go.
 """
@@ -47,7 +46,7 @@ CounterAmounts = dict[tuple[str, ...], int]
 
 
 class FoundDevice(NamedTuple):
-    """A device, and the slice that publishes it."""
+    """A device and the ResourceSlice that publishes it."""
 
     device: Device
     where: ResourceSliceSpec
@@ -71,7 +70,7 @@ class FoundDevice(NamedTuple):
         }
 
     def consumed(self, request: DeviceRequest) -> CounterAmounts | None:
-        """The amounts that a request consumes of its capacity, if it is shared; None if it does not give that."""
+        """Return the capacity that a request consumes of a shared device; None if the device cannot provide it."""
         pods_to_schedule = {name: nano(text) for name, text in request.capacity.requests.items()}
         if any(name not in self.device.capacity for name in pods_to_schedule):
             return None
@@ -117,12 +116,12 @@ def is_selected(known: FoundDevice, selectors: Iterable[DeviceSelector]) -> bool
 
 
 def nano(text: QuantityText) -> int:
-    """A quantity. Raises InvalidQuantityError."""
+    """Return a quantity in nano units. Raises InvalidQuantityError."""
     return quantity.parse(text).nano
 
 
 def _rounded(pods_to_schedule: int | None, capacity: DeviceCapacity) -> int | None:
-    """What a request for so much takes."""
+    """Return the amount that a request consumes, rounded by the device's request policy."""
     policy = capacity.request_policy or CapacityPolicy()
     if pods_to_schedule is None:
         return nano(capacity.value if policy.default is None else policy.default)
@@ -162,7 +161,7 @@ class SliceDevices(Struct):
         return made
 
     def _add(self, spec: ResourceSliceSpec) -> bool:
-        """Add a slice; whether its amounts can be read."""
+        """Add a slice; return whether its amounts are valid."""
         driver, pool = spec.driver, spec.pool.name
         try:
             for counters in spec.shared_counters:
@@ -178,30 +177,30 @@ class SliceDevices(Struct):
 
 
 class DeviceUsage(Struct):
-    """What is taken: whole devices, by how many, and amounts of counters."""
+    """Allocations: the number of allocations per device, and the amounts drawn on counters."""
 
     devices: Counter[DeviceKey] = field(default_factory=Counter)
     parts: CounterAmounts = field(default_factory=dict)
 
     def take(self, known: FoundDevice, parts: CounterAmounts) -> None:
-        """Take a device, and these amounts."""
+        """Add an allocation of a device with these amounts."""
         if not known.device.allow_multiple_allocations:
             self.devices[known.id] += 1
         self.add(parts)
 
     def add(self, parts: CounterAmounts) -> None:
-        """Take parts."""
+        """Add amounts."""
         for key, amount in parts.items():
             self.parts[key] = self.parts.get(key, 0) + amount
 
     def take_maximum(self, other: DeviceUsage) -> None:
-        """Take the maximum of the two."""
+        """Raise the usage to the maximum of both."""
         self.devices |= other.devices
         for key, amount in other.parts.items():
             self.parts[key] = max(self.parts.get(key, 0), amount)
 
     def excess(self, totals: Mapping[tuple[str, ...], int]) -> Iterator[str]:
-        """Yield what is taken more often than it is there, as text."""
+        """Yield as text each device and counter whose usage exceeds its total."""
         for device, times in sorted(self.devices.items()):
             if times > 1:
                 yield f"device {'/'.join(device)} is taken {times} times"
@@ -233,10 +232,10 @@ class _DeviceCheck:
         }
         specs = (found.spec for found in snapshot.resource_slices if _owner(found) in {None, *ready})
         self._published = SliceDevices.of(specs, published=True)
-        self._nodes_by_claim: dict[str, dict[str, list[PlannedDevice]]] = {}  # by claim and place, its devices there
+        self._nodes_by_claim: dict[str, dict[str, list[PlannedDevice]]] = {}  # by claim and node
 
     def run(self, users: Mapping[str, Pod]) -> Iterator[Defect]:
-        """Check each node, then all of them together, then the pods that use the claims."""
+        """Check each node, then all nodes together, then the pods that use the claims."""
         together = self._in_use()
         for node in self._index.nodes:
             yield from self._check_place(node, together)
@@ -245,7 +244,7 @@ class _DeviceCheck:
             yield from self._check_users(node, {key: users[key] for key in node.planned if key in users})
 
     def _in_use(self) -> DeviceUsage:
-        """What allocated claims keep."""
+        """Return the usage of the allocated claims that are not released."""
         book = DeviceUsage()
         for claim in self._claims.values():
             allocation = claim.status.allocation
@@ -261,7 +260,7 @@ class _DeviceCheck:
         return book
 
     def _is_released(self, claim: ResourceClaim) -> bool:
-        """Whether all its users are pods that are rescheduled or deleted."""
+        """Whether all pods that use the claim are rescheduled or deleted."""
         users = claim.status.reserved_for
         return bool(users) and all(
             u.resource == "pods" and not u.api_group and u.uid in self._departing_pods for u in users
@@ -270,7 +269,7 @@ class _DeviceCheck:
     # -- one place ----------------------------------------------------------------------------------------------------
 
     def _grants(self, node: CheckedNode) -> Mapping[str, Sequence[PlannedDevice]]:
-        """By instance type, a node that stands having none."""
+        """Return the planned devices by instance type; those of an existing node have an empty key."""
         if node.claim is not None:
             return node.claim.devices
         found = self._index.results.devices.get(node.state_node.name) if node.state_node is not None else None
@@ -294,7 +293,7 @@ class _DeviceCheck:
         together.add(most.parts)
 
     def _brought(self, node: CheckedNode, instance_type: str) -> tuple[ResourceSliceSpec, ...]:
-        """What the node brings: by its type if it is new or on its way."""
+        """Return the slices that the node will publish, by its instance type if it is new or not initialized."""
         pool = node.claim.node_pool if node.claim is not None else ""
         if node.state_node is not None:
             if node.state_node.initialized:
@@ -311,7 +310,7 @@ class _DeviceCheck:
         brought: SliceDevices,
         books: tuple[DeviceUsage, DeviceUsage],
     ) -> Iterator[str]:
-        """One claim's devices at one place, for one instance type; `books` are for published ones and the node's own."""
+        """Check one claim's devices on one node for one instance type; `books` are the usages of published and own devices."""
         claim, where = self._claims.get(key), f"ResourceClaim {key}"
         if claim is None:
             yield f"{where} does not exist"
@@ -368,7 +367,7 @@ class _DeviceCheck:
                 yield from (Defect(f"pod {key} is scheduled {w}", (node.name,)) for w in self._check_user(node, name))
 
     def _check_user(self, node: CheckedNode, name: str) -> Iterator[str]:
-        """A pod runs where its claims have, or get, their devices."""
+        """Check that the node can access the devices of a pod's claims."""
         claim = self._claims.get(name)
         if claim is None:
             yield f"although it has resource claims that do not exist ({name})"
@@ -404,12 +403,12 @@ def _departing_pods(index: PlanIndex) -> frozenset[str]:
 
 
 def _owner(found: Object) -> str | None:
-    """The node that publishes a slice."""
+    """Return the name of the node that publishes a slice."""
     return next((owner.name for owner in found.metadata.owner_references if owner.kind == "Node"), None)
 
 
 def _used_by(pod: Pod) -> Iterator[str]:
-    """Its claims; one that has not been made yet goes by its name in the pod."""
+    """Yield the names of a pod's claims; a claim not created yet has its name in the pod."""
     made = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
     for entry in pod.spec.resource_claims:
         name = entry.resource_claim_name or made.get(entry.name, f"the one for {entry.name}")
@@ -423,7 +422,7 @@ def _used_by(pod: Pod) -> Iterator[str]:
 
 
 def _request(claim: ResourceClaim, name: str) -> DeviceRequest | None:
-    """A claim's request, or one of the alternatives of one."""
+    """Return a claim's request or subrequest by name."""
     own, _, option = name.partition("/")
     for entry in claim.spec.devices.requests:
         if entry.name == own:
@@ -432,7 +431,7 @@ def _request(claim: ResourceClaim, name: str) -> DeviceRequest | None:
 
 
 def _book(where: str, book: DeviceUsage, known: FoundDevice, request: DeviceRequest | None) -> Iterator[str]:
-    """Take a device for a request; administrators take nothing away."""
+    """Add a device for a request; `adminAccess` uses nothing."""
     if request is None or request.admin_access:
         return
     consumed = known.consumed(request) if known.device.allow_multiple_allocations else {}

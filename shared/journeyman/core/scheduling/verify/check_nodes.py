@@ -1,7 +1,7 @@
 """Checks each node by itself: planned NodeClaims, pods on existing nodes, limits and reservations, volumes.
 
-A NodeClaim must be right for every pod whichever of its offerings is launched. NodePool limits and reservations must
-hold whichever instance types are launched.
+A NodeClaim must suit all its pods, whichever of its offerings is launched. NodePool limits and reservations must not be
+exceeded, whichever instance types are launched.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/nodeclaim.go, existingnode.go, scheduler.go
 `filterByRemainingResources`, reservationmanager.go, volumetopology.go, pkg/scheduling/volumeusage.go.
@@ -70,7 +70,7 @@ def check_claims(index: PlanIndex, storage: StorageIndex) -> Iterator[Defect]:
 
 
 def _check_choice(launches: PossibleLaunches, node: CheckedNode, claim: PlannedClaim) -> Iterator[Defect]:
-    """The listed types are those that can be launched; the price is that of the cheapest offering."""
+    """Check that the listed types can be launched and that the price is that of the cheapest offering."""
     offerings = launches.offerings
     for name in claim.instance_types:
         if not offerings.by_type.get(name, 0) & node.rows:
@@ -89,7 +89,7 @@ def _check_choice(launches: PossibleLaunches, node: CheckedNode, claim: PlannedC
 
 
 def _check_min_values(launches: PossibleLaunches, node: CheckedNode, claim: PlannedClaim) -> Iterator[Defect]:
-    """The listed types have as many values of each label as minValues ask for."""
+    """Check that the listed types have as many values of each label as minValues require."""
     if claim.min_values_relaxed:
         return
     for requirement in launches.pool.spec.template.spec.requirements:
@@ -104,7 +104,7 @@ def _check_min_values(launches: PossibleLaunches, node: CheckedNode, claim: Plan
 
 
 def _declared(launches: PossibleLaunches, types: Iterable[str], key: str) -> set[str]:
-    """The values of a label among these instance types, whatever their offerings."""
+    """Return the values of a label among these instance types, regardless of offerings."""
     return {
         value
         for name in types
@@ -118,7 +118,7 @@ def _declared(launches: PossibleLaunches, types: Iterable[str], key: str) -> set
 def _check_labels(
     launches: PossibleLaunches, node: CheckedNode, kinds: dict[PodKind, str], storage: StorageIndex
 ) -> Iterator[Defect]:
-    """Whatever is launched meets the NodePool's requirements, every pod's, and its volumes'."""
+    """Check that every possible launch meets the requirements of the NodePool, the pods and their volumes."""
     broken = launches.pool_requirements if node.rows & ~launches.rows_meeting_pool(node.possible) else ()
     for rule in broken:
         unmet = node.rows & ~node.possible.rows_meeting((((rule,),),))
@@ -142,7 +142,7 @@ def _check_claim_taints(node: CheckedNode, kinds: dict[PodKind, str]) -> Iterato
 
 
 def _check_claim_capacity(launches: PossibleLaunches, node: CheckedNode, claim: PlannedClaim) -> Iterator[Defect]:
-    """Every possible launch holds all pods and its daemons, host ports included; its requests suffice."""
+    """Check that every possible launch fits all pods and daemons, host ports included, and that the requests suffice."""
     wanted = total_requests(node.planned.values())
     for resource, amount in sorted(wanted.items()):
         if amount > claim.requests.get(resource, 0):
@@ -162,7 +162,7 @@ def _check_claim_capacity(launches: PossibleLaunches, node: CheckedNode, claim: 
 
 
 def check_ports(node: CheckedNode, taken: Iterable[tuple[int, str, str]], by: str) -> Iterator[Defect]:
-    """The planned pods take no host port twice, and none that is taken."""
+    """Check that the planned pods use each host port once, and none that is in use."""
     before = list(taken)
     for pod, kind in sorted(node.planned.items()):
         port = conflicting_port(kind.ports, before) if kind.ports else None
@@ -172,7 +172,7 @@ def check_ports(node: CheckedNode, taken: Iterable[tuple[int, str, str]], by: st
 
 
 def total_requests(kinds: Iterable[PodKind]) -> dict[str, int]:
-    """The sum of their requests."""
+    """Return the sum of the pods' requests."""
     total: dict[str, int] = {}
     for kind in kinds:
         for resource, amount in kind.requests.items():
@@ -223,7 +223,7 @@ def _check_node(index: PlanIndex, node: CheckedNode, storage: StorageIndex) -> I
 
 
 def _meets_labels(node: CheckedNode, node_requirements: Iterable[Alternatives]) -> bool:
-    """Whether the node's labels meet these; of a NodeClaim without an instance, whichever it gets."""
+    """Whether the node's labels meet these; for a NodeClaim without an instance, all labels it may get."""
     pods_to_schedule = tuple(node_requirements)
     if node.possible.rows_meeting(pods_to_schedule) & node.rows:
         return True
@@ -235,7 +235,7 @@ def _meets_labels(node: CheckedNode, node_requirements: Iterable[Alternatives]) 
 
 
 def _promised_labels(node: StateNode) -> PossibleLabels:
-    """The one row of a NodeClaim that is not launched yet: its labels, and the labels that it lists values for."""
+    """Return the labels of a NodeClaim not launched yet as one row, including those that it lists values for."""
     pods_to_schedule = node.claim.spec.requirements if node.claim is not None else ()
     column: dict[str, frozenset[str]] = {}
     for requirement in pods_to_schedule:
@@ -248,14 +248,14 @@ def _promised_labels(node: StateNode) -> PossibleLabels:
 
 
 def _belongs(daemon: PodKind, node: CheckedNode) -> bool:
-    """Whether a daemon runs on the node, or will."""
+    """Whether a daemon runs or will run on the node."""
     return untolerated(daemon.pod, node.taints) is None and bool(
         node.possible.rows_meeting(daemon.node_requirements) & node.rows
     )
 
 
 def _check_node_capacity(node: CheckedNode, daemons: list[PodKind]) -> Iterator[Defect]:
-    """Allocatable less the pods there, the daemons still missing and the planned pods must not be negative."""
+    """Check that the remaining pods, missing daemons and planned pods do not exceed the node's allocatable."""
     try:
         left = allocatable(node.state_node) if node.state_node is not None else {}
     except InvalidQuantityError as error:
@@ -272,9 +272,9 @@ def _check_node_capacity(node: CheckedNode, daemons: list[PodKind]) -> Iterator[
 
 
 def allocatable(node: StateNode) -> dict[str, int]:
-    """The node's allocatable; until it is initialized, missing amounts are its NodeClaim's.
+    """Return the node's allocatable; until it is initialized, missing amounts come from its NodeClaim.
 
-    A NodeClaim without an instance has only what it requests. Raises InvalidQuantityError.
+    A NodeClaim without an instance provides only its requests. Raises InvalidQuantityError.
     """
     reported = _allocatable_amounts(node.node.status.allocatable if node.node else {})
     if node.claim is None or (node.initialized and reported):
@@ -290,7 +290,7 @@ def _allocatable_amounts(texts: Mapping[str, QuantityText]) -> dict[str, int]:
 
 
 def check_limits(index: PlanIndex) -> Iterator[Defect]:
-    """Usage plus the largest type of each planned NodeClaim must stay within the limits; `nodes` counts one each."""
+    """Check that usage plus the largest type of each planned NodeClaim is within the limits; `nodes` counts one each."""
     for pool in index.usable_pools.values():
         name = pool.metadata.name
         planned = [node for node in index.new_nodes if node.claim and node.claim.node_pool == name]
@@ -318,7 +318,7 @@ def _usage(index: PlanIndex, pool: NodePool, resource: str) -> int:
 
 
 def _capacity_of(node: StateNode, launches: PossibleLaunches, resource: str) -> int:
-    """The node's capacity; before launch that of the largest type its NodeClaim may become."""
+    """Return the node's capacity; before launch, that of the largest type its NodeClaim may become."""
     try:
         reported = to_resources(node.node.status.capacity, round_up=False) if node.node else {}
         possible_for = to_resources(node.claim.status.capacity, round_up=False) if node.claim else {}
@@ -332,7 +332,7 @@ def _capacity_of(node: StateNode, launches: PossibleLaunches, resource: str) -> 
 
 
 def check_reservations(index: PlanIndex) -> Iterator[Defect]:
-    """NodeClaims that hold a reservation, or can only be launched from it, must not exceed its capacity."""
+    """Check that NodeClaims that use or require a reservation do not exceed its capacity."""
     bound: Counter[str] = Counter()
     capacity: dict[str, int] = {}
     for node in index.new_nodes:
@@ -351,7 +351,7 @@ def check_reservations(index: PlanIndex) -> Iterator[Defect]:
 
 _BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
 _EBS: Final = "ebs.csi.aws.com"
-# k8s.io/csi-translation-lib: what took over from plugins that once were part of Kubernetes
+# CSI drivers that replaced in-tree volume plugins (k8s.io/csi-translation-lib)
 _SUCCESSORS: Final = {
     "kubernetes.io/aws-ebs": _EBS,
     "kubernetes.io/azure-disk": "disk.csi.azure.com",
@@ -386,7 +386,7 @@ class StorageIndex:
         return tuple(alternatives_of for alternatives_of in node_requirements if alternatives_of is not None)
 
     def _alternatives(self, claim: PersistentVolumeClaim) -> Alternatives | None:
-        """From where the claim's volume can be reached; None if from everywhere."""
+        """Return the alternatives for nodes that can attach the claim's volume; None if every node can."""
         if not claim.spec.volume_name:
             found = self._classes.get(claim.spec.storage_class_name or "")
             return _allowed(found) if found is not None else None
@@ -425,7 +425,7 @@ class StorageIndex:
         return f"{shown} is to be bound before it has a pod" if found.volume_binding_mode == "Immediate" else ""
 
     def check_attachments(self, node: CheckedNode) -> Iterator[Defect]:
-        """An existing node attaches a limited number of volumes per driver; a claim that several pods use counts once."""
+        """Check the volume limits of an existing node per driver; a claim that several pods use counts once."""
         limits = (
             self._limits.get(node.state_node.node.metadata.name, {}) if node.state_node and node.state_node.node else {}
         )
@@ -462,7 +462,7 @@ class StorageIndex:
 
 
 def _claim_names(pod: Pod) -> Iterator[tuple[str, str]]:
-    """Namespace and name of the claims that the pod uses; that of an ephemeral volume is called after pod and volume."""
+    """Yield namespace and name of the pod's claims; an ephemeral volume's claim is named after pod and volume."""
     for volume in pod.spec.volumes:
         if volume.persistent_volume_claim is not None:
             yield pod.metadata.namespace, volume.persistent_volume_claim.claim_name

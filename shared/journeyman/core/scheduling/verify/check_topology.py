@@ -168,7 +168,7 @@ class PodPresences:
         return group.counts(kind.identity, self._namespaces)
 
     def presences(self, group: CountedPods) -> Iterable[PodPresence]:
-        """Where the counted pods are; a node may come several times."""
+        """Return the nodes of the counted pods; a node may occur several times."""
         for identity in self.identities(group):
             yield from self._presences[identity]
 
@@ -217,7 +217,7 @@ class _SpreadRule(Struct, frozen=True, eq=False):
     owners: list[_ConstrainedPods] = field(default_factory=list)
 
     def counts_on(self, node: CheckedNode, sample: PodKind) -> bool:
-        """Whether pods there count (nodeAffinityPolicy, nodeTaintsPolicy)."""
+        """Whether pods on the node count (nodeAffinityPolicy, nodeTaintsPolicy)."""
         if self.honors_node_taints and untolerated(sample.pod, node.taints) is not None:
             return False
         return not self.honors_node_affinity or bool(
@@ -225,7 +225,7 @@ class _SpreadRule(Struct, frozen=True, eq=False):
         )
 
     def surely_counts(self, node: CheckedNode) -> bool:
-        """Whether pods there count whatever the node becomes; on its own node a pod always does."""
+        """Whether pods on the node count whatever it becomes; a pod always counts on its own node."""
         if self.group.key == labels.HOSTNAME:
             return True
         sample = self.owners[0].kind
@@ -280,20 +280,20 @@ def _spread_rule(kind: PodKind, constraint: TopologySpreadConstraint) -> _Spread
 
 
 def _rule_identity(rule: _SpreadRule, kind: PodKind) -> bytes:
-    """Equal if the same pods count on the same nodes."""
+    """Return a key that is equal if the same pods count on the same nodes."""
     node_requirements = kind.node_requirements if rule.honors_node_affinity else None
     tolerations = kind.pod.spec.tolerations if rule.honors_node_taints else None
     return _RULE_ENCODER.encode((rule.group.id, node_requirements, tolerations))
 
 
 _Entering = dict[tuple[bytes, str], list[tuple[_SpreadRule, _Entrants]]]
-"""Who enters which domain, by group and domain."""
+"""The pods that enter each domain, by group and domain."""
 
 
 def _enter_domains(
     index: PlanIndex, rule: _SpreadRule, surely: Mapping[str, int], entering: _Entering
 ) -> Iterator[Defect]:
-    """Note a constraint's pods in the domains they enter; yield a defect for each whose domain is undecided."""
+    """Record a constraint's pods in the domains they enter; yield a defect for each whose domain is undecided."""
     minimums: dict[tuple[PodKind, int, bool], int] = {}
     strictest: dict[tuple[PodKind, str, str], _Entrants] = {}
     for owner in rule.owners:
@@ -313,7 +313,7 @@ def _enter_domains(
 
 
 def _counted(presences: PodPresences, rule: _SpreadRule) -> tuple[Counter[str], Counter[str]]:
-    """By domain the pods that remain there, and all that will be there whatever the nodes become."""
+    """Return by domain the number of remaining pods, and of all pods that are there whatever the nodes become."""
     sample = rule.owners[0].kind
     remaining: Counter[str] = Counter()
     surely: Counter[str] = Counter()
@@ -349,7 +349,7 @@ def _check_domain(
 
 
 def _minimum(index: PlanIndex, rule: _SpreadRule, owner: _ConstrainedPods, surely: Mapping[str, int]) -> int:
-    """How many counted pods the emptiest of its domains has."""
+    """Return the number of counted pods in the emptiest of the constraint's domains."""
     if rule.group.key == labels.HOSTNAME:
         return 0
     here = _standing(index, rule, owner.kind)
@@ -416,7 +416,7 @@ class _PresentPods:
             self._domains.setdefault(group.id, set()).update(domains)
 
     def has_pod_for(self, group: CountedPods, node: CheckedNode) -> bool:
-        """Whether a pod there finds one that the group counts, whatever the node becomes."""
+        """Whether a pod on the node has a counted pod in its domain, whatever the node becomes."""
         domains = node.domains(group.key)
         if not domains:
             return False
@@ -470,7 +470,7 @@ def _arrivals(index: PlanIndex, presences: PodPresences) -> list[_Arrival]:
 
 
 def _help_from(helpers: Sequence[_Arrival]) -> _PresentPods:
-    """Where these pods would be found by others with different terms."""
+    """Return the pods that could satisfy the affinity of pods with different terms."""
     helped = _PresentPods()
     for arrival in helpers:
         for group in arrival.joins:
@@ -480,7 +480,7 @@ def _help_from(helpers: Sequence[_Arrival]) -> _PresentPods:
 
 
 def _admit(waiting: Sequence[_Arrival], present: _PresentPods, helped: _PresentPods) -> list[_Arrival]:
-    """Admit pods until no more can come; return the rest. Pods that expect help do not start a domain."""
+    """Admit pods until no more are admissible; return the rest. Pods that other pods can help do not start a domain."""
     left = list(waiting)
     while True:
         still = [arrival for arrival in left if not _admit_one(arrival, present, helped)]

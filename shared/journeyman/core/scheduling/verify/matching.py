@@ -1,6 +1,6 @@
-"""What Kubernetes objects mean, spelled out: requirements, taints, selectors, host ports, and pods grouped by kind.
+"""Evaluates requirements, taints, selectors and host ports, and groups pods by kind.
 
-Nodes that exist or may be launched are rows, with their labels in columns; every answer is a set of rows. A set of rows
+Nodes that exist or may be launched are rows, with their labels in columns; every result is a set of rows. A set of rows
 is the bits of an integer, so that a requirement is checked for 2,000 offerings with a few operations. A label of a row is
 a set of values: the node will have one of them.
 
@@ -35,7 +35,7 @@ from journeyman.errors import InvalidQuantityError
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
 CORDON: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
-"""What the node lifecycle controller puts on a cordoned node, sooner or later; kube-scheduler reads the field as this."""
+"""The taint of a cordoned node, which the node lifecycle controller adds; kube-scheduler treats the field the same."""
 
 
 def normalized(key: str) -> str:
@@ -141,7 +141,7 @@ Column = Mapping[Values, Rows]
 """By the values, the rows that have them; rows in no entry leave the label undecided."""
 
 Alternatives = tuple[tuple[NodeSelectorRequirement, ...], ...]
-"""One of these must hold as a whole; without any, nothing suits."""
+"""Alternatives, of which all requirements of one must be met; if empty, no node meets them."""
 
 _NOTHING: frozenset[str] = frozenset()
 
@@ -271,7 +271,7 @@ def conflicting_port(wanted: Iterable[PortUse], taken: Iterable[PortUse]) -> Por
 
 
 PodIdentity = tuple[str, tuple[tuple[str, str], ...]]
-"""Namespace and labels of a pod, sorted: all that other pods' selectors look at."""
+"""Namespace and sorted labels of a pod, by which other pods' selectors select it."""
 
 _KIND_ENCODER = msgspec.msgpack.Encoder()
 
@@ -382,7 +382,7 @@ class PodKinds:
 
 
 def _kind_content(pod: Pod) -> bytes:
-    """Everything of the pod that the checks look at. The name counts if a volume is named after it."""
+    """Return everything in the pod that the checks use, including the name if a volume is named after it."""
     spec: PodSpec = pod.spec
     named = any(volume.ephemeral is not None for volume in spec.volumes)
     return _KIND_ENCODER.encode(

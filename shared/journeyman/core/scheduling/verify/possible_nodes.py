@@ -1,6 +1,6 @@
-"""The snapshot and the plan, prepared for all checks: which pods each node gets, and which nodes it may become.
+"""Prepares the snapshot and the plan for all checks: the pods of each node, and the offerings it may be launched from.
 
-A NodePool's launches are rows, one for every available offering of its instance types, cheapest first.
+The possible launches of a NodePool are rows, one per available offering of its instance types, cheapest first.
 """
 
 from __future__ import annotations
@@ -303,7 +303,7 @@ class LaunchableOfferings:
         self.columns = self._columns()
         self.reserved = _grouped(o.reservation_id for _, o in found)
         self.reserved.pop("", None)
-        self.reservation_capacity: dict[str, int] = {}  # how many more nodes, by the offering that says least
+        self.reservation_capacity: dict[str, int] = {}  # the lowest node count that its offerings report
         for _, offering in found:
             if offering.reservation_id:
                 capacity = self.reservation_capacity.get(offering.reservation_id, offering.reservation_capacity)
