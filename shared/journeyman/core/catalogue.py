@@ -59,7 +59,7 @@ class InstanceType(Struct, frozen=True, kw_only=True):
 
     @property
     def allocatable(self) -> dict[str, int]:
-        """What pods may use, daemons included."""
+        """Capacity less overhead: what pods can request, daemons included."""
         return {name: max(amount - self.overhead.get(name, 0), 0) for name, amount in self.capacity.items()}
 
 

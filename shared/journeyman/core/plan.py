@@ -1,4 +1,4 @@
-"""What a decision may ask for: a closed union of actions, and the events and observations that explain them.
+"""Plan: what a decision writes: a closed union of actions, and the events and observations that explain them.
 
 A `Plan` is a list of independent `Chain`s. Inside a chain order is law: intent before effect, and a failed action stops
 the rest of its chain and what stands behind it (`Chain.then`), never the other chains. `steps.executor` is the only code that
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from journeyman.core.api.objects import Resource
+from journeyman.core.api.objects import OfferingKey, Resource
 from journeyman.errors import JourneymanError
 
 
@@ -29,7 +29,7 @@ class Step(str, Enum):
 
 
 class ObjectRef(Struct, frozen=True, kw_only=True):
-    """Names one object; `uid` makes it that incarnation only."""
+    """Reference to an object; with `uid`, to this incarnation of it only."""
 
     resource: Resource[Any]
     name: str
@@ -112,7 +112,7 @@ class TerminateInstance(Struct, frozen=True, kw_only=True):
 
 
 class ReleaseNodeClass(Struct, frozen=True, kw_only=True):
-    """Take back what the cloud holds for a NodeClass alone, `raw` as it was read; what is gone counts as done."""
+    """Delete the cloud resources made for this NodeClass only; missing ones count as done. `raw` is the object as read."""
 
     name: str
     raw: Mapping[str, Any]
@@ -128,7 +128,7 @@ class EvictPod(Struct, frozen=True, kw_only=True):
 
 
 class DeletePod(Struct, frozen=True, kw_only=True):
-    """Delete a pod past the Eviction API: the forced end of a terminationGracePeriod only."""
+    """Delete a pod without the Eviction API, only to enforce a terminationGracePeriod."""
 
     ref: ObjectRef
     node: str
@@ -155,14 +155,14 @@ class RenominatePods(Struct, frozen=True, kw_only=True):
 
 
 class MarkOfferingUnavailable(Struct, frozen=True, kw_only=True):
-    """Write offerings into the NodeClass's OfferingState, to be avoided for a while from `at`, when they failed.
+    """Write offerings that failed at `at` into the NodeClass's OfferingState; launches skip them for a while.
 
     The first time for `first`, longer if it fails again and again, at most for `longest`: who writes it knows how often
-    it failed before. `offerings`: (instance type, zone, capacity type); "*" as the type means all.
+    it failed before.
     """
 
     node_class: str
-    offerings: tuple[tuple[str, str, str], ...]
+    offerings: tuple[OfferingKey, ...]
     at: datetime
     first: timedelta
     longest: timedelta
@@ -175,18 +175,18 @@ class MarkOfferingUnavailable(Struct, frozen=True, kw_only=True):
 
 
 class ClearOfferingFailures(Struct, frozen=True, kw_only=True):
-    """Take an offering's earlier failures out of the NodeClass's OfferingState: it was had at `at`, after all of them.
+    """Remove an offering's failures before `at`, when a launch got it, from the NodeClass's OfferingState.
 
-    `offering`: (instance type, zone, capacity type). What is still avoided at `at` stays: it failed meanwhile.
+    What is still avoided at `at` stays: it failed meanwhile.
     """
 
     node_class: str
-    offering: tuple[str, str, str]
+    offering: OfferingKey
     at: datetime
 
 
 class Requeue(Struct, frozen=True, kw_only=True):
-    """Run `step` again at `at` (now or past: at once). Lost or doubled requeues are harmless."""
+    """Run `step` again at `at`; at once if that is past. Lost or duplicated requeues are harmless."""
 
     step: Step
     at: datetime
@@ -194,7 +194,7 @@ class Requeue(Struct, frozen=True, kw_only=True):
 
 
 class ResolveNodeClass(Struct, frozen=True, kw_only=True):
-    """Ask the cloud what a NodeClass's selectors mean at `at`, and write its status; `raw` is the object as it was read."""
+    """Resolve a NodeClass's selectors in the cloud at `at`, and write its status; `raw` is the object as read."""
 
     name: str
     raw: Mapping[str, Any]
@@ -202,7 +202,7 @@ class ResolveNodeClass(Struct, frozen=True, kw_only=True):
 
 
 class RecordPriceAge(Struct, frozen=True, kw_only=True):
-    """Write into a NodeClass's OfferingState how old the prices are that came with its instance types.
+    """Write the age of the prices of a NodeClass's instance types into its OfferingState.
 
     No decision reads it, so a failure is logged and the chain goes on.
     """
@@ -282,14 +282,14 @@ class LogLine(Struct, frozen=True, kw_only=True):
 
 
 class Failure(Struct, frozen=True, kw_only=True):
-    """An error that makes a part of a plan impossible; it is reported, and the rest of the plan is carried out."""
+    """An error that prevents a part of a plan; it is reported, and the rest of the plan is executed."""
 
     subject: str
     error: JourneymanError
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """Everything one decision asks for. An empty plan is a decision too."""
+    """All actions, events and observations of one decision; an empty plan is a decision, too."""
 
     chains: tuple[Chain, ...] = ()
     events: tuple[Event, ...] = ()

@@ -122,6 +122,8 @@ class Converted:
 
 def _as_json(value: Any) -> Any:
     """Return a field's value as the API server reads it: no nulls in maps, 2.0 is an integer, 2**63 is a float."""
+    if isinstance(value, str):  # most values; `isinstance(…, Mapping)` is slow
+        return value
     if isinstance(value, Mapping):
         return {key: _as_json(item) for key, item in value.items() if item is not None}
     if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:

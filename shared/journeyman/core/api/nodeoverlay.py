@@ -124,11 +124,11 @@ class NodeOverlaySpec(Model):
 
     @property
     def changes_price(self) -> bool:
-        """Whether it says anything of prices."""
+        """Whether it overrides or adjusts prices."""
         return self.price is not None or self.price_adjustment is not None
 
     def adjusted(self, price: float) -> float:
-        """What an offering at `price` per hour costs with this overlay, never below nothing.
+        """Return the price per hour with this overlay, at least 0.
 
         Restates: karpenter pkg/cloudprovider/types.go `AdjustedPrice`.
         """
@@ -147,7 +147,7 @@ class NodeOverlayStatus(Model):
 
 
 class NodeOverlay(Model):
-    """What scheduling takes instance types to cost, or to have, other than the provider says."""
+    """Overrides the price, or adds extended resources, of matching instance types in scheduling."""
 
     api_version: Literal["karpenter.sh/v1alpha1"] = "karpenter.sh/v1alpha1"
     kind: Literal["NodeOverlay"] = "NodeOverlay"

@@ -9,13 +9,21 @@ None.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
 QuantityText = str | int | float  # the API server always sends text; hand-written YAML may hold numbers
 ResourceTexts = dict[str, QuantityText]
+
+
+class OfferingKey(NamedTuple):
+    """Names an offering. The instance type "*" stands for every instance type."""
+
+    instance_type: str
+    zone: str
+    capacity_type: str
 
 
 class APIStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field
 
 from journeyman.core.api.model import Int, Metadata, Model, Time, crd, problem
-from journeyman.core.api.objects import ObjectMeta
+from journeyman.core.api.objects import ObjectMeta, OfferingKey
 from journeyman.core.api.requirement_rules import NodeClassRef
 
 MAX_UNAVAILABLE: Final = 2000
@@ -39,9 +39,9 @@ class UnavailableOffering(Model):
     failures: Int = Field(default=1, ge=1, description="Number of failures since the last successful launch.")
 
     @property
-    def key(self) -> tuple[str, str, str]:
-        """(instance type, zone, capacity type)."""
-        return (self.instance_type, self.zone, self.capacity_type)
+    def key(self) -> OfferingKey:
+        """The offering's name."""
+        return OfferingKey(self.instance_type, self.zone, self.capacity_type)
 
 
 class PriceRefresh(Model):
@@ -98,7 +98,7 @@ class OfferingState(Model):
 
 def with_failures(
     known: Iterable[UnavailableOffering],
-    offerings: Iterable[tuple[str, str, str]],
+    offerings: Iterable[OfferingKey],
     *,
     at: datetime,
     first: timedelta,
@@ -132,7 +132,7 @@ def with_failures(
 
 
 def without_offering(
-    known: Iterable[UnavailableOffering], offering: tuple[str, str, str], at: datetime
+    known: Iterable[UnavailableOffering], offering: OfferingKey, at: datetime
 ) -> tuple[UnavailableOffering, ...]:
     """Return the unavailable offerings after a successful launch of one, which resets its failures.
 
@@ -149,7 +149,7 @@ def without_offering(
 
 def _failed(
     before: UnavailableOffering | None,
-    key: tuple[str, str, str],
+    key: OfferingKey,
     *,
     at: datetime,
     first: timedelta,

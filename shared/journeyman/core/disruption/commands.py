@@ -101,9 +101,9 @@ def to_node_disruption(command: Command, method: Method, now: datetime) -> NodeD
         replacements=tuple(
             DisruptionReplacement(
                 name=replacement_name(name, claim.node_pool, index),
-                instance_type=claim.offering[0],
-                zone=claim.offering[1],
-                capacity_type=claim.offering[2],
+                instance_type=claim.offering.instance_type,
+                zone=claim.offering.zone,
+                capacity_type=claim.offering.capacity_type,
                 price=price_text(claim.price),
             )
             for index, claim in enumerate(command.replacements)

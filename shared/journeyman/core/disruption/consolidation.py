@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.nodepool import NodePool
-from journeyman.core.api.objects import NodeSelectorRequirement
+from journeyman.core.api.objects import NodeSelectorRequirement, OfferingKey
 from journeyman.core.catalogue import InstanceType, Offering
 from journeyman.core.disruption.candidates import Candidate, DisruptionReason
 from journeyman.core.disruption.commands import Command, SimulationResult
@@ -177,7 +177,7 @@ def _narrowed(claim: PlannedClaim, types: Sequence[InstanceType]) -> PlannedClai
         claim,
         instance_types=names,
         requirements=_with_values(claim.requirements, labels.INSTANCE_TYPE, names),
-        offering=(name, zone, capacity_type),
+        offering=OfferingKey(name, zone, capacity_type),
         price=price,
     )
 
@@ -220,7 +220,7 @@ def _short_of_min_values(claim: PlannedClaim, types: Iterable[InstanceType]) -> 
 
 def _needed_for_min_values(claim: PlannedClaim, types: Sequence[InstanceType]) -> int:
     """How many of the types, from the first, are needed to meet minValues; all of them if they never do."""
-    return next((n for n in range(1, len(types) + 1) if not _short_of_min_values(claim, types[:n])), len(types))
+    return next((n for n in range(1, len(types)) if not _short_of_min_values(claim, types[:n])), len(types))
 
 
 def _distinct_values(types: Iterable[InstanceType], keys: Iterable[str]) -> Mapping[str, set[str]]:

@@ -40,7 +40,7 @@ from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.disruption.single_node_consolidation import single_node_commands, unconsolidatable_reason
 from journeyman.core.disruption.validation import validate
 from journeyman.core.plan import Event, Plan
-from journeyman.core.scheduling.results import Options, StateResults
+from journeyman.core.scheduling.results import CachedResults, Options
 from journeyman.core.state import Snapshot
 
 
@@ -63,7 +63,7 @@ class DisruptionController:
         *,
         spot_to_spot: bool = False,
         options: Options | None = None,
-        results: StateResults | None = None,
+        results: CachedResults | None = None,
     ) -> None:
         """Prepare the methods.
 
@@ -73,7 +73,7 @@ class DisruptionController:
             consolidatability: Which NodeClaims are consolidatable.
             spot_to_spot: The feature gate SpotToSpotConsolidation.
             options: The scheduler's.
-            results: The scheduler's results in this very cluster so far; further ones are added.
+            results: The scheduler's results in this very cluster so far; `simulation.results` has them with those found since.
         """
         self.snapshot = snapshot
         self._catalogue = catalogue

@@ -15,6 +15,7 @@ from journeyman.core.api.objects import NodeClaim
 from journeyman.core.disruption.budgets import BudgetStatus
 from journeyman.core.disruption.candidates import Candidate, NodePoolName
 from journeyman.core.plan import Observation
+from journeyman.core.state.nodeclaim_metrics import termination_mode
 
 CONSOLIDATION_TYPES: Final = {"emptiness": "empty", "multi-node": "multi", "single-node": "single"}
 """The `consolidation_type` label of each method that is a kind of consolidation; other methods have none."""
@@ -127,18 +128,10 @@ def _disrupted_labels(reason: str, claim: NodeClaim, pool: NodePool | None) -> d
         "nodepool": claim.metadata.labels.get(labels.NODEPOOL, ""),
         "capacity_type": claim.metadata.labels.get(labels.CAPACITY_TYPE, ""),
         "consolidation_policy": _snake(pool.spec.disruption.consolidation_policy) if pool is not None else "",
-        "termination_mode": _termination_mode(claim),
+        "termination_mode": termination_mode(claim),
     }
 
 
 def _snake(policy: str) -> str:
     """WhenEmptyOrUnderutilized becomes when_empty_or_underutilized."""
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in policy).lstrip("_")
-
-
-def _termination_mode(claim: NodeClaim) -> str:
-    """Graceful without a terminationGracePeriod, forceful if it is zero, eventual otherwise."""
-    period = claim.spec.termination_grace_period
-    if period is None:
-        return "graceful"
-    return "eventual" if period.strip("0smh") else "forceful"

@@ -19,7 +19,7 @@ from journeyman.core.disruption.candidates import Candidate
 from journeyman.core.disruption.commands import Command, SimulationResult
 from journeyman.core.scheduling.capacity_buffers import is_virtual_pod, nodes_hosting_buffers
 from journeyman.core.scheduling.nodeclaim_templates import FEWEST_NODES
-from journeyman.core.scheduling.results import Options, Results, StateResults
+from journeyman.core.scheduling.results import CachedResults, Options, ProblemKey, Results
 from journeyman.core.scheduling.scheduler import Scheduler
 from journeyman.core.scheduling.verify import Defect, verify
 from journeyman.core.state import Snapshot, StateNode
@@ -37,7 +37,7 @@ class Simulation:
         marked_for_deletion: frozenset[str] = frozenset(),
         within_consolidate_after: frozenset[str] = frozenset(),
         options: Options | None = None,
-        results: StateResults | None = None,
+        results: CachedResults | None = None,
     ) -> None:
         """Prepare simulations.
 
@@ -47,14 +47,20 @@ class Simulation:
             marked_for_deletion: Names of NodeClaims that executing commands will delete.
             within_consolidate_after: Names of NodeClaims whose consolidateAfter has not passed.
             options: The scheduler's.
-            results: The scheduler's results in this very cluster so far; further ones are added.
+            results: The scheduler's results in this very cluster so far; property `results` has them with those found since.
         """
         self.snapshot = snapshot
         self.catalogue = catalogue
         self.marked_for_deletion = marked_for_deletion
         self._within_consolidate_after = within_consolidate_after
         self._options = options if options is not None else Options()
-        self._results = results if results is not None else StateResults()
+        self._known = results if results is not None else CachedResults()
+        self._solved: dict[ProblemKey, Results] = {}
+
+    @property
+    def results(self) -> CachedResults:
+        """The scheduler's results in this cluster, known before and found by these simulations."""
+        return self._known.with_results(self._solved)
 
     def without(
         self, candidates: Iterable[Candidate], *, fewest_nodes: bool = False, respect_consolidate_after: bool = True
@@ -108,12 +114,11 @@ class Simulation:
         )
 
     def _solve(self, pods: tuple[Pod, ...], excluded: frozenset[str], *, fewest_nodes: bool) -> Results:
-        question = (tuple(pod.key for pod in pods), excluded, "few nodes" if fewest_nodes else "")
-        results = self._results.get(question)
+        problem = ProblemKey(tuple(pod.key for pod in pods), excluded, "few nodes" if fewest_nodes else "")
+        results = self._solved.get(problem) or self._known.by_problem.get(problem)
         if results is None:
             scheduler = self._fewest_nodes_scheduler if fewest_nodes else self._scheduler
-            results = scheduler.solve(pods, excluded)
-            self._results.store(question, results)
+            results = self._solved[problem] = scheduler.solve(pods, excluded)
         return results
 
     def _errors(self, results: Results, moving: Iterable[Pod], unsettled: frozenset[str]) -> Mapping[str, str]:

@@ -32,7 +32,7 @@ from msgspec import Struct
 from journeyman.core.api import labels
 from journeyman.core.api.duration import parse_nillable_duration
 from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, node_pool_hash
-from journeyman.core.api.objects import NODECLAIM, NODEPOOL, NodeClaim
+from journeyman.core.api.objects import NODECLAIM, NODEPOOL, NodeClaim, OfferingKey
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.candidates import eviction_cost
 from journeyman.core.disruption.disruption_metrics import overprovisioned
@@ -158,7 +158,7 @@ def _claim_body(name: str, index: int, pool: StaticNodePool, template: NodeClaim
         instance_types=(),
         requirements=Requirements(requirements).to_selectors(),
         requests={},
-        offering=("", "", ""),
+        offering=OfferingKey("", "", ""),
         price=0.0,
     )
     body = to_node_claim(

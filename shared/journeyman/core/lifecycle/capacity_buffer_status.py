@@ -1,7 +1,7 @@
 """CapacityBuffer status: whether a buffer is valid, how many pods it reserves, and whether they have capacity.
 
 Restates: karpenter pkg/controllers/capacitybuffer/controller.go `resolveAndUpdateStatus`,
-pkg/controllers/provisioning/buffers.go `computeProvisioningCondition`.
+pkg/controllers/provisioning/buffers.go `updateBufferProvisioningStatus`.
 """
 
 from __future__ import annotations
@@ -27,55 +27,70 @@ EMPTY: Final = "BufferEmpty"
 
 
 def reconcile_capacity_buffers(snapshot: Snapshot, results: Results) -> Plan:
-    """Write every buffer's status where it changed, by what the pass made of its virtual pods."""
-    standing = _count(snapshot.pods, (key for keys in results.existing.values() for key in keys))
-    opened = _count(snapshot.pods, (key for claim in results.new_claims for key in claim.pods))
+    """Write the status of every CapacityBuffer where it changed.
+
+    Args:
+        snapshot: Buffers, workloads, and pods with the buffers' virtual pods.
+        results: Where the scheduler placed the virtual pods.
+    """
+    on_existing = _count(snapshot.pods, (key for keys in results.existing.values() for key in keys))
+    on_new = _count(snapshot.pods, (key for claim in results.new_claims for key in claim.pods))
     failed = _count(snapshot.pods, results.pod_errors)
     plans = []
     for resolved in resolve_buffers(snapshot.capacity_buffers, snapshot.workloads):
         key = resolved.buffer.key
-        verdict = _provisioning(resolved, standing[key], opened[key], failed[key])
-        plans.append(_reconcile_buffer(resolved, verdict, snapshot.now))
+        provisioning = _provisioning(resolved, on_existing[key], on_new[key], failed[key])
+        plans.append(_reconcile_buffer(resolved, provisioning, snapshot.now))
     return merge_plans(plans)
 
 
 def _count(pods: Iterable[Pod], keys: Iterable[str]) -> Mapping[str, int]:
-    """How many of these are virtual pods, by buffer."""
+    """Return the number of virtual pods among these keys, by buffer.
+
+    Restates: karpenter pkg/controllers/provisioning/buffers.go `countVirtualPods`.
+    """
     buffers = {pod.key: buffer_of(pod) for pod in pods if is_virtual_pod(pod)}
     return Counter(buffers[key] for key in keys if key in buffers)
 
 
-class _Verdict(NamedTuple):
-    """What a condition says."""
+class _ConditionValue(NamedTuple):
+    """Status, reason and message of a condition."""
 
-    holds: bool
+    is_true: bool
     reason: str
     message: str
 
 
-def _provisioning(resolved: ResolvedBuffer, standing: int, opened: int, failed: int) -> _Verdict | None:
-    """What Provisioning says; None if this pass says nothing of the buffer."""
+def _provisioning(resolved: ResolvedBuffer, on_existing: int, on_new: int, failed: int) -> _ConditionValue | None:
+    """Return the condition Provisioning; None to leave it, since the scheduler did not place all virtual pods.
+
+    Restates: karpenter pkg/controllers/provisioning/buffers.go `computeProvisioningCondition`.
+    """
     if resolved.template is None:
-        return _Verdict(False, NOT_READY, "Buffer is not ReadyForProvisioning")
+        return _ConditionValue(False, NOT_READY, "Buffer is not ReadyForProvisioning")
     wanted = resolved.replicas
     if not wanted:
-        return _Verdict(False, EMPTY, "Buffer has zero desired replicas")
-    if opened or failed:
-        return _Verdict(False, REQUIRES_NEW, f"{opened}/{wanted} virtual pods required new capacity, {failed} failed")
-    return _Verdict(True, FITS, f"All {wanted} virtual pods fit on existing capacity") if standing == wanted else None
+        return _ConditionValue(False, EMPTY, "Buffer has zero desired replicas")
+    if on_new or failed:
+        return _ConditionValue(
+            False, REQUIRES_NEW, f"{on_new}/{wanted} virtual pods required new capacity, {failed} failed"
+        )
+    if on_existing != wanted:
+        return None
+    return _ConditionValue(True, FITS, f"All {wanted} virtual pods fit on existing capacity")
 
 
-def _reconcile_buffer(resolved: ResolvedBuffer, provisioning: _Verdict | None, now: datetime) -> Plan:
+def _reconcile_buffer(resolved: ResolvedBuffer, provisioning: _ConditionValue | None, now: datetime) -> Plan:
     buffer = resolved.buffer
     meta, before = buffer.metadata, buffer.status
-    verdicts = {
-        READY_FOR_PROVISIONING: _Verdict(resolved.template is not None, resolved.reason, resolved.message),
+    values = {
+        READY_FOR_PROVISIONING: _ConditionValue(resolved.template is not None, resolved.reason, resolved.message),
         PROVISIONING: provisioning,
     }
     conditions = before.conditions
-    for type_, verdict in verdicts.items():
-        if verdict is not None:
-            conditions = _set(conditions, type_, verdict, meta.generation, now)
+    for type_, value in values.items():
+        if value is not None:
+            conditions = _set(conditions, type_, value, meta.generation, now)
     known = before.to_wire()
     changes: dict[str, Any] = {key: value for key, value in _status(resolved).items() if known.get(key) != value}
     if conditions != before.conditions:
@@ -85,7 +100,7 @@ def _reconcile_buffer(resolved: ResolvedBuffer, provisioning: _Verdict | None, n
     patch = PatchObject(
         ref=ObjectRef(resource=CAPACITY_BUFFER, name=meta.name, namespace=meta.namespace, uid=meta.uid),
         patch={"status": changes},
-        why="how many pods it reserves, and whether they have capacity",
+        why="CapacityBuffer status",
         resource_version=meta.resource_version,
         subresource="status",
     )
@@ -94,21 +109,21 @@ def _reconcile_buffer(resolved: ResolvedBuffer, provisioning: _Verdict | None, n
 
 
 def _set(
-    conditions: tuple[Condition, ...], type_: str, verdict: _Verdict, generation: int, now: datetime
+    conditions: tuple[Condition, ...], type_: str, value: _ConditionValue, generation: int, now: datetime
 ) -> tuple[Condition, ...]:
     return set_condition(
         conditions,
         type_,
-        "True" if verdict.holds else "False",
+        "True" if value.is_true else "False",
         now=now,
         generation=generation,
-        reason=verdict.reason,
-        message=verdict.message,
+        reason=value.reason,
+        message=value.message,
     )
 
 
 def _status(resolved: ResolvedBuffer) -> dict[str, Any]:
-    """The fields besides conditions; None removes one. What cannot be resolved keeps its numbers."""
+    """Return the status fields besides conditions; None removes one. A buffer that cannot be resolved keeps its replicas."""
     status: dict[str, Any] = {"provisioningStrategy": resolved.buffer.spec.provisioning_strategy}
     if resolved.template is None:
         return status

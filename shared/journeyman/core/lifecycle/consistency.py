@@ -1,8 +1,9 @@
-"""Consistency: whether a node has what its claim promises, so that pods that were planned for it fit.
+"""Consistency: checks whether a node has the capacity that its NodeClaim promised, so that pods planned for it fit.
 
-Restates: karpenter pkg/controllers/nodeclaim/consistency/{controller,nodeshape}.go.
-Differs: looked at when the node is initialized, which costs no write of its own, and at times of the clock that all
-nodes share from then on, so that nothing has to be kept of when each was looked at.
+Restates: karpenter pkg/controllers/nodeclaim/consistency/controller.go `Reconcile`, `checkConsistency`,
+pkg/controllers/nodeclaim/consistency/nodeshape.go `Check`.
+Differs: a node is checked when it is initialized, in the same write, and from then on in the same minutes as all others, so
+that no state records when each node was checked. Karpenter keeps that in memory, for 10 minutes.
 """
 
 from __future__ import annotations
@@ -23,28 +24,30 @@ MIN_SHARE: Final = Fraction(90, 100)  # nodeshape.go: less than 90 % of what was
 
 
 def check_nodes(snapshot: Snapshot, period: timedelta) -> Plan:
-    """Check initialized nodes: all of them once in a period, and in between those that no run has checked yet.
+    """Check all initialized nodes once in a period, and in every run those without the condition ConsistentStateFound.
 
     Args:
-        snapshot: Claims and nodes.
-        period: Whole minutes.
+        snapshot: NodeClaims and nodes.
+        period: How often all nodes are checked, in whole minutes.
     """
-    everyone = is_time(snapshot.now, period)
-    found = []
+    check_all = is_check_due(snapshot.now, period)
+    chains = []
     for state in snapshot.state_nodes:
         claim = state.claim
         if claim is None or state.node is None or claim.metadata.deletion_timestamp is not None:
             continue
-        unseen = condition_of(claim.status.conditions, CONSISTENT_STATE_FOUND) is None
-        if (everyone or unseen) and is_true(claim.status.conditions, INITIALIZED):
-            found.append(
-                check_consistency(NodeClaimProgress.of(claim, snapshot.now), state.node).chain(why="what its node has")
-            )
-    return Plan(chains=tuple(chain for chain in found if chain.actions or chain.events))
+        unchecked = condition_of(claim.status.conditions, CONSISTENT_STATE_FOUND) is None
+        if (check_all or unchecked) and is_true(claim.status.conditions, INITIALIZED):
+            progress = check_consistency(NodeClaimProgress.of(claim, snapshot.now), state.node)
+            chains.append(progress.chain(why="consistency check"))
+    return Plan(chains=tuple(chain for chain in chains if chain.actions or chain.events))
 
 
 def check_consistency(progress: NodeClaimProgress, node: Node) -> NodeClaimProgress:
-    """The claim with ConsistentStateFound as its node is, and an Event for each resource of which that has too little."""
+    """Set ConsistentStateFound, with an Event for each resource of which the node has less than 90 % of what was promised.
+
+    Restates: karpenter pkg/controllers/nodeclaim/consistency/controller.go `checkConsistency`.
+    """
     issues = tuple(_issues(node, progress.claim))
     if not issues:
         return progress.with_condition(CONSISTENT_STATE_FOUND, "True")
@@ -57,13 +60,16 @@ def check_consistency(progress: NodeClaimProgress, node: Node) -> NodeClaimProgr
     ).with_events(*events)
 
 
-def is_time(now: datetime, period: timedelta) -> bool:
-    """Whether this is the minute of the period in which all nodes are looked at; schedules are off by seconds."""
+def is_check_due(now: datetime, period: timedelta) -> bool:
+    """Whether all nodes are checked in this minute. Rounded, since schedules are off by some seconds."""
     return round(now.timestamp() / 60) % (period // timedelta(minutes=1)) == 0
 
 
 def _issues(node: Node, claim: NodeClaim) -> Iterator[str]:
-    """One sentence for each resource that the claim was made for."""
+    """Yield a message for each requested resource of which the node has too little.
+
+    Restates: karpenter pkg/controllers/nodeclaim/consistency/nodeshape.go `Check`.
+    """
     wanted = to_resources(claim.spec.resources.requests, round_up=True)
     promised = to_resources(claim.status.capacity, round_up=True)
     actual = to_resources(node.status.capacity, round_up=False)
@@ -72,5 +78,5 @@ def _issues(node: Node, claim: NodeClaim) -> Iterator[str]:
             continue
         share = Fraction(actual.get(name, 0), promised[name])
         if share < MIN_SHARE:
-            had, should = node.status.capacity.get(name, "0"), claim.status.capacity[name]
-            yield f"expected {should} of resource {name}, but found {had} ({float(share * 100):.1f}% of expected)"
+            found, expected = node.status.capacity.get(name, "0"), claim.status.capacity[name]
+            yield f"expected {expected} of resource {name}, but found {found} ({float(share * 100):.1f}% of expected)"

@@ -8,12 +8,11 @@
     group 4  critical DaemonSet pods   ─┘
     at T - the pod's own grace period: deleted, whatever group, PodDisruptionBudget or annotation (T: termination time)
 
-Besides: the Events that say what blocks a drain, the volumes that must be detached after it, and when to check again.
-The instance waits for its VolumeAttachments: a volume of a terminated instance can be attached elsewhere only after minutes.
+The module also has the Events that say what blocks a drain, the VolumeAttachments to wait for after it, and when to check
+again. A volume of a terminated instance can be attached elsewhere only after minutes, so termination waits for its detachment.
 
-Restates: karpenter pkg/controllers/node/termination/terminator/terminator.go `Drain`, eviction.go,
-pkg/controllers/node/termination/terminator/events/events.go, pkg/utils/pod/events.go, pkg/utils/pod/scheduling.go
-`IsDoNotDisruptActive`, pkg/controllers/node/termination/controller.go `pendingVolumeAttachments`, `filterVolumeAttachments`.
+Restates: karpenter pkg/controllers/node/termination/terminator/terminator.go `Drain`,
+pkg/controllers/node/termination/terminator/eviction.go `evict`, `forceDelete`, pkg/controllers/node/termination/terminator/events/events.go.
 Differs: FailedDraining names the pods that block the drain. Karpenter polls drains and volumes every second and instances
 every five; here the interval grows with the time it takes.
 """
@@ -47,58 +46,62 @@ from journeyman.core.state.pod_predicates import (
 from journeyman.core.state.taints import untolerated
 
 STUCK_AFTER: Final = timedelta(minutes=1)  # pkg/utils/pod/scheduling.go `IsStuckTerminating`
-DEFAULT_GRACE: Final = timedelta(seconds=30)  # what the API server gives a pod that does not say
+DEFAULT_GRACE: Final = timedelta(seconds=30)  # the API server's default
 CRITICAL: Final = frozenset({"system-cluster-critical", "system-node-critical"})
 FORCEFUL: Final = "Forceful Termination"
 
 
 class DrainDecision(Struct, frozen=True, kw_only=True):
-    """What a drain does now.
+    """Which pods of a node are evicted or deleted now, and which the drain waits for.
 
-    `asked` are the pods whose turn it is, and `evict` those of them that nothing of their own protects; `remaining` are all
-    that must be gone before the instance may go; `next_force` is when the first of them will be deleted by force, None
-    without an end (or if all have been).
+    `current_group`: pods of the first group that are neither terminating nor deleted by force. `evict`: those of them without
+    do-not-disrupt. `force`: pods to delete, with their grace period in seconds. `remaining`: all pods that must be gone before
+    the instance is terminated. `next_force`: when the next of them is deleted by force; None without a termination time.
     """
 
-    asked: tuple[Pod, ...] = ()
+    current_group: tuple[Pod, ...] = ()
     evict: tuple[Pod, ...] = ()
-    force: tuple[tuple[Pod, int], ...] = ()  # with the grace period left to each, in seconds
+    force: tuple[tuple[Pod, int], ...] = ()
     remaining: tuple[Pod, ...] = ()
     next_force: datetime | None = None
 
     @property
     def protected(self) -> tuple[Pod, ...]:
-        """Pods that hold the drain without being asked to go."""
-        asked = {pod.key for pod in self.evict} | {pod.key for pod, _ in self.force}
-        return tuple(p for p in self.remaining if p.key not in asked and not is_terminating(p))
+        """Pods that the drain waits for and that it neither evicts nor deletes now."""
+        removed = {pod.key for pod in self.evict} | {pod.key for pod, _ in self.force}
+        return tuple(p for p in self.remaining if p.key not in removed and not is_terminating(p))
 
 
 def decide_drain(pods: Iterable[Pod], now: datetime, end: datetime | None) -> DrainDecision:
-    """Decide which pods go now.
+    """Decide which pods are evicted or deleted now.
 
     Args:
         pods: All pods bound to the node.
         now: The time.
-        end: When the node must be gone (its termination timestamp); None leaves all the time in the world.
+        end: The node's termination time; None if no pod is deleted by force.
+
+    Restates: karpenter pkg/controllers/node/termination/terminator/terminator.go `Drain`, `groupPodsByPriority`.
     """
     remaining = tuple(sorted((p for p in pods if is_drainable(p, now)), key=lambda p: p.key))
     force = tuple(_pods_to_force(remaining, now, end))
     forced = {pod.key for pod, _ in force}
-    asked = tuple(p for p in _first_group(remaining) if p.key not in forced and not is_terminating(p))
+    current_group = tuple(p for p in _first_group(remaining) if p.key not in forced and not is_terminating(p))
     return DrainDecision(
-        asked=asked,
-        evict=tuple(p for p in asked if is_disruptable(p, now)),
+        current_group=current_group,
+        evict=tuple(p for p in current_group if is_disruptable(p, now)),
         force=force,
         remaining=remaining,
-        next_force=min((at for p in remaining if (at := _force_at(p, end)) is not None and at > now), default=None),
+        next_force=min((at for p in remaining if (at := _force_at(p, end)) is not None and at >= now), default=None),
     )
 
 
 def is_drainable(pod: Pod, now: datetime) -> bool:
     """Whether the drain waits for this pod.
 
-    Not for pods that have ended, that tolerate the disrupted taint (DaemonSets that tolerate everything stay until the
-    instance goes), mirrors of static pods, and pods stuck in termination for over a minute.
+    It does not wait for pods that have ended, for mirror pods, for pods that tolerate the disrupted taint (DaemonSet pods that
+    tolerate everything run until the instance terminates), and for pods that should have terminated over a minute ago.
+
+    Restates: karpenter pkg/utils/pod/scheduling.go `IsDrainable`, `IsStuckTerminating`.
     """
     if is_terminal(pod) or is_owned_by_node(pod):
         return False
@@ -109,9 +112,9 @@ def is_drainable(pod: Pod, now: datetime) -> bool:
 
 
 def has_active_sibling(state: StateNode, snapshot: Snapshot) -> bool:
-    """Whether pods run, or may, on another node of the same instance: its kubelet was renamed, and registered a second one.
+    """Whether the instance has another Node with pods on it: its kubelet got another name, and registered a second Node.
 
-    An initialized node that is not terminating yet will be terminated soon; its pods are known only then.
+    A Ready Node that is not terminating counts, since the snapshot has pods of terminating Nodes only.
     """
     return any(
         (other.ready and not other.is_terminating) or decide_drain(other.pods, snapshot.now, None).remaining
@@ -121,33 +124,34 @@ def has_active_sibling(state: StateNode, snapshot: Snapshot) -> bool:
 
 
 def eviction_chains(decided: DrainDecision, node: Node, reason: str, end: datetime | None) -> tuple[Chain, ...]:
-    """One chain for each pod, so that a refusal of one never holds up another."""
+    """Return a chain for each pod to delete or evict, so that the refusal of one eviction delays no other."""
     forced = tuple(_force_chain(pod, seconds, node.metadata.name, end) for pod, seconds in decided.force)
     return forced + tuple(_evict_chain(pod, node_ref(node), reason) for pod in decided.evict)
 
 
-def drain_after_taint(closing: Chain, pods: tuple[Chain, ...], node: Node) -> tuple[Chain, ...]:
-    """What closes the node, and its pods' chains: behind it while the node still takes pods, or they would come back.
+def drain_after_taint(taint: Chain, pods: tuple[Chain, ...], node: Node) -> tuple[Chain, ...]:
+    """Return the chains; without the disrupted taint, pods are evicted only once `taint` has succeeded, or they would return.
 
-    Restates: karpenter pkg/controllers/node/termination/controller.go, which drains nothing if tainting fails.
+    Restates: karpenter pkg/controllers/node/termination/controller.go `finalize`, which drains nothing if tainting fails.
     """
-    return (closing, *pods) if has_disrupted_taint(node) else (replace(closing, then=pods),)
+    return (taint, *pods) if has_disrupted_taint(node) else (replace(taint, then=pods),)
 
 
 def requeue_provisioning(pods: Iterable[Pod], node: str, now: datetime) -> tuple[Requeue, ...]:
-    """What lets the next place of these pods be planned while they are still being evicted; nothing if none needs one."""
+    """Return a requeue of provisioning, which schedules the node's pods while they are evicted; nothing if it has none."""
     if not any(is_reschedulable(pod) for pod in pods):
         return ()
     return (Requeue(step=Step.PROVISION, at=now, reason=f"pods of node {node} need another node"),)
 
 
 def eviction_reason(claim: NodeClaim) -> str:
-    """Why a claim's pods are evicted, for them to read: the disruption's reason if there is one."""
+    """Return why the NodeClaim's pods are evicted: its disruption reason, or `FORCEFUL`."""
     reason = condition_of(claim.status.conditions, DISRUPTION_REASON)
     return reason.reason if reason is not None and reason.status == "True" else FORCEFUL
 
 
 def _first_group(pods: Iterable[Pod]) -> tuple[Pod, ...]:
+    """Restates: karpenter pkg/controllers/node/termination/terminator/terminator.go `groupPodsByPriority`."""
     groups: dict[tuple[bool, bool], list[Pod]] = {}
     for pod in pods:
         key = (pod.spec.priority_class_name in CRITICAL, is_owned_by_daemon_set(pod))
@@ -165,7 +169,10 @@ def _force_at(pod: Pod, end: datetime | None) -> datetime | None:
 
 
 def _pods_to_force(pods: Iterable[Pod], now: datetime, end: datetime | None) -> Iterator[tuple[Pod, int]]:
-    """Pods that would outlive the node, with the seconds they are given: what is left to the end, at least one."""
+    """Yield pods that would outlive the termination time, with the seconds left until then, at least one.
+
+    Restates: karpenter pkg/controllers/node/termination/terminator/eviction.go `needsForceDelete`.
+    """
     if end is None:
         return
     for pod in pods:
@@ -175,7 +182,7 @@ def _pods_to_force(pods: Iterable[Pod], now: datetime, end: datetime | None) -> 
             yield pod, max(int((end - now).total_seconds()), 1)
 
 
-def _ref(pod: Pod) -> ObjectRef:
+def _pod_ref(pod: Pod) -> ObjectRef:
     meta = pod.metadata
     return ObjectRef(resource=POD, name=meta.name, namespace=meta.namespace, uid=meta.uid)
 
@@ -185,16 +192,18 @@ def _drained_metrics(reason: str) -> tuple[Observation, ...]:
 
 
 def _evict_chain(pod: Pod, node: ObjectRef, reason: str) -> Chain:
-    chain = chain_of(f"Pod {pod.key}", EvictPod(ref=_ref(pod), node=node, why=reason))
-    event = Event(ref=_ref(pod), reason="Evicted", message=f"Evicted pod: {reason}")
+    chain = chain_of(f"Pod {pod.key}", EvictPod(ref=_pod_ref(pod), node=node, why=reason))
+    event = Event(ref=_pod_ref(pod), reason="Evicted", message=f"Evicted pod: {reason}")
     return replace(chain, events=(event,), observations=_drained_metrics(reason))
 
 
 def _force_chain(pod: Pod, seconds: int, node: str, end: datetime | None) -> Chain:
     granted = f"The pod was granted {seconds} seconds of grace-period of its {int(_grace(pod).total_seconds())} terminationGracePeriodSeconds."
     text = f"Deleting the pod to accommodate the terminationTime {end} of the node. {granted} This bypasses the PDB of the pod and the do-not-disrupt annotation."
-    action = DeletePod(ref=_ref(pod), node=node, grace_period_seconds=seconds, why="the node's end has come")
-    event = Event(ref=_ref(pod), reason="Disrupted", message=text)
+    action = DeletePod(
+        ref=_pod_ref(pod), node=node, grace_period_seconds=seconds, why="it would outlive the node's termination time"
+    )
+    event = Event(ref=_pod_ref(pod), reason="Disrupted", message=text)
     return replace(chain_of(f"Pod {pod.key}", action), events=(event,), observations=_drained_metrics(FORCEFUL))
 
 
@@ -203,7 +212,10 @@ REQUEUE_MARGIN: Final = timedelta(seconds=1)
 
 
 class TerminationIntervals(Struct, frozen=True, kw_only=True):
-    """The pace: the least a drain takes, and how often drain, volumes and instance are looked at."""
+    """How long a drain takes at least, and how often drain, volumes and instance are checked.
+
+    Restates: karpenter pkg/controllers/node/termination/controller.go `MinDrainTime`.
+    """
 
     min_drain: timedelta = timedelta(seconds=5)
     drain_poll: timedelta = timedelta(seconds=2)
@@ -211,55 +223,61 @@ class TerminationIntervals(Struct, frozen=True, kw_only=True):
 
 
 def condition_since(claim: NodeClaim, condition: str, now: datetime) -> datetime:
-    """When the condition came to say what it says; now if it is not there yet."""
+    """Return when the condition took its status; now if the NodeClaim does not have it."""
     found = condition_of(claim.status.conditions, condition)
     return found.last_transition_time if found is not None and found.last_transition_time is not None else now
 
 
 def requeue_for_drain(
-    decided: DrainDecision, node: str, now: datetime, began: datetime, pace: TerminationIntervals
+    decided: DrainDecision, node: str, now: datetime, began: datetime, intervals: TerminationIntervals
 ) -> Requeue:
-    """The next look at a drain: no later than the next forced deletion, nor than the least that a drain takes."""
-    at = poll_time(now, began, pace.drain_poll, MAX_POLL_INTERVAL)
+    """Requeue for a drain: at the next forced deletion at the latest, or at the end of `min_drain` if no pod remains."""
+    at = poll_time(now, began, intervals.drain_poll, MAX_POLL_INTERVAL)
     if not decided.remaining:
-        at = max(began + pace.min_drain, now)
+        at = max(began + intervals.min_drain, now)
     if decided.next_force is not None:
         at = min(at, decided.next_force + REQUEUE_MARGIN)
     return Requeue(step=Step.TERMINATE, at=at, reason=f"node {node} is draining")
 
 
 def requeue_for_volumes(
-    node: str, now: datetime, began: datetime, end: datetime | None, pace: TerminationIntervals
+    node: str, now: datetime, began: datetime, end: datetime | None, intervals: TerminationIntervals
 ) -> Requeue:
-    """The next look at volumes: no later than the node's end, at which they are waited for no longer."""
-    at = poll_time(now, began, pace.drain_poll, MAX_POLL_INTERVAL)
+    """Requeue for volumes: at the termination time `end` at the latest, from which on no volume is waited for."""
+    at = poll_time(now, began, intervals.drain_poll, MAX_POLL_INTERVAL)
     if end is not None:
         at = min(at, end + REQUEUE_MARGIN)
     return Requeue(step=Step.TERMINATE, at=at, reason=f"volumes of node {node} are being detached")
 
 
-def requeue_for_instance(provider_id: str, now: datetime, began: datetime, pace: TerminationIntervals) -> Requeue:
-    """The next look at an instance that is ending."""
-    at = poll_time(now, began, pace.instance_poll, MAX_POLL_INTERVAL)
+def requeue_for_instance(provider_id: str, now: datetime, began: datetime, intervals: TerminationIntervals) -> Requeue:
+    """Requeue for an instance that is terminating."""
+    at = poll_time(now, began, intervals.instance_poll, MAX_POLL_INTERVAL)
     return Requeue(step=Step.TERMINATE, at=at, reason=f"instance {provider_id} is terminating")
 
 
-_SHOWN: Final = 5
+_MAX_NAMES: Final = 5
 
 
 def drain_events(decided: DrainDecision, node: Node, now: datetime) -> tuple[Event, ...]:
-    """Which pods the drain waits for without asking them to go, and how long what their annotation says protects them."""
-    return (*_blocked_drain_events(decided, node), *do_not_disrupt_events(decided.asked, now))
+    """Return the Events about pods that block the drain, and about do-not-disrupt annotations of pods in the current group."""
+    return (*_blocked_drain_events(decided, node), *do_not_disrupt_events(decided.current_group, now))
 
 
 def volume_events(volumes: Sequence[str], node: Node) -> tuple[Event, ...]:
-    """Which volumes are still attached."""
+    """Return the Event that names the VolumeAttachments that termination waits for.
+
+    Restates: karpenter pkg/controllers/node/termination/terminator/events/events.go `NodeAwaitingVolumeDetachmentEvent`.
+    """
     text = f"Awaiting deletion of bound volumeattachments ({_first_names(volumes)})"
     return (Event(ref=node_ref(node), reason="AwaitingVolumeDetachment", message=text),)
 
 
 def do_not_disrupt_events(pods: Iterable[Pod], now: datetime) -> tuple[Event, ...]:
-    """What comes of each pod's do-not-disrupt annotation, where that is not plainly "true"."""
+    """Return Events about do-not-disrupt annotations that are a duration, or invalid.
+
+    Restates: karpenter pkg/utils/pod/scheduling.go `IsDoNotDisruptActive`, pkg/utils/pod/events.go.
+    """
     return tuple(event for pod in pods for event in _do_not_disrupt_events(pod, now))
 
 
@@ -292,36 +310,38 @@ def _do_not_disrupt_events(pod: Pod, now: datetime) -> Iterator[Event]:
 
 
 def _first_names(names: Sequence[str]) -> str:
-    rest = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {rest} other(s)" if rest > 0 else "")
+    rest = len(names) - _MAX_NAMES
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {rest} other(s)" if rest > 0 else "")
 
 
 def attached_volumes(state: StateNode, snapshot: Snapshot) -> tuple[str, ...]:
-    """The names of the VolumeAttachments to wait for, sorted.
+    """Return the names of the VolumeAttachments to wait for, sorted.
 
-    Not those of pods that no drain ends, DaemonSets' that tolerate everything for one: they stay until the instance goes.
-    Nor volumes that a pod brings along itself, for which no PersistentVolume stands.
+    Volumes of pods that are not drained (`is_drainable`) stay attached until the instance terminates, so they do not count. Nor
+    do inline volumes, which have no PersistentVolume.
 
     Args:
         state: The node, with its pods.
-        snapshot: That node's VolumeAttachments, and all PersistentVolumeClaims if it has any.
+        snapshot: Its VolumeAttachments, and all PersistentVolumeClaims if it has any.
+
+    Restates: karpenter pkg/controllers/node/termination/controller.go `pendingVolumeAttachments`, `filterVolumeAttachments`.
     """
     if state.node is None:
         return ()
-    node, staying = state.node.metadata.name, _volumes_of_undrainable_pods(state, snapshot)
+    node, undrainable = state.node.metadata.name, _volumes_of_undrainable_pods(state, snapshot)
     return tuple(
         sorted(
             attachment.metadata.name
             for attachment in snapshot.volume_attachments
             if attachment.spec.node_name == node
             and (volume := attachment.spec.source.persistent_volume_name)
-            and volume not in staying
+            and volume not in undrainable
         )
     )
 
 
 def _volumes_of_undrainable_pods(state: StateNode, snapshot: Snapshot) -> frozenset[str]:
-    """The PersistentVolumes of pods that stay; a claim that is gone, or bound to none, names none."""
+    """Return the names of PersistentVolumes that pods which are not drained use through bound PersistentVolumeClaims."""
     used = {key for pod in state.pods if not is_drainable(pod, snapshot.now) for key in claim_keys(pod)}
     if not used:
         return frozenset()

@@ -1,7 +1,7 @@
-"""Expiration: a node that is older than its claim's expireAfter goes, whatever the budgets say.
+"""Expiration: deletes NodeClaims that are older than their expireAfter, regardless of disruption budgets.
 
 Restates: karpenter pkg/controllers/nodeclaim/expiration/controller.go `Reconcile`.
-Differs: an Event says so, too: a clock that was set ahead makes many nodes old at once.
+Differs: an Event on NodeClaim and Node says so, too: with a clock that is ahead, many expire at the same moment.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from journeyman.errors import ConfigurationError
 
 
 def expire_nodeclaims(snapshot: Snapshot) -> Plan:
-    """Delete every claim that has reached its age; drain and termination follow from the deletion."""
+    """Delete every expired NodeClaim; the terminate step drains its node."""
     states = snapshot.state_nodes_by_claim
     return merge_plans(_expire(c, states[c.metadata.name]) for c in snapshot.claims if is_expired(c, snapshot.now))
 
 
 def is_expired(claim: NodeClaim, now: datetime) -> bool:
-    """Whether the claim has reached its age and is not on its way out already."""
+    """Whether the NodeClaim has reached its expireAfter and has no deletionTimestamp."""
     if claim.metadata.deletion_timestamp is not None:
         return False
     at = expires_at(claim)
@@ -34,7 +34,7 @@ def is_expired(claim: NodeClaim, now: datetime) -> bool:
 
 
 def expires_at(claim: NodeClaim) -> datetime | None:
-    """When it expires; None for ``Never``, and for a text that does not parse (better kept than deleted)."""
+    """Return when the NodeClaim expires; None for ``Never``, and for an expireAfter that does not parse."""
     if claim.spec.expire_after == NEVER or claim.metadata.creation_timestamp is None:
         return None
     try:

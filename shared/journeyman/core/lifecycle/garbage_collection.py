@@ -1,16 +1,16 @@
 """Garbage collection: instances without a NodeClaim, NodeClaims without an instance, and inconsistent NodeClaims.
 
-Inconsistent NodeClaims would cost money for ever without running a pod:
+Inconsistent NodeClaims would keep an instance that never runs a pod:
 
 ==============================================  =======================================================================
-registered, its Node missing, instance running  deleted after a while in which the kubelet may register the Node again
+registered, its Node missing, instance running  deleted after `inconsistent_after`, until when the kubelet may register again
 InstanceTerminating without deletionTimestamp   deleted
 ==============================================  =======================================================================
 
-Restates: karpenter pkg/controllers/nodeclaim/garbagecollection/controller.go; karpenter-provider-aws
-pkg/controllers/nodeclaim/garbagecollection/controller.go.
-Differs: before an instance is terminated, the NodeClaim that its tags name is looked up by name; if its node is running, it
-is drained first; a stopped instance counts as gone. Karpenter keeps inconsistent NodeClaims.
+Restates: karpenter pkg/controllers/nodeclaim/garbagecollection/controller.go `Reconcile`; karpenter-provider-aws
+pkg/controllers/nodeclaim/garbagecollection/controller.go `Reconcile`, `garbageCollect`.
+Differs: before an instance is terminated, the NodeClaim in its tags is looked up by name; a running node is drained first; a
+stopped instance counts as gone. Karpenter keeps inconsistent NodeClaims.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from journeyman.core.lifecycle.progress import (
     with_node,
 )
 from journeyman.core.lifecycle.registration import has_unregistered_taint
-from journeyman.core.lifecycle.termination import awaits_finalizer
+from journeyman.core.lifecycle.termination import has_pending_finalizer
 from journeyman.core.plan import (
     Chain,
     DeleteObject,
@@ -56,24 +56,26 @@ from journeyman.core.state.nodeclaim_metrics import nodeclaim_disrupted
 
 
 def collect_garbage(snapshot: Snapshot, cloud: CloudInstances, orphan_age: timedelta) -> Plan:
-    """Terminate orphans, and delete claims that lost their instance.
+    """Terminate instances without a NodeClaim, and delete NodeClaims without an instance.
 
     Args:
-        snapshot: Claims and nodes, read after the instances were listed: a claim is there before its instance is.
+        snapshot: NodeClaims and nodes, read after the instances: a NodeClaim is created before its instance.
         cloud: All instances of the cluster.
-        orphan_age: How old an instance must be before a missing claim means anything.
+        orphan_age: The least age of an instance that is terminated for want of a NodeClaim.
     """
     return terminate_orphaned_instances(snapshot, cloud, orphan_age) + delete_claims_without_instance(snapshot, cloud)
 
 
 def terminate_orphaned_instances(snapshot: Snapshot, cloud: CloudInstances, orphan_age: timedelta) -> Plan:
-    """Terminate instances without a claim, their nodes with them.
+    """Terminate instances without a NodeClaim, and delete their nodes.
 
-    An instance whose tags name a claim that has no instance yet is not an orphan: its launch was cut off before the
-    claim's status was written, and the next launch finds it.
+    An instance is no orphan if its tags name a NodeClaim without a provider id: the run crashed before it wrote the status,
+    and the next launch returns this instance.
+
+    Restates: karpenter-provider-aws pkg/controllers/nodeclaim/garbagecollection/controller.go `garbageCollect`.
     """
     known = {c.status.provider_id for c in snapshot.claims if c.status.provider_id}
-    known |= {n.provider_id for n in snapshot.state_nodes if n.managed}  # a claim's own may have been edited away
+    known |= {n.provider_id for n in snapshot.state_nodes if n.managed}  # a user may have edited the NodeClaim's
     return merge_plans(
         _terminate_orphan(instance, snapshot)
         for instance in sorted(cloud.listed, key=lambda i: i.provider_id)
@@ -85,7 +87,10 @@ def terminate_orphaned_instances(snapshot: Snapshot, cloud: CloudInstances, orph
 
 
 def delete_claims_without_instance(snapshot: Snapshot, cloud: CloudInstances) -> Plan:
-    """Delete registered claims whose instance is gone or stands still, and whose node is missing or not Ready."""
+    """Delete registered NodeClaims whose instance is gone or stopped, and whose node is missing or not Ready.
+
+    Restates: karpenter pkg/controllers/nodeclaim/garbagecollection/controller.go `Reconcile`.
+    """
     return merge_plans(
         _delete_claim_without_instance(claim, snapshot, cloud)
         for claim in snapshot.claims
@@ -94,7 +99,7 @@ def delete_claims_without_instance(snapshot: Snapshot, cloud: CloudInstances) ->
 
 
 def has_lost_instance(claim: NodeClaim, snapshot: Snapshot, cloud: CloudInstances) -> bool:
-    """Whether the claim's instance went away under it. Not being listed is not enough: a list may be late."""
+    """Whether the NodeClaim's instance is gone or stopped: looked up by its id, as a list of instances may lag behind."""
     state = snapshot.state_nodes_by_claim[claim.metadata.name]
     if claim.metadata.deletion_timestamp is not None or state.ready:
         return False
@@ -104,7 +109,7 @@ def has_lost_instance(claim: NodeClaim, snapshot: Snapshot, cloud: CloudInstance
 
 
 def _has_pending_claim(instance: RunningInstance, snapshot: Snapshot) -> bool:
-    """Whether the claim that it was launched for is there, without an instance so far."""
+    """Whether the NodeClaim that the instance was launched for exists and has no provider id yet."""
     claim = snapshot.claims_by_name.get(instance.claim)
     if claim is None or claim.status.provider_id:
         return False
@@ -112,15 +117,15 @@ def _has_pending_claim(instance: RunningInstance, snapshot: Snapshot) -> bool:
 
 
 def _terminate_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:
-    """Terminate the instance at once; if its node is running, delete the node, so that it is drained first."""
+    """Terminate the instance and delete its nodes; if one of them is running, delete that only, so that it is drained first."""
     nodes = [n.node for n in snapshot.state_nodes if n.node is not None and n.provider_id == instance.provider_id]
-    leaving = [node for node in nodes if awaits_finalizer(node)]
+    terminating = [node for node in nodes if has_pending_finalizer(node)]
     if any(n.ready and n.node in nodes and _may_run_pods(n.node) for n in snapshot.state_nodes):
-        return merge_plans(_delete_running_node(node, instance, snapshot) for node in nodes if node not in leaving)
-    if leaving:
+        return merge_plans(_delete_running_node(node, instance, snapshot) for node in nodes if node not in terminating)
+    if terminating:
         return Plan()
     why = "the instance has no NodeClaim"
-    end = TerminateInstance(
+    terminate = TerminateInstance(
         provider_id=instance.provider_id,
         claim=instance.claim,
         claim_uid=instance.claim_uid,
@@ -128,33 +133,33 @@ def _terminate_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:
         unless_claimed=True,
     )
     chain = chain_of(
-        f"instance {instance.provider_id}", end, *(DeleteObject(ref=node_ref(node), why=why) for node in nodes)
+        f"instance {instance.provider_id}", terminate, *(DeleteObject(ref=node_ref(node), why=why) for node in nodes)
     )
-    text = "The node and its instance have no NodeClaim, and the node is not running: both are deleted"
+    text = "The node and its instance have no NodeClaim, and the node is not Ready: both are deleted"
     events = tuple(Event(ref=node_ref(n), reason="NodeClaimNotFound", message=text, type="Warning") for n in nodes)
     chain = replace(chain, events=events)
     return Plan(chains=(chain,), notes=(f"terminated instance {instance.provider_id}: {why}",))
 
 
 def _may_run_pods(node: Node | None) -> bool:
-    """Whether pods may run on it: it registered, or has lost both the label that says so and the taint that kept them away."""
+    """Whether pods may run on the node: it has the label `registered`, or lacks the `unregistered` taint."""
     if node is None:
         return False
     return node.metadata.labels.get(labels.REGISTERED) == "true" or not has_unregistered_taint(node)
 
 
 def _delete_running_node(node: Node, instance: RunningInstance, snapshot: Snapshot) -> Plan:
-    """With our finalizer on, so that it is there until it is drained; unless its claim is there after all."""
+    """Delete the node, with our finalizer so that it is drained first, unless its NodeClaim exists by then."""
     why = "the node has no NodeClaim"
     finalizers = node.metadata.finalizers
     if labels.TERMINATION_FINALIZER not in finalizers:
         finalizers += (labels.TERMINATION_FINALIZER,)
-    held = with_node(node, metadata={"finalizers": finalizers})
+    protected = with_node(node, metadata={"finalizers": finalizers})
     name = node.metadata.name
     claim = ObjectRef(resource=NODECLAIM, name=instance.claim, uid=instance.claim_uid) if instance.claim else None
     chain = chain_of(
         f"Node {name}",
-        *node_patches(node, held, why),
+        *node_patches(node, protected, why),
         DeleteObject(ref=node_ref(node), why=why, unless_there=claim),
         Requeue(step=Step.TERMINATE, at=snapshot.now + REQUEUE_MARGIN, reason=f"node {name} is to be drained"),
     )
@@ -179,22 +184,22 @@ def _delete_claim_without_instance(claim: NodeClaim, snapshot: Snapshot, cloud: 
 _AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
-def delete_inconsistent_claims(snapshot: Snapshot, cloud: CloudInstances, stray_after: timedelta) -> Plan:
-    """Delete what has strayed for long enough, and note what is beginning to.
+def delete_inconsistent_claims(snapshot: Snapshot, cloud: CloudInstances, inconsistent_after: timedelta) -> Plan:
+    """Delete inconsistent NodeClaims, and record in an annotation since when a Node is missing.
 
     Args:
-        snapshot: All nodes and claims.
-        cloud: What is known of their instances; claims that lost theirs are no strays but garbage.
-        stray_after: How long a kubelet is given to register its Node again.
+        snapshot: All nodes and NodeClaims.
+        cloud: Their instances; NodeClaims without one are left to `delete_claims_without_instance`.
+        inconsistent_after: How long a kubelet has to register its deleted Node again.
     """
     states = (snapshot.state_nodes_by_claim[claim.metadata.name] for claim in snapshot.claims)
-    found = tuple(chain for state in states for chain in _check_consistency(state, snapshot, cloud, stray_after))
+    found = tuple(chain for state in states for chain in _check_consistency(state, snapshot, cloud, inconsistent_after))
     notes = tuple(event.message for chain in found for event in chain.events)
     return Plan(chains=found, notes=notes)
 
 
 def _check_consistency(
-    state: StateNode, snapshot: Snapshot, cloud: CloudInstances, stray_after: timedelta
+    state: StateNode, snapshot: Snapshot, cloud: CloudInstances, inconsistent_after: timedelta
 ) -> Iterator[Chain]:
     claim, now = state.claim, snapshot.now
     if claim is None or claim.metadata.deletion_timestamp is not None or has_lost_instance(claim, snapshot, cloud):
@@ -207,9 +212,9 @@ def _check_consistency(
             yield _record_missing_since(claim, None, now)
     elif (since := _missing_since(claim)) is None:
         yield _record_missing_since(claim, now, now)
-        yield chain_of(f"NodeClaim {claim.metadata.name}", _requeue_missing_node(claim, now + stray_after))
-    elif now < since + stray_after:
-        yield chain_of(f"NodeClaim {claim.metadata.name}", _requeue_missing_node(claim, since + stray_after))
+        yield chain_of(f"NodeClaim {claim.metadata.name}", _requeue_missing_node(claim, now + inconsistent_after))
+    elif now < since + inconsistent_after:
+        yield chain_of(f"NodeClaim {claim.metadata.name}", _requeue_missing_node(claim, since + inconsistent_after))
     else:
         text = f"Node {claim.status.node_name} of NodeClaim {claim.metadata.name} has not existed since {format_time(since)}, and its kubelet did not register it again: NodeClaim and instance are deleted"
         yield _delete_inconsistent(claim, "NodeNotFound", text, now)
@@ -227,11 +232,11 @@ def _missing_since(claim: NodeClaim) -> datetime | None:
 
 
 def _record_missing_since(claim: NodeClaim, since: datetime | None, now: datetime) -> Chain:
-    """The claim with this time on it, or with none."""
+    """Write this time to the NodeClaim's annotation `node-missing-since`; None removes it."""
     others = {k: v for k, v in claim.metadata.annotations.items() if k != labels.NODE_MISSING_SINCE}
-    said = {labels.NODE_MISSING_SINCE: format_time(since)} if since is not None else {}
-    progress = replace(NodeClaimProgress.of(claim, now), claim=with_metadata(claim, annotations={**others, **said}))
-    return progress.chain(why="its node is missing" if said else "its node is back")
+    recorded = {labels.NODE_MISSING_SINCE: format_time(since)} if since is not None else {}
+    progress = replace(NodeClaimProgress.of(claim, now), claim=with_metadata(claim, annotations={**others, **recorded}))
+    return progress.chain(why="its node is missing" if recorded else "its node registered again")
 
 
 def _delete_inconsistent(claim: NodeClaim, reason: str, text: str, now: datetime) -> Chain:

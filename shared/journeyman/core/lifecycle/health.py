@@ -2,17 +2,17 @@
 
 Node repair::
 
-    a condition that a policy names ─► tolerated for so long ─► how many nodes of its pool are unhealthy?
-                                                                 ├ up to 20 %, rounded up ─► NodeClaim deleted by force
-                                                                 └ more ─► NodeRepairBlocked
+    a condition of a repair policy ─► toleration over ─► how many nodes of the NodePool are unhealthy?
+                                                          ├ up to 20 %, rounded up ─► NodeClaim deleted by force
+                                                          └ more ─► Event NodeRepairBlocked
 
-Many unhealthy nodes at once have a cause that new nodes would share: an image, a network, an agent.
+If many nodes are unhealthy at once, new nodes probably share the cause: an image, a network, an agent.
 
 The cloud's status checks:
 
 ======================  ============================================================================================
-instance, system check  failed for two minutes: the machine does not work, so termination is forced
-scheduled event         retirement, maintenance, a reboot: the node is drained now
+instance, system check  failed for two minutes: the instance does not work, so termination is forced
+scheduled event         retirement, maintenance or reboot: the node is drained now
 ======================  ============================================================================================
 
 Forced termination sets the termination time to now: the drain then deletes pods without the Eviction API.
@@ -20,8 +20,8 @@ Forced termination sets the termination time to now: the drain then deletes pods
 Restates: karpenter pkg/controllers/node/health/controller.go `Reconcile`, `annotateTerminationGracePeriod`;
 karpenter-provider-aws pkg/controllers/interruption/instancestatus_controller.go `Reconcile`,
 pkg/providers/instancestatus/instancestatus.go `List`.
-Differs: a blocked repair is checked again every two minutes (Karpenter: five); a condition without a transition time starts
-no clock; the disruption of a node is an Event, too.
+Differs: a blocked repair is checked again every two minutes (Karpenter: five); a condition without a transition time is never
+due; Events on NodeClaim and Node say why the node is disrupted.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ from journeyman.core.state.nodeclaim_metrics import nodeclaim_disrupted
 
 
 def force_termination(claim: NodeClaim, now: datetime, why: str) -> tuple[PatchObject, ...]:
-    """Let the claim's grace period be over; nothing to write if it is."""
+    """Return the patch that sets the NodeClaim's termination time to now; nothing if it has passed already.
+
+    Restates: karpenter pkg/controllers/node/health/controller.go `annotateTerminationGracePeriod`.
+    """
     if _is_past(claim.metadata.annotations.get(labels.TERMINATION_TIMESTAMP, ""), now):
         return ()
     annotations = {labels.TERMINATION_TIMESTAMP: format_time(now)}
@@ -71,7 +74,7 @@ def force_termination(claim: NodeClaim, now: datetime, why: str) -> tuple[PatchO
 
 
 def _is_past(end: str, now: datetime) -> bool:
-    """Whether that time has come; a text that is no time says nothing."""
+    """Whether the time has come; False if the text does not parse."""
     try:
         moment = datetime.fromisoformat(end.replace("Z", "+00:00"))
     except ValueError:
@@ -83,10 +86,10 @@ ALLOWED_UNHEALTHY_PERCENT: Final = 20  # karpenter pkg/controllers/node/health/c
 
 
 class UnhealthyNodeCondition(Struct, frozen=True, kw_only=True):
-    """The condition of a node that is to be acted upon first, and when."""
+    """A condition that makes a node unhealthy, and when its toleration is over: None if it has no transition time."""
 
     condition: Condition
-    due: datetime | None  # None: the condition has no valid transition time
+    due: datetime | None
 
     def __str__(self) -> str:
         return f"{self.condition.type}={self.condition.status}"
@@ -96,29 +99,34 @@ def repair_nodes(snapshot: Snapshot, policies: Sequence[RepairPolicy]) -> Plan:
     """Repair unhealthy nodes whose conditions have lasted longer than the policies tolerate.
 
     Args:
-        snapshot: Claims and nodes; `snapshot.now` is the time.
-        policies: The provider's.
+        snapshot: NodeClaims and nodes.
+        policies: The cloud provider's repair policies.
 
     Returns:
-        For each node that is due, the end of its grace period and the deletion of its claim, or an Event that says why
-        not; and a requeue for the moment at which a condition is no longer tolerated. The grace period of a claim that
-        is already terminating is only shortened.
+        For each node whose toleration is over: termination time now and the deletion of its NodeClaim, or the Event
+        NodeRepairBlocked. For each other unhealthy node: a requeue for the end of the toleration. A NodeClaim that is already
+        terminating only gets the termination time.
+
+    Restates: karpenter pkg/controllers/node/health/controller.go `Reconcile`.
     """
-    return _NodeRepair(snapshot=snapshot, policies=tuple(policies)).round()
+    return _NodeRepair(snapshot=snapshot, policies=tuple(policies)).plan()
 
 
 def find_unhealthy_condition(node: Node, policies: Iterable[RepairPolicy]) -> UnhealthyNodeCondition | None:
-    """The condition with the earliest deadline of those that a policy names; None if the node is well."""
+    """Return the unhealthy condition whose toleration ends first; None if the node is healthy.
+
+    Restates: karpenter pkg/controllers/node/health/controller.go `findUnhealthyConditions`.
+    """
     found = [
         UnhealthyNodeCondition(condition=condition, due=_due(condition, policy))
         for policy in policies
         if (condition := condition_of(node.status.conditions, policy.condition)) and condition.status == policy.status
     ]
-    return min(found, key=_urgency, default=None)
+    return min(found, key=_repair_order, default=None)
 
 
-def _urgency(sickness: UnhealthyNodeCondition) -> tuple[float, str]:
-    return (inf if sickness.due is None else sickness.due.timestamp(), sickness.condition.type)
+def _repair_order(unhealthy: UnhealthyNodeCondition) -> tuple[float, str]:
+    return (inf if unhealthy.due is None else unhealthy.due.timestamp(), unhealthy.condition.type)
 
 
 def _due(condition: Condition, policy: RepairPolicy) -> datetime | None:
@@ -126,12 +134,13 @@ def _due(condition: Condition, policy: RepairPolicy) -> datetime | None:
 
 
 class _NodeRepair(Struct, frozen=True, kw_only=True, dict=True):
-    """All nodes at one moment, with the conditions that make them unhealthy."""
+    """The nodes of a snapshot, with the conditions that make them unhealthy."""
 
     snapshot: Snapshot
     policies: tuple[RepairPolicy, ...]
 
-    def round(self) -> Plan:
+    def plan(self) -> Plan:
+        """Return what to do for all unhealthy nodes with a NodeClaim."""
         unhealthy = [
             (node.claim, node.node, found)
             for node in self.snapshot.state_nodes
@@ -139,26 +148,29 @@ class _NodeRepair(Struct, frozen=True, kw_only=True, dict=True):
             and node.node is not None
             and (found := self._unhealthy.get(node.node.metadata.name))
         ]
-        return merge_plans(self._look_after(*member) for member in unhealthy)
+        return merge_plans(self._repair_node(*member) for member in unhealthy)
 
-    def _look_after(self, claim: NodeClaim, node: Node, sickness: UnhealthyNodeCondition) -> Plan:
+    def _repair_node(self, claim: NodeClaim, node: Node, unhealthy: UnhealthyNodeCondition) -> Plan:
         now = self.snapshot.now
-        if sickness.due is None:
+        if unhealthy.due is None:
             return Plan(
                 notes=(
-                    f"node {node.metadata.name} is unhealthy ({sickness}), but its condition has no transition time",
+                    f"node {node.metadata.name} is unhealthy ({unhealthy}), but its condition has no transition time",
                 )
             )
-        if now < sickness.due:
-            reason = f"node {node.metadata.name} will have been {sickness} for longer than tolerated"
-            return Plan(chains=(chain_of("requeues", Requeue(step=Step.TERMINATE, at=sickness.due, reason=reason)),))
-        if too_many := self._too_many(claim):
-            event = Event(ref=node_ref(node), reason="NodeRepairBlocked", message=too_many, type="Warning")
-            return Plan(events=(event,), notes=(f"node {node.metadata.name} is not repaired: {too_many}",))
-        return _delete_unhealthy(claim, node, sickness, now)
+        if now < unhealthy.due:
+            reason = f"node {node.metadata.name} will have been {unhealthy} for longer than tolerated"
+            return Plan(chains=(chain_of("requeues", Requeue(step=Step.TERMINATE, at=unhealthy.due, reason=reason)),))
+        if blocked := self._blocked_reason(claim):
+            event = Event(ref=node_ref(node), reason="NodeRepairBlocked", message=blocked, type="Warning")
+            return Plan(events=(event,), notes=(f"node {node.metadata.name} is not repaired: {blocked}",))
+        return _delete_unhealthy(claim, node, unhealthy, now)
 
-    def _too_many(self, claim: NodeClaim) -> str:
-        """Why the node may not be repaired now: its NodePool, or the cluster if it has none, has too many unhealthy nodes."""
+    def _blocked_reason(self, claim: NodeClaim) -> str:
+        """Return that too many nodes of the NodePool, or without one of the cluster, are unhealthy; empty if not.
+
+        Restates: karpenter pkg/controllers/node/health/controller.go `isNodePoolHealthy`, `isClusterHealthy`.
+        """
         pool = claim.metadata.labels.get(labels.NODEPOOL)
         peers = self.snapshot.nodes if pool is None else self._by_pool.get(pool, [])
         unhealthy = sum(1 for node in peers if node.metadata.name in self._unhealthy)
@@ -170,9 +182,9 @@ class _NodeRepair(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _unhealthy(self) -> Mapping[str, UnhealthyNodeCondition]:
-        """Unhealthy conditions by node name; a terminating node counts until it is deleted."""
+        """Unhealthy conditions by node name, of terminating nodes as well."""
         found = ((node.metadata.name, find_unhealthy_condition(node, self.policies)) for node in self.snapshot.nodes)
-        return {name: sickness for name, sickness in found if sickness is not None}
+        return {name: unhealthy for name, unhealthy in found if unhealthy is not None}
 
     @cached_property
     def _by_pool(self) -> Mapping[str, list[Node]]:
@@ -182,17 +194,17 @@ class _NodeRepair(Struct, frozen=True, kw_only=True, dict=True):
         return pools
 
 
-def _delete_unhealthy(claim: NodeClaim, node: Node, sickness: UnhealthyNodeCondition, now: datetime) -> Plan:
+def _delete_unhealthy(claim: NodeClaim, node: Node, unhealthy: UnhealthyNodeCondition, now: datetime) -> Plan:
     name = claim.metadata.name
-    why = f"node {node.metadata.name} is unhealthy: {sickness}"
+    why = f"node {node.metadata.name} is unhealthy: {unhealthy}"
     sooner = force_termination(claim, now, why)
     if claim.metadata.deletion_timestamp is not None:
         return Plan(chains=(chain_of(f"NodeClaim {name}", *sooner, *_requeues(why, now)),)) if sooner else Plan()
     chain = Chain(
         subject=f"NodeClaim {name}",
         actions=(*sooner, DeleteObject(ref=claim_ref(claim), why=why), *_requeues(why, now)),
-        events=_disruption_events(claim, node, sickness),
-        observations=(nodeclaim_disrupted(claim, "unhealthy"), _unhealthy_metric(claim, sickness)),
+        events=_disruption_events(claim, node, unhealthy),
+        observations=(nodeclaim_disrupted(claim, "unhealthy"), _unhealthy_metric(claim, unhealthy)),
     )
     return Plan(chains=(chain,), notes=(f"repairing NodeClaim {name}: {why}",))
 
@@ -201,23 +213,23 @@ def _requeues(why: str, now: datetime) -> tuple[Requeue, ...]:
     return tuple(Requeue(step=step, at=now, reason=why) for step in (Step.PROVISION, Step.TERMINATE))
 
 
-def _disruption_events(claim: NodeClaim, node: Node, sickness: UnhealthyNodeCondition) -> tuple[Event, ...]:
+def _disruption_events(claim: NodeClaim, node: Node, unhealthy: UnhealthyNodeCondition) -> tuple[Event, ...]:
     return tuple(
         Event(
             ref=ref,
             reason="DisruptionTerminating",
-            message=f"Disrupting {ref.resource.kind}: Unhealthy ({sickness})",
+            message=f"Disrupting {ref.resource.kind}: Unhealthy ({unhealthy})",
             key="Unhealthy",
         )
         for ref in (claim_ref(claim), node_ref(node))
     )
 
 
-def _unhealthy_metric(claim: NodeClaim, sickness: UnhealthyNodeCondition) -> Observation:
+def _unhealthy_metric(claim: NodeClaim, unhealthy: UnhealthyNodeCondition) -> Observation:
     return Observation(
         name="karpenter_nodeclaims_unhealthy_disrupted_total",
         labels={
-            "condition": re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", sickness.condition.type).lower(),
+            "condition": re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", unhealthy.condition.type).lower(),
             "nodepool": claim.metadata.labels.get(labels.NODEPOOL, ""),
             "capacity_type": claim.metadata.labels.get(labels.CAPACITY_TYPE, ""),
             "image_id": claim.status.image_id,
@@ -230,47 +242,51 @@ INTERRUPTION_KINDS: Final[Mapping[str, InterruptionKind]] = {
     "SystemStatus": InterruptionKind.SYSTEM_STATUS,
     "EventStatus": InterruptionKind.EVENT_STATUS,
 }
-"""What each category of a check means."""
+"""The kind of interruption for each category of a status check."""
 
 
 def terminate_impaired_instances(
     snapshot: Snapshot, statuses: Iterable[InstanceStatus], impaired_for: timedelta
 ) -> Plan:
-    """Take down what the checks condemn.
+    """Delete the NodeClaims of instances with failed status checks or scheduled events.
 
     Args:
-        snapshot: Claims and nodes; `snapshot.now` is the time.
-        statuses: What the cloud finds wrong; instances of others may be among it.
+        snapshot: NodeClaims and nodes.
+        statuses: Failed checks and events that the cloud reports; instances of others may be among them.
         impaired_for: How long a check must have failed.
 
     Returns:
-        The deletion of each affected claim, and requeues. Nothing for a claim that is already terminating.
+        The deletion of each affected NodeClaim, and requeues. Nothing for a NodeClaim that is already terminating.
+
+    Restates: karpenter-provider-aws pkg/controllers/interruption/instancestatus_controller.go `Reconcile`.
     """
-    counting = [s for s in statuses if s.category in INTERRUPTION_KINDS and _is_due(s, snapshot.now, impaired_for)]
+    due = [s for s in statuses if s.category in INTERRUPTION_KINDS and _is_due(s, snapshot.now, impaired_for)]
     by_instance: dict[str, list[InstanceStatus]] = {}
-    for status in counting:
+    for status in due:
         by_instance.setdefault(status.provider_id, []).append(status)
-    living = (n for n in snapshot.state_nodes if n.claim is not None and not n.is_terminating and not n.duplicate_of)
+    running = (n for n in snapshot.state_nodes if n.claim is not None and not n.is_terminating and not n.duplicate_of)
     return merge_plans(
-        _terminate_impaired(n, by_instance[n.provider_id], snapshot.now) for n in living if n.provider_id in by_instance
+        _terminate_impaired(n, by_instance[n.provider_id], snapshot.now)
+        for n in running
+        if n.provider_id in by_instance
     )
 
 
 def next_status_check(statuses: Iterable[InstanceStatus], now: datetime, impaired_for: timedelta) -> datetime | None:
-    """When the next check will have failed for long enough; None if there is none to wait for."""
+    """Return when the next failing check is due; None if none is to come."""
     ends = (s.since + impaired_for for s in statuses if s.since is not None)
     return min((end for end in ends if end > now), default=None)
 
 
 def _is_due(status: InstanceStatus, now: datetime, impaired_for: timedelta) -> bool:
-    """Events count at once, though they are to come; a failing check without a beginning has just begun."""
+    """Whether to act on it: on a scheduled event at once, on a check once it has failed for this long."""
     if INTERRUPTION_KINDS[status.category] is InterruptionKind.EVENT_STATUS:
         return True
     return status.since is not None and now - status.since >= impaired_for
 
 
 def _terminate_impaired(node: StateNode, statuses: Sequence[InstanceStatus], now: datetime) -> Plan:
-    """By force if any check of the machine itself fails."""
+    """Delete the NodeClaim, by force if a check of instance or system failed."""
     assert node.claim is not None  # noqa: S101 - the caller's
     kinds = sorted({INTERRUPTION_KINDS[s.category] for s in statuses}, key=list(InterruptionKind).index)
     kind = kinds[0]
@@ -279,12 +295,12 @@ def _terminate_impaired(node: StateNode, statuses: Sequence[InstanceStatus], now
     )
     plan = terminate_on_interruption(node, node.claim, kind, *forced)
     first, *rest = plan.chains
-    counted = replace(first, observations=(*first.observations, *_impairment_metrics(statuses)))
-    return replace(plan, chains=(counted, *rest)) + requeue_steps(kind, now, Step.PROVISION, Step.TERMINATE)
+    deletion = replace(first, observations=(*first.observations, *_impairment_metrics(statuses)))
+    return replace(plan, chains=(deletion, *rest)) + requeue_steps(kind, now, Step.PROVISION, Step.TERMINATE)
 
 
 def _impairment_metrics(statuses: Iterable[InstanceStatus]) -> tuple[Observation, ...]:
-    """Once for each category, as it is acted upon once."""
+    """Return one count for each category."""
     return tuple(
         Observation(name="karpenter_interruption_instance_status_unhealthy_total", labels={"category": category})
         for category in sorted({s.category for s in statuses})

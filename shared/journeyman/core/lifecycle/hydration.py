@@ -1,18 +1,18 @@
-"""Hydration: add the metadata that every claim and node of ours needs where it is missing or was removed.
+"""Hydration: restores metadata and status that every NodeClaim and Node needs, where they are missing or were edited.
 
-Restates: karpenter pkg/controllers/nodeclaim/hydration/controller.go, pkg/controllers/node/hydration/controller.go,
-pkg/controllers/nodeclaim/lifecycle/controller.go `Reconcile` (the finalizer).
-Differs: Karpenter puts back a claim's finalizer and both halves' NodeClass label, and says nothing. Here a provider id
-that was edited, that a claim was launched, its NodePool, and all marks by which we know our nodes again, are put back, too.
+Restates: karpenter pkg/controllers/nodeclaim/hydration/controller.go `Reconcile`,
+pkg/controllers/node/hydration/controller.go `Reconcile`, pkg/controllers/nodeclaim/lifecycle/controller.go `Reconcile`.
+Differs: Karpenter restores the NodeClaim's finalizer and the NodeClass label of NodeClaim and Node, without an Event. Here the
+provider id, the condition Launched, the NodePool label, and the Node's finalizer, owner reference and labels are restored as
+well, and an Event says so.
 
-Hash migration: claims whose hashes another hash version made get current hashes; drift could not be detected otherwise.
-
-So it is after a release that hashes differently, and for the claims of a cluster that Karpenter ran before. Changes
-of a template between the two versions go undetected, since hashes of two versions cannot be compared.
+Hash migration: NodeClaims whose hashes have another hash version get current hashes, since drift compares hashes of one
+version only. This happens after a release that hashes differently, and in clusters that Karpenter managed before. Changes of
+a template between the two versions go undetected.
 
 Restates: karpenter pkg/controllers/nodepool/hash/controller.go `updateNodeClaimHash`; karpenter-provider-aws
-pkg/controllers/nodeclass/hash/controller.go, likewise.
-Differs: a claim is migrated whenever it is met with another version, not only in the run in which its owner's changed.
+pkg/controllers/nodeclass/hash/controller.go `updateNodeClaimHash`.
+Differs: each run migrates any NodeClaim with another version; Karpenter does it once, when the owner's version changes.
 """
 
 from __future__ import annotations
@@ -35,35 +35,35 @@ from journeyman.core.state import NodeClassState, Snapshot, StateNode
 
 
 def is_initialized(claim: NodeClaim) -> bool:
-    """Whether its node was opened and found ready. One of the two conditions alone is some hand's work."""
+    """Whether Registered and Initialized are True. If Initialized alone is True, a user edited the status."""
     conditions = claim.status.conditions
     return is_true(conditions, REGISTERED) and is_true(conditions, INITIALIZED)
 
 
 def has_stale_ready_condition(claim: NodeClaim) -> bool:
-    """Whether the claim is initialized but its Ready condition is not True; a node that is not ready is no cause of that."""
+    """Whether the NodeClaim is initialized and its Ready is not True. Its Ready does not depend on the Node's."""
     ready = condition_of(claim.status.conditions, READY)
     return is_initialized(claim) and ready is not None and ready.status != "True"
 
 
 def with_finalizer_and_labels(claim: NodeClaim) -> NodeClaim:
-    """The claim with the termination finalizer and the labels of its NodeClass and its NodePool, there before a launch.
+    """Return the NodeClaim with the termination finalizer and the labels of its NodeClass and NodePool.
 
-    The same object if it has them: nearly all claims do, and all are asked in each run.
+    Returns the same object if it has them, as nearly all do: every run calls this for every NodeClaim.
     """
-    finalizers, marks = claim.metadata.finalizers, {**_class_label(claim), **_pool_label(claim)}
-    if labels.TERMINATION_FINALIZER in finalizers and claim.metadata.labels.keys() >= marks.keys():
+    finalizers, expected = claim.metadata.finalizers, {**_class_label(claim), **_pool_label(claim)}
+    if labels.TERMINATION_FINALIZER in finalizers and claim.metadata.labels.keys() >= expected.keys():
         return claim
     if labels.TERMINATION_FINALIZER not in finalizers:
         finalizers += (labels.TERMINATION_FINALIZER,)
-    return with_metadata(claim, finalizers=finalizers, labels={**marks, **claim.metadata.labels})
+    return with_metadata(claim, finalizers=finalizers, labels={**expected, **claim.metadata.labels})
 
 
 def with_recovered_launch(claim: NodeClaim, state: StateNode, now: datetime) -> NodeClaim:
-    """The claim as one that was launched, if it has an instance: whatever became of its status, there is one to go on with.
+    """Return the NodeClaim with its provider id and Launched True, if it or its node names an instance.
 
-    The provider id and the condition are written together, so only a hand can have parted them; and a node that knows its
-    claim as its owner says which instance that has.
+    The launch writes both together, so if one is missing a user removed it. A node whose owner reference is the NodeClaim says
+    which instance that has.
     """
     instance = "" if state.duplicate_of else state.provider_id
     if not instance or is_true(claim.status.conditions, LAUNCHED):
@@ -73,44 +73,50 @@ def with_recovered_launch(claim: NodeClaim, state: StateNode, now: datetime) -> 
     return NodeClaimProgress.of(found, now).with_condition(LAUNCHED, "True").claim
 
 
-def start_progress(claim: NodeClaim, known: NodeClaim, now: datetime) -> NodeClaimProgress:
-    """A claim's progress at the beginning of a run: with what every claim carries, and an Event if it had been taken off.
+def start_progress(claim: NodeClaim, launched: NodeClaim, now: datetime) -> NodeClaimProgress:
+    """Return the progress of a NodeClaim at the start of a run, with its finalizer and labels and an Event if they were removed.
 
     Args:
-        claim: The claim as it is stored.
-        known: The same with what is known of its launch (`recalled`).
+        claim: The NodeClaim as it is stored.
+        launched: The same as `with_recovered_launch` returned it.
         now: The time.
     """
-    return _restored_progress(claim, with_finalizer_and_labels(known), now)
+    return _restored_progress(claim, with_finalizer_and_labels(launched), now)
 
 
 def hydrate_nodeclaim(claim: NodeClaim, snapshot: Snapshot) -> Plan:
-    """Make a claim that has become a node whole again; nothing if it is.
+    """Restore the finalizer, labels, hashes, provider id and Ready of an initialized NodeClaim; an empty plan if all are right.
 
     Args:
-        claim: The claim, initialized and not being deleted.
-        snapshot: Its node, its NodePool and its NodeClass.
+        claim: The NodeClaim, without a deletionTimestamp.
+        snapshot: Its node, NodePool and NodeClass.
+
+    Restates: karpenter pkg/controllers/nodeclaim/hydration/controller.go `Reconcile`.
     """
     state = snapshot.state_nodes_by_claim[claim.metadata.name]
     pool = snapshot.node_pools_by_name.get(claim.metadata.labels.get(labels.NODEPOOL, ""))
-    named = claim.spec.node_class_ref.name
-    node_class = next((c for c in snapshot.node_classes if c.name == named), None)
-    whole = with_current_hashes(with_finalizer_and_labels(claim), pool, node_class)
+    class_name = claim.spec.node_class_ref.name
+    node_class = next((c for c in snapshot.node_classes if c.name == class_name), None)
+    hydrated = with_current_hashes(with_finalizer_and_labels(claim), pool, node_class)
     if state.node is not None and state.provider_id != claim.status.provider_id:
-        whole = msgspec.structs.replace(
-            whole, status=msgspec.structs.replace(whole.status, provider_id=state.provider_id)
+        hydrated = msgspec.structs.replace(
+            hydrated, status=msgspec.structs.replace(hydrated.status, provider_id=state.provider_id)
         )
-    if state.provider_id and has_stale_ready_condition(whole):
-        whole = _with_ready(whole, snapshot.now)
-    if whole is claim:
+    if state.provider_id and has_stale_ready_condition(hydrated):
+        hydrated = _with_ready(hydrated, snapshot.now)
+    if hydrated is claim:
         return Plan()
-    return Plan(chains=(_restored_progress(claim, whole, snapshot.now).chain(why="it is not as we made it"),))
+    progress = _restored_progress(claim, hydrated, snapshot.now)
+    return Plan(chains=(progress.chain(why="restore what was removed or changed"),))
 
 
 def _with_ready(claim: NodeClaim, now: datetime) -> NodeClaim:
-    """With all that Ready depends on said anew: a condition that a hand wrote may be of no generation, or contradict them.
+    """Return the NodeClaim with all conditions that Ready depends on set again, at its current generation.
 
-    Restates: karpenter pkg/controllers/nodeclaim/lifecycle, whose steps stamp their conditions in each reconcile.
+    A user may have edited Ready alone, or written a condition without observedGeneration.
+
+    Restates: karpenter pkg/controllers/nodeclaim/lifecycle/{launch,registration,initialization}.go `Reconcile`, each of
+    which sets its condition again at the current generation.
     """
     progress = NodeClaimProgress.of(claim, now)
     for type_ in NODECLAIM_DEPENDENTS:
@@ -119,9 +125,11 @@ def _with_ready(claim: NodeClaim, now: datetime) -> NodeClaim:
 
 
 def hydrate_nodes(snapshot: Snapshot) -> Plan:
-    """Make the nodes of claims that registered whole again, those that are leaving aside; nothing if they are.
+    """Restore finalizer, owner reference and labels of registered nodes that are not terminating.
 
-    Here alone it is seen that a claim names another instance than its node does; the provision step puts that right.
+    If a NodeClaim has another provider id than its node, requeue provisioning, which corrects the NodeClaim.
+
+    Restates: karpenter pkg/controllers/node/hydration/controller.go `Reconcile`.
     """
     chains = (chain for state in snapshot.state_nodes for chain in _hydrate_node(state, snapshot))
     return Plan(chains=tuple(chains))
@@ -132,25 +140,28 @@ def _hydrate_node(state: StateNode, snapshot: Snapshot) -> Iterator[Chain]:
     if node is None or claim is None or state.is_terminating or not is_true(claim.status.conditions, REGISTERED):
         return
     if state.provider_id != claim.status.provider_id:
-        why = f"NodeClaim {claim.metadata.name} names another instance than its node"
+        why = f"NodeClaim {claim.metadata.name} has another provider id than its node"
         yield chain_of(f"NodeClaim {claim.metadata.name}", Requeue(step=Step.PROVISION, at=snapshot.now, reason=why))
     missing = {key: value for key, value in _expected_labels(claim).items() if key not in node.metadata.labels}
     has_finalizer = labels.TERMINATION_FINALIZER in node.metadata.finalizers
     has_owner = any(o.uid == claim.metadata.uid for o in node.metadata.owner_references)
-    is_new = has_unregistered_taint(node)  # it was deleted, and its kubelet has registered it once more
-    if has_finalizer and has_owner and not missing and not is_new:
+    is_recreated = has_unregistered_taint(node)  # it was deleted, and its kubelet registered it again
+    if has_finalizer and has_owner and not missing and not is_recreated:
         return
     progress = NodeClaimProgress.of(claim, snapshot.now).with_found_node(node)
-    progress = replace(progress, node=_hydrated_node(sync_node(node, claim) if is_new else node, claim, missing))
-    taken = [f"label {key}" for key in sorted(missing) if key not in _class_label(claim)]
-    taken += ["registration, as a node that came up anew"] if is_new else []
-    taken += [] if has_finalizer else [f"finalizer {labels.TERMINATION_FINALIZER}"]
-    taken += [] if has_owner else [f"owner NodeClaim {claim.metadata.name}"]
-    if taken:
+    progress = replace(progress, node=_hydrated_node(sync_node(node, claim) if is_recreated else node, claim, missing))
+    restored = [f"label {key}" for key in sorted(missing) if key not in _class_label(claim)]
+    if is_recreated:
+        restored.append("registration of the recreated Node")
+    if not has_finalizer:
+        restored.append(f"finalizer {labels.TERMINATION_FINALIZER}")
+    if not has_owner:
+        restored.append(f"owner NodeClaim {claim.metadata.name}")
+    if restored:
         progress = progress.with_events(
-            Event(ref=node_ref(node), reason="MetadataRestored", message=_restored_message(taken), type="Warning")
+            Event(ref=node_ref(node), reason="MetadataRestored", message=_restored_message(restored), type="Warning")
         )
-    yield progress.chain(why="its node is not as we made it")
+    yield progress.chain(why="restore what was removed or changed")
 
 
 def _hydrated_node(node: Node, claim: NodeClaim, missing: Mapping[str, str]) -> Node:
@@ -169,13 +180,13 @@ def _hydrated_node(node: Node, claim: NodeClaim, missing: Mapping[str, str]) -> 
 
 
 def _expected_labels(claim: NodeClaim) -> Mapping[str, str]:
-    """The labels by which a node of this claim is known, as far as it has come."""
-    marks = {**_class_label(claim), labels.REGISTERED: "true"}
+    """Return the labels that registration and initialization gave the node of this NodeClaim."""
+    expected = {**_class_label(claim), labels.REGISTERED: "true"}
     if is_true(claim.status.conditions, INITIALIZED):
-        marks[labels.INITIALIZED] = "true"
+        expected[labels.INITIALIZED] = "true"
     if pool := claim.metadata.labels.get(labels.NODEPOOL):
-        marks[labels.NODEPOOL] = pool
-    return marks
+        expected[labels.NODEPOOL] = pool
+    return expected
 
 
 def _class_label(claim: NodeClaim) -> Mapping[str, str]:
@@ -184,20 +195,20 @@ def _class_label(claim: NodeClaim) -> Mapping[str, str]:
 
 
 def _pool_label(claim: NodeClaim) -> Mapping[str, str]:
-    """Its NodePool by the owner that it was made with."""
+    """Return the NodePool label, from the NodeClaim's owner reference."""
     owner = next((o.name for o in claim.metadata.owner_references if o.kind == NODEPOOL.kind), "")
     return {labels.NODEPOOL: owner} if owner else {}
 
 
 def _restored_progress(before: NodeClaim, after: NodeClaim, now: datetime) -> NodeClaimProgress:
     progress = replace(NodeClaimProgress.of(before, now), claim=after)
-    taken = tuple(_restored_fields(before, after))
-    event = Event(ref=claim_ref(before), reason="MetadataRestored", message=_restored_message(taken), type="Warning")
-    return progress.with_events(event) if taken else progress
+    restored = tuple(_restored_fields(before, after))
+    event = Event(ref=claim_ref(before), reason="MetadataRestored", message=_restored_message(restored), type="Warning")
+    return progress.with_events(event) if restored else progress
 
 
 def _restored_fields(before: NodeClaim, after: NodeClaim) -> Iterator[str]:
-    """What only a hand can have changed; the NodeClass's label may be missing as Karpenter did not set it once."""
+    """Yield what a user must have removed or changed. Not the NodeClass label: older versions of Karpenter did not set it."""
     if before.metadata.finalizers != after.metadata.finalizers:
         yield f"finalizer {labels.TERMINATION_FINALIZER}"
     if labels.NODEPOOL in after.metadata.labels.keys() - before.metadata.labels.keys():
@@ -213,30 +224,32 @@ def _restored_message(restored: tuple[str, ...] | list[str]) -> str:
 
 
 def with_current_hashes(claim: NodeClaim, pool: NodePool | None, node_class: NodeClassState | None) -> NodeClaim:
-    """The claim with its owners' hashes in their present version; the same object if it has them.
+    """Return the NodeClaim with the hashes of its NodePool and NodeClass in the current version; the same object if it has them.
 
-    A claim that has drifted already keeps its hash: it would not be known any more that it has to go.
+    A drifted NodeClaim gets the new version but keeps its hash: with a new hash it would no longer be drifted.
 
     Args:
-        claim: A claim that was launched.
-        pool: Its NodePool, None if it has none or that is gone.
-        node_class: Its NodeClass, None if that is gone.
+        claim: A launched NodeClaim.
+        pool: Its NodePool; None if it has none or that does not exist.
+        node_class: Its NodeClass; None if that does not exist.
+
+    Restates: karpenter pkg/controllers/nodepool/hash/controller.go `updateNodeClaimHash`.
     """
     changes: dict[str, str] = {}
     has_drifted = condition_of(claim.status.conditions, DRIFTED) is not None
-    if pool is not None and _is_foreign(claim, NODEPOOL_KEYS, NODEPOOL_HASH_VERSION):
-        changes |= _stamp(NODEPOOL_KEYS, NODEPOOL_HASH_VERSION, "" if has_drifted else node_pool_hash(pool))
+    if pool is not None and _has_other_version(claim, NODEPOOL_KEYS, NODEPOOL_HASH_VERSION):
+        changes |= _hash_annotations(NODEPOOL_KEYS, NODEPOOL_HASH_VERSION, "" if has_drifted else node_pool_hash(pool))
     if node_class is not None and node_class.hash_version:
         prefix = f"{node_class.group}/{node_class.kind.lower()}-hash"
         keys = HashKeys(prefix, f"{prefix}-version")
-        if _is_foreign(claim, keys, node_class.hash_version):
-            changes |= _stamp(keys, node_class.hash_version, "" if has_drifted else node_class.hash)
+        if _has_other_version(claim, keys, node_class.hash_version):
+            changes |= _hash_annotations(keys, node_class.hash_version, "" if has_drifted else node_class.hash)
     return with_metadata(claim, annotations={**claim.metadata.annotations, **changes}) if changes else claim
 
 
-def _is_foreign(claim: NodeClaim, keys: HashKeys, version: str) -> bool:
+def _has_other_version(claim: NodeClaim, keys: HashKeys, version: str) -> bool:
     return claim.metadata.annotations.get(keys.version) != version
 
 
-def _stamp(keys: HashKeys, version: str, hash_: str) -> Mapping[str, str]:
+def _hash_annotations(keys: HashKeys, version: str, hash_: str) -> Mapping[str, str]:
     return {keys.version: version, **({keys.hash: hash_} if hash_ else {})}

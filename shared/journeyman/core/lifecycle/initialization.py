@@ -1,6 +1,6 @@
-"""Initialization: the node is ready for the pods it was launched for. Never reverts.
+"""Initialization: decides when a registered node is ready for pods. Initialized stays True from then on.
 
-Restates: karpenter pkg/controllers/nodeclaim/lifecycle/initialization.go `Reconcile`, `DRADriversPublished`.
+Restates: karpenter pkg/controllers/nodeclaim/lifecycle/initialization.go `Reconcile`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.dra import ResourceSlice, ResourceSliceSpec
-from journeyman.core.api.objects import Node, NodeClaim, is_true
+from journeyman.core.api.objects import Node, NodeClaim, Taint, is_true
 from journeyman.core.api.resources import to_resources
 from journeyman.core.lifecycle.progress import NodeClaimProgress, with_node
 
 
 def initialize(progress: NodeClaimProgress, slices: Sequence[ResourceSlice] | None = None) -> NodeClaimProgress:
-    """Initialized True once every gate is passed, otherwise Unknown with the first gate that is not.
+    """Set Initialized True once nothing blocks it, otherwise Unknown with the first thing that does.
 
-    `slices` is what DRA drivers have published; None if ResourceClaims are ignored, so that no driver is waited for.
+    Args:
+        progress: The NodeClaim and its node.
+        slices: ResourceSlices that DRA drivers have published; None to ignore them, as with `IGNORE_DRA_REQUESTS`.
     """
     claim = progress.claim
     if not is_true(claim.status.conditions, "Registered") or is_true(claim.status.conditions, "Initialized"):
@@ -27,53 +29,64 @@ def initialize(progress: NodeClaimProgress, slices: Sequence[ResourceSlice] | No
     node = progress.node
     if node is None:
         return progress.with_condition("Initialized", "Unknown", "NodeNotFound", "Node not registered with cluster")
-    if blocked := _gate(node, claim) or _device_gate(node, claim, slices):
-        return progress.with_condition("Initialized", "Unknown", *blocked)
+    if blocker := _find_blocker(node, claim) or _find_unpublished_pool(node, claim, slices):
+        return progress.with_condition("Initialized", "Unknown", *blocker)
     labelled = with_node(node, metadata={"labels": {**node.metadata.labels, labels.INITIALIZED: "true"}})
     note = f"initialized NodeClaim {claim.metadata.name} on node {node.metadata.name}"
     return replace(progress, node=labelled).with_condition("Initialized", "True").with_events(notes=(note,))
 
 
-def _gate(node: Node, claim: NodeClaim) -> tuple[str, str] | None:
-    """Reason and message of the first gate that holds the node back, in Karpenter's order."""
-    name = node.metadata.name
+def _find_blocker(node: Node, claim: NodeClaim) -> tuple[str, str] | None:
+    """Return reason and message of the first thing that blocks initialization; None if nothing does.
+
+    Restates: karpenter pkg/controllers/nodeclaim/lifecycle/initialization.go `StartupTaintsRemoved`,
+    `KnownEphemeralTaintsRemoved`, `RequestedResourcesRegistered`.
+    """
     if not is_true(node.status.conditions, "Ready"):
-        return "NodeNotReady", f"Node {name} is not ready"
+        return "NodeNotReady", "Node status is NotReady"
     present = {(t.key, t.effect) for t in node.spec.taints}
     for taint in claim.spec.startup_taints:
         if (taint.key, taint.effect) in present:
-            return "StartupTaintsExist", f"StartupTaint {taint.key}:{taint.effect} still exists"
+            return "StartupTaintsExist", f'StartupTaint "{_format_taint(taint)}" still exists'
     for taint in node.spec.taints:
         if labels.is_ephemeral_taint(taint.key, taint.effect):
-            return "KnownEphemeralTaintsExist", f"KnownEphemeralTaint {taint.key}:{taint.effect} still exists"
+            return "KnownEphemeralTaintsExist", f'KnownEphemeralTaint "{_format_taint(taint)}" still exists'
     if missing := _unregistered_resource(node, claim):
-        return "ResourceNotRegistered", f"Resource {missing} was requested but not registered"
+        return "ResourceNotRegistered", f'Resource "{missing}" was requested but not registered'
     return None
 
 
-def _device_gate(node: Node, claim: NodeClaim, slices: Sequence[ResourceSlice] | None) -> tuple[str, str] | None:
-    driver = unpublished_driver(claim.metadata.annotations, node.metadata.name, slices) if slices is not None else ""
-    return (
-        ("DRADriverPoolsNotPublished", f'DRA driver "{driver}" has not published a complete resource pool')
-        if driver
-        else None
-    )
+def _find_unpublished_pool(
+    node: Node, claim: NodeClaim, slices: Sequence[ResourceSlice] | None
+) -> tuple[str, str] | None:
+    if slices is None:
+        return None
+    driver = unpublished_driver(claim.metadata.annotations, node.metadata.name, slices)
+    if not driver:
+        return None
+    return "DRADriverPoolsNotPublished", f'DRA driver "{driver}" has not published a complete resource pool'
+
+
+def _format_taint(taint: Taint) -> str:
+    return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
 
 
 def _unregistered_resource(node: Node, claim: NodeClaim) -> str:
-    """A resource that the claim asks for and the node does not have yet (a device plugin that still starts)."""
+    """Return a resource that the NodeClaim requests and the node lacks, since its device plugin still starts; empty if none."""
     requested = to_resources(claim.spec.resources.requests, round_up=True)
     allocatable = to_resources(node.status.allocatable, round_up=False)
     return next((r for r in sorted(requested) if requested[r] > 0 and allocatable.get(r, 0) == 0), "")
 
 
 def unpublished_driver(annotations: Mapping[str, str], node: str, slices: Iterable[ResourceSlice]) -> str:
-    """The first driver that a claim names and that has no complete pool on the node; empty if there is none.
+    """Return the first DRA driver in the NodeClaim's annotation without a complete pool on the node; empty if none.
 
     Args:
-        annotations: The claim's.
+        annotations: The NodeClaim's annotations.
         node: The name of its node.
-        slices: All that is published. A slice is of the node if it names it or is owned by it.
+        slices: All published ResourceSlices, of any node.
+
+    Restates: karpenter pkg/controllers/nodeclaim/lifecycle/initialization.go `DRADriversPublished`.
     """
     named = (name.strip() for name in annotations.get(labels.DRA_DRIVERS, "").split(","))
     wanted = [name for name in named if name]
@@ -81,19 +94,20 @@ def unpublished_driver(annotations: Mapping[str, str], node: str, slices: Iterab
         return ""
     pools: dict[tuple[str, str], list[ResourceSliceSpec]] = {}
     for found in slices:
-        if _is_of(found, node):
+        if _is_local_to(found, node):
             pools.setdefault((found.spec.driver, found.spec.pool.name), []).append(found.spec)
     complete = {driver for (driver, _), specs in pools.items() if _is_complete(specs)}
     return next((name for name in wanted if name not in complete), "")
 
 
-def _is_of(found: ResourceSlice, node: str) -> bool:
+def _is_local_to(found: ResourceSlice, node: str) -> bool:
+    """Restates: karpenter pkg/controllers/nodeclaim/lifecycle/initialization.go `sliceBelongsToNode`."""
     owners = found.metadata.owner_references
     return found.spec.node_name == node or any(owner.kind == "Node" and owner.name == node for owner in owners)
 
 
 def _is_complete(specs: Iterable[ResourceSliceSpec]) -> bool:
-    """Whether all slices of the newest generation are there."""
+    """Whether the pool has as many slices of its newest generation as they declare."""
     pools = [spec.pool for spec in specs]
     newest = max(pools, key=lambda pool: pool.generation)
     return sum(pool.generation == newest.generation for pool in pools) == newest.resource_slice_count

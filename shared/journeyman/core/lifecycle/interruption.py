@@ -1,14 +1,14 @@
-"""Interruption: the cloud announces that an instance will be terminated; its NodeClaim is deleted while it still runs.
+"""Interruption: deletes the NodeClaim of an instance when the cloud announces that it will terminate the instance.
 
-Deleting the NodeClaim starts the ordinary drain (the terminate step), and at the same time the provision step creates a
-replacement for the pods on it. Disruption budgets do not apply. A rebalance recommendation is recorded on the NodeClaim if
-its NodePool asks for that, and the consolidate step replaces the node within the budgets.
+The terminate step drains the node while the instance still runs, and the provision step launches a replacement for its pods
+at the same time. Disruption budgets do not apply. If a NodePool opts in by annotation, a rebalance recommendation is recorded
+on the NodeClaim, and the consolidate step replaces the node within the budgets.
 
 Restates: karpenter-provider-aws pkg/controllers/interruption/utils.go `handleMessage`, `handleNodeClaim`,
 pkg/controllers/interruption/messages/types.go `Kind`, pkg/controllers/interruption/events/events.go.
-Differs: the Spot offering is unavailable from the event's own time, so that late and repeated events change nothing; an
-instance is found although its NodeClaim does not name it yet; recommendations can be acted upon; the node is tainted at
-once, not by the drain.
+Differs: the Spot offering is unavailable from the time of the event on, so that late and repeated messages change nothing; the
+instance of a NodeClaim without a provider id is found by its tags; rebalance recommendations can replace nodes; the node is
+tainted at once, not by the drain.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import format_time
-from journeyman.core.api.objects import NodeClaim
+from journeyman.core.api.objects import NodeClaim, OfferingKey
 from journeyman.core.lifecycle.progress import claim_ref, event_refs
 from journeyman.core.plan import (
     Action,
@@ -44,31 +44,29 @@ from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.disrupted_taint import add_disrupted_taint
 from journeyman.core.state.nodeclaim_metrics import nodeclaim_disrupted
 
-Offering = tuple[str, str, str]
-
 
 class UnrecordedInstance(Protocol):
-    """What the cloud says of an instance whose claim may not know it yet (`ports.Instance`)."""
+    """An instance (`ports.Instance`) whose provider id its NodeClaim may not have yet."""
 
     @property
     def provider_id(self) -> str:
-        """The cloud's id."""
+        """The instance's provider id."""
 
     @property
     def instance_type(self) -> str:
-        """Its type."""
+        """The name of its instance type."""
 
     @property
     def zone(self) -> str:
-        """Where it runs."""
+        """The name of its zone."""
 
     @property
     def capacity_type(self) -> str:
-        """How it is paid for."""
+        """`spot`, `on-demand` or `reserved`."""
 
     @property
     def claim_uid(self) -> str:
-        """The UID of the NodeClaim it was launched for, from its tag; empty if unknown."""
+        """The UID of the NodeClaim that the instance was launched for, from its tags; empty if it has none."""
 
 
 def handle_interruption(
@@ -78,32 +76,33 @@ def handle_interruption(
     instance_ids: Iterable[str],
     event_time: datetime,
     unavailable_for: timedelta,
-    fresh: Iterable[UnrecordedInstance] = (),
+    launched: Iterable[UnrecordedInstance] = (),
 ) -> Plan:
-    """What one notice asks for.
+    """Handle one interruption message.
 
     Args:
-        snapshot: The cluster; claims and nodes are enough, for recommendations NodePools as well.
-        kind: What the notice says.
-        instance_ids: The instances it names, any order; those that are not ours are only noted.
+        snapshot: NodeClaims and nodes, and for rebalance recommendations the NodePools.
+        kind: The kind of the message.
+        instance_ids: The instances it names, in any order; those of others are only logged.
         event_time: When the cloud sent it.
-        unavailable_for: How long after that a Spot offering that was taken back is avoided.
-        fresh: Instances that were launched for claims that name none yet.
+        unavailable_for: How long after that the offering of an interrupted Spot instance is skipped.
+        launched: Instances launched for NodeClaims that have no provider id yet.
 
     Returns:
-        Per claim hit: the offering to avoid, the deletion, the cordon, each in a chain of its own so that a conflict
-        on the node never delays the deletion; then requeues for provision and terminate. A claim that is already
-        going, or gone, asks for nothing.
+        For each NodeClaim: the unavailable offering, the deletion, and the taint of its node, each in a chain of its own, so
+        that a conflict on the node delays no deletion; then requeues. Nothing for a NodeClaim that is already terminating.
+
+    Restates: karpenter-provider-aws pkg/controllers/interruption/utils.go `handleMessage`.
     """
-    notice = _InterruptionMessage(
-        snapshot=snapshot, kind=kind, at=event_time, unavailable_for=unavailable_for, fresh=tuple(fresh)
+    message = _InterruptionMessage(
+        snapshot=snapshot, kind=kind, at=event_time, unavailable_for=unavailable_for, launched=tuple(launched)
     )
-    plan = merge_plans(notice.about(id_) for id_ in sorted(set(instance_ids)))
-    return plan + requeue_steps(kind, snapshot.now, *notice.goes_on) if plan.chains else plan
+    plan = merge_plans(message.handle_instance(id_) for id_ in sorted(set(instance_ids)))
+    return plan + requeue_steps(kind, snapshot.now, *message.next_steps) if plan.chains else plan
 
 
 def may_concern_unrecorded_instance(snapshot: Snapshot, instance_ids: Iterable[str]) -> bool:
-    """Whether the notice may be about an instance that a launch under way has just made: it names one we do not know."""
+    """Whether an instance is unknown while NodeClaims have no provider id, so that the launch of one may have made it."""
     known = _by_instance(snapshot)
     return any(id_ not in known for id_ in instance_ids) and any(_has_no_instance_yet(c) for c in snapshot.claims)
 
@@ -117,51 +116,61 @@ def _has_no_instance_yet(claim: NodeClaim) -> bool:
 
 
 class _InterruptionMessage(Struct, frozen=True, kw_only=True, dict=True):
-    """One notice, and the cluster it has come to."""
+    """One interruption message, and the cluster it concerns."""
 
     snapshot: Snapshot
     kind: InterruptionKind
     at: datetime
     unavailable_for: timedelta
-    fresh: tuple[UnrecordedInstance, ...]
+    launched: tuple[UnrecordedInstance, ...]
 
     @property
-    def goes_on(self) -> tuple[Step, ...]:
-        """Who goes on with it."""
+    def next_steps(self) -> tuple[Step, ...]:
+        """The steps to run next."""
         if self.kind is InterruptionKind.REBALANCE_RECOMMENDATION:
             return (Step.CONSOLIDATE,)
         return (Step.PROVISION, Step.TERMINATE)
 
-    def about(self, id_: str) -> Plan:
-        """What is to be done about one instance."""
-        node = self._known.get(id_) or self._just_launched.get(id_)
+    def handle_instance(self, id_: str) -> Plan:
+        """Return what to do for one instance.
+
+        Restates: karpenter-provider-aws pkg/controllers/interruption/utils.go `handleNodeClaim`.
+        """
+        node = self._nodes_by_instance.get(id_) or self._launched_nodes.get(id_)
         if node is None or node.claim is None:
             return Plan(notes=(f"instance {id_} is not ours: {self.kind.value} acknowledged",))
         if node.claim.metadata.deletion_timestamp is not None:
             return Plan(notes=(f"nodeclaim {node.claim.metadata.name} is already being deleted",))
         if self.kind is InterruptionKind.REBALANCE_RECOMMENDATION:
-            return Plan(events=interruption_events(node, self.kind, type_="Normal")) + self._recommended(node.claim)
-        return Plan(chains=self._avoided(node.claim, id_)) + terminate_on_interruption(node, node.claim, self.kind)
+            return Plan(events=interruption_events(node, self.kind, type_="Normal")) + self._record_recommendation(
+                node.claim
+            )
+        return Plan(chains=self._mark_offering_unavailable(node.claim, id_)) + terminate_on_interruption(
+            node, node.claim, self.kind
+        )
 
-    def _recommended(self, claim: NodeClaim) -> Plan:
-        """Note on the claim that it should be replaced, if its NodePool asks for that; the first time stays."""
+    def _record_recommendation(self, claim: NodeClaim) -> Plan:
+        """Annotate the NodeClaim with the time of its first recommendation, if its NodePool opts in."""
         pool = self.snapshot.node_pools_by_name.get(claim.metadata.labels.get(labels.NODEPOOL, ""))
-        asked = pool is not None and pool.metadata.annotations.get(labels.REBALANCE) == labels.REBALANCE_REPLACE
-        if not asked or labels.REBALANCE_RECOMMENDED_AT in claim.metadata.annotations:
+        enabled = pool is not None and pool.metadata.annotations.get(labels.REBALANCE) == labels.REBALANCE_REPLACE
+        if not enabled or labels.REBALANCE_RECOMMENDED_AT in claim.metadata.annotations:
             return Plan()
         annotations = {labels.REBALANCE_RECOMMENDED_AT: format_time(self.at)}
-        note = PatchObject(
+        patch = PatchObject(
             ref=claim_ref(claim), patch={"metadata": {"annotations": annotations}}, why="rebalance recommendation"
         )
-        return Plan(chains=(chain_of(f"nodeclaim {claim.metadata.name}", note),))
+        return Plan(chains=(chain_of(f"nodeclaim {claim.metadata.name}", patch),))
 
-    def _avoided(self, claim: NodeClaim, id_: str) -> tuple[Chain, ...]:
-        """The Spot offering that was taken back is avoided for this long, which does not grow: it was to be had before."""
-        offering = self._fresh_offerings.get(id_) or _labelled_offering(claim)
+    def _mark_offering_unavailable(self, claim: NodeClaim, id_: str) -> tuple[Chain, ...]:
+        """Skip the offering of an interrupted Spot instance, for the same time after each interruption.
+
+        Restates: karpenter-provider-aws pkg/controllers/interruption/utils.go `markUnavailableOfferings`.
+        """
+        offering = self._launched_offerings.get(id_) or _offering_of(claim)
         over = self.at + self.unavailable_for <= self.snapshot.now
         if self.kind is not InterruptionKind.SPOT_INTERRUPTED or over or not _is_spot(offering):
             return ()
-        remember = MarkOfferingUnavailable(
+        mark = MarkOfferingUnavailable(
             node_class=claim.spec.node_class_ref.name,
             offerings=(offering,),
             at=self.at,
@@ -169,36 +178,40 @@ class _InterruptionMessage(Struct, frozen=True, kw_only=True, dict=True):
             longest=self.unavailable_for,
             reason="SpotInterruption",
         )
-        return (chain_of(f"offering {'/'.join(offering)}", remember),)
+        return (chain_of(f"offering {'/'.join(offering)}", mark),)
 
     @cached_property
-    def _known(self) -> Mapping[str, StateNode]:
+    def _nodes_by_instance(self) -> Mapping[str, StateNode]:
         return _by_instance(self.snapshot)
 
     @cached_property
-    def _just_launched(self) -> Mapping[str, StateNode]:
-        """By instance: the claims without an instance that theirs was launched for."""
+    def _launched_nodes(self) -> Mapping[str, StateNode]:
+        """NodeClaims without a provider id, by the instance that was launched for them."""
         waiting = {c.metadata.uid: c.metadata.name for c in self.snapshot.claims if _has_no_instance_yet(c)}
         nodes = self.snapshot.state_nodes_by_claim
-        return {instance_id(i.provider_id): nodes[waiting[i.claim_uid]] for i in self.fresh if i.claim_uid in waiting}
+        return {
+            instance_id(i.provider_id): nodes[waiting[i.claim_uid]] for i in self.launched if i.claim_uid in waiting
+        }
 
     @cached_property
-    def _fresh_offerings(self) -> Mapping[str, Offering]:
-        return {instance_id(i.provider_id): (i.instance_type, i.zone, i.capacity_type) for i in self.fresh}
+    def _launched_offerings(self) -> Mapping[str, OfferingKey]:
+        return {
+            instance_id(i.provider_id): OfferingKey(i.instance_type, i.zone, i.capacity_type) for i in self.launched
+        }
 
 
-def _labelled_offering(claim: NodeClaim) -> Offering:
-    """What the claim runs on, as far as its labels say."""
+def _offering_of(claim: NodeClaim) -> OfferingKey:
+    """Return the offering in the NodeClaim's labels, empty where a label is missing."""
     own = claim.metadata.labels
-    return own.get(labels.INSTANCE_TYPE, ""), own.get(labels.ZONE, ""), own.get(labels.CAPACITY_TYPE, "")
+    return OfferingKey(*(own.get(key, "") for key in (labels.INSTANCE_TYPE, labels.ZONE, labels.CAPACITY_TYPE)))
 
 
-def _is_spot(offering: Offering) -> bool:
-    return all(offering) and offering[2] == labels.SPOT
+def _is_spot(offering: OfferingKey) -> bool:
+    return all(offering) and offering.capacity_type == labels.SPOT
 
 
 class InterruptionKind(str, Enum):
-    """What kind of notice it is; the value is Karpenter's metric reason."""
+    """The kind of an interruption message. Its value is the reason in Karpenter's metric."""
 
     SPOT_INTERRUPTED = "spot_interrupted"
     REBALANCE_RECOMMENDATION = "rebalance_recommendation"
@@ -234,17 +247,17 @@ EVENTS_BY_KIND: Final[Mapping[InterruptionKind, tuple[str, str]]] = {
 
 
 def instance_id(provider_id: str) -> str:
-    """The last part of `aws:///us-west-2a/i-0abc`, `cn-hangzhou.i-0abc` or a bare id."""
+    """Return the instance id in `aws:///us-west-2a/i-0abc`, `cn-hangzhou.i-0abc` or a bare id."""
     return re.split(r"[/.]", provider_id)[-1]
 
 
 def received_message_metrics(kind: str) -> tuple[Observation, ...]:
-    """Count one message of that kind, whichever instance it names."""
+    """Return the count of one received message."""
     return (Observation(name="karpenter_interruption_received_messages_total", labels={"message_type": kind}),)
 
 
 def deleted_message_metrics(event_time: datetime, now: datetime) -> tuple[Observation, ...]:
-    """One message that need not come again, and how long after its event that was."""
+    """Return the count of one message that was deleted from the queue, and how long after its event."""
     latency = max((now - event_time).total_seconds(), 0.0)
     return (
         Observation(name="karpenter_interruption_message_queue_duration_seconds", value=latency, kind="histogram"),
@@ -253,13 +266,15 @@ def deleted_message_metrics(event_time: datetime, now: datetime) -> tuple[Observ
 
 
 def terminate_on_interruption(node: StateNode, claim: NodeClaim, kind: InterruptionKind, *first: Action) -> Plan:
-    """Delete the claim, and cordon its node in a chain of its own, so that a conflict never holds up the deletion.
+    """Delete the NodeClaim, and taint its node in a chain of its own, so that a conflict on the node delays no deletion.
 
     Args:
-        node: The node as far as there is one.
-        claim: Its claim.
-        kind: What was said about the instance.
-        first: What must be written on the claim before it is deleted.
+        node: The node; its Node may be missing.
+        claim: Its NodeClaim.
+        kind: The kind of interruption.
+        first: Actions before the deletion, in the same chain.
+
+    Restates: karpenter-provider-aws pkg/controllers/interruption/utils.go `deleteNodeClaim`, `notifyForMessage`.
     """
     name = claim.metadata.name
     why = f"{EVENTS_BY_KIND[kind][1]} for {name}"
@@ -278,7 +293,7 @@ def terminate_on_interruption(node: StateNode, claim: NodeClaim, kind: Interrupt
 
 
 def requeue_steps(kind: InterruptionKind, now: datetime, *steps: Step) -> Plan:
-    """Requeue the steps that carry on."""
+    """Requeue these steps, in this order."""
     return Plan(
         chains=(
             chain_of("requeues", *(Requeue(step=step, at=now, reason=f"interruption: {kind.value}") for step in steps)),
@@ -287,7 +302,7 @@ def requeue_steps(kind: InterruptionKind, now: datetime, *steps: Step) -> Plan:
 
 
 def interruption_events(node: StateNode, kind: InterruptionKind, *, type_: str) -> tuple[Event, ...]:
-    """The Events on claim and node that say what was received."""
+    """Return the Events on NodeClaim and Node that say which message was received."""
     reason, message = EVENTS_BY_KIND[kind]
     return tuple(Event(ref=ref, reason=reason, message=message, type=type_) for ref in event_refs(node))
 

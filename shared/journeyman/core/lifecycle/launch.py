@@ -1,10 +1,11 @@
-"""Launch: from a NodeClaim to an instance, and from what the cloud answered to what the claim says.
+"""Launch: requests the instance of a NodeClaim, and records the cloud provider's answer in it.
 
-Intent before effect: a claim carries the termination finalizer before its instance exists, so no instance can leak.
-The claim's UID is the client token, so launching twice makes one instance.
+A NodeClaim carries the termination finalizer before its instance is launched, so no instance can leak. The NodeClaim's UID
+is the idempotency token of the launch, so a repeated launch returns the same instance.
 
-Restates: karpenter pkg/controllers/nodeclaim/lifecycle/launch.go, pkg/controllers/nodeclaim/lifecycle/controller.go
-`finalize`.
+Restates: karpenter pkg/controllers/nodeclaim/lifecycle/launch.go `Reconcile`, `launchNodeClaim`.
+Differs: a launch is an action that the executor carries out; the NodeClaim's annotation `launch-retry` counts failed
+launches and has the time of the next one, since no work queue outlives the run.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NodeClaim, condition_of
+from journeyman.core.api.objects import NodeClaim, OfferingKey, condition_of
 from journeyman.core.lifecycle.hydration import with_finalizer_and_labels
 from journeyman.core.lifecycle.progress import NodeClaimProgress, claim_ref, delete_nodeclaim, with_metadata
 from journeyman.core.plan import (
@@ -41,15 +42,15 @@ from journeyman.errors import (
     RateLimitedError,
 )
 
-MAX_MESSAGE: Final = 300  # launch.go `truncateMessage`
+_MAX_MESSAGE_LENGTH: Final = 300
 MIN_RETRY_DELAY: Final = timedelta(seconds=1)  # controller.go: exponential 1 s to 1 min
 MAX_RETRY_DELAY: Final = timedelta(minutes=1)
 
-Offerings = tuple[tuple[str, str, str], ...]
+Offerings = tuple[OfferingKey, ...]
 
 
 class LaunchedInstance(Struct, frozen=True, kw_only=True):
-    """What the cloud says of an instance that it launched for a claim."""
+    """An instance that the cloud launched for a NodeClaim, as the cloud describes it."""
 
     provider_id: str
     image_id: str
@@ -57,42 +58,46 @@ class LaunchedInstance(Struct, frozen=True, kw_only=True):
     annotations: Mapping[str, str]
     capacity: Mapping[str, str]
     allocatable: Mapping[str, str]
-    offering: tuple[str, str, str] = ("", "", "")  # instance type, zone, capacity type
-    launched_at: datetime | None = None  # long ago if an earlier run launched it
+    offering: OfferingKey = OfferingKey("", "", "")
+    launched_at: datetime | None = None  # long ago if an earlier run launched it, and this launch returned it
     unavailable: Offerings = ()
 
 
 class OfferingBackoff(Struct, frozen=True, kw_only=True):
-    """How long an offering that was refused is avoided: the first time, and at most if it is refused again and again.
+    """How long an unavailable offering is skipped: after its first failure, and at most after repeated failures.
 
-    `remembered` are the offerings whose failures are remembered, whether they are avoided now or not any more.
+    `previously_failed`: offerings with a failure count in OfferingState, whether they are still skipped or not.
     """
 
     first: timedelta = timedelta(minutes=3)  # karpenter-provider-aws pkg/cache/cache.go `UnavailableOfferingsTTL`
     longest: timedelta = timedelta(hours=1)
-    remembered: frozenset[tuple[str, str, str]] = frozenset()
+    previously_failed: frozenset[OfferingKey] = frozenset()
 
 
 class FailedLaunch(Struct, frozen=True, kw_only=True):
-    """Why the cloud launched nothing, the offerings it refused, and whether that is its answer to this very launch."""
+    """A launch without an instance: its error and the offerings without capacity.
+
+    `answered`: the cloud answered this launch with the failure, so it surely launched nothing. Without an answer (a lost
+    connection, a time-out) an instance may exist.
+    """
 
     error: Exception
     unavailable: Offerings = ()
     answered: bool = False
-    retry_after: timedelta = timedelta(0)  # at least
+    retry_after: timedelta = timedelta(0)  # the shortest wait until the next launch
 
 
 def is_pending(claim: NodeClaim) -> bool:
-    """Whether the claim still needs its instance."""
+    """Whether the NodeClaim is to be launched: no deletionTimestamp, no provider id, and Launched missing or Unknown."""
     launched = condition_of(claim.status.conditions, "Launched")
     undecided = launched is None or launched.status == "Unknown"
     return claim.metadata.deletion_timestamp is None and not claim.status.provider_id and undecided
 
 
 def launch_nodeclaims(claims: Iterable[NodeClaim], now: datetime) -> Plan:
-    """Launch every claim that has no instance yet and whose back-off is over; wake up for those that wait.
+    """Launch every pending NodeClaim whose back-off is over; requeue for the others.
 
-    Covers claims whose run was cut off between create and launch, hand-made ones, and retries.
+    These are retries, NodeClaims that a user created, and those whose run crashed between creation and launch.
     """
     plan = Plan()
     for claim in claims:
@@ -102,14 +107,14 @@ def launch_nodeclaims(claims: Iterable[NodeClaim], now: datetime) -> Plan:
         if due is not None and due > now:
             plan += Plan(chains=(chain_of(f"NodeClaim {claim.metadata.name}", _requeue_launch(claim, due)),))
             continue
-        launch = LaunchInstance(claim=claim.metadata.name, why="the claim has no instance yet")
+        launch = LaunchInstance(claim=claim.metadata.name, why="the NodeClaim has no instance yet")
         progress = replace(NodeClaimProgress.of(claim, now), claim=with_finalizer_and_labels(claim))
-        plan += Plan(chains=(progress.chain(launch, why="protect the claim before its launch"),))
+        plan += Plan(chains=(progress.chain(launch, why="add the finalizer before the launch"),))
     return plan
 
 
 def withdraw_nodeclaim(claim: NodeClaim, reason: str, why: str, now: datetime) -> Chain:
-    """Delete a claim that is not to be launched any more. Its pods are planned again; an Event says `reason` and why."""
+    """Delete a NodeClaim before its launch, record why in an Event with this reason, and requeue provisioning for its pods."""
     name = claim.metadata.name
     chain = chain_of(
         f"NodeClaim {name}",
@@ -119,51 +124,58 @@ def withdraw_nodeclaim(claim: NodeClaim, reason: str, why: str, now: datetime) -
             for step in (Step.TERMINATE, Step.PROVISION)
         ),
     )
-    text = f"{why}; the claim is deleted before it is launched"
+    text = f"{why}; the NodeClaim is deleted before it is launched"
     return replace(chain, events=(Event(ref=claim_ref(claim), reason=reason, message=text, type="Warning"),))
 
 
 def answered_failures(claim: NodeClaim) -> int:
-    """How many launches of the claim the cloud has answered with a failure; a new attempt needs a new token each time.
+    """Return how many launches of the NodeClaim the cloud answered with a failure; each makes a new idempotency token.
 
-    A launch without an answer may have happened, so the attempts after it must ask with the same token until there is one.
+    A launch without an answer may have made an instance. The next one repeats its token, so that the cloud returns that
+    instance instead of launching another.
     """
     return _retry_state(claim)[2]
 
 
 def failures(claim: NodeClaim) -> int:
-    """How many attempts to launch the claim have failed, whether answered or not."""
+    """Return how many launches of the NodeClaim failed, those without an answer included."""
     return _retry_state(claim)[0]
 
 
 def retry_at(claim: NodeClaim) -> datetime | None:
-    """When a failed launch may be tried again; None if it never failed or its annotation does not parse."""
+    """Return when the NodeClaim may be launched again; None if no launch failed or its annotation does not parse."""
     return _retry_state(claim)[1]
 
 
 def record_launch(
-    claim: NodeClaim, outcome: LaunchedInstance | FailedLaunch, now: datetime, avoidance: OfferingBackoff
+    claim: NodeClaim, outcome: LaunchedInstance | FailedLaunch, now: datetime, backoff: OfferingBackoff
 ) -> Plan:
-    """What to write once the cloud has answered.
+    """Record the outcome of a launch in the NodeClaim and in OfferingState.
 
     Args:
-        claim: The claim as it is stored now.
+        claim: The NodeClaim as it is stored now.
         outcome: The instance, or why there is none.
         now: The time.
-        avoidance: How long refused offerings are avoided.
+        backoff: How long unavailable offerings are skipped.
 
     Returns:
-        The claim's new status and labels, or its deletion with the offerings to avoid and a requeue of provisioning.
+        Launched True with the instance's details; or the deletion of the NodeClaim, if there is no capacity or its NodeClass
+        is not ready; or Launched Unknown and a requeue for the next launch. Always with the offerings found unavailable.
+
+    Restates: karpenter pkg/controllers/nodeclaim/lifecycle/launch.go `launchNodeClaim`.
     """
-    remember = _mark_unavailable(claim, outcome, now, avoidance)
+    unavailable = _mark_unavailable(claim, outcome, now, backoff)
     if isinstance(outcome, LaunchedInstance):
-        return _succeeded(claim, outcome, now, (*_clear_failures(claim, outcome, now, avoidance), *remember))
+        return _record_instance(claim, outcome, now, (*_clear_failures(claim, outcome, now, backoff), *unavailable))
     if isinstance(outcome.error, InsufficientCapacityError | NodeClassNotReadyError):
-        return _delete_unlaunchable(claim, outcome.error, now, remember)
-    return _retry_later(claim, outcome, now, remember)
+        return _delete_unlaunchable(claim, outcome.error, now, unavailable)
+    return _retry_later(claim, outcome, now, unavailable)
 
 
-def _succeeded(claim: NodeClaim, instance: LaunchedInstance, now: datetime, remember: tuple[Action, ...]) -> Plan:
+def _record_instance(
+    claim: NodeClaim, instance: LaunchedInstance, now: datetime, offering_updates: tuple[Action, ...]
+) -> Plan:
+    """Restates: karpenter pkg/controllers/nodeclaim/lifecycle/launch.go `PopulateNodeClaimDetails`."""
     status = msgspec.structs.replace(
         claim.status,
         provider_id=instance.provider_id,
@@ -177,18 +189,23 @@ def _succeeded(claim: NodeClaim, instance: LaunchedInstance, now: datetime, reme
     progress = replace(NodeClaimProgress.of(claim, now), claim=msgspec.structs.replace(launched, status=status))
     progress = progress.with_condition("Launched", "True")
     return Plan(
-        chains=(progress.chain(why="its instance was launched"), *_separate_chains(claim.metadata.name, remember))
+        chains=(
+            progress.chain(why="its instance was launched"),
+            *_separate_chains(claim.metadata.name, offering_updates),
+        )
     )
 
 
-def _delete_unlaunchable(claim: NodeClaim, error: Exception, now: datetime, remember: tuple[Action, ...]) -> Plan:
-    """No capacity, or a NodeClass that cannot be used: drop the claim, so that its pods are planned again."""
+def _delete_unlaunchable(
+    claim: NodeClaim, error: Exception, now: datetime, offering_updates: tuple[Action, ...]
+) -> Plan:
+    """Delete a NodeClaim for which there is no capacity, or whose NodeClass is not ready; its pods are scheduled again."""
     no_capacity = isinstance(error, InsufficientCapacityError)
     reason = "InsufficientCapacityError" if no_capacity else "NodeClassNotReady"
     metric = "insufficient_capacity" if no_capacity else "nodeclass_not_ready"
-    name, text = claim.metadata.name, str(error)[:MAX_MESSAGE]
+    name, text = claim.metadata.name, _truncate_message(error)
     actions: tuple[Action, ...] = (
-        *remember,
+        *offering_updates,
         delete_nodeclaim(claim, f"launch failed: {text}"),
         Requeue(step=Step.TERMINATE, at=now, reason=f"NodeClaim {name} was deleted"),
     )
@@ -201,38 +218,41 @@ def _delete_unlaunchable(claim: NodeClaim, error: Exception, now: datetime, reme
     )
 
 
-def _retry_later(claim: NodeClaim, failed: FailedLaunch, now: datetime, remember: tuple[Action, ...]) -> Plan:
+def _retry_later(claim: NodeClaim, failed: FailedLaunch, now: datetime, offering_updates: tuple[Action, ...]) -> Plan:
+    """Record why the launch failed, and when and under which token the next one happens."""
     error, count = failed.error, failures(claim) + 1
     wait = max(min(MIN_RETRY_DELAY * 2 ** min(count - 1, 10), MAX_RETRY_DELAY), failed.retry_after)
     if isinstance(error, RateLimitedError):
         wait = max(wait, timedelta(seconds=error.retry_after_seconds))
     due = now + wait
     reason = _condition_reason(error)
-    text = str(error)[:MAX_MESSAGE]
+    text = _truncate_message(error)
     answered = answered_failures(claim) + failed.answered
-    mark = {labels.LAUNCH_RETRY: f"{count} {due.isoformat(timespec='milliseconds')} {answered}"}
-    noted = with_metadata(claim, annotations={**claim.metadata.annotations, **mark})
-    progress = replace(NodeClaimProgress.of(claim, now), claim=noted).with_condition(
+    retry = {labels.LAUNCH_RETRY: f"{count} {due.isoformat(timespec='milliseconds')} {answered}"}
+    annotated = with_metadata(claim, annotations={**claim.metadata.annotations, **retry})
+    progress = replace(NodeClaimProgress.of(claim, now), claim=annotated).with_condition(
         "Launched", "Unknown", reason, text
     )
     name = claim.metadata.name
-    wake = chain_of(f"NodeClaim {name}", _requeue_launch(claim, due))
-    return Plan(chains=(progress.chain(why=f"launch failed: {reason}"), wake, *_separate_chains(name, remember)))
+    requeue = chain_of(f"NodeClaim {name}", _requeue_launch(claim, due))
+    return Plan(
+        chains=(progress.chain(why=f"launch failed: {reason}"), requeue, *_separate_chains(name, offering_updates))
+    )
 
 
 def _condition_reason(error: Exception) -> str:
-    """Throttling keeps the name that Karpenter has for it, whatever the cloud calls it."""
+    """Return the reason of Launched; throttling has Karpenter's reason on every cloud."""
     if isinstance(error, CreateError):
         return error.condition_reason
     return "RequestLimitExceeded" if isinstance(error, RateLimitedError) else "LaunchFailed"
 
 
 def _mark_unavailable(
-    claim: NodeClaim, outcome: LaunchedInstance | FailedLaunch, now: datetime, avoidance: OfferingBackoff
+    claim: NodeClaim, outcome: LaunchedInstance | FailedLaunch, now: datetime, backoff: OfferingBackoff
 ) -> tuple[MarkOfferingUnavailable, ...]:
     offerings = set(outcome.unavailable)
     if isinstance(outcome, FailedLaunch) and isinstance(outcome.error, InsufficientCapacityError):
-        offerings |= set(outcome.error.offerings)
+        offerings |= set(map(OfferingKey._make, outcome.error.offerings))
     if not offerings:
         return ()
     return (
@@ -240,26 +260,31 @@ def _mark_unavailable(
             node_class=claim.spec.node_class_ref.name,
             offerings=tuple(sorted(offerings)),
             at=now,
-            first=avoidance.first,
-            longest=avoidance.longest,
+            first=backoff.first,
+            longest=backoff.longest,
             reason="InsufficientCapacity",
         ),
     )
 
 
 def _clear_failures(
-    claim: NodeClaim, instance: LaunchedInstance, now: datetime, avoidance: OfferingBackoff
+    claim: NodeClaim, instance: LaunchedInstance, now: datetime, backoff: OfferingBackoff
 ) -> Iterator[ClearOfferingFailures]:
-    """What it was launched as can be had again, should it have failed before."""
+    """Yield the reset of the offering's failure count, if it has one: the instance was launched from it."""
     _, zone, capacity_type = instance.offering
-    if avoidance.remembered & {instance.offering, ("*", zone, capacity_type)}:
+    if backoff.previously_failed & {instance.offering, ("*", zone, capacity_type)}:
         at = instance.launched_at or now
         yield ClearOfferingFailures(node_class=claim.spec.node_class_ref.name, offering=instance.offering, at=at)
 
 
 def _separate_chains(name: str, actions: tuple[Action, ...]) -> tuple[Chain, ...]:
-    """In a chain of their own, so that a conflict on the claim does not lose them."""
-    return tuple(chain_of(f"what NodeClaim {name} was offered", action) for action in actions)
+    """Return a chain for each action, so that a conflict on the NodeClaim does not stop them."""
+    return tuple(chain_of(f"offerings of NodeClaim {name}", action) for action in actions)
+
+
+def _truncate_message(error: Exception) -> str:
+    """Restates: karpenter pkg/controllers/nodeclaim/lifecycle/launch.go `truncateMessage`."""
+    return str(error)[:_MAX_MESSAGE_LENGTH]
 
 
 def _requeue_launch(claim: NodeClaim, due: datetime) -> Requeue:
@@ -267,13 +292,14 @@ def _requeue_launch(claim: NodeClaim, due: datetime) -> Requeue:
 
 
 def _retry_state(claim: NodeClaim) -> tuple[int, datetime | None, int]:
-    """Failures so far, when the next attempt is due, and how many of the failures the cloud answered with.
+    """Return the failed launches, when the next one is due, and how many of them the cloud answered.
 
-    An annotation that does not parse counts as none; without the last number all failures were answers.
+    An annotation that does not parse counts as none. Without the third number the cloud answered all of them.
     """
-    failures, due, answered = (*claim.metadata.annotations.get(labels.LAUNCH_RETRY, "").split(), "", "", "")[:3]
+    fields = claim.metadata.annotations.get(labels.LAUNCH_RETRY, "").split()
+    failed, due, answered = (*fields, "", "", "")[:3]
     try:
         at = datetime.fromisoformat(due.replace("Z", "+00:00"))
-        return int(failures), at if at.tzinfo is not None else None, int(answered or failures)
+        return int(failed), at if at.tzinfo is not None else None, int(answered or failed)
     except ValueError:
         return 0, None, 0

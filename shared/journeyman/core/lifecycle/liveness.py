@@ -1,9 +1,9 @@
-"""Liveness: a claim that does not become a node in time is given up, and at once if its instance is gone before that.
+"""Liveness: deletes NodeClaims that do not launch or register in time, and those whose instance ends before that.
 
-Restates: karpenter pkg/controllers/nodeclaim/lifecycle/liveness.go `Reconcile`. There is no time-out after registration.
-Differs: an Event says that a claim was given up and why; a claim whose instance has ended does not wait for its time-out;
-registration has its time from the launch on. Claims are created by the API server's clock and launched by ours: if ours is
-ahead by more than the time-out, every claim would be too old from its first moment, and launched and given up in a circle.
+Restates: karpenter pkg/controllers/nodeclaim/lifecycle/liveness.go `Reconcile`, `LaunchTimeout`.
+Differs: an Event on the NodeClaim says why it was deleted; a NodeClaim whose instance has ended is deleted without waiting for
+the timeout; the registration timeout starts at the launch. The API server's clock sets the creation time, and ours the
+launch: if ours were ahead by more than the timeout, every NodeClaim would be deleted as soon as it is launched.
 """
 
 from __future__ import annotations
@@ -33,48 +33,50 @@ _EVENTS: Final = {
 
 
 class LivenessTimeouts(Struct, frozen=True, kw_only=True):
-    """How long a claim may take to be launched from its creation, and to be registered from its launch."""
+    """How long a NodeClaim may take from its creation to its launch, and from its launch to its registration."""
 
     launch: timedelta = timedelta(minutes=5)
     registration: timedelta = timedelta(minutes=15)
 
 
 def timeout_reason(claim: NodeClaim, timeouts: LivenessTimeouts, now: datetime) -> str:
-    """The metric reason of the time-out that has passed, empty if the claim may go on."""
+    """Return the timeout that the NodeClaim has exceeded, as the metric's reason; empty if there is none."""
     if is_true(claim.status.conditions, "Registered"):
         return ""
     if not is_true(claim.status.conditions, "Launched") and now >= _since(claim, "Launched", now) + timeouts.launch:
         return LAUNCH_TIMEOUT
-    if now >= _node_awaited_since(claim, now) + timeouts.registration:
+    if now >= _registration_start(claim, now) + timeouts.registration:
         return REGISTRATION_TIMEOUT
     return ""
 
 
-def awaits_node(claim: NodeClaim) -> bool:
-    """Whether it has an instance that is to join the cluster yet."""
-    joined = is_true(claim.status.conditions, "Registered")
-    return claim.metadata.deletion_timestamp is None and bool(claim.status.provider_id) and not joined
+def is_awaiting_node(claim: NodeClaim) -> bool:
+    """Whether the NodeClaim has an instance whose node has not registered, and no deletionTimestamp."""
+    registered = is_true(claim.status.conditions, "Registered")
+    return claim.metadata.deletion_timestamp is None and bool(claim.status.provider_id) and not registered
 
 
 def delete_claims_of_ended_instances(snapshot: Snapshot, ended: Collection[str]) -> Plan:
-    """Give up the claims that await the node of an instance that has ended; their pods are planned again.
+    """Delete unregistered NodeClaims whose instance has ended; their pods are scheduled again.
 
     Args:
-        snapshot: The claims.
-        ended: Provider ids of instances that the cloud, asked for each of them, says are gone, and of those that it says
-            stand still: nothing starts them again.
+        snapshot: The NodeClaims.
+        ended: Provider ids of instances that the cloud does not find or that are stopped. Each was looked up by its id: a list
+            of instances may lag behind.
     """
-    abandoned = (claim for claim in snapshot.claims if awaits_node(claim) and claim.status.provider_id in ended)
-    return merge_plans(delete_unregistered(claim, INSTANCE_GONE, snapshot.now) for claim in abandoned)
+    ended_claims = (c for c in snapshot.claims if is_awaiting_node(c) and c.status.provider_id in ended)
+    return merge_plans(delete_unregistered(claim, INSTANCE_GONE, snapshot.now) for claim in ended_claims)
 
 
 def delete_unregistered(claim: NodeClaim, reason: str, now: datetime) -> Plan:
-    """Delete it. Its pods are planned again as soon as it is gone; its finalizer terminates the instance, if any.
+    """Delete a NodeClaim that did not register. Its finalizer terminates the instance, and its pods are scheduled again.
 
     Args:
-        claim: The claim.
-        reason: The metric's reason: a time-out, or that its instance is gone.
+        claim: The NodeClaim.
+        reason: `LAUNCH_TIMEOUT`, `REGISTRATION_TIMEOUT` or `INSTANCE_GONE`, the metric's reason.
         now: The time.
+
+    Restates: karpenter pkg/controllers/nodeclaim/lifecycle/liveness.go `deleteNodeClaimForTimeout`.
     """
     name, ref = claim.metadata.name, claim_ref(claim)
     event = Event(ref=ref, reason=_EVENTS[reason], message=_message(claim, reason, now), type="Warning")
@@ -89,27 +91,29 @@ def delete_unregistered(claim: NodeClaim, reason: str, now: datetime) -> Plan:
 
 
 def _message(claim: NodeClaim, reason: str, now: datetime) -> str:
-    """What kept it, as its conditions say, and what becomes of it."""
+    """Return the Event's message: what did not happen, the condition's message, and what is deleted."""
     instance = claim.status.provider_id
     if reason == INSTANCE_GONE:
         return f"Instance {instance} ended before its node registered; the NodeClaim is deleted, its pods are scheduled again"
-    type_, what = ("Launched", "launched") if reason == LAUNCH_TIMEOUT else ("Registered", "registered")
+    if reason == LAUNCH_TIMEOUT:
+        type_, since = "Launched", _since(claim, "Launched", now)
+    else:
+        type_, since = "Registered", _registration_start(claim, now)
     condition = condition_of(claim.status.conditions, type_)
-    said = f", {condition.reason}: {condition.message}" if condition is not None and condition.message else ""
-    since = _since(claim, type_, now) if reason == LAUNCH_TIMEOUT else _node_awaited_since(claim, now)
+    cause = f", {condition.reason}: {condition.message}" if condition is not None and condition.message else ""
     minutes = (now - since) // timedelta(minutes=1)
-    ends = f", and instance {instance} is terminated" if instance else ""
-    return f"Not {what} after {minutes} min{said}; the NodeClaim is deleted{ends}, its pods are scheduled again"
+    terminated = f", and instance {instance} is terminated" if instance else ""
+    return f"Not {type_.lower()} after {minutes} min{cause}; the NodeClaim is deleted{terminated}, its pods are scheduled again"
 
 
-def _node_awaited_since(claim: NodeClaim, now: datetime) -> datetime:
-    """Since when its node is awaited: its launch, if it was launched."""
+def _registration_start(claim: NodeClaim, now: datetime) -> datetime:
+    """Return when the registration timeout started: at the launch, or before it when Registered took its status."""
     since = _since(claim, "Registered", now)
     return max(since, _since(claim, "Launched", now)) if is_true(claim.status.conditions, "Launched") else since
 
 
 def _since(claim: NodeClaim, type_: str, now: datetime) -> datetime:
-    """When the condition took its status: the claim's creation, as long as it was never set."""
+    """Return when the condition took its status; the NodeClaim's creation if it was never set."""
     condition = condition_of(claim.status.conditions, type_)
     if condition is not None and condition.last_transition_time is not None:
         return condition.last_transition_time

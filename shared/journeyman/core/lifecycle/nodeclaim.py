@@ -1,7 +1,7 @@
-"""One run's worth of life for every NodeClaim that is not being deleted: launch → register → initialize, or time out.
+"""NodeClaim lifecycle: launches, registers, initializes or times out every NodeClaim without a deletionTimestamp.
 
 Restates: karpenter pkg/controllers/nodeclaim/lifecycle/controller.go `Reconcile`.
-Differs: launching is asked for and not awaited; what the cloud answers comes back through `launch.after_launch`.
+Differs: the plan holds the launch, and the executor records its outcome with `launch.record_launch`; liveness comes first.
 """
 
 from __future__ import annotations
@@ -36,33 +36,37 @@ from journeyman.core.plan import Chain, Plan, Requeue, Step, chain_of, merge_pla
 from journeyman.core.state import Snapshot
 
 _ROLLED_BACK: Final = frozenset({"Rejected", "RolledBack"})
-"""Phases of commands that came to nothing."""
+"""Phases of NodeDisruptions that removed no node."""
 
 
 class RequeueIntervals(Struct, frozen=True, kw_only=True):
-    """How often a claim that is on its way is looked at: at first every `shortest`, later more rarely."""
+    """When to requeue for a NodeClaim that is not initialized: every `shortest` at first, at ever longer intervals later."""
 
     shortest: timedelta = timedelta(seconds=5)
     longest: timedelta = timedelta(seconds=30)
-    starting: timedelta = timedelta(seconds=2)  # a node that keeps the taint until it is ready
+    starting: timedelta = timedelta(seconds=2)  # while a node keeps the `unregistered` taint until it is ready
 
 
 class LifecycleOptions(Struct, frozen=True, kw_only=True):
-    """What the lifecycle needs to know besides the snapshot.
+    """Settings of the NodeClaim lifecycle.
 
-    `wait_for_devices`: ResourceClaims are planned for. `max_nominations`: how many pods one run may nominate, none if 0.
-    `batch_min_pods`: planned pods from which joining nodes wait for each other (`NominationWindow`).
+    `wait_for_devices`: a node is initialized only once its DRA drivers have published their pools. `max_nominations`: how
+    many pods one run nominates, none if 0. `batch_min_pods`: from how many planned pods on joining nodes wait for each
+    other (`NominationWindow`).
     """
 
     timeouts: LivenessTimeouts = field(default_factory=LivenessTimeouts)
-    pace: RequeueIntervals = field(default_factory=RequeueIntervals)
+    intervals: RequeueIntervals = field(default_factory=RequeueIntervals)
     wait_for_devices: bool = False
     max_nominations: int = 0
     batch_min_pods: int = 0
 
 
 def reconcile_nodeclaims(snapshot: Snapshot, lifecycle: LifecycleOptions) -> Plan:
-    """Move every NodeClaim on as far as it gets now; requeue for those that are not initialized yet."""
+    """Launch, register, initialize or time out every NodeClaim; requeue for those that are not initialized.
+
+    Restates: karpenter pkg/controllers/nodeclaim/lifecycle/controller.go `Reconcile`.
+    """
     by_provider = nodes_by_provider_id(snapshot)
     claims = [claim for claim in snapshot.claims if claim.metadata.deletion_timestamp is None]
     nominations = _nominations(claims, by_provider, snapshot, lifecycle)
@@ -78,7 +82,7 @@ def _nominations(
     snapshot: Snapshot,
     lifecycle: LifecycleOptions,
 ) -> Mapping[str, NodeNomination]:
-    """Return what to do with each node that has joined and is not registered, by the name of its NodeClaim."""
+    """Return the decisions on nodes that have joined and are not registered, by the name of their NodeClaim."""
     joining = []
     for stored in claims:
         state = snapshot.state_nodes_by_claim[stored.metadata.name]
@@ -97,7 +101,7 @@ def _nominations(
 
 
 def nodes_by_provider_id(snapshot: Snapshot) -> Mapping[str, tuple[Node, ...]]:
-    """Nodes by the cloud's id; more than one under an id is something gone wrong."""
+    """Return Nodes by provider id. An id has two when a kubelet changed its node's name."""
     found: dict[str, tuple[Node, ...]] = {}
     for node in snapshot.nodes:
         if node.spec.provider_id:
@@ -129,40 +133,44 @@ def _reconcile_nodeclaim(
     progress = initialize(progress, snapshot.resource_slices if lifecycle.wait_for_devices else None)
     if progress.node is not None and is_true(progress.claim.status.conditions, "Initialized"):
         progress = check_consistency(progress, progress.node)
-    return _plan_of(progress, lifecycle.pace, nomination)
+    return _to_plan(progress, lifecycle.intervals, nomination)
 
 
 def _withdraw_rolled_back(claim: NodeClaim, snapshot: Snapshot) -> Plan | None:
-    """Withdraws a replacement whose command was undone, None for any other claim.
+    """Return the deletion of a replacement whose disruption command was rolled back; None for any other NodeClaim.
 
-    A run that was frozen before it created the claim finds nothing wrong with that when it wakes.
+    A run that froze between its decision and the creation may create the replacement after the rollback.
     """
     name = claim.metadata.annotations.get(labels.DISRUPTION, "")
     phase = next((d.status.phase for d in snapshot.node_disruptions if d.metadata.name == name), "")
     if phase not in _ROLLED_BACK:
         return None
     why = f"{name}, which created it, was rolled back"
-    note = f"NodeClaim {claim.metadata.name} is withdrawn: {why}"
+    note = f"deleted NodeClaim {claim.metadata.name}: {why}"
     return Plan(chains=(withdraw_nodeclaim(claim, "DisruptionRolledBack", why, snapshot.now),), notes=(note,))
 
 
-def _plan_of(progress: NodeClaimProgress, pace: RequeueIntervals, nomination: NodeNomination | None) -> Plan:
-    """Nominations come first: once the taint is gone kube-scheduler binds pods within milliseconds."""
-    chain = progress.chain(why="the claim moved on")
+def _to_plan(progress: NodeClaimProgress, intervals: RequeueIntervals, nomination: NodeNomination | None) -> Plan:
+    """Return the plan, nominations first: once the taint is removed, kube-scheduler binds pods within milliseconds."""
+    chain = progress.chain(why="NodeClaim lifecycle")
     if nomination is not None:
         chain = replace(chain, actions=(*nomination.actions, *chain.actions))
     chains: tuple[Chain, ...] = (chain,) if chain.actions else ()
     claim = progress.claim
     if not is_initialized(claim):
-        at, reason = min(_checks(progress, pace, nomination)), f"NodeClaim {claim.metadata.name} is not initialized yet"
+        at, reason = (
+            min(_requeue_times(progress, intervals, nomination)),
+            f"NodeClaim {claim.metadata.name} is not initialized yet",
+        )
         chains += (chain_of(f"NodeClaim {claim.metadata.name}", Requeue(step=Step.PROVISION, at=at, reason=reason)),)
     return Plan(chains=chains, notes=progress.notes)
 
 
-def _checks(
-    progress: NodeClaimProgress, pace: RequeueIntervals, nomination: NodeNomination | None
+def _requeue_times(
+    progress: NodeClaimProgress, intervals: RequeueIntervals, nomination: NodeNomination | None
 ) -> Iterator[datetime]:
+    """Yield the times at which the NodeClaim is due for a check; the earliest of them counts."""
     since = progress.claim.metadata.creation_timestamp or progress.now
-    yield poll_time(progress.now, since, pace.shortest, pace.longest)
+    yield poll_time(progress.now, since, intervals.shortest, intervals.longest)
     if nomination is not None and nomination.keep_taint:
-        yield nomination.until or next_requeue(progress.now, pace.starting)
+        yield nomination.until or next_requeue(progress.now, intervals.starting)

@@ -1,11 +1,10 @@
-"""The NodeClass finalizer: a NodeClass in deletion stays until no NodeClaim references it.
+"""NodeClass finalizer: keeps a terminating NodeClass until no NodeClaim references it, then deletes its cloud resources.
 
-The finalizer comes before anything is made for the NodeClass in the cloud. A NodeClass in deletion
-waits for its NodeClaims, and an Event on it names them; then the cloud resources made for it are deleted, and the finalizer
-is removed. Each step is idempotent.
+The finalizer is added before cloud resources are created for the NodeClass. An Event on a terminating NodeClass names the
+NodeClaims that it waits for. Then its cloud resources are deleted, and the finalizer is removed. Each stage is idempotent.
 
 Restates: karpenter-provider-aws pkg/controllers/nodeclass/controller.go `Reconcile`, `finalize`; events.go.
-Differs: a NodeClass that no pool or claim names gets no finalizer, as nothing is made for it.
+Differs: a NodeClass that no NodePool or NodeClaim references gets no finalizer, as it has no cloud resources.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ from journeyman.core.plan import Chain, Event, ObjectRef, PatchObject, Plan, Rel
 from journeyman.core.state import NodeClassState, Snapshot
 from journeyman.core.state.condition_transitions import termination_metrics
 
-REMINDER_INTERVAL: Final = timedelta(minutes=10)  # karpenter-provider-aws: the event of waiting comes again
-_SHOWN: Final = 5
+REMINDER_INTERVAL: Final = timedelta(minutes=10)  # karpenter-provider-aws repeats the Event as often
+_MAX_NAMES: Final = 5
 
 
 def has_finalizer(node_class: NodeClassState) -> bool:
-    """Whether it has our finalizer."""
+    """Whether the NodeClass has our finalizer."""
     return node_class.finalizer in node_class.finalizers
 
 
 def add_finalizer(node_class: NodeClassState, kind: Resource[Any]) -> PatchObject:
-    """Put our finalizer on it, on the version that was read."""
+    """Return the patch that adds our finalizer to the version of the NodeClass that was read."""
     finalizers = [*node_class.finalizers, node_class.finalizer]
-    return _finalizers(node_class, kind, finalizers, why="what is made for it is to be taken back with it")
+    return _patch_finalizers(node_class, kind, finalizers, why="delete its cloud resources when it is deleted")
 
 
 def finalize_nodeclasses(snapshot: Snapshot, kind: Resource[Any]) -> Plan:
-    """For each NodeClass in deletion that has our finalizer: wait for its claims and name them in an Event, or remove it."""
+    """Finalize each terminating NodeClass without NodeClaims; for the others, an Event names the NodeClaims they wait for."""
     waiting = _claims_by_class(snapshot)
     chains: list[Chain] = []
     events: list[Event] = []
@@ -58,24 +57,26 @@ def _claims_by_class(snapshot: Snapshot) -> Mapping[str, Sequence[str]]:
 
 
 def _waiting_event(node_class: NodeClassState, kind: Resource[Any], claims: Sequence[str]) -> Event:
-    more = f" and {len(claims) - _SHOWN} other(s)" if len(claims) > _SHOWN else ""
-    text = f"Waiting on NodeClaim termination for {', '.join(claims[:_SHOWN])}{more}"
+    more = f" and {len(claims) - _MAX_NAMES} other(s)" if len(claims) > _MAX_NAMES else ""
+    text = f"Waiting on NodeClaim termination for {', '.join(claims[:_MAX_NAMES])}{more}"
     return Event(ref=_ref(node_class, kind), reason="WaitingOnNodeClaimTermination", message=text)
 
 
 def _finalize(node_class: NodeClassState, kind: Resource[Any], now: datetime) -> Chain:
-    why = "it is being deleted, and no NodeClaim needs it"
-    left = [name for name in node_class.finalizers if name != node_class.finalizer]
+    why = "it is being deleted, and no NodeClaim references it"
+    others = [name for name in node_class.finalizers if name != node_class.finalizer]
     release = ReleaseNodeClass(name=node_class.name, raw=node_class.raw, why=why)
     return Chain(
         subject=f"{node_class.kind} {node_class.name}",
-        actions=(release, _finalizers(node_class, kind, left, why=why)),
+        actions=(release, _patch_finalizers(node_class, kind, others, why=why)),
         events=(Event(ref=_ref(node_class, kind), reason="Finalized", message="Finalized"),),
         observations=termination_metrics(node_class.kind.lower(), {}, node_class.deletion_timestamp, now),
     )
 
 
-def _finalizers(node_class: NodeClassState, kind: Resource[Any], names: Sequence[str], *, why: str) -> PatchObject:
+def _patch_finalizers(
+    node_class: NodeClassState, kind: Resource[Any], names: Sequence[str], *, why: str
+) -> PatchObject:
     version = str((node_class.raw.get("metadata") or {}).get("resourceVersion", ""))
     patch = {"metadata": {"finalizers": list(names)}}
     return PatchObject(ref=_ref(node_class, kind), patch=patch, why=why, resource_version=version)

@@ -1,4 +1,4 @@
-"""NodeOverlay status: whether an overlay is applied, and why not.
+"""NodeOverlay status: sets ValidationSucceeded on every overlay, False if it is invalid or conflicts with another.
 
 Restates: karpenter pkg/controllers/nodeoverlay/controller.go `updateOverlayStatuses`.
 """
@@ -21,11 +21,11 @@ RUNTIME_VALIDATION: Final = "RuntimeValidation"
 
 
 def reconcile_nodeoverlays(snapshot: Snapshot, conflicts: Mapping[str, str]) -> Plan:
-    """Write every overlay's conditions where they changed.
+    """Write the conditions of every overlay where they changed.
 
     Args:
-        snapshot: The overlays, and those set aside because they do not validate.
-        conflicts: Overlays that are not applied, by name: the overlay each one collides with.
+        snapshot: The overlays, invalid ones included.
+        conflicts: By the name of an overlay that is not applied, the overlay it conflicts with.
     """
     plans = [
         _reconcile_overlay(overlay, conflicts.get(overlay.metadata.name, ""), snapshot.now)
@@ -37,7 +37,7 @@ def reconcile_nodeoverlays(snapshot: Snapshot, conflicts: Mapping[str, str]) -> 
     return merge_plans(plans)
 
 
-def _reconcile_overlay(overlay: NodeOverlay, collides_with: str, now: datetime) -> Plan:
+def _reconcile_overlay(overlay: NodeOverlay, conflicts_with: str, now: datetime) -> Plan:
     meta = overlay.metadata
     before = ConditionSet(
         conditions=overlay.status.conditions,
@@ -47,15 +47,15 @@ def _reconcile_overlay(overlay: NodeOverlay, collides_with: str, now: datetime) 
         deleting=meta.deletion_timestamp is not None,
     )
     after = before.initialised(now).set_true(VALIDATION_SUCCEEDED, now)
-    if collides_with:
-        why = f"conflict with another overlay of the same weight: {collides_with}"
+    if conflicts_with:
+        why = f"conflict with another overlay of the same weight: {conflicts_with}"
         after = before.initialised(now).set_false(VALIDATION_SUCCEEDED, now, CONFLICT, why)
     ref = ObjectRef(resource=NODE_OVERLAY, name=meta.name, uid=meta.uid)
     return _write(ref, before, after, meta.resource_version)
 
 
 def _reconcile_invalid(item: InvalidObject, now: datetime) -> Plan:
-    """One that does not validate; nothing else is known of it."""
+    """Set ValidationSucceeded False on an overlay that does not validate."""
     before = ConditionSet(
         conditions=item.conditions,
         dependents=NODE_OVERLAY_DEPENDENTS,
@@ -73,7 +73,7 @@ def _write(ref: ObjectRef, before: ConditionSet, after: ConditionSet, resource_v
     patch = PatchObject(
         ref=ref,
         patch={"status": {"conditions": after.to_wire()}},
-        why="whether it is applied",
+        why="NodeOverlay status",
         resource_version=resource_version,
         subresource="status",
     )

@@ -1,24 +1,22 @@
-"""NodePool limits: whether the claims that are about to be launched stay within them, all claims counted.
+"""NodePool limits: checks before a launch that all NodeClaims of the NodePool together are within its limits.
 
-Steps plan side by side, each within the limits as far as it knew when it began, and a run that was frozen may open what
-fitted long ago. So each claim is an intent that all can see, and once it is written, before anything is launched, the
-claims are read again:
+Runs of several steps overlap, each within the limits as it read them, and a frozen run may create NodeClaims that fitted when
+it decided. So a run first creates its NodeClaims, then lists all NodeClaims again, and only then launches:
 
-======================================  ==============================================================================
-all claims together are within limits   all are launched
-they are not                            none of the pool's is: the younger ones that do not fit are withdrawn, which lets
-                                        their pods be planned anew; the others wait until what is in their way is gone
-======================================  ==============================================================================
+=====================================  ================================================================================
+all NodeClaims are within the limits   all are launched
+they are not                           none of the NodePool's is: the youngest that do not fit are deleted, and their
+                                       pods are scheduled again; the others wait for a run to delete those in their way
+=====================================  ================================================================================
 
-That no launch goes beyond a limit follows: of all claims that were launched, take the one whose look was the last. The
-others had been written before their own looks, so that look saw them all, each with the size of the largest instance type
-that it may become. It takes one more list in runs that launch for a limited pool, and nothing in any other; a reservation
-on the NodePool would take no list, but would stop an opening whenever anything else of the pool is written.
+So no launch exceeds a limit: of all launched NodeClaims take the one that was checked last. All others existed when it was
+checked, and each counted with the largest instance type that it may get. This costs one more list in a run that launches for
+a NodePool with limits. A reservation on the NodePool would cost none, but would conflict with every other write to it.
 
-Nodes on their way out, or that a command takes, do not count, as everywhere: what takes their place stands beside them.
+Nodes that are being disrupted or terminated do not count, as in scheduling: their replacements run beside them.
 
-Restates: karpenter pkg/controllers/provisioning/provisioner.go `Create`, which looks at the limits once more.
-Differs: Karpenter is one process, whose cluster state counts each claim as soon as it is created.
+Restates: karpenter pkg/controllers/provisioning/provisioner.go `Create`, which checks the limits before it creates a NodeClaim.
+Differs: Karpenter is one process, whose cluster state counts each NodeClaim as soon as it is created.
 """
 
 from __future__ import annotations
@@ -40,76 +38,77 @@ from journeyman.core.scheduling.limits import size_of
 from journeyman.core.state import Snapshot, StateNode
 
 RECHECK_INTERVAL: Final = timedelta(seconds=2)
-"""Whose claims are in the way withdraws them as soon as it looks."""
+"""How soon to check again: by then the run that created NodeClaims beyond the limits has deleted them."""
 
 
 class LimitsCheck(Struct, frozen=True, kw_only=True):
-    """Claims that are not to be launched now, by name, and what becomes of them."""
+    """The names of NodeClaims that may not be launched now, and the plan that deletes them or checks them again."""
 
-    held: frozenset[str] = frozenset()
+    blocked: frozenset[str] = frozenset()
     plan: Plan = Plan()
 
 
 def check_limits(names: Iterable[str], snapshot: Snapshot, catalogue: Catalogue) -> LimitsCheck:
-    """Which of these claims may not be launched now.
+    """Return which of these NodeClaims may not be launched now.
 
     Args:
-        names: Claims that are to be launched; those that do not exist are left out.
-        snapshot: Nodes and pools, and all claims as they were read after the last of these was created.
-        catalogue: How large instance types are.
+        names: NodeClaims to launch; those that do not exist are ignored.
+        snapshot: Nodes, NodePools, and all NodeClaims, listed after the last of these was created.
+        catalogue: The sizes of instance types.
     """
-    asked: dict[str, set[str]] = {}
+    to_launch: dict[str, set[str]] = {}
     for name in names:
         claim = snapshot.claims_by_name.get(name)
         pool = snapshot.state_nodes_by_claim[name].node_pool if claim is not None else ""
         if pool in snapshot.node_pools_by_name:
-            asked.setdefault(pool, set()).add(name)
-    held = {
-        pool: waiting
-        for pool in sorted(asked)
-        if (waiting := _fit_of_claims(snapshot.node_pools_by_name[pool], asked[pool], snapshot, catalogue))
+            to_launch.setdefault(pool, set()).add(name)
+    exceeded = {
+        pool: checked
+        for pool in sorted(to_launch)
+        if (checked := _check_node_pool(snapshot.node_pools_by_name[pool], to_launch[pool], snapshot, catalogue))
     }
     return LimitsCheck(
-        held=frozenset(name for pool in held for name in asked[pool]),
-        plan=merge_plans(_withdraw(pool, waiting, snapshot.now) for pool, waiting in held.items()),
+        blocked=frozenset(name for pool in exceeded for name in to_launch[pool]),
+        plan=merge_plans(_withdraw(pool, checked, snapshot.now) for pool, checked in exceeded.items()),
     )
 
 
-def _fit_of_claims(
-    pool: NodePool, asked: set[str], snapshot: Snapshot, catalogue: Catalogue
+def _check_node_pool(
+    pool: NodePool, to_launch: set[str], snapshot: Snapshot, catalogue: Catalogue
 ) -> tuple[tuple[NodeClaim, bool], ...]:
-    """The pool's claims that are asked for, each with whether it fits if the younger ones go; none if all fit together."""
+    """Return the NodeClaims to launch, each with whether it fits without the younger ones; nothing if all fit together."""
     limits = pool.spec.limit_amounts
     if not limits:
         return ()
     name = pool.metadata.name
     types = catalogue.instance_types(name)
-    counted = [(n, size_of(n, types)) for n in snapshot.state_nodes if n.node_pool == name and _counts(n)]
-    if _within(add(*(size for _, size in counted)), limits):
+    sizes = [(n, size_of(n, types)) for n in snapshot.state_nodes if n.node_pool == name and _counts(n)]
+    if _within(add(*(size for _, size in sizes)), limits):
         return ()
     found: list[tuple[NodeClaim, bool]] = []
-    taken: Resources = {}
-    for node, size in sorted(counted, key=lambda entry: _age(entry[0])):
-        fits = _within(add(taken, size), limits)
-        if fits or not _is_undecided(node):
-            taken = add(taken, size)
-        if node.claim is not None and node.claim.metadata.name in asked:
+    used: Resources = {}
+    for node, size in sorted(sizes, key=lambda entry: _age(entry[0])):
+        fits = _within(add(used, size), limits)
+        if fits or not _is_unlaunched(node):
+            used = add(used, size)
+        if node.claim is not None and node.claim.metadata.name in to_launch:
             found.append((node.claim, fits))
     return tuple(found)
 
 
 def _counts(node: StateNode) -> bool:
+    """Whether the node counts against the limits: it is neither terminating nor to be disrupted."""
     return not node.is_being_disrupted and not is_true(node.conditions, DISRUPTION_REASON)
 
 
-def _is_undecided(node: StateNode) -> bool:
+def _is_unlaunched(node: StateNode) -> bool:
     return node.claim is not None and node.node is None and is_pending(node.claim)
 
 
 def _age(node: StateNode) -> tuple[bool, str, str]:
-    """Those that stand, then those that are to be launched, the oldest first; all runs see them in the same order."""
+    """Return the sort key: launched nodes first, then NodeClaims by age; the same order in all runs."""
     claim = node.claim
-    if claim is None or not _is_undecided(node):
+    if claim is None or not _is_unlaunched(node):
         return False, "", node.name
     return True, str(claim.metadata.creation_timestamp), claim.metadata.uid
 
@@ -118,15 +117,18 @@ def _within(amounts: Mapping[str, int], limits: Resources) -> bool:
     return all(amounts.get(resource, 0) <= limit for resource, limit in limits.items())
 
 
-def _withdraw(pool: str, waiting: tuple[tuple[NodeClaim, bool], ...], now: datetime) -> Plan:
+def _withdraw(pool: str, checked: tuple[tuple[NodeClaim, bool], ...], now: datetime) -> Plan:
+    """Delete the NodeClaims that do not fit; requeue for the others."""
     why = f"the NodeClaims created meanwhile would exceed the limits of NodePool {pool}"
-    chains = [withdraw_nodeclaim(claim, "LimitsExceeded", why, now) for claim, fits in waiting if not fits]
-    if any(fits for _, fits in waiting):
-        look = Requeue(
-            step=Step.PROVISION, at=now + RECHECK_INTERVAL, reason=f"NodePool {pool} waits for claims to be withdrawn"
+    chains = [withdraw_nodeclaim(claim, "LimitsExceeded", why, now) for claim, fits in checked if not fits]
+    if any(fits for _, fits in checked):
+        requeue = Requeue(
+            step=Step.PROVISION,
+            at=now + RECHECK_INTERVAL,
+            reason=f"NodePool {pool} waits for the deletion of NodeClaims",
         )
-        chains.append(chain_of(f"NodePool {pool}", look))
+        chains.append(chain_of(f"NodePool {pool}", requeue))
     notes = tuple(
-        f"NodeClaim {claim.metadata.name} {'waits' if fits else 'is withdrawn'}: {why}" for claim, fits in waiting
+        f"NodeClaim {claim.metadata.name} {'waits' if fits else 'is deleted'}: {why}" for claim, fits in checked
     )
     return Plan(chains=tuple(chains), notes=notes)

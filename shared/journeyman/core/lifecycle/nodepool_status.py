@@ -1,13 +1,13 @@
 """NodePool status: validation, NodeClass readiness, resource counts, registration health, and the hash of the template.
 
-NodeRegistrationHealthy is informational. The outcomes of a NodePool's last four NodeClaims, oldest first, are kept in its
-annotation `registration-history`: "<NodeClass generation>/<NodePool generation>:SSFS". A new generation starts a new row.
+NodeRegistrationHealthy is informational. The annotation `registration-history` has whether the NodePool's last four NodeClaims
+registered, oldest first: "<NodeClass generation>/<NodePool generation>:SSFS". A new generation starts a new history.
 
-Restates: karpenter pkg/controllers/nodepool/{validation,readiness,counter,hash}/controller.go,
-pkg/state/nodepoolhealth/tracker.go, pkg/controllers/nodepool/registrationhealth/controller.go,
-pkg/controllers/nodeclaim/lifecycle/{registration,liveness}.go `updateNodePoolRegistrationHealth`.
-Differs: the outcomes outlive the process; one is lost if the run dies between the writes of NodeClaim and NodePool. An
-instance that ends before its node registers counts as a failure at once; Karpenter waits for the timeout.
+Restates: karpenter pkg/controllers/nodepool/validation/controller.go `Reconcile`,
+pkg/controllers/nodepool/hash/controller.go `Reconcile`.
+Differs: the history is stored in the NodePool, Karpenter's in memory; an outcome is lost if the run crashes between the writes
+of NodeClaim and NodePool. An instance that ends before its node registers counts as a failure at once; Karpenter waits for the
+timeout.
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ from journeyman.core.api.resources import (
     format_resources,
     to_resources,
 )
-from journeyman.core.lifecycle.liveness import LivenessTimeouts, awaits_node, timeout_reason
+from journeyman.core.lifecycle.liveness import LivenessTimeouts, is_awaiting_node, timeout_reason
 from journeyman.core.plan import Chain, ObjectRef, PatchObject, Plan, chain_of, merge_plans
 from journeyman.core.state import InvalidObject, NodeClassState, Snapshot, StateNode
 from journeyman.core.state.condition_transitions import with_transitions
 
 UNDECIDED: Final = frozenset({"", "AwaitingReconciliation", "ReconcilingDependents"})
-"""Reasons of a NodeClass's Ready that is neither True nor False yet."""
+"""Reasons of a NodeClass's Ready while it is Unknown."""
 
-ALWAYS_COUNTED: Final = (CPU, MEMORY, PODS, EPHEMERAL_STORAGE, NODES)
+ALWAYS_COUNTED: Final = (CPU, MEMORY, PODS, EPHEMERAL_STORAGE, NODES)  # nodepool/counter/controller.go `BaseResources`
 
 
 class NodePoolUsage(Struct, frozen=True, kw_only=True):
-    """What the nodes of a pool have together: exact amounts, `nodes` among them."""
+    """The capacity of all nodes of a NodePool, and under `nodes` their number."""
 
     resources: Resources
 
     @property
     def nodes(self) -> int:
-        """How many nodes."""
+        """The number of nodes."""
         return self.resources.get(NODES, 0)
 
     def exceeded(self, limits: Resources) -> tuple[str, ...]:
-        """Names of limited resources of which there is strictly more than the limit, sorted."""
+        """Return the names of resources above their limit, sorted."""
         return tuple(sorted(name for name, limit in limits.items() if self.resources.get(name, 0) > limit))
 
 
@@ -74,15 +74,15 @@ NO_USAGE: Final = NodePoolUsage(resources={})
 def reconcile_nodepools(
     snapshot: Snapshot, outcomes: Mapping[str, tuple[RegistrationOutcome, ...]] | None = None
 ) -> Plan:
-    """Write every pool's conditions, counts and hash, where they changed; say of invalid pools that they are.
+    """Write the conditions, counts and hash of every NodePool where they changed.
 
     Args:
-        snapshot: Pools, NodeClasses, claims and nodes.
-        outcomes: What came of claims since the last time, by NodePool; none if missing.
+        snapshot: NodePools (invalid ones included), NodeClasses, NodeClaims and nodes.
+        outcomes: By NodePool, the NodeClaims that registered or failed to in this run, oldest first.
     """
-    usages, news = usage_by_pool(snapshot), outcomes or {}
+    usages, by_pool = usage_by_pool(snapshot), outcomes or {}
     plans = [
-        _reconcile(pool, snapshot, usages.get(pool.metadata.name, NO_USAGE), news.get(pool.metadata.name, ()))
+        _reconcile(pool, snapshot, usages.get(pool.metadata.name, NO_USAGE), by_pool.get(pool.metadata.name, ()))
         for pool in snapshot.node_pools
     ]
     plans += [_reconcile_invalid(item, snapshot.now) for item in snapshot.invalid_objects if item.kind == NODEPOOL.kind]
@@ -92,22 +92,27 @@ def reconcile_nodepools(
 def update_nodepool_counts(
     snapshot: Snapshot, outcomes: Mapping[str, tuple[RegistrationOutcome, ...]] | None = None
 ) -> Plan:
-    """Write every pool's counts and registration health alone, where they changed; asks for no NodeClasses.
+    """Write the counts and NodeRegistrationHealthy of every NodePool where they changed; needs no NodeClasses.
 
     Args:
-        snapshot: Pools, claims and nodes.
-        outcomes: What came of claims since the last time, by NodePool; none if missing.
+        snapshot: NodePools, NodeClaims and nodes.
+        outcomes: By NodePool, the NodeClaims that registered or failed to in this run, oldest first.
+
+    Restates: karpenter pkg/controllers/nodepool/counter/controller.go `Reconcile`.
     """
-    usages, news = usage_by_pool(snapshot), outcomes or {}
+    usages, by_pool = usage_by_pool(snapshot), outcomes or {}
     chains = (
-        _count_chain(pool, usages.get(pool.metadata.name, NO_USAGE), news.get(pool.metadata.name, ()), snapshot.now)
+        _count_chain(pool, usages.get(pool.metadata.name, NO_USAGE), by_pool.get(pool.metadata.name, ()), snapshot.now)
         for pool in snapshot.node_pools
     )
     return Plan(chains=tuple(chain for chain in chains if chain.actions))
 
 
 def usage_by_pool(snapshot: Snapshot) -> Mapping[str, NodePoolUsage]:
-    """What each pool's nodes have together, claims that are still on their way included."""
+    """Return the usage of each NodePool, NodeClaims without a node included.
+
+    Restates: karpenter pkg/controllers/state/cluster.go `NodePoolResourcesFor`, `updateNodePoolResources`.
+    """
     sums: dict[str, dict[str, int]] = {}
     for node in snapshot.state_nodes:
         if node.managed and node.node_pool:
@@ -116,41 +121,46 @@ def usage_by_pool(snapshot: Snapshot) -> Mapping[str, NodePoolUsage]:
 
 
 def _capacity(node: StateNode) -> Resources:
-    """The node's own word once it is registered, the claim's before that."""
+    """Return the Node's capacity once it is registered, the NodeClaim's before that."""
     texts: Mapping[str, Any] = node.claim.status.capacity if node.claim is not None else {}
     if node.node is not None and node.registered and node.node.status.capacity:
         texts = node.node.status.capacity
     return to_resources(texts, round_up=False)
 
 
-def _count_chain(pool: NodePool, usage: NodePoolUsage, news: tuple[RegistrationOutcome, ...], now: datetime) -> Chain:
+def _count_chain(
+    pool: NodePool, usage: NodePoolUsage, outcomes: tuple[RegistrationOutcome, ...], now: datetime
+) -> Chain:
     counts = _counts(pool, usage)
-    if not news:
+    if not outcomes:
         return _chain(pool, counts, {})
     health = update_registration_health(
-        pool, _stored_conditions(pool), pool.status.node_class_observed_generation, news, now
+        pool, _stored_conditions(pool), pool.status.node_class_observed_generation, outcomes, now
     )
     return _with_conditions(pool, counts, health.conditions, {labels.REGISTRATION_HISTORY: health.annotation})
 
 
-def _reconcile(pool: NodePool, snapshot: Snapshot, usage: NodePoolUsage, news: tuple[RegistrationOutcome, ...]) -> Plan:
+def _reconcile(
+    pool: NodePool, snapshot: Snapshot, usage: NodePoolUsage, outcomes: tuple[RegistrationOutcome, ...]
+) -> Plan:
     node_class = snapshot.node_class_of(pool)
     conditions = _pool_conditions(pool, node_class, snapshot.now)
-    status, wanted = _counts(pool, usage), node_pool_hash_annotations(pool)
+    status, annotations = _counts(pool, usage), node_pool_hash_annotations(pool)
     if node_class is not None:
-        health = update_registration_health(pool, conditions, node_class.generation, news, snapshot.now)
+        health = update_registration_health(pool, conditions, node_class.generation, outcomes, snapshot.now)
         conditions = health.conditions
-        wanted |= {labels.REGISTRATION_HISTORY: health.annotation} if health.annotation else {}
+        if health.annotation:
+            annotations |= {labels.REGISTRATION_HISTORY: health.annotation}
         if node_class.generation != pool.status.node_class_observed_generation:
             status["nodeClassObservedGeneration"] = node_class.generation
-    chain = _with_conditions(pool, status, conditions, wanted)
+    chain = _with_conditions(pool, status, conditions, annotations)
     return Plan(chains=(chain,) if chain.actions else ())
 
 
 def _with_conditions(
     pool: NodePool, status: Mapping[str, Any], conditions: ConditionSet, wanted: Mapping[str, str]
 ) -> Chain:
-    """These fields of its status, with its conditions and annotations where they changed."""
+    """Return the chain that writes these status fields, and conditions and annotations where they changed."""
     changed = {"conditions": conditions.to_wire()} if conditions.changed_from(pool.status.conditions) else {}
     annotations = {k: v for k, v in wanted.items() if pool.metadata.annotations.get(k) != v}
     chain = _chain(pool, {**status, **changed}, annotations)
@@ -159,7 +169,7 @@ def _with_conditions(
 
 
 def _chain(pool: NodePool, status: Mapping[str, Any], annotations: Mapping[str, str]) -> Chain:
-    """Status on the version that was read, then annotations (a map, merged whatever else changed)."""
+    """Return the patches of the status, at the version that was read, and of the annotations, which merge with any version."""
     meta = pool.metadata
     ref = ObjectRef(resource=NODEPOOL, name=meta.name, uid=meta.uid)
     actions: list[PatchObject] = []
@@ -172,22 +182,24 @@ def _chain(pool: NodePool, status: Mapping[str, Any], annotations: Mapping[str, 
         )
     if annotations:
         patch = {"metadata": {"annotations": dict(annotations)}}
-        actions.append(PatchObject(ref=ref, patch=patch, why="the template's hash, and how its nodes join"))
+        actions.append(PatchObject(ref=ref, patch=patch, why="NodePool hash and registration history"))
     return chain_of(f"NodePool {meta.name}", *actions)
 
 
 def _counts(pool: NodePool, usage: NodePoolUsage) -> dict[str, Any]:
-    counted = format_resources(add(dict.fromkeys(ALWAYS_COUNTED, 0), usage.resources))
+    """Return the changes of `status.resources` and `status.nodes`; None removes a resource."""
+    resources = format_resources(add(dict.fromkeys(ALWAYS_COUNTED, 0), usage.resources))
     status: dict[str, Any] = {}
-    if counted != pool.status.resources:
-        gone = dict.fromkeys(pool.status.resources.keys() - counted.keys())
-        status["resources"] = {**counted, **gone}
+    if resources != pool.status.resources:
+        removed = dict.fromkeys(pool.status.resources.keys() - resources.keys())
+        status["resources"] = {**resources, **removed}
     if usage.nodes != pool.status.nodes:
         status["nodes"] = usage.nodes
     return status
 
 
 def _pool_conditions(pool: NodePool, node_class: NodeClassState | None, now: datetime) -> ConditionSet:
+    """Restates: karpenter pkg/controllers/nodepool/readiness/controller.go `Reconcile`, `setReadyCondition`."""
     conditions = _stored_conditions(pool).initialised(now).set_true(VALIDATION_SUCCEEDED, now)
     if node_class is None:
         return conditions.set_false(NODE_CLASS_READY, now, "NodeClassNotFound", "NodeClass not found on cluster")
@@ -213,7 +225,7 @@ def _stored_conditions(pool: NodePool) -> ConditionSet:
 
 
 def _reconcile_invalid(item: InvalidObject, now: datetime) -> Plan:
-    """ValidationSucceeded False on a pool that does not validate; nothing else is known of it."""
+    """Set ValidationSucceeded False on a NodePool that does not validate."""
     before = ConditionSet(
         conditions=item.conditions,
         dependents=NODEPOOL_DEPENDENTS,
@@ -227,7 +239,7 @@ def _reconcile_invalid(item: InvalidObject, now: datetime) -> Plan:
     patch = PatchObject(
         ref=ref,
         patch={"status": {"conditions": after.to_wire()}},
-        why="it does not validate",
+        why="NodePool status",
         resource_version=item.resource_version,
         subresource="status",
     )
@@ -236,13 +248,13 @@ def _reconcile_invalid(item: InvalidObject, now: datetime) -> Plan:
 
 
 BUFFER_SIZE: Final = 4  # tracker.go `BufferSize`
-FAILURE_THRESHOLD: Final = 2  # tracker.go `ThresholdFalse`: half of the buffer, however few outcomes are in it
+FAILURE_THRESHOLD: Final = 2  # tracker.go `ThresholdFalse`
 
 _SUCCESS, _FAILURE = "S", "F"
 
 
 class RegistrationOutcome(Struct, frozen=True, kw_only=True):
-    """One claim has become a node, or was given up before, for this reason."""
+    """Whether a NodeClaim registered; if it failed to, the reason and message for NodeRegistrationHealthy."""
 
     registered: bool
     reason: str = ""
@@ -250,7 +262,7 @@ class RegistrationOutcome(Struct, frozen=True, kw_only=True):
 
 
 class RegistrationHealth(Struct, frozen=True, kw_only=True):
-    """A pool's conditions with its registration health judged, and the annotation to go with them (empty: none)."""
+    """A NodePool's conditions with NodeRegistrationHealthy, and the annotation with the history; empty if there is none."""
 
     conditions: ConditionSet
     annotation: str
@@ -262,14 +274,15 @@ def registration_outcomes(
     timeouts: LivenessTimeouts,
     ended: Collection[str] = frozenset(),
 ) -> Mapping[str, tuple[RegistrationOutcome, ...]]:
-    """What came of claims in this run, by NodePool, in the order of their names.
+    """Return the outcomes of NodeClaims that registered or failed to in this run, by NodePool, in the order of their names.
 
     Args:
-        before: Claims as the run found them, and the pools: only what a pool still owns, by its UID, says something of it.
-        written: Claims that the run wrote, as they are stored now; None once deleted.
-        timeouts: How long claims may take.
-        ended: Provider ids of instances that have ended: a claim that awaited the node of one would not have had it in
-            time.
+        before: NodeClaims and NodePools as the run read them. Only NodeClaims with an owner reference to the NodePool count.
+        written: NodeClaims that the run wrote, as they are stored now; None once deleted.
+        timeouts: How long NodeClaims may take to launch and register.
+        ended: Provider ids of instances that have ended; their unregistered NodeClaims have failed.
+
+    Restates: karpenter pkg/controllers/nodeclaim/lifecycle/{registration,liveness}.go `updateNodePoolRegistrationHealth`.
     """
     found: dict[str, list[RegistrationOutcome]] = {}
     for claim in before.claims:
@@ -277,48 +290,50 @@ def registration_outcomes(
         pool = before.node_pools_by_name.get(claim.metadata.labels.get(labels.NODEPOOL, ""))
         if pool is None or name not in written or not _owns(pool, claim):
             continue
-        late = bool(timeout_reason(claim, timeouts, before.now))
-        failed = late or (awaits_node(claim) and claim.status.provider_id in ended)
+        timed_out = bool(timeout_reason(claim, timeouts, before.now))
+        failed = timed_out or (is_awaiting_node(claim) and claim.status.provider_id in ended)
         for outcome in _outcome(claim, written[name], failed=failed):
             found.setdefault(pool.metadata.name, []).append(outcome)
-    return {name: tuple(of_pool) for name, of_pool in found.items()}
+    return {name: tuple(outcomes) for name, outcomes in found.items()}
 
 
 def update_registration_health(
-    pool: NodePool, conditions: ConditionSet, generation: int, news: Iterable[RegistrationOutcome], now: datetime
+    pool: NodePool, conditions: ConditionSet, generation: int, outcomes: Iterable[RegistrationOutcome], now: datetime
 ) -> RegistrationHealth:
-    """The pool's NodeRegistrationHealthy, given what came of its claims.
+    """Set NodeRegistrationHealthy from the outcomes of NodeClaims.
 
     Args:
-        pool: The pool as it is stored.
+        pool: The NodePool as it is stored.
         conditions: Its conditions so far.
-        generation: Its NodeClass's.
-        news: Outcomes of this run, oldest first.
+        generation: The generation of its NodeClass.
+        outcomes: Outcomes of this run, oldest first.
         now: The time.
 
     Returns:
-        Unknown at first and after each change of pool or NodeClass; True once an outcome is a node and at most one of
-        the last four is none; False once two of them are none.
+        Unknown at first and after each change of NodePool or NodeClass; True once a NodeClaim registers and at most one of the
+        last four failed to; False once two of the last four failed to.
+
+    Restates: karpenter pkg/controllers/nodepool/registrationhealth/controller.go `Reconcile`;
+    pkg/state/nodepoolhealth/tracker.go `Update`, `Status`.
     """
     known = conditions.get(NODE_REGISTRATION_HEALTHY)
     observed = known is not None and known.observed_generation == pool.metadata.generation
     if observed and pool.status.node_class_observed_generation == generation:
-        row = _recorded_outcomes(pool, generation, conditions)
+        history = _recorded_history(pool, generation, conditions)
     else:
-        row = ""
+        history = ""
         conditions = conditions.set_unknown(
             NODE_REGISTRATION_HEALTHY, now, "AwaitingReconciliation", "object is awaiting reconciliation"
         )
-    for outcome in news:
-        row = (row + (_SUCCESS if outcome.registered else _FAILURE))[-BUFFER_SIZE:]
-        conditions = _with_outcome(outcome, row, conditions, now)
-    return RegistrationHealth(
-        conditions=conditions, annotation=f"{_generations(pool, generation)}:{row}" if row else ""
-    )
+    for outcome in outcomes:
+        history = (history + (_SUCCESS if outcome.registered else _FAILURE))[-BUFFER_SIZE:]
+        conditions = _with_outcome(outcome, history, conditions, now)
+    annotation = f"{_generations(pool, generation)}:{history}" if history else ""
+    return RegistrationHealth(conditions=conditions, annotation=annotation)
 
 
-def _with_outcome(outcome: RegistrationOutcome, row: str, conditions: ConditionSet, now: datetime) -> ConditionSet:
-    healthy = row.count(_FAILURE) < FAILURE_THRESHOLD
+def _with_outcome(outcome: RegistrationOutcome, history: str, conditions: ConditionSet, now: datetime) -> ConditionSet:
+    healthy = history.count(_FAILURE) < FAILURE_THRESHOLD
     if outcome.registered and healthy:
         return conditions.set_true(NODE_REGISTRATION_HEALTHY, now)
     known = conditions.get(NODE_REGISTRATION_HEALTHY)
@@ -327,14 +342,17 @@ def _with_outcome(outcome: RegistrationOutcome, row: str, conditions: ConditionS
     return conditions
 
 
-def _recorded_outcomes(pool: NodePool, generation: int, conditions: ConditionSet) -> str:
-    """What is known of the last outcomes; where that is lost, what Karpenter takes up of the condition at a restart."""
-    about, _, row = pool.metadata.annotations.get(labels.REGISTRATION_HISTORY, "").partition(":")
-    if about == _generations(pool, generation) and row and set(row) <= {_SUCCESS, _FAILURE}:
-        return row[-BUFFER_SIZE:]
+def _recorded_history(pool: NodePool, generation: int, conditions: ConditionSet) -> str:
+    """Return the history in the annotation; if that is missing or invalid, what Karpenter derives from the condition at a restart.
+
+    Restates: karpenter pkg/state/nodepoolhealth/tracker.go `SetStatus`.
+    """
+    generations, _, history = pool.metadata.annotations.get(labels.REGISTRATION_HISTORY, "").partition(":")
+    if generations == _generations(pool, generation) and history and set(history) <= {_SUCCESS, _FAILURE}:
+        return history[-BUFFER_SIZE:]
     known = conditions.get(NODE_REGISTRATION_HEALTHY)
-    taken_up = {"True": _SUCCESS, "False": _FAILURE * FAILURE_THRESHOLD}
-    return taken_up.get(known.status, "") if known is not None else ""
+    by_status = {"True": _SUCCESS, "False": _FAILURE * FAILURE_THRESHOLD}
+    return by_status.get(known.status, "") if known is not None else ""
 
 
 def _generations(pool: NodePool, generation: int) -> str:

@@ -1,8 +1,11 @@
-"""One NodeClaim during a run: the claim and its node as they should become, with Events, metrics and notes about it.
+"""NodeClaimProgress: one NodeClaim and its Node as a run changes them, with Events, metrics and log lines.
 
-Each sub-step (registration, initialization, liveness…) takes a `Progress` and returns the next one. Nothing is
-written in between: `Progress.chain` compares the end with the beginning, so a run writes each object at most once per
-part (metadata, status), and nothing at all if nothing changed.
+Each reconciler (registration, initialization, consistency…) takes a `NodeClaimProgress` and returns the next one. Nothing is
+written in between: `NodeClaimProgress.chain` compares the result with the original, so a run writes the metadata and the
+status of an object at most once each, and only if they changed.
+
+Restates: karpenter pkg/controllers/nodeclaim/lifecycle/controller.go `Reconcile`, which compares `stored` with the result
+of its sub-reconcilers, too.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from journeyman.core.state.condition_transitions import with_transitions
 
 
 class NodeClaimProgress(Struct, frozen=True, kw_only=True):
-    """A claim and (once it is found) its node, before and after this run's sub-steps."""
+    """A NodeClaim and, once it is found, its Node: as they were read, and as they should become."""
 
     original: NodeClaim
     claim: NodeClaim
@@ -36,15 +39,15 @@ class NodeClaimProgress(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, claim: NodeClaim, now: datetime) -> NodeClaimProgress:
-        """Nothing done yet."""
+        """Return the progress of a NodeClaim that nothing has changed yet."""
         return cls(original=claim, claim=claim, now=now)
 
     def with_found_node(self, node: Node) -> NodeClaimProgress:
-        """The same with its node."""
+        """Return the progress with the NodeClaim's Node."""
         return replace(self, original_node=node, node=node)
 
     def with_condition(self, type_: str, status: Status, reason: str = "", message: str = "") -> NodeClaimProgress:
-        """The same with this condition set (True without a reason takes the type as reason), and Ready following."""
+        """Return the progress with this condition, and Ready derived from all; the reason defaults to the type."""
         updated = ConditionSet.of_claim(self.claim, self.now).set(type_, status, self.now, reason or type_, message)
         status_after = msgspec.structs.replace(self.claim.status, conditions=updated.conditions)
         return replace(self, claim=msgspec.structs.replace(self.claim, status=status_after))
@@ -55,7 +58,7 @@ class NodeClaimProgress(Struct, frozen=True, kw_only=True):
         observations: tuple[Observation, ...] = (),
         notes: tuple[str, ...] = (),
     ) -> NodeClaimProgress:
-        """Return the same progress with more Events, observations and notes."""
+        """Return the progress with more Events, observations and notes."""
         return replace(
             self,
             events=self.events + events,
@@ -64,7 +67,7 @@ class NodeClaimProgress(Struct, frozen=True, kw_only=True):
         )
 
     def chain(self, *after: Action, why: str) -> Chain:
-        """The writes that make it so, the node's before the claim's, then `after`."""
+        """Return the patches of the Node, those of the NodeClaim, and then the actions `after`, as one chain."""
         writes: tuple[Action, ...] = ()
         if self.original_node is not None and self.node is not None:
             writes += node_patches(self.original_node, self.node, why)
@@ -80,12 +83,12 @@ class NodeClaimProgress(Struct, frozen=True, kw_only=True):
 
 
 def with_metadata(claim: NodeClaim, **changes: Any) -> NodeClaim:
-    """The claim with other metadata fields."""
+    """Return the NodeClaim with other metadata fields."""
     return msgspec.structs.replace(claim, metadata=msgspec.structs.replace(claim.metadata, **changes))
 
 
 def with_node(node: Node, *, metadata: Mapping[str, Any] = {}, spec: Mapping[str, Any] = {}) -> Node:
-    """The node with other metadata and spec fields."""
+    """Return the Node with other metadata and spec fields."""
     return msgspec.structs.replace(
         node,
         metadata=msgspec.structs.replace(node.metadata, **metadata),
@@ -94,17 +97,17 @@ def with_node(node: Node, *, metadata: Mapping[str, Any] = {}, spec: Mapping[str
 
 
 def claim_ref(claim: NodeClaim) -> ObjectRef:
-    """This incarnation of the claim."""
+    """Return a reference to the NodeClaim, by name and UID."""
     return ObjectRef(resource=NODECLAIM, name=claim.metadata.name, uid=claim.metadata.uid)
 
 
 def delete_nodeclaim(claim: NodeClaim, why: str) -> DeleteObject:
-    """Of the claim as it is now; if it has changed meanwhile, all is decided again."""
+    """Return the deletion of the NodeClaim at the version that was read; if it has changed since, the next run decides again."""
     return DeleteObject(ref=claim_ref(claim), why=why, resource_version=claim.metadata.resource_version)
 
 
 def node_ref(node: Node) -> ObjectRef:
-    """This incarnation of the node."""
+    """Return a reference to the Node, by name and UID."""
     return ObjectRef(resource=NODE, name=node.metadata.name, uid=node.metadata.uid)
 
 
@@ -115,7 +118,7 @@ def event_refs(state: StateNode) -> tuple[ObjectRef, ...]:
 
 
 def claim_patches(before: NodeClaim, after: NodeClaim, why: str) -> tuple[PatchObject, ...]:
-    """What to write so that `before` becomes `after`: metadata first (finalizers protect), then status; none if equal."""
+    """Return the patches from `before` to `after`: of the metadata first, as it has the finalizer, then of the status."""
     patches = []
     ref, version = claim_ref(before), before.metadata.resource_version
     if metadata := metadata_patch(before.metadata, after.metadata):
@@ -128,7 +131,7 @@ def claim_patches(before: NodeClaim, after: NodeClaim, why: str) -> tuple[PatchO
 
 
 def node_patches(before: Node, after: Node, why: str) -> tuple[PatchObject, ...]:
-    """One patch of metadata and spec, or none."""
+    """Return the patch of metadata and spec from `before` to `after`; none if they are equal."""
     patch: dict[str, Any] = {}
     if metadata := metadata_patch(before.metadata, after.metadata):
         patch["metadata"] = metadata
@@ -141,7 +144,7 @@ def node_patches(before: Node, after: Node, why: str) -> tuple[PatchObject, ...]
 
 
 def metadata_patch(before: ObjectMeta, after: ObjectMeta) -> dict[str, Any]:
-    """The merge patch of labels, annotations, finalizers and owners; a key that is gone becomes null."""
+    """Return the merge patch of labels, annotations, finalizers and owner references; a removed key becomes null."""
     patch: dict[str, Any] = {}
     for name, old, new in (
         ("labels", before.labels, after.labels),
@@ -159,19 +162,19 @@ def metadata_patch(before: ObjectMeta, after: ObjectMeta) -> dict[str, Any]:
 
 
 def poll_time(now: datetime, since: datetime, shortest: timedelta, longest: timedelta) -> datetime:
-    """Return when to check again what began at `since`: soon at first, then at ever longer intervals."""
+    """Return when to check again what started at `since`: soon at first, then at ever longer intervals."""
     return next_requeue(now, min(max((now - since) / 20, shortest), longest))
 
 
 def _changed(before: msgspec.Struct, after: msgspec.Struct) -> dict[str, Any]:
-    """Fields of a Struct that differ, by their names on the wire; a value that is gone becomes null."""
+    """Return the fields that differ, by their JSON names; a removed value becomes null."""
     changes: dict[str, Any] = {}
     # not by `structs.fields`, which resolves the annotations anew each time: 1 ms, of a run's 10
-    for name, on_the_wire in zip(before.__struct_fields__, before.__struct_encode_fields__, strict=True):
+    for name, json_name in zip(before.__struct_fields__, before.__struct_encode_fields__, strict=True):
         old, new = getattr(before, name), getattr(after, name)
         if old == new:
             continue
-        changes[on_the_wire] = to_wire(new) if name == "conditions" else _wire(new)
+        changes[json_name] = to_wire(new) if name == "conditions" else _wire(new)
     return changes
 
 

@@ -1,6 +1,8 @@
-"""Registration: the node has joined; make it carry everything its claim says, and open it for pods.
+"""Registration: syncs a NodeClaim to the node that joined, and removes the node's `unregistered` taint.
 
-Restates: karpenter pkg/controllers/nodeclaim/lifecycle/registration.go `Reconcile`, `syncNode`.
+Restates: karpenter pkg/controllers/nodeclaim/lifecycle/registration.go `Reconcile`, `syncNode`,
+pkg/controllers/nodeclaim/lifecycle/events.go `UnregisteredTaintMissingEvent`.
+Differs: pod nomination keeps the taint until a node can be given its pods; Karpenter has registration hooks for that.
 """
 
 from __future__ import annotations
@@ -20,17 +22,17 @@ from journeyman.core.state.nodeclaim_metrics import node_counter
 def register(
     progress: NodeClaimProgress, nodes: Sequence[Node], *, keep_taint: str = "", duplicate_of: str = ""
 ) -> NodeClaimProgress:
-    """Take over the claim's node.
+    """Sync the NodeClaim to its node, and set the condition Registered.
 
     Args:
-        progress: The claim so far.
-        nodes: All nodes that carry the claim's provider id.
-        keep_taint: Why a node that has joined keeps the `unregistered` taint for now, as a condition's reason.
-        duplicate_of: Another claim that the instance of this provider id belongs to.
+        progress: The NodeClaim, launched or not.
+        nodes: All nodes with the NodeClaim's provider id.
+        keep_taint: The reason for which a node that has joined keeps the `unregistered` taint for now; empty to remove it.
+        duplicate_of: The name of another NodeClaim that owns the instance with this provider id, if there is one.
 
     Returns:
-        Registered True with the node synced; Unknown ``NodeNotFound`` while it has not joined, or ``keep_taint``; False
-        ``MultipleNodesFound`` or ``MultipleNodeClaimsFound``. A registered claim only gets its node attached.
+        Registered True, with the synced node; Unknown ``NodeNotFound`` while no node has joined, or ``keep_taint``; False
+        ``MultipleNodesFound`` or ``MultipleNodeClaimsFound``. A registered NodeClaim only gets its node attached.
     """
     if duplicate_of:
         return _reject_duplicate(progress, duplicate_of)
@@ -42,26 +44,29 @@ def register(
     if not nodes:
         return progress.with_condition("Registered", "Unknown", "NodeNotFound", "Node not registered with cluster")
     if len(nodes) > 1:
-        text = f"Invariant violated, matched {len(nodes)} nodes: {', '.join(n.metadata.name for n in nodes)}"
+        text = f"Invariant violated, matched multiple nodes: {', '.join(n.metadata.name for n in nodes)}"
         return progress.with_condition("Registered", "False", "MultipleNodesFound", text)
     if keep_taint:
-        text = f"Node {nodes[0].metadata.name} joined; its unregistered taint is removed once its planned pods can be bound to it"
+        text = f"Node {nodes[0].metadata.name} joined; its unregistered taint is removed once its planned pods can be nominated to it"
         return progress.with_condition("Registered", "Unknown", keep_taint, text)
-    return _registered(progress.with_found_node(nodes[0]), nodes[0])
+    return _complete_registration(progress.with_found_node(nodes[0]), nodes[0])
 
 
-def _reject_duplicate(progress: NodeClaimProgress, holder: str) -> NodeClaimProgress:
-    """No node will ever be this claim's: it stays unregistered, and is given up when its time to register is over."""
+def _reject_duplicate(progress: NodeClaimProgress, owner: str) -> NodeClaimProgress:
+    """Set Registered False: another NodeClaim owns the instance. Liveness deletes this one after its registration timeout."""
     claim = progress.claim
     if is_true(claim.status.conditions, "Registered"):
         return progress
-    text = f"Its instance {claim.status.provider_id} belongs to NodeClaim {holder}; delete this NodeClaim"
+    text = f"Its instance {claim.status.provider_id} belongs to NodeClaim {owner}; delete this NodeClaim"
     event = Event(ref=claim_ref(claim), reason="MultipleNodeClaimsFound", message=text, type="Warning")
     return progress.with_condition("Registered", "False", "MultipleNodeClaimsFound", text).with_events(event)
 
 
 def sync_node(node: Node, claim: NodeClaim) -> Node:
-    """The node as its claim wants it: finalizer, owner, labels, annotations, taints; the unregistered taint gone."""
+    """Return the node with the NodeClaim's finalizer, owner reference, labels, annotations and taints, and without `unregistered`.
+
+    Restates: karpenter pkg/controllers/nodeclaim/lifecycle/registration.go `syncNode`.
+    """
     metadata = node.metadata
     finalizers = metadata.finalizers
     if labels.TERMINATION_FINALIZER not in finalizers:
@@ -72,13 +77,13 @@ def sync_node(node: Node, claim: NodeClaim) -> Node:
             "finalizers": finalizers,
             "owner_references": with_owner(metadata.owner_references, claim),
             "labels": {**metadata.labels, **claim.metadata.labels, labels.REGISTERED: "true"},
-            "annotations": {**metadata.annotations, **_public(claim.metadata.annotations)},
+            "annotations": {**metadata.annotations, **_annotations_for_node(claim.metadata.annotations)},
         },
-        spec={"taints": _taints(node, claim)},
+        spec={"taints": _merge_taints(node, claim)},
     )
 
 
-def _registered(progress: NodeClaimProgress, node: Node) -> NodeClaimProgress:
+def _complete_registration(progress: NodeClaimProgress, node: Node) -> NodeClaimProgress:
     claim = progress.claim
     warnings: tuple[Event, ...] = ()
     if labels.REGISTERED not in node.metadata.labels and not has_unregistered_taint(node):
@@ -96,12 +101,15 @@ def _registered(progress: NodeClaimProgress, node: Node) -> NodeClaimProgress:
 
 
 def has_unregistered_taint(node: Node) -> bool:
-    """Whether it is closed as its kubelet registered it."""
+    """Whether the node has the `unregistered` taint with which its kubelet registered it."""
     return any(t.key == labels.UNREGISTERED_TAINT and t.effect == "NoExecute" for t in node.spec.taints)
 
 
 def with_owner(owners: Iterable[OwnerReference], claim: NodeClaim) -> tuple[OwnerReference, ...]:
-    """A node's owners with its claim among them, once and last."""
+    """Return the owner references with the NodeClaim's as the last one.
+
+    Restates: karpenter pkg/utils/nodeclaim/nodeclaim.go `UpdateNodeOwnerReferences`.
+    """
     own = OwnerReference(
         api_version=NODECLAIM.api_version,
         kind=NODECLAIM.kind,
@@ -112,13 +120,16 @@ def with_owner(owners: Iterable[OwnerReference], claim: NodeClaim) -> tuple[Owne
     return (*(o for o in owners if o.uid != own.uid), own)
 
 
-def _public(annotations: dict[str, str]) -> dict[str, str]:
-    """Annotations that mean something on a node; our own bookkeeping stays on the claim."""
+def _annotations_for_node(annotations: dict[str, str]) -> dict[str, str]:
+    """Return the annotations to copy to the node: all but those in which Journeyman keeps state on the NodeClaim."""
     return {key: value for key, value in annotations.items() if not key.startswith(f"{labels.OWN_GROUP}/")}
 
 
-def _taints(node: Node, claim: NodeClaim) -> tuple[Taint, ...]:
-    """The node's taints with the claim's merged in (unless its bootstrap set them already), without unregistered."""
+def _merge_taints(node: Node, claim: NodeClaim) -> tuple[Taint, ...]:
+    """Return the node's taints and those of the NodeClaim that it lacks, without `unregistered`.
+
+    The label `do-not-sync-taints` says that the node's bootstrap sets the taints.
+    """
     taints = [t for t in node.spec.taints if t.key != labels.UNREGISTERED_TAINT]
     if node.metadata.labels.get(labels.DO_NOT_SYNC_TAINTS) == "true":
         return tuple(taints)

@@ -1,4 +1,4 @@
-"""Termination: finalizes Nodes and NodeClaims with a deletionTimestamp, one step per run.
+"""Termination: finalizes Nodes and NodeClaims with a deletionTimestamp, one stage per run.
 
 ::
 
@@ -9,15 +9,14 @@
                      └─ terminate the instance     InstanceTerminating
                           └─ remove the finalizers of Node and NodeClaim
 
-Every run derives the stage from the objects, does the next step, and requeues. Nodes whose NodeClaim does not exist go
-through the same stages: someone removed the finalizer of the NodeClaim, and the garbage collector deleted the Node with its
-owner. Events say when a Node or NodePool was deleted from outside.
+Every run derives the stage from the objects, carries it out, and requeues. Nodes whose NodeClaim does not exist go through
+the same stages: a user removed the NodeClaim's finalizer, and Kubernetes' garbage collector deleted the Node with its owner.
+Events say when a user deleted a Node or a NodePool.
 
-Restates: karpenter pkg/controllers/node/termination/controller.go `finalize`, `awaitInstanceTermination`, `removeFinalizer`;
-pkg/controllers/node/termination/terminator/terminator.go `Taint`; pkg/controllers/nodeclaim/lifecycle/controller.go
-`finalize`, `ensureTerminationGracePeriodTerminationTimeAnnotation`.
-Differs: Node and NodeClaim are finalized in one run; a NodeClaim that was deleted before its provider id was written finds
-its instance by tag; InstanceTerminating counts only after a drain, also if a user set it; a stopped instance is not waited for.
+Restates: karpenter pkg/controllers/node/termination/controller.go `finalize`; pkg/controllers/nodeclaim/lifecycle/controller.go
+`finalize`.
+Differs: Node and NodeClaim are finalized in one run; the instance of a NodeClaim without a provider id is found by its tags;
+InstanceTerminating counts only after a drain, as a user may have set it; termination does not wait for a stopped instance.
 Karpenter removes the finalizer of a Node without a NodeClaim once it is drained, and terminates its instance as an orphan.
 """
 
@@ -81,44 +80,44 @@ from journeyman.core.state.nodeclaim_metrics import claim_termination_metrics, n
 from journeyman.errors import ConfigurationError
 
 
-def finalize_terminating(snapshot: Snapshot, cloud: CloudInstances, pace: TerminationIntervals) -> Plan:
-    """Move everything that is being deleted one step on.
+def finalize_terminating(snapshot: Snapshot, cloud: CloudInstances, intervals: TerminationIntervals) -> Plan:
+    """Carry out the next stage of every Node and NodeClaim with a deletionTimestamp and our finalizer.
 
     Args:
-        snapshot: Nodes, claims, the pods of nodes that are being deleted, and the volumes attached to those of them whose
-            volumes matter now (`awaits_volumes`).
-        cloud: What is known of their instances.
-        pace: How long to wait for what.
+        snapshot: Nodes, NodeClaims, the pods of terminating nodes, and the VolumeAttachments of those of them that
+            `is_awaiting_volumes`.
+        cloud: Their instances.
+        intervals: How long a drain takes at least, and when to check again.
     """
-    leaving = [n for n in snapshot.state_nodes if needs_termination(n)]
-    deletions = Plan(events=tuple(event for n in leaving for event in external_deletion_events(n, snapshot)))
-    return merge_plans([deletions, *(_finalize(n, snapshot, cloud, pace) for n in leaving)])
+    terminating = [n for n in snapshot.state_nodes if is_being_finalized(n)]
+    deletions = Plan(events=tuple(event for n in terminating for event in external_deletion_events(n, snapshot)))
+    return merge_plans([deletions, *(_finalize(n, snapshot, cloud, intervals) for n in terminating)])
 
 
-def awaits_volumes(state: StateNode, now: datetime) -> bool:
-    """Whether volumes are what comes next: no pod of the node is waited for, and its instance is not ending yet."""
-    if state.node is None or not needs_termination(state) or decide_drain(state.pods, now, None).remaining:
+def is_awaiting_volumes(state: StateNode, now: datetime) -> bool:
+    """Whether the node is drained and its instance not terminating yet, so that its VolumeAttachments decide what is next."""
+    if state.node is None or not is_being_finalized(state) or decide_drain(state.pods, now, None).remaining:
         return False
     return state.claim is None or not _is_instance_terminating(state.claim)
 
 
-def _finalize(state: StateNode, snapshot: Snapshot, cloud: CloudInstances, pace: TerminationIntervals) -> Plan:
+def _finalize(state: StateNode, snapshot: Snapshot, cloud: CloudInstances, intervals: TerminationIntervals) -> Plan:
     claim, node = _with_instance(state, cloud), state.node
-    if node is None or not (awaits_finalizer(node) or state.registered):
-        # a node that never registered is not ours to drain: the instance goes, the cloud's controller removes the node
-        return finalize_nodeclaim(claim, snapshot.now, cloud, pace) if claim is not None else Plan()
+    if node is None or not (has_pending_finalizer(node) or state.registered):
+        # a node that never registered is not drained; the cloud controller manager deletes it once its instance is gone
+        return finalize_nodeclaim(claim, snapshot.now, cloud, intervals) if claim is not None else Plan()
     if claim is None:
-        return finalize_node_without_claim(node, state, snapshot, cloud, pace)
+        return finalize_node_without_claim(node, state, snapshot, cloud, intervals)
     if _is_instance_terminating(claim) or _is_instance_gone(state, cloud):
-        return finalize_node_and_claim(claim, node, snapshot.now, cloud, pace)
-    return _drain(claim, state, snapshot, cloud, pace)
+        return finalize_node_and_claim(claim, node, snapshot.now, cloud, intervals)
+    return _drain(claim, state, snapshot, cloud, intervals)
 
 
 def _with_instance(state: StateNode, cloud: CloudInstances) -> NodeClaim | None:
-    """The claim with the instance that goes with it, whatever became of its status.
+    """Return the NodeClaim with the provider id of the instance to terminate; empty if another NodeClaim owns that.
 
-    That is its node's, or its own, or the one whose tags name it (also if no instance has its own id, which a
-    user may have edited); and none if what it carries is another claim's.
+    It is the node's provider id, or the NodeClaim's own, or that of the instance whose tags name the NodeClaim. The tags decide
+    as well if no instance has the NodeClaim's own provider id, as a user may have edited it.
     """
     if state.claim is None:
         return None
@@ -130,53 +129,55 @@ def _with_instance(state: StateNode, cloud: CloudInstances) -> NodeClaim | None:
 
 
 def _is_instance_terminating(claim: NodeClaim) -> bool:
-    """Whether its instance was asked to end after a drain; a user may have set the condition alone."""
+    """Whether InstanceTerminating was set after a drain, and not by a user."""
     volumes = condition_of(claim.status.conditions, VOLUMES_DETACHED)
     past_drain = is_true(claim.status.conditions, DRAINED) and volumes is not None and volumes.status != "Unknown"
     return past_drain and is_true(claim.status.conditions, INSTANCE_TERMINATING)
 
 
 def _is_instance_gone(state: StateNode, cloud: CloudInstances) -> bool:
-    """The instance is gone under a node that is not Ready: there is nothing to drain."""
+    """Whether the instance does not exist and the node is not Ready, so that there is nothing to drain."""
     return not state.ready and state.provider_id in cloud.gone
 
 
 def _drain(
-    claim: NodeClaim, state: StateNode, snapshot: Snapshot, cloud: CloudInstances, pace: TerminationIntervals
+    claim: NodeClaim, state: StateNode, snapshot: Snapshot, cloud: CloudInstances, intervals: TerminationIntervals
 ) -> Plan:
     node, now = state.node, snapshot.now
     assert node is not None  # noqa: S101 - the caller's
     progress = prepare_termination(NodeClaimProgress.of(claim, now).with_found_node(node))
     end = termination_time(progress.claim)
     decided = decide_drain(state.pods, now, end)
-    rested = is_true(claim.status.conditions, DRAINED) or now >= condition_since(claim, DRAINED, now) + pace.min_drain
-    if rested and cloud.is_stopped(state):
-        return finalize_node_and_claim(claim, node, now, cloud, pace)
-    if decided.remaining or not rested:
-        return _continue_drain(progress, node, decided, state, pace)
-    if has_active_sibling(state, snapshot):  # they come back to it
+    drained = is_true(claim.status.conditions, DRAINED)
+    min_drain_over = drained or now >= condition_since(claim, DRAINED, now) + intervals.min_drain
+    if min_drain_over and cloud.is_stopped(state):
+        return finalize_node_and_claim(claim, node, now, cloud, intervals)
+    if decided.remaining or not min_drain_over:
+        return _continue_drain(progress, node, decided, state, intervals)
+    if has_active_sibling(state, snapshot):  # the last drained node of an instance terminates it
         return Plan(chains=(progress.chain(*delete_counterparts(progress), why="drain"),))
     volumes = attached_volumes(state, snapshot)
     if volumes and (end is None or now <= end):
-        return _await_volumes(progress, node, volumes, end, pace)
-    return _terminate_drained(progress, node, volumes, pace)
+        return _await_volumes(progress, node, volumes, end, intervals)
+    return _terminate_drained(progress, node, volumes, intervals)
 
 
 def _continue_drain(
-    progress: NodeClaimProgress, node: Node, decided: DrainDecision, state: StateNode, pace: TerminationIntervals
+    progress: NodeClaimProgress, node: Node, decided: DrainDecision, state: StateNode, intervals: TerminationIntervals
 ) -> Plan:
+    """Restates: karpenter pkg/controllers/node/termination/controller.go `awaitDrain`."""
     now, claim, name = progress.now, progress.claim, state.name
-    begins = condition_of(claim.status.conditions, DRAINED) is None
-    if not is_true(claim.status.conditions, DRAINED):  # a pod that comes later than that changes nothing of it
+    is_first = condition_of(claim.status.conditions, DRAINED) is None
+    if not is_true(claim.status.conditions, DRAINED):  # once True it stays, even if another pod is bound
         progress = progress.with_condition(DRAINED, "Unknown", "Draining", "Draining")
-    closing = progress.chain(*delete_counterparts(progress), why="drain")
+    taint = progress.chain(*delete_counterparts(progress), why="drain")
     pods = eviction_chains(decided, node, eviction_reason(claim), termination_time(claim))
     chains = (
-        *drain_after_taint(closing, pods, node),
+        *drain_after_taint(taint, pods, node),
         chain_of(
             f"Node {name}",
-            requeue_for_drain(decided, name, now, condition_since(claim, DRAINED, now), pace),
-            *(requeue_provisioning(state.pods, name, now) if begins else ()),
+            requeue_for_drain(decided, name, now, condition_since(claim, DRAINED, now), intervals),
+            *(requeue_provisioning(state.pods, name, now) if is_first else ()),
         ),
     )
     note = f"draining node {name}: {len(decided.remaining)} pod(s) left, evicting {len(decided.evict)}, forcing {len(decided.force)}"
@@ -184,34 +185,43 @@ def _continue_drain(
 
 
 def _await_volumes(
-    progress: NodeClaimProgress, node: Node, volumes: tuple[str, ...], end: datetime | None, pace: TerminationIntervals
+    progress: NodeClaimProgress,
+    node: Node,
+    volumes: tuple[str, ...],
+    end: datetime | None,
+    intervals: TerminationIntervals,
 ) -> Plan:
+    """Restates: karpenter pkg/controllers/node/termination/controller.go `awaitVolumeDetachment`."""
     name, reason = node.metadata.name, "AwaitingVolumeDetachment"
     began = condition_since(progress.claim, VOLUMES_DETACHED, progress.now)
     progress = _with_drained(progress).with_condition(VOLUMES_DETACHED, "Unknown", reason, reason)
-    look = requeue_for_volumes(name, progress.now, began, end, pace)
-    chain = progress.chain(*delete_counterparts(progress), look, why="its volumes are being detached")
+    requeue = requeue_for_volumes(name, progress.now, began, end, intervals)
+    chain = progress.chain(*delete_counterparts(progress), requeue, why="its volumes are being detached")
     note = f"node {name} is drained, waiting for {len(volumes)} volume(s) to be detached"
     return Plan(chains=(chain,), events=volume_events(volumes, node), notes=(note,))
 
 
 def _terminate_drained(
-    progress: NodeClaimProgress, node: Node, volumes: tuple[str, ...], pace: TerminationIntervals
+    progress: NodeClaimProgress, node: Node, volumes: tuple[str, ...], intervals: TerminationIntervals
 ) -> Plan:
-    """Nothing is waited for any more: no pod, and no volume, or the node's end has come."""
+    """Terminate the instance: the pods are gone, and the volumes as well, or the termination grace period has elapsed.
+
+    Restates: karpenter pkg/controllers/node/termination/controller.go `awaitInstanceTermination`.
+    """
     elapsed = "TerminationGracePeriodElapsed"
     progress = _with_drained(progress)
-    progress = (
-        progress.with_condition(VOLUMES_DETACHED, "False", elapsed, elapsed)
-        if volumes
-        else progress.with_condition(VOLUMES_DETACHED, "True")
-    ).with_condition(INSTANCE_TERMINATING, "True")
-    ended = terminate_instance(progress.original, node, progress.now, pace, "the node is drained")
-    chain = progress.chain(*delete_counterparts(progress), *ended, why="the node is drained")
+    if volumes:
+        progress = progress.with_condition(VOLUMES_DETACHED, "False", elapsed, elapsed)
+    else:
+        progress = progress.with_condition(VOLUMES_DETACHED, "True")
+    progress = progress.with_condition(INSTANCE_TERMINATING, "True")
+    terminate = terminate_instance(progress.original, node, progress.now, intervals, "the node is drained")
+    chain = progress.chain(*delete_counterparts(progress), *terminate, why="the node is drained")
     return Plan(chains=(chain,), notes=(f"drained node {node.metadata.name}, terminating its instance",))
 
 
 def _with_drained(progress: NodeClaimProgress) -> NodeClaimProgress:
+    """Return the progress with Drained True, and the metric the first time."""
     claim = progress.claim
     if is_true(claim.status.conditions, DRAINED):
         return progress
@@ -222,41 +232,46 @@ def _with_drained(progress: NodeClaimProgress) -> NodeClaimProgress:
 AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
-def needs_termination(node: StateNode) -> bool:
-    """Whether the Node or the NodeClaim has a deletionTimestamp and our finalizer, so that it is drained and terminated."""
-    return any(awaits_finalizer(half) for half in (node.claim, node.node) if half is not None)
+def is_being_finalized(node: StateNode) -> bool:
+    """Whether the Node or the NodeClaim has a deletionTimestamp and our finalizer."""
+    return any(has_pending_finalizer(item) for item in (node.claim, node.node) if item is not None)
 
 
-def awaits_finalizer(item: NodeClaim | Node) -> bool:
-    """Whether it has a deletionTimestamp and our finalizer."""
+def has_pending_finalizer(item: NodeClaim | Node) -> bool:
+    """Whether the object has a deletionTimestamp and our finalizer, which delays its deletion."""
     return item.metadata.deletion_timestamp is not None and labels.TERMINATION_FINALIZER in item.metadata.finalizers
 
 
-def with_disrupted_marks(node: Node) -> Node:
-    """Closed to new pods and taken out of load balancers."""
-    marks = {**node.metadata.labels, labels.EXCLUDE_BALANCERS: "karpenter"}
-    return with_node(node, metadata={"labels": marks}, spec={"taints": with_disrupted_taint(node.spec.taints)})
+def with_disrupted_taint_and_label(node: Node) -> Node:
+    """Return the node with the `disrupted` taint and the label that excludes it from load balancers.
+
+    Restates: karpenter pkg/controllers/node/termination/terminator/terminator.go `Taint`.
+    """
+    node_labels = {**node.metadata.labels, labels.EXCLUDE_BALANCERS: "karpenter"}
+    return with_node(node, metadata={"labels": node_labels}, spec={"taints": with_disrupted_taint(node.spec.taints)})
 
 
 def prepare_termination(progress: NodeClaimProgress) -> NodeClaimProgress:
-    """The node marked, and the time by which it must be gone written down once: a time that others set stands.
+    """Taint the node, add our finalizer to it if it lost that, and set the NodeClaim's termination time.
 
-    What is no time says nothing, and would leave the node without an end. A node that lost our finalizer gets it back
-    before it is deleted: it would be gone at once, and its pods with it. Until the claim has a deletionTimestamp there is
-    nothing to count from.
+    The annotation is set once the NodeClaim has a deletionTimestamp, and only if it has no valid time yet: the health
+    controller or a user may have set one. Without our finalizer, the API server would delete the node before it is drained.
+
+    Restates: karpenter pkg/controllers/nodeclaim/lifecycle/controller.go
+    `ensureTerminationGracePeriodTerminationTimeAnnotation`.
     """
     if progress.node is not None:
-        progress = replace(progress, node=_with_termination_finalizer(with_disrupted_marks(progress.node)))
+        progress = replace(progress, node=_with_termination_finalizer(with_disrupted_taint_and_label(progress.node)))
     claim = progress.claim
     period, deleted = _grace_period(claim), claim.metadata.deletion_timestamp
     if period is not None and deleted is not None and termination_time(claim) is None:
-        noted = {**claim.metadata.annotations, labels.TERMINATION_TIMESTAMP: format_time(deleted + period)}
-        progress = replace(progress, claim=with_metadata(claim, annotations=noted))
+        annotations = {**claim.metadata.annotations, labels.TERMINATION_TIMESTAMP: format_time(deleted + period)}
+        progress = replace(progress, claim=with_metadata(claim, annotations=annotations))
     return progress.with_events(*_grace_period_events(progress))
 
 
 def _with_termination_finalizer(node: Node) -> Node:
-    """With our finalizer, unless it is being deleted: the API server takes no further ones then."""
+    """Return the node with our finalizer; unchanged if it is being deleted, as the API server accepts no new ones then."""
     finalizers = node.metadata.finalizers
     if node.metadata.deletion_timestamp is not None or labels.TERMINATION_FINALIZER in finalizers:
         return node
@@ -264,7 +279,10 @@ def _with_termination_finalizer(node: Node) -> Node:
 
 
 def termination_time(claim: NodeClaim) -> datetime | None:
-    """When the claim's node must be gone; None if it may take as long as its pods need."""
+    """Return the time at which the NodeClaim's remaining pods are deleted; None if there is none, or it does not parse.
+
+    Restates: karpenter pkg/controllers/node/termination/controller.go `nodeTerminationTime`.
+    """
     text = claim.metadata.annotations.get(labels.TERMINATION_TIMESTAMP, "")
     try:
         return msgspec.convert(text, AwareTime)
@@ -273,23 +291,23 @@ def termination_time(claim: NodeClaim) -> datetime | None:
 
 
 def delete_counterparts(progress: NodeClaimProgress) -> tuple[Action, ...]:
-    """Deleting either half deletes the other."""
-    halves: tuple[Action, ...] = ()
+    """Return the deletion of the NodeClaim if its Node is being deleted, and of the Node if its NodeClaim is."""
+    deletions: tuple[Action, ...] = ()
     if progress.original.metadata.deletion_timestamp is None:
-        halves += (DeleteObject(ref=claim_ref(progress.original), why="its node is being deleted"),)
+        deletions += (DeleteObject(ref=claim_ref(progress.original), why="its node is being deleted"),)
     node = progress.original_node
     if node is not None and node.metadata.deletion_timestamp is None:
-        halves += (DeleteObject(ref=node_ref(node), why="its NodeClaim is being deleted"),)
-    return halves
+        deletions += (DeleteObject(ref=node_ref(node), why="its NodeClaim is being deleted"),)
+    return deletions
 
 
 def without_termination_finalizer(finalizers: tuple[str, ...]) -> tuple[str, ...]:
-    """The finalizers that others put on."""
+    """Return the finalizers of others."""
     return tuple(f for f in finalizers if f != labels.TERMINATION_FINALIZER)
 
 
 def _grace_period(claim: NodeClaim) -> timedelta | None:
-    """The claim's terminationGracePeriod; one that does not parse counts as none, which loses no pod."""
+    """Return the NodeClaim's terminationGracePeriod; None if it has none, or one that does not parse, as that deletes no pod."""
     text = claim.spec.termination_grace_period
     try:
         return parse_duration(text) if text is not None else None
@@ -298,15 +316,19 @@ def _grace_period(claim: NodeClaim) -> timedelta | None:
 
 
 def _grace_period_events(progress: NodeClaimProgress) -> Iterator[Event]:
-    """On the claim once we wrote the end down, on the node as well or, if others wrote it, once the drain begins."""
+    """Yield the Events about the termination time: when we set it, or on the node at the start of a drain if it was set before.
+
+    Restates: karpenter pkg/controllers/node/termination/terminator/events/events.go `NodeTerminationGracePeriodExpiring`,
+    `NodeClaimTerminationGracePeriodExpiring`.
+    """
     if termination_time(progress.claim) is None:
         return
     end = progress.claim.metadata.annotations[labels.TERMINATION_TIMESTAMP]
     written = progress.original.metadata.annotations.get(labels.TERMINATION_TIMESTAMP) != end
-    begins = condition_of(progress.original.status.conditions, DRAINED) is None
+    is_first = condition_of(progress.original.status.conditions, DRAINED) is None
     if written:
         yield _expiring_event(claim_ref(progress.original), end)
-    if progress.original_node is not None and (written or begins):
+    if progress.original_node is not None and (written or is_first):
         yield _expiring_event(node_ref(progress.original_node), end)
 
 
@@ -316,15 +338,18 @@ def _expiring_event(ref: ObjectRef, end: str) -> Event:
 
 
 def finalize_node_and_claim(
-    claim: NodeClaim, node: Node, now: datetime, cloud: CloudInstances, pace: TerminationIntervals
+    claim: NodeClaim, node: Node, now: datetime, cloud: CloudInstances, intervals: TerminationIntervals
 ) -> Plan:
-    """The instance is on its way out: once it is gone, so are the node and its claim."""
+    """Wait until the instance is gone, then remove the finalizers of Node and NodeClaim.
+
+    Restates: karpenter pkg/controllers/node/termination/controller.go `removeFinalizer`.
+    """
     provider_id = claim.status.provider_id
     if provider_id and provider_id not in cloud.gone:
-        return _await_instance_termination(claim, node, now, pace)
-    if halves := delete_counterparts(NodeClaimProgress.of(claim, now).with_found_node(node)):
-        wake = Requeue(step=Step.TERMINATE, at=now, reason=f"the instance of node {node.metadata.name} is gone")
-        return Plan(chains=(chain_of(f"NodeClaim {claim.metadata.name}", *halves, wake),))
+        return _await_instance_termination(claim, node, now, intervals)
+    if deletions := delete_counterparts(NodeClaimProgress.of(claim, now).with_found_node(node)):
+        requeue = Requeue(step=Step.TERMINATE, at=now, reason=f"the instance of node {node.metadata.name} is gone")
+        return Plan(chains=(chain_of(f"NodeClaim {claim.metadata.name}", *deletions, requeue),))
     chain = Chain(
         subject=f"NodeClaim {claim.metadata.name}",
         actions=(*remove_node_finalizer(node, "its instance is gone"), *_remove_claim_finalizer(claim, now)),
@@ -335,11 +360,14 @@ def finalize_node_and_claim(
     return Plan(chains=(chain,), notes=(note,))
 
 
-def finalize_nodeclaim(claim: NodeClaim, now: datetime, cloud: CloudInstances, pace: TerminationIntervals) -> Plan:
-    """A claim without a node of its own: its instance goes without a drain."""
+def finalize_nodeclaim(claim: NodeClaim, now: datetime, cloud: CloudInstances, intervals: TerminationIntervals) -> Plan:
+    """Terminate the instance of a NodeClaim without a registered node, then remove the NodeClaim's finalizer.
+
+    Restates: karpenter pkg/controllers/nodeclaim/lifecycle/controller.go `finalize`.
+    """
     provider_id = claim.status.provider_id
     if provider_id and provider_id not in cloud.gone:
-        return _await_instance_termination(claim, None, now, pace)
+        return _await_instance_termination(claim, None, now, intervals)
     chain = Chain(
         subject=f"NodeClaim {claim.metadata.name}",
         actions=_remove_claim_finalizer(claim, now),
@@ -350,39 +378,44 @@ def finalize_nodeclaim(claim: NodeClaim, now: datetime, cloud: CloudInstances, p
 
 
 def terminate_instance(
-    claim: NodeClaim, node: Node | None, now: datetime, pace: TerminationIntervals, why: str
+    claim: NodeClaim, node: Node | None, now: datetime, intervals: TerminationIntervals, why: str
 ) -> tuple[Action, ...]:
-    """Terminate the instance, and check again; nothing if neither node, claim nor any instance says which one it is."""
+    """Return the termination of the NodeClaim's instance and a requeue; nothing if it has no provider id."""
     provider_id = claim.status.provider_id
     if not provider_id:
         return ()
-    end = TerminateInstance(
+    terminate = TerminateInstance(
         provider_id=provider_id,
         claim=claim.metadata.name,
         claim_uid=claim.metadata.uid,
         node=node_ref(node) if node is not None else None,
         why=why,
     )
-    return (end, requeue_for_instance(provider_id, now, condition_since(claim, INSTANCE_TERMINATING, now), pace))
+    return (
+        terminate,
+        requeue_for_instance(provider_id, now, condition_since(claim, INSTANCE_TERMINATING, now), intervals),
+    )
 
 
 def remove_node_finalizer(node: Node, why: str) -> tuple[Action, ...]:
-    """Take our finalizer off a node."""
-    freed = with_node(node, metadata={"finalizers": without_termination_finalizer(node.metadata.finalizers)})
-    return node_patches(node, freed, why)
+    """Return the patch that removes our finalizer from the node."""
+    updated = with_node(node, metadata={"finalizers": without_termination_finalizer(node.metadata.finalizers)})
+    return node_patches(node, updated, why)
 
 
-def _await_instance_termination(claim: NodeClaim, node: Node | None, now: datetime, pace: TerminationIntervals) -> Plan:
-    """The intent is the deletion itself: the instance ends even if what becomes of it cannot be written."""
+def _await_instance_termination(
+    claim: NodeClaim, node: Node | None, now: datetime, intervals: TerminationIntervals
+) -> Plan:
+    """Terminate the instance and set InstanceTerminating, in chains of their own: a conflict on the status delays no termination."""
     progress = prepare_termination(NodeClaimProgress.of(claim, now)).with_condition(INSTANCE_TERMINATING, "True")
-    ended = terminate_instance(claim, node, now, pace, "the NodeClaim is being deleted")
-    terminating = progress.chain(why="its instance is terminating")
-    return Plan(chains=(terminating, chain_of(f"instance {claim.status.provider_id}", *ended)))
+    terminate = terminate_instance(claim, node, now, intervals, "the NodeClaim is being deleted")
+    status = progress.chain(why="its instance is terminating")
+    return Plan(chains=(status, chain_of(f"instance {claim.status.provider_id}", *terminate)))
 
 
 def _remove_claim_finalizer(claim: NodeClaim, now: datetime) -> tuple[Action, ...]:
-    freed = with_metadata(claim, finalizers=without_termination_finalizer(claim.metadata.finalizers))
-    return replace(NodeClaimProgress.of(claim, now), claim=freed).chain(why="its instance is gone").actions
+    updated = with_metadata(claim, finalizers=without_termination_finalizer(claim.metadata.finalizers))
+    return replace(NodeClaimProgress.of(claim, now), claim=updated).chain(why="its instance is gone").actions
 
 
 def _finalized_event(ref: ObjectRef) -> Event:
@@ -390,19 +423,21 @@ def _finalized_event(ref: ObjectRef) -> Event:
 
 
 def finalize_node_without_claim(
-    node: Node, state: StateNode, snapshot: Snapshot, cloud: CloudInstances, pace: TerminationIntervals
+    node: Node, state: StateNode, snapshot: Snapshot, cloud: CloudInstances, intervals: TerminationIntervals
 ) -> Plan:
-    """Move it one step on: its pods, its volumes, its instance, itself.
+    """Carry out the next stage of a node without a NodeClaim: drain, volumes, instance, finalizer.
 
-    Without a claim there is no terminationGracePeriod either: its pods have all the time they need. The drain does not
-    wait for a machine that was stopped once its pods have been evicted.
+    Without a NodeClaim there is no terminationGracePeriod: no pod is deleted by force. The drain of a stopped instance is over
+    once its pods have been evicted.
 
     Args:
-        node: The node, being deleted.
+        node: The node, with a deletionTimestamp.
         state: The same with its pods.
-        snapshot: The volumes attached to it, and all PersistentVolumeClaims.
-        cloud: What is known of its instance.
-        pace: How long to wait for what.
+        snapshot: Its VolumeAttachments, and all PersistentVolumeClaims.
+        cloud: Its instance.
+        intervals: When to check again.
+
+    Restates: karpenter pkg/controllers/node/termination/controller.go `finalize`.
     """
     provider_id = node.spec.provider_id
     if provider_id in cloud.gone and not state.ready:
@@ -410,43 +445,41 @@ def finalize_node_without_claim(
     decided = decide_drain(state.pods, snapshot.now, None)
     instance, stopped = cloud.find(provider_id), cloud.is_stopped(state) and has_disrupted_taint(node)
     if decided.remaining and not stopped:
-        return _drain_without_claim(node, decided, state, snapshot, pace)
+        return _drain_without_claim(node, decided, state, snapshot, intervals)
     if instance is not None and has_active_sibling(state, snapshot):
-        return Plan()  # they come back to it
+        return Plan()  # the last drained node of an instance terminates it
     if not stopped and (volumes := attached_volumes(state, snapshot)):
         began = node.metadata.deletion_timestamp or snapshot.now
-        look = requeue_for_volumes(state.name, snapshot.now, began, None, pace)
-        return Plan(chains=(chain_of(f"Node {state.name}", look),), events=volume_events(volumes, node))
-    return (
-        _terminate_unclaimed_instance(node, instance, snapshot, pace)
-        if instance is not None
-        else _remove_unclaimed_node(node, snapshot)
-    )
+        requeue = requeue_for_volumes(state.name, snapshot.now, began, None, intervals)
+        return Plan(chains=(chain_of(f"Node {state.name}", requeue),), events=volume_events(volumes, node))
+    if instance is not None:
+        return _terminate_unclaimed_instance(node, instance, snapshot, intervals)
+    return _remove_unclaimed_node(node, snapshot)
 
 
 def _drain_without_claim(
-    node: Node, decided: DrainDecision, state: StateNode, snapshot: Snapshot, pace: TerminationIntervals
+    node: Node, decided: DrainDecision, state: StateNode, snapshot: Snapshot, intervals: TerminationIntervals
 ) -> Plan:
-    now, closed = snapshot.now, with_disrupted_marks(node)
-    patches = node_patches(node, closed, "drain")
+    now = snapshot.now
+    patches = node_patches(node, with_disrupted_taint_and_label(node), "drain")
     events = drain_events(decided, node, now)
-    elsewhere: tuple[Requeue, ...] = ()
-    if patches:  # it begins
+    requeues: tuple[Requeue, ...] = ()
+    if patches:  # the first run of this drain
         text = "The node and its instance have no NodeClaim: the node is drained, then both are deleted"
         events += (Event(ref=node_ref(node), reason="NodeClaimNotFound", message=text, type="Warning"),)
-        elsewhere = requeue_provisioning(state.pods, state.name, now)
-    look = requeue_for_drain(decided, state.name, now, node.metadata.deletion_timestamp or now, pace)
-    closing = chain_of(f"Node {state.name}", *patches, look, *elsewhere)
-    chains = drain_after_taint(closing, eviction_chains(decided, node, FORCEFUL, None), node)
+        requeues = requeue_provisioning(state.pods, state.name, now)
+    next_check = requeue_for_drain(decided, state.name, now, node.metadata.deletion_timestamp or now, intervals)
+    taint = chain_of(f"Node {state.name}", *patches, next_check, *requeues)
+    chains = drain_after_taint(taint, eviction_chains(decided, node, FORCEFUL, None), node)
     return Plan(chains=chains, events=events)
 
 
 def _terminate_unclaimed_instance(
-    node: Node, instance: RunningInstance, snapshot: Snapshot, pace: TerminationIntervals
+    node: Node, instance: RunningInstance, snapshot: Snapshot, intervals: TerminationIntervals
 ) -> Plan:
-    """Unless its claim is there after all: it was not when this was decided."""
+    """Terminate the instance, unless its NodeClaim exists by the time the executor looks it up."""
     name, provider_id = node.metadata.name, instance.provider_id
-    end = TerminateInstance(
+    terminate = TerminateInstance(
         provider_id=provider_id,
         claim=instance.claim,
         claim_uid=instance.claim_uid,
@@ -455,25 +488,26 @@ def _terminate_unclaimed_instance(
         unless_claimed=True,
     )
     began = node.metadata.deletion_timestamp or snapshot.now
-    look = requeue_for_instance(provider_id, snapshot.now, began, pace)
+    requeue = requeue_for_instance(provider_id, snapshot.now, began, intervals)
     return Plan(
-        chains=(chain_of(f"Node {name}", end, look),), notes=(f"drained node {name}, terminating its instance",)
+        chains=(chain_of(f"Node {name}", terminate, requeue),),
+        notes=(f"drained node {name}, terminating its instance",),
     )
 
 
 def _remove_unclaimed_node(node: Node, snapshot: Snapshot) -> Plan:
     name = node.metadata.name
     chain = chain_of(f"Node {name}", *remove_node_finalizer(node, "drained, and no NodeClaim owns it"))
-    counted = replace(chain, observations=node_termination_metrics(node, snapshot.now))
-    return Plan(chains=(counted,), notes=(f"deleted node {name}, which no NodeClaim owned",))
+    chain = replace(chain, observations=node_termination_metrics(node, snapshot.now))
+    return Plan(chains=(chain,), notes=(f"deleted node {name}, which no NodeClaim owned",))
 
 
 def external_deletion_events(state: StateNode, snapshot: Snapshot) -> tuple[Event, ...]:
-    """Return Events for the claim and its node when their termination begins; none if a user deleted the claim itself.
+    """Return Events on NodeClaim and Node if the deletion of the Node or of the NodePool starts their termination.
 
     Args:
-        state: A claim that leaves, or whose node does.
-        snapshot: The NodePools, those that do not validate included.
+        state: A NodeClaim, where it or its Node has a deletionTimestamp.
+        snapshot: The NodePools, invalid ones included.
     """
     if state.claim is None or _has_started(state.claim):
         return ()
@@ -500,7 +534,7 @@ def _causes(state: StateNode, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
 
 
 def _is_nodepool_deleted(owner: OwnerReference, snapshot: Snapshot) -> bool:
-    """Whether the NodePool is gone, or another one has its name by now, or it is being deleted."""
+    """Whether the owner does not exist (a NodePool of the same name may), or has a deletionTimestamp."""
     pool = snapshot.node_pools_by_name.get(owner.name)
     if pool is not None and pool.metadata.uid == owner.uid:
         return pool.metadata.deletion_timestamp is not None

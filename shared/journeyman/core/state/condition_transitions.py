@@ -1,8 +1,8 @@
-"""Events and metrics of a status condition that changes its status, the same for every kind.
+"""Events and metrics of status condition transitions, the same for every kind.
 
 Restates: awslabs/operatorpkg status/controller.go `reconcileFound`, as karpenter pkg/controllers/controllers.go sets it up.
-Differs: recorded with the write of the condition instead of by a watcher that may miss changes; a condition that is set for
-the first time was Unknown before.
+Differs: they are recorded with the write of the condition; Karpenter watches objects and may miss a transition. A condition
+that is set for the first time was Unknown before.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from journeyman.core.plan import Chain, Event, ObjectRef, Observation
 def changed_conditions(
     before: tuple[Condition, ...], after: tuple[Condition, ...]
 ) -> Iterator[tuple[Condition, Condition | None]]:
-    """Conditions that took another status, each with what it was."""
+    """Yield each condition whose status changed, and the condition before; None if it is new."""
     for condition in after:
         was = condition_of(before, condition.type)
         if condition.status != (was.status if was is not None else "Unknown"):
@@ -28,10 +28,10 @@ def changed_conditions(
 
 
 def transition_events(ref: ObjectRef, before: tuple[Condition, ...], after: tuple[Condition, ...]) -> tuple[Event, ...]:
-    """One Event for each condition whose status is another one.
+    """Return one Event for each condition whose status changed.
 
     Args:
-        ref: The object they are of.
+        ref: The object that has the conditions.
         before: Its conditions as they were read.
         after: Its conditions as they are written.
     """
@@ -55,10 +55,10 @@ def _text(condition: Condition, was: str) -> str:
 def transition_metrics(
     ref: ObjectRef, labels: Mapping[str, str], before: tuple[Condition, ...], after: tuple[Condition, ...]
 ) -> tuple[Observation, ...]:
-    """How often conditions took which status, and how long they had had the one before.
+    """Return a counter sample for each transition, and the seconds that the condition had its previous status.
 
     Args:
-        ref: The object they are of; its kind is one of `OBJECT_LABELS`.
+        ref: The object that has the conditions; its kind is one of `OBJECT_LABELS`.
         labels: The object's Kubernetes labels.
         before: Its conditions as they were read.
         after: Its conditions as they are written.
@@ -89,7 +89,7 @@ def with_transitions(
     before: tuple[Condition, ...],
     after: tuple[Condition, ...],
 ) -> Chain:
-    """The chain that writes these conditions, with the Events and samples of what changes by it."""
+    """Return the chain, which writes `after`, with the Events and metrics of the transitions."""
     return replace(
         chain,
         events=chain.events + transition_events(ref, before, after),
@@ -100,13 +100,13 @@ def with_transitions(
 def termination_metrics(
     kind: str, labels: Mapping[str, str], since: datetime | None, now: datetime
 ) -> tuple[Observation, ...]:
-    """How long the deletion of an object took that is let go now; nothing if it is in none.
+    """Return how long the deletion of an object took whose finalizer is removed now; empty if it is not being deleted.
 
     Args:
         kind: In lower case, one of `OBJECT_LABELS`.
         labels: The object's Kubernetes labels.
         since: Its deletionTimestamp.
-        now: The time.
+        now: When the finalizer is removed.
     """
     if since is None:
         return ()
@@ -115,5 +115,5 @@ def termination_metrics(
 
 
 def object_labels(kind: str, labels: Mapping[str, str]) -> dict[str, str]:
-    """Those of an object's Kubernetes labels that metrics of its kind carry, as metrics call them."""
+    """Return the Kubernetes labels that metrics of this kind have, by metric label name; empty values for missing ones."""
     return {object_label(key): labels.get(key, "") for key in OBJECT_LABELS[kind]}

@@ -1,4 +1,4 @@
-"""What the cloud says of instances: which exist, for which NodeClaim each was launched, and which are unhealthy."""
+"""Instances as the cloud lists them: which exist, for which NodeClaim each was launched, and which are unhealthy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from journeyman.core.state.state_node import StateNode
 
 
 class RepairPolicy(Struct, frozen=True, kw_only=True):
-    """A node whose `condition` has had this `status` for longer than `tolerated_for` is to be replaced.
+    """A node whose `condition` has had this `status` for longer than `tolerated_for` is repaired: it is replaced.
 
     Restates: karpenter pkg/cloudprovider/types.go `RepairPolicy`.
     """
@@ -25,10 +25,10 @@ class RepairPolicy(Struct, frozen=True, kw_only=True):
 
 
 class InstanceStatus(Struct, frozen=True, kw_only=True):
-    """One check of the cloud's own that an instance fails, or one event that the cloud has planned for it.
+    """A status check that an instance fails, or an event that the cloud has scheduled for it.
 
-    `category` is what kind of check (InstanceStatus, SystemStatus, EventStatus), `name` which one; `since` is when it
-    began to fail, None for an event: that is to come.
+    `category` is InstanceStatus, SystemStatus or EventStatus, and `name` the check or event. `since` is when the check began
+    to fail; None for a scheduled event.
     """
 
     provider_id: str
@@ -38,64 +38,64 @@ class InstanceStatus(Struct, frozen=True, kw_only=True):
 
 
 TERMINATING_STATES: Final = frozenset({"shutting-down", "terminated"})
-"""States of an instance that is on its way out already."""
+"""States of an instance whose termination has started."""
 NOT_RUNNING_STATES: Final = TERMINATING_STATES | {"stopping", "stopped"}
-"""States in which no pod runs on it, and none will."""
+"""States in which an instance runs no pods. A stopped one may be started again, by hand."""
 
 
 class RunningInstance(Protocol):
-    """What the cloud says of an instance it has for this cluster (`ports.Instance`)."""
+    """An instance that the cloud lists for this cluster (`ports.Instance`)."""
 
     @property
     def provider_id(self) -> str:
-        """The cloud's id."""
+        """The provider id, as in `spec.providerID` of a Node."""
 
     @property
     def state(self) -> str:
-        """The cloud's word: pending, running, stopping, stopped, shutting-down, terminated."""
+        """The state in EC2's terms: pending, running, stopping, stopped, shutting-down or terminated."""
 
     @property
     def launched_at(self) -> datetime:
-        """When it was launched."""
+        """The launch time."""
 
     @property
     def claim(self) -> str:
-        """The NodeClaim it was launched for, from its tag; empty if unknown."""
+        """Name of the NodeClaim that it was launched for, from its tag; empty if unknown."""
 
     @property
     def claim_uid(self) -> str:
-        """That NodeClaim's UID, from its tag; empty if unknown."""
+        """UID of that NodeClaim, from its tag; empty if unknown."""
 
 
 class CloudInstances(Struct, frozen=True, kw_only=True, dict=True):
-    """What the cloud said before the cluster was read.
+    """The cluster's instances, listed before the cluster was read.
 
-    `listed` are the cluster's instances, those that are on their way out included. `gone` are provider ids of nodes and
-    claims that were not among them and, asked for by name, do not exist any more.
+    `listed` includes terminating instances. `gone` are provider ids of Nodes and NodeClaims that were not listed and that the
+    cloud does not find by id either.
     """
 
     listed: tuple[RunningInstance, ...] = ()
     gone: frozenset[str] = frozenset()
 
     def find(self, provider_id: str) -> RunningInstance | None:
-        """The instance with this id, if it was listed."""
+        """Return the listed instance with this id; None if it was not listed."""
         return self._by_provider_id.get(provider_id)
 
     def launched_for(self, claim: NodeClaim) -> str:
-        """The instance whose tags name this claim; empty if there is none.
+        """Return the provider id of the instance whose tags name this claim; empty if there is none.
 
-        A tag of another UID is that of an earlier claim of the same name. Karpenter's instances have no such tag.
+        Another UID in the tag is that of an earlier claim of the same name. Instances of Karpenter have no UID tag.
         """
         by_name = self._by_claim.get(("", claim.metadata.name), "")
         return self._by_claim.get((claim.metadata.uid, claim.metadata.name), by_name)
 
     @cached_property
     def ended(self) -> frozenset[str]:
-        """Provider ids of instances that are gone, or stand still."""
+        """Provider ids of instances that do not exist or do not run."""
         return self.gone | {instance.provider_id for instance in self.listed if instance.state in NOT_RUNNING_STATES}
 
     def is_stopped(self, state: StateNode) -> bool:
-        """Whether the machine was stopped: no pod runs on it, and waiting helps none of the pods bound to it."""
+        """Whether the instance is stopped and its node not ready: pods bound to it neither run nor shut down gracefully."""
         instance = self.find(state.provider_id)
         return not state.ready and instance is not None and instance.state == "stopped"
 
@@ -105,6 +105,6 @@ class CloudInstances(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _by_claim(self) -> Mapping[tuple[str, str], str]:
-        """The first of each, so that several go one after another."""
+        """By UID and name of the claim: the provider id of its instance, the first by id if there are several."""
         ordered = sorted(self.listed, key=lambda i: i.provider_id, reverse=True)
         return {(i.claim_uid, i.claim): i.provider_id for i in ordered if i.claim}

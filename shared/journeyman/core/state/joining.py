@@ -1,16 +1,16 @@
-"""Nodes and NodeClaims are joined to one thing each, whatever was done to either by hand.
+"""Joins each Node with its NodeClaim, also after a user edited either.
 
-A node and the claim of its provider id belong together. Where that fails, the next of these holds:
+A Node belongs to the NodeClaim with its provider id. Without one, it belongs to the NodeClaim
 
-1. The node's ownerReference, written at registration, names the claim's UID.
-2. The claim registered as a node of that name, and has no provider id to say otherwise.
+1. whose UID its ownerReference names, which registration writes, or else
+2. that registered under the Node's name and has no provider id.
 
-If several claims have one provider id, the instance is the claim's that its node names as owner; before a node has
-joined, the oldest one's. The others are duplicates: they provide no capacity, and are finalized without touching the instance.
+If several NodeClaims have one provider id, the instance belongs to the one that its Node names as owner, or to the oldest while
+no Node has joined. The others are duplicates: they provide no capacity, and their deletion does not touch the instance.
 
 Restates: karpenter pkg/controllers/state/cluster.go `UpdateNode`, `UpdateNodeClaim`.
-Differs: Karpenter knows the provider id alone, takes duplicates for no claim at all in deletion and for the last one
-written elsewhere, and lets a node go without a drain whose claim has lost its provider id.
+Differs: Karpenter joins by provider id only. Of duplicates it finalizes none, and elsewhere uses the one written last. It
+removes a Node without a drain if its NodeClaim has lost the provider id.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _EARLIEST: Final = datetime.min.replace(tzinfo=timezone.utc)
 def join(
     nodes: Sequence[Node], claims: Sequence[NodeClaim], pods_by_node: Mapping[str, tuple[Pod, ...]]
 ) -> tuple[StateNode, ...]:
-    """Every node and every claim, together where they belong together.
+    """Return every Node and every NodeClaim, joined where they belong together.
 
     Args:
         nodes: All nodes, unmanaged ones included.
-        claims: All NodeClaims of ours.
+        claims: All NodeClaims that Journeyman manages.
         pods_by_node: Pods that run on each node, by its name.
 
     Returns:
-        By name. A claim may have several nodes, a node at most one claim. Nodes of ours that have no provider id yet are
-        left out, as Karpenter does: their claims stand for them.
+        Sorted by name. A claim may have several nodes, a node at most one claim. Managed nodes without a provider id are left
+        out, as in Karpenter: their claims stand for them until the kubelet sets the id.
     """
     index = _Claims(nodes, claims)
     found = []
@@ -60,7 +60,7 @@ def join(
 
 
 class _Claims:
-    """The claims by what a node may know them by."""
+    """NodeClaims by provider id, by UID and by node name."""
 
     def __init__(self, nodes: Iterable[Node], claims: Sequence[NodeClaim]) -> None:
         sharing: dict[str, list[NodeClaim]] = {}
@@ -81,14 +81,14 @@ class _Claims:
         }
 
     def of(self, node: Node) -> NodeClaim | None:
-        """The node's claim."""
+        """Return the claim that the node belongs to; None if there is none."""
         if node.spec.provider_id and (claim := self._by_provider_id.get(node.spec.provider_id)):
             return claim
         owners = (self._by_uid.get(uid) for uid in _owners(node))
         return next((claim for claim in owners if claim), None) or self._by_node.get(node.metadata.name)
 
     def rival_of(self, claim: NodeClaim) -> str:
-        """Whose instance it is that a claim without a node names as its own; empty if it is its own."""
+        """Return the name of the claim that the instance of a claim without a node belongs to; empty if it is its own."""
         holder = self._by_provider_id.get(claim.status.provider_id, claim)
         return holder.metadata.name if holder.metadata.uid != claim.metadata.uid else ""
 
@@ -102,9 +102,10 @@ def _instances_by_owner(nodes: Iterable[Node]) -> Mapping[str, Collection[str]]:
 
 
 def _precedence(claim: NodeClaim, named: Mapping[str, Collection[str]]) -> tuple[bool, bool, datetime, str]:
-    """The least of several claims with one provider id has it: first whom the instance's node names, last whom another's does.
+    """Sort key of claims with one provider id; the instance belongs to the first.
 
-    `named` are the instances whose nodes name a claim as owner, by its UID.
+    A claim that the instance's Node names as owner comes first, one that another instance's Node names comes last.
+    `named` are the provider ids of the Nodes that name a claim as owner, by the claim's UID.
     """
     instances = named.get(claim.metadata.uid, ())
     elsewhere = claim.status.provider_id not in instances
@@ -116,6 +117,6 @@ def _owners(node: Node) -> Iterator[str]:
 
 
 def _awaits_identity(node: Node) -> bool:
-    """Whether it is to become the node of a claim that cannot be known yet; one in deletion will not."""
+    """Whether the node will belong to a claim once its kubelet has set the provider id; a deleting node never will."""
     meta = node.metadata
     return labels.NODEPOOL in meta.labels and not node.spec.provider_id and meta.deletion_timestamp is None

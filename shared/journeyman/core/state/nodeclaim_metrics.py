@@ -17,13 +17,13 @@ from journeyman.core.state.condition_transitions import termination_metrics
 
 
 def nodeclaim_created(node_pool: str, reason: str, *, min_values_relaxed: str = "false") -> Observation:
-    """One NodeClaim created. `reason`: provisioned, or the lower-case reason of a disruption."""
+    """Count a created NodeClaim. `reason` is `provisioned`, or the reason of a disruption in lower case."""
     values = {"reason": reason, "nodepool": node_pool, "min_values_relaxed": min_values_relaxed}
     return Observation(name="karpenter_nodeclaims_created_total", labels=values)
 
 
 def nodeclaim_disrupted(claim: NodeClaim, reason: str) -> Observation:
-    """One NodeClaim whose deletion was decided, for this reason."""
+    """Count a NodeClaim that is deleted for this reason."""
     return Observation(
         name="karpenter_nodeclaims_disrupted_total",
         labels={
@@ -37,7 +37,7 @@ def nodeclaim_disrupted(claim: NodeClaim, reason: str) -> Observation:
 
 
 def nodeclaim_terminated(claim: NodeClaim) -> Observation:
-    """One NodeClaim gone, its instance with it."""
+    """Count a NodeClaim whose instance is terminated."""
     return Observation(
         name="karpenter_nodeclaims_terminated_total",
         labels={
@@ -49,7 +49,7 @@ def nodeclaim_terminated(claim: NodeClaim) -> Observation:
 
 
 def node_counter(name: str, claim: NodeClaim) -> Observation:
-    """One sample of a node counter (nodes created, terminated, drained)."""
+    """Return a sample of a counter of nodes: created, terminated or drained."""
     values = {"nodepool": claim.metadata.labels.get(labels.NODEPOOL, "")}
     if name != "karpenter_nodes_drained_total":
         values["zone"] = claim.metadata.labels.get(labels.ZONE, "")
@@ -57,7 +57,7 @@ def node_counter(name: str, claim: NodeClaim) -> Observation:
 
 
 def termination_mode(claim: NodeClaim) -> str:
-    """Graceful without a terminationGracePeriod, forceful with one of zero, eventual otherwise."""
+    """Return graceful without a terminationGracePeriod, forceful if it is zero, eventual otherwise."""
     period = claim.spec.termination_grace_period
     if period is None:
         return "graceful"
@@ -65,7 +65,7 @@ def termination_mode(claim: NodeClaim) -> str:
 
 
 def claim_termination_metrics(claim: NodeClaim, now: datetime) -> tuple[Observation, ...]:
-    """A claim that is let go: counted, with how long its deletion and the end of its instance took."""
+    """Count a NodeClaim whose finalizer is removed, with the seconds since its deletion and since its instance's termination."""
     pool = claim.metadata.labels.get(labels.NODEPOOL, "")
     ending = condition_of(claim.status.conditions, INSTANCE_TERMINATING)
     return (
@@ -82,7 +82,7 @@ def claim_termination_metrics(claim: NodeClaim, now: datetime) -> tuple[Observat
 
 
 def node_termination_metrics(node: Node, now: datetime) -> tuple[Observation, ...]:
-    """A node that is let go: counted, with how long its deletion took and how old it became."""
+    """Count a Node whose finalizer is removed, with the seconds since its deletion and since its creation."""
     pool, zone = (node.metadata.labels.get(label, "") for label in (labels.NODEPOOL, labels.ZONE))
     counted = Observation(name="karpenter_nodes_terminated_total", labels={"nodepool": pool, "zone": zone})
     return (

@@ -26,17 +26,17 @@ _TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 
 
 def is_terminal(pod: Pod) -> bool:
-    """Whether it has ended."""
+    """Whether the pod succeeded or failed."""
     return pod.status.phase in _TERMINAL
 
 
 def is_terminating(pod: Pod) -> bool:
-    """Whether it is being deleted."""
+    """Whether the pod has a deletionTimestamp."""
     return pod.metadata.deletion_timestamp is not None
 
 
 def is_active(pod: Pod) -> bool:
-    """Whether it neither ended nor is being deleted."""
+    """Whether the pod is neither terminal nor terminating."""
     return not is_terminal(pod) and not is_terminating(pod)
 
 
@@ -50,12 +50,12 @@ def is_owned_by(pod: Pod, kind: str, group: str) -> bool:
 
 
 def is_owned_by_daemon_set(pod: Pod) -> bool:
-    """Whether a DaemonSet made it."""
+    """Whether a DaemonSet owns the pod."""
     return is_owned_by(pod, "DaemonSet", "apps")
 
 
 def is_owned_by_node(pod: Pod) -> bool:
-    """Whether it is the mirror of a static pod."""
+    """Whether a Node owns the pod: it mirrors a static pod."""
     return is_owned_by(pod, "Node", "")
 
 
@@ -97,7 +97,7 @@ def is_disruptable(pod: Pod, now: datetime) -> bool:
 
 
 def parse_duration(text: str) -> timedelta | None:
-    """A Go duration such as `1h30m`; None if it is none."""
+    """Return a Go duration such as `1h30m`; None if the text is not one."""
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         return None

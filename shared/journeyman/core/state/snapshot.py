@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # the models build validators; nothing here needs them
 
 
 class NodeClassState(Struct, frozen=True, kw_only=True):
-    """What a decision may know of a NodeClass, whatever its kind. `raw` is the whole object for the cloud adapter."""
+    """The fields of a NodeClass that decisions read, whatever its kind. `raw` is the whole object, for the cloud adapter."""
 
     name: str
     uid: str
@@ -64,7 +64,7 @@ class NodeClassState(Struct, frozen=True, kw_only=True):
 
 
 class InvalidObject(Struct, frozen=True, kw_only=True):
-    """An object that does not validate: named, with why, and otherwise ignored."""
+    """An object that does not validate, with the reason; decisions ignore it."""
 
     kind: str
     name: str

@@ -1,8 +1,8 @@
-"""A node as decisions see it: the Node and its NodeClaim in one.
+"""StateNode: a Node joined with its NodeClaim.
 
 Restates: karpenter pkg/controllers/state/statenode.go.
-Differs: a node is registered if its claim's condition says so, too; only a deletion marks one for deletion, not
-InstanceTerminating, which we write on claims in deletion alone; claims that can never get a node are distinguished.
+Differs: a node is also registered if its claim's condition is True. Only a deletionTimestamp marks it for deletion;
+InstanceTerminating does not, because only deleting claims have it. Claims that can never get a node are distinguished.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from journeyman.core.api.objects import Condition, Node, NodeClaim, Pod, Taint, 
 
 
 class StateNode(Struct, frozen=True, kw_only=True, dict=True):
-    """A node and its claim as one thing (`joining` says which belong together); at least one of the two exists.
+    """A Node and its NodeClaim (see `joining`); at least one of the two exists.
 
-    `pods` are bound to the node and not terminal, by key. `duplicate_of` is the claim whose instance this one, which has
-    no node, names as its own; empty for all but what was tampered with.
+    `pods` are bound to the node and not terminal, sorted by key. `duplicate_of` names the claim that the instance belongs to, if
+    this claim has no node and the same provider id; only edits by users lead to that.
     """
 
     node: Node | None
@@ -31,7 +31,7 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def name(self) -> str:
-        """The node's name, before registration the claim's."""
+        """The Node's name; the NodeClaim's while there is no Node."""
         if self.node is not None:
             return self.node.metadata.name
         assert self.claim is not None  # noqa: S101 - construction guarantees one of the two
@@ -39,7 +39,7 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def provider_id(self) -> str:
-        """The cloud's id; empty before launch."""
+        """The provider id; empty before launch."""
         if self.node is not None and self.node.spec.provider_id:
             return self.node.spec.provider_id
         return self.claim.status.provider_id if self.claim is not None else ""
@@ -51,16 +51,16 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def node_pool(self) -> str:
-        """The owning NodePool's name, empty if none; its claim's label if the Node has lost its own."""
+        """Name of the NodePool from the Node's label, or else the NodeClaim's; empty if there is none."""
         claimed = self.claim.metadata.labels.get(labels.NODEPOOL, "") if self.claim is not None else ""
         return self.labels.get(labels.NODEPOOL) or claimed
 
     @property
     def registered(self) -> bool:
-        """Whether pods were ever let onto it: its claim's condition says so, or its node's label. Unmanaged nodes are.
+        """Whether the claim's Registered condition or the node's label says so; unmanaged nodes are registered.
 
-        One is written right after the other, so a run that died in between leaves one of them; and a removed
-        label must not make a node look as if nothing ran there.
+        Either is enough: a crash between the two writes leaves only one, and a label that a user removed must not make the
+        node look as if no pod ever ran there.
         """
         if self.claim is None or is_true(self.claim.status.conditions, REGISTERED):
             return True
@@ -68,7 +68,7 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def initialized(self) -> bool:
-        """Unmanaged nodes count as initialized."""
+        """Whether the node's label says so; unmanaged nodes are initialized."""
         if self.claim is None:
             return True
         return self.node is not None and self.node.metadata.labels.get(labels.INITIALIZED) == "true"
@@ -100,7 +100,7 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def labels(self) -> Mapping[str, str]:
-        """Labels pods are matched against: the claim's until the node is registered, then the node's."""
+        """Labels that pods are scheduled by: the claim's and its single-valued requirements until registration, then the node's."""
         if self.node is None or not self.registered:
             base = dict(self.claim.metadata.labels) if self.claim is not None else {}
             if self.claim is not None:
@@ -114,7 +114,10 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def taints(self) -> tuple[Taint, ...]:
-        """Taints a pod must tolerate to be planned here (karpenter `StateNode.Taints`)."""
+        """Taints that a pod must tolerate to be scheduled here; startup taints do not count until initialization.
+
+        Restates: karpenter pkg/controllers/state/statenode.go `Taints`.
+        """
         if self.node is None or not self.registered:
             taints: tuple[Taint, ...] = self.claim.spec.taints if self.claim is not None else ()
         else:
@@ -133,5 +136,5 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def ready(self) -> bool:
-        """Whether the kubelet says Ready=True."""
+        """Whether the Node's Ready condition is True."""
         return self.node is not None and is_true(self.node.status.conditions, "Ready")
