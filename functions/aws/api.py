@@ -1,9 +1,9 @@
-"""For people and scripts: which clusters, what would provision do now, gauges, look at it now. And for forwarders that send over HTTPS.
+"""Serves the HTTP API: list clusters, show what provision would do, show gauges, start provision, receive forwarders' events.
 
-Triggers: API Gateway (REST), signed with AWS credentials; each route is a path of its own in the template. Events are
-        not signed: the cluster that they are about says who sent them (`runtime.receiver`).
-Concurrency: any; three routes read, the others send one message.
-Overlap: harmless; a plan is a dry run, and a doubled requeue finds nothing to do.
+Triggers: API Gateway (REST); each route is a path of its own in the template. Requests are signed with AWS credentials,
+        except forwarders' events, whose sender the cluster authenticates (`runtime.receiver`).
+Concurrency: any; three routes only read, the others send one message.
+Overlap: harmless; a plan is a dry run, and a second requeue finds nothing to do.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ app = Chalice(app_name="journeyman", configure_logs=False)
 
 @app.route("/clusters", methods=["GET"])
 def clusters() -> Response:
-    """The clusters served here."""
-    return api.answer(runtime(), lambda: api.clusters(runtime()))
+    """List the clusters of this deployment."""
+    return api.respond(runtime(), lambda: api.clusters(runtime()))
 
 
 @app.route("/clusters/{name}/plan", methods=["GET"])
 def plan(name: str) -> Response:
-    """What provision would do now; writes nothing."""
-    return api.answer(runtime(), lambda: api.plan(runtime(), name, app.lambda_context))
+    """Show what provision would do now; write nothing."""
+    return api.respond(runtime(), lambda: api.plan(runtime(), name, app.lambda_context))
 
 
 @app.route("/clusters/{name}/metrics", methods=["GET"])
 def metrics(name: str) -> Response:
-    """The cluster's gauges for Prometheus; writes nothing."""
+    """Show the cluster's gauges for Prometheus; write nothing."""
     of = (app.current_request.query_params or {}).get("of", "")
-    return api.answer(runtime(), lambda: api.metrics(runtime(), name, of, app.lambda_context))
+    return api.respond(runtime(), lambda: api.metrics(runtime(), name, of, app.lambda_context))
 
 
 @app.route("/clusters/{name}/requeue", methods=["POST"])
 def requeue(name: str) -> Response:
-    """Have provision look at the cluster now."""
-    return api.answer(runtime(), lambda: api.requeue(runtime(), name), status=202)
+    """Start provision for the cluster."""
+    return api.respond(runtime(), lambda: api.requeue(runtime(), name), status=202)
 
 
 @app.route("/clusters/{name}/events", methods=["POST"])
 def events(name: str) -> Response:
-    """A forwarder's event: its step looks at the cluster."""
+    """Receive a forwarder's event, and start the step that it names."""
     request = app.current_request
     return api.receive(runtime(), name, request.headers.get("authorization", ""), request.raw_body)
 

@@ -1,9 +1,9 @@
-"""Instances that the cloud takes away: their NodeClaims are deleted and their offerings avoided for a while.
+"""Runs interrupt: deletes the NodeClaims of interrupted instances and marks their offerings unavailable.
 
-Triggers: the standard interrupt queue, which EventBridge fills (Spot interruption, rebalance, state change, health,
-capacity reservation). The events name no cluster, so every registered one looks whether the instance is its own.
-Concurrency: unlimited; many warnings at once must not wait for each other.
-Overlap: harmless; deleting a NodeClaim and remembering an offering are each safe to repeat.
+Triggers: the standard interrupt queue, to which EventBridge sends (Spot interruption, rebalance, state change, health,
+capacity reservation). The events name no cluster, so the step checks in every cluster whether the instance belongs to it.
+Concurrency: unlimited; interruptions that arrive together must not wait for each other.
+Overlap: harmless; deleting a NodeClaim and marking an offering unavailable are each safe to repeat.
 """
 
 from __future__ import annotations
@@ -16,5 +16,5 @@ from journeyman.steps.interrupt import interrupt
 
 @entry_point
 def lambda_handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    """Run the step for each event, on every cluster; answer which records failed."""
+    """Run the step for each event and cluster; return which records failed."""
     return run_batch("interrupt", interrupt, event, context)

@@ -30,8 +30,8 @@ class SqsSink:
     """Sends messages to FIFO queues, one for each step; the cluster is the message group.
 
     Args:
-        queues: Their URLs.
-        cluster: Its registered name.
+        queues: Queue URLs by step.
+        cluster: The cluster's name.
         sqs: A botocore client.
     """
 
@@ -57,7 +57,7 @@ class EventBridgeSink:
     """Puts messages on an event bus as `detail`, where rules match `detail.cluster` and `detail.step`.
 
     Args:
-        bus: Its name or ARN.
+        bus: The bus's name or ARN.
         events: A botocore client.
     """
 

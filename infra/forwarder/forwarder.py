@@ -1,13 +1,13 @@
-"""Watch one cluster, and send each step one message per batch of notifications.
+"""Watches one cluster, and sends each step one message per batch of notifications.
 
-Five threads watch pods, nodes, NodeClaims, NodePools and NodeClasses; one thread sends the batches that are due. None ever gives up.
-A notification is lost only with the process, and the next process notifies again once it has listed everything: of unschedulable
-pods, and of its start if there are NodeClaims. A step's open batch is a count for each cause (`notifications.Batcher`), so neither
-an outage of the sink nor many changes cost memory.
+Five threads watch pods, nodes, NodeClaims, NodePools and NodeClasses; one thread sends the batches that are due. All of them
+retry forever. A notification is lost only with the process, and the next process notifies again once it has listed everything:
+of unschedulable pods, and of its start if there are NodeClaims. A step's open batch is a count for each cause
+(`notifications.Batcher`), so neither an outage of the sink nor many changes cost memory.
 
-Several replicas need no coordination: each sees the same changes and gives its message the same deduplication id, so a FIFO queue
-drops the second message, and a step that is requeued twice finds nothing to do the second time. A leader elected by a Lease would
-need the right to write, and its failure would cost the very seconds that a second replica saves.
+Replicas need no coordination: each sees the same changes and gives its message the same deduplication id, so a FIFO queue
+drops the second message, and a step that is started twice finds nothing to do the second time. Electing a leader would need
+write permission, and a failover would take the seconds that a second replica saves.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _jitter = random.SystemRandom()
 
 
 class SendError(Exception):
-    """The sink did not accept the message; it is sent again, after `retry_after` seconds at least."""
+    """The sink did not accept the message, which is sent again after at least `retry_after` seconds."""
 
     def __init__(self, message: str, *, retry_after: float = 0.0) -> None:
         super().__init__(message)
@@ -45,7 +45,7 @@ class Sink(Protocol):
 
     @property
     def name(self) -> str:
-        """A label of the metrics."""
+        """The sink's label in metrics."""
         ...
 
     def send(self, step: NotifiedStep, body: str, message_id: str) -> None:
@@ -57,10 +57,10 @@ class Forwarder:
     """Watches one cluster until `stop`.
 
     Args:
-        cluster: Its registered name.
-        transport: Its API server.
-        sink: Where messages are sent.
-        batcher: Collects notifications; has the windows.
+        cluster: The cluster's name in the functions' settings.
+        transport: Sends requests to the cluster's API server.
+        sink: Sends messages to the functions.
+        batcher: Collects notifications into batches.
         metrics: Counts messages, watches and bytes.
         watch_seconds: How long one watch lasts before the next one begins.
         first_pause_seconds: The pause after the first failure of the API server; it doubles up to half a minute.
@@ -113,10 +113,10 @@ class Forwarder:
         self._sender.start()
 
     def stop(self, flush_seconds: float = FLUSH_SECONDS) -> bool:
-        """Stop watching, and send the open batches at once; each is tried once.
+        """Stop watching, and try once to send each open batch.
 
         Returns:
-            Whether everything was delivered. The next process notifies of the rest after its first list.
+            Whether all batches were delivered. The next process notifies again after its first list.
         """
         for watcher in self._watchers:
             watcher.stop()
@@ -128,7 +128,7 @@ class Forwarder:
 
     @property
     def is_live(self) -> bool:
-        """Whether all threads run; a restart would help if not. Outages of the API server or the sink do not count."""
+        """Whether all threads run, also during an outage of the API server or the sink; if not, a restart helps."""
         return self._sender.is_alive() and all(watcher.is_alive for watcher in self._watchers)
 
     @property
@@ -163,7 +163,7 @@ class Forwarder:
                 batches = self._batcher.take(now)
             self._send(batches)
         with self._changed:
-            batches = self._batcher.take(time.monotonic(), at_once=True)
+            batches = self._batcher.take(time.monotonic(), flush=True)
         self._send(batches)
 
     def _send(self, batches: Iterable[Batch]) -> None:
@@ -193,7 +193,7 @@ class Forwarder:
             self._batcher.failed(batch, now, min_seconds=error.retry_after, jitter=_jitter.uniform(0.5, 1.0))
             self._undelivered_since.setdefault(batch.step, now)
         self._count(batch, "failed")
-        log.warning("%s; the message for %s is kept and sent again", error, batch.step.value)
+        log.warning("%s; sending the message for %s again later", error, batch.step.value)
 
     def _count(self, batch: Batch, outcome: str) -> None:
         self._metrics.count(MESSAGES, step=batch.step.value, sink=self._sink.name, outcome=outcome)

@@ -1,7 +1,7 @@
 """The HTTPS sink: posts to Journeyman's API with a projected service account token, read from its file before each message.
 
-kubelet renews the token when four fifths of its lifetime are over. Its audience is the receiver only, so the API server would not
-accept it. The receiver has the token reviewed by the cluster that the message names.
+The kubelet renews the token after four fifths of its lifetime. The token's only audience is the receiver, so the API server does
+not accept it for requests. The receiver has the cluster that the message names review the token.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class HttpsSink:
     """Posts messages.
 
     Args:
-        url: The receiver's route for this cluster.
-        token_file: The projected token.
-        ca_file: Trust; the system's own if empty.
+        url: The receiver's URL for this cluster.
+        token_file: The file with the projected token.
+        ca_file: The CA certificates to trust; the system's if empty.
     """
 
     name: Final = "https"
@@ -56,9 +56,9 @@ class HttpsSink:
         except HTTPError as error:
             raise SendError(f"{self._url} cannot be reached: {error}") from error
         if not 200 <= answer.status < 300:
-            said = answer.data[:300].decode(errors="replace")
+            content = answer.data[:300].decode(errors="replace")
             advice = _ADVICE.get(answer.status, "")
-            text = f"{self._url} answers {answer.status}: {said}"
+            text = f"{self._url} returned {answer.status}: {content}"
             raise SendError(f"{text}; {advice}" if advice else text, retry_after=_retry_after(answer))
 
 

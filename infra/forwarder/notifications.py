@@ -1,23 +1,23 @@
-"""What the forwarder sends: causes, notifications, one open batch for each step, and the body of its message.
+"""Notifications and their causes, one open batch for each step, and the body of a batch's message.
 
 Time is a parameter everywhere here. Memory grows neither with the cluster nor with the length of an outage: a step's batch is a
 count for each cause, and one number that identifies the notifications in it.
 
 ==================  ==================  ===========================================================================
-cause               requeues            because
+cause               starts              because
 ==================  ==================  ===========================================================================
 pod unschedulable   provision           the pod needs a node
-node joined         provision           the node is to be registered: labels, taints, nominated pods
-node ready          provision           the node is to be initialized
-node not ready      terminate           its instance may be gone
-node deleting       terminate           the node is to be drained, and its NodeClaim deleted
+node joined         provision           it registers the node: labels, taints, nominated pods
+node ready          provision           it initializes the node
+node not ready      terminate           the node's instance may be gone
+node deleting       terminate           it drains the node and deletes its NodeClaim
 node gone           provision,          its pods are pending
-                    terminate           its NodeClaim is to be finalized
-claim created       provision           created manually (without a NodePool); the steps launch those that they create
-claim deleting      terminate           its node is to be drained
-claim gone          provision           its share of the NodePool's limits is free again
-pool changed        provision           a NodePool is new or its spec has changed: validate it, and try pending pods again
-class changed       provision           the same for a NodeClass; one that is being deleted is to be finalized
+                    terminate           it finalizes the NodeClaim
+claim created       provision           it launches manually created NodeClaims (those without a NodePool)
+claim deleting      terminate           it drains the node
+claim gone          provision           the NodePool's limits may allow a new node
+pool changed        provision           it validates the NodePool, which may allow nodes for pending pods
+class changed       provision           the same for a NodeClass; it finalizes one that is being deleted
 started             provision,          changes before the forwarder started are unknown; only a cluster with NodeClaims
                     terminate           can have missed any
 ==================  ==================  ===========================================================================
@@ -38,14 +38,14 @@ LONGEST_PAUSE_SECONDS: Final = 30.0
 
 
 class NotifiedStep(str, Enum):
-    """The steps that the forwarder requeues; each has a queue of its own."""
+    """The steps that the forwarder starts; each has a queue of its own."""
 
     PROVISION = "provision"
     TERMINATE = "terminate"
 
 
 class NotificationCause(str, Enum):
-    """Why a step is requeued; the value is the key in the message's counts."""
+    """Why a step is started; the value is the key in the message's counts."""
 
     POD_UNSCHEDULABLE = "podsNewlyUnschedulable"
     NODE_JOINED = "nodesJoined"
@@ -91,7 +91,7 @@ _REASONS: Final[Mapping[NotificationCause, str]] = {
 
 
 class Notification(NamedTuple):
-    """One change that a step is to know of: its cause, the object's name or UID, and the object's version."""
+    """One change that starts a step: its cause, the object's name or UID, and the object's version."""
 
     cause: NotificationCause
     name: str
@@ -152,7 +152,7 @@ class Batch(NamedTuple):
         return json.dumps(body, separators=(",", ":"))
 
     def reason(self, pods: PodSummary) -> str:
-        """Return the causes as a person reads them."""
+        """Return the causes as readable text."""
         reasons = [f"{self.counts[cause]} {text}" for cause, text in _REASONS.items() if self.counts.get(cause)]
         if NotificationCause.STARTED in self.counts:
             reasons.append("the forwarder has started")
@@ -196,7 +196,7 @@ class BatchWindow:
         self._opened = None
         return True
 
-    def close_at_once(self) -> bool:
+    def close_now(self) -> bool:
         """Close the batch, whatever its window; return whether one was open."""
         was_open, self._opened = self._opened is not None, None
         return was_open
@@ -221,7 +221,7 @@ class BatchWindow:
 
 
 class _OpenBatch:
-    """What one step has not been sent yet."""
+    """The notifications for one step that are not sent yet."""
 
     def __init__(self, window: BatchWindow) -> None:
         self.window = window
@@ -263,12 +263,12 @@ class Batcher:
         """Return when the next batch closes; None if none is open."""
         return min((due for each in self._open.values() if (due := each.window.due()) is not None), default=None)
 
-    def take(self, now: float, *, at_once: bool = False) -> tuple[Batch, ...]:
+    def take(self, now: float, *, flush: bool = False) -> tuple[Batch, ...]:
         """Return the batches that are due, or all open ones; call `delivered` or `failed` for each."""
         return tuple(
             each.take(step)
             for step, each in self._open.items()
-            if (each.window.close_at_once() if at_once else each.window.close(now))
+            if (each.window.close_now() if flush else each.window.close(now))
         )
 
     def delivered(self, batch: Batch) -> None:

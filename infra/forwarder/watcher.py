@@ -23,8 +23,7 @@ from infra.forwarder.trackers import Tracker
 from infra.forwarder.watched_objects import ObjectPage, WatchedResource
 from journeyman.errors import GoneError, JourneymanError, KubeAPIError, TooManyRequestsError
 from journeyman.kube.json_decoding import Versioned, decode, decode_watch_line
-from journeyman.kube.request_budget import RequestBudget
-from journeyman.kube.retries import NO_RETRIES
+from journeyman.kube.request_budget import NO_RETRIES, RequestBudget
 from journeyman.kube.transport import MAX_LINE_BYTES, READ_SECONDS, Transport
 
 K = TypeVar("K", bound=Tracker)

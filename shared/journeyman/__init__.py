@@ -1,3 +1,3 @@
-"""Journeyman: Karpenter without the workshop. A node autoscaler made of short functions woken by events."""
+"""Journeyman, a serverless, Karpenter-compatible node autoscaler: short functions that events start."""
 
 __version__ = "0.1.0"

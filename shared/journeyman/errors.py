@@ -1,28 +1,28 @@
-"""Every error Journeyman raises on purpose.
+"""The errors that Journeyman raises, as one tree.
 
 ::
 
     JourneymanError(message, **context)     context becomes log fields; class attribute `retryable`
     ├── ConfigurationError                setting, CRD or credential   -> status condition + Event, no retry
-    │   ├── InvalidObjectError            one object does not validate -> it is left out, the others go on
+    │   ├── InvalidObjectError            one object does not validate -> skip it, use the others
     │   ├── InvalidQuantityError          a quantity does not parse    -> same
     │   └── UnknownClusterError           an event names a cluster that is not registered -> dead letter
-    ├── MalformedEventError               an event that cannot be read -> dead letter
+    ├── MalformedEventError               an event does not parse      -> dead letter
     ├── CloudProviderError                names from Karpenter's cloudprovider/types.go
-    │   ├── NodeClaimNotFoundError        instance gone                -> finish deletion
-    │   ├── NoInstanceIdError             not a provider id of this cloud -> delete the claim; its instance is found by its tags
-    │   ├── InsufficientCapacityError     carries the offerings        -> mark them unavailable, delete the NodeClaim, reschedule
-    │   ├── NodeClassNotReadyError        waits on the NodeClass       -> next run
+    │   ├── NodeClaimNotFoundError        the instance does not exist  -> finish deletion
+    │   ├── NoInstanceIdError             not a provider id of this cloud -> delete the claim, find its instance by tags
+    │   ├── InsufficientCapacityError     names the offerings          -> mark them unavailable, delete the NodeClaim, reschedule
+    │   ├── NodeClassNotReadyError        the NodeClass cannot be used -> delete the NodeClaim, reschedule
     │   ├── CreateError                   condition_reason             -> Launched=Unknown with that reason
     │   ├── RateLimitedError  retryable   retry_after_seconds          -> next run, no alarm
-    │   └── CloudUnavailableError (retryable)  no answer, or a fault on its side -> next run
-    ├── KubeAPIError                      carries the Kubernetes Status
+    │   └── CloudUnavailableError (retryable)  no response, or an internal error -> next run
+    ├── KubeAPIError                      has the Kubernetes Status
     │   ├── NotFoundError  AlreadyExistsError  ConflictError (retryable)  ForbiddenError
     │   ├── InvalidError  TooManyRequestsError (retryable)  GoneError
-    │   └── KubeUnavailableError (retryable)   no answer, or 502-504        -> next run
-    ├── LeaseLostError        retryable   another run holds the step   -> stop applying, answer "busy"
-    ├── DeadlineError         retryable   the step's time is up        -> stop, requeue the step
-    └── InvariantError                    a bug: a plan that verify rejects, an action on an unknown object -> fail loudly
+    │   └── KubeUnavailableError (retryable)   no response, or 502-504      -> next run
+    ├── LeaseLostError        retryable   another run holds the Lease  -> stop writing, end as "busy"
+    ├── DeadlineError         retryable   the run's time is up         -> stop, requeue the step
+    └── InvariantError                    a bug: a plan that verify rejects, an action on an unknown object -> alarm
 
 Expected outcomes are values, not errors: an unschedulable pod is an entry in `Results.pod_errors`.
 """
@@ -35,7 +35,7 @@ from typing import Any, ClassVar, Final
 
 
 class JourneymanError(Exception):
-    """Root of the tree: a message for a person, and the context of the error as fields for a log."""
+    """The root of the tree: a message, and the error's context as fields of the log line."""
 
     retryable: ClassVar[bool] = False
 
@@ -50,11 +50,11 @@ class JourneymanError(Exception):
 
 
 class ConfigurationError(JourneymanError):
-    """A setting, custom resource or credential is wrong; retrying cannot help, a person must change it."""
+    """A setting, custom resource or credential is wrong; a user must change it, a retry does not help."""
 
 
 class InvalidObjectError(ConfigurationError):
-    """One object does not validate; it is left out and the others go on."""
+    """One object does not validate; it is skipped and the others are used."""
 
 
 class InvalidQuantityError(ConfigurationError):
@@ -66,7 +66,7 @@ class UnknownClusterError(ConfigurationError):
 
 
 class MalformedEventError(JourneymanError):
-    """An event that cannot be read; it goes to the dead-letter queue with this message."""
+    """An event does not parse; it goes to the dead-letter queue."""
 
 
 class CloudProviderError(JourneymanError):
@@ -74,18 +74,18 @@ class CloudProviderError(JourneymanError):
 
 
 class NodeClaimNotFoundError(CloudProviderError):
-    """The instance behind a NodeClaim is gone."""
+    """The instance of a NodeClaim does not exist."""
 
 
 class NoInstanceIdError(CloudProviderError):
-    """A provider id is not one of this cloud: it was edited."""
+    """A NodeClaim's provider id was edited and is not one of this cloud."""
 
 
 class InsufficientCapacityError(CloudProviderError):
-    """None of the requested offerings is available; `offerings` names those to skip for a while.
+    """None of the requested offerings is available; `offerings` names those to mark unavailable.
 
-    The NodeClaim is deleted, and its pods are scheduled again. Without offerings it means that they are marked unavailable
-    already; a launch that named none and marks none is another error, or the next plan would launch the same.
+    The NodeClaim is deleted, and its pods are scheduled again. Empty `offerings` means that they are marked already. Raise
+    another error where no offering is marked at all, or the next plan would choose the same offerings again.
     """
 
     def __init__(self, message: str, *, offerings: tuple[tuple[str, str, str], ...] = (), **context: Any) -> None:
@@ -94,11 +94,11 @@ class InsufficientCapacityError(CloudProviderError):
 
 
 class NodeClassNotReadyError(CloudProviderError):
-    """The NodeClass is missing, terminating, or its status is not current."""
+    """The NodeClass does not exist, is being deleted, or is not Ready."""
 
 
 class CreateError(CloudProviderError):
-    """A launch failed for a named reason, which becomes the Launched condition's reason."""
+    """A launch failed; `condition_reason` becomes the reason of the Launched condition."""
 
     def __init__(self, message: str, *, condition_reason: str, **context: Any) -> None:
         super().__init__(message, **context)
@@ -106,7 +106,7 @@ class CreateError(CloudProviderError):
 
 
 class RateLimitedError(CloudProviderError):
-    """The cloud throttles us; the next run tries again."""
+    """The cloud throttles requests; the next run tries again."""
 
     retryable = True
 
@@ -116,13 +116,13 @@ class RateLimitedError(CloudProviderError):
 
 
 class CloudUnavailableError(CloudProviderError):
-    """The cloud cannot be reached, or failed inside; the next run tries again."""
+    """The cloud did not respond, or had an internal error; the next run tries again."""
 
     retryable = True
 
 
 class KubeAPIError(JourneymanError):
-    """The API server answered with a failure Status; `details` are the Status's own, as JSON, as far as they are known."""
+    """The API server returned a failure Status; `details` are the Status's details as JSON, empty if it has none."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class KubeAPIError(JourneymanError):
 
 
 NOT_SERVED: Final = "NotServed"
-"""The reason of a NotFoundError where not an object is missing but its whole kind: its CustomResourceDefinition."""
+"""The reason of a NotFoundError for a kind that the API server does not serve: its CustomResourceDefinition is missing."""
 
 
 class NotFoundError(KubeAPIError):
@@ -148,7 +148,7 @@ class NotFoundError(KubeAPIError):
 
 
 class AlreadyExistsError(KubeAPIError):
-    """409 AlreadyExists: an object of that name exists."""
+    """409 AlreadyExists: an object with this name exists."""
 
 
 class ConflictError(KubeAPIError):
@@ -158,7 +158,7 @@ class ConflictError(KubeAPIError):
 
 
 class ForbiddenError(KubeAPIError):
-    """401 or 403: the identity lacks a right."""
+    """401 or 403: the function's identity lacks a permission."""
 
 
 class InvalidError(KubeAPIError):
@@ -166,7 +166,7 @@ class InvalidError(KubeAPIError):
 
 
 class TooManyRequestsError(KubeAPIError):
-    """429: throttled, or an eviction that a PodDisruptionBudget refuses."""
+    """429: the API server throttles requests, or a PodDisruptionBudget refuses an eviction."""
 
     retryable = True
 
@@ -180,19 +180,19 @@ class GoneError(KubeAPIError):
 
 
 class KubeUnavailableError(KubeAPIError):
-    """The API server could not be reached, broke off, or answered that it cannot serve now (502, 503, 504)."""
+    """The API server could not be reached, closed the connection, or returned 502, 503 or 504."""
 
     retryable = True
 
 
 class LeaseLostError(JourneymanError):
-    """Another run of this step holds the Lease; nothing more may be written."""
+    """Another run of this step holds the Lease; this run must not write any more."""
 
     retryable = True
 
 
 class DeadlineError(JourneymanError):
-    """The step's time is up; a requeue was sent for what is left."""
+    """The run's time is up; the step is requeued for the remaining work."""
 
     retryable = True
 

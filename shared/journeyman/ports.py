@@ -1,6 +1,6 @@
-"""Declares what a step needs from the outside, as Protocols that adapters implement; and the values they exchange.
+"""Protocols of the API server, the cloud, the queues, the clock and telemetry, and the values that they take and return.
 
-Every adapter translates its SDK's errors into `journeyman.errors`. The core imports none of this.
+Steps depend on these Protocols only. Adapters implement them, and translate their SDK's errors into `journeyman.errors`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 from msgspec import Struct, field
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NodeClaim, Resource
+from journeyman.core.api.objects import NodeClaim, OfferingKey, Resource
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.lifecycle.interruption import InterruptionKind
 from journeyman.core.plan import Event, Observation, Step
@@ -24,7 +24,7 @@ JSON = Mapping[str, Any]
 
 
 class Listing(Struct, Generic[T], frozen=True, kw_only=True):
-    """Items of one list call, all at the same `resource_version`; `in_order` if by namespace and name for sure."""
+    """The items of one list call, all at the same `resource_version`; `in_order` if they are sorted by namespace and name."""
 
     items: tuple[T, ...]
     resource_version: str
@@ -32,7 +32,7 @@ class Listing(Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class WatchEvent(Struct, Generic[T], frozen=True, kw_only=True):
-    """ADDED, MODIFIED, DELETED or BOOKMARK (then `object` is None)."""
+    """One change of a watch; `type` is ADDED, MODIFIED, DELETED or BOOKMARK (then `object` is None)."""
 
     type: str
     object: T | None
@@ -48,13 +48,13 @@ class Patch(Struct, frozen=True, kw_only=True):
 
 
 class KubeStore(Protocol):
-    """One cluster's API server. Every method may raise `KubeAPIError` and its kinds.
+    """One cluster's API server. Every method may raise `KubeAPIError` and its subclasses.
 
     Reads decode into `resource.type` (a msgspec Struct, or dict). Writes take and return raw JSON.
     """
 
     def version(self) -> tuple[int, int]:
-        """Major and minor version of the API server."""
+        """Return the API server's major and minor version."""
         ...
 
     def list(
@@ -66,23 +66,24 @@ class KubeStore(Protocol):
         field_selector: str = "",
         cached: bool = False,
     ) -> Listing[T]:
-        """All objects of a kind. `cached` allows a slightly stale answer from the server's watch cache."""
+        """Return all objects of a kind. `cached` allows a slightly stale list from the API server's watch cache."""
         ...
 
     def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
-        """One object. Raises NotFoundError."""
+        """Return one object. Raises NotFoundError."""
         ...
 
     def create(self, resource: Resource[Any], body: JSON, *, namespace: str = "") -> dict[str, Any]:
-        """Create; returns it as stored. Raises AlreadyExistsError, InvalidError."""
+        """Create an object, and return it as stored. Raises AlreadyExistsError, InvalidError."""
         ...
 
     def patch(
         self, resource: Resource[Any], name: str, patch: JSON, *, namespace: str = "", subresource: str = ""
     ) -> dict[str, Any]:
-        """JSON merge patch; `metadata.resourceVersion` and `metadata.uid` inside it are preconditions (ConflictError).
+        """Send a JSON merge patch, and return the object as stored.
 
-        The status of a custom resource does not heed a UID: give the version as well, which no other incarnation has.
+        `metadata.resourceVersion` and `metadata.uid` in the patch are preconditions (ConflictError). The API server ignores
+        the UID in patches of a custom resource's status; pass the resourceVersion as well, which is unique to the object.
         """
         ...
 
@@ -97,19 +98,17 @@ class KubeStore(Protocol):
         namespace: str = "",
         subresource: str = "",
     ) -> dict[str, Any]:
-        """Server-side apply: create the object, or make its fields say what `body` says; returns it as stored.
+        """Send a server-side apply, and return the object as stored. `body` need not repeat the name.
 
-        The name need not be said again in the body.
-
-        What `manager` said before and says no longer is removed; nothing to change means nothing is written. Raises
-        ConflictError if another manager says something else of a field, unless `force` takes it over; InvalidError.
+        Fields that `manager` applied earlier and that are missing from `body` are removed. If nothing changes, nothing is
+        written. Raises ConflictError if another manager owns a field with another value, unless `force`; InvalidError.
         """
         ...
 
     def patch_each(
         self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = ""
     ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
-        """Several patches that are independent of each other, side by side; what became of each, in their order."""
+        """Send independent patches in parallel; return the stored object or the error of each, in order."""
         ...
 
     def delete(
@@ -122,7 +121,7 @@ class KubeStore(Protocol):
         resource_version: str = "",
         grace_period_seconds: int | None = None,
     ) -> None:
-        """Delete, with preconditions if given. Raises NotFoundError, ConflictError."""
+        """Delete an object; `uid` and `resource_version` are preconditions. Raises NotFoundError, ConflictError."""
         ...
 
     def evict(self, namespace: str, name: str, *, uid: str = "") -> None:
@@ -139,43 +138,43 @@ class KubeStore(Protocol):
         field_selector: str = "",
         timeout_seconds: float = 30,
     ) -> Iterator[WatchEvent[T]]:
-        """Changes since that version until the timeout, bookmarks included. Raises GoneError if it is too old."""
+        """Yield changes since `resource_version` until the timeout, with bookmarks. Raises GoneError if it is too old."""
         ...
 
 
 class Instance(Struct, frozen=True, kw_only=True):
-    """A machine the cloud runs for us."""
+    """An instance of this cluster."""
 
     provider_id: str
     instance_type: str
     zone: str
     capacity_type: str
-    state: str  # the cloud's word: pending, running, shutting-down, terminated…
+    state: str  # as the cloud names it: pending, running, shutting-down, terminated…
     launched_at: datetime
     image_id: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def claim(self) -> str:
-        """The NodeClaim it was launched for, from its tag; empty if unknown."""
+        """The name of the NodeClaim that it was launched for, from its tag; empty without the tag."""
         return self.tags.get(labels.NODECLAIM_TAG, "")
 
     @property
     def claim_uid(self) -> str:
-        """That NodeClaim's UID, from its tag; empty if unknown, as with instances that Karpenter launched."""
+        """The UID of that NodeClaim, from its tag; empty without the tag, which Karpenter's instances lack."""
         return self.tags.get(labels.NODECLAIM_UID_TAG, "")
 
 
 class LaunchRequest(Struct, frozen=True, kw_only=True):
-    """Launch one instance for this claim. Repeating it with the same claim UID never makes a second one."""
+    """A launch of one instance for a NodeClaim. Repeating it with the same claim UID never launches a second one."""
 
     claim: NodeClaim
     node_class: NodeClassState
-    instance_types: tuple[InstanceType, ...]  # of the claim's pool, availability already marked
+    instance_types: tuple[InstanceType, ...]  # those of the NodePool, without unavailable offerings
 
 
 class LaunchRefusal(Struct, frozen=True, kw_only=True):
-    """An offering that a launch requested and did not get, with the reason that a failed launch's condition has."""
+    """An offering that a launch requested and the cloud refused; `reason` as in the Launched condition of a failed launch."""
 
     zone: str
     zone_id: str
@@ -184,7 +183,7 @@ class LaunchRefusal(Struct, frozen=True, kw_only=True):
 
 
 class Launched(Struct, frozen=True, kw_only=True):
-    """It runs (or starts): what goes into the claim's labels, annotations and status."""
+    """A launch that succeeded: the instance, and what is written into the claim's labels, annotations and status."""
 
     claim: str
     instance: Instance
@@ -193,23 +192,23 @@ class Launched(Struct, frozen=True, kw_only=True):
     capacity: Mapping[str, str]  # quantities as text
     allocatable: Mapping[str, str]
     price: float
-    unavailable: tuple[tuple[str, str, str], ...] = ()  # offerings that were refused on the way
-    refusals: tuple[LaunchRefusal, ...] = ()  # every single one, to be counted
-    user_data_bytes: int = 0  # what it boots with; 0 if that was not looked at
+    unavailable: tuple[OfferingKey, ...] = ()  # offerings to mark unavailable
+    refusals: tuple[LaunchRefusal, ...] = ()  # each refusal, for the metrics
+    user_data_bytes: int = 0  # 0 if the size of the user data is unknown
 
 
 class LaunchFailed(Struct, frozen=True, kw_only=True):
-    """It did not: `error` is a CloudProviderError (InsufficientCapacity, NodeClassNotReady, Create, RateLimited…).
+    """A launch that failed; `error` is a CloudProviderError (InsufficientCapacity, NodeClassNotReady, Create, RateLimited…).
 
-    `answered` says that the cloud carried the launch out and nothing came of it, so that the next attempt is another
-    launch. Without it the next attempt repeats this one, since something may have come of this or an earlier one.
+    `answered` is True if the cloud's response proves that no instance was launched: the next attempt is a new launch.
+    Otherwise this attempt or an earlier one may have launched an instance, and the next attempt repeats this one.
     """
 
     claim: str
     error: Exception
-    unavailable: tuple[tuple[str, str, str], ...] = ()
+    unavailable: tuple[OfferingKey, ...] = ()
     refusals: tuple[LaunchRefusal, ...] = ()
-    user_data_bytes: int = 0  # what it would have booted with; 0 if that was not looked at
+    user_data_bytes: int = 0
     answered: bool = False
     retry_after: timedelta = timedelta(0)
 
@@ -218,85 +217,85 @@ LaunchOutcome = Launched | LaunchFailed
 
 
 class Prices(Struct, frozen=True, kw_only=True):
-    """Where the prices that offerings carry come from, and how old they are; None: not read yet, or the read failed."""
+    """The source and age of the prices of offerings. A time is None if prices were not read yet, or the read failed."""
 
     on_demand_refreshed_at: datetime | None = None
     spot_refreshed_at: datetime | None = None
-    source: str = ""  # of on-demand prices: the cloud's own interface, or a table that ships with the adapter
-    message: str = ""  # what went wrong on the last try; empty if nothing
+    source: str = ""  # of on-demand prices: the cloud's API, or the table in the adapter's package
+    message: str = ""  # the error of the last read; empty if it succeeded
 
 
 class CloudProvider(Protocol):
     """One cloud account and region, for one cluster."""
 
     name: str
-    """Which cloud, as metrics call it: `aws`."""
+    """The cloud's name in metrics, such as `aws`."""
 
     node_class: Resource[dict[str, Any]]
-    """The NodeClass kind this provider understands."""
+    """The NodeClass kind of this cloud."""
 
     repair_policies: tuple[RepairPolicy, ...]
-    """Which conditions of a node mean that it must be replaced, and after how long."""
+    """The node conditions after which a node is repaired, each with its toleration."""
 
     def resolve(self, node_class: JSON, now: datetime) -> JSON:
-        """The `status` a NodeClass should have now: subnets, images, conditions.
+        """Return the `status` that a NodeClass should have now: subnets, images, conditions.
 
-        A user's mistakes become conditions. Raises CloudProviderError if the cloud could not be asked.
+        A user's mistakes become conditions. Raises CloudProviderError if a request to the cloud fails.
         """
         ...
 
     def annotations(self, node_class: JSON) -> Mapping[str, str]:
-        """The annotations a NodeClass should carry: the hash of what its nodes are made from, for drift.
+        """Return the annotations that a NodeClass should have: the hash of its spec, for drift, and the hash's version.
 
-        Raises InvalidObjectError if it does not validate.
+        Raises InvalidObjectError if the NodeClass does not validate.
         """
         ...
 
     def release(self, node_class: JSON) -> None:
-        """Take back what was made for a NodeClass that nothing needs any more; safe to repeat. Raises CloudProviderError."""
+        """Delete what was created in the cloud for an unused NodeClass; safe to repeat. Raises CloudProviderError."""
         ...
 
     def get_instance_types(self, node_class: JSON) -> tuple[InstanceType, ...]:
-        """What this NodeClass could launch, by name, with current prices. Raises CloudProviderError."""
+        """Return the NodeClass's instance types, sorted by name, with current prices. Raises CloudProviderError."""
         ...
 
     def launch(self, requests: Sequence[LaunchRequest]) -> Iterator[LaunchOutcome]:
-        """Launch, several at once; outcomes come as they are known, one for each request.
+        """Launch several instances in parallel; yield the outcome of each request as it is known.
 
-        Leaving the iterator early begins no further launch; those under way finish, and asking again finds them.
+        Closing the iterator early starts no further launch. Launches in flight finish; repeating a request finds its instance.
         """
         ...
 
     def list(self) -> tuple[Instance, ...]:
-        """All live instances of this cluster (terminated ones left out), by provider id."""
+        """Return this cluster's instances that are not terminated, sorted by provider id."""
         ...
 
     def get(self, provider_id: str) -> Instance:
-        """One instance, shutting-down ones included. Raises NodeClaimNotFoundError once it is gone or terminated."""
+        """Return one instance, also while it shuts down. Raises NodeClaimNotFoundError once it is terminated."""
         ...
 
     def delete(self, provider_id: str) -> None:
-        """Start terminating; safe to repeat. Raises NodeClaimNotFoundError once it is gone."""
+        """Start terminating an instance; safe to repeat. Raises NodeClaimNotFoundError once it is terminated."""
         ...
 
     def statuses(self) -> tuple[InstanceStatus, ...]:
-        """What the cloud's own checks find wrong with instances, by provider id; other clusters' may be among them.
+        """Return the failing status checks of instances, sorted by provider id; instances of other clusters may be included.
 
-        Empty where a cloud has no such checks. Raises CloudProviderError.
+        Empty if the cloud has no status checks. Raises CloudProviderError.
         """
         ...
 
     def prices(self) -> Prices:
-        """How old the prices in `get_instance_types` are. Makes no call and raises nothing."""
+        """Return how old the prices in `get_instance_types` are. Makes no call and raises nothing."""
         ...
 
 
 EVERY_CLUSTER: Final = "*"
-"""The cluster of a trigger that names none: its step runs for every registered cluster."""
+"""The cluster of a trigger that names no cluster: the step runs for every registered one."""
 
 
 class TriggerEnvelope(Struct, frozen=True, kw_only=True):
-    """What every trigger carries; `time` is when it happened, by the sender's clock."""
+    """The fields of every trigger; `time` is when it happened, by the sender's clock."""
 
     id: str
     cluster: str
@@ -305,7 +304,7 @@ class TriggerEnvelope(Struct, frozen=True, kw_only=True):
 
 
 class ClusterChanged(TriggerEnvelope, frozen=True, kw_only=True):
-    """The forwarder: pods are unschedulable, or nodes, NodeClaims, NodePools or NodeClasses changed."""
+    """The forwarder reports unschedulable pods, or changed nodes, NodeClaims, NodePools or NodeClasses."""
 
     step: Step
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -313,7 +312,7 @@ class ClusterChanged(TriggerEnvelope, frozen=True, kw_only=True):
 
 
 class RequeueDue(TriggerEnvelope, frozen=True, kw_only=True):
-    """A step asked to run again; `at`, if given, is when it is due."""
+    """A requeue message; `at` is when it is due, None for at once."""
 
     step: Step
     at: datetime | None = None
@@ -326,7 +325,7 @@ class ScheduledRun(TriggerEnvelope, frozen=True, kw_only=True):
 
 
 class Interruption(TriggerEnvelope, frozen=True, kw_only=True):
-    """The cloud says that instances are interrupted, or might be; `time` is the event's own."""
+    """The cloud reports that instances are interrupted, or at risk of it; `time` is that of the cloud's event."""
 
     step: ClassVar[Step] = Step.INTERRUPT
 
@@ -335,17 +334,17 @@ class Interruption(TriggerEnvelope, frozen=True, kw_only=True):
 
 
 class ApiRequest(TriggerEnvelope, frozen=True, kw_only=True):
-    """A person or a script asks what a step would do; nothing is written."""
+    """A request to the HTTP API for what a step would do; the step writes nothing."""
 
     step: Step
 
 
 Trigger = ClusterChanged | RequeueDue | ScheduledRun | Interruption | ApiRequest
-"""Why a step runs. `events.parse_trigger` makes one of whatever a function is handed; nothing parses it again."""
+"""Why a step runs. `events.parse_trigger` parses a function's event into one of these; nothing parses it again."""
 
 
 class Message(Struct, frozen=True, kw_only=True):
-    """Run `step` for `cluster`; `at` None means now. Delivered at least once, in order within (cluster, step)."""
+    """A message that starts `step` for `cluster` at `at` (None: now). Delivered at least once, in order by cluster and step."""
 
     cluster: str
     step: Step
@@ -357,31 +356,34 @@ class Queue(Protocol):
     """Sends messages to the steps' queues."""
 
     def send(self, messages: Iterable[Message]) -> None:
-        """Send; those that are not due yet wait in the requeue queue. Raises CloudProviderError if one was not accepted."""
+        """Send messages; those not due yet go to the requeue queue. Raises CloudProviderError if the queue refuses one."""
         ...
 
     def retry_now(self, queue: str, receipts: Sequence[str]) -> None:
-        """Let messages received from a queue (named as the platform names it: an ARN) be delivered again at once.
+        """Make messages that were received from a queue (an ARN on AWS) visible again at once.
 
-        A queue's message group waits until a failed message is delivered again. A queue that is not ours is ignored.
-        Raises CloudProviderError; the messages come back later then.
+        A message group waits until its failed message is delivered again. Queues of others are ignored. Raises
+        CloudProviderError; the messages then become visible after their visibility timeout.
         """
         ...
 
 
 class Lease(Protocol):
-    """The fence: which run has a step now."""
+    """The Lease of one step in one cluster: only the run that holds it may write."""
 
     def acquire(self) -> None:
-        """Take it or raise LeaseLostError."""
+        """Acquire the Lease. Raises LeaseLostError if another run holds it."""
         ...
 
     def check(self) -> None:
-        """Raise LeaseLostError if another run has it; renews when half its time is gone. Call before outside effects."""
+        """Renew the Lease once half of its duration has passed; to be called before each outside effect.
+
+        Raises LeaseLostError if another run holds it.
+        """
         ...
 
     def release(self) -> None:
-        """Give it back; never raises."""
+        """Release the Lease; never raises."""
         ...
 
 
@@ -389,21 +391,21 @@ class Clock(Protocol):
     """The only source of the time."""
 
     def now(self) -> datetime:
-        """The time, aware, UTC."""
+        """Return the time in UTC."""
         ...
 
 
 class Telemetry(Protocol):
-    """Where logs, Events and metrics go."""
+    """Records logs, Kubernetes Events and metrics. No method raises: a lost Event must not stop a run."""
 
     def log(self, level: str, message: str, **fields: Any) -> None:
-        """One structured line."""
+        """Write a log line."""
         ...
 
     def event(self, event: Event) -> None:
-        """A Kubernetes Event. Never raises: a lost Event must not stop the work."""
+        """Record a Kubernetes Event."""
         ...
 
     def observe(self, observation: Observation) -> None:
-        """A metric sample."""
+        """Record a metric sample."""
         ...

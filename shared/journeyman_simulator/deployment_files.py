@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -33,6 +34,7 @@ def deployment_file(*parts: str) -> Path:
     return path
 
 
+@cache
 def import_deployed(name: str) -> ModuleType:
     """Return a module of the deployed application, such as `functions.aws.provision`.
 

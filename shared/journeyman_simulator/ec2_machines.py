@@ -1,8 +1,8 @@
 """EC2 instances as machines for the simulated kubelets, configured by their launch templates.
 
-Labels, taints and the pod limit come from the NodeConfig in the instance's user data, so a wrong template makes a
-wrong node here too. Sizes come from DescribeInstanceTypes: the guest sees a little less memory than advertised, and the
-kubelet keeps what nodeadm reserves. The zone, region and type labels are those the cloud controller adds.
+Labels, taints and the pod limit come from the NodeConfig in the instance's user data, so that a wrong template leads to
+a wrong node. Sizes come from DescribeInstanceTypes: the operating system has slightly less memory than advertised, and
+the kubelet reserves what nodeadm configures. The zone, region and type labels are those of the cloud controller.
 """
 
 from __future__ import annotations

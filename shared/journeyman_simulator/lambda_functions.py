@@ -74,9 +74,9 @@ class LambdaContext:
 class LambdaFunction(Struct, kw_only=True):
     """A Lambda function whose code is a Python callable in this process.
 
-    A handler that overstays its timeout cannot be stopped here: it is reported as timed out once it returns.
-    `fatal` are the exceptions that stand for a dying sandbox; unlike an error, they may come out of anywhere. A simulation
-    that is to repeat itself gives `new_id`, which names invocations, and a `context` whose remaining time is virtual.
+    A handler that exceeds its timeout cannot be stopped: it is reported as timed out once it returns. `fatal` are the
+    exceptions that simulate the end of the sandbox's process; unlike errors, any call may raise them. A reproducible
+    simulation passes `new_id`, which names invocations, and a `context` with virtual remaining time.
     """
 
     name: str
@@ -151,7 +151,7 @@ class EventSourceMapping:
     ) -> None:
         self._sqs = sqs
         self._url = queue_url
-        self._function = function
+        self.function = function
         self._due = due
         self._batch_size = batch_size
         self._report = report_batch_item_failures
@@ -159,7 +159,7 @@ class EventSourceMapping:
 
     def act(self) -> bool:
         """Receive one batch if there is one, invoke the function, delete what succeeded; True if it was invoked."""
-        if self._due and ((due := self._due()) is None or due > self._function.clock.now()):
+        if self._due and ((due := self._due()) is None or due > self.function.clock.now()):
             return False
         return self.poll() is not None
 
@@ -178,7 +178,7 @@ class EventSourceMapping:
         messages = received.get("Messages", [])
         if not messages:
             return None
-        invocation = self._function.invoke({"Records": [self._record(message) for message in messages]})
+        invocation = self.function.invoke({"Records": [self._record(message) for message in messages]})
         failed = self._failed(invocation, {message["MessageId"] for message in messages})
         self._delete([message for message in messages if message["MessageId"] not in failed])
         if failed and invocation.outcome is InvocationOutcome.SUCCEEDED:
@@ -198,7 +198,7 @@ class EventSourceMapping:
             "md5OfBody": message["MD5OfBody"],
             "eventSource": "aws:sqs",
             "eventSourceARN": self._arn,
-            "awsRegion": self._function.region,
+            "awsRegion": self.function.region,
         }
 
     def _failed(self, invocation: LambdaInvocation, ids: set[str]) -> set[str]:
@@ -223,7 +223,7 @@ class EventSourceMapping:
 
     def _marked_partial(self, invocation: LambdaInvocation) -> LambdaInvocation:
         partial = replace(invocation, outcome=InvocationOutcome.PARTLY)
-        self._function.invocations[-1] = partial
+        self.function.invocations[-1] = partial
         return partial
 
 

@@ -1,7 +1,8 @@
 """Replays recorded events on a recorded cluster with the deployed handlers, and records what they decide and write.
 
-Only the handlers run: no kubelet, no scheduler, no time passing. What a handler sends itself for later is shown as a
-requeue. The account is moto in this process (with EC2's own CreateFleet rules), or an account behind an endpoint.
+Only the handlers run: there are no kubelets and no kube-scheduler, and time does not pass. Messages that a handler sends to its
+own step are shown as requeues. The account is moto in this process (with EC2's CreateFleet rules), or an account behind an
+endpoint.
 """
 
 from __future__ import annotations
@@ -177,7 +178,7 @@ def event_for_function(event: JSON) -> tuple[str, JSON]:
 
 
 def _function_of_queue(event: JSON) -> str:
-    """The queue's name says whose it is; the requeue queue is the sweep's."""
+    """Return the function that a queue's name contains; sweep for the requeue queue."""
     records: list[JSON] = event["Records"]
     arn = str(records[0].get("eventSourceARN", "")) if records else ""
     for step in Step:
@@ -331,8 +332,8 @@ def _ensure_role(iam: Any, name: str) -> None:
 class EndpointAccount:
     """Clients for one endpoint, through localstack-client.
 
-    Credentials are localstack-client's made-up ones, so the account is the endpoint's own. Nothing is patched there, so
-    it answers as it answers: moto's own CreateFleet takes the first override, for one.
+    Its test credentials select the endpoint's default account. The endpoint is not patched, so its rules may differ from
+    AWS's: moto's CreateFleet, for example, always uses the first override.
     """
 
     account = "000000000000"

@@ -1,9 +1,9 @@
 """A simulated world: actors that react to a cluster, on one virtual clock.
 
-Each actor is what in a real cluster is a controller, a kubelet or a cloud: it looks at the API server (or its own
-cloud), does what is due at this moment, and says when it next has something to do. The world lets all actors
-act until nothing changes any more, then jumps to the earliest next moment. No thread, no sleep, no randomness: the
-same beginning gives the same history, so a scenario can be repeated and a failing seed replayed.
+An actor simulates a controller, a kubelet or a cloud: it reads the API server (or its own cloud), does what is due now, and
+returns when it is due next. The world lets all actors act until nothing changes, then advances the clock to the earliest due
+time. There are no threads, no sleeps and no randomness: the same start leads to the same history, so that a scenario can be
+repeated and a failing seed replayed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class World:
         self._actors = tuple(actors)
 
     def settle(self) -> None:
-        """Let all actors act until none has anything left to do at this moment.
+        """Let all actors act until none has work that is due now.
 
         Raises:
             WorldStuckError: Actors undo each other's work without end.

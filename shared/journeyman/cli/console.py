@@ -1,4 +1,4 @@
-"""Where commands print: as wide as the terminal, or wide enough for a row where there is none."""
+"""The console of commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _WIDTH_OF_A_FILE: Final = 120  # columns; rich would take 80
 
 
 def standard_output() -> Console:
-    """Standard output. In a pipe or file, lines are 120 columns long unless COLUMNS says otherwise."""
+    """Return the console for standard output; without a terminal it is 120 columns wide, unless COLUMNS is set."""
     console = Console()
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _WIDTH_OF_A_FILE

@@ -71,7 +71,7 @@ def solve(
 
 
 def main() -> None:
-    """Run the command of this process's arguments, and print a JourneymanError as one line instead of a traceback."""
+    """Run the command in this process's arguments; print a JourneymanError as one line instead of a traceback."""
     add_contributed_commands()
     try:
         app()
@@ -87,8 +87,8 @@ def add_contributed_commands() -> None:
 
 
 def _error_text(error: JourneymanError) -> str:
-    """Return the message, the context that the message lacks, and on a line of its own what to do."""
-    facts = {key: value for key, value in error.context.items() if key != "to_do" and value}
-    context = ", ".join(f"{key}={value}" for key, value in facts.items() if str(value) not in error.message)
+    """Return the error's message, the context that the message lacks, and on a second line what to do."""
+    fields = {key: value for key, value in error.context.items() if key != "to_do" and value}
+    context = ", ".join(f"{key}={value}" for key, value in fields.items() if str(value) not in error.message)
     to_do = f"\nto do: {error.context['to_do']}" if error.context.get("to_do") else ""
     return f"{error.message}{f' ({context})' if context else ''}{to_do}"

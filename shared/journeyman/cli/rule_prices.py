@@ -1,7 +1,7 @@
-"""Prices the constraints: how much less a plan costs without each kind of them.
+"""Computes what each kind of constraint costs: how much less a plan costs without it (`journeyman solve --rules`).
 
-It shows which kinds of constraints make a fleet cost more than its lower bound. Their prices do not add up: two that
-forbid the same thing cost nothing each, and much together. Computed only by `journeyman solve --rules`.
+The prices show which kinds of constraints make a fleet cost more than its lower bound. They do not add up: of two constraints
+that forbid the same thing, each costs nothing alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from journeyman.core.scheduling.results import Results
 from journeyman.core.state.snapshot import Snapshot
 from journeyman.core.state.taints import is_prefer_no_schedule
 
-if TYPE_CHECKING:  # the models build validators; nothing here needs them
+if TYPE_CHECKING:  # importing the models builds validators, which this module does not need
     from journeyman.core.api.nodepool import NodePool
 
 Solve = Callable[[Snapshot, Catalogue], Results]
@@ -27,9 +27,9 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class RulePrice(Struct, frozen=True, kw_only=True):
-    """What one kind of rule costs: how much less per hour, and how many nodes fewer, the same pods would need without it.
+    """The price of one kind of rule: how much less per hour, and how many nodes fewer, the same pods need without it.
 
-    `per_hour` may come out a little below zero, since no plan is sure to be the best there is.
+    `per_hour` may be slightly negative, because plans are not proven to be optimal.
     """
 
     rule: str
@@ -38,7 +38,7 @@ class RulePrice(Struct, frozen=True, kw_only=True):
 
 
 class Gap(Struct, frozen=True, kw_only=True):
-    """A plan's price per hour, what it is measured by, and what the rules cost, dearest first."""
+    """A plan's price per hour, its lower bound, and the prices of the rules, most expensive first."""
 
     price: float
     lower_bound: float
@@ -46,24 +46,24 @@ class Gap(Struct, frozen=True, kw_only=True):
 
     @property
     def share(self) -> float:
-        """By how much the plan is dearer than the bound, as a share of the bound; 0 without a bound."""
+        """The difference between price and lower bound as a share of the bound; 0 without a bound."""
         return self.price / self.lower_bound - 1 if self.lower_bound > 0 else 0.0
 
 
 def price_of_rules(snapshot: Snapshot, catalogue: Catalogue, solve: Solve, rules: Iterable[str] = ()) -> Gap:
-    """What each kind of rule costs per hour.
+    """Return what each kind of rule costs per hour.
 
     Args:
-        snapshot: The cluster. Pods that find no place are left out of the comparison.
-        catalogue: What can be launched.
-        solve: Makes a plan.
-        rules: The kinds to look at (`RULES`), all if none are named; kinds that no object has are skipped.
+        snapshot: The cluster. Unschedulable pods are left out of the comparison.
+        catalogue: The instance types that can be launched.
+        solve: Returns a plan.
+        rules: The kinds to price (`RULES`), all if empty; kinds that do not occur in the cluster are skipped.
 
     Returns:
-        The gap of the plan for the whole cluster; kinds of equal price by name.
+        The gap of the plan for the whole cluster; kinds of equal price are sorted by name.
 
     Raises:
-        KeyError: There is no such kind of rule.
+        KeyError: A kind of rule is unknown.
     """
     whole = solve(snapshot, catalogue)
     base = _without_pods(snapshot, whole.pod_errors)
@@ -89,7 +89,7 @@ def _without_pods(snapshot: Snapshot, keys: Mapping[str, object]) -> Snapshot:
 
 
 def _without_each(snapshot: Snapshot, placed: set[str], rules: Sequence[str]) -> Iterator[tuple[str, Snapshot]]:
-    """The cluster without each kind of constraint that occurs in it."""
+    """Yield the cluster without each kind of constraint that occurs in it."""
     for rule in rules:
         changed = _KINDS[rule](snapshot, placed)
         if changed is not snapshot:
@@ -102,7 +102,7 @@ def _without_each(snapshot: Snapshot, placed: set[str], rules: Sequence[str]) ->
 def _in_pods(
     change: Callable[[PodSpec], PodSpec], *, running: bool = False
 ) -> Callable[[Snapshot, set[str]], Snapshot]:
-    """A change to the specs of pods that were placed, or with `running` of those that run as well."""
+    """Return a function that changes the specs of pods that were scheduled, with `running` also of running pods."""
 
     def relaxed(snapshot: Snapshot, placed: set[str]) -> Snapshot:
         pods = tuple(
@@ -123,7 +123,7 @@ def _same(before: Sequence[object], after: Sequence[object]) -> bool:
 
 
 def _changed(struct: T, **values: Any) -> T:
-    """The struct with these values; the very same one if it has them already."""
+    """Return the struct with these values; the same object if it has them already."""
     if all(getattr(struct, name) == value for name, value in values.items()):
         return struct
     return msgspec.structs.replace(struct, **values)

@@ -1,4 +1,4 @@
-"""`journeyman solve FILE…`: what the scheduler answers to scenario files, one JSON line each."""
+"""`journeyman solve FILE…`: schedules the pods of scenario files, and prints one line of JSON for each."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from journeyman.errors import ConfigurationError
 
 
 def solve(paths: list[Path], *, rules: bool = False) -> None:
-    """Print one line per scenario, with `rules` also what each kind of rule costs.
+    """Print one line per scenario, with `rules` also the price of each kind of rule.
 
     Raises:
-        ConfigurationError: A file is no scenario.
+        ConfigurationError: A file is not a scenario.
     """
     for path in paths:
         scenario = read_scenario(path)
@@ -32,7 +32,7 @@ def solve(paths: list[Path], *, rules: bool = False) -> None:
 
 
 def rule_prices(scenario: Scenario) -> list[dict[str, Any]]:
-    """What each kind of rule costs per hour and in nodes, dearest first."""
+    """Return what each kind of rule costs per hour and in nodes, most expensive first."""
 
     def plan(snapshot: Snapshot, catalogue: Catalogue) -> Results:
         return schedule(snapshot, catalogue, options=options_of(scenario))
@@ -42,7 +42,7 @@ def rule_prices(scenario: Scenario) -> list[dict[str, Any]]:
 
 
 def answer(scenario: Scenario) -> dict[str, Any]:
-    """The scheduler's results as plain data; `seconds` is the solve alone."""
+    """Return the scheduler's results as plain data; `seconds` is the duration of the solve."""
     start = time.perf_counter()
     results = schedule(scenario.snapshot, scenario.catalogue, options=options_of(scenario))
     seconds = time.perf_counter() - start
@@ -53,7 +53,7 @@ def answer(scenario: Scenario) -> dict[str, Any]:
 
 
 def options_of(scenario: Scenario) -> Options:
-    """The scheduler's options that a scenario asks for. Raises ConfigurationError for a policy that is none."""
+    """Return the scheduler's options in a scenario. Raises ConfigurationError for an unknown policy."""
     try:
         return Options(
             preferences=PreferencePolicy(scenario.options.get("preferencePolicy") or "Respect"),
@@ -65,7 +65,7 @@ def options_of(scenario: Scenario) -> Options:
 
 
 def commands(scenario: Scenario) -> list[dict[str, Any]]:
-    """The first command that disruption finds, method after method; empty if every node is worth its price."""
+    """Return the first command that the disruption methods find, in their order; empty if they find none."""
     controller = DisruptionController(
         scenario.snapshot,
         scenario.catalogue,
@@ -88,7 +88,7 @@ def commands(scenario: Scenario) -> list[dict[str, Any]]:
 
 
 def to_data(name: str, results: Results, seconds: float) -> dict[str, Any]:
-    """Results under the names that comparisons with Karpenter use."""
+    """Return the results under the keys that comparisons with Karpenter use."""
     return {
         "name": name,
         "nodeClaims": [_claim(claim) for claim in results.new_claims],

@@ -5,6 +5,43 @@ requeue, schedule, sweep). What cannot be read raises MalformedEventError, which
 redelivery cannot help, so the message ends in the dead-letter queue.
 """
 
-from journeyman.events.parse import parse_trigger
+from __future__ import annotations
 
-__all__ = ["parse_trigger"]
+from collections.abc import Mapping
+from typing import Any
+
+from journeyman.events import eventbridge, wire_format
+from journeyman.events.wire_format import decode_json, malformed
+from journeyman.ports import Trigger
+
+
+def parse_trigger(payload: Mapping[str, Any]) -> Trigger:
+    """Return the trigger in a payload.
+
+    Args:
+        payload: An SQS record as Lambda hands it over (`body` is text), an EventBridge event (`detail-type`), or a
+            message of ours (`version` and `source`).
+
+    Raises:
+        MalformedEventError: It is none of these, or a field is missing or wrong.
+    """
+    if "body" in payload and "detail-type" not in payload:
+        return _parse_sqs_record(payload)
+    if "detail-type" in payload:
+        return eventbridge.parse(payload)
+    source = payload.get("source")
+    parser = wire_format.PARSERS.get(source) if isinstance(source, str) else None
+    if parser is None:
+        known = ", ".join(sorted(wire_format.PARSERS))
+        raise malformed(
+            f"cannot read the event: source {source!r} is none of {known}, nor an EventBridge event", payload
+        )
+    return parser(payload)
+
+
+def _parse_sqs_record(record: Mapping[str, Any]) -> Trigger:
+    message_id = str(record.get("messageId", ""))
+    body = record["body"]
+    if not isinstance(body, str):
+        raise malformed(f"cannot read SQS message {message_id}: its body is not text", {"id": message_id})
+    return parse_trigger(decode_json(body, what=f"body of SQS message {message_id}", which=message_id))

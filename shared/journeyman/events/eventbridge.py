@@ -17,7 +17,7 @@ import msgspec
 from journeyman.core.lifecycle.interruption import InterruptionKind
 from journeyman.core.plan import Step
 from journeyman.events import wire_format
-from journeyman.events.decoding import Name, Time, decode
+from journeyman.events.wire_format import Name, Time, decode
 from journeyman.ports import EVERY_CLUSTER, Interruption, ScheduledRun, Trigger
 
 FORWARDER = "journeyman.forwarder"

@@ -1,5 +1,5 @@
-"""Composition roots: the only code that names concrete adapters, and what the handlers call.
+"""Composition roots, which handlers call: the only code that names concrete adapters.
 
-`composition` is one process's set of adapters, whatever the cloud; `aws` makes one from the environment; `batch` runs a
-step for what a queue or a schedule delivers; `entry` puts logging and tracing around a handler.
+`composition` holds the adapters of a process on any cloud; `aws` creates them from the environment; `batch` runs a step for
+the messages of a queue or a schedule; `lambda_entry` adds logging and tracing to a handler.
 """

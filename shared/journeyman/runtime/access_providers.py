@@ -1,4 +1,4 @@
-"""How this process reaches registered clusters: an access provider for each kind of access, and boto3 sessions."""
+"""Connects to registered clusters: an access provider for each kind of access, and boto3 sessions."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from journeyman.kube.clusters import (
 )
 from journeyman.kube.connection_pool import Connection
 from journeyman.ports import Clock
-from journeyman.signing.signed_requests import Credentials
 
 if TYPE_CHECKING:
     import boto3
+
+    from journeyman.signing import Credentials
 
 Variables = Mapping[str, str]
 _GROUP_PREFIX: Final = "journeyman-"
 GROUPS: Final = tuple(f"{_GROUP_PREFIX}{name}" for name in (*(step.value for step in Step), "api"))
 
-# id, secret, and token of a temporary key: the names that Function Compute sets, and that Huawei Cloud's SDK reads
+# id, secret and token of an access key, as Function Compute sets them and as Huawei Cloud's SDK reads them
 ALIBABA_VARIABLES: Final = (
     "ALIBABA_CLOUD_ACCESS_KEY_ID", "ALIBABA_CLOUD_ACCESS_KEY_SECRET", "ALIBABA_CLOUD_SECURITY_TOKEN",
 )  # fmt: skip
@@ -43,7 +44,7 @@ def access_providers(
     clock: Clock,
     variables: Variables,
     sessions: Callable[[RegisteredCluster], boto3.Session],
-    described: Callable[[RegisteredCluster], Mapping[str, Any]],
+    describe: Callable[[RegisteredCluster], Mapping[str, Any]],
 ) -> dict[type[Struct], AccessProvider]:
     """Return the access provider for each kind of access, for a `ClusterRegistry`.
 
@@ -51,21 +52,21 @@ def access_providers(
         clock: Decides when tokens and certificates are renewed.
         variables: The environment, read again for each request to Alibaba Cloud and Huawei Cloud.
         sessions: Returns the session for an EKS cluster: credentials and region.
-        described: Returns what EKS's DescribeCluster returned for a cluster.
+        describe: Returns the response of EKS's DescribeCluster for a cluster.
     """
 
-    def by_eks(cluster: RegisteredCluster, how: EksAccess) -> Connection:
+    def connect_eks(cluster: RegisteredCluster, how: EksAccess) -> Connection:
         return eks.connect(
             cluster.name,
             sessions(cluster),
             clock,
-            described=described(cluster),
+            described=describe(cluster),
             endpoint=how.endpoint,
             role_arn=how.role_arn,
             groups=_groups(variables.get("_HANDLER", ""), how),
         )
 
-    def by_ack(cluster: RegisteredCluster, how: AckAccess) -> Connection:
+    def connect_ack(cluster: RegisteredCluster, how: AckAccess) -> Connection:
         from journeyman.kube.access.ack import AckCluster  # noqa: PLC0415 - 10 ms of a cold start without such clusters
 
         private = how.endpoint == "private"
@@ -74,7 +75,7 @@ def access_providers(
             how.cluster_id, cluster.region, credentials, clock, private=private, minutes=how.minutes, api=how.api
         ).connect()
 
-    def by_cce(cluster: RegisteredCluster, how: CceAccess) -> Connection:
+    def connect_cce(cluster: RegisteredCluster, how: CceAccess) -> Connection:
         from journeyman.kube.access.cce import CceCluster  # noqa: PLC0415 - as above
 
         private = how.endpoint == "private"
@@ -90,29 +91,29 @@ def access_providers(
             api=how.api,
         ).connect()
 
-    def by_kubeconfig(_: RegisteredCluster, how: KubeconfigAccess) -> Connection:
+    def connect_by_kubeconfig(_: RegisteredCluster, how: KubeconfigAccess) -> Connection:
         from journeyman.kube.access.kubeconfig import from_kubeconfig  # noqa: PLC0415 - as above
 
         return from_kubeconfig(how.path, how.context)
 
-    def by_service_account(_: RegisteredCluster, __: InClusterAccess) -> Connection:
+    def connect_by_service_account(_: RegisteredCluster, __: InClusterAccess) -> Connection:
         return in_cluster(variables)
 
     return {
-        EksAccess: by_eks,
-        AckAccess: by_ack,
-        CceAccess: by_cce,
-        KubeconfigAccess: by_kubeconfig,
-        InClusterAccess: by_service_account,
+        EksAccess: connect_eks,
+        AckAccess: connect_ack,
+        CceAccess: connect_cce,
+        KubeconfigAccess: connect_by_kubeconfig,
+        InClusterAccess: connect_by_service_account,
     }
 
 
 def _groups(handler: str, how: EksAccess) -> tuple[str, ...]:
-    """Return the groups for an access entry, as the chart names them: all for an assumed role, else the function's own.
+    """Return the groups of the access entry, as the chart names them: all for an assumed role, or else the function's own.
 
     Args:
         handler: Lambda's `_HANDLER`; its module is named after the step.
-        how: Has the role that is assumed, if any.
+        how: The access settings, with the role to assume, if any.
     """
     own = f"{_GROUP_PREFIX}{handler.partition('.')[0]}"
     return (own,) if own in GROUPS and not how.role_arn else GROUPS
@@ -122,10 +123,12 @@ def _credentials(variables: Variables, names: tuple[str, str, str]) -> Callable[
     """Return a function that reads the access key, which changes with the role's credentials. It raises ConfigurationError."""
 
     def read() -> Credentials:
+        from journeyman.signing import Credentials  # noqa: PLC0415 - only ACK and CCE clusters need it
+
         key, secret, token = (variables.get(name, "") for name in names)
         if not key or not secret:
             raise ConfigurationError(
-                f"there is no access key: {names[0]} and {names[1]} are not set",
+                f"access key is missing: {names[0]} and {names[1]} are not set",
                 to_do="give the function a role, or set these variables",
             )
         return Credentials(access_key_id=key, access_key_secret=secret, security_token=token)
@@ -134,11 +137,11 @@ def _credentials(variables: Variables, names: tuple[str, str, str]) -> Callable[
 
 
 class Sessions:
-    """boto3 sessions of the process's own role in each region, and of roles that it assumes; each is made once, when needed."""
+    """boto3 sessions by region and role, each created when it is first needed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._made: dict[tuple[str, str, str], boto3.Session] = {}
+        self._sessions: dict[tuple[str, str, str], boto3.Session] = {}
 
     def of(self, cluster: RegisteredCluster) -> boto3.Session:
         """Return the session for a cluster's region and role."""
@@ -146,9 +149,9 @@ class Sessions:
         role, external_id = (how.role_arn, how.external_id) if isinstance(how, EksAccess) else ("", "")
         key = (cluster.region, role, external_id)
         with self._lock:
-            if key not in self._made:
-                self._made[key] = new_session(*key)
-            return self._made[key]
+            if key not in self._sessions:
+                self._sessions[key] = new_session(*key)
+            return self._sessions[key]
 
 
 def new_session(region: str, role_arn: str = "", external_id: str = "") -> boto3.Session:
@@ -156,18 +159,18 @@ def new_session(region: str, role_arn: str = "", external_id: str = "") -> boto3
     import boto3  # noqa: PLC0415 - a simulation with its own clients does without
     from botocore import session  # noqa: PLC0415 - likewise
 
-    from journeyman.cloud.aws.response_parser import with_fast_parser  # noqa: PLC0415 - likewise
+    from journeyman.cloud.aws.timestamps import with_fast_timestamps  # noqa: PLC0415 - likewise
 
     core = _assuming(region, role_arn, external_id) if role_arn else session.get_session()
-    return boto3.Session(botocore_session=with_fast_parser(core), region_name=region)
+    return boto3.Session(botocore_session=with_fast_timestamps(core), region_name=region)
 
 
 def _assuming(region: str, role_arn: str, external_id: str) -> Any:
-    """Return a botocore session with another role, whose credentials are fetched when first needed and renewed by botocore."""
+    """Return a botocore session that assumes a role when it is first needed, and renews the credentials."""
     from botocore import config, credentials, session  # noqa: PLC0415 - as in `new_session`
 
     own, assumed = session.get_session(), session.get_session()
-    # in a VPC without a route to STS, botocore would wait for minutes
+    # without a route to STS, botocore's default timeouts add up to minutes
     quick = config.Config(connect_timeout=2, read_timeout=10, retries={"mode": "standard", "total_max_attempts": 2})
     external = {"ExternalId": external_id} if external_id else {}
     fetcher = credentials.AssumeRoleCredentialFetcher(

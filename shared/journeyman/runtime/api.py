@@ -1,7 +1,4 @@
-"""Answers the HTTP API: the clusters, what provision would do now, gauges, requeues, and forwarders' events.
-
-The routes are in the handler (`functions/*/api.py`).
-"""
+"""Implements the HTTP API, whose routes are in the handler (`functions/*/api.py`)."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from journeyman.observe.prometheus import CONTENT_TYPE
 from journeyman.ports import ApiRequest, Message
 from journeyman.runtime.composition import Context, Runtime
 from journeyman.runtime.receiver import Receiver, read_sender
-from journeyman.runtime.scrape import groups, no_larger_than_may_be, scrape
+from journeyman.runtime.scrape import check_size, parse_groups, scrape
 from journeyman.steps.load import EVERYTHING, load
 from journeyman.steps.scheduling_inputs import scheduling_inputs_of
 
@@ -36,89 +33,89 @@ STATUS: Final[Mapping[type[JourneymanError], int]] = {
 _RECEIVERS: Final[WeakKeyDictionary[Runtime, Receiver]] = WeakKeyDictionary()
 
 
-def answer(runtime: Runtime, work: Callable[[], Body | Response], *, status: int = 200) -> Response:
-    """Return what `work` gives as a response, or its error: what happened, to which object, what to do."""
+def respond(runtime: Runtime, work: Callable[[], Body | Response], *, status: int = 200) -> Response:
+    """Call `work`; return its result as a response, or a response that describes the error that it raises."""
     try:
-        given = work()
-        return given if isinstance(given, Response) else Response(body=given, status_code=status)
+        result = work()
+        return result if isinstance(result, Response) else Response(body=result, status_code=status)
     except JourneymanError as error:
         runtime.log_error(error, controller="api")
         code = next((code for kind, code in STATUS.items() if isinstance(error, kind)), 503 if error.retryable else 500)
-        facts = {name: str(value) for name, value in error.context.items()}
-        return Response(body={"error": type(error).__name__, "message": error.message, **facts}, status_code=code)
+        context = {name: str(value) for name, value in error.context.items()}
+        return Response(body={"error": type(error).__name__, "message": error.message, **context}, status_code=code)
 
 
 def clusters(runtime: Runtime) -> Body:
-    """The clusters served here, by name."""
+    """Return the clusters of this deployment, by name."""
     return {"clusters": [{"name": name} for name in runtime.clusters]}
 
 
 def plan(runtime: Runtime, cluster: str, context: Context) -> Body:
     """Return what provision would do now for pending pods, and why some are unschedulable. Writes nothing.
 
-    NodeClaims in flight count as capacity, as in the step; the step's other reconcilers are not part of the answer.
+    NodeClaims in flight count as capacity, as in the step. The step's other reconcilers do not run.
 
     Raises:
-        UnknownClusterError: The cluster is not served here.
+        UnknownClusterError: The cluster is not registered here.
         JourneymanError: The cluster or the cloud cannot be read.
     """
-    with runtime.invocation(_request(runtime, cluster, context, "what would provision do?"), context) as run:
-        world = scheduling_inputs_of(run, load(run, EVERYTHING))
+    with runtime.invocation(_request(runtime, cluster, context, "GET plan"), context) as run:
+        inputs = scheduling_inputs_of(run, load(run, EVERYTHING))
         options = replace(run.settings.scheduling, bound=True)
-        results = solve(world.snapshot, world.catalogue, options=options)
-        defects = verify(world.snapshot, world.catalogue, results)
+        results = solve(inputs.snapshot, inputs.catalogue, options=options)
+        defects = verify(inputs.snapshot, inputs.catalogue, results)
         header = {"cluster": cluster, "time": run.clock.now().isoformat()}
         return {**header, **_results(results), "defects": list(map(str, defects))}
 
 
 def metrics(runtime: Runtime, cluster: str, of: str, context: Context) -> Response:
-    """The cluster's gauges for Prometheus (`scrape`): all of them, or those groups that `of` names. Writes nothing.
+    """Return the cluster's gauges for Prometheus (`scrape`): all of them, or the groups in `of`. Writes nothing.
 
     Raises:
-        UnknownClusterError: The cluster is not served here.
-        ConfigurationError: `of` names no group, or the answer would be too large.
+        UnknownClusterError: The cluster is not registered here.
+        ConfigurationError: `of` contains an unknown group, or the response would be too large.
         JourneymanError: The cluster or the cloud cannot be read.
     """
-    chosen = groups(of)
-    with runtime.invocation(_request(runtime, cluster, context, "a scrape of metrics"), context) as run:
+    chosen = parse_groups(of)
+    with runtime.invocation(_request(runtime, cluster, context, "GET metrics"), context) as run:
         text = scrape(run, chosen)
-    return Response(body=no_larger_than_may_be(text), headers={"Content-Type": CONTENT_TYPE})
+    return Response(body=check_size(text), headers={"Content-Type": CONTENT_TYPE})
 
 
 def requeue(runtime: Runtime, cluster: str) -> Body:
-    """Let provision run for the cluster now.
+    """Start provision for the cluster.
 
     Raises:
-        UnknownClusterError: The cluster is not served here.
-        CloudProviderError: The queue did not take it.
+        UnknownClusterError: The cluster is not registered here.
+        CloudProviderError: The queue refused the message.
     """
     runtime.settings_of(cluster)
-    runtime.queue.send([Message(cluster=cluster, step=Step.PROVISION, reason="asked for through the API")])
+    runtime.queue.send([Message(cluster=cluster, step=Step.PROVISION, reason="requested through the API")])
     return {"cluster": cluster, "step": Step.PROVISION.value, "status": "sent"}
 
 
 def _request(runtime: Runtime, cluster: str, context: Context, reason: str) -> ApiRequest:
-    """Return the trigger of a request, which reads what provision reads."""
+    """Return the trigger of a request. Its step is provision, because the request reads the same objects."""
     return ApiRequest(
         id=context.aws_request_id, cluster=cluster, step=Step.PROVISION, reason=reason, time=runtime.clock.now()
     )
 
 
 def receive(runtime: Runtime, cluster: str, authorization: str, body: bytes) -> Response:
-    """Take a forwarder's event, if it may send one (`receiver`). After a failure of ours the answer only says to try again."""
+    """Receive a forwarder's event (`receiver`). The sender may be unauthenticated, so internal errors are not shown to it."""
 
     def work() -> Response:
         verdict = _receiver(runtime).receive(runtime, cluster, authorization, body)
         return Response(body=verdict.body, status_code=verdict.status)
 
-    response = answer(runtime, work)
+    response = respond(runtime, work)
     if response.status_code >= 500:
         return Response(body={"error": "Unavailable", "message": "try again later"}, status_code=response.status_code)
     return response
 
 
 def _receiver(runtime: Runtime) -> Receiver:
-    """Return the runtime's own, which knows what it has sent."""
+    """Return the runtime's receiver, which keeps the ids of the events that it has sent on."""
     if runtime not in _RECEIVERS:
         _RECEIVERS[runtime] = Receiver(read_sender(os.environ))
     return _RECEIVERS[runtime]

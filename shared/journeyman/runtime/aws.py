@@ -1,7 +1,7 @@
-"""Composes the product on AWS Lambda: reads the environment once, makes adapters when they are first needed.
+"""Creates the runtime on AWS Lambda: reads the environment once, and creates adapters when they are first needed.
 
-Nothing happens at import. Every part is replaceable: a simulation installs `Runtime(settings, AwsAdapters(…))`
-with its own clock, stores and boto3 clients, and the handlers run on it unchanged.
+Nothing happens at import. Every part can be replaced: a simulation installs `Runtime(settings, AwsAdapters(…))` with its
+own clock, stores and boto3 clients, and runs the handlers unchanged.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ if TYPE_CHECKING:
 
 DEFAULT_KUBERNETES_VERSION: Final = "1.34"
 LEASE_PREFIX: Final = "journeyman-"
-_MAKING: Final = threading.Lock()
-"""Held while a client is made: clusters run in parallel, and boto3 sessions that they share are not thread-safe."""
+_CLIENT_LOCK: Final = threading.Lock()
+"""Held while a client is created: clusters run in parallel, and the boto3 sessions that they share are not thread-safe."""
 
 StoreFactory = Callable[[Settings], KubeStore]
 ClientFactory = Callable[[str, str], Any]
-"""A boto3 client for a service and a region."""
+"""Returns a boto3 client for a service and a region."""
 
 
 class SystemClock:
-    """`ports.Clock`: the machine's."""
+    """`ports.Clock` with the machine's time."""
 
     def now(self) -> datetime:
-        """The time, aware, UTC."""
+        """Return the time in UTC."""
         return datetime.now(timezone.utc)  # noqa: TID251 - the one place that reads the clock
 
 
 class AwsAdapters:
-    """`composition.Adapters` on AWS. Each part is made by what it is given here, or else the real way."""
+    """`composition.Adapters` on AWS."""
 
     def __init__(
         self,
@@ -70,14 +70,14 @@ class AwsAdapters:
         clients: ClientFactory | None = None,
         log_to: Logger | None = None,
     ) -> None:
-        """Nothing is opened yet.
+        """Prepare the adapters; open no connection yet.
 
         Args:
             environment: The process's settings.
             clock: The time; the machine's by default.
-            stores: The API server of a cluster; by default reached as its `access` says.
-            clients: boto3 clients; by default from the process's credentials.
-            log_to: Where log lines go; the process's logger by default.
+            stores: Returns the API server of a cluster; by default connects as its `access` says.
+            clients: Returns boto3 clients; by default with the process's credentials.
+            log_to: Writes log lines; the process's logger by default.
         """
         self.clock: Clock = clock or SystemClock()
         self.environment = environment
@@ -93,11 +93,11 @@ class AwsAdapters:
         self._list_cache = ListCache()
 
     def store(self, cluster: Settings) -> KubeStore:
-        """The cluster's API server. Raises ConfigurationError if it cannot be reached the way `access` says."""
+        """Return the cluster's API server. Raises ConfigurationError if the settings in `access` are wrong."""
         return self._stores(cluster)
 
     def cloud(self, cluster: Settings, store: KubeStore) -> CloudProvider:
-        """EC2 in the cluster's account and region. Raises ConfigurationError if it is another cloud's."""
+        """Return EC2 in the cluster's account and region. Raises ConfigurationError for clusters of other clouds."""
         registered = self.environment.clusters[cluster.cluster_name]
         if not isinstance(registered.access, (EksAccess, KubeconfigAccess, InClusterAccess)):
             raise ConfigurationError(
@@ -109,7 +109,7 @@ class AwsAdapters:
         return AwsCloudProvider(clients, self.aws_settings(registered), self.clock)
 
     def queue(self) -> Queue:
-        """The queues of this deployment."""
+        """Return the queues of this deployment."""
         return SQSQueue(
             self._clients("sqs", self.environment.region),
             self.clock,
@@ -118,7 +118,7 @@ class AwsAdapters:
         )
 
     def lease(self, cluster: Settings, step: Step, store: KubeStore, holder: str) -> Lease:
-        """The step's Lease in the cluster."""
+        """Return the step's Lease in the cluster."""
         return KubeLease(
             store,
             self.clock,
@@ -128,7 +128,7 @@ class AwsAdapters:
         )
 
     def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> RunTelemetry:
-        """Log lines and EMF metrics on standard output, Events in the cluster."""
+        """Return telemetry that writes log lines and EMF metrics to standard output, and Events to the cluster."""
         return RunTelemetry(
             self._log_to or logger(),
             store,
@@ -139,16 +139,16 @@ class AwsAdapters:
         )
 
     def log(self, level: str, message: str, **fields: Any) -> None:
-        """A line that belongs to no run."""
+        """Write a log line outside of any run."""
         logs.write(self._log_to or logger(), level, message, fields)
 
     def observe(self, observations: Sequence[Observation]) -> None:
-        """EMF on standard output."""
+        """Write metric samples as EMF to standard output."""
         embedded_metrics.write(observations, constant={}, stream=sys.stdout)
 
     def _connected_store(self, cluster: Settings) -> KubeStore:
         name = cluster.cluster_name
-        self._described.pop(name, None)  # it may have moved, if it is connected to once more
+        self._described.pop(name, None)  # a reconnect reads it again, since the cluster may have been created again
         transport = Transport(self._registry.connect(name), cluster=name)
         return CachingKubeStore(HttpKubeStore(transport), self._list_cache, cluster=name, log=self.log)
 
@@ -156,21 +156,21 @@ class AwsAdapters:
         return self._call_deadline.watch(_client_of(new_session(region), service))
 
     def clients_for(self, cluster: RegisteredCluster) -> ClientFactory:
-        """Return boto3 clients in the role that a cluster's settings name, or else the process's own."""
+        """Return the factory of boto3 clients with the role in the cluster's settings, or else with the process's own."""
         if isinstance(cluster.access, EksAccess) and cluster.access.role_arn:
             session = self._sessions.of(cluster)
             return lambda service, _region: self._call_deadline.watch(_client_of(session, service))
         return self._clients
 
     def _describe(self, cluster: RegisteredCluster) -> Mapping[str, Any]:
-        """Return EKS's description of the cluster, read once for each connection."""
+        """Return EKS's description of the cluster, which is read once for each connection."""
         if cluster.name not in self._described:
             client = self.clients_for(cluster)("eks", cluster.region)
             self._described[cluster.name] = eks.describe(cluster.name, client)
         return self._described[cluster.name]
 
     def aws_settings(self, cluster: RegisteredCluster) -> AwsSettings:
-        """Return the cluster's settings; what is not registered comes from EKS."""
+        """Return the cluster's settings; EKS provides those that are not registered."""
         environment = self.environment
         described = self._describe(cluster) if isinstance(cluster.access, EksAccess) and not cluster.endpoint else {}
         network: Mapping[str, str] = described.get("kubernetesNetworkConfig") or {}
@@ -192,7 +192,7 @@ class AwsAdapters:
 
 
 def _client_of(session: boto3.Session, service: str) -> Any:
-    from botocore.config import Config  # noqa: PLC0415 - a simulation with its own clients does without
+    from botocore.config import Config  # noqa: PLC0415 - a simulation with its own clients does not need it
 
     config = Config(
         connect_timeout=CONNECT_SECONDS,
@@ -200,22 +200,22 @@ def _client_of(session: boto3.Session, service: str) -> Any:
         retries={"mode": "standard", "total_max_attempts": 4},
         user_agent_extra="journeyman",
     )
-    make: Callable[..., Any] = session.client
-    with _MAKING:
-        return make(service, config=config)
+    create: Callable[..., Any] = session.client
+    with _CLIENT_LOCK:
+        return create(service, config=config)
 
 
 @cache
 def logger() -> Logger:
-    """The process's logger."""
+    """Return the process's logger."""
     return logs.json_logger(level=os.environ.get("LOG_LEVEL", "info"), commit=os.environ.get("JOURNEYMAN_COMMIT", ""))
 
 
 def runtime() -> Runtime:
-    """Return the composition that is installed (`composition.installed`), or else the environment's.
+    """Return the installed runtime (`composition.installed`), or else one from the environment.
 
     Raises:
-        ConfigurationError: The environment has a mistake.
+        ConfigurationError: An environment variable is missing or wrong.
     """
     return current(_from_environment)
 

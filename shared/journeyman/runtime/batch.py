@@ -1,13 +1,13 @@
-"""Runs one step for the triggers of one invocation: once per cluster, clusters in parallel; and reads SQS batches.
+"""Runs one step for the triggers of one invocation, once per cluster and clusters in parallel; reads SQS batches.
 
-Messages only say that a step must run, so several for one cluster in a batch are one run, and their order does not matter.
-Each cluster's runs are sequential. A cluster that does not answer takes no time from the others, and a run that has not
-ended shortly before the platform ends the process counts as failed.
+A message only starts a step, so several messages for one cluster in a batch are one run, and their order does not matter.
+The runs of one cluster are sequential. A cluster that does not respond does not delay the others. A run that has not ended
+shortly before the platform ends the process counts as failed.
 
-A failed record is delivered again after its visibility timeout, and ends in the dead-letter queue when its retries are used
-up. One that can never be read is retried at once: while SQS waits for a failed message, its whole group in a FIFO queue
-stands still. Records are reported one by one, not from the first failure on as Powertools' FIFO processor does: that would
-carry good messages behind a bad one of their group into the dead-letter queue.
+A failed record is delivered again after its visibility timeout, and goes to the dead-letter queue when its retries are used
+up. A record that can never be parsed is made visible at once, because a failed message blocks its message group of a FIFO
+queue until then. Failed records are reported individually. Powertools' FIFO processor would report all records from the
+first failure on, and move valid messages of the group to the dead-letter queue.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ StepFunction = Callable[[RunContext, Trigger], Outcome]
 LambdaEvent = Mapping[str, Any]
 Result = Outcome | Exception
 
-CLUSTERS_AT_ONCE = 16
-"""Clusters that run in parallel. They wait for answers most of the time."""
+MAX_PARALLEL_CLUSTERS = 16
+"""Clusters that run in parallel. They wait for responses most of the time."""
 ANSWER_SECONDS = 0.5
-"""So long before its end a process must start to answer; runs stop earlier, by themselves (`composition.FLUSH_MARGIN`)."""
+"""The time reserved for the function's response. Runs stop earlier by themselves (`composition.FLUSH_MARGIN`)."""
 FAILED = "failed"
 
 
@@ -51,10 +51,10 @@ class StepRunner:
     """Runs one step in one invocation.
 
     Args:
-        runtime: The clusters served here.
-        step: Which step it is.
+        runtime: The registered clusters and their adapters.
+        step: The step's name.
         function: The step.
-        context: The platform's; its remaining time is the deadline of all runs.
+        context: The platform's invocation context; its remaining time is the deadline of all runs.
     """
 
     def __init__(self, runtime: Runtime, step: Step, function: StepFunction, context: Context) -> None:
@@ -64,11 +64,11 @@ class StepRunner:
         self._context = context
 
     def accept(self, trigger: Trigger) -> tuple[Trigger, ...]:
-        """Return one trigger for each cluster that must run; none for an event that concerns no cluster.
+        """Return one trigger for each cluster for which the step must run; none for an event without effect.
 
         Raises:
-            MalformedEventError: The message is for another step.
-            UnknownClusterError: It names a cluster not served here.
+            MalformedEventError: The trigger is for another step.
+            UnknownClusterError: It names a cluster that is not registered here.
         """
         if trigger.step is not self._step:
             raise MalformedEventError(
@@ -77,15 +77,15 @@ class StepRunner:
                 trigger=type(trigger).__name__,
                 to_do="send it to its own step's queue",
             )
-        addressed = self._runtime.addressed(trigger)
+        triggers = self._runtime.triggers_by_cluster(trigger)
         is_no_op = isinstance(trigger, Interruption) and trigger.kind is InterruptionKind.NO_OP
-        return () if is_no_op else addressed
+        return () if is_no_op else triggers
 
     def run(self, triggers: Sequence[Trigger]) -> list[Result]:
-        """Run the step for each trigger, once for those of one cluster; return the results in the triggers' order.
+        """Run the step once for each cluster; return the results in the order of the triggers.
 
-        Interruptions are run one by one, as their instances differ. A cluster that fails does not stop the others. A run
-        that goes on after the time to answer is fenced by its Lease, like one that the platform has ended.
+        Each interruption has its own run, because their instances differ. A cluster that fails does not stop the others. A
+        run that is still going when the function responds can write only as long as it holds its Lease.
         """
         by_cluster: dict[str, dict[str, Trigger]] = {}
         for trigger in triggers:
@@ -95,7 +95,7 @@ class StepRunner:
             for runs in by_cluster.values():
                 self._run_cluster(runs, results)
         elif by_cluster:
-            pool = ThreadPoolExecutor(max_workers=min(len(by_cluster), CLUSTERS_AT_ONCE))
+            pool = ThreadPoolExecutor(max_workers=min(len(by_cluster), MAX_PARALLEL_CLUSTERS))
             running = {c: pool.submit(self._run_cluster, runs, results) for c, runs in by_cluster.items()}
             seconds = self._context.get_remaining_time_in_millis() / 1000 - ANSWER_SECONDS
             wait(running.values(), timeout=max(seconds, 0))
@@ -106,7 +106,7 @@ class StepRunner:
         return [results[trigger.cluster, self._key(trigger)] for trigger in triggers]
 
     def _run_cluster(self, runs: Mapping[str, Trigger], results: dict[tuple[str, str], Result]) -> None:
-        """Run the step for one cluster, once for each of `runs`; one that did not answer is not called again."""
+        """Run the step for one cluster, once for each of `runs`; skip the rest once its API server does not respond."""
         unavailable: KubeUnavailableError | None = None
         for key, trigger in runs.items():
             result: Result
@@ -114,8 +114,8 @@ class StepRunner:
                 results.setdefault((trigger.cluster, key), unavailable)
                 continue
             try:
-                with self._runtime.invocation(trigger, self._context) as run, _emitted(run, self._step):
-                    result = self._checked(self._function(run, trigger))
+                with self._runtime.invocation(trigger, self._context) as run, _emit_errors(run, self._step):
+                    result = self._raise_if_busy(self._function(run, trigger))
             except Exception as error:  # noqa: BLE001 - logged, and returned for its record after the other clusters ran
                 result = self._failure(error, trigger)
                 unavailable = error if isinstance(error, KubeUnavailableError) else None
@@ -124,28 +124,30 @@ class StepRunner:
     def _key(self, trigger: Trigger) -> str:
         return trigger.id if self._step is Step.INTERRUPT else ""
 
-    def _checked(self, outcome: Outcome) -> Outcome:
-        """Return the outcome; a busy run's message comes back, but for a sweep's, which the next sweep makes up for."""
-        if outcome.status == BUSY and self._step is not Step.SWEEP:
-            raise LeaseLostError("another run holds the step; the message comes back later", cluster=outcome.cluster)
+    def _raise_if_busy(self, outcome: Outcome) -> Outcome:
+        """Return the outcome. Raises LeaseLostError after a busy run, so that the queue delivers its message again."""
+        if outcome.status == BUSY and self._step is not Step.SWEEP:  # the next sweep replaces a sweep
+            raise LeaseLostError(
+                "another run holds the Lease; the queue delivers the message again", cluster=outcome.cluster
+            )
         return outcome
 
     def _failure(self, error: Exception, trigger: Trigger) -> Result:
-        """Log the error; a wrong setting is acknowledged where the sweep tries again each minute."""
+        """Log the error and return it; after a wrong setting return an Outcome, because the sweep tries again each minute."""
         self._runtime.log_error(error, controller=self._step.value, correlation_id=trigger.id, on=trigger.cluster)
         if isinstance(error, ConfigurationError) and self._step is not Step.INTERRUPT:
             return Outcome(step=trigger.step, cluster=trigger.cluster, status=FAILED, notes=(str(error),))
         return error
 
     def _give_up(self, cluster: str, runs: Mapping[str, Trigger], results: dict[tuple[str, str], Result]) -> None:
-        error = DeadlineError("the run did not end in time; its messages come back", cluster=cluster)
+        error = DeadlineError("the run did not end in time; the queue delivers its messages again", cluster=cluster)
         self._runtime.log_error(error, controller=self._step.value)
         for key in runs:
             results.setdefault((cluster, key), error)
 
 
 @contextmanager
-def _emitted(run: RunContext, step: Step) -> Iterator[None]:
+def _emit_errors(run: RunContext, step: Step) -> Iterator[None]:
     """Emit the error that ends a run while its cluster's telemetry is still open."""
     try:
         yield
@@ -157,8 +159,8 @@ def _emitted(run: RunContext, step: Step) -> Iterator[None]:
 
 
 @contextmanager
-def logged_once(runtime: Runtime) -> Iterator[None]:
-    """Log what is raised inside, and raise it on."""
+def log_errors(runtime: Runtime) -> Iterator[None]:
+    """Log an error that is raised inside the block, and raise it again."""
     try:
         yield
     except Exception as error:
@@ -167,7 +169,7 @@ def logged_once(runtime: Runtime) -> Iterator[None]:
 
 
 class SqsBatch(Struct):
-    """The records of one batch: the trigger of each, and why others failed, by message id."""
+    """The records of one batch, with the trigger or the failure of each by message id."""
 
     records: Sequence[Mapping[str, Any]]
     triggers: dict[str, Trigger]
@@ -175,10 +177,10 @@ class SqsBatch(Struct):
 
     @classmethod
     def read(cls, runtime: Runtime, event: LambdaEvent) -> SqsBatch:
-        """Parse every record; those that cannot be read are logged, and have failed."""
+        """Return the batch with every record parsed; records that do not parse are logged and have failed."""
         batch = cls(records=event["Records"], triggers={}, failures={})
         for record in batch.records:
-            trigger = _parsed(runtime, record)
+            trigger = _parse(runtime, record)
             if isinstance(trigger, MalformedEventError):
                 batch.failures[record["messageId"]] = trigger
             else:
@@ -186,14 +188,14 @@ class SqsBatch(Struct):
         return batch
 
     def answer(self, runtime: Runtime) -> dict[str, Any]:
-        """Return which records failed (`batchItemFailures`); those that can never succeed are retried at once."""
-        hopeless: dict[str, list[str]] = {}
+        """Return the failed records as `batchItemFailures`; retry records at once that can never succeed."""
+        permanent: dict[str, list[str]] = {}  # receipt handles by queue
         for record in self.records:
-            failed = isinstance(self.failures.get(record["messageId"]), MalformedEventError | UnknownClusterError)
-            if failed and "receiptHandle" in record:  # an event that was typed by hand may lack it
-                hopeless.setdefault(record["eventSourceARN"], []).append(record["receiptHandle"])
+            is_permanent = isinstance(self.failures.get(record["messageId"]), MalformedEventError | UnknownClusterError)
+            if is_permanent and "receiptHandle" in record:  # a handwritten test event may lack it
+                permanent.setdefault(record["eventSourceARN"], []).append(record["receiptHandle"])
         try:
-            for queue, receipts in hopeless.items():  # in fact one: a batch comes from one queue
+            for queue, receipts in permanent.items():
                 runtime.queue.retry_now(queue, receipts)
         except JourneymanError as error:
             runtime.log_error(error)
@@ -201,9 +203,9 @@ class SqsBatch(Struct):
         return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in message_ids]}
 
 
-def _parsed(runtime: Runtime, record: Mapping[str, Any]) -> Trigger | MalformedEventError:
+def _parse(runtime: Runtime, record: Mapping[str, Any]) -> Trigger | MalformedEventError:
     try:
-        with logged_once(runtime):
+        with log_errors(runtime):
             return parse_trigger(record)
     except MalformedEventError as error:
         return error

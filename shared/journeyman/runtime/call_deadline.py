@@ -1,17 +1,17 @@
-"""Bounds how long AWS calls may take: one attempt, one call with its retries, and all calls of an invocation.
+"""Bounds the duration of AWS calls: of one attempt, of one call with its retries, and of all calls of a run.
 
-The SDK by itself would wait for two minutes: four attempts, each as long as one may take. By then Lambda has ended the function
-in the middle of a write, or the Lease has lapsed and another run does the same work. Errors that come at once are retried
-within the call; a call that gets no answer is left to the next run.
+The SDK's own timeouts add up to two minutes. By then Lambda has ended the function in the middle of a write, or the Lease
+has expired and another run does the same work. Errors that come quickly are retried within the call; after a call without
+response the next run calls again.
 
 ========================================  =================================================
 an attempt starts                         while the run has time
 a retry of the same call starts           if it can end before the call's and the run's end
-a call, all of its attempts together      `CALL_SECONDS`, half of a Lease's duration
+a call, with all its attempts, lasts      `CALL_SECONDS`, half of a Lease's duration
 ========================================  =================================================
 
-The end belongs to the run, not to the process: up to 16 clusters are run side by side by one process and share its boto3
-clients. It is a context variable, so each run's thread has its own; adapters that start threads hand their context on.
+Each run has its own end, because one process runs up to 16 clusters in parallel, which share its boto3 clients. The end is
+a context variable, so that each run's thread has its own; adapters that start threads copy their context.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _run_ends_at: Final[ContextVar[datetime | None]] = ContextVar("run_ends_at", def
 
 @contextmanager
 def calls_end_by(moment: datetime) -> Iterator[None]:
-    """Let calls to AWS made inside, by this thread and by threads that copy its context, end by `moment`."""
+    """End AWS calls inside the block by `moment`, in this thread and in threads that copy its context."""
     token = _run_ends_at.set(moment)
     try:
         yield
@@ -48,22 +48,18 @@ def calls_end_by(moment: datetime) -> Iterator[None]:
 
 
 class CallDeadline:
-    """Checks every attempt of the boto3 clients that it watches against the end of the run that makes it.
-
-    Args:
-        clock: The time.
-    """
+    """Checks every attempt of boto3 clients against the end of the call and of the run."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
     def watch(self, client: Any) -> Any:
-        """Return the client; from now on its attempts are checked."""
+        """Check the client's attempts from now on; return the client."""
         client.meta.events.register_first("request-created", self._check_attempt)
         return client
 
     def _check_attempt(self, request: AWSRequest, operation_name: str, **_: Any) -> None:
-        """Allow an attempt that is about to start.
+        """Check an attempt that is about to start.
 
         Raises:
             DeadlineError: The run's time is up.
@@ -71,7 +67,7 @@ class CallDeadline:
         """
         now, run_ends_at = self._clock.now(), _run_ends_at.get()
         if run_ends_at is not None and now >= run_ends_at:
-            raise DeadlineError("the run's time is up, so AWS is not called any more", operation=operation_name)
+            raise DeadlineError("not calling AWS: the run's time is up", operation=operation_name)
         started_at = request.context.setdefault(_STARTED_AT, now)
         call_ends_at = started_at + timedelta(seconds=CALL_SECONDS)
         latest_end = call_ends_at if run_ends_at is None else min(call_ends_at, run_ends_at)

@@ -1,4 +1,4 @@
-"""Tunes Python's garbage collector to our runs."""
+"""Tunes Python's garbage collector to short runs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import gc
 
 
 def collect_rarely() -> None:
-    """Look for cycles a hundred times less often than by default.
+    """Collect reference cycles a hundred times less often than by default.
 
-    A run makes hundreds of thousands of values without cycles, and most live as long as the run: looking through them
-    again and again takes a tenth of a large decision.
+    A run creates hundreds of thousands of values without cycles, most of which live as long as the run. Scanning them
+    repeatedly takes a tenth of the time of a large decision.
     """
     gc.set_threshold(100_000, 50, 100)

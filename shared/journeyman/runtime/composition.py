@@ -1,7 +1,7 @@
-"""Holds what a process runs on: the clusters it serves, and their connections and caches.
+"""Holds a process's registered clusters, with their connections and caches.
 
-One composition lives as long as its process, so that warm invocations reuse connections and caches. It names no cloud:
-`runtime.aws` makes one from the environment, a simulation makes its own.
+A `Runtime` lives as long as its process, so that warm invocations reuse connections and caches. It does not depend on a
+cloud: `runtime.aws` creates one from the environment, a simulation creates its own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ V = TypeVar("V")
 
 
 class Context(Protocol):
-    """What we use of a platform's invocation context (Lambda's, and the like elsewhere)."""
+    """The part that we use of the platform's invocation context, such as Lambda's."""
 
     @property
     def aws_request_id(self) -> str:
@@ -47,111 +47,115 @@ class Context(Protocol):
         ...
 
     def get_remaining_time_in_millis(self) -> float:
-        """Time until the platform ends it."""
+        """Return the time until the platform ends the invocation."""
         ...
 
 
 class FlushableTelemetry(Telemetry, Protocol):
-    """Telemetry that keeps some of it until the run ends."""
+    """Telemetry that buffers metrics and Events until the run ends."""
 
     def flush(self, *, until: datetime) -> None:
-        """Write what was kept; stop at `until`."""
+        """Write the buffered metrics and Events; stop at `until`."""
         ...
 
 
 @runtime_checkable
 class PerRunStore(Protocol):
-    """A KubeStore that keeps what a run may spend on it."""
+    """A KubeStore that limits the requests of each run."""
 
     def for_run(self, budget: RequestBudget, purpose: str) -> KubeStore:
-        """The same store for one run; `purpose` is its step, as runs of a step ask for the same things."""
+        """Return the store for one run; `purpose` is its step, since runs of one step read the same lists."""
         ...
 
 
 class Adapters(Protocol):
-    """How one composition reaches the outside.
+    """Creates the adapters of a process.
 
-    Each is made once per cluster, when first needed, and then kept until the cluster is out of reach: it may have moved.
+    A cluster's store and cloud are created when they are first needed, and again after the cluster could not be reached.
     """
 
     clock: Clock
 
     def store(self, cluster: Settings) -> KubeStore:
-        """The cluster's API server."""
+        """Return the cluster's API server."""
         ...
 
     def cloud(self, cluster: Settings, store: KubeStore) -> CloudProvider:
-        """The cluster's cloud account and region."""
+        """Return the cluster's cloud account and region."""
         ...
 
     def queue(self) -> Queue:
-        """The queues of this deployment."""
+        """Return the queues of this deployment."""
         ...
 
     def lease(self, cluster: Settings, step: Step, store: KubeStore, holder: str) -> Lease:
-        """The fence of one run; `holder` names the run."""
+        """Return the Lease of a step for the run named `holder`."""
         ...
 
     def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> FlushableTelemetry:
-        """Logs, Events and metrics of one run; `fields` go onto each log line."""
+        """Return the logs, Events and metrics of one run; every log line has `fields`."""
         ...
 
     def log(self, level: str, message: str, **fields: Any) -> None:
-        """A line that belongs to no run."""
+        """Write a log line outside of any run."""
         ...
 
     def observe(self, observations: Sequence[Observation]) -> None:
-        """Metric samples that belong to no run, nor to a cluster."""
+        """Record metric samples outside of any run and cluster."""
         ...
 
 
-class _Kept(Struct, Generic[V], frozen=True):
-    """Values made once per key."""
+class _PerCluster(Struct, Generic[V], frozen=True):
+    """Values that are created once per cluster."""
 
-    make: Callable[[Settings], V]
+    create: Callable[[Settings], V]
     values: dict[str, V] = field(default_factory=dict)
 
-    def of(self, cluster: Settings) -> V:
+    def get(self, cluster: Settings) -> V:
         name = cluster.cluster_name
         if name not in self.values:
-            self.values[name] = self.make(cluster)
+            self.values[name] = self.create(cluster)
         return self.values[name]
 
-    def forget(self, cluster: Settings) -> None:
+    def drop(self, cluster: Settings) -> None:
         self.values.pop(cluster.cluster_name, None)
 
 
 class Runtime:
-    """The clusters one process serves, and the runs it makes for them."""
+    """The registered clusters of one process, and the runs for them.
+
+    Args:
+        clusters: The clusters' settings by name.
+        adapters: Creates the clusters' adapters.
+    """
 
     def __init__(self, clusters: Mapping[str, Settings], adapters: Adapters) -> None:
-        """Args: `clusters` by name."""
         self._clusters = dict(clusters)
         self._adapters = adapters
-        self._stores: _Kept[KubeStore] = _Kept(adapters.store)
-        self._clouds: _Kept[CloudProvider] = _Kept(lambda c: adapters.cloud(c, self._stores.of(c)))
-        self._memories: _Kept[Memory] = _Kept(lambda _: Memory())
+        self._stores: _PerCluster[KubeStore] = _PerCluster(adapters.store)
+        self._clouds: _PerCluster[CloudProvider] = _PerCluster(lambda c: adapters.cloud(c, self._stores.get(c)))
+        self._memories: _PerCluster[Memory] = _PerCluster(lambda _: Memory())
         self._queue: Queue | None = None
 
     @property
     def clusters(self) -> tuple[str, ...]:
-        """The names of the clusters served, sorted."""
+        """The names of the registered clusters, sorted."""
         return tuple(sorted(self._clusters))
 
     @property
     def clock(self) -> Clock:
-        """The time of this composition."""
+        """The adapters' clock."""
         return self._adapters.clock
 
     @property
     def queue(self) -> Queue:
-        """The queues, for messages that no run sends."""
+        """The queues of this deployment."""
         if self._queue is None:
             self._queue = self._adapters.queue()
         return self._queue
 
     def log_error(self, error: Exception, **fields: str) -> None:
-        """Log an error with its context; with a stack trace if it is a bug."""
+        """Log an error with its context, and with a stack trace if it is a bug."""
         if isinstance(error, JourneymanError) and not isinstance(error, InvariantError):
             level = "info" if isinstance(error, LeaseLostError) else "error"
             self._adapters.log(level, error.message, **{**_text(error.context), **fields}, error=type(error).__name__)
@@ -159,11 +163,11 @@ class Runtime:
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         self._adapters.log("error", str(error), error=type(error).__name__, stacktrace=trace, **fields)
 
-    def addressed(self, trigger: Trigger) -> tuple[Trigger, ...]:
-        """One trigger for each cluster that the trigger is about, by name.
+    def triggers_by_cluster(self, trigger: Trigger) -> tuple[Trigger, ...]:
+        """Return one trigger for each cluster that the trigger concerns, sorted by name.
 
         Raises:
-            UnknownClusterError: It names a cluster that is not served here.
+            UnknownClusterError: It names a cluster that is not registered here.
         """
         if trigger.cluster == EVERY_CLUSTER:
             return tuple(replace(trigger, cluster=name) for name in self.clusters)
@@ -172,14 +176,14 @@ class Runtime:
 
     @contextmanager
     def invocation(self, trigger: Trigger, context: Context) -> Iterator[RunContext]:
-        """Yield one run of the trigger's step for its cluster; its telemetry is flushed when it ends, however it ends.
+        """Yield one run of the trigger's step for its cluster; flush its telemetry when it ends or fails.
 
         Args:
-            trigger: About one cluster (see `addressed`).
-            context: The platform's; its remaining time becomes the run's deadline.
+            trigger: A trigger of one cluster (see `triggers_by_cluster`).
+            context: The platform's invocation context; its remaining time becomes the run's deadline.
 
         Raises:
-            UnknownClusterError: The cluster is not served here.
+            UnknownClusterError: The cluster is not registered here.
         """
         settings = self.settings_of(trigger.cluster)
         deadline = self.clock.now() + timedelta(milliseconds=context.get_remaining_time_in_millis())
@@ -195,13 +199,13 @@ class Runtime:
             },
         )
         try:
-            with calls_end_by(deadline - FLUSH_MARGIN), self._dropped_if_unreachable(settings):
+            with calls_end_by(deadline - FLUSH_MARGIN), self._drop_if_unreachable(settings):
                 yield RunContext(
                     cluster=settings.cluster_name,
                     settings=settings,
                     store=store,
                     cloud=MeteredCloud(
-                        self._clouds.of(settings), self.clock, telemetry.observe, controller=trigger.step.value
+                        self._clouds.get(settings), self.clock, telemetry.observe, controller=trigger.step.value
                     ),
                     queue=self.queue,
                     lease=self._adapters.lease(settings, trigger.step, store, context.aws_request_id),
@@ -209,48 +213,48 @@ class Runtime:
                     telemetry=telemetry,
                     deadline=deadline,
                     request_id=context.aws_request_id,
-                    memory=self._memories.of(settings),
+                    memory=self._memories.get(settings),
                 )
         finally:
             telemetry.flush(until=deadline - FLUSH_MARGIN)
-            cost = request_metrics(budget.usage, trigger.step.value)  # what was flushed had its price, too
-            for observation in cost:
+            requests = request_metrics(budget.usage, trigger.step.value)  # after `flush`, whose requests count as well
+            for observation in requests:
                 telemetry.observe(observation)
-            if cost:
+            if requests:
                 telemetry.flush(until=deadline - FLUSH_MARGIN)
 
     @contextmanager
     def connected(self, cluster: str) -> Iterator[KubeStore]:
-        """The API server of a cluster served here, for what needs no run. Raises UnknownClusterError."""
+        """Yield a cluster's API server, for requests outside of a run. Raises UnknownClusterError."""
         settings = self.settings_of(cluster)
-        with self._dropped_if_unreachable(settings):
-            yield self._stores.of(settings)
+        with self._drop_if_unreachable(settings):
+            yield self._stores.get(settings)
 
     @contextmanager
-    def _dropped_if_unreachable(self, settings: Settings) -> Iterator[None]:
-        """Drop all that is kept for a cluster if it cannot be reached: it may have been created again."""
+    def _drop_if_unreachable(self, settings: Settings) -> Iterator[None]:
+        """Drop the cluster's adapters and caches if it cannot be reached, since it may have been created again."""
         try:
             yield
         except _UNREACHABLE:
-            self._stores.forget(settings)
-            self._clouds.forget(settings)  # what nodes join with is in there
-            self._memories.forget(settings)
+            self._stores.drop(settings)
+            self._clouds.drop(settings)  # it has the cluster's endpoint and CA for user data
+            self._memories.drop(settings)
             raise
 
     def _store_for_run(self, settings: Settings, budget: RequestBudget, step: Step) -> KubeStore:
-        kept = self._stores.of(settings)
-        return kept.for_run(budget, step.value) if isinstance(kept, PerRunStore) else kept
+        store = self._stores.get(settings)
+        return store.for_run(budget, step.value) if isinstance(store, PerRunStore) else store
 
     def log(self, level: str, message: str, **fields: str) -> None:
-        """A line that belongs to no run."""
+        """Write a log line outside of any run."""
         self._adapters.log(level, message, **fields)
 
     def observe(self, *observations: Observation) -> None:
-        """Metric samples that belong to no run, nor to a cluster."""
+        """Record metric samples outside of any run and cluster."""
         self._adapters.observe(observations)
 
     def settings_of(self, cluster: str) -> Settings:
-        """The settings of a cluster served here. Raises UnknownClusterError."""
+        """Return a cluster's settings. Raises UnknownClusterError."""
         if cluster not in self._clusters:
             raise UnknownClusterError(
                 f"cluster {cluster!r} is not registered here",
@@ -266,7 +270,7 @@ _installed: list[Runtime] = []
 
 @contextmanager
 def installed(runtime: Runtime) -> Iterator[Runtime]:
-    """Let the handlers use `runtime` instead of the process's own."""
+    """Make the handlers use `runtime` inside the block."""
     _installed.append(runtime)
     try:
         yield runtime
@@ -275,7 +279,7 @@ def installed(runtime: Runtime) -> Iterator[Runtime]:
 
 
 def current(make: Callable[[], Runtime]) -> Runtime:
-    """Return the process's runtime: the one installed last, or else one that is made now and kept."""
+    """Return the process's runtime: the one installed last, or else one that is created now and kept."""
     if not _installed:
         _installed.append(make())
     return _installed[-1]

@@ -1,7 +1,7 @@
-"""The functions' environment variables: one table of names, defaults and meanings, read once and checked.
+"""Defines and parses the functions' environment variables.
 
-A mistake raises ConfigurationError that names the variable, at the first invocation rather than at import. LOG_LEVEL is
-read by `runtime.aws.logger`, FORWARDER_SERVICE_ACCOUNT and FORWARDER_AUDIENCE by `runtime.receiver`.
+A wrong value raises a ConfigurationError that names the variable, in the first invocation rather than at import.
+`runtime.aws.logger` reads LOG_LEVEL; `runtime.receiver` reads FORWARDER_SERVICE_ACCOUNT and FORWARDER_AUDIENCE.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FIFO_QUEUE_STEPS = (Step.PROVISION, Step.TERMINATE, Step.CONSOLIDATE)
 
 
 class Variable(Struct, frozen=True):
-    """One environment variable; `default` is empty where there is none."""
+    """One environment variable; `default` is empty if it has none."""
 
     name: str
     default: str
@@ -47,7 +47,7 @@ VARIABLES: Final = (
     Variable(
         "JOURNEYMAN_CLUSTERS",
         "",
-        "The clusters served, a JSON list; required. `docs/architecture.md` has the kinds of `access`.",
+        "The registered clusters, a JSON list; required. `docs/architecture.md` describes the kinds of `access`.",
         _CLUSTERS,
     ),
     Variable("JOURNEYMAN_MORE_CLUSTERS", "[]", "Further clusters, in the same form.", _CLUSTERS),
@@ -124,7 +124,7 @@ VARIABLES: Final = (
     Variable("FORWARDER_AUDIENCE", "journeyman", "Audience of that service account's tokens."),
     Variable("LOG_LEVEL", "info", "`debug`, `info` or `error`.", is_karpenters=True),
 )
-"""Every variable that a function reads; docs/settings.md is generated from it."""
+"""Every variable that a function reads. docs/settings.md is generated from this table."""
 
 _BY_NAME: Final = {variable.name: variable for variable in VARIABLES}
 
@@ -132,7 +132,7 @@ _BY_NAME: Final = {variable.name: variable for variable in VARIABLES}
 class Environment(Struct, frozen=True, kw_only=True):
     """The settings of one process."""
 
-    region: str  # this deployment's own, where its queues are
+    region: str  # of this deployment's queues
     clusters: Mapping[str, RegisteredCluster]
     settings: Mapping[str, Settings]  # by cluster name
     queues: Mapping[Step, str]  # FIFO queue URLs
@@ -145,10 +145,10 @@ class Environment(Struct, frozen=True, kw_only=True):
 
 
 def read_environment(variables: Variables) -> Environment:
-    """Return the environment, checked.
+    """Return the parsed environment.
 
     Raises:
-        ConfigurationError: A variable is missing or does not parse; it is named, with what it should look like.
+        ConfigurationError: A variable is missing or does not parse; the error names it and shows a valid value.
     """
     clusters = _clusters(variables)
     return Environment(
@@ -200,10 +200,10 @@ def _settings(variables: Variables, name: str) -> Settings:
 
 
 def _default_spread(text: str) -> tuple[TopologySpreadConstraint, ...]:
-    """Return kube-scheduler's default constraints from YAML or JSON."""
+    """Return kube-scheduler's default spread constraints from YAML or JSON."""
     if not text.strip():
         return ()
-    import yaml  # noqa: PLC0415 - only who sets it pays for it
+    import yaml  # noqa: PLC0415 - imported only if the variable is set
 
     try:
         document = yaml.safe_load(text)
@@ -213,7 +213,7 @@ def _default_spread(text: str) -> tuple[TopologySpreadConstraint, ...]:
 
 
 def _feature_gates(text: str) -> FeatureGates:
-    """Return gates from `SpotToSpotConsolidation=true,NodeRepair=false`; unknown names are ignored, as in Karpenter."""
+    """Parse feature gates such as `SpotToSpotConsolidation=true,NodeRepair=false`; ignore unknown names, as Karpenter does."""
     known = {field.name.replace("_", ""): field.name for field in fields(FeatureGates)}
     pairs = (pair.partition("=") for pair in text.split(",") if pair.strip())
     chosen = {name.strip().lower(): _boolean(value.strip()) for name, _, value in pairs}

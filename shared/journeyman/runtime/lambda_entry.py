@@ -1,7 +1,7 @@
-"""Connects Lambda to a step: logging, tracing, SQS batches, the sweep. Handlers are one call into here.
+"""Connects Lambda to a step: logging, tracing, SQS batches, the sweep. Each handler is one call to this module.
 
-Nothing is made at import: the logger, the tracer and the composition are made by the first invocation, so that
-importing a handler reads no environment and opens no connection.
+The first invocation creates the logger, the tracer and the composition, so that importing a handler reads no environment
+and opens no connection.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from journeyman.events import parse_trigger
 from journeyman.observe.logs import SERVICE
 from journeyman.ports import Interruption, Message, RequeueDue, Trigger
 from journeyman.runtime.aws import logger, runtime
-from journeyman.runtime.batch import LambdaEvent, SqsBatch, StepFunction, StepRunner, logged_once
+from journeyman.runtime.batch import LambdaEvent, SqsBatch, StepFunction, StepRunner, log_errors
 from journeyman.runtime.composition import Context, Runtime
 from journeyman.steps.context import Outcome
 
@@ -28,11 +28,11 @@ Answer = dict[str, Any]
 Handler = Callable[[Any, Any], Any]
 
 CORRELATION_ID = "id || requestContext.requestId || Records[0].messageId"
-"""Where Lambda's event carries what ties log lines together; each record's own id goes onto its run's lines."""
+"""JMESPath of the invocation's correlation id in Lambda's event; a run's log lines have the id of its record."""
 
 
 def entry_point(handler: Handler) -> Handler:
-    """The handler with Powertools' Logger context and Tracer around it, set up at its first invocation."""
+    """Return the handler with Powertools' Logger and Tracer, which its first invocation sets up."""
     observed: list[Handler] = []
 
     @wraps(handler)
@@ -50,7 +50,7 @@ def _observed(handler: Handler) -> Handler:
 
 
 def _traced(handler: Handler) -> Handler:
-    """Powertools disables tracing outside Lambda and on request; then its SDK is not even imported (0.3 s)."""
+    """Return the handler with tracing; unchanged if tracing is disabled, which saves importing its SDK (0.3 s)."""
     is_disabled = os.environ.get("POWERTOOLS_TRACE_DISABLED", "false").lower() in {"1", "true"}
     if is_disabled or "LAMBDA_TASK_ROOT" not in os.environ:
         return handler
@@ -62,7 +62,7 @@ def _traced(handler: Handler) -> Handler:
 def run_batch(step: str, function: StepFunction, event: LambdaEvent, context: Context) -> Answer:
     """Run the step for a batch of SQS records; return which of them failed.
 
-    Interruptions name no cluster, and most concern none of our nodes: they are counted here, once for all clusters.
+    Interruptions name no cluster, so they are counted here, once for all clusters.
     """
     serving = runtime()
     runner = StepRunner(serving, Step(step), function, context)
@@ -86,7 +86,7 @@ def run_batch(step: str, function: StepFunction, event: LambdaEvent, context: Co
 
 def _accepted(serving: Runtime, runner: StepRunner, trigger: Trigger) -> tuple[Trigger, ...] | JourneymanError:
     try:
-        with logged_once(serving):
+        with log_errors(serving):
             return runner.accept(trigger)
     except JourneymanError as error:
         return error
@@ -100,17 +100,17 @@ def _count_interruption(serving: Runtime, trigger: Trigger, *, is_handled: bool)
 
 
 def run_sweep(function: StepFunction, event: LambdaEvent, context: Context) -> Answer:
-    """Sweep when the schedule says so; send requeues that are due to their steps' queues.
+    """Sweep all clusters for an event of the schedule; forward requeue messages of the requeue queue.
 
     Raises:
-        MalformedEventError: The schedule's own event cannot be read.
+        MalformedEventError: The schedule's event does not parse.
         JourneymanError: The sweep of a cluster failed; the others were swept.
     """
     serving = runtime()
     runner = StepRunner(serving, Step.SWEEP, function, context)
     if "Records" in event:
         return _forward_requeues(serving, runner, SqsBatch.read(serving, event))
-    with logged_once(serving):
+    with log_errors(serving):
         triggers = runner.accept(parse_trigger(event))
     results = runner.run(triggers)
     for result in results:
@@ -121,9 +121,9 @@ def run_sweep(function: StepFunction, event: LambdaEvent, context: Context) -> A
 
 
 def _forward_requeues(serving: Runtime, runner: StepRunner, batch: SqsBatch) -> Answer:
-    """Send each requeue to its step's queue if it is due, and back to the requeue queue if it came too early.
+    """Send each requeue message to its step's queue if it is due, or else back to the requeue queue.
 
-    The sweep has no queue of its own, so its requeues are run. Equal ones are sent once for a batch.
+    The sweep has no queue of its own, so its requeues run here. Equal messages of a batch are sent once.
     """
     sent: set[Message] = set()
     for message_id, trigger in batch.triggers.items():
@@ -141,8 +141,8 @@ def _forward(serving: Runtime, runner: StepRunner, trigger: Trigger, sent: set[M
         results = [accepted] if isinstance(accepted, JourneymanError) else runner.run(accepted)
         return next((result for result in results if isinstance(result, Exception)), None)
     try:
-        with logged_once(serving):
-            for one in serving.addressed(trigger):
+        with log_errors(serving):
+            for one in serving.triggers_by_cluster(trigger):
                 message = Message(cluster=one.cluster, step=one.step, reason=one.reason, at=None if is_due else at)
                 if message not in sent:
                     serving.queue.send([message])

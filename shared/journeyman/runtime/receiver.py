@@ -1,13 +1,12 @@
 """Receives the forwarder's events over HTTPS; the cluster that the request names authenticates the sender.
 
-The route has no other guard, so the cluster's API server authenticates every request: the token is a
-projected one of the forwarder's service account, made for this receiver alone (its audience), and a TokenReview checks its
-signature, its life, its audience and that the service account still exists (it may remember for ten seconds). Before the API server is bothered, what can
-be refused by looking is: bodies too large, tokens that do not even claim to be the forwarder's. Refusals say no more
-than "no"; the log says why.
+The route has no other authentication. The forwarder sends a projected token of its service account, whose audience is this
+receiver. A TokenReview verifies the token's signature, expiry and audience, and that the service account exists (the API
+server may cache the result for ten seconds). The receiver rejects bodies that are too large and tokens of other accounts
+before it sends the TokenReview. The response to a rejected request contains no reason; the log does.
 
-An event triggers one step, which derives its work from the cluster, so repeating one is harmless; still an event is accepted
-for five minutes only, and not sent twice by one process.
+An event starts one step, which derives its work from the cluster, so repeated events are harmless. Nevertheless an event is
+accepted for five minutes only, and one process sends it on only once.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from msgspec import Struct
 from journeyman.core.api.objects import Resource
 from journeyman.errors import ConfigurationError, MalformedEventError, UnknownClusterError
 from journeyman.events import parse_trigger
-from journeyman.events.decoding import decode_json
+from journeyman.events.wire_format import decode_json
 from journeyman.ports import Clock, ClusterChanged, KubeStore, Message
 from journeyman.runtime.composition import Runtime
 
 Body = dict[str, Any]
 
-MOST_BYTES: Final = 8192
-"""An event has some five hundred."""
+MAX_EVENT_BYTES: Final = 8192
+"""The largest accepted body; an event has about 500 bytes."""
 
-LONGEST_TOKEN: Final = 8192
-FRESH_FOR: Final = timedelta(minutes=5)
-"""How long after it was sent, by the cluster's clock, an event is taken; and how far ahead that clock may be."""
+MAX_TOKEN_LENGTH: Final = 8192
+MAX_EVENT_AGE: Final = timedelta(minutes=5)
+"""How long after its time an event is accepted, and how far in the future its time may be."""
 
 MAX_KEPT: Final = 1024
 DEFAULT_AUDIENCE: Final = "journeyman"
@@ -47,22 +46,22 @@ TOKEN_REVIEW: Final[Resource[dict[str, Any]]] = Resource(
 
 
 class Sender(Struct, frozen=True, kw_only=True):
-    """Who may send: one service account, with tokens for one audience. Without one, every request is refused."""
+    """The service account that may send, and its tokens' audience. Without a service account, every request is rejected."""
 
     service_account: str = ""
     audience: str = DEFAULT_AUDIENCE
 
     @property
     def user(self) -> str:
-        """Its name to Kubernetes."""
+        """The service account's user name in Kubernetes."""
         return f"system:serviceaccount:{self.service_account.replace('/', ':')}"
 
 
 def read_sender(variables: Mapping[str, str]) -> Sender:
-    """FORWARDER_SERVICE_ACCOUNT (`namespace/name`; if empty, every event is refused) and FORWARDER_AUDIENCE (`journeyman`).
+    """Return the sender from FORWARDER_SERVICE_ACCOUNT (`namespace/name`) and FORWARDER_AUDIENCE (`journeyman`).
 
     Raises:
-        ConfigurationError: The service account is not written so.
+        ConfigurationError: The service account does not have the form `namespace/name`.
     """
     account = variables.get("FORWARDER_SERVICE_ACCOUNT", "")
     if account and not all(account.partition("/")[::2]):
@@ -76,14 +75,14 @@ def read_sender(variables: Mapping[str, str]) -> Sender:
 
 
 class Verdict(NamedTuple):
-    """The answer: a status and a body."""
+    """The response: a status and a body."""
 
     status: int
     body: Body
 
 
-class Refusal(Exception):  # noqa: N818 - an answer, not a failure of ours
-    """The request is not served; `status` and the text are for the sender, `why` is for the log."""
+class Refusal(Exception):  # noqa: N818 - a response, not an error of ours
+    """Rejects a request; `status` and the message go to the sender, `why` goes to the log."""
 
     def __init__(self, status: int, message: str, why: str = "") -> None:
         super().__init__(message)
@@ -92,10 +91,10 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a failure of ours
 
 
 class Receiver:
-    """Accepts events for the clusters of one process, and keeps for a while which it has sent.
+    """Accepts events for the clusters of one process, and keeps the ids of the last events that it has sent on.
 
     Args:
-        sender: Who may send.
+        sender: The only accepted sender.
     """
 
     def __init__(self, sender: Sender) -> None:
@@ -103,67 +102,67 @@ class Receiver:
         self._sent: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def receive(self, runtime: Runtime, cluster: str, authorization: str, body: bytes) -> Verdict:
-        """Check one request, and send its step a message.
+        """Authenticate and parse one request, and send a message to the step that it names.
 
         Args:
-            runtime: The clusters served here.
-            cluster: The one that the request's path names.
-            authorization: The header.
-            body: What was sent, raw.
+            runtime: The registered clusters.
+            cluster: The cluster that the request's path names.
+            authorization: The header `Authorization`.
+            body: The request's body.
 
         Returns:
-            202 for an event that was handed on, now or before; 400, 401 or 413 for one that is not served.
+            202 for an event that was sent on, now or before; 400, 401 or 413 for a rejected request.
 
         Raises:
-            JourneymanError: The cluster's API server or the queue does not answer, or refuses us: try again.
+            JourneymanError: The cluster's API server or the queue fails; the sender should try again.
         """
         try:
-            trigger = self._checked(runtime, cluster, authorization, body)
+            trigger = self._parse(runtime, cluster, authorization, body)
         except Refusal as refused:
             runtime.log("info", "event refused", on=cluster[:100], status=str(refused.status), why=refused.why)
             return Verdict(refused.status, {"error": "Refused", "message": str(refused)})
         return self._send(runtime, trigger)
 
-    def _checked(self, runtime: Runtime, cluster: str, authorization: str, body: bytes) -> ClusterChanged:
-        if len(body) > MOST_BYTES:
-            raise Refusal(413, f"an event has at most {MOST_BYTES} bytes")
+    def _parse(self, runtime: Runtime, cluster: str, authorization: str, body: bytes) -> ClusterChanged:
+        if len(body) > MAX_EVENT_BYTES:
+            raise Refusal(413, f"an event has at most {MAX_EVENT_BYTES} bytes")
         self._authenticate(runtime, cluster, authorization)
         return self._read(runtime.clock, cluster, body)
 
     def _authenticate(self, runtime: Runtime, cluster: str, authorization: str) -> None:
         token = authorization.removeprefix("Bearer ")
         if not self._sender.service_account:
-            raise _unknown("FORWARDER_SERVICE_ACCOUNT is not set, so every event is refused")
-        if token == authorization or not token or len(token) > LONGEST_TOKEN:
-            raise _unknown("there is no bearer token, or one of absurd length")
+            raise _unauthenticated("FORWARDER_SERVICE_ACCOUNT is not set, so every event is rejected")
+        if token == authorization or not token or len(token) > MAX_TOKEN_LENGTH:
+            raise _unauthenticated("the bearer token is missing or too long")
         self._check_claims(token, runtime.clock)
         try:
             with runtime.connected(cluster) as store:
                 self._review(store, token)
         except UnknownClusterError as error:
-            raise _unknown("the cluster is not registered here") from error
+            raise _unauthenticated("the cluster is not registered here") from error
 
     def _check_claims(self, token: str, clock: Clock) -> None:
-        """Refuse a token that does not claim to be the sender's; it is not authenticated yet."""
+        """Reject a token whose claims are not the sender's; the cluster authenticates the claims later."""
         claims = _claims(token)
         if claims.sub != self._sender.user:
-            raise _unknown(f"the token is of {claims.sub[:200]!r}, not of {self._sender.user!r}")
+            raise _unauthenticated(f"the token is of {claims.sub[:200]!r}, not of {self._sender.user!r}")
         if self._sender.audience not in claims.audiences:
-            raise _unknown(f"the token is not for audience {self._sender.audience!r}")
+            raise _unauthenticated(f"the token is not for audience {self._sender.audience!r}")
         if claims.exp <= clock.now().timestamp():
-            raise _unknown("the token has run out")
+            raise _unauthenticated("the token has expired")
 
     def _review(self, store: KubeStore, token: str) -> None:
-        """Let the cluster authenticate the token."""
-        asked = {"spec": {"token": token, "audiences": [self._sender.audience]}}
-        status: Mapping[str, Any] = store.create(TOKEN_REVIEW, asked).get("status") or {}
+        """Have the cluster authenticate the token."""
+        review = {"spec": {"token": token, "audiences": [self._sender.audience]}}
+        status: Mapping[str, Any] = store.create(TOKEN_REVIEW, review).get("status") or {}
         if not status.get("authenticated"):
-            raise _unknown(f"the cluster does not accept the token: {status.get('error', '')}")
+            raise _unauthenticated(f"the cluster does not accept the token: {status.get('error', '')}")
         if self._sender.audience not in (status.get("audiences") or ()):
-            raise _unknown("the cluster does not say that the token is for our audience")
+            raise _unauthenticated(f"the cluster does not confirm the token's audience {self._sender.audience!r}")
         name = (status.get("user") or {}).get("username", "")
         if name != self._sender.user:
-            raise _unknown(f"the cluster says that the token is of {name!r}")
+            raise _unauthenticated(f"according to the cluster, the token is of {name!r}")
 
     def _read(self, clock: Clock, cluster: str, body: bytes) -> ClusterChanged:
         try:
@@ -172,7 +171,7 @@ class Receiver:
             raise Refusal(400, error.message) from error
         if not isinstance(trigger, ClusterChanged) or trigger.cluster != cluster:
             raise Refusal(400, "the event is not the forwarder's, or names another cluster than the request")
-        if abs(clock.now() - trigger.time) > FRESH_FOR:
+        if abs(clock.now() - trigger.time) > MAX_EVENT_AGE:
             raise Refusal(400, "the event is too old, or the sender's clock is wrong")
         return trigger
 
@@ -189,7 +188,7 @@ class Receiver:
 
 
 class _TokenClaims(Struct, frozen=True):
-    """What a service account's token says of itself."""
+    """The claims of a service account's token."""
 
     sub: str = ""
     aud: str | tuple[str, ...] = ()
@@ -201,15 +200,15 @@ class _TokenClaims(Struct, frozen=True):
 
 
 def _claims(token: str) -> _TokenClaims:
-    """The middle part of a JSON Web Token, unchecked."""
+    """Return the claims of a JSON Web Token, whose signature is not verified here."""
     _, _, rest = token.partition(".")
     payload = rest.partition(".")[0]
     try:
         text = base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
         return msgspec.json.decode(text, type=_TokenClaims)
     except (binascii.Error, ValueError, msgspec.DecodeError) as error:
-        raise _unknown(f"the token is no service account's: {error}") from error
+        raise _unauthenticated(f"the token is not a service account's: {error}") from error
 
 
-def _unknown(why: str) -> Refusal:
-    return Refusal(401, "the sender is not known here", why)
+def _unauthenticated(why: str) -> Refusal:
+    return Refusal(401, "the sender is not authenticated", why)

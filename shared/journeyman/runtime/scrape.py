@@ -1,7 +1,7 @@
-"""A cluster's gauges for Prometheus: read now, kept nowhere.
+"""Computes a cluster's gauges for Prometheus from the cluster as it is now.
 
-Counters and histograms are not among them: a function has no memory to count in, so those are CloudWatch's
-(`observe.embedded_metrics`). An answer of a function may have six megabytes; a scrape of a large cluster asks for groups one by one.
+Counters and histograms are in CloudWatch (`observe.embedded_metrics`), since a function has no memory in which to count. The
+response of a function has at most six megabytes, so Prometheus scrapes the groups of a large cluster one by one.
 """
 
 from __future__ import annotations
@@ -29,61 +29,63 @@ from journeyman.steps.scheduling_inputs import SchedulingInputs, scheduling_inpu
 Group = Callable[[SchedulingInputs], Iterable[Observation]]
 
 GROUPS: Final[Mapping[str, Group]] = {
-    "cluster": lambda world: chain(_build(), cluster_gauges(world.snapshot)),
-    "offerings": lambda world: offering_gauges(t for types in world.by_node_class.values() for t in types),
-    "nodes": lambda world: node_gauges(world.snapshot),
-    "nodepools": lambda world: pool_gauges(world.snapshot, world.catalogue),
-    "pods": lambda world: pod_gauges(world.snapshot),
-    "conditions": lambda world: condition_gauges(world.snapshot),
+    "cluster": lambda inputs: chain(_build_info(), cluster_gauges(inputs.snapshot)),
+    "offerings": lambda inputs: offering_gauges(t for types in inputs.by_node_class.values() for t in types),
+    "nodes": lambda inputs: node_gauges(inputs.snapshot),
+    "nodepools": lambda inputs: pool_gauges(inputs.snapshot, inputs.catalogue),
+    "pods": lambda inputs: pod_gauges(inputs.snapshot),
+    "conditions": lambda inputs: condition_gauges(inputs.snapshot),
 }
-"""What may be asked for."""
+"""The groups of gauges that can be scraped separately."""
 
-OF_CLUSTER_STATE: Final = frozenset({"nodes", "nodepools", "pods", "conditions"})
+CLUSTER_STATE_GROUPS: Final = frozenset({"nodes", "nodepools", "pods", "conditions"})
 """Left out with DISABLE_CLUSTER_STATE_OBSERVABILITY."""
 
-LARGEST: Final = 5_500_000  # bytes; AWS Lambda quotas: 6 MB for an answer, which is quoted once more on the way
+MAX_BYTES: Final = 5_500_000  # AWS Lambda quotas: 6 MB for a response, including the JSON quoting around this text
 
 
 def scrape(run: RunContext, chosen: tuple[str, ...]) -> str:
-    """The cluster's gauges as Prometheus' text.
+    """Return the cluster's gauges in Prometheus' text format.
 
     Args:
-        run: Connections; nothing is written.
+        run: The run; nothing is written.
         chosen: Names of `GROUPS`.
 
     Raises:
         JourneymanError: The cluster or the cloud cannot be read.
     """
     if not run.settings.cluster_state_observability:
-        chosen = tuple(name for name in chosen if name not in OF_CLUSTER_STATE)
-    world = scheduling_inputs_of(run, load(run, EVERYTHING))
-    samples = chain.from_iterable(GROUPS[name](world) for name in chosen)
+        chosen = tuple(name for name in chosen if name not in CLUSTER_STATE_GROUPS)
+    inputs = scheduling_inputs_of(run, load(run, EVERYTHING))
+    samples = chain.from_iterable(GROUPS[name](inputs) for name in chosen)
     return to_text_format(samples, constant={"cluster": run.cluster})
 
 
-def no_larger_than_may_be(text: str) -> str:
-    """The text. Raises ConfigurationError if a function may not answer that much."""
-    if len(text) > LARGEST:
+def check_size(text: str) -> str:
+    """Return the text. Raises ConfigurationError if it is too large for a function's response."""
+    if len(text) > MAX_BYTES:
         raise ConfigurationError(
-            f"these gauges are {len(text)} bytes, and a function may answer {LARGEST}",
+            f"the gauges have {len(text)} bytes, and a function's response at most {MAX_BYTES}",
             to_do=f"scrape them one by one, with ?of= and one of {', '.join(GROUPS)}",
         )
     return text
 
 
-def groups(asked: str) -> tuple[str, ...]:
-    """Names of `GROUPS` with commas between them; all there are if empty. Raises ConfigurationError for others."""
-    names = tuple(name.strip() for name in asked.split(",") if name.strip()) or tuple(GROUPS)
+def parse_groups(text: str) -> tuple[str, ...]:
+    """Return the names of `GROUPS` in a comma-separated list; all of them if it is empty.
+
+    Raises:
+        ConfigurationError: A name is not in `GROUPS`.
+    """
+    names = tuple(name.strip() for name in text.split(",") if name.strip()) or tuple(GROUPS)
     for name in names:
         if name not in GROUPS:
-            raise ConfigurationError(
-                f"there are no gauges of {name!r}", to_do=f"ask with ?of= for some of {', '.join(GROUPS)}"
-            )
+            raise ConfigurationError(f"unknown group of gauges {name!r}", to_do=f"use ?of= with {', '.join(GROUPS)}")
     return tuple(dict.fromkeys(names))
 
 
-def _build() -> Iterable[Observation]:
-    """`goversion` says which Python runs it: the label's name is Karpenter's."""
+def _build_info() -> Iterable[Observation]:
+    """Yield Karpenter's build info; its label `goversion` has the version of Python."""
     python = f"python{sys.version_info.major}.{sys.version_info.minor}"
     commit = os.environ.get("JOURNEYMAN_COMMIT", "")
     yield gauge("karpenter_build_info", 1, {"version": __version__, "goversion": python, "commit": commit})

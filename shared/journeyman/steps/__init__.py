@@ -1,4 +1,4 @@
-"""The steps: each loads the cluster once, and reconciles it in order (`step.run_step`).
+"""The steps. `step.run_step` loads the cluster once and runs a step's reconcilers in order.
 
-`load` is the only module that reads the cluster for a decision, `executor` the only one that writes.
+Only `load` reads the cluster for a decision, and only `executor` writes.
 """

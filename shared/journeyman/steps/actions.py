@@ -1,13 +1,13 @@
-"""Performs single actions against the API server and the cloud, and keeps what was written.
+"""Performs single actions against the API server and the cloud, and keeps the objects that they wrote.
 
-Each may be performed twice with the effect of once. What refused evictions and terminations mean is here, too:
+Performing an action twice has the effect of once. The module also interprets the response to an eviction:
 
 =========  =============================================================================================================
 200        evicted
-404, 409   the pod is gone, or another one has its name: done, and nothing to report
-429        its PodDisruptionBudget does not allow it now: the drain tries again at its own pace
-500        more than one PodDisruptionBudget covers it, which the Eviction API always refuses: the same, until a person
-           deletes one
+404, 409   the pod is gone, or another pod has its name: nothing to do
+429        its PodDisruptionBudget allows no disruption now: the drain tries again
+500        more than one PodDisruptionBudget selects the pod, which the Eviction API always refuses: the drain tries again,
+           until a user deletes a budget
 =========  =============================================================================================================
 
 Restates: karpenter pkg/controllers/node/termination/terminator/eviction.go `Reconcile`.
@@ -68,16 +68,16 @@ _Key = tuple[str, str, str, str]
 
 
 class WrittenObjects(Struct):
-    """What one run has written, as it is stored now: what the next reconciler's snapshot is made from."""
+    """The objects that one run has written, as stored now; `step.carry_forward` merges them into the next snapshot."""
 
     claims: dict[str, NodeClaim | None] = field(default_factory=dict)
     """NodeClaims by name; None once deleted."""
     node_classes: dict[str, NodeClassState] = field(default_factory=dict)
-    """NodeClasses that were resolved, by name."""
+    """Resolved NodeClasses by name."""
     unavailable: list[MarkOfferingUnavailable] = field(default_factory=list)
 
     def copy(self) -> WrittenObjects:
-        """Return what has been written until now."""
+        """Return a copy that later writes do not change."""
         return WrittenObjects(dict(self.claims), dict(self.node_classes), list(self.unavailable))
 
 
@@ -93,9 +93,9 @@ class ActionPerformer:
         """Perform one action.
 
         Raises:
-            KubeAPIError: The API server refused; ConflictError means reload and decide again.
+            KubeAPIError: The API server refused; after a ConflictError the step must load and decide again.
             CloudProviderError: The cloud refused.
-            InvariantError: The action is not one that is performed alone.
+            InvariantError: The executor performs this kind of action itself.
         """
         match action:
             case CreateObject():
@@ -103,7 +103,7 @@ class ActionPerformer:
             case PatchObject():
                 self._patch(action)
             case DeleteObject():
-                self._delete_unless(action)
+                self._delete_object(action)
             case DeletePod():
                 self._delete(action.ref, grace_period_seconds=action.grace_period_seconds)
             case EvictPod():
@@ -120,35 +120,27 @@ class ActionPerformer:
             case RecordPriceAge():
                 self._record_price_age(action)
             case LaunchInstance() | NominatePods() | RenominatePods() | ResolveNodeClass() | Requeue():
-                raise InvariantError(f"{type(action).__name__} is not performed alone", action=action)
+                raise InvariantError(f"{type(action).__name__} is performed by the executor", action=action)
             case _:
                 assert_never(action)
 
-    def patch_together(self, actions: Sequence[PatchObject]) -> tuple[KubeAPIError | None, ...]:
-        """Patch objects of one kind in parallel; return for each the API server's refusal, None if it was done."""
+    def patch_in_parallel(self, actions: Sequence[PatchObject]) -> tuple[KubeAPIError | None, ...]:
+        """Patch objects of one kind in parallel; return the error of each, None if it succeeded."""
         resource, subresource = actions[0].ref.resource, actions[0].subresource
-        return self._told(
-            actions, self._run.store.patch_each(resource, self._patches(actions), subresource=subresource)
-        )
+        patches = [Patch(name=a.ref.name, namespace=a.ref.namespace, body=self._body(a)) for a in actions]
+        results = self._run.store.patch_each(resource, patches, subresource=subresource)
+        for action, result in zip(actions, results, strict=True):
+            if not isinstance(result, KubeAPIError):
+                self._record_patch(action, result)
+        return tuple(result if isinstance(result, KubeAPIError) else None for result in results)
 
-    def _patches(self, actions: Sequence[PatchObject]) -> list[Patch]:
-        return [Patch(name=a.ref.name, namespace=a.ref.namespace, body=self._body(a)) for a in actions]
-
-    def _told(
-        self, actions: Sequence[PatchObject], answers: Sequence[dict[str, Any] | KubeAPIError]
-    ) -> tuple[KubeAPIError | None, ...]:
-        for action, answer in zip(actions, answers, strict=True):
-            if not isinstance(answer, KubeAPIError):
-                self._patched(action, answer)
-        return tuple(answer if isinstance(answer, KubeAPIError) else None for answer in answers)
-
-    def identified(self, ref: ObjectRef) -> ObjectRef:
-        """Return the same with the UID of a claim that this run created: the decision could not know it."""
+    def with_uid(self, ref: ObjectRef) -> ObjectRef:
+        """Return the reference with the UID of a claim that this run created, which the plan could not contain."""
         claim = self.written.claims.get(ref.name) if ref.resource.kind == NODECLAIM.kind and not ref.uid else None
         return msgspec.structs.replace(ref, uid=claim.metadata.uid) if claim is not None else ref
 
     def claim(self, name: str, snapshot: Snapshot) -> NodeClaim | None:
-        """Return the claim as it is stored now, as far as this run knows; None if it is gone."""
+        """Return the claim as this run wrote it, or else as the snapshot has it; None if it is deleted."""
         return self.written.claims[name] if name in self.written.claims else snapshot.claims_by_name.get(name)
 
     def _create(self, action: CreateObject) -> None:
@@ -156,19 +148,24 @@ class ActionPerformer:
         try:
             stored: Mapping[str, Any] = self._run.store.create(action.resource, action.body, namespace=namespace)
         except AlreadyExistsError:
-            stored = self._existing(action, namespace)
-        self._keep(action.resource, stored)
+            stored = self._get_created_earlier(action, namespace)
+        self._record_stored(action.resource, stored)
         kind = action.resource.kind
         self._run.telemetry.log("info", f"created {kind.lower()}", **{kind: {"name": action.name}}, why=action.why)
 
-    def _existing(self, action: CreateObject, namespace: str) -> Mapping[str, Any]:
-        """The object of that name, if it is the one we would have created: an earlier run was cut off after it."""
+    def _get_created_earlier(self, action: CreateObject, namespace: str) -> Mapping[str, Any]:
+        """Return the existing object if it has the wanted spec: an earlier run created it and ended before recording it.
+
+        Raises:
+            ConflictError: It is being deleted.
+            AlreadyExistsError: It has another spec.
+        """
         raw: Resource[Any] = msgspec.structs.replace(action.resource, type=dict)
         stored: Mapping[str, Any] = self._run.store.get(raw, action.name, namespace=namespace)
         if stored["metadata"].get("deletionTimestamp"):
-            raise ConflictError("an object of that name is being deleted", kind=raw.kind, name=action.name)
+            raise ConflictError("an object with this name is being deleted", kind=raw.kind, name=action.name)
         if not _covers(stored.get("spec"), action.body.get("spec")):
-            raise AlreadyExistsError("another object has that name", kind=raw.kind, name=action.name)
+            raise AlreadyExistsError("another object has this name", kind=raw.kind, name=action.name)
         return stored
 
     def _patch(self, action: PatchObject) -> None:
@@ -176,35 +173,35 @@ class ActionPerformer:
         stored = self._run.store.patch(
             ref.resource, ref.name, self._body(action), namespace=ref.namespace, subresource=action.subresource
         )
-        self._patched(action, stored)
+        self._record_patch(action, stored)
 
     def _body(self, action: PatchObject) -> JSON:
-        """The patch with its preconditions."""
+        """Return the patch with its preconditions."""
         metadata = {**action.patch.get("metadata", {})}
         if action.resource_version:
-            metadata["resourceVersion"] = self._version(action.ref, action.resource_version)
+            metadata["resourceVersion"] = self._current_version(action.ref, action.resource_version)
         if action.ref.uid:
             metadata["uid"] = action.ref.uid
         return {**action.patch, "metadata": metadata} if metadata else action.patch
 
-    def _version(self, ref: ObjectRef, read: str) -> str:
-        """The version that was read, or the one that this run itself made of it."""
+    def _current_version(self, ref: ObjectRef, read: str) -> str:
+        """Return the version that this run's last patch of the object returned, or else the one that was read."""
         return self._versions.get(_key(ref, read), read)
 
-    def _patched(self, action: PatchObject, stored: Mapping[str, Any]) -> None:
+    def _record_patch(self, action: PatchObject, stored: Mapping[str, Any]) -> None:
         if action.resource_version:
             self._versions[_key(action.ref, action.resource_version)] = str(
                 stored.get("metadata", {}).get("resourceVersion", "")
             )
-        self._keep(action.ref.resource, stored)
+        self._record_stored(action.ref.resource, stored)
 
-    def _delete_unless(self, action: DeleteObject) -> None:
-        if action.unless_there is not None and self._is_there(action.unless_there):
-            raise ConflictError(f"{action.unless_there} is there after all, so {action.ref} is not deleted")
-        version = self._version(action.ref, action.resource_version) if action.resource_version else ""
+    def _delete_object(self, action: DeleteObject) -> None:
+        if action.unless_there is not None and self._exists(action.unless_there):
+            raise ConflictError(f"not deleting {action.ref}: {action.unless_there} exists")
+        version = self._current_version(action.ref, action.resource_version) if action.resource_version else ""
         self._delete(action.ref, version=version)
 
-    def _is_there(self, ref: ObjectRef) -> bool:
+    def _exists(self, ref: ObjectRef) -> bool:
         try:
             found = self._run.store.get(ref.resource, ref.name, namespace=ref.namespace)
         except NotFoundError:
@@ -212,7 +209,7 @@ class ActionPerformer:
         return ref.uid in ("", found.metadata.uid)
 
     def _delete(self, ref: ObjectRef, *, version: str = "", grace_period_seconds: int | None = None) -> None:
-        """Gone counts as done, and so does another incarnation: the one that was meant is gone."""
+        """Delete an object. NotFound is success, and so is a UID conflict: another object has the name now."""
         try:
             self._run.store.delete(
                 ref.resource,
@@ -233,31 +230,33 @@ class ActionPerformer:
     def _terminate(self, action: TerminateInstance) -> None:
         if action.unless_claimed and self._is_claimed(action):
             raise ConflictError(
-                "the instance has a NodeClaim after all", NodeClaim=action.claim, provider_id=action.provider_id
+                "not terminating the instance: it has a NodeClaim",
+                NodeClaim=action.claim,
+                provider_id=action.provider_id,
             )
         with suppress(NodeClaimNotFoundError):
             self._run.cloud.delete(action.provider_id)
 
     def _is_claimed(self, action: TerminateInstance) -> bool:
-        """Whether the claim that the instance was launched for is there now, with this instance or none yet."""
+        """Whether the claim that the instance was launched for exists now, with this instance or none yet."""
         if not action.claim:
             return False
         try:
             claim = self._run.store.get(NODECLAIM, action.claim)
         except NotFoundError:
             return False
-        same = action.claim_uid in ("", claim.metadata.uid)
-        return same and claim.status.provider_id in ("", action.provider_id)
+        has_same_uid = action.claim_uid in ("", claim.metadata.uid)
+        return has_same_uid and claim.status.provider_id in ("", action.provider_id)
 
     def _record_price_age(self, action: RecordPriceAge) -> None:
-        """Write it; no decision reads it, so a failure is only logged."""
+        """Record the age of prices; log a failure, since no decision reads it."""
         try:
             record_price_age(self._run, action)
         except KubeAPIError as error:
-            text = f"the age of prices is not written to OfferingState {action.node_class}: {error.message}"
+            text = f"cannot record the age of prices in OfferingState {action.node_class}: {error.message}"
             self._run.telemetry.log("debug" if isinstance(error, ConflictError) else "warning", text)
 
-    def _keep(self, resource: Resource[Any], stored: Mapping[str, Any]) -> None:
+    def _record_stored(self, resource: Resource[Any], stored: Mapping[str, Any]) -> None:
         if resource.kind == NODECLAIM.kind and stored.get("metadata"):
             self.written.claims[str(stored["metadata"]["name"])] = msgspec.convert(stored, NodeClaim)
 
@@ -267,7 +266,7 @@ def _key(ref: ObjectRef, version: str) -> _Key:
 
 
 def _covers(stored: Any, wanted: Any) -> bool:
-    """Whether everything wanted is in what is stored, which may have defaults on top."""
+    """Whether `stored` has every field of `wanted` with the same value; it may have defaulted fields as well."""
     if isinstance(wanted, Mapping):
         return isinstance(stored, Mapping) and all(_covers(stored.get(key), value) for key, value in wanted.items())
     return bool(stored == wanted)
@@ -280,25 +279,25 @@ _SEVERAL_BUDGETS: Final = (
 
 
 def eviction_sample(error: JourneymanError | None) -> tuple[Observation, ...]:
-    """Return the sample of one eviction request; none if the API server did not answer."""
+    """Return the metric sample of one eviction request; none if the API server did not respond."""
     code = 200 if error is None else error.status if isinstance(error, KubeAPIError) else 0
     name, labels = "karpenter_pods_eviction_requests_total", {"code": str(code)}
     return (Observation(name=name, labels=labels),) if code else ()
 
 
 def is_evicted_already(error: JourneymanError) -> bool:
-    """Whether the pod is gone already."""
+    """Whether an eviction failed because the pod is gone already."""
     return isinstance(error, NotFoundError | ConflictError)
 
 
 def is_blocked_by_budget(error: JourneymanError) -> bool:
-    """Whether PodDisruptionBudgets forbid the eviction, which is no failure."""
+    """Whether an eviction failed because of PodDisruptionBudgets, which counts as a refusal, not as an error."""
     several = isinstance(error, KubeAPIError) and error.status == 500 and error.message == _SEVERAL_BUDGETS
     return several or isinstance(error, TooManyRequestsError)
 
 
 def eviction_blocked(action: EvictPod, error: JourneymanError) -> Event:
-    """Return the Event on the node: which pod, and which rule."""
+    """Return the Event on the node that names the pod and the rule that refuses its eviction."""
     pod = f"{action.ref.namespace}/{action.ref.name}"
     several = error.message == _SEVERAL_BUDGETS
     what = (
@@ -311,7 +310,7 @@ def eviction_blocked(action: EvictPod, error: JourneymanError) -> Event:
 
 
 def termination_failed(action: TerminateInstance, error: JourneymanError) -> Event:
-    """Return the Event with the cloud's answer, on the node or, if the instance has none, on its claim."""
+    """Return the Event with the cloud's error, on the node or, if the instance has none, on its claim."""
     claim = ObjectRef(resource=NODECLAIM, name=action.claim, uid=action.claim_uid)
     text = f"Failed to terminate instance {action.provider_id}: {error.message}"
     return Event(ref=action.node or claim, reason="FailedTermination", message=text, type="Warning")

@@ -1,15 +1,15 @@
-"""Consolidate: nodes that are empty, drifted, or replaceable by cheaper ones are disrupted, one command at a time.
+"""Consolidate: deletes or replaces nodes that are empty or replaceable by cheaper ones, one command at a time.
 
 ::
 
-    load ─► stale taints, old commands, reversed consolidations ─► Executing commands ─► which nodes are consolidatable
+    load ─► stale taints, old commands, reversed consolidations ─► Executing commands ─► `Consolidatable` conditions
          ─► a Proposed command that is old enough: validate, verify, execute or reject
-         ─► without one: rebalance, emptiness, drift, consolidation ─► verify ─► propose
+         ─► if there is none: rebalance, emptiness, single-node consolidation ─► verify ─► propose
 
-Commands that execute go on beside a proposed one, and their nodes count against the budgets. A rebalance is validated
-without delay, as its nodes may be interrupted at any time. While a NodeClaim is not launched no command is proposed or
-validated. Every run requeues the step for its next date: a validation, the end of a consolidateAfter, the edge of a budget
-window, and the progress of a command. All reconcilers decide on the cluster as it was read.
+Executing commands continue beside a proposed one, and their nodes count against the budgets. A rebalance is validated
+without delay, because its nodes may be interrupted at any time. While a NodeClaim has no instance, no command is proposed or
+validated. Every run requeues the step for the next validation, end of a consolidateAfter, start or end of a budget window,
+and progress of a command. All reconcilers decide on the cluster as it was loaded.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from journeyman.ports import Trigger
 from journeyman.steps.context import Outcome, RunContext
 from journeyman.steps.load import EVERYTHING, load
 from journeyman.steps.scheduling_inputs import StepInputs
-from journeyman.steps.step import Plans, Reconciler, StepDefinition, run_step
+from journeyman.steps.step import Plans, Reconciler, ScheduledPlan, StepDefinition, run_step
 from journeyman.steps.verification import defects_plan
 
 
@@ -87,11 +87,11 @@ def _mark_consolidatable(inputs: StepInputs) -> Plan:
     consolidatability = _consolidatability(inputs.loaded)
     if consolidatability.next_at is None:
         return consolidatability.plan
-    return consolidatability.plan + _again(consolidatability.next_at, "a node's consolidateAfter ends")
+    return consolidatability.plan + _requeue_at(consolidatability.next_at, "a node's consolidateAfter ends")
 
 
 def _requeue_for_windows(inputs: StepInputs) -> Plan:
-    """Run again when a budget window of a NodePool that has nodes opens or closes."""
+    """Requeue for the next start or end of a budget window of each NodePool that has nodes."""
     snapshot = inputs.loaded
     in_use = {node.node_pool for node in snapshot.state_nodes}
     logs, plans = [], []
@@ -103,27 +103,28 @@ def _requeue_for_windows(inputs: StepInputs) -> Plan:
             if (why := schedule_error(budget))
         ]
         if name in in_use and (at := next_window_change(budgets, snapshot.now)) is not None:
-            plans.append(_again(at, f"a budget window of NodePool {name} opens or closes"))
+            plans.append(_requeue_at(at, f"a budget window of NodePool {name} opens or closes"))
     return merge_plans((*plans, Plan(logs=tuple(logs))))
 
 
 def _await_launches(inputs: StepInputs) -> Plan:
-    """Run again later while NodeClaims are not launched: no command is proposed or validated until then."""
+    """Requeue while NodeClaims have no instance: until then no command is proposed or validated."""
     unlaunched = _unlaunched(inputs.loaded)
     if not unlaunched:
         return Plan()
     note = f"not disrupting while NodeClaim {unlaunched[0]} and {len(unlaunched) - 1} others are not launched"
     at = next_requeue(inputs.loaded.now, inputs.settings.disruption_poll)
-    return Plan(notes=(note,)) + _again(at, "claims are not launched yet")
+    return Plan(notes=(note,)) + _requeue_at(at, "some NodeClaims are not launched yet")
 
 
-def _decide_on_proposals(inputs: StepInputs) -> Plan:
+def _decide_on_proposals(inputs: StepInputs) -> Plan | ScheduledPlan:
     """Validate each proposed command that is old enough, and start or reject it."""
     proposed = _proposed(inputs.loaded)
     if not proposed or _unlaunched(inputs.loaded):
         return Plan()
     controller = _controller(inputs)
-    return merge_plans(_decide_on(inputs, controller, disruption) for disruption in proposed)
+    plan = merge_plans(_decide_on(inputs, controller, disruption) for disruption in proposed)
+    return ScheduledPlan(plan, controller.simulation.results)
 
 
 def _propose(inputs: StepInputs) -> Plans:
@@ -135,12 +136,12 @@ def _propose(inputs: StepInputs) -> Plans:
         duration = evaluation_duration(evaluation.method, evaluation.command.reason.value, 0.0)
         plan = evaluation.plan + Plan(durations=(duration,))
         if evaluation.command.candidates:
-            refused = _defects(controller, evaluation.command, evaluation.method)
-            if refused is None:
-                yield plan + _proposal(inputs, controller, evaluation)
+            defects = _defects(controller, evaluation.command, evaluation.method)
+            if defects is None:
+                yield ScheduledPlan(plan + _proposal(inputs, controller, evaluation), controller.simulation.results)
                 return
-            plan += refused
-        is_time_up = yield plan
+            plan += defects
+        is_time_up = yield ScheduledPlan(plan, controller.simulation.results)
         if is_time_up:
             yield _timed_out()
             return
@@ -170,7 +171,7 @@ def _proposed(snapshot: Snapshot) -> list[NodeDisruption]:
 
 
 def _unlaunched(snapshot: Snapshot) -> list[str]:
-    """Return NodeClaims without an instance: capacity that no decision can rely on (Karpenter's synced gate)."""
+    """Return the NodeClaims without an instance, for which Karpenter's `Synced` waits as well."""
     claims = (c for c in snapshot.claims if not c.status.provider_id and c.metadata.deletion_timestamp is None)
     return [claim.metadata.name for claim in claims]
 
@@ -187,7 +188,7 @@ def _controller(inputs: StepInputs) -> DisruptionController:
         _consolidatability(snapshot),
         spot_to_spot=settings.feature_gates.spot_to_spot_consolidation,
         options=settings.scheduling,
-        results=inputs.result_cache.results_for(snapshot, catalogue, settings.scheduling),
+        results=inputs.cached_results.valid_for(snapshot, catalogue, settings.scheduling),
     )
 
 
@@ -195,39 +196,39 @@ def _decide_on(inputs: StepInputs, controller: DisruptionController, disruption:
     snapshot, name = inputs.loaded, disruption.metadata.name
     due = (disruption.since or snapshot.now) + _validation_delay(inputs, disruption.spec.method)
     if snapshot.now < due:
-        return _again(due, f"validate {name}")
+        return _requeue_at(due, f"validate {name}")
     command = controller.revalidate(disruption)
     if not command.candidates:
         return reject_command(disruption, command.why_not, snapshot)
-    refused = _defects(controller, command, name)
-    if refused is None:
+    defects = _defects(controller, command, name)
+    if defects is None:
         return start_command(disruption, command, snapshot, inputs.settings.disruption_poll)
-    return refused + reject_command(disruption, "defect: the plan does not pass the independent check", snapshot)
+    return defects + reject_command(disruption, "defect: the command does not pass verification", snapshot)
 
 
 def _proposal(inputs: StepInputs, controller: DisruptionController, evaluation: Evaluation) -> Plan:
-    """Create the NodeDisruption; later if the same one was rejected in this very second, as its name exists."""
+    """Create the NodeDisruption; requeue if one with its name exists, because it was rejected in this second."""
     now = controller.snapshot.now
     disruption = to_node_disruption(evaluation.command, evaluation.method, now)
     name = disruption.metadata.name
     if any(known.metadata.name == name for known in controller.snapshot.node_disruptions):
         later = next_requeue(now, inputs.settings.disruption_poll)
-        return _again(later, f"{name} was rejected in this second")
+        return _requeue_at(later, f"NodeDisruption {name} was rejected in this second")
     return proposal_plan(disruption, evaluation.command, now + _validation_delay(inputs, evaluation.method))
 
 
 def _validation_delay(inputs: StepInputs, method: Method) -> timedelta:
-    """Return how old a proposal must be before it is validated."""
+    """Return how long after its proposal a command is validated."""
     return timedelta(0) if method == REBALANCE else inputs.settings.validation_delay
 
 
 def _defects(controller: DisruptionController, command: Command, subject: str) -> Plan | None:
-    """Return the report of what verification refuses, None if the command passes."""
+    """Return a plan that reports the command's defects; None if it passes verification."""
     defects = controller.simulation.verify(command)
-    return defects_plan(subject, "a disruption does not pass verification", defects) if defects else None
+    return defects_plan(subject, "verification rejected a disruption command", defects) if defects else None
 
 
-def _again(at: datetime, reason: str) -> Plan:
+def _requeue_at(at: datetime, reason: str) -> Plan:
     return Plan(chains=(chain_of("requeues", Requeue(step=Step.CONSOLIDATE, at=at, reason=reason)),))
 
 

@@ -1,7 +1,7 @@
-"""What every step takes and returns: `RunContext` with `Settings` and `Memory`, and `Outcome`.
+"""The parameters and the result of every step: `RunContext` with `Settings` and `Memory`, and `Outcome`.
 
-A step is `step(run: RunContext, trigger: Trigger) -> Outcome`. It holds no state of its own: what its next run needs is in
-the cluster's objects, or in a requeue message.
+A step is a function `step(run: RunContext, trigger: Trigger) -> Outcome` without state: what its next run needs is in the
+cluster's objects or in a requeue message.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from journeyman.core.api.objects import TopologySpreadConstraint
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.plan import Requeue, Step
-from journeyman.core.scheduling.results import MinValuesPolicy, Options, PreferencePolicy, ResultCache
+from journeyman.core.scheduling.results import CachedResults, MinValuesPolicy, Options, PreferencePolicy
 from journeyman.errors import JourneymanError
 from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue, Telemetry
 
@@ -62,17 +62,17 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     # Ours
     unavailable_longest: timedelta = timedelta(hours=1)
-    stray_after: timedelta = timedelta(minutes=5)
+    inconsistent_after: timedelta = timedelta(minutes=5)
     pod_nomination: bool = True
     registration_poll: timedelta = timedelta(seconds=5)
     node_class_refresh: timedelta = timedelta(minutes=5)
     deadline_margin: timedelta = timedelta(seconds=5)
-    launch_patience: timedelta = timedelta(seconds=30)  # how long a cloud's client asks, all attempts together
+    launch_call_timeout: timedelta = timedelta(seconds=30)  # of one launch request, including its retries
     claims_per_run: int = 300
 
     @property
     def scheduling(self) -> Options:
-        """The scheduler's options; without the lower bound, which no step needs."""
+        """The scheduler's options. They disable the lower bound, which no step needs."""
         return Options(
             preferences=self.preference_policy,
             min_values=self.min_values_policy,
@@ -82,18 +82,16 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 class Memory(Struct):
-    """What a warm process keeps for a cluster between runs. Losing it costs time, never correctness."""
+    """The caches that a warm process keeps for a cluster between runs. They may vanish at any time."""
 
     kubernetes_version: tuple[int, int] | None = None
     catalogue: Catalogue | None = None
     catalogue_key: Hashable = None
     overlay_conflicts: Mapping[str, str] = field(default_factory=dict)
-    parsed: dict[str, Mapping[Hashable, Any]] = field(
-        default_factory=dict
-    )  # by kind: objects as `load` parsed them, by version
-    result_cache: ResultCache = field(default_factory=ResultCache)
-    checks_due: datetime | None = None  # when instances' status checks are read again
-    checks_refused: bool = False  # the permission to read them is missing
+    parsed: dict[str, Mapping[Hashable, Any]] = field(default_factory=dict)  # `load`'s objects, by kind and version
+    cached_results: CachedResults = CachedResults()
+    checks_due: datetime | None = None  # when to read the instances' status checks again
+    checks_refused: bool = False  # the permission to read status checks is missing
 
 
 DONE: Final = "done"
@@ -102,7 +100,7 @@ PARTIAL: Final = "partial"
 
 
 class RunContext(Struct, frozen=True, kw_only=True):
-    """One run's connections to the outside. `deadline` is when the platform ends the run, margin not yet taken off."""
+    """One run's settings and adapters. The platform ends the run at `deadline`; the run stops `deadline_margin` earlier."""
 
     cluster: str
     settings: Settings
@@ -117,16 +115,16 @@ class RunContext(Struct, frozen=True, kw_only=True):
     memory: Memory = field(default_factory=Memory)
 
     @property
-    def out_of_time(self) -> bool:
-        """Whether the run must stop now and leave the rest to a requeue."""
+    def is_out_of_time(self) -> bool:
+        """Whether the run must stop now and requeue the remaining work."""
         return self.clock.now() >= self.deadline - self.settings.deadline_margin
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """What a run did.
+    """The result of a run.
 
-    `status` is "done"; "busy" if another run holds the step's Lease (it does the work); or "partial" if something is left
-    for a requeue that has been sent; then `error` is what stopped it. `requeues` are those sent, at most one for each step.
+    `status` is "done"; "busy" if another run holds the step's Lease; or "partial" if `error` stopped the run and a requeue
+    was sent for the remaining work. `requeues` are the requeues that were sent, at most one for each step.
     """
 
     step: Step

@@ -1,21 +1,21 @@
 """Executes plans: the only code that writes.
 
-Chains are independent: what fails stops its own chain and the chains behind it, never the others. The Lease and the time
-are checked before every outside effect:
+Chains are independent: a failure stops its own chain and the chains that follow from it (`Chain.then`), never the others.
+The executor checks the Lease and the deadline before every outside effect:
 
 ============================  ==========================================================================
-conflict, object gone         the chain stops; the step runs again at once, reloads and decides again
-eviction refused (`actions`)  counted, an Event on the node; the drain's own requeue tries again
-other retryable error         the chain stops; the step runs again when it may help
-other error                   the chain stops, the error is reported; the sweep finds what is left to do
-nomination refused            logged; its chain goes on (`nomination`)
-NodePool gone or over limits  chains that create its NodeClaims do not start; provision runs again
-deadline near                 no further action starts; the step runs again at once for the rest ("partial")
-Lease lost                    no further action starts: another run has the step ("busy")
+conflict, object gone         stop the chain; requeue the step at once, which loads and decides again
+eviction refused (`actions`)  stop the chain, record an Event on the node; the drain's requeue tries again
+other retryable error         stop the chain; requeue the step
+other error                   stop the chain, report the error; the sweep finds the remaining work
+nomination refused            log it, and continue the chain (`pod_nominator`)
+NodePool gone or over limits  skip the chains that create its NodeClaims; requeue provision
+deadline near                 start no further action; requeue the step at once ("partial")
+Lease lost                    start no further action: another run holds the Lease ("busy")
 ============================  ==========================================================================
 
-Launches are collected over all chains and requested together, after everything that needs no instance. Neighbouring chains
-that only patch send their patches in parallel: the first patch of each, then the second… Inside a chain the order holds.
+The executor collects the launches of all chains and requests them together, after all other actions. It sends the patches
+of consecutive chains that only patch in parallel: first patches, then second patches… Within a chain the order holds.
 """
 
 from __future__ import annotations
@@ -74,20 +74,20 @@ from journeyman.steps.pod_nominator import PodNominator
 from journeyman.steps.recorder import RunRecorder
 from journeyman.steps.scheduling_inputs import SchedulingInputs
 
-LIMITS_PERIOD: Final = timedelta(seconds=10)
+RETRY_LIMITS_AFTER: Final = timedelta(seconds=10)
 """karpenter pkg/controllers/provisioning/controller.go: pods requeue after 10 s."""
-PATCHES_AT_ONCE: Final = 32
-"""Patches that are sent between two checks of the time and the Lease."""
+MAX_PARALLEL_PATCHES: Final = 32
+"""Patches that are sent between two checks of the deadline and the Lease."""
 
 
 class PlanExecutor:
     """Executes the plans of one run.
 
     Args:
-        run: The run's connections.
+        run: The run.
         step: The step that runs.
-        recorder: Records what came of each action.
-        lease: The fence, checked before every outside effect; None for a step that needs none.
+        recorder: Records the result of each action.
+        lease: The step's Lease, checked before every outside effect; None for a step without one.
     """
 
     def __init__(self, run: RunContext, step: Step, recorder: RunRecorder, lease: Lease | None) -> None:
@@ -100,23 +100,23 @@ class PlanExecutor:
 
     @property
     def written(self) -> WrittenObjects:
-        """What this run has written so far."""
+        """The objects that this run has written so far."""
         return self._performer.written
 
     def execute(self, plan: Plan, snapshot: Snapshot, scheduling: SchedulingInputs | None = None) -> None:
         """Execute a plan, launches included.
 
         Args:
-            plan: What was decided.
-            snapshot: What it was decided on.
-            scheduling: NodeClasses and instance types; a plan that launches needs them.
+            plan: The plan.
+            snapshot: The snapshot from which the plan was decided.
+            scheduling: NodeClasses and instance types; required if the plan launches instances.
 
         Raises:
-            LeaseLostError: Another run holds the step.
-            DeadlineError: The time is up; the step runs again for the rest.
-            InvariantError: The plan launches, and there is no catalogue to launch from.
+            LeaseLostError: Another run holds the Lease.
+            DeadlineError: The run's time is up; the remaining actions were not started.
+            InvariantError: The plan launches instances without `scheduling`.
         """
-        plan = self._without_closed_pools(plan, snapshot)
+        plan = self._without_unusable_pools(plan, snapshot)
         self._recorder.record_plan(plan)
         launches: list[_PendingLaunch] = []
         for only_patches, chains in groupby(self._nominate_first(plan.chains), key=_has_only_patches):
@@ -131,16 +131,21 @@ class PlanExecutor:
             self._check()
             launches = self._launch(launches, scheduling)
 
-    def _execute_at_once(self, plan: Plan) -> None:
-        """Execute a plan without launches that follows from the cloud's answer: the deadline's margin is there for it."""
+    def _execute_within_margin(self, plan: Plan) -> None:
+        """Execute a plan without launches that records the cloud's response; it may use the deadline's margin."""
         self._recorder.record_plan(plan)
         for chain in plan.chains:
             self._run_chain(chain, [], in_margin=True)
 
     def _launch(self, launches: list[_PendingLaunch], scheduling: SchedulingInputs) -> list[_PendingLaunch]:
-        """Launch all of them; each that succeeds lets its chain go on, maybe to further launches."""
+        """Launch instances, and continue the chain of each that succeeds; return the launches that those chains contain."""
         launcher = InstanceLauncher(
-            self._run, self._recorder, self._performer, scheduling, execute=self._execute_at_once, lease=self._lease
+            self._run,
+            self._recorder,
+            self._performer,
+            scheduling,
+            execute=self._execute_within_margin,
+            lease=self._lease,
         )
         further: list[_PendingLaunch] = []
         rest = {launch.claim: launch.rest for launch in launches}
@@ -172,14 +177,14 @@ class PlanExecutor:
             self._run_chain(next_chain, launches, in_margin=in_margin)
 
     def _check(self, *, in_margin: bool = False) -> None:
-        """Check before every outside effect that there is time (or the margin is for it), and that the Lease is ours."""
-        if self._run.out_of_time and not in_margin:
+        """Raise if the run's time is up, unless the action may use the deadline's margin, or if the run lost the Lease."""
+        if self._run.is_out_of_time and not in_margin:
             raise DeadlineError("the run's time is up", step=self._step.value)
         if self._lease is not None:
             self._lease.check()
 
     def _perform(self, action: Action, chain: Chain) -> bool:
-        """Perform one action; return whether its chain may go on."""
+        """Perform one action; return whether its chain continues."""
         try:
             self._performer.perform(action)
         except (LeaseLostError, InvariantError):
@@ -189,7 +194,7 @@ class PlanExecutor:
         return self._record_result(action, chain, None)
 
     def _resolve(self, action: ResolveNodeClass, chain: Chain) -> bool:
-        """Resolve a NodeClass and write its status; return whether its chain may go on."""
+        """Resolve a NodeClass and write its status; return whether its chain continues."""
         try:
             node_class, writes = resolve_node_class(self._run.cloud, action)
         except CloudProviderError as error:
@@ -200,7 +205,7 @@ class PlanExecutor:
         return True
 
     def _record_result(self, action: Action, chain: Chain, error: JourneymanError | None) -> bool:
-        """Record how an action went; return whether its chain may go on."""
+        """Record an action's success or error; return whether its chain continues."""
         if error is None:
             self._recorder.count(type(action).__name__)
             if isinstance(action, EvictPod):
@@ -227,12 +232,12 @@ class PlanExecutor:
             self._recorder.record_error(chain.subject, error)
 
     def _record_chain(self, chain: Chain) -> None:
-        """Record what is true now; on a claim that this run created with the UID that it has."""
-        events = tuple(replace(event, ref=self._performer.identified(event.ref)) for event in chain.events)
+        """Record a chain's Events and metrics; add the UIDs of claims that this run created to the Events' objects."""
+        events = tuple(replace(event, ref=self._performer.with_uid(event.ref)) for event in chain.events)
         self._recorder.record_chain(replace(chain, events=events))
 
     def _nominate_first(self, chains: Iterable[Chain]) -> list[Chain]:
-        """Write the nominations that chains begin with, before any node loses its taint; return the rest of the chains."""
+        """Nominate the pods of all chains that begin with it, before a node loses its taint; return the remaining chains."""
         rest, nominations = [], []
         for chain in chains:
             first = next(iter(chain.actions), None)
@@ -249,54 +254,53 @@ class PlanExecutor:
     # -- chains that only patch -----------------------------------------------------------------------------------
 
     def _patch_in_parallel(self, chains: Iterable[Chain]) -> None:
-        """Execute chains that only patch, as many patches in parallel as may be."""
-        tracks = [_PatchTrack.of(chain) for chain in chains]
-        while wave := _next_wave(tracks):
+        """Execute chains that only patch; send as many patches in parallel as possible."""
+        pending = [_PendingPatches.of(chain) for chain in chains]
+        while batch := _next_batch(pending):
             self._check()
-            for track, may_go_on in zip(wave, self._send(wave), strict=True):
-                track.left = track.left[1:] if may_go_on else []
-                track.sent += 1
-                if may_go_on and not track.left:
-                    self._record_chain(track.chain)
+            for patches, continues in zip(batch, self._send(batch), strict=True):
+                patches.remaining = patches.remaining[1:] if continues else []
+                patches.sent += 1
+                if continues and not patches.remaining:
+                    self._record_chain(patches.chain)
 
-    def _send(self, wave: Sequence[_PatchTrack]) -> list[bool]:
-        """Send the next patch of each; return whether its chain may go on."""
-        if len(wave) == 1:
-            return [self._perform(wave[0].left[0], wave[0].chain)]
-        errors = self._performer.patch_together([track.left[0] for track in wave])
-        return [self._record_result(track.left[0], track.chain, e) for track, e in zip(wave, errors, strict=True)]
+    def _send(self, batch: Sequence[_PendingPatches]) -> list[bool]:
+        """Send the next patch of each chain; return for each chain whether it continues."""
+        if len(batch) == 1:
+            return [self._perform(batch[0].remaining[0], batch[0].chain)]
+        errors = self._performer.patch_in_parallel([patches.remaining[0] for patches in batch])
+        return [self._record_result(p.remaining[0], p.chain, error) for p, error in zip(batch, errors, strict=True)]
 
     # -- chains that need their NodePool ----------------------------------------------------------------------------
 
-    def _without_closed_pools(self, plan: Plan, snapshot: Snapshot) -> Plan:
-        """Return the plan without chains whose NodePool, as it is stored right now, is gone or over its limits.
+    def _without_unusable_pools(self, plan: Plan, snapshot: Snapshot) -> Plan:
+        """Return the plan without the chains whose NodePool, read again now, is gone or over its limits.
 
         Restates: karpenter pkg/controllers/provisioning/provisioner.go `Create`.
         """
         names = {chain.node_pool for chain in plan.chains if chain.node_pool}
-        closed = self._closed_pools(names, snapshot) if names else frozenset()
-        if not closed:
+        unusable = self._unusable_pools(names, snapshot) if names else frozenset()
+        if not unusable:
             return plan
-        return replace(plan, chains=tuple(chain for chain in plan.chains if chain.node_pool not in closed))
+        return replace(plan, chains=tuple(chain for chain in plan.chains if chain.node_pool not in unusable))
 
-    def _closed_pools(self, names: Iterable[str], snapshot: Snapshot) -> frozenset[str]:
-        """Return the NodePools that may have no new nodes now; note why, and let provision run again."""
+    def _unusable_pools(self, names: Iterable[str], snapshot: Snapshot) -> frozenset[str]:
+        """Return the NodePools that are gone, being deleted or over their limits; requeue provision for each."""
         usages = usage_by_pool(snapshot)
-        closed = set()
+        unusable = set()
         for name in sorted(names):
-            pool = self._stored_pool(name)
+            pool = self._read_pool(name)
             over = usages.get(name, NO_USAGE).exceeded(pool.spec.limit_amounts) if pool is not None else ()
             if pool is None or pool.metadata.deletion_timestamp is not None or over:
-                self._recorder.note(
-                    f"NodePool {name} may have no new nodes: {', '.join(over) or 'it is gone or invalid'}"
-                )
-                # it stays over its limits until terminating nodes are gone, so running again at once does not help
-                at = self._run.clock.now() + (LIMITS_PERIOD if over else timedelta())
+                why = ", ".join(over) or "it is deleted or invalid"
+                self._recorder.note(f"not creating NodeClaims for NodePool {name}: {why}")
+                # a NodePool stays over its limits until nodes are gone, so an immediate requeue does not help
+                at = self._run.clock.now() + (RETRY_LIMITS_AFTER if over else timedelta())
                 self._recorder.requeue(Step.PROVISION, at, f"NodePool {name} changed since it was read")
-                closed.add(name)
-        return frozenset(closed)
+                unusable.add(name)
+        return frozenset(unusable)
 
-    def _stored_pool(self, name: str) -> NodePool | None:
+    def _read_pool(self, name: str) -> NodePool | None:
         try:
             raw: dict[str, Any] = self._run.store.get(NODEPOOL, name)
             return parse(NodePool, raw)
@@ -305,45 +309,45 @@ class PlanExecutor:
 
 
 class _PendingLaunch(Struct, frozen=True):
-    """A NodeClaim to launch, and what its chain does once its instance exists."""
+    """A NodeClaim to launch, and the actions of its chain that follow once its instance exists."""
 
     claim: str
     rest: Chain
 
 
-class _PatchTrack(Struct):
-    """A chain that only patches, and the patches of it that are still to be sent."""
+class _PendingPatches(Struct):
+    """A chain that only patches, its patches not yet sent, and how many were sent."""
 
     chain: Chain
-    left: list[PatchObject]
+    remaining: list[PatchObject]
     sent: int = 0
 
     @classmethod
-    def of(cls, chain: Chain) -> _PatchTrack:
-        return cls(chain=chain, left=[a for a in chain.actions if isinstance(a, PatchObject)])
+    def of(cls, chain: Chain) -> _PendingPatches:
+        return cls(chain=chain, remaining=[a for a in chain.actions if isinstance(a, PatchObject)])
 
 
 def _has_only_patches(chain: Chain) -> bool:
-    """Whether the chain consists of patches, and requeues, which are recorded with the plan."""
+    """Whether the chain consists of patches only, apart from requeues, which are recorded with the plan."""
     kinds = {type(action) for action in chain.actions}
     return not chain.then and PatchObject in kinds and kinds <= {PatchObject, Requeue}
 
 
-def _next_wave(tracks: Sequence[_PatchTrack]) -> tuple[_PatchTrack, ...]:
-    """Return tracks whose next patches may be sent in parallel, in their order; empty once nothing is left.
+def _next_batch(chains: Sequence[_PendingPatches]) -> tuple[_PendingPatches, ...]:
+    """Return the chains whose next patches may be sent in parallel, in order; empty once all patches are sent.
 
-    No second patch of a chain is sent before every first one. They are of the kind and subresource of the first track's, and
-    each is for another object: two patches of one object depend on each other's version.
+    All first patches are sent before any second one. The patches of a batch are of one kind and subresource, and each is of
+    another object, because the second patch of an object needs the version that the first one returns.
     """
     kind: tuple[str, str] | None = None  # plural, subresource
-    wave: dict[tuple[str, str], _PatchTrack] = {}  # by namespace, name
-    pending = [track for track in tracks if track.left]
-    sent = min((track.sent for track in pending), default=0)
-    for track in pending:
-        if track.sent > sent:
+    batch: dict[tuple[str, str], _PendingPatches] = {}  # by namespace, name
+    unsent = [chain for chain in chains if chain.remaining]
+    sent = min((chain.sent for chain in unsent), default=0)
+    for chain in unsent:
+        if chain.sent > sent:
             continue
-        patch = track.left[0]
+        patch = chain.remaining[0]
         kind = kind or (patch.ref.resource.plural, patch.subresource)
         if (patch.ref.resource.plural, patch.subresource) == kind:
-            wave.setdefault((patch.ref.namespace, patch.ref.name), track)
-    return tuple(wave.values())[:PATCHES_AT_ONCE]
+            batch.setdefault((patch.ref.namespace, patch.ref.name), chain)
+    return tuple(batch.values())[:MAX_PARALLEL_PATCHES]

@@ -1,9 +1,8 @@
-"""Launches the instances of a plan together, and writes each answer of the cloud into its NodeClaim as it comes.
+"""Launches the instances of a plan together, and writes each result into its NodeClaim as it arrives.
 
-Claims of limited NodePools are launched only if all that were created meanwhile stay within the limits
-(`lifecycle.nodepool_limits`).
-A run that dies in the middle leaves claims whose instances carry their name as a tag and their UID as client token, so the
-next run finds them instead of launching twice.
+Claims of limited NodePools are launched only if they are within the limits together with all claims that others created
+meanwhile (`lifecycle.nodepool_limits`). After a crash the next run finds the instances by the claim's name in their tag and
+the claim's UID as client token, and does not launch twice.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NODECLAIM, NodeClaim
+from journeyman.core.api.objects import NODECLAIM, NodeClaim, OfferingKey
 from journeyman.core.lifecycle.hydration import with_finalizer_and_labels
 from journeyman.core.lifecycle.launch import FailedLaunch, LaunchedInstance, OfferingBackoff, record_launch
 from journeyman.core.lifecycle.nodepool_limits import check_limits
@@ -34,19 +33,19 @@ from journeyman.steps.recorder import RunRecorder
 from journeyman.steps.scheduling_inputs import SchedulingInputs
 
 CLOCK_SKEW: Final = timedelta(seconds=5)
-"""By so much the cloud's clock may differ from ours."""
+"""The tolerated difference between the cloud's clock and ours."""
 
 
 class InstanceLauncher:
     """Launches instances for the claims of one run.
 
     Args:
-        run: The run's connections.
+        run: The run.
         recorder: Records each launch.
-        performer: Knows the claims that this run wrote.
+        performer: Has the claims that this run wrote.
         scheduling: NodeClasses and instance types.
-        execute: Executes the plan that follows from the cloud's answer.
-        lease: The fence, checked before each launch; None for a step that needs none.
+        execute: Executes the plan that records the result of a launch.
+        lease: The step's Lease, checked before each launch; None for a step without one.
     """
 
     def __init__(
@@ -67,14 +66,14 @@ class InstanceLauncher:
         self._lease = lease
 
     def launch(self, claims: Sequence[str]) -> Iterator[str]:
-        """Launch the instances of these claims, and write each answer as it comes.
+        """Launch the instances of these claims, and write each result as it arrives.
 
         Yields:
-            The claims that have an instance now, as they get it.
+            The name of each claim whose launch succeeded.
 
         Raises:
-            LeaseLostError: Another run holds the step. Instances that run already are found by its next run.
-            DeadlineError: Not enough time is left for further launches; the next run starts them.
+            LeaseLostError: Another run holds the Lease. The step's next run finds the instances that were launched.
+            DeadlineError: The remaining time is too short for further launches; the next run starts them.
         """
         for outcome in self._outcomes(self._within_limits(claims)):
             claim = self._claim(outcome.claim)
@@ -82,7 +81,7 @@ class InstanceLauncher:
                 if claim is not None:
                     self._record(claim, outcome)
             finally:
-                self._requeue_unwritten(outcome)
+                self._requeue_orphan(outcome)
             if claim is not None and isinstance(outcome, Launched):
                 yield outcome.claim
 
@@ -90,7 +89,7 @@ class InstanceLauncher:
         return self._performer.claim(name, self._scheduling.snapshot)
 
     def _within_limits(self, names: Sequence[str]) -> Sequence[str]:
-        """Return those that limits allow; claims are read once more if one of their NodePools has limits."""
+        """Return the claims within their NodePools' limits; read all claims again if one of the NodePools has limits."""
         snapshot = self._scheduling.snapshot
         limited = {pool.metadata.name for pool in snapshot.node_pools if pool.spec.limits}
         claims = (claim for name in names if (claim := self._claim(name)) is not None)
@@ -98,10 +97,10 @@ class InstanceLauncher:
             return names
         check = check_limits(names, self._read_again(snapshot, limited), self._scheduling.catalogue)
         self._execute(check.plan)
-        return [name for name in names if name not in check.held]
+        return [name for name in names if name not in check.blocked]
 
     def _read_again(self, snapshot: Snapshot, pools: Container[str]) -> Snapshot:
-        """Return the snapshot with the claims of these pools as they are stored now, and what this run wrote."""
+        """Return the snapshot with what this run wrote, and with the claims of these NodePools as stored now."""
         written = self._performer.written.claims
         claims = {c.metadata.name: c for c in snapshot.claims if _pool_of(c) not in pools}
         claims |= {name: c for name, c in written.items() if c is not None}
@@ -109,10 +108,10 @@ class InstanceLauncher:
         deleted = {name for name, claim in written.items() if claim is None}
         return snapshot.with_claims(c for name, c in claims.items() if name not in deleted)
 
-    # -- asking the cloud ---------------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------------------
 
     def _outcomes(self, names: Sequence[str]) -> Iterator[LaunchOutcome]:
-        """Yield one outcome for each claim that still exists, those that cannot be requested first."""
+        """Yield one outcome for each claim that still exists: first of those that cannot be requested, then of the others."""
         requests: list[LaunchRequest] = []
         for name in names:
             claim = self._protected(name)
@@ -126,7 +125,7 @@ class InstanceLauncher:
         yield from self._call(requests)
 
     def _call(self, requests: Sequence[LaunchRequest]) -> Iterator[LaunchOutcome]:
-        """Yield what the cloud answers; if the call as a whole fails, every claim left gets its error."""
+        """Yield the outcomes of the launches; if the call fails as a whole, yield its error for each claim without one."""
         waiting = {request.claim.metadata.name for request in requests}
         try:
             if waiting:
@@ -143,19 +142,19 @@ class InstanceLauncher:
                 yield LaunchFailed(claim=name, error=error)
 
     def _check(self) -> None:
-        """Check before another launch starts that the cloud can answer in time, and that the Lease is ours."""
+        """Raise if a further launch could not end before the deadline, or if the run lost the Lease."""
         run = self._run
-        if run.deadline - run.settings.deadline_margin - run.clock.now() < run.settings.launch_patience:
-            raise DeadlineError("the time that is left is too short for another launch")
+        if run.deadline - run.settings.deadline_margin - run.clock.now() < run.settings.launch_call_timeout:
+            raise DeadlineError("the remaining time is too short for another launch")
         if self._lease is not None:
             self._lease.check()
 
     def _protected(self, name: str) -> NodeClaim | None:
-        """Return the claim with the finalizer that keeps its instance from leaking; None if it cannot have it."""
+        """Return the claim after adding the termination finalizer, without which its instance could leak; None if that fails."""
         claim = self._claim(name)
         if claim is None or labels.TERMINATION_FINALIZER in claim.metadata.finalizers:
             return claim
-        patches = claim_patches(claim, with_finalizer_and_labels(claim), "protect the claim before its launch")
+        patches = claim_patches(claim, with_finalizer_and_labels(claim), "add the finalizer before the launch")
         self._execute(Plan(chains=(chain_of(f"NodeClaim {name}", *patches),)))
         claim = self._claim(name)
         is_protected = claim is not None and labels.TERMINATION_FINALIZER in claim.metadata.finalizers
@@ -166,8 +165,8 @@ class InstanceLauncher:
         node_class = scheduling.node_class(claim)
         name, ref = claim.metadata.name, claim.spec.node_class_ref
         if node_class is None or node_class.deleting:
-            gone = NodeClassNotReadyError(f"{ref.kind} {ref.name} does not exist or is being deleted")
-            return LaunchFailed(claim=name, error=gone)
+            error = NodeClassNotReadyError(f"{ref.kind} {ref.name} does not exist or is being deleted")
+            return LaunchFailed(claim=name, error=error)
         if not node_class.ready:
             why = node_class.message or node_class.reason
             return LaunchFailed(claim=name, error=NodeClassNotReadyError(f"{ref.kind} {ref.name} is not ready: {why}"))
@@ -180,10 +179,10 @@ class InstanceLauncher:
             instance_types=types or scheduling.by_node_class.get(node_class.name, ()),
         )
 
-    # -- writing what it answers --------------------------------------------------------------------------------
+    # -- results ------------------------------------------------------------------------------------------------
 
     def _record(self, claim: NodeClaim, outcome: LaunchOutcome) -> None:
-        self._execute(record_launch(claim, _launch_result(outcome), self._run.clock.now(), self._avoidance()))
+        self._execute(record_launch(claim, _launch_result(outcome), self._run.clock.now(), self._offering_backoff()))
         if isinstance(outcome, Launched):
             self._recorder.count("launched")
             made = outcome.instance
@@ -197,42 +196,39 @@ class InstanceLauncher:
             values = {"instance_type": instance_type, "zone": zone, "capacity_type": capacity_type}
             self._recorder.observe((Observation(name="journeyman_offerings_refused_total", labels=values),))
 
-    def _avoidance(self) -> OfferingBackoff:
+    def _offering_backoff(self) -> OfferingBackoff:
         settings, snapshot = self._run.settings, self._scheduling.snapshot
         return OfferingBackoff(
             first=settings.unavailable_for,
             longest=settings.unavailable_longest,
-            remembered=frozenset((u.instance_type, u.zone, u.capacity_type) for u in snapshot.unavailable),
+            previously_failed=frozenset(
+                OfferingKey(u.instance_type, u.zone, u.capacity_type) for u in snapshot.unavailable
+            ),
         )
 
     def _record_failure(self, outcome: LaunchFailed) -> None:
-        """Record what failed for which claim, and what happens next; AWS's own code and the like are fields."""
+        """Record the error of a claim's launch and what happens next; the error's context becomes log fields."""
         error, name = outcome.error, outcome.claim
         is_deleted = isinstance(error, InsufficientCapacityError | NodeClassNotReadyError)
-        text = (
-            f"deleted NodeClaim {name}, its pods are scheduled again"
-            if is_deleted
-            else f"launching NodeClaim {name} again"
-        )
+        text = f"failed to launch NodeClaim {name}, "
+        text += "deleted it to schedule its pods again" if is_deleted else "launching it again in the next run"
         message = error.message if isinstance(error, JourneymanError) else str(error)
         context = {key: str(value) for key, value in getattr(error, "context", {}).items()}
         fields: dict[str, Any] = {**context, "NodeClaim": {"name": name}, "error": type(error).__name__}
         self._recorder.note(f"{text}: {error}", f"{text}: {message}", level="warning", **fields)
 
-    def _requeue_unwritten(self, outcome: LaunchOutcome) -> None:
-        """Let terminate run if an instance is in no claim's status: the claim may have been deleted meanwhile.
+    def _requeue_orphan(self, outcome: LaunchOutcome) -> None:
+        """Requeue terminate if a launched instance is in no claim's status, so that it is garbage-collected soon.
 
-        The run that deleted the claim found no instance yet, and in a cluster without claims garbage is collected rarely.
-        The same holds if another run has the step by now, since it may have deleted the claim.
+        The claim may have been deleted during the launch, by a run that found no instance yet; and without claims the sweep
+        starts garbage collection only every ten minutes.
         """
         if not isinstance(outcome, Launched):
             return
         claim = self._claim(outcome.claim)
         if claim is None or claim.status.provider_id != outcome.instance.provider_id:
             at = self._run.clock.now() + self._run.settings.orphan_age + CLOCK_SKEW
-            self._recorder.requeue(
-                Step.TERMINATE, at, f"instance {outcome.instance.provider_id} may be without a claim"
-            )
+            self._recorder.requeue(Step.TERMINATE, at, f"instance {outcome.instance.provider_id} may have no NodeClaim")
 
 
 def _pool_of(claim: NodeClaim) -> str:
@@ -255,7 +251,7 @@ def _launch_result(outcome: LaunchOutcome) -> LaunchedInstance | FailedLaunch:
         annotations=outcome.annotations,
         capacity=outcome.capacity,
         allocatable=outcome.allocatable,
-        offering=(made.instance_type, made.zone, made.capacity_type),
+        offering=OfferingKey(made.instance_type, made.zone, made.capacity_type),
         launched_at=made.launched_at,
         unavailable=outcome.unavailable,
     )

@@ -1,12 +1,12 @@
-"""Interrupt: the cloud interrupts an instance, or might. Delete its NodeClaim, cordon its node, requeue the other steps.
+"""Interrupt: deletes the NodeClaim of an instance that the cloud interrupts, cordons its node, and requeues other steps.
 
-An interruption is an event that the cloud does not repeat once it is acknowledged. So what is not carried out in full is
-raised, and the queue delivers the message again. Many interruptions arrive at once when Spot capacity is reclaimed, and
-must not wait for each other: the step runs without a Lease, as each of its writes is safe to repeat and safe beside any
-other step's.
+The cloud does not repeat an interruption that was acknowledged. So the step raises an error unless it handled the
+interruption in full, and the queue delivers the message again. Many interruptions arrive at once when Spot capacity is
+reclaimed, and must not wait for each other: the step runs without a Lease, because each of its writes is safe to repeat,
+also in parallel with other steps.
 
-The event may name an instance that was launched a moment ago, so that no NodeClaim has its id yet: while NodeClaims wait
-for theirs, the cloud's list says for which one it was launched.
+The event may name an instance that was just launched and that is in no NodeClaim's status yet. While NodeClaims without an
+instance exist, the step lists the cloud's instances, whose tags name their NodeClaims.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from journeyman.core.plan import Plan, Step
 from journeyman.errors import JourneymanError, MalformedEventError
 from journeyman.ports import Interruption, Trigger
 from journeyman.steps.context import DONE, Outcome, RunContext
-from journeyman.steps.load import FLEET, Scope, load
+from journeyman.steps.load import NODES_AND_CLAIMS, Scope, load
 from journeyman.steps.scheduling_inputs import StepInputs
 from journeyman.steps.step import Reconciler, StepDefinition, run_step
 
 WITH_NODEPOOLS: Final = Scope(nodes=True, pools=True)
-"""For rebalance recommendations: NodePools say whether they are acted upon."""
+"""For rebalance recommendations: an annotation of the NodePool says whether its nodes are replaced."""
 
 
 def interrupt(run: RunContext, trigger: Trigger) -> Outcome:
@@ -35,7 +35,7 @@ def interrupt(run: RunContext, trigger: Trigger) -> Outcome:
 
     Raises:
         MalformedEventError: The trigger is not an interruption.
-        JourneymanError: Not all could be carried out; redelivery helps, and repeats nothing that was done.
+        JourneymanError: The interruption was not handled in full; the message must be delivered again.
     """
     interruption = _interruption(trigger)
     outcome = run_step(run, INTERRUPT, interruption)
@@ -57,8 +57,8 @@ def _interruption(trigger: Trigger) -> Interruption:
 
 def _load(run: RunContext, trigger: Trigger) -> StepInputs:
     interruption = _interruption(trigger)
-    is_advice = interruption.kind is InterruptionKind.REBALANCE_RECOMMENDATION
-    snapshot = load(run, WITH_NODEPOOLS if is_advice else FLEET)
+    is_recommendation = interruption.kind is InterruptionKind.REBALANCE_RECOMMENDATION
+    snapshot = load(run, WITH_NODEPOOLS if is_recommendation else NODES_AND_CLAIMS)
     instances = run.cloud.list() if may_concern_unrecorded_instance(snapshot, interruption.instance_ids) else ()
     return StepInputs.of(run, trigger, snapshot, instances=instances)
 
@@ -71,7 +71,7 @@ def _delete_claims(inputs: StepInputs) -> Plan:
         instance_ids=interruption.instance_ids,
         event_time=interruption.time,
         unavailable_for=inputs.settings.unavailable_for,
-        fresh=inputs.instances,
+        launched=inputs.instances,
     )
 
 
@@ -79,6 +79,6 @@ INTERRUPT: Final = StepDefinition(
     name=Step.INTERRUPT,
     load=_load,
     reconcilers=(Reconciler(_delete_claims, needs_catalogue=False),),
-    requeues=Step.TERMINATE,  # a conflict leaves only the cordon undone, and the drain does that too
+    requeues=Step.TERMINATE,  # only the cordon can meet a conflict, and terminate cordons as well
     fenced=False,
 )

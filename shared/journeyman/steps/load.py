@@ -1,11 +1,10 @@
-"""Reads a cluster once and returns it as a Snapshot.
+"""Reads a cluster once and returns it as a Snapshot, with one list call for each kind.
 
-Nodes and NodeClaims are listed first, pods last. A pod that binds in between is then seen on a node that is known, and one
-that was created in between waits for the next run. A store may send all lists in parallel, as `kube`'s list cache does; then
-pods may be the older ones by some milliseconds: a pod that was bound meanwhile is still seen as pending, and its node as if
-it had the capacity. NodeClaims that another step creates meanwhile replace nodes, so they add no capacity. So a race
-under-provisions, it never launches twice; limits are checked once more before a launch (`lifecycle.nodepool_limits`).
-One list per kind. An object that does not validate is left out, with its name and the reason; the others are used.
+`load` lists nodes and NodeClaims first, pods last, so that a pod that is bound in between is on a node of the snapshot. A
+store may send all lists in parallel, as `kube`'s list cache does; pods may then be some milliseconds older than nodes, and a
+pod that was bound in between is still pending in the snapshot. NodeClaims that another step creates in between replace
+nodes and add no capacity. A race can therefore delay a launch, but never launch twice; limits are checked again before a
+launch (`lifecycle.nodepool_limits`). An object that does not validate is skipped and reported; the others are used.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ O = TypeVar("O", bound=Object)  # noqa: E741 - any Kubernetes object
 M = TypeVar("M", bound=Model)
 
 _NAME: Final = attrgetter("metadata.namespace", "metadata.name")
-"""Three times as fast as a function, for each of all pods."""
+"""Called for every pod; `attrgetter` is three times as fast as a function."""
 
 
 class Pods(str, Enum):
@@ -87,7 +86,7 @@ class Pods(str, Enum):
 
 
 class Scope(Struct, frozen=True, kw_only=True):
-    """What a step reads besides NodeClaims; the rest of its Snapshot stays empty."""
+    """The kinds that a step reads besides NodeClaims; the other fields of its Snapshot stay empty."""
 
     nodes: bool = False
     pools: bool = False
@@ -101,32 +100,34 @@ class Scope(Struct, frozen=True, kw_only=True):
 EVERYTHING: Final = Scope(
     nodes=True, pools=True, node_classes=True, scheduling=True, disruptions=True, offerings=True, pods=Pods.ALL
 )
-FLEET: Final = Scope(nodes=True)
-"""Claims and nodes: what interruption and the beginning of termination need."""
-GLANCE: Final = Scope(pools=True, node_classes=True, pods=Pods.UNASSIGNED)
-"""What the sweep may afford every minute."""
+NODES_AND_CLAIMS: Final = Scope(nodes=True)
+"""For interruptions and the first part of termination."""
+SWEEP_SCOPE: Final = Scope(pools=True, node_classes=True, pods=Pods.UNASSIGNED)
+"""For the sweep: small enough to read every minute."""
 
 
 def load(run: RunContext, scope: Scope) -> Snapshot:
-    """Read what `scope` asks for. Raises KubeAPIError if a list fails: a partial picture is no basis for a decision."""
+    """Read the kinds in `scope`. Raises KubeAPIError if a list fails: no decision may rest on a part of the cluster."""
 
-    def listed(resource: Resource[O], *, cached: bool = False) -> tuple[O, ...]:
-        return in_order(run, resource, cached=cached) if scope.scheduling else ()
+    def list_for_scheduling(resource: Resource[O], *, cached: bool = False) -> tuple[O, ...]:
+        return list_sorted(run, resource, cached=cached) if scope.scheduling else ()
 
-    def devices(resource: Resource[O]) -> tuple[O, ...]:
-        wanted = scope.scheduling and not run.settings.ignore_dra_requests
-        return by_name(served(run, resource)) if wanted else ()
+    def list_for_dra(resource: Resource[O]) -> tuple[O, ...]:
+        uses_dra = scope.scheduling and not run.settings.ignore_dra_requests
+        return sorted_by_name(list_if_served(run, resource)) if uses_dra else ()
 
     now = run.clock.now()
-    nodes = in_order(run, NODE) if scope.nodes else ()
-    claims = tuple(c for c in in_order(run, NODECLAIM) if _is_ours(run, c))
-    pools, bad_pools = parsed(run, NODEPOOL, NodePool) if scope.pools else ((), ())
-    disruptions, bad_disruptions = parsed(run, NODE_DISRUPTION, NodeDisruption) if scope.disruptions else ((), ())
-    states, bad_states = parsed(run, OFFERING_STATE, OfferingState) if scope.offerings else ((), ())
-    overlaid = scope.scheduling and run.settings.feature_gates.node_overlay
-    overlays, bad_overlays = parsed(run, NODE_OVERLAY, NodeOverlay, optional=True) if overlaid else ((), ())
-    buffered = scope.pods is not Pods.NONE and run.settings.feature_gates.capacity_buffer
-    buffers, bad_buffers = parsed(run, CAPACITY_BUFFER, CapacityBuffer, optional=True) if buffered else ((), ())
+    nodes = list_sorted(run, NODE) if scope.nodes else ()
+    claims = tuple(c for c in list_sorted(run, NODECLAIM) if _is_ours(run, c))
+    pools, bad_pools = list_parsed(run, NODEPOOL, NodePool) if scope.pools else ((), ())
+    disruptions, bad_disruptions = list_parsed(run, NODE_DISRUPTION, NodeDisruption) if scope.disruptions else ((), ())
+    states, bad_states = list_parsed(run, OFFERING_STATE, OfferingState) if scope.offerings else ((), ())
+    uses_overlays = scope.scheduling and run.settings.feature_gates.node_overlay
+    overlays, bad_overlays = list_parsed(run, NODE_OVERLAY, NodeOverlay, optional=True) if uses_overlays else ((), ())
+    uses_buffers = scope.pods is not Pods.NONE and run.settings.feature_gates.capacity_buffer
+    buffers, bad_buffers = (
+        list_parsed(run, CAPACITY_BUFFER, CapacityBuffer, optional=True) if uses_buffers else ((), ())
+    )
     spread = run.settings.default_spread if scope.scheduling else ()
     workloads = _workloads(run, buffers) if scope.scheduling else Workloads()
     invalid_objects = (*bad_pools, *bad_disruptions, *bad_states, *bad_overlays, *bad_buffers)
@@ -139,65 +140,65 @@ def load(run: RunContext, scope: Scope) -> Snapshot:
         claims=claims,
         node_pools=tuple(p for p in pools if _pool_is_ours(run, p)),
         node_classes=_node_classes(run) if scope.node_classes else (),
-        daemon_sets=listed(DAEMONSET, cached=True),
-        pdbs=listed(PDB),
-        namespaces=listed(NAMESPACE, cached=True),
-        storage_classes=listed(STORAGE_CLASS, cached=True),
-        csi_nodes=listed(CSI_NODE, cached=True),
-        persistent_volumes=listed(PERSISTENT_VOLUME),
-        persistent_volume_claims=listed(PERSISTENT_VOLUME_CLAIM),
-        device_classes=devices(DEVICE_CLASS),
-        resource_slices=devices(RESOURCE_SLICE),
-        resource_claims=devices(RESOURCE_CLAIM),
+        daemon_sets=list_for_scheduling(DAEMONSET, cached=True),
+        pdbs=list_for_scheduling(PDB),
+        namespaces=list_for_scheduling(NAMESPACE, cached=True),
+        storage_classes=list_for_scheduling(STORAGE_CLASS, cached=True),
+        csi_nodes=list_for_scheduling(CSI_NODE, cached=True),
+        persistent_volumes=list_for_scheduling(PERSISTENT_VOLUME),
+        persistent_volume_claims=list_for_scheduling(PERSISTENT_VOLUME_CLAIM),
+        device_classes=list_for_dra(DEVICE_CLASS),
+        resource_slices=list_for_dra(RESOURCE_SLICE),
+        resource_claims=list_for_dra(RESOURCE_CLAIM),
         workloads=workloads,
         node_overlays=overlays,
         capacity_buffers=buffers,
         node_disruptions=disruptions,
         unavailable=tuple(_unavailable(states)),
         invalid_objects=invalid_objects,
-        pods=_completed(_pods(run, scope.pods), now, workloads, buffers, spread),
+        pods=_with_virtual_pods_and_spread(_pods(run, scope.pods), now, workloads, buffers, spread),
     )
 
 
-def _completed(
+def _with_virtual_pods_and_spread(
     pods: tuple[Pod, ...],
     now: datetime,
     workloads: Workloads,
     buffers: Iterable[CapacityBuffer],
     spread: tuple[TopologySpreadConstraint, ...],
 ) -> tuple[Pod, ...]:
-    """The pods as scheduling is to see them: with those that buffers stand for, and with default constraints."""
+    """Return the pods together with the virtual pods of CapacityBuffers, each with the default spread constraints."""
     resolved = resolve_buffers(buffers, workloads)
     virtual = virtual_pods(resolved, now, (pod.key for pod in pods)) if resolved else ()
-    return with_default_spread(by_name((*pods, *virtual)) if virtual else pods, workloads, spread)
+    return with_default_spread(sorted_by_name((*pods, *virtual)) if virtual else pods, workloads, spread)
 
 
 def with_pods_of(run: RunContext, snapshot: Snapshot, nodes: Iterable[str]) -> Snapshot:
-    """The snapshot with the pods bound to these nodes: a list each while they are few, all pods otherwise."""
+    """Return the snapshot with the pods bound to these nodes: one list for each of few nodes, or else all pods."""
     names = sorted(set(nodes))
-    if len(names) > MANY_NODES:
+    if len(names) > MAX_POD_LISTS:
         return replace(snapshot, pods=_pods(run, Pods.ALL))
-    found = [pod for name in names for pod in items(run, POD, field_selector=f"spec.nodeName={name}")]
-    return replace(snapshot, pods=by_name(found))
+    found = [pod for name in names for pod in list_items(run, POD, field_selector=f"spec.nodeName={name}")]
+    return replace(snapshot, pods=sorted_by_name(found))
 
 
-MANY_NODES: Final = 10
+MAX_POD_LISTS: Final = 10
 
 
 def with_volumes_of(run: RunContext, snapshot: Snapshot, nodes: Iterable[str]) -> Snapshot:
-    """The snapshot with the volumes attached to these nodes and, if there are any, all PersistentVolumeClaims.
+    """Return the snapshot with the VolumeAttachments of these nodes and, if there are any, all PersistentVolumeClaims.
 
-    Nothing is read if there are no nodes. No list of one node's attachments can be had.
+    The API server cannot list VolumeAttachments by node, so all of them are read, unless there are no nodes.
     """
     names = frozenset(nodes)
-    found = in_order(run, VOLUME_ATTACHMENT) if names else ()
+    found = list_sorted(run, VOLUME_ATTACHMENT) if names else ()
     attached = tuple(attachment for attachment in found if attachment.spec.node_name in names)
-    claims = in_order(run, PERSISTENT_VOLUME_CLAIM) if attached else ()
+    claims = list_sorted(run, PERSISTENT_VOLUME_CLAIM) if attached else ()
     return replace(snapshot, volume_attachments=attached, persistent_volume_claims=claims)
 
 
 def node_class_state(raw: Mapping[str, Any], resource: Resource[dict[str, Any]]) -> NodeClassState:
-    """What a decision may know of a NodeClass of the kind `resource`."""
+    """Return the state of a NodeClass of the kind `resource`, which every cloud's NodeClass has."""
     meta = msgspec.convert(raw.get("metadata") or {}, ObjectMeta)
     conditions = conditions_in(raw)
     ready = condition_of(conditions, "Ready")
@@ -223,7 +224,7 @@ def node_class_state(raw: Mapping[str, Any], resource: Resource[dict[str, Any]])
 
 
 def _why_not_ready(conditions: tuple[Condition, ...]) -> str:
-    """Return the messages of conditions that are False; Ready itself only lists them, without what to change."""
+    """Return the messages of conditions that are False; the message of Ready only lists those conditions' types."""
     messages = [f"{c.type}: {c.message}" for c in conditions if c.status == "False" and c.type != "Ready" and c.message]
     ready = condition_of(conditions, "Ready")
     return "; ".join(messages) or (ready.message if ready is not None else "")
@@ -231,32 +232,32 @@ def _why_not_ready(conditions: tuple[Condition, ...]) -> str:
 
 def _node_classes(run: RunContext) -> tuple[NodeClassState, ...]:
     kind = run.cloud.node_class
-    return tuple(sorted((node_class_state(raw, kind) for raw in items(run, kind)), key=lambda c: c.name))
+    return tuple(sorted((node_class_state(raw, kind) for raw in list_items(run, kind)), key=lambda c: c.name))
 
 
 def _workloads(run: RunContext, buffers: Iterable[CapacityBuffer]) -> Workloads:
-    """What default constraints need, and what buffers refer to; nothing else is asked for."""
+    """Return the workloads that default spread constraints or CapacityBuffers refer to; read no other kinds."""
     spread = bool(run.settings.default_spread)
     named = {b.spec.scalable_ref.kind for b in buffers if b.active and b.spec.scalable_ref is not None}
     templates = any(b.active and b.spec.pod_template_ref is not None for b in buffers)
     return Workloads(
-        services=in_order(run, SERVICE) if spread else (),
-        replication_controllers=in_order(run, REPLICATION_CONTROLLER) if spread else (),
-        replica_sets=in_order(run, REPLICA_SET) if spread or REPLICA_SET.kind in named else (),
-        stateful_sets=in_order(run, STATEFUL_SET) if spread or STATEFUL_SET.kind in named else (),
-        deployments=in_order(run, DEPLOYMENT) if DEPLOYMENT.kind in named else (),
-        pod_templates=in_order(run, POD_TEMPLATE) if templates else (),
+        services=list_sorted(run, SERVICE) if spread else (),
+        replication_controllers=list_sorted(run, REPLICATION_CONTROLLER) if spread else (),
+        replica_sets=list_sorted(run, REPLICA_SET) if spread or REPLICA_SET.kind in named else (),
+        stateful_sets=list_sorted(run, STATEFUL_SET) if spread or STATEFUL_SET.kind in named else (),
+        deployments=list_sorted(run, DEPLOYMENT) if DEPLOYMENT.kind in named else (),
+        pod_templates=list_sorted(run, POD_TEMPLATE) if templates else (),
     )
 
 
 def _pods(run: RunContext, which: Pods) -> tuple[Pod, ...]:
     if which is Pods.NONE:
         return ()
-    return in_order(run, POD, field_selector="spec.nodeName=" if which is Pods.UNASSIGNED else "")
+    return list_sorted(run, POD, field_selector="spec.nodeName=" if which is Pods.UNASSIGNED else "")
 
 
 def _is_ours(run: RunContext, claim: NodeClaim) -> bool:
-    """Whether its NodeClass is of the kind that this cloud understands; others are another autoscaler's."""
+    """Whether its NodeClass is of this cloud's kind; claims with other kinds belong to another autoscaler."""
     ref, kind = claim.spec.node_class_ref, run.cloud.node_class
     return (ref.group, ref.kind) == (kind.group, kind.kind)
 
@@ -281,40 +282,42 @@ def _unavailable(states: Iterable[OfferingState]) -> Iterable[Unavailable]:
 # -- lists ------------------------------------------------------------------------------------------------------------
 
 
-def items(run: RunContext, resource: Resource[T], *, field_selector: str = "", cached: bool = False) -> tuple[T, ...]:
-    """Objects of a kind. `cached` is for those that change rarely: a moment's delay is as if the change had come later."""
+def list_items(
+    run: RunContext, resource: Resource[T], *, field_selector: str = "", cached: bool = False
+) -> tuple[T, ...]:
+    """Return the objects of a kind; `cached` ones, which change rarely, may be some seconds old."""
     return run.store.list(resource, field_selector=field_selector, cached=cached).items
 
 
-def in_order(
+def list_sorted(
     run: RunContext, resource: Resource[O], *, field_selector: str = "", cached: bool = False
 ) -> tuple[O, ...]:
-    """The same by namespace and name; a store that has them so says it, as sorting all pods takes its time."""
+    """Return the objects of a kind by namespace and name; sort them only if the store has not, since pods are many."""
     found = run.store.list(resource, field_selector=field_selector, cached=cached)
-    return found.items if found.in_order else by_name(found.items)
+    return found.items if found.in_order else sorted_by_name(found.items)
 
 
-def served(run: RunContext, resource: Resource[T]) -> tuple[T, ...]:
-    """Objects of a kind; none if the API server does not know the kind, for its CustomResourceDefinition may not be there."""
+def list_if_served(run: RunContext, resource: Resource[T]) -> tuple[T, ...]:
+    """Return the objects of a kind; none if the API server does not serve the kind, whose CRD is optional."""
     try:
-        return items(run, resource)
+        return list_items(run, resource)
     except NotFoundError:
         return ()
 
 
-def by_name(objects: Iterable[O]) -> tuple[O, ...]:
-    """The same by namespace and name."""
+def sorted_by_name(objects: Iterable[O]) -> tuple[O, ...]:
+    """Return the objects by namespace and name."""
     return tuple(sorted(objects, key=_NAME))
 
 
-def parsed(
+def list_parsed(
     run: RunContext, resource: Resource[dict[str, Any]], model: type[M], *, optional: bool = False
 ) -> tuple[tuple[M, ...], tuple[InvalidObject, ...]]:
-    """Objects of a kind that validate, and those that do not, both by name; an `optional` kind need not be served.
+    """Return the valid and the invalid objects of a kind, both by name; both empty if an `optional` kind is not served.
 
-    Validating one takes half a millisecond: a warm sandbox looks at each version once.
+    Validating an object takes half a millisecond, so a warm process validates each version only once.
     """
-    found = served(run, resource) if optional else items(run, resource)
+    found = list_if_served(run, resource) if optional else list_items(run, resource)
     raws = sorted(found, key=lambda raw: (str(raw["metadata"].get("namespace", "")), str(raw["metadata"]["name"])))
     known = run.memory.parsed.get(resource.kind, {})
     read = [known.get(_version(raw)) or _parse(resource.kind, model, raw) for raw in raws]
@@ -324,7 +327,7 @@ def parsed(
 
 
 def _version(raw: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Name, UID and version: an object of which all are the same is the same to the last byte."""
+    """Return name, UID and resourceVersion, which identify the content of an object."""
     meta = raw["metadata"]
     return str(meta["name"]), str(meta["uid"]), str(meta["resourceVersion"])
 
@@ -333,10 +336,10 @@ def _parse(kind: str, model: type[M], raw: Mapping[str, Any]) -> M | InvalidObje
     try:
         return parse(model, raw)
     except InvalidObjectError as error:
-        return _set_aside(kind, raw, error.message)
+        return _invalid_object(kind, raw, error.message)
 
 
-def _set_aside(kind: str, raw: Mapping[str, Any], why: str) -> InvalidObject:
+def _invalid_object(kind: str, raw: Mapping[str, Any], why: str) -> InvalidObject:
     meta = msgspec.convert(raw["metadata"], ObjectMeta)
     return InvalidObject(
         kind=kind,
@@ -352,7 +355,7 @@ def _set_aside(kind: str, raw: Mapping[str, Any], why: str) -> InvalidObject:
 
 
 def conditions_in(raw: Mapping[str, Any]) -> tuple[Condition, ...]:
-    """`status.conditions` of a raw object; none if they do not read as conditions."""
+    """Return `status.conditions` of a raw object; none if they do not decode."""
     try:
         return msgspec.convert((raw.get("status") or {}).get("conditions") or (), tuple[Condition, ...])
     except msgspec.ValidationError:

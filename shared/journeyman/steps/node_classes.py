@@ -1,9 +1,9 @@
-"""Keeps NodeClass statuses current: what the cloud says their selectors mean now.
+"""Keeps NodeClass statuses current: resolves selectors to subnets, security groups and images.
 
-A NodeClass is resolved again when its spec changed, while it is not Ready, and when it was resolved longer ago than
-`Settings.node_class_refresh`; that time is kept in an annotation. In between, the cloud is not called and nothing is
-written. One in use also gets our finalizer, before anything is created for it; one that is being deleted loses it once no
-NodeClaim needs the NodeClass.
+A NodeClass is resolved again when its spec changed, while it is not Ready, and `Settings.node_class_refresh` after it was
+resolved last, a time that an annotation keeps. In between, nothing is read from the cloud and nothing is written. A
+NodeClass in use gets the finalizer before anything is created for it in the cloud. The finalizer of one being deleted is
+removed once no NodeClaim uses it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 def refresh_node_classes(inputs: StepInputs) -> Plan:
-    """Return the plan that resolves the NodeClasses in use that are due, and releases those being deleted.
+    """Return the plan that resolves NodeClasses in use that are due, and finalizes those being deleted.
 
-    A NodeClass that cannot be resolved keeps the status it has.
+    If resolving fails, the NodeClass keeps its status.
     """
     snapshot, period = inputs.snapshot, inputs.settings.node_class_refresh
     used = {(ref.kind, ref.name) for ref in (p.spec.template.spec.node_class_ref for p in snapshot.node_pools)}
@@ -45,20 +45,20 @@ def refresh_node_classes(inputs: StepInputs) -> Plan:
 
 
 def _refresh(inputs: StepInputs, node_class: NodeClassState, now: datetime, period: timedelta) -> list[Action]:
-    """Return what is due: our finalizer first, as nothing is created for a NodeClass without it, then its status."""
+    """Return the actions that are due: first add the finalizer, without which nothing is created, then resolve."""
     actions: list[Action] = []
     raw = node_class.raw
     if not has_finalizer(node_class):
-        protect = add_finalizer(node_class, inputs.node_class_kind)
-        actions.append(protect)
-        raw = {**raw, "metadata": {**raw["metadata"], **protect.patch["metadata"]}}
+        patch = add_finalizer(node_class, inputs.node_class_kind)
+        actions.append(patch)
+        raw = {**raw, "metadata": {**raw["metadata"], **patch.patch["metadata"]}}
     if is_due(node_class, now, period):
         actions.append(ResolveNodeClass(name=node_class.name, raw=raw, at=now))
     return actions
 
 
 def record_price_ages(inputs: StepInputs) -> Plan:
-    """Return the plan that records how old the prices of each NodeClass are that this run resolved."""
+    """Return the plan that records the age of prices for each NodeClass that this run resolved."""
     now = inputs.snapshot.now.replace(microsecond=0)
     return Plan(
         chains=tuple(
@@ -72,7 +72,7 @@ def record_price_ages(inputs: StepInputs) -> Plan:
 def is_due(node_class: NodeClassState, now: datetime, period: timedelta) -> bool:
     """Whether its status must be resolved again; not while it is being deleted.
 
-    A time further ahead than a period was written by a clock that has been corrected since.
+    A recorded time far in the future comes from a wrong clock, so the NodeClass is resolved then as well.
     """
     if node_class.deleting:
         return False
@@ -89,10 +89,10 @@ def _resolved_at(node_class: NodeClassState) -> datetime | None:
 
 
 def resolve_node_class(cloud: CloudProvider, action: ResolveNodeClass) -> tuple[NodeClassState, Chain]:
-    """Ask the cloud for a NodeClass's status; return the NodeClass with it, and the chain that writes it.
+    """Resolve a NodeClass; return it with its new status, and the chain that writes the status.
 
     Raises:
-        CloudProviderError: The cloud refused, or did not answer.
+        CloudProviderError: The cloud refused a request, or did not respond.
     """
     node_class = node_class_state(action.raw, cloud.node_class)
     status = cloud.resolve(action.raw, action.at)
@@ -104,17 +104,17 @@ def resolve_node_class(cloud: CloudProvider, action: ResolveNodeClass) -> tuple[
 
 
 def _hash(cloud: CloudProvider, raw: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the hash of what its nodes are made from, which each NodeClaim carries; none if it does not validate."""
+    """Return the annotations with the NodeClass's hash; none if it does not validate."""
     try:
         return cloud.annotations(raw)
     except InvalidObjectError:
-        return {}  # a condition says so since it was resolved
+        return {}  # `resolve` has set the condition that reports it
 
 
 def _writes(
     cloud: CloudProvider, node_class: NodeClassState, status: Mapping[str, Any], annotations: Mapping[str, str]
 ) -> Chain:
-    """Write the status on the version that was read, then the hash and the time."""
+    """Return the chain that writes the status, with the version that was read as precondition, then the annotations."""
     before = node_class.raw.get("status") or {}
     ref = ObjectRef(resource=cloud.node_class, name=node_class.name, uid=node_class.uid)
     gone = dict.fromkeys(before.keys() - status.keys())
@@ -122,11 +122,11 @@ def _writes(
     actions = []
     if changes:
         version = str(node_class.raw["metadata"].get("resourceVersion", ""))
-        why = "what its selectors mean now"
+        why = "the resolved status"
         actions.append(
             PatchObject(ref=ref, patch={"status": changes}, why=why, resource_version=version, subresource="status")
         )
-    mark = {"metadata": {"annotations": dict(annotations)}}
-    actions.append(PatchObject(ref=ref, patch=mark, why="its hash, and when it was resolved"))
+    patch = {"metadata": {"annotations": dict(annotations)}}
+    actions.append(PatchObject(ref=ref, patch=patch, why="its hash, and when it was resolved"))
     chain, wanted = chain_of(f"{node_class.kind} {node_class.name}", *actions), conditions_in({"status": status})
     return with_transitions(chain, ref, {}, node_class.conditions, wanted)

@@ -1,4 +1,4 @@
-"""Updates a NodeClass's OfferingState: unavailable offerings, which every step avoids for a while, and the prices' age."""
+"""Updates a NodeClass's OfferingState: the offerings that all steps skip for a while, and the age of prices."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ Offerings = tuple[UnavailableOffering, ...]
 
 
 def mark_offering_unavailable(run: RunContext, action: MarkOfferingUnavailable) -> None:
-    """Add the offerings to the NodeClass's OfferingState, which is created if there is none.
+    """Add the offerings to the NodeClass's OfferingState; create the OfferingState if it does not exist.
 
     Raises:
-        ConflictError: It changed again at each attempt.
+        ConflictError: Another step changed it during every attempt.
     """
 
-    def failed(known: Offerings) -> Offerings:
+    def add_failures(known: Offerings) -> Offerings:
         return with_failures(
             known,
             action.offerings,
@@ -47,27 +47,27 @@ def mark_offering_unavailable(run: RunContext, action: MarkOfferingUnavailable) 
             now=run.clock.now(),
         )
 
-    _update(run, action.node_class, failed)
+    _update_with_retries(run, action.node_class, add_failures)
 
 
 def clear_offering_failures(run: RunContext, action: ClearOfferingFailures) -> None:
     """Remove an offering that was launched from the NodeClass's OfferingState.
 
     Raises:
-        ConflictError: It changed again at each attempt.
+        ConflictError: Another step changed it during every attempt.
     """
-    _update(run, action.node_class, lambda known: without_offering(known, action.offering, action.at))
+    _update_with_retries(run, action.node_class, lambda known: without_offering(known, action.offering, action.at))
 
 
 def record_price_age(run: RunContext, action: RecordPriceAge) -> None:
-    """Write into the NodeClass's OfferingState how old its prices are, and make the NodeClass its owner.
+    """Write the age of prices into the NodeClass's OfferingState, and make the NodeClass its owner.
 
-    No decision reads it. Several processes each have prices that they read at another time; the youngest are kept.
+    No decision reads it. Processes read prices at different times; the most recent time is kept.
 
     Raises:
-        KubeAPIError: It could not be written; ConflictError if it was written by others meanwhile.
+        KubeAPIError: The API server refused; ConflictError if another step changed the object meanwhile.
     """
-    raw = _ensured(run, action.node_class)
+    raw = _apply(run, action.node_class)
     metadata = raw["metadata"]
     owner = {
         "apiVersion": run.cloud.node_class.api_version,
@@ -78,32 +78,29 @@ def record_price_age(run: RunContext, action: RecordPriceAge) -> None:
     if metadata.get("ownerReferences") != [owner]:
         patch = {"metadata": {"resourceVersion": metadata["resourceVersion"], "ownerReferences": [owner]}}
         metadata = run.store.patch(OFFERING_STATE, action.node_class, patch)["metadata"]
-    prices, known = _price_refresh(run.cloud.prices()), _parsed(raw).status.prices
-    if prices == known or _youngest(prices) < _youngest(known):
+    prices, known = _price_refresh(run.cloud.prices()), _parse_or_default(raw).status.prices
+    if prices == known or _last_refresh(prices) < _last_refresh(known):
         return
     wire = {"onDemandRefreshedAt": None, "spotRefreshedAt": None, **prices.to_wire()}
     patch = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": {"prices": wire}}
     run.store.patch(OFFERING_STATE, action.node_class, patch, subresource="status")
 
 
-def _update(run: RunContext, node_class: str, change: Callable[[Offerings], Offerings]) -> None:
-    """Change the unavailable offerings of a NodeClass.
-
-    Two steps may mark offerings at the same moment: on a conflict the object is read and changed again.
-    """
+def _update_with_retries(run: RunContext, node_class: str, change: Callable[[Offerings], Offerings]) -> None:
+    """Change the unavailable offerings of a NodeClass; repeat after a conflict with another step that changes them."""
     for _ in range(ATTEMPTS - 1):
         with suppress(ConflictError):
-            _change(run, node_class, change)
+            _update(run, node_class, change)
             return
-    _change(run, node_class, change)
+    _update(run, node_class, change)
 
 
-def _change(run: RunContext, node_class: str, change: Callable[[Offerings], Offerings]) -> None:
-    raw = _ensured(run, node_class)
-    known = _parsed(raw).status.unavailable
+def _update(run: RunContext, node_class: str, change: Callable[[Offerings], Offerings]) -> None:
+    raw = _apply(run, node_class)
+    known = _parse_or_default(raw).status.unavailable
     changed = change(known)
     if {o.key: (o.until, o.failures) for o in changed} == {o.key: (o.until, o.failures) for o in known}:
-        return  # a repeated or late message: nothing new
+        return  # the same failure was recorded before
     patch = {
         "metadata": {"resourceVersion": raw["metadata"]["resourceVersion"]},
         "status": {"unavailable": [offering.to_wire() for offering in changed]},
@@ -111,16 +108,16 @@ def _change(run: RunContext, node_class: str, change: Callable[[Offerings], Offe
     run.store.patch(OFFERING_STATE, node_class, patch, subresource="status")
 
 
-def _ensured(run: RunContext, name: str) -> Mapping[str, Any]:
-    """Return the object as it is stored; it is created if there is none, and not written otherwise."""
+def _apply(run: RunContext, name: str) -> Mapping[str, Any]:
+    """Create the OfferingState if it does not exist, and return it as stored."""
     kind = run.cloud.node_class
     ref = {"group": kind.group, "kind": kind.kind, "name": name}
     body = {"spec": {"nodeClassRef": ref}}
-    return run.store.apply(OFFERING_STATE, name, body, manager=MANAGER, force=True)  # it is ours alone
+    return run.store.apply(OFFERING_STATE, name, body, manager=MANAGER, force=True)  # no other manager writes it
 
 
-def _parsed(raw: Mapping[str, Any]) -> OfferingState:
-    """Return the object; one that does not validate is overwritten, since all of it may be lost."""
+def _parse_or_default(raw: Mapping[str, Any]) -> OfferingState:
+    """Return the parsed object; an empty one in place of an invalid one, whose content may be lost."""
     try:
         return parse(OfferingState, raw)
     except InvalidObjectError:
@@ -128,7 +125,7 @@ def _parsed(raw: Mapping[str, Any]) -> OfferingState:
 
 
 def _price_refresh(prices: Prices) -> PriceRefresh:
-    """Return the same as it is stored: in whole seconds, its texts cut to their maximum lengths."""
+    """Return the prices' age as OfferingState stores it: whole seconds, texts truncated to their maximum lengths."""
     return PriceRefresh(
         on_demand_refreshed_at=_whole_seconds(prices.on_demand_refreshed_at),
         spot_refreshed_at=_whole_seconds(prices.spot_refreshed_at),
@@ -141,6 +138,6 @@ def _whole_seconds(at: datetime | None) -> datetime | None:
     return at.replace(microsecond=0) if at is not None else None
 
 
-def _youngest(prices: PriceRefresh) -> datetime:
+def _last_refresh(prices: PriceRefresh) -> datetime:
     read = (prices.on_demand_refreshed_at, prices.spot_refreshed_at)
     return max((at for at in read if at is not None), default=datetime.min.replace(tzinfo=timezone.utc))

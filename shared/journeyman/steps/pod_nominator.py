@@ -1,4 +1,4 @@
-"""Writes pod nominations (`core.lifecycle.nomination`): many at a time, and once more where kube-scheduler cleared them."""
+"""Writes pod nominations (`core.lifecycle.nomination`) in batches, and again where kube-scheduler cleared them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from journeyman.steps.context import RunContext
 
 _PENDING: Final = "spec.nodeName=,status.nominatedNodeName="
 _BATCH: Final = 50
-"""Pods that are patched together before a refusal is noticed."""
+"""Pods that are patched in parallel. Refusals are evaluated after each batch."""
 
 
 class _Nomination(Struct, frozen=True):
@@ -26,11 +26,11 @@ class _Nomination(Struct, frozen=True):
 class PodNominator:
     """Writes the nominations of one run. A refusal is logged and never fails the run.
 
-    A refusal that other pods would meet as well (no permission, no answer) ends the nominations of the run.
+    A refusal that concerns all pods (a missing permission, an API server that does not respond) ends the run's nominations.
 
     Args:
         run: The run.
-        count: Adds to the run's counts.
+        count: Adds a number to a count of the run.
     """
 
     def __init__(self, run: RunContext, count: Callable[[str, int], None]) -> None:
@@ -43,7 +43,7 @@ class PodNominator:
         self._write([_Nomination(pod, action.node) for action in actions for pod in action.pods], "nominations")
 
     def renominate(self, action: RenominatePods) -> None:
-        """Nominate those of the pods that have neither node nor nomination now."""
+        """Nominate those pods again that have neither a node nor a nomination."""
         pending = self._pending(pod for each in action.nominations for pod in each.pods)
         lost = [_Nomination(pod, n.node) for n in action.nominations for pod in n.pods if pod.uid in pending]
         if lost:
@@ -58,7 +58,7 @@ class PodNominator:
         self._count("nominations refused", len(nominations) - written)
 
     def _patch(self, nominations: list[_Nomination]) -> int:
-        """Write these, and return how many were accepted. The UID is a precondition: another pod may have the name now."""
+        """Write one batch; return how many the API server accepted. UIDs are preconditions, since names can be reused."""
         patches = [
             Patch(
                 name=each.pod.name,
@@ -67,23 +67,23 @@ class PodNominator:
             )
             for each in nominations
         ]
-        answers = self._run.store.patch_each(POD, patches, subresource="status")
-        refused = [(n, a) for n, a in zip(nominations, answers, strict=True) if isinstance(a, KubeAPIError)]
+        results = self._run.store.patch_each(POD, patches, subresource="status")
+        refused = [(n, r) for n, r in zip(nominations, results, strict=True) if isinstance(r, KubeAPIError)]
         self._has_given_up = any(_concerns_all(error) for _, error in refused)
         for nomination, error in refused[: 1 if self._has_given_up else None]:
             self._log(nomination, error)
         if self._has_given_up:
-            self._run.telemetry.log("warning", "no more pods are nominated in this run")
+            self._run.telemetry.log("warning", "not nominating further pods in this run")
         return len(nominations) - len(refused)
 
     def _log(self, nomination: _Nomination, error: KubeAPIError) -> None:
         level = "debug" if _concerns_pod(error) else "warning"
-        text = f"{nomination.pod} is not nominated to node {nomination.node}: {error.message}"
+        text = f"failed to nominate {nomination.pod} to node {nomination.node}: {error.message}"
         fields = {key: str(value) for key, value in error.context.items()}
         self._run.telemetry.log(level, text, error=type(error).__name__, **fields)
 
     def _pending(self, pods: Iterable[ObjectRef]) -> frozenset[str]:
-        """Return UIDs of pods without node and nomination, read from the API server's cache; none if that fails."""
+        """Return the UIDs of pods without a node and a nomination, from the API server's cache; none if the list fails."""
         namespaces = {pod.namespace for pod in pods}
         if self._has_given_up or not namespaces:
             return frozenset()
@@ -96,10 +96,10 @@ class PodNominator:
 
 
 def _concerns_pod(error: KubeAPIError) -> bool:
-    """Whether the pod needs no nomination any more: it is gone, replaced by another of its name, or bound."""
+    """Whether the pod needs no nomination any more: it is deleted, another pod has its name, or it is bound."""
     return isinstance(error, NotFoundError | ConflictError | InvalidError)
 
 
 def _concerns_all(error: KubeAPIError) -> bool:
-    """Whether other pods would be refused as well: the permission is missing, or the API server does not answer."""
+    """Whether further pods would be refused, too: the permission is missing, or the API server does not respond."""
     return isinstance(error, ForbiddenError) or (error.retryable and not _concerns_pod(error))

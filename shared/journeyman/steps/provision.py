@@ -1,12 +1,12 @@
-"""Provision: unschedulable pods get nodes.
+"""Provision: launches nodes for unschedulable pods, and registers and initializes them.
 
 ::
 
-    load ─► NodeClasses ─► overlays ─► NodeClaims in flight: launch, register, initialize, time out ─► static NodePools
-         ─► schedule what is left: solve, verify, create NodeClaims, launch ─► NodePool statuses
+    load ─► NodeClasses ─► NodeOverlays ─► NodeClaims in flight: launch, register, initialize, time out ─► static NodePools
+         ─► the remaining pods: solve, verify, create NodeClaims, launch ─► NodePool statuses
 
-NodeClaims in flight come first: those without an instance are launched and count as capacity, and only pods that fit
-nowhere are scheduled. While nodes are joining the step requeues itself; it never waits.
+NodeClaims in flight come first: those without an instance are launched and count as capacity, so that only the remaining
+pods need new nodes. While nodes are joining the step requeues itself; it never waits.
 
 Restates: karpenter pkg/controllers/provisioning/provisioner.go `Reconcile`, `Schedule`, `CreateNodeClaims`.
 """
@@ -50,7 +50,7 @@ from journeyman.core.plan import (
     merge_plans,
 )
 from journeyman.core.scheduling.capacity_buffers import without_virtual_pods
-from journeyman.core.scheduling.results import PlannedClaim, Results
+from journeyman.core.scheduling.results import CachedResults, PlannedClaim, ProblemKey, Results
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.state import Snapshot
 from journeyman.core.state.pod_predicates import is_currently_reschedulable
@@ -60,12 +60,12 @@ from journeyman.steps.context import Outcome, RunContext
 from journeyman.steps.load import EVERYTHING, load
 from journeyman.steps.node_classes import record_price_ages, refresh_node_classes
 from journeyman.steps.scheduling_inputs import StepInputs
-from journeyman.steps.step import Reconciler, StepDefinition, run_step
-from journeyman.steps.verification import RETRY_REFUSED_AFTER, PlanVerifier, VerifiedResults, defects_plan
+from journeyman.steps.step import Reconciler, ScheduledPlan, StepDefinition, run_step
+from journeyman.steps.verification import RETRY_REJECTED_AFTER, PlanVerifier, VerifiedResults, defects_plan
 
 
 def provision(run: RunContext, trigger: Trigger) -> Outcome:
-    """Run the step once for one cluster; `trigger` says why, and all due work is derived from the cluster.
+    """Run the step once for one cluster; it derives its work from the cluster, not from `trigger`.
 
     Raises:
         JourneymanError: As `run_step`.
@@ -74,19 +74,22 @@ def provision(run: RunContext, trigger: Trigger) -> Outcome:
 
 
 def _load(run: RunContext, trigger: Trigger) -> StepInputs:
-    nominates = run.settings.pod_nomination and _supports_nomination(run)
-    return StepInputs.of(run, trigger, load(run, EVERYTHING), supports_nomination=nominates)
+    supports_nomination = run.settings.pod_nomination and _supports_nomination(run)
+    return StepInputs.of(run, trigger, load(run, EVERYTHING), supports_nomination=supports_nomination)
 
 
 def _supports_nomination(run: RunContext) -> bool:
-    """Whether the API server is new enough; not if it does not answer. kube-scheduler is as new, or one minor version older."""
+    """Whether the API server is new enough for pod nomination; False if its version cannot be read.
+
+    kube-scheduler has the API server's version or is one minor version older.
+    """
     memory = run.memory
     if memory.kubernetes_version is None:
         try:
             memory.kubernetes_version = run.store.version()
         except KubeAPIError as error:
             run.telemetry.log(
-                "warning", f"no pods are nominated in this run: {error.message}", error=type(error).__name__
+                "warning", f"not nominating pods in this run: {error.message}", error=type(error).__name__
             )
             return False
     return memory.kubernetes_version >= MIN_KUBERNETES_VERSION
@@ -108,11 +111,11 @@ def _deprovision_static(inputs: StepInputs) -> Plan:
 
 
 def _provision_static(inputs: StepInputs) -> Plan:
-    """Create the NodeClaims that static NodePools are missing.
+    """Create the missing NodeClaims of static NodePools.
 
-    It comes after NodeClaims in flight, so that one that timed out does not count any more, and before pods are scheduled,
-    so that they use the capacity. A NodePool of which this run deleted a NodeClaim waits for the next run: until the claim
-    is gone it counts against the limit, and then it is known which offering refused the launch.
+    It comes after NodeClaims in flight, so that claims that timed out do not count, and before scheduling, so that pods use
+    the new capacity. A NodePool that lost a NodeClaim in this run waits for the next run: until the claim is gone it counts
+    against the limit, and by then the offerings that refused the launch are marked unavailable.
     """
     snapshot, settings = inputs.snapshot, inputs.settings
     if not settings.feature_gates.static_capacity:
@@ -122,7 +125,7 @@ def _provision_static(inputs: StepInputs) -> Plan:
         c.metadata.labels.get(labels.NODEPOOL) for c in inputs.loaded.claims if written.get(c.metadata.name, c) is None
     }
     missing = {pool.name for pool in static_nodepools(snapshot.claims, snapshot.node_pools) if pool.missing}
-    again = [
+    requeues = [
         Requeue(step=Step.PROVISION, at=snapshot.now, reason=f"NodePool {name} lost a NodeClaim in flight")
         for name in sorted(missing & lost)
     ]
@@ -133,17 +136,17 @@ def _provision_static(inputs: StepInputs) -> Plan:
         max_claims=settings.claims_per_run,
         requeue_at=_registration_due(inputs),
     )
-    return _needing_their_pools(plan) + Plan(chains=(chain_of("requeues", *again),))
+    return _with_node_pools(plan) + Plan(chains=(chain_of("requeues", *requeues),))
 
 
-def _schedule(inputs: StepInputs) -> Plan:
-    """Schedule pods that fit nowhere: nominate them to existing nodes, create NodeClaims for the rest, and launch those."""
+def _schedule(inputs: StepInputs) -> ScheduledPlan:
+    """Schedule pending pods: nominate them to existing nodes, or create and launch NodeClaims for them."""
     snapshot = inputs.snapshot
     pods, removed = _pods_and_removed_nodes(snapshot)
-    verified = _verified_results(inputs, pods, removed)
+    verified, cached = _verified_results(inputs, pods, removed)
     results = verified.results
     nominatable = NominatablePods.of(snapshot, enabled=_lifecycle(inputs).max_nominations > 0)
-    return merge_plans(
+    plan = merge_plans(
         (
             _explain(snapshot, without_virtual_pods(results, pods)),
             reconcile_capacity_buffers(snapshot, results),
@@ -152,6 +155,7 @@ def _schedule(inputs: StepInputs) -> Plan:
             _create_nodeclaims(inputs, results.new_claims),
         )
     )
+    return ScheduledPlan(plan, cached)
 
 
 def _update_nodepool_statuses(inputs: StepInputs) -> Plan:
@@ -180,10 +184,11 @@ PROVISION: Final = StepDefinition(
 
 
 def _pods_and_removed_nodes(snapshot: Snapshot) -> tuple[tuple[Pod, ...], frozenset[str]]:
-    """Return the pods to schedule, and the nodes that the scheduler must not count on.
+    """Return the pods to schedule, and the nodes that the scheduler must not use.
 
-    Besides pending pods and those of terminating nodes: pods of nodes that a disruption removes once their replacements
-    are ready, so that no other pod is planned onto the replacements. Pods of nodes whose disruption is rolled back stay.
+    The pods are pending ones, those of terminating nodes, and those of nodes that a disruption deletes once their
+    replacements are initialized, so that the replacements keep their capacity for them. Pods of nodes whose disruption was
+    rolled back stay on their nodes.
     """
     marked = marked_for_deletion(snapshot)
     removed = [n for name, n in snapshot.state_nodes_by_claim.items() if name in marked and not n.is_terminating]
@@ -196,46 +201,47 @@ def _pods_and_removed_nodes(snapshot: Snapshot) -> tuple[tuple[Pod, ...], frozen
     return tuple(pods.values()), frozenset(n.name for n in removed)
 
 
-def _verified_results(inputs: StepInputs, pods: tuple[Pod, ...], removed: frozenset[str]) -> VerifiedResults:
-    """Return the scheduler's results, verified; from the cache if the cluster has not changed since."""
+def _verified_results(
+    inputs: StepInputs, pods: tuple[Pod, ...], removed: frozenset[str]
+) -> tuple[VerifiedResults, CachedResults]:
+    """Return the scheduler's results, verified, from the cache if the cluster has not changed since; and the cache with them."""
     snapshot, catalogue, options = inputs.snapshot, inputs.catalogued.catalogue, inputs.settings.scheduling
-    cached = inputs.result_cache.results_for(snapshot, catalogue, options)
-    key = (tuple(pod.key for pod in pods), removed, "")
-    if (known := cached.get(key)) is not None:
-        return VerifiedResults(results=known, defects=())
+    cached = inputs.cached_results.valid_for(snapshot, catalogue, options)
+    problem = ProblemKey(tuple(pod.key for pod in pods), removed)
+    if (known := cached.by_problem.get(problem)) is not None:
+        return VerifiedResults(results=known, defects=()), cached
     results = solve(snapshot, catalogue, pods=pods, without_nodes=removed, options=options)
-    verified = PlanVerifier(snapshot=snapshot, catalogue=catalogue, pods=pods, gone=removed).of(results)
-    if not verified.defects:
-        cached.store(key, verified.results)
-    return verified
+    verifier = PlanVerifier(snapshot=snapshot, catalogue=catalogue, pods=pods, removed_nodes=removed)
+    verified = verifier.verify_results(results)
+    return verified, cached if verified.defects else cached.with_results({problem: verified.results})
 
 
 def _report_defects(snapshot: Snapshot, verified: VerifiedResults) -> Plan:
-    """Report what verification refused, and run again for its pods and for those that wait for an offering."""
-    again = []
+    """Report rejected placements; requeue for their pods, and for pods that wait for an unavailable offering."""
+    requeues = []
     plan = Plan()
     if verified.defects:
-        message = "the scheduler's results do not pass verification; what passes is carried out"
+        message = "verification rejected some of the scheduler's placements; the others are executed"
         plan = defects_plan("pods", message, verified.defects)
-        reason = "verification refused the nodes of some pods"
-        again.append(Requeue(step=Step.PROVISION, at=snapshot.now + RETRY_REFUSED_AFTER, reason=reason))
+        reason = "verification rejected the placements of some pods"
+        requeues.append(Requeue(step=Step.PROVISION, at=snapshot.now + RETRY_REJECTED_AFTER, reason=reason))
     if at := next_offering_retry(snapshot, verified.results):
-        again.append(Requeue(step=Step.PROVISION, at=at, reason="unavailable offerings may be available again"))
-    return plan + Plan(chains=(chain_of("requeues", *again),))
+        requeues.append(Requeue(step=Step.PROVISION, at=at, reason="unavailable offerings may be available again"))
+    return plan + Plan(chains=(chain_of("requeues", *requeues),))
 
 
 def _create_nodeclaims(inputs: StepInputs, planned: tuple[PlannedClaim, ...]) -> Plan:
-    """Create and launch as many NodeClaims as one run may; the pods of the rest are scheduled again at once."""
-    most, snapshot = inputs.settings.claims_per_run, inputs.snapshot
-    plan = _needing_their_pools(create_nodeclaims(snapshot, planned[:most], _registration_due(inputs)))
-    if len(planned) <= most:
+    """Create and launch at most `claims_per_run` NodeClaims; requeue at once for the pods of the others."""
+    limit, snapshot = inputs.settings.claims_per_run, inputs.snapshot
+    plan = _with_node_pools(create_nodeclaims(snapshot, planned[:limit], _registration_due(inputs)))
+    if len(planned) <= limit:
         return plan
-    reason = f"{len(planned) - most} planned node(s) are left for the next run"
+    reason = f"{len(planned) - limit} planned node(s) are left for the next run"
     return plan + Plan(chains=(chain_of("requeues", Requeue(step=Step.PROVISION, at=snapshot.now, reason=reason)),))
 
 
-def _needing_their_pools(plan: Plan) -> Plan:
-    """Return the plan whose chains start only while the NodePools of their new NodeClaims exist and are within limits."""
+def _with_node_pools(plan: Plan) -> Plan:
+    """Return the plan with the NodePool of each chain's new NodeClaim; the executor reads that NodePool again first."""
     return replace(plan, chains=tuple(replace(chain, node_pool=_node_pool(chain)) for chain in plan.chains))
 
 
@@ -247,14 +253,14 @@ def _node_pool(chain: Chain) -> str:
 
 
 def _explain(snapshot: Snapshot, results: Results) -> Plan:
-    """Return what is recorded about the results: Events on pods, log lines, a note, and metrics."""
+    """Return a plan that records the results: Events on pods, log lines, a note, and metrics."""
     scheduled = sum(len(c.pods) for c in results.new_claims) + sum(len(keys) for keys in results.existing.values())
     logs: tuple[LogLine, ...] = ()
     notes: tuple[str, ...] = ()
     if scheduled or results.pod_errors:
         level = (
             "info" if results.new_claims else "debug"
-        )  # pods that wait for a NodeClaim in flight are found each time
+        )  # every run finds the pods that wait for a NodeClaim in flight
         found = {"number": scheduled + len(results.pod_errors)}
         logs = (LogLine(level=level, message="found provisionable pod(s)", fields=found),)
     if results.new_claims:
@@ -287,7 +293,7 @@ def _lifecycle(inputs: StepInputs) -> LifecycleOptions:
     settings = inputs.settings
     return LifecycleOptions(
         timeouts=LivenessTimeouts(launch=settings.launch_timeout, registration=settings.registration_timeout),
-        pace=RequeueIntervals(shortest=settings.registration_poll),
+        intervals=RequeueIntervals(shortest=settings.registration_poll),
         wait_for_devices=not settings.ignore_dra_requests,
         batch_min_pods=BATCH_MIN_PODS,
         max_nominations=MAX_PODS_PER_RUN if inputs.supports_nomination else 0,
@@ -295,6 +301,6 @@ def _lifecycle(inputs: StepInputs) -> LifecycleOptions:
 
 
 def _registration_due(inputs: StepInputs) -> datetime:
-    """Return when the first new node may have registered."""
+    """Return the earliest time at which a new node may have registered."""
     now, poll = inputs.snapshot.now, inputs.settings.registration_poll
     return poll_time(now, now, poll, poll)

@@ -1,4 +1,4 @@
-"""Records what one run did: logs, notes, Kubernetes Events, metrics, counts; and the requeues that it sends as it ends."""
+"""Records one run's logs, notes, Kubernetes Events, metrics and counts, and sends its requeues at the end."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from journeyman.steps.context import BUSY, DONE, PARTIAL, Outcome, RunContext
 
 RETRY_AFTER: Final = timedelta(seconds=1)
 RETRY_ERROR_AFTER: Final = timedelta(seconds=5)
-FURTHEST_REQUEUE: Final = timedelta(minutes=15)
-"""What a delay queue holds; what is due later, the sweep finds."""
+MAX_REQUEUE_DELAY: Final = timedelta(minutes=15)
+"""The longest delay of an SQS message. The sweep finds what is due later."""
 
 _DEFAULT_NAMESPACE: Final = ObjectRef(resource=NAMESPACE, name="default")
 
@@ -37,9 +37,9 @@ class RunRecorder:
     """Records one run.
 
     Args:
-        run: The run's connections.
+        run: The run.
         step: The step that runs.
-        requeues_step: The step that runs again after a conflict, a passing error or the deadline; None: no step does.
+        requeues_step: The step to requeue after a conflict, a retryable error or the deadline; None for no requeue.
     """
 
     def __init__(self, run: RunContext, step: Step, requeues_step: Step | None) -> None:
@@ -53,7 +53,7 @@ class RunRecorder:
         self._error: JourneymanError | None = None
 
     def record_plan(self, plan: Plan) -> None:
-        """Record what was decided, requeues included: they are sent whatever happens to the plan's chains."""
+        """Record a plan's notes, logs, Events, metrics, failures and requeues; they do not depend on its chains' success."""
         for note in plan.notes:
             self.note(note)
         for line in plan.logs:
@@ -70,13 +70,13 @@ class RunRecorder:
                 self.requeue(action.step, action.at, action.reason)
 
     def record_chain(self, chain: Chain) -> None:
-        """Record what is true once the whole chain has been carried out."""
+        """Record the Events and metrics of a chain whose actions were all performed."""
         for event in chain.events:
             self._run.telemetry.event(event)
         self.observe(chain.observations)
 
     def note(self, text: str, message: str = "", *, level: str = "info", **fields: Any) -> None:
-        """Add a line to the outcome; the log gets `message` with its fields instead, if it is given."""
+        """Add `text` to the outcome's notes, and write `message` (by default `text`) to the log."""
         self._notes.append(text)
         self._run.telemetry.log(level, message or text, **fields)
 
@@ -94,8 +94,8 @@ class RunRecorder:
             self._run.telemetry.observe(observation)
 
     def requeue(self, step: Step, at: datetime, reason: str) -> None:
-        """Let `step` run at `at`; of several requeues the earliest is sent. One that is far off is left to the sweep."""
-        if at - self._run.clock.now() > FURTHEST_REQUEUE:
+        """Requeue `step` at `at`, unless it is requeued earlier already, or `at` is so late that the sweep finds the work."""
+        if at - self._run.clock.now() > MAX_REQUEUE_DELAY:
             return
         known = self._requeues.get(step)
         if known is None or at < known.at:
@@ -104,7 +104,7 @@ class RunRecorder:
     # -- errors -------------------------------------------------------------------------------------------------
 
     def record_conflict(self, subject: str, error: JourneymanError) -> None:
-        """Record that an object changed since it was read; the step runs again and decides on what is there then."""
+        """Record that an object changed since it was read, and requeue the step to decide again."""
         self.count("conflicts")
         self._run.telemetry.log(
             "debug", "the object changed since it was read; deciding again", subject=subject, error=str(error)
@@ -112,7 +112,7 @@ class RunRecorder:
         self._requeue_own(RETRY_AFTER, f"{subject} changed since it was read")
 
     def record_error(self, subject: str, error: JourneymanError) -> None:
-        """Record an error that stops one chain; the step runs again if it may pass."""
+        """Record an error that stops one chain, and requeue the step if the error is retryable."""
         self.count("errors")
         self._notes.append(f"{subject}: {error}")
         level = "warning" if error.retryable else "error"
@@ -122,12 +122,12 @@ class RunRecorder:
             self._requeue_own(_retry_after(error), f"{subject}: {error.message}")
 
     def record_busy(self, error: LeaseLostError) -> None:
-        """Record that another run holds the step's Lease; the message that triggered this run is delivered again."""
+        """Record that another run holds the step's Lease; the queue delivers this run's message again."""
         self._status, self._error = BUSY, error
         self._run.telemetry.log("info", error.message, **log_fields(error))
 
     def record_partial(self, error: JourneymanError) -> None:
-        """Record that the run stops before its work is done; the step runs again at once, or when it may help."""
+        """Record that the deadline or a retryable error stops the run, and requeue the step."""
         self._status, self._error = PARTIAL, error
         self._run.telemetry.log("info", error.message, **log_fields(error))
         self._requeue_own(timedelta(0) if isinstance(error, DeadlineError) else _retry_after(error), error.message)
@@ -139,7 +139,7 @@ class RunRecorder:
     # -- the end ------------------------------------------------------------------------------------------------
 
     def send_requeues(self) -> None:
-        """Send the requeues. Losing them is harmless: the sweep derives all due work from the cluster."""
+        """Send the requeues. If that fails, the sweep finds the work that is due."""
         now = self._run.clock.now()
         messages = [
             Message(cluster=self._run.cluster, step=r.step, reason=r.reason, at=r.at if r.at > now else None)
@@ -160,14 +160,14 @@ class RunRecorder:
         )
 
     def _delayed(self, requeue: Requeue) -> Requeue:
-        """Delay the requeue of a run that met an error: one that never passes would keep the step running without pause."""
+        """Delay an immediate requeue after an error: a permanent error would otherwise requeue the step without pause."""
         now = self._run.clock.now()
         if requeue.step is not self._requeues_step or requeue.at > now or not self._counts["errors"]:
             return requeue
         return replace(requeue, at=now + RETRY_ERROR_AFTER)
 
     def outcome(self) -> Outcome:
-        """Return what came of the run."""
+        """Return the run's result."""
         return Outcome(
             step=self._step,
             cluster=self._run.cluster,
@@ -180,7 +180,7 @@ class RunRecorder:
 
 
 def emit_error(run: RunContext, step: Step, error: JourneymanError) -> None:
-    """Count an error that stopped a run or a part of it; emit an Event if a person has to act."""
+    """Count an error that stopped a run or a part of it; record an Event if an operator must act."""
     labels = {"controller": step.value, "error": type(error).__name__}
     run.telemetry.observe(Observation(name="journeyman_errors_total", labels=labels))
     if event := event_for_operator(step, error):
@@ -188,10 +188,10 @@ def emit_error(run: RunContext, step: Step, error: JourneymanError) -> None:
 
 
 def event_for_operator(step: Step, error: JourneymanError) -> Event | None:
-    """Return the Event for an error that only a person can mend: a missing permission or CustomResourceDefinition.
+    """Return the Event for a missing permission or CustomResourceDefinition, which only an operator can add.
 
-    It goes on the namespace `default`, beside those of nodes, as the object it concerns cannot be read or does not exist.
-    There is one for each permission and kind; None for other errors.
+    The Event is on the namespace `default`, where Events of nodes are, because the object concerned cannot be read. Each
+    permission and kind has its own Event. None for other errors.
     """
     if isinstance(error, ForbiddenError):
         reason = "PermissionDenied"

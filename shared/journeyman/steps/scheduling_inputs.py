@@ -1,4 +1,4 @@
-"""What reconcilers decide on: a snapshot, the instance types that could be launched now, and what the cloud answered."""
+"""The inputs of reconcilers: a snapshot, the instance types that can be launched now, and the cloud's instances."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from journeyman.core.api.objects import NodeClaim, Resource
 from journeyman.core.catalogue import Catalogue, InstanceType, without_unavailable
 from journeyman.core.plan import Failure
 from journeyman.core.scheduling.node_overlays import apply_overlays
-from journeyman.core.scheduling.results import ResultCache
+from journeyman.core.scheduling.results import CachedResults
 from journeyman.core.state import InstanceStatus, NodeClassState, RepairPolicy, Snapshot
 from journeyman.errors import CloudProviderError, InvariantError
 from journeyman.ports import Instance, Trigger
@@ -24,8 +24,8 @@ from journeyman.steps.context import RunContext, Settings
 class SchedulingInputs(Struct, frozen=True, kw_only=True):
     """A snapshot with the catalogue of its NodePools, and all types by NodeClass (for claims without a NodePool).
 
-    `failures` are the NodeClasses whose instance types the cloud did not list, with the error; `overlay_conflicts` the
-    NodeOverlays that were left out, each with the one it conflicts with.
+    `failures` are the errors of NodeClasses whose instance types could not be listed; `overlay_conflicts` maps each ignored
+    NodeOverlay to the one it conflicts with.
     """
 
     snapshot: Snapshot
@@ -35,16 +35,16 @@ class SchedulingInputs(Struct, frozen=True, kw_only=True):
     overlay_conflicts: Mapping[str, str] = field(default_factory=dict)
 
     def node_class(self, claim: NodeClaim) -> NodeClassState | None:
-        """Return the NodeClass of a claim, None if it does not exist."""
+        """Return the NodeClass of a claim; None if it does not exist."""
         name = claim.spec.node_class_ref.name
         return next((n for n in self.snapshot.node_classes if n.name == name), None)
 
 
 class StepInputs(Struct, frozen=True, kw_only=True):
-    """What the reconcilers of a step decide on; a step's load function reads all of it.
+    """The inputs of a step's reconcilers, which the step's load function reads.
 
-    `snapshot` is the cluster with what this run has written so far, `loaded` the cluster as it was read. Deleted NodeClaims
-    are left out of `snapshot`, since no pod can rely on their capacity.
+    `loaded` is the cluster as it was read, `snapshot` the same with what this run has written so far. `snapshot` has no
+    deleted NodeClaims, since no pod can use their capacity.
     """
 
     trigger: Trigger
@@ -52,19 +52,19 @@ class StepInputs(Struct, frozen=True, kw_only=True):
     loaded: Snapshot
     snapshot: Snapshot
     node_class_kind: Resource[dict[str, Any]]
-    result_cache: ResultCache
+    cached_results: CachedResults = CachedResults()  # of this run and earlier ones
     scheduling: SchedulingInputs | None = None  # the snapshot with its catalogue, for steps that launch
     written: WrittenObjects = field(default_factory=WrittenObjects)  # by this run
-    supports_nomination: bool = False  # the cluster's kube-scheduler keeps nominations
-    instances: tuple[Instance, ...] = ()  # that the cloud lists
-    gone: frozenset[str] = frozenset()  # provider ids of instances that the cloud does not know any more
-    statuses: tuple[InstanceStatus, ...] = ()  # of instances whose checks fail
+    supports_nomination: bool = False  # by the cluster's kube-scheduler
+    instances: tuple[Instance, ...] = ()  # as the cloud lists them
+    gone: frozenset[str] = frozenset()  # provider ids of instances that do not exist any more
+    statuses: tuple[InstanceStatus, ...] = ()  # failing status checks
     repair_policies: tuple[RepairPolicy, ...] = ()
-    failures: tuple[Failure, ...] = ()  # reads that failed and that the step does without
+    failures: tuple[Failure, ...] = ()  # of reads that the step can do without
 
     @property
     def catalogued(self) -> SchedulingInputs:
-        """The snapshot with its catalogue. Raises InvariantError in a step that has none."""
+        """The snapshot with its catalogue. Raises InvariantError if no reconciler of the step needs the catalogue."""
         if self.scheduling is None:
             raise InvariantError("the step has loaded no catalogue", trigger=self.trigger.id)
         return self.scheduling
@@ -78,30 +78,30 @@ class StepInputs(Struct, frozen=True, kw_only=True):
             loaded=snapshot,
             snapshot=snapshot,
             node_class_kind=run.cloud.node_class,
-            result_cache=run.memory.result_cache,
+            cached_results=run.memory.cached_results,
             repair_policies=run.cloud.repair_policies,
             **more,
         )
 
 
 def scheduling_inputs_of(run: RunContext, snapshot: Snapshot) -> SchedulingInputs:
-    """Return the snapshot with the instance types that could be launched now.
+    """Return the snapshot with the instance types that can be launched now.
 
-    A NodeClass whose types the cloud does not list leaves only its own NodePools without any. NodeOverlays are applied to
-    what NodePools may use, and unavailable offerings are left out. While nothing changed since the process's last run, the
-    catalogue is the same object, so that solvers keep what they derived from it.
+    NodeOverlays are applied, and unavailable offerings are left out. If the types of a NodeClass cannot be listed, only its
+    own NodePools have none. While nothing changes between runs of a process, the catalogue stays the same object, so that
+    the solver can reuse what it derived from it.
     """
     failures: dict[str, CloudProviderError] = {}
-    by_class = {c.name: _types(run, c, failures) for c in snapshot.node_classes}
+    by_class = {c.name: _instance_types(run, c, failures) for c in snapshot.node_classes}
     active = frozenset(u for u in snapshot.unavailable if u.until > snapshot.now)
     offered = {name: without_unavailable(types, active, snapshot.now) for name, types in by_class.items()}
     by_pool = {p.metadata.name: p.spec.template.spec.node_class_ref.name for p in snapshot.node_pools}
     overlays = _generations(snapshot.node_overlays, snapshot.node_pools)
     key = (frozenset(by_pool.items()), active, overlays, *sorted(by_class.items(), key=lambda entry: entry[0]))
     memory = run.memory
-    if memory.catalogue is None or not _same(memory.catalogue_key, key):
-        plain = Catalogue({pool: offered.get(name, ()) for pool, name in by_pool.items()})
-        overlaid = apply_overlays(snapshot.node_pools, plain, snapshot.node_overlays)
+    if memory.catalogue is None or not _is_same_key(memory.catalogue_key, key):
+        without_overlays = Catalogue({pool: offered.get(name, ()) for pool, name in by_pool.items()})
+        overlaid = apply_overlays(snapshot.node_pools, without_overlays, snapshot.node_overlays)
         memory.catalogue, memory.overlay_conflicts = overlaid.catalogue, overlaid.conflicts
         memory.catalogue_key = key
     return SchedulingInputs(
@@ -114,12 +114,12 @@ def scheduling_inputs_of(run: RunContext, snapshot: Snapshot) -> SchedulingInput
 
 
 def _generations(overlays: Iterable[NodeOverlay], pools: Iterable[NodePool]) -> frozenset[tuple[str, int]]:
-    """Return which overlays apply to pools with which labels; nothing where there are no overlays."""
+    """Return the versions of NodeOverlays and of the NodePools they apply to; empty if there are no overlays."""
     found = [o.metadata for o in overlays]
     return frozenset((m.uid, m.generation) for m in [*found, *(p.metadata for p in pools if found)])
 
 
-def _types(
+def _instance_types(
     run: RunContext, node_class: NodeClassState, failures: dict[str, CloudProviderError]
 ) -> tuple[InstanceType, ...]:
     try:
@@ -129,8 +129,8 @@ def _types(
         return ()
 
 
-def _same(before: Any, after: Any) -> bool:
-    """Whether two catalogue keys are the same; lists of types are compared by identity, as adapters keep them."""
+def _is_same_key(before: Any, after: Any) -> bool:
+    """Whether two catalogue keys are equal; lists of types are compared by identity, because adapters cache them."""
     if not before or len(before) != len(after) or before[:3] != after[:3]:
         return False
     return all(a == b and old is new for (a, old), (b, new) in zip(before[3:], after[3:], strict=True))

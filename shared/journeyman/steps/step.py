@@ -1,11 +1,11 @@
-"""Runs a step: load once, then each reconciler in order: decide, execute, and carry what was written forward.
+"""Runs a step: loads the cluster, then lets each reconciler decide, executes its plan, and carries forward what was written.
 
 ::
 
     load ─► inputs ─► reconciler: inputs → Plan ─► execute ─► carry_forward ─► inputs ─► next reconciler …
 
-A reconciler is a pure function of `StepInputs`: it reads no clock and calls nothing outside. Plans of the scheduler and of
-disruption are verified before they are returned. Only `carry_forward` makes the next snapshot of what was written.
+A reconciler is a pure function of `StepInputs`: it does no I/O and reads no clock. Reconcilers verify the plans of the
+scheduler and of disruption before they return them. Only `carry_forward` merges what was written into the next snapshot.
 
 Restates: karpenter pkg/controllers/nodeclaim/lifecycle/controller.go `Reconcile` (the ordered reconcilers).
 """
@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from journeyman.core.catalogue import Unavailable
 from journeyman.core.plan import Failure, LogLine, Observation, Plan, Step
+from journeyman.core.scheduling.results import CachedResults
 from journeyman.errors import JourneymanError, LeaseLostError
 from journeyman.ports import Trigger
 from journeyman.steps.actions import WrittenObjects
@@ -29,22 +30,30 @@ from journeyman.steps.executor import PlanExecutor
 from journeyman.steps.recorder import RunRecorder
 from journeyman.steps.scheduling_inputs import SchedulingInputs, StepInputs, scheduling_inputs_of
 
-Plans = Generator[Plan, bool, None]
-"""Several plans of one reconciler, each executed before the next is made; `yield` returns whether the run's time is up."""
+
+class ScheduledPlan(Struct, frozen=True):
+    """A plan, with the scheduler's results that are kept for later reconcilers and runs."""
+
+    plan: Plan
+    cached_results: CachedResults
+
+
+Plans = Generator[Plan | ScheduledPlan, bool, None]
+"""Several plans of one reconciler. Each is executed before the next is computed; `yield` returns whether the time is up."""
 
 
 class Reconciler(Struct, frozen=True):
-    """One decision of a step."""
+    """A pure function from a step's inputs to a plan."""
 
-    decide: Callable[[StepInputs], Plan | Plans]
-    needs_catalogue: bool = True  # it decides on instance types, or launches
+    decide: Callable[[StepInputs], Plan | ScheduledPlan | Plans]
+    needs_catalogue: bool = True  # it reads instance types, or launches instances
 
 
 class StepDefinition(Struct, frozen=True, kw_only=True):
-    """What a step loads and decides, in order.
+    """A step's load function and its reconcilers, in order.
 
-    A step that is not `fenced` runs without the Lease, beside other runs. `requeues` is the step that runs again after a
-    conflict, a passing error or the deadline; None: the sweep finds what is left.
+    A `fenced` step runs only while it holds the Lease; others run in parallel. `requeues` is the step that is requeued after
+    a conflict, a retryable error or the deadline; None if the sweep finds the remaining work.
     """
 
     name: Step
@@ -58,11 +67,11 @@ def run_step(run: RunContext, definition: StepDefinition, trigger: Trigger) -> O
     """Run a step once for one cluster.
 
     Returns:
-        "busy" if another run holds the Lease (its trigger must come again: the other run may not have seen the reason for
-        it), "partial" if the deadline or a passing error stopped this run, with a requeue for the rest.
+        "busy" if another run holds the Lease: the trigger must be delivered again, because the other run may have loaded
+        the cluster before the change. "partial" if the deadline or a retryable error stopped this run; the step is requeued.
 
     Raises:
-        JourneymanError: An error that a retry cannot mend; what was done stays done, and requeues are sent all the same.
+        JourneymanError: An error that no retry can solve. Executed actions stay, and requeues are sent.
     """
     run.telemetry.log(
         "debug", f"running {definition.name.value}", trigger=type(trigger).__name__, reason=trigger.reason
@@ -97,26 +106,33 @@ def _reconcile(
             recorder.record_plan(_unlisted_types(inputs.catalogued, run.cloud.node_class.kind))
         started = run.clock.now()
         with closing(_plans(run, reconciler.decide(inputs), recorder, started)) as plans:
-            for plan in plans:
-                executor.execute(plan, inputs.snapshot, inputs.scheduling)
+            for decision in plans:
+                if isinstance(decision, ScheduledPlan):
+                    run.memory.cached_results = decision.cached_results
+                executor.execute(_plan_of(decision), inputs.snapshot, inputs.scheduling)
+        inputs = replace(inputs, cached_results=run.memory.cached_results)
         inputs = carry_forward(run, inputs, executor.written)
 
 
+def _plan_of(decision: Plan | ScheduledPlan) -> Plan:
+    return decision.plan if isinstance(decision, ScheduledPlan) else decision
+
+
 def _plans(
-    run: RunContext, decided: Plan | Plans, recorder: RunRecorder, started: datetime
-) -> Generator[Plan, None, None]:
-    """Yield the plans of one reconciler; record how long the decisions took once all are made, or the run stops."""
+    run: RunContext, decided: Plan | ScheduledPlan | Plans, recorder: RunRecorder, started: datetime
+) -> Generator[Plan | ScheduledPlan, None, None]:
+    """Yield the plans of one reconciler; record the duration of its decisions when it ends or the run stops."""
     durations: dict[tuple[str, tuple[tuple[str, str], ...]], Observation] = {}
 
-    def measure(plan: Plan) -> None:
+    def measure(decision: Plan | ScheduledPlan) -> None:
         seconds = (run.clock.now() - started).total_seconds()
-        for sample in plan.durations:
+        for sample in _plan_of(decision).durations:
             key = (sample.name, tuple(sorted(sample.labels.items())))
             earlier = durations[key].value if key in durations else 0.0
             durations[key] = replace(sample, value=earlier + seconds)
 
     try:
-        if isinstance(decided, Plan):
+        if isinstance(decided, Plan | ScheduledPlan):
             measure(decided)
             yield decided
             return
@@ -127,7 +143,7 @@ def _plans(
                 yield plan
                 started = run.clock.now()
                 try:
-                    plan = decided.send(run.out_of_time)
+                    plan = decided.send(run.is_out_of_time)
                 except StopIteration:
                     plan = None
     finally:
@@ -137,8 +153,8 @@ def _plans(
 def carry_forward(run: RunContext, inputs: StepInputs, written: WrittenObjects) -> StepInputs:
     """Return the inputs of the next reconciler: the snapshot with what this run has written so far.
 
-    NodeClaims are as they are stored now, deleted ones are left out; NodeClasses have the status that was resolved; offerings
-    that were refused are unavailable.
+    It has the NodeClaims as stored now, without deleted ones, the resolved statuses of NodeClasses, and marks the offerings
+    unavailable that the cloud refused.
     """
     if written == inputs.written:
         return inputs
@@ -162,12 +178,12 @@ def carry_forward(run: RunContext, inputs: StepInputs, written: WrittenObjects) 
 
 
 def _unlisted_types(scheduling: SchedulingInputs, kind: str) -> Plan:
-    """Report NodeClasses whose instance types the cloud does not list; their NodePools are left out of this run."""
+    """Return a plan that reports the NodeClasses whose instance types could not be listed; this run skips their NodePools."""
     failures, logs = [], []
     for name, error in sorted(scheduling.failures.items()):
         if error.retryable:
             failures.append(Failure(subject=f"instance types of {kind} {name}", error=error))
         else:
-            text = f"instance types of {kind} {name} are not known, its NodePools are left out of this run: {error}"
+            text = f"cannot list the instance types of {kind} {name}, so this run skips its NodePools: {error}"
             logs.append(LogLine(level="warning", message=text, fields={kind: {"name": name}}))
     return Plan(failures=tuple(failures), logs=tuple(logs))

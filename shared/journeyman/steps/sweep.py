@@ -1,25 +1,23 @@
-"""Sweep: every minute, find the steps that are due from a few objects, and send messages only.
+"""Sweep: finds the steps that are due, every minute and from a few objects, and sends them messages.
 
-What any lost message would have started is found here, so nothing relies on one. It runs without a Lease: two sweeps at once
-send a few messages twice, and those are harmless. Due are:
+It finds all work that a lost message would have started, so that no work depends on a message. It runs without a Lease,
+since two sweeps at once only send some messages twice. Steps are due for:
 
 =============  ====================================================================================================
-provision      pods without a node, or whose nomination is stale; NodeClaims that are not initialized, or lack what
-               every NodeClaim carries; NodePools whose conditions are not current, or static ones with another
-               number of nodes than their replicas; NodeClasses in use that changed, and those being deleted that no
-               NodeClaim needs (every ten minutes: also those that are needed); capacity buffers, which pods use up
-               without an event
-terminate      NodeClaims being deleted or expired, or marked as terminating although they are not deleted; and every
-               two minutes, for garbage collection (ten without any NodeClaim)
-consolidate    a command that is not finished; a NodeClaim whose consolidateAfter has just passed; a budget window
-               that has just opened; every two minutes while there are nodes to consolidate, as only a run that reads
-               all pods sees that pods are gone; and every ten minutes, for commands whose nodes are gone and for
-               history to delete
+provision      pods without a node, or with a stale nomination; NodeClaims that are not initialized, or lack metadata
+               that every NodeClaim has; NodePools whose conditions are not current; static NodePools whose number of
+               nodes differs from their replicas; changed NodeClasses in use, and those being deleted that no
+               NodeClaim uses (every ten minutes: also those in use); CapacityBuffers, which pods use up without an
+               event
+terminate      NodeClaims that are being deleted or are expired, or that are not deleted although their instance
+               terminates; garbage collection, every two minutes (every ten without NodeClaims)
+consolidate    unfinished commands; NodeClaims whose consolidateAfter has just passed; budget windows that have just
+               opened; nodes that may be consolidated, every two minutes, because only a run that reads all pods sees
+               which pods are gone; every ten minutes, commands whose nodes are gone, and old commands to delete
 =============  ====================================================================================================
 
-Nodes are not read, as all of them together are large: unhealthy ones, those that lost a label or a taint of ours, have less
-capacity than their NodeClaims promise, or are being deleted while the forwarder is down, are found by the run that collects
-garbage, which reads them anyway.
+It does not read nodes, which are large. Garbage collection reads them, and finds nodes that are unhealthy, lost a label or
+taint, have less capacity than their NodeClaims, or are being deleted while the forwarder is down.
 """
 
 from __future__ import annotations
@@ -53,14 +51,14 @@ from journeyman.core.state import Snapshot
 from journeyman.core.state.pod_predicates import is_provisionable
 from journeyman.ports import Trigger
 from journeyman.steps.context import Outcome, RunContext
-from journeyman.steps.load import GLANCE, load
+from journeyman.steps.load import SWEEP_SCOPE, load
 from journeyman.steps.scheduling_inputs import StepInputs
 from journeyman.steps.step import Reconciler, StepDefinition, run_step
 
-SWEEP_OVERLAP: Final = timedelta(seconds=75)  # a minute, and what schedules are late by
-GARBAGE_PERIOD: Final = timedelta(minutes=2)  # karpenter nodeclaim/garbagecollection: every 2 min
-GARBAGE_PERIOD_WITHOUT_CLAIMS: Final = timedelta(minutes=10)
-CONSOLIDATION_PERIOD: Final = timedelta(minutes=2)  # Karpenter looks every 10 s, and skips while nothing changed
+SWEEP_OVERLAP: Final = timedelta(seconds=75)  # a minute, and the usual delay of a schedule
+GARBAGE_COLLECTION_PERIOD: Final = timedelta(minutes=2)  # karpenter nodeclaim/garbagecollection: every 2 min
+GARBAGE_COLLECTION_PERIOD_WITHOUT_CLAIMS: Final = timedelta(minutes=10)
+CONSOLIDATION_PERIOD: Final = timedelta(minutes=2)  # Karpenter: every 10 s, unless nothing changed
 HISTORY_PERIOD: Final = timedelta(minutes=10)
 UNREADY_POOL_PERIOD: Final = timedelta(minutes=5)
 
@@ -78,7 +76,7 @@ def sweep(run: RunContext, trigger: Trigger) -> Outcome:
 
 
 def _load(run: RunContext, trigger: Trigger) -> StepInputs:
-    return StepInputs.of(run, trigger, load(run, GLANCE))
+    return StepInputs.of(run, trigger, load(run, SWEEP_SCOPE))
 
 
 def _requeue_due_steps(inputs: StepInputs) -> Plan:
@@ -97,43 +95,43 @@ SWEEP: Final = StepDefinition(
 
 
 def due_steps(snapshot: Snapshot, *, static_capacity: bool = False) -> tuple[Requeue, ...]:
-    """At most one requeue for each step that has work to do now, with the first reason found for it.
+    """Return one requeue for each step that is due now, with the first reason found.
 
     Args:
-        snapshot: Claims, pools (and those set aside), NodeClasses, buffers and unassigned pods.
-        static_capacity: Whether pools with a fixed number of nodes are looked after.
+        snapshot: Claims, NodePools (also invalid ones), NodeClasses, CapacityBuffers and unassigned pods.
+        static_capacity: Whether the feature gate StaticCapacity is enabled.
     """
     reasons = {
-        Step.PROVISION: next(_provision(snapshot, static_capacity=static_capacity), None),
-        Step.TERMINATE: next(_terminate(snapshot), None),
-        Step.CONSOLIDATE: next(_consolidate(snapshot), None),
+        Step.PROVISION: next(_reasons_to_provision(snapshot, static_capacity=static_capacity), None),
+        Step.TERMINATE: next(_reasons_to_terminate(snapshot), None),
+        Step.CONSOLIDATE: next(_reasons_to_consolidate(snapshot), None),
     }
     return tuple(Requeue(step=step, at=snapshot.now, reason=why) for step, why in reasons.items() if why)
 
 
-def _provision(snapshot: Snapshot, *, static_capacity: bool) -> Iterator[str]:
+def _reasons_to_provision(snapshot: Snapshot, *, static_capacity: bool) -> Iterator[str]:
     yield from _waiting_pods(snapshot)
-    yield from _unfinished(snapshot)
+    yield from _unfinished_claims(snapshot)
     yield from _outdated_pools(snapshot)
     yield from _node_classes(snapshot)
     if static_capacity:
-        yield from _static(snapshot)
+        yield from _static_pools(snapshot)
 
 
-def _unfinished(snapshot: Snapshot) -> Iterator[str]:
+def _unfinished_claims(snapshot: Snapshot) -> Iterator[str]:
     for claim in snapshot.claims:
         if claim.metadata.deletion_timestamp is not None:
             continue
         if not is_initialized(claim):
             yield f"NodeClaim {claim.metadata.name} is not initialized"
-        if not _is_whole(claim):
+        if not _is_complete(claim):
             yield f"NodeClaim {claim.metadata.name} lacks its finalizer, a label, its provider id or Ready"
-        if _is_hashed_otherwise(claim, snapshot):
+        if _has_other_hash_version(claim, snapshot):
             yield f"NodeClaim {claim.metadata.name} has a hash of another version"
 
 
-def _is_whole(claim: NodeClaim) -> bool:
-    """Whether it carries what every initialized claim does; Karpenter's old ones and hand-edited ones may not."""
+def _is_complete(claim: NodeClaim) -> bool:
+    """Whether it has the metadata and status of every initialized claim, which old or edited claims may lack."""
     return (
         bool(claim.status.provider_id)
         and with_finalizer_and_labels(claim) is claim
@@ -141,15 +139,15 @@ def _is_whole(claim: NodeClaim) -> bool:
     )
 
 
-def _is_hashed_otherwise(claim: NodeClaim, snapshot: Snapshot) -> bool:
-    """Whether Karpenter, or an earlier release, made the hash of its NodePool."""
+def _has_other_hash_version(claim: NodeClaim, snapshot: Snapshot) -> bool:
+    """Whether Karpenter or an earlier release computed its NodePool hash."""
     version = claim.metadata.annotations.get(labels.NODEPOOL_HASH_VERSION, NODEPOOL_HASH_VERSION)
     has_pool = claim.metadata.labels.get(labels.NODEPOOL) in snapshot.node_pools_by_name
     return has_pool and version != NODEPOOL_HASH_VERSION
 
 
-def _static(snapshot: Snapshot) -> Iterator[str]:
-    """Yield static NodePools with another number of nodes than their replicas, unless their limit is the reason."""
+def _static_pools(snapshot: Snapshot) -> Iterator[str]:
+    """Yield static NodePools whose number of nodes differs from their replicas, unless because of their limit."""
     for pool in static_nodepools(snapshot.claims, snapshot.node_pools):
         if pool.surplus or pool.allowed:
             yield f"NodePool {pool.name} has {len(pool.running)} of {pool.replicas} nodes"
@@ -163,8 +161,8 @@ def _outdated_pools(snapshot: Snapshot) -> Iterator[str]:
         elif not is_true(pool.status.conditions, READY) and _passed(snapshot.now, UNREADY_POOL_PERIOD):
             yield f"NodePool {pool.metadata.name} is not ready"
     for item in snapshot.invalid_objects:
-        refused = condition_of(item.conditions, VALIDATION_SUCCEEDED)
-        if item.kind == NODEPOOL.kind and (refused is None or refused.observed_generation != item.generation):
+        reported = condition_of(item.conditions, VALIDATION_SUCCEEDED)
+        if item.kind == NODEPOOL.kind and (reported is None or reported.observed_generation != item.generation):
             yield f"NodePool {item.name} does not validate"
 
 
@@ -192,19 +190,21 @@ def _waiting_pods(snapshot: Snapshot) -> Iterator[str]:
             yield f"CapacityBuffer {buffer.key} may have been used up"
 
 
-def _terminate(snapshot: Snapshot) -> Iterator[str]:
+def _reasons_to_terminate(snapshot: Snapshot) -> Iterator[str]:
     for claim in snapshot.claims:
         if claim.metadata.deletion_timestamp is not None:
             yield f"NodeClaim {claim.metadata.name} is being deleted"
         elif is_expired(claim, snapshot.now):
             yield f"NodeClaim {claim.metadata.name} has expired"
         elif is_true(claim.status.conditions, INSTANCE_TERMINATING):
-            yield f"NodeClaim {claim.metadata.name} is marked as terminating, although it is not deleted"
-    if _passed(snapshot.now, GARBAGE_PERIOD if snapshot.claims else GARBAGE_PERIOD_WITHOUT_CLAIMS):
-        yield "garbage collection"
+            yield f"the instance of NodeClaim {claim.metadata.name} terminates, although the claim is not deleted"
+    if _passed(
+        snapshot.now, GARBAGE_COLLECTION_PERIOD if snapshot.claims else GARBAGE_COLLECTION_PERIOD_WITHOUT_CLAIMS
+    ):
+        yield "garbage collection is due"
 
 
-def _consolidate(snapshot: Snapshot) -> Iterator[str]:
+def _reasons_to_consolidate(snapshot: Snapshot) -> Iterator[str]:
     pools = snapshot.node_pools_by_name
     in_use: set[str] = set()
     for claim in snapshot.claims:
@@ -222,13 +222,13 @@ def _consolidate(snapshot: Snapshot) -> Iterator[str]:
         if _window_opened(pools[name], snapshot.now):
             yield f"a budget window of NodePool {name} has opened"
     if in_use and _passed(snapshot.now, CONSOLIDATION_PERIOD):
-        yield "there are nodes to look at"
+        yield "nodes may be consolidated"
     if _passed(snapshot.now, HISTORY_PERIOD):
-        yield "commands that ended"
+        yield "old commands may be deleted"
 
 
 def _just_consolidatable(claim: NodeClaim, pool: NodePool, now: datetime) -> bool:
-    """Whether its consolidateAfter has passed, and the condition does not say so yet."""
+    """Whether its consolidateAfter has passed since the Consolidatable condition was written."""
     after = consolidate_after(pool)
     if after is None or is_true(claim.status.conditions, CONSOLIDATABLE):
         return False
@@ -243,5 +243,5 @@ def _window_opened(pool: NodePool, now: datetime) -> bool:
 
 
 def _passed(now: datetime, period: timedelta) -> bool:
-    """Whether this minute's sweep is the one in each period; schedules are off by seconds, so minutes are rounded."""
+    """Whether a period ends in this minute; minutes are rounded, since schedules start some seconds early or late."""
     return round(now.timestamp() / 60) % (period // timedelta(minutes=1)) == 0

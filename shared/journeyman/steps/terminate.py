@@ -1,12 +1,12 @@
-"""Terminate: NodeClaims that are deleted are drained, and their instances terminated; nothing is left behind.
+"""Terminate: drains nodes that are being deleted, terminates their instances, and collects garbage.
 
 ::
 
     load ─► finalize: drain, terminate the instance, remove finalizers ─► expiration ─► garbage collection
          ─► inconsistent claims ─► liveness ─► repair ─► hydration ─► consistency ─► NodePool counts
 
-Every reconciler decides on the cluster as it was read: one move per run. The step requeues itself while anything is
-unfinished.
+All reconcilers decide on the cluster as it was loaded, so that each object moves by one step per run. The step requeues
+itself while any termination is unfinished.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from journeyman.core.lifecycle.health import next_status_check, repair_nodes, te
 from journeyman.core.lifecycle.hydration import hydrate_nodes
 from journeyman.core.lifecycle.liveness import LivenessTimeouts, delete_claims_of_ended_instances
 from journeyman.core.lifecycle.nodepool_status import registration_outcomes, update_nodepool_counts
-from journeyman.core.lifecycle.termination import awaits_volumes, finalize_terminating, needs_termination
+from journeyman.core.lifecycle.termination import finalize_terminating, is_awaiting_volumes, is_being_finalized
 from journeyman.core.plan import DeleteObject, Failure, Plan, Requeue, Step, chain_of
 from journeyman.core.state import InstanceStatus, Snapshot, StateNode
 from journeyman.core.state.instances import CloudInstances
@@ -42,13 +42,13 @@ from journeyman.steps.step import Reconciler, StepDefinition, run_step
 
 SCOPE: Final = Scope(nodes=True, pools=True)
 MAX_LOOKUPS: Final = 100
-"""Instances that one run gets by id. If more vanished at once, the others follow in the next run."""
+"""Instances that one run reads by id; the next run reads the others."""
 STATUS_CHECK_PERIOD: Final = timedelta(minutes=1)
 """karpenter-provider-aws pkg/controllers/interruption/instancestatus_controller.go `InstanceStatusInterval`."""
 
 
 def terminate(run: RunContext, trigger: Trigger) -> Outcome:
-    """Run the step once for one cluster; `trigger` says why, and all due work is derived from the cluster.
+    """Run the step once for one cluster; it derives its work from the cluster, not from `trigger`.
 
     Raises:
         JourneymanError: As `run_step`.
@@ -56,14 +56,14 @@ def terminate(run: RunContext, trigger: Trigger) -> Outcome:
     return run_step(run, TERMINATE, trigger)
 
 
-# -- reading ----------------------------------------------------------------------------------------------------------
+# -- loading ----------------------------------------------------------------------------------------------------------
 
 
 def _load(run: RunContext, trigger: Trigger) -> StepInputs:
-    """Read claims and nodes, the cloud's instances, and what keeps terminating nodes: their pods, then their volumes."""
-    instances = run.cloud.list()  # before the claims: none of these was launched for a claim that is not read yet
+    """Read the cloud's instances, claims and nodes, and the pods and volumes that block the termination of nodes."""
+    instances = run.cloud.list()  # before the claims, so that the claim of each listed instance is read as well
     snapshot = load(run, SCOPE)
-    terminating = [n for n in snapshot.state_nodes if needs_termination(n)]
+    terminating = [n for n in snapshot.state_nodes if is_being_finalized(n)]
     snapshot = with_pods_of(run, snapshot, (n.node.metadata.name for n in terminating if n.node is not None))
     snapshot, failures = _with_volumes(run, snapshot)
     return StepInputs.of(
@@ -80,10 +80,10 @@ def _load(run: RunContext, trigger: Trigger) -> StepInputs:
 def _with_volumes(run: RunContext, snapshot: Snapshot) -> tuple[Snapshot, tuple[Failure, ...]]:
     """Return the snapshot with the volumes of drained nodes.
 
-    Without the permission to read volumes the nodes do not wait for them, and the error is reported: a node that stays for
-    ever is worse.
+    Without the permission to read volumes the error is reported and nodes do not wait for volumes to detach, because they
+    would otherwise wait forever.
     """
-    drained = [n.name for n in snapshot.state_nodes if awaits_volumes(n, snapshot.now)]
+    drained = [n.name for n in snapshot.state_nodes if is_awaiting_volumes(n, snapshot.now)]
     try:
         return with_volumes_of(run, snapshot, drained), ()
     except ForbiddenError as error:
@@ -91,25 +91,30 @@ def _with_volumes(run: RunContext, snapshot: Snapshot) -> tuple[Snapshot, tuple[
 
 
 def _gone(run: RunContext, snapshot: Snapshot, instances: tuple[Instance, ...]) -> frozenset[str]:
-    """Return provider ids of instances that do not exist; one that was not listed is looked up before it counts as gone."""
+    """Return provider ids of instances that do not exist, after reading each instance by id that was not listed.
+
+    Instances of terminating nodes come first, and no more than `MAX_LOOKUPS` are read.
+    """
     listed = {i.provider_id for i in instances}
-    settled = snapshot.now - run.settings.orphan_age
+    launched_before = snapshot.now - run.settings.orphan_age
     missing = {
-        (not needs_termination(n), n.provider_id)
+        (not is_being_finalized(n), n.provider_id)
         for n in snapshot.state_nodes
-        if n.provider_id and n.provider_id not in listed and (needs_termination(n) or _may_be_lost(n, settled))
+        if n.provider_id and n.provider_id not in listed and (is_being_finalized(n) or _may_be_lost(n, launched_before))
     }
     candidates = [provider_id for _, provider_id in sorted(missing)[:MAX_LOOKUPS]]
     return frozenset(provider_id for provider_id in candidates if _is_gone(run, provider_id))
 
 
-def _may_be_lost(node: StateNode, settled: datetime) -> bool:
-    """Whether its kubelet does not report, and it was launched long enough ago for the cloud to list it."""
-    return node.claim is not None and not node.ready and condition_since(node.claim, LAUNCHED, settled) < settled
+def _may_be_lost(node: StateNode, launched_before: datetime) -> bool:
+    """Whether the node is not Ready and was launched long enough ago for the cloud to list its instance."""
+    if node.claim is None or node.ready:
+        return False
+    return condition_since(node.claim, LAUNCHED, launched_before) < launched_before
 
 
 def _is_gone(run: RunContext, provider_id: str) -> bool:
-    """Whether the instance does not exist, or the id is none: one claim that was edited must not block all others."""
+    """Whether the instance does not exist. An invalid provider id counts as gone, so that it does not fail the run."""
     try:
         run.cloud.get(provider_id)
     except (NodeClaimNotFoundError, NoInstanceIdError):
@@ -118,7 +123,7 @@ def _is_gone(run: RunContext, provider_id: str) -> bool:
 
 
 def _failing_statuses(run: RunContext, snapshot: Snapshot) -> tuple[InstanceStatus, ...]:
-    """Return our instances whose status checks fail; none if they were read less than a minute ago."""
+    """Return this cluster's failing status checks; none if they were read less than a minute ago."""
     memory, now = run.memory, snapshot.now
     ours = {n.provider_id for n in snapshot.state_nodes if n.claim is not None and n.provider_id}
     if not ours or memory.checks_refused or (memory.checks_due is not None and now < memory.checks_due):
@@ -128,8 +133,8 @@ def _failing_statuses(run: RunContext, snapshot: Snapshot) -> tuple[InstanceStat
         found = tuple(s for s in run.cloud.statuses() if s.provider_id in ours)
     except CloudProviderError as error:
         memory.checks_refused = not error.retryable
-        later = "this process does not read them again" if memory.checks_refused else "reading them again in a minute"
-        text = f"status checks of instances are not known, {later}: {error.message}"
+        later = "this process does not try again" if memory.checks_refused else "trying again in a minute"
+        text = f"cannot read the status checks of instances, {later}: {error.message}"
         run.telemetry.log("warning", text, **log_fields(error))
         return ()
     ends = next_status_check(found, now, run.settings.impaired_for)
@@ -141,7 +146,7 @@ def _failing_statuses(run: RunContext, snapshot: Snapshot) -> tuple[InstanceStat
 
 
 def _finalize(inputs: StepInputs) -> Plan:
-    return finalize_terminating(inputs.loaded, _cloud(inputs), _pace(inputs.settings))
+    return finalize_terminating(inputs.loaded, _cloud(inputs), _termination_intervals(inputs.settings))
 
 
 def _expire(inputs: StepInputs) -> Plan:
@@ -152,26 +157,25 @@ def _collect_garbage(inputs: StepInputs) -> Plan:
     return collect_garbage(inputs.loaded, _cloud(inputs), inputs.settings.orphan_age)
 
 
-def _end_inconsistent_claims(inputs: StepInputs) -> Plan:
-    return delete_inconsistent_claims(inputs.loaded, _cloud(inputs), inputs.settings.stray_after)
+def _delete_inconsistent_claims(inputs: StepInputs) -> Plan:
+    return delete_inconsistent_claims(inputs.loaded, _cloud(inputs), inputs.settings.inconsistent_after)
 
 
-def _delete_lost_claims(inputs: StepInputs) -> Plan:
+def _delete_claims_of_ended_instances(inputs: StepInputs) -> Plan:
     return delete_claims_of_ended_instances(inputs.loaded, _cloud(inputs).ended)
 
 
 def _repair(inputs: StepInputs) -> Plan:
-    """Delete the claims of impaired instances; of unhealthy nodes behind the gate NodeRepair, as in Karpenter.
+    """Delete the claims of impaired instances, and of unhealthy nodes if the feature gate NodeRepair is enabled.
 
-    After impaired instances the step runs again at once, and unhealthy nodes are left to that run: a node must not be
-    deleted, and counted, twice.
+    If there are impaired instances, the next run repairs unhealthy nodes, so that no node is deleted and counted twice.
     """
     snapshot, limit = inputs.loaded, inputs.settings.impaired_for
     plan = terminate_impaired_instances(snapshot, inputs.statuses, limit)
     if not plan.chains and inputs.settings.feature_gates.node_repair:
         plan = repair_nodes(snapshot, inputs.repair_policies)
     at = next_status_check(inputs.statuses, snapshot.now, limit)
-    return plan if at is None else plan + _again(at, "a status check of an instance will have failed for too long")
+    return plan if at is None else plan + _requeue_at(at, "an instance's status check will exceed its toleration")
 
 
 def _hydrate(inputs: StepInputs) -> Plan:
@@ -183,22 +187,22 @@ def _check_consistency(inputs: StepInputs) -> Plan:
 
 
 def _count_nodes(inputs: StepInputs) -> Plan:
-    """Update the NodePools' counts when claims were finalized, or ended before they registered."""
+    """Update the NodePools' counts if claims were finalized, or were deleted before they registered."""
     settings, loaded = inputs.settings, inputs.loaded
     timeouts = LivenessTimeouts(launch=settings.launch_timeout, registration=settings.registration_timeout)
     registrations = registration_outcomes(loaded, inputs.written.claims, timeouts, _cloud(inputs).ended)
-    if not registrations and not any(needs_termination(n) for n in loaded.state_nodes):
+    if not registrations and not any(is_being_finalized(n) for n in loaded.state_nodes):
         return Plan()
     return update_nodepool_counts(_without_finalized(inputs), registrations)
 
 
-def _then_again(decide: Callable[[StepInputs], Plan]) -> Callable[[StepInputs], Plan]:
-    """Return the same reconciler; the step runs again at once when it deletes NodeClaims."""
+def _requeue_after_deletions(decide: Callable[[StepInputs], Plan]) -> Callable[[StepInputs], Plan]:
+    """Return the reconciler with a requeue of the step at once if its plan deletes NodeClaims."""
 
     def reconcile(inputs: StepInputs) -> Plan:
         plan = decide(inputs)
         deletes = any(isinstance(a, DeleteObject) and a.ref.resource.kind == NODECLAIM.kind for a in plan.actions)
-        return plan + _again(inputs.loaded.now, "claims were deleted") if deletes else plan
+        return plan + _requeue_at(inputs.loaded.now, "NodeClaims were deleted") if deletes else plan
 
     return reconcile
 
@@ -210,11 +214,11 @@ TERMINATE: Final = StepDefinition(
         Reconciler(decide, needs_catalogue=False)
         for decide in (
             _finalize,
-            _then_again(_expire),
-            _then_again(_collect_garbage),
-            _then_again(_end_inconsistent_claims),
-            _then_again(_delete_lost_claims),
-            _then_again(_repair),
+            _requeue_after_deletions(_expire),
+            _requeue_after_deletions(_collect_garbage),
+            _requeue_after_deletions(_delete_inconsistent_claims),
+            _requeue_after_deletions(_delete_claims_of_ended_instances),
+            _requeue_after_deletions(_repair),
             _hydrate,
             _check_consistency,
             _count_nodes,
@@ -224,7 +228,7 @@ TERMINATE: Final = StepDefinition(
 )
 
 
-def _again(at: datetime, reason: str) -> Plan:
+def _requeue_at(at: datetime, reason: str) -> Plan:
     return Plan(chains=(chain_of("requeues", Requeue(step=Step.TERMINATE, at=at, reason=reason)),))
 
 
@@ -233,7 +237,7 @@ def _cloud(inputs: StepInputs) -> CloudInstances:
 
 
 def _without_finalized(inputs: StepInputs) -> Snapshot:
-    """Return the cluster as it was read, without the claims whose finalizer this run removed, and without their nodes."""
+    """Return the cluster as it was loaded, without the claims whose finalizer this run removed, and without their nodes."""
     snapshot = inputs.loaded
     finalized = [
         claim
@@ -251,7 +255,7 @@ def _without_finalized(inputs: StepInputs) -> Snapshot:
     )
 
 
-def _pace(settings: Settings) -> TerminationIntervals:
+def _termination_intervals(settings: Settings) -> TerminationIntervals:
     return TerminationIntervals(
         min_drain=settings.min_drain, drain_poll=settings.drain_poll, instance_poll=settings.instance_poll
     )

@@ -1,11 +1,12 @@
-"""Verifies what the scheduler returns; what is wrong is left out, everything else is carried out.
+"""Verifies the scheduler's results; rejected placements are left out, all others are executed.
 
-First the nodes go that verification names; others may have relied on them, so it verifies again, `_ROUNDS` times at most.
-Where it names none (limits of a NodePool, say), or does not come to an end, as many of the new NodeClaims are kept as pass
-together, in `2 ** _HALVINGS` groups at most, and nothing else: each verification takes time that the run needs.
+First the nodes that the defects name are left out. Other placements may depend on those, so the rest is verified again, up
+to `_ROUNDS` times. If the defects name no node (a NodePool's limits are exceeded, say), or after the last round, only new
+NodeClaims that pass verification together are kept. They are found by bisecting up to `_BISECTIONS` times, which bounds the
+time that verification takes.
 
-The pods concerned get an error like unschedulable ones, and are scheduled again `RETRY_REFUSED_AFTER` later: what made the
-scheduler err may be over by then. It is reported as a defect of ours, and does not fail the run: that would block its queue.
+The pods of rejected placements get an error like unschedulable pods, and are scheduled again after `RETRY_REJECTED_AFTER`.
+A rejection is reported as a defect, but does not fail the run: that would block the step's queue.
 """
 
 from __future__ import annotations
@@ -25,75 +26,78 @@ from journeyman.core.scheduling.verify import Defect, placements, verify, withou
 from journeyman.core.state import Snapshot
 from journeyman.errors import InvariantError
 
-RETRY_REFUSED_AFTER: Final = timedelta(minutes=1)
+RETRY_REJECTED_AFTER: Final = timedelta(minutes=1)
 _SHOWN: Final = 5
 _ROUNDS: Final = 12
-_HALVINGS: Final = 6
+_BISECTIONS: Final = 6
 
 
 class VerifiedResults(Struct, frozen=True, kw_only=True):
-    """What of the scheduler's results may be carried out, and what was wrong with the rest."""
+    """The scheduler's results without rejected placements, and the defects of those."""
 
     results: Results
     defects: tuple[Defect, ...]
 
 
 class PlanVerifier(Struct, frozen=True, kw_only=True):
-    """Verifies results for these pods on this snapshot, without the nodes in `gone`."""
+    """Verifies results for these pods on this snapshot, without the nodes in `removed_nodes`."""
 
     snapshot: Snapshot
     catalogue: Catalogue
     pods: tuple[Pod, ...]
-    gone: frozenset[str]
+    removed_nodes: frozenset[str]
 
-    def of(self, results: Results) -> VerifiedResults:
-        """Return everything, if it passes as a whole; otherwise what passes without the rest."""
-        defects = verify(self.snapshot, self.catalogue, results, pods=self.pods, without_nodes=self.gone)
-        return VerifiedResults(results=self._sound(results, defects) if defects else results, defects=defects)
+    def verify_results(self, results: Results) -> VerifiedResults:
+        """Return the results if they pass verification, or else the placements that pass without the others."""
+        defects = verify(self.snapshot, self.catalogue, results, pods=self.pods, without_nodes=self.removed_nodes)
+        return VerifiedResults(
+            results=self._without_rejected(results, defects) if defects else results, defects=defects
+        )
 
-    def _sound(self, results: Results, defects: Sequence[Defect]) -> Results:
-        left = self._without_defective(results)
-        kept = frozenset(key for _, keys in placements(left) for key in keys)
-        refused = dict(sorted(_refused(results, defects)))
-        errors = {key: error for key, error in {**refused, **results.pod_errors}.items() if key not in kept}
-        return replace(left, pod_errors=errors, price=sum(claim.price for claim in left.new_claims))
+    def _without_rejected(self, results: Results, defects: Sequence[Defect]) -> Results:
+        passing = self._passing(results)
+        placed = frozenset(key for _, keys in placements(passing) for key in keys)
+        rejected = dict(sorted(_rejection_errors(results, defects)))
+        errors = {key: error for key, error in {**rejected, **results.pod_errors}.items() if key not in placed}
+        return replace(passing, pod_errors=errors, price=sum(claim.price for claim in passing.new_claims))
 
-    def _without_defective(self, results: Results) -> Results:
-        """Return what passes; unschedulable pods are no reason to refuse the nodes of others."""
-        left = results
+    def _passing(self, results: Results) -> Results:
+        """Return the placements that pass verification together."""
+        remaining = results
         for _ in range(_ROUNDS):
-            wrong = self._wrong_with(left)
-            if not wrong:
-                return left
-            fewer = without_defective_nodes(left, wrong)
-            if fewer == left:
+            defects = self._defects_of(remaining)
+            if not defects:
+                return remaining
+            fewer = without_defective_nodes(remaining, defects)
+            if fewer == remaining:
                 break
-            left = fewer
-        return replace(left, new_claims=self._halved(left.new_claims, _HALVINGS), existing={}, devices={})
+            remaining = fewer
+        claims = self._bisect(remaining.new_claims, _BISECTIONS)
+        return replace(remaining, new_claims=claims, existing={}, devices={})
 
-    def _halved(self, claims: tuple[PlannedClaim, ...], times: int) -> tuple[PlannedClaim, ...]:
-        """Return NodeClaims that pass together, found by halving so many times: few are wrong among many."""
-        if not claims or not self._wrong_with(Results(new_claims=claims)):
+    def _bisect(self, claims: tuple[PlannedClaim, ...], times: int) -> tuple[PlannedClaim, ...]:
+        """Return NodeClaims that pass verification together, found by bisecting at most `times` times."""
+        if not claims or not self._defects_of(Results(new_claims=claims)):
             return claims
         if len(claims) == 1 or not times:
             return ()
         middle = len(claims) // 2
-        first, second = self._halved(claims[:middle], times - 1), self._halved(claims[middle:], times - 1)
-        return first if self._wrong_with(Results(new_claims=first + second)) else first + second
+        first, second = self._bisect(claims[:middle], times - 1), self._bisect(claims[middle:], times - 1)
+        return first if self._defects_of(Results(new_claims=first + second)) else first + second
 
-    def _wrong_with(self, results: Results) -> tuple[Defect, ...]:
-        """Return the defects of a part; pods that it leaves out stay where they are."""
+    def _defects_of(self, results: Results) -> tuple[Defect, ...]:
+        """Return the defects of a part of the results; pods that are not in it stay where they are."""
         part = replace(results, pod_errors={})
-        return verify(self.snapshot, self.catalogue, part, without_nodes=self.gone)
+        return verify(self.snapshot, self.catalogue, part, without_nodes=self.removed_nodes)
 
 
 def defects_plan(subject: str, message: str, defects: Sequence[Defect]) -> Plan:
-    """Return the report that verification refuses a plan or a part of it: log, metric, outcome; the run goes on.
+    """Return a plan that reports defects in the log, a metric and the outcome; the run continues.
 
     Args:
-        subject: What the plan concerns.
-        message: What was refused, and what happens to it.
-        defects: Why.
+        subject: The objects concerned.
+        message: What verification rejected, and what happens to it.
+        defects: The defects; the log shows the first ones.
     """
     more = (f"and {len(defects) - _SHOWN} more",) if len(defects) > _SHOWN else ()
     error = InvariantError(message, defects="; ".join((*map(str, defects[:_SHOWN]), *more)))
@@ -103,11 +107,13 @@ def defects_plan(subject: str, message: str, defects: Sequence[Defect]) -> Plan:
     )
 
 
-def _refused(results: Results, defects: Sequence[Defect]) -> Iterator[tuple[str, PodError]]:
-    """Yield the error of each scheduled pod, should its node be refused."""
-    accused = {place: defect for defect in reversed(defects) for place in defect.nodes}
-    rests = f"its place, or one that it rests on, did not pass the independent check: {defects[0]}"
-    for place, keys in placements(results):
-        own = accused.get(place)
-        message = rests if own is None else f"its place did not pass the independent check: {own}"
+def _rejection_errors(results: Results, defects: Sequence[Defect]) -> Iterator[tuple[str, PodError]]:
+    """Yield for each placed pod the error that it gets if its placement is rejected."""
+    defect_by_node = {node: defect for defect in reversed(defects) for node in defect.nodes}
+    for node, keys in placements(results):
+        defect = defect_by_node.get(node)
+        if defect is None:
+            message = f"verification rejected the placement, or one that it depends on: {defects[0]}"
+        else:
+            message = f"verification rejected the placement: {defect}"
         yield from ((key, PodError(kind="refused", message=message)) for key in keys)

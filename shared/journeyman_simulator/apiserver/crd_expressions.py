@@ -139,15 +139,15 @@ class _RuleParser:
     def _member(self) -> tuple[Rule, Rule]:
         """Parse a value and its selectors; also return whether its last field exists, for `has`."""
         found = self._primary()
-        present: Rule = _nothing_to_ask
+        present: Rule = _missing_field
         while sign := self._take(".", "["):
             if sign == "[":
-                found, present = _element(found, self._choice()), _nothing_to_ask
+                found, present = _element(found, self._choice()), _missing_field
                 self._demand("]")
                 continue
             name = self._name()
             if self._take("("):
-                found, present = self._called(found, name), _nothing_to_ask
+                found, present = self._called(found, name), _missing_field
             else:
                 found, present = _field(found, name)
         return found, present
@@ -203,7 +203,7 @@ class _RuleParser:
         raise UnreadableRuleError(f"{self._text!r}: {name}() is not among the functions understood")
 
 
-def _nothing_to_ask(_: Scope) -> bool:
+def _missing_field(_: Scope) -> bool:
     raise RuleEvaluationError("has() needs a field")
 
 

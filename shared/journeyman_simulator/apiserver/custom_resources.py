@@ -49,24 +49,24 @@ class CustomResource:
         """
         changed = new if old is None else (field for field in new if new[field] != old.get(field))
         made = _ready(self._definition.model, frozenset(changed))
-        looked_at = made.schema
+        schema = made.schema
         found = [*self._bad_scale(new)]
         if not made.is_sound(new):
             found = [
-                *schema_validation.faults(new, looked_at, ""),
+                *schema_validation.faults(new, schema, ""),
                 *found,
-                *schema_validation.duplicates(new, looked_at, ""),
+                *schema_validation.duplicates(new, schema, ""),
             ]
         if any(cause.blocks for cause in found):
             found.append(schema_validation.UNCHECKED)
         elif made.rules is not None:
             found += schema_validation.broken_rules(new, old, made.rules, "")
-        return found if old is None or not found else self._beyond(old, found, looked_at)
+        return found if old is None or not found else self._beyond(old, found, schema)
 
-    def _beyond(self, old: JSON, found: list[ErrorCause], looked_at: JSON) -> Iterable[ErrorCause]:
+    def _beyond(self, old: JSON, found: list[ErrorCause], schema: JSON) -> Iterable[ErrorCause]:
         """Return the faults that the stored object does not have."""
-        known = {*schema_validation.faults(old, looked_at, ""), *schema_validation.duplicates(old, looked_at, "")}
-        known |= {*schema_validation.broken_rules(old, None, looked_at, "")}
+        known = {*schema_validation.faults(old, schema, ""), *schema_validation.duplicates(old, schema, "")}
+        known |= {*schema_validation.broken_rules(old, None, schema, "")}
         kept = [cause for cause in found if cause not in known]
         return () if kept == [schema_validation.UNCHECKED] else kept
 
@@ -98,6 +98,8 @@ def _schema_of(model: type[Model]) -> JSON:
 
 def apply_defaults_and_prune(value: Any, schema: JSON) -> Any:
     """Return the value as the API server stores it. Values of a wrong type are left to validation."""
+    if isinstance(value, str):  # most values; `isinstance(…, Mapping)` is slow
+        return value
     if isinstance(value, Mapping):
         return _completed_map(value, schema)
     if isinstance(value, list) and "items" in schema:

@@ -88,7 +88,7 @@ class WatchStream:
 
     def take(self) -> list[tuple[str, StoredObject]]:
         """Return the (type, object) pairs since the last call, oldest first. Raises GoneError if some are no longer in the history."""
-        with self._storage.changed:
+        with self._storage.lock:
             table = self._storage.table(self._kind)
             if self._from_now:
                 self._from_now = False
@@ -96,7 +96,7 @@ class WatchStream:
                 taken = [("ADDED", entry) for entry in entries if self._selected(entry.object)]
             else:
                 changes = table.since(self.version)
-                taken = [event for change in changes if (event := _seen(change, self._selected)) is not None]
+                taken = [event for change in changes if (event := _watch_event_of(change, self._selected)) is not None]
             self.version = max(self.version, self._storage.version)
             return taken
 
@@ -107,17 +107,17 @@ class WatchStream:
                 self._storage.changed.wait(seconds)
 
 
-def _seen(change: StoredChange, selected: Predicate) -> tuple[str, StoredObject] | None:
+def _watch_event_of(change: StoredChange, selected: Predicate) -> tuple[str, StoredObject] | None:
     before = change.before is not None and selected(change.before.object)
     after = change.after is not None and selected(change.after.object)
     if after:
         return ("MODIFIED" if before else "ADDED", change.last)
     if not before:
         return None
-    return ("DELETED", change.last if change.after is None else _as_left(change))
+    return ("DELETED", change.last if change.after is None else _last_state(change))
 
 
-def _as_left(change: StoredChange) -> StoredObject:
+def _last_state(change: StoredChange) -> StoredObject:
     assert change.before is not None  # noqa: S101 - it was selected before
     stamped: dict[str, Any] = with_metadata(change.before.object, resourceVersion=str(change.version))
     return StoredObject(stamped, change.version)

@@ -17,14 +17,14 @@ JSON = Mapping[str, Any]
 
 
 def load(registry: ObjectRegistry, clock: Clock, objects: Iterable[JSON]) -> int:
-    """Store objects with their status, UID, generation and timestamps; the number stored.
+    """Store objects with their status, UID, generation and timestamps; return how many.
 
-    Lists (`kind: List`, `PodList`…) are unpacked. Nothing is validated: what a cluster holds is what it holds, and
-    a definition may have been looser there. Missing identity is filled in as a creation would. Kinds not served are
-    registered, namespaces not listed are created. An object already stored under that name is replaced.
+    Lists (`kind: List`, `PodList`…) are unpacked. Objects are not validated, because the recorded cluster's definitions may
+    have been looser. A missing UID, generation or timestamp is set as by a creation. Unserved kinds are registered, missing
+    namespaces created. An object that is stored under the same name is replaced.
 
     Raises:
-        InvalidObjectError: Something is no Kubernetes object (no kind, apiVersion or name).
+        InvalidObjectError: An object has no kind, apiVersion or name.
     """
     count = 0
     for obj in _unpacked(objects):

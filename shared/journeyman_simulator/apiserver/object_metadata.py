@@ -112,13 +112,13 @@ def marked_for_deletion(obj: JSON, now: datetime, grace_seconds: int) -> dict[st
     )
 
 
-def changes_refused(asked: JSON, old: JSON) -> Iterable[ErrorCause]:
-    """What a write says of the server's own fields that is not just ignored.
+def changes_refused(requested: JSON, old: JSON) -> Iterable[ErrorCause]:
+    """Return the errors of a write that changes immutable metadata; other server-set fields are ignored.
 
     Restates: k8s.io/apimachinery `pkg/api/validation/objectmeta.go` `ValidateObjectMetaAccessorUpdate`.
     """
     for field in _IMMUTABLE:
-        value = asked.get(field)
+        value = requested.get(field)
         if value is not None and not is_deleting(old):
             yield ErrorCause(f"metadata.{field}", f"Invalid value: {json.dumps(value)}: field is immutable")
 
@@ -213,7 +213,7 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
     The result may share unchanged parts with both inputs; neither is modified.
     """
-    if not isinstance(patch, Mapping):
+    if type(patch) in _LEAVES or not isinstance(patch, Mapping):
         return patch
     merged = dict(target) if isinstance(target, Mapping) else {}
     for key, value in patch.items():

@@ -6,6 +6,7 @@ Restates: k8s.io/apiserver `pkg/registry/generic/registry/store.go`, `pkg/regist
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from operator import itemgetter
 from typing import Any, Final
 
 from journeyman.core.api.objects import NAMESPACE, POD, Resource
@@ -24,7 +25,7 @@ class ObjectRegistry:
     def __init__(self, storage: ObjectStorage, clock: Clock, kinds: Iterable[ServedKind]) -> None:
         self.storage = storage
         self._clock = clock
-        self._kinds: dict[str, ServedKind] = {}
+        self._kinds: dict[tuple[str, str], ServedKind] = {}
         self.kinds: tuple[ServedKind, ...] = ()
         """Every served kind, by group and plural."""
         for kind in kinds:
@@ -32,12 +33,12 @@ class ObjectRegistry:
 
     def register(self, kind: ServedKind) -> None:
         """Serve one more kind, or replace one."""
-        self._kinds[kind.id] = kind
-        self.kinds = tuple(sorted(self._kinds.values(), key=lambda k: (k.resource.group, k.resource.plural)))
+        self._kinds[kind.resource.group, kind.resource.plural] = kind
+        self.kinds = tuple(kind for _, kind in sorted(self._kinds.items(), key=itemgetter(0)))
 
     def kind(self, resource: Resource[Any]) -> ServedKind:
         """Return the kind of a resource. Raises NotFoundError if it is not served."""
-        kind = self._kinds.get(api_errors.group_resource(resource))
+        kind = self._kinds.get((resource.group, resource.plural))
         if kind is None:
             raise api_errors.unknown_resource()
         return kind
@@ -86,10 +87,14 @@ class ObjectRegistry:
             NotFoundError, ConflictError, InvalidError: It does not exist, a precondition does not hold, or the result is invalid.
         """
         entry = self.get(kind, key)
-        old, asked = entry.object, change(entry.object)
-        _check_is_map(asked.get("metadata", {}))
-        self._check_preconditions(kind, old, asked.get("metadata") or {}, heeds_uid=not (subresource and kind.custom))
-        new = self._with_status(kind, old, asked) if subresource == "status" else self._changed(kind, old, asked)
+        old, requested = entry.object, change(entry.object)
+        _check_is_map(requested.get("metadata", {}))
+        self._check_preconditions(
+            kind, old, requested.get("metadata") or {}, heeds_uid=not (subresource and kind.custom)
+        )
+        new = (
+            self._with_status(kind, old, requested) if subresource == "status" else self._changed(kind, old, requested)
+        )
         if new == old:
             return entry
         if self._is_done(kind, new):
@@ -166,11 +171,11 @@ class ObjectRegistry:
         if object_metadata.is_deleting(home.object):
             raise api_errors.namespace_is_terminating(kind.resource, str(meta.get("name", "")), namespace)
 
-    def _with_status(self, kind: ServedKind, old: JSON, asked: JSON) -> dict[str, Any]:
+    def _with_status(self, kind: ServedKind, old: JSON, requested: JSON) -> dict[str, Any]:
         """Return the object with the new status; a status write of a built-in kind may change metadata, too."""
-        new: dict[str, Any] = {**old, "status": asked.get("status") or {}}
+        new: dict[str, Any] = {**old, "status": requested.get("status") or {}}
         if not kind.custom:
-            new["metadata"] = self._metadata(kind, old, asked)
+            new["metadata"] = self._metadata(kind, old, requested)
             if kind.id == POD.plural:  # kubernetes `pkg/registry/core/pod/strategy.go` podStatusStrategy
                 new = object_metadata.with_metadata(new, ownerReferences=old["metadata"].get("ownerReferences"))
         self._check(kind, new, old)
@@ -179,8 +184,8 @@ class ObjectRegistry:
         self._validate(kind, new, old)
         return new
 
-    def _changed(self, kind: ServedKind, old: JSON, asked: JSON) -> dict[str, Any]:
-        new = {**asked, "metadata": self._metadata(kind, old, asked)}
+    def _changed(self, kind: ServedKind, old: JSON, requested: JSON) -> dict[str, Any]:
+        new = {**requested, "metadata": self._metadata(kind, old, requested)}
         new |= {field: old[field] for field in ("apiVersion", "kind") if field in old}
         if kind.status_subresource:
             new.pop("status", None)
@@ -193,9 +198,9 @@ class ObjectRegistry:
             new = object_metadata.with_metadata(new, generation=old["metadata"].get("generation", 0) + 1)
         return new
 
-    def _metadata(self, kind: ServedKind, old: JSON, asked: JSON) -> dict[str, Any]:
+    def _metadata(self, kind: ServedKind, old: JSON, requested: JSON) -> dict[str, Any]:
         """Return the new metadata with the server's fields unchanged."""
-        wanted = asked.get("metadata") or {}
+        wanted = requested.get("metadata") or {}
         name, namespace = old["metadata"]["name"], old["metadata"].get("namespace")
         if wanted.get("name", name) != name:
             raise api_errors.other_name(wanted["name"], name)
@@ -219,8 +224,8 @@ class ObjectRegistry:
         if causes := list(kind.validate(new, old)):
             raise api_errors.invalid(kind.resource, new["metadata"]["name"], causes)
 
-    def _check_preconditions(self, kind: ServedKind, old: JSON, asked: JSON, *, heeds_uid: bool) -> None:
-        uid, version = asked.get("uid", ""), asked.get("resourceVersion", "")
+    def _check_preconditions(self, kind: ServedKind, old: JSON, requested: JSON, *, heeds_uid: bool) -> None:
+        uid, version = requested.get("uid", ""), requested.get("resourceVersion", "")
         stored = old["metadata"]
         if version and version != stored["resourceVersion"]:
             raise api_errors.modified(kind.resource, stored["name"])

@@ -17,7 +17,6 @@ from msgspec import Struct, field
 from journeyman.core.api.objects import NAMESPACE
 from journeyman.errors import InvalidObjectError
 from journeyman_simulator.apiserver import api_errors
-from journeyman_simulator.apiserver.object_metadata import clone
 
 Key = tuple[str, str]
 """(namespace, name); the namespace is empty for cluster-scoped kinds."""
@@ -37,7 +36,7 @@ class StoredObject:
     def decoded(self, type_: Any) -> Any:
         """Return the object as `type_` (a Struct, decoded once), or a copy of the JSON if `type_` is dict."""
         if type_ is dict:
-            return clone(self.object)
+            return msgspec.to_builtins(self.object)
         if type(self._decoded) is not type_:
             self._decoded = self._decode(type_)
         return self._decoded
@@ -129,10 +128,11 @@ class KindTable(Struct):
 
 
 class ObjectStorage:
-    """Tables with one lock and one version counter; `changed` notifies waiting watches."""
+    """Tables with one lock and one version counter; `changed`, a condition of the lock, notifies waiting watches."""
 
     def __init__(self, history: int) -> None:
-        self.changed = threading.Condition(threading.RLock())
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
         self.version = 1
         self._history = history
         self._tables: dict[str, KindTable] = {}
@@ -174,7 +174,7 @@ class ObjectStorage:
 
     def compact(self) -> None:
         """Drop the whole history: every watch or page from an older version is answered 410 Gone."""
-        with self.changed:
+        with self.lock:
             for table in self._tables.values():
                 table.changes.clear()
                 table.floor = self.version

@@ -36,7 +36,7 @@ def evict(registry: ObjectRegistry, namespace: str, name: str, uid: str) -> Stor
             "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
         )
     for pdb_key, pdb in covering:
-        _ask(registry, pdb_key, pdb, pod)
+        _check_budget(registry, pdb_key, pdb, pod)
     entry = registry.delete(kind, key, uid=uid)
     for pdb_key, _ in covering:
         _write_status(registry, pdb_key)
@@ -93,10 +93,10 @@ def _covering(registry: ObjectRegistry, namespace: str, pod: JSON) -> list[tuple
     return [(key, pdb) for key, pdb in found if covers_pod(pdb, pod)]
 
 
-def _ask(registry: ObjectRegistry, key: Key, pdb: PodDisruptionBudget, pod: JSON) -> None:
+def _check_budget(registry: ObjectRegistry, key: Key, pdb: PodDisruptionBudget, pod: JSON) -> None:
     """Raise TooManyRequestsError unless the budget allows this eviction."""
     status = _status(registry, key[0], pdb)
-    if not object_validation.is_ready(pod) and _lets_unhealthy_go(pdb, status):
+    if not object_validation.is_ready(pod) and _allows_unhealthy_eviction(pdb, status):
         return
     if status["disruptionsAllowed"] > 0:
         return
@@ -115,7 +115,7 @@ def _write_status(registry: ObjectRegistry, key: Key) -> None:
         )
 
 
-def _lets_unhealthy_go(pdb: PodDisruptionBudget, status: Mapping[str, int]) -> bool:
+def _allows_unhealthy_eviction(pdb: PodDisruptionBudget, status: Mapping[str, int]) -> bool:
     if pdb.spec.unhealthy_pod_eviction_policy == "AlwaysAllow":
         return True
     return status["currentHealthy"] >= status["desiredHealthy"] > 0

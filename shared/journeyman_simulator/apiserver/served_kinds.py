@@ -27,9 +27,9 @@ _INVOLVED = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion"
 class ServedKind(Struct, frozen=True, kw_only=True):
     """How the server treats one kind.
 
-    `status_on_create`: the status sent with a creation is kept (kubelets register nodes so); otherwise it is dropped where there is a
-    status subresource. `generation`: the server counts changes of everything but metadata and status. `custom`: defined by a
-    CustomResourceDefinition. `shape` returns the schema that says which lists an apply merges.
+    `status_on_create`: a creation stores the status (kubelets register nodes with it); otherwise a kind with a status subresource
+    drops it. `generation`: the server counts changes of everything but metadata and status. `custom`: defined by a
+    CustomResourceDefinition. `shape` returns the schema that defines which lists an apply merges.
     """
 
     resource: Resource[Any]

@@ -43,9 +43,9 @@ VERSION = (1, 36)
 class Write(Struct, frozen=True, kw_only=True):
     """One request that the server accepted.
 
-    `verb` is create, update, patch, apply, delete, evict or bind; `body` what was sent (for delete and evict: the
-    preconditions and grace period); `result` the object after it, for a removal its last state; `version` the store's
-    version after it; `user` who asked (`ApiServer.acting_as`).
+    `verb` is create, update, patch, apply, delete, evict or bind; `body` the request's body (for delete and evict: the
+    preconditions and grace period); `result` the object after the write, for a removal its last state; `version` the store's
+    version after the write; `user` the client (`ApiServer.acting_as`).
     """
 
     verb: str
@@ -107,7 +107,7 @@ class ApiServer:
     ) -> Listing[T]:
         """All selected objects, by namespace and name; nothing is ever stale here, `cached` or not."""
         if not (namespace or label_selector or field_selector):
-            with self._storage.changed:
+            with self._storage.lock:
                 everything = self._storage.table(self.registry.kind(resource).id).decoded(resource.type)
                 return Listing(items=everything, resource_version=str(self._storage.version), in_order=True)
         some = self.page(resource, namespace, label_selector, field_selector)
@@ -121,7 +121,7 @@ class ApiServer:
 
     def create(self, resource: Resource[Any], body: JSON, *, namespace: str = "") -> dict[str, Any]:
         """Create an object in `namespace`, by default the body's."""
-        with self._storage.changed:
+        with self._storage.lock:
             kind = self.registry.kind(resource)
             return self._wrote("create", resource, self.registry.create(kind, namespace, body), body)
 
@@ -153,14 +153,14 @@ class ApiServer:
         subresource: str = "",
     ) -> tuple[dict[str, Any], bool]:
         """Apply server-side; return the object, and whether it is new."""
-        with self._storage.changed:
+        with self._storage.lock:
             kind = self.registry.kind(resource)
             _check_subresource(kind, subresource)
             key = self.registry.key(kind, namespace, name)
             before = self._storage.version
             entry, new = self._applier.apply(kind, key, body, manager, force=force, subresource=subresource)
             if self._storage.version == before:
-                return clone(entry.object), False
+                return entry.decoded(dict), False
             return self._wrote("apply", resource, entry, body, subresource), new
 
     def update(
@@ -199,7 +199,7 @@ class ApiServer:
         grace_period_seconds: int | None = None,
     ) -> None:
         """Remove the object, or mark it for deletion while finalizers or a grace period delay that."""
-        with self._storage.changed:
+        with self._storage.lock:
             kind = self.registry.kind(resource)
             entry = self.registry.delete(
                 kind,
@@ -215,7 +215,7 @@ class ApiServer:
 
     def evict(self, namespace: str, name: str, *, uid: str = "") -> None:
         """Evict a pod if every PodDisruptionBudget allows it."""
-        with self._storage.changed:
+        with self._storage.lock:
             entry = pod_eviction.evict(self.registry, namespace, name, uid)
             self._wrote("evict", POD, entry, {"uid": uid} if uid else {}, "eviction")
 
@@ -229,9 +229,9 @@ class ApiServer:
         field_selector: str = "",
         timeout_seconds: float = 30,
     ) -> Iterator[WatchEvent[T]]:
-        """What has happened since that version, what happens while it is read, and a bookmark at the end.
+        """Yield changes since that version, also those made while the watch is read, and a bookmark at the end.
 
-        The timeout never elapses: virtual time stands still while the caller waits.
+        The timeout never elapses, because virtual time does not advance while the caller waits.
         """
         watch = self.open_watch(resource, resource_version, namespace, label_selector, field_selector)
         while events := watch.take():
@@ -252,7 +252,7 @@ class ApiServer:
         field_selector: str = "",
     ) -> Listing[T]:
         """What `list` answered at that version. Raises GoneError if the history does not reach so far back."""
-        with self._storage.changed:
+        with self._storage.lock:
             kind = self.registry.kind(resource)
             selected = _predicate(kind, namespace, label_selector, field_selector)
             entries = self._storage.table(kind.id).at(version)
@@ -282,7 +282,7 @@ class ApiServer:
         Raises:
             ConflictError: It is assigned, or being deleted, or another incarnation.
         """
-        with self._storage.changed:
+        with self._storage.lock:
             entry = pod_eviction.bind(
                 self.registry, namespace, name, node, uid=uid, now=object_metadata.text(self._clock.now())
             )
@@ -295,7 +295,7 @@ class ApiServer:
         def delete(kind: ServedKind, key: Key) -> None:
             collector.delete(kind.resource, key[1], namespace=key[0])
 
-        with self._storage.changed:
+        with self._storage.lock:
             if self._storage.swept == self._storage.stirred:
                 return 0
             deleted = object_registry.collect_garbage(self.registry, delete)
@@ -310,7 +310,7 @@ class ApiServer:
         """Update the status of every PodDisruptionBudget; return how many changed."""
         controller = self.acting_as("disruption-controller")
         changed = 0
-        with self._storage.changed:
+        with self._storage.lock:
             for namespace, name in sorted(self._storage.table(self.registry.kind(PDB).id).entries):
                 status = pod_eviction.budget_status(self.registry, (namespace, name))
                 if status is not None:
@@ -319,19 +319,19 @@ class ApiServer:
         return changed
 
     def load(self, objects: Iterable[Mapping[str, Any]]) -> int:
-        """Take over objects as `kubectl get -o yaml` prints them, status and identity kept; the number stored."""
-        with self._storage.changed:
+        """Store objects as `kubectl get -o yaml` prints them, with status and UID; return how many."""
+        with self._storage.lock:
             return loading.load(self.registry, self._clock, objects)
 
-    def forget_history(self) -> None:
-        """Answer 410 Gone to every client that continues from an older version, as after a compaction."""
+    def compact_history(self) -> None:
+        """Return 410 Gone to every client that continues from an older version, as after a compaction."""
         self._storage.compact()
 
     # -- for the HTTP server ------------------------------------------------------------------------------------------------
 
     def entry(self, resource: Resource[Any], namespace: str, name: str) -> StoredObject:
         """Return one stored object. Raises NotFoundError."""
-        with self._storage.changed:
+        with self._storage.lock:
             kind = self.registry.kind(resource)
             return self.registry.get(kind, self.registry.key(kind, namespace, name))
 
@@ -346,7 +346,7 @@ class ApiServer:
         token: str = "",
     ) -> ListPage:
         """Return stored objects, in pages if `limit` is not 0."""
-        with self._storage.changed:
+        with self._storage.lock:
             kind = self.registry.kind(resource)
             selected = _predicate(kind, namespace, label_selector, field_selector)
             selective = bool(label_selector or field_selector)
@@ -381,7 +381,7 @@ class ApiServer:
         subresource: str,
         body: JSON,
     ) -> dict[str, Any]:
-        with self._storage.changed:
+        with self._storage.lock:
             kind = self.registry.kind(resource)
             _check_subresource(kind, subresource)
             entry = self.registry.update(kind, self.registry.key(kind, namespace, name), change, subresource)
@@ -406,7 +406,7 @@ class ApiServer:
         )
         for observer in self._observers:
             observer(write)
-        result: dict[str, Any] = clone(entry.object)
+        result: dict[str, Any] = entry.decoded(dict)
         return result
 
     def _disown(self, resource: Resource[Any], entry: StoredObject, subresource: str) -> None:

@@ -77,8 +77,8 @@ class EventEnvelope(Struct, frozen=True, kw_only=True):
 class EventTargets:
     """Delivers events to the targets of rules and schedules.
 
-    Events for functions wait here until the simulation takes them, since nothing may call back into AWS while AWS is
-    answering.
+    Events for functions wait here until the simulation takes them, because a function must not call AWS while the simulated
+    AWS handles a request.
 
     Args:
         send: Takes the name of a queue, the text, and a message group if the target names one.

@@ -296,9 +296,9 @@ def security_group_ids(data: JSON) -> list[str]:
 
 
 class ClientTokens:
-    """The answers of requests with client tokens.
+    """The responses to requests with client tokens.
 
-    Restates: EC2 API reference, "Ensuring idempotency": a used token gives the answer of its first use,
+    Restates: EC2 API reference, "Ensuring idempotency": a used token returns the response of its first use,
     failures included; with other parameters it is refused.
     """
 
@@ -306,7 +306,7 @@ class ClientTokens:
         self._answers: dict[tuple[str, ...], _TokenUse] = {}
 
     def answer(self, key: tuple[str, ...], request: JSON, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return the answer of the token's first use, or a new one.
+        """Return the response of the token's first use, or a new one.
 
         Args:
             key: The token's owner, and last the token; an empty token is none.

@@ -92,7 +92,7 @@ def deduplication_key(
     return (group if settings.deduplicates_by_group else "", deduplication_id)
 
 
-def takes_events(settings: FifoSettings, group: str | None) -> bool:
+def accepts_events(settings: FifoSettings, group: str | None) -> bool:
     """Whether EventBridge can deliver to the queue; it drops an event for a FIFO queue that it cannot deduplicate for."""
     return not settings.is_fifo or bool(group and settings.content_based_deduplication)
 

@@ -64,9 +64,9 @@ class AccountOperations:
         """Return the provider ids of all instances ever launched, by launch."""
         return [instance.provider_id for instance in self._records.instances()]
 
-    def let_next_never_join(self) -> None:
+    def prevent_next_from_joining(self) -> None:
         """Let the next launched instance never become a node."""
-        self._account.instances.let_next_never_join()
+        self._account.instances.prevent_next_from_joining()
 
     def set_stock(self, pools: Sequence[tuple[str, str, str]], *, sold_out: bool) -> None:
         """Make offerings (type, zone, capacity type) unavailable or available."""

@@ -50,6 +50,11 @@ def aws_site(step: str, service: str, operation: str) -> str:
     return f"{step}: {service} {operation}"
 
 
+def step_of(site: str) -> str:
+    """Return the step whose runs make the call."""
+    return site.partition(":")[0]
+
+
 def kinds_of(site: str) -> tuple[FaultKind, ...]:
     """Return the faults possible at a site, in the order of `FaultKind`.
 
@@ -112,7 +117,7 @@ class FaultCoverage(Struct, kw_only=True):
         sites = sorted({*self.calls, *self.fired})
         width = max((len(site) for site in sites), default=0)
         lines: list[str] = []
-        for step, own in groupby(sites, key=lambda site: site.partition(":")[0]):
+        for step, own in groupby(sites, key=step_of):
             lines += ["", " ".join([f"{step:{width}}", f"{'calls':>8}", *(kind.value for kind in FaultKind)])]
             lines += [self._row(site, width) for site in own]
         lines.append("")

@@ -31,12 +31,10 @@ class CooperativeScheduler:
 
     Args:
         clock: Virtual time.
-        threads: Without threads runs cannot pause, and cost no more than a call.
     """
 
-    def __init__(self, clock: Clock, *, threads: bool = True) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._threads = threads
         self._back = threading.Lock()
         self._back.acquire()
         self._running: _PausableRun | None = None
@@ -48,9 +46,14 @@ class CooperativeScheduler:
         """Number of paused runs."""
         return len(self._paused)
 
-    def start(self, work: Callable[[], object]) -> None:
-        """Run `work` until it ends or pauses. Its exceptions are raised here, or where it is resumed."""
-        if not self._threads:
+    def start(self, work: Callable[[], object], *, can_pause: bool = True) -> None:
+        """Run `work` until it ends or pauses. Its exceptions are raised here, or where it is resumed.
+
+        Args:
+            work: The run.
+            can_pause: Whether the run may pause. One that may not needs no thread, and costs no more than a call.
+        """
+        if not can_pause:
             work()
             return
         self._serial += 1
@@ -64,7 +67,7 @@ class CooperativeScheduler:
         """Pause the calling run until then; others run meanwhile."""
         ticket = self._running
         if ticket is None:
-            raise RuntimeError("only a run that was started with threads can park")
+            raise RuntimeError("only a run that was started with `can_pause` can pause")
         ticket.until = until
         self._paused.append(ticket)
         self._back.release()

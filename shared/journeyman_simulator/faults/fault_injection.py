@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from msgspec import Struct
 
 from journeyman.ports import Clock
-from journeyman_simulator.faults.call_sites import FaultCoverage
+from journeyman_simulator.faults.call_sites import FaultCoverage, step_of
 from journeyman_simulator.faults.cooperative_scheduler import CooperativeScheduler
 from journeyman_simulator.faults.fault_scenario import CallFault, FaultKind, MessageFault, MessageFaultKind
 from journeyman_simulator.in_process_account.sqs_queues import DELIVERED, MessageOutcome
@@ -124,6 +124,13 @@ class FaultInjector:
     def end(self) -> None:
         """End the scenario: paused runs crash where they are."""
         self._over = True
+
+    def can_pause(self, step: str) -> bool:
+        """Return whether a fault can still pause a run of the step."""
+        return self.enabled and any(
+            nth > self._calls[site] and fault.kind in _WAITS and step_of(site) == step
+            for (site, nth), fault in self._waiting.items()
+        )
 
     def call(self, call: InjectableCall, perform: Callable[[], T], as_of: Callable[[datetime], T] | None = None) -> T:
         """Make the call, or inject its fault.

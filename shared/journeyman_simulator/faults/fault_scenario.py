@@ -1,8 +1,8 @@
 """The vocabulary of fault scenarios: setup, operations and faults, as data and as JSON.
 
-A scenario is generated before anything runs, so it can be shrunk, kept and run again. Any part of it is a valid scenario:
-targets are ordinals that are resolved when the operation runs ("the third oldest node", modulo their number), an operation
-without a target does nothing, and a fault whose call never happens does nothing.
+A scenario is generated before it runs, so that it can be shrunk, saved and run again. Any part of a scenario is a valid scenario:
+targets are ordinals that are resolved when the operation runs ("the third oldest node", modulo the number of nodes), an
+operation without a target has no effect, and so has a fault whose call is never made.
 """
 
 from __future__ import annotations
@@ -387,12 +387,6 @@ class FaultScenario(Struct, frozen=True, kw_only=True):
     setup: ScenarioSetup = ScenarioSetup()
     operations: tuple[AnyOperation, ...] = ()  # by time
     faults: tuple[Fault, ...] = ()
-
-    @property
-    def has_pauses(self) -> bool:
-        """Return whether a fault may suspend a run while others go on."""
-        parking = {FaultKind.PAUSE, FaultKind.TIMEOUT_BEFORE, FaultKind.TIMEOUT_AFTER}
-        return any(isinstance(fault, CallFault) and fault.kind in parking for fault in self.faults)
 
 
 def to_json(scenario: FaultScenario) -> bytes:

@@ -174,7 +174,7 @@ class FaultWorld:
     def _make_faults(self, scenario: FaultScenario) -> None:
         """Create the fault injectors and the operations."""
         note = self.history.note
-        self._scheduler = CooperativeScheduler(self.clock, threads=scenario.has_pauses)
+        self._scheduler = CooperativeScheduler(self.clock)
         self._faults = FaultInjector(
             [fault for fault in scenario.faults if isinstance(fault, CallFault)],
             clock=self.clock,
@@ -261,10 +261,16 @@ class FaultWorld:
             LocalForwarder(self.server, self.clock, CLUSTER, self._forward),
             MinuteTicker(self.clock, self.checkers.check_every_minute),
             *([ticker] if self.scenario.setup.sweep else []),
-            ScheduledInvocations(self.account, self._stack, self._scheduler),
+            ScheduledInvocations(self.account, self._stack, self._start),
             self._scheduler,
-            *(QueuePoller(mapping, self.clock, self._scheduler) for mapping in self._stack.mappings),
+            *(QueuePoller(mapping, self.clock, self._start) for mapping in self._stack.mappings),
         ]
+
+    def _start(self, function: LambdaFunction, work: Callable[[], object]) -> None:
+        """Run `work`, which invokes the function, until it ends or a fault pauses it."""
+        handler = function.handler
+        can_pause = isinstance(handler, Sandboxes) and self._faults.can_pause(handler.step)
+        self._scheduler.start(work, can_pause=can_pause)
 
     def _forward(self, step: Step, body: str, message_id: str) -> None:
         """Send a message of the forwarder to a step's queue."""
@@ -343,13 +349,17 @@ def _environment(variables: dict[str, str], setup: ScenarioSetup, endpoint: str)
 MINUTE: Final = timedelta(minutes=1)
 
 
+Start = Callable[[LambdaFunction, Callable[[], object]], None]
+"""Starts a run of a function that may pause: the function, and what invokes it."""
+
+
 class QueuePoller:
     """An event source mapping whose function may pause in the middle of a batch."""
 
-    def __init__(self, mapping: EventSourceMapping, clock: Clock, scheduler: CooperativeScheduler) -> None:
+    def __init__(self, mapping: EventSourceMapping, clock: Clock, start: Start) -> None:
         self._mapping = mapping
         self._clock = clock
-        self._scheduler = scheduler
+        self._start = start
         self.due = mapping.due
 
     def act(self) -> bool:
@@ -357,17 +367,17 @@ class QueuePoller:
         due = self.due()
         if due is None or due > self._clock.now():
             return False
-        self._scheduler.start(self._mapping.act)
+        self._start(self._mapping.function, self._mapping.act)
         return True
 
 
 class ScheduledInvocations:
     """EventBridge schedules that invoke a function directly."""
 
-    def __init__(self, account: InProcessAccount, stack: SamStack, scheduler: CooperativeScheduler) -> None:
+    def __init__(self, account: InProcessAccount, stack: SamStack, start: Start) -> None:
         self.account = account
         self._functions: dict[str, LambdaFunction] = {function.arn: function for function in stack.functions.values()}
-        self._scheduler = scheduler
+        self._start = start
 
     def due(self) -> datetime | None:
         """Return None: the schedule runner decides when."""
@@ -377,7 +387,8 @@ class ScheduledInvocations:
         """Invoke the function of each waiting delivery; return whether there was one."""
         deliveries = self.account.take_deliveries()
         for delivery in deliveries:
-            self._scheduler.start(partial(self._functions[delivery.function_arn].invoke, delivery.event))
+            function = self._functions[delivery.function_arn]
+            self._start(function, partial(function.invoke, delivery.event))
         return bool(deliveries)
 
 

@@ -4,25 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import partial
-from typing import Any, Final, TypeVar
+from functools import partial, update_wrapper
+from inspect import signature
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
 
 from journeyman.core.api.objects import POD, Resource
 from journeyman.errors import GoneError, KubeAPIError, KubeUnavailableError, TooManyRequestsError
-from journeyman.ports import JSON, Listing, Patch, WatchEvent
+from journeyman.ports import Patch, WatchEvent
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.apiserver.server import patched_in_turn
-from journeyman_simulator.faults.call_sites import aws_site, kube_site
+from journeyman_simulator.faults.call_sites import KUBE_READS, aws_site, kube_site
 from journeyman_simulator.faults.fault_injection import FaultInjector, InjectableCall
 from journeyman_simulator.faults.fault_scenario import FaultKind
 from journeyman_simulator.faults.scenario_view import HUMAN, RUN_USER_PREFIX
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 TOUCHED: Final = "example.com/touched"
 """The annotation that the conflicting writer sets."""
+
+
+def _with_fault(method: Callable[Concatenate[ApiServer, P], T]) -> Callable[Concatenate[FaultyStore, P], T]:
+    """Return a method of `FaultyStore` that makes this call of the API server, or injects its fault."""
+    names = tuple(signature(method).parameters)[1:]
+
+    def call(store: FaultyStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        return store.call(method.__name__, given, partial(method, store.server, *args, **kwargs))
+
+    update_wrapper(call, method)
+    return call
 
 
 class FaultyStore:
@@ -38,56 +52,21 @@ class FaultyStore:
     def __init__(
         self, server: ApiServer, step: str, faults: FaultInjector, version_at: Callable[[datetime], int]
     ) -> None:
-        self._server = server.acting_as(f"{RUN_USER_PREFIX}{step}")
+        self.server = server.acting_as(f"{RUN_USER_PREFIX}{step}")
         self._human = server.acting_as(HUMAN)
         self._step = step
         self._faults = faults
         self._version_at = version_at
         self._touches = 0
 
-    def version(self) -> tuple[int, int]:
-        """Return the API server's version."""
-        return self._faults.call(self._call("version", None), self._server.version)
-
-    def list(
-        self,
-        resource: Resource[T],
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        cached: bool = False,
-    ) -> Listing[T]:
-        """List objects, as of now or, with a fault, as of a while ago."""
-        look = partial(self._server.list, resource)
-        look_back = partial(self._server.list_at, resource)
-        selected = {"namespace": namespace, "label_selector": label_selector, "field_selector": field_selector}
-        return self._faults.call(
-            self._call("list", resource, cached=cached),
-            partial(look, **selected),
-            lambda moment: look_back(self._version_at(moment), **selected),
-        )
-
-    def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
-        """Get one object, never stale."""
-        return self._faults.call(
-            self._call("get", resource), partial(self._server.get, resource, name, namespace=namespace)
-        )
-
-    def create(self, resource: Resource[Any], body: JSON, *, namespace: str = "") -> dict[str, Any]:
-        """Create an object."""
-        return self._faults.call(
-            self._call("create", resource), partial(self._server.create, resource, body, namespace=namespace)
-        )
-
-    def patch(
-        self, resource: Resource[Any], name: str, patch: JSON, *, namespace: str = "", subresource: str = ""
-    ) -> dict[str, Any]:
-        """Patch an object or its status."""
-        return self._faults.call(
-            self._call("patch", resource, subresource, name=name, namespace=namespace),
-            partial(self._server.patch, resource, name, patch, namespace=namespace, subresource=subresource),
-        )
+    version = _with_fault(ApiServer.version)
+    list = _with_fault(ApiServer.list)
+    get = _with_fault(ApiServer.get)
+    create = _with_fault(ApiServer.create)
+    patch = _with_fault(ApiServer.patch)
+    apply = _with_fault(ApiServer.apply)
+    delete = _with_fault(ApiServer.delete)
+    evict = _with_fault(ApiServer.evict)
 
     def patch_each(
         self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = ""
@@ -95,96 +74,40 @@ class FaultyStore:
         """Patch one object after the other, each in a call of its own."""
         return patched_in_turn(self, resource, patches, subresource)
 
-    def apply(
-        self,
-        resource: Resource[Any],
-        name: str,
-        body: JSON,
-        *,
-        manager: str,
-        force: bool = False,
-        namespace: str = "",
-        subresource: str = "",
-    ) -> dict[str, Any]:
-        """Server-side apply."""
-        return self._faults.call(
-            self._call("apply", resource, subresource, name=name, namespace=namespace),
-            partial(
-                self._server.apply,
-                resource,
-                name,
-                body,
-                manager=manager,
-                force=force,
-                namespace=namespace,
-                subresource=subresource,
-            ),
-        )
-
-    def delete(
-        self,
-        resource: Resource[Any],
-        name: str,
-        *,
-        namespace: str = "",
-        uid: str = "",
-        resource_version: str = "",
-        grace_period_seconds: int | None = None,
-    ) -> None:
-        """Delete an object."""
-        self._faults.call(
-            self._call("delete", resource, name=name, namespace=namespace),
-            partial(
-                self._server.delete,
-                resource,
-                name,
-                namespace=namespace,
-                uid=uid,
-                resource_version=resource_version,
-                grace_period_seconds=grace_period_seconds,
-            ),
-        )
-
-    def evict(self, namespace: str, name: str, *, uid: str = "") -> None:
-        """Evict a pod."""
-        self._faults.call(
-            self._call("evict", POD, name=name, namespace=namespace),
-            partial(self._server.evict, namespace, name, uid=uid),
-        )
-
-    def watch(
-        self,
-        resource: Resource[T],
-        *,
-        resource_version: str,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        timeout_seconds: float = 30,
-    ) -> Iterator[WatchEvent[T]]:
+    def watch(self, resource: Resource[T], **_selection: Any) -> Iterator[WatchEvent[T]]:
         """Refuse: runs in these scenarios do not watch."""
         raise GoneError("watches are not served here", status=410, reason="Expired", resource=resource.kind)
 
-    def _call(
-        self,
-        verb: str,
-        resource: Resource[Any] | None,
-        subresource: str = "",
-        *,
-        name: str = "",
-        namespace: str = "",
-        cached: bool = False,
-    ) -> InjectableCall:
-        site = kube_site(self._step, verb, resource, subresource)
-        touch = partial(self._touch, resource, name, namespace) if resource is not None and name else None
-        return InjectableCall(site=site, error=partial(_error, site), touch=touch, cached=cached)
+    def call(self, verb: str, given: Mapping[str, Any], perform: Callable[[], T]) -> T:
+        """Make a call of the API server, or inject its fault.
 
-    def _touch(self, resource: Resource[Any], name: str, namespace: str) -> None:
+        Args:
+            verb: The method.
+            given: Its arguments, by name.
+            perform: Makes the call.
+        """
+        resource = POD if verb == "evict" else given.get("resource")
+        site = kube_site(self._step, verb, resource, given.get("subresource", ""))
+        has_conflicts = verb not in KUBE_READS and "name" in given
+        call = InjectableCall(
+            site=site,
+            error=partial(_error, site),
+            touch=partial(self._touch, resource, given) if has_conflicts else None,
+            cached=given.get("cached", False),
+        )
+        answer: T = self._faults.call(call, perform, partial(self._list_as_of, given) if verb == "list" else None)
+        return answer
+
+    def _list_as_of(self, given: Mapping[str, Any], moment: datetime) -> Any:
+        selection = {name: value for name, value in given.items() if name != "cached"}
+        return self.server.list_at(version=self._version_at(moment), **selection)
+
+    def _touch(self, resource: Any, given: Mapping[str, Any]) -> None:
         """Write the object as another client; on a Lease that looks as if another run held it."""
         self._touches += 1
         mark = {"metadata": {"annotations": {TOUCHED: str(self._touches)}}}
         try:
-            self._human.patch(resource, name, mark, namespace=namespace)
+            self._human.patch(resource, given["name"], mark, namespace=given.get("namespace", ""))
         except KubeAPIError:
             return  # nothing to conflict with
 

@@ -52,7 +52,7 @@ def blocked_drain(nodes: int) -> tuple[AnyOperation, ...]:
     return (kept, *going, fault_scenario.Unprotect(at_seconds=_BLOCKED_UNTIL))
 
 
-def emptied_at_once(rng: Random, setup: ScenarioSetup) -> tuple[AnyOperation, ...]:
+def delete_many_pods_at_once(rng: Random, setup: ScenarioSetup) -> tuple[AnyOperation, ...]:
     """Deploy an application with a node for each pod, and delete it at once."""
     replicas, pool = rng.randint(3, _FEW), setup.pools[0].name
     deployed = fault_scenario.Deploy(at_seconds=0, app=_OWN_APP, replicas=replicas, one_per_node=True, pool=pool)

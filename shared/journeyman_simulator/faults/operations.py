@@ -1,6 +1,6 @@
 """Carries out a scenario's operations at their times, as the user "human" or as the cloud.
 
-The API server may refuse what a person asks for; then nothing happens.
+An operation that the API server refuses has no effect.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ class Operations:
 
     @_do.register
     def _(self, _: fault_scenario.NeverJoins) -> None:
-        self._cloud.let_next_never_join()
+        self._cloud.prevent_next_from_joining()
 
     @_do.register
     def _(self, operation: fault_scenario.StopKubelet) -> None:

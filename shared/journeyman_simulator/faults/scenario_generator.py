@@ -37,8 +37,8 @@ from journeyman_simulator.faults.operation_generator import (
     LAST_ACT_SECONDS,
     blocked_drain,
     by_time,
+    delete_many_pods_at_once,
     draw_operations,
-    emptied_at_once,
     emptied_early,
     protected,
     shrunk_workload,
@@ -283,12 +283,12 @@ _SPREAD: Final = 0.2  # of Deployments: over zones
 
 def with_rare_features(scenario: FaultScenario) -> FaultScenario:
     """Add rare features to a scenario, each drawn from a random number generator of its own."""
-    for twist in (with_rare_call, _spread, _emptied_at_once, _edited_by_hand):
-        scenario = twist(scenario)
+    for change in (with_rare_call, _with_zonal_spread, _with_more_empty_nodes_than_budget, _with_manual_edits):
+        scenario = change(scenario)
     return scenario
 
 
-def _spread(scenario: FaultScenario) -> FaultScenario:
+def _with_zonal_spread(scenario: FaultScenario) -> FaultScenario:
     """Spread some of its Deployments over zones."""
     rng = Random(f"{scenario.seed}: spread over zones")
     operations = (
@@ -298,17 +298,17 @@ def _spread(scenario: FaultScenario) -> FaultScenario:
     return replace(scenario, operations=tuple(operations))
 
 
-def _emptied_at_once(scenario: FaultScenario) -> FaultScenario:
+def _with_more_empty_nodes_than_budget(scenario: FaultScenario) -> FaultScenario:
     """Empty more nodes at once than a budget allows."""
     rng = Random(f"{scenario.seed}: a budget binds")
     if rng.random() >= _EMPTIED_AT_ONCE:
         return scenario
     setup = narrowly_budgeted(scenario.setup)
-    operations = by_time([*scenario.operations, *emptied_at_once(rng, setup)])
+    operations = by_time([*scenario.operations, *delete_many_pods_at_once(rng, setup)])
     return replace(scenario, setup=setup, operations=operations)
 
 
-def _edited_by_hand(scenario: FaultScenario) -> FaultScenario:
+def _with_manual_edits(scenario: FaultScenario) -> FaultScenario:
     """Edit NodeClaims and Nodes by hand."""
     rng = Random(f"{scenario.seed}: edited by hand")
     if rng.random() >= _EDITED_BY_HAND or not scenario.setup.sweep:
@@ -345,27 +345,27 @@ def _with(scenario: FaultScenario, operations: Iterable[AnyOperation], *faults: 
     )
 
 
-def _instances_end_before_their_nodes_join(scenario: FaultScenario) -> FaultScenario:
+def _with_instances_ended_before_registration(scenario: FaultScenario) -> FaultScenario:
     """Terminate instances before their nodes join, and drop the notices."""
     ends = (fault_scenario.ConsoleTerminate(at_seconds=at, node=node) for node, at in enumerate((4.0, 8.0)))
     unheard = (MessageFault(queue="interrupt", nth=nth, kind=MessageFaultKind.DROP) for nth in range(1, 7))
     return _with(scenario, ends, *unheard)
 
 
-def _an_orphaned_instance_ends(scenario: FaultScenario) -> FaultScenario:
+def _with_ended_orphaned_instance(scenario: FaultScenario) -> FaultScenario:
     lost = CallFault(site="provision: ec2 CreateFleet", nth=1, kind=FaultKind.CRASH_AFTER)
     return _with(scenario, [fault_scenario.ConsoleTerminate(at_seconds=10, node=-1)], lost)
 
 
-def _two_notices_per_instance(scenario: FaultScenario) -> FaultScenario:
+def _with_repeated_recommendations(scenario: FaultScenario) -> FaultScenario:
     return _with(scenario, _recommendations(_BUSY, _BUSY + 5))
 
 
-def _notices_repeat_late(scenario: FaultScenario) -> FaultScenario:
+def _with_late_recommendations(scenario: FaultScenario) -> FaultScenario:
     return _with(scenario, _recommendations(*range(_BUSY - 20, 300, _NOTICE_INTERVAL)))
 
 
-def _a_pool_acts_on_recommendations(scenario: FaultScenario) -> FaultScenario:
+def _with_rebalancing_nodepool(scenario: FaultScenario) -> FaultScenario:
     return _with(replace(scenario, setup=rebalanced(scenario.setup)), _recommendations(_BUSY))
 
 
@@ -373,59 +373,59 @@ def _recommendations(*times: float) -> Iterable[AnyOperation]:
     return [fault_scenario.Rebalance(at_seconds=at, node=node) for at in times for node in range(_NODES)]
 
 
-def _a_drain_takes_long(scenario: FaultScenario) -> FaultScenario:
+def _with_blocked_drain(scenario: FaultScenario) -> FaultScenario:
     return _with(scenario, blocked_drain(_NODES))
 
 
-def _a_drain_is_ended_by_force(scenario: FaultScenario) -> FaultScenario:
+def _with_force_termination(scenario: FaultScenario) -> FaultScenario:
     return _with(replace(scenario, setup=ended_by_force(scenario.setup)), protected(_NODES))
 
 
-def _no_offering_is_available_at_first(scenario: FaultScenario) -> FaultScenario:
+def _without_offerings_at_first(scenario: FaultScenario) -> FaultScenario:
     empty = fault_scenario.OutOfStock(at_seconds=0, type=-1, zone=-1, capacity_type="", seconds=30)
     return _with(scenario, [empty])
 
 
-def _nodes_are_empty_early(scenario: FaultScenario) -> FaultScenario:
+def _with_early_empty_nodes(scenario: FaultScenario) -> FaultScenario:
     return replace(scenario, setup=readily_emptied(scenario.setup), operations=emptied_early())
 
 
-def _the_node_class_goes(scenario: FaultScenario) -> FaultScenario:
+def _with_deleted_node_class(scenario: FaultScenario) -> FaultScenario:
     return _with(scenario, uninstall(scenario.setup))
 
 
-def _a_node_is_replaced(scenario: FaultScenario) -> FaultScenario:
+def _with_replaced_node(scenario: FaultScenario) -> FaultScenario:
     return replace(scenario, setup=readily_consolidated(scenario.setup), operations=shrunk_workload(out_of_stock=False))
 
 
-def _a_replacement_is_unavailable(scenario: FaultScenario) -> FaultScenario:
+def _with_unavailable_replacement(scenario: FaultScenario) -> FaultScenario:
     return replace(scenario, setup=readily_consolidated(scenario.setup), operations=shrunk_workload(out_of_stock=True))
 
 
-def _claims_go_before_their_instances(scenario: FaultScenario) -> FaultScenario:
+def _with_claims_removed_before_instances(scenario: FaultScenario) -> FaultScenario:
     return _with(scenario, [fault_scenario.StripFinalizer(at_seconds=_BUSY + 30 * n, claim=0) for n in range(3)])
 
 
 RARE_CALL_SCENARIOS: Final[dict[str, ScenarioChange]] = {
-    "consolidate: apply OfferingState": _a_replacement_is_unavailable,
-    "consolidate: create NodeClaim": _a_node_is_replaced,
-    "consolidate: delete NodeClaim": _nodes_are_empty_early,
-    "consolidate: ec2 CreateFleet": _a_node_is_replaced,
-    "consolidate: ec2 CreateLaunchTemplate": _a_node_is_replaced,
-    "consolidate: ec2 DescribeInstances": _a_node_is_replaced,
-    "consolidate: ec2 DescribeLaunchTemplates": _a_node_is_replaced,
-    "consolidate: patch OfferingState/status": _a_replacement_is_unavailable,
-    "interrupt: ec2 DescribeInstances": _an_orphaned_instance_ends,
-    "interrupt: get Event": _two_notices_per_instance,
-    "interrupt: patch Event": _notices_repeat_late,
-    "interrupt: patch NodeClaim": _a_pool_acts_on_recommendations,
-    "provision: delete NodeClaim": _no_offering_is_available_at_first,
-    "provision: ec2 DeleteLaunchTemplate": _the_node_class_goes,
-    "provision: iam DeleteInstanceProfile": _the_node_class_goes,
-    "provision: iam ListInstanceProfiles": _the_node_class_goes,
-    "provision: iam RemoveRoleFromInstanceProfile": _the_node_class_goes,
-    "terminate: delete Pod": _a_drain_is_ended_by_force,
-    "terminate: get NodeClaim": _claims_go_before_their_instances,
-    "terminate: patch Event": _a_drain_takes_long,
-    "terminate: patch NodePool": _instances_end_before_their_nodes_join,
+    "consolidate: apply OfferingState": _with_unavailable_replacement,
+    "consolidate: create NodeClaim": _with_replaced_node,
+    "consolidate: delete NodeClaim": _with_early_empty_nodes,
+    "consolidate: ec2 CreateFleet": _with_replaced_node,
+    "consolidate: ec2 CreateLaunchTemplate": _with_replaced_node,
+    "consolidate: ec2 DescribeInstances": _with_replaced_node,
+    "consolidate: ec2 DescribeLaunchTemplates": _with_replaced_node,
+    "consolidate: patch OfferingState/status": _with_unavailable_replacement,
+    "interrupt: ec2 DescribeInstances": _with_ended_orphaned_instance,
+    "interrupt: get Event": _with_repeated_recommendations,
+    "interrupt: patch Event": _with_late_recommendations,
+    "interrupt: patch NodeClaim": _with_rebalancing_nodepool,
+    "provision: delete NodeClaim": _without_offerings_at_first,
+    "provision: ec2 DeleteLaunchTemplate": _with_deleted_node_class,
+    "provision: iam DeleteInstanceProfile": _with_deleted_node_class,
+    "provision: iam ListInstanceProfiles": _with_deleted_node_class,
+    "provision: iam RemoveRoleFromInstanceProfile": _with_deleted_node_class,
+    "terminate: delete Pod": _with_force_termination,
+    "terminate: get NodeClaim": _with_claims_removed_before_instances,
+    "terminate: patch Event": _with_blocked_drain,
+    "terminate: patch NodePool": _with_instances_ended_before_registration,
 }

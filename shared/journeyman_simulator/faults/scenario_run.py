@@ -88,7 +88,7 @@ def run_scenario(
 def _play(world: FaultWorld) -> None:
     """Run one phase after the other, each only if no invariant is violated yet."""
     _run_with_faults(world)
-    for part in (_end_faults, _come_to_rest, *((_empty_cluster,) if world.scenario.setup.ends_empty else ())):
+    for part in (_end_faults, _run_until_at_rest, *((_empty_cluster,) if world.scenario.setup.ends_empty else ())):
         if not world.checkers.violations:
             part(world)
 
@@ -106,7 +106,7 @@ def _end_faults(world: FaultWorld) -> None:
     world.restore()
 
 
-def _come_to_rest(world: FaultWorld) -> None:
+def _run_until_at_rest(world: FaultWorld) -> None:
     """Run until nothing has changed for a while and nothing is unfinished; then run the checks at rest."""
     ends_at = world.clock.now() + LONGEST_WAIT_FOR_REST
     before, unchanged = state(world.server), 0
@@ -115,7 +115,7 @@ def _come_to_rest(world: FaultWorld) -> None:
         now = state(world.server)
         before, unchanged = now, unchanged + 1 if now == before else 0
         busy = [*unfinished(world.server), *(f"{run} is paused" for run in world.busy())]
-        if not busy and unchanged >= _minutes_of_rest(world):
+        if not busy and unchanged >= _required_minutes_of_rest(world):
             world.history.note("at rest", "scenario")
             world.checkers.check_at_rest()
             return
@@ -123,8 +123,8 @@ def _come_to_rest(world: FaultWorld) -> None:
             world.checkers.report(STUCK, f"the cluster did not come to rest: {', '.join(busy) or 'it keeps changing'}")
 
 
-def _minutes_of_rest(world: FaultWorld) -> int:
-    if pods_wait(world.server):
+def _required_minutes_of_rest(world: FaultWorld) -> int:
+    if has_pending_pods(world.server):
         return PENDING_PODS_MINUTES
     anything = world.server.list(NODE).items or any(instance.runs for instance in world.instances())
     return WITHOUT_CLAIMS_MINUTES if anything and not world.server.list(NODECLAIM).items else REST_MINUTES
@@ -137,7 +137,7 @@ def _empty_cluster(world: FaultWorld) -> None:
     for resource, namespace in ((DEPLOYMENT, NAMESPACE), (NODEPOOL, "")):
         for item in world.server.list(resource).items:
             someone.delete(resource, item["metadata"]["name"], namespace=namespace)
-    _come_to_rest(world)
+    _run_until_at_rest(world)
     for left in leftovers(world.server, world.instances()):
         world.checkers.report(NOTHING_REMAINS, left)
 
@@ -173,7 +173,7 @@ def unfinished(server: ApiServer) -> list[str]:
     ]
 
 
-def pods_wait(server: ApiServer) -> bool:
+def has_pending_pods(server: ApiServer) -> bool:
     """Return whether a pod is pending."""
     return any(pod.status.phase == "Pending" for pod in server.list(POD).items)
 

@@ -1,4 +1,4 @@
-"""What invariant checkers may see of a running scenario: cluster, account, queues and runs.
+"""The view of a running scenario for invariant checkers: cluster, account, queues and runs.
 
 Checkers are called on every write (`apiserver.Write`, before its caller is answered), on every change of an instance
 (`CloudEvent`) and on errors that runs report (`RunError`). Everything else they read from the `ScenarioView`.

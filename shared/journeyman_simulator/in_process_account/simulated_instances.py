@@ -168,7 +168,7 @@ class SimulatedInstances(InstanceLifecycle[SimulatedInstance]):
         self.begin(instance)
         return instance
 
-    def let_next_never_join(self, number: int = 1) -> None:
+    def prevent_next_from_joining(self, number: int = 1) -> None:
         """Let the instances of the next launches never register a node."""
         self._never_joining += number
 

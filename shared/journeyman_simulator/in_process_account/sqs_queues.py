@@ -19,6 +19,7 @@ from journeyman.errors import ConfigurationError
 from journeyman_simulator.cloud_rules.queue_rules import (
     DeduplicationWindow,
     FifoSettings,
+    accepts_events,
     can_delete,
     deduplication_key,
     is_dead_letter,
@@ -26,7 +27,6 @@ from journeyman_simulator.cloud_rules.queue_rules import (
     next_receivable_at,
     receivable,
     sequence_numbers,
-    takes_events,
 )
 from journeyman_simulator.cloud_rules.service_errors import (
     NotSimulatedError,
@@ -143,7 +143,7 @@ class SimulatedQueues:
     def deliver(self, name: str, body: str, group: str | None) -> None:
         """Send an event of EventBridge, which gives up silently on a queue that is missing or cannot deduplicate it."""
         queue = self.known.get(name)
-        if queue and takes_events(queue.settings, group):
+        if queue and accepts_events(queue.settings, group):
             self.send(name, body, group=group)
 
     def send(

@@ -15,6 +15,7 @@ from moto.sqs.models import Message, Queue, SQSBackend, _filter_message_attribut
 from journeyman_simulator.cloud_rules.queue_rules import (
     DeduplicationWindow,
     FifoSettings,
+    accepts_events,
     can_delete,
     deduplication_key,
     is_dead_letter,
@@ -22,7 +23,6 @@ from journeyman_simulator.cloud_rules.queue_rules import (
     next_receivable_at,
     receivable,
     sequence_numbers,
-    takes_events,
 )
 from journeyman_simulator.cloud_rules.service_errors import ServiceError, expired_receipt_handle, message_not_in_flight
 from journeyman_simulator.cloud_rules.service_time import ServiceTime, from_milliseconds
@@ -57,7 +57,7 @@ class MotoQueues:
     def deliver(self, queue_name: str, body: str, group: str | None) -> None:
         """Send an event of EventBridge, which gives up silently on a queue that is missing or cannot deduplicate it."""
         queue = self._backend.queues.get(queue_name)
-        if queue and takes_events(_settings(queue), group):
+        if queue and accepts_events(_settings(queue), group):
             self._backend.send_message(queue_name=queue_name, message_body=body, group_id=group)
 
     @property

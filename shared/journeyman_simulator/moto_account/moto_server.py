@@ -25,7 +25,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoReque
 from werkzeug.serving import make_server
 from werkzeug.test import run_wsgi_app
 
-from journeyman.cloud.aws.response_parser import with_fast_parser
+from journeyman.cloud.aws.timestamps import with_fast_timestamps
 from journeyman.errors import ConfigurationError
 from journeyman.ports import Clock
 from journeyman_simulator.cloud_rules.event_delivery import FunctionDelivery
@@ -56,11 +56,11 @@ _SCHEDULE_CHANGES = (
 
 
 class MotoAccount:
-    """A context manager: inside it, `endpoint_url` answers as AWS would, with an account that is empty at first.
+    """Serves an initially empty AWS account at `endpoint_url`, inside the context manager.
 
-    Moto keeps its state, and is patched, once per process: two of these may not overlap. Time is the given clock's;
-    after moving it, call `act` (any request does so too), which lets instances change state and events be delivered.
-    It is an `Actor` of a simulated `World`.
+    Moto has one state per process, and is patched once, so only one account may be open at a time. After advancing the
+    clock, call `act` (as any request does), which changes the states of instances and delivers events. An `Actor` of a
+    simulated `World`.
 
     Args:
         clock: The only source of time, for instances, queues, events and prices.
@@ -219,7 +219,7 @@ def client_for(endpoint_url: str, service: str, *, region: str = "us-east-1", ma
 @cache
 def _session() -> boto3.session.Session:
     """Return the session of all clients: reading a service's model is the slowest part of making a client."""
-    return boto3.session.Session(botocore_session=with_fast_parser(botocore.session.get_session()))
+    return boto3.session.Session(botocore_session=with_fast_timestamps(botocore.session.get_session()))
 
 
 class PersistentConnectionHandler(MotoRequestHandler):

@@ -39,7 +39,7 @@ LARGEST_FUNCTION_GB: Final = 1769 / 1024  # template.yaml; some functions have l
 
 
 class DemoPhase(Struct, kw_only=True):
-    """What one phase of the demo cost, and what did not come out as it should."""
+    """One phase of the demo: its price, and its unmet expectations."""
 
     title: str
     pods: int = 0
@@ -103,7 +103,7 @@ class DemoScenario:
                 phase.problems.append("an underutilized node was disrupted while the budget forbade it")
             self._timeline.external_event("22:00, the budget window opens")
             self._d.world.run_until(
-                lambda: self._d.price_per_hour < full and self._is_quiet(),
+                lambda: self._d.price_per_hour < full and self._is_settled(),
                 within=timedelta(minutes=15),
                 waiting_for="a cheaper fleet",
             )
@@ -118,7 +118,9 @@ class DemoScenario:
             self._until_running("inflate", 10, within=SPOT_NOTICE, not_on=node)
             phase.seconds_to_run = (self._d.clock.now() - warned).total_seconds()
             self._timeline.external_event(f"10 of 10 pods run elsewhere after {phase.seconds_to_run:.0f} s")
-            self._d.world.run_until(self._is_quiet, within=timedelta(minutes=10), waiting_for="the old node to be gone")
+            self._d.world.run_until(
+                self._is_settled, within=timedelta(minutes=10), waiting_for="the old node to be gone"
+            )
             self._check_running(phase, {"inflate": 10, "cpu-burst": 5})
 
     def _scale_to_zero(self) -> None:
@@ -126,7 +128,7 @@ class DemoScenario:
             self._scale("inflate", 0)
             self._scale("cpu-burst", 0)
             self._d.world.run_until(
-                lambda: not self._d.leftovers() and self._is_quiet(),
+                lambda: not self._d.leftovers() and self._is_settled(),
                 within=timedelta(minutes=15),
                 waiting_for="an empty cluster",
             )
@@ -175,7 +177,7 @@ class DemoScenario:
 
         self._d.world.run_until(done, within=timedelta(minutes=5), waiting_for="initialized NodeClaims")
 
-    def _is_quiet(self) -> bool:
+    def _is_settled(self) -> bool:
         """Whether every NodeClaim is initialized, every pod runs, and none of them is terminating."""
         claims, pods = self._d.server.list(NODECLAIM).items, self._d.server.list(POD).items
         return all(
@@ -236,7 +238,7 @@ def run_demo(*, quiet: bool = False, console: Console | None = None) -> int:
 
 
 def _run(scenario: DemoScenario) -> list[str]:
-    """Run the phases; return what did not come out as it should."""
+    """Run the phases; return the unmet expectations."""
     try:
         scenario.run()
     except JourneymanError as error:

@@ -7,7 +7,7 @@ lists are read once, and then watched from their resource version.
 */}}
 
 {{/* Reading the whole cluster, for scheduling. */}}
-{{- define "journeyman.rules.everything" -}}
+{{- define "journeyman.rules.scheduling" -}}
 - apiGroups: [""]
   resources: [pods, nodes, namespaces, persistentvolumes, persistentvolumeclaims]
   verbs: [list, watch]
@@ -73,17 +73,17 @@ lists are read once, and then watched from their resource version.
 {{- end -}}
 
 {{/* Launching nodes: NodeClaims and unavailable offerings. */}}
-{{- define "journeyman.rules.launching" -}}
+{{- define "journeyman.rules.nodeclaims" -}}
 - apiGroups: [karpenter.sh]
   resources: [nodeclaims]
   verbs: [get, create, patch, delete] # get: whether an existing one of that name is ours; delete: its launch failed
 - apiGroups: [karpenter.sh]
   resources: [nodeclaims/status]
   verbs: [patch]
-{{ include "journeyman.rules.remembering" . }}
+{{ include "journeyman.rules.unavailableofferings" . }}
 {{- end -}}
 
-{{- define "journeyman.rules.remembering" -}}
+{{- define "journeyman.rules.unavailableofferings" -}}
 - apiGroups: [journeyman.dev]
   resources: [offeringstates]
   verbs: [create, patch]
@@ -93,9 +93,9 @@ lists are read once, and then watched from their resource version.
 {{- end -}}
 
 {{- define "journeyman.rules.provision" -}}
-{{ include "journeyman.rules.everything" . }}
+{{ include "journeyman.rules.scheduling" . }}
 {{ include "journeyman.rules.events" . }}
-{{ include "journeyman.rules.launching" . }}
+{{ include "journeyman.rules.nodeclaims" . }}
 - apiGroups: [karpenter.sh]
   resources: [nodepools]
   verbs: [get, patch] # get: its current limits
@@ -152,9 +152,9 @@ lists are read once, and then watched from their resource version.
 {{- end -}}
 
 {{- define "journeyman.rules.consolidate" -}}
-{{ include "journeyman.rules.everything" . }}
+{{ include "journeyman.rules.scheduling" . }}
 {{ include "journeyman.rules.events" . }}
-{{ include "journeyman.rules.launching" . }}
+{{ include "journeyman.rules.nodeclaims" . }}
 - apiGroups: [""]
   resources: [nodes]
   verbs: [patch]
@@ -176,7 +176,7 @@ lists are read once, and then watched from their resource version.
 - apiGroups: [karpenter.sh]
   resources: [nodepools] # their annotation journeyman.dev/rebalance
   verbs: [list]
-{{ include "journeyman.rules.remembering" . }}
+{{ include "journeyman.rules.unavailableofferings" . }}
 {{ include "journeyman.rules.events" . }}
 {{- end -}}
 
@@ -202,7 +202,7 @@ lists are read once, and then watched from their resource version.
 {{- end -}}
 
 {{- define "journeyman.rules.api" -}}
-{{ include "journeyman.rules.everything" . }}
+{{ include "journeyman.rules.scheduling" . }}
 {{- if and .Values.forwarder.enabled (eq .Values.forwarder.sink.kind "https") }}
 - apiGroups: [authentication.k8s.io]
   resources: [tokenreviews] # authenticates the forwarder

@@ -201,7 +201,7 @@ class StaticNodePoolsKeepReplicas(InvariantChecker):
     def __init__(self, view: ScenarioView) -> None:
         super().__init__(view)
         self._staleness = staleness(view.scenario)
-        self._asked: dict[str, deque[tuple[datetime, int]]] = {}
+        self._replicas: dict[str, deque[tuple[datetime, int]]] = {}
         self._observe()
 
     def check_write(self, write: Write) -> Iterator[str]:
@@ -211,20 +211,20 @@ class StaticNodePoolsKeepReplicas(InvariantChecker):
         elif write.resource.kind == "NodeClaim" and write.verb == "create" and is_ours(write):
             self._observe()
             claim = claim_named(self.view, write.name)
-            if claim is not None and pool_of(claim) in self._asked:
+            if claim is not None and pool_of(claim) in self._replicas:
                 yield from self._check(pool_of(claim))
 
     def check_at_rest(self) -> Iterator[str]:
         """Count the nodes of static NodePools."""
         for pool in pools(self.view):
-            name, asked = pool["metadata"]["name"], _asked(pool)
+            name, replicas = pool["metadata"]["name"], _replicas(pool)
             own = [claim.metadata.name for claim in claims(self.view) if pool_of(claim) == name]
-            if asked is not None and not pool["metadata"].get("deletionTimestamp") and len(own) != asked:
-                yield f"{name} has {len(own)} nodes, replicas is {asked} ({', '.join(sorted(own)) or 'none'})"
+            if replicas is not None and not pool["metadata"].get("deletionTimestamp") and len(own) != replicas:
+                yield f"{name} has {len(own)} nodes, replicas is {replicas} ({', '.join(sorted(own)) or 'none'})"
 
     def _check(self, pool: str) -> Iterator[str]:
         standing = [c.metadata.name for c in claims(self.view) if pool_of(c) == pool and not _is_being_replaced(c)]
-        most = max(asked for _, asked in self._asked[pool])
+        most = max(replicas for _, replicas in self._replicas[pool])
         if len(standing) > most:
             yield f"{pool} gets {len(standing)} nodes, replicas is {most} ({', '.join(sorted(standing))})"
 
@@ -232,15 +232,15 @@ class StaticNodePoolsKeepReplicas(InvariantChecker):
         """Record replicas, for as long as a run's information may be old."""
         now = self.view.clock.now()
         for pool in pools(self.view):
-            asked = _asked(pool)
-            if asked is not None:
-                known = self._asked.setdefault(pool["metadata"]["name"], deque())
-                known.append((now, asked))
+            replicas = _replicas(pool)
+            if replicas is not None:
+                known = self._replicas.setdefault(pool["metadata"]["name"], deque())
+                known.append((now, replicas))
                 while len(known) > 1 and known[1][0] <= now - self._staleness:
                     known.popleft()
 
 
-def _asked(pool: Mapping[str, Any]) -> int | None:
+def _replicas(pool: Mapping[str, Any]) -> int | None:
     """Return the replicas of a static NodePool; None for others."""
     replicas = pool["spec"].get("replicas")
     return None if replicas is None else int(replicas)

@@ -101,11 +101,11 @@ class NothingStuck(InvariantChecker):
                     yield f"Node {node.metadata.name} is tainted, and is not replaced"
         if not skew(self.view.scenario):
             for letter in self.view.dead_letters():
-                if _runs_that_come_to_nothing(self.view.scenario, letter) < MOST_RECEIVES:
+                if _max_failed_runs(self.view.scenario, letter) < MOST_RECEIVES:
                     yield f"a message is in a dead-letter queue: {letter}"
 
 
-def _runs_that_come_to_nothing(scenario: FaultScenario, letter: str) -> int:
+def _max_failed_runs(scenario: FaultScenario, letter: str) -> int:
     """Return how many faults may fail runs of the step that the message is for."""
     step = msgspec.json.decode(letter).get("step", Step.INTERRUPT.value)
     faults = (fault for fault in scenario.faults if isinstance(fault, CallFault) and fault.kind not in _ANSWERED)
