@@ -1,4 +1,4 @@
-"""What holds for every history of an API server."""
+"""Properties of every history of the in-memory API server."""
 
 from datetime import datetime, timezone
 
@@ -57,8 +57,8 @@ def a_server():
 
 
 @given(before=OPERATIONS, after=OPERATIONS, selector=SELECTORS)
-def test_a_watch_replayed_on_its_list_is_the_next_list(before, after, selector):
-    """Whatever happens in between, and whatever is selected: the catch-up loses nothing and invents nothing."""
+def test_watch_applied_to_its_list_is_the_next_list(before, after, selector):
+    """Whatever changes in between, and whatever is selected."""
     server = a_server()
     query = {"label_selector": selector[0], "field_selector": selector[1]}
     for operation in before:
@@ -82,8 +82,8 @@ def test_a_watch_replayed_on_its_list_is_the_next_list(before, after, selector):
 
 
 @given(operations=OPERATIONS, cut=st.integers(0, 30), limit=st.integers(1, 3))
-def test_pages_show_the_moment_of_the_first_one(operations, cut, limit):
-    """However the store changes while a client reads page after page."""
+def test_pages_have_the_version_of_the_first_one(operations, cut, limit):
+    """However the store changes between the pages."""
     server = a_server()
     for operation in operations[:cut]:
         carry_out(server, operation)
@@ -100,7 +100,7 @@ def test_pages_show_the_moment_of_the_first_one(operations, cut, limit):
 
 @given(operations=OPERATIONS)
 def test_versions_rise_with_every_change_and_only_then(operations):
-    """One counter for everything; a refused or empty request leaves it."""
+    """One counter for all kinds; a refused or empty request does not change it."""
     server = a_server()
     writes = []
     server.on_write(writes.append)
@@ -193,8 +193,8 @@ def as_text(expression):
 
 
 @given(expressions=EXPRESSIONS, labels=LABELS)
-def test_a_selector_means_the_same_as_text_and_as_an_object(expressions, labels):
-    """The query string of a list and the selector of a PodDisruptionBudget select alike."""
+def test_label_selector_as_text_and_as_object_are_equal(expressions, labels):
+    """That of a list's query and that of a PodDisruptionBudget."""
     text = object_selectors.label_predicate(",".join(map(as_text, expressions)))
     assert text({"metadata": {"labels": labels}}) == object_selectors.matches(
         LabelSelector(match_expressions=tuple(expressions)), labels
@@ -202,8 +202,8 @@ def test_a_selector_means_the_same_as_text_and_as_an_object(expressions, labels)
 
 
 @given(data=st.data())
-def test_every_name_and_uid_is_given_once(data):
-    """Generated names and UIDs never repeat, in whatever order kinds are created."""
+def test_generated_names_and_uids_never_repeat(data):
+    """In whatever order kinds are created."""
     server = a_server()
     made = []
     spec = {"requirements": [], "nodeClassRef": {"group": "g", "kind": "K", "name": "n"}}

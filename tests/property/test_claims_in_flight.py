@@ -1,4 +1,4 @@
-"""Claims on their way and the pods they were opened for, whatever has become of the cluster since."""
+"""Reserved placements of NodeClaims in flight, in clusters that change meanwhile."""
 
 from __future__ import annotations
 
@@ -147,8 +147,8 @@ def _coming(n, zone, way, planned, others):
 
 @FEW
 @given(clusters())
-def test_the_second_opinion_agrees_whoever_stays_with_a_claim(cluster):
-    """Whatever spreads, affinities and anti-affinities say of the pods that were planned for it."""
+def test_plans_with_reserved_placements_pass_verification(cluster):
+    """Whatever spread, affinity and anti-affinity constraints the pods have."""
     snapshot, catalogue = cluster
 
     results = solve(snapshot, catalogue)
@@ -158,8 +158,8 @@ def test_the_second_opinion_agrees_whoever_stays_with_a_claim(cluster):
 
 @FEW
 @given(clusters())
-def test_no_pod_loses_its_place_because_others_stay_with_their_claims(cluster):
-    """As many pods find a place as if no claim remembered any."""
+def test_reserved_placements_leave_no_pod_unschedulable(cluster):
+    """As many pods are scheduled as if no claim recorded its pods."""
     snapshot, catalogue = cluster
     forgetful = replace(snapshot, claims=tuple(_forgetting(claim) for claim in snapshot.claims))
 
@@ -174,7 +174,7 @@ def _forgetting(claim):
 
 @FEW
 @given(clusters(PLAIN))
-def test_pods_without_rules_stay_with_the_claim_that_has_room_for_them(cluster):
+def test_unconstrained_pods_keep_their_reserved_placement(cluster):
     """No pod is provisioned for twice."""
     snapshot, catalogue = cluster
     asked = {pod.key: pod for pod in pods_to_schedule(snapshot)}

@@ -1,4 +1,4 @@
-"""Devices in clusters drawn at random: no plan gives anything twice, and no pod is left that would fit a node of its own."""
+"""Device allocation in random clusters."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def clusters(draw):
 
 @settings(max_examples=40, deadline=None)
 @given(clusters())
-def test_each_device_is_allocated_once_and_no_schedulable_pod_is_left(cluster):
+def test_each_device_is_allocated_once_and_no_pod_is_missed(cluster):
     """Verified plans; a pod with a claim of its own that finds no place would find none on a node to itself either."""
     snapshot, catalogue = cluster
 
@@ -131,7 +131,7 @@ def test_each_device_is_allocated_once_and_no_schedulable_pod_is_left(cluster):
 
 @settings(max_examples=25, deadline=None)
 @given(clusters(), st.randoms(use_true_random=False))
-def test_the_order_in_which_a_cluster_is_listed_never_matters(cluster, chance):
+def test_order_of_lists_does_not_matter(cluster, chance):
     """Same cluster, same plan."""
     snapshot, catalogue = cluster
     shuffled = {}

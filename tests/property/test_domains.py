@@ -1,4 +1,4 @@
-"""Domains for any mix of rules: every pod is accounted for, every rule holds at the end, and the order of input is nothing."""
+"""Domain assignment for any mix of constraints."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ def domains_of(row, key):
 
 
 @given(clusters())
-def test_every_pod_is_accounted_for(cluster):
-    """On a node, in a unit, or stuck: each once."""
+def test_every_pod_is_in_the_result_once(cluster):
+    """On a node, in a unit, or unschedulable."""
     problem, batches, left, taken = assigned(*cluster)
 
     totals = Counter(left)
@@ -123,8 +123,8 @@ def test_every_pod_is_accounted_for(cluster):
 
 
 @given(clusters())
-def test_every_rule_holds_at_the_end(cluster):
-    """Affinity has company, anti-affinity has none, and spreads stay within their skew."""
+def test_every_constraint_holds_at_the_end(cluster):
+    """Affinity, anti-affinity, and each spread's maxSkew."""
     problem, batches, _, taken = assigned(*cluster)
     places = placements(problem, batches, taken)
 
@@ -151,8 +151,8 @@ def _bears(row, spread):
 
 
 @given(clusters(), st.randoms(use_true_random=False))
-def test_the_order_of_input_is_nothing(cluster, draw):
-    """Shuffled pods and nodes get the same."""
+def test_order_of_input_does_not_matter(cluster, draw):
+    """Shuffled pods and nodes lead to the same result."""
     shuffled = [list(part) for part in cluster]
     for part in shuffled:
         draw.shuffle(part)

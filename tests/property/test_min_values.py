@@ -1,4 +1,4 @@
-"""minValues, whatever the types are like: what packing may put on a node is held by enough differing types."""
+"""minValues with any instance types."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def test_enough_families_hold_what_an_offer_is_said_to_hold(types, families, dat
 
 @FEW
 @given(types=catalogues(), families=st.integers(1, 3))
-def test_variety_needs_no_type_that_brings_nothing_new(types, families):
-    """The types named bring the values asked for, if all of them do."""
+def test_min_values_need_no_type_without_a_new_value(types, families):
+    """The named types have the required values, if all types do."""
     ((template,), _) = make_templates(a_snapshot(node_pools=(demanding(families),)), Catalogue({"default": types}))
     pool = nodepool_options_of(template, (), AXES)
     every = np.arange(len(types))
@@ -87,8 +87,8 @@ def test_variety_needs_no_type_that_brings_nothing_new(types, families):
     cores=st.lists(st.integers(1, 8), min_size=1, max_size=12),
     picky=st.integers(0, 7),
 )
-def test_every_plan_for_a_demanding_pool_stands(types, families, cores, picky):
-    """Whatever the pods are, one of them with a type of its own mind."""
+def test_plans_with_min_values_pass_verification(types, families, cores, picky):
+    """Whatever the pods are; one of them requires a type of its own."""
     chosen = types[picky % len(types)].name
     pods = [a_pod(f"p{i}", cpu=str(n), memory="2Gi") for i, n in enumerate(cores)]
     pods.append(a_pod("picky", spec={"nodeSelector": {"node.kubernetes.io/instance-type": chosen}}))

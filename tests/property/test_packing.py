@@ -1,4 +1,4 @@
-"""What holds of every packing: it is one, none is below the bound, and of a handful of items none is cheaper."""
+"""Properties of every packing."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def optimum(problem: PackingProblem) -> float:
 
 @FEW
 @given(problem=problems(most_items=8, most_each=12))
-def test_a_packing_breaks_no_rule_and_leaves_only_what_fits_nothing(problem):
+def test_packing_breaks_no_rule_and_leaves_only_unschedulable_items(problem):
     """With rules of every kind; by price and by number of nodes."""
     for fewest_nodes in (False, True):
         packing = pack(problem, fewest_nodes=fewest_nodes)
@@ -83,8 +83,8 @@ def test_a_packing_breaks_no_rule_and_leaves_only_what_fits_nothing(problem):
 
 @FEW
 @given(problem=problems(most_items=8, most_each=12))
-def test_no_packing_is_below_the_bound(problem):
-    """The bound is for what was placed."""
+def test_no_packing_is_below_the_lower_bound(problem):
+    """The bound is for the items that were packed."""
     packing = pack(problem)
     placed = PackingProblem(
         **{name: getattr(problem, name) for name in PackingProblem.__slots__ if name != "counts"},
@@ -96,7 +96,7 @@ def test_no_packing_is_below_the_bound(problem):
 
 @FEW
 @given(problem=problems(most_items=4, most_each=3, plain=True))
-def test_of_a_handful_of_items_no_packing_is_cheaper(problem):
+def test_packing_of_few_items_is_optimal(problem):
     """Compared with integer programming."""
     fitting = problem.of_items(np.flatnonzero(problem.fits().any(axis=1) & (problem.counts > 0)))
     if not len(fitting.counts):

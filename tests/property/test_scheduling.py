@@ -1,4 +1,4 @@
-"""What holds of every plan, whatever the cluster: the second opinion agrees, order is an accident, doing it is enough."""
+"""Properties of every plan."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ def catalogue_of(snapshot):
 
 @FEW
 @given(snapshot=clusters())
-def test_the_second_opinion_agrees_with_every_plan(snapshot):
-    """No pod twice, lost or misplaced; no node overfull; no limit, skew or taint broken; no price misstated."""
+def test_every_plan_passes_verification(snapshot):
+    """No pod twice, missing or misplaced; no node overbooked; no limit, skew or taint violated; every price correct."""
     catalogue = catalogue_of(snapshot)
 
     results = solve(snapshot, catalogue)
@@ -131,8 +131,8 @@ def test_the_second_opinion_agrees_with_every_plan(snapshot):
 
 @FEW
 @given(snapshot=clusters())
-def test_no_plan_costs_less_than_its_bound(snapshot):
-    """Or the bound would be none."""
+def test_no_plan_costs_less_than_its_lower_bound(snapshot):
+    """Otherwise it would not be a bound."""
     results = solve(snapshot, catalogue_of(snapshot))
 
     assert results.lower_bound <= results.price + 1e-9
@@ -140,8 +140,8 @@ def test_no_plan_costs_less_than_its_bound(snapshot):
 
 @FEW
 @given(snapshot=clusters(), data=st.data())
-def test_the_order_of_pods_never_matters(snapshot, data):
-    """Lists come in any order; the decision is the same, byte for byte."""
+def test_order_of_pods_does_not_matter(snapshot, data):
+    """Lists may have any order; the decision is the same, byte for byte."""
     shuffled = replace(snapshot, pods=tuple(data.draw(st.permutations(snapshot.pods))))
     catalogue = catalogue_of(snapshot)
 
@@ -150,8 +150,8 @@ def test_the_order_of_pods_never_matters(snapshot, data):
 
 @FEW
 @given(snapshot=clusters())
-def test_planning_again_once_the_claims_exist_adds_nothing(snapshot):
-    """Claims that were created hold their pods, so a second look opens no node for a pod that has one."""
+def test_planning_again_after_creating_the_claims_adds_nothing(snapshot):
+    """The claims' pods keep their placements, so the second plan launches no node for them."""
     catalogue = catalogue_of(snapshot)
     first = solve(snapshot, catalogue)
     claims = [

@@ -1,4 +1,4 @@
-"""Plans broken on purpose: whatever a decision may get wrong, the second opinion notices. And it never raises.
+"""Verification rejects every broken plan, and raises nothing.
 
 A random cluster has a right plan by construction: every pod goes where its rules allow it. Each mutation breaks that plan
 in one way; each is tried on every cluster.
@@ -458,14 +458,14 @@ def a_node_whose_size_cannot_be_read(case):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_plans_are_right_as_they_are(seed):
-    """Nothing is wrong before something is broken."""
+def test_unchanged_plans_pass_verification(seed):
+    """Before the other tests break them."""
     assert Case(seed).objections() == ()
 
 
 @pytest.mark.parametrize("name", BREAKS)
-def test_a_broken_plan_never_passes(name):
-    """Each way to break a plan is noticed on every cluster, in words that name a pod, a node or a NodePool."""
+def test_broken_plan_never_passes_verification(name):
+    """Each way to break a plan is reported, with the pod, node or NodePool concerned."""
     for seed in SEEDS:
         case = Case(seed)
         BREAKS[name](case)
@@ -576,8 +576,8 @@ def specs():
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spec=specs(), daemon=specs(), running=specs(), taint=ODD, size=ODD, requirement=expressions())
-def test_odd_input_is_reported_never_raised(spec, daemon, running, taint, size, requirement):
-    """Whatever a pod, a DaemonSet, a node or a claim says; the sound part of the plan is still judged."""
+def test_invalid_objects_are_reported_and_raise_nothing(spec, daemon, running, taint, size, requirement):
+    """Whatever a pod, DaemonSet, node or claim contains; the valid part of the plan is still verified."""
     case = Case(0)
     for name in ("plain-0", "existing", "host-0", "volume"):
         case.change_pod(name, spec)

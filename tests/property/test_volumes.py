@@ -1,4 +1,4 @@
-"""What holds for every set of volumes: their alternatives together admit the nodes that each of them admits."""
+"""Node affinity alternatives of any set of volumes."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,7 +38,7 @@ def reached(reach, node):
 
 
 @given(per_volume=st.lists(reaches, min_size=1, max_size=4), node=nodes, data=st.data())
-def test_alternatives_admit_a_node_exactly_if_it_reaches_every_volume(per_volume, node, data):
+def test_volume_alternatives_match_nodes_that_reach_all_volumes(per_volume, node, data):
     """And it makes no difference in which order the volumes are listed."""
     order = data.draw(st.permutations(range(len(per_volume))))
     found = demanded(order, per_volume)

@@ -1,4 +1,4 @@
-"""What rules cost: one cluster, one rule that makes it dearer at a time."""
+"""Prices of rules: one cluster, one rule at a time."""
 
 from __future__ import annotations
 

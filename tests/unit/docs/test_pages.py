@@ -20,7 +20,7 @@ def test_generated_pages_are_current(generator):
     assert generator.PAGE.read_text() == generator.page()
 
 
-def test_the_karpenter_map_is_current_and_has_no_dead_reference():
+def test_karpenter_map_is_current_and_has_no_dead_reference():
     """`make karpenter-map` writes it; each file, symbol and spec that we cite exists in Karpenter."""
     index = karpenter_map.read_index()
 
@@ -29,7 +29,23 @@ def test_the_karpenter_map_is_current_and_has_no_dead_reference():
     assert karpenter_map.PAGE.read_text() == karpenter_map.page(index)
 
 
-def test_the_picture_of_the_worked_example_shows_todays_answers():
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ("disruption/emptiness", "pkg/controllers/disruption/emptiness_test.go"),
+        ("node/health", "pkg/controllers/node/health/suite_test.go"),
+        ("scheduling/taints", "pkg/scheduling/taints_test.go"),
+        ("utils/pdb", "pkg/utils/pdb/suite_test.go"),
+        ("utils/no-such-package", ""),
+    ],
+)
+def test_spec_name_resolves_to_its_go_test_file(spec, path):
+    """A marker names the file without `pkg/controllers` or `pkg`; a folder is its suite."""
+    found = karpenter_map.spec_file(spec, karpenter_map.read_index())
+    assert found.rpartition(" ")[2] == path
+
+
+def test_picture_of_the_worked_example_is_current():
     """`make pictures` draws it."""
     assert scheduling_pictures.PICTURE.read_text() == scheduling_pictures.picture()
 
@@ -46,13 +62,13 @@ def test_relative_links_lead_to_files(page):
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
-def test_the_readme_is_short():
-    """It leads to the pages; what is long belongs there."""
+def test_readme_is_short():
+    """Long text belongs in the pages."""
     assert len((ROOT / "README.md").read_text().splitlines()) <= README_LINES
 
 
 @pytest.mark.slow
-def test_the_site_builds_without_a_warning(tmp_path):
+def test_site_builds_without_a_warning(tmp_path):
     """`make docs`: strict mode fails on unknown pages, links and anchors."""
     command = [
         sys.executable,

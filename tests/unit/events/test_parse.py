@@ -1,4 +1,4 @@
-"""Every sample in `events/` becomes the trigger it should; what cannot be read says what, which and what to do."""
+"""Parsing of every sample in `events/`, and errors of malformed events."""
 
 import json
 from datetime import datetime, timezone
@@ -32,8 +32,8 @@ def sample(path: str) -> dict:
 
 
 @pytest.mark.parametrize("path", MESSAGES, ids=lambda p: str(p.relative_to(SAMPLES)))
-def test_every_sample_is_a_trigger_with_an_id_a_cluster_and_an_aware_time(path):
-    """Whatever the source, the envelope is complete."""
+def test_every_sample_parses_to_a_trigger_with_id_cluster_and_time(path):
+    """Of every source."""
     trigger = parse_trigger(json.loads(path.read_text()))
 
     assert trigger.id
@@ -72,24 +72,24 @@ def test_every_sample_is_a_trigger_with_an_id_a_cluster_and_an_aware_time(path):
         ("eventbridge/health/open-issue.json", Step.INTERRUPT, Interruption, "no_op"),
     ],
 )
-def test_each_source_runs_its_step_with_a_typed_trigger(path, step, type_, kind):
-    """Kinds are Karpenter's metric reasons; what it ignores is `no_op`."""
+def test_each_source_has_its_trigger_and_step(path, step, type_, kind):
+    """Kinds are Karpenter's metric reasons; ignored events are `no_op`."""
     trigger = parse_trigger(sample(path))
 
     assert (trigger.step, type(trigger)) == (step, type_)
     assert not kind or trigger.kind.value == kind
 
 
-def test_the_kinds_are_those_that_the_interrupt_step_knows():
-    """A kind the step does not know would send true warnings to the dead-letter queue."""
+def test_kinds_are_those_of_the_interrupt_step():
+    """An unknown kind would send real interruptions to the dead-letter queue."""
     triggers = [parse_trigger(json.loads(p.read_text())) for p in MESSAGES]
     kinds = {t.kind for t in triggers if isinstance(t, Interruption)} | {*STATE_KINDS.values()}
 
     assert kinds == {*InterruptionKind} - {*INTERRUPTION_KINDS.values()}
 
 
-def test_the_forwarders_message_tells_how_many_pods_wait_and_since_when():
-    """That is what logs and metrics of the latency start from."""
+def test_forwarder_message_has_pending_pods_and_their_age():
+    """Logs and latency metrics need them."""
     trigger = parse_trigger(sample("forwarder/pods-unschedulable.json"))
 
     assert trigger.cluster == "demo"
@@ -97,8 +97,8 @@ def test_the_forwarders_message_tells_how_many_pods_wait_and_since_when():
     assert trigger.oldest_pending_time < trigger.time == NINE
 
 
-def test_the_forwarders_notification_names_its_step_in_eventbridge_too():
-    """A rule may hand on the whole event or only its detail."""
+def test_forwarder_message_parses_as_eventbridge_event_or_detail():
+    """A rule may send the whole event or only its detail."""
     detail = sample("forwarder/node-gone.json")
     envelope = {
         "version": "0", "id": "e-1", "source": "journeyman.forwarder", "detail-type": "Journeyman Notification",
@@ -110,8 +110,8 @@ def test_the_forwarders_notification_names_its_step_in_eventbridge_too():
     assert (trigger.step, trigger.cluster, type(trigger)) == (Step.TERMINATE, "demo", ClusterChanged)
 
 
-def test_an_instance_event_is_for_every_cluster_because_it_names_none():
-    """EC2 does not know about clusters; each looks whether the instance is its own."""
+def test_instance_event_is_for_every_cluster():
+    """It names no cluster, so each checks whether the instance is its own."""
     trigger = parse_trigger(sample("eventbridge/ec2-spot-interruption/terminate.json"))
 
     assert trigger.cluster == "*"
@@ -119,8 +119,8 @@ def test_an_instance_event_is_for_every_cluster_because_it_names_none():
     assert trigger.time == NINE
 
 
-def test_a_health_event_names_all_its_instances_once_and_in_order():
-    """One maintenance event may hit many instances."""
+def test_health_event_has_all_its_instances_once_and_in_order():
+    """One maintenance event may concern many instances."""
     event = sample("eventbridge/health/instance-retirement.json")
     event["detail"]["affectedEntities"] *= 2
 
@@ -130,22 +130,22 @@ def test_a_health_event_names_all_its_instances_once_and_in_order():
     )
 
 
-def test_a_late_requeue_carries_its_moment():
-    """The delay queue holds 15 minutes at most, so the message must know when it is really due."""
+def test_requeue_message_has_its_due_time():
+    """SQS delays a message by at most 15 minutes."""
     assert parse_trigger(sample("requeue/consolidate-in-an-hour.json")).at == datetime(
         2026, 11, 21, 10, 0, tzinfo=timezone.utc
     )
 
 
-def test_an_sqs_record_is_what_its_body_says():
-    """Lambda wraps; the message inside counts."""
+def test_sqs_record_parses_as_its_body():
+    """Lambda wraps each message in a record."""
     record = sample("sqs/interrupt-batch.json")["Records"][0]
 
     assert parse_trigger(record) == parse_trigger(sample("eventbridge/ec2-spot-interruption/terminate.json"))
 
 
-def test_an_event_of_another_service_is_acknowledged_not_refused():
-    """A rule that is too wide must not fill the dead-letter queue (Karpenter deletes what it does not know)."""
+def test_event_of_another_service_is_ignored():
+    """Karpenter deletes unknown events, too; they must not fill the dead-letter queue."""
     event = {**sample("eventbridge/ec2-spot-interruption/terminate.json"), "detail-type": "EC2 Fleet Instance Change"}
 
     assert parse_trigger(event).kind is InterruptionKind.NO_OP
@@ -174,8 +174,8 @@ def broken() -> list:
 
 
 @pytest.mark.parametrize(("payload", "names"), broken())
-def test_what_cannot_be_read_says_what_is_wrong_and_what_to_do(payload, names):
-    """One clear error: the field or message by name, and the advice."""
+def test_malformed_event_names_the_field_and_what_to_do(payload, names):
+    """One error, with the id of the message."""
     with pytest.raises(MalformedEventError) as caught:
         parse_trigger(payload)
 
@@ -194,8 +194,8 @@ KEYS = st.sampled_from(["source", "version", "body", "detail-type", "detail", "i
 @given(
     st.dictionaries(KEYS, JSON | st.sampled_from(["forwarder", "requeue", "aws.ec2", "1", "{}", "AWS Health Event"]))
 )
-def test_no_payload_raises_anything_but_malformed(payload):
-    """Whatever stands in a queue, the batch goes on."""
+def test_any_payload_parses_or_raises_malformed_event(payload):
+    """So that the other records of the batch are handled."""
     try:
         parse_trigger(payload)
     except MalformedEventError as error:

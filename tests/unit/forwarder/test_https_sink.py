@@ -1,4 +1,4 @@
-"""The HTTPS sink's way to the receiver; what the receiver makes of it is tested in `tests/e2e`."""
+"""The HTTPS sink; the receiver is tested in `tests/e2e`."""
 
 import pytest
 

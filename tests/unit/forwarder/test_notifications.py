@@ -83,8 +83,8 @@ def test_open_batches_are_sent_at_once_when_the_forwarder_stops():
     batcher = Batcher()
     batcher.add([STUCK, LEAVING], 0.0)
 
-    assert {batch.step for batch in batcher.take(0.1, at_once=True)} == {NotifiedStep.PROVISION, NotifiedStep.TERMINATE}
-    assert (batcher.take(0.1, at_once=True), batcher.due()) == ((), None)
+    assert {batch.step for batch in batcher.take(0.1, flush=True)} == {NotifiedStep.PROVISION, NotifiedStep.TERMINATE}
+    assert (batcher.take(0.1, flush=True), batcher.due()) == ((), None)
 
 
 @given(st.lists(NEWS, max_size=30, unique=True), st.randoms())

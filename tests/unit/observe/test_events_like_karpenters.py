@@ -2,7 +2,7 @@
 
 The table restates karpenter v1.14.1 pkg/events, pkg/controllers/*/events.go and karpenter-provider-aws v1.14.1
 pkg/controllers/{interruption/events,nodeclass/events.go}: alerts match on reason, type and the beginning of messages.
-Covers: the Events of living clusters (provisioned, consolidated, drained, forced, interrupted, repaired, refused), and
+Covers: the Events of simulation clusters (provisioned, consolidated, drained, forced, interrupted, repaired, refused), and
 every reason that the code names.
 """
 
@@ -20,7 +20,7 @@ from journeyman.core.lifecycle.interruption import EVENTS_BY_KIND
 from journeyman.core.plan import Event, ObjectRef, Step
 from journeyman.observe.kube_events import dedupe_window
 from tests.helpers.builders import SMALL, condition, pool_body
-from tests.helpers.living import Living
+from tests.helpers.simulated_cluster import SimulatedCluster
 
 SOURCE = Path(journeyman.__file__).parent
 BOTH = {"Node", "NodeClaim"}
@@ -137,40 +137,40 @@ def test_dedupe_window_of_a_condition_transition_is_the_default():
     assert dedupe_window(event) == DEFAULT_DEDUPE_WINDOW
 
 
-def drained_by_force(living):
+def drained_by_force(simulation):
     """A NodeClaim with a terminationGracePeriod is deleted, and a PodDisruptionBudget blocks the drain."""
     budget = {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": {"name": "b", "namespace": "default"},
     }
-    living.cluster.add({**budget, "spec": {"selector": {"matchLabels": {"app": "web"}}, "maxUnavailable": 0}})
-    living.server.delete(NODECLAIM, living.claims()[0].metadata.name)
-    living.requeue(Step.TERMINATE)
-    living.live(minutes=12)
-    living.server.delete(PDB, "b", namespace="default")
+    simulation.cluster.add({**budget, "spec": {"selector": {"matchLabels": {"app": "web"}}, "maxUnavailable": 0}})
+    simulation.server.delete(NODECLAIM, simulation.claims()[0].metadata.name)
+    simulation.requeue(Step.TERMINATE)
+    simulation.live(minutes=12)
+    simulation.server.delete(PDB, "b", namespace="default")
 
 
-def consolidated(living):
-    living.scale("web", 1)
-    living.live(minutes=12)
+def consolidated(simulation):
+    simulation.scale("web", 1)
+    simulation.live(minutes=12)
 
 
-def repaired(living):
-    name = living.claims()[0].status.node_name
-    living.server.patch(
+def repaired(simulation):
+    name = simulation.claims()[0].status.node_name
+    simulation.server.patch(
         NODE, name, {"status": {"conditions": [condition("StorageReady", "False")]}}, subresource="status"
     )
-    living.live(minutes=5)
+    simulation.live(minutes=5)
 
 
-def refused(living):
+def refused(simulation):
     """The NodePool reaches its limits, then its NodeClass is deleted."""
-    living.server.patch(NODEPOOL, "default", {"spec": {"limits": {"cpu": "0"}}})
-    living.scale("web", 5)
-    living.live(minutes=3)
-    living.server.delete(EC2NODECLASS, "default")
-    living.live(minutes=11)
+    simulation.server.patch(NODEPOOL, "default", {"spec": {"limits": {"cpu": "0"}}})
+    simulation.scale("web", 5)
+    simulation.live(minutes=3)
+    simulation.server.delete(EC2NODECLASS, "default")
+    simulation.live(minutes=11)
 
 
 @pytest.mark.parametrize("scenario", [drained_by_force, consolidated, repaired, refused])
@@ -178,12 +178,12 @@ def test_events_of_a_running_cluster_have_karpenters_form(scenario):
     """Object, type and beginning of the message are Karpenter's, and a key where Karpenter deduplicates by more values."""
     disruption = {"consolidateAfter": "30s", "budgets": [{"nodes": "100%"}]}
     template = {"spec": {"terminationGracePeriod": "5m"}}
-    living = Living((SMALL,), pool_body(spec={"disruption": disruption, "template": template}))
-    living.deploy("web", 3, cpu="1.5")
-    living.until(lambda: living.running() == 3, "three pods")
-    scenario(living)
+    simulation = SimulatedCluster((SMALL,), pool_body(spec={"disruption": disruption, "template": template}))
+    simulation.deploy("web", 3, cpu="1.5")
+    simulation.until(lambda: simulation.running() == 3, "three pods")
+    scenario(simulation)
 
-    events = living.record.events
+    events = simulation.record.events
     assert len(events) > 10
     for event in events:
         if event.reason in OURS:

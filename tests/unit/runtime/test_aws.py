@@ -66,8 +66,8 @@ def a_trigger(cluster="dev"):
 CONTEXT = SimpleNamespace(aws_request_id="req-1", get_remaining_time_in_millis=lambda: 10_000)
 
 
-def test_importing_a_handler_reads_no_environment_and_opens_nothing():
-    """Lambda imports before it has anything to do; an empty environment must not matter."""
+def test_importing_a_handler_reads_no_environment():
+    """Lambda imports handlers before the first event; an empty environment must not matter."""
     code = (
         "import sys; import functions.aws.provision, functions.aws.api;"
         "heavy = 'moto', 'rich', 'scipy', 'kubernetes', 'aws_xray_sdk', 'journeyman.core.api.crds', 'journeyman_simulator';"
@@ -78,8 +78,8 @@ def test_importing_a_handler_reads_no_environment_and_opens_nothing():
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
 
 
-def test_a_run_has_all_it_needs_and_no_client_is_made_before_it(adapters, clients):
-    """Composing is free; a run connects to its own cluster only."""
+def test_clients_are_created_by_the_first_run(adapters, clients):
+    """For its own cluster only."""
     runtime = Runtime(adapters.environment.settings, adapters)
     assert clients.made == []
 
@@ -91,8 +91,8 @@ def test_a_run_has_all_it_needs_and_no_client_is_made_before_it(adapters, client
     assert {region for _, region in clients.made} == {"eu-west-1"}
 
 
-def test_a_cluster_is_described_once_in_a_sandboxs_life(adapters, clients):
-    """Each run after the first would pay for it again."""
+def test_cluster_is_described_once_per_process(adapters, clients):
+    """A request in each run would cost time."""
     runtime = Runtime(adapters.environment.settings, adapters)
     for _ in range(3):
         with runtime.invocation(a_trigger(), CONTEXT) as run:
@@ -102,16 +102,16 @@ def test_a_cluster_is_described_once_in_a_sandboxs_life(adapters, clients):
     assert first.store is run.store
 
 
-def test_nodes_join_with_what_eks_says_of_the_cluster(adapters, clients):
-    """Endpoint, CA, version and service range go into user data; the user does not configure them."""
+def test_node_settings_come_from_describe_cluster(adapters, clients):
+    """Endpoint, CA, version and service CIDR of the user data."""
     settings = adapters.aws_settings(adapters.environment.clusters["dev"])
 
     assert (settings.cluster_endpoint, settings.cluster_ca) == ("https://api.dev.example", "Q0E=")
     assert (settings.kubernetes_version, settings.service_cidr, settings.ipv6) == ("1.33", "172.20.0.0/16", False)
 
 
-def test_a_cluster_with_a_role_is_acted_for_in_that_role_and_its_region(clients):
-    """Instances belong into the cluster's account; the queues stay in ours."""
+def test_cluster_role_is_assumed_in_the_clusters_region(clients):
+    """Instances are in the cluster's account, queues in ours."""
     role = "arn:aws:iam::111122223333:role/journeyman-ohio"
     more = f'[{{"name": "ohio", "region": "us-east-2", "access": {{"kind": "eks", "roleArn": "{role}"}}}}]'
     with mock_aws(), pytest.MonkeyPatch.context() as environment:
@@ -125,7 +125,7 @@ def test_a_cluster_with_a_role_is_acted_for_in_that_role_and_its_region(clients)
         assert adapters.clients_for(adapters.environment.clusters["dev"]) is clients
 
 
-def test_nodes_of_another_clouds_cluster_are_not_launched_from_here():
+def test_cluster_of_another_cloud_is_a_configuration_error():
     """Its API server can be reached, so that would otherwise be found out only by a pod that stays pending."""
     more = '[{"name": "hangzhou", "region": "cn-hangzhou", "access": {"kind": "ack", "clusterId": "c1"}}]'
     environment = read_environment({**MINIMAL, "JOURNEYMAN_MORE_CLUSTERS": more})
@@ -136,7 +136,7 @@ def test_nodes_of_another_clouds_cluster_are_not_launched_from_here():
         adapters.cloud(environment.settings["hangzhou"], ApiServer(clock))
 
 
-def test_what_is_installed_takes_the_processs_place_until_it_is_taken_away(adapters):
+def test_installed_runtime_replaces_the_process_runtime(adapters):
     """The demo runs the very handlers on another composition; the last one installed counts."""
     own, one, two = (Runtime({}, adapters) for _ in range(3))
     with installed(one):
@@ -145,8 +145,8 @@ def test_what_is_installed_takes_the_processs_place_until_it_is_taken_away(adapt
         assert current(lambda: own) is one
 
 
-def test_an_entry_point_logs_lambdas_context_and_the_events_id():
-    """Log lines of one event are found by one id, whichever function wrote them."""
+def test_entry_point_logs_lambdas_context_and_the_correlation_id():
+    """One id finds all log lines of an event."""
     seen = {}
 
     @entry_point

@@ -1,4 +1,4 @@
-"""Batches: once for each cluster, the good part goes on, a failure comes back only if that can help."""
+"""Batches: one run per cluster, failed records alone are retried, and only if that can help."""
 
 import inspect
 import json
@@ -134,8 +134,8 @@ def run_queue(runtime, function, *records, context=None):
     return [failure["itemIdentifier"] for failure in answer["batchItemFailures"]]
 
 
-def test_several_messages_for_a_cluster_are_one_run(runtime):
-    """Ten requeue messages ask for one run."""
+def test_messages_for_one_cluster_are_one_run(runtime):
+    """Ten requeue messages start one run."""
     step = StepOf()
 
     failed = run_queue(runtime, step, a_record(1), a_record(2), a_record(3, "green"), a_record(4))
@@ -143,8 +143,8 @@ def test_several_messages_for_a_cluster_are_one_run(runtime):
     assert (failed, sorted(step.runs)) == ([], [("blue", "m1"), ("green", "m3")])
 
 
-def test_a_bad_message_fails_alone_in_its_clusters_batch(runtime, adapters):
-    """It comes back until its retries are used up; nothing behind it is dragged along."""
+def test_malformed_message_fails_alone(runtime, adapters):
+    """It is delivered again until its retries are used up; later messages are handled."""
     step = StepOf()
 
     failed = run_queue(runtime, step, a_record(1), a_record(2, body="{"), a_record(3), a_record(4, "nowhere"))
@@ -157,7 +157,7 @@ def test_a_bad_message_fails_alone_in_its_clusters_batch(runtime, adapters):
     assert all(fields["to_do"] for _, _, fields in adapters.lines)
 
 
-def test_unknown_messages_are_retried_at_once_and_failed_runs_later(runtime, adapters):
+def test_malformed_messages_are_retried_at_once_and_failed_runs_later(runtime, adapters):
     """While a failed message is waited for, its group stands still; only a run has anything to wait for."""
     step = StepOf(fails={"green": RateLimitedError("slow down")})
 
@@ -169,16 +169,16 @@ def test_unknown_messages_are_retried_at_once_and_failed_runs_later(runtime, ada
     assert adapters.fake_queue.retried == ["receipt-1", "receipt-3"]
 
 
-def test_a_message_for_another_step_is_refused(runtime):
-    """A terminate message on the provision queue is its sender's mistake; provision does not handle it."""
+def test_message_for_another_step_is_refused(runtime):
+    """A terminate message in the provision queue is an error of its sender."""
     step = StepOf()
 
     assert run_queue(runtime, step, a_record(1, step="terminate")) == ["record-1"]
     assert step.runs == []
 
 
-def test_a_failed_run_fails_all_its_clusters_records_and_no_others(runtime, adapters):
-    """The run was theirs together; it is logged once."""
+def test_failed_run_fails_all_records_of_its_cluster_only(runtime, adapters):
+    """The error is logged once."""
     step = StepOf(fails={"blue": RateLimitedError("EC2 throttles us")})
 
     failed = run_queue(runtime, step, a_record(1), a_record(2, "green"), a_record(3))
@@ -188,38 +188,38 @@ def test_a_failed_run_fails_all_its_clusters_records_and_no_others(runtime, adap
     assert [line[1] for line in adapters.lines] == ["EC2 throttles us"]
 
 
-def test_a_batch_that_fails_as_a_whole_is_answered_not_raised(runtime):
-    """An error of the function would be alarmed as a defect; a throttled cloud is none."""
+def test_failed_batch_is_reported_without_raising(runtime):
+    """A function error would raise an alarm although the cloud only throttles."""
     step = StepOf(fails={"blue": RateLimitedError("EC2 throttles us")})
 
     assert run_queue(runtime, step, a_record(1)) == ["record-1"]
 
 
-def test_a_wrong_setting_is_acknowledged_because_redelivery_cannot_help(runtime, adapters):
-    """A person has to change it; the sweep asks again each minute."""
+def test_wrong_setting_acknowledges_the_message(runtime, adapters):
+    """Redelivery cannot help; the sweep tries again each minute."""
     step = StepOf(fails={"blue": ConfigurationError("the role is missing", role="node")})
 
     assert run_queue(runtime, step, a_record(1)) == []
     assert adapters.lines[0][2]["role"] == "node"
 
 
-def test_an_interruption_is_never_acknowledged_unhandled(runtime):
-    """EC2 does not send it again."""
+def test_unhandled_interruption_is_never_acknowledged(runtime):
+    """EC2 does not repeat it."""
     step = StepOf(Step.INTERRUPT, fails={"green": ConfigurationError("the role is missing")})
 
     assert run_queue(runtime, step, an_interruption(1)) == ["record-1"]
     assert sorted(cluster for cluster, _ in step.runs) == ["blue", "green"]
 
 
-def test_a_defect_comes_back_with_its_stack_trace_in_the_log(runtime, adapters):
-    """It ends in the dead-letter queue, where the alarm is."""
+def test_bug_fails_the_record_and_logs_a_stack_trace(runtime, adapters):
+    """The message goes to the dead-letter queue, which has an alarm."""
     step = StepOf(fails={"blue": InvariantError("verify rejects the plan"), "green": ZeroDivisionError("oops")})
 
     assert run_queue(runtime, step, a_record(1), a_record(2, "green")) == ["record-1", "record-2"]
     assert all("Traceback" in fields["stacktrace"] for _, _, fields in adapters.lines)
 
 
-def test_a_run_that_finds_the_lease_held_gives_its_message_back(runtime, adapters):
+def test_busy_run_fails_its_record(runtime, adapters):
     """The other run may have read the cluster before this message's cause; it is no error either."""
     assert run_queue(runtime, StepOf(status=BUSY), a_record(1)) == ["record-1"]
     assert adapters.lines[0][0] == "info"
@@ -237,8 +237,8 @@ def an_interruption(number, instance="i-1", state="stopping"):
     return a_record(number, body=json.dumps(event))
 
 
-def test_every_interruption_runs_on_every_cluster(runtime):
-    """Their instances differ, and none names its cluster."""
+def test_every_interruption_runs_for_every_cluster(runtime):
+    """It names no cluster."""
     step = StepOf(Step.INTERRUPT)
 
     failed = run_queue(runtime, step, an_interruption(1), an_interruption(2, "i-2"))
@@ -248,8 +248,8 @@ def test_every_interruption_runs_on_every_cluster(runtime):
         assert [id_ for cluster, id_ in step.runs if cluster == name] == ["e1", "e2"]
 
 
-def test_a_notice_is_counted_once_for_all_clusters(runtime, adapters):
-    """Each cluster looks at each notice of the account; the dashboards would show it so many times."""
+def test_interruption_is_counted_once_for_all_clusters(runtime, adapters):
+    """Although every cluster handles it."""
     run_queue(runtime, StepOf(Step.INTERRUPT), an_interruption(1))
 
     assert adapters.counted == [
@@ -259,7 +259,7 @@ def test_a_notice_is_counted_once_for_all_clusters(runtime, adapters):
     ]
 
 
-def test_a_notice_that_comes_back_is_not_counted_as_dealt_with(runtime, adapters):
+def test_redelivered_interruption_is_counted_as_deleted_once(runtime, adapters):
     """Received twice, deleted once."""
     run_queue(runtime, StepOf(Step.INTERRUPT, fails={"green": RateLimitedError("busy")}), an_interruption(1))
     assert [name for name, _ in adapters.counted] == ["received_messages_total"]
@@ -270,7 +270,7 @@ def test_a_notice_that_comes_back_is_not_counted_as_dealt_with(runtime, adapters
     assert (names.count("received_messages_total"), names.count("deleted_messages_total")) == (2, 1)
 
 
-def test_an_irrelevant_notice_is_counted_without_a_connection(runtime, adapters):
+def test_ignored_event_is_counted_without_a_connection(runtime, adapters):
     """Instances start all the time; Karpenter counts such messages, too."""
     step = StepOf(Step.INTERRUPT)
 
@@ -286,8 +286,8 @@ def run_everywhere(runtime, step, trigger):
     return runner.run(runner.accept(trigger))
 
 
-def test_clusters_are_run_side_by_side(runtime):
-    """One whose API server does not answer must not use up the others' time."""
+def test_clusters_run_in_parallel(runtime):
+    """One whose API server does not respond must not use up the others' time."""
     both = threading.Barrier(2, timeout=10)
     step = StepOf(Step.SWEEP)
 
@@ -301,7 +301,7 @@ def test_clusters_are_run_side_by_side(runtime):
     assert [outcome.cluster for outcome in outcomes] == ["blue", "green"]
 
 
-def test_an_unreachable_cluster_does_not_delay_others_of_its_batch(runtime):
+def test_unreachable_cluster_does_not_delay_others_of_its_batch(runtime):
     """The healthy one is done while the other still waits, although it came later; only the other's messages come back."""
     green_is_done = threading.Event()
 
@@ -321,7 +321,7 @@ def test_an_unreachable_cluster_does_not_delay_others_of_its_batch(runtime):
     assert green_is_done.is_set()
 
 
-def test_an_unreachable_cluster_is_tried_once_per_batch(runtime, adapters):
+def test_unreachable_cluster_is_tried_once_per_batch(runtime, adapters):
     """Ten Spot warnings in a batch would wait ten times, and use up the time of all."""
     step = StepOf(Step.INTERRUPT, fails={"blue": KubeUnavailableError("no answer")})
 
@@ -356,15 +356,15 @@ def test_only_messages_of_runs_past_the_deadline_are_retried(runtime, adapters):
     assert (line["error"], line["cluster"]) == ("DeadlineError", "blue")
 
 
-def test_an_event_that_means_nothing_to_us_runs_nothing(runtime):
-    """Acknowledged, as Karpenter deletes it."""
+def test_ignored_event_starts_no_run(runtime):
+    """It is acknowledged, as Karpenter deletes it."""
     step = StepOf(Step.INTERRUPT)
 
     assert run_queue(runtime, step, an_interruption(1, state="running")) == []
     assert step.runs == []
 
 
-def test_connections_are_made_once_and_kept_while_the_sandbox_is_warm(runtime, adapters):
+def test_warm_invocations_reuse_connections(runtime, adapters):
     """A second invocation reuses them; the first run for a cluster opens its connections."""
     run_queue(runtime, StepOf(), a_record(1))
     run_queue(runtime, StepOf(), a_record(2))
@@ -375,8 +375,8 @@ def test_connections_are_made_once_and_kept_while_the_sandbox_is_warm(runtime, a
 @pytest.mark.parametrize(
     "error", [KubeUnavailableError("no answer"), ForbiddenError("Unauthorized"), ConfigurationError("not trusted")]
 )
-def test_a_cluster_out_of_reach_is_connected_to_anew(runtime, adapters, error):
-    """It may have been made again elsewhere, with another CA, while the sandbox stayed warm."""
+def test_unreachable_cluster_is_connected_again(runtime, adapters, error):
+    """It may have been created again with another address and CA."""
     run_queue(runtime, StepOf(fails={"blue": error}), a_record(1), a_record(2, "green"))
     run_queue(runtime, StepOf(), a_record(3), a_record(4, "green"))
 
@@ -384,8 +384,8 @@ def test_a_cluster_out_of_reach_is_connected_to_anew(runtime, adapters, error):
     assert made == {"store blue": 2, "cloud blue": 2, "store green": 1, "cloud green": 1}
 
 
-def test_a_registered_cluster_that_cannot_be_connected_to_stops_no_other(adapters):
-    """Every run of its own fails; the sweep of the rest goes on."""
+def test_cluster_without_a_connection_does_not_stop_others(adapters):
+    """Its own runs fail; the sweep of the others continues."""
 
     class Broken(Adapters):
         def store(self, cluster):
@@ -404,8 +404,8 @@ def test_a_registered_cluster_that_cannot_be_connected_to_stops_no_other(adapter
     assert [line[1] for line in broken.lines] == ["there is no EKS cluster blue"]
 
 
-def test_explanations_are_flushed_however_the_run_ends(runtime, adapters):
-    """And before the platform ends it: a second is left."""
+def test_events_are_flushed_however_the_run_ends(runtime, adapters):
+    """A second before the platform ends the process."""
     run_queue(runtime, StepOf(fails={"blue": ZeroDivisionError("oops")}), a_record(1))
 
     (record,) = adapters.records
@@ -418,8 +418,8 @@ def hand_on(runtime, sweep, *records):
         return run_sweep(sweep, {"Records": list(records)}, Context())["batchItemFailures"]
 
 
-def test_a_due_requeue_goes_to_its_queue_once(runtime, adapters):
-    """Requeues alike are one; those for another step or cluster are others."""
+def test_due_requeue_is_forwarded_once(runtime, adapters):
+    """Equal requeues are one message."""
     sweep = StepOf(Step.SWEEP)
 
     failed = hand_on(
@@ -434,8 +434,8 @@ def test_a_due_requeue_goes_to_its_queue_once(runtime, adapters):
     assert sweep.runs == []
 
 
-def test_a_requeue_that_woke_too_early_goes_back(runtime, adapters):
-    """SQS delays for 15 minutes at most."""
+def test_requeue_received_too_early_is_sent_back(runtime, adapters):
+    """SQS delays by at most 15 minutes."""
     later = NOW + timedelta(hours=1)
 
     hand_on(runtime, StepOf(Step.SWEEP), a_record(1, at=later.isoformat(), reason="window opens"))
@@ -443,8 +443,8 @@ def test_a_requeue_that_woke_too_early_goes_back(runtime, adapters):
     assert adapters.fake_queue.sent == [Message(cluster="blue", step=Step.PROVISION, reason="window opens", at=later)]
 
 
-def test_a_sweep_that_was_asked_for_is_run(runtime, adapters):
-    """It has no queue: sent on it would only come back here."""
+def test_requeue_of_the_sweep_is_run(runtime, adapters):
+    """The sweep has no queue of its own."""
     sweep = StepOf(Step.SWEEP)
 
     hand_on(runtime, sweep, a_record(1, step="sweep"))
@@ -452,15 +452,15 @@ def test_a_sweep_that_was_asked_for_is_run(runtime, adapters):
     assert (sweep.runs, adapters.fake_queue.sent) == ([("blue", "m1")], [])
 
 
-def test_a_requeue_that_cannot_be_handed_on_stays_in_the_queue(runtime, adapters):
-    """A drain would stop for a minute otherwise."""
+def test_requeue_that_cannot_be_forwarded_fails_its_record(runtime, adapters):
+    """Otherwise a drain would pause until the next sweep."""
     adapters.fake_queue.fails = RateLimitedError("SQS throttles us")
 
     assert hand_on(runtime, StepOf(Step.SWEEP), a_record(1)) == [{"itemIdentifier": "record-1"}]
 
 
-def test_at_most_six_frames_lie_between_lambdas_entry_and_a_step(runtime):
-    """Who debugs a step reads its caller's names; libraries' frames are not counted."""
+def test_at_most_six_frames_from_lambda_entry_to_step(runtime):
+    """Frames of libraries do not count."""
     frames = []
 
     def step(run, trigger):

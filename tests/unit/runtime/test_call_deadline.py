@@ -102,10 +102,10 @@ def test_no_call_is_made_after_the_run_has_ended(clock):
     assert times == []
 
 
-def test_a_call_ends_before_the_lease_must_be_renewed():
-    """A launch is begun only if there is time for all of its attempts."""
+def test_call_ends_before_the_lease_must_be_renewed():
+    """A launch starts only if there is time for all of its attempts."""
     assert CONNECT_SECONDS + READ_SECONDS < CALL_SECONDS
-    assert Settings(cluster_name="demo").launch_patience >= timedelta(seconds=CALL_SECONDS)
+    assert Settings(cluster_name="demo").launch_call_timeout >= timedelta(seconds=CALL_SECONDS)
 
 
 # -- runs of several clusters in one process ------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def run_of(runtime, cluster):
     return runtime.invocation(trigger, TEN_SECONDS)
 
 
-def test_a_run_that_ends_leaves_the_deadlines_of_other_runs_alone(aws_runtime, clock):
+def test_end_of_a_run_keeps_the_deadlines_of_other_runs(aws_runtime, clock):
     """Up to 16 clusters run in one process: the first that is done must not let the others outlast it."""
 
     def run_green():
@@ -158,8 +158,8 @@ def test_threads_of_a_run_share_its_deadline(aws_runtime, clock):
             run.cloud.get_instance_types(node_class)
 
 
-def test_what_follows_a_run_has_no_deadline(aws_runtime, clock):
-    """Messages that cannot be read are returned to their queue after the runs, however those end."""
+def test_calls_after_a_run_have_no_deadline(aws_runtime, clock):
+    """Malformed messages are returned to their queue after the runs."""
     with suppress(ZeroDivisionError), run_of(aws_runtime, "blue") as run:
         clock.advance(9)
         raise ZeroDivisionError

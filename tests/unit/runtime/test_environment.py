@@ -64,8 +64,8 @@ def test_karpenters_variables_are_understood():
     assert settings.batch_idle_duration == timedelta(seconds=2)
 
 
-def test_the_schedulers_default_constraints_are_read_from_yaml():
-    """As kube-scheduler's own configuration has them; blank text is none."""
+def test_default_spread_constraints_are_read_from_yaml():
+    """As in kube-scheduler's configuration; blank text means none."""
     text = "podTopologySpread:\n  defaultConstraints:\n  - {maxSkew: 2, topologyKey: rack, whenUnsatisfiable: DoNotSchedule}"
     (constraint,) = read_environment({**MINIMAL, "SCHEDULER_CONFIG": text}).settings["prod"].default_spread
 
@@ -98,8 +98,8 @@ def test_the_schedulers_default_constraints_are_read_from_yaml():
         ("SCHEDULER_CONFIG", "podTopologySpread: {defaultConstraint: []}"),
     ],
 )
-def test_a_mistake_names_its_variable_and_what_it_should_look_like(variable, value):
-    """A person reads this in a log line, far from the template."""
+def test_invalid_value_names_its_variable_and_a_valid_form(variable, value):
+    """Users read it in a log line."""
     with pytest.raises(ConfigurationError) as caught:
         read_environment({**MINIMAL, variable: value})
 

@@ -1,4 +1,4 @@
-"""Who may send events, and whom that is asked. What becomes of events is tested on a real API server, in `tests/e2e`."""
+"""The receiver's sender and cluster connection. Events are tested on a real API server, in `tests/e2e`."""
 
 import base64
 import json
@@ -17,8 +17,8 @@ NOW = datetime(2026, 11, 21, 9, 0, tzinfo=timezone.utc)
 SENDER = read_sender({"FORWARDER_SERVICE_ACCOUNT": "journeyman/forwarder"})
 
 
-def test_the_sender_is_one_service_account_with_tokens_for_one_audience():
-    """As Kubernetes names it."""
+def test_sender_is_one_service_account_with_one_audience():
+    """By its Kubernetes user name."""
     sender = read_sender({"FORWARDER_SERVICE_ACCOUNT": "journeyman/forwarder", "FORWARDER_AUDIENCE": "us"})
 
     assert (sender.user, sender.audience) == ("system:serviceaccount:journeyman:forwarder", "us")
@@ -31,7 +31,7 @@ def test_by_default_no_sender_is_authorized():
 
 
 @pytest.mark.parametrize("account", ["forwarder", "journeyman/", "/forwarder"])
-def test_an_account_without_its_namespace_is_refused(account):
+def test_service_account_without_a_namespace_is_refused(account):
     """Every namespace may have a service account of that name."""
     with pytest.raises(ConfigurationError, match="FORWARDER_SERVICE_ACCOUNT does not parse"):
         read_sender({"FORWARDER_SERVICE_ACCOUNT": account})
@@ -62,7 +62,7 @@ class KnowingCluster:
         return {"status": {"authenticated": True, "audiences": ["journeyman"], "user": user}}
 
 
-def test_a_recreated_cluster_is_found_for_the_next_event():
+def test_recreated_cluster_is_connected_for_the_next_event():
     """The process that takes events may live for hours, and the forwarder sends again what was not taken."""
     moved = Moved()
     runtime, receiver = Runtime({"blue": Settings(cluster_name="blue")}, moved), Receiver(SENDER)

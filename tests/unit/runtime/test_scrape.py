@@ -7,7 +7,7 @@ import pytest
 from functions.aws.api import lambda_handler
 from journeyman.core.api.metrics import METRICS
 from journeyman.runtime.composition import Runtime, installed
-from journeyman.runtime.scrape import GROUPS, LARGEST, OF_CLUSTER_STATE, no_larger_than_may_be
+from journeyman.runtime.scrape import CLUSTER_STATE_GROUPS, GROUPS, MAX_BYTES, check_size
 from journeyman.steps.context import Settings
 from tests.helpers.builders import condition, node_class_body, pod_body, pool_body
 from tests.unit.runtime.test_batch import Adapters
@@ -52,8 +52,8 @@ def families(answer):
     return {line.split()[2] for line in answer["body"].splitlines() if line.startswith("# TYPE")}
 
 
-def test_a_scrape_shows_every_group_and_writes_nothing(adapters):
-    """One line of each, with the cluster's name."""
+def test_scrape_shows_every_group_and_writes_nothing(adapters):
+    """Each line has the cluster's name."""
     writes = []
     adapters.cluster.server.on_write(writes.append)
 
@@ -84,8 +84,8 @@ def test_groups_are_asked_for_by_name(adapters):
     }
 
 
-def test_a_group_that_is_not_there_is_named(adapters):
-    """With what there is instead."""
+def test_unknown_group_is_refused_with_the_known_ones(adapters):
+    """The error names it."""
     answer = scraped(adapters, of="nodez")
 
     assert answer["statusCode"] == 409
@@ -93,11 +93,11 @@ def test_a_group_that_is_not_there_is_named(adapters):
     assert "nodepools" in answer["body"]
 
 
-def test_what_is_too_large_for_an_answer_says_what_to_do():
-    """Rather than an error of the platform, which names nothing."""
-    assert no_larger_than_may_be("x" * LARGEST)
+def test_too_large_response_says_what_to_do():
+    """The platform's own error would say nothing."""
+    assert check_size("x" * MAX_BYTES)
     with pytest.raises(Exception, match=r"of=.*nodes"):
-        no_larger_than_may_be("x" * (LARGEST + 1))
+        check_size("x" * (MAX_BYTES + 1))
 
 
 def test_cluster_state_can_be_turned_off_as_in_karpenter(adapters):
@@ -106,5 +106,5 @@ def test_cluster_state_can_be_turned_off_as_in_karpenter(adapters):
 
     assert left
     assert not any(name.startswith(("karpenter_pods", "karpenter_nodepools", "operator_")) for name in left)
-    assert set(GROUPS) >= OF_CLUSTER_STATE
+    assert set(GROUPS) >= CLUSTER_STATE_GROUPS
     assert left <= METRICS.keys()

@@ -6,7 +6,7 @@ import pytest
 
 from journeyman.core.api.objects import NODECLAIM, NODEPOOL
 from journeyman.core.plan import Chain, CreateObject, Event, ObjectRef, PatchObject, Plan, chain_of
-from journeyman.steps.executor import PATCHES_AT_ONCE
+from journeyman.steps.executor import MAX_PARALLEL_PATCHES
 from tests.helpers.builders import claim_body, pool_body
 from tests.helpers.fakes import Cluster
 
@@ -63,7 +63,7 @@ def the_labels(cluster, resource, name):
     return stored["metadata"].get("labels", {}) if isinstance(stored, dict) else stored.metadata.labels
 
 
-def test_the_first_patches_of_all_go_together_then_the_second(cluster):
+def test_first_patches_are_sent_in_parallel_then_the_second(cluster):
     """Six requests in the time of two."""
     outcome, together = carry_out(cluster, *(chain_of(name, labelled(NODECLAIM, name), imaged(name)) for name in "abc"))
     assert together == [3, 3]
@@ -73,8 +73,8 @@ def test_the_first_patches_of_all_go_together_then_the_second(cluster):
         assert (claim.metadata.labels["touched"], claim.status.image_id) == ("x", "i")
 
 
-def test_a_chain_whose_patch_is_refused_goes_no_further_and_is_silent(cluster):
-    """The others do not notice."""
+def test_refused_patch_stops_its_chain_and_its_events(cluster):
+    """The other chains continue."""
     event = Event(ref=ObjectRef(resource=NODECLAIM, name="n"), reason="Evicted", message="done")
     stale = Chain(subject="a", actions=(labelled(NODECLAIM, "a", version="1"), imaged("a")), events=(event,))
     fine = Chain(subject="b", actions=(labelled(NODECLAIM, "b"), imaged("b")), events=(event,))
@@ -95,8 +95,8 @@ def test_patches_of_one_object_wait_for_each_other(cluster):
     assert the_labels(cluster, NODECLAIM, "a")["touched"] == "second"
 
 
-def test_what_does_more_than_patch_keeps_its_place(cluster):
-    """Nothing overtakes it: what stands before it is done, what stands behind is not begun."""
+def test_chain_with_other_actions_keeps_its_place(cluster):
+    """Earlier chains are executed before it, later ones after it."""
     create = CreateObject(resource=NODECLAIM, body=claim_body("new"), why="test")
     pools = [chain_of(name, labelled(NODEPOOL, name)) for name in ("p00", "p01", "p02", "p03")]
     late = chain_of("late", create, labelled(NODECLAIM, "new"))
@@ -104,11 +104,11 @@ def test_what_does_more_than_patch_keeps_its_place(cluster):
     assert together == [2, 1, 2]
 
 
-def test_the_fence_is_checked_before_each_batch_of_patches(cluster):
-    """Another run has the step: what was begun is done, and nothing more."""
+def test_lease_is_checked_before_each_batch_of_patches(cluster):
+    """After losing the Lease no further batch is sent."""
     cluster.fence.checks_left = 1
     names = [f"p{n:02}" for n in range(40)]
     outcome, together = carry_out(cluster, *(chain_of(name, labelled(NODEPOOL, name)) for name in names))
-    assert together == [PATCHES_AT_ONCE]
+    assert together == [MAX_PARALLEL_PATCHES]
     assert outcome.status == "busy"
-    assert "touched" not in the_labels(cluster, NODEPOOL, names[PATCHES_AT_ONCE])
+    assert "touched" not in the_labels(cluster, NODEPOOL, names[MAX_PARALLEL_PATCHES])

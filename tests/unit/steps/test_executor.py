@@ -1,4 +1,4 @@
-"""Apply: what is carried out, what stops, what is left for a requeue. On the in-memory API server."""
+"""The executor: performed actions, stopped chains, and requeues, on the in-memory API server."""
 
 from datetime import timedelta
 
@@ -77,8 +77,8 @@ def test_chains_are_independent_and_failed_ones_emit_no_events(cluster):
     assert outcome.counts == {"PatchObject": 1, "conflicts": 1}
 
 
-def test_a_following_chain_starts_after_the_first_succeeded(cluster):
-    """Chains behind it are independent of one another."""
+def test_following_chain_starts_after_the_first_succeeded(cluster):
+    """Following chains are independent of one another."""
     behind = (chain_of("a", mark("missing")), Chain(subject="b", actions=(mark(),), events=(EVENT,)))
 
     stopped = carry_out(cluster, Chain(subject="x", actions=(mark("missing"),), then=behind))
@@ -88,8 +88,8 @@ def test_a_following_chain_starts_after_the_first_succeeded(cluster):
     assert (done.counts, cluster.record.reasons) == ({"PatchObject": 2, "conflicts": 1}, ["Evicted"])
 
 
-def test_a_conflict_stops_the_chain_and_asks_to_decide_again(cluster):
-    """The step overwrites no concurrent write: it reloads a second later."""
+def test_conflict_stops_the_chain_and_requeues_the_step(cluster):
+    """The step overwrites no concurrent write; it loads again a second later."""
     other = {"metadata": {"annotations": {"other": "hand"}}}
     version = cluster.server.get(NODEPOOL, "default")["metadata"]["resourceVersion"]
     cluster.server.patch(NODEPOOL, "default", other)
@@ -102,7 +102,7 @@ def test_a_conflict_stops_the_chain_and_asks_to_decide_again(cluster):
 
 
 def test_two_writes_to_one_object_keep_its_resource_version_check(cluster):
-    """Our own first write is no conflict for the second; a stranger's in between is."""
+    """The run's own first write is no conflict for the second, another client's write is."""
     version = cluster.server.get(NODEPOOL, "default")["metadata"]["resourceVersion"]
     second = mark(version=version, patch={"metadata": {"annotations": {"second": "yes"}}})
     chain = chain_of("NodePool default", mark(version=version), second)
@@ -143,7 +143,7 @@ def test_creating_an_object_that_exists_succeeds_only_if_it_is_equal(cluster):
     outcome = carry_out(cluster, chain_of("a", again), chain_of("b", again), chain_of("c", different))
 
     assert outcome.counts == {"CreateObject": 2, "errors": 1}
-    assert outcome.notes[-1].startswith("c: another object has that name")
+    assert outcome.notes[-1].startswith("c: another object has this name")
 
 
 def test_deleting_what_is_gone_or_came_back_as_another_is_done(cluster):
@@ -219,7 +219,7 @@ def eviction(pod_ref):
     "node/termination/terminator",
     it="should return a NodeDrainError event when two PDBs refer to the same pod",
 )
-def test_a_refused_eviction_is_counted_and_reported_and_no_failure(cluster, budgets, code, says):
+def test_refused_eviction_is_an_event_and_no_error(cluster, budgets, code, says):
     """429 is the answer PodDisruptionBudgets are for, 500 the one to two of them; the drain comes back by itself."""
     cluster.add(pod_body("p", node="n"), *(budget(f"web-{n}") for n in range(budgets)))
     cluster.server.sync_disruption_budgets()
@@ -331,7 +331,7 @@ def test_terminating_twice_is_terminating_once(cluster):
         ("uid-a", "i-2", "shutting-down"),  # it has another instance: this one is surplus
     ],
 )
-def test_an_orphan_is_left_alone_if_its_claim_turns_up(cluster, uid, provider_id, state):
+def test_instance_is_not_terminated_if_its_claim_exists(cluster, uid, provider_id, state):
     """The claim was made after the list was read; what its chain would do next to the node is not done either."""
     cluster.add(claim_body("a", provider_id=provider_id, metadata={"uid": "uid-a"}))
     cluster.cloud.run_orphan("i-1", NOW)
@@ -399,8 +399,8 @@ def test_all_launches_are_one_batch_and_their_chains_continue(cluster):
     assert all(c.status.provider_id for c in claims)
 
 
-def test_a_chain_whose_launch_fails_ends_there(cluster):
-    """What was to follow an instance does not follow none."""
+def test_failed_launch_ends_its_chain(cluster):
+    """The actions that need the instance are not performed."""
     cluster.cloud.failures = [CloudProviderError("down")]
     create = CreateObject(resource=NODECLAIM, body=claim_body("a"), why="test")
     outcome = carry_out(cluster, chain_of("x", create, LaunchInstance(claim="a", why="test"), mark()))
@@ -408,7 +408,7 @@ def test_a_chain_whose_launch_fails_ends_there(cluster):
     assert requeues(outcome) == {Step.PROVISION: NOW + timedelta(seconds=1)}
 
 
-def test_a_claim_that_lacks_its_finalizer_gets_it_before_its_instance(cluster):
+def test_finalizer_is_added_before_the_launch(cluster):
     """No instance is launched for a claim without the finalizer, whichever client created the claim."""
     body = merge(claim_body("bare"), {"metadata": {"finalizers": []}})
     create = CreateObject(resource=NODECLAIM, body=body, why="test")
@@ -418,8 +418,8 @@ def test_a_claim_that_lacks_its_finalizer_gets_it_before_its_instance(cluster):
     assert claim.status.provider_id
 
 
-def test_a_plan_that_launches_without_a_catalogue_is_a_bug(cluster):
-    """It fails loudly instead of doing nothing."""
+def test_launch_without_a_catalogue_is_an_invariant_error(cluster):
+    """It fails instead of doing nothing."""
     plan = Plan(chains=(chain_of("x", LaunchInstance(claim="a", why="test")),))
     with pytest.raises(InvariantError):
         cluster.execute(plan, step=Step.TERMINATE, needs_catalogue=False)
@@ -440,8 +440,8 @@ def test_the_earliest_requeue_of_a_step_is_sent_even_if_chains_fail(cluster):
     assert sent[Step.CONSOLIDATE] == (None, "now")
 
 
-def test_a_run_that_met_an_error_does_not_come_back_at_once(cluster):
-    """What fails today would fail again a moment later, for ever: an error has its pause, other steps have none."""
+def test_requeue_after_an_error_is_delayed(cluster):
+    """A permanent error would otherwise requeue the step without pause."""
     chains = (
         chain_of("x", mark("missing", version="1"), Requeue(step=Step.PROVISION, at=NOW, reason="more to do")),
         chain_of("y", CreateObject(resource=NODECLAIM, body={"metadata": {"name": "A B"}}, why="invalid")),
@@ -452,7 +452,7 @@ def test_a_run_that_met_an_error_does_not_come_back_at_once(cluster):
     assert requeues(outcome) == {Step.PROVISION: NOW + timedelta(seconds=5), Step.TERMINATE: NOW}
 
 
-def test_a_requeue_that_is_far_off_is_left_to_the_sweep(cluster):
+def test_late_requeue_is_left_to_the_sweep(cluster):
     """A queue holds none for hours: each run's would be passed on and on, beside those of all other runs."""
     times = {Step.CONSOLIDATE: NOW + timedelta(minutes=15), Step.TERMINATE: NOW + timedelta(minutes=16)}
     carry_out(cluster, *(chain_of("x", Requeue(step=step, at=at, reason="t")) for step, at in times.items()))
@@ -469,8 +469,8 @@ def test_requeues_are_sent_even_if_the_run_fails(cluster):
     assert not cluster.fence.held
 
 
-def test_a_queue_that_fails_does_not_fail_the_run(cluster):
-    """The sweep makes up for lost requeues; the log says so."""
+def test_failed_queue_does_not_fail_the_run(cluster):
+    """The log reports it, and the sweep finds the work."""
     cluster.queue.fails = CloudProviderError("no queue")
     outcome = carry_out(cluster, chain_of("a", mark(), Requeue(step=Step.TERMINATE, at=NOW, reason="x")))
     assert outcome.status == "done"
@@ -487,16 +487,16 @@ def test_near_the_deadline_remaining_chains_are_left_for_a_requeue(cluster):
     assert requeues(outcome) == {Step.PROVISION: cluster.clock.now()}
 
 
-def test_an_answer_of_the_cloud_is_written_down_even_in_the_margin(cluster):
-    """That is what the margin is for."""
+def test_launch_result_is_written_within_the_deadline_margin(cluster):
+    """The margin is reserved for it."""
     create = CreateObject(resource=NODECLAIM, body=claim_body("a"), why="test")
     store = Interfering(cluster.server, "patch", 1, lambda: cluster.clock.advance(57))
     carry_out(cluster, chain_of("x", create, LaunchInstance(claim="a", why="test")), run=cluster.run(store=store))
     assert cluster.server.get(NODECLAIM, "a").status.provider_id
 
 
-def test_a_lost_fence_stops_everything_at_once(cluster):
-    """Another run has the step; this one writes nothing more and says so."""
+def test_lost_lease_stops_the_run(cluster):
+    """The run writes nothing more and ends as busy."""
     cluster.add(pool_body("second"))
     cluster.fence.checks_left = 1
     outcome = carry_out(cluster, chain_of("a", mark(), mark("second")))
@@ -505,8 +505,8 @@ def test_a_lost_fence_stops_everything_at_once(cluster):
     assert cluster.fence.releases == 1
 
 
-def test_a_run_that_cannot_take_the_fence_does_nothing(cluster):
-    """Busy, before anything was read."""
+def test_run_without_the_lease_does_nothing(cluster):
+    """It ends as busy before it reads the cluster."""
     cluster.fence.held_by_other = True
     assert carry_out(cluster, chain_of("a", mark())).status == "busy"
     assert not is_marked(cluster)

@@ -1,4 +1,4 @@
-"""What people do to our objects by hand: no pod loses its node without a drain, and no instance is ended for another."""
+"""Manual edits of our objects: no pod loses its node without a drain, and no other claim's instance is terminated."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from journeyman.core.api.objects import NODE, NODECLAIM, PDB, POD, is_true
 from journeyman.core.plan import Step
 from journeyman.errors import NoInstanceIdError
 from tests.helpers.builders import SMALL, claim_body, condition, pool_body
-from tests.helpers.living import Living
+from tests.helpers.simulated_cluster import SimulatedCluster
 
 BLOCKED = {
     "apiVersion": "policy/v1",
@@ -21,140 +21,142 @@ BLOCKED = {
 
 
 @pytest.fixture
-def living():
+def simulation():
     """Two nodes with a pod each, which nothing consolidates."""
-    living = starting()
-    living.until(lambda: living.running() == 2 and len(settled(living)) == 2, "two pods on two nodes")
-    return living
+    simulation = starting()
+    simulation.until(lambda: simulation.running() == 2 and len(settled(simulation)) == 2, "two pods on two nodes")
+    return simulation
 
 
 def starting():
     """Two instances that are to become those nodes."""
-    living = Living((SMALL,), pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
-    living.deploy("web", 2, cpu="1.5")
-    living.live(minutes=0.1)
-    return living
+    simulation = SimulatedCluster((SMALL,), pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
+    simulation.deploy("web", 2, cpu="1.5")
+    simulation.live(minutes=0.1)
+    return simulation
 
 
-def said_of(living, claim, *conditions):
+def said_of(simulation, claim, *conditions):
     """Write these conditions into a claim's status, as a user might."""
-    raw = living.server.get(msgspec.structs.replace(NODECLAIM, type=dict), claim.metadata.name)
+    raw = simulation.server.get(msgspec.structs.replace(NODECLAIM, type=dict), claim.metadata.name)
     by_type = {c["type"]: c for c in (*raw["status"]["conditions"], *conditions)}
     status = {"conditions": list(by_type.values())}
-    living.server.patch(NODECLAIM, claim.metadata.name, {"status": status}, subresource="status")
+    simulation.server.patch(NODECLAIM, claim.metadata.name, {"status": status}, subresource="status")
 
 
-def settled(living) -> Sequence[object]:
+def settled(simulation) -> Sequence[object]:
     """The claims that are initialized."""
-    return [c for c in living.claims() if is_true(c.status.conditions, "Initialized")]
+    return [c for c in simulation.claims() if is_true(c.status.conditions, "Initialized")]
 
 
-def nodes(living) -> dict[str, object]:
+def nodes(simulation) -> dict[str, object]:
     """Nodes by provider id."""
-    return {node.spec.provider_id: node for node in living.server.list(NODE).items}
+    return {node.spec.provider_id: node for node in simulation.server.list(NODE).items}
 
 
-def delete(living, claim):
+def delete(simulation, claim):
     """Delete a claim; two minutes pass, in which its pods may not be evicted."""
-    living.cluster.add(BLOCKED)
-    living.server.delete(NODECLAIM, claim)
-    living.requeue(Step.TERMINATE)
-    living.live(minutes=2)
+    simulation.cluster.add(BLOCKED)
+    simulation.server.delete(NODECLAIM, claim)
+    simulation.requeue(Step.TERMINATE)
+    simulation.live(minutes=2)
 
 
-def states(living) -> list[str]:
+def states(simulation) -> list[str]:
     """The states of the instances."""
-    return [instance.state for instance in living.cloud.list()]
+    return [instance.state for instance in simulation.cloud.list()]
 
 
-def test_a_node_without_its_registered_label_is_drained(living):
+def test_a_node_without_its_registered_label_is_drained(simulation):
     """Its claim says that it registered. Without a drain its pod would die with the instance, against its budget."""
-    claim = living.claims()[0]
-    living.server.patch(NODE, claim.status.node_name, {"metadata": {"labels": {labels.REGISTERED: None}}})
+    claim = simulation.claims()[0]
+    simulation.server.patch(NODE, claim.status.node_name, {"metadata": {"labels": {labels.REGISTERED: None}}})
 
-    delete(living, claim.metadata.name)
+    delete(simulation, claim.metadata.name)
 
-    assert states(living) == ["running", "running"]
-    assert "FailedDraining" in living.record.reasons
+    assert states(simulation) == ["running", "running"]
+    assert "FailedDraining" in simulation.record.reasons
 
 
-def test_a_node_whose_finalizer_was_just_removed_is_drained(living):
+def test_a_node_whose_finalizer_was_just_removed_is_drained(simulation):
     """Without it the node is gone as soon as it is deleted, and its pod with it, whatever its budget says."""
-    claim = living.claims()[0]
-    living.server.patch(NODE, claim.status.node_name, {"metadata": {"finalizers": None}})
+    claim = simulation.claims()[0]
+    simulation.server.patch(NODE, claim.status.node_name, {"metadata": {"finalizers": None}})
 
-    delete(living, claim.metadata.name)
+    delete(simulation, claim.metadata.name)
 
-    assert claim.status.provider_id in nodes(living)
-    assert states(living) == ["running", "running"]
-    assert "FailedDraining" in living.record.reasons
+    assert claim.status.provider_id in nodes(simulation)
+    assert states(simulation) == ["running", "running"]
+    assert "FailedDraining" in simulation.record.reasons
 
 
-def test_a_claim_that_loses_its_provider_id_continues_to_drain(living):
+def test_a_claim_that_loses_its_provider_id_continues_to_drain(simulation):
     """The node that it owns says which instance it is; that one is ended after the drain, and nothing stays."""
-    claim = living.claims()[0]
-    delete(living, claim.metadata.name)
-    living.server.patch(NODECLAIM, claim.metadata.name, {"status": {"providerID": None}}, subresource="status")
-    living.live(minutes=4)
-    assert states(living) == ["running", "running"]
+    claim = simulation.claims()[0]
+    delete(simulation, claim.metadata.name)
+    simulation.server.patch(NODECLAIM, claim.metadata.name, {"status": {"providerID": None}}, subresource="status")
+    simulation.live(minutes=4)
+    assert states(simulation) == ["running", "running"]
 
-    living.server.patch(POD, on(living, claim), {"metadata": {"labels": {"app": "free"}}}, namespace="default")
-    living.until(lambda: claim.metadata.name not in {c.metadata.name for c in living.claims()}, "the claim is gone")
-    assert claim.status.provider_id not in nodes(living)
-    assert claim.status.provider_id not in {i.provider_id for i in living.cloud.list()}
+    simulation.server.patch(POD, on(simulation, claim), {"metadata": {"labels": {"app": "free"}}}, namespace="default")
+    simulation.until(
+        lambda: claim.metadata.name not in {c.metadata.name for c in simulation.claims()}, "the claim is gone"
+    )
+    assert claim.status.provider_id not in nodes(simulation)
+    assert claim.status.provider_id not in {i.provider_id for i in simulation.cloud.list()}
 
 
-def test_what_was_taken_off_a_living_claim_is_back_within_two_minutes(living):
-    """The sweep sees it, and an Event says it."""
-    claim = living.claims()[0]
+def test_removed_claim_metadata_is_restored_within_two_minutes(simulation):
+    """The sweep finds it, and an Event reports it."""
+    claim = simulation.claims()[0]
     name, provider_id = claim.metadata.name, claim.status.provider_id
-    living.server.patch(NODECLAIM, name, {"metadata": {"finalizers": [], "labels": {labels.NODEPOOL: None}}})
-    living.server.patch(NODECLAIM, name, {"status": {"providerID": None}}, subresource="status")
+    simulation.server.patch(NODECLAIM, name, {"metadata": {"finalizers": [], "labels": {labels.NODEPOOL: None}}})
+    simulation.server.patch(NODECLAIM, name, {"status": {"providerID": None}}, subresource="status")
 
-    living.live(minutes=2)
+    simulation.live(minutes=2)
 
-    [healed] = [c for c in living.claims() if c.metadata.name == name]
+    [healed] = [c for c in simulation.claims() if c.metadata.name == name]
     assert healed.metadata.finalizers == (labels.TERMINATION_FINALIZER,)
     assert healed.metadata.labels[labels.NODEPOOL] == "default"
     assert healed.status.provider_id == provider_id
-    assert "MetadataRestored" in living.record.reasons
-    assert states(living) == ["running", "running"]
+    assert "MetadataRestored" in simulation.record.reasons
+    assert states(simulation) == ["running", "running"]
 
 
 @pytest.mark.parametrize("lost", [["conditions"], ["conditions", "providerID", "nodeName", "capacity", "allocatable"]])
-def test_a_claim_whose_status_was_taken_off_keeps_its_node(living, lost):
+def test_claim_with_a_removed_status_keeps_its_node(simulation, lost):
     """Even long after the time that a launch may take: the node that it owns runs, and an Event says what was done."""
-    living.live(minutes=10)
-    claim = living.claims()[0]
-    living.server.patch(NODECLAIM, claim.metadata.name, {"status": dict.fromkeys(lost)}, subresource="status")
+    simulation.live(minutes=10)
+    claim = simulation.claims()[0]
+    simulation.server.patch(NODECLAIM, claim.metadata.name, {"status": dict.fromkeys(lost)}, subresource="status")
 
-    living.live(minutes=3)
+    simulation.live(minutes=3)
 
-    assert {c.metadata.name for c in settled(living)} == {c.metadata.name for c in living.claims()}
-    assert claim.metadata.uid in {c.metadata.uid for c in living.claims()}
-    assert claim.status.provider_id in {c.status.provider_id for c in living.claims()}
-    assert "MetadataRestored" in living.record.reasons
-    assert "Evicted" not in living.record.reasons
-    assert len(living.cloud.launches) == 2
+    assert {c.metadata.name for c in settled(simulation)} == {c.metadata.name for c in simulation.claims()}
+    assert claim.metadata.uid in {c.metadata.uid for c in simulation.claims()}
+    assert claim.status.provider_id in {c.status.provider_id for c in simulation.claims()}
+    assert "MetadataRestored" in simulation.record.reasons
+    assert "Evicted" not in simulation.record.reasons
+    assert len(simulation.cloud.launches) == 2
 
 
 def test_a_claim_with_an_invalid_provider_id_is_replaced():
     """Before its node has joined nothing else knows its instance but its tags; those are enough to end it."""
-    living = starting()
-    living.cloud.get = particular(living.cloud.get)
-    living.cloud.delete = particular(living.cloud.delete)
-    first, other = living.claims()
+    simulation = starting()
+    simulation.cloud.get = particular(simulation.cloud.get)
+    simulation.cloud.delete = particular(simulation.cloud.delete)
+    first, other = simulation.claims()
     edited = {"status": {"providerID": "i-am-none"}}
-    living.server.patch(NODECLAIM, first.metadata.name, edited, subresource="status")
+    simulation.server.patch(NODECLAIM, first.metadata.name, edited, subresource="status")
 
-    living.live(minutes=5)
+    simulation.live(minutes=5)
 
-    assert living.running() == 2
-    assert states(living) == ["running", "running"]
-    assert first.status.provider_id not in {i.provider_id for i in living.cloud.list()}
-    assert other.metadata.name in {c.metadata.name for c in settled(living)}
-    assert len(settled(living)) == len(living.claims()) == 2
-    [event] = [e for e in living.record.events if e.reason == "InstanceNotFound"]
+    assert simulation.running() == 2
+    assert states(simulation) == ["running", "running"]
+    assert first.status.provider_id not in {i.provider_id for i in simulation.cloud.list()}
+    assert other.metadata.name in {c.metadata.name for c in settled(simulation)}
+    assert len(settled(simulation)) == len(simulation.claims()) == 2
+    [event] = [e for e in simulation.record.events if e.reason == "InstanceNotFound"]
     assert event.ref.uid == first.metadata.uid
 
 
@@ -172,91 +174,93 @@ def particular(method):
 @pytest.mark.parametrize("said", ["Registered", "Initialized"])
 def test_a_claim_with_forged_conditions_is_registered(said):
     """Its node joins, and loses the unregistered taint, whatever a user wrote into the claim's status before."""
-    living = starting()
-    said_of(living, living.claims()[0], condition(said, since=living.clock.now()))
+    simulation = starting()
+    said_of(simulation, simulation.claims()[0], condition(said, since=simulation.clock.now()))
 
-    living.live(minutes=4)
+    simulation.live(minutes=4)
 
-    assert living.running() == 2
-    assert all(node.metadata.labels.get(labels.REGISTERED) == "true" for node in nodes(living).values())
-    assert all(is_true(c.status.conditions, "Ready") for c in living.claims())
+    assert simulation.running() == 2
+    assert all(node.metadata.labels.get(labels.REGISTERED) == "true" for node in nodes(simulation).values())
+    assert all(is_true(c.status.conditions, "Ready") for c in simulation.claims())
 
 
-def test_a_claim_with_the_provider_id_of_another_goes_without_it(living):
+def test_claim_with_anothers_provider_id_is_deleted_alone(simulation):
     """Made by hand, deleted by hand: the node whose id it carries, and the claim behind that, stay as they are."""
-    claim = living.claims()[0]
-    living.server.create(NODECLAIM, claim_body("handmade"))
-    living.server.patch(
+    claim = simulation.claims()[0]
+    simulation.server.create(NODECLAIM, claim_body("handmade"))
+    simulation.server.patch(
         NODECLAIM, "handmade", {"status": {"providerID": claim.status.provider_id}}, subresource="status"
     )
-    living.requeue(Step.PROVISION)
-    living.live(minutes=1)
-    [handmade] = [c for c in living.claims() if c.metadata.name == "handmade"]
+    simulation.requeue(Step.PROVISION)
+    simulation.live(minutes=1)
+    [handmade] = [c for c in simulation.claims() if c.metadata.name == "handmade"]
     refused = next(c for c in handmade.status.conditions if c.type == "Registered")
 
-    living.server.delete(NODECLAIM, "handmade")
-    living.requeue(Step.TERMINATE)
-    living.live(minutes=5)
+    simulation.server.delete(NODECLAIM, "handmade")
+    simulation.requeue(Step.TERMINATE)
+    simulation.live(minutes=5)
 
     assert (refused.status, refused.reason) == ("False", "MultipleNodeClaimsFound")
     assert claim.metadata.name in refused.message
-    assert sorted(c.metadata.name for c in living.claims()) == sorted(c.metadata.name for c in settled(living))
-    assert len(settled(living)) == 2
-    assert states(living) == ["running", "running"]
-    assert "Evicted" not in living.record.reasons
+    assert sorted(c.metadata.name for c in simulation.claims()) == sorted(c.metadata.name for c in settled(simulation))
+    assert len(settled(simulation)) == 2
+    assert states(simulation) == ["running", "running"]
+    assert "Evicted" not in simulation.record.reasons
 
 
-def test_a_claim_with_anothers_provider_id_terminates_its_own_instance(living):
+def test_a_claim_with_anothers_provider_id_terminates_its_own_instance(simulation):
     """Its node still says which one that is."""
-    mine, other = living.claims()
-    living.server.patch(
+    mine, other = simulation.claims()
+    simulation.server.patch(
         NODECLAIM, mine.metadata.name, {"status": {"providerID": other.status.provider_id}}, subresource="status"
     )
-    living.live(minutes=3)
-    assert states(living) == ["running", "running"]
+    simulation.live(minutes=3)
+    assert states(simulation) == ["running", "running"]
 
-    living.server.delete(NODECLAIM, mine.metadata.name)
-    living.requeue(Step.TERMINATE)
-    living.until(lambda: mine.metadata.name not in {c.metadata.name for c in living.claims()}, "the claim is gone")
+    simulation.server.delete(NODECLAIM, mine.metadata.name)
+    simulation.requeue(Step.TERMINATE)
+    simulation.until(
+        lambda: mine.metadata.name not in {c.metadata.name for c in simulation.claims()}, "the claim is gone"
+    )
 
-    assert other.metadata.name in {c.metadata.name for c in settled(living)}
-    assert other.status.provider_id in nodes(living)
-    assert mine.status.provider_id not in nodes(living)
-    assert mine.status.provider_id not in {i.provider_id for i in living.cloud.list()}
+    assert other.metadata.name in {c.metadata.name for c in settled(simulation)}
+    assert other.status.provider_id in nodes(simulation)
+    assert mine.status.provider_id not in nodes(simulation)
+    assert mine.status.provider_id not in {i.provider_id for i in simulation.cloud.list()}
 
 
-def test_a_claim_with_a_forged_instance_terminating_is_replaced(living):
+def test_a_claim_with_a_forged_instance_terminating_is_replaced(simulation):
     """InstanceTerminating on a claim without a deletion timestamp: the claim goes, with an Event, after its pod."""
-    claim = living.claims()[0]
-    living.cluster.add(BLOCKED)
-    said_of(living, claim, condition("InstanceTerminating", since=living.clock.now()))
+    claim = simulation.claims()[0]
+    simulation.cluster.add(BLOCKED)
+    said_of(simulation, claim, condition("InstanceTerminating", since=simulation.clock.now()))
 
-    living.live(minutes=4)
-    [event] = [e for e in living.record.events if e.reason == "InconsistentStatus"]
+    simulation.live(minutes=4)
+    [event] = [e for e in simulation.record.events if e.reason == "InconsistentStatus"]
     assert event.ref.uid == claim.metadata.uid
-    assert claim.status.provider_id in nodes(living)
-    assert set(states(living)) == {"running"}
+    assert claim.status.provider_id in nodes(simulation)
+    assert set(states(simulation)) == {"running"}
 
-    living.server.delete(PDB, "web", namespace="default")
-    living.until(lambda: claim.status.provider_id not in nodes(living), "its node is gone")
-    living.until(lambda: living.running() == 2, "its pod runs elsewhere")
-    assert len(settled(living)) == 2
+    simulation.server.delete(PDB, "web", namespace="default")
+    simulation.until(lambda: claim.status.provider_id not in nodes(simulation), "its node is gone")
+    simulation.until(lambda: simulation.running() == 2, "its pod runs elsewhere")
+    assert len(settled(simulation)) == 2
 
 
-def test_a_pod_does_not_wait_for_an_externally_deleted_node(living):
+def test_pod_of_an_externally_deleted_node_gets_a_new_node(simulation):
     """The claim is still there, and registered: no node will come of it by waiting."""
-    claim = living.claims()[0]
-    machines = living.cloud.machines
-    living.cloud.machines = lambda: tuple(m for m in machines() if m.node_name != claim.status.node_name)
-    living.server.patch(NODE, claim.status.node_name, {"metadata": {"finalizers": []}})
-    living.server.delete(NODE, claim.status.node_name)
-    living.server.delete(POD, on(living, claim), namespace="default", grace_period_seconds=0)
+    claim = simulation.claims()[0]
+    machines = simulation.cloud.machines
+    simulation.cloud.machines = lambda: tuple(m for m in machines() if m.node_name != claim.status.node_name)
+    simulation.server.patch(NODE, claim.status.node_name, {"metadata": {"finalizers": []}})
+    simulation.server.delete(NODE, claim.status.node_name)
+    simulation.server.delete(POD, on(simulation, claim), namespace="default", grace_period_seconds=0)
 
-    living.requeue(Step.PROVISION)
-    living.until(lambda: living.running() == 2, "its pod runs elsewhere", minutes=3)
+    simulation.requeue(Step.PROVISION)
+    simulation.until(lambda: simulation.running() == 2, "its pod runs elsewhere", minutes=3)
 
 
-def on(living, claim) -> str:
+def on(simulation, claim) -> str:
     """The pod on the claim's node."""
-    [pod] = [p for p in living.server.list(POD).items if p.spec.node_name == claim.status.node_name]
+    [pod] = [p for p in simulation.server.list(POD).items if p.spec.node_name == claim.status.node_name]
     return str(pod.metadata.name)

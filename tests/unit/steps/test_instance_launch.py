@@ -1,4 +1,4 @@
-"""Launching many claims together: what is between one launch and the next."""
+"""Launches of several claims, and the checks between them."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""Interrupt: what the cloud takes away is given up in good order, once, and never forgotten."""
+"""Interrupt: each interruption is handled once and completely."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from journeyman.steps.interrupt import interrupt
 from tests.helpers.builders import NOW, a_claim, a_snapshot, ago, claim_body, node_class_body, pool_body
 from tests.helpers.fakes import Cluster, FakeCloud, Interfering
 from tests.helpers.fleets import a_fleet, a_member, bodies, types
-from tests.helpers.living import Living
+from tests.helpers.simulated_cluster import SimulatedCluster
 
 THREE_MINUTES = timedelta(minutes=3)
 
@@ -70,7 +70,7 @@ def test_a_spot_warning_deletes_the_claim_and_requeues_provision():
     assert (outcome.step, outcome.status) == (Step.INTERRUPT, "done")
 
 
-def test_the_same_warning_again_and_one_that_comes_late_change_nothing():
+def test_repeated_and_late_interruptions_change_nothing():
     """SQS delivers at least once; nothing is written, no step is requeued, no offering is avoided any longer."""
     cluster = a_cluster(a_member("n", capacity_type=labels.SPOT))
     interrupt(cluster.run(), a_notice("spot_interrupted", "i-n"))
@@ -84,7 +84,7 @@ def test_the_same_warning_again_and_one_that_comes_late_change_nothing():
     assert cluster.queue.sent == []
 
 
-def test_an_instance_that_is_not_ours_is_acknowledged():
+def test_interruption_of_a_foreign_instance_is_acknowledged():
     """Every registered cluster gets every event of the account."""
     cluster = a_cluster(a_member("n"))
     before = cluster.server.resource_version
@@ -96,7 +96,7 @@ def test_an_instance_that_is_not_ours_is_acknowledged():
     assert cluster.server.resource_version == before
 
 
-def test_a_notice_that_could_not_be_handled_in_full_comes_back():
+def test_partly_handled_interruption_is_delivered_again():
     """EC2 sends an interruption once: if the deletion is refused, the message must not be acknowledged."""
     cluster = a_cluster(a_member("n"))
 
@@ -112,7 +112,7 @@ def test_a_notice_that_could_not_be_handled_in_full_comes_back():
     assert the_claim(cluster).metadata.deletion_timestamp is not None
 
 
-def test_a_node_that_changes_meanwhile_does_not_hold_up_the_deletion():
+def test_conflict_on_the_cordon_does_not_stop_the_deletion():
     """The kubelet wrote first: the cordon meets a conflict, the drain will do it; the claim is deleted all the same."""
     cluster = a_cluster(a_member("n"))
     label = {"metadata": {"labels": {"touched": "true"}}}
@@ -140,8 +140,8 @@ def test_a_trigger_that_is_no_interruption_is_refused():
         interrupt(a_cluster().run(), other)
 
 
-def test_a_real_event_finds_its_node():
-    """From EventBridge's JSON to the deleted claim."""
+def test_eventbridge_event_deletes_the_claim_of_its_instance():
+    """From EventBridge's JSON on."""
     event = {
         "version": "0",
         "id": "12345678-1234-1234-1234-123456789012",
@@ -183,7 +183,7 @@ def rebalancing_pool(value: str = "replace"):
     return pool_body(metadata={"annotations": {labels.REBALANCE: value}})
 
 
-def test_a_recommendation_is_noted_where_the_pool_asks_for_that_once():
+def test_rebalance_recommendation_is_annotated_once():
     """On the claim, with the event's own time; consolidate goes on with it. Repeats and later ones change nothing."""
     cluster = Cluster()
     cluster.add(rebalancing_pool(), node_class_body(), *bodies(a_member("n", capacity_type=labels.SPOT)))
@@ -200,8 +200,8 @@ def test_a_recommendation_is_noted_where_the_pool_asks_for_that_once():
     assert len(cluster.queue.sent) == 1
 
 
-def test_a_pool_that_asks_for_something_else_gets_nothing():
-    """Only "replace" is understood."""
+def test_unknown_rebalance_annotation_is_ignored():
+    """Only "replace" is valid."""
     cluster = Cluster()
     cluster.add(rebalancing_pool("yes"), node_class_body(), *bodies(a_member("n", capacity_type=labels.SPOT)))
     before = cluster.server.resource_version
@@ -213,7 +213,7 @@ def test_a_pool_that_asks_for_something_else_gets_nothing():
 
 
 @pytest.mark.parametrize("kind", ["rebalance_recommendation", "spot_interrupted", "instance_terminated"])
-def test_what_comes_after_the_end_has_begun_changes_nothing(kind):
+def test_later_events_of_a_terminating_instance_change_nothing(kind):
     """The events of one instance arrive in any order: advice after the warning, the warning after the end."""
     cluster = Cluster()
     leaving = a_member("n", capacity_type=labels.SPOT, deleting=True)
@@ -235,7 +235,7 @@ def a_launching_cluster(**tags: str) -> Cluster:
     return cluster
 
 
-def test_a_notice_finds_a_claim_that_does_not_know_its_instance_yet():
+def test_interruption_finds_a_claim_without_a_provider_id():
     """The launch was cut off before it was written down, or is still under way: the instance's tag says whose it is."""
     cluster = a_launching_cluster()
 
@@ -245,8 +245,8 @@ def test_a_notice_finds_a_claim_that_does_not_know_its_instance_yet():
     assert {m.step for m in cluster.queue.sent} == {Step.PROVISION, Step.TERMINATE}
 
 
-def test_an_instance_of_an_earlier_claim_of_that_name_is_not_the_claims():
-    """Names come again, UIDs do not."""
+def test_instance_of_an_earlier_claim_of_the_name_is_ignored():
+    """Its tag has another UID."""
     cluster = a_launching_cluster(claim_uid="another")
 
     outcome = interrupt(cluster.run(), a_notice("instance_terminated", "i-9"))
@@ -257,21 +257,21 @@ def test_an_instance_of_an_earlier_claim_of_that_name_is_not_the_claims():
 
 def test_an_instance_without_a_provider_id_marks_its_offering():
     """The cloud says what it is; the claim's labels do not yet."""
-    fresh = Instance(
+    launched = Instance(
         provider_id="aws:///b/i-9", instance_type="l", zone="b", capacity_type=labels.SPOT, state="running",
         launched_at=NOW, tags={labels.NODECLAIM_UID_TAG: a_claim("young").metadata.uid},
     )  # fmt: skip
     plan = handle_interruption(
         a_snapshot(claims=(a_claim("young"),)), kind=InterruptionKind.SPOT_INTERRUPTED, instance_ids=["i-9"],
-        event_time=NOW, unavailable_for=THREE_MINUTES, fresh=[fresh],
+        event_time=NOW, unavailable_for=THREE_MINUTES, launched=[launched],
     )  # fmt: skip
 
     (avoided,) = (a for a in plan.actions if isinstance(a, MarkOfferingUnavailable))
     assert avoided.offerings == (("l", "b", labels.SPOT),)
 
 
-def test_the_cloud_is_not_asked_while_every_claim_knows_its_instance():
-    """Notices about others' instances come all the time."""
+def test_cloud_is_not_listed_while_every_claim_has_its_instance():
+    """Events about foreign instances arrive all the time."""
     cluster = a_cluster(a_member("n"))
 
     class Deaf(FakeCloud):
@@ -283,8 +283,8 @@ def test_the_cloud_is_not_asked_while_every_claim_knows_its_instance():
     assert outcome.status == "done"
 
 
-def test_a_rebalance_recommendation_only_emits_an_event():
-    """Advice, not a deadline."""
+def test_rebalance_recommendation_only_emits_an_event():
+    """By default."""
     plan = decide(a_fleet(a_member("n")), InterruptionKind.REBALANCE_RECOMMENDATION, "i-n")
 
     assert plan.chains == ()
@@ -321,9 +321,9 @@ def test_an_instance_is_found_by_the_end_of_its_provider_id(provider_id):
     assert len(plan.notes) == 3
 
 
-def launching_runs(living: Living, moment: datetime) -> list[tuple[int, timedelta]]:
+def launching_runs(simulation: SimulatedCluster, moment: datetime) -> list[tuple[int, timedelta]]:
     """Which of the runs of steps from then on launched something, and how long after that moment."""
-    later = [(at, outcome) for at, outcome in living.functions.outcomes if at >= moment]
+    later = [(at, outcome) for at, outcome in simulation.functions.outcomes if at >= moment]
     return [(n, at - moment) for n, (at, outcome) in enumerate(later, start=1) if outcome.counts.get("launched")]
 
 
@@ -335,52 +335,65 @@ def test_interrupted_pods_run_on_replacements_within_two_minutes(kind, nodes, hi
         {"key": labels.CAPACITY_TYPE, "operator": "In", "values": [labels.SPOT]},
         {"key": labels.INSTANCE_TYPE, "operator": "In", "values": ["s", "m"]},
     ]
-    living = Living(types(), pool_body(spec={"template": {"spec": {"requirements": spot}}}))
-    living.deploy("inflate", nodes, cpu="1500m", memory="6Gi")
-    living.until(lambda: living.running() == nodes, "the pods")
-    living.live(minutes=1)
-    taken_back = sorted(i.provider_id for i in living.cloud.list())[:hit]
-    pods_hit = {p.metadata.uid for p in living.server.list(POD).items if on(living, p) in taken_back}
-    warned = living.clock.now()
+    simulation = SimulatedCluster(types(), pool_body(spec={"template": {"spec": {"requirements": spot}}}))
+    simulation.deploy("inflate", nodes, cpu="1500m", memory="6Gi")
+    simulation.until(lambda: simulation.running() == nodes, "the pods")
+    simulation.live(minutes=1)
+    taken_back = sorted(i.provider_id for i in simulation.cloud.list())[:hit]
+    pods_hit = {p.metadata.uid for p in simulation.server.list(POD).items if on(simulation, p) in taken_back}
+    warned = simulation.clock.now()
 
     for provider_id in (*taken_back, taken_back[0]):
-        interrupt(living.cluster.run(), a_notice(kind, provider_id.rsplit("/", 1)[-1], at=warned))
-    living.until(
-        lambda: living.running() == nodes and not pods_hit & {p.metadata.uid for p in living.server.list(POD).items},
+        interrupt(simulation.cluster.run(), a_notice(kind, provider_id.rsplit("/", 1)[-1], at=warned))
+    simulation.until(
+        lambda: (
+            simulation.running() == nodes and not pods_hit & {p.metadata.uid for p in simulation.server.list(POD).items}
+        ),
         "the pods on other nodes",
         minutes=2,
     )
 
-    moved = living.clock.now() - warned
-    living.live(minutes=5)
-    launches = launching_runs(living, warned)
+    moved = simulation.clock.now() - warned
+    simulation.live(minutes=5)
+    launches = launching_runs(simulation, warned)
     record_property("steps from event to launch", launches[0][0])
     record_property("seconds until all pods had moved", moved.total_seconds())
     assert launches == [(1, timedelta(0))]
     assert moved <= timedelta(minutes=2)
-    assert not set(taken_back) & {i.provider_id for i in living.cloud.list()}
-    assert living.running() == nodes
+    assert not set(taken_back) & {i.provider_id for i in simulation.cloud.list()}
+    assert simulation.running() == nodes
 
 
-def on(living: Living, pod: Pod) -> str:
+def on(simulation: SimulatedCluster, pod: Pod) -> str:
     """The instance that a pod runs on."""
-    return living.server.get(NODE, pod.spec.node_name).spec.provider_id
+    return simulation.server.get(NODE, pod.spec.node_name).spec.provider_id
 
 
 def test_an_interrupted_offering_is_not_launched_again():
     """The replacement is of another one, though this was the cheapest."""
     spot = {"key": labels.CAPACITY_TYPE, "operator": "In", "values": [labels.SPOT]}
-    living = Living(types(), pool_body(spec={"template": {"spec": {"requirements": [spot]}}}))
-    living.deploy("inflate", 3, cpu="1")
-    living.until(lambda: living.running() == 3, "three pods")
-    (instance,) = living.cloud.list()
+    simulation = SimulatedCluster(types(), pool_body(spec={"template": {"spec": {"requirements": [spot]}}}))
+    simulation.deploy("inflate", 3, cpu="1")
+    simulation.until(lambda: simulation.running() == 3, "three pods")
+    (instance,) = simulation.cloud.list()
 
-    notice = a_notice("spot_interrupted", instance.provider_id.rsplit("/", 1)[-1], at=living.clock.now())
-    interrupt(living.cluster.run(), notice)
-    living.until(lambda: len(living.cloud.list()) == 2, "the replacement", minutes=1)
+    notice = a_notice("spot_interrupted", instance.provider_id.rsplit("/", 1)[-1], at=simulation.clock.now())
+    interrupt(simulation.cluster.run(), notice)
+    simulation.until(lambda: len(simulation.cloud.list()) == 2, "the replacement", minutes=1)
 
-    (other,) = (i for i in living.cloud.list() if i.provider_id != instance.provider_id)
+    (other,) = (i for i in simulation.cloud.list() if i.provider_id != instance.provider_id)
     offering = (instance.instance_type, instance.zone, instance.capacity_type)
     assert (other.instance_type, other.zone, other.capacity_type) != offering
-    living.live(minutes=5)
-    assert len(living.claims()) == 1
+    simulation.live(minutes=5)
+    assert len(simulation.claims()) == 1
+
+
+@pytest.mark.parametrize("name", ["a-copy", "z-copy"])
+def test_only_the_nodeclaim_that_owns_the_instance_is_deleted(name):
+    """A user may have copied a NodeClaim, with its provider id."""
+    owner = a_claim("n", true=("Launched",), provider_id="aws:///a/i-n", age=timedelta(hours=1))
+    copied = a_claim(name, true=("Launched",), provider_id="aws:///a/i-n")
+
+    plan = decide(a_snapshot(claims=(owner, copied)), InterruptionKind.INSTANCE_TERMINATED, "i-n")
+
+    assert [a.ref.name for a in plan.actions if isinstance(a, DeleteObject)] == ["n"]

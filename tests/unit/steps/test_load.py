@@ -10,7 +10,7 @@ from journeyman.core.plan import Step
 from journeyman.core.state.pod_predicates import selects
 from journeyman.errors import CloudProviderError, NotFoundError
 from journeyman.steps.context import FeatureGates
-from journeyman.steps.load import EVERYTHING, FLEET, GLANCE, load, with_pods_of, with_volumes_of
+from journeyman.steps.load import EVERYTHING, NODES_AND_CLAIMS, SWEEP_SCOPE, load, with_pods_of, with_volumes_of
 from journeyman.steps.scheduling_inputs import scheduling_inputs_of
 from journeyman.steps.sweep import due_steps
 from tests.helpers.builders import (
@@ -56,7 +56,7 @@ def test_the_sweep_reads_only_the_kinds_it_needs():
     cluster = Cluster()
     cluster.add(pod_body("waiting"), pod_body("running", node="n"))
     store = Counting(cluster.server)
-    snapshot = load(cluster.run(store=store), GLANCE)
+    snapshot = load(cluster.run(store=store), SWEEP_SCOPE)
     assert store.listed == [("NodeClaim", ""), ("NodePool", ""), ("EC2NodeClass", ""), ("Pod", "spec.nodeName=")]
     assert [pod.key for pod in snapshot.pods] == ["default/waiting"]
 
@@ -107,7 +107,7 @@ def test_storage_is_read_with_what_scheduling_needs_and_only_then():
     assert [n.metadata.name for n in snapshot.csi_nodes] == ["n"]
     assert [v.spec.csi.driver for v in snapshot.persistent_volumes] == [EBS]
     assert [c.spec.volume_name for c in snapshot.persistent_volume_claims] == ["pv"]
-    assert load(cluster.run(), FLEET).persistent_volume_claims == ()
+    assert load(cluster.run(), NODES_AND_CLAIMS).persistent_volume_claims == ()
 
 
 def test_default_spread_constraints_require_services_and_owners():
@@ -185,7 +185,7 @@ def test_buffers_add_virtual_pods_and_only_their_refs_are_read():
     assert {"CapacityBuffer", "PodTemplate"} <= {kind for kind, _ in store.listed}
     assert not {"Deployment", "ReplicaSet", "Service"} & {kind for kind, _ in store.listed}
 
-    glance = load(run, GLANCE)
+    glance = load(run, SWEEP_SCOPE)
     assert [pod.key for pod in glance.pods] == ["default/waiting"]
     assert [b.key for b in glance.capacity_buffers] == ["default/spare"]
     quiet = replace(glance, pods=())
@@ -333,7 +333,7 @@ def test_pods_are_listed_by_node_for_few_nodes_and_at_once_for_many():
     cluster.add(pod_body("a", node="n1"), pod_body("b", node="n2"))
     store = Counting(cluster.server)
     run = cluster.run(store=store)
-    snapshot = load(cluster.run(), FLEET)
+    snapshot = load(cluster.run(), NODES_AND_CLAIMS)
     assert [p.key for p in with_pods_of(run, snapshot, ["n1"]).pods] == ["default/a"]
     with_pods_of(run, snapshot, [f"n{i}" for i in range(20)])
     assert store.listed == [("Pod", "spec.nodeName=n1"), ("Pod", "")]
@@ -349,7 +349,7 @@ def test_volumes_and_their_claims_are_read_only_where_needed():
     claim = {"metadata": {"name": "data", "namespace": "default"}, "spec": {"volumeName": "pv-1"}}
     cluster.add({"apiVersion": "v1", "kind": "PersistentVolumeClaim", **claim})
     store = Counting(cluster.server)
-    run, snapshot = cluster.run(store=store), load(cluster.run(), FLEET)
+    run, snapshot = cluster.run(store=store), load(cluster.run(), NODES_AND_CLAIMS)
 
     nothing, none_attached = with_volumes_of(run, snapshot, []), with_volumes_of(run, snapshot, ["n3"])
     attached = with_volumes_of(run, snapshot, ["n1"])

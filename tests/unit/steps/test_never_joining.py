@@ -1,77 +1,77 @@
-"""Nodes that do not join: given up in time, said in Events and on the NodePool, and tried again."""
+"""Nodes that do not join: they time out, Events and NodePool report it, and their pods get new nodes."""
 
 import pytest
 
 from journeyman.core.api.objects import NODEPOOL
 from tests.helpers.builders import SMALL, pool_body
-from tests.helpers.living import Living
+from tests.helpers.simulated_cluster import SimulatedCluster
 
 
 @pytest.fixture
-def living():
+def simulation():
     """Two pods that need a node each; machines boot and never join, until `mend` is called."""
-    living = Living((SMALL,), pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
-    living.cloud.machines = tuple
-    living.deploy("web", 2, cpu="1.5")
-    return living
+    simulation = SimulatedCluster((SMALL,), pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
+    simulation.cloud.machines = tuple
+    simulation.deploy("web", 2, cpu="1.5")
+    return simulation
 
 
-def mend(living):
+def mend(simulation):
     """Machines join from now on."""
-    del living.cloud.machines
+    del simulation.cloud.machines
 
 
-def health(living):
-    conditions = living.server.get(NODEPOOL, "default")["status"]["conditions"]
+def health(simulation):
+    conditions = simulation.server.get(NODEPOOL, "default")["status"]["conditions"]
     return next((c["status"], c["reason"]) for c in conditions if c["type"] == "NodeRegistrationHealthy")
 
 
-def test_nodes_that_never_join_are_reported_on_the_pool(living):
+def test_nodes_that_never_join_are_reported_on_the_pool(simulation):
     """Both time out after a quarter of an hour; the pool says so, and no more once enough of their successors joined."""
-    living.live(minutes=10)
-    assert health(living) == ("Unknown", "AwaitingReconciliation")
-    living.live(minutes=6)
+    simulation.live(minutes=10)
+    assert health(simulation) == ("Unknown", "AwaitingReconciliation")
+    simulation.live(minutes=6)
 
-    assert health(living) == ("False", "RegistrationFailed")
-    messages = [e.message for e in living.record.events if e.reason == "RegistrationTimedOut"]
+    assert health(simulation) == ("False", "RegistrationFailed")
+    messages = [e.message for e in simulation.record.events if e.reason == "RegistrationTimedOut"]
     assert len(messages) == 2
     assert all(
         "Not registered after 15 min, NodeNotFound: " in text and " is terminated, its pods" in text
         for text in messages
     )
 
-    mend(living)
-    living.until(lambda: living.running() == 2, "both pods run")
-    living.deploy("more", 1, cpu="1.5")
-    living.until(lambda: living.running() == 3, "a third pod runs")
-    assert health(living) == ("True", "NodeRegistrationHealthy")
+    mend(simulation)
+    simulation.until(lambda: simulation.running() == 2, "both pods run")
+    simulation.deploy("more", 1, cpu="1.5")
+    simulation.until(lambda: simulation.running() == 3, "a third pod runs")
+    assert health(simulation) == ("True", "NodeRegistrationHealthy")
 
 
 @pytest.mark.parametrize("end", ["lose", "stop"])
-def test_an_instance_that_ends_before_it_joins_is_replaced_at_once(living, end):
+def test_an_instance_that_ends_before_it_joins_is_replaced_at_once(simulation, end):
     """No interruption notice arrived, so garbage collection finds it: after minutes, not at the 15-minute time-out."""
-    living.live(minutes=2)
-    first, second = living.claims()
-    getattr(living.cloud, end)(first.status.provider_id)
-    living.live(minutes=3)
+    simulation.live(minutes=2)
+    first, second = simulation.claims()
+    getattr(simulation.cloud, end)(first.status.provider_id)
+    simulation.live(minutes=3)
 
-    now = {claim.metadata.uid for claim in living.claims()}
+    now = {claim.metadata.uid for claim in simulation.claims()}
     assert len(now) == 2
     assert second.metadata.uid in now
     assert first.metadata.uid not in now
-    assert len(living.cloud.launches) == 3
-    [message] = [e.message for e in living.record.events if e.reason == "InstanceNotFound"]
+    assert len(simulation.cloud.launches) == 3
+    [message] = [e.message for e in simulation.record.events if e.reason == "InstanceNotFound"]
     assert first.status.provider_id in message
 
 
-def test_instances_that_end_before_they_join_are_reported_on_the_pool(living):
+def test_instances_that_end_before_they_join_are_reported_on_the_pool(simulation):
     """Two of the last four are enough: an image that shuts down at boot does not recover."""
-    living.live(minutes=2)
-    first, second = living.claims()
-    living.cloud.lose(first.status.provider_id)
-    living.live(minutes=3)
-    assert health(living) == ("Unknown", "AwaitingReconciliation")
+    simulation.live(minutes=2)
+    first, second = simulation.claims()
+    simulation.cloud.lose(first.status.provider_id)
+    simulation.live(minutes=3)
+    assert health(simulation) == ("Unknown", "AwaitingReconciliation")
 
-    living.cloud.lose(second.status.provider_id)
-    living.live(minutes=3)
-    assert health(living) == ("False", "RegistrationFailed")
+    simulation.cloud.lose(second.status.provider_id)
+    simulation.live(minutes=3)
+    assert health(simulation) == ("False", "RegistrationFailed")

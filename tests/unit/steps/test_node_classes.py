@@ -1,4 +1,4 @@
-"""When a NodeClass is compared with the cloud again, and how it goes: last of all that was made for it."""
+"""When a NodeClass is resolved again, and how it is finalized."""
 
 from datetime import timedelta
 
@@ -14,7 +14,7 @@ from journeyman.steps.node_classes import is_due
 from journeyman.steps.provision import provision
 from tests.helpers.builders import NOW, SMALL, a_node_class, node_class_body, pool_body, stamp
 from tests.helpers.fakes import Interfering
-from tests.helpers.living import Living
+from tests.helpers.simulated_cluster import SimulatedCluster
 
 PERIOD = timedelta(minutes=5)
 
@@ -51,91 +51,91 @@ FINALIZER = "karpenter.k8s.aws/termination"
 
 
 @pytest.fixture
-def living():
+def simulation():
     """A node with a pod, which nothing consolidates."""
-    living = Living((SMALL,), pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
-    living.deploy("web", 1, cpu="1.5")
-    living.until(lambda: living.running() == 1, "a pod on a node")
-    return living
+    simulation = SimulatedCluster((SMALL,), pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
+    simulation.deploy("web", 1, cpu="1.5")
+    simulation.until(lambda: simulation.running() == 1, "a pod on a node")
+    return simulation
 
 
-def class_of(living):
+def class_of(simulation):
     """The NodeClass as it is stored; None once it is gone."""
-    return next(iter(living.server.list(EC2NODECLASS).items), None)
+    return next(iter(simulation.server.list(EC2NODECLASS).items), None)
 
 
-def messages(living, reason):
-    return [event.message for event in living.record.events if event.reason == reason]
+def messages(simulation, reason):
+    return [event.message for event in simulation.record.events if event.reason == reason]
 
 
-def a_trigger(living):
-    now = living.clock.now()
+def a_trigger(simulation):
+    now = simulation.clock.now()
     return RequeueDue(id="t", cluster="demo", step=Step.PROVISION, reason="test", time=now)
 
 
-def drop_finalizer(living):
-    living.server.patch(EC2NODECLASS, "default", {"metadata": {"finalizers": []}})
+def drop_finalizer(simulation):
+    simulation.server.patch(EC2NODECLASS, "default", {"metadata": {"finalizers": []}})
 
 
-def test_a_node_class_in_use_is_held_before_anything_is_made_for_it(living):
+def test_node_class_in_use_gets_its_finalizer_first(simulation):
     """The step adds Karpenter's finalizer again if a user removes it; a NodeClass without a NodePool gets none."""
-    assert class_of(living)["metadata"]["finalizers"] == [FINALIZER]
-    drop_finalizer(living)
-    living.requeue(Step.PROVISION)
-    living.live(minutes=1)
-    assert class_of(living)["metadata"]["finalizers"] == [FINALIZER]
+    assert class_of(simulation)["metadata"]["finalizers"] == [FINALIZER]
+    drop_finalizer(simulation)
+    simulation.requeue(Step.PROVISION)
+    simulation.live(minutes=1)
+    assert class_of(simulation)["metadata"]["finalizers"] == [FINALIZER]
 
-    living.cluster.add(node_class_body("spare"))
-    living.requeue(Step.PROVISION)
-    living.live(minutes=1)
-    assert "finalizers" not in living.server.get(EC2NODECLASS, "spare")["metadata"]
+    simulation.cluster.add(node_class_body("spare"))
+    simulation.requeue(Step.PROVISION)
+    simulation.live(minutes=1)
+    assert "finalizers" not in simulation.server.get(EC2NODECLASS, "spare")["metadata"]
 
 
-def test_a_node_class_that_cannot_be_held_is_not_resolved(living):
+def test_node_class_without_its_finalizer_is_not_resolved(simulation):
     """Another client writes it at that moment: its instance profile might be left behind."""
-    drop_finalizer(living)
-    living.server.patch(EC2NODECLASS, "default", {"spec": {"role": "another"}})
-    before, run = living.cloud.resolved, living.cluster.run()
+    drop_finalizer(simulation)
+    simulation.server.patch(EC2NODECLASS, "default", {"spec": {"role": "another"}})
+    before, run = simulation.cloud.resolved, simulation.cluster.run()
     written = {"metadata": {"labels": {"written": "meanwhile"}}}
-    meanwhile = lambda: living.server.patch(EC2NODECLASS, "default", written)  # noqa: E731
-    provision(replace(run, store=Interfering(living.server, "patch", 1, meanwhile)), a_trigger(living))
-    assert living.cloud.resolved == before
-    assert not class_of(living)["metadata"]["finalizers"]
+    meanwhile = lambda: simulation.server.patch(EC2NODECLASS, "default", written)  # noqa: E731
+    provision(replace(run, store=Interfering(simulation.server, "patch", 1, meanwhile)), a_trigger(simulation))
+    assert simulation.cloud.resolved == before
+    assert not class_of(simulation)["metadata"]["finalizers"]
 
-    living.live(minutes=1)
-    assert living.cloud.resolved == before + 1
-    assert class_of(living)["metadata"]["finalizers"] == [FINALIZER]
+    simulation.live(minutes=1)
+    assert simulation.cloud.resolved == before + 1
+    assert class_of(simulation)["metadata"]["finalizers"] == [FINALIZER]
 
 
-def test_a_deleted_node_class_waits_until_its_claims_are_gone(living):
+def test_a_deleted_node_class_waits_until_its_claims_are_gone(simulation):
     """An Event says so every ten minutes; then the step deletes its cloud resources and removes the finalizer."""
-    living.server.delete(EC2NODECLASS, "default")
-    living.live(minutes=21)
-    (claim,) = living.claims()
+    simulation.server.delete(EC2NODECLASS, "default")
+    simulation.live(minutes=21)
+    (claim,) = simulation.claims()
     waiting = f"Waiting on NodeClaim termination for {claim.metadata.name}"
-    assert set(messages(living, "WaitingOnNodeClaimTermination")) == {waiting}
-    assert len(messages(living, "WaitingOnNodeClaimTermination")) >= 2
-    assert living.cloud.released == []
+    assert set(messages(simulation, "WaitingOnNodeClaimTermination")) == {waiting}
+    assert len(messages(simulation, "WaitingOnNodeClaimTermination")) >= 2
+    assert simulation.cloud.released == []
 
-    living.server.delete(NODEPOOL, "default")
-    living.server.delete(NODECLAIM, claim.metadata.name)
-    living.until(lambda: class_of(living) is None, "the NodeClass to go", minutes=10)
-    assert living.cloud.released == ["default"]
-    assert living.cloud.list() == ()
-    assert messages(living, "Finalized")
-    took = living.record.count_of("operator_ec2nodeclass_termination_duration_seconds")
+    simulation.server.delete(NODEPOOL, "default")
+    simulation.server.delete(NODECLAIM, claim.metadata.name)
+    simulation.until(lambda: class_of(simulation) is None, "the NodeClass to go", minutes=10)
+    assert simulation.cloud.released == ["default"]
+    assert simulation.cloud.list() == ()
+    assert messages(simulation, "Finalized")
+    took = simulation.record.count_of("operator_ec2nodeclass_termination_duration_seconds")
     assert took >= timedelta(minutes=21).total_seconds()
 
 
-def test_a_node_class_stays_until_what_was_made_for_it_is_taken_back(living):
+def test_node_class_stays_until_its_cloud_resources_are_deleted(simulation):
     """The cloud refuses at first: its finalizer is what remembers that something is left."""
-    living.server.delete(NODEPOOL, "default")
-    living.server.delete(NODECLAIM, living.claims()[0].metadata.name)
-    living.until(lambda: not living.claims(), "the claim to go", minutes=10)
-    living.cloud.failures = [CloudProviderError("no right to iam:DeleteInstanceProfile")]
-    living.server.delete(EC2NODECLASS, "default")
-    living.until(lambda: not living.cloud.failures, "the first try", minutes=2)
-    assert class_of(living) is not None
+    simulation.server.delete(NODEPOOL, "default")
+    simulation.server.delete(NODECLAIM, simulation.claims()[0].metadata.name)
+    simulation.until(lambda: not simulation.claims(), "the claim to go", minutes=10)
+    simulation.cloud.failures = [CloudProviderError("no right to iam:DeleteInstanceProfile")]
+    simulation.server.delete(EC2NODECLASS, "default")
+    simulation.until(lambda: not simulation.cloud.failures, "the first try", minutes=2)
+    assert class_of(simulation) is not None
 
-    living.until(lambda: class_of(living) is None, "the NodeClass to go", minutes=3)
-    assert living.cloud.released == ["default"]
+    simulation.until(lambda: class_of(simulation) is None, "the NodeClass to go", minutes=3)
+    assert simulation.cloud.released == ["default"]

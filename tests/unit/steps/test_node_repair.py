@@ -17,108 +17,112 @@ from journeyman.steps.terminate import terminate
 from tests.helpers.builders import NOW, condition, pool_body
 from tests.helpers.fakes import FakeCloud
 from tests.helpers.fleets import types
-from tests.helpers.living import Living
+from tests.helpers.simulated_cluster import SimulatedCluster
 
 TRIGGER = RequeueDue(id="1", cluster="demo", step=Step.TERMINATE, reason="test", time=NOW)
 
 
-def a_living(*, repair: bool = True, replicas: int = 2) -> Living:
+def a_simulation(*, repair: bool = True, replicas: int = 2) -> SimulatedCluster:
     """Pods on one node, which a budget protects from eviction."""
-    living = Living(types(), pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
-    living.cluster.settings = replace(living.cluster.settings, feature_gates=FeatureGates(node_repair=repair))
-    living.deploy("inflate", replicas, cpu="500m")
-    living.until(lambda: living.running() == replicas, "the pods")
+    simulation = SimulatedCluster(types(), pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
+    simulation.cluster.settings = replace(simulation.cluster.settings, feature_gates=FeatureGates(node_repair=repair))
+    simulation.deploy("inflate", replicas, cpu="500m")
+    simulation.until(lambda: simulation.running() == replicas, "the pods")
     forbid = {"minAvailable": replicas, "selector": {"matchLabels": {"app": "inflate"}}}
     meta = {"name": "all", "namespace": "default"}
     body = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": meta, "spec": forbid}
-    living.server.create(PDB, body, namespace="default")
-    return living
+    simulation.server.create(PDB, body, namespace="default")
+    return simulation
 
 
-def break_accelerators(living: Living) -> str:
+def break_accelerators(simulation: SimulatedCluster) -> str:
     """The node monitoring agent finds that the node's devices do not work; the name of its claim."""
-    (node,) = living.server.list(NODE).items
+    (node,) = simulation.server.list(NODE).items
     conditions = [
-        condition("Ready", since=living.clock.now()),
-        condition("AcceleratedHardwareReady", "False", since=living.clock.now()),
+        condition("Ready", since=simulation.clock.now()),
+        condition("AcceleratedHardwareReady", "False", since=simulation.clock.now()),
     ]
-    living.server.patch(NODE, node.metadata.name, {"status": {"conditions": conditions}}, subresource="status")
-    return living.claims()[0].metadata.name
+    simulation.server.patch(NODE, node.metadata.name, {"status": {"conditions": conditions}}, subresource="status")
+    return simulation.claims()[0].metadata.name
 
 
 def test_an_unhealthy_node_is_replaced_after_its_toleration_ends():
     """Ten minutes and no earlier; its pods go though their budget forbids it, and run on another node."""
-    living = a_living()
-    unhealthy = break_accelerators(living)
+    simulation = a_simulation()
+    unhealthy = break_accelerators(simulation)
 
-    living.live(minutes=9.5)
-    assert [c.metadata.name for c in living.claims()] == [unhealthy]
-    living.until(
-        lambda: unhealthy not in {c.metadata.name for c in living.claims()} and living.running() == 2,
+    simulation.live(minutes=9.5)
+    assert [c.metadata.name for c in simulation.claims()] == [unhealthy]
+    simulation.until(
+        lambda: unhealthy not in {c.metadata.name for c in simulation.claims()} and simulation.running() == 2,
         "a well node",
         minutes=4,
     )
 
-    assert len(living.cloud.list()) == 1
-    assert "DisruptionTerminating" in living.record.reasons
-    assert living.record.count_of("karpenter_nodeclaims_unhealthy_disrupted_total") == 1
+    assert len(simulation.cloud.list()) == 1
+    assert "DisruptionTerminating" in simulation.record.reasons
+    assert simulation.record.count_of("karpenter_nodeclaims_unhealthy_disrupted_total") == 1
 
 
 @pytest.mark.parametrize("repair", [True, False])
 def test_a_node_whose_kubelet_stops_is_repaired_after_half_an_hour(repair):
     """EC2's checks pass and no kubelet confirms that pods have ended: force termination does not wait for it."""
-    living = a_living(repair=repair)
-    (instance,) = living.cloud.list()
-    living.cloud.frozen = {instance.provider_id}
-    stopped = living.clock.now()
+    simulation = a_simulation(repair=repair)
+    (instance,) = simulation.cloud.list()
+    simulation.cloud.frozen = {instance.provider_id}
+    stopped = simulation.clock.now()
 
-    living.live(minutes=29)
-    assert [i.provider_id for i in living.cloud.list()] == [instance.provider_id]
-    living.live(minutes=5)
+    simulation.live(minutes=29)
+    assert [i.provider_id for i in simulation.cloud.list()] == [instance.provider_id]
+    simulation.live(minutes=5)
 
-    ended = instance.provider_id not in {i.provider_id for i in living.cloud.list()}
-    assert (ended, living.running() == 2 and ended) == (repair, repair)
+    ended = instance.provider_id not in {i.provider_id for i in simulation.cloud.list()}
+    assert (ended, simulation.running() == 2 and ended) == (repair, repair)
     if repair:
-        (taken,) = (o for o in living.record.observations if o.name == "karpenter_nodeclaims_unhealthy_disrupted_total")
+        (taken,) = (
+            o for o in simulation.record.observations if o.name == "karpenter_nodeclaims_unhealthy_disrupted_total"
+        )
         assert taken.labels["condition"] == "ready"
-        assert living.claims()[0].metadata.creation_timestamp - stopped <= timedelta(minutes=30, seconds=5)
+        assert simulation.claims()[0].metadata.creation_timestamp - stopped <= timedelta(minutes=30, seconds=5)
 
 
 def test_without_the_feature_gate_unhealthy_nodes_are_kept():
     """Opt-in, as in Karpenter."""
-    living = a_living(repair=False)
-    unhealthy = break_accelerators(living)
+    simulation = a_simulation(repair=False)
+    unhealthy = break_accelerators(simulation)
 
-    living.live(minutes=40)
+    simulation.live(minutes=40)
 
-    assert [c.metadata.name for c in living.claims()] == [unhealthy]
-    assert living.claims()[0].metadata.deletion_timestamp is None
+    assert [c.metadata.name for c in simulation.claims()] == [unhealthy]
+    assert simulation.claims()[0].metadata.deletion_timestamp is None
 
 
 def test_a_node_whose_status_checks_fail_is_replaced_after_two_minutes():
     """Whatever the feature gate says. The step requeues itself for that time, and does not wait for the instance's pods."""
-    living = a_living(repair=False)
-    (instance,) = living.cloud.list()
-    since = living.clock.now()
+    simulation = a_simulation(repair=False)
+    (instance,) = simulation.cloud.list()
+    since = simulation.clock.now()
     broken = InstanceStatus(
         provider_id=instance.provider_id, category="InstanceStatus", name="reachability", since=since
     )
-    living.cloud.failed_checks = (broken,)
+    simulation.cloud.failed_checks = (broken,)
 
-    living.until(
-        lambda: bool(living.claims()) and any(c.metadata.deletion_timestamp for c in living.claims()),
+    simulation.until(
+        lambda: bool(simulation.claims()) and any(c.metadata.deletion_timestamp for c in simulation.claims()),
         "the claim given up",
         minutes=4,
     )
-    given_up = living.clock.now() - since
-    living.until(
-        lambda: living.running() == 2 and instance.provider_id not in {i.provider_id for i in living.cloud.list()},
+    given_up = simulation.clock.now() - since
+    simulation.until(
+        lambda: (
+            simulation.running() == 2 and instance.provider_id not in {i.provider_id for i in simulation.cloud.list()}
+        ),
         "the pods elsewhere",
         minutes=4,
     )
 
     assert timedelta(minutes=2) <= given_up <= timedelta(minutes=2, seconds=5)
-    assert living.record.count_of("karpenter_interruption_instance_status_unhealthy_total") == 1
+    assert simulation.record.count_of("karpenter_interruption_instance_status_unhealthy_total") == 1
 
 
 class VerifiedResults(FakeCloud):
@@ -144,26 +148,26 @@ class VerifiedResults(FakeCloud):
 )
 def test_status_checks_are_read_once_a_minute_unless_denied(refusal, asked, warnings):
     """One warning names the right that is missing; the step does all its other work."""
-    living = a_living()
-    cloud = VerifiedResults(living.clock)
+    simulation = a_simulation()
+    cloud = VerifiedResults(simulation.clock)
     cloud.refusal = refusal
-    cluster = living.cluster
+    cluster = simulation.cluster
     cluster.memory.checks_due = None
-    living.record.lines.clear()
+    simulation.record.lines.clear()
 
     for _ in range(7):
         assert terminate(cluster.run(cloud=cloud), TRIGGER).status == "done"
-        living.clock.advance(15)
+        simulation.clock.advance(15)
 
     assert cloud.asked == asked
-    assert sum(level == "warning" for level, _, _ in living.record.lines) == warnings
+    assert sum(level == "warning" for level, _, _ in simulation.record.lines) == warnings
 
 
-def test_who_has_no_nodes_asks_for_no_checks():
-    """An empty cluster costs nothing."""
-    living = Living(types(), pool_body())
-    cloud = VerifiedResults(living.clock)
+def test_empty_cluster_reads_no_status_checks():
+    """It costs nothing."""
+    simulation = SimulatedCluster(types(), pool_body())
+    cloud = VerifiedResults(simulation.clock)
 
-    terminate(living.cluster.run(cloud=cloud), TRIGGER)
+    terminate(simulation.cluster.run(cloud=cloud), TRIGGER)
 
     assert cloud.asked == 0

@@ -1,4 +1,4 @@
-"""What an OfferingState says: what failed, until it can be had again; how old prices are; and whose it is."""
+"""OfferingState: unavailable offerings, age of prices, and owner."""
 
 from datetime import timedelta
 
@@ -10,7 +10,7 @@ from journeyman.ports import ClusterChanged, Prices
 from journeyman.steps.provision import provision
 from tests.helpers.builders import CLASS, NOW, SMALL, node_class_body, pod_body, pool_body, stamp
 from tests.helpers.fakes import Cluster, FakeCloud
-from tests.helpers.living import Living
+from tests.helpers.simulated_cluster import SimulatedCluster
 
 TRIGGER = ClusterChanged(id="1", cluster="demo", step=Step.PROVISION, reason="pods", time=NOW)
 OFFERING = ("m.small", "a", "spot")
@@ -90,7 +90,7 @@ def test_offering_state_is_deleted_with_its_node_class(cluster):
     assert len(state(cluster)["status"]["unavailable"]) == 2
 
 
-def test_what_could_be_had_again_is_forgotten_unless_it_failed_meanwhile(cluster):
+def test_launched_offering_is_removed_unless_it_failed_later(cluster):
     """A launch that succeeds while the offering is avoided was asked for before that was known."""
     apply(cluster, failed())
     apply(cluster, ClearOfferingFailures(node_class=CLASS, offering=OFFERING, at=NOW + timedelta(minutes=1)))
@@ -100,28 +100,28 @@ def test_what_could_be_had_again_is_forgotten_unless_it_failed_meanwhile(cluster
     assert state(cluster)["status"]["unavailable"] == []
 
 
-def test_an_offering_that_came_back_starts_anew():
+def test_back_off_restarts_after_a_successful_launch():
     """Out of stock, had again, out of stock once more: the second shortage is avoided as shortly as the first."""
-    living = Living((SMALL,), pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
-    living.cloud.out_of_stock |= {(SMALL.name, o.zone, o.capacity_type) for o in SMALL.offerings}
-    living.deploy("web", 1, cpu="1.5")
-    living.live(minutes=5)
-    assert max(failures(living).values()) == 2
+    simulation = SimulatedCluster((SMALL,), pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
+    simulation.cloud.out_of_stock |= {(SMALL.name, o.zone, o.capacity_type) for o in SMALL.offerings}
+    simulation.deploy("web", 1, cpu="1.5")
+    simulation.live(minutes=5)
+    assert max(failures(simulation).values()) == 2
 
-    living.cloud.out_of_stock.clear()
-    living.until(lambda: living.running() == 1, "it runs at last", minutes=10)
+    simulation.cloud.out_of_stock.clear()
+    simulation.until(lambda: simulation.running() == 1, "it runs at last", minutes=10)
 
-    [bought] = living.cloud.list()
-    assert (bought.instance_type, bought.zone, bought.capacity_type) not in failures(living)
+    [bought] = simulation.cloud.list()
+    assert (bought.instance_type, bought.zone, bought.capacity_type) not in failures(simulation)
 
 
-def failures(living):
+def failures(simulation):
     """How often each offering failed, as far as it is remembered."""
-    known = living.server.get(OFFERING_STATE, CLASS)["status"]["unavailable"]
+    known = simulation.server.get(OFFERING_STATE, CLASS)["status"]["unavailable"]
     return {(o["instanceType"], o["zone"], o["capacityType"]): o["failures"] for o in known}
 
 
-def test_a_pod_alone_makes_no_offering_state_twice(cluster):
+def test_offering_state_is_written_once_per_refresh_period(cluster):
     """Two runs within the time that a NodeClass stays current look at its prices once."""
     cluster.add(pod_body("p"))
     run_later(cluster)

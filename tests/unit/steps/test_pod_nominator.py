@@ -166,8 +166,8 @@ def test_missing_permission_ends_nominations_but_removes_taints(cluster, error):
     assert is_marked(cluster)
     assert outcome.counts["nominations refused"] == 3
     assert [message for level, message, _ in cluster.record.lines if level == "warning"] == [
-        f"Pod default/a is not nominated to node n: {error.message}",
-        "no more pods are nominated in this run",
+        f"failed to nominate Pod default/a to node n: {error.message}",
+        "not nominating further pods in this run",
     ]
 
 

@@ -7,10 +7,9 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, OFFERING_STATE, condition_of
 from journeyman.core.plan import Step
-from journeyman.core.scheduling.results import ResultCache
 from journeyman.errors import CloudProviderError, CreateError, NodeClassNotReadyError, RateLimitedError
 from journeyman.ports import ClusterChanged
-from journeyman.steps.executor import LIMITS_PERIOD
+from journeyman.steps.executor import RETRY_LIMITS_AFTER
 from journeyman.steps.provision import provision
 from journeyman_simulator.kubelet import BOOT, Kubelets
 from tests.helpers.builders import NOW, claim_body, merge, node_class_body, pod_body, pool_body
@@ -57,34 +56,24 @@ def test_pending_pods_get_nodes_in_one_run(cluster):
     assert outcome.status == "done"
 
 
-class Counted(ResultCache):
-    """Notes how many answers were known whenever there was a question."""
-
-    def __init__(self):
-        super().__init__()
-        self.found = []
-
-    def results_for(self, snapshot, catalogue, options):
-        known = super().results_for(snapshot, catalogue, options)
-        self.found.append(len(known))
-        return known
-
-
-def test_a_cluster_that_did_not_change_is_not_solved_for_again(cluster):
+def test_unchanged_cluster_is_not_solved_again(cluster):
     """Each run emits an Event on an unschedulable pod; the step solves again once there is another pod."""
-    cluster.memory.result_cache = answers = Counted()
     add_pods(cluster, 1, cpu="500")
-    for _ in range(3):
+    is_solved, known = [], cluster.memory.cached_results
+    for number in range(4):
+        if number == 3:
+            cluster.add(pod_body("another", cpu="500"))
         run(cluster)
-    cluster.add(pod_body("another", cpu="500"))
-    run(cluster)
+        is_solved.append(cluster.memory.cached_results is not known)
+        known = cluster.memory.cached_results
 
-    assert answers.found == [0, 0, 1, 0]  # the first run writes that the pool is sound
+    assert is_solved == [True, True, False, True]  # the first run writes that the pool is sound
+    assert len(known.by_problem) == 1
     assert cluster.record.reasons.count("FailedScheduling") == 5
 
 
-def test_the_same_pods_are_not_given_nodes_twice(cluster):
-    """What is on its way counts as capacity; nothing is launched in the runs after the first."""
+def test_same_pods_do_not_get_nodes_twice(cluster):
+    """NodeClaims in flight count as capacity."""
     add_pods(cluster, 10)
     run(cluster)
     launched = list(cluster.cloud.launches)
@@ -104,7 +93,7 @@ def test_claims_without_an_instance_are_launched_before_planning(cluster):
     assert [c.metadata.name for c in claims(cluster)] == ["cut-off"]
 
 
-def test_a_launch_whose_answer_was_lost_makes_no_second_instance(cluster):
+def test_lost_launch_response_makes_no_second_instance(cluster):
     """The claim's UID is the client token: the next run finds the instance."""
     add_pods(cluster, 1)
 
@@ -277,7 +266,7 @@ def test_a_throttled_node_class_keeps_its_status(cluster):
     assert len(claims(cluster)) == 1
 
 
-def test_a_claim_whose_node_class_vanished_is_given_up(cluster):
+def test_claim_without_its_node_class_is_deleted(cluster):
     """It could never be launched."""
     cluster.add(claim_body("orphan", spec={"nodeClassRef": {"name": "gone"}}))
     run(cluster)
@@ -296,8 +285,8 @@ def test_an_invalid_pool_is_reported_and_the_valid_one_serves(cluster):
     assert len(claims(cluster)) == 1
 
 
-def test_a_pool_that_was_deleted_meanwhile_opens_no_nodes(cluster):
-    """Read again just before its claims are created."""
+def test_deleted_nodepool_gets_no_new_nodeclaims(cluster):
+    """It is read again just before they are created."""
     add_pods(cluster, 1)
     gone = Interfering(cluster.server, "get", 1, lambda: cluster.server.delete(NODEPOOL, "default"))
     run(cluster, store=gone)
@@ -316,11 +305,11 @@ def test_a_pool_over_its_limits_by_terminating_nodes_is_requeued(cluster):
     cluster.server.delete(NODECLAIM, name)
     run(cluster)
     assert [claim.metadata.name for claim in claims(cluster)] == [name]
-    assert requeue_of(cluster, Step.PROVISION).at == NOW + LIMITS_PERIOD
+    assert requeue_of(cluster, Step.PROVISION).at == NOW + RETRY_LIMITS_AFTER
 
 
-def test_one_run_opens_only_so_many_nodes_and_asks_for_the_next(cluster):
-    """A huge batch is split; nothing is lost."""
+def test_one_run_creates_a_limited_number_of_nodeclaims(cluster):
+    """The step is requeued for the others."""
     cluster.settings = type(cluster.settings)(cluster_name="demo", claims_per_run=1)
     add_pods(cluster, 12)
     run(cluster)
@@ -328,7 +317,7 @@ def test_one_run_opens_only_so_many_nodes_and_asks_for_the_next(cluster):
     assert requeue_of(cluster, Step.PROVISION).at is None
 
 
-def test_a_run_that_ends_early_is_finished_by_the_next(cluster):
+def test_next_run_finishes_a_run_that_reached_its_deadline(cluster):
     """The deadline strikes after the claims are created: they are launched, not doubled, by the requeue's run."""
     add_pods(cluster, 10)
     slow = Interfering(cluster.server, "create", 2, lambda: cluster.clock.advance(56))

@@ -1,4 +1,4 @@
-"""Provision with what scheduling reads besides pods and pools: volumes, overlays, buffers, default constraints."""
+"""Provision with volumes, NodeOverlays, CapacityBuffers and default spread constraints."""
 
 import pytest
 from msgspec.structs import replace
@@ -76,7 +76,7 @@ def test_a_buffer_launches_one_node_and_its_pods_get_no_events(cluster):
     )
 
 
-def test_a_buffer_that_cannot_be_had_fails_no_pod(cluster):
+def test_unavailable_capacity_buffer_does_not_affect_pods(cluster):
     """Its condition says so; real pods are scheduled as ever."""
     shape = {"metadata": {}, "spec": pod_body("x", cpu="500")["spec"]}
     cluster.add(

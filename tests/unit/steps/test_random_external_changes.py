@@ -16,7 +16,7 @@ from journeyman.core.api.objects import NODE, NODECLAIM, PDB, POD, is_true
 from journeyman.core.api.storage import VOLUME_ATTACHMENT
 from journeyman.errors import NotFoundError
 from tests.helpers.builders import SMALL, condition, pool_body
-from tests.helpers.living import Living
+from tests.helpers.simulated_cluster import SimulatedCluster
 
 PODS = 4
 RAW_CLAIM = msgspec.structs.replace(NODECLAIM, type=dict)
@@ -32,8 +32,8 @@ BUDGET = {
 class RandomOperations:
     """A user with all permissions: one random operation on a claim, its node or its instance."""
 
-    def __init__(self, living, dice):
-        self._living, self._server, self._dice = living, living.server, dice
+    def __init__(self, simulation, dice):
+        self._living, self._server, self._dice = simulation, simulation.server, dice
         self._operations = sorted(
             name for name in dir(self) if not name.startswith("_") and name not in {"act", "finish"}
         )
@@ -112,37 +112,37 @@ class RandomOperations:
 def four_nodes(dice):
     period = {"terminationGracePeriod": "2m"} if dice.random() < 0.5 else {}
     spec = {"disruption": {"consolidateAfter": "0s"}, "template": {"spec": period}}
-    living = Living((SMALL,), pool_body(spec=spec))
-    living.deploy("web", PODS, cpu="1.5")
-    living.until(lambda: living.running() == PODS and len(initialized(living)) == PODS, "pods run")
-    return living
+    simulation = SimulatedCluster((SMALL,), pool_body(spec=spec))
+    simulation.deploy("web", PODS, cpu="1.5")
+    simulation.until(lambda: simulation.running() == PODS and len(initialized(simulation)) == PODS, "pods run")
+    return simulation
 
 
-def initialized(living):
-    return [c for c in living.claims() if is_true(c.status.conditions, "Initialized")]
+def initialized(simulation):
+    return [c for c in simulation.claims() if is_true(c.status.conditions, "Initialized")]
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_after_random_changes_every_claim_has_its_node_and_instance(seed):
     """And every pod runs."""
     dice = random.Random(seed)
-    living = four_nodes(dice)
-    operations = RandomOperations(living, dice)
+    simulation = four_nodes(dice)
+    operations = RandomOperations(simulation, dice)
     for _ in range(10):
         with suppress(NotFoundError):  # it is gone already
             operations.act()
-        living.live(minutes=dice.choice([0.1, 0.2, 0.5, 1, 3]))
+        simulation.live(minutes=dice.choice([0.1, 0.2, 0.5, 1, 3]))
     operations.finish()
-    living.live(minutes=30)
+    simulation.live(minutes=30)
 
     writes = []
-    living.server.on_write(writes.append)
-    living.live(minutes=5)
+    simulation.server.on_write(writes.append)
+    simulation.live(minutes=5)
 
-    ids = sorted(c.status.provider_id for c in initialized(living))
-    assert ids == sorted(i.provider_id for i in living.cloud.list())
-    assert ids == sorted(n.spec.provider_id for n in living.server.list(NODE).items)
-    assert len(ids) == len(living.claims())
-    assert [p.status.phase for p in living.server.list(POD).items] == ["Running"] * PODS
+    ids = sorted(c.status.provider_id for c in initialized(simulation))
+    assert ids == sorted(i.provider_id for i in simulation.cloud.list())
+    assert ids == sorted(n.spec.provider_id for n in simulation.server.list(NODE).items)
+    assert len(ids) == len(simulation.claims())
+    assert [p.status.phase for p in simulation.server.list(POD).items] == ["Running"] * PODS
     assert writes == []
-    assert [o.notes for _, o in living.functions.outcomes if o.counts.get("errors")] == []
+    assert [o.notes for _, o in simulation.functions.outcomes if o.counts.get("errors")] == []

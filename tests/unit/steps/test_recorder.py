@@ -1,4 +1,4 @@
-"""What only a person can mend is an Event, once for each right and kind; every error that stops something is counted."""
+"""Errors for operators are Events, once per permission and kind; every error that stops something is counted."""
 
 import pytest
 
@@ -50,8 +50,8 @@ def test_a_missing_kind_is_reported_and_a_missing_object_is_not():
 @pytest.mark.parametrize(
     "error", [ConflictError("changed"), KubeAPIError("full", status=507), CloudProviderError("no")]
 )
-def test_what_passes_is_counted_and_nothing_more(error):
-    """By its kind and by who met it, for an alarm."""
+def test_retryable_error_is_counted_without_an_event(error):
+    """By error class and step, for an alarm."""
     cluster = Cluster()
     emit_error(cluster.run(), Step.PROVISION, error)
 

@@ -1,4 +1,4 @@
-"""Static NodePools on a living cluster: as many nodes as they ask for, whatever happens to those."""
+"""Static NodePools on a simulated cluster keep their replicas, whatever happens to their nodes."""
 
 from __future__ import annotations
 
@@ -14,72 +14,72 @@ from journeyman.steps.provision import provision
 from tests.helpers import builders
 from tests.helpers.builders import SMALL, TYPES, condition, pool_body, stamp
 from tests.helpers.fakes import Interfering
-from tests.helpers.living import Living
+from tests.helpers.simulated_cluster import SimulatedCluster
 
 
-def a_living_cluster(replicas: int, *, gate: bool = True, pool=None, types=(SMALL,), **spec) -> Living:
+def a_simulated_cluster(replicas: int, *, gate: bool = True, pool=None, types=(SMALL,), **spec) -> SimulatedCluster:
     """With one pool of so many nodes, and consolidation that would take any node that it may."""
     quick = {"consolidateAfter": "0s", "budgets": [{"nodes": "100%"}]}
-    living = Living(types, pool or pool_body(spec={"replicas": replicas, "disruption": quick, **spec}))
-    gates = msgspec.structs.replace(living.cluster.settings.feature_gates, static_capacity=gate)
-    living.cluster.settings = msgspec.structs.replace(living.cluster.settings, feature_gates=gates)
-    return living
+    simulation = SimulatedCluster(types, pool or pool_body(spec={"replicas": replicas, "disruption": quick, **spec}))
+    gates = msgspec.structs.replace(simulation.cluster.settings.feature_gates, static_capacity=gate)
+    simulation.cluster.settings = msgspec.structs.replace(simulation.cluster.settings, feature_gates=gates)
+    return simulation
 
 
-def ready(living) -> list[str]:
+def ready(simulation) -> list[str]:
     """Names of the claims that are initialized and stay."""
-    found = [c for c in living.claims() if c.metadata.deletion_timestamp is None]
+    found = [c for c in simulation.claims() if c.metadata.deletion_timestamp is None]
     return [c.metadata.name for c in found if is_true(c.status.conditions, "Initialized")]
 
 
-def scale(living, replicas) -> None:
+def scale(simulation, replicas) -> None:
     """As `kubectl scale nodepool` does."""
-    living.server.patch(NODEPOOL, "default", {"spec": {"replicas": replicas}})
+    simulation.server.patch(NODEPOOL, "default", {"spec": {"replicas": replicas}})
 
 
-def settle(living, nodes) -> None:
+def settle(simulation, nodes) -> None:
     """Until there are so many nodes and claims, and nothing changes that for ten minutes."""
-    living.until(lambda: len(ready(living)) == nodes == len(living.claims()), f"{nodes} nodes")
-    launched = len(living.cloud.launches)
-    living.live(minutes=10)
-    assert len(ready(living)) == nodes == len(living.claims()) == len(living.nodes())
-    assert len(living.cloud.launches) == launched
+    simulation.until(lambda: len(ready(simulation)) == nodes == len(simulation.claims()), f"{nodes} nodes")
+    launched = len(simulation.cloud.launches)
+    simulation.live(minutes=10)
+    assert len(ready(simulation)) == nodes == len(simulation.claims()) == len(simulation.nodes())
+    assert len(simulation.cloud.launches) == launched
 
 
-def test_a_static_pool_has_as_many_nodes_as_it_asks_for_at_any_time():
+def test_static_nodepool_always_has_its_replicas():
     """Without any pod, up, down and to zero; consolidation does not delete them as empty, and the status counts them."""
-    living = a_living_cluster(3)
-    settle(living, 3)
-    assert living.server.list(NODEPOOL).items[0]["status"]["nodes"] == 3
+    simulation = a_simulated_cluster(3)
+    settle(simulation, 3)
+    assert simulation.server.list(NODEPOOL).items[0]["status"]["nodes"] == 3
 
     for replicas in (5, 2, 0):
-        scale(living, replicas)
-        settle(living, replicas)
+        scale(simulation, replicas)
+        settle(simulation, replicas)
 
-    assert living.disruptions() == []
-    assert living.cloud.price == 0
-    assert living.record.count_of("karpenter_nodeclaims_created_total") == 5
-    assert living.record.count_of("karpenter_nodeclaims_disrupted_total") == 5
+    assert simulation.disruptions() == []
+    assert simulation.cloud.price == 0
+    assert simulation.record.count_of("karpenter_nodeclaims_created_total") == 5
+    assert simulation.record.count_of("karpenter_nodeclaims_disrupted_total") == 5
 
 
 def test_nothing_is_done_for_static_pools_while_the_feature_is_off():
     """Karpenter's gate, and its default."""
-    living = a_living_cluster(2, gate=False)
-    living.live(minutes=5)
-    assert living.claims() == ()
+    simulation = a_simulated_cluster(2, gate=False)
+    simulation.live(minutes=5)
+    assert simulation.claims() == ()
 
 
 def test_a_node_that_dies_is_replaced():
     """In the slot of the one that went, whose name may be free again or not."""
-    living = a_living_cluster(3)
-    settle(living, 3)
-    slots = {c.metadata.annotations[labels.REPLICA_INDEX] for c in living.claims()}
+    simulation = a_simulated_cluster(3)
+    settle(simulation, 3)
+    slots = {c.metadata.annotations[labels.REPLICA_INDEX] for c in simulation.claims()}
 
-    living.server.delete(NODECLAIM, living.claims()[0].metadata.name)
-    living.requeue(Step.TERMINATE)
-    settle(living, 3)
+    simulation.server.delete(NODECLAIM, simulation.claims()[0].metadata.name)
+    simulation.requeue(Step.TERMINATE)
+    settle(simulation, 3)
 
-    assert {c.metadata.annotations[labels.REPLICA_INDEX] for c in living.claims()} == slots == {"0", "1", "2"}
+    assert {c.metadata.annotations[labels.REPLICA_INDEX] for c in simulation.claims()} == slots == {"0", "1", "2"}
 
 
 def test_claims_are_made_of_the_template_alone():
@@ -91,10 +91,10 @@ def test_claims_are_made_of_the_template_alone():
             "taints": [{"key": "dedicated", "value": "a", "effect": "NoSchedule"}],
         },
     }
-    living = a_living_cluster(1, template=template)
-    settle(living, 1)
+    simulation = a_simulated_cluster(1, template=template)
+    settle(simulation, 1)
 
-    [claim] = living.claims()
+    [claim] = simulation.claims()
     assert claim.metadata.labels["team"] == "a"
     assert claim.metadata.annotations["note"] == "mine"
     assert [t.key for t in claim.spec.taints] == ["dedicated"]
@@ -107,55 +107,55 @@ def test_claims_are_made_of_the_template_alone():
 
 def test_pods_are_put_on_static_nodes_and_open_no_others():
     """The scheduler takes them as existing capacity, those just launched too."""
-    living = a_living_cluster(2)
-    living.deploy("web", 2, cpu="1500m")
-    living.until(lambda: living.running() == 2, "two pods")
-    assert living.record.count_of("karpenter_nodeclaims_created_total") == 2
+    simulation = a_simulated_cluster(2)
+    simulation.deploy("web", 2, cpu="1500m")
+    simulation.until(lambda: simulation.running() == 2, "two pods")
+    assert simulation.record.count_of("karpenter_nodeclaims_created_total") == 2
 
 
 def test_terminating_nodes_count_against_the_limit_until_gone():
     """Four of five; and when one is deleted the next is launched once the limit permits it."""
-    living = a_living_cluster(5, limits={"nodes": "4"})
-    settle(living, 4)
-    assert "NodeLimitReached" in living.record.reasons
+    simulation = a_simulated_cluster(5, limits={"nodes": "4"})
+    settle(simulation, 4)
+    assert "NodeLimitReached" in simulation.record.reasons
     most = 0
 
     def is_replaced() -> bool:
         nonlocal most
-        most = max(most, len(living.claims()))
-        return gone.uid not in {c.metadata.uid for c in living.claims()} and len(ready(living)) == 4
+        most = max(most, len(simulation.claims()))
+        return gone.uid not in {c.metadata.uid for c in simulation.claims()} and len(ready(simulation)) == 4
 
-    gone = living.claims()[0].metadata
-    living.server.delete(NODECLAIM, gone.name)
-    living.requeue(Step.TERMINATE)
-    living.until(is_replaced, "another node")
+    gone = simulation.claims()[0].metadata
+    simulation.server.delete(NODECLAIM, gone.name)
+    simulation.requeue(Step.TERMINATE)
+    simulation.until(is_replaced, "another node")
     assert most == 4
 
 
 def test_a_limit_that_stays_exceeded_causes_no_requeue():
     """What it needs is another limit, and that is seen."""
-    living = a_living_cluster(3, limits={"nodes": "1"})
-    settle(living, 1)
-    runs = len(living.functions.outcomes)
-    living.live(minutes=10)
-    assert not [o for _, o in living.functions.outcomes[runs:] if o.step is Step.PROVISION]
+    simulation = a_simulated_cluster(3, limits={"nodes": "1"})
+    settle(simulation, 1)
+    runs = len(simulation.functions.outcomes)
+    simulation.live(minutes=10)
+    assert not [o for _, o in simulation.functions.outcomes[runs:] if o.step is Step.PROVISION]
 
-    living.server.patch(NODEPOOL, "default", {"spec": {"limits": {"nodes": "2"}}})
-    settle(living, 2)
+    simulation.server.patch(NODEPOOL, "default", {"spec": {"limits": {"nodes": "2"}}})
+    settle(simulation, 2)
 
 
-def test_two_runs_that_overlap_open_the_same_nodes():
+def test_overlapping_runs_create_the_same_nodeclaims():
     """The second begins as the first has opened one of three, and does all the work; the first finds it done."""
-    living = a_living_cluster(3)
-    cluster = living.cluster
+    simulation = a_simulated_cluster(3)
+    cluster = simulation.cluster
     interfering = Interfering(
-        living.server, "create", 2, lambda: provision(cluster.run(), living.functions.trigger(Step.PROVISION))
+        simulation.server, "create", 2, lambda: provision(cluster.run(), simulation.functions.trigger(Step.PROVISION))
     )
-    provision(cluster.run(store=interfering), living.functions.trigger(Step.PROVISION))
+    provision(cluster.run(store=interfering), simulation.functions.trigger(Step.PROVISION))
 
-    assert len(living.claims()) == 3
-    settle(living, 3)
-    assert len(living.cloud.list()) == 3
+    assert len(simulation.claims()) == 3
+    settle(simulation, 3)
+    assert len(simulation.cloud.list()) == 3
 
 
 def under_way(claim, replacement: str) -> dict:
@@ -176,32 +176,32 @@ def under_way(claim, replacement: str) -> dict:
 
 def test_a_replacement_under_way_changes_no_other_node():
     """The extra node during the replacement is not deleted, and no further one is launched after it."""
-    living = a_living_cluster(2, types=TYPES)
-    settle(living, 2)
-    old = living.claims()[0]
+    simulation = a_simulated_cluster(2, types=TYPES)
+    settle(simulation, 2)
+    old = simulation.claims()[0]
     marked = [*(msgspec.to_builtins(c) for c in old.status.conditions), condition(DISRUPTION_REASON)]
-    living.cluster.add(under_way(old, "replacement"), builders.claim_body("replacement"))
-    living.server.patch(NODECLAIM, old.metadata.name, {"status": {"conditions": marked}}, subresource="status")
+    simulation.cluster.add(under_way(old, "replacement"), builders.claim_body("replacement"))
+    simulation.server.patch(NODECLAIM, old.metadata.name, {"status": {"conditions": marked}}, subresource="status")
     seen = set()
 
     def is_done() -> bool:
-        seen.add(len([c for c in living.claims() if c.metadata.deletion_timestamp is None]))
-        return len(living.claims()) == 2 and "replacement" in ready(living)
+        seen.add(len([c for c in simulation.claims() if c.metadata.deletion_timestamp is None]))
+        return len(simulation.claims()) == 2 and "replacement" in ready(simulation)
 
-    living.until(is_done, "the replacement alone")
-    settle(living, 2)
+    simulation.until(is_done, "the replacement alone")
+    settle(simulation, 2)
 
-    assert living.disruptions()[0][2] == "Succeeded"
-    assert old.metadata.uid not in {c.metadata.uid for c in living.claims()}
+    assert simulation.disruptions()[0][2] == "Succeeded"
+    assert old.metadata.uid not in {c.metadata.uid for c in simulation.claims()}
     assert seen == {2, 3}
-    assert living.record.count_of("karpenter_nodeclaims_created_total") == 2
+    assert simulation.record.count_of("karpenter_nodeclaims_created_total") == 2
 
 
 def test_an_unavailable_offering_is_tried_again_after_its_expiry():
     """One refused launch; no claim is opened while nothing could come of it."""
-    living = a_living_cluster(1)
-    living.cloud.out_of_stock = {(SMALL.name, "a", labels.ON_DEMAND)}
-    living.live(minutes=2)
-    assert living.claims() == ()
-    assert "InsufficientCapacityError" in living.record.reasons
-    assert len(living.cloud.launches) == 1
+    simulation = a_simulated_cluster(1)
+    simulation.cloud.out_of_stock = {(SMALL.name, "a", labels.ON_DEMAND)}
+    simulation.live(minutes=2)
+    assert simulation.claims() == ()
+    assert "InsufficientCapacityError" in simulation.record.reasons
+    assert len(simulation.cloud.launches) == 1

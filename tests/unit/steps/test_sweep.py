@@ -1,4 +1,4 @@
-"""Sweep: what is due, from claims, pools and unassigned pods alone."""
+"""Sweep: the steps that are due, from claims, pools and unassigned pods alone."""
 
 from datetime import timedelta
 
@@ -102,13 +102,13 @@ def disowned(claim):
         "a claim without its NodePool's label",
     ],
 )
-def test_what_makes_a_step_due(cluster, steps):
-    """Each reason by itself wakes exactly the step that deals with it."""
+def test_each_reason_requeues_its_step(cluster, steps):
+    """And no other step."""
     assert due(**cluster) == steps
 
 
 @pytest.mark.parametrize(("claims", "enabled", "is_due"), [(1, True, True), (2, True, False), (1, False, False)])
-def test_a_pool_of_a_fixed_number_of_nodes_is_due_until_it_has_them(claims, enabled, is_due):
+def test_static_nodepool_is_due_until_it_has_its_replicas(claims, enabled, is_due):
     """Claims being deleted do not count; where the feature is off such pools make no step due."""
     pool = a_pool(spec={"replicas": 2}, status=READY.to_wire()["status"])
     living = tuple(consolidatable(name=f"c{n}") for n in range(claims))
@@ -139,8 +139,8 @@ def test_a_nodedisruption_without_nodes_is_deleted_in_ten_minutes():
     assert sum(Step.CONSOLIDATE in due(now=at) for at in sweeps) == 6
 
 
-def test_the_sweep_sends_messages_and_touches_nothing():
-    """No fence, no writes."""
+def test_sweep_sends_messages_and_writes_nothing():
+    """It runs without a Lease."""
     cluster = Cluster()
     cluster.add(claim_body("going", metadata={"deletionTimestamp": stamp(NOW)}))
     writes = []

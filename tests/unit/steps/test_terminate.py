@@ -66,7 +66,7 @@ def follow_requeues(cluster, within=timedelta(minutes=5)):
     return runs
 
 
-def test_a_deleted_claim_goes_with_its_pods_its_node_and_its_instance(cluster):
+def test_deleted_claim_is_finalized_with_its_node_and_instance(cluster):
     """Nothing left: no claim, no node, no instance; and the pool's counts say so."""
     cluster.server.delete(NODECLAIM, claim(cluster).metadata.name)
     follow_requeues(cluster)
@@ -86,7 +86,7 @@ def test_a_node_deleted_by_hand_takes_its_claim_and_instance_along(cluster):
     assert cluster.cloud.list() == ()
 
 
-def test_a_budget_holds_the_drain_until_it_allows_it(cluster):
+def test_budget_blocks_the_drain_until_it_allows_disruptions(cluster):
     """An Event on the node reports refused evictions, and the instance stays; once the budget allows it all go."""
     budget = {
         "apiVersion": "policy/v1",
@@ -247,7 +247,7 @@ def test_nodes_go_even_if_volumes_may_not_be_read(cluster):
     assert {level for level, message, _ in cluster.record.lines if "volumeattachments" in message} == {"error"}
 
 
-def test_a_deleted_claim_without_an_instance_is_counted_out_alone(cluster):
+def test_deleted_claim_without_an_instance_leaves_the_counts(cluster):
     """Claims that wait for their instance are alike in having none; only the one that was let go is counted out."""
     cluster.add(claim_body("waits"), claim_body("goes", metadata={"deletionTimestamp": "2026-03-02T21:00:00Z"}))
     run(cluster)
@@ -288,8 +288,8 @@ def test_a_throttled_termination_is_repeated(cluster):
     assert cluster.server.list(NODECLAIM).items == ()
 
 
-def test_a_living_cluster_costs_no_writes_and_no_requeues(cluster):
-    """One look at the fleet, and that is all."""
+def test_running_cluster_causes_no_writes_and_no_requeues(cluster):
+    """One read of the claims and nodes."""
     writes = []
     cluster.server.on_write(writes.append)
     outcome = run(cluster)

@@ -1,4 +1,4 @@
-"""The verifier rejects wrong parts of a solver's answer, keeps the others, and reports each pod that loses its node."""
+"""The verifier rejects invalid placements, keeps the others, and reports each pod that loses its placement."""
 
 from __future__ import annotations
 
@@ -26,145 +26,149 @@ SPREAD = {
 }
 
 
-def checking(*pods, **cluster):
-    """The check of answers for these pods."""
+def a_verifier(*pods, **cluster):
+    """Return the verifier of plans for these pods."""
     snapshot = a_snapshot(pods=tuple(sorted(pods, key=lambda p: p.key)), **cluster)
     catalogue = Catalogue({pool.metadata.name: (ZONAL,) for pool in snapshot.node_pools})
-    return PlanVerifier(snapshot=snapshot, catalogue=catalogue, pods=pods_to_schedule(snapshot), gone=frozenset())
+    return PlanVerifier(
+        snapshot=snapshot, catalogue=catalogue, pods=pods_to_schedule(snapshot), removed_nodes=frozenset()
+    )
 
 
-def answer(check):
-    """The scheduler's."""
-    return solve(check.snapshot, check.catalogue, pods=check.pods)
+def planned_by_scheduler(verifier):
+    """Return the scheduler's results for the verifier's pods."""
+    return solve(verifier.snapshot, verifier.catalogue, pods=verifier.pods)
 
 
-def test_a_right_answer_passes_untouched():
-    """The very same."""
-    check = checking(*(a_pod(f"p{i}") for i in range(6)))
-    right = answer(check)
+def test_valid_results_pass_unchanged():
+    """The verifier returns the same object, without defects."""
+    verifier = a_verifier(*(a_pod(f"p{i}") for i in range(6)))
+    right = planned_by_scheduler(verifier)
 
-    checked = check.of(right)
+    verified = verifier.verify_results(right)
 
-    assert checked.results is right
-    assert checked.defects == ()
-
-
-def test_a_claim_that_is_too_small_is_left_out_and_the_sound_one_stays():
-    """Its pods have an error that says why, and are not forgotten."""
-    check = checking(*(a_pod(f"p{i}") for i in range(6)))
-    sound = solve(check.snapshot, check.catalogue, pods=check.pods[:1]).new_claims[0]
-    others = tuple(pod.key for pod in check.pods[1:])
-
-    checked = check.of(Results(new_claims=(sound, replace(sound, pods=others)), price=2 * sound.price))
-
-    assert checked.results.new_claims == (sound,)
-    assert checked.results.price == sound.price
-    assert tuple(checked.results.pod_errors) == others
-    assert {error.kind for error in checked.results.pod_errors.values()} == {"refused"}
-    assert checked.defects[0].sentence in checked.results.pod_errors[others[0]].message
+    assert verified.results is right
+    assert verified.defects == ()
 
 
-def test_an_overbooked_node_does_not_affect_other_nodes():
+def test_overbooked_nodeclaim_is_rejected_and_a_valid_one_kept():
+    """The pods of the rejected NodeClaim get an error that contains the defect."""
+    verifier = a_verifier(*(a_pod(f"p{i}") for i in range(6)))
+    sound = solve(verifier.snapshot, verifier.catalogue, pods=verifier.pods[:1]).new_claims[0]
+    others = tuple(pod.key for pod in verifier.pods[1:])
+
+    verified = verifier.verify_results(Results(new_claims=(sound, replace(sound, pods=others)), price=2 * sound.price))
+
+    assert verified.results.new_claims == (sound,)
+    assert verified.results.price == sound.price
+    assert tuple(verified.results.pod_errors) == others
+    assert {error.kind for error in verified.results.pod_errors.values()} == {"refused"}
+    assert verified.defects[0].sentence in verified.results.pod_errors[others[0]].message
+
+
+def test_overbooked_node_does_not_affect_other_nodes():
     """Six cores on a node of four; the spread of the new nodes' pods verifies only with all three of them."""
     nodes, claims = (a_node("x"), a_node("y")), (a_running_claim("x"), a_running_claim("y"))
     even = [a_pod(f"e{i}", cpu="3", spec=SPREAD, metadata={"labels": {"app": "even"}}) for i in range(6)]
-    alone = answer(checking(*even))
+    alone = planned_by_scheduler(a_verifier(*even))
     large = [a_pod("l0", cpu="3"), a_pod("l1", cpu="3"), a_pod("s", cpu="100m")]
-    check = checking(*even, *large, nodes=nodes, claims=claims)
+    verifier = a_verifier(*even, *large, nodes=nodes, claims=claims)
     existing = {"node-x": ("default/l0", "default/l1"), "node-y": ("default/s",)}
 
-    checked = check.of(replace(alone, existing=existing))
+    verified = verifier.verify_results(replace(alone, existing=existing))
 
-    assert checked.results.new_claims == alone.new_claims
-    assert checked.results.existing == {"node-y": ("default/s",)}
-    assert tuple(checked.results.pod_errors) == ("default/l0", "default/l1")
+    assert verified.results.new_claims == alone.new_claims
+    assert verified.results.existing == {"node-y": ("default/s",)}
+    assert tuple(verified.results.pod_errors) == ("default/l0", "default/l1")
 
 
-def test_who_counted_on_what_is_left_out_is_left_out_as_well():
-    """Zone c's claim is wrong: in the others one pod each may stay, no two."""
+def test_placements_that_depend_on_a_rejected_one_are_rejected():
+    """Without the NodeClaim in zone c, maxSkew allows one pod in each other zone."""
     even = [a_pod(f"e{i}", cpu="3", spec=SPREAD, metadata={"labels": {"app": "even"}}) for i in range(6)]
-    check = checking(*even)
-    right = answer(check)
+    verifier = a_verifier(*even)
+    right = planned_by_scheduler(verifier)
     wrong = tuple(replace(c, price=0.0) if c.offering[1] == "c" else c for c in right.new_claims)
 
-    checked = check.of(replace(right, new_claims=wrong))
+    verified = verifier.verify_results(replace(right, new_claims=wrong))
 
-    kept = checked.results.new_claims
+    kept = verified.results.new_claims
     assert all(claim.offering[1] != "c" for claim in kept)
-    assert check.of(replace(checked.results)).defects == ()
-    assert {pod.key for pod in even} == {key for claim in kept for key in claim.pods} | set(checked.results.pod_errors)
+    assert verifier.verify_results(replace(verified.results)).defects == ()
+    assert {pod.key for pod in even} == {key for claim in kept for key in claim.pods} | set(verified.results.pod_errors)
 
 
-def test_of_claims_that_exceed_a_limit_together_some_are_kept():
-    """The check names no node: as many stay as the NodePool may have."""
+def test_nodeclaims_within_the_limit_are_kept_when_all_exceed_it():
+    """The defect names no node, so the verifier keeps as many NodeClaims as the limit allows."""
     pods = [a_pod(f"p{i}", cpu="3") for i in range(3)]
-    generous = answer(checking(*pods))
-    check = checking(*pods, node_pools=(a_pool(spec={"limits": {"cpu": "8"}}),))
+    generous = planned_by_scheduler(a_verifier(*pods))
+    verifier = a_verifier(*pods, node_pools=(a_pool(spec={"limits": {"cpu": "8"}}),))
 
-    checked = check.of(generous)
+    verified = verifier.verify_results(generous)
 
     assert len(generous.new_claims) == 3
-    assert 1 <= len(checked.results.new_claims) <= 2
-    assert len(checked.results.pod_errors) == 3 - len(checked.results.new_claims)
+    assert 1 <= len(verified.results.new_claims) <= 2
+    assert len(verified.results.pod_errors) == 3 - len(verified.results.new_claims)
 
 
-def test_a_claim_of_a_pool_that_cannot_be_used_takes_no_other_nodes_places():
-    """The check names it, though nothing can be said of what it would become."""
+def test_nodeclaim_of_an_unknown_nodepool_rejects_no_other_placement():
+    """The defect names the NodeClaim, although it has no instance types to verify."""
     node, claim = a_node("x"), a_running_claim("x")
-    check = checking(a_pod("p0"), a_pod("p1"), nodes=(node,), claims=(claim,))
+    verifier = a_verifier(a_pod("p0"), a_pod("p1"), nodes=(node,), claims=(claim,))
     (planned,) = solve(
-        check.snapshot, check.catalogue, pods=check.pods[:1], without_nodes=frozenset({"node-x"})
+        verifier.snapshot, verifier.catalogue, pods=verifier.pods[:1], without_nodes=frozenset({"node-x"})
     ).new_claims
     wrong = replace(planned, node_pool="gone")
 
-    checked = check.of(Results(new_claims=(wrong,), existing={"node-x": ("default/p1",)}, price=wrong.price))
+    verified = verifier.verify_results(
+        Results(new_claims=(wrong,), existing={"node-x": ("default/p1",)}, price=wrong.price)
+    )
 
-    assert checked.results.new_claims == ()
-    assert checked.results.existing == {"node-x": ("default/p1",)}
-    assert tuple(checked.results.pod_errors) == ("default/p0",)
+    assert verified.results.new_claims == ()
+    assert verified.results.existing == {"node-x": ("default/p1",)}
+    assert tuple(verified.results.pod_errors) == ("default/p0",)
 
 
-def test_a_pod_on_two_nodes_loses_both_and_no_other_pod_does():
-    """The verifier cannot decide which of them is right."""
+def test_pod_on_two_nodes_loses_both_placements():
+    """The verifier cannot decide which placement is right; other pods keep theirs."""
     names = ("x", "y", "z")
     cluster = {"nodes": tuple(a_node(n) for n in names), "claims": tuple(a_running_claim(n) for n in names)}
-    check = checking(a_pod("p0"), a_pod("p1"), **cluster)
+    verifier = a_verifier(a_pod("p0"), a_pod("p1"), **cluster)
 
-    checked = check.of(
+    verified = verifier.verify_results(
         Results(existing={"node-x": ("default/p0",), "node-y": ("default/p0",), "node-z": ("default/p1",)})
     )
 
-    assert checked.results.existing == {"node-z": ("default/p1",)}
-    assert tuple(checked.results.pod_errors) == ("default/p0",)
+    assert verified.results.existing == {"node-z": ("default/p1",)}
+    assert tuple(verified.results.pod_errors) == ("default/p0",)
 
 
-def test_a_pod_that_was_forgotten_takes_no_place_from_those_that_were_not():
-    """It is a defect, and every place is right."""
-    check = checking(a_pod("p0"), a_pod("p1"), nodes=(a_node("x"),), claims=(a_running_claim("x"),))
+def test_pod_missing_from_results_rejects_no_placement():
+    """The missing pod is a defect, but every placement is valid."""
+    verifier = a_verifier(a_pod("p0"), a_pod("p1"), nodes=(a_node("x"),), claims=(a_running_claim("x"),))
 
-    checked = check.of(Results(existing={"node-x": ("default/p1",)}))
+    verified = verifier.verify_results(Results(existing={"node-x": ("default/p1",)}))
 
-    assert "missing from the plan" in checked.defects[0].sentence
-    assert checked.results.existing == {"node-x": ("default/p1",)}
+    assert "missing from the plan" in verified.defects[0].sentence
+    assert verified.results.existing == {"node-x": ("default/p1",)}
 
 
-def test_of_sixty_claims_crowding_one_zone_some_are_kept_and_verify():
-    """Each look takes one of them out, and looks are counted: the rest is found by halving."""
+def test_bisection_keeps_valid_nodeclaims_of_sixty_in_one_zone():
+    """Each round rejects one NodeClaim and rounds are limited, so the verifier bisects the rest."""
     even = [a_pod(f"e{i:02}", cpu="3", spec=SPREAD, metadata={"labels": {"app": "even"}}) for i in range(60)]
-    check = checking(*even)
-    claims = tuple(claim for claim in answer(check).new_claims if claim.offering[1] == "a")
+    verifier = a_verifier(*even)
+    claims = tuple(claim for claim in planned_by_scheduler(verifier).new_claims if claim.offering[1] == "a")
     crowded = tuple(replace(claims[i % len(claims)], pods=(pod.key,)) for i, pod in enumerate(even))
 
-    checked = check.of(Results(new_claims=crowded))
+    verified = verifier.verify_results(Results(new_claims=crowded))
 
-    kept = checked.results.new_claims
+    kept = verified.results.new_claims
     assert kept
-    assert check.of(checked.results).defects == ()
-    assert len(checked.results.pod_errors) == 60 - len(kept)
+    assert verifier.verify_results(verified.results).defects == ()
+    assert len(verified.results.pod_errors) == 60 - len(kept)
 
 
-def test_a_defect_is_reported_and_fails_no_run():
-    """Its message would hide the queue's for minutes, and all other pods with it."""
+def test_defect_is_reported_and_does_not_fail_the_run():
+    """A failed run would block the message group, and with it all other pods."""
     cluster, defects = Cluster(), (Defect("node x: cpu is overbooked", ("node x",)),)
 
     outcome = cluster.execute(defects_plan("pods", "refused", defects))
@@ -174,14 +178,14 @@ def test_a_defect_is_reported_and_fails_no_run():
     assert {o.name for o in cluster.record.observations} == {"journeyman_plan_defects_total", "journeyman_errors_total"}
 
 
-def test_each_pod_s_event_says_what_is_wrong_on_its_own_node():
-    """Two nodes are overbooked, and each pod's Event names its own node only."""
+def test_each_pod_error_names_the_defect_of_its_own_node():
+    """Two nodes are overbooked, and each pod's error names only its own node."""
     nodes, claims = (a_node("x"), a_node("y")), (a_running_claim("x"), a_running_claim("y"))
     pods = [a_pod(f"{name}{i}", cpu="3") for name in "xy" for i in range(2)]
-    check = checking(*pods, nodes=nodes, claims=claims)
+    verifier = a_verifier(*pods, nodes=nodes, claims=claims)
 
     crowded = {f"node-{name}": (f"default/{name}0", f"default/{name}1") for name in "xy"}
-    errors = check.of(Results(existing=crowded)).results.pod_errors
+    errors = verifier.verify_results(Results(existing=crowded)).results.pod_errors
 
     assert {key: "node node-x: cpu is exceeded" in e.message for key, e in errors.items()} == {
         "default/x0": True,

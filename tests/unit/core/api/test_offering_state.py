@@ -48,7 +48,7 @@ def test_concurrent_launch_failures_count_as_one():
     assert [(o.until, o.reason, o.failures) for o in known] == [(NOW + timedelta(seconds=2) + WAIT, "b", 1)]
 
 
-def test_spot_interruption_makes_an_offering_unavailable_from_its_event_time():
+def test_spot_interruption_marks_offering_unavailable_from_its_event_time():
     """Its time does not double, and a late event does not extend it."""
     known = failed((), LARGE, longest=WAIT)
     known = failed(known, LARGE, at=NOW + timedelta(minutes=10), longest=WAIT)

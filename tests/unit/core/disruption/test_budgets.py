@@ -147,3 +147,17 @@ def test_not_ready_deleting_and_marked_nodes_consume_the_budget():
     found = budget_status(snapshot, EMPTY, marked_for_deletion=frozenset({"n0"}))["default"]
 
     assert (found.total, found.disrupting, found.allowed, found.remaining) == (7, 3, 4, 1)
+
+
+def test_windows_that_touch_are_one_window():
+    """An hourly schedule with a duration of an hour never closes."""
+    assert len(windows([Budget(schedule="@hourly", duration="1h")], NOW, NOW + timedelta(hours=6))) == 1
+
+
+def test_next_window_change_is_after_now_and_within_a_day():
+    """A window that opens now closes next; a change in exactly a day is left to the sweep."""
+    closes_tomorrow_at_noon = Budget(nodes="0", schedule="0 0 5 1 *", duration="36h")
+
+    assert next_window_change([OFFICE], NOW.replace(hour=9)) == NOW.replace(hour=17)
+    assert next_window_change([closes_tomorrow_at_noon], NOW) is None
+    assert next_window_change([closes_tomorrow_at_noon], NOW + timedelta(hours=1)) == NOW + timedelta(days=1)

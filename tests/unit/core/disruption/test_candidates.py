@@ -194,3 +194,12 @@ def test_unknown_instance_type_has_no_price():
     ).candidates
 
     assert (candidate.instance_type, candidate.price) == ("", 0.0)
+
+
+def test_pdb_over_a_completed_pod_does_not_block_its_node():
+    """Karpenter evicts active pods only."""
+    done = a_pod("done", node="node-n", metadata={"labels": {"app": "web"}}, status={"phase": "Succeeded"})
+    running = a_pod("web", node="node-n", metadata={"labels": {"app": "web"}})
+
+    assert find(a_fleet(a_member("n", pods=[done]), pdbs=(a_pdb(),))).candidates
+    assert not find(a_fleet(a_member("n", pods=[running]), pdbs=(a_pdb(),))).candidates

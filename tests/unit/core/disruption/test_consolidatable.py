@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
+from journeyman.core.api.objects import Condition
 from journeyman.core.disruption.consolidatable import assess_consolidatable, pods_hash
 from tests.helpers.builders import NOW, ago, condition, stamp
 from tests.helpers.fleets import a_fleet, a_member, a_pod, a_pool
@@ -158,3 +160,25 @@ def test_nodeclaims_written_elsewhere_are_not_written():
 
     assert found.claims == {"n"}
     assert found.plan.chains == ()
+
+
+def test_next_change_is_of_the_node_whose_consolidate_after_ends_first():
+    """The step requeues itself for it."""
+    members = [a_member(f"n{s}", quiet_for=s * SECONDS, claim=seen()) for s in (5, 20)]
+
+    assert assess_consolidatable(a_fleet(*members)).next_at == NOW + 10 * SECONDS
+
+
+@pytest.mark.parametrize("status", ["False", "True"])
+def test_pod_that_kube_scheduler_did_not_bind_counts_from_its_start_time(status):
+    """Static and directly bound pods have no PodScheduled condition that is True."""
+    scheduled = condition("PodScheduled", since=ago(seconds=50), status=status)
+    pod = a_pod("p", node="node-n")
+    changed = replace(
+        pod.status, conditions=msgspec.convert([scheduled], tuple[Condition, ...]), start_time=ago(seconds=40)
+    )
+    member = a_member("n", pods=[replace(pod, status=changed)], claim={"status": {"lastPodEventTime": None}})
+
+    found = assess_consolidatable(a_fleet(member))
+
+    assert patched(found, "lastPodEventTime") == stamp(ago(seconds=50 if status == "True" else 40))

@@ -11,7 +11,7 @@ from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.candidates import find_candidates
 from journeyman.core.disruption.commands import Decision
-from journeyman.core.disruption.consolidation import compute_consolidation, worst_launch_price
+from journeyman.core.disruption.consolidation import compute_consolidation, first_error, worst_launch_price
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.disruption.single_node_consolidation import (
     interleaved,
@@ -330,3 +330,59 @@ def test_node_without_zone_or_capacity_type_is_not_consolidated():
         unconsolidatable_reason(replace(candidates["n"], zone=""), snapshot)
         == f'Node does not have label "{labels.ZONE}"'
     )
+
+
+def test_mixed_candidates_may_be_replaced_by_spot_without_the_feature_gate():
+    """Spot-to-spot rules apply only if every candidate is a Spot node."""
+    members = [a_member("n", size="xl", cpus=["1"]), a_member("spot", size="xl", capacity_type=labels.SPOT, cpus=["1"])]
+
+    (replacement,) = decide(a_fleet(*members, pools=[a_pool(capacity_types=BOTH)]), "n", "spot").replacements
+
+    assert values_of(replacement, labels.CAPACITY_TYPE) == (labels.SPOT,)
+
+
+@pytest.mark.parametrize(("cheaper", "decision"), [(14, Decision.NO_OP), (15, Decision.REPLACE)])
+def test_fifteen_cheaper_types_are_enough_for_spot_to_spot(cheaper, decision):
+    """Fourteen are not."""
+    small = [
+        builders.an_instance_type(f"t{i:02}", cpu=4, memory_gib=16, price=0.4, zones=("a",), spot=0.1)
+        for i in range(cheaper)
+    ]
+    dear = builders.an_instance_type("xl", cpu=16, memory_gib=64, price=1.6, zones=("a",), spot=0.64)
+    snapshot = a_fleet(
+        a_member("n", size="xl", capacity_type=labels.SPOT, cpus=["1"] * 3), pools=[a_pool(capacity_types=BOTH)]
+    )
+
+    command = decide(snapshot, "n", spot_to_spot=True, catalogue=Catalogue({"default": (dear, *small)}))
+
+    assert command.decision is decision
+
+
+@pytest.mark.parametrize(("least", "types"), [(2, ("m", "l")), (3, None)])
+def test_replacement_keeps_min_values_and_just_enough_types(least, types):
+    """Two cheaper types meet minValues 2, which stays on the replacement's requirement."""
+    spec = {
+        "template": {
+            "spec": {
+                "requirements": [
+                    {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": least},
+                    {"key": labels.CAPACITY_TYPE, "operator": "In", "values": ["on-demand"]},
+                ]
+            }
+        }
+    }
+
+    command = decide(a_fleet(a_member("n", size="xl", cpus=["1"] * 3), pools=[builders.a_pool(spec=spec)]), "n")
+
+    if types is None:
+        assert command.why_not == f"minValues requirement is not met for label(s) {labels.INSTANCE_TYPE}"
+    else:
+        (replacement,) = command.replacements
+        assert replacement.instance_types == types
+        assert [r.min_values for r in replacement.requirements if r.key == labels.INSTANCE_TYPE] == [least]
+
+
+def test_first_error_is_of_the_first_pod_by_name():
+    """With the number of the others."""
+    assert first_error({"default/b": "no capacity"}) == "pod default/b: no capacity"
+    assert first_error({"default/b": "no capacity", "default/a": "no zone"}) == "pod default/a: no zone and 1 more"

@@ -18,6 +18,7 @@ from journeyman.core.api.objects import ObjectMeta
 from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodeClaimName, NodePoolName
 from journeyman.core.disruption.commands import Command, replacement_name
 from journeyman.core.disruption.consolidation_backoff import (
+    BackoffEntry,
     ConsolidationBackoff,
     find_reversed,
     record_reversed,
@@ -198,3 +199,15 @@ def test_commands_without_effect_are_kept_beside_a_hundred_others():
     reversed_ = a_command("reversed_", ended=ago(hours=1), reprovisioned_workloads=("default/web-7c",))
     plan = delete_old_commands(a_snapshot(node_disruptions=(*busy, reversed_)))
     assert [action.ref.name for action in plan.actions] == ["b100"]
+
+
+def test_back_off_names_the_workload_that_waits_longest():
+    """Of the two whose pods the node has."""
+    entries = {
+        "default/api-6d": BackoffEntry(until=NOW + timedelta(hours=1), times=1),
+        "default/web-7c": BackoffEntry(until=NOW + timedelta(hours=2), times=2),
+        "default/zeta": BackoffEntry(until=NOW + timedelta(hours=9), times=4),
+    }
+    candidate = a_candidate("default/web-7c-x1", "default/api-6d-y2")
+
+    assert "for pods of default/web-7c " in ConsolidationBackoff(workloads=entries, node_pools={}).why_not(candidate)

@@ -8,7 +8,7 @@ from journeyman.core.api import labels
 from journeyman.core.disruption.consolidatable import Consolidatability
 from journeyman.core.disruption.controller import DisruptionController
 from journeyman.core.plan import Plan
-from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod
+from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod, a_pool
 
 
 def proposed(snapshot):
@@ -39,3 +39,33 @@ def test_buffer_pods_may_move_to_a_cheaper_node():
     """Consolidation reschedules buffer pods like pending ones."""
     assert proposed(a_fleet(a_member("n", size="xl"), pending=[a_buffer_pod("1")])) == ("single-node", ["n"])
     assert proposed(a_fleet(a_member("n", size="s"), pending=[a_buffer_pod("1")])) is None
+
+
+def evaluations(snapshot):
+    """What each method found, by method."""
+    names = frozenset(claim.metadata.name for claim in snapshot.claims)
+    consolidatability = Consolidatability(claims=names, within_window=frozenset(), next_at=None, plan=Plan())
+    return {e.method: e for e in DisruptionController(snapshot, a_catalogue(), consolidatability).evaluate_methods()}
+
+
+def test_empty_nodes_are_not_candidates_of_single_node_consolidation():
+    """Emptiness deletes them; the gauge of eligible nodes counts the others."""
+    found = evaluations(a_fleet(a_member("empty"), a_member("busy", size="s", cpus=["1"])))
+
+    assert [c.nodeclaim for c in found["emptiness"].command.candidates] == ["empty"]
+    gauges = {
+        o.value
+        for o in evaluations(a_fleet(a_member("empty")))["single-node"].plan.observations
+        if "eligible" in o.name
+    }
+    assert gauges == {0}
+
+
+@pytest.mark.parametrize(("nodes", "blocked"), [("0", True), ("100%", False)])
+def test_nodepool_whose_budgets_allow_nothing_has_an_event(nodes, blocked):
+    """A NodePool with nodes; one without nodes has nothing to disrupt."""
+    pools = [a_pool(budgets=[{"nodes": nodes}]), a_pool("unused", budgets=[{"nodes": nodes}])]
+
+    events = evaluations(a_fleet(a_member("n"), pools=pools))["emptiness"].plan.events
+
+    assert {e.ref.name for e in events if e.ref.resource.kind == "NodePool"} == ({"default"} if blocked else set())

@@ -10,13 +10,19 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.model import parse
-from journeyman.core.api.node_disruption import NodeDisruption
-from journeyman.core.api.objects import NODE_DISRUPTION, Taint
+from journeyman.core.api.node_disruption import (
+    DisruptionCandidate,
+    DisruptionReplacement,
+    NodeDisruption,
+    NodeDisruptionSpec,
+)
+from journeyman.core.api.objects import NODE_DISRUPTION, ObjectMeta, Taint
 from journeyman.core.disruption.commands import (
     claims_in_commands,
     disrupted_candidates,
     marked_for_deletion,
     proposal_plan,
+    summary,
     to_node_disruption,
 )
 from journeyman.core.disruption.consolidatable import Consolidatability
@@ -377,3 +383,47 @@ def test_finished_commands_are_kept_for_a_day_and_at_most_a_hundred():
     snapshot = builders.a_snapshot(node_disruptions=(*recent, ended("old", 25), proposed))
 
     assert [a.ref.name for a in delete_old_commands(snapshot).actions] == ["d100", "old"]
+
+
+def test_finished_commands_are_kept_for_a_day():
+    """To the second."""
+    proposed, _ = first_command(an_oversized_fleet())
+
+    def deletions(**age) -> int:
+        ended = stored(proposed, phase="Succeeded", startedAt=stamp(ago(days=2)), finishedAt=stamp(ago(**age)))
+        return len(delete_old_commands(a_fleet(node_disruptions=(ended,))).chains)
+
+    assert deletions(days=1) == 0
+    assert deletions(days=1, seconds=1) == 1
+
+
+@pytest.mark.parametrize(
+    ("candidates", "replacements", "text"),
+    [
+        (5, 1, "replace n0 (m/spot), n1 (m/spot), n2 (m/spot), n3 (m/spot), n4 (m/spot) by s/spot or similar"),
+        (
+            6,
+            2,
+            "replace n0 (m/spot), n1 (m/spot), n2 (m/spot), n3 (m/spot), n4 (m/spot) and 1 more by 2 of s/spot or similar",
+        ),
+    ],
+)
+def test_summary_names_five_candidates_and_counts_the_rest(candidates, replacements, text):
+    """And counts equal replacements."""
+    spec = NodeDisruptionSpec(
+        reason="Underutilized",
+        decision="replace",
+        method="single-node",
+        candidates=tuple(
+            DisruptionCandidate(node_claim=f"c{i}", node=f"n{i}", instance_type="m", capacity_type="spot")
+            for i in range(candidates)
+        ),
+        replacements=tuple(
+            DisruptionReplacement(name=f"r{i}", instance_type="s", capacity_type="spot") for i in range(replacements)
+        ),
+        saving_per_hour="0.25",
+    )
+
+    assert (
+        summary(NodeDisruption(metadata=ObjectMeta(name="d"), spec=spec)) == f"{text}, saving 0.2500/h (Underutilized)"
+    )

@@ -7,15 +7,17 @@ from datetime import timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import DISRUPTION_REASON
+from journeyman.core.catalogue import Unavailable
 from journeyman.core.disruption.static_capacity import deprovision_static, lifetime_remaining, provision_static
 from journeyman.core.disruption.static_nodepools import static_nodepools
-from journeyman.core.plan import CreateObject, DeleteObject
+from journeyman.core.plan import CreateObject, DeleteObject, Requeue
 from tests.helpers import builders
 from tests.helpers.builders import NOW, a_node_class, a_running_claim, a_snapshot, ago, stamp
-from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod, an_unlaunched_member
+from tests.helpers.fleets import TYPES, a_catalogue, a_fleet, a_member, a_pod, an_unlaunched_member
 
 
 def a_static_pool(replicas: int, **spec):
@@ -209,3 +211,61 @@ def test_dynamic_and_deleting_nodepools_are_not_static():
     pools = [builders.a_pool(), builders.a_pool("going", **going)]
     assert static_nodepools((), pools) == ()
     assert deleted(a_fleet(a_member("a"), a_member("b", pool="going"), pools=pools)) == []
+
+
+def test_missing_replicas_beyond_max_claims_are_requeued_at_once():
+    """All that are allowed need neither a requeue nor a warning."""
+    snapshot = a_cluster(a_static_pool(3))
+
+    def plan(max_claims: int):
+        return provision_static(snapshot, a_catalogue(), max_claims=max_claims, requeue_at=NOW + timedelta(seconds=20))
+
+    def requeues(max_claims: int) -> list[str]:
+        return [a.reason for a in plan(max_claims).actions if isinstance(a, Requeue) and a.at == NOW]
+
+    assert requeues(2) == ["1 node(s) of NodePool default are left for the next run"]
+    assert requeues(3) == []
+    assert plan(3).events == ()
+
+
+def test_max_claims_holds_for_all_static_nodepools_together():
+    """The first NodePool by name gets its replicas first."""
+    pools = tuple(builders.a_pool(name, spec={"replicas": 2}) for name in ("a", "b"))
+    snapshot = a_snapshot(node_pools=pools, node_classes=(a_node_class(),), claims=())
+
+    owners = [
+        body["metadata"]["labels"][labels.NODEPOOL]
+        for body in created(snapshot, max_claims=3, catalogue=a_catalogue("a", "b"))
+    ]
+
+    assert owners == ["a", "a", "b"]
+
+
+def test_static_nodepool_without_available_offerings_is_requeued_for_the_first():
+    """Records that have expired do not count."""
+    none = tuple(replace(t, offerings=tuple(replace(o, available=False) for o in t.offerings)) for t in TYPES)
+    records = tuple(
+        Unavailable(instance_type=name, zone="a", capacity_type=labels.ON_DEMAND, until=NOW + timedelta(minutes=m))
+        for name, m in (("s", 9), ("m", 4), ("l", 0), ("xl", -3))
+    )
+
+    def plan(unavailable):
+        snapshot = replace(a_cluster(a_static_pool(1)), unavailable=unavailable)
+        return provision_static(snapshot, a_catalogue(of=none), max_claims=9, requeue_at=NOW)
+
+    assert [a.at for a in plan(records).actions] == [NOW + timedelta(minutes=4)]
+    assert plan(()).actions == ()
+    assert [e.reason for e in plan(()).events] == ["InsufficientCapacityError"]
+
+
+def test_one_protected_or_workload_pod_makes_a_node_dearer_to_deprovision():
+    """Beside an unprotected pod, and beside a DaemonSet pod."""
+    protected = a_pod("kept", node="node-a-protected", metadata={"annotations": {labels.DO_NOT_DISRUPT: "true"}})
+    daemon = a_pod("agent", node="node-b-mixed", owner="DaemonSet")
+    members = [
+        a_member("a-protected", cpus=["100m"], pods=[protected]),
+        a_member("b-mixed", cpus=["100m"], pods=[daemon]),
+        a_member("c-plain", cpus=["100m"] * 2),
+        a_member("d-empty"),
+    ]
+    assert deleted(a_fleet(*members, pools=[a_static_pool(0)])) == ["d-empty", "b-mixed", "c-plain", "a-protected"]

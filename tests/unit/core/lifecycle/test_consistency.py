@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from journeyman.core.lifecycle.consistency import check_nodes, is_time
+from journeyman.core.lifecycle.consistency import check_nodes, is_check_due
 from journeyman.core.plan import PatchObject
 from tests.helpers.builders import (
     CAPACITY,
@@ -58,7 +58,7 @@ def test_nine_tenths_are_enough(memory, status):
 
 def test_nodes_are_checked_once_per_period_and_unchecked_nodes_at_once():
     """In between a node may change, and nothing is said; what did not change is not written."""
-    assert is_time(NOW, PERIOD)
+    assert is_check_due(NOW, PERIOD)
     between = NOW + timedelta(minutes=4)
     seen = ("Launched", "Registered", "Initialized", "ConsistentStateFound", "Ready")
     claim = a_running_claim(**merge(WANTS, PROMISED), true=seen)
@@ -73,3 +73,16 @@ def test_a_node_that_is_not_initialized_is_not_held_against_anything():
     """It may be given its devices yet."""
     claim = a_launched_claim(**merge(WANTS, PROMISED), true=("Launched", "Registered"))
     assert not looked_at({"memory": "1Gi"}, claim=claim).chains
+
+
+@pytest.mark.parametrize(("cpu", "status"), [("3599m", "False"), ("3600m", "True")])
+def test_exactly_nine_tenths_are_consistent(cpu, status):
+    """Of 4 CPUs."""
+    assert found(looked_at({"cpu": cpu}))[0][0] == status
+
+
+def test_only_nodes_with_a_claim_that_stays_are_checked():
+    """Unmanaged nodes, claims without a node, and terminating claims are left out."""
+    claims = (a_running_claim("without-node"), a_running_claim("going", deleting=NOW))
+    nodes = (a_node("going"), a_node("unmanaged"))
+    assert check_nodes(a_snapshot(claims=claims, nodes=nodes), PERIOD).chains == ()

@@ -5,7 +5,14 @@ from datetime import timedelta
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.lifecycle.drain import decide_drain, eviction_chains
+from journeyman.core.lifecycle.drain import (
+    REQUEUE_MARGIN,
+    TerminationIntervals,
+    decide_drain,
+    eviction_chains,
+    requeue_for_drain,
+    requeue_provisioning,
+)
 from journeyman.core.plan import DeletePod, EvictPod
 from tests.helpers.builders import NOW, a_node, a_pod, ago, stamp
 
@@ -137,3 +144,45 @@ def test_each_pod_has_a_chain_of_its_own_with_its_uid_as_precondition():
     assert [c.actions[0].ref.uid for c in chains] == ["uid-b", "uid-a"]
     assert [c.events[0].reason for c in chains] == ["Disrupted", "Evicted"]
     assert chains[1].actions[0].node.uid == a_node("n").metadata.uid
+
+
+@pytest.mark.parametrize(("seconds", "forced"), [(-1, []), (0, []), (1, ["going"])])
+def test_terminating_pod_is_forced_only_if_it_outlives_the_node(seconds, forced):
+    """A pod that ends exactly at the node's termination time needs no shorter grace period."""
+    end = NOW + timedelta(seconds=20)
+    going = pod("going", metadata={"deletionTimestamp": stamp(end + timedelta(seconds=seconds))})
+
+    assert [p.metadata.name for p, _ in decide_drain([going], NOW, end).force] == forced
+
+
+@pytest.mark.parametrize(("seconds", "forced"), [(31, []), (30, []), (29, ["p"])])
+def test_pod_is_forced_only_once_its_grace_period_no_longer_fits(seconds, forced):
+    """Evicted at that very moment it still has all of its grace period."""
+    slow = pod("p", spec={"terminationGracePeriodSeconds": 30})
+    assert [p.metadata.name for p, _ in decide_drain([slow], NOW, NOW + timedelta(seconds=seconds)).force] == forced
+
+
+def test_drain_is_checked_again_at_the_first_forced_deletion():
+    """Not at its next poll, which is later in a drain that takes long."""
+    end = NOW + timedelta(seconds=20)
+    pods = [pod(f"p{grace}", spec={"terminationGracePeriodSeconds": grace}) for grace in (5, 10)]
+    decided = decide_drain(pods, NOW, end)
+
+    assert decided.next_force == NOW + timedelta(seconds=10)
+    requeue = requeue_for_drain(decided, "n", NOW, ago(hours=1), TerminationIntervals())
+    assert requeue.at == decided.next_force + REQUEUE_MARGIN
+
+
+def test_drain_is_checked_again_for_a_pod_that_is_forced_a_moment_later():
+    """At that very moment its grace period still fits; without a requeue it would wait for the next poll."""
+    slow = pod("p", spec={"terminationGracePeriodSeconds": 30})
+    decided = decide_drain([slow], NOW, NOW + timedelta(seconds=30))
+
+    assert (decided.force, decided.next_force) == ((), NOW)
+
+
+def test_provisioning_is_requeued_if_any_pod_needs_another_node():
+    """Pods of DaemonSets need none."""
+    daemon = pod("daemon", metadata=DAEMON)
+    assert len(requeue_provisioning([pod("p"), daemon], "n", NOW)) == 1
+    assert requeue_provisioning([daemon], "n", NOW) == ()

@@ -18,6 +18,7 @@ def protected(value, **changes):
     [
         ("soon", "InvalidDoNotDisruptAnnotation", '"soon"'),
         ("-5m", "InvalidDoNotDisruptAnnotation", '"-5m"'),
+        ("0s", "InvalidDoNotDisruptAnnotation", '"0s"'),
         ("90m", "DoNotDisruptUntil", stamp(NOW + timedelta(minutes=30))),
         ("30m", "DoNotDisruptGracePeriodElapsed", "has elapsed"),
     ],
@@ -36,7 +37,7 @@ def test_what_is_plain_is_not_told(pod):
     assert do_not_disrupt_events([pod], NOW) == ()
 
 
-def test_pods_that_hold_the_drain_are_named_on_the_node_and_their_time_on_themselves():
+def test_pods_that_block_a_drain_get_events_on_node_and_pod():
     """Only of those whose turn it is: a daemon's annotation is looked at once the others are gone."""
     daemon = {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d"}]}
     later = a_pod("later", node="n", metadata={**daemon, "annotations": {labels.DO_NOT_DISRUPT: "9h"}})

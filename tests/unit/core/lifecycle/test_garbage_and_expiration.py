@@ -32,7 +32,7 @@ def run(claims=(), nodes=(), instances=(), gone=()):
 
 
 @pytest.mark.parametrize("node", [a_node(ready=False), a_node(registered=False)], ids=["not Ready", "never registered"])
-def test_an_instance_without_a_claim_is_terminated_and_its_node_deleted(node):
+def test_orphaned_instance_is_terminated_and_its_node_deleted(node):
     """It would run for ever otherwise; an instance whose tags name an existing claim is kept."""
     (chain,) = run(nodes=[node], instances=[an_instance()]).chains
     terminate, delete = chain.actions
@@ -43,7 +43,7 @@ def test_an_instance_without_a_claim_is_terminated_and_its_node_deleted(node):
 
 
 @pytest.mark.parametrize("registered", ["true", "no more"])
-def test_the_node_of_an_orphan_that_is_at_work_is_deleted_and_nothing_else(registered):
+def test_running_node_of_orphaned_instance_is_drained_first(registered):
     """Its pods are drained before its instance goes; without our finalizer there would be no time for that."""
     node = a_node(metadata={"finalizers": [], "labels": {labels.REGISTERED: registered}})
     held, deleted, _ = run(nodes=[node], instances=[an_instance()]).actions
@@ -54,7 +54,7 @@ def test_the_node_of_an_orphan_that_is_at_work_is_deleted_and_nothing_else(regis
     assert (deleted.unless_there.name, deleted.unless_there.uid) == ("default-1", "uid-default-1")
 
 
-def test_an_orphan_whose_node_is_being_drained_is_left_to_that():
+def test_orphaned_instance_of_draining_node_is_not_terminated():
     """The drain ends the instance itself."""
     assert run(nodes=[a_node(deleting=NOW)], instances=[an_instance()]).actions == ()
 
@@ -76,12 +76,12 @@ def test_an_orphan_whose_node_is_being_drained_is_left_to_that():
         "its launch by Karpenter was cut off",
     ],
 )
-def test_these_instances_are_no_orphans(claims, instance):
+def test_instance_with_claim_or_recent_launch_is_not_terminated(claims, instance):
     """Terminating one of them would take a node out of use."""
     assert run(claims, instances=[instance]).actions == ()
 
 
-def test_an_instance_of_an_earlier_claim_of_the_same_name_is_an_orphan():
+def test_instance_of_claim_with_another_uid_is_an_orphan():
     """The claim that waits for its own has another UID."""
     earlier = an_instance("again", tags={labels.NODECLAIM_TAG: "again", labels.NODECLAIM_UID_TAG: "another"})
     assert [type(a) for a in run([a_claim("again")], instances=[earlier]).actions] == [TerminateInstance]
@@ -96,7 +96,7 @@ def test_an_instance_of_an_earlier_claim_of_the_same_name_is_an_orphan():
     "nodeclaim/garbagecollection",
     it="should delete the NodeClaim when the Node is there in a NotReady state and the instance is gone",
 )
-def test_a_claim_that_lost_its_instance_is_deleted(node, cloud):
+def test_claim_without_instance_is_deleted(node, cloud):
     """The instance is gone or stands still, and no Ready node says otherwise."""
     (chain,) = run([a_running_claim()], [node] if node else [], **cloud).chains
     (deletion, _) = chain.actions
@@ -116,12 +116,12 @@ def test_a_claim_that_lost_its_instance_is_deleted(node, cloud):
     "nodeclaim/garbagecollection",
     it="shouldn't delete the NodeClaim when the Node is there in a Ready state and the instance is gone",
 )
-def test_these_claims_are_not_lost(claim, nodes):
+def test_claim_that_is_ready_unregistered_or_terminating_is_kept(claim, nodes):
     """A look at the cloud that is late must cost nothing."""
     assert run([claim], nodes, gone=[ID]).actions == ()
 
 
-def test_a_claim_whose_instance_is_not_listed_is_not_lost_for_that():
+def test_unlisted_instance_alone_does_not_delete_its_claim():
     """Only if the cloud, asked for it by name, says that it is gone."""
     assert run([a_running_claim()], [a_node(ready=False)]).actions == ()
 
@@ -137,7 +137,7 @@ def test_a_claim_whose_instance_is_not_listed_is_not_lost_for_that():
     "nodeclaim/expiration",
     it="should fire a karpenter_nodeclaims_disrupted_total metric when expired",
 )
-def test_a_claim_expires_at_its_age_and_not_before(expire_after, age, goes):
+def test_claim_expires_after_expire_after_and_not_before(expire_after, age, goes):
     """Forceful: no budget is asked. Never means never."""
     claim = a_running_claim(age=age, spec={"expireAfter": expire_after})
     plan = expire_nodeclaims(a_snapshot(claims=(claim,)))
@@ -150,13 +150,13 @@ def test_a_claim_expires_at_its_age_and_not_before(expire_after, age, goes):
 
 
 @pytest.mark.karpenter("nodeclaim/expiration", it="shouldn't expire the same NodeClaim multiple times")
-def test_a_claim_on_its_way_out_does_not_expire_again():
+def test_terminating_claim_does_not_expire_again():
     """One deletion is enough."""
     claim = a_running_claim(age=timedelta(days=99), deleting=NOW)
     assert expire_nodeclaims(a_snapshot(claims=(claim,))).actions == ()
 
 
-def test_of_an_orphan_with_two_nodes_the_one_at_work_is_deleted_though_the_other_is_being_drained():
+def test_running_second_node_of_orphaned_instance_is_deleted():
     """Its kubelet was renamed: both are drained before the instance ends."""
     working = a_node(metadata={"name": "renamed", "uid": "uid-renamed"})
     plan = run(nodes=[a_node(deleting=NOW), working], instances=[an_instance()])

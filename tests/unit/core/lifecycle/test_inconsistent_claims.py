@@ -34,7 +34,7 @@ def missing(since, **changes):
     return a_running_claim(metadata={"annotations": {labels.NODE_MISSING_SINCE: stamp(since)}}, **changes)
 
 
-def test_a_node_that_is_missed_is_noted_and_looked_for_again():
+def test_missing_node_is_recorded_and_requeued():
     """Its kubelet may register it once more."""
     noted, look = run(a_running_claim()).actions
     assert isinstance(noted, PatchObject)
@@ -42,7 +42,7 @@ def test_a_node_that_is_missed_is_noted_and_looked_for_again():
     assert look.at == NOW + AFTER
 
 
-def test_a_node_that_stays_away_takes_its_claim_along():
+def test_claim_of_missing_node_is_deleted_after_timeout():
     """Five minutes later: no pod can be bound to it, and its instance costs money."""
     waiting = run(missing(ago(minutes=4)))
     assert [type(a) for a in waiting.actions] == [Requeue]
@@ -57,7 +57,7 @@ def test_a_node_that_stays_away_takes_its_claim_along():
     assert "node-default-1" in event.message
 
 
-def test_a_node_that_came_back_is_as_if_it_had_never_been_away():
+def test_reregistered_node_clears_node_missing_since():
     """The next time counts from its own beginning."""
     (forgotten,) = run(missing(ago(minutes=9)), a_node()).actions
     assert forgotten.patch == {"metadata": {"annotations": {labels.NODE_MISSING_SINCE: None}}}
@@ -69,7 +69,7 @@ def test_invalid_node_missing_since_counts_from_now():
     assert [type(a) for a in run(claim).actions] == [PatchObject, Requeue]
 
 
-def test_a_claim_that_says_that_its_instance_ends_is_deleted():
+def test_claim_with_instance_terminating_and_no_deletion_is_deleted():
     """That is what follows from the condition; its drain comes first all the same."""
     claim = a_running_claim(status={"conditions": [condition("InstanceTerminating")]})
     plan = run(claim, a_node())

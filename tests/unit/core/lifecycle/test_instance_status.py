@@ -87,3 +87,11 @@ def test_a_check_that_has_just_begun_to_fail_says_when_to_look():
     ]
 
     assert next_status_check(statuses, NOW, TWO_MINUTES) == NOW + timedelta(seconds=20)
+
+
+def test_next_check_is_the_first_that_is_still_to_come():
+    """A check that is due now is acted on now."""
+    wait = timedelta(minutes=2)
+    statuses = [a_status("n", since=NOW - wait + timedelta(seconds=s)) for s in (0, 20, 40)]
+    assert next_status_check(statuses, NOW, wait) == NOW + timedelta(seconds=20)
+    assert next_status_check(statuses[:1], NOW, wait) is None

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from journeyman.core.api import labels
+from journeyman.core.api.objects import OfferingKey
 from journeyman.core.lifecycle.launch import (
     FailedLaunch,
     LaunchedInstance,
@@ -15,7 +16,15 @@ from journeyman.core.lifecycle.launch import (
     record_launch,
     retry_at,
 )
-from journeyman.core.plan import DeleteObject, LaunchInstance, MarkOfferingUnavailable, PatchObject, Requeue, Step
+from journeyman.core.plan import (
+    ClearOfferingFailures,
+    DeleteObject,
+    LaunchInstance,
+    MarkOfferingUnavailable,
+    PatchObject,
+    Requeue,
+    Step,
+)
 from journeyman.errors import (
     CloudProviderError,
     CloudUnavailableError,
@@ -26,12 +35,12 @@ from journeyman.errors import (
 )
 from tests.helpers.builders import CLASS, CLASS_LABEL, NOW, a_claim
 
-AVOIDANCE = OfferingBackoff()
+BACKOFF = OfferingBackoff()
 OFFERING = ("m.small", "a", "spot")
 
 
 def failed(claim, error, unavailable=(), **answer):
-    return record_launch(claim, FailedLaunch(error=error, unavailable=unavailable, **answer), NOW, AVOIDANCE)
+    return record_launch(claim, FailedLaunch(error=error, unavailable=unavailable, **answer), NOW, BACKOFF)
 
 
 def of_type(plan, kind):
@@ -55,7 +64,7 @@ def conditions_of(plan):
     "nodeclaim/lifecycle/launch",
     it="should add the Launched status condition after creating the NodeClaim",
 )
-def test_a_launched_claim_carries_what_the_cloud_says_and_keeps_its_own_labels():
+def test_launched_claim_gets_the_clouds_labels_and_keeps_its_own():
     """Provider labels fill gaps; status has the instance; the retry mark goes; offerings refused on the way are noted."""
     claim = a_claim(metadata={"labels": {"mine": "yes"}, "annotations": {labels.LAUNCH_RETRY: "2 x"}})
     instance = LaunchedInstance(
@@ -68,7 +77,7 @@ def test_a_launched_claim_carries_what_the_cloud_says_and_keeps_its_own_labels()
         unavailable=(OFFERING,),
     )
 
-    plan = record_launch(claim, instance, NOW, AVOIDANCE)
+    plan = record_launch(claim, instance, NOW, BACKOFF)
 
     patch = patched(plan)
     assert patch["metadata"]["labels"] == {labels.ZONE: "a"}
@@ -86,7 +95,7 @@ def test_a_launched_claim_carries_what_the_cloud_says_and_keeps_its_own_labels()
     it="should delete the nodeclaim if InsufficientCapacity is returned from the cloudprovider",
 )
 def test_without_capacity_the_claim_goes_and_its_pods_are_planned_again():
-    """The refused offerings are remembered before the claim is deleted, so the next plan avoids them."""
+    """The refused offerings are previously_failed before the claim is deleted, so the next plan avoids them."""
     plan = failed(a_claim(), InsufficientCapacityError("no stock", offerings=(OFFERING,)))
 
     kinds = [type(action) for action in plan.actions]
@@ -101,7 +110,7 @@ def test_without_capacity_the_claim_goes_and_its_pods_are_planned_again():
     "nodeclaim/lifecycle/launch",
     it="should delete the nodeclaim if NodeClassNotReady is returned from the cloudprovider",
 )
-def test_a_node_class_that_is_not_ready_costs_the_claim_but_asks_for_no_hurry():
+def test_unready_node_class_deletes_the_claim_and_requeues_terminate_only():
     """Planning at once would only make the same claim again."""
     plan = failed(a_claim(), NodeClassNotReadyError("no subnets"))
 
@@ -122,7 +131,7 @@ def test_a_node_class_that_is_not_ready_costs_the_claim_but_asks_for_no_hurry():
     "nodeclaim/lifecycle/launch",
     it="should set nodeClaim status condition from the condition message received if error returned is CreateError",
 )
-def test_another_failure_is_said_in_the_condition_and_tried_again(error, reason):
+def test_other_launch_failure_sets_launched_unknown_and_retries(error, reason):
     """Launched stays Unknown with the reason; long messages are cut; the next attempt is written down."""
     plan = failed(a_claim(), error)
 
@@ -146,7 +155,7 @@ def test_retries_back_off_from_a_second_to_a_minute():
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
 
 
-def test_only_a_failure_that_the_launch_itself_was_answered_with_changes_what_the_next_attempt_asks_with():
+def test_only_an_answered_launch_failure_changes_the_next_client_token():
     """Any other says nothing of what an earlier attempt may have launched, throttling neither; all count for the wait."""
     counted, claim = [], a_claim()
     for error, answered in (
@@ -199,6 +208,12 @@ def test_hydration_labels_a_claim_with_its_node_class():
     assert chain.actions[0].patch["metadata"]["labels"] == {CLASS_LABEL: CLASS}
 
 
+def test_claim_is_launched_again_exactly_when_its_retry_is_due():
+    """The requeue is sent for this time."""
+    claim = a_claim(metadata={"annotations": {labels.LAUNCH_RETRY: f"5 {NOW.isoformat()}"}})
+    assert len(of_type(launch_nodeclaims([claim], NOW), LaunchInstance)) == 1
+
+
 def test_a_claim_that_waits_for_its_next_attempt_is_not_launched_yet():
     """Its requeue is due at the time in the annotation."""
     due = NOW + timedelta(seconds=30)
@@ -219,3 +234,25 @@ def test_a_claim_that_waits_for_its_next_attempt_is_not_launched_yet():
 def test_launched_refused_and_deleting_claims_are_left_alone(claim):
     """There is nothing to launch."""
     assert launch_nodeclaims([claim], NOW).chains == ()
+
+
+@pytest.mark.parametrize("launched_at", [NOW - timedelta(hours=1), None])
+def test_offering_failures_are_cleared_as_of_the_instances_launch(launched_at):
+    """A repeated launch returns the instance of an earlier run: failures since then stay."""
+    offering = OfferingKey(*OFFERING)
+    instance = LaunchedInstance(
+        provider_id="i-1",
+        image_id="ami-1",
+        labels={},
+        annotations={},
+        capacity={},
+        allocatable={},
+        offering=offering,
+        launched_at=launched_at,
+    )
+
+    plan = record_launch(a_claim(), instance, NOW, OfferingBackoff(previously_failed=frozenset({offering})))
+
+    (cleared,) = of_type(plan, ClearOfferingFailures)
+    assert (cleared.offering, cleared.at) == (offering, launched_at or NOW)
+    assert not of_type(record_launch(a_claim(), instance, NOW, BACKOFF), ClearOfferingFailures)

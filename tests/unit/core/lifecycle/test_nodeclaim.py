@@ -74,7 +74,7 @@ def conditions(plan):
     "nodeclaim/lifecycle/registration",
     it="should sync the startupTaints to the Node when the Node comes online, if node label do not sync taints is not present",
 )
-def test_a_node_that_joined_is_taken_over_whole():
+def test_registration_syncs_claim_to_node_and_removes_unregistered_taint():
     """Finalizer, owner, labels, annotations and taints in one write; the unregistered taint goes; ours stay private."""
     claim = a_launched_claim(
         metadata={
@@ -106,7 +106,7 @@ def test_a_node_that_joined_is_taken_over_whole():
     assert all(p.resource_version for p in patches(plan))
 
 
-def test_the_node_is_written_before_its_claim():
+def test_registration_patches_node_before_claim():
     """A run that dies in between leaves a node that the next one registers again, not a claim that lies."""
     plan = run([a_launched_claim()], [a_node(registered=False)])
     assert [p.ref.resource.kind for p in patches(plan)] == ["Node", "NodeClaim"]
@@ -116,7 +116,7 @@ def test_the_node_is_written_before_its_claim():
     "nodeclaim/lifecycle/registration",
     it="should not sync the startupTaints to the Node when the Node comes online, with node label do not sync taints",
 )
-def test_taints_that_the_bootstrap_set_itself_are_not_merged_again():
+def test_taints_are_not_synced_with_do_not_sync_taints():
     """With do-not-sync-taints the node's own taints stand: one that something removed already does not come back."""
     claim = a_launched_claim(spec={"startupTaints": [{"key": "cni", "effect": "NoExecute"}]})
     node = a_node(registered=False, metadata={"labels": {labels.DO_NOT_SYNC_TAINTS: "true"}})
@@ -128,11 +128,28 @@ def test_taints_that_the_bootstrap_set_itself_are_not_merged_again():
     "nodeclaim/lifecycle/registration",
     it="should succeed registration if the karpenter.sh/unregistered taint is not present and emit an event",
 )
-def test_a_node_without_the_unregistered_taint_is_warned_about_and_registered_all_the_same():
+def test_node_without_unregistered_taint_registers_with_a_warning_event():
     """Pods may have been bound before the node was ready for them."""
     plan = run([a_launched_claim()], [a_node(registered=False, spec={"taints": []})])
     assert "UnregisteredTaintMissing" in {e.reason for chain in plan.chains for e in chain.events}
     assert conditions(plan)["Registered"][0] == "True"
+
+
+@pytest.mark.parametrize(
+    ("taint", "node_labels", "warns"),
+    [
+        (UNREGISTERED, {}, False),
+        ({**UNREGISTERED, "effect": "NoSchedule"}, {}, True),
+        ({"key": "example.com/boot", "effect": "NoExecute"}, {}, True),
+        ({"key": "example.com/boot", "effect": "NoExecute"}, {labels.REGISTERED: "true"}, False),
+    ],
+    ids=["unregistered", "another-effect", "another-key", "registered-before"],
+)
+def test_only_the_unregistered_taint_or_label_prevents_the_warning(taint, node_labels, warns):
+    """A node with the label `registered` lost the taint at an earlier registration."""
+    node = a_node(registered=False, spec={"taints": [taint]}, metadata={"labels": node_labels})
+    plan = run([a_launched_claim()], [node])
+    assert ("UnregisteredTaintMissing" in {e.reason for chain in plan.chains for e in chain.events}) is warns
 
 
 @pytest.mark.karpenter(
@@ -143,7 +160,7 @@ def test_a_node_without_the_unregistered_taint_is_warned_about_and_registered_al
     "nodeclaim/lifecycle/initialization",
     it="should add the initialization label to the node when the nodeClaim is initialized",
 )
-def test_a_ready_node_is_registered_and_initialized_in_one_run():
+def test_ready_node_registers_and_initializes_in_one_run():
     """Both labels in one patch, both conditions in another: Ready follows."""
     plan = run([a_launched_claim()], [a_node(registered=False)])
     assert patch_of(plan, "Node", "metadata")["labels"][labels.INITIALIZED] == "true"
@@ -151,7 +168,7 @@ def test_a_ready_node_is_registered_and_initialized_in_one_run():
     assert not [a for a in plan.actions if isinstance(a, Requeue)]
 
 
-def test_while_the_node_has_not_joined_the_claim_says_so_once_and_the_step_comes_back():
+def test_missing_node_sets_registered_unknown_once_and_requeues():
     """The second look writes nothing."""
     plan = run([a_launched_claim()])
     assert conditions(plan)["Registered"] == ("Unknown", "NodeNotFound")
@@ -162,7 +179,7 @@ def test_while_the_node_has_not_joined_the_claim_says_so_once_and_the_step_comes
     assert patches(run([said])) == []
 
 
-def test_a_claim_with_anothers_provider_id_takes_over_no_node():
+def test_claim_with_provider_id_of_another_claim_does_not_register():
     """It says whose instance that is, once; the node stays as its own claim wants it."""
     thief = a_launched_claim("z", provider_id=provider_id_of("a"), age=timedelta(0))
     plan = run([a_launched_claim("a"), thief], [a_node("a", registered=False)])
@@ -178,7 +195,7 @@ def test_a_claim_with_anothers_provider_id_takes_over_no_node():
     assert [owner["name"] for owner in owners] == ["a"]
 
 
-def test_two_nodes_of_one_instance_are_refused():
+def test_claim_with_two_nodes_does_not_register():
     """Something is wrong, and guessing would make it worse."""
     twin = a_node(registered=False, metadata={"name": "twin", "uid": "twin"})
     plan = run([a_launched_claim()], [a_node(registered=False), twin])
@@ -218,12 +235,27 @@ def test_two_nodes_of_one_instance_are_refused():
     "nodeclaim/lifecycle/initialization",
     it="should not consider the Node to be initialized when all ephemeralTaints aren't removed",
 )
-def test_each_gate_holds_initialization_back(node, spec, reason):
+def test_initialization_waits_for_readiness_taints_and_resources(node, spec, reason):
     """The first gate that is not passed is the condition's reason."""
     claim = a_launched_claim(true=("Launched", "Registered"), spec=spec)
     plan = run([claim], [a_node(**node)])
     assert conditions(plan)["Initialized"] == ("Unknown", reason)
     assert patch_of(plan, "Node", "metadata") is None
+
+
+def without_owners(published):
+    return replace(published, metadata=replace(published.metadata, owner_references=()))
+
+
+def owned_by(kind, name):
+    """A slice without `nodeName`, whose only owner is this object."""
+    published = a_slice("s", gpus(1), node="n")
+    owner = replace(published.metadata.owner_references[0], kind=kind, name=name)
+    return replace(
+        published,
+        metadata=replace(published.metadata, owner_references=(owner,)),
+        spec=replace(published.spec, node_name=""),
+    )
 
 
 @pytest.mark.parametrize(
@@ -233,9 +265,31 @@ def test_each_gate_holds_initialization_back(node, spec, reason):
         ((a_slice("s", gpus(1), node="node-other"),), True),
         ((a_slice("s", gpus(1), node="node-default-1", of=2),), True),
         ((a_slice("s", gpus(1), node="node-default-1", generation=2), a_slice("t", [], node="node-default-1")), False),
+        (
+            (
+                a_slice("s", gpus(1), node="node-default-1", generation=2, of=2),
+                a_slice("t", gpus(1), node="node-default-1"),
+            ),
+            True,
+        ),
         ((a_slice("s", gpus(1), node="node-default-1"),), False),
+        ((without_owners(a_slice("s", gpus(1), node="node-default-1")),), False),
+        ((owned_by("Node", "node-default-1"),), False),
+        ((owned_by("Node", "node-other"),), True),
+        ((owned_by("Pod", "node-default-1"),), True),
     ],
-    ids=["none", "another-node", "incomplete", "old-generation-too", "complete"],
+    ids=[
+        "none",
+        "another-node",
+        "incomplete",
+        "old-generation-too",
+        "only-old-generation-complete",
+        "complete",
+        "node-name-alone",
+        "owner-alone",
+        "owner-is-another-node",
+        "owner-is-no-node",
+    ],
 )
 @pytest.mark.karpenter(
     "nodeclaim/lifecycle",
@@ -243,7 +297,7 @@ def test_each_gate_holds_initialization_back(node, spec, reason):
 )
 @pytest.mark.karpenter("nodeclaim/lifecycle", it="does not consider an incomplete pool satisfied (b)")
 @pytest.mark.karpenter("nodeclaim/lifecycle", it="skips the gate when DRA is disabled (e)")
-def test_initialization_waits_for_the_drivers_that_pods_wait_for(slices, waits):
+def test_initialization_waits_for_complete_pools_of_dra_drivers(slices, waits):
     """Each driver that the claim names must have a complete pool on the node; no claim waits where ResourceClaims are ignored."""
     claim = a_launched_claim(
         true=("Launched", "Registered"), metadata={"annotations": {labels.DRA_DRIVERS: "gpu.example.com"}}
@@ -257,7 +311,7 @@ def test_initialization_waits_for_the_drivers_that_pods_wait_for(slices, waits):
     assert ignoring[0] == "True"
 
 
-def test_a_resource_requested_at_zero_is_not_waited_for():
+def test_initialization_does_not_wait_for_resource_requested_at_zero():
     """Zero of something that is not there is enough."""
     claim = a_launched_claim(true=("Launched", "Registered"), spec={"resources": {"requests": {"nvidia.com/gpu": "0"}}})
     assert conditions(run([claim], [a_node()]))["Initialized"][0] == "True"
@@ -282,7 +336,7 @@ def test_a_resource_requested_at_zero_is_not_waited_for():
     "nodeclaim/lifecycle/liveness",
     it="should not delete the NodeClaim when the NodeClaim hasn't launched before the launch timeout",
 )
-def test_a_claim_that_does_not_get_there_in_time_is_given_up(claim, minutes, reason):
+def test_claim_is_deleted_after_launch_or_registration_timeout(claim, minutes, reason):
     """One second before it may still go on; its deletion wakes who terminates and who plans anew."""
     early = run([claim(age=timedelta(minutes=minutes, seconds=-1))])
     assert not [a for a in early.actions if isinstance(a, DeleteObject)]
@@ -299,7 +353,7 @@ def test_a_claim_that_does_not_get_there_in_time_is_given_up(claim, minutes, rea
     "nodeclaim/lifecycle/liveness",
     it="should use the status condition transition time for registration timeout, not the creation timestamp",
 )
-def test_a_clock_ahead_of_the_api_servers_gives_no_launch_up_that_was_just_made():
+def test_registration_timeout_starts_at_the_launch():
     """The claim looks an hour old at its launch; its node has all its time from there."""
     claim = a_launched_claim(age=timedelta(hours=1))
     launched = [replace(c, last_transition_time=NOW) if c.type == "Launched" else c for c in claim.status.conditions]
@@ -311,14 +365,14 @@ def test_a_clock_ahead_of_the_api_servers_gives_no_launch_up_that_was_just_made(
     "nodeclaim/lifecycle/liveness",
     it="shouldn't delete the nodeClaim when the node has registered past the registration timeout",
 )
-def test_after_registration_there_is_no_time_out():
+def test_registered_claim_has_no_timeout():
     """A node that takes an hour to become ready is waited for, ever more rarely."""
     claim = a_launched_claim(true=("Launched", "Registered"), age=timedelta(hours=1))
     plan = run([claim], [a_node(ready=False)])
     assert [a.at for a in plan.actions if isinstance(a, Requeue)] == [NOW + timedelta(seconds=30)]
 
 
-def test_a_claim_that_lost_a_mark_of_ours_gets_it_back():
+def test_removed_finalizer_and_labels_of_claim_are_restored():
     """Without the finalizer its instance would outlive it; without the label the claims of a NodeClass cannot be found."""
     edited = a_running_claim(metadata={"finalizers": ["other"], "labels": {CLASS_LABEL: ""}, "annotations": HASHED})
     kept = {key: value for key, value in edited.metadata.labels.items() if key != CLASS_LABEL}
@@ -337,7 +391,7 @@ def test_a_claim_that_lost_a_mark_of_ours_gets_it_back():
 
 
 @pytest.mark.parametrize("edited", ["", "aws:///a/i-another"])
-def test_a_claim_gets_its_provider_id_back_from_the_node_that_it_owns(edited):
+def test_provider_id_of_claim_is_restored_from_its_node(edited):
     """A lookup by instance, as for an interruption notice, must find the claim."""
     owner = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "name": "a", "uid": "uid-a"}
     claim = a_running_claim("a", provider_id=edited)
@@ -347,28 +401,28 @@ def test_a_claim_gets_its_provider_id_back_from_the_node_that_it_owns(edited):
     assert [e.reason for c in plan.chains for e in c.events] == ["MetadataRestored"]
 
 
-def test_a_claim_whose_node_has_not_joined_gets_its_finalizer_back_too():
+def test_finalizer_of_unregistered_claim_is_restored():
     """Deleted without it, it would leave an instance behind."""
     plan = run([a_launched_claim(metadata={"finalizers": []})])
     assert patch_of(plan, "NodeClaim", "metadata") == {"finalizers": [labels.TERMINATION_FINALIZER]}
     assert "MetadataRestored" in {event.reason for chain in plan.chains for event in chain.events}
 
 
-def test_initialized_and_deleting_claims_are_left_alone():
+def test_initialized_and_terminating_claims_cause_no_writes():
     """A quiet cluster causes no writes and no requeues."""
     running = a_running_claim("a", metadata={"annotations": HASHED})
     plan = run([running, a_launched_claim("b", deleting=NOW)], [a_node("a")])
     assert plan.actions == ()
 
 
-def test_looks_fall_on_a_grid_so_that_several_waits_share_one_wake_up():
+def test_requeue_times_are_rounded_so_that_claims_share_them():
     """A look between two moments of the grid asks for the next one that is not too near."""
     snapshot = a_snapshot(claims=(a_launched_claim(),), now=NOW + timedelta(seconds=2.5))
     (wake,) = [a for a in reconcile_nodeclaims(snapshot, LifecycleOptions()).actions if isinstance(a, Requeue)]
     assert wake.at == NOW + timedelta(seconds=5)
 
 
-def test_builders_agree_on_the_instance():
+def test_node_and_claim_builders_have_the_same_provider_id():
     """The node of a claim carries the claim's provider id, or every test here would prove nothing."""
     assert a_node("x").spec.provider_id == a_launched_claim("x").status.provider_id == provider_id_of("x")
     assert merge({"a": {"b": 1}}, {"a": {"c": 2}}) == {"a": {"b": 1, "c": 2}}
@@ -377,7 +431,7 @@ def test_builders_agree_on_the_instance():
 @pytest.mark.parametrize(
     ("phase", "launched"), [("Executing", True), ("Succeeded", True), ("RolledBack", False), ("Rejected", False)]
 )
-def test_a_replacement_is_launched_only_while_its_command_has_not_come_to_nothing(phase, launched):
+def test_replacement_of_rolled_back_command_is_not_launched(phase, launched):
     """A run that was frozen may create the claim of a command that another has undone."""
     command = NodeDisruption.model_validate(
         {

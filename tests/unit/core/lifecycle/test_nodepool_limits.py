@@ -21,7 +21,15 @@ from tests.helpers.builders import (
     stamp,
 )
 
-CATALOGUE = Catalogue({"default": (an_instance_type("m.medium", cpu=4, memory_gib=16, price=0.2),)})
+CATALOGUE = Catalogue(
+    {
+        "default": (
+            an_instance_type("m.medium", cpu=4, memory_gib=16, price=0.2),
+            an_instance_type("m.large", cpu=8, memory_gib=32, price=0.4),
+        )
+    }
+)
+LARGE = {"spec": {"requirements": [{"key": labels.INSTANCE_TYPE, "operator": "In", "values": ["m.large"]}]}}
 
 
 def looked(*claims, asked, limits, nodes=()):
@@ -32,7 +40,7 @@ def looked(*claims, asked, limits, nodes=()):
     requeues = sorted(
         (a for a in checked.plan.actions if isinstance(a, Requeue)), key=lambda requeue: requeue.at, reverse=True
     )
-    return sorted(checked.held), deleted, {requeue.step: requeue.at for requeue in requeues}
+    return sorted(checked.blocked), deleted, {requeue.step: requeue.at for requeue in requeues}
 
 
 def unlaunched(name, *, seconds_ago=0, **more):
@@ -99,3 +107,15 @@ def test_claims_that_are_gone_or_of_no_pool_have_no_limit():
     alone = unlaunched("alone")
     alone = replace(alone, metadata=replace(alone.metadata, labels={labels.NODEPOOL: "deleted"}))
     assert looked(alone, asked=["alone", "gone"], limits={"cpu": "4"}) == ([], [], {})
+
+
+def test_withdrawn_claim_leaves_its_capacity_to_smaller_younger_ones():
+    """The older one does not fit; without it the younger one does."""
+    older, younger = unlaunched("older", seconds_ago=9, **LARGE), unlaunched("younger")
+    assert looked(older, younger, asked=["older", "younger"], limits={"cpu": "6"})[1] == ["older"]
+
+
+def test_launched_claim_beyond_limits_still_counts():
+    """Its instance exists: nothing smaller fits beside it."""
+    launched = a_launched_claim("launched", status={"capacity": {"cpu": "8"}})
+    assert looked(launched, unlaunched("new"), asked=["new"], limits={"cpu": "6"})[1] == ["new"]

@@ -85,7 +85,7 @@ def test_a_pool_is_as_ready_as_its_node_class(node_classes, expected):
     "nodepool/counter",
     it="should set the counter from the nodeClaim and then to the node when it initializes",
 )
-def test_usage_counts_nodes_by_their_own_word_and_claims_that_are_on_their_way():
+def test_usage_counts_nodes_by_their_capacity_and_pending_claims():
     """A registered node's capacity replaces what its claim promised."""
     snapshot = a_snapshot(
         claims=(a_running_claim("a"), a_launched_claim("b")),
@@ -94,6 +94,12 @@ def test_usage_counts_nodes_by_their_own_word_and_claims_that_are_on_their_way()
     usage = usage_by_pool(snapshot)["default"]
     assert usage.resources["cpu"] == 3900 + 4000
     assert usage.nodes == 2
+
+
+def test_usage_leaves_out_unmanaged_nodes_and_claims_without_nodepool():
+    """The label karpenter.sh/nodepool alone makes no node ours."""
+    standalone = a_launched_claim("standalone", metadata={"labels": {labels.NODEPOOL: ""}})
+    assert usage_by_pool(a_snapshot(claims=(standalone,), nodes=(a_node("unmanaged"),))) == {}
 
 
 def test_only_strictly_more_than_the_limit_exceeds_it():

@@ -3,9 +3,9 @@
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.lifecycle.drain import TerminationIntervals
+from journeyman.core.lifecycle.drain import MAX_POLL_INTERVAL, TerminationIntervals
 from journeyman.core.lifecycle.termination import finalize_terminating
-from journeyman.core.plan import DeletePod, EvictPod, PatchObject, Requeue, TerminateInstance
+from journeyman.core.plan import DeletePod, EvictPod, PatchObject, Requeue, Step, TerminateInstance
 from journeyman.core.state.instances import CloudInstances
 from tests.helpers.builders import (
     NOW,
@@ -119,3 +119,10 @@ def test_stopped_instance_is_not_waited_for():
     closed = {"taints": [{"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}]}
     later = run(a_node(ready=False, deleting=NOW, spec=closed), [kept], stopped)
     assert of_type(later, TerminateInstance)
+
+
+def test_drain_that_takes_long_is_checked_more_rarely():
+    """Its duration counts from the deletion of the node."""
+    blocked = a_pod("p", node=NODE, metadata={"annotations": {labels.DO_NOT_DISRUPT: "true"}})
+    plan = run(a_node(deleting=ago(hours=1)), [blocked])
+    assert [w.at for w in of_type(plan, Requeue) if w.step is Step.TERMINATE] == [NOW + MAX_POLL_INTERVAL]

@@ -8,6 +8,7 @@ from journeyman.core.api import labels
 from journeyman.core.lifecycle.nodeclaim import LifecycleOptions, reconcile_nodeclaims
 from journeyman.core.lifecycle.nomination import (
     BINDING_POLL,
+    MAX_PODS_PER_RUN,
     NOMINATION_TIMEOUT,
     RENOMINATION_DELAY,
     TAINT_TIMEOUT,
@@ -15,7 +16,7 @@ from journeyman.core.lifecycle.nomination import (
     nominate_to_existing_nodes,
     pod_with_stale_nomination,
 )
-from journeyman.core.plan import NominatePods, PatchObject, Requeue, Step
+from journeyman.core.plan import NominatePods, PatchObject, RenominatePods, Requeue, Step
 from journeyman.core.scheduling.nodeclaim_templates import planned_pods
 from tests.helpers.builders import (
     NOW,
@@ -140,6 +141,34 @@ def test_a_node_that_takes_no_pods_yet_stays_closed_and_is_looked_at_soon():
     ]
     (wake,) = [a for a in plan.actions if isinstance(a, Requeue)]
     assert wake.at - NOW <= timedelta(seconds=3)
+
+
+def test_ready_node_with_an_ephemeral_taint_takes_no_pods_yet():
+    """kube-scheduler would clear the nominations, whatever the condition Ready says."""
+    node = a_joined_node(spec={"taints": [CLOSED, STARTING]}, metadata={"creationTimestamp": stamp(ago(seconds=5))})
+
+    assert nominated(advanced(a_pod("a"), nodes=(node,))) == []
+
+
+def test_pods_are_not_nominated_to_a_node_that_registered_before():
+    """The scheduler decides anew on pods that lost their nomination after that."""
+    claim = a_launched_claim(true=("Launched", "Registered"), metadata=remembering("default/a:uid-a"))
+
+    assert nominated(advanced(a_pod("a"), claims=(claim,), nodes=(a_node(ready=False),))) == []
+
+
+def test_pods_are_not_nominated_for_a_claim_that_timed_out_or_shares_its_instance():
+    """The node of the first is terminated in this run; that of the second belongs to the older NodeClaim."""
+    late = a_launched_claim(metadata=remembering("default/a:uid-a"), age=timedelta(hours=1))
+    node = a_joined_node()
+    timed_out = advanced(a_pod("a"), claims=(late,), nodes=(node,))
+    assert not [a for a in timed_out.actions if isinstance(a, NominatePods | RenominatePods)]
+
+    owner = a_launched_claim(age=timedelta(minutes=2))
+    duplicate = a_launched_claim(
+        "duplicate", provider_id=owner.status.provider_id, metadata=remembering("default/a:uid-a")
+    )
+    assert nominated(advanced(a_pod("a"), claims=(owner, duplicate), nodes=(node,))) == []
 
 
 @pytest.mark.parametrize("why", ["too long", "no pod waits"])
@@ -272,7 +301,7 @@ def remembered(plan):
     return [planned_pods(annotations) for annotations in patches]
 
 
-def test_a_pod_planned_onto_a_node_that_is_open_is_remembered_and_nominated():
+def test_pod_planned_onto_a_ready_node_is_recorded_and_nominated():
     """A nomination that was lost is given again, once it is known that the pod still fits."""
     plan = on_standing(a_ready_claim(), a_node(), a_pod("a"), a_pod("late"))
 
@@ -282,7 +311,7 @@ def test_a_pod_planned_onto_a_node_that_is_open_is_remembered_and_nominated():
     assert isinstance(chain.actions[0], PatchObject)
 
 
-def test_pod_is_not_nominated_again_after_kube_scheduler_cleared_it():
+def test_pod_is_nominated_again_only_after_the_nomination_timeout():
     """It cleared the second nomination, too: it knows something that we do not, and no step is requeued."""
 
     def nominated_before(seconds_ago):
@@ -294,6 +323,83 @@ def test_pod_is_not_nominated_again_after_kube_scheduler_cleared_it():
 
     assert nominated_before(seconds_ago=5).chains == ()
     assert nominated(nominated_before(seconds_ago=45)) == [("a", "node-default-1")]
+
+
+@pytest.mark.parametrize(
+    ("initialized", "nominated_ago", "again"),
+    [
+        (timedelta(hours=1), NOMINATION_TIMEOUT, True),
+        (timedelta(hours=1), NOMINATION_TIMEOUT - timedelta(seconds=1), False),
+        (timedelta(seconds=10), RENOMINATION_DELAY, True),
+        (timedelta(seconds=10), RENOMINATION_DELAY - timedelta(seconds=1), False),
+        (NOMINATION_TIMEOUT, RENOMINATION_DELAY, False),
+    ],
+)
+def test_renomination_is_quick_while_the_node_is_new(initialized, nominated_ago, again):
+    """kube-scheduler still binds the first pods to it; later, what cleared a nomination has a reason."""
+    annotations = {
+        **remembering("default/a:uid-a")["annotations"],
+        labels.NOMINATED_AT: stamp(NOW - nominated_ago),
+    }
+    plan = on_standing(a_ready_claim(initialized, annotations=annotations), a_node(), a_pod("a"))
+    assert nominated(plan) == ([("a", "node-default-1")] if again else [])
+
+
+def test_renomination_is_quick_while_the_node_is_not_initialized():
+    """However long ago its condition became Unknown."""
+    annotations = {
+        **remembering("default/a:uid-a")["annotations"],
+        labels.NOMINATED_AT: stamp(NOW - RENOMINATION_DELAY),
+    }
+    conditions = [
+        condition("Launched"),
+        condition("Registered"),
+        condition("Initialized", "Unknown", since=ago(hours=1)),
+    ]
+    claim = a_launched_claim(metadata={"annotations": annotations}, status={"conditions": conditions})
+    assert nominated(on_standing(claim, a_node(), a_pod("a"))) == [("a", "node-default-1")]
+
+
+def test_nominations_are_dated_only_if_they_are_written():
+    """A pod planned onto a node on its way is not nominated yet."""
+
+    def dated(plan):
+        (patch,) = [a.patch["metadata"]["annotations"] for a in plan.actions if isinstance(a, PatchObject)]
+        return patch.get(labels.NOMINATED_AT)
+
+    assert dated(on_standing(a_ready_claim(), a_node(), a_pod("a"), a_pod("late"))) == stamp(NOW)
+    assert dated(on_standing(a_launched_claim(), a_joined_node(), a_pod("a"))) is None
+
+
+def test_pods_are_nominated_only_to_claimed_nodes_that_stay():
+    """Nodes that are gone by now, have no claim, or terminate are left out."""
+    snapshot = a_snapshot(
+        claims=(a_ready_claim(), a_running_claim("going", deleting=NOW)),
+        nodes=(a_node(), a_node("going"), a_node("unmanaged")),
+        pods=tuple(a_pod(name) for name in "abcd"),
+    )
+    existing = {
+        "node-default-1": ("default/a",),
+        "node-going": ("default/b",),
+        "node-unmanaged": ("default/c",),
+        "gone": ("default/d",),
+    }
+    plan = nominate_to_existing_nodes(snapshot, existing, NominatablePods.of(snapshot, enabled=True))
+    assert nominated(plan) == [("a", "node-default-1")]
+
+
+@pytest.mark.parametrize(("first", "second"), [(MAX_PODS_PER_RUN - 1, 1), (MAX_PODS_PER_RUN, 0)])
+def test_run_nominates_a_bounded_number_of_pods_to_existing_nodes(first, second):
+    """The next run nominates the others."""
+    snapshot = a_snapshot(
+        claims=(a_running_claim("a"), a_running_claim("b")),
+        nodes=(a_node("a"), a_node("b")),
+        pods=tuple(a_pod(f"p{n}") for n in range(first + 1)),
+    )
+    existing = {"node-a": tuple(f"default/p{n}" for n in range(first)), "node-b": (f"default/p{first}",)}
+    plan = nominate_to_existing_nodes(snapshot, existing, NominatablePods.of(snapshot, enabled=True))
+    nodes = [node for _, node in nominated(plan)]
+    assert (nodes.count("node-a"), nodes.count("node-b")) == (first, second)
 
 
 def test_pods_without_nomination_cause_no_requeue():

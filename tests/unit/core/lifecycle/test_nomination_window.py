@@ -39,6 +39,11 @@ def a_closed_node(name, *, joined=timedelta(seconds=12), ready=True, ready_for=t
     )
 
 
+def launched_after(name, delay):
+    """A claim created that long after those of `a_claim`, which are a minute old."""
+    return a_launched_claim(name, metadata=remembering(name), age=timedelta(minutes=1) - delay)
+
+
 def has_hint(name):
     return a_pod(name, status={"nominatedNodeName": f"node-{name}"})
 
@@ -152,6 +157,94 @@ def test_nodes_do_not_wait_for_a_later_launch():
     snapshot = a_snapshot(claims=(a_claim("a"), later), nodes=(a_closed_node("a"),), pods=(a_pod("a"), a_pod("b")))
 
     assert nominated(reconcile_nodeclaims(snapshot, LifecycleOptions(max_nominations=100))) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("other", "node", "waits"),
+    [
+        (a_launched_claim("b", metadata=remembering("b")), None, True),
+        (a_launched_claim("b", metadata=remembering("b"), deleting=NOW), None, False),
+        (a_launched_claim("b", provider_id="", true=(), metadata=remembering("b")), None, False),
+        (a_launched_claim("b", metadata=remembering("b")), a_closed_node("b", ready=False), True),
+        (
+            a_launched_claim("b", metadata=remembering("b")),
+            a_closed_node("b", ready=False, joined=TAINT_TIMEOUT),
+            False,
+        ),
+        (
+            a_launched_claim("b", metadata=remembering("b"), true=("Launched", "Registered")),
+            a_closed_node("b", ready=False),
+            False,
+        ),
+        (launched_after("b", timedelta(seconds=2)), None, True),
+        (launched_after("b", timedelta(seconds=3)), None, False),
+    ],
+    ids=[
+        "node-is-expected",
+        "deleted",
+        "not-launched",
+        "node-is-starting",
+        "node-is-late",
+        "registered",
+        "same-launch",
+        "later-launch",
+    ],
+)
+def test_ready_node_waits_only_for_nodes_that_may_join_with_it(other, node, waits):
+    """For a NodeClaim of the same launch that has an instance, and whose node may still keep its taint."""
+    snapshot = a_snapshot(
+        claims=(a_claim("a"), other),
+        nodes=(a_closed_node("a"), *([node] if node else [])),
+        pods=(a_pod("a"), a_pod("b")),
+    )
+    plan = reconcile_nodeclaims(snapshot, LifecycleOptions(max_nominations=100))
+    assert ("a" not in nominated(plan)) is waits
+
+
+def test_latest_ready_node_decides_which_launches_are_waited_for():
+    """Nodes of two launches are ready: a node of the second launch may still join."""
+    claims = (a_claim("a"), launched_after("b", timedelta(seconds=30)), launched_after("c", timedelta(seconds=30)))
+    snapshot = a_snapshot(
+        claims=claims, nodes=(a_closed_node("a"), a_closed_node("b")), pods=(a_pod("a"), a_pod("b"), a_pod("c"))
+    )
+    assert nominated(reconcile_nodeclaims(snapshot, LifecycleOptions(max_nominations=100))) == []
+
+
+def test_batch_window_starts_with_the_first_ready_node_that_has_pods_to_nominate():
+    """A later one does not extend it, and a node without pending pods does not start it."""
+    claims = (a_claim("a"), a_claim("b"), a_claim("c"))
+    nodes = (a_closed_node("a", ready_for=BATCH_WINDOW), a_closed_node("b"))
+
+    def nominated_with(*pods):
+        snapshot = a_snapshot(claims=claims, nodes=nodes, pods=pods)
+        return nominated(reconcile_nodeclaims(snapshot, LifecycleOptions(max_nominations=100)))
+
+    assert nominated_with(a_pod("a"), a_pod("b"), a_pod("c")) == ["a", "b"]
+    assert nominated_with(a_pod("b"), a_pod("c")) == []
+
+
+def test_batch_window_starts_now_if_the_node_says_not_since_when_it_is_ready():
+    """`lastTransitionTime` is optional."""
+    node = a_node(
+        "a",
+        registered=False,
+        metadata={"creationTimestamp": stamp(ago(seconds=12))},
+        status={"conditions": [condition("Ready", lastTransitionTime=None)]},
+    )
+    snapshot = a_snapshot(claims=(a_claim("a"), a_claim("b")), nodes=(node,), pods=(a_pod("a"), a_pod("b")))
+    plan = reconcile_nodeclaims(snapshot, LifecycleOptions(max_nominations=100))
+
+    assert nominated(plan) == []
+    assert woken(plan) <= BATCH_WINDOW
+
+
+def test_enough_planned_pods_make_nodes_wait_for_each_other():
+    """The number from which on they do counts all joining nodes."""
+    slow = a_closed_node("b", ready=False)
+
+    plan = advanced((a_claim("a"), a_claim("b")), a_pod("a"), a_pod("b"), batch_min_pods=2, b=slow)
+
+    assert (nominated(plan), opened(plan)) == ([], [])
 
 
 def test_few_pods_are_not_worth_waiting_for():

@@ -32,7 +32,7 @@ def opened(snapshot):
     return chain
 
 
-def test_a_planned_node_becomes_a_protected_claim_then_an_instance_then_a_look():
+def test_planned_node_becomes_protected_claim_then_instance_then_requeue():
     """In this order in one chain; its pods hear of it once it is carried out."""
     chain = opened(a_snapshot(pods=PODS))
     create, launch, wake = chain.actions
@@ -45,7 +45,7 @@ def test_a_planned_node_becomes_a_protected_claim_then_an_instance_then_a_look()
     assert [(e.reason, e.ref.name) for e in chain.events] == [("Nominated", "a"), ("Nominated", "b")]
 
 
-def test_the_same_decision_names_its_claim_the_same_and_a_later_one_does_not():
+def test_same_decision_gives_its_claim_the_same_name_a_later_one_another():
     """Making it twice opens one node; planning the same pods again, after a refusal or beside a new claim, opens another."""
     snapshot = a_snapshot(pods=PODS)
     name = opened(snapshot).actions[0].name

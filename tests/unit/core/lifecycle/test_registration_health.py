@@ -135,7 +135,7 @@ def test_a_pool_that_karpenter_judged_is_taken_up_where_it_stood(status, next_, 
     assert health(pool)[0] == expected
 
 
-def test_a_claim_counts_once_it_has_registered_or_was_given_up_for_its_time():
+def test_claim_counts_once_it_has_registered_or_timed_out():
     """Not one that was deleted for want of capacity, nor one of another pool of that name, nor one that has no pool."""
     late = timedelta(minutes=20)
     claims = (
@@ -174,3 +174,20 @@ def test_claim_whose_instance_ended_before_its_node_joined_counts():
     )
 
     assert found == {"default": (FAILED,)}
+
+
+def test_further_failures_keep_the_first_reason():
+    """The condition is set when it becomes False, and not again while it stays False."""
+    refused = RegistrationOutcome(registered=False, reason="Unauthorized", message="grant ec2:CreateFleet")
+    pool, _ = after(a_pool(), FAILED, refused)
+    assert health(pool) == ("False", "Unauthorized")
+    pool, _ = after(pool, FAILED)
+    assert health(pool) == ("False", "Unauthorized")
+
+
+@pytest.mark.parametrize("owner", [{"uid": "uid-of-its-predecessor"}, {"kind": "NodeDisruption"}])
+def test_claim_counts_only_for_the_nodepool_that_owns_it(owner):
+    """A deleted NodePool of the same name, and owners of other kinds, do not count."""
+    metadata = {"ownerReferences": [{**OWNED["ownerReferences"][0], **owner}]}
+    claim = a_launched_claim("a", metadata=metadata)
+    assert registration_outcomes(a_snapshot(claims=(claim,)), {"a": a_running_claim("a")}, LivenessTimeouts()) == {}

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.lifecycle.drain import TerminationIntervals
-from journeyman.core.lifecycle.termination import awaits_volumes, finalize_terminating
+from journeyman.core.lifecycle.termination import finalize_terminating, is_awaiting_volumes
 from journeyman.core.plan import DeleteObject, EvictPod, PatchObject, Requeue, Step, TerminateInstance
 from journeyman.core.state.instances import CloudInstances
 from tests.helpers.builders import (
@@ -89,7 +89,7 @@ def draining(seconds, *more):
     "nodeclaim/lifecycle/termination",
     it="should not annotate the node if the NodeClaim has no terminationGracePeriod",
 )
-def test_a_deleted_claim_closes_its_node_deletes_it_and_evicts_its_pods_in_one_run():
+def test_deleted_claim_taints_and_deletes_its_node_and_evicts_in_one_run():
     """The taint comes before the deletion and the evictions; pods need another place, so provision is woken."""
     pod = a_pod("p", node="node-default-1")
     plan = run(a_running_claim(deleting=NOW), a_node(), [pod])
@@ -120,7 +120,7 @@ def test_nobody_is_evicted_before_the_node_is_closed():
 
 
 @pytest.mark.karpenter("node/termination", it="should delete nodeclaims associated with nodes")
-def test_a_deleted_node_takes_its_claim_along():
+def test_deleted_node_deletes_its_claim():
     """Deleting either half deletes the other."""
     plan = run(a_running_claim(), a_node(deleting=NOW))
     assert [d.ref.resource.kind for d in of_type(plan, DeleteObject)] == ["NodeClaim"]
@@ -206,10 +206,10 @@ def test_at_the_node_s_end_volumes_are_waited_for_no_longer(left, elapsed):
 def test_volumes_are_read_only_once_they_matter(node, pods, reads):
     """There is no list of one node's."""
     (state,) = a_snapshot(nodes=(node,), claims=(a_running_claim(),), pods=tuple(pods)).state_nodes
-    assert awaits_volumes(state, NOW) is reads
+    assert is_awaiting_volumes(state, NOW) is reads
 
 
-def test_a_pod_that_comes_after_the_drain_is_drained_and_changes_no_condition():
+def test_pod_that_arrives_after_the_drain_is_evicted_without_a_condition():
     """A user bound it there by hand."""
     claim = draining(60, condition("Drained", since=ago(seconds=30)))
     claim = replace(
@@ -371,7 +371,7 @@ def test_a_claim_that_never_registered_goes_without_a_drain():
     assert patches(plan, "Node") == []
 
 
-def test_a_claim_deleted_before_its_instance_was_written_down_finds_it_by_its_tag():
+def test_claim_without_provider_id_finds_its_instance_by_tag_on_deletion():
     """The launch was cut off between the cloud's answer and the status: nothing leaks."""
     orphan = CloudInstances(listed=(an_instance(provider_id="aws:///a/i-9"),))
     plan = run(a_claim(deleting=NOW), cloud=orphan)
@@ -379,8 +379,26 @@ def test_a_claim_deleted_before_its_instance_was_written_down_finds_it_by_its_ta
     assert not [p for p in patches(plan, "NodeClaim") if "metadata" in p]
 
 
+def test_instance_of_the_node_is_terminated_even_if_it_is_not_listed():
+    """Tags decide only for a NodeClaim without a node."""
+    other = CloudInstances(listed=(an_instance(provider_id="aws:///a/i-9"),))
+    claim = a_launched_claim(deleting=NOW)
+
+    with_node = run(claim, a_node(registered=False), cloud=other)
+    assert [t.provider_id for t in of_type(with_node, TerminateInstance)] == [provider_id_of("default-1")]
+    without_node = run(claim, cloud=other)
+    assert [t.provider_id for t in of_type(without_node, TerminateInstance)] == ["aws:///a/i-9"]
+
+
+def test_listed_instance_of_a_claim_is_terminated_before_those_that_only_name_it():
+    """A launch may have made two."""
+    both = CloudInstances(listed=(an_instance(), an_instance(provider_id="aws:///a/i-0")))
+    plan = run(a_launched_claim(deleting=NOW), cloud=both)
+    assert [t.provider_id for t in of_type(plan, TerminateInstance)] == [provider_id_of("default-1")]
+
+
 @pytest.mark.parametrize(("tags", "ends"), [({}, True), ({labels.NODECLAIM_UID_TAG: "another"}, False)])
-def test_an_instance_belongs_to_the_claim_of_its_uid_and_without_one_to_that_of_its_name(tags, ends):
+def test_instance_belongs_to_the_claim_of_its_uid_or_else_of_its_name(tags, ends):
     """An earlier claim of the same name had an instance, too; Karpenter's carry the name alone."""
     instance = an_instance(tags={labels.NODECLAIM_TAG: "default-1", **tags})
     plan = run(a_claim(deleting=NOW), cloud=CloudInstances(listed=(instance,)))
@@ -410,3 +428,33 @@ def test_living_nodes_and_those_without_our_finalizer_are_left_alone():
     """Nothing is asked of a cluster where nothing goes."""
     assert run(a_running_claim(), a_node()).actions == ()
     assert run(None, a_node(deleting=NOW, metadata={"finalizers": []})).actions == ()
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        [condition("Drained", "Unknown"), condition("VolumesDetached")],
+        [condition("Drained"), condition("VolumesDetached", "Unknown")],
+        [condition("Drained")],
+    ],
+    ids=["not-drained", "volumes-attached", "volumes-unknown"],
+)
+def test_instance_terminating_counts_only_after_drain_and_volumes(written):
+    """A user may have written it: pods are evicted first."""
+    claim = a_running_claim(deleting=NOW)
+    conditions = [condition(c.type, c.status) for c in claim.status.conditions]
+    claim = a_running_claim(
+        deleting=NOW, status={"conditions": [*conditions, *written, condition("InstanceTerminating")]}
+    )
+    plan = run(claim, a_node(deleting=NOW), [a_pod("p", node="node-default-1")], CloudInstances())
+    assert len(of_type(plan, EvictPod)) == 1
+    assert not of_type(plan, TerminateInstance)
+
+
+@pytest.mark.parametrize("node", [{"ready": False}, {"ready": True}])
+@pytest.mark.parametrize("gone", [True, False])
+def test_drain_is_skipped_only_for_unready_node_of_instance_that_is_gone(node, gone):
+    """A kubelet that does not report may still run its pods, and one that does report surely runs them."""
+    cloud = GONE if gone else CloudInstances(listed=(an_instance(),))
+    plan = run(draining(3600), a_node(deleting=NOW, **node), [a_pod("p", node="node-default-1")], cloud)
+    assert bool(of_type(plan, EvictPod)) is (node["ready"] or not gone)

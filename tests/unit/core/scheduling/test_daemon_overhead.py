@@ -74,3 +74,13 @@ def test_types_are_grouped_by_the_host_ports_that_their_daemons_use():
     assert taken == [frozenset({HostPort(port=9100, protocol="TCP", address="")}), frozenset()]
     assert pool.overhead[:, 0].tolist() == [500, 0]
     assert pool.sizes[:, 0].tolist() == [8000 - 80 - 500, 2000 - 80]
+
+
+def test_a_pod_that_a_daemonset_owns_but_does_not_control_does_not_count():
+    """Another controller made it."""
+    agent = a_daemon_set("agent", cpu="100m")
+    owner = OwnerReference(api_version="apps/v1", kind="DaemonSet", uid=agent.metadata.uid, controller=False)
+    pod = a_pod("other", cpu="9", node="n1")
+    pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=(owner,)))
+
+    assert make_daemons((agent,), (pod,))[0].requests["cpu"] == 100

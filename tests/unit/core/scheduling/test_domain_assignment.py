@@ -455,3 +455,79 @@ def test_the_order_of_pods_does_not_matter():
 
     assert [(u.count, u.pins) for u in first.batches] == [(u.count, u.pins) for u in second.batches]
     assert first.left == second.left
+
+
+# -- price and capacity of domains ------------------------------------------------------------------------------------
+
+
+def test_the_cheaper_zone_is_the_one_with_the_lower_price_per_cpu():
+    """The larger type costs more, a pod on it less."""
+    small = an_instance_type("x.small", cpu=2, memory_gib=8, price=0.2, zones=("a",))
+    large = an_instance_type("y.large", cpu=8, memory_gib=32, price=0.4, zones=("b",))
+
+    assert assign(*pods(3, spec=spread()), types=(small, large)).sent() == {"a": 1, "b": 2}
+
+
+def test_a_pod_that_fits_only_a_type_that_is_largest_in_nothing_is_assigned():
+    """Others have more CPU or more memory; it fits the one between them to the byte."""
+    types = (
+        an_instance_type("c.large", cpu=8, memory_gib=8, price=0.3),
+        an_instance_type("m.medium", cpu=4, memory_gib=16, price=0.3),
+        an_instance_type("r.small", cpu=2, memory_gib=32, price=0.3),
+    )
+
+    assert assign(*pods(1, cpu="3920m", memory="15872Mi"), types=types).sent() == {"": 1}
+    assert assign(*pods(1, cpu="3921m", memory="15872Mi"), types=types).reasons() == 1
+
+
+def test_a_node_without_free_cpu_takes_pods_that_request_none():
+    """Nothing of it is overdrawn."""
+    filler, cluster = a_full_cluster("a")
+
+    assert assign(*filler, *pods(1, cpu="0", spec=near("filler")), **cluster).kept() == {"node-n0": 1}
+
+
+def test_affinity_to_its_own_kind_uses_one_of_two_domains():
+    """A node in zone a has capacity for one of the pods, new nodes are cheaper in zone b."""
+    types = (
+        an_instance_type("x.large", cpu=8, memory_gib=32, price=0.5, zones=("a",)),
+        an_instance_type("y.large", cpu=8, memory_gib=32, price=0.4, zones=("b",)),
+    )
+    filler, cluster = a_full_cluster("a", free=1)
+    assigned = assign(*filler, *pods(3, spec=near()), types=types, **cluster)
+
+    assert not assigned.left
+    assert {"a" if assigned.kept() else "b"} | assigned.sent().keys() in ({"a"}, {"b"})
+
+
+def test_the_first_domain_of_an_affinity_is_chosen_by_the_price_of_whole_nodes():
+    """Zone a has large nodes alone: cheap by the CPU, dear for one pod."""
+    types = (
+        an_instance_type("x.huge", cpu=64, memory_gib=256, price=2.0, zones=("a",)),
+        an_instance_type("y.small", cpu=2, memory_gib=8, price=0.1, zones=("b",)),
+    )
+
+    assert assign(*pods(1, spec=near()), types=types).sent() == {"b": 1}
+
+
+def test_a_constraint_that_leaves_a_domain_open_is_not_the_reason():
+    """The spread leaves zone a alone, the anti-affinity zone b alone: only both together exclude the pod."""
+    types = (an_instance_type("z.large", cpu=8, memory_gib=32, price=0.4, zones=("a", "b")),)
+    filler, cluster = a_full_cluster("a", "b")
+    running = [*pods(1, "db", cpu="0", node="node-n0"), *pods(1, prefix="old", cpu="0", node="node-n1")]
+    assigned = assign(*filler, *running, *pods(1, spec={**spread(), **apart("db")}), types=types, **cluster)
+
+    assert assigned.reasons() == 1
+    assert assigned.why() == "unsatisfiable rules between pods: no domain that it can reach keeps all of them"
+
+
+def test_the_first_domain_of_an_affinity_is_that_of_the_nodepool_with_more_weight():
+    """Its zone is the dearer one."""
+    types = (
+        an_instance_type("x.large", cpu=8, memory_gib=32, price=0.4, zones=("a",)),
+        an_instance_type("y.large", cpu=8, memory_gib=32, price=0.5, zones=("b",)),
+    )
+    in_zone = {z: {"spec": {"requirements": [{"key": labels.ZONE, "operator": "In", "values": [z]}]}} for z in "ab"}
+    pools = (a_pool("heavy", spec={"weight": 10, "template": in_zone["b"]}), a_pool(spec={"template": in_zone["a"]}))
+
+    assert assign(*pods(3, spec=near()), types=types, node_pools=pools).sent() == {"b": 3}

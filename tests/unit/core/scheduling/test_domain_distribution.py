@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from msgspec.structs import replace
 
 from journeyman.core.scheduling.domain_distribution import UNLIMITED, DomainCell, DomainRule, distribute
 
@@ -44,8 +45,7 @@ def test_bulk_distribution_equals_one_pod_at_a_time(loose):
         reach = [zone for zone in counts if draw.random() < 0.8]
         limits = [draw.choice((UNLIMITED, UNLIMITED, 3, 60)) for _ in reach]
         some = cells(**dict(zip(reach, limits, strict=True)))
-        for cell in some:
-            cell.free_pods = draw.choice((0, 0, 2, 30))
+        some = [replace(cell, free_pods=draw.choice((0, 0, 2, 30))) for cell in some]
         pods, skew = draw.choice((3, 50, 400)), draw.choice((1, 2, 7))
         rule = a_level(counts, skew=None if loose else skew)
 

@@ -18,7 +18,7 @@ from journeyman.core.scheduling.pod_classes import group_pods
 from journeyman.core.scheduling.requirements import from_labels
 from journeyman.core.scheduling.scheduler import solve
 from journeyman.core.scheduling.volumes import PodVolumes
-from tests.helpers.builders import NOW, POOL, a_pod, a_pool, a_snapshot, an_instance_type
+from tests.helpers.builders import NOW, POOL, a_pod, a_pool, a_snapshot, an_instance_type, with_reservation
 
 SMALL = an_instance_type("m.small", cpu=2, memory_gib=8, price=0.10, zones=("a", "b"), spot=0.05)
 LARGE = an_instance_type("m.large", cpu=16, memory_gib=64, price=0.80, zones=("a", "b"))
@@ -283,3 +283,61 @@ def test_the_search_is_bounded():
     assert not second.smallest_change
     assert second.reasons
     assert again is first
+
+
+def requiring(*requirements, **spec):
+    """A NodePool whose nodes meet these requirements."""
+    return a_pool(spec={"template": {"spec": {"requirements": list(requirements), **spec}}})
+
+
+def test_a_limit_error_states_what_is_left_of_the_limit():
+    """In the unit of the resource."""
+    error = explained(an_explainer(a_pool(spec={"limits": {"cpu": "1"}})))
+
+    assert "exceed limits for nodepool (left: 1 vCPU)" in error.message
+
+
+def test_an_allowed_value_is_added_to_those_the_pod_names():
+    """Two instance types are needed: the one that the pod names, and the cheapest other."""
+    two = {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": 2}
+    error = explained(an_explainer(requiring(two)), spec=selecting(**{labels.INSTANCE_TYPE: "m.large"}))
+
+    assert error.smallest_change == "allow instance type m.small"
+
+
+def test_moving_volumes_is_not_suggested_to_a_pod_that_fits_nowhere():
+    """It is too large for every instance type, wherever its volumes are."""
+    elsewhere = PodVolumes(terms=(from_labels({labels.ZONE: "mars"}),))
+    spec = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}
+    (cls,), _ = group_pods([a_pod("p", cpu="99", spec=spec)], {}, volumes_of=lambda _: elsewhere)
+    request = np.array([cls.requests.get(axis, 0) for axis in AXES], dtype=np.int64)
+
+    assert an_explainer().explain(cls, request).smallest_change == "create a NodePool with instance types for it"
+
+
+def test_only_instance_types_that_the_nodepool_admits_are_counted():
+    """It requires Spot, which one of the two types does not have."""
+    spot = {"key": labels.CAPACITY_TYPE, "operator": "In", "values": [labels.SPOT]}
+    (reason,) = explained(an_explainer(requiring(spot)), cpu="12").reasons
+
+    assert (reason.kind, reason.types_total) == ("resources", 1)
+
+
+def test_reserved_capacity_alone_may_run_out_within_a_pass():
+    """A NodePool of reserved capacity that the pass has used up."""
+    reserved = {"key": labels.CAPACITY_TYPE, "operator": "In", "values": [labels.RESERVED]}
+    types = (with_reservation(SMALL, "cr-1", price=0.01),)
+    (reason,) = explained(an_explainer(requiring(reserved), types=types)).reasons
+
+    assert (reason.kind, reason.types_available) == ("offerings", 1)
+    assert "only reserved capacity offers them, and none is left" in reason.detail
+
+
+def test_a_min_values_error_names_only_the_labels_that_lack_values():
+    """There are just enough zones, and one instance type too few."""
+    wanted = [
+        {"key": key, "operator": "Exists", "minValues": n} for key, n in ((labels.INSTANCE_TYPE, 3), (labels.ZONE, 2))
+    ]
+    (reason,) = explained(an_explainer(requiring(*wanted))).reasons
+
+    assert reason.detail.endswith(f"the minValues requirement is not met (2 of 3 for {labels.INSTANCE_TYPE})")

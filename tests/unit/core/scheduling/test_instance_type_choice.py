@@ -102,3 +102,15 @@ def test_a_node_that_nothing_can_be_is_a_defect():
 
     with pytest.raises(InvariantError, match="no instance type of NodePool default"):
         new_nodes.claims(new_nodes.node(pods=3))
+
+
+def test_types_listed_for_min_values_displace_others():
+    """A dear type brings the second zone, and the claim lists no more types than allowed."""
+    types = (*MANY, an_instance_type("z.dear", cpu=4, memory_gib=16, price=5.0, zones=("b",)))
+    zones = {"key": labels.ZONE, "operator": "Exists", "minValues": 2}
+    pool = a_pool(spec={"template": {"spec": {"requirements": [zones]}}})
+    new_nodes = NewNodes(types=types, options=Options(near_price=1.05, min_types=1, max_types=3), pool=pool)
+
+    (claim,) = new_nodes.claims(new_nodes.node())
+
+    assert claim.instance_types == ("t.000", "t.001", "z.dear")

@@ -6,11 +6,9 @@ from journeyman.core.api import labels
 from journeyman.core.api.model import parse
 from journeyman.core.api.nodeoverlay import NodeOverlay
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.lifecycle.nodeoverlay_status import reconcile_nodeoverlays
 from journeyman.core.scheduling.node_overlays import apply_overlays, overlay_annotations
-from journeyman.core.state import InvalidObject
 from journeyman.errors import InvalidObjectError
-from tests.helpers.builders import a_pool, a_snapshot, an_instance_type, an_overlay, overlay_body
+from tests.helpers.builders import a_pool, an_instance_type, an_overlay, overlay_body
 
 SMALL = an_instance_type("small", cpu=2, memory_gib=4, price=1.0, zones=("a", "b"), spot=0.4)
 LARGE = an_instance_type("large", cpu=8, memory_gib=16, price=4.0, zones=("a", "b"), spot=1.6)
@@ -164,28 +162,3 @@ def test_an_overlay_that_makes_no_sense_does_not_validate(spec, why):
     """The rules of Karpenter's definition and of its runtime validation."""
     with pytest.raises(InvalidObjectError, match=why):
         parse(NodeOverlay, overlay_body("o", **spec))
-
-
-def test_conditions_say_whether_an_overlay_is_applied_and_are_written_once():
-    """True, or False with `Conflict` or `RuntimeValidation`; what is so already is not written again."""
-    bad = InvalidObject(kind="NodeOverlay", name="bad", uid="uid-bad", why="spec.price: no", generation=1)
-    pool = InvalidObject(kind="NodePool", name="pool", uid="uid-pool", why="no NodeOverlay")
-    snapshot = a_snapshot(node_overlays=(an_overlay("good"), an_overlay("late")), invalid_objects=(bad, pool))
-    plan = reconcile_nodeoverlays(snapshot, {"late": "good"})
-    statuses = {
-        action.ref.name: {c["type"]: (c["status"], c["reason"]) for c in action.patch["status"]["conditions"]}
-        for chain in plan.chains
-        for action in chain.actions
-    }
-    assert statuses["good"] == {"ValidationSucceeded": ("True", "ValidationSucceeded"), "Ready": ("True", "Ready")}
-    assert statuses["late"]["ValidationSucceeded"] == ("False", "Conflict")
-    assert statuses["bad"]["ValidationSucceeded"] == ("False", "RuntimeValidation")
-    assert {name: conditions["Ready"][0] for name, conditions in statuses.items()} == {
-        "good": "True",
-        "late": "False",
-        "bad": "False",
-    }
-    (chain,) = (c for c in plan.chains if c.actions[0].ref.name == "good")
-    body = {**overlay_body("good"), "metadata": {"name": "good", "uid": "uid-good", "generation": 1}}
-    settled = parse(NodeOverlay, {**body, "status": chain.actions[0].patch["status"]})
-    assert reconcile_nodeoverlays(a_snapshot(node_overlays=(settled,)), {}).chains == ()

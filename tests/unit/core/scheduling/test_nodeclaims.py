@@ -8,7 +8,13 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim, NodeSelectorRequirement
-from journeyman.core.scheduling.nodeclaim_templates import MAX_PLANNED_BYTES, claim_name, planned_pods, to_node_claim
+from journeyman.core.scheduling.nodeclaim_templates import (
+    MAX_PLANNED_BYTES,
+    claim_name,
+    format_planned_pods,
+    planned_pods,
+    to_node_claim,
+)
 from journeyman.core.scheduling.results import PlannedClaim
 from tests.helpers.builders import CLASS_LABEL, a_pool
 
@@ -114,3 +120,12 @@ def test_a_claim_says_whether_min_values_were_lowered_for_it():
     ]
     said = [manifest["metadata"]["annotations"][labels.MIN_VALUES_RELAXED] for manifest in manifests]
     assert said == ["true", "false"]
+
+
+@pytest.mark.parametrize(("excess", "kept"), [(-1, 2), (0, 2), (1, 1)])
+def test_the_annotation_of_planned_pods_may_have_its_whole_size(excess, kept):
+    """The last pod is left out only if the text would be longer than its limit."""
+    first = "default/a"
+    last = "default/" + "b" * (MAX_PLANNED_BYTES - len(first) - len(",default/") + excess)
+
+    assert format_planned_pods([first, last], {}) == ",".join([first, last][:kept])

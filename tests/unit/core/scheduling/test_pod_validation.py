@@ -123,3 +123,20 @@ def test_what_is_understood_is_no_error(spec):
 
     assert not errors
     assert len(classes) == 1
+
+
+@pytest.mark.parametrize(
+    ("terms", "ignored"),
+    [
+        ([[(labels.NODEPOOL, "DoesNotExist"), (labels.ZONE, "Exists")]], True),
+        ([[(labels.NODEPOOL, "Exists"), (labels.ZONE, "DoesNotExist")]], False),
+        ([[(labels.NODEPOOL, "DoesNotExist")], [(labels.ZONE, "Exists")]], False),
+        ([], False),
+    ],
+)
+def test_pod_that_requires_a_node_without_nodepool_is_ignored(terms, ignored):
+    """One expression of each alternative is enough."""
+    body = [{"matchExpressions": [{"key": key, "operator": operator} for key, operator in term]} for term in terms]
+    rule = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": body}} if terms else {}
+
+    assert opted_out(a_pod("p", spec={"affinity": {"nodeAffinity": rule}})) is ignored

@@ -11,6 +11,7 @@ from journeyman.core.scheduling.requirements import (
     InvalidRequirementError,
     Requirements,
     from_labels,
+    likely_meant,
     of,
     requirement,
 )
@@ -133,3 +134,21 @@ def test_a_mistyped_label_gets_a_hint():
 def test_old_label_names_are_read_as_the_new_ones():
     """Aliases are normalised on input."""
     assert requirement("failure-domain.beta.kubernetes.io/zone", "In", ("a",)).key == labels.ZONE
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("karpenter.sh/nodepol", "karpenter.sh/nodepool"),
+        ("karpenter.sh/nodepoool", "karpenter.sh/nodepool"),
+        ("karpenter.sh/nodepoal", "karpenter.sh/nodepool"),
+        ("karpenter.sh/ndoepool", "karpenter.sh/nodepool"),
+        ("zone", "topology.kubernetes.io/zone"),
+        ("tean", "team"),
+        ("karpenter.sh/nodepol-of-mine", ""),
+        ("something-else", ""),
+    ],
+)
+def test_mistyped_label_is_recognized(written, meant):
+    """One letter missing, too many, wrong, or two swapped; or a well-known key without its prefix."""
+    assert likely_meant(written, ["team"]) == meant

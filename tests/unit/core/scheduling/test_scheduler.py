@@ -685,6 +685,23 @@ def test_a_pod_of_an_in_flight_claim_is_not_counted_where_it_still_runs():
     assert len(results.existing["coming"]) == 2
 
 
+def test_pod_that_must_share_a_node_is_scheduled_beside_reserved_placements():
+    """The claim of the other pod is too small for it, and nothing can be launched."""
+    term = {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": labels.HOSTNAME}
+    together = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+    small = {"status": {"allocatable": {"cpu": "500m", "memory": "4Gi", "pods": "10"}}}
+
+    results = schedule(
+        a_pod("reserved", cpu="100m"),
+        a_pod("together", cpu="1", spec=together),
+        claims=(a_launched_claim("small", **opened_for("reserved", **small)), a_launched_claim("wide")),
+        types=(),
+    )
+
+    assert results.pod_errors == {}
+    assert "default/together" in results.existing["wide"]
+
+
 def test_pods_nominated_to_a_node_hold_their_place():
     """The scheduler does not plan a nominated pod again, and keeps its capacity."""
     nominated = a_pod("nominated", cpu="3", status={"nominatedNodeName": "node-default-1"})

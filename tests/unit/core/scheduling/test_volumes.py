@@ -250,3 +250,32 @@ def test_a_node_attaches_its_csinode_limit_less_the_claims_of_running_pods():
     assert by_name["node-one"].free("efs.csi.aws.com") is None
     assert by_name["node-two"].free(EBS) is None
     assert by_name["three"].free(EBS) is None
+
+
+def test_one_label_without_a_value_makes_a_combination_impossible():
+    """The other labels agree; the combination is left out all the same."""
+    world = storage(
+        claims=(a_volume_claim("one", volume="pv-1"), a_volume_claim("two", volume="pv-2")),
+        volumes=(
+            a_volume("pv-1", {labels.ZONE: ("a",), "disk": ("ssd",)}, {labels.ZONE: ("b",), "disk": ("ssd",)}),
+            a_volume("pv-2", {labels.ZONE: ("b",), "disk": ("ssd",)}),
+        ),
+    )
+
+    assert zones(resolve_volumes(using("x", "one", "two"), world).terms) == [["b"]]
+
+
+@pytest.mark.parametrize(("operator", "limit"), [("Gt", 0), ("Gt", 1), ("Gt", 2), ("Lt", 1), ("Lt", 2), ("Lt", 3)])
+def test_a_limit_differs_from_no_limit(operator, limit):
+    """Two alternatives, one of them with a numeric limit, stay two, whatever the limit."""
+    expressions = (
+        {"key": "size", "operator": "Exists"},
+        {"key": "size", "operator": operator, "values": (str(limit),)},
+    )
+    terms = [{"matchExpressions": [expression]} for expression in expressions]
+    world = storage(
+        claims=(a_volume_claim("one", volume="pv-1"),),
+        volumes=(a_volume("pv-1", spec={"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}}),),
+    )
+
+    assert len(resolve_volumes(using("x", "one"), world).terms) == 2

@@ -48,7 +48,7 @@ def test_nodes_and_claims_of_one_provider_id_are_one():
     assert found == [("", "b", ""), ("", "c", ""), ("node-a", "a", ""), ("node-x", "", "")]
 
 
-def test_a_claim_that_lost_its_provider_id_keeps_the_node_that_names_it_as_owner():
+def test_claim_without_provider_id_keeps_the_node_that_it_owns():
     """A user edited its status: its node must not count as one without a claim."""
     claim = stripped("a")
 
@@ -93,7 +93,7 @@ def test_before_a_node_joins_the_claim_that_was_first_has_the_instance():
     assert joined(claims=claims) == [("", "a", "b"), ("", "b", ""), ("", "c", "b")]
 
 
-def test_a_claim_with_anothers_provider_id_and_a_node_of_its_own_is_no_duplicate():
+def test_claim_with_anothers_provider_id_and_its_own_node_is_no_duplicate():
     """Its own instance is the one that its node runs on, and goes with it."""
     confused = a_running_claim("b", provider_id=provider_id_of("a"))
     snapshot = a_snapshot(nodes=(owned_by("a"), owned_by("b")), claims=(a_running_claim("a"), confused))

@@ -47,7 +47,7 @@ def a_pdb(name="pdb", *, app="web", **spec):
         ({"status": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]}}, False),
     ],
 )
-def test_only_pods_that_no_node_took_and_a_new_one_may_help_are_provisionable(changes, expected):
+def test_only_pods_that_a_new_node_may_help_are_provisionable(changes, expected):
     """Bound, nominated, ended, leaving, daemon, static and gated pods are not."""
     assert is_provisionable(a_pod("p", **changes)) is expected
 

@@ -1,4 +1,4 @@
-"""The rules of CustomResourceDefinitions, beyond those that ours have."""
+"""CEL expressions beyond those in our CRDs."""
 
 import pytest
 
@@ -47,8 +47,8 @@ def test_rules_have_the_values_that_cel_gives_them(rule, value):
         "self.size.startsWith('4')",
     ],
 )
-def test_a_rule_without_a_value_is_an_error(rule):
-    """What is not there, or does not go together."""
+def test_rule_on_a_missing_or_mistyped_value_is_an_error(rule):
+    """Missing fields and operands of different types."""
     with pytest.raises(RuleEvaluationError):
         parse_rule(rule)({"self": SELF})
 
@@ -56,7 +56,7 @@ def test_a_rule_without_a_value_is_an_error(rule):
 @pytest.mark.parametrize(
     "rule", ["self.", "(self", "self.sorted()", "format(self)", "self ? 1", "self; true", "'open", "1 2"]
 )
-def test_what_is_not_understood_is_refused_when_it_is_read(rule):
+def test_unsupported_expression_is_refused_when_it_is_parsed(rule):
     """With the rule in the message."""
     with pytest.raises(UnreadableRuleError):
         parse_rule(rule)

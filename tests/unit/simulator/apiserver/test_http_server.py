@@ -1,4 +1,4 @@
-"""The HTTP front: what only the wire protocol shows."""
+"""The HTTP server: behaviour of the wire protocol."""
 
 import gzip
 import json
@@ -80,7 +80,7 @@ def test_pages_show_one_version_while_the_world_goes_on(server, front, pool):
     second = pool.request("GET", f"{front.url}/api/v1/nodes?limit=9&continue={token}").json()
     assert [item["metadata"]["name"] for item in second["items"]] == ["c", "d"]
     assert second["metadata"] == {"resourceVersion": first["metadata"]["resourceVersion"]}
-    server.forget_history()
+    server.compact_history()
     server.create(NODE, {"metadata": {"name": "e"}})
     assert pool.request("GET", f"{front.url}/api/v1/nodes?limit=9&continue={token}").status == 410
 

@@ -1,4 +1,4 @@
-"""A schema made ready lets those objects through that nothing is wrong with, and no others."""
+"""Compiled schemas accept exactly the valid objects."""
 
 import pytest
 
@@ -23,8 +23,8 @@ VALUES = (
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_what_is_sound_has_neither_faults_nor_duplicates(name):
-    """And what has none is sound."""
+def test_valid_object_has_no_errors_and_no_duplicates(name):
+    """And an object without errors is valid."""
     schema = SCHEMAS[name]
     made = compile_schema(schema)
     for value in VALUES:
@@ -57,6 +57,6 @@ def test_rules_are_found_where_they_are(schema):
         assert list(broken_rules(value, None, rules, "")) == list(broken_rules(value, None, schema, ""))
 
 
-def test_a_schema_without_rules_has_none_to_ask():
-    """Which is most of them."""
+def test_schema_without_rules_evaluates_none():
+    """Most schemas."""
     assert compile_schema(NAMED).rules is None

@@ -1,4 +1,4 @@
-"""What the in-memory API server offers beyond the contract of a KubeStore."""
+"""The in-memory API server beyond the contract of a KubeStore."""
 
 from datetime import datetime, timezone
 
@@ -39,8 +39,8 @@ def owned_by(owner):
     }
 
 
-def test_the_same_requests_give_the_same_history(clock):
-    """UIDs, generated names, versions and times replay to the byte."""
+def test_same_requests_give_the_same_history(clock):
+    """UIDs, generated names, versions and times are reproducible."""
 
     def history_of_writes():
         server = ApiServer(VirtualClock(START))
@@ -55,8 +55,8 @@ def test_the_same_requests_give_the_same_history(clock):
     assert history_of_writes() == history_of_writes()
 
 
-def test_every_write_is_observed_with_who_made_it(server):
-    """Verb, object, subresource, what was sent and what came of it, in order."""
+def test_observers_get_every_write_with_its_user(server):
+    """Verb, object, subresource, body and result, in order."""
     writes = []
     server.on_write(writes.append)
     kubelet = server.acting_as("kubelet")
@@ -79,8 +79,8 @@ def test_every_write_is_observed_with_who_made_it(server):
     assert [w.version for w in writes] == sorted({w.version for w in writes})
 
 
-def test_a_refused_write_is_not_observed(server):
-    """Observers see the history of the store, not of its clients' mistakes."""
+def test_refused_write_is_not_observed(server):
+    """Observers see the history of the store."""
     writes = []
     server.on_write(writes.append)
     with pytest.raises(NotFoundError):
@@ -210,7 +210,7 @@ items:
 """
 
 
-def test_a_cluster_is_taken_over_as_kubectl_prints_it(server):
+def test_kubectl_output_is_loaded_with_status_and_uid(server):
     """Identity and status are kept, versions are ours, namespaces and unknown kinds appear by themselves."""
     assert server.load(yaml.safe_load_all(KUBECTL_OUTPUT)) == 4
     node = server.get(NODE, "ip-10-0-0-1")
@@ -234,14 +234,14 @@ def test_typed_lists_are_unpacked(server):
 
 
 @pytest.mark.parametrize("thing", ["text", {"kind": "Pod"}, {"kind": "Pod", "apiVersion": "v1", "metadata": {}}])
-def test_what_is_no_kubernetes_object_is_not_loaded(server, thing):
-    """One clear error."""
+def test_non_kubernetes_document_is_refused(server, thing):
+    """With one error."""
     with pytest.raises(InvalidObjectError, match="not a Kubernetes object"):
         server.load([thing])
 
 
-def test_an_object_that_cannot_be_read_is_named(server):
-    """A field of the wrong type in a loaded file: which object, which field."""
+def test_object_that_does_not_decode_is_named(server):
+    """With the field that has the wrong type."""
     server.load([{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "odd", "labels": {"a": 5}}}])
     with pytest.raises(InvalidObjectError, match=r"Node odd cannot be read: .*labels"):
         server.list(NODE)
@@ -268,8 +268,8 @@ def test_faults_that_an_object_has_already_do_not_block_other_changes(server):
     assert server.get(NODEPOOL, "from-another-version")["status"]["nodes"] == 1
 
 
-def test_a_pool_keeps_its_cloud_and_its_way_of_provisioning(server):
-    """The transition rules of the NodePool definition."""
+def test_nodepool_keeps_its_node_class_kind_and_static_mode(server):
+    """The transition rules of its CRD."""
     server.create(NODEPOOL, {"metadata": {"name": "pool"}, "spec": _pool_spec()})
     with pytest.raises(KubeAPIError, match=r"nodeClassRef\.kind is immutable"):
         server.patch(NODEPOOL, "pool", {"spec": {"template": {"spec": {"nodeClassRef": {"kind": "Other"}}}}})
@@ -279,7 +279,7 @@ def test_a_pool_keeps_its_cloud_and_its_way_of_provisioning(server):
     assert server.get(NODEPOOL, "pool")["metadata"]["generation"] == 2
 
 
-def test_a_malformed_body_is_refused_not_stored(server):
+def test_malformed_body_is_refused(server):
     """Shapes that no Kubernetes object has."""
     for body in (
         {"metadata": "x"},
@@ -306,16 +306,16 @@ def test_a_malformed_body_is_refused_not_stored(server):
         ({"spec": {"taints": [{"key": "a", "effect": "Never"}]}}, r"metadata\.taints\[0\]\.effect: Unsupported value"),
     ],
 )
-def test_what_a_controller_may_write_wrongly_on_a_node_is_refused(server, patch, problem):
-    """422, as a real server would say, so that a simulation does not hide it."""
+def test_invalid_node_write_is_refused(server, patch, problem):
+    """422, as a real server returns, so that the simulation does not hide the error."""
     server.create(NODE, {"metadata": {"name": "n"}, "spec": {"providerID": "aws:///z/i-1"}})
     with pytest.raises(InvalidError, match=problem):
         server.patch(NODE, "n", patch)
     assert server.get(NODE, "n").spec.provider_id == "aws:///z/i-1"
 
 
-def test_an_event_lives_where_its_object_does(server):
-    """And about a cluster-scoped object in `default`."""
+def test_event_is_in_the_namespace_of_its_object(server):
+    """In `default` for a cluster-scoped object."""
 
     def record(namespace, involved):
         server.create(EVENT, {"metadata": {"generateName": "e-"}, "involvedObject": involved}, namespace=namespace)

@@ -1,4 +1,4 @@
-"""What a fault scenario needs of the in-process account beyond AWS's behaviour: stale reads, faults, clear errors.
+"""The in-process account's features for fault scenarios: stale reads, faults, clear errors.
 
 That it does what AWS does is stated by the contract tests, for this account and the one on moto.
 """
@@ -163,7 +163,7 @@ def test_delayed_message_delays_its_fifo_group(account, sent, clock):
 
 def test_instance_that_never_joins_is_marked(account, launch):
     """The next launch only; EC2 sees nothing of it."""
-    account.instances.let_next_never_join()
+    account.instances.prevent_next_from_joining()
 
     assert [account.instances.known[launch()].joins for _ in range(2)] == [False, True]
 

@@ -59,3 +59,62 @@ def test_worth_is_shrunk_to_what_offers_cost():
     worth = affordable(np.array([0.2, 0.2]), np.array([1.2, 5.0]), np.array([[10.0, 2.0], [2.0, 10.0]]))
 
     assert worth == pytest.approx([0.1, 0.1])
+
+
+def test_worth_is_shrunk_by_the_offer_that_is_exceeded_most():
+    """The first is worth 3 at a price of 2, the second 6 at a price of 2; the third has no worth and decides nothing."""
+    sizes = np.array([[3.0, 0.0, 0.0], [0.0, 6.0, 0.0], [0.0, 0.0, 5.0]])
+
+    worth = affordable(np.array([1.0, 1.0, 0.0]), np.array([2.0, 2.0, 0.0]), sizes)
+
+    assert worth == pytest.approx([1 / 3, 1 / 3, 0.0])
+
+
+def test_worth_that_no_offer_exceeds_is_kept():
+    """It is never raised to the prices."""
+    assert affordable(np.array([0.5]), np.array([2.0]), np.array([[1.0]])) == pytest.approx([0.5])
+
+
+def test_a_program_starts_with_artificial_columns_and_surpluses():
+    """A demand starts with its artificial column, a row without one with its surplus."""
+    program = CoveringProgram(
+        prices=np.array([1.0]),
+        cover=np.array([[1.0], [1.0], [1.0]]),
+        need=np.array([2.0, 0.0, -3.0]),
+        penalties=np.array([9.0, 9.0, 9.0]),
+    )
+
+    assert program.basis == [-1, -5, -6]
+
+
+def test_penalty_of_a_row_is_twice_its_cheapest_cover():
+    """3 / 2 and 1 / 0.25 by column for the first row; no column covers the second."""
+    program = CoveringProgram.of(np.array([3.0, 1.0]), np.array([[2.0, 0.25], [0.0, 0.0]]))
+
+    assert program.penalties == pytest.approx([3.0, 0.0])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_demands_limits_and_zero_rows_together_are_optimal(seed):
+    """Rows that demand, rows that demand nothing and rows that limit, with scales of columns that differ widely."""
+    rng = np.random.default_rng(seed)
+    columns = 12
+    scale = 10.0 ** rng.integers(-2, 3, columns)
+    demand = rng.uniform(0.1, 1.0, (4, columns)) * (rng.random((4, columns)) < 0.6) * scale
+    demand[:, 0] = scale[0]
+    limit = np.where(rng.random((3, columns)) < 0.4, -scale, 0.0)
+    limit[:, 0] = 0.0
+    need = np.array([3.0, 1.0, 0.5, 2.0, -1.0, 0.0, -0.5])
+    program = CoveringProgram(
+        prices=rng.uniform(1.0, 2.0, columns) * scale,
+        cover=np.vstack((demand, limit)),
+        need=need,
+        penalties=np.array([1e4] * 4 + [0.0] * 3),
+    )
+
+    duals = program.solve()
+
+    optimum = linprog(program.prices, A_ub=-program.cover, b_ub=-need).fun
+    assert duals @ need == pytest.approx(optimum, rel=1e-5)
+    assert (duals @ program.cover <= program.prices * (1 + 1e-6)).all()
+    assert sum(program.prices[j] * amount for j, amount in program.levels()) == pytest.approx(optimum, rel=1e-5)

@@ -9,7 +9,8 @@ from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.results import Options
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.scheduling.verify import verify
-from tests.helpers.builders import a_node, a_running_claim, a_snapshot, an_instance_type
+from journeyman.core.scheduling.verify.check_devices import DeviceUsage
+from tests.helpers.builders import NOW, a_node, a_pod, a_running_claim, a_snapshot, an_instance_type, stamp
 from tests.helpers.devices import (
     a_claiming_pod,
     a_device_class,
@@ -140,3 +141,55 @@ def test_whoever_asks_for_devices_on_a_node_that_is_not_there_is_told_so():
     found = objections(snapshot, replace(results, existing={"node-gone": ("default/p0",)}, devices={}))
 
     assert "node node-gone gets pods (default/p0) although it does not exist" in found
+
+
+def test_only_the_newest_generation_of_a_pool_is_read():
+    """The planned device is in an older generation, which no longer counts."""
+    snapshot, results = a_case()
+    old = a_slice("s", gpus(1), node=NODE)
+    new = a_slice("t", [gpu("gpu-9")], node=NODE, generation=2)
+
+    found = objections(replace(snapshot, resource_slices=(old, new)), results)
+
+    assert "there is no device gpu.example.com/node-a/gpu-0 to be had" in found
+
+
+def test_slices_of_older_generations_do_no_harm():
+    """The newest generation has the planned device and is complete."""
+    snapshot, results = a_case()
+    old = a_slice("s", [gpu("gpu-9")], node=NODE)
+    new = a_slice("t", gpus(1), node=NODE, generation=2)
+
+    assert objections(replace(snapshot, resource_slices=(old, new)), results) == ""
+
+
+def test_a_claim_that_one_user_keeps_is_not_released():
+    """One of its two users is deleted, the other stays."""
+    snapshot, results = a_case()
+    leaving = a_pod("leaving", metadata={"uid": "uid-leaving", "deletionTimestamp": stamp(NOW)})
+    claim = an_allocated_claim("held", (NODE, "gpu-0"), users=["uid-leaving", "uid-staying"])
+    changed = replace(snapshot, pods=(*snapshot.pods, leaving), resource_claims=(*snapshot.resource_claims, claim))
+
+    assert "device gpu.example.com/node-a/gpu-0 is taken 2 times" in objections(changed, results)
+
+
+def test_a_claim_that_no_user_keeps_is_released():
+    """Its only user is deleted."""
+    snapshot, results = a_case()
+    leaving = a_pod("leaving", metadata={"uid": "uid-leaving", "deletionTimestamp": stamp(NOW)})
+    claim = an_allocated_claim("held", (NODE, "gpu-0"), users=["uid-leaving"])
+    changed = replace(snapshot, pods=(*snapshot.pods, leaving), resource_claims=(*snapshot.resource_claims, claim))
+
+    assert "taken 2 times" not in objections(changed, results)
+
+
+def test_usage_is_raised_to_the_maximum():
+    """Per counter, the larger of both amounts, whichever side has it."""
+    left, right = DeviceUsage(), DeviceUsage()
+    left.add({("a",): 1, ("b",): 5})
+    right.add({("a",): 3, ("b",): 2, ("c",): 4})
+
+    left.take_maximum(right)
+
+    assert left.parts == {("a",): 3, ("b",): 5, ("c",): 4}
+    assert list(left.excess({("a",): 2, ("b",): 5, ("c",): 4})) == ["more of a is taken than there is"]

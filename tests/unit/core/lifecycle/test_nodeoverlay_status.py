@@ -1,0 +1,47 @@
+"""NodeOverlay status: whether an overlay is applied."""
+
+import pytest
+
+from journeyman.core.api.model import parse
+from journeyman.core.api.nodeoverlay import NodeOverlay
+from journeyman.core.lifecycle.nodeoverlay_status import reconcile_nodeoverlays
+from journeyman.core.state import InvalidObject
+from tests.helpers.builders import NOW, a_snapshot, an_overlay, condition, overlay_body, stamp
+
+
+def test_conditions_say_whether_an_overlay_is_applied_and_are_written_once():
+    """True, or False with `Conflict` or `RuntimeValidation`; what is so already is not written again."""
+    bad = InvalidObject(kind="NodeOverlay", name="bad", uid="uid-bad", why="spec.price: no", generation=1)
+    pool = InvalidObject(kind="NodePool", name="pool", uid="uid-pool", why="no NodeOverlay")
+    snapshot = a_snapshot(node_overlays=(an_overlay("good"), an_overlay("late")), invalid_objects=(bad, pool))
+    plan = reconcile_nodeoverlays(snapshot, {"late": "good"})
+    statuses = {
+        action.ref.name: {c["type"]: (c["status"], c["reason"]) for c in action.patch["status"]["conditions"]}
+        for chain in plan.chains
+        for action in chain.actions
+    }
+    assert statuses["good"] == {"ValidationSucceeded": ("True", "ValidationSucceeded"), "Ready": ("True", "Ready")}
+    assert statuses["late"]["ValidationSucceeded"] == ("False", "Conflict")
+    assert statuses["bad"]["ValidationSucceeded"] == ("False", "RuntimeValidation")
+    assert {name: conditions["Ready"][0] for name, conditions in statuses.items()} == {
+        "good": "True",
+        "late": "False",
+        "bad": "False",
+    }
+    (chain,) = (c for c in plan.chains if c.actions[0].ref.name == "good")
+    body = {**overlay_body("good"), "metadata": {"name": "good", "uid": "uid-good", "generation": 1}}
+    settled = parse(NodeOverlay, {**body, "status": chain.actions[0].patch["status"]})
+    assert reconcile_nodeoverlays(a_snapshot(node_overlays=(settled,)), {}).chains == ()
+
+
+@pytest.mark.parametrize(("deleted", "observed"), [(None, 1), (stamp(NOW), 2)])
+def test_conditions_of_others_count_as_observed_once_the_overlay_is_deleted(deleted, observed):
+    """Their controllers stop with the deletion; on an overlay that stays, their own controller does."""
+    metadata = {"name": "o", "uid": "uid-o", "generation": 2, "deletionTimestamp": deleted}
+    status = {"conditions": [condition("Audited", observedGeneration=1)]}
+    overlay = parse(NodeOverlay, {**overlay_body("o"), "metadata": metadata, "status": status})
+
+    (action,) = reconcile_nodeoverlays(a_snapshot(node_overlays=(overlay,)), {}).actions
+
+    generations = {c["type"]: c["observedGeneration"] for c in action.patch["status"]["conditions"]}
+    assert generations == {"Audited": observed, "ValidationSucceeded": 2, "Ready": 2}
