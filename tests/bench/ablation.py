@@ -1,13 +1,17 @@
 """What each mechanism of the scheduler is worth: price, unschedulable pods and time without it.
 
-    make bench-ablation                                  all mechanisms; about ten minutes on one core
-    python -m tests.bench.ablation --quick               a tenth of the clusters
+    make bench-ablation                                  all mechanisms; about 25 minutes on one core
+    python -m tests.bench.ablation --quick               the sample alone
     python -m tests.bench.ablation NAME…                 some mechanisms
     python -m tests.bench.ablation --write               put the table into docs/scheduling.md
 
 A mechanism is switched off from outside: a collaborator or an effort limit is replaced by one that does without it, or
-an option is set. Everything else stays, so the difference is what the mechanism contributes. Scenarios are those of the
-benchmark, production-like traces, and a sample of the clusters that the differential tests draw.
+an option is set. Everything else stays, so the difference is what the mechanism contributes. Each scenario is solved
+with the mechanism and at once without it, so that both see the same load of the machine.
+
+A mechanism is measured on a sample of the scenarios first. One that is worth something in a few of them needs no more;
+any other is measured on all scenarios. Where that shows no effect on price or pods either, the scenario that became
+slowest is solved a few more times, to separate time saved from noise.
 """
 
 from __future__ import annotations
@@ -19,8 +23,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -48,8 +53,10 @@ from tests.helpers import karpenter_benchmark, production_trace, workloads
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "scheduling.md"
 BEGIN, END = "<!-- ablation: begin -->", "<!-- ablation: end -->"
 CASES: Final = Path(__file__).parents[1] / "differential" / "cases" / "regressions"
-DRAWN: Final = 100  # clusters drawn, of at most so many pods:
-PODS_PER_CLUSTER: Final = 60
+DRAWN, DRAWN_FOR_SAMPLE = 600, 100  # clusters
+CLEAR: Final = 3  # scenarios of the sample that are worse without a mechanism; it is measured no further
+TIMED_SECONDS: Final = 0.02  # a scenario that takes less says nothing about time
+REPEAT: Final = 5  # times that the slowest scenario is solved again, both ways
 TOLERANCE: Final = 1e-9
 JSONDict = dict[str, Any]
 Change = tuple[object, str, object]
@@ -66,14 +73,6 @@ class Mechanism:
     changes: tuple[Change, ...] = ()
     options: Callable[[Options], Options] = lambda options: options
     without: Callable[[Options], Options] = lambda options: options
-
-
-@dataclass(kw_only=True)
-class Outcome:
-    """Price and unschedulable pods by scenario, and the time all of them took."""
-
-    answers: dict[str, tuple[int, float]] = field(default_factory=dict)
-    seconds: float = 0.0
 
 
 def mechanisms() -> Iterator[Mechanism]:
@@ -116,7 +115,6 @@ def _of_packing() -> Iterator[Mechanism]:
         changes=((shadow_prices.OfferGroups, "prefer_equal_nodes", lambda _self, _program: None),),
     )
     yield Mechanism(name="shadow prices by size of offer", changes=((shadow_prices, "DETAILS", ((False, False),)),))
-    yield Mechanism(name="stopping near the lower bound", changes=((strategies, "GOOD_ENOUGH", 0.0),))
     yield Mechanism(name="merging equal items", changes=((packing.MergedItems, "of", staticmethod(_every_item_apart)),))
     yield Mechanism(
         name="packing independent items apart",
@@ -133,18 +131,12 @@ def _every_item_apart(problem: packing.PackingProblem, items: Any) -> packing.Me
 
 def _of_domains() -> Iterator[Mechanism]:
     yield Mechanism(
-        name="repairing domains that others made invalid", changes=((domain_assignment, "REPAIR_ROUNDS", 0),)
-    )
-    yield Mechanism(
         name="domains chosen with regard to followers",
-        changes=((domain_assignment.DomainAssignment, "charge_followers", lambda _self, _row, _cells: None),),
+        changes=((domain_assignment.DomainAssignment, "charge_followers", lambda _self, _row, cells: cells),),
     )
     yield Mechanism(
         name="first domain of an affinity by the price of whole nodes",
         changes=((domain_supply.DomainSupply, "fleet_price", lambda *_: 0.0),),
-    )
-    yield Mechanism(
-        name="crossed spreads tried in several turns", changes=((domain_distribution, "are_crossed", lambda _: False),)
     )
     yield Mechanism(
         name="distributing repeated rounds at once", changes=((domain_distribution, "WORTH_A_LEAP", 1 << 60),)
@@ -157,10 +149,6 @@ def _of_domains() -> Iterator[Mechanism]:
     yield Mechanism(name="co-located pods first", changes=((bulk_scheduling, "MOST_CO_LOCATED", -1),))
     yield Mechanism(name="plans that weigh limits", changes=((new_nodes, "LIMIT_WEIGHTS", ()),))
     yield Mechanism(
-        name="equal offers of other NodePools",
-        changes=((new_nodes.WeightTier, "equal_offers", lambda _self, offer, _kinds: iter((offer,))),),
-    )
-    yield Mechanism(
         name="smallest pods first where limits are short",
         changes=((new_nodes.WeightTier, "within_limits", lambda _self, outcome: outcome.left),),
     )
@@ -172,7 +160,6 @@ def _of_plans() -> Iterator[Mechanism]:
     for policy in (
         TieBreakPolicy(),
         TieBreakPolicy(prefer_cheapest_domain=True),
-        TieBreakPolicy(prefer_second_domain=True),
         TieBreakPolicy(prefer_last_pool_name=True),
         TieBreakPolicy(prefer_largest_reservation=True),
     ):
@@ -208,23 +195,54 @@ def _all_but(policy: TieBreakPolicy, policies: Callable[..., Iterator[TieBreakPo
 # --- scenarios
 
 
-def groups(*, quick: bool) -> dict[str, dict[str, Scenario]]:
-    """The scenarios by group and name."""
-    benchmarks = [workloads.scenario(name) for name in workloads.WORKLOADS]
-    traces = [production_trace.scenario(150), production_trace.scenario(400, rules=True)]
-    if not quick:
-        benchmarks += [karpenter_benchmark.scenario(name) for name in ("diverse-400", "preferences-400")]
-        traces.append(production_trace.scenario(400))
-    corpus = [{"name": path.stem, **json.loads(path.read_text())} for path in sorted(CASES.glob("*.json"))]
-    corpus += drawn(DRAWN // 10 if quick else DRAWN)
-    found = {"benchmarks": benchmarks, "traces": traces, "differential": corpus}
+Groups = dict[str, dict[str, Scenario]]
+
+
+def sample() -> Groups:
+    """The scenarios by which every mechanism is measured first, by group and name."""
+    return _parsed(
+        {
+            "benchmarks": [
+                *(workloads.scenario(name) for name in workloads.WORKLOADS),
+                karpenter_benchmark.scenario("diverse-400"),
+                karpenter_benchmark.scenario("preferences-400"),
+            ],
+            "traces": [
+                production_trace.scenario(150),
+                production_trace.scenario(400),
+                production_trace.scenario(400, rules=True),
+            ],
+            "cases": [{"name": path.stem, **json.loads(path.read_text())} for path in sorted(CASES.glob("*.json"))],
+            "drawn": drawn(DRAWN)[:DRAWN_FOR_SAMPLE],
+        }
+    )
+
+
+def further() -> Groups:
+    """The other scenarios, likewise."""
+    return _parsed(
+        {
+            "benchmarks": [karpenter_benchmark.scenario(name) for name in ("diverse-2000", "preferences-1000")],
+            "traces": [
+                production_trace.scenario(1000, rules=True),
+                production_trace.scenario(2000),
+                production_trace.scenario(4000),
+                production_trace.scenario(4000, rules=True),
+            ],
+            "drawn": drawn(DRAWN)[DRAWN_FOR_SAMPLE:],
+        }
+    )
+
+
+def _parsed(groups: dict[str, list[JSONDict]]) -> Groups:
     return {
         group: {f"{n}-{raw['name']}": parse_scenario(json.dumps(raw).encode()) for n, raw in enumerate(raws)}
-        for group, raws in found.items()
+        for group, raws in groups.items()
     }
 
 
-def drawn(count: int, start: int = 13) -> list[JSONDict]:
+@cache
+def drawn(count: int, start: int = 13) -> Sequence[JSONDict]:
     """So many clusters as the differential tests draw them."""
     found: list[JSONDict] = []
 
@@ -236,7 +254,7 @@ def drawn(count: int, start: int = 13) -> list[JSONDict]:
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(clusters(PODS_PER_CLUSTER))
+    @given(clusters())
     def collect(raw: JSONDict) -> None:
         found.append(raw)
 
@@ -247,88 +265,134 @@ def drawn(count: int, start: int = 13) -> list[JSONDict]:
 # --- measuring
 
 
-def solve_all(scenarios: dict[str, Scenario], options: Callable[[Options], Options]) -> Outcome:
-    """Solve each scenario once."""
-    outcome = Outcome()
-    for name, case in scenarios.items():
-        chosen = replace(options(options_of(case)), bound=False)
-        start = time.process_time()
-        results = scheduler.solve(case.snapshot, case.catalogue, options=chosen)
-        outcome.seconds += time.process_time() - start
-        outcome.answers[name] = len(results.pod_errors), results.price
-    return outcome
+class Answer(NamedTuple):
+    """How many pods of a scenario are unschedulable, what the nodes cost, and the CPU time that took."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """What a group of scenarios becomes without a mechanism.
-
-    `price` is the ratio of the sums, over the scenarios with equally many unschedulable pods; `worse` and `better` count
-    scenarios with more unschedulable pods, or a higher price at equally many, and the opposite.
-    """
-
-    price: float
     pods: int
-    worse: int
-    better: int
+    price: float
     seconds: float
 
-    @classmethod
-    def between(cls, whole: Outcome, without: Outcome) -> Difference:
-        """Compare the outcome with all mechanisms to that without one."""
-        pairs = [(whole.answers[name], without.answers[name]) for name in whole.answers]
-        equal = [(a[1], b[1]) for a, b in pairs if a[0] == b[0]]
-        total = sum(a for a, _ in equal)
-        return cls(
-            price=sum(b for _, b in equal) / total if total else 1.0,
-            pods=sum(b[0] - a[0] for a, b in pairs),
-            worse=sum(_is_worse(b, a) for a, b in pairs),
-            better=sum(_is_worse(a, b) for a, b in pairs),
-            seconds=without.seconds / whole.seconds if whole.seconds else 1.0,
+    def is_worse_than(self, other: Answer) -> bool:
+        """More unschedulable pods, or as many at a higher price."""
+        return self.pods > other.pods or (
+            self.pods == other.pods and self.price > other.price * (1 + TOLERANCE) + TOLERANCE
         )
 
-    def cells(self) -> list[str]:
-        """As text: price, pods, worse and better scenarios, time."""
-        price = f"{self.price:.4f}" if abs(self.price - 1) > TOLERANCE else "1"
-        counts = f"{self.worse} / {self.better}" if self.worse or self.better else "-"
-        return [price, f"{self.pods:+d}" if self.pods else "0", counts, f"{self.seconds:.2f}"]
+
+class Pair(NamedTuple):
+    """A scenario's answers with and without a mechanism."""
+
+    case: Scenario
+    whole: Answer
+    without: Answer
 
 
-def _is_worse(a: tuple[int, float], b: tuple[int, float]) -> bool:
-    return a[0] > b[0] or (a[0] == b[0] and a[1] > b[1] * (1 + TOLERANCE))
+def solve_once(case: Scenario, options: Callable[[Options], Options]) -> Answer:
+    """Solve a scenario."""
+    chosen = replace(options(options_of(case)), bound=False)
+    start = time.process_time()
+    results = scheduler.solve(case.snapshot, case.catalogue, options=chosen)
+    return Answer(len(results.pod_errors), results.price, time.process_time() - start)
 
 
-def measure(
-    chosen: Sequence[Mechanism], scenarios: dict[str, dict[str, Scenario]]
-) -> Iterator[tuple[str, dict[str, Difference]]]:
-    """Each mechanism's difference by group."""
-    wholes: dict[PreferencePolicy | None, dict[str, Outcome]] = {}
-    for group in scenarios.values():
-        for _ in range(2):
-            solve_all(group, lambda options: options)  # so that all that is cached is there
+def solve_both(case: Scenario, mechanism: Mechanism, turn: int) -> Pair:
+    """Solve a scenario with a mechanism, and without it (first, if the turn is odd: the second time is a little faster)."""
+    if turn % 2:
+        without = solve_without(case, mechanism)
+        return Pair(case, solve_once(case, mechanism.options), without)
+    return Pair(case, solve_once(case, mechanism.options), solve_without(case, mechanism))
+
+
+def solve_without(case: Scenario, mechanism: Mechanism) -> Answer:
+    """Solve a scenario with the mechanism switched off."""
+    with ExitStack() as stack:
+        for owner, attribute, replacement in mechanism.changes:
+            stack.enter_context(mock.patch.object(owner, attribute, replacement))
+        return solve_once(case, lambda options: mechanism.without(mechanism.options(options)))
+
+
+@dataclass(kw_only=True)
+class Measured:
+    """A mechanism's pairs by group, and by how much its slowest scenario is slower without it (0: not asked)."""
+
+    name: str
+    pairs: dict[str, list[Pair]] = field(default_factory=dict)
+    slowest: float = 0.0
+
+    def add(self, groups: Groups, mechanism: Mechanism) -> None:
+        """Solve all scenarios of these groups."""
+        for group, scenarios in groups.items():
+            self.pairs.setdefault(group, []).extend(
+                solve_both(case, mechanism, turn) for turn, case in enumerate(scenarios.values())
+            )
+
+    @property
+    def all(self) -> list[Pair]:
+        """The pairs of all groups."""
+        return [pair for pairs in self.pairs.values() for pair in pairs]
+
+    @property
+    def worse(self) -> int:
+        """Scenarios that are worse without the mechanism."""
+        return sum(pair.without.is_worse_than(pair.whole) for pair in self.all)
+
+    @property
+    def has_effect(self) -> bool:
+        """Whether some scenario has another price or other unschedulable pods without it."""
+        return any(p.without.is_worse_than(p.whole) or p.whole.is_worse_than(p.without) for p in self.all)
+
+    def repeat_slowest(self, mechanism: Mechanism) -> None:
+        """Solve the scenario that became slowest again, and keep the ratio of the best times."""
+        timed = [pair for pair in self.all if pair.whole.seconds >= TIMED_SECONDS]
+        case = max(timed, key=lambda pair: pair.without.seconds / pair.whole.seconds).case
+        again = [solve_both(case, mechanism, turn) for turn in range(REPEAT)]
+        self.slowest = min(p.without.seconds for p in again) / min(p.whole.seconds for p in again)
+
+    def cells(self, groups: Sequence[str]) -> list[str]:
+        """The row of the table."""
+        seconds = sum(p.without.seconds for p in self.all) / sum(p.whole.seconds for p in self.all)
+        most = f"{self.slowest:.2f}" if self.slowest else ""
+        return [self.name, *(effect(self.pairs.get(g, [])) for g in groups), str(len(self.all)), f"{seconds:.2f}", most]
+
+
+def effect(pairs: Sequence[Pair]) -> str:
+    """What scenarios become without a mechanism, as text: price, unschedulable pods, scenarios worse / better.
+
+    The price is the ratio of the sums, over the scenarios with equally many unschedulable pods.
+    """
+    worse = sum(pair.without.is_worse_than(pair.whole) for pair in pairs)
+    better = sum(pair.whole.is_worse_than(pair.without) for pair in pairs)
+    if not worse and not better:
+        return "-"
+    equal = [pair for pair in pairs if pair.whole.pods == pair.without.pods]
+    total = sum(pair.whole.price for pair in equal)
+    price = sum(pair.without.price for pair in equal) / total if total else 1.0
+    pods = sum(pair.without.pods - pair.whole.pods for pair in pairs)
+    return f"{price:.4f}, {f'{pods:+d} pods, ' if pods else ''}{worse} / {better}"
+
+
+def measure(chosen: Sequence[Mechanism], *, quick: bool) -> Iterator[Measured]:
+    """Each mechanism on the sample, and where that leaves a doubt on all scenarios."""
+    first, more = sample(), {} if quick else further()
+    for group in (first, more):
+        for case in (case for scenarios in group.values() for case in scenarios.values()):
+            solve_once(case, lambda options: options)  # so that all that is cached is there
     for mechanism in chosen:
-        kind = mechanism.options(Options()).preferences
-        if kind not in wholes:
-            wholes[kind] = {name: solve_all(group, mechanism.options) for name, group in scenarios.items()}
-        with ExitStack() as stack:
-            for owner, attribute, replacement in mechanism.changes:
-                stack.enter_context(mock.patch.object(owner, attribute, replacement))
-            both = lambda options, m=mechanism: m.without(m.options(options))  # noqa: E731
-            without = {name: solve_all(group, both) for name, group in scenarios.items()}
-        yield mechanism.name, {name: Difference.between(wholes[kind][name], without[name]) for name in scenarios}
+        measured = Measured(name=mechanism.name)
+        measured.add(first, mechanism)
+        if measured.worse < CLEAR:
+            measured.add(more, mechanism)
+        if not measured.has_effect:
+            measured.repeat_slowest(mechanism)
+        yield measured
 
 
-def table(rows: Sequence[tuple[str, dict[str, Difference]]], names: Sequence[str]) -> str:
-    """The differences as a table in Markdown."""
-    head = [
-        "without",
-        *(f"{name}: {what}" for name in names for what in ("price ×", "pods", "worse / better", "time ×")),
-    ]
+def table(rows: Sequence[Measured]) -> str:
+    """The rows as a table in Markdown."""
+    groups = ("benchmarks", "traces", "cases", "drawn")
+    head = ["without", *groups, "scenarios", "time ×", "slowest ×"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for mechanism, by_group in rows:
-        cells = [mechanism, *(cell for name in names for cell in by_group[name].cells())]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    return "\n".join([*lines, *("| " + " | ".join(row.cells(groups)) + " |" for row in rows)])
 
 
 def write(text: str) -> None:
@@ -342,16 +406,16 @@ def main() -> int:
     """Measure, and print or write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="mechanisms, by a part of their name")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the clusters")
+    parser.add_argument("--quick", action="store_true", help="the sample alone")
     parser.add_argument("--write", action="store_true", help=f"put the table into {DOCUMENT.name}")
     arguments = parser.parse_args()
     chosen = [m for m in mechanisms() if not arguments.names or any(name in m.name for name in arguments.names)]
-    scenarios = groups(quick=arguments.quick)
-    rows = []
-    for name, by_group in measure(chosen, scenarios):
-        rows.append((name, by_group))
-        sys.stderr.write(f"{name}: {[difference.cells() for difference in by_group.values()]}\n")
-    text = table(rows, list(scenarios))
+    rows: list[Measured] = []
+    for row in measure(chosen, quick=arguments.quick):
+        rows.append(row)
+        cells = " | ".join(row.cells(list(row.pairs)))
+        sys.stderr.write(f"{len(rows)} of {len(chosen)}, {time.process_time():.0f} s of CPU: {cells}\n")
+    text = table(rows)
     sys.stdout.write(text + "\n")
     if arguments.write:
         write(text)

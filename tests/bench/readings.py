@@ -82,7 +82,7 @@ def snapshot(server: str, ca_file: str, token: str) -> dict[str, Any]:
     collect_rarely()  # as every sandbox does
     transport = _transport(server, ca_file, token)
     rows: dict[str, dict[str, Any]] = {}
-    scopes = {"everything": loading.EVERYTHING, "fleet": loading.FLEET, "glance": loading.GLANCE}
+    scopes = {"everything": loading.EVERYTHING, "fleet": loading.NODES_AND_CLAIMS, "glance": loading.SWEEP_SCOPE}
     writer = HttpKubeStore(transport)
     pods = [pod.metadata for pod in writer.list(POD).items]
     for name, scope in scopes.items():
@@ -134,8 +134,7 @@ def _after_changes(load: Callable[[], dict[str, Any]], writer: Any, pods: list[A
 
 
 def _transport(server: str, ca_file: str, token: str) -> Any:
-    from journeyman.kube.connection_pool import Connection
-    from journeyman.kube.tls import client_context
+    from journeyman.kube.connection_pool import Connection, client_context
     from journeyman.kube.transport import Transport
 
     trust = client_context(ca_file=ca_file)

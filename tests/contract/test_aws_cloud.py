@@ -1,4 +1,4 @@
-"""The AWS provider keeps `ports.CloudProvider`'s promises, over the real wire protocol.
+"""The AWS provider implements `ports.CloudProvider`, over AWS's wire protocol.
 
 One simulated account of each kind serves the whole file, since reading moto's 1,400 instance types takes seconds; each
 test is a cluster of its own in it, so that none sees another's instances.
@@ -187,8 +187,8 @@ def condition(status, type_):
 # -- NodeClasses ----------------------------------------------------------------------------------------------------
 
 
-def test_a_node_class_resolves_to_what_is_there(provider, account, clock):
-    """Subnets, groups, images and a profile that really exists; Ready at the current generation."""
+def test_node_class_resolves_to_existing_resources(provider, account, clock):
+    """Subnets, security groups, images and a profile that exists; Ready at the current generation."""
     status = provider.resolve(node_class(account), clock.now())
 
     assert {s["id"] for s in status["subnets"]} == set(account.subnets)
@@ -198,8 +198,8 @@ def test_a_node_class_resolves_to_what_is_there(provider, account, clock):
     assert {c["observedGeneration"] for c in status["conditions"]} == {2}
 
 
-def test_the_profile_is_made_once_and_holds_the_role(provider, aws, account, settings, clock):
-    """Resolving again, in a sandbox that remembers nothing, finds the same one."""
+def test_instance_profile_is_created_once_with_the_role(provider, aws, account, settings, clock):
+    """A second sandbox without caches finds the same profile."""
     name = provider.resolve(node_class(account), clock.now())["instanceProfile"]
     again = AwsCloudProvider(Clients(lambda service, region: aws.client(service), REGION), settings, clock)
 
@@ -209,10 +209,10 @@ def test_the_profile_is_made_once_and_holds_the_role(provider, aws, account, set
     assert profile["Path"] == f"/karpenter/{REGION}/{settings.cluster_name}/0c6f/"
 
 
-def test_a_deleted_node_class_removes_its_own_resources_only(
+def test_deleted_node_class_removes_its_own_resources_only(
     provider, aws, account, settings, clock, request_for, launch
 ):
-    """Profiles of all the roles it ever had, and its launch templates; not another NodeClass's. Twice is once."""
+    """Profiles of all its roles and its launch templates, not those of another NodeClass; safe to repeat."""
     iam, ec2, uid = aws.client("iam"), aws.client("ec2"), settings.cluster_name
     iam.create_role(RoleName=f"former-{uid}", AssumeRolePolicyDocument="{}")
 
@@ -261,16 +261,16 @@ def test_a_deleted_node_class_removes_its_own_resources_only(
         ({"subnetSelectorTerms": "mine"}, "ValidationSucceeded", "InvalidSpec"),
     ],
 )
-def test_a_users_mistake_becomes_a_condition(provider, account, clock, spec, type_, reason):
-    """Nothing is raised; the condition names the part, and Ready is False."""
+def test_invalid_node_class_gets_a_false_condition(provider, account, clock, spec, type_, reason):
+    """No error is raised; the condition names the field, and Ready is False."""
     status = provider.resolve(node_class(account, **spec), clock.now())
 
     assert condition(status, type_) == ("False", reason)
     assert condition(status, "Ready")[0] == "False"
 
 
-def test_transition_times_move_only_with_the_status(provider, account, clock):
-    """A second look an hour later changes nothing on an object that is fine."""
+def test_transition_times_change_only_with_the_status(provider, account, clock):
+    """Resolving an hour later changes nothing."""
     body = node_class(account)
     first = provider.resolve(body, clock.now())
     clock.advance(3600)
@@ -287,8 +287,8 @@ def test_transition_times_move_only_with_the_status(provider, account, clock):
     )
 
 
-def test_images_can_be_chosen_by_name_and_by_bottlerocket_alias(provider, account, clock):
-    """Amazon's images are found by name without saying whose they are."""
+def test_images_are_selected_by_name_and_by_bottlerocket_alias(provider, account, clock):
+    """Amazon's images are found by name without an owner."""
     by_alias = provider.resolve(node_class(account, amiSelectorTerms=[{"alias": "bottlerocket@latest"}]), clock.now())
     name = "amazon-eks-node-al2023-x86_64-standard-1.34-*"
     spec = {"amiSelectorTerms": [{"name": name, "owner": "602401143452"}], "amiFamily": "AL2023"}
@@ -298,8 +298,8 @@ def test_images_can_be_chosen_by_name_and_by_bottlerocket_alias(provider, accoun
     assert [i["id"] for i in by_name["amis"]] == [account.images[f"{name[:-1]}v20260715"]]
 
 
-def test_throttling_leaves_the_status_alone(provider, aws, account, clock):
-    """It says nothing about the NodeClass, so it must not become a condition."""
+def test_throttling_does_not_change_the_status(provider, aws, account, clock):
+    """It is no property of the NodeClass, so it must not become a condition."""
     aws.gate.fail_next("DescribeSubnets", "RequestLimitExceeded", 1)
     with pytest.raises(RateLimitedError):
         provider.resolve(node_class(account), clock.now())
@@ -310,8 +310,8 @@ def test_throttling_leaves_the_status_alone(provider, aws, account, clock):
 # -- instance types -------------------------------------------------------------------------------------------------
 
 
-def test_the_catalogue_has_real_types_at_real_prices(aws, ready, read_types):
-    """Every offering is in a zone of a subnet, priced, and bought in a way that the type allows."""
+def test_instance_types_have_prices_zones_and_capacity_types(aws, ready, read_types):
+    """Each offering is in a zone of a subnet, with a price and a capacity type that the type supports."""
     types = {t.name: t for t in read_types(ready)}
     zones = {s["zone"] for s in ready["status"]["subnets"]}
 
@@ -325,8 +325,8 @@ def test_the_catalogue_has_real_types_at_real_prices(aws, ready, read_types):
 # -- launching ------------------------------------------------------------------------------------------------------
 
 
-def test_a_launch_tells_the_claim_everything(launch, request_for, ready, provider):
-    """Provider id, labels, sizes, price, hash; and the instance can be found again by all of it."""
+def test_launch_returns_the_claims_status_and_labels(launch, request_for, ready, provider):
+    """Provider id, labels, capacity, price, hash; the instance can be found again by each."""
     outcome = launch(request_for("full", "m5.large", "m5.xlarge", zones=("us-east-1b",)))
 
     assert isinstance(outcome, Launched)
@@ -351,8 +351,8 @@ def test_a_launch_tells_the_claim_everything(launch, request_for, ready, provide
     assert listed.launched_at.tzinfo is timezone.utc
 
 
-def test_launching_again_adopts_what_runs(launch, request_for, provider):
-    """A run that died after the launch costs no second instance, whatever has changed since."""
+def test_repeated_launch_adopts_the_running_instance(launch, request_for, provider):
+    """A run that crashed after the launch costs no second instance."""
     first = launch(request_for("again"))
     second = launch(request_for("again", "c5.large"))
 
@@ -364,8 +364,8 @@ def test_launching_again_adopts_what_runs(launch, request_for, provider):
     assert len(provider.list()) == 1
 
 
-def test_two_sandboxes_at_once_launch_one_instance(aws, settings, clock, request_for, provider):
-    """Neither sees the other's instance yet; the fleet's token makes them one."""
+def test_parallel_launches_of_a_claim_launch_one_instance(aws, settings, clock, request_for, provider):
+    """Neither run sees the other's instance; the client token makes them one."""
     other = AwsCloudProvider(Clients(lambda service, region: aws.client(service), REGION), settings, clock)
     request = request_for("twice")
     outcomes = []
@@ -379,8 +379,8 @@ def test_two_sandboxes_at_once_launch_one_instance(aws, settings, clock, request
     assert len(provider.list()) == 1
 
 
-def test_an_instance_that_ends_is_not_adopted(launch, request_for, provider):
-    """EC2 still knows the token; only a failure that was written down gets a new one, and with it a new instance."""
+def test_terminating_instance_is_not_adopted(launch, request_for, provider):
+    """Only a recorded failure leads to a new client token, and with it to a new instance."""
     first = launch(request_for("ended"))
     provider.delete(first.instance.provider_id)
     refused = launch(request_for("ended", "c5.large"))
@@ -402,8 +402,8 @@ class BlindAtFirst(InstanceProvider):
         return {} if self.searches == 1 else super().by_claim_uid(uids)
 
 
-def test_an_instance_that_ec2_did_not_show_at_first_is_adopted(launch, aws, settings, clock, request_for, provider):
-    """The token, used again with other parameters, shows that there must be one."""
+def test_instance_that_ec2_listed_late_is_adopted(launch, aws, settings, clock, request_for, provider):
+    """A used token with other parameters proves that the instance exists."""
     first = launch(request_for("hidden"))
     clients = Clients(lambda service, region: aws.client(service), REGION)
     launcher = FleetLauncher(
@@ -442,8 +442,8 @@ def blind(aws, settings, clock):
     )
 
 
-def test_a_token_that_was_used_for_what_ec2_does_not_show_yet_stays(launch, blind, request_for, provider):
-    """The first launch may run; another token now would make a second instance."""
+def test_client_token_stays_while_its_instance_is_not_listed(launch, blind, request_for, provider):
+    """The first launch may have succeeded; another token would launch a second instance."""
     launch(request_for("unseen"))
     [second] = blind.launch([request_for("unseen", "c5.large")])
 
@@ -452,8 +452,8 @@ def test_a_token_that_was_used_for_what_ec2_does_not_show_yet_stays(launch, blin
     assert len(provider.list()) == 1
 
 
-def test_a_client_token_without_an_instance_is_retried_two_minutes_later(launch, blind, request_for):
-    """Its first use may have failed in a run that died: after a minute of looking the next token waits for EC2 to show all."""
+def test_client_token_without_an_instance_changes_after_two_minutes(launch, blind, request_for):
+    """Its first use may have failed in a crashed run, so EC2 is given time to list an instance first."""
     launch(request_for("lost"))
     retries = {labels.LAUNCH_RETRY: "7 2026-11-02T09:00:00Z 0"}
     [last] = blind.launch([request_for("lost", "c5.large", annotations=retries)])
@@ -462,8 +462,8 @@ def test_a_client_token_without_an_instance_is_retried_two_minutes_later(launch,
     assert last.retry_after == timedelta(minutes=2)
 
 
-def test_only_a_fleets_own_failure_needs_another_token(launch, aws, ready, request_for):
-    """EC2 gives it again for the same token; a refused request was never carried out."""
+def test_only_a_failed_fleet_needs_another_client_token(launch, aws, ready, request_for):
+    """EC2 repeats the failure for the same token; a refused request does not use the token."""
     unknown = {**ready, "status": {**ready["status"], "instanceProfile": "no-such-profile"}}
     failed = launch(request_for("failed", body=unknown))
     aws.gate.fail_next("CreateFleet", "UnauthorizedOperation", 1)
@@ -473,8 +473,8 @@ def test_only_a_fleets_own_failure_needs_another_token(launch, aws, ready, reque
     assert (type(refused.error), refused.answered) == (CreateError, False)
 
 
-def test_several_launches_give_one_outcome_each(provider, aws, clock, request_for):
-    """One claim's bad luck is not another's."""
+def test_each_launch_has_one_outcome(provider, aws, clock, request_for):
+    """A failed launch does not affect the others."""
     aws.capacity_pools.out_of_stock("c5.large", "us-east-1a", "on-demand", clock.now() + timedelta(minutes=3))
     requests = [request_for(f"many-{n}") for n in range(6)]
     requests.insert(3, request_for("unlucky", "c5.large", zones=("us-east-1a",)))
@@ -486,7 +486,7 @@ def test_several_launches_give_one_outcome_each(provider, aws, clock, request_fo
 
 
 def test_no_launch_starts_after_the_caller_stops_reading_outcomes(provider, request_for):
-    """Who loses the step between two launches stops taking them; at most those under way come to something."""
+    """After losing the Lease only launches in flight continue."""
     outcomes = provider.launch([request_for(f"rest-{n}") for n in range(12)])
     next(outcomes)
     outcomes.close()
@@ -494,8 +494,8 @@ def test_no_launch_starts_after_the_caller_stops_reading_outcomes(provider, requ
     assert 1 <= len(provider.list()) <= 4
 
 
-def test_out_of_stock_names_the_offerings(launch, aws, clock, request_for):
-    """What was refused is avoided for a while; the claim goes and its pods are scheduled anew."""
+def test_insufficient_capacity_names_the_offerings(launch, aws, clock, request_for):
+    """They are marked unavailable, and the claim's pods are scheduled again."""
     zones = ("us-east-1a", "us-east-1b")
     for zone in zones:
         aws.capacity_pools.out_of_stock("c6i.large", zone, "spot", clock.now() + timedelta(minutes=3))
@@ -510,8 +510,8 @@ def test_out_of_stock_names_the_offerings(launch, aws, clock, request_for):
     assert all(r.zone_id.startswith("use1-az") for r in outcome.refusals)
 
 
-def test_a_fleet_that_says_nothing_is_no_shortage(aws, settings, clock, request_for):
-    """There is nothing to avoid, so another plan would ask for the same: the claim stays, and is launched again later."""
+def test_fleet_without_errors_keeps_the_claim(aws, settings, clock, request_for):
+    """No offering can be marked, and the next plan would be the same, so the claim is launched again later."""
 
     class Silent:
         def __init__(self, real):
@@ -530,8 +530,8 @@ def test_a_fleet_that_says_nothing_is_no_shortage(aws, settings, clock, request_
     assert outcome.answered
 
 
-def test_zones_without_a_subnet_are_avoided(launch, ready, request_for):
-    """The NodeClass lost them after the plan was made."""
+def test_zones_without_a_subnet_are_skipped(launch, ready, request_for):
+    """The NodeClass lost their subnets after the plan was made."""
     request = request_for("nowhere", zones=("us-east-1a",), capacity_type=("on-demand",))
     elsewhere = [s for s in ready["status"]["subnets"] if s["zone"] != "us-east-1a"]
     body = {**ready, "status": {**ready["status"], "subnets": elsewhere}}
@@ -542,7 +542,7 @@ def test_zones_without_a_subnet_are_avoided(launch, ready, request_for):
 
 
 def test_offerings_refused_before_a_success_are_reported(launch, aws, clock, request_for):
-    """The launch went elsewhere; the next plan should not count on what was refused."""
+    """The launch used another offering; the next plan must not use the refused ones."""
     aws.capacity_pools.out_of_stock("c6a.large", "us-east-1a", "on-demand", clock.now() + timedelta(minutes=3))
     outcome = launch(request_for("detour", "c6a.large", "m5.large", zones=("us-east-1a",)))
 
@@ -551,16 +551,16 @@ def test_offerings_refused_before_a_success_are_reported(launch, aws, clock, req
     assert outcome.unavailable == (("c6a.large", "us-east-1a", "on-demand"),)
 
 
-def test_spot_is_bought_where_it_is_allowed(launch, request_for, provider):
-    """And the instance says so."""
+def test_spot_is_launched_where_it_is_allowed(launch, request_for, provider):
+    """The instance has the capacity type Spot."""
     outcome = launch(request_for("cheap", capacity_type=("on-demand", "spot")))
 
     assert outcome.labels[labels.CAPACITY_TYPE] == "spot"
     assert provider.get(outcome.instance.provider_id).capacity_type == "spot"
 
 
-def test_a_launch_template_that_vanished_is_made_again(launch, aws, request_for):
-    """Someone cleaned up while we remembered it."""
+def test_externally_deleted_launch_template_is_created_again(launch, aws, request_for):
+    """It was deleted while it was cached."""
     ec2 = aws.client("ec2")
     assert isinstance(launch(request_for("before")), Launched)
     for template in ec2.describe_launch_templates()["LaunchTemplates"]:
@@ -569,8 +569,8 @@ def test_a_launch_template_that_vanished_is_made_again(launch, aws, request_for)
     assert isinstance(launch(request_for("after")), Launched)
 
 
-def test_templates_are_shared_by_what_they_say(launch, aws, request_for, settings):
-    """Two claims of one pool need one; the name is the content's."""
+def test_claims_with_equal_settings_share_a_launch_template(launch, aws, request_for, settings):
+    """The template's name is derived from its content."""
     launch(request_for("one"))
     launch(request_for("two"))
     filters = [{"Name": "tag:eks:eks-cluster-name", "Values": [settings.cluster_name]}]
@@ -590,8 +590,8 @@ def test_templates_are_shared_by_what_they_say(launch, aws, request_for, setting
         ("DescribeInstances", "UnauthorizedOperation", CreateError, "Unauthorized"),
     ],
 )
-def test_a_call_that_fails_is_the_outcome(launch, aws, request_for, provider, operation, code, kind, reason):
-    """Never an exception; with Karpenter's reason, or as throttling; and the next attempt succeeds."""
+def test_failed_call_is_the_launchs_outcome(launch, aws, request_for, provider, operation, code, kind, reason):
+    """With Karpenter's reason, or as throttling; the next attempt succeeds."""
     aws.gate.fail_next(operation, code, 1)
     name = f"fails-{operation}-{code}"
     outcome = launch(request_for(name))
@@ -610,10 +610,8 @@ def test_a_call_that_fails_is_the_outcome(launch, aws, request_for, provider, op
         ({"ready": False}, "Unknown", CreateError),
     ],
 )
-def test_nothing_is_launched_from_a_node_class_that_is_not_ready(
-    launch, request_for, ready, provider, state, status, kind
-):
-    """Deleted: the claim goes. Not ready: it waits. Not known: it says so."""
+def test_unready_node_class_launches_nothing(launch, request_for, ready, provider, state, status, kind):
+    """Being deleted: the claim is deleted. Not ready: it waits. Unknown: its condition says so."""
     body = {**ready, "status": {**ready["status"], "conditions": [{"type": "Ready", "status": status}]}}
     outcome = launch(request_for("early", body=body, **state))
 
@@ -622,16 +620,16 @@ def test_nothing_is_launched_from_a_node_class_that_is_not_ready(
     assert provider.list() == ()
 
 
-def test_a_claim_that_nothing_suits_is_out_of_capacity(launch, request_for):
-    """A type that no longer exists, say."""
+def test_claim_without_a_compatible_offering_has_no_capacity(launch, request_for):
+    """Its instance type does not exist any more, say."""
     outcome = launch(request_for("none", "m1.gone"))
 
     assert isinstance(outcome.error, InsufficientCapacityError)
     assert outcome.unavailable == ()
 
 
-def test_a_claim_that_cannot_be_read_harms_no_other(provider, request_for):
-    """Its outcome says what is wrong; the rest of the batch is launched."""
+def test_invalid_claim_does_not_affect_other_launches(provider, request_for):
+    """Its outcome has the error; the other claims are launched."""
     good, bad = request_for("good"), request_for("bad")
     nonsense = NodeSelectorRequirement(key=labels.ARCH, operator="Near", values=("amd64",))
     spec = msgspec.structs.replace(bad.claim.spec, requirements=(nonsense,))
@@ -646,8 +644,8 @@ def test_a_claim_that_cannot_be_read_harms_no_other(provider, request_for):
 # -- instances ------------------------------------------------------------------------------------------------------
 
 
-def test_an_instance_lives_until_it_is_terminated(launch, request_for, provider, clock, aws):
-    """Shutting down still counts; then it is gone for list, get and delete alike."""
+def test_instance_exists_until_it_is_terminated(launch, request_for, provider, clock, aws):
+    """Also while it shuts down; afterwards list, get and delete agree that it does not exist."""
     provider_id = launch(request_for("mortal")).instance.provider_id
     clock.advance(60)
     assert provider.get(provider_id).state == "running"
@@ -666,8 +664,8 @@ def test_an_instance_lives_until_it_is_terminated(launch, request_for, provider,
 
 
 @pytest.mark.parametrize("provider_id", ["aws:///us-east-1a/i-00000000000000000", "aws:///us-east-1a/i-nonsense"])
-def test_an_instance_that_never_was_is_gone(provider, provider_id):
-    """A claim with a stale id can be finished."""
+def test_unknown_instance_is_not_found(provider, provider_id):
+    """A claim with a stale provider id can be finalized."""
     with pytest.raises(NodeClaimNotFoundError):
         provider.get(provider_id)
     with pytest.raises(NodeClaimNotFoundError):
@@ -675,8 +673,8 @@ def test_an_instance_that_never_was_is_gone(provider, provider_id):
 
 
 @pytest.mark.parametrize("provider_id", ["", "i-1", "kwok://node", "aws:///us-east-1a/eni-1"])
-def test_a_foreign_provider_id_is_refused_without_asking(provider, aws, provider_id):
-    """It is a mistake, not an instance that is gone: no finalizer may fall for it."""
+def test_foreign_provider_id_is_an_error(provider, aws, provider_id):
+    """It does not count as a terminated instance, so no finalizer is removed because of it."""
     before = aws.gate.calls.total()
     with pytest.raises(CloudProviderError, match="not an AWS provider id") as caught:
         provider.delete(provider_id)
@@ -685,8 +683,8 @@ def test_a_foreign_provider_id_is_refused_without_asking(provider, aws, provider
     assert aws.gate.calls.total() == before
 
 
-def test_another_clusters_instances_are_not_ours(launch, request_for, aws, settings, clock):
-    """The cluster tag draws the line."""
+def test_instances_of_other_clusters_are_not_listed(launch, request_for, aws, settings, clock):
+    """The cluster's tag decides."""
     launch(request_for("ours"))
     other = replace(settings, cluster_name="another")
     neighbour = AwsCloudProvider(Clients(lambda service, region: aws.client(service), REGION), other, clock)
@@ -694,8 +692,8 @@ def test_another_clusters_instances_are_not_ours(launch, request_for, aws, setti
     assert neighbour.list() == ()
 
 
-def test_an_unreachable_cloud_is_said_to_be_unreachable(settings, account, clock, request_for):
-    """No SDK error leaks from any method, and all say that trying again may help."""
+def test_unreachable_cloud_raises_a_retryable_error(settings, account, clock, request_for):
+    """From every method; no SDK error is raised."""
     dead = Config(connect_timeout=0.2, read_timeout=0.2, retries={"total_max_attempts": 1})
     secret = {"aws_access_key_id": "x", "aws_secret_access_key": "y"}
 

@@ -1,4 +1,4 @@
-"""What a nomination does: one suite for the simulated kube-scheduler and for the real one.
+"""Pod nomination: one suite for the simulated kube-scheduler and for the real one.
 
 Pod nomination relies on this behaviour, so the simulation must have it too.
 """
@@ -106,8 +106,8 @@ class Stage:
         return found is not None and found.reason == "Unschedulable"
 
 
-def test_a_nominated_node_is_taken_before_a_better_one(cluster):
-    """The larger node has the higher score; the nomination is done with once the pod is bound."""
+def test_nominated_node_is_preferred_to_one_with_a_higher_score(cluster):
+    """The larger node has the higher score; binding clears the nomination."""
     small, _large = cluster.add_node("small"), cluster.add_node("large", cpu="16")
     cluster.add_pod("nominated", schedulingGates=[{"name": "later"}])
     cluster.nominate("nominated", small)
@@ -117,8 +117,8 @@ def test_a_nominated_node_is_taken_before_a_better_one(cluster):
     assert cluster.pod("nominated").status.nominated_node_name == ""
 
 
-def test_pods_nominated_to_a_node_hold_their_room_against_older_ones(cluster):
-    """Whose turn it is does not matter once the node opens."""
+def test_nominated_pods_keep_their_capacity_against_older_pods(cluster):
+    """Their order in the queue does not matter once the node's taint is removed."""
     node = cluster.add_node("n", taints=[CLOSED])
     for name in ("older", "nominated"):
         cluster.add_pod(name, cpu="2")
@@ -131,8 +131,8 @@ def test_pods_nominated_to_a_node_hold_their_room_against_older_ones(cluster):
     assert cluster.waits("older")
 
 
-def test_more_important_pods_do_not_see_nominations(cluster):
-    """They take the capacity; the nominated one is gated, so that it cannot come first."""
+def test_pods_with_higher_priority_ignore_nominations(cluster):
+    """They use the capacity; the nominated pod has a scheduling gate, so that it cannot be first."""
     node = cluster.add_node("n")
     cluster.add_pod("nominated", cpu="2", schedulingGates=[{"name": "later"}])
     cluster.nominate("nominated", node)
@@ -141,8 +141,8 @@ def test_more_important_pods_do_not_see_nominations(cluster):
     cluster.side.until(lambda: cluster.is_on("important", node))
 
 
-def test_an_attempt_that_fails_takes_the_nomination_back(cluster):
-    """A hint is worth nothing on a node that takes no pods yet."""
+def test_failed_scheduling_attempt_clears_the_nomination(cluster):
+    """A nomination to a node that is still tainted does not last."""
     node = cluster.add_node("closed", taints=[CLOSED])
     cluster.add_pod("nominated", schedulingGates=[{"name": "later"}])
     cluster.nominate("nominated", node)

@@ -16,7 +16,7 @@ from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
 from journeyman.runtime.access_providers import ALIBABA_VARIABLES, HUAWEI_VARIABLES, Sessions, access_providers
 from journeyman.runtime.aws import SystemClock
-from journeyman.signing.signed_requests import Credentials
+from journeyman.signing import Credentials
 from journeyman_simulator.clock import VirtualClock
 from tests.helpers import ack, cce
 from tests.helpers.ack import FakeAck

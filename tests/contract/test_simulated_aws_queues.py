@@ -1,4 +1,4 @@
-"""The simulated SQS, EventBridge targets and Lambda's event source mapping do what AWS's do."""
+"""The simulated SQS, EventBridge targets and Lambda event source mapping behave like AWS's."""
 
 import json
 from datetime import timedelta

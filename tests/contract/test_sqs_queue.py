@@ -1,4 +1,4 @@
-"""`ports.Queue` on SQS, over the wire: queues, delays, deduplication, and what happens when SQS takes only some."""
+"""`ports.Queue` on SQS, over the wire: queues, delays, deduplication, and partial failures."""
 
 import json
 from datetime import timedelta
@@ -50,8 +50,8 @@ def a_message(cluster="dev", step=Step.PROVISION, reason="pods are pending", at=
     return Message(cluster=cluster, step=step, reason=reason, at=at)
 
 
-def test_a_message_arrives_in_its_steps_queue_as_a_trigger(queues):
-    """What one run sends, another can read; the message group is the cluster."""
+def test_message_arrives_in_its_steps_queue_as_a_trigger(queues):
+    """The receiving run parses it; the message group is the cluster."""
     queues.queue.send([a_message(), a_message("prod", Step.TERMINATE, "drain")])
 
     (message,) = queues.received(queues.urls[Step.TERMINATE])
@@ -66,8 +66,8 @@ def test_a_message_arrives_in_its_steps_queue_as_a_trigger(queues):
     assert [t.cluster for t in queues.triggers(queues.urls[Step.PROVISION])] == ["dev"]
 
 
-def test_the_same_wish_a_moment_later_arrives_too(queues):
-    """Deduplication by content would drop it for five minutes, although the first may have been consumed."""
+def test_equal_message_of_a_later_send_is_delivered(queues):
+    """Deduplication by content would drop it for five minutes, although the first may have been received."""
     queues.queue.send([a_message()])
     first = queues.received(queues.urls[Step.PROVISION])
     queues.queue.send([a_message()])
@@ -75,15 +75,15 @@ def test_the_same_wish_a_moment_later_arrives_too(queues):
     assert (len(first), len(queues.received(queues.urls[Step.PROVISION]))) == (1, 1)
 
 
-def test_the_same_wish_twice_in_one_call_is_one(queues):
-    """A plan may ask for the same requeue in several places."""
+def test_equal_messages_of_one_send_are_sent_once(queues):
+    """A plan may contain the same requeue several times."""
     queues.queue.send([a_message(), a_message(), a_message(reason="another")])
 
     assert len(queues.received(queues.urls[Step.PROVISION])) == 2
 
 
-def test_a_late_message_waits_in_the_requeue_queue_with_its_due_time(queues, clock):
-    """FakeQueue know no delay per message."""
+def test_message_not_yet_due_waits_in_the_requeue_queue(queues, clock):
+    """FIFO queues have no delay per message."""
     at = clock.now() + timedelta(seconds=30.2)
     queues.queue.send([a_message(at=at)])
 
@@ -95,8 +95,8 @@ def test_a_late_message_waits_in_the_requeue_queue_with_its_due_time(queues, clo
     assert (trigger.step, trigger.at) == (Step.PROVISION, at)
 
 
-def test_a_message_for_tomorrow_is_sent_again_every_15_minutes(queues, clock):
-    """SQS delays for 900 seconds at most; asking for more would be refused."""
+def test_delay_is_at_most_15_minutes(queues, clock):
+    """SQS refuses a longer delay, so the message is sent again until it is due."""
     at = clock.now() + timedelta(days=1)
     queues.queue.send([a_message(at=at)])
     clock.advance(900)
@@ -105,28 +105,28 @@ def test_a_message_for_tomorrow_is_sent_again_every_15_minutes(queues, clock):
     assert trigger.at == at
 
 
-def test_a_message_that_is_due_goes_straight_to_its_queue(queues, clock):
-    """Also one that should have gone an hour ago."""
+def test_due_message_is_sent_to_its_steps_queue(queues, clock):
+    """Also one that was due an hour ago."""
     queues.queue.send([a_message(at=clock.now() - timedelta(hours=1))])
 
     assert len(queues.received(queues.urls[Step.PROVISION])) == 1
 
 
-def test_a_sweep_has_no_queue_and_is_handed_over_by_the_requeue_queue(queues):
-    """The function behind it is the sweep itself."""
+def test_message_for_the_sweep_goes_to_the_requeue_queue(queues):
+    """The sweep function receives that queue, and has no other."""
     queues.queue.send([a_message(step=Step.SWEEP)])
 
     assert [t.step for t in queues.triggers(queues.requeue_url)] == [Step.SWEEP]
 
 
-def test_an_interruption_cannot_be_sent(queues):
-    """It has instances in it, which a requeue does not."""
+def test_message_for_interrupt_is_refused(queues):
+    """A requeue message has no instance ids."""
     with pytest.raises(ConfigurationError):
         queues.queue.send([a_message(step=Step.INTERRUPT)])
 
 
-def test_any_number_of_messages_is_sent_ten_at_a_time(queues, aws):
-    """SQS takes ten in one call."""
+def test_messages_are_sent_in_batches_of_ten(queues, aws):
+    """The limit of SendMessageBatch."""
     before = aws.calls().get("SendMessageBatch", 0)
     queues.queue.send(a_message(f"cluster-{i}") for i in range(25))
 
@@ -137,16 +137,16 @@ def test_any_number_of_messages_is_sent_ten_at_a_time(queues, aws):
 @pytest.mark.parametrize(
     ("code", "kind"), [("RequestThrottled", RateLimitedError), ("InternalError", CloudUnavailableError)]
 )
-def test_what_sqs_says_leaves_as_one_of_our_errors(queues, aws, code, kind):
-    """No botocore error leaks; both may help later."""
+def test_sqs_errors_are_translated(queues, aws, code, kind):
+    """No botocore error is raised; both errors are retryable."""
     aws.fail_next("SendMessageBatch", code)
 
     with pytest.raises(kind):
         queues.queue.send([a_message()])
 
 
-def test_a_retried_message_unblocks_its_group_and_counts_its_receives(queues):
-    """The group of a FIFO queue is locked while a message is in flight; another queue's name is passed over."""
+def test_retried_message_unblocks_its_group(queues):
+    """The message is received again and its receives are counted; queues of others are ignored."""
     url = queues.urls[Step.PROVISION]
     queues.queue.send([a_message(reason="first"), a_message(reason="second")])
 
@@ -188,8 +188,8 @@ THEIRS = {"SenderFault": False, "Code": "InternalError"}
 OURS = {"SenderFault": True, "Code": "InvalidMessageContents"}
 
 
-def test_entries_that_fail_in_sqs_are_sent_again_under_the_same_id(queues, clock):
-    """The same id, so that SQS drops the second if the first went through after all."""
+def test_entries_that_fail_in_sqs_are_sent_again_with_the_same_id(queues, clock):
+    """So that SQS drops the second if it accepted the first."""
     sqs, queue = partial_queue(queues, clock, {1: THEIRS})
     queue.send(a_message(name) for name in ("a", "b", "c"))
 
@@ -197,8 +197,8 @@ def test_entries_that_fail_in_sqs_are_sent_again_under_the_same_id(queues, clock
     assert sorted(t.cluster for t in queues.triggers(queues.urls[Step.PROVISION])) == ["a", "b", "c"]
 
 
-def test_entries_that_sqs_rejects_are_named_after_all_others_were_sent(queues, clock):
-    """One bad message must not keep a second queue waiting."""
+def test_rejected_entries_are_named_after_all_others_were_sent(queues, clock):
+    """A rejected message does not delay the messages of another queue."""
     _, queue = partial_queue(queues, clock, {0: OURS, 1: THEIRS})
 
     with pytest.raises(CloudProviderError) as caught:
@@ -209,8 +209,8 @@ def test_entries_that_sqs_rejects_are_named_after_all_others_were_sent(queues, c
     assert [t.cluster for t in queues.triggers(queues.urls[Step.TERMINATE])] == ["c"]
 
 
-def test_sqs_is_asked_three_times_and_then_it_is_an_error(queues, clock):
-    """The sweep makes up for what never got through."""
+def test_send_fails_after_three_attempts(queues, clock):
+    """The sweep finds the work of messages that were not sent."""
     sqs, queue = partial_queue(queues, clock, *[{0: THEIRS}] * 5)
 
     with pytest.raises(CloudProviderError, match="1 requeue"):

@@ -1,4 +1,4 @@
-"""Runs a program that knows nothing of us, and ends it when standard input ends: `keeper.py PROGRAM FLAG…`.
+"""Runs a program, and ends it when standard input ends: `keeper.py PROGRAM FLAG…`.
 
 Our own build of the control plane does so by itself; released programs would outlive a test run that was killed.
 """

@@ -170,7 +170,7 @@ class ControlPlane:
         wanted, address = certificate.read_text(), ("127.0.0.1", self._port)
         wait_until(lambda: ssl.get_server_certificate(address) == wanted, "the new certificate is not shown")
 
-    def forget_history(self) -> None:
+    def compact_history(self) -> None:
         """Keep only the latest version of each object: lists continued from before, and old watches, get 410 Gone.
 
         The API server starts again on the way: its cache would go on listing old versions for a while (it asks every

@@ -32,8 +32,8 @@ def who_is(caller):
     return seen["username"], set(seen["groups"])
 
 
-def test_two_tokens_and_a_certificate_are_three_identities(control_plane):
-    """Each caller is who its credential says, in the groups it says; RBAC decides what each may do."""
+def test_tokens_and_certificates_authenticate_their_users(control_plane):
+    """Each caller has the user and groups of its credential; RBAC authorizes it."""
     admin = control_plane.admin
     reader = calling(control_plane, token=control_plane.token_for("alice", ["readers"]))
     other = calling(control_plane, certificate=control_plane.certificate_for("bob", ["writers"]))
@@ -45,8 +45,8 @@ def test_two_tokens_and_a_certificate_are_three_identities(control_plane):
     assert reader.call("GET", "/api/v1/nodes")[0] == 403
 
 
-def test_a_token_nobody_accepted_and_an_expired_certificate_are_refused(control_plane):
-    """A wrong credential is no identity at all, not even an anonymous one."""
+def test_unknown_token_and_expired_certificate_are_refused(control_plane):
+    """They do not count as anonymous requests."""
     stranger = calling(control_plane, token="made-up")
     expired = control_plane.certificate_for("eve", ["system:masters"], -timedelta(days=1))
     late = calling(control_plane, certificate=expired)
@@ -55,8 +55,8 @@ def test_a_token_nobody_accepted_and_an_expired_certificate_are_refused(control_
     assert late.call("GET", "/api/v1/nodes")[0] == 401
 
 
-def test_a_token_counts_from_when_it_is_accepted_until_it_is_revoked(control_plane):
-    """Identities come and go while the API server runs, whatever it refused before."""
+def test_token_is_valid_from_its_acceptance_to_its_revocation(control_plane):
+    """While the API server runs."""
     caller = calling(control_plane, token="made-elsewhere")
     assert caller.call("GET", "/api")[0] == 401
     control_plane.accept("made-elsewhere", "dave")
@@ -68,8 +68,8 @@ def test_a_token_counts_from_when_it_is_accepted_until_it_is_revoked(control_pla
     assert calling(control_plane, token=unused).call("GET", "/api")[0] == 401
 
 
-def test_a_kubeconfig_carries_its_identity(control_plane):
-    """What `kubeconfig_for` writes is what the product's own reader of kubeconfigs understands."""
+def test_kubeconfig_authenticates_its_user(control_plane):
+    """The product reads what `kubeconfig_for` writes."""
     from journeyman.kube.access.kubeconfig import from_kubeconfig
 
     connection = from_kubeconfig(str(control_plane.kubeconfig_for("carol", ["readers"])))
@@ -80,7 +80,7 @@ def test_a_kubeconfig_carries_its_identity(control_plane):
 
 
 def test_service_account_tokens_are_issued_and_reviewed(control_plane, namespace):
-    """A projected token's audience and account come back from a TokenReview; another audience gets nothing."""
+    """A TokenReview returns the projected token's account and audience, and rejects another audience."""
     admin = control_plane.admin
     accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
     admin.do("POST", accounts, {"metadata": {"name": "forwarder"}})
@@ -94,15 +94,15 @@ def test_service_account_tokens_are_issued_and_reviewed(control_plane, namespace
     assert not review("another token").get("authenticated")
 
 
-def test_it_is_the_kubernetes_that_the_module_names(control_plane):
-    """`/version` says what go.mod says, since callers may decide by it."""
+def test_version_is_that_of_go_mod(control_plane):
+    """`/version` returns it, since clients may depend on it."""
     version = control_plane.admin.do("GET", "/version")
 
     assert f"k8s.io/kubernetes {version['gitVersion']}\n" in (Path(__file__).parent / "go.mod").read_text()
 
 
-def test_old_continuations_are_gone_with_the_history(control_plane, namespace):
-    """What `forget_history` forgot cannot be listed any more: 410, as on a cluster that has run for long."""
+def test_continue_tokens_expire_with_the_history(control_plane, namespace):
+    """410 after `compact_history`, as on a cluster that has run for long."""
     admin = control_plane.admin
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     for name in ("a", "b"):
@@ -110,14 +110,14 @@ def test_old_continuations_are_gone_with_the_history(control_plane, namespace):
     continuation = admin.do("GET", f"{path}?limit=1")["metadata"]["continue"]
     admin.do("POST", path, {"metadata": {"name": "c"}})
 
-    control_plane.forget_history()
+    control_plane.compact_history()
 
     assert admin.call("GET", f"{path}?limit=1&continue={continuation}")[0] == 410
     assert [item["metadata"]["name"] for item in admin.do("GET", path)["items"]] == ["a", "b", "c"]
 
 
-def test_a_deployment_is_bound_and_no_process_is_left(make_control_plane):
-    """Real controllers make its pod, the real scheduler binds it to a node that only exists as an object."""
+def test_deployments_pods_are_bound_and_all_processes_end(make_control_plane):
+    """Real controllers create the pod, and the real scheduler binds it to a node that exists as an object only."""
     with make_control_plane(scheduler=True, controllers=True) as plane:
         admin = plane.admin
         pids = plane.pids()
@@ -152,8 +152,8 @@ def deploy(admin, name):
     admin.do("POST", "/apis/apps/v1/namespaces/default/deployments", body)
 
 
-def test_servers_die_with_a_test_run_that_is_killed(make_control_plane, tmp_path):
-    """After SIGKILL each server ends by itself when its parent is gone."""
+def test_servers_end_when_the_test_run_is_killed(make_control_plane, tmp_path):
+    """After SIGKILL of the parent each server ends by itself."""
     make_control_plane()  # where there is no program the test is skipped
     with subprocess.Popen([sys.executable, "-c", STARTS_A_SERVER, str(tmp_path)], stdout=subprocess.PIPE) as run:
         pid = int(run.stdout.readline())
@@ -184,8 +184,8 @@ def is_alive(pid):
     return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_a_server_that_does_not_start_shows_its_log(make_control_plane):
-    """A wrong flag is in the error itself, and the log stays where the error says it is."""
+def test_server_that_does_not_start_shows_its_log(make_control_plane):
+    """The error has the log's last lines and its path."""
     shown = r"kube-apiserver ended with status 1(?s:.*)unknown flag: --no-such-flag"
     plane = make_control_plane(apiserver_flags=["--no-such-flag"])
 
@@ -196,8 +196,8 @@ def test_a_server_that_does_not_start_shows_its_log(make_control_plane):
     assert not plane.pids()
 
 
-def test_an_existing_cluster_is_used_as_it_is_found(control_plane):
-    """Its kubeconfig says how to call it; what only the owner of a control plane can do skips the test."""
+def test_existing_cluster_is_used_by_its_kubeconfig(control_plane):
+    """Tests that need to own the control plane are skipped."""
     cluster = ExistingCluster(control_plane.kubeconfig)
 
     assert cluster.server == control_plane.server
@@ -206,8 +206,8 @@ def test_an_existing_cluster_is_used_as_it_is_found(control_plane):
         cluster.restart_apiserver()
 
 
-def test_a_released_program_is_kept_as_ours_is(tmp_path):
-    """KUBEBUILDER_ASSETS' programs know nothing of us; they end with their input all the same."""
+def test_released_programs_end_with_their_input(tmp_path):
+    """KUBEBUILDER_ASSETS' programs do not watch their parent, so a wrapper ends them."""
     released = tmp_path / "etcd"
     released.write_text("#!/bin/sh\necho $$\nexec sleep 600\n")
     released.chmod(0o755)

@@ -29,9 +29,8 @@ from infra.forwarder.notifications import Batcher, NotifiedStep
 from journeyman.cloud.aws.pricing import shipped_on_demand
 from journeyman.core.api.objects import NODE, NODECLAIM, POD, Resource, is_true
 from journeyman.kube.access.kubeconfig import from_kubeconfig
-from journeyman.kube.connection_pool import Connection
+from journeyman.kube.connection_pool import Connection, client_context
 from journeyman.kube.http_store import HttpKubeStore
-from journeyman.kube.tls import client_context
 from journeyman.kube.transport import Transport
 from journeyman.runtime.composition import Runtime, installed
 from journeyman_simulator.cloud_rules.schedule_runner import ScheduleRunner

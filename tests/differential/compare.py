@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from journeyman.cli.scenario import Scenario, parse_scenario
 from journeyman.cli.solve import options_of
 from journeyman.core.api.labels import INSTANCE_TYPE
-from journeyman.core.api.objects import NodeSelectorRequirement
+from journeyman.core.api.objects import NodeSelectorRequirement, OfferingKey
 from journeyman.core.api.resources import to_resources
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
@@ -203,7 +203,7 @@ def _planned(claim: JSONDict) -> PlannedClaim:
         instance_types=tuple(claim["instanceTypes"]),
         requirements=tuple(msgspec.convert([*claim["requirements"], types], list[NodeSelectorRequirement])),
         requests=to_resources(claim["requests"], round_up=True),
-        offering=(instance_type, zone, capacity_type),
+        offering=OfferingKey(instance_type, zone, capacity_type),
         price=claim["price"],
         min_values_relaxed=claim["minValuesRelaxed"],
     )

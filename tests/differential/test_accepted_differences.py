@@ -67,8 +67,8 @@ def spread_over(key):
     return [{**constraint, "labelSelector": WEB}]
 
 
-def test_a_zone_that_cannot_be_had_is_no_domain_of_a_spread(karpenter):
-    """Zone b is out of stock. Karpenter waits for it with all pods but one at most; we place all of them in zone a."""
+def test_zone_without_available_offerings_is_no_spread_domain(karpenter):
+    """Zone b is unavailable. Karpenter leaves all pods but one at most pending; we schedule all of them in zone a."""
     asked = scenario(
         [a_type("m", cpu=4, price=0.2, out_of_stock="b")],
         a_pool(),
@@ -80,8 +80,8 @@ def test_a_zone_that_cannot_be_had_is_no_domain_of_a_spread(karpenter):
     assert not findings(asked, karpenter)
 
 
-def test_alternatives_of_node_affinity_hold_all_at_once(karpenter):
-    """Either type will do. Karpenter buys the one that is named first; we the one that is cheaper."""
+def test_node_affinity_terms_are_alternatives(karpenter):
+    """Either type is allowed. Karpenter launches the first one; we the cheaper one."""
     terms = [{"matchExpressions": [require(INSTANCE_TYPE, "In", name)]} for name in ("dear", "cheap")]
     affinity = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}
     types = [a_type("dear", cpu=4, price=0.9), a_type("cheap", cpu=4, price=0.2)]
@@ -92,8 +92,8 @@ def test_alternatives_of_node_affinity_hold_all_at_once(karpenter):
     assert not findings(asked, karpenter)
 
 
-def test_node_pools_of_equal_weight_compete_on_price(karpenter):
-    """Two pools, two types. Karpenter takes the pool whose name comes last; we the one that is cheaper."""
+def test_nodepools_of_equal_weight_compete_on_price(karpenter):
+    """Two pools, two types. Karpenter uses the pool whose name is last; we the cheaper one."""
     pools = [
         a_pool("a", requirements=[require(INSTANCE_TYPE, "In", "cheap")]),
         a_pool("z", requirements=[require(INSTANCE_TYPE, "In", "dear")]),
@@ -105,8 +105,8 @@ def test_node_pools_of_equal_weight_compete_on_price(karpenter):
     assert not findings(asked, karpenter)
 
 
-def test_a_limit_is_charged_with_what_will_be_launched(karpenter):
-    """A limit of 8 cores, pods that may not share a node. Karpenter charges the largest type each time, and stops early."""
+def test_limit_counts_the_planned_instance_type(karpenter):
+    """A limit of 8 cores, pods with anti-affinity. Karpenter counts the largest type each time, and stops early."""
     types = [a_type("small", cpu=2, price=0.1), a_type("large", cpu=8, price=0.4)]
     asked = scenario(types, a_pool(limits={"cpu": "8"}), *pods(4, affinity=APART))
 
@@ -115,8 +115,8 @@ def test_a_limit_is_charged_with_what_will_be_launched(karpenter):
     assert not findings(asked, karpenter)
 
 
-def test_a_limit_on_nodes_holds_within_a_pass(karpenter):
-    """One node allowed, pods that may not share one. Karpenter opens three; we one, and say why the others wait."""
+def test_limit_on_nodes_holds_within_a_pass(karpenter):
+    """One node allowed, pods with anti-affinity. Karpenter plans three nodes; we one, and report why the others are pending."""
     asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(limits={"nodes": "1"}), *pods(3, affinity=APART))
 
     found = findings(asked, karpenter)
@@ -127,8 +127,8 @@ def test_a_limit_on_nodes_holds_within_a_pass(karpenter):
     assert unaccepted(asked, found) == []
 
 
-def test_where_room_is_short_other_pods_may_get_it(karpenter):
-    """A full node but for two places, three equal pods. Karpenter's queue and our classes break the tie differently."""
+def test_other_pods_may_get_scarce_capacity(karpenter):
+    """A node with capacity for two of three equal pods. Karpenter's queue and our classes break the tie differently."""
     labels = {HOSTNAME: "n0", ZONE: "a", INSTANCE_TYPE: "m", CAPACITY_TYPE: "on-demand"}
     capacity = {"cpu": "2", "memory": "8Gi", "pods": "10"}
     ready = {"conditions": [{"type": "Ready", "status": "True"}]}
@@ -147,8 +147,8 @@ def test_where_room_is_short_other_pods_may_get_it(karpenter):
     assert unaccepted(asked, found) == []
 
 
-def test_of_pods_that_exclude_each_other_from_a_zone_others_may_get_it(karpenter):
-    """One zone, a large pod that wants it for itself, two small ones. Karpenter takes the large one; we the two."""
+def test_other_pods_may_get_a_zone_exclusively(karpenter):
+    """One zone, a large pod with anti-affinity to two small ones. Karpenter schedules the large one; we the two."""
     alone = {"podAntiAffinity": {REQUIRED: [{"topologyKey": ZONE, "labelSelector": WEB}]}}
     first, second = pods(2)
     large = pods(1, cpu="3", affinity=alone)[0]
@@ -163,8 +163,8 @@ def test_of_pods_that_exclude_each_other_from_a_zone_others_may_get_it(karpenter
     assert unaccepted(asked, found) == []
 
 
-def test_a_label_that_must_be_there_must_be_there(karpenter):
-    """The pod wants tier=gold, and would rather it were not gold. Karpenter opens a node without any tier for it."""
+def test_exists_with_not_in_requires_the_label(karpenter):
+    """The pod requires the label tier, and excludes gold. Karpenter launches a node without the label."""
     rather = {"weight": 1, "preference": {"matchExpressions": [require("tier", "NotIn", "gold")]}}
     affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [rather]}}
     asked = scenario(
@@ -177,8 +177,8 @@ def test_a_label_that_must_be_there_must_be_there(karpenter):
     assert unaccepted(asked, found) == []
 
 
-def test_a_label_is_absent_because_another_pod_excludes_values_of_it(karpenter):
-    """No pool knows of teams. One pod would not be with the blue one, the other must be with any; Karpenter joins them."""
+def test_not_in_of_one_pod_does_not_define_the_label(karpenter):
+    """No pool has the label team. One pod excludes a value, the other requires any; Karpenter puts both on one node."""
 
     def team(kind, *values):
         terms = [{"matchExpressions": [require("team", kind, *values)]}]
@@ -196,8 +196,8 @@ def test_a_label_is_absent_because_another_pod_excludes_values_of_it(karpenter):
     assert unaccepted(asked, found) == []
 
 
-def test_pods_on_a_node_that_is_starting_count(karpenter):
-    """A node that is not ready yet with one such pod. Two more than on the emptiest is too many for the third."""
+def test_pods_on_a_starting_node_count_for_spreads(karpenter):
+    """One such pod is on a node that is not ready yet, so the third pod would exceed maxSkew."""
     labels = {HOSTNAME: "n0", ZONE: "a", INSTANCE_TYPE: "m", CAPACITY_TYPE: "on-demand", NODEPOOL: "default"}
     labels |= {"karpenter.sh/registered": "true"}
     capacity = {"cpu": "8", "memory": "32Gi", "pods": "10"}
@@ -227,8 +227,8 @@ def test_pods_on_a_node_that_is_starting_count(karpenter):
     assert unaccepted(asked, found) == []
 
 
-def test_a_pod_that_was_relaxed_still_counts_the_others(karpenter):
-    """Two pods that may not share a node. Karpenter drops the second one's first alternative, and forgets the first."""
+def test_relaxed_pod_counts_the_pods_placed_in_the_pass(karpenter):
+    """Two pods with anti-affinity. Karpenter drops the second one's first alternative, and forgets the first pod."""
     terms = [{"matchExpressions": [require(key, "In", value)]} for key, value in ((ARCH, "arm64"), (ZONE, "a"))]
     first, second = pods(2, topologySpreadConstraints=[{**spread_over(HOSTNAME)[0], "nodeAffinityPolicy": "Ignore"}])
     second["spec"] = {**second["spec"], "affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}}
@@ -242,8 +242,8 @@ def test_a_pod_that_was_relaxed_still_counts_the_others(karpenter):
     assert unaccepted(asked, found) == []
 
 
-def test_every_pods_min_domains_is_its_own(karpenter):
-    """One zone; two of three pods want to be spread over two. Karpenter goes by the first, which does not mind."""
+def test_each_pod_has_its_own_min_domains(karpenter):
+    """One zone; two of three pods have minDomains 2. Karpenter uses the first pod's value for all."""
     first, *others = pods(3, topologySpreadConstraints=spread_over(ZONE))
     for other in others:
         other["spec"] = {**other["spec"], "topologySpreadConstraints": [{**spread_over(ZONE)[0], "minDomains": 2}]}
@@ -257,8 +257,8 @@ def test_every_pods_min_domains_is_its_own(karpenter):
     assert unaccepted(asked, found) == []
 
 
-def test_a_zone_left_open_is_no_zone_to_follow_others_to(karpenter):
-    """Two pods that must share a zone and need a node each. Now and then Karpenter leaves their zones to the launch."""
+def test_affinity_follows_only_into_decided_zones(karpenter):
+    """Two pods that must share a zone and need a node each. Karpenter sometimes leaves their zones to the launch."""
     together = {"podAffinity": {REQUIRED: [{"topologyKey": ZONE, "labelSelector": WEB}]}}
     asked = scenario([a_type("m", cpu=4, price=0.2, zones="abc")], a_pool(), *pods(2, cpu="3", affinity=together))
     ours = Ours(asked)
@@ -270,7 +270,7 @@ def test_a_zone_left_open_is_no_zone_to_follow_others_to(karpenter):
     assert unaccepted(asked, found) == []
 
 
-def test_whom_a_pod_shares_a_node_with_may_be_who_has_no_zone_to_follow_others_to(karpenter):
+def test_affinity_on_an_undecided_node_follows_no_zone(karpenter):
     """The large pod starts a node, its capacity type open, that small ones must follow. Theirs says on-demand at once."""
     capacity_types = {"matchExpressions": [require("app", "NotIn", "other")]}
     follow = {"podAffinity": {REQUIRED: [{"topologyKey": CAPACITY_TYPE, "labelSelector": capacity_types}]}}
@@ -291,8 +291,8 @@ def test_whom_a_pod_shares_a_node_with_may_be_who_has_no_zone_to_follow_others_t
     assert unaccepted(asked, found) == []
 
 
-def test_min_values_are_counted_over_what_can_be_launched(karpenter):
-    """Two types wanted, one of them reserved. Karpenter's claim can become nothing but that one; ours either."""
+def test_min_values_count_launchable_types(karpenter):
+    """Two types required, one of them reserved. Karpenter's claim can only become the reserved one; ours either."""
     first, second = a_type("m", cpu=4, price=0.2, zones="a"), a_type("n", cpu=4, price=0.3, zones="a")
     first["requirements"][-1]["values"] = ["on-demand", "reserved"]
     booked = [require(ZONE, "In", "a"), require(CAPACITY_TYPE, "In", "reserved"), require(RESERVATION, "In", "cr-1")]
@@ -308,8 +308,8 @@ def test_min_values_are_counted_over_what_can_be_launched(karpenter):
     assert unaccepted(asked, found) == []
 
 
-def test_a_claim_holds_one_reservation(karpenter):
-    """Two types wanted, one reserved in each zone. Karpenter's claim names both reservations; ours pays for one of both."""
+def test_nodeclaim_holds_one_reservation(karpenter):
+    """Two types required, one reserved in each zone. Karpenter's claim names both reservations; ours pays for one of them."""
     types = [a_type(name, cpu=4, price=price, zones=zone) for name, price, zone in (("m", 0.2, "a"), ("n", 0.3, "b"))]
     for found, zone in zip(types, "ab", strict=True):
         found["requirements"][-1]["values"] = ["on-demand", "reserved"]
@@ -327,8 +327,8 @@ def test_a_claim_holds_one_reservation(karpenter):
     assert unaccepted(asked, found) == []
 
 
-def test_of_pods_that_must_be_together_and_cannot_others_may_get_a_place(karpenter):
-    """A pod held in zone a and one held in b that must share a zone. Whichever comes first leaves the other behind."""
+def test_other_pods_may_be_scheduled_when_affinity_cannot_be_met(karpenter):
+    """One pod is bound to zone a and one to zone b, and they must share a zone. The first one excludes the other."""
     together = {"podAffinity": {REQUIRED: [{"topologyKey": ZONE, "labelSelector": WEB}]}}
     first, second = pods(2, affinity=together)
     for pod, zone in ((first, "a"), (second, "b")):
@@ -341,8 +341,8 @@ def test_of_pods_that_must_be_together_and_cannot_others_may_get_a_place(karpent
     assert unaccepted(asked, found) == []
 
 
-def test_a_spread_counts_the_nodes_that_will_suit_it(karpenter):
-    """One of two pods asks for the architecture that all types have. Karpenter takes them for strangers."""
+def test_spread_counts_nodes_that_will_match_its_filter(karpenter):
+    """One of two pods requires the architecture that all types have. Karpenter counts them apart."""
     first, second = pods(2, topologySpreadConstraints=[{**spread_over(ZONE)[0], "minDomains": 2}])
     second["spec"] = {**second["spec"], "nodeSelector": {ARCH: "amd64"}}
     asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(), first, second)
@@ -355,8 +355,8 @@ def test_a_spread_counts_the_nodes_that_will_suit_it(karpenter):
     assert unaccepted(asked, found) == []
 
 
-def test_selectors_that_differ_are_two(karpenter):
-    """The second pod may not be with apps 0 to 2, the first is one. By Karpenter's hash it may not be with app 3."""
+def test_different_selectors_are_different_constraints(karpenter):
+    """The second pod excludes apps 0 to 2, the first is app 1. By Karpenter's hash it excludes app 3."""
 
     def away_from(*apps):
         selector = {"matchExpressions": [require("app", "In", *apps)]}
@@ -375,8 +375,8 @@ def test_selectors_that_differ_are_two(karpenter):
     assert unaccepted(asked, found) == []
 
 
-def test_a_wish_is_given_up_when_no_zone_can_meet_it(karpenter):
-    """A type in each zone; the pod would rather not have the cheaper one. Karpenter now and then tries its zone alone."""
+def test_preference_is_dropped_when_no_zone_satisfies_it(karpenter):
+    """A type in each zone; the pod prefers not to have the cheaper one. Karpenter sometimes tries only its zone."""
     rather = {"weight": 1, "preference": {"matchExpressions": [require(INSTANCE_TYPE, "NotIn", "cheap")]}}
     affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [rather]}}
     types = [a_type("cheap", cpu=4, price=0.2, zones="a"), a_type("dear", cpu=4, price=0.9, zones="b")]
@@ -391,8 +391,8 @@ def test_a_wish_is_given_up_when_no_zone_can_meet_it(karpenter):
     assert unaccepted(asked, found) == []
 
 
-def test_where_few_domains_let_in_few_pods_others_may_get_in(karpenter):
-    """One pod a zone while there are fewer zones than wanted, and more kinds of pods than zones."""
+def test_other_pods_may_get_scarce_domains(karpenter):
+    """minDomains allows one pod in each zone, and there are more kinds of pods than zones."""
     spread = [{**spread_over(ZONE)[0], "minDomains": 3}]
     large, small = pods(3, cpu="2", topologySpreadConstraints=spread), pods(3, topologySpreadConstraints=spread)
     for pod in large:
@@ -405,7 +405,7 @@ def test_where_few_domains_let_in_few_pods_others_may_get_in(karpenter):
     assert unaccepted(asked, found) == []
 
 
-def test_a_difference_covers_nothing_where_it_cannot_be_the_reason():
+def test_difference_applies_only_where_it_can_be_the_reason():
     """The same finding on a cluster whose pool limits cores, not nodes."""
     asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(limits={"cpu": "4"}), *pods(2))
     found = [

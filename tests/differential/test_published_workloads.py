@@ -11,7 +11,7 @@ import pytest
 from journeyman.cli.scenario import parse_scenario
 from journeyman.core.scheduling.scheduler import solve
 from journeyman.core.scheduling.verify import verify
-from tests.helpers.bound import lower_bound
+from tests.helpers.lower_bound import lower_bound
 from tests.helpers.workloads import WORKLOADS, scenario
 
 RECORDED = json.loads((Path(__file__).parent / "cases/published_workloads.json").read_text())["answers"]
@@ -39,23 +39,23 @@ EACH = pytest.mark.parametrize("solved", sorted(WORKLOADS), indirect=True)
 
 
 @EACH
-def test_every_pod_is_placed_and_the_plan_passes_verification(solved):
-    """Nothing is left over, and the second opinion agrees with every placement."""
+def test_every_pod_is_scheduled_and_the_plan_passes_verification(solved):
+    """No pod is left over."""
     _, _, case, results = solved
     assert not results.pod_errors
     assert verify(case.snapshot, case.catalogue, results, pods=case.snapshot.pods) == ()
 
 
 @EACH
-def test_the_price_is_never_above_karpenters(solved):
-    """Same pods, same rules, same types and prices: never dearer."""
+def test_price_is_never_above_karpenters(solved):
+    """Same pods, rules, types and prices."""
     name, _, _, results = solved
     assert results.price <= RECORDED[name]["pricePerHour"] + 1e-9
 
 
 @EACH
-def test_the_price_is_near_the_bound_and_the_bound_is_one(solved):
-    """Mixed workloads stay within the promised factor; nothing is below what no fleet can beat."""
+def test_price_is_near_the_lower_bound_and_never_below_it(solved):
+    """Mixed workloads stay within the documented factor."""
     name, raw, _, results = solved
     bound = lower_bound(raw)
     assert results.price >= bound - 1e-9
@@ -64,7 +64,7 @@ def test_the_price_is_near_the_bound_and_the_bound_is_one(solved):
 
 
 @pytest.mark.parametrize("solved", sorted(TRUE_OPTIMUM), indirect=True)
-def test_small_workloads_are_within_two_percent_of_the_true_optimum(solved):
+def test_small_workloads_are_within_two_percent_of_the_optimum(solved):
     """Where whole pods cannot reach the bound, the integer optimum is the measure."""
     name, _, _, results = solved
     assert results.price <= 1.02 * TRUE_OPTIMUM[name]

@@ -1,4 +1,4 @@
-"""What no fleet can beat, proven by integer programming, and how near our plans come.
+"""Integer programming proves the optimum of small workloads, and how near our plans are.
 
 Covers: three published workloads on real types, whose optima are known; small random mixes of up to three sizes.
 """

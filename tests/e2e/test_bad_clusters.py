@@ -85,7 +85,7 @@ def deployed(make_control_plane):
         yield Deployed(plane)
 
 
-def test_an_expired_certificate_is_reported_until_it_is_renewed(deployed):
+def test_expired_certificate_is_reported_until_it_is_renewed(deployed):
     """Retrying cannot help, so the message is taken, and the sweep asks each minute; the first after the renewal succeeds."""
     install_crds(deployed.plane.admin)
     deployed.plane.show_certificate(timedelta(hours=-1))
@@ -104,7 +104,7 @@ def test_an_expired_certificate_is_reported_until_it_is_renewed(deployed):
     assert renewed == (True, [])
 
 
-def test_crds_of_another_version_are_reported_until_they_are_replaced(deployed):
+def test_crds_of_another_version_are_reported_until_replaced(deployed):
     """As an old Karpenter leaves them behind: nothing is written into them, the message comes back, and no other message waits behind it."""
     remove_crds(deployed.plane.admin)
     install(

@@ -16,7 +16,7 @@ from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL,
 from journeyman_simulator.lambda_functions import InvocationOutcome
 from journeyman_simulator.local_deployment import ACTOR, LocalDeployment
 from journeyman_simulator.workload_controllers import DEPLOYMENT
-from tests.helpers.stage import INSTANCE_TYPE, Mortal, Stage
+from tests.helpers.deployed_application import INSTANCE_TYPE, DeployedApplication, SandboxCrashes
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("moto")]
 
@@ -26,21 +26,21 @@ RECEIVED_AT_MOST = 4  # template.yaml: maxReceiveCount
 
 
 @pytest.fixture(scope="module")
-def deployed() -> Iterator[Stage]:
+def deployed() -> Iterator[DeployedApplication]:
     """One deployment for all scenarios: reading the catalogue takes longer than any of them."""
     logs: list = []
-    mortal = Mortal()
+    crashes = SandboxCrashes()
     with LocalDeployment(start=START, on_log=logs.append) as deployment:
-        stage = Stage(deployment, logs, mortal)
-        with stage.cold():
-            yield stage
+        application = DeployedApplication(deployment, logs, crashes)
+        with application.cold():
+            yield application
 
 
 @pytest.fixture
-def stage(deployed: Stage) -> Iterator[Stage]:
+def application(deployed: DeployedApplication) -> Iterator[DeployedApplication]:
     """An empty cluster, and the check that it is empty again."""
     yield deployed
-    deployed.mortal.reset()
+    deployed.crashes.reset()
     deployed.clear()
     assert set(deployed.instances_by_claim().values()) <= {1}
     assert not [
@@ -49,11 +49,11 @@ def stage(deployed: Stage) -> Iterator[Stage]:
 
 
 @pytest.fixture
-def usual(stage: Stage) -> Stage:
+def usual(application: DeployedApplication) -> DeployedApplication:
     """The usual NodeClass and NodePool."""
-    stage.node_class()
-    stage.pool()
-    return stage
+    application.node_class()
+    application.pool()
+    return application
 
 
 def pending(**fields):
@@ -118,8 +118,8 @@ def _without(spec, key):
     return {name: value for name, value in spec.items() if name != key}
 
 
-def test_a_pod_with_an_invalid_quantity_gets_an_event_and_the_others_run(usual):
-    """An API server refuses such a pod; one that got in some other way must not stop the cluster."""
+def test_pod_with_an_invalid_quantity_gets_an_event(usual):
+    """The other pods run. An API server refuses such a pod, but one stored otherwise must not stop the cluster."""
     container = {"name": "c", "image": "pause", "resources": {"requests": {"cpu": "1 core"}}}
     unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     body = {
@@ -168,8 +168,8 @@ def test_unknown_instance_types_are_named_and_block_no_other_pool(usual):
     assert not usual.lines("error")
 
 
-def test_a_failed_launch_is_retried_with_back_off_and_never_doubled(usual):
-    """The claim stays, says why in one line each time, and waits longer; then it gets its one instance."""
+def test_failed_launch_is_retried_with_back_off_and_never_doubled(usual):
+    """The claim stays, each attempt logs one line, and waits grow; then it gets its one instance."""
     codes = ["RequestLimitExceeded", "InternalError", "InternalError"]
     for code in codes:
         usual.aws.fail_next("CreateFleet", code)
@@ -186,13 +186,15 @@ def test_a_failed_launch_is_retried_with_back_off_and_never_doubled(usual):
     assert usual.instances_by_claim()[claim.metadata.name] == 1
     lines = usual.lines(NodeClaim={"name": claim.metadata.name})
     assert [line["code"] for line in lines] == codes
-    assert all(f"launching NodeClaim {claim.metadata.name} again" in line["message"] for line in lines)
+    assert all(
+        f"failed to launch NodeClaim {claim.metadata.name}, launching it again" in line["message"] for line in lines
+    )
     assert events[1] - events[0] >= timedelta(seconds=5)
     assert waited <= 120
 
 
-def test_a_throttled_cold_start_leaves_a_requeue(usual):
-    """DescribeInstanceTypes is refused to a sandbox that knows no type yet; its pods run once AWS answers again."""
+def test_throttled_cold_start_requeues_the_step(usual):
+    """DescribeInstanceTypes fails in a cold process; the pods run once AWS responds again."""
     with usual.cold():
         usual.aws.fail_next("DescribeInstanceTypes", "RequestLimitExceeded", 1)
         usual.deploy("web", 3)
@@ -203,8 +205,8 @@ def test_a_throttled_cold_start_leaves_a_requeue(usual):
     assert waited <= 65  # a retry after the throttling, a boot, and hints that settle
 
 
-def test_an_offering_out_of_stock_is_remembered_and_another_used_at_once(usual):
-    """The dearest lesson of a launch is kept in the OfferingState, for every later run to avoid."""
+def test_unavailable_offering_is_recorded_and_another_one_used(usual):
+    """The OfferingState keeps it, so that later runs skip it."""
     cheaper, dearer = "c5.xlarge", "m5.xlarge"
     usual.pool("default", (INSTANCE_TYPE, cheaper, dearer), ("karpenter.sh/capacity-type", "on-demand"))
     for zone in usual.zones:
@@ -269,30 +271,30 @@ def test_notices_about_foreign_instances_are_only_counted(usual):
     assert usual.running("web") == 1
 
 
-def test_selectors_without_a_match_are_reported_until_corrected(stage):
+def test_selectors_without_a_match_are_reported_until_corrected(application):
     """NodeClass, NodePool and pods say why; once the NodeClass is right the sweep finds out by itself."""
-    stage.node_class(subnets="nowhere")
-    stage.pool()
-    stage.deploy("web", 3)
+    application.node_class(subnets="nowhere")
+    application.pool()
+    application.deploy("web", 3)
 
-    stage.run(minutes=3)
+    application.run(minutes=3)
 
-    lacking = stage.condition(EC2NODECLASS, "default", "SubnetsReady")
+    lacking = application.condition(EC2NODECLASS, "default", "SubnetsReady")
     assert (lacking["status"], lacking["reason"]) == ("False", "SubnetsNotFound")
-    assert stage.condition(NODEPOOL, "default", "NodeClassReady")["status"] == "False"
-    assert lacking["message"] in stage.condition(NODEPOOL, "default", "NodeClassReady")["message"]
-    events = stage.events("FailedScheduling", "web")
+    assert application.condition(NODEPOOL, "default", "NodeClassReady")["status"] == "False"
+    assert lacking["message"] in application.condition(NODEPOOL, "default", "NodeClassReady")["message"]
+    events = application.events("FailedScheduling", "web")
     assert len(events) == 3
     assert f"EC2NodeClass default is not ready: SubnetsReady: {lacking['message']}" in events[0]
-    assert not stage.claims()
+    assert not application.claims()
 
     right = [{"tags": {"karpenter.sh/discovery": "demo"}}]
-    stage.server.patch(EC2NODECLASS, "default", {"spec": {"subnetSelectorTerms": right}})
-    waited = stage.until_running("web", 3)
+    application.server.patch(EC2NODECLASS, "default", {"spec": {"subnetSelectorTerms": right}})
+    waited = application.until_running("web", 3)
 
     assert waited <= 120
-    assert stage.condition(NODEPOOL, "default", "Ready")["status"] == "True"
-    assert not stage.lines("error")
+    assert application.condition(NODEPOOL, "default", "Ready")["status"] == "True"
+    assert not application.lines("error")
 
 
 DEATHS = {
@@ -304,11 +306,11 @@ DEATHS = {
 
 
 @pytest.mark.parametrize("deaths", DEATHS.values(), ids=DEATHS)
-def test_runs_that_die_in_the_middle_are_made_up_for(usual, deaths):
-    """From nothing to running pods and back to nothing: one claim, one instance, nothing left, and no requeue message."""
+def test_crashed_runs_leave_no_duplicates_and_no_leftovers(usual, deaths):
+    """From zero to running pods and back to zero: one claim, one instance, nothing left, and no requeue message."""
     functions = usual.deployment.stack.functions
     before = {name: len(function.invocations) for name, function in functions.items()}
-    usual.mortal.reset(*deaths)
+    usual.crashes.reset(*deaths)
 
     usual.deploy("web", 3)
     usual.until_running("web", 3, minutes=10)

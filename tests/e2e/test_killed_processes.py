@@ -1,4 +1,4 @@
-"""The main job on Kubernetes itself, by functions whose process is killed (SIGKILL) again and again in the middle of it."""
+"""The whole event flow on a real control plane, with functions whose processes are killed (SIGKILL) repeatedly."""
 
 from collections import Counter
 from datetime import timedelta

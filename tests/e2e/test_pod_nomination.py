@@ -1,4 +1,4 @@
-"""Pod nomination on the real kube-scheduler: `make bench-binding` in small.
+"""Pod nomination on the real kube-scheduler: a small `make bench-binding`.
 
 *Covers*: planned pods remembered, the taint kept until nodes are ready, nominations before its removal, registration, binding.
 *Scenario*: 120 pods of many sizes, all pending; the nodes of one plan join within three seconds, in random order.

@@ -124,8 +124,8 @@ def interrupt_the_fullest(world):
     return seconds
 
 
-def test_an_outage_of_the_api_server_loses_nothing(world, scenario):
-    """Nodes are being launched when it goes: errors name cluster and remedy, and afterwards all work continues."""
+def test_outage_of_the_api_server_loses_nothing(world, scenario):
+    """It begins while nodes are being launched: errors name the cluster and what to do, and afterwards all work continues."""
     world.scale("inflate", 10)
     world.until(lambda: scenario.calls("CreateFleet") > 0, "a launch")
     launched = scenario.calls("CreateFleet")

@@ -75,11 +75,11 @@ def test_a_resumed_run_raises_where_it_was_resumed():
         diary.scheduler.act()
 
 
-def test_a_run_without_threads_cannot_pause():
+def test_a_run_that_needs_no_thread_cannot_pause():
     """It is a plain call."""
-    scheduler = CooperativeScheduler(VirtualClock(START), threads=False)
+    scheduler = CooperativeScheduler(VirtualClock(START))
     done = []
-    scheduler.start(lambda: done.append(1))
-    with pytest.raises(RuntimeError, match="can park"):
-        scheduler.start(lambda: scheduler.pause(START))
+    scheduler.start(lambda: done.append(1), can_pause=False)
+    with pytest.raises(RuntimeError, match="can pause"):
+        scheduler.start(lambda: scheduler.pause(START), can_pause=False)
     assert done == [1]

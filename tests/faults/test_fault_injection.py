@@ -98,6 +98,15 @@ def test_only_the_nth_call_fails_and_none_after_faults_end():
     assert fixture.nodes() == ["a", "c"]
 
 
+def test_only_a_waiting_fault_of_its_own_step_can_pause_a_run():
+    """A run that cannot pause needs no thread."""
+    fixture = Fixture(wrong(FaultKind.PAUSE, nth=2), wrong(FaultKind.FAIL_BEFORE, site="sweep: list Node"))
+    fixture.create("a")
+    assert [step for step in ("provision", "sweep") if fixture.faults.can_pause(step)] == ["provision"]
+    fixture.scheduler.start(lambda: fixture.create("b"))
+    assert not fixture.faults.can_pause("provision")
+
+
 def test_a_crashed_run_makes_no_further_call():
     """Whatever it tries on its way out."""
     fixture = Fixture(wrong(FaultKind.CRASH_BEFORE))

@@ -1,4 +1,4 @@
-"""Each invariant checker detects a violation made by hand, and accepts what is allowed beside it."""
+"""Each invariant checker detects a violation, and accepts similar behaviour that is allowed."""
 
 import json
 from datetime import datetime, timezone
@@ -335,7 +335,7 @@ def test_a_launch_beyond_the_limit_is_detected():
     assert fixture.violations == ["default has 4 vCPUs with m5.large c3, the limit is 3"]
 
 
-def test_a_candidate_deleted_before_its_replacement_initializes_is_detected():
+def test_candidate_deleted_before_its_replacement_initializes_is_detected():
     """And one without a command."""
     fixture = Fixture(ReplacementsInitializedFirst)
     for name in ("old", "new", "other"):

@@ -1,4 +1,4 @@
-"""Each operation changes the cluster or the account as it says, and does nothing without a target."""
+"""Each operation changes the cluster or the account, and has no effect without a target."""
 
 from datetime import datetime, timedelta, timezone
 from typing import get_args

@@ -65,7 +65,7 @@ def messages(deployed, queue: str) -> list[dict]:
 
 
 def test_pending_pods_get_instances_and_only_the_bad_record_fails(deployed):
-    """Zero nodes, ten pods, one unreadable message in the middle of the batch."""
+    """Zero nodes, ten pods, one malformed message in the middle of the batch. Provision requeues itself while nodes join."""
     cluster(deployed, "zero-nodes")
 
     answer = invoke(deployed, "Provision", sample("sqs/provision-batch-one-malformed.json"))
@@ -75,18 +75,10 @@ def test_pending_pods_get_instances_and_only_the_bad_record_fails(deployed):
     assert claims
     assert all(claim.status.provider_id for claim in claims)
     assert deployed.price_per_hour > 0
-
-
-def test_provision_leaves_itself_a_requeue_while_nodes_join(deployed):
-    """It never waits; it is woken to see them register."""
-    cluster(deployed, "zero-nodes")
-
-    invoke(deployed, "Provision", sample("sqs/provision-batch.json"))
-
     assert (Step.PROVISION, "demo") in {(trigger.step, trigger.cluster) for trigger in messages(deployed, "Requeue")}
 
 
-def test_a_second_delivery_of_the_same_event_launches_nothing(deployed):
+def test_second_delivery_of_an_event_launches_nothing(deployed):
     """SQS delivers at least once."""
     cluster(deployed, "zero-nodes")
     event = sample("sqs/provision-batch.json")
@@ -98,8 +90,8 @@ def test_a_second_delivery_of_the_same_event_launches_nothing(deployed):
     assert deployed.price_per_hour == before
 
 
-def test_a_spot_warning_takes_down_the_claim_of_its_instance_and_no_other(deployed):
-    """The other record of the batch is about an instance that is not ours: acknowledged, nothing done."""
+def test_spot_interruption_deletes_the_claim_of_its_instance_only(deployed):
+    """The other record of the batch is about a foreign instance: it is acknowledged without effect."""
     cluster(deployed, "two-spot-nodes")
 
     answer = invoke(deployed, "Interrupt", sample("sqs/interrupt-batch.json"))
@@ -113,8 +105,8 @@ def test_a_spot_warning_takes_down_the_claim_of_its_instance_and_no_other(deploy
     assert woken >= {Step.TERMINATE}
 
 
-def test_the_sweep_finds_pending_pods_without_a_notification(deployed):
-    """The forwarder was on a node that is gone; a lost message costs a minute at most."""
+def test_sweep_finds_pending_pods_without_a_notification(deployed):
+    """A lost message costs a minute at most."""
     cluster(deployed, "zero-nodes")
 
     answer = invoke(deployed, "Sweep", sample("schedule/minute-sweep.json"))
@@ -123,7 +115,7 @@ def test_the_sweep_finds_pending_pods_without_a_notification(deployed):
     assert [(t.step, t.cluster) for t in messages(deployed, "Provision")] == [(Step.PROVISION, "demo")]
 
 
-def test_requeues_go_to_their_queue_when_due_and_back_when_not(deployed):
+def test_requeues_are_forwarded_when_due_and_sent_back_when_not(deployed):
     """One is due, the other in an hour."""
     answer = invoke(deployed, "Sweep", sample("sqs/requeue-batch.json"))
 
@@ -137,8 +129,8 @@ def test_requeues_go_to_their_queue_when_due_and_back_when_not(deployed):
     ("function", "event"),
     [("Consolidate", "sqs/consolidate-window-batch.json"), ("Provision", "sqs/provision-batch.json")],
 )
-def test_a_queue_whose_lease_is_held_gives_its_messages_back(deployed, function, event):
-    """Softly: no error of the function, and nothing is changed."""
+def test_messages_fail_while_another_run_holds_the_lease(deployed, function, event):
+    """The function itself does not fail, and nothing is changed."""
     cluster(deployed, "zero-nodes")
     hold_lease(deployed, function.lower())
 
@@ -155,8 +147,8 @@ def hold_lease(deployed, step: str) -> None:
     deployed.server.load([{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}])
 
 
-def test_the_api_tells_what_provision_would_do_and_does_nothing(deployed, writes):
-    """A dry run: nodes, price, and why some pods would keep waiting."""
+def test_api_shows_what_provision_would_do_and_writes_nothing(deployed, writes):
+    """Nodes, price, and why some pods are unschedulable."""
     cluster(deployed, "zero-nodes")
     invoke(deployed, "Sweep", sample("schedule/minute-sweep.json"))
     writes.clear()
@@ -171,8 +163,8 @@ def test_the_api_tells_what_provision_would_do_and_does_nothing(deployed, writes
     assert deployed.price_per_hour == 0
 
 
-def test_the_api_lists_clusters_and_requeues_one(deployed):
-    """A reader of the API may also trigger a run."""
+def test_api_lists_clusters_and_requeues_one(deployed):
+    """Any client of the API may start provision."""
     assert json.loads(invoke(deployed, "Api", sample("api/get-clusters.json"))["body"]) == {
         "clusters": [{"name": "demo"}]
     }
@@ -180,16 +172,16 @@ def test_the_api_lists_clusters_and_requeues_one(deployed):
     assert [t.step for t in messages(deployed, "Provision")] == [Step.PROVISION]
 
 
-def test_no_principal_may_send_events_until_a_sender_is_named(deployed):
-    """The one route that API Gateway does not authenticate."""
+def test_events_are_rejected_until_a_sender_is_configured(deployed):
+    """API Gateway does not authenticate this route."""
     answer = invoke(deployed, "Api", sample("api/post-event.json"))
 
     assert (answer["statusCode"], json.loads(answer["body"])["error"]) == (401, "Refused")
     assert messages(deployed, "Terminate") == []
 
 
-def test_an_unknown_cluster_is_a_404_that_names_the_known_ones(deployed):
-    """What, which, what to do."""
+def test_unknown_cluster_is_a_404_with_the_registered_ones(deployed):
+    """The response says what to do."""
     answer = invoke(deployed, "Api", sample("api/get-plan-unknown-cluster.json"))
 
     body = json.loads(answer["body"])
@@ -197,8 +189,8 @@ def test_an_unknown_cluster_is_a_404_that_names_the_known_ones(deployed):
 
 
 @pytest.mark.parametrize("path", HANDLERS, ids=lambda p: p.name)
-def test_a_handler_is_thin(path):
-    """At most 60 lines, importing entry points only: no SDK, no decision, no adapter."""
+def test_handler_has_at_most_60_lines_and_no_logic(path):
+    """It imports entry points only: no SDK, no core module, no adapter."""
     text = path.read_text()
     imported = {node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom) and node.module}
 

@@ -1,4 +1,4 @@
-"""What becomes of a plan: pods on a real API server, planned by our provision step, bound by the real kube-scheduler.
+"""Measures how the real kube-scheduler binds the pods of a plan that our provision step made on a real API server.
 
 Only machines are played: for each launched instance a Node joins, closed and not ready, in random order over some
 seconds, and turns ready a little later. The step is woken as a function is: by its own messages, and a second after
@@ -33,8 +33,8 @@ from journeyman_simulator.kubelet import Machine
 from tests.controlplane.manifests import install_crds
 from tests.controlplane.plane import ControlPlane
 from tests.helpers import builders, workloads
-from tests.helpers.bound import lower_bound
 from tests.helpers.fakes import FakeCloud, FakeQueue, Fence, Record
+from tests.helpers.lower_bound import lower_bound
 from tests.helpers.waiting import wait_until
 
 CLUSTER = "binding"

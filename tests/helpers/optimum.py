@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from journeyman.core.api.resources import to_resources
-from tests.helpers.bound import cheapest_offering
+from tests.helpers.lower_bound import cheapest_offering
 
 JSONDict = dict[str, Any]
 Sizes = tuple[int, ...]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NodeSelectorRequirement, Pod
+from journeyman.core.api.objects import NodeSelectorRequirement, OfferingKey, Pod
 from journeyman.core.api.resources import total_requests
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
@@ -30,7 +30,7 @@ def a_planned_claim(*pods: Pod, types: Sequence[InstanceType], pool: str = POOL,
         instance_types=named,
         requirements=tuple(requirements),
         requests=total_requests(pods),
-        offering=offers[0][1:],
+        offering=OfferingKey(*offers[0][1:]),
         price=offers[0][0],
     )
 

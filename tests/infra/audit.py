@@ -38,7 +38,7 @@ class Request(Struct, frozen=True, kw_only=True):
     allowed: bool
 
     def __str__(self) -> str:
-        return _told(self)
+        return _permission_text(self)
 
 
 class Right(Struct, frozen=True, kw_only=True):
@@ -56,10 +56,10 @@ class Right(Struct, frozen=True, kw_only=True):
         return same and self.namespace in {"", request.namespace} and self.name in {"", request.name}
 
     def __str__(self) -> str:
-        return _told(self)
+        return _permission_text(self)
 
 
-def _told(asked: Request | Right) -> str:
+def _permission_text(asked: Request | Right) -> str:
     where = f" in {asked.namespace}" if asked.namespace else ""
     return f"{asked.verb} {asked.resource}{f'.{asked.group}' if asked.group else ''} {asked.name}{where}"
 

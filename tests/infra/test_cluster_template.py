@@ -1,4 +1,4 @@
-"""What infra/aws/cluster.yaml says, read as data: a further cluster's role is what the functions are at home, and no more."""
+"""infra/aws/cluster.yaml: the role for a further cluster has exactly the functions' permissions."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ RULES = [name for name, resource in HOME["Resources"].items() if resource["Type"
 
 
 @pytest.mark.xdist_group("sam")
-def test_cloudformations_linter_accepts_it():
+def test_cfn_lint_accepts_the_template():
     """The linter comes with the SAM CLI, as `make sam` installs it."""
     command = os.environ.get("CFN_LINT") or str(ROOT / ".tools" / "sam" / "bin" / "cfn-lint")
     assert shutil.which(command), f"there is no cfn-lint at {command}: run `make sam`"
@@ -29,23 +29,23 @@ def test_cloudformations_linter_accepts_it():
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_the_role_may_do_what_the_functions_may_at_home(name):
-    """One text in two files: this test fails when only one changes."""
+def test_role_has_the_policies_of_the_functions(name):
+    """The policies of both templates are equal."""
     there, here = RESOURCES[name]["Properties"], HOME["Resources"][name]["Properties"]
 
     assert there["PolicyDocument"] == here["PolicyDocument"]
     assert there["Roles"] == [{"Ref": "Role"}]
 
 
-def test_the_role_has_no_other_rights():
-    """Only those four, and nothing that is managed by AWS."""
+def test_role_has_no_other_policies():
+    """No AWS managed policy either."""
     attached = [name for name, resource in RESOURCES.items() if resource["Type"] == "AWS::IAM::ManagedPolicy"]
 
     assert sorted(attached) == sorted(POLICIES)
     assert not {"Policies", "ManagedPolicyArns"} & set(RESOURCES["Role"]["Properties"])
 
 
-def test_only_the_functions_may_assume_it():
+def test_only_the_functions_may_assume_the_role():
     """With the external id, if there is one."""
     (statement,) = RESOURCES["Role"]["Properties"]["AssumeRolePolicyDocument"]["Statement"]
     condition, with_id, without = statement["Condition"]["Fn::If"]
@@ -63,8 +63,8 @@ def test_only_the_functions_may_assume_it():
     assert named == {name for name, r in HOME["Resources"].items() if r["Type"] == "AWS::Serverless::Function"}
 
 
-def test_the_role_enters_the_cluster_in_every_steps_group():
-    """All functions come as this one role."""
+def test_role_is_in_the_groups_of_all_steps():
+    """All functions assume this role."""
     entry = RESOURCES["Access"]["Properties"]
 
     assert entry["PrincipalArn"] == {"Fn::GetAtt": "Role.Arn"}
@@ -72,8 +72,8 @@ def test_the_role_enters_the_cluster_in_every_steps_group():
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_what_happens_to_instances_elsewhere_comes_home(name):
-    """The same patterns; at home the stack's own rules take what arrives on the bus, whatever account it is from."""
+def test_rules_forward_the_same_events_to_the_main_stack(name):
+    """The main stack's rules match events of every account on its bus."""
     rule = RESOURCES[name]
 
     assert rule["Properties"]["EventPattern"] == HOME["Resources"][name]["Properties"]["EventPattern"]
@@ -81,8 +81,8 @@ def test_what_happens_to_instances_elsewhere_comes_home(name):
     assert [target["Arn"] for target in rule["Properties"]["Targets"]] == [{"Ref": "EventBusArn"}]
 
 
-def test_other_accounts_may_send_events_only_if_they_are_named():
-    """And nothing but send."""
+def test_only_named_accounts_may_send_events():
+    """They get no other permission."""
     policy = HOME["Resources"]["ClusterEventsPolicy"]
     statement = policy["Properties"]["Statement"]
 

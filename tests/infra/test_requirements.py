@@ -1,4 +1,4 @@
-"""The layer installs exactly what was locked, from wherever its builder's index is."""
+"""The layer installs exactly the locked requirements, from any package index."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The chart's roles are what the functions need, and no more: a real API server with RBAC refuses, and its audit log counts.
+"""The chart's roles have exactly the needed permissions: a real API server with RBAC, and its audit log.
 
 Covers: every function under its own role through one scenario that needs every right: launches that fail and succeed, requests
 sent twice, registration and hints, consolidation with a replacement, warnings and interruption, evictions refused and forced,
@@ -18,8 +18,7 @@ import yaml
 from infra.forwarder.aws_sinks import SqsSink
 from infra.forwarder.forwarder import Forwarder
 from infra.forwarder.notifications import NotifiedStep
-from journeyman.kube.connection_pool import Connection
-from journeyman.kube.tls import client_context
+from journeyman.kube.connection_pool import Connection, client_context
 from journeyman.kube.transport import Transport
 from journeyman.runtime.receiver import Receiver, Sender
 from tests.helpers.waiting import wait_until
@@ -360,7 +359,7 @@ def history_is_forgotten(stage):
 
 
 @pytest.mark.parametrize("who", [*FUNCTIONS, "forwarder"])
-def test_nothing_is_refused(lived, who):
+def test_no_request_is_forbidden(lived, who):
     """Every request of the scenario is within the chart's role."""
     asked = lived.asked(who)
 
@@ -369,8 +368,8 @@ def test_nothing_is_refused(lived, who):
 
 
 @pytest.mark.parametrize("who", [*FUNCTIONS, "forwarder"])
-def test_no_right_is_never_used(lived, who):
-    """A right that the scenario does not need fails."""
+def test_every_permission_is_used(lived, who):
+    """A permission that the scenario does not use fails."""
     asked = lived.asked(who)
     rights = lived.granted(who)
 

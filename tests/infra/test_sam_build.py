@@ -1,4 +1,4 @@
-"""The template validates and builds without docker, and what comes out runs under Lambda's own runtime client."""
+"""The template validates and builds without docker, and the result runs under Lambda's runtime client."""
 
 import json
 import os
@@ -40,8 +40,8 @@ def sam(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize("arguments", [("validate",), ("validate", "--lint")], ids=" ".join)
-def test_the_template_validates(arguments):
-    """Both ways: each finds mistakes that the other does not (a misspelt SAM property, a misspelt SQS one)."""
+def test_template_validates(arguments):
+    """By both validators, since each finds mistakes that the other does not (a misspelt SAM property, a misspelt SQS one)."""
     done = sam(*arguments)
 
     assert done.returncode == 0, done.stdout + done.stderr
@@ -78,8 +78,8 @@ def interpreter(version: str) -> str | None:
     return None
 
 
-def test_the_layer_is_small_enough_and_made_for_its_interpreter(built):
-    """Lambda takes 250 MB unzipped; what no function imports is left out."""
+def test_layer_fits_lambda_and_its_interpreter(built):
+    """Lambda allows 250 MB unzipped; packages that no function imports are left out."""
     site = built.folder / "JourneymanLayer" / "python"
     megabytes = sum(f.stat().st_size for f in site.rglob("*") if f.is_file()) / 1_000_000
     tags = {m[1] for f in site.rglob("*.so") if (m := re.search(r"\.cpython-(\d+)-", f.name))}
@@ -98,8 +98,8 @@ def test_the_layer_is_small_enough_and_made_for_its_interpreter(built):
     }
 
 
-def test_every_module_of_the_layer_imports_with_its_own_requirements_alone(built):
-    """Neither the simulator nor anything of this machine's site-packages is there to be imported."""
+def test_layer_modules_import_with_the_layers_requirements_alone(built):
+    """Neither the simulator nor this machine's site-packages can be imported."""
     site = built.folder / "JourneymanLayer" / "python"
     names = [
         ".".join(path.relative_to(site).with_suffix("").parts).removesuffix(".__init__")
@@ -116,7 +116,7 @@ def test_every_module_of_the_layer_imports_with_its_own_requirements_alone(built
     assert not [name for name in names if name.startswith("journeyman.cli")]
 
 
-def test_the_layer_is_compiled_for_an_interpreter_that_is_here(built):
+def test_layer_is_compiled_if_its_interpreter_is_installed(built):
     """Unchecked: the deployment's zip loses file times, and stale-looking files would be compiled on every cold start."""
     site = built.folder / "JourneymanLayer" / "python"
     compiled = list((site / "journeyman").rglob(f"*.cpython-{built.version.replace('.', '')}.pyc"))
@@ -148,8 +148,8 @@ def function(built: Built, client: Path, name: str) -> RuntimeApi:
 
 
 @pytest.mark.parametrize("name", ["provision", "terminate", "consolidate", "interrupt"])
-def test_a_built_function_starts_and_fails_a_malformed_record_alone(built, runtime_client, name):
-    """Everything a handler imports is in the layer, and the answer is the one SQS understands."""
+def test_built_function_fails_only_the_malformed_record(built, runtime_client, name):
+    """The layer has all of a handler's imports, and the response is one that SQS understands."""
     record = {"messageId": "m-1", "body": "{", "eventSource": "aws:sqs", "attributes": {}}
     with function(built, runtime_client, name) as lambda_:
         answer = lambda_.invoke({"Records": [record]})
@@ -159,8 +159,8 @@ def test_a_built_function_starts_and_fails_a_malformed_record_alone(built, runti
     assert (line["level"], line["error"], line["id"]) == ("ERROR", "MalformedEventError", "m-1")
 
 
-def test_a_malformed_direct_event_is_an_error_answer(built, runtime_client):
-    """There is no queue behind the schedule to put it back into, so Lambda must count it as failed."""
+def test_malformed_direct_event_raises_an_error(built, runtime_client):
+    """The schedule has no queue, so the invocation must count as failed."""
     with function(built, runtime_client, "sweep") as lambda_:
         kind, error = lambda_.invoke({"version": "1", "source": "sweep"})
 
@@ -168,7 +168,7 @@ def test_a_malformed_direct_event_is_an_error_answer(built, runtime_client):
     assert "id" in error["errorMessage"]
 
 
-def test_the_built_api_answers(built, runtime_client):
+def test_built_api_lists_clusters(built, runtime_client):
     """Routing needs no cloud; the clusters are in the environment."""
     event = json.loads((ROOT / "events" / "api" / "get-clusters.json").read_text())
     with function(built, runtime_client, "api") as lambda_:

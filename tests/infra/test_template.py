@@ -1,4 +1,4 @@
-"""What template.yaml says, read as data: who wakes whom, what each function may do, where bad messages end."""
+"""template.yaml: triggers, permissions, queues and dead-letter queues."""
 
 import json
 import re
@@ -59,7 +59,7 @@ def test_every_step_and_the_api_has_a_function_with_its_handler():
         assert f"def {name}(" in (ROOT / "functions" / "aws" / f"{module}.py").read_text()
 
 
-def test_the_schedulers_settings_are_parameters_with_the_defaults_of_the_code():
+def test_scheduler_parameters_have_the_defaults_of_the_code():
     """Who deploys without a word gets what Karpenter would do, and no policy can be chosen that there is not."""
     parameters = TEMPLATE["Parameters"]
     given = TEMPLATE["Globals"]["Function"]["Environment"]["Variables"]
@@ -75,16 +75,16 @@ def test_the_schedulers_settings_are_parameters_with_the_defaults_of_the_code():
     assert parameters["MinValuesPolicy"]["AllowedValues"] == [policy.value for policy in MinValuesPolicy]
 
 
-def test_every_function_writes_to_a_log_group_that_ends():
-    """Logs without a retention cost money for ever."""
+def test_every_log_group_has_a_retention():
+    """Log lines without a retention are never deleted."""
     groups = of_type("AWS::Logs::LogGroup")
 
     assert {f["LoggingConfig"]["LogGroup"]["Ref"] for f in FUNCTIONS.values()} == set(groups)
     assert all(group["RetentionInDays"] == {"Ref": "LogRetentionDays"} for group in groups.values())
 
 
-def test_every_queue_is_fifo_and_outlasts_its_function():
-    """A message that comes back while its run goes on would start a second one."""
+def test_step_queues_are_fifo_and_their_visibility_outlasts_the_function():
+    """A message that became visible during its run would start a second one."""
     for step in FIFO_QUEUE_STEPS:
         queue = QUEUES[f"{step.name.title()}Queue"]
         assert queue["FifoQueue"] is True
@@ -94,8 +94,8 @@ def test_every_queue_is_fifo_and_outlasts_its_function():
 
 
 @pytest.mark.parametrize("name", WORKING_QUEUES)
-def test_every_queue_has_a_dead_letter_queue_of_its_kind_with_an_alarm(name):
-    """A failed message is kept for two weeks and raises an alarm."""
+def test_every_queue_has_a_dead_letter_queue_with_an_alarm(name):
+    """It keeps a failed message for two weeks."""
     queue = QUEUES[name]
     letters = get_att(queue["RedrivePolicy"]["deadLetterTargetArn"])
 
@@ -106,7 +106,7 @@ def test_every_queue_has_a_dead_letter_queue_of_its_kind_with_an_alarm(name):
     assert letters in {get_att(dimension["Value"]) for alarm in alarms for dimension in alarm.get("Dimensions", ())}
 
 
-def test_a_plan_that_its_own_check_refuses_raises_an_alarm():
+def test_rejected_placements_raise_an_alarm():
     """Its message does not come to the dead-letter queue; the metric is declared, and written under that namespace."""
     alarm = of_type("AWS::CloudWatch::Alarm")["DefectsAlarm"]
     (query,) = alarm["Metrics"]
@@ -117,8 +117,8 @@ def test_a_plan_that_its_own_check_refuses_raises_an_alarm():
 
 
 @pytest.mark.parametrize("name", QUEUES)
-def test_every_queue_is_encrypted_and_refuses_plain_text(name):
-    """At rest and on the wire."""
+def test_every_queue_is_encrypted_and_requires_tls(name):
+    """At rest and in transit."""
     assert QUEUES[name]["SqsManagedSseEnabled"] is True
     policies = [p for p in of_type("AWS::SQS::QueuePolicy").values() if {"Ref": name} in p["Queues"]]
     (policy,) = policies  # a second one would replace the first
@@ -127,8 +127,8 @@ def test_every_queue_is_encrypted_and_refuses_plain_text(name):
     assert denials[0]["Principal"] == "*"
 
 
-def test_every_function_but_the_api_polls_a_queue_and_reports_failures():
-    """Without the report one bad message would bring the whole batch back."""
+def test_functions_report_failed_records_to_their_queues():
+    """Without the report one failed message would return the whole batch."""
     assert {(m["FunctionName"]["Ref"], get_att(m["EventSourceArn"])) for m in MAPPINGS.values()} == {
         ("ProvisionFunction", "ProvisionQueue"),
         ("TerminateFunction", "TerminateQueue"),
@@ -139,8 +139,8 @@ def test_every_function_but_the_api_polls_a_queue_and_reports_failures():
     assert all(m["FunctionResponseTypes"] == ["ReportBatchItemFailures"] for m in MAPPINGS.values())
 
 
-def test_every_poller_may_read_its_own_queue_only():
-    """SAM's SQS event would let it read every queue of the account."""
+def test_functions_may_receive_from_their_own_queue_only():
+    """SAM's SQS event would allow every queue of the account."""
     assert all("SQS" not in str(f.get("Events", "")) for f in FUNCTIONS.values())
     for mapping in MAPPINGS.values():
         pollers = [
@@ -160,16 +160,16 @@ SAMPLES = sorted((ROOT / "events" / "eventbridge").rglob("*.json"))
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda p: f"{p.parent.name}/{p.stem}")
-def test_a_rule_lets_through_what_the_step_acts_on_and_nothing_else(path):
-    """An event that means nothing costs no invocation; one that does has exactly one way in."""
+def test_rules_match_exactly_the_events_that_interrupt_handles(path):
+    """Each such event matches one rule; other events cost no invocation."""
     event = json.loads(path.read_text())
     through = [name for name, rule in RULES.items() if matches(rule["EventPattern"], event)]
 
     assert len(through) == (0 if parse_trigger(event).kind is InterruptionKind.NO_OP else 1)
 
 
-def test_the_interrupt_queue_accepts_messages_from_the_rules_only():
-    """The queue's policy names them all, so that none fails silently and no other account's rule gets in."""
+def test_interrupt_queue_accepts_messages_from_the_rules_only():
+    """The queue's policy names all rules of the stack."""
     assert {get_att(t["Arn"]) for rule in RULES.values() for t in rule["Targets"]} == {"InterruptQueue"}
     (allow,) = [s for s in statements(RESOURCES["InterruptQueuePolicy"]["Properties"]) if s["Effect"] == "Allow"]
     assert {get_att(arn) for arn in allow["Condition"]["ArnEquals"]["aws:SourceArn"]} == set(RULES)
@@ -183,8 +183,8 @@ SCHEDULES = {
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_a_schedule_sends_what_its_target_can_read(name):
-    """Scheduler fills in its own id and time; the rest is our wire format."""
+def test_schedules_send_parseable_triggers(name):
+    """EventBridge Scheduler fills in the id and the time."""
     schedule, (target, step, cluster) = of_type("AWS::Scheduler::Schedule")[name], SCHEDULES[name]
     text = schedule["Target"]["Input"]
     text = text if isinstance(text, str) else text["Fn::Sub"].replace("${ClusterName}", "dev")
@@ -207,22 +207,22 @@ def every_allow() -> Iterator[tuple[str, dict]]:
 
 
 def test_no_policy_allows_a_wildcard_action():
-    """Each right is listed here on purpose."""
+    """The test lists every allowed action."""
     allowed = {(name, action) for name, s in every_allow() for action in listed(s["Action"])}
 
     assert allowed
     assert {(name, action) for name, action in allowed if "*" in action} == set()
 
 
-def test_only_reading_is_allowed_on_any_resource():
-    """Describe calls and lists cannot be narrowed down; whatever changes something is."""
+def test_only_read_actions_are_allowed_on_all_resources():
+    """Describe and list calls cannot be restricted to resources."""
     wide = {a for _, s in every_allow() if listed(s["Resource"]) == ["*"] for a in listed(s["Action"])}
 
     assert {a for a in wide if not a.startswith("ec2:Describe")} == {"pricing:GetProducts", "iam:ListInstanceProfiles"}
 
 
-def test_what_launches_or_ends_instances_is_bound_to_this_clusters_tags():
-    """Another cluster's instances in the same account are out of reach."""
+def test_launches_and_terminations_require_the_clusters_tags():
+    """Other clusters' instances in the account cannot be changed."""
     for _, statement in every_allow():
         if {"ec2:TerminateInstances", "ec2:CreateTags", "iam:CreateInstanceProfile"} & set(listed(statement["Action"])):
             tags = {
@@ -232,14 +232,14 @@ def test_what_launches_or_ends_instances_is_bound_to_this_clusters_tags():
 
 
 def test_only_the_node_role_can_be_passed_and_only_to_ec2():
-    """Passing a role is how a small right becomes a large one."""
+    """Passing another role would escalate privileges."""
     passing = [s for _, s in every_allow() if "iam:PassRole" in listed(s["Action"])]
 
     assert [s["Resource"] for s in passing] == [{"Ref": "NodeRoleArn"}]
     assert passing[0]["Condition"] == {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
 
 
-def test_each_function_has_the_rights_of_its_step_and_no_more():
+def test_each_function_has_the_policies_of_its_step():
     """Launching: provision, and consolidate for replacements. Ending: terminate alone, but for what is a NodeClass's.
 
     Interrupt looks instances up.
@@ -258,7 +258,7 @@ def test_each_function_has_the_rights_of_its_step_and_no_more():
     }
 
 
-def test_every_function_enters_the_cluster_in_the_group_of_its_step():
+def test_access_entries_have_the_groups_of_the_chart():
     """The groups are those that the chart's values name."""
     access = yaml.safe_load((ROOT / "infra" / "chart" / "values.yaml").read_text())["access"]
     entries = of_type("AWS::EKS::AccessEntry")
@@ -267,7 +267,7 @@ def test_every_function_enters_the_cluster_in_the_group_of_its_step():
     assert groups == {f: [s["name"] for s in access[f.removesuffix("Function").lower()]] for f in FUNCTIONS}
 
 
-def test_a_vpc_is_an_option_and_its_interfaces_are_lambdas_business():
+def test_vpc_is_optional_and_its_interfaces_are_denied_to_our_code():
     """Private endpoints need it; the rights that Lambda then has through our roles are denied to our code."""
     parameters, settings = TEMPLATE["Parameters"], TEMPLATE["Globals"]["Function"]
     condition, inside, outside = settings["VpcConfig"]["Fn::If"]
@@ -284,8 +284,8 @@ def test_a_vpc_is_an_option_and_its_interfaces_are_lambdas_business():
     assert "lambda:SourceFunctionArn" in denial["Condition"]["ArnLike"]
 
 
-def test_further_clusters_are_entered_through_named_roles_alone():
-    """No role, no right; and no other role than those that the deployment names."""
+def test_only_named_cluster_roles_may_be_assumed():
+    """Without ClusterRoleArns there is no such permission."""
     resource = RESOURCES["ClusterRolesPolicy"]
     (statement,) = statements(resource["Properties"])
 
@@ -296,7 +296,7 @@ def test_further_clusters_are_entered_through_named_roles_alone():
 
 
 @pytest.mark.parametrize("kind", ["eks", "kubeconfig"])
-def test_the_templates_clusters_are_registered_as_the_code_reads_them(kind):
+def test_template_registers_clusters_in_the_form_that_the_code_parses(kind):
     """Its own by the access that is chosen; further ones as they are written."""
     more = '[{"name": "emea", "region": "eu-west-1", "access": {"kind": "eks", "endpoint": "private"}}]'
     parameters = {
@@ -328,7 +328,7 @@ class Account:
         return {"Attributes": {"QueueArn": f"arn:{asked['QueueUrl']}"}}
 
 
-def test_every_api_route_but_the_forwarders_requires_credentials():
+def test_api_routes_except_the_forwarders_require_credentials():
     """A plan reveals much of a cluster. The forwarder has no AWS credentials; its route is throttled."""
     api = RESOURCES["JourneymanApi"]["Properties"]
     assert api["Auth"] == {"DefaultAuthorizer": "AWS_IAM"}
@@ -352,8 +352,8 @@ def test_every_api_route_but_the_forwarders_requires_credentials():
     assert throttled["ThrottlingRateLimit"] <= 100
 
 
-def test_the_forwarders_role_may_send_to_two_lanes_and_nothing_else():
-    """It runs in the cluster, where its credentials are easier to read."""
+def test_forwarder_policy_allows_sending_to_two_queues_only():
+    """Its credentials are in the cluster."""
     (statement,) = statements(RESOURCES["ForwarderPolicy"]["Properties"])
 
     assert statement["Action"] == "sqs:SendMessage"

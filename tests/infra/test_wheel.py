@@ -1,4 +1,7 @@
-"""`journeyman` from a wheel, away from a checkout: the commands that the simulator contributes work in an empty folder."""
+"""`journeyman` from a wheel, away from a checkout: the commands that the simulator contributes work in an empty folder.
+
+The wheel has the same files as the checkout, where other tests run the demo and replays to their end. So here they only start.
+"""
 
 import os
 import subprocess
@@ -24,19 +27,23 @@ def environment(tmp_path_factory) -> Path:
     (wheel,) = folder.glob("*.whl")
     run(uv, "venv", *offline, sys.executable, folder / "venv", cwd=folder)
     run(uv, "pip", "install", "--no-deps", *offline, folder / "venv", wheel, cwd=folder)
-    (site,) = (folder / "venv" / "lib").glob("python*/site-packages")
+    environment = folder / "venv" / "bin"
     # Only the folder: its own .pth files, the editable installation's among them, are not read.
-    (site / "requirements.pth").write_text(f"{SITE}\n")
-    return folder / "venv" / "bin"
+    (site_of(environment) / "requirements.pth").write_text(f"{SITE}\n")
+    return environment
 
 
 def run(*command, cwd: Path) -> str:
-    clean = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
     done = subprocess.run(
-        [str(part) for part in command], cwd=cwd, env=clean, text=True, capture_output=True, check=False
+        [str(part) for part in command], cwd=cwd, env=clean(), text=True, capture_output=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def clean():
+    """The environment variables, without those that lead to other packages."""
+    return {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
 
 
 def test_wheel_holds_the_product_the_simulator_and_the_deployment(environment, tmp_path):
@@ -55,21 +62,59 @@ def test_wheel_holds_the_product_the_simulator_and_the_deployment(environment, t
     assert all(Path(path).is_relative_to(environment.parent) for path in found), found
 
 
-def test_demo_runs_from_the_wheel_in_an_empty_folder(environment, tmp_path):
-    """Every pod runs, nothing is left over, and no file is written."""
-    output = run(environment / "journeyman", "demo", "--quiet", cwd=tmp_path)
+@pytest.mark.parametrize("folder", ["journeyman", "journeyman_simulator"])
+def test_wheel_has_every_file_of_the_packages(environment, folder):
+    """Modules and the data beside them."""
+    assert files(site_of(environment) / folder, "deployment") == files(ROOT / "shared" / folder)
 
-    assert "every pod ran, and nothing is left over" in output
+
+@pytest.mark.parametrize("folder", ["functions", "infra/crds", "infra/forwarder", "docs/examples", "events"])
+def test_wheel_has_every_file_of_the_deployment(environment, folder):
+    """What the commands run and read."""
+    assert files(site_of(environment) / "journeyman_simulator" / "deployment" / folder) == files(ROOT / folder)
+
+
+def site_of(environment):
+    (site,) = environment.parent.glob("lib/python*/site-packages")
+    return site
+
+
+def files(folder, *without):
+    """The relative paths of the files in a folder, without what Python wrote there."""
+    paths = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
+    return {path.as_posix() for path in paths if not {"__pycache__", *without} & {*path.parts}}
+
+
+def until(text, lines):
+    """The lines up to the first that contains the text, which is the last."""
+    for line in lines:
+        yield line
+        if text in line:
+            return
+
+
+def test_demo_runs_from_the_wheel_in_an_empty_folder(environment, tmp_path):
+    """The first pods run, and no file is written."""
+    with subprocess.Popen(
+        [environment / "journeyman", "demo"],
+        cwd=tmp_path,
+        env={**clean(), "COLUMNS": "120"},  # narrower, the line that is awaited would be wrapped
+        text=True,
+        stdout=subprocess.PIPE,
+    ) as demo:
+        lines = list(until("10 of 10 pods run", demo.stdout))
+        demo.kill()
+
+    assert "10 of 10 pods run" in lines[-1], "".join(lines)
     assert not list(tmp_path.iterdir())
 
 
 def test_replay_runs_from_the_wheel_in_an_empty_folder(environment, tmp_path):
     """On an event and a cluster that the wheel carries."""
-    code = "from journeyman_simulator.deployment_files import deployment_file; print(deployment_file('events'))"
-    events = Path(run(environment / "python", "-c", code, cwd=tmp_path).strip())
-    event, cluster = events / "forwarder" / "pods-unschedulable.json", events / "clusters" / "zero-nodes.yaml"
+    events = site_of(environment) / "journeyman_simulator" / "deployment" / "events"
+    event, cluster = events / "schedule" / "minute-sweep.json", events / "clusters" / "two-spot-nodes.yaml"
 
     output = run(environment / "journeyman", "replay", event, "--cluster", cluster, cwd=tmp_path)
 
-    assert "to fit 10 pod(s)" in output
-    assert "ec2:CreateFleet" in output
+    assert "terminate is due" in output
+    assert not list(tmp_path.iterdir())

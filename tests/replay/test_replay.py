@@ -21,6 +21,7 @@ from rich.console import Console
 from journeyman.errors import ConfigurationError
 from journeyman_simulator.replay import EndpointAccount
 from journeyman_simulator.simulator_cli.replay_command import run_replay
+from tests.controlplane.processes import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("moto")]
 
@@ -138,24 +139,25 @@ def test_unreachable_endpoint_is_named():
 
 @pytest.fixture
 def localstack_port():
-    """A LocalStack-compatible server of its own process, on LocalStack's own port."""
-    command = shutil.which("moto_server", path=str(Path(sys.executable).parent))
-    server = subprocess.Popen([command, "-p", "4566"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    """The port of a LocalStack-compatible server of its own process; a free one, as two test runs may share a machine."""
+    command, port = shutil.which("moto_server", path=str(Path(sys.executable).parent)), free_port()
+    server = subprocess.Popen([command, "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         for _ in range(100):
+            assert server.poll() is None, f"moto_server ended with status {server.returncode}"
             try:
-                urllib.request.urlopen("http://localhost:4566/moto-api/", timeout=1).close()
+                urllib.request.urlopen(f"http://localhost:{port}/moto-api/", timeout=1).close()
                 break
             except OSError:
                 time.sleep(0.2)
-        yield 4566
+        yield port
     finally:
         server.terminate()
         server.wait(10)
 
 
 def test_replay_runs_against_a_localstack_compatible_endpoint(localstack_port, tmp_path):
-    """Instances really appear behind http://localhost:4566, through localstack-client, and nowhere else."""
+    """Instances really appear behind the endpoint, through localstack-client, and nowhere else."""
     url = f"http://localhost:{localstack_port}"
     ec2, iam = EndpointAccount(url).client("ec2"), EndpointAccount(url).client("iam")
     tag = [{"Key": "karpenter.sh/discovery", "Value": "demo"}]

@@ -1,4 +1,4 @@
-"""The CRDs on a real API server, the models in our code, and Karpenter's CRDs beside ours: who accepts what.
+"""Which objects our CRDs on a real API server, our models, and Karpenter's CRDs accept.
 
 Our CRDs and our models must give the same verdict on every object, and whatever Karpenter's CRDs accept ours accept, with
 the same defaults, but for the differences that are listed with their reasons.

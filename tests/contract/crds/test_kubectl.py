@@ -1,4 +1,4 @@
-"""What kubectl gets to see of our kinds, from a real API server."""
+"""kubectl on our kinds, with a real API server."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Our schemas beside Karpenter's, field by field, as published."""
+"""Our schemas and Karpenter's published ones, compared field by field."""
 
 import pytest
 

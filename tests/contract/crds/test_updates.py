@@ -1,4 +1,4 @@
-"""What may change once it is stored, and what a status may say: the same under our CRDs, in our models, under Karpenter's."""
+"""Immutable fields and statuses: our CRDs, our models and Karpenter's CRDs agree."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Server-side apply: create or update, who owns a field, and what happens when two disagree."""
+"""Server-side apply: creation, field ownership, and conflicts."""
 
 import pytest
 
@@ -32,8 +32,8 @@ def a_condition(kind, status="True"):
     return {"type": kind, "status": status, "reason": "Because", "message": "", "lastTransitionTime": moment}
 
 
-def test_an_apply_creates_what_is_not_there(cluster):
-    """With the name of the request, defaults and all; the same again changes nothing."""
+def test_apply_creates_a_missing_object(cluster):
+    """It has the request's name and all defaults; the same apply again changes nothing."""
     made = applied(cluster, a_pool(weight=5))
     assert made["metadata"]["name"] == cluster.own("pool")
     assert made["metadata"]["generation"] == 1
@@ -41,8 +41,8 @@ def test_an_apply_creates_what_is_not_there(cluster):
     assert version(applied(cluster, a_pool(weight=5))) == version(made)
 
 
-def test_what_a_manager_says_no_longer_is_removed(cluster):
-    """Only if it was theirs alone; a default comes back by itself."""
+def test_field_that_its_only_manager_omits_is_removed(cluster):
+    """A field with another manager stays; a field with a default gets the default."""
     applied(cluster, a_pool({"labels": {"a": "1", "b": "2"}}, weight=5, limits={"cpu": "1"}))
     after = applied(cluster, a_pool({"labels": {"a": "1"}}))
     assert labels(after) == {"a": "1"}
@@ -51,8 +51,8 @@ def test_what_a_manager_says_no_longer_is_removed(cluster):
     assert after["metadata"]["generation"] == 2
 
 
-def test_two_managers_may_say_the_same(cluster):
-    """Then the field is both's, and stays until both have given it up."""
+def test_two_managers_share_a_field_with_the_same_value(cluster):
+    """The field stays until both have removed it."""
     first = applied(cluster, a_pool(weight=5))
     both = applied(cluster, {"spec": {"weight": 5}}, "second")
     assert version(both) != version(first)  # who owns what is part of the object
@@ -61,8 +61,8 @@ def test_two_managers_may_say_the_same(cluster):
     assert "weight" not in applied(cluster, {"spec": {}}, "second")["spec"]
 
 
-def test_managers_that_disagree_are_in_conflict(cluster):
-    """409 with whom and where; nothing is written."""
+def test_different_values_of_two_managers_are_a_conflict(cluster):
+    """409 names the other manager and the field; nothing is written."""
     made = applied(cluster, a_pool({"labels": {"a": "1"}}, weight=5))
     with pytest.raises(ConflictError) as caught:
         applied(cluster, {"spec": {"weight": 6}}, "second")
@@ -75,8 +75,8 @@ def test_managers_that_disagree_are_in_conflict(cluster):
     assert version(cluster.store.get(NODEPOOL, cluster.own("pool"))) == version(made)
 
 
-def test_force_takes_a_field_over(cluster):
-    """From then on the other is in conflict, until it stops to say anything of it."""
+def test_forced_apply_takes_a_field_over(cluster):
+    """Afterwards the other manager gets a conflict until it omits the field."""
     applied(cluster, a_pool(weight=5))
     assert applied(cluster, {"spec": {"weight": 6}}, "second", force=True)["spec"]["weight"] == 6
     with pytest.raises(ConflictError, match=r'conflict with "second": \.spec\.weight'):
@@ -84,7 +84,7 @@ def test_force_takes_a_field_over(cluster):
     assert applied(cluster, a_pool())["spec"]["weight"] == 6
 
 
-def test_a_patch_takes_its_fields_over_without_asking(cluster):
+def test_patch_takes_its_fields_over(cluster):
     """An apply that conflicts with the patch names its field manager, as for any other manager."""
     made = applied(cluster, a_pool(weight=5))
     cluster.store.patch(NODEPOOL, made["metadata"]["name"], {"spec": {"weight": 9}})
@@ -93,8 +93,8 @@ def test_a_patch_takes_its_fields_over_without_asking(cluster):
     assert applied(cluster, a_pool(weight=9))["spec"]["weight"] == 9
 
 
-def test_what_was_created_otherwise_belongs_to_its_creator(cluster):
-    """Defaults too: they were in the object when it was created."""
+def test_fields_of_a_creation_belong_to_the_creating_manager(cluster):
+    """Defaulted fields, too, since the object had them when it was created."""
     cluster.pool("pool", weight=5)
     with pytest.raises(ConflictError, match=r'conflict with ".*" using karpenter\.sh/v1: \.spec\.weight'):
         applied(cluster, {"spec": {"weight": 6}})
@@ -102,7 +102,7 @@ def test_what_was_created_otherwise_belongs_to_its_creator(cluster):
 
 
 def test_lists_are_one_field_unless_they_are_maps_or_sets(cluster):
-    """Conditions of two managers live side by side, requirements do not; finalizers are a set."""
+    """Conditions are merged by type and finalizers as a set; requirements are replaced."""
     applied(cluster, a_pool({"finalizers": ["x.io/a"]}))
     after = applied(cluster, {"metadata": {"finalizers": ["x.io/b"]}}, "second")
     assert after["metadata"]["finalizers"] == ["x.io/a", "x.io/b"]
@@ -127,16 +127,16 @@ def test_lists_are_one_field_unless_they_are_maps_or_sets(cluster):
     assert after["status"]["conditions"] == [ready, third]
 
 
-def test_status_and_the_rest_are_applied_apart(cluster):
-    """Each leaves the other alone."""
+def test_apply_of_status_and_of_the_object_are_separate(cluster):
+    """Neither changes the fields of the other."""
     applied(cluster, {**a_pool(weight=5), "status": {"nodes": 7}})
     status = {"metadata": {"labels": {"a": "1"}}, "spec": {"weight": 9}, "status": {"nodes": 3}}
     after = applied(cluster, status, subresource="status")
     assert (after["status"], after["spec"]["weight"], labels(after)) == ({"nodes": 3}, 5, {})
 
 
-def test_an_apply_has_preconditions_as_a_patch_has(cluster):
-    """A version, and a UID, which moreover says that the object must be there."""
+def test_apply_honours_resource_version_and_uid(cluster):
+    """An apply with a UID does not create a missing object."""
     made = applied(cluster, a_pool(weight=5))
     with pytest.raises(ConflictError, match="the object has been modified"):
         applied(cluster, a_pool({"resourceVersion": "1"}, weight=6))
@@ -152,8 +152,8 @@ def test_an_apply_has_preconditions_as_a_patch_has(cluster):
     )
 
 
-def test_what_is_applied_is_checked(cluster):
-    """By the schema, and more strictly than a patch: a field that is not declared is an error."""
+def test_applied_object_is_validated(cluster):
+    """By the schema; unlike in a patch, an undeclared field is an error."""
     with pytest.raises(InvalidError, match=r"spec\.weight in body should be less than or equal to 100"):
         applied(cluster, a_pool(weight=500))
     with pytest.raises(KubeAPIError, match=r"\.spec\.colour: field not declared in schema") as caught:
@@ -161,8 +161,8 @@ def test_what_is_applied_is_checked(cluster):
     assert caught.value.status == 500
 
 
-def test_built_in_kinds_are_applied_too(cluster):
-    """A pod is created, then labelled by another manager."""
+def test_built_in_kinds_can_be_applied(cluster):
+    """One manager creates a pod, another one labels it."""
     pod = {"metadata": {"labels": {"app": "web"}}, "spec": a_pod_spec()}
     where = {"namespace": cluster.namespace}
     cluster.store.apply(POD, "pod", pod, manager="first", **where)
@@ -199,15 +199,15 @@ def test_built_in_kinds_are_applied_too(cluster):
         ),
     ],
 )
-def test_an_apply_that_makes_no_sense(served, body, query, code, message):
-    """Refused before anything is looked at."""
+def test_invalid_apply_request_is_refused(served, body, query, code, message):
+    """The server refuses it before it reads the object."""
     name = served.pool("pool")["metadata"]["name"]
     answer = served.http.ask("PATCH", NODEPOOL.path("", name), body, APPLY_PATCH, **query)
     assert (answer.status, answer.body["message"]) == (code, message.replace("{name}", name))
 
 
-def test_an_apply_that_creates_says_so(served):
-    """201, and 200 from then on; a merge patch cannot be forced."""
+def test_apply_returns_201_for_a_creation(served):
+    """And 200 afterwards; a merge patch cannot be forced."""
     path = NODEPOOL.path("", served.own("pool"))
     body = {"apiVersion": "karpenter.sh/v1", "kind": "NodePool", **a_pool({"name": served.own("pool")})}
     assert [served.http.ask("PATCH", path, body, APPLY_PATCH, fieldManager="a").status for _ in range(2)] == [201, 200]

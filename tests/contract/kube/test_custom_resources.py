@@ -1,4 +1,4 @@
-"""Our kinds as their definitions make the server treat them: defaults, pruning, schema, rules, ratcheting."""
+"""Custom resources: defaults, pruning, schema, CEL rules, ratcheting."""
 
 import pytest
 
@@ -115,8 +115,8 @@ DURATION = "^(([0-9]+(s|m|h))+|Never)$"
         ),
     ],
 )
-def test_what_a_definition_refuses_by_value(cluster, spec, causes):
-    """422 with the field, the value if it is a plain one, and the schema's or the rule's own words."""
+def test_invalid_value_is_refused_with_field_and_reason(cluster, spec, causes):
+    """422 with the field, scalar values, and the message of the schema or of the CEL rule."""
     assert causes_of(cluster, NODEPOOL, spec) == sorted(f"{path}: Invalid value: {why}" for path, why in causes)
 
 
@@ -173,8 +173,8 @@ def test_what_a_definition_refuses_by_value(cluster, spec, causes):
         ),
     ],
 )
-def test_what_keeps_a_definition_from_asking_its_rules(cluster, resource, spec, causes):
-    """Of the wrong type, missing, too long, or none of those allowed: the server says that it looked no further."""
+def test_cel_rules_are_skipped_after_a_schema_error(cluster, resource, spec, causes):
+    """After a wrong type, a missing field, an exceeded length or an unknown enum value."""
     assert causes_of(cluster, resource, spec) == sorted([*causes, UNCHECKED])
 
 
@@ -200,8 +200,8 @@ def causes_in(message, start):
     return sorted(texts)
 
 
-def test_a_list_that_is_a_set_has_nothing_twice(cluster):
-    """As its list type says; the rules are asked all the same."""
+def test_set_list_with_duplicates_is_refused(cluster):
+    """CEL rules are evaluated nevertheless."""
     found = causes_of(cluster, NODEPOOL, budgets({"nodes": "1", "schedule": "@daily", "reasons": ["Empty", "Empty"]}))
     assert found == [
         f"{BUDGETS}: Invalid value: 'schedule' must be set with 'duration'",
@@ -209,8 +209,8 @@ def test_a_list_that_is_a_set_has_nothing_twice(cluster):
     ]
 
 
-def test_what_is_missing_gets_its_default(cluster):
-    """On creation, all the way down; a null is as good as nothing."""
+def test_missing_field_gets_its_default(cluster):
+    """On creation and in nested objects; null counts as missing."""
     made = cluster.pool("plain", weight=None)["spec"]
     assert made["disruption"] == {
         "budgets": [{"nodes": "10%"}],
@@ -232,8 +232,8 @@ def test_unknown_fields_are_dropped(cluster):
     assert cluster.store.patch(NODEPOOL, name, status, subresource="status")["status"] == {"nodes": 2}
 
 
-def test_what_may_never_change(cluster):
-    """Rules about the old and the new: a claim's spec, a pool's way of provisioning and the class it refers to."""
+def test_immutable_field_cannot_change(cluster):
+    """Transition rules: a NodeClaim's spec, a NodePool's replicas and nodeClassRef group and kind."""
     claim = cluster.claim("fixed")["metadata"]["name"]
     with pytest.raises(InvalidError) as caught:
         cluster.store.patch(NODECLAIM, claim, {"spec": {"expireAfter": "1h"}})
@@ -258,8 +258,8 @@ def test_what_may_never_change(cluster):
     ]
 
 
-def test_a_status_is_checked_too(cluster):
-    """A condition must be whole."""
+def test_status_is_validated(cluster):
+    """A condition must have all required fields."""
     pool = cluster.pool("checked")["metadata"]["name"]
     with pytest.raises(InvalidError) as caught:
         cluster.store.patch(NODEPOOL, pool, {"status": {"conditions": [{"type": "Ready"}]}}, subresource="status")
@@ -286,8 +286,8 @@ def test_a_status_is_checked_too(cluster):
     ],
     ids=lambda value: getattr(value, "kind", ""),
 )
-def test_our_other_kinds_say_what_they_need(cluster, resource, missing):
-    """An empty spec lacks the same things everywhere."""
+def test_empty_spec_of_our_kinds_names_the_required_fields(cluster, resource, missing):
+    """The same fields on every server."""
     assert causes_of(cluster, resource, {}) == sorted(
         [UNCHECKED, *(f"spec.{field}: Required value" for field in missing)]
     )
@@ -341,13 +341,13 @@ def test_bounds_of_lists_maps_and_times(cluster, resource, spec, causes):
     assert causes_of(cluster, resource, spec) == sorted(causes)
 
 
-def test_what_is_optional_may_be_left_out(cluster):
+def test_optional_fields_may_be_omitted(cluster):
     """An OfferingState may be empty."""
     assert cluster.store.create(OFFERING_STATE, {"metadata": {"name": cluster.own("x")}, "spec": {}})["spec"] == {}
 
 
-def test_every_rule_of_our_definitions_can_be_asked():
-    """The in-memory server understands all that they use; if it does not, it must learn it."""
+def test_in_memory_server_parses_every_rule_of_our_crds():
+    """A rule that it does not support must be added to it."""
     rules = [rule for definition in DEFINITIONS for rule in rules_in(object_schema(definition.model))]
     assert len(rules) > 50
     assert all(callable(crd_expressions.parse_rule(rule["rule"])) for rule in rules)

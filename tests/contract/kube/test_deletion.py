@@ -18,8 +18,8 @@ def is_gone(cluster, resource, name, **where):
     return False
 
 
-def test_a_finalizer_holds_a_deleted_object(cluster):
-    """It is marked, cannot get new finalizers, and goes with its last one; deleting it again changes nothing."""
+def test_finalizer_keeps_a_deleted_object(cluster):
+    """It gets a deletionTimestamp and no new finalizers, and is removed with its last one."""
     name = cluster.claim("held", finalizers=["karpenter.sh/termination"])["metadata"]["name"]
     cluster.store.delete(NODECLAIM, name)
     marked = cluster.store.get(NODECLAIM, name).metadata
@@ -34,8 +34,8 @@ def test_a_finalizer_holds_a_deleted_object(cluster):
     assert is_gone(cluster, NODECLAIM, name)
 
 
-def test_a_running_pod_is_deleted_gracefully(cluster):
-    """It stays, marked with the end of its grace period, until its kubelet removes it with grace 0."""
+def test_running_pod_is_deleted_gracefully(cluster):
+    """It stays, with the end of its grace period, until its kubelet deletes it with grace period 0."""
     cluster.running_pod("polite", terminationGracePeriodSeconds=20)
     cluster.store.delete(POD, "polite", namespace=cluster.namespace)
     first = cluster.store.get(POD, "polite", namespace=cluster.namespace).metadata.deletion_timestamp
@@ -52,8 +52,8 @@ def test_a_running_pod_is_deleted_gracefully(cluster):
     assert is_gone(cluster, POD, "polite", namespace=cluster.namespace)
 
 
-def test_a_pod_without_a_node_is_deleted_at_once(cluster):
-    """No kubelet would ever finish its graceful deletion; the same goes for one that has run to its end."""
+def test_pod_without_a_node_is_deleted_at_once(cluster):
+    """No kubelet would finish a graceful deletion. The same holds for a completed pod."""
     cluster.pod("unborn", terminationGracePeriodSeconds=30)
     cluster.running_pod("done")
     cluster.pod_status("done", phase="Succeeded")
@@ -62,8 +62,8 @@ def test_a_pod_without_a_node_is_deleted_at_once(cluster):
     assert cluster.pods() == []
 
 
-def test_a_pod_that_is_deleted_cannot_be_bound(cluster):
-    """A finalizer keeps it, but no scheduler gets it any more."""
+def test_terminating_pod_cannot_be_bound(cluster):
+    """Also while a finalizer keeps it."""
     body = {"metadata": {"name": "doomed", "finalizers": ["x.io/hold"]}, "spec": a_pod_spec()}
     cluster.store.create(POD, body, namespace=cluster.namespace)
     cluster.store.delete(POD, "doomed", namespace=cluster.namespace)
@@ -73,15 +73,15 @@ def test_a_pod_that_is_deleted_cannot_be_bound(cluster):
     assert cluster.pods() == []
 
 
-def test_a_node_is_deleted_at_once(cluster):
-    """And with finalizers as every object."""
+def test_node_without_finalizers_is_deleted_at_once(cluster):
+    """With finalizers it stays, as every object."""
     name = cluster.node("short-lived")
     cluster.store.delete(NODE, name)
     assert is_gone(cluster, NODE, name)
 
 
-def test_what_is_owned_goes_with_its_owner(cluster):
-    """Garbage collection in the background, as for a node's Lease: first the owner, then what it owned."""
+def test_owned_objects_are_garbage_collected(cluster):
+    """In the background, after the owner, as a node's Lease."""
     node = cluster.store.get(NODE, cluster.node()).metadata
     owner = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}
     for name, metadata in (("owned", {"ownerReferences": [owner]}), ("free", {})):
@@ -92,8 +92,8 @@ def test_what_is_owned_goes_with_its_owner(cluster):
     assert not is_gone(cluster, LEASE, "free", namespace=cluster.namespace)
 
 
-def test_a_workload_has_its_pods_and_takes_them_along(cluster):
-    """A ReplicaSet makes as many as it says, replaces what is deleted, and its pods go after it."""
+def test_replicaset_creates_its_pods_and_deletes_them_with_it(cluster):
+    """It creates `replicas` pods and replaces deleted ones."""
     spec = {"replicas": 2, "selector": {"matchLabels": {"app": "web"}}}
     template = {"metadata": {"labels": {"app": "web"}}, "spec": a_pod_spec()}
     body = {"metadata": {"name": "web"}, "spec": {**spec, "template": template}}
@@ -110,8 +110,8 @@ def test_a_workload_has_its_pods_and_takes_them_along(cluster):
     cluster.eventually(lambda: cluster.pods() == [])
 
 
-def test_a_namespace_goes_with_all_that_is_in_it(cluster):
-    """Nothing new may come into it meanwhile."""
+def test_deleted_namespace_deletes_its_objects(cluster):
+    """No object can be created in it meanwhile."""
     cluster.pod("inside")
     cluster.store.delete(NAMESPACE, cluster.namespace)
     marked = cluster.store.get(NAMESPACE, cluster.namespace).metadata

@@ -1,4 +1,4 @@
-"""Each listed difference, shown on both servers: what the real one does, and what the in-memory one does instead."""
+"""Each listed difference between the real and the in-memory API server."""
 
 import sys
 
@@ -27,15 +27,15 @@ def is_real(cluster: Cluster) -> bool:
     return cluster.name == "kubernetes"
 
 
-def test_every_difference_is_shown():
+def test_every_listed_difference_has_a_test():
     """The list and the tests are the same."""
     assert set(_SHOWN) == set(DIFFERENCES)
     assert all(hasattr(sys.modules[__name__], name) for name in _SHOWN.values())
 
 
 @shows("images")
-def test_a_container_without_an_image(cluster):
-    """422 on the real server."""
+def test_container_without_an_image(cluster):
+    """Only the real server refuses it, with 422."""
     body = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}}
     if is_real(cluster):
         with pytest.raises(InvalidError, match=r"spec\.containers\[0\]\.image: Required value"):
@@ -45,30 +45,30 @@ def test_a_container_without_an_image(cluster):
 
 
 @shows("pod admission")
-def test_what_admission_adds_to_a_pod(cluster):
-    """Two tolerations and a QoS class on the real server."""
+def test_admission_adds_tolerations_and_qos_class_to_a_pod(cluster):
+    """Only on the real server."""
     pod = cluster.pod("p")
     assert ("tolerations" in pod["spec"]) == is_real(cluster)
     assert ("qosClass" in pod["status"]) == is_real(cluster)
 
 
 @shows("not-ready taints")
-def test_a_new_node(cluster):
-    """Is tainted by the real server until a controller sees that it is ready."""
+def test_new_node_is_tainted_until_it_is_ready(cluster):
+    """Only by the real server's controllers."""
     taints = [taint.key for taint in cluster.store.get(NODE, cluster.node()).spec.taints]
     assert taints == (["node.kubernetes.io/not-ready"] if is_real(cluster) else [])
 
 
 @shows("managed fields")
-def test_who_wrote_what(cluster):
-    """The real server says so in every object."""
+def test_objects_have_managed_fields(cluster):
+    """Only on the real server."""
     made = cluster.claim("c")["metadata"]
     assert [entry["operation"] for entry in made.get("managedFields", [])] == (["Update"] if is_real(cluster) else [])
 
 
 @shows("lists of built-in kinds")
-def test_the_containers_of_two_managers(cluster):
-    """Are merged by name on the real server, and one field otherwise; pods do not let them change anyway."""
+def test_containers_of_two_managers_are_merged_by_name(cluster):
+    """On the real server only; pods' containers cannot change anyway."""
     where = {"namespace": cluster.namespace, "force": True}
     pod = {"spec": {"containers": [{"name": "a", "image": "pause"}, {"name": "b", "image": "pause"}]}}
     cluster.store.apply(POD, "p", pod, manager="first", **where)
@@ -93,8 +93,8 @@ def uncontrolled(request):
 
 
 @shows("budgets without a status")
-def test_an_eviction_before_its_budget_is_counted(uncontrolled):
-    """Is to be tried again after ten seconds; here the count is made on the spot."""
+def test_eviction_before_its_budget_is_counted(uncontrolled):
+    """The real server returns 429 with a retry after ten seconds; the in-memory server counts at once."""
     uncontrolled.budget(minAvailable=1)
     uncontrolled.running_pod("p")
     path = POD.path(uncontrolled.namespace, "p", "eviction")
@@ -114,8 +114,8 @@ def test_an_eviction_before_its_budget_is_counted(uncontrolled):
 
 
 @shows("bookmarks")
-def test_a_bookmark_in_a_short_watch(served):
-    """Comes from the in-memory server only."""
+def test_bookmark_in_a_short_watch(served):
+    """Only the in-memory server sends it."""
     since = served.store.list(POD, namespace=served.namespace).resource_version
     served.pod("p")
     watch = served.store.watch(POD, resource_version=since, namespace=served.namespace, timeout_seconds=1)
@@ -123,32 +123,32 @@ def test_a_bookmark_in_a_short_watch(served):
 
 
 @shows("answers to deletions")
-def test_what_a_deletion_answers(served):
-    """The object, if it stays for a while."""
+def test_deletion_returns_the_object_that_stays(served):
+    """Only on the real server, for an object with finalizers."""
     name = served.claim("c", finalizers=["x.io/hold"])["metadata"]["name"]
     answer = served.http.ask("DELETE", NODECLAIM.path("", name))
     assert (answer.status, answer.body["kind"]) == (200, "NodeClaim" if is_real(served) else "Status")
 
 
 @shows("kinds of patches")
-def test_a_strategic_merge_patch(served):
-    """Is understood by the real server."""
+def test_strategic_merge_patch(served):
+    """Only the real server supports it."""
     patch = {"metadata": {"labels": {"a": "b"}}}
     answer = served.http.ask("PATCH", NODE.path("", served.node()), patch, "application/strategic-merge-patch+json")
     assert answer.status == (200 if is_real(served) else 415)
 
 
 @shows("replacements")
-def test_a_replacement_without_a_version(served):
-    """Is refused for custom resources."""
+def test_update_without_a_resource_version(served):
+    """The real server refuses it for custom resources."""
     name = served.claim("c")["metadata"]["name"]
     body = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": name}, "spec": a_claim_spec()}
     assert served.http.ask("PUT", NODECLAIM.path("", name), body).status == (422 if is_real(served) else 200)
 
 
 @shows("what changed in a pod")
-def test_what_may_not_change_in_a_pod(cluster):
-    """Is shown line by line."""
+def test_immutable_pod_fields_are_shown_in_the_error(cluster):
+    """The real server shows a diff."""
     cluster.pod("p")
     with pytest.raises(InvalidError, match="pod updates may not change fields") as caught:
         cluster.store.patch(POD, "p", {"spec": {"nodeName": "n"}}, namespace=cluster.namespace)
@@ -156,8 +156,8 @@ def test_what_may_not_change_in_a_pod(cluster):
 
 
 @shows("JSON of another shape")
-def test_a_label_that_is_a_number(served):
-    """Is a fault of the whole patch."""
+def test_label_that_is_a_number(served):
+    """It makes the whole patch invalid."""
     answer = served.http.ask("PATCH", NODE.path("", served.node()), {"metadata": {"labels": {"a": 7}}}, MERGE_PATCH)
     assert answer.status == 422
     fields = {cause["field"] for cause in answer.body["details"]["causes"]}
@@ -165,8 +165,8 @@ def test_a_label_that_is_a_number(served):
 
 
 @shows("integers or strings")
-def test_a_quantity_that_is_a_truth_value(cluster):
-    """Fits no alternative."""
+def test_quantity_that_is_a_boolean(cluster):
+    """It matches no alternative of the schema."""
     with pytest.raises(InvalidError) as caught:
         cluster.pool("p", limits={"cpu": True})
     message = (
@@ -177,8 +177,8 @@ def test_a_quantity_that_is_a_truth_value(cluster):
 
 
 @shows("types in a status")
-def test_a_status_field_of_the_wrong_type(cluster):
-    """Is named without where it is."""
+def test_status_field_of_the_wrong_type(cluster):
+    """The error does not contain the field's path."""
     name = cluster.pool("p")["metadata"]["name"]
     condition = {"status": {"nodeClassObservedGeneration": "x"}}
     with pytest.raises(InvalidError) as caught:

@@ -22,16 +22,16 @@ def is_marked(cluster, name):
     return cluster.store.get(POD, name, namespace=cluster.namespace).metadata.deletion_timestamp is not None
 
 
-def test_an_eviction_without_a_budget_is_a_graceful_deletion(cluster):
-    """The pod is marked, with its own grace period; evicting it again changes nothing."""
+def test_eviction_without_a_budget_deletes_gracefully(cluster):
+    """The pod keeps its grace period; evicting it again changes nothing."""
     cluster.running_pod("free")
     cluster.store.evict(cluster.namespace, "free")
     assert is_marked(cluster, "free")
     cluster.store.evict(cluster.namespace, "free")
 
 
-def test_a_budget_lets_go_only_what_it_can_spare(cluster):
-    """With two of three needed one pod may go; the next is refused with the budget's reason, at once."""
+def test_budget_limits_evictions(cluster):
+    """With two of three pods required, one can be evicted; the next eviction is refused at once with the budget's reason."""
     cluster.budget(minAvailable=2)
     for name in ("a", "b", "c"):
         cluster.running_pod(name)
@@ -60,8 +60,8 @@ def test_a_budget_lets_go_only_what_it_can_spare(cluster):
         ({"maxUnavailable": 0}, 0),
     ],
 )
-def test_budgets_count_in_numbers_and_percentages(cluster, spec, may_go):
-    """Percentages are of the replicas wanted, and round up."""
+def test_budgets_accept_numbers_and_percentages(cluster, spec, may_go):
+    """Percentages are of the desired replicas and are rounded up."""
     template = {"metadata": {"labels": {"app": "web"}}, "spec": a_pod_spec()}
     workload = {"replicas": 4, "selector": {"matchLabels": {"app": "web"}}, "template": template}
     cluster.store.create(REPLICASET, {"metadata": {"name": "web"}, "spec": workload}, namespace=cluster.namespace)
@@ -77,8 +77,8 @@ def test_budgets_count_in_numbers_and_percentages(cluster, spec, may_go):
         cluster.store.evict(cluster.namespace, pods[-1])
 
 
-def test_an_unhealthy_pod_goes_when_the_healthy_ones_suffice(cluster):
-    """IfHealthyBudget lets it go only beside enough healthy ones, AlwaysAllow in any case."""
+def test_unhealthy_pod_eviction_policies(cluster):
+    """IfHealthyBudget allows it if enough pods are healthy, AlwaysAllow always."""
     cluster.budget(minAvailable=1)
     cluster.pod("unready")
     cluster.run_pod("unready", ready=False)
@@ -99,8 +99,8 @@ def test_an_unhealthy_pod_goes_when_the_healthy_ones_suffice(cluster):
     assert is_marked(cluster, "well")
 
 
-def test_two_budgets_on_one_pod_are_an_error_of_the_server(cluster):
-    """500: neither a refusal nor a success."""
+def test_two_budgets_on_one_pod_are_an_internal_error(cluster):
+    """500, neither a refusal nor a success."""
     cluster.budget("one", minAvailable=0)
     cluster.budget("two", minAvailable=0)
     cluster.running_pod("torn")
@@ -110,8 +110,8 @@ def test_two_budgets_on_one_pod_are_an_error_of_the_server(cluster):
     assert not isinstance(caught.value, TooManyRequestsError)
 
 
-def test_pending_and_finished_pods_need_no_budget(cluster):
-    """What does not run cannot be missed."""
+def test_pending_and_finished_pods_ignore_budgets(cluster):
+    """They are not available pods."""
     cluster.budget(minAvailable=9)
     cluster.pod("pending")
     cluster.running_pod("done")
@@ -121,8 +121,8 @@ def test_pending_and_finished_pods_need_no_budget(cluster):
     assert cluster.pods() == []
 
 
-def test_an_eviction_may_demand_an_incarnation(cluster):
-    """A pod of the same name that is not the one we meant stays."""
+def test_eviction_honours_the_uid_precondition(cluster):
+    """A pod of the same name with another UID stays."""
     pod = cluster.running_pod("meant")
     with pytest.raises(ConflictError, match=r"the UID in the precondition \(another\) does not match"):
         cluster.store.evict(cluster.namespace, "meant", uid="another")
@@ -131,8 +131,8 @@ def test_an_eviction_may_demand_an_incarnation(cluster):
     assert is_marked(cluster, "meant")
 
 
-def test_an_empty_selector_covers_the_namespace_and_a_missing_one_nothing(cluster):
-    """policy/v1 semantics of a PodDisruptionBudget's selector."""
+def test_empty_selector_selects_all_pods_and_a_missing_one_none(cluster):
+    """As in policy/v1."""
     no_selector = {"metadata": {"name": "none"}, "spec": {"minAvailable": 9}}
     cluster.store.create(PDB, no_selector, namespace=cluster.namespace)
     cluster.running_pod("a")
@@ -146,14 +146,14 @@ def test_an_empty_selector_covers_the_namespace_and_a_missing_one_nothing(cluste
         cluster.store.evict(cluster.namespace, "b")
 
 
-def test_a_budget_says_one_thing(cluster):
-    """Both limits at once are refused."""
+def test_budget_with_both_limits_is_refused(cluster):
+    """minAvailable and maxUnavailable exclude each other."""
     with pytest.raises(InvalidError, match="minAvailable and maxUnavailable cannot be both set"):
         cluster.budget(minAvailable=1, maxUnavailable=1)
 
 
-def test_a_refused_eviction_on_the_wire(served):
-    """429 with the budget as its cause; Retry-After only where the budget has not been counted yet."""
+def test_refused_eviction_response(served):
+    """429 with the budget as its cause; Retry-After only before the budget was counted."""
     served.budget(minAvailable=1)
     served.running_pod("a")
     counted(served, allowed=0, healthy=1)

@@ -1,4 +1,4 @@
-"""The fence of the steps, a Lease, between runs that do not know of each other."""
+"""Leases between concurrent runs of a step."""
 
 from datetime import timedelta
 
@@ -25,7 +25,7 @@ def lease(cluster, clock):
 
 
 def test_one_run_holds_a_lease_at_a_time(cluster, clock, lease):
-    """Until it gives it back, or its time is up; who was quicker has it."""
+    """Until it releases the Lease or the Lease expires; then the first run to acquire it holds it."""
     first, second = lease("first"), lease("second")
     first.acquire()
     with pytest.raises(LeaseLostError):

@@ -1,4 +1,4 @@
-"""Lists in the API server's own encoding give what the JSON of the same objects gives."""
+"""Lists in protobuf are equal to lists in JSON."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from journeyman.core.api.storage import CSI_NODE, PERSISTENT_VOLUME, PERSISTENT_
 from journeyman.core.api.workloads import DEPLOYMENT, REPLICA_SET, SERVICE, STATEFUL_SET
 from journeyman.errors import ForbiddenError
 from journeyman.kube import protobuf
-from journeyman.kube.connection_pool import Connection
+from journeyman.kube.connection_pool import Connection, client_context
 from journeyman.kube.error_translation import decode_status as decode_json
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.lists import WholeList
-from journeyman.kube.tls import client_context
 from journeyman.kube.transport import Transport
 from tests.bench.crowd import put
 from tests.helpers.any_objects import MARK, Drawing, known, said

@@ -7,8 +7,8 @@ from journeyman.errors import AlreadyExistsError, KubeAPIError, NotFoundError
 from tests.contract.kube.clusters import a_claim_spec, a_pod_spec, names
 
 
-def test_a_created_object_gets_its_identity_from_the_server(cluster):
-    """UID, creation time and first generation are the server's; what the client says of them is ignored."""
+def test_creation_sets_uid_time_and_generation(cluster):
+    """The server ignores the client's values."""
     made = cluster.claim("made", uid="mine", generation=9, creationTimestamp="2001-01-01T00:00:00Z")["metadata"]
 
     read = cluster.store.get(NODECLAIM, made["name"]).metadata
@@ -19,15 +19,15 @@ def test_a_created_object_gets_its_identity_from_the_server(cluster):
     assert read.creation_timestamp.year > 2001
 
 
-def test_a_creation_cannot_have_a_version(cluster):
-    """A resourceVersion names what is stored; there is nothing yet."""
+def test_creation_with_a_resource_version_is_refused(cluster):
+    """A resourceVersion refers to a stored object."""
     with pytest.raises(KubeAPIError) as caught:
         cluster.claim("made", resourceVersion="7")
     assert caught.value.message == "resourceVersion should not be set on objects to be created"
 
 
 def test_reads_decode_into_the_type_of_the_resource(cluster):
-    """Structs for what is read in bulk, plain JSON for what is validated one by one."""
+    """Structs for kinds that are read in bulk, JSON for kinds that are validated one by one."""
     cluster.pod("typed", nodeSelector={"disk": "ssd"})
     pod = cluster.store.get(POD, "typed", namespace=cluster.namespace)
     assert isinstance(pod, Pod)
@@ -37,8 +37,8 @@ def test_reads_decode_into_the_type_of_the_resource(cluster):
     assert raw.metadata.name == "default"
 
 
-def test_an_object_of_a_megabyte_is_read_listed_watched_and_written(cluster):
-    """etcd takes a little more; it comes in many pieces, most of which the client skips."""
+def test_object_of_a_megabyte_is_read_listed_watched_and_written(cluster):
+    """etcd accepts slightly more. The response arrives in many pieces."""
     main = {"name": "main", "image": "pause", "args": ["x" * 2**20], "resources": {"requests": {"cpu": "3"}}}
     cluster.pod("large", containers=[main])
     cluster.pod("small")
@@ -56,8 +56,8 @@ def test_an_object_of_a_megabyte_is_read_listed_watched_and_written(cluster):
         assert [container.resources.requests for container in pod.spec.containers] == [{"cpu": "3"}]
 
 
-def test_a_second_object_of_the_same_name_is_refused(cluster):
-    """409 AlreadyExists and a conflict are different errors."""
+def test_second_object_of_the_same_name_is_refused(cluster):
+    """AlreadyExists is another error than a conflict, although both are 409."""
     name = cluster.claim("twice")["metadata"]["name"]
     with pytest.raises(AlreadyExistsError) as caught:
         cluster.claim("twice")
@@ -65,16 +65,16 @@ def test_a_second_object_of_the_same_name_is_refused(cluster):
     assert (caught.value.status, caught.value.reason) == (409, "AlreadyExists")
 
 
-def test_generated_names_start_as_asked_and_differ(cluster):
-    """`generateName` gives each creation a name of its own."""
+def test_generate_name_gives_unique_names_with_its_prefix(cluster):
+    """Each creation gets another name."""
     body = {"metadata": {"generateName": "default-"}, "spec": a_claim_spec()}
     made = [cluster.store.create(NODECLAIM, body)["metadata"]["name"] for _ in range(20)]
     assert all(name.startswith("default-") and len(name) == 13 for name in made)
     assert len(set(made)) == 20
 
 
-def test_what_does_not_exist_is_not_found(cluster):
-    """get, patch, delete and evict say 404 in the server's words."""
+def test_missing_object_is_not_found(cluster):
+    """get, patch, delete and evict return 404 with the server's message."""
     for attempt in (
         lambda: cluster.store.get(POD, "missing", namespace=cluster.namespace),
         lambda: cluster.store.patch(POD, "missing", {"metadata": {}}, namespace=cluster.namespace),
@@ -86,8 +86,8 @@ def test_what_does_not_exist_is_not_found(cluster):
         assert caught.value.message == 'pods "missing" not found'
 
 
-def test_a_kind_that_is_not_served_is_not_found(cluster):
-    """A cluster without our CRDs answers 404 too, in other words."""
+def test_unserved_kind_is_not_found(cluster):
+    """A cluster without our CRDs returns 404 with another message."""
     unknown = Resource(group="example.com", version="v1", kind="Ghost", plural="ghosts", namespaced=False, type=dict)
     for attempt in (
         lambda: cluster.store.list(unknown),
@@ -98,23 +98,23 @@ def test_a_kind_that_is_not_served_is_not_found(cluster):
             attempt()
 
 
-def test_a_namespace_must_exist_first(cluster):
-    """Objects cannot be created in a namespace that is not there."""
+def test_object_in_a_missing_namespace_is_refused(cluster):
+    """The namespace must be created first."""
     body = {"metadata": {"name": "p"}, "spec": a_pod_spec()}
     with pytest.raises(NotFoundError, match='namespaces "nowhere" not found'):
         cluster.store.create(POD, body, namespace="nowhere")
 
 
-def test_an_object_belongs_to_the_namespace_it_is_sent_to(cluster):
-    """400 if it says otherwise itself."""
+def test_body_with_another_namespace_is_refused(cluster):
+    """400 if the body's namespace is not that of the request."""
     body = {"metadata": {"name": "p", "namespace": "default"}, "spec": a_pod_spec()}
     with pytest.raises(KubeAPIError, match="does not match the namespace") as caught:
         cluster.store.create(POD, body, namespace=cluster.namespace)
     assert caught.value.status == 400
 
 
-def test_a_list_is_sorted_and_at_one_version(cluster):
-    """By name, with the version that a watch continues from."""
+def test_list_is_sorted_and_at_one_version(cluster):
+    """By name, with the version at which a watch continues."""
     for name in ("b", "c", "a"):
         cluster.pod(name)
     listing = cluster.store.list(POD, namespace=cluster.namespace)
@@ -122,8 +122,8 @@ def test_a_list_is_sorted_and_at_one_version(cluster):
     assert int(listing.resource_version) >= max(int(pod.metadata.resource_version) for pod in listing.items)
 
 
-def test_a_list_in_pages_is_the_whole_list(cluster):
-    """However small the pages, all objects come once, at one version."""
+def test_paged_list_has_every_object_once(cluster):
+    """With pages of any size, at one version."""
     for number in range(23):
         cluster.pod(f"pod-{number:02}", labels={"app": "web" if number % 2 else "db"})
     whole = cluster.store.list(POD, namespace=cluster.namespace)
@@ -133,8 +133,8 @@ def test_a_list_in_pages_is_the_whole_list(cluster):
     assert names(web) == [f"pod-{number:02}" for number in range(1, 23, 2)]
 
 
-def test_a_page_says_where_the_next_begins_and_how_much_is_left(served):
-    """All pages show the version of the first, whatever is written in between."""
+def test_page_has_a_continue_token_and_the_remaining_count(served):
+    """All pages have the version of the first, whatever is written meanwhile."""
     for name in ("a", "b", "c"):
         served.pod(name)
     path = POD.path(served.namespace)
@@ -155,8 +155,8 @@ def test_a_page_says_where_the_next_begins_and_how_much_is_left(served):
     assert "remainingItemCount" not in selected  # the server does not count behind a selector
 
 
-def test_cached_lists_show_what_was_just_written_in_time(cluster):
-    """A cached read may be stale on a busy server; its shape is that of any other list."""
+def test_cached_list_shows_a_write_eventually(cluster):
+    """A cached list may be stale; it has the shape of any other list."""
     cluster.pod("seen")
     cluster.eventually(
         lambda: names(cluster.store.list(POD, namespace=cluster.namespace, cached=True)) == ["seen"],
@@ -177,8 +177,8 @@ def test_cached_lists_show_what_was_just_written_in_time(cluster):
         ("app in (web),app in (db)", []),
     ],
 )
-def test_label_selectors_choose(cluster, selector, expected):
-    """Equality, sets and existence, all of which must hold."""
+def test_label_selectors(cluster, selector, expected):
+    """Equality, sets and existence; all of them must match."""
     cluster.pod("a", labels={"app": "web", "tier": "front"})
     cluster.pod("b", labels={"app": "web"})
     cluster.pod("c", labels={"app": "db", "size": "3"})
@@ -197,8 +197,8 @@ def test_label_selectors_choose(cluster, selector, expected):
         ("spec.schedulerName=default-scheduler,status.nominatedNodeName=", ["bound", "done", "free"]),
     ],
 )
-def test_field_selectors_choose(cluster, selector, expected):
-    """The fields that the forwarder and the steps select pods by."""
+def test_field_selectors_for_pods(cluster, selector, expected):
+    """Those that the forwarder and the steps use."""
     cluster.pod("free")
     for name in ("bound", "done"):
         cluster.pod(name)
@@ -217,8 +217,8 @@ def test_field_selectors_choose(cluster, selector, expected):
         ({"label_selector": "size>many"}, "the value must be an integer"),
     ],
 )
-def test_a_selector_that_makes_no_sense_is_a_bad_request(cluster, selectors, message):
-    """400, naming what was not understood."""
+def test_invalid_selector_is_a_bad_request(cluster, selectors, message):
+    """400, naming the invalid part."""
     with pytest.raises(KubeAPIError) as caught:
         cluster.store.list(POD, namespace=cluster.namespace, **selectors)
     assert caught.value.status == 400

@@ -1,4 +1,4 @@
-"""How the server says no on the wire: the Status bodies, their reasons and what they are about."""
+"""Error responses of the API server: Status bodies, reasons and details."""
 
 import pytest
 
@@ -21,8 +21,8 @@ def refusal(answer):
     return body | {"details": details} | ({"causes": unique} if unique else {})
 
 
-def test_what_is_not_there(served):
-    """404 with what was asked for."""
+def test_missing_object_error(served):
+    """404 with the object's kind and name."""
     answer = served.http.ask("GET", POD.path(served.namespace, "missing"))
     assert answer.status == 404
     assert refusal(answer) == {
@@ -35,7 +35,7 @@ def test_what_is_not_there(served):
     assert refusal(answer)["details"] == {"name": "missing", "group": "karpenter.sh", "kind": "nodeclaims"}
 
 
-def test_what_is_there_already(served):
+def test_existing_object_error(served):
     """409 AlreadyExists."""
     name = served.claim("twice")["metadata"]["name"]
     body = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": name}, "spec": a_claim_spec()}
@@ -47,8 +47,8 @@ def test_what_is_there_already(served):
     }
 
 
-def test_conflicts(served):
-    """409 Conflict of a version, and of a deletion's preconditions; of a UID in a patch it is 422."""
+def test_conflict_errors(served):
+    """409 for a version and for a deletion's preconditions; 422 for a UID in a patch."""
     made = served.claim("raced")["metadata"]
     path = NODECLAIM.path("", made["name"])
     served.http.ask("PATCH", path, {"metadata": {"labels": {"a": "b"}}}, MERGE_PATCH)
@@ -69,8 +69,8 @@ def test_conflicts(served):
     assert [cause["field"] for cause in answer["causes"]] == ["metadata.uid"]
 
 
-def test_bindings_that_come_too_late(served):
-    """409 about the binding; a missing pod is 404, another incarnation a conflict of the store."""
+def test_late_binding_errors(served):
+    """409 for a bound pod, 404 for a missing one, a conflict for another UID."""
     served.pod("p")
     path = POD.path(served.namespace, "p", "binding")
     target = {"target": {"kind": "Node", "name": served.node()}}
@@ -113,8 +113,8 @@ def test_bindings_that_come_too_late(served):
         ("GET", "/api/v1/nodes?fieldSelector=spec.colour%3Dred", JSON, None, 400, "BadRequest"),
     ],
 )
-def test_requests_that_make_no_sense(served, method, path, content_type, body, code, reason):
-    """The code twice, a reason for machines where there is one, and a message for people."""
+def test_malformed_request_errors(served, method, path, content_type, body, code, reason):
+    """The status code, a reason and a message."""
     path, _, query = path.format(node=served.node()).partition("?")
     answer = served.http.ask(
         method, path, body, content_type, **dict(part.split("=", 1) for part in query.split("&") if part)
@@ -125,8 +125,8 @@ def test_requests_that_make_no_sense(served, method, path, content_type, body, c
 
 
 @pytest.mark.parametrize("path", ["/apis/example.com/v1/ghosts", "/apis/karpenter.sh/v1/ghosts", "/nothing/here"])
-def test_an_unknown_path_is_refused_in_plain_text(served, path):
-    """So a cluster without our CRDs answers."""
+def test_unknown_path_error_is_plain_text(served, path):
+    """As in a cluster without our CRDs."""
     answer = served.http.ask("GET", path)
     assert (answer.status, answer.body) == (404, "404 page not found\n")
     assert answer.headers["Content-Type"].startswith("text/plain")
@@ -203,8 +203,8 @@ NAME = (
         ),
     ],
 )
-def test_what_cannot_be_written_on_a_node(served, patch, causes):
-    """422 with every field that is wrong, what is wrong with it, and a machine's word for that."""
+def test_invalid_node_errors(served, patch, causes):
+    """422 with every invalid field, the message and the reason."""
     node = served.node()
     served.store.patch(NODE, node, {"spec": {"providerID": "one"}})
     status = refusal(served.http.ask("PATCH", NODE.path("", node), patch, MERGE_PATCH))
@@ -271,15 +271,15 @@ def test_what_cannot_be_written_on_a_node(served, patch, causes):
         ),
     ],
 )
-def test_what_cannot_be_created(served, resource, spec, message):
-    """422 in the server's words."""
+def test_invalid_creation_errors(served, resource, spec, message):
+    """422 with the server's messages."""
     body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": "x"}, "spec": spec}
     answer = served.http.ask("POST", resource.path(served.namespace), body)
     assert (answer.status, answer.body["message"]) == (422, message)
 
 
-def test_a_quantity_that_does_not_parse_is_a_bad_request(served):
-    """400: the object cannot even be read."""
+def test_invalid_quantity_is_a_bad_request(served):
+    """400, because the object does not decode."""
     spec = a_pod_spec()
     spec["containers"][0]["resources"] = {"requests": {"cpu": "one"}}
     body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": spec}

@@ -1,4 +1,4 @@
-"""Warm reads on the real API server: it says its version, watches and forgets as `kube.list_cache` expects."""
+"""Cached lists on the real API server: versions, watches and expiry as `kube.list_cache` expects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watches: what is delivered, in which order, and where one may continue."""
+"""Watches: events, their order, and versions to continue from."""
 
 import secrets
 
@@ -35,8 +35,8 @@ def version_of(cluster, **selectors):
     return cluster.store.list(POD, namespace=cluster.namespace, **selectors).resource_version
 
 
-def test_a_watch_continues_a_list(cluster):
-    """Every change after the list's version, in order, with the version each made."""
+def test_watch_continues_from_a_lists_version(cluster):
+    """Every later change in order, each with its version."""
     cluster.pod("old")
     since = version_of(cluster)
     cluster.pod("new")
@@ -59,8 +59,8 @@ def test_a_watch_continues_a_list(cluster):
     ]
 
 
-def test_a_bookmark_is_a_version_to_continue_from(cluster):
-    """It comes before the watch ends, has no object, and covers changes that the watch's selectors leave out."""
+def test_bookmark_has_a_version_to_continue_from(cluster):
+    """It comes before the watch ends, has no object, and covers changes outside of the selectors."""
     since = version_of(cluster)
     cluster.pod("one")
     events, unseen = [], {}
@@ -75,8 +75,8 @@ def test_a_bookmark_is_a_version_to_continue_from(cluster):
     assert watched(cluster, events[-1].resource_version) == []
 
 
-def test_leaving_a_selector_looks_like_a_deletion(cluster):
-    """And entering it like a creation: a watcher's view is always that of its list."""
+def test_object_that_leaves_the_selector_is_a_deletion(cluster):
+    """An object that enters the selector is ADDED, so the watch always agrees with its list."""
     cluster.pod("wanderer", labels={"app": "web"})
     cluster.pod("stranger", labels={"app": "db"})
     since = version_of(cluster)
@@ -89,8 +89,8 @@ def test_leaving_a_selector_looks_like_a_deletion(cluster):
     ]
 
 
-def test_what_left_a_selector_is_shown_as_it_was(cluster):
-    """The object is the one that was last selected, at the version that took it away."""
+def test_object_that_left_the_selector_has_its_last_selected_state(cluster):
+    """With the version of the change that removed it."""
     cluster.pod("wanderer", labels={"app": "web", "colour": "red"})
     since = version_of(cluster)
     labels = {"metadata": {"labels": {"app": "db", "colour": "blue"}}}
@@ -100,8 +100,8 @@ def test_what_left_a_selector_is_shown_as_it_was(cluster):
     assert event.resource_version == after["resourceVersion"]
 
 
-def test_binding_takes_a_pod_out_of_the_unassigned_ones(cluster):
-    """What the forwarder watches: pods without a node."""
+def test_bound_pod_leaves_the_watch_of_unassigned_pods(cluster):
+    """The forwarder watches pods without a node."""
     cluster.pod("waiting")
     since = version_of(cluster, field_selector="spec.nodeName=")
     cluster.bind("waiting", cluster.node())
@@ -109,15 +109,15 @@ def test_binding_takes_a_pod_out_of_the_unassigned_ones(cluster):
     assert watched(cluster, since, field_selector="spec.nodeName=") == [("DELETED", "waiting")]
 
 
-def test_a_watch_from_nowhere_begins_with_what_is_there(cluster):
-    """Version 0: everything as ADDED, in no particular order, then the changes."""
+def test_watch_from_version_0_starts_with_all_objects(cluster):
+    """As ADDED, in any order, and then the changes."""
     for name in ("a", "b"):
         cluster.pod(name)
     assert sorted(watched(cluster, "0")) == [("ADDED", "a"), ("ADDED", "b")]
 
 
-def test_a_cluster_wide_watch_sees_every_namespace(cluster):
-    """An empty namespace means all."""
+def test_cluster_wide_watch_covers_every_namespace(cluster):
+    """An empty namespace selects all."""
     since = version_of(cluster)
     cluster.pod("here")
     for event in cluster.store.watch(POD, resource_version=since, timeout_seconds=20):
@@ -126,8 +126,8 @@ def test_a_cluster_wide_watch_sees_every_namespace(cluster):
     assert event.object.metadata.name == "here"
 
 
-def test_an_expired_resource_version_is_refused_with_410(served):
-    """A watch or a list in pages from an older version gets 410; a new list succeeds."""
+def test_expired_resource_version_is_refused_with_410(served):
+    """A watch or a paged list from an older version gets 410; a new list succeeds."""
     for number in range(3):
         served.pod(f"pod-{number}")
     path = POD.path(served.namespace)

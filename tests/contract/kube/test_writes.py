@@ -1,4 +1,4 @@
-"""Patches: merging, status apart from the rest, generations, preconditions, and what may not change."""
+"""Patches: merging, the status subresource, generations, preconditions, and immutable fields."""
 
 import pytest
 
@@ -8,8 +8,8 @@ from journeyman.ports import Patch
 from tests.contract.kube.clusters import CLASS_REF, names
 
 
-def test_a_patch_merges_maps_and_replaces_lists(cluster):
-    """JSON merge patch: null removes a key, a list is replaced whole."""
+def test_merge_patch_merges_maps_and_replaces_lists(cluster):
+    """null removes a key."""
     name = cluster.claim("merged", labels={"a": "1", "b": "2"}, finalizers=["x.io/a", "x.io/b"])["metadata"]["name"]
     patch = {"metadata": {"labels": {"a": None, "c": "3"}, "finalizers": ["x.io/c"]}}
     after = cluster.store.patch(NODECLAIM, name, patch)
@@ -18,7 +18,7 @@ def test_a_patch_merges_maps_and_replaces_lists(cluster):
     assert cluster.store.get(NODECLAIM, name).metadata.labels == {"b": "2", "c": "3"}
 
 
-def test_a_patch_that_changes_nothing_writes_nothing(cluster):
+def test_patch_without_a_change_writes_nothing(cluster):
     """The version stays, so no watch reports a change."""
     before = cluster.claim("same", labels={"a": "1"})["metadata"]
     after = cluster.store.patch(NODECLAIM, before["name"], {"metadata": {"labels": {"a": "1"}}})
@@ -26,7 +26,7 @@ def test_a_patch_that_changes_nothing_writes_nothing(cluster):
 
 
 def test_parallel_patches_succeed_or_fail_separately(cluster):
-    """In their order; what is refused keeps nothing from the others."""
+    """Results are in the order of the patches; a refused patch does not affect the others."""
     claims = [cluster.claim(name)["metadata"]["name"] for name in ("one", "two", "three")]
     body = {"metadata": {"labels": {"a": "1"}}}
     stale = {"metadata": {"resourceVersion": "1", "labels": {"a": "1"}}}
@@ -41,8 +41,8 @@ def test_parallel_patches_succeed_or_fail_separately(cluster):
     assert [cluster.store.get(NODECLAIM, name).metadata.labels.get("a") for name in claims] == ["1", None, "1"]
 
 
-def test_status_and_the_rest_are_written_apart(cluster):
-    """A write of the object leaves its status alone; a write of its status leaves all else alone."""
+def test_writes_of_status_and_of_the_object_are_separate(cluster):
+    """A write of the object keeps its status; a write of the status keeps everything else."""
     name = cluster.own("apart")
     body = {"requirements": [], "nodeClassRef": CLASS_REF, "expireAfter": "720h"}
     cluster.store.create(NODECLAIM, {"metadata": {"name": name}, "spec": body, "status": {"nodeName": "dropped"}})
@@ -63,14 +63,14 @@ def test_status_and_the_rest_are_written_apart(cluster):
     assert read.spec.expire_after == "720h"
 
 
-def test_a_kubelet_registers_its_node_with_a_status(cluster):
-    """Nodes, unlike other kinds, keep the status they are created with."""
+def test_node_is_created_with_its_status(cluster):
+    """Unlike other kinds, because kubelets register nodes with a status."""
     name = cluster.node("registered", capacity={"cpu": "4"})
     assert cluster.store.get(NODE, name).status.capacity == {"cpu": "4"}
 
 
 def test_generation_counts_changes_of_the_spec_only(cluster):
-    """Labels and status leave it; the spec moves it on."""
+    """Changes of labels and status keep it."""
     made = cluster.pool("counted")["metadata"]
     assert made["generation"] == 1
     cluster.store.patch(NODEPOOL, made["name"], {"metadata": {"labels": {"a": "b"}}})
@@ -80,8 +80,8 @@ def test_generation_counts_changes_of_the_spec_only(cluster):
     assert cluster.store.get(NODEPOOL, made["name"])["metadata"]["generation"] == 2
 
 
-def test_a_stale_version_is_a_conflict(cluster):
-    """A write decided on an older version is refused, in the server's words, and changes nothing."""
+def test_stale_version_is_a_conflict(cluster):
+    """The write is refused and changes nothing."""
     made = cluster.claim("raced")["metadata"]
     name, version = made["name"], made["resourceVersion"]
     cluster.store.patch(NODECLAIM, name, {"metadata": {"resourceVersion": version, "labels": {"by": "first"}}})
@@ -94,8 +94,8 @@ def test_a_stale_version_is_a_conflict(cluster):
     assert cluster.store.get(NODECLAIM, name).metadata.labels == {"by": "first"}
 
 
-def test_a_stale_version_is_a_conflict_for_the_status_too(cluster):
-    """Conditions are lists, so status writes carry the version as well."""
+def test_stale_version_is_a_conflict_for_the_status(cluster):
+    """Conditions are lists, so status writes have the version as a precondition, too."""
     made = cluster.claim("raced")["metadata"]
     cluster.store.patch(NODECLAIM, made["name"], {"metadata": {"labels": {"a": "b"}}})
     stale = {"metadata": {"resourceVersion": made["resourceVersion"]}, "status": {"nodeName": "late"}}
@@ -103,8 +103,8 @@ def test_a_stale_version_is_a_conflict_for_the_status_too(cluster):
         cluster.store.patch(NODECLAIM, made["name"], stale, subresource="status")
 
 
-def test_a_stale_version_is_a_conflict_even_if_nothing_would_change(cluster):
-    """The precondition is about what was read, not about what is written."""
+def test_stale_version_is_a_conflict_even_without_a_change(cluster):
+    """The precondition does not depend on the patch."""
     made = cluster.claim("raced", labels={"a": "1"})["metadata"]
     cluster.store.patch(NODECLAIM, made["name"], {"metadata": {"labels": {"b": "2"}}})
     same = {"metadata": {"resourceVersion": made["resourceVersion"], "labels": {"a": "1"}}}
@@ -112,8 +112,8 @@ def test_a_stale_version_is_a_conflict_even_if_nothing_would_change(cluster):
         cluster.store.patch(NODECLAIM, made["name"], same)
 
 
-def test_another_incarnation_is_a_conflict(cluster):
-    """An object that was deleted and created anew has another UID."""
+def test_other_uid_is_a_conflict(cluster):
+    """An object that was deleted and created again has another UID."""
     first = cluster.claim("reborn")["metadata"]
     cluster.store.delete(NODECLAIM, first["name"])
     second = cluster.claim("reborn")["metadata"]
@@ -135,7 +135,7 @@ def test_another_incarnation_is_a_conflict(cluster):
 
 
 def test_only_built_in_kinds_check_the_uid_of_a_status_patch(cluster):
-    """So a write of a custom resource's status needs a version as well."""
+    """So a status patch of a custom resource needs a version as well."""
     name = cluster.claim("deaf")["metadata"]["name"]
     meant = {"metadata": {"uid": "another"}, "status": {"nodeName": "node-1"}}
     cluster.store.patch(NODECLAIM, name, meant, subresource="status")
@@ -152,8 +152,8 @@ def test_only_built_in_kinds_check_the_uid_of_a_status_patch(cluster):
         )
 
 
-def test_metadata_goes_with_the_status_of_built_in_kinds(cluster):
-    """Labels that come with a pod's or node's status are written, its spec is not; of ours only the status is."""
+def test_status_patch_of_built_in_kinds_writes_metadata(cluster):
+    """Labels in a status patch of a pod or node are written; of custom resources only the status is."""
     change = {"metadata": {"labels": {"a": "1"}}, "spec": {"unschedulable": True}, "status": {"capacity": {"cpu": "1"}}}
     node = cluster.store.patch(NODE, cluster.node(), change, subresource="status")
     assert node["metadata"]["labels"] == {"a": "1"}
@@ -163,8 +163,8 @@ def test_metadata_goes_with_the_status_of_built_in_kinds(cluster):
     assert "labels" not in cluster.store.patch(NODECLAIM, claim, change, subresource="status")["metadata"]
 
 
-def test_a_deletion_may_demand_a_version(cluster):
-    """A deletion decided on an older version is refused."""
+def test_deletion_honours_the_version_precondition(cluster):
+    """A deletion that was decided on an older version is refused."""
     made = cluster.claim("watched")["metadata"]
     cluster.store.patch(NODECLAIM, made["name"], {"metadata": {"labels": {"a": "b"}}})
     with pytest.raises(ConflictError, match="the ResourceVersion in the precondition"):
@@ -172,8 +172,8 @@ def test_a_deletion_may_demand_a_version(cluster):
     assert cluster.store.get(NODECLAIM, made["name"]).metadata.deletion_timestamp is None
 
 
-def test_what_the_server_keeps_cannot_be_patched(cluster):
-    """Generation and creation time in a patch are ignored, a deletion is refused, another name is a bad request."""
+def test_server_set_fields_cannot_be_patched(cluster):
+    """Generation and creation time are ignored, a deletionTimestamp is refused, another name is a bad request."""
     made = cluster.claim("kept", labels={"a": "1"})["metadata"]
     change = {"generation": 7, "creationTimestamp": "2001-01-01T00:00:00Z", "labels": {"a": "2"}}
     after = cluster.store.patch(NODECLAIM, made["name"], {"metadata": change})["metadata"]
@@ -192,8 +192,8 @@ def test_what_the_server_keeps_cannot_be_patched(cluster):
     assert (caught.value.status, caught.value.message) == (400, shown)
 
 
-def test_only_the_scheduler_moves_a_pod(cluster):
-    """A pod's spec is fixed but for a few fields; its node comes from a binding."""
+def test_pods_node_is_set_by_a_binding_only(cluster):
+    """Most fields of a pod's spec are immutable."""
     cluster.pod("fixed")
     with pytest.raises(InvalidError, match="pod updates may not change fields"):
         cluster.store.patch(POD, "fixed", {"spec": {"nodeName": "node-1"}}, namespace=cluster.namespace)
@@ -206,8 +206,8 @@ def test_only_the_scheduler_moves_a_pod(cluster):
     assert [(c.type, c.status) for c in pod.status.conditions] == [("PodScheduled", "True")]
 
 
-def test_a_nominated_node_name_is_cleared_when_the_pod_is_bound(cluster):
-    """`status.nominatedNodeName` is a hint until the pod is bound."""
+def test_nominated_node_name_is_cleared_when_the_pod_is_bound(cluster):
+    """`status.nominatedNodeName` exists only until then."""
     cluster.pod("nominated")
     assert cluster.pod_status("nominated", nominatedNodeName="node-9")["status"]["nominatedNodeName"] == "node-9"
     assert cluster.pods(field_selector="status.nominatedNodeName=node-9") == ["nominated"]

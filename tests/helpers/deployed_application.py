@@ -25,22 +25,22 @@ INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 RAW_EVENT: Resource = Resource(group="", version="v1", kind="Event", plural="events", namespaced=True, type=dict)
 
 
-class Died(BaseException):
-    """The sandbox is gone: nothing of the run goes on."""
+class SandboxCrashed(BaseException):
+    """The sandbox's process has ended, and its run with it."""
 
 
-class Mortal:
-    """Lets runs die just before or after an effect on the outside; the next run has a new sandbox."""
+class SandboxCrashes:
+    """Crashes runs just before or after an outside effect; the next run has a new sandbox."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self, *deaths: tuple[str, str]) -> None:
-        """Die "before" or "after" the next effect of that kind, one death after the other; without any, live."""
+        """Plan the crashes: each "before" or "after" the next effect of a kind, one after the other."""
         self.deaths, self.dead, self.doomed = list(deaths), False, False
 
     def effect(self, what: str) -> None:
-        """Called before each effect. A dead run's last words are not heard either."""
+        """Raise SandboxCrashed if a crash is due at this effect, and at every later effect of the crashed run."""
         if not self.dead and self.deaths:
             when, fatal = self.deaths[0]
             self.dead = self.doomed or (when, fatal) == ("before", what)
@@ -48,10 +48,10 @@ class Mortal:
             if self.dead:
                 del self.deaths[0]
         if self.dead:
-            raise Died(what)
+            raise SandboxCrashed(what)
 
     def __call__(self, handler):
-        """The handler in a sandbox."""
+        """Return the handler with a new sandbox for each crashed one."""
 
         def invoke(event, context):
             self.dead = self.doomed = False
@@ -60,59 +60,59 @@ class Mortal:
         return invoke
 
 
-class MortalStore:
-    """The cluster's API server, through which a run may die."""
+class CrashingStore:
+    """The cluster's API server; its writes may crash the run."""
 
-    def __init__(self, store, mortal: Mortal) -> None:
-        self._store, self._mortal = store, mortal
+    def __init__(self, store, crashes: SandboxCrashes) -> None:
+        self._store, self._crashes = store, crashes
 
     def __getattr__(self, verb):
         call = getattr(self._store, verb)
 
         def guarded(*args, **kwargs):
             if verb in {"create", "patch", "delete", "evict"}:
-                self._mortal.effect(f"{verb} {args[0].kind if isinstance(args[0], Resource) else 'Pod'}")
+                self._crashes.effect(f"{verb} {args[0].kind if isinstance(args[0], Resource) else 'Pod'}")
             return call(*args, **kwargs)
 
         return guarded
 
 
-class MortalAccount:
-    """The AWS account, through which a run may die; every failure shows, since boto3 does not try again."""
+class CrashingAccount:
+    """The AWS account; its writes may crash the run. boto3 does not retry, so that every failure shows."""
 
-    def __init__(self, aws, mortal: Mortal) -> None:
-        self._aws, self._mortal = aws, mortal
+    def __init__(self, aws, crashes: SandboxCrashes) -> None:
+        self._aws, self._crashes = aws, crashes
 
     def client(self, service: str):
         client = self._aws.client(service, max_attempts=1)
-        client.meta.events.register("before-call", self._called, unique_id="mortal")
+        client.meta.events.register("before-call", self._called, unique_id="crashes")
         return client
 
     def _called(self, model, **_):
         if not model.name.startswith(("Describe", "Get", "List")):
-            self._mortal.effect(model.name)
+            self._crashes.effect(model.name)
 
 
-class Stage:
-    """The deployment, with the questions that tests of bad input ask."""
+class DeployedApplication:
+    """The deployment, with queries for tests of bad input."""
 
-    def __init__(self, deployment: LocalDeployment, logs: list, mortal: Mortal) -> None:
-        self.deployment, self.logs, self.mortal = deployment, logs, mortal
+    def __init__(self, deployment: LocalDeployment, logs: list, crashes: SandboxCrashes) -> None:
+        self.deployment, self.logs, self.crashes = deployment, logs, crashes
         self.server, self.clock = deployment.server, deployment.clock
         self.aws, self.world = deployment.aws, deployment.world
         self.sqs, self.ec2 = self.aws.client("sqs"), self.aws.client("ec2")
         for function in deployment.stack.functions.values():
-            function.handler, function.fatal = mortal(function.handler), (Died,)
+            function.handler, function.fatal = crashes(function.handler), (SandboxCrashed,)
 
     @contextmanager
     def cold(self):
         """A sandbox that remembers nothing takes the place of the warm one; it sees each failure of the cloud."""
         runtime = local_runtime(
-            MortalAccount(self.aws, self.mortal),
+            CrashingAccount(self.aws, self.crashes),
             self.deployment.stack.variables,
             cluster=self.deployment.cluster,
             endpoint="https://demo.example",
-            store=MortalStore(self.server.acting_as(ACTOR), self.mortal),
+            store=CrashingStore(self.server.acting_as(ACTOR), self.crashes),
             clock=self.clock,
         )
         with installed(runtime):

@@ -1,6 +1,6 @@
 """The linear-programming lower bound on the hourly price of a scenario, by HiGHS.
 
-Valid for pods that differ in requests only; zone and host rules can only make the true optimum dearer.
+Valid for pods that differ in requests only; zone and host rules can only raise the optimum.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A cluster that lives: workloads, kube-scheduler, kubelets, a cloud, and our steps woken by their own messages.
-
-Nothing here decides anything: the functions run when a message for them is due, and every minute's sweep.
-"""
+"""A simulated cluster with workloads, kube-scheduler, kubelets and a cloud, in which messages and the sweep start our steps."""
 
 from __future__ import annotations
 
@@ -70,8 +67,8 @@ class Functions:
         return RequeueDue(id="t", cluster=CLUSTER, step=step, reason="test", time=now)
 
 
-class Living:
-    """The cluster, its world, with the questions that tests ask."""
+class SimulatedCluster:
+    """The simulated cluster, with queries for tests."""
 
     def __init__(self, types: Sequence[InstanceType], pool: dict[str, Any]) -> None:
         self.cluster = Cluster()
