@@ -182,12 +182,13 @@ def cited() -> Iterator[Cited]:
 def spec_file(spec: str, index: Mapping[str, Any]) -> str:
     """Return the path of the Go test file that a marker names, empty if there is none.
 
-    `disruption/emptiness` is pkg/controllers/disruption/emptiness_test.go, a folder its suite_test.go, and
-    `scheduling/taints` pkg/scheduling/taints_test.go.
+    `disruption/emptiness` is pkg/controllers/disruption/emptiness_test.go, `scheduling/taints` pkg/scheduling/taints_test.go,
+    and a folder, as `node/health` or `utils/pdb`, its suite_test.go below either.
     """
+    endings = ("_test.go", "/suite_test.go")
     for repository in REPOSITORIES:
         files = index[repository]["files"]
-        for path in (f"pkg/controllers/{spec}_test.go", f"pkg/controllers/{spec}/suite_test.go", f"pkg/{spec}_test.go"):
+        for path in (f"{root}/{spec}{ending}" for root in ("pkg/controllers", "pkg") for ending in endings):
             if path in files:
                 return f"{repository} {path}"
     return ""
