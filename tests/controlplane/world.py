@@ -6,8 +6,9 @@
         world.until_running("inflate", 10)
 
 kube-apiserver, kube-scheduler and the controllers are Kubernetes' own and live in real time. AWS is moto, the nodes are
-played by `journeyman_simulator.kubelet`, and both follow a clock that stands still while an actor runs, and then jumps (`clock`). The functions find the
-cluster as they do on Lambda (a kubeconfig with a token, the HTTP store), and the forwarder is the one that is deployed.
+played by `journeyman_simulator.kubelet`, `pod_collector` removes the pods of vanished nodes, and all three follow a clock
+that stands still while an actor runs, and then jumps (`clock`). The functions find the cluster as they do on Lambda (a
+kubeconfig with a token, the HTTP store), and the forwarder is the one that is deployed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import io
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from datetime import datetime, timedelta
@@ -27,7 +29,7 @@ from infra.forwarder.aws_sinks import SqsSink
 from infra.forwarder.forwarder import Forwarder
 from infra.forwarder.notifications import Batcher, NotifiedStep
 from journeyman.cloud.aws.pricing import shipped_on_demand
-from journeyman.core.api.objects import NODE, NODECLAIM, POD, Resource, is_true
+from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, POD, Resource, is_true
 from journeyman.kube.access.kubeconfig import from_kubeconfig
 from journeyman.kube.connection_pool import Connection, client_context
 from journeyman.kube.http_store import HttpKubeStore
@@ -47,6 +49,7 @@ from tests.controlplane.adapters import runtime
 from tests.controlplane.clock import DatedStore, JumpingClock
 from tests.controlplane.manifests import apply
 from tests.controlplane.plane import ControlPlane
+from tests.controlplane.pod_collector import PodCollector
 from tests.controlplane.registered import registered
 from tests.controlplane.rest import at_rest
 from tests.controlplane.sandboxes import Deaths, SandboxDiedError, Sandboxes
@@ -116,6 +119,7 @@ class RealWorld:
             opened.enter_context(captured_logs(self.logs.append))
             opened.enter_context(installed(self.sandbox()))
             self._kubelets = Kubelets(_CountingWrites(self.store), self.clock, self.machines, hears_all=False)
+            self._pod_collector = PodCollector(self.store, self.clock)
             ticker = ScheduleRunner(
                 self.aws.client("events"), self.aws.client("scheduler"), self.clock, self.aws.deliver
             )
@@ -207,7 +211,8 @@ class RealWorld:
                 return (self.clock.now() - began).total_seconds()
             if self.clock.now() - began > within:
                 raise WorldStuckError(
-                    f"still waiting for {waiting_for} after {within}", began=self.clock.began.isoformat()
+                    f"still waiting for {waiting_for} after {within}; {self._found()}",
+                    began=self.clock.began.isoformat(),
                 )
             self._jump()
 
@@ -228,6 +233,23 @@ class RealWorld:
             self._settle()
 
     # --- parts
+
+    def _found(self) -> str:
+        """What there is, for the message of a wait that had no success."""
+        gone = {"shutting-down", "terminated", "forgotten"}
+        letters = {url.rsplit("/", 1)[-1]: self._letters(url) for url in self.stack.dead_letter_urls}
+        found = {
+            "pods": Counter(f"{p.status.phase} on {p.spec.node_name or 'no node'}" for p in self.store.list(POD).items),
+            "nodes": [(n.metadata.name, n.spec.provider_id, n.metadata.deletion_timestamp) for n in self.nodes()],
+            "nodeclaims": [
+                (claim.metadata.name, claim.status.provider_id, claim.metadata.deletion_timestamp)
+                for claim in self.claims()
+            ],
+            "instances": {id_: state for id_, state in self.instances().items() if state not in gone},
+            "disruptions": [(d["metadata"]["name"], d.get("status")) for d in self.store.list(NODE_DISRUPTION).items],
+            "dead letters": {queue: number for queue, number in letters.items() if number},
+        }
+        return "; ".join(f"{what}: {value}" for what, value in found.items())
 
     def _variables(self, kubeconfig: Path | None = None) -> dict[str, str]:
         """The functions' environment."""
@@ -258,11 +280,12 @@ class RealWorld:
     def _act(self) -> bool:
         """One round; whether anything happened, Kubernetes' own doings included."""
         version = self._version()
-        due = self._kubelets.due()
         busy = moved = version != self._seen
         self._seen = version
-        if version and (moved or (due is not None and due <= self.clock.now())):
-            busy |= self._kubelets.act()
+        for actor in (self._kubelets, self._pod_collector):
+            due = actor.due()
+            if version and (moved or (due is not None and due <= self.clock.now())):
+                busy |= actor.act()
         for actor in self._actors:
             busy |= actor.act()
         return self._invoke_directly() or busy or self._batcher.due() is not None
@@ -293,7 +316,7 @@ class RealWorld:
 
     def _jump(self, latest: datetime | None = None) -> None:
         """Jump to when an actor has something to do, at the latest to `latest`."""
-        moments = [actor.due() for actor in (self._kubelets, *self._actors)]
+        moments = [actor.due() for actor in (self._kubelets, self._pod_collector, *self._actors)]
         now = self.clock.now()
         upcoming = [moment for moment in (*moments, latest) if moment is not None and moment > now]
         if upcoming:

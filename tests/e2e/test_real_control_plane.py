@@ -124,6 +124,24 @@ def interrupt_the_fullest(world):
     return seconds
 
 
+def test_pods_of_a_terminated_instance_move_elsewhere(world, scenario):
+    """No kubelet is left to confirm their deletion; Kubernetes' garbage collector removes them after their Node is deleted."""
+    world.scale("inflate", 10)
+    world.until_running("inflate", 10)
+    world.until(world.is_quiet, "initialized nodes")
+    lost = world.nodes()[0]
+
+    world.aws.client("ec2").terminate_instances(InstanceIds=[lost.spec.provider_id.rsplit("/", 1)[-1]])
+    world.until(
+        lambda: lost.metadata.name not in hosts(world) and len(world.pods("inflate")) == world.running("inflate") == 10,
+        "ten pods elsewhere",
+    )
+    world.until(world.is_quiet, "the old node to be gone")
+
+    assert lost.metadata.name not in {node.metadata.name for node in world.nodes()}
+    assert scenario.lines(level="ERROR") == []
+
+
 def test_outage_of_the_api_server_loses_nothing(world, scenario):
     """It begins while nodes are being launched: errors name the cluster and what to do, and afterwards all work continues."""
     world.scale("inflate", 10)
