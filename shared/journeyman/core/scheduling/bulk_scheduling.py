@@ -87,14 +87,10 @@ def _place_classes(
     batches = assigned.batches
     new_nodes = plan_new_nodes(_filled(batches, filling), problem, solution.headroom, solution.reservations)
     unscheduled = [n - assigned.on_existing.get(c, 0) for c, n in enumerate(solution.left)]
-    requested, left = Counter[RowDomains](), Counter[RowDomains]()
     for batch in batches:
-        requested[batch.destination] += batch.count
         unscheduled[problem.class_of_row[batch.row]] -= batch.count
     for batch in new_nodes.left:
-        left[batch.destination] += batch.count
         unscheduled[problem.class_of_row[batch.row]] += batch.count
-    quotas = dict.fromkeys(batch.destination for batch in batches if batch.is_quota)
     placed = replace(
         solution,
         left=unscheduled,
@@ -104,7 +100,21 @@ def _place_classes(
         new_nodes=(*solution.new_nodes, *new_nodes.nodes),
         reasons={**solution.reasons, **assigned.reasons},
     )
-    return placed, {sent: requested[sent] - left[sent] for sent in quotas if left[sent]}
+    return placed, _cut_short(batches, new_nodes.left) if new_nodes.left else {}
+
+
+def _cut_short(batches: Sequence[PodBatch], left: Sequence[PodBatch]) -> Ceilings:
+    """Return the pods placed for each quota of which pods are left."""
+    requested, remaining = _pods_by_destination(batches), _pods_by_destination(left)
+    quotas = dict.fromkeys(batch.destination for batch in batches if batch.is_quota)
+    return {sent: requested[sent] - remaining[sent] for sent in quotas if remaining[sent]}
+
+
+def _pods_by_destination(batches: Sequence[PodBatch]) -> Counter[RowDomains]:
+    pods = Counter[RowDomains]()
+    for batch in batches:
+        pods[batch.destination] += batch.count
+    return pods
 
 
 def _filled(batches: Sequence[PodBatch], filling: NodeFilling) -> Sequence[PodBatch]:

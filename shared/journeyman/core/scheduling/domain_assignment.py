@@ -38,7 +38,7 @@ class AssignedDomains(Struct, frozen=True, kw_only=True, eq=False):
 
     Attributes:
         batches: Pods for new nodes, and pods that may use any node, by class, relaxation level and domains.
-        on_existing: The number of pods placed on existing nodes, by class.
+        on_existing: The number of pods placed on existing nodes, by class; omitted for classes without any.
         left: The number of pods that no domain admits, by class.
         reasons: Why no domain admits them, by class; omitted for classes that fit no node in any domain.
     """
@@ -80,12 +80,7 @@ class _DomainPlacement(Struct, frozen=True):
     @property
     def count(self) -> int:
         """Return the number of pods, on existing and new nodes."""
-        return self.new + self.on_existing
-
-    @property
-    def on_existing(self) -> int:
-        """Return the number of pods on existing nodes."""
-        return sum(placed.pods for placed in self.on_nodes)
+        return self.new + sum(placed.pods for placed in self.on_nodes)
 
 
 class _CellCost(NamedTuple):
@@ -101,6 +96,11 @@ class _ClassProgress(Struct):
     left: int
     placed: list[_DomainPlacement] = field(default_factory=list)
     anywhere: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def on_existing(self) -> int:
+        """Return the number of pods on existing nodes."""
+        return sum(on_node.pods for placed in self.placed for on_node in placed.on_nodes)
 
 
 class DomainAssignment:
@@ -140,9 +140,7 @@ class DomainAssignment:
         reasons = {c: self._why(self._levels[c][-1]) for c in left}
         return AssignedDomains(
             batches=self._batches(),
-            on_existing={
-                c: sum(placed.on_existing for placed in progress.placed) for c, progress in enumerate(self._classes)
-            },
+            on_existing={c: pods for c, progress in enumerate(self._classes) if (pods := progress.on_existing)},
             left=left,
             reasons={c: why for c, why in reasons.items() if why},
         )

@@ -32,6 +32,7 @@ from journeyman.core.scheduling.topology import LabelIndex, NodeMatch, Pin, Pins
 Counts = dict[str, int]
 
 ANY_TAINT: Final = (Toleration(operator="Exists"),)
+_EVERY_NODE: Final = NodeMatch(surely=True, possibly=True)
 
 
 class _SpreadIdentity(Struct, frozen=True, cache_hash=True):
@@ -183,7 +184,7 @@ class SpreadCounter:
     def lets_in(self, spread_counts: SpreadCounts, row: int, pins: Pins) -> NodeMatch:
         """Return whether the constraint counts the nodes that the row's pods use."""
         identity, pods = spread_counts.identity, self._rows[row]
-        match = NodeMatch(surely=True, possibly=True)
+        match = _EVERY_NODE
         if identity.honors_node_affinity and identity.terms is not pods.strict_terms and identity.terms != (EMPTY,):
             case = (identity, row, pins)
             if case not in self._matches:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
+from operator import le, mul
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -20,18 +21,12 @@ from journeyman.core.scheduling.node_filling import NodeFilling, NodePods
 from journeyman.core.scheduling.nodeclaim_templates import PoolOrder
 from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodeDemand, NodePoolOptions
 from journeyman.core.scheduling.pod_classes import HostPort
-from journeyman.core.scheduling.problem import (
-    AxisAmount,
-    PartialSolution,
-    RowDomains,
-    SchedulingProblem,
-    amounts_of,
-)
+from journeyman.core.scheduling.problem import PartialSolution, RowDomains, SchedulingProblem
 from journeyman.core.scheduling.requirements import Requirement
 from journeyman.core.scheduling.topology import Pin, Pins
 
-_Requests = Sequence[AxisAmount]
-"""The requests of one pod, by axis; axes without a request are omitted."""
+_Requests = Sequence[int]
+"""The requests of one pod, by axis."""
 
 _DECIMALS: Final = 12  # of a price; smaller differences are rounding errors
 
@@ -72,7 +67,8 @@ class _DomainOffer(Struct, frozen=True, eq=False):
 
     def price(self, requests: _Requests) -> float:
         """Return a lower bound on the price of one pod: its dominant share of the cheapest offering."""
-        return round(max([amount * self.rates[axis] for axis, amount in requests], default=0.0), _DECIMALS)
+        dominant: float = max(map(mul, requests, self.rates))
+        return round(dominant, _DECIMALS)
 
     def fleet_price(self, total: Ints) -> float:
         """Return the lowest price at which nodes of a single type provide `total`."""
@@ -113,10 +109,7 @@ _NO_OFFERS: Final = _DomainOffers((), ())
 
 
 def _covers(size: Sequence[int], requests: _Requests) -> bool:
-    for axis, amount in requests:  # noqa: SIM110 - in a hot path, where a generator costs more than the comparisons
-        if size[axis] < amount:
-            return False
-    return True
+    return all(map(le, requests, size))
 
 
 class DomainSupply:
@@ -130,13 +123,12 @@ class DomainSupply:
         self._allowed = [headroom.allows() for headroom in solution.headroom]
         self._offers: dict[object, _DomainOffers] = {}
         self._offers_of_row: dict[tuple[int, tuple[str, ...]], _DomainOffers] = {}
-        self._requests_of_row: dict[int, _Requests] = {}
-        self._request_rows: list[list[int]] = problem.requests.tolist()
+        self._requests: list[_Requests] = problem.requests.tolist()
         self._needs_company = frozenset(np.flatnonzero(problem.host_constraints.follows.any(axis=1)).tolist())
 
     def takes(self, row: int) -> bool:
         """Return whether a pod of the row fits on any existing or new node, in any domain."""
-        if self._offers_for(row, (), frozenset()).holding(self._requests_of(row), self._problem.requests[row]):
+        if self._offers_for(row, (), frozenset()).holding(self._requests[row], self._problem.requests[row]):
             return True
         return bool(self._filling.existing.nodes) and bool(self._filling.open_to(row).any())
 
@@ -157,7 +149,7 @@ class DomainSupply:
             needed: The subset of `keys` that a node must have.
             pods: The number of pods; capacity for more is not computed.
         """
-        requests = self._requests_of(row)
+        requests = self._requests[row]
         offers = self._offers_for(row, keys, needed)
         on_new_nodes = [
             self._cell(row, offer, requests) for offer in offers.holding(requests, self._problem.requests[row])
@@ -182,12 +174,6 @@ class DomainSupply:
     def _cell(self, row: int, offer: _DomainOffer, requests: _Requests) -> DomainCell:
         more = self._ceilings.get(RowDomains(row, offer.pins), UNLIMITED) if self._ceilings else UNLIMITED
         return DomainCell(offer.pins, offer.values, 0, more, offer.order, offer.price(requests))
-
-    def _requests_of(self, row: int) -> _Requests:
-        known = self._requests_of_row.get(row)
-        if known is None:
-            known = self._requests_of_row[row] = amounts_of(self._request_rows[row])
-        return known
 
     def _cells_on_nodes(
         self, row: int, keys: tuple[str, ...], needed: Iterable[str], pods: int

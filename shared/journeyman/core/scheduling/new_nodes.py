@@ -8,7 +8,7 @@ include the limited resource are computed too, and the plan that places most pod
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
 from typing import Final
@@ -35,35 +35,41 @@ LIMIT_WEIGHTS: Final = (1.0, 1e6)  # times the highest price, added for a node t
 
 
 class _BatchQueue:
-    """A FIFO queue of the batches of one item."""
+    """A FIFO queue of the pods of one item, in batches."""
 
     def __init__(self) -> None:
         self._batches: list[PodBatch] = []
-        self._left: list[int] = []
-        self._front = 0
-        self.count = 0
+        self._rows: list[int] = []  # one entry per pod
+        self._drawn = 0
+
+    @property
+    def count(self) -> int:
+        """The number of pods that were added."""
+        return len(self._rows)
 
     def add(self, batch: PodBatch) -> None:
-        """Append a batch."""
+        """Append the pods of a batch."""
         self._batches.append(batch)
-        self._left.append(batch.count)
-        self.count += batch.count
+        self._rows += [batch.row] * batch.count
 
-    def draw(self, count: int) -> Iterator[RowPods]:
-        """Remove and yield the next `count` pods, by row."""
-        while count:
-            n = min(count, self._left[self._front])
-            if n:
-                yield RowPods(self._batches[self._front].row, n)
-            self._left[self._front] -= n
-            count -= n
+    def draw(self, count: int) -> Sequence[int]:
+        """Remove the next `count` pods; return the row of each."""
+        start = self._drawn
+        self._drawn += count
+        return self._rows[start : self._drawn]
+
+    def rest(self) -> Mapping[PodBatch, PodBatch]:
+        """Return what remains of each batch, for the batches with pods that were not drawn."""
+        if self._drawn == len(self._rows):
+            return {}
+        remaining: dict[PodBatch, PodBatch] = {}
+        drawn = self._drawn
+        for batch in self._batches:
+            count = batch.count - min(drawn, batch.count)
+            drawn -= batch.count - count
             if count:
-                self._front += 1
-
-    def rest(self) -> Iterator[PodBatch]:
-        """Return the remaining batches, with the number of pods that were not drawn."""
-        counted = zip(self._batches, self._left, strict=True)
-        return (replace(batch, count=count) for batch, count in counted if count)
+                remaining[batch] = replace(batch, count=count)
+        return remaining
 
 
 class PackingItems(Struct, frozen=True, kw_only=True, eq=False):
@@ -77,7 +83,6 @@ class PackingItems(Struct, frozen=True, kw_only=True, eq=False):
     loose: Bools
     bound: Bools
     queues: tuple[_BatchQueue, ...]
-    batches: tuple[PodBatch, ...]
 
     @classmethod
     def of(cls, problem: SchedulingProblem, caps: HostConstraints, batches: Sequence[PodBatch]) -> PackingItems:
@@ -105,17 +110,19 @@ class PackingItems(Struct, frozen=True, kw_only=True, eq=False):
             loose=caps.counted[rows],
             bound=caps.bound[rows],
             queues=tuple(queues.values()),
-            batches=tuple(batches),
         )
 
-    def draw(self, item: int, count: int) -> Iterator[RowPods]:
-        """Remove and yield the next `count` pods of an item, by row."""
-        return self.queues[item].draw(count)
+    def draw(self, items: Iterable[int], counts: Iterable[int]) -> tuple[RowPods, ...]:
+        """Remove the next pods of these items, so many of each; return them with one entry per row, sorted by row."""
+        pods_by_row: dict[int, int] = {}
+        for item, count in zip(items, counts, strict=True):
+            for row in self.queues[item].draw(count):
+                pods_by_row[row] = pods_by_row.get(row, 0) + 1
+        return tuple(map(RowPods._make, sorted(pods_by_row.items())))
 
-    def rest(self) -> tuple[PodBatch, ...]:
-        """Return the pods that were not drawn, in the order of the batches."""
-        left = {batch.target: batch for queue in self.queues for batch in queue.rest()}
-        return tuple(left[batch.target] for batch in self.batches if batch.target in left) if left else ()
+    def rest(self) -> Mapping[PodBatch, PodBatch]:
+        """Return what remains of each batch, for the batches with pods that were not drawn."""
+        return {batch: remaining for queue in self.queues for batch, remaining in queue.rest().items()}
 
 
 class _RowKinds:
@@ -133,16 +140,6 @@ class _RowKinds:
             demand = self._demands[row].tobytes() + caps.counted[row].tobytes() + caps.bound[row].tobytes()
             self._kind_of_row[row] = self._kinds.setdefault(demand, len(self._kinds))
         return self._kind_of_row[row]
-
-
-def together(drawn: Sequence[RowPods]) -> tuple[RowPods, ...]:
-    """Return the pods with one entry per row, sorted by row."""
-    if len(drawn) == 1:
-        return tuple(drawn)
-    counts: dict[int, int] = {}
-    for row, count in drawn:
-        counts[row] = counts.get(row, 0) + count
-    return tuple(RowPods(row, pods) for row, pods in sorted(counts.items()))
 
 
 class NewNodes(Struct, frozen=True, kw_only=True):
@@ -180,7 +177,7 @@ def plan_new_nodes(
             remaining[s] = pool_headroom
         reservations = outcome.reservations
         nodes += tier.nodes(outcome)
-        left = _replaced(left, mine, tier.rest())
+        left = _without_drawn(left, mine, tier.rest())
     return NewNodes(nodes=tuple(nodes), left=left, headroom=tuple(remaining), reservations=reservations)
 
 
@@ -190,11 +187,14 @@ def _serving_pools(problem: SchedulingProblem) -> list[frozenset[int]]:
     return [frozenset(s for s, pool in enumerate(problem.pools) if pool.serves(demand)) for demand in demands]
 
 
-def _replaced(batches: Sequence[PodBatch], some: Sequence[PodBatch], by: Sequence[PodBatch]) -> tuple[PodBatch, ...]:
-    """Return the batches with `some` of them replaced by their remaining pods, `by`."""
-    left = {batch.target: batch for batch in by}
-    tried = {batch.target for batch in some}
-    remaining = (left.get(batch.target) if batch.target in tried else batch for batch in batches)
+def _without_drawn(
+    batches: Sequence[PodBatch], tried: Collection[PodBatch], rest: Mapping[PodBatch, PodBatch]
+) -> tuple[PodBatch, ...]:
+    """Return the batches, each that was tried with only the `rest` of its pods; batches without pods are omitted."""
+    if not rest and len(tried) == len(batches):
+        return ()
+    tried = frozenset(tried)
+    remaining = (rest.get(batch) if batch in tried else batch for batch in batches)
     return tuple(batch for batch in remaining if batch is not None)
 
 
@@ -444,13 +444,12 @@ class WeightTier:
         """Yield a node for each copy of each bin, with pods drawn from the batches in order."""
         for b, copies in outcome.bins:
             node = self._node(b)
-            kinds = list(zip(b.kinds.tolist(), b.counts.tolist(), strict=True))
+            kinds, counts = b.kinds.tolist(), b.counts.tolist()
             for _ in range(copies):
-                drawn = [pods for item, count in kinds for pods in self._items.draw(item, count)]
                 yield PlannedNode(
                     pool=node.pool,
                     requirements=node.requirements,
-                    pods=together(drawn),
+                    pods=self._items.draw(kinds, counts),
                     total=node.total,
                     share=node.share,
                 )
@@ -483,6 +482,6 @@ class WeightTier:
             )
         return self._settled[key]
 
-    def rest(self) -> tuple[PodBatch, ...]:
-        """Return the batches with the pods that were not drawn."""
+    def rest(self) -> Mapping[PodBatch, PodBatch]:
+        """Return what remains of each batch, for the batches with pods that were not drawn."""
         return self._items.rest()

@@ -55,14 +55,6 @@ def amounts_of(request: Sequence[int]) -> tuple[AxisAmount, ...]:
     return tuple(AxisAmount(axis, amount) for axis, amount in enumerate(request) if amount)
 
 
-class BatchTarget(NamedTuple):
-    """The key of a batch among the batches of one assignment; `pins` are its domains."""
-
-    row: int
-    pins: Pins
-    is_quota: bool
-
-
 class RowDomains(NamedTuple):
     """The domains that pods of a row are assigned to."""
 
@@ -71,17 +63,15 @@ class RowDomains(NamedTuple):
 
 
 class PodBatch(Struct, frozen=True, kw_only=True):
-    """`count` pods of one row for nodes with these labels. `is_quota`: the placement of other pods depends on them."""
+    """`count` pods of one row for nodes with these labels. `is_quota`: the placement of other pods depends on them.
+
+    No two batches of one assignment are equal.
+    """
 
     row: int
     count: int
     pins: Pins = ()
     is_quota: bool = False
-
-    @property
-    def target(self) -> BatchTarget:
-        """The key of the batch among the batches of one assignment."""
-        return BatchTarget(self.row, self.pins, self.is_quota)
 
     @property
     def destination(self) -> RowDomains:

@@ -178,10 +178,11 @@ def _bounded(key: str, operator: str, values: tuple[str, ...], min_values: int |
 class Requirements(Mapping[str, Requirement]):
     """Requirements by key, immutable; combining two requirements on one key intersects them."""
 
-    __slots__ = ("by_key",)
+    __slots__ = ("_hash", "by_key")
 
     def __init__(self, by_key: Mapping[str, Requirement]) -> None:
         self.by_key = by_key
+        self._hash: int | None = None  # computed on the first call: few requirements are hashed, but those often
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Requirements) and self.by_key == other.by_key
@@ -196,7 +197,9 @@ class Requirements(Mapping[str, Requirement]):
         return len(self.by_key)
 
     def __hash__(self) -> int:
-        return hash(frozenset(self.by_key.values()))
+        if self._hash is None:
+            self._hash = hash(frozenset(self.by_key.values()))
+        return self._hash
 
     def __and__(self, other: Mapping[str, Requirement]) -> Requirements:
         """Return the requirements that meet both sets."""

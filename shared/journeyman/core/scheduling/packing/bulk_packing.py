@@ -8,7 +8,7 @@ becomes the cheapest offer that holds its content.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -205,26 +205,24 @@ class BulkPacker:
         taken = np.concatenate([placed.taken for placed in self._placed])
         order = np.lexsort((items, nodes))
         nodes, items, taken = nodes[order], items[order], taken[order]
+        firsts = np.flatnonzero((np.diff(nodes, prepend=-1) != 0) | (np.diff(items, prepend=-1) != 0))
+        nodes, items, taken = (
+            nodes[firsts],
+            items[firsts],
+            np.add.reduceat(taken, firsts),
+        )  # a node may take an item twice
         filled, starts = np.unique(nodes, return_index=True)
         totals = np.add.reduceat(self.problem.requests[items] * taken[:, None], starts, axis=0)
         offers = self._offers[filled]
         if shop is not None:
             offers = cheapest_offers(shop, totals, self._possible[:, filled].T)
-        items_list, taken_list = items.tolist(), taken.tolist()
-        ends = [*starts[1:].tolist(), len(items_list)]
+        all_items, all_copies = tuple(items.tolist()), tuple(taken.tolist())
+        ends = [*starts[1:].tolist(), len(all_items)]
         width = len(self.problem.counts)
         return merged(
-            Bin(offer, _summed(items_list[start:end], taken_list[start:end]), 1, width)
+            Bin(offer, Content(all_items[start:end], all_copies[start:end]), 1, width)
             for offer, start, end in zip(offers.tolist(), starts.tolist(), ends, strict=True)
         )
-
-
-def _summed(items: Sequence[int], copies: Sequence[int]) -> Content:
-    """Return the content of one node, with copies of the same item added up; `items` are ascending."""
-    content: dict[int, int] = {}
-    for item, count in zip(items, copies, strict=True):
-        content[item] = content.get(item, 0) + count
-    return Content(tuple(content), tuple(content.values()))
 
 
 def _families(problem: PackingProblem) -> Bools:

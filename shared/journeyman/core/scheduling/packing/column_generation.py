@@ -45,6 +45,13 @@ class _FilledOffer(NamedTuple):
     filling: Ints
 
 
+class _RepackableNode(NamedTuple):
+    """One node; `waste` is its price per worth of its content."""
+
+    bin: Bin
+    waste: float
+
+
 class ColumnGenerationSolver:
     """Solves one problem with shadow prices."""
 
@@ -112,7 +119,7 @@ class ColumnGenerationSolver:
     def improve(self, bins: list[Bin]) -> list[Bin]:
         """Repack the content of the worst nodes while that lowers the price; return the bins."""
         most = max(_REPACK_SIZES)
-        nodes = [Bin(b.offer, b.content, 1, b.width) for b in bins for _ in range(min(b.copies, most))]
+        nodes = [node for b in bins for node in self._repackable(b, min(b.copies, most))]
         kept = [Bin(b.offer, b.content, b.copies - most, b.width) for b in bins if b.copies > most]
         for _ in range(REPACK_ROUNDS):
             if self._effort <= 0:
@@ -121,27 +128,30 @@ class ColumnGenerationSolver:
             if better is None:
                 break
             nodes = better
-        return merged([*kept, *nodes])
+        return merged([*kept, *(node.bin for node in nodes)])
 
-    def _repack(self, nodes: list[Bin]) -> list[Bin] | None:
+    def _repack(self, nodes: list[_RepackableNode]) -> list[_RepackableNode] | None:
         """Return the nodes with some of the worst replaced by cheaper ones; None if no cheaper ones are found."""
-        waste = [self._problem.prices[b.offer] / max(self._worth_of(b), _EPSILON) for b in nodes]
-        ranked = sorted(range(len(nodes)), key=lambda n: (-waste[n], n))
+        ranked = sorted(range(len(nodes)), key=lambda n: (-nodes[n].waste, n))
         for size in _REPACK_SIZES:
             worst, rest = ranked[:size], ranked[size:]
             if size > len(nodes) and size != _REPACK_SIZES[0]:
                 break
-            old = [nodes[n] for n in worst]
+            old = [nodes[n].bin for n in worst]
             counts = held_by(old, self._width)
             self._effort -= int(np.count_nonzero(counts)) * size
             new = self.cheapest(counts)
             if self.price(new) < self.price(old) - _EPSILON:
-                single = [Bin(b.offer, b.content, 1, b.width) for b in new for _ in range(b.copies)]
-                return [nodes[n] for n in sorted(rest)] + single
+                return [nodes[n] for n in sorted(rest)] + [node for b in new for node in self._repackable(b, b.copies)]
         return None
 
-    def _worth_of(self, b: Bin) -> float:
-        return sum(float(self._worth[item]) * count for item, count in b.content.pairs())
+    def _repackable(self, b: Bin, copies: int) -> list[_RepackableNode]:
+        """Return so many copies of a bin as single nodes."""
+        worth = sum(float(self._worth[item]) * count for item, count in b.content.pairs())
+        node = _RepackableNode(
+            Bin(b.offer, b.content, 1, b.width), self._problem.prices[b.offer] / max(worth, _EPSILON)
+        )
+        return [node] * copies
 
     # --- strategies
 

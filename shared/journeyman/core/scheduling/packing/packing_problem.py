@@ -158,7 +158,8 @@ def merged(bins: Iterable[Bin]) -> list[Bin]:
     width = 0
     for b in bins:
         width = b.width
-        copies[b.offer, b.content] = copies.get((b.offer, b.content), 0) + b.copies
+        key = (b.offer, b.content)
+        copies[key] = copies.get(key, 0) + b.copies
     return [Bin(offer, content, n, width) for (offer, content), n in copies.items()]
 
 
