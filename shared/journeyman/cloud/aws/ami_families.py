@@ -22,13 +22,13 @@ class AmiBlockDevice(Struct, frozen=True, kw_only=True):
 
 
 class AmiFamily(Struct, frozen=True, kw_only=True):
-    """One AMI family. `ephemeral_device` is the volume that pods' ephemeral storage is on, empty if it cannot be known."""
+    """An AMI family. `ephemeral_device` names the volume of pods' ephemeral storage; empty if the family does not fix it."""
 
     name: str
     block_devices: tuple[AmiBlockDevice, ...] = ()
     ephemeral_device: str = ""
     eni_limited_pods: bool = True  # else 110 pods
-    eni_limited_overhead: bool = True  # kube-reserved memory follows the ENI limit, whatever maxPods says
+    eni_limited_overhead: bool = True  # kube-reserved memory follows the ENI limit, even if maxPods is set
     pods_per_core: bool = True
     windows_year: str = ""
     windows_build: str = ""
@@ -40,7 +40,7 @@ class AmiFamily(Struct, frozen=True, kw_only=True):
 
     @property
     def os(self) -> str:
-        """Value of `kubernetes.io/os`."""
+        """Return the value of the label `kubernetes.io/os`."""
         return "windows" if self.is_windows else "linux"
 
 

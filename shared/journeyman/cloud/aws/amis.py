@@ -1,4 +1,4 @@
-"""AMIs of an EC2NodeClass: by id, name, tags, SSM parameter or alias, with the instance types they fit.
+"""Find the AMIs of an EC2NodeClass by id, name, tags, SSM parameter or alias, with the instance types they fit.
 
 Restates: karpenter-provider-aws pkg/providers/amifamily (ami.go, types.go, al2.go, al2023.go, bottlerocket.go, windows.go).
 """
@@ -25,7 +25,7 @@ from journeyman.core.api import labels
 from journeyman.ports import Clock
 
 Requirement = tuple[str, str, tuple[str, ...]]
-"""Label, operator, values."""
+"""A requirement on the labels of an instance type: (label, operator, values)."""
 
 _ALIAS_TTL: Final = timedelta(hours=24)
 _CUSTOM_TTL: Final = timedelta(minutes=5)
@@ -42,11 +42,11 @@ _Variant = tuple[Requirement, ...]
 
 
 class UnsupportedAliasError(Exception):
-    """The alias has no AMI for this Kubernetes version. It becomes a condition and never leaves this package."""
+    """The alias has no AMI for this Kubernetes version. `NodeClassReconciler` reports it as a condition."""
 
 
 class Ami(Struct, frozen=True, kw_only=True):
-    """An AMI with the requirements of the instance types it fits. One image may be several of these."""
+    """An AMI, with requirements that instance types must meet to launch from it. An image with n variants gives n of them."""
 
     id: str
     name: str
@@ -69,7 +69,7 @@ class Ami(Struct, frozen=True, kw_only=True):
 
 
 class _Query(Struct, frozen=True, kw_only=True):
-    """One DescribeImages call; `known` holds requirements that follow from how an image's id was found."""
+    """A DescribeImages request. `known` maps an image id to the variants of the SSM parameters that hold the id."""
 
     filters: tuple[tuple[str, tuple[str, ...]], ...]
     owners: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class _Query(Struct, frozen=True, kw_only=True):
 
 
 class AmiProvider:
-    """Finds AMIs. Parameters are cached for a day, descriptions for a minute."""
+    """Finds AMIs. Caches the parameters of aliases for 24 h, those of users for 5 min, and image descriptions for 1 min."""
 
     def __init__(self, clients: Clients, settings: AwsSettings, clock: Clock) -> None:
         self._clients = clients
@@ -90,22 +90,22 @@ class AmiProvider:
     def find(self, node_class: NodeClassView, now: datetime) -> tuple[Ami, ...]:
         """Return the best AMI for each set of requirements, newest first; empty if the terms match none.
 
-        The best one is not deprecated, then newest, then last by name.
+        An AMI that is not deprecated is better than a deprecated one; then the newest is best, then the last by name.
 
         Raises:
-            UnsupportedAliasError: The alias has no images for this Kubernetes version, or is not one.
+            UnsupportedAliasError: The alias is malformed, or has no images for this Kubernetes version.
             CloudProviderError: AWS did not answer.
         """
         best: dict[tuple[Requirement, ...], Ami] = {}
         for query in self._queries(node_class):
             for description in self._describe(query):
                 for image in _images(description, query.known, now):
-                    rival = best.get(image.requirements)
-                    if rival is None or _rank(image) > _rank(rival):
+                    current = best.get(image.requirements)
+                    if current is None or _rank(image) > _rank(current):
                         best[image.requirements] = image
         found = sorted(best.values(), key=lambda i: (i.id, i.requirements))
         if node_class.alias and any(image.deprecated for image in found):
-            self._forget_alias(node_class.alias)
+            self._drop_cached_alias(node_class.alias)
         return tuple(sorted(found, key=lambda image: image.created, reverse=True))
 
     def _queries(self, node_class: NodeClassView) -> list[_Query]:
@@ -135,8 +135,8 @@ class AmiProvider:
                 known[values[path]] = (*known.get(values[path], ()), *variants)
         return [_Query(filters=(("image-id", tuple(sorted(known))),), known=known)] if known else []
 
-    def _forget_alias(self, alias: AmiAlias) -> None:
-        """Drop the cached alias: a newer AMI than the deprecated one may exist."""
+    def _drop_cached_alias(self, alias: AmiAlias) -> None:
+        """Drop the alias from the cache, since AWS may have published a newer AMI than the deprecated one."""
         if alias.family is not None:
             paths = tuple(alias_parameters(alias.family, self._settings.kubernetes_version, alias.version))
             with self._lock:
@@ -151,12 +151,12 @@ class AmiProvider:
         return self._get_parameters(names)
 
     def _custom_parameter(self, name: str) -> list[str]:
-        """Return the AMI id in a user's parameter; none if it is missing or holds something else."""
+        """Return the AMI id in a user's SSM parameter; an empty list if it does not exist or holds no AMI id."""
         values = self._user_parameters((name,))
         return [value for value in values.values() if value.startswith("ami-")]
 
     def _get_parameters(self, names: tuple[str, ...]) -> dict[str, str]:
-        """Return values by name, without missing parameters."""
+        """Return the parameters' values by name; a parameter that does not exist is left out."""
         values: dict[str, str] = {}
         for start in range(0, len(names), _NAMES_PER_CALL):
             with translated("ssm:GetParameters"):
@@ -181,7 +181,7 @@ class AmiProvider:
 
 
 def _term_query(term: JSON) -> _Query:
-    """Return the query of a term with name or tags; without an owner it covers our own and Amazon's images."""
+    """Return the query for a term. A name without an owner matches images of this account and of Amazon."""
     filters = tag_filters(term.get("tags") or {})
     owners: tuple[str, ...] = (str(term["owner"]),) if term.get("owner") else ()
     if term.get("name"):
@@ -222,7 +222,7 @@ def check_supported(family: AmiFamily, kubernetes_version: str) -> None:
 
 
 def alias_parameters(family: AmiFamily, kubernetes_version: str, version: str) -> dict[str, tuple[_Variant, ...]]:
-    """Return the SSM parameters of an alias, each with the requirements of its image."""
+    """Return the paths of an alias's SSM parameters, each with the requirements of its image."""
     if family is AL2023:
         return _al2023_parameters(kubernetes_version, version)
     if family is BOTTLEROCKET:

@@ -1,4 +1,4 @@
-"""The one table that turns AWS errors into `journeyman.errors`.
+"""Translate AWS errors into `journeyman.errors`.
 
 Restates: karpenter-provider-aws pkg/errors/errors.go (error code sets, `ToReasonMessage`).
 """
@@ -45,7 +45,7 @@ NO_SUCH_TEMPLATE: Final = frozenset(
     }
 )
 
-_INSTANCE_GONE: Final = frozenset({"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"})
+_INSTANCE_NOT_FOUND: Final = frozenset({"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"})
 _THROTTLED: Final = frozenset(
     {
         "BandwidthLimitExceeded",
@@ -60,7 +60,7 @@ _THROTTLED: Final = frozenset(
         "TooManyRequestsException",
     }
 )
-_AWS_AT_FAULT: Final = frozenset(
+_SERVER_ERRORS: Final = frozenset(
     {"InternalError", "InternalFailure", "InternalServerError", "ServiceUnavailable", "Unavailable"}
 )
 _UNAUTHORIZED: Final = frozenset(
@@ -108,48 +108,48 @@ _LAUNCH_REASONS: Final[tuple[tuple[tuple[str, ...], str, str], ...]] = (
 
 @contextmanager
 def translated(operation: str, **context: Any) -> Iterator[None]:
-    """Translate the SDK's errors of one AWS call into `journeyman.errors`, with the original as cause.
+    """Translate the SDK's errors of one AWS call into `journeyman.errors`, with the SDK's error as cause.
 
     Args:
         operation: `service:Operation`, as IAM writes it, so that a refusal names the permission to grant.
-        context: Facts for the log. `code` (AWS's error code) and `operation` are added.
+        context: Values for the log. `code` (AWS's error code) and `operation` are added.
 
     Raises:
         NodeClaimNotFoundError: The instance does not exist.
-        RateLimitedError: Throttled; the next run tries again.
-        CloudUnavailableError: AWS failed inside or cannot be reached; the next run tries again.
-        CloudProviderError: AWS refuses; trying again will not help.
+        RateLimitedError: AWS throttled the call; the next run tries again.
+        CloudUnavailableError: AWS had an internal error or cannot be reached; the next run tries again.
+        CloudProviderError: AWS rejected the call; a retry would fail likewise.
     """
     facts = {"operation": operation, **context}
     try:
         yield
     except ClientError as error:
-        raise _refusal(error, operation, facts) from error
+        raise _from_response(error, operation, facts) from error
     except (NoConnectionError, HTTPClientError, ResponseParserError) as error:
-        raise CloudUnavailableError(f"{operation} got no usable answer: {error}", **facts) from error
+        raise CloudUnavailableError(f"{operation} got no valid response: {error}", **facts) from error
     except BotoCoreError as error:
         raise CloudProviderError(f"{operation} could not be called: {error}", **facts) from error
 
 
-def _refusal(error: ClientError, operation: str, facts: dict[str, Any]) -> CloudProviderError:
-    """Return our error for an error response."""
+def _from_response(error: ClientError, operation: str, facts: dict[str, Any]) -> CloudProviderError:
+    """Return the `journeyman.errors` error for an error response of AWS."""
     code = str(error.response.get("Error", {}).get("Code", ""))
     text = str(error.response.get("Error", {}).get("Message", ""))
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
     facts = {**facts, "code": code}
-    if code in _INSTANCE_GONE:
+    if code in _INSTANCE_NOT_FOUND:
         return NodeClaimNotFoundError(f"the instance does not exist: {text}", **facts)
     if code in _THROTTLED or status == 429:
         return RateLimitedError(f"AWS throttles {operation}: {text}", **facts)
-    if code in _AWS_AT_FAULT or status >= 500:
+    if code in _SERVER_ERRORS or status >= 500:
         return CloudUnavailableError(f"{operation} failed inside AWS: {text}", **facts)
     if code in _UNAUTHORIZED:
         return CloudProviderError(f"not allowed: grant {operation} to the function's role ({text})", **facts)
     return CloudProviderError(f"{operation} was refused: {code}: {text}", **facts)
 
 
-def code_of(error: CloudProviderError) -> str:
-    """Return AWS's error code of a translated error; empty if there was no response."""
+def error_code(error: CloudProviderError) -> str:
+    """Return AWS's error code of a translated error; empty if AWS sent no response."""
     return str(error.context.get("code", ""))
 
 
@@ -157,7 +157,7 @@ def launch_reason(text: str) -> tuple[str, str]:
     """Return reason and message of the Launched condition for a failed launch.
 
     Args:
-        text: Error codes and messages as AWS gave them.
+        text: The error codes and messages in AWS's responses.
 
     Restates: errors.go `ToReasonMessage`.
     """
@@ -168,10 +168,15 @@ def launch_reason(text: str) -> tuple[str, str]:
 
 
 def as_create_error(error: CloudProviderError, doing: str) -> CloudProviderError:
-    """Return the error a launch reports: throttling as it is, everything else as a CreateError."""
+    """Return the error of a launch: a RateLimitedError or CreateError unchanged, any other as a CreateError.
+
+    Args:
+        error: The translated error of an AWS call.
+        doing: The operation, as a participle; the message starts with it.
+    """
     if isinstance(error, (RateLimitedError, CreateError)):
         return error
-    reason, message = launch_reason(f"{code_of(error)}: {error.message}")
+    reason, message = launch_reason(f"{error_code(error)}: {error.message}")
     facts = {key: value for key, value in error.context.items() if key != "condition_reason"}
     failed = CreateError(f"{doing}: {message}: {error.message}", condition_reason=reason, **facts)
     failed.__cause__ = error

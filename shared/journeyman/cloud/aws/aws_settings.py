@@ -16,13 +16,12 @@ from journeyman.ports import Clock
 # pricing.go: the Pricing API is served from few regions
 _PRICING_ENDPOINTS: Final = (("ap-", "ap-south-1"), ("eu-", "eu-central-1"), ("cn-", "cn-northwest-1"))
 
-
-_CACHED: Final = 1000
-"""Entries of one cache, far more than a cluster needs."""
+_MAX_CACHE_ENTRIES: Final = 1000
+"""Maximum number of entries of one cache, far more than a cluster needs."""
 
 
 class AwsSettings(Struct, frozen=True, kw_only=True):
-    """One EKS cluster. Names and defaults are Karpenter's where it has the setting."""
+    """Settings for one EKS cluster. Names and defaults are Karpenter's, where Karpenter has the setting."""
 
     cluster_name: str
     region: str
@@ -34,24 +33,24 @@ class AwsSettings(Struct, frozen=True, kw_only=True):
     ipv6: bool = False
     vm_memory_overhead_percent: Fraction = Fraction(75, 1000)  # options.go VM_MEMORY_OVERHEAD_PERCENT
     reserved_enis: int = 0
-    isolated_vpc: bool = False  # no IAM and no Pricing endpoint within reach
+    isolated_vpc: bool = False  # the VPC reaches neither IAM nor the Pricing API
     max_parallel_launches: int = 8
-    parallel_reads: bool = True  # off: one request after the other, so that a simulation repeats itself
+    parallel_reads: bool = True  # False sends requests one after another, so that a simulation is reproducible
     # karpenter-provider-aws pkg/controllers/providers/pricing: both every 12 h
     spot_refresh_period: timedelta | None = timedelta(hours=12)  # None: only when `refresh_prices` is called
-    on_demand_refresh_period: timedelta | None = None  # a shipped table serves; the Pricing API is slow and large
+    on_demand_refresh_period: timedelta | None = None  # uses the shipped table, as the Pricing API is slow and large
 
 
 def ttl_cache(clock: Clock, ttl: timedelta) -> TTLCache[Any, Any]:
     """Return an empty cache whose entries expire after `ttl` of the clock's time."""
-    return TTLCache(_CACHED, ttl=ttl.total_seconds(), timer=lambda: clock.now().timestamp())
+    return TTLCache(_MAX_CACHE_ENTRIES, ttl=ttl.total_seconds(), timer=lambda: clock.now().timestamp())
 
 
 class Clients:
-    """The AWS service clients, each made when it is first needed, since every one costs tens of ms of a cold start.
+    """The AWS service clients. Each is created on first use, since each adds tens of ms to a cold start.
 
     Args:
-        make: Gives a boto3 client for a service name and a region.
+        make: Returns a boto3 client for a service name and a region.
         region: The cluster's region.
     """
 
@@ -61,21 +60,23 @@ class Clients:
 
     @cached_property
     def ec2(self) -> Any:
-        """EC2."""
+        """Return the client of EC2."""
         return self._make("ec2", self._region)
 
     @cached_property
     def ssm(self) -> Any:
-        """Systems Manager, for AMI parameters."""
+        """Return the client of Systems Manager, for AMI parameters."""
         return self._make("ssm", self._region)
 
     @cached_property
     def iam(self) -> Any:
-        """IAM, for instance profiles."""
+        """Return the client of IAM, for instance profiles."""
         return self._make("iam", self._region)
 
     @cached_property
     def pricing(self) -> Any:
-        """The Pricing API, at the endpoint that serves this region."""
-        endpoint = next((where for prefix, where in _PRICING_ENDPOINTS if self._region.startswith(prefix)), "us-east-1")
+        """Return the client of the Pricing API, at the endpoint that serves this region."""
+        endpoint = next(
+            (region for prefix, region in _PRICING_ENDPOINTS if self._region.startswith(prefix)), "us-east-1"
+        )
         return self._make("pricing", endpoint)

@@ -1,4 +1,4 @@
-"""CreateFleet: its request and its response.
+"""Build requests for CreateFleet and parse its responses.
 
 Restates: karpenter-provider-aws pkg/providers/instance/types.go `CreateFleetInputBuilder`, instance.go `getOverrides`,
 `updateUnavailableOfferingsCache`.
@@ -24,7 +24,7 @@ _TAGGED: Final = ("fleet", "instance", "volume")
 
 
 class FleetError(Struct, frozen=True, kw_only=True):
-    """Why CreateFleet did not use one offering."""
+    """An error that CreateFleet reports for one offering."""
 
     code: str
     message: str
@@ -42,7 +42,7 @@ class FleetError(Struct, frozen=True, kw_only=True):
 
 
 class FleetResponse(Struct, frozen=True, kw_only=True):
-    """An instant fleet with its instance, and the errors of offerings it tried before."""
+    """The instance of an instant fleet, and the errors of the offerings that EC2 tried before."""
 
     instance_id: str
     instance_type: str
@@ -61,14 +61,14 @@ def fleet_request(
     instance_tags: Mapping[str, str],
     context: str = "",
 ) -> dict[str, Any]:
-    """Return the parameters for one instance. Equal input gives equal parameters, as the client token requires.
+    """Return the parameters for one instance. Equal arguments give equal parameters, as the client token requires.
 
     Args:
-        templates: With the types that may launch from each, their offerings all of this capacity type.
+        templates: The launch templates, whose instance types have offerings of this capacity type only.
         subnets: The subnet to use in each zone; zones missing here are not used.
         capacity_type: spot or on-demand.
-        token: At most one fleet is ever made for it.
-        instance_tags: For fleet, instance and volumes.
+        token: The client token; EC2 creates at most one fleet per token.
+        instance_tags: Tags of the fleet, the instance and its volumes.
         context: The NodeClass's `spec.context`, if any.
     """
     spot = capacity_type == labels.SPOT
@@ -98,7 +98,7 @@ def _config(template: LaunchTemplate, overrides: list[dict[str, Any]]) -> dict[s
 
 
 def _overrides(template: LaunchTemplate, subnets: Mapping[str, ChosenSubnet]) -> list[dict[str, Any]]:
-    """Return every type in every zone, cheapest first. The zone is redundant, but errors then name it."""
+    """Return each type in each zone, cheapest first. The subnet implies the zone, but errors name it only if it is given."""
     pools = [
         (offering.price, candidate.name, offering.zone)
         for candidate in template.instance_types
@@ -118,7 +118,7 @@ def _overrides(template: LaunchTemplate, subnets: Mapping[str, ChosenSubnet]) ->
 
 
 def parse_fleet_response(reply: Mapping[str, Any]) -> FleetResponse | tuple[FleetError, ...]:
-    """Return the instance, or the errors if there is none."""
+    """Return the launched instance, or the errors if EC2 launched none."""
     errors = tuple(_error(entry) for entry in reply.get("Errors") or ())
     started = next((entry for entry in reply.get("Instances") or () if entry.get("InstanceIds")), None)
     if started is None:
@@ -145,26 +145,26 @@ def _error(entry: Mapping[str, Any]) -> FleetError:
     )
 
 
-def refused_offerings(
+def unavailable_offerings(
     errors: Iterable[FleetError], capacity_type: str, zones: Iterable[str], exhausted_zones: Iterable[str]
 ) -> tuple[OfferingKey, ...]:
     """Return the offerings to mark unavailable, sorted.
 
-    A missing Spot service-linked role rules out all spot; a zone without a free address rules out the zone. "*" stands
-    for every instance type.
+    A missing Spot service-linked role makes all spot offerings unavailable; a zone without a free IP address, all its
+    offerings. "*" stands for every instance type.
     """
-    refused: set[OfferingKey] = set()
-    out = set(exhausted_zones)
+    unavailable: set[OfferingKey] = set()
+    exhausted = set(exhausted_zones)
     for error in errors:
         if error.code == NO_SPOT_ROLE:
-            refused |= {OfferingKey("*", zone, labels.SPOT) for zone in zones}
-        elif error.code == NO_ADDRESSES and error.zone in out:
-            refused |= {OfferingKey("*", error.zone, kind) for kind in (labels.ON_DEMAND, labels.SPOT)}
+            unavailable |= {OfferingKey("*", zone, labels.SPOT) for zone in zones}
+        elif error.code == NO_ADDRESSES and error.zone in exhausted:
+            unavailable |= {OfferingKey("*", error.zone, kind) for kind in (labels.ON_DEMAND, labels.SPOT)}
         elif error.is_capacity and error.instance_type:
-            refused.add(OfferingKey(error.instance_type, error.zone, capacity_type))
-    return tuple(sorted(refused))
+            unavailable.add(OfferingKey(error.instance_type, error.zone, capacity_type))
+    return tuple(sorted(unavailable))
 
 
 def exhausted_subnets(errors: Iterable[FleetError]) -> tuple[str, ...]:
-    """Return subnets without a free address according to EC2, sorted."""
+    """Return the ids of the subnets that have no free IP address according to EC2, sorted."""
     return tuple(sorted({error.subnet for error in errors if error.code == NO_ADDRESSES and error.subnet}))

@@ -1,10 +1,11 @@
-"""Launch: from a NodeClaim to at most one running instance.
+"""Launch at most one instance for a NodeClaim.
 
-1. An instance that already carries the claim's UID is adopted.
-2. The client token of CreateFleet is the UID, so two calls at once create one fleet.
+1. The launcher adopts an instance that already carries the claim's UID.
+2. The client token of CreateFleet is the UID, so two concurrent calls create one fleet.
 3. The token changes only after a fleet that failed and was recorded in the claim's launch-retry annotation, since EC2 repeats the
    failure of a known token. After a call without a response it stays, since the instance may exist already.
-4. When EC2 reports that the token was used with other parameters, the instance is looked up until EC2 would list it.
+4. When EC2 reports that the token was used with other parameters, the launcher looks up the instance until EC2 lists it,
+   for at most a minute.
 
 Restates: karpenter-provider-aws pkg/providers/instance/instance.go `Create`.
 Differs: one fleet per claim; a shared fleet could not carry a client token per claim.
@@ -28,7 +29,7 @@ from journeyman.cloud.aws.aws_errors import (
     NO_SUCH_TEMPLATE,
     TOKEN_REUSED,
     as_create_error,
-    code_of,
+    error_code,
     launch_reason,
     translated,
 )
@@ -39,11 +40,16 @@ from journeyman.cloud.aws.create_fleet import (
     exhausted_subnets,
     fleet_request,
     parse_fleet_response,
-    refused_offerings,
+    unavailable_offerings,
 )
 from journeyman.cloud.aws.instance_provider import InstanceProvider, provider_id_of
 from journeyman.cloud.aws.instance_type_labels import RESERVATION_LABELS, TENANCY, ZONE_ID
-from journeyman.cloud.aws.launch_filter import bought_as, capacity_type_of, has_unsatisfiable_min_values, launchable
+from journeyman.cloud.aws.launch_filter import (
+    capacity_type_of,
+    has_unsatisfiable_min_values,
+    launchable,
+    with_capacity_type,
+)
 from journeyman.cloud.aws.launch_templates import LaunchTemplate, LaunchTemplateProvider, TemplateContent
 from journeyman.cloud.aws.node_capacity import EFA
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
@@ -75,7 +81,7 @@ _LISTED_WITHIN: Final = timedelta(
 
 
 class _LaunchAttempt(Struct, frozen=True, kw_only=True):
-    """One claim's launch before its launch templates are known."""
+    """The inputs of one launch, before its launch templates are known."""
 
     request: LaunchRequest
     node_class: NodeClassView
@@ -85,7 +91,7 @@ class _LaunchAttempt(Struct, frozen=True, kw_only=True):
 
     @property
     def claim(self) -> NodeClaim:
-        """The claim to launch."""
+        """Return the NodeClaim to launch."""
         return self.request.claim
 
 
@@ -110,15 +116,15 @@ class FleetLauncher:
         self._templates = templates
 
     def launch(self, requests: Sequence[LaunchRequest]) -> Iterator[LaunchOutcome]:
-        """Yield exactly one outcome for each request, as they become known; raises nothing.
+        """Yield one outcome per request, in the order in which the launches end. Raises nothing.
 
-        The next launch starts when an outcome is taken. Leaving the iterator early starts no further one; at most
-        `max_parallel_launches` are still running then, and a later run adopts their instances.
+        The next launch starts when the caller takes an outcome. If the caller stops early, no further launch starts; at
+        most `max_parallel_launches` are still running then, and a later run adopts their instances.
         """
         try:
             running = self._instances.by_claim_uid(r.claim.metadata.uid for r in requests)
         except CloudProviderError as error:
-            # without the list, a second instance could be launched
+            # without the list of instances, the launcher could launch a second one
             failure = as_create_error(error, "looking for instances of earlier launches")
             yield from (LaunchFailed(claim=r.claim.metadata.name, error=failure) for r in requests)
             return
@@ -129,18 +135,18 @@ class FleetLauncher:
             yield from (self._outcome(request, running.get(request.claim.metadata.uid)) for request in requests)
             return
         with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="launch") as pool:
-            to_begin = (
+            pending = (
                 pool.submit(copy_context().run, self._outcome, r, running.get(r.claim.metadata.uid)) for r in requests
             )
-            under_way = set(islice(to_begin, workers))
-            while under_way:
-                done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+            in_flight = set(islice(pending, workers))
+            while in_flight:
+                done, in_flight = wait(in_flight, return_when=FIRST_COMPLETED)
                 for future in done:
                     yield future.result()
-                    under_way.update(islice(to_begin, 1))
+                    in_flight.update(islice(pending, 1))
 
     def _outcome(self, request: LaunchRequest, running: Instance | None) -> LaunchOutcome:
-        """Return one launch's outcome; a failure is a value, so that it stops no other launch."""
+        """Return the outcome of one launch. A failure is returned, not raised, so that the other launches continue."""
         try:
             if running is not None:
                 return launched(request, running, tenancy=_tenancy(request.claim))
@@ -168,17 +174,17 @@ class FleetLauncher:
         try:
             return self._launch_once(attempt)
         except CloudProviderError as error:
-            if code_of(error) in NO_SUCH_TEMPLATE:
+            if error_code(error) in NO_SUCH_TEMPLATE:
                 # a cached template was deleted externally; it is no longer cached, so the next attempt creates it
                 return self._launch_once(attempt)
-            if code_of(error) == TOKEN_REUSED:
-                return self._adopted_or_awaited(attempt, error)
+            if error_code(error) == TOKEN_REUSED:
+                return self._adopt_or_retry(attempt, error)
             raise
 
-    def _adopted_or_awaited(self, attempt: _LaunchAttempt, error: CloudProviderError) -> LaunchOutcome:
-        """Adopt what an earlier run launched with this token and other parameters, or report that it is not listed yet.
+    def _adopt_or_retry(self, attempt: _LaunchAttempt, error: CloudProviderError) -> LaunchOutcome:
+        """Adopt the instance that an earlier run launched with this token, or fail if EC2 does not list it yet.
 
-        After seven attempts (a minute) the launch counts as failed, and the next token may be used.
+        After seven attempts (a minute) the launch counts as failed, and the next attempt uses a new token.
         """
         uid = attempt.claim.metadata.uid
         instance = self._instances.by_claim_uid([uid]).get(uid)
@@ -187,7 +193,7 @@ class FleetLauncher:
         given_up = failures(attempt.claim) >= _LOOKUPS
         return LaunchFailed(
             claim=attempt.claim.metadata.name,
-            error=as_create_error(error, "an earlier launch of the claim is not settled"),
+            error=as_create_error(error, "waiting for EC2 to list the instance of an earlier launch"),
             answered=given_up,
             retry_after=_LISTED_WITHIN if given_up else timedelta(0),
         )
@@ -207,7 +213,7 @@ class FleetLauncher:
             answer = self._create_fleet(attempt, templates, subnets, tags.claim_tags(content.tags, attempt.claim))
             used = answer.subnet if isinstance(answer, FleetResponse) else None
         finally:
-            self._subnets.settle(subnets.values(), used)
+            self._subnets.release_unused(subnets.values(), used)
         size = max(template.user_data_bytes for template in templates)
         if isinstance(answer, FleetResponse):
             return replace(self._success(attempt, answer), user_data_bytes=size)
@@ -230,16 +236,16 @@ class FleetLauncher:
             context="" if relaxed else str(attempt.node_class.spec.get("context") or ""),
         )
         if not parameters["LaunchTemplateConfigs"]:
-            barred = {
+            unavailable = {
                 OfferingKey("*", o.zone, kind) for t in attempt.types for o in t.offerings for kind in _CAPACITY_TYPES
             }
             text = "the NodeClass has no subnet in a zone with an available instance type"
-            raise InsufficientCapacityError(text, offerings=tuple(sorted(barred)))
+            raise InsufficientCapacityError(text, offerings=tuple(sorted(unavailable)))
         try:
             with translated("ec2:CreateFleet", nodeclaim=attempt.claim.metadata.name):
                 return parse_fleet_response(self._clients.ec2.create_fleet(**parameters))
         except CloudProviderError as error:
-            if code_of(error) in NO_SUCH_TEMPLATE:
+            if error_code(error) in NO_SUCH_TEMPLATE:
                 self._templates.forget(templates)
             raise
 
@@ -253,45 +259,46 @@ class FleetLauncher:
             launched_at=self._clock.now(),
             image_id=answer.image_id,
         )
-        refused = self._refused(attempt, answer.errors)
-        made = launched(attempt.request, instance, tenancy=attempt.tenancy, unavailable=refused)
-        return replace(made, refusals=_refusals(attempt, answer.errors))
+        unavailable = self._unavailable(attempt, answer.errors)
+        outcome = launched(attempt.request, instance, tenancy=attempt.tenancy, unavailable=unavailable)
+        return replace(outcome, refusals=_refusals(attempt, answer.errors))
 
     def _failure(self, attempt: _LaunchAttempt, errors: tuple[FleetError, ...]) -> LaunchFailed:
-        """Return the failure of a fleet: insufficient capacity if that is all EC2 reports, else an error with a reason.
+        """Return the failure of a fleet: insufficient capacity if EC2 reports nothing else, otherwise a CreateError.
 
-        Insufficient capacity deletes the claim and its pods are scheduled again. When no offering can be marked
-        unavailable the next plan would be the same, so the claim is kept and launched again with a back-off.
+        After insufficient capacity, `steps` deletes the claim and schedules its pods again. If no offering can be marked
+        unavailable, the next plan would be the same, so `steps` keeps the claim and launches it again with a back-off.
 
         Restates: instance.go `combineFleetErrors`.
         """
         text = "; ".join(sorted({str(error) for error in errors})) or "the fleet gave neither instances nor errors"
-        refused = self._refused(attempt, errors)
+        unavailable = self._unavailable(attempt, errors)
         failure: CloudProviderError
-        teaches = bool(refused or exhausted_subnets(errors))
-        if teaches and all(error.is_capacity for error in errors):
-            failure = InsufficientCapacityError(f"with fleet error(s), {text}", offerings=refused)
+        marks_unavailable = bool(unavailable or exhausted_subnets(errors))
+        if marks_unavailable and all(error.is_capacity for error in errors):
+            failure = InsufficientCapacityError(f"with fleet error(s), {text}", offerings=unavailable)
         else:
             reason, message = launch_reason(text)
             failure = CreateError(f"{message}: with fleet error(s), {text}", condition_reason=reason)
         return LaunchFailed(
             claim=attempt.claim.metadata.name,
             error=failure,
-            unavailable=refused,
+            unavailable=unavailable,
             refusals=_refusals(attempt, errors),
             answered=True,
         )
 
-    def _refused(self, attempt: _LaunchAttempt, errors: tuple[FleetError, ...]) -> tuple[OfferingKey, ...]:
+    def _unavailable(self, attempt: _LaunchAttempt, errors: tuple[FleetError, ...]) -> tuple[OfferingKey, ...]:
+        """Return the offerings to mark unavailable, after marking subnets without a free address."""
         for subnet in exhausted_subnets(errors):
             self._subnets.mark_exhausted(subnet)
         zones = attempt.node_class.zone_ids
         exhausted = [zone for zone in zones if self._subnets.is_zone_exhausted(attempt.node_class, zone)]
-        return refused_offerings(errors, attempt.capacity_type, zones, exhausted)
+        return unavailable_offerings(errors, attempt.capacity_type, zones, exhausted)
 
 
 def _refusals(attempt: _LaunchAttempt, errors: tuple[FleetError, ...]) -> tuple[LaunchRefusal, ...]:
-    """Return each error of the fleet for the metrics (instance.go `updateUnavailableOfferingsCache`)."""
+    """Return the fleet's errors for the metrics (instance.go `updateUnavailableOfferingsCache`)."""
     zone_ids = attempt.node_class.zone_ids
     return tuple(
         LaunchRefusal(
@@ -334,7 +341,7 @@ def _attempt(request: LaunchRequest) -> _LaunchAttempt:
     return _LaunchAttempt(
         request=request,
         node_class=node_class,
-        types=bought_as(capacity_type, types),
+        types=with_capacity_type(capacity_type, types),
         capacity_type=capacity_type,
         tenancy=_tenancy(request.claim),
     )
@@ -354,7 +361,7 @@ def _check_ready(request: LaunchRequest, node_class: NodeClassView) -> None:
 
 
 def _warn_if_inflexible(claim: NodeClaim, types: tuple[InstanceType, ...], capacity_type: str) -> None:
-    """instance.go `checkODFallback`."""
+    """Log a warning if a fallback to on-demand has few instance types (instance.go `checkODFallback`)."""
     allows_spot = any(
         r.key == labels.CAPACITY_TYPE and r.operator == "In" and labels.SPOT in r.values
         for r in claim.spec.requirements
@@ -368,7 +375,7 @@ def _warn_if_inflexible(claim: NodeClaim, types: tuple[InstanceType, ...], capac
 
 
 def _tenancy(claim: NodeClaim) -> str:
-    """Return "dedicated" only where the claim accepts nothing else."""
+    """Return "dedicated" if the claim accepts no other tenancy, else "default"."""
     tenancy = requirements.from_selectors(claim.spec.requirements).get(TENANCY)
     dedicated = tenancy is not None and tenancy.has("dedicated") and not tenancy.has("default")
     return "dedicated" if dedicated else "default"
@@ -384,7 +391,7 @@ def launched(
     tenancy: str,
     unavailable: tuple[OfferingKey, ...] = (),
 ) -> Launched:
-    """Return labels, annotations and capacity that the NodeClaim gets from its instance."""
+    """Return the outcome of a launch, with the labels, annotations and capacity for the NodeClaim."""
     node_class = NodeClassView(request.node_class.raw)
     instance_type = next((t for t in request.instance_types if t.name == instance.instance_type), None)
     return Launched(
@@ -392,8 +399,8 @@ def launched(
         instance=instance,
         labels=_labels(instance, instance_type, node_class, tenancy),
         annotations=_annotations(request, node_class),
-        capacity=_shown(request, instance_type.capacity) if instance_type else {},
-        allocatable=_shown(request, instance_type.allocatable) if instance_type else {},
+        capacity=_quantities(request, instance_type.capacity) if instance_type else {},
+        allocatable=_quantities(request, instance_type.allocatable) if instance_type else {},
         price=price_of(request.instance_types, instance.instance_type, instance.zone, instance.capacity_type),
         unavailable=unavailable,
     )
@@ -402,7 +409,7 @@ def launched(
 def _labels(
     instance: Instance, instance_type: InstanceType | None, node_class: NodeClassView, tenancy: str
 ) -> dict[str, str]:
-    """Return the labels with a single value, and those that this launch decided."""
+    """Return the type's labels that have one value, and the labels that the launch determines."""
     values = {
         r.key: r.values[0]
         for r in (instance_type.requirements if instance_type else ())
@@ -429,8 +436,8 @@ def _annotations(request: LaunchRequest, node_class: NodeClassView) -> dict[str,
     return {key: value for key, value in values.items() if value}
 
 
-def _shown(request: LaunchRequest, amounts: Mapping[str, int]) -> dict[str, str]:
-    """Return a type's resources as quantities, without EFA unless it was requested."""
-    laid_out = bool(NodeClassView(request.node_class.raw).network_interfaces)
-    has_efa = laid_out or EFA in request.claim.spec.resources.requests
+def _quantities(request: LaunchRequest, amounts: Mapping[str, int]) -> dict[str, str]:
+    """Return resources as quantities; EFA only if the claim requests it or the NodeClass has network interfaces."""
+    has_network_interfaces = bool(NodeClassView(request.node_class.raw).network_interfaces)
+    has_efa = has_network_interfaces or EFA in request.claim.spec.resources.requests
     return format_resources({name: n for name, n in amounts.items() if n and (name != EFA or has_efa)})

@@ -2,8 +2,8 @@
 
 Restates: karpenter-provider-aws pkg/providers/instanceprofile/instanceprofile.go,
 pkg/controllers/nodeclass/instanceprofile.go.
-Differs: the name is a digest of what the profile is for, upstream's is random: a run that died halfway finds its own.
-Profiles that Karpenter made before 1.8, under no path, are not looked for when their NodeClass goes.
+Differs: the name is a digest of region, NodeClass and role, where upstream's is random, so that a run after a crash finds
+the profile. `release` does not find profiles without a path, which Karpenter created before 1.8.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cachetools import TTLCache, cachedmethod
 from cachetools.keys import hashkey
 
 from journeyman.cloud.aws import tags
-from journeyman.cloud.aws.aws_errors import code_of, translated
+from journeyman.cloud.aws.aws_errors import error_code, translated
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients, ttl_cache
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
 from journeyman.core.api import labels
@@ -28,17 +28,17 @@ from journeyman.errors import CloudProviderError
 from journeyman.ports import Clock
 
 _TTL: Final = timedelta(minutes=15)  # cache.go `InstanceProfileTTL`
-_NO_SUCH: Final = "NoSuchEntity"
-_ALREADY_THERE: Final = "EntityAlreadyExists"
-_ROLE_THERE: Final = "LimitExceeded"  # a profile holds one role
+_NOT_FOUND: Final = "NoSuchEntity"
+_ALREADY_EXISTS: Final = "EntityAlreadyExists"
+_ROLE_LIMIT: Final = "LimitExceeded"  # a profile holds one role
 
 
 class RoleNotFoundError(Exception):
-    """The role of the NodeClass does not exist. It becomes a condition and never leaves this package."""
+    """The role of the NodeClass does not exist. `NodeClassReconciler` reports it as a condition."""
 
 
 class InstanceProfileProvider:
-    """Profiles of one cluster."""
+    """Creates and deletes the instance profiles of one cluster."""
 
     def __init__(self, clients: Clients, settings: AwsSettings, clock: Clock) -> None:
         self._clients = clients
@@ -53,8 +53,8 @@ class InstanceProfileProvider:
             The name; empty if the NodeClass names neither profile nor role.
 
         Raises:
-            RoleNotFoundError: There is no such role.
-            CloudProviderError: IAM did not answer, or refused.
+            RoleNotFoundError: The role does not exist.
+            CloudProviderError: IAM did not answer, or rejected the call.
         """
         given = str(node_class.spec.get("instanceProfile") or "")
         # AddRoleToInstanceProfile takes no path
@@ -62,12 +62,13 @@ class InstanceProfileProvider:
         if given or not role:
             return given
         name = profile_name(self._settings, node_class, role)
-        return self._made(name, role, node_class)
+        return self._ensure_role(name, role, node_class)
 
     def release(self, node_class: NodeClassView) -> None:
-        """Delete all profiles that were created for the NodeClass, one per role it ever had.
+        """Delete the profiles that `ensure` created for the NodeClass, one per role it has had; a user's profile stays.
 
-        A profile that the user named is kept. Raises CloudProviderError.
+        Raises:
+            CloudProviderError: IAM did not answer, or rejected a call.
         """
         pages, path = self._clients.iam.get_paginator("list_instance_profiles"), _path(self._settings, node_class)
         with translated("iam:ListInstanceProfiles"):
@@ -89,7 +90,7 @@ class InstanceProfileProvider:
             self._ready.pop(hashkey(name), None)
 
     @cachedmethod(attrgetter("_ready"), key=lambda _, name, *_others: hashkey(name), lock=attrgetter("_lock"))
-    def _made(self, name: str, role: str, node_class: NodeClassView) -> str:
+    def _ensure_role(self, name: str, role: str, node_class: NodeClassView) -> str:
         current = self._roles(name)
         if current is None:
             self._create(name, node_class)
@@ -104,7 +105,7 @@ class InstanceProfileProvider:
             with translated("iam:GetInstanceProfile", instance_profile=name):
                 profile = self._clients.iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
         except CloudProviderError as error:
-            if code_of(error) == _NO_SUCH:
+            if error_code(error) == _NOT_FOUND:
                 return None
             raise
         return [role["RoleName"] for role in profile["Roles"]]
@@ -119,7 +120,7 @@ class InstanceProfileProvider:
                     Tags=_tags(settings, node_class),
                 )
         except CloudProviderError as error:
-            if code_of(error) != _ALREADY_THERE:
+            if error_code(error) != _ALREADY_EXISTS:
                 raise
 
     def _add_role(self, name: str, role: str) -> None:
@@ -127,31 +128,31 @@ class InstanceProfileProvider:
             with translated("iam:AddRoleToInstanceProfile", instance_profile=name, role=role):
                 self._clients.iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=role)
         except CloudProviderError as error:
-            if code_of(error) == _NO_SUCH:
+            if error_code(error) == _NOT_FOUND:
                 raise RoleNotFoundError(f"role {role} does not exist") from error
-            if code_of(error) != _ROLE_THERE:  # a concurrent run added the role, which the name identifies
+            if error_code(error) != _ROLE_LIMIT:  # a concurrent run added the role, which the name identifies
                 raise
 
 
 @contextmanager
 def _ignoring_not_found(operation: str, name: str) -> Iterator[None]:
-    """Run one IAM deletion; not found counts as done. Raises CloudProviderError otherwise."""
+    """Run one IAM deletion, and ignore the error that the object does not exist. Raises CloudProviderError otherwise."""
     try:
         with translated(operation, instance_profile=name):
             yield
     except CloudProviderError as error:
-        if code_of(error) != _NO_SUCH:
+        if error_code(error) != _NOT_FOUND:
             raise
 
 
 def profile_name(settings: AwsSettings, node_class: NodeClassView, role: str) -> str:
-    """Return `<cluster>_<digest>`: instances keep their profile, so another role needs another profile."""
+    """Return `<cluster>_<digest>`. The role is part of the digest, since running instances keep their profile."""
     identity = "\n".join((settings.region, node_class.name, node_class.uid, role))
     return f"{settings.cluster_name}_{hashlib.sha256(identity.encode()).hexdigest()[:20]}"
 
 
 def _path(settings: AwsSettings, node_class: NodeClassView) -> str:
-    """Return the IAM path of this NodeClass's profiles, which Karpenter uses as well."""
+    """Return the IAM path of this NodeClass's profiles, which is the path that Karpenter uses."""
     return f"/karpenter/{settings.region}/{settings.cluster_name}/{node_class.uid}/"
 
 

@@ -1,4 +1,4 @@
-"""EC2 instances that carry this cluster's tags: list, get, terminate, status checks."""
+"""List, get and terminate the EC2 instances that carry this cluster's tags, and read their status checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from journeyman.core.state import InstanceStatus
 from journeyman.errors import NodeClaimNotFoundError, NoInstanceIdError
 from journeyman.ports import Instance
 
-# instance.go `instanceStateFilter`: everything that is not yet terminated
+# instance.go `instanceStateFilter`: all states but terminated
 _LIVE: Final = ["pending", "running", "stopping", "stopped", "shutting-down"]
 _USABLE: Final = ["pending", "running"]
 _PAGE: Final = 1000
@@ -34,14 +34,14 @@ class InstanceProvider:
         Restates: karpenter-provider-aws pkg/providers/instance/instance.go `List`.
         """
         filters = _filters({f"tag:{tags.CLUSTER}": [self._cluster], "instance-state-name": _LIVE})
-        # two entries of one name, since both tags must be there
+        # one filter per tag key, since instances must carry both tags
         filters += [{"Name": "tag-key", "Values": [key]} for key in (labels.NODEPOOL, tags.NODE_CLASS)]
         return tuple(sorted(self._describe(filters), key=lambda instance: instance.provider_id))
 
     def by_claim_uid(self, uids: Iterable[str]) -> dict[str, Instance]:
-        """Return running instances that were launched for these NodeClaims, by claim UID.
+        """Return the pending or running instances that were launched for these NodeClaims, by claim UID.
 
-        Of two instances of one claim it is the older one, then the lesser id.
+        If a claim has two instances, the result holds the older one; of two of the same age, the lesser provider id.
         """
         found: dict[str, Instance] = {}
         wanted = sorted(set(uids))
@@ -56,7 +56,7 @@ class InstanceProvider:
         return found
 
     def get(self, provider_id: str) -> Instance:
-        """Return one instance, also one that is shutting down.
+        """Return one instance, even if it is shutting down.
 
         Raises:
             NodeClaimNotFoundError: It is terminated or gone.
@@ -74,8 +74,8 @@ class InstanceProvider:
 
         Raises:
             NodeClaimNotFoundError: The instance is gone. Callers repeat `delete` until they see
-                this, and only then drop the termination finalizer.
-            CloudProviderError: EC2 refused; `retryable` says whether the next run should try.
+                this, and only then remove the termination finalizer.
+            CloudProviderError: EC2 rejected the call; `retryable` is whether the next run should try again.
 
         Restates: karpenter-provider-aws pkg/providers/instance/instance.go `Delete`.
         Differs: one call, not describe-then-terminate; the reply carries the previous state.
@@ -145,23 +145,23 @@ def zone_from(provider_id: str) -> str:
     return parts[-2] if len(parts) > 2 else ""
 
 
-# EC2 joins filters of different names by AND, so each is a call of its own
+# EC2 joins filters of different names by AND, so each filter needs its own call
 _FILTERS: Final[Mapping[str, list[str]]] = {
     "instance-status.status": ["impaired"],
     "system-status.status": ["impaired"],
     "event.code": ["instance-reboot", "system-reboot", "system-maintenance", "instance-retirement", "instance-stop"],
 }
 _CHECKS: Final = ("InstanceStatus", "SystemStatus")
-_FINISHED: Final = ("[Completed]", "[Canceled]")  # how the description of an event that is over begins
+_FINISHED: Final = ("[Completed]", "[Canceled]")  # prefixes of the description of a finished event
 
 
 def failing_checks(clients: Clients) -> tuple[InstanceStatus, ...]:
     """Return failed checks and scheduled events of all instances in the region, sorted by provider id, category, name.
 
-    Checks of attached EBS volumes are left out: they may concern a pod's volume.
+    The result omits checks of attached EBS volumes, which may belong to a pod.
 
     Raises:
-        CloudProviderError: EC2 did not answer, or refused.
+        CloudProviderError: EC2 did not answer, or rejected the call.
     """
     pages = clients.ec2.get_paginator("describe_instance_status")
     found: set[InstanceStatus] = set()

@@ -17,11 +17,11 @@ _ARCHITECTURES: Final = {"x86_64": "amd64", "arm64": "arm64"}  # labels.go `AWST
 _HVM: Final = {"Name": "supported-virtualization-type", "Values": ["hvm"]}
 _ARCHES: Final = {"Name": "processor-info.supported-architecture", "Values": ["x86_64", "arm64"]}
 DESCRIBE_FILTERS: Final = [_HVM, _ARCHES]
-"""The types that can be nodes at all, bare metal included."""
+"""Filters for the instance types that can be nodes, including bare metal."""
 
 
 class Accelerator(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A kind of GPU, inference chip or Neuron device in a type. `cores` is per device, `memory_mib` likewise."""
+    """A kind of GPU, inference chip or Neuron device in an instance type. `cores` and `memory_mib` are per device."""
 
     name: str
     manufacturer: str
@@ -31,10 +31,10 @@ class Accelerator(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class InstanceTypeInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One instance type. 0 or "" where EC2 says nothing."""
+    """An instance type. A field is 0 or "" if EC2 does not report it."""
 
     name: str
-    arch: str  # Kubernetes' word
+    arch: str  # as in the label kubernetes.io/arch
     vcpus: int
     memory_mib: int
     usage_classes: tuple[str, ...]  # on-demand and spot, sorted
@@ -58,12 +58,12 @@ class InstanceTypeInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
 
 def parse_all(entries: Iterable[Mapping[str, Any]]) -> list[InstanceTypeInfo]:
-    """Return the entries that can be nodes, in their order."""
+    """Return the instance types with a supported architecture, in the order of the entries."""
     return [info for entry in entries if (info := parse(entry)) is not None]
 
 
 def parse(entry: Mapping[str, Any]) -> InstanceTypeInfo | None:
-    """Return one entry; None if its architecture is not supported."""
+    """Return the instance type of a DescribeInstanceTypes entry; None if its architecture is not supported."""
     processor = entry.get("ProcessorInfo", {})
     arch = next((_ARCHITECTURES[a] for a in processor.get("SupportedArchitectures", ()) if a in _ARCHITECTURES), None)
     if arch is None:
@@ -124,7 +124,7 @@ def _accelerators(entries: Iterable[Mapping[str, Any]], manufacturer: str = "") 
 
 
 class NetworkLimits(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Limits by instance type that no EC2 API returns. A type missing from `branch_interfaces` cannot trunk."""
+    """Limits by instance type that no EC2 API returns. Types that `branch_interfaces` lacks have no trunk interface."""
 
     source: str
     as_of: str

@@ -44,7 +44,7 @@ def labels_of(
         family: The NodeClass's AMI family.
         region: The AWS region.
         zone_ids: Zones where the type is offered and the NodeClass has a subnet, to their ids ("" if unknown).
-        capacity_types: How it can be bought there.
+        capacity_types: The capacity types in which EC2 offers the type.
     """
     values: dict[str, tuple[str, ...]] = {
         labels.INSTANCE_TYPE: (info.name,),
@@ -59,14 +59,15 @@ def labels_of(
     if ids := tuple(sorted(filter(None, zone_ids.values()))):
         values[ZONE_ID] = ids
     values.update(
-        (f"{labels.AWS_GROUP}/{name}", (value,) if value is not None else ()) for name, value in _own(info).items()
+        (f"{labels.AWS_GROUP}/{name}", (value,) if value is not None else ())
+        for name, value in _aws_labels(info).items()
     )
     values.update((name, ()) for name in RESERVATION_LABELS)
     return values
 
 
-def _own(info: InstanceTypeInfo) -> dict[str, str | None]:
-    """Labels in the provider's own domain; None where the node lacks one."""
+def _aws_labels(info: InstanceTypeInfo) -> dict[str, str | None]:
+    """Return the labels in the domain karpenter.k8s.aws; None for a label that the node lacks."""
     name = _NAME.match(info.name)
     family, _, size = info.name.partition(".")
     bandwidth = network_limits().network_bandwidth_megabits.get(info.name)
@@ -99,7 +100,7 @@ def _own(info: InstanceTypeInfo) -> dict[str, str | None]:
 
 
 def _accelerator(info: InstanceTypeInfo) -> Accelerator | None:
-    """The Neuron device, else the inference chip; None unless there is exactly one kind."""
+    """Return the Neuron device, else the inference chip; None unless the type has exactly one kind of it."""
     kinds = info.neuron or info.inference
     return kinds[0] if len(kinds) == 1 else None
 
@@ -121,20 +122,20 @@ def _kebab(text: str) -> str:
 
 
 def requirements_of(values: Labels) -> tuple[NodeSelectorRequirement, ...]:
-    """Return labels as requirements: `In` their values, `DoesNotExist` without any. Equal ones are one object."""
+    """Return the labels as requirements: `In` their values, `DoesNotExist` without any. Equal results are one object."""
     return tuple(requirement(key, values[key]) for key in values)
 
 
 @lru_cache(maxsize=65536)
 def requirement(key: str, values: tuple[str, ...]) -> NodeSelectorRequirement:
-    """Return `In` these values, or `DoesNotExist` without any."""
+    """Return the requirement `In` these values, or `DoesNotExist` if there are none."""
     if not values:
         return NodeSelectorRequirement(key=key, operator="DoesNotExist")
     return NodeSelectorRequirement(key=key, operator="In", values=values)
 
 
 def satisfies(values: Labels, image_requirements: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether nodes with these labels may run an image, by the requirements that `status.amis` states for it."""
+    """Whether nodes with these labels meet the requirements that `status.amis` has for an image."""
     return all(_meets(values.get(str(r["key"]), ()), r) for r in image_requirements)
 
 

@@ -1,7 +1,7 @@
 """Instance types that a NodeClass can launch, with labels, capacity, overhead and offerings.
 
 Restates: karpenter-provider-aws pkg/providers/instancetype (instancetype.go, types.go, offering/base_resolver.go).
-Differs: a type that none of the NodeClass's AMIs fits has no available offering; upstream plans it, and its launch fails.
+Differs: a type that no AMI of the NodeClass fits has no available offering; upstream plans it, and its launch fails.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from journeyman.ports import Clock
 _log = logging.getLogger(__name__)
 
 RAW_TTL: Final = timedelta(hours=12)  # controllers/providers/instancetype/controller.go refresh period
-_REMEMBERED: Final = 32  # NodeClasses whose types are kept lowered
+_CACHED_NODE_CLASSES: Final = 32  # NodeClasses whose instance types stay cached
 
 
 class RegionInstanceTypes(Struct, frozen=True, eq=False):
-    """What EC2 offers in the region. Compared by identity."""
+    """The instance types that EC2 offers in the region. Instances compare by identity."""
 
     infos: tuple[InstanceTypeInfo, ...]  # by name
     zones: Mapping[str, frozenset[str]]  # where each type is offered
 
 
 class InstanceTypeProvider:
-    """The instance types of one region, built for each NodeClass; one per warm sandbox."""
+    """Builds the instance types of one region for each NodeClass. A warm sandbox has one provider."""
 
     def __init__(self, clients: Clients, settings: AwsSettings, prices: PriceProvider, clock: Clock) -> None:
         self._clients = clients
         self._settings = settings
         self._prices = prices
-        self._universe_cache: TTLCache[Any, RegionInstanceTypes] = ttl_cache(clock, RAW_TTL)
-        self._lowered: dict[bytes, tuple[RegionInstanceTypes, int, tuple[InstanceType, ...]]] = {}
+        self._region_cache: TTLCache[Any, RegionInstanceTypes] = ttl_cache(clock, RAW_TTL)
+        self._built: dict[bytes, tuple[RegionInstanceTypes, int, tuple[InstanceType, ...]]] = {}
         self._lock = Lock()
 
     def for_node_class(self, node_class: NodeClassView) -> tuple[InstanceType, ...]:
@@ -67,28 +67,28 @@ class InstanceTypeProvider:
         if not node_class.subnets:
             raise NodeClassNotReadyError("no subnets in the NodeClass's status", node_class=node_class.name)
         self._prices.refresh_if_due()
-        universe = self._universe()
+        region_types = self._region_types()
         key = _fingerprint(node_class)
         with self._lock:
-            known = self._lowered.get(key)
-            if known is not None and known[:2] == (universe, self._prices.version):
+            known = self._built.get(key)
+            if known is not None and known[:2] == (region_types, self._prices.version):
                 return known[2]
-            types = self._lower(universe, node_class)
-            self._lowered.pop(key, None)
-            while len(self._lowered) >= _REMEMBERED:
-                self._lowered.pop(next(iter(self._lowered)))
-            self._lowered[key] = (universe, self._prices.version, types)
+            types = self._build(region_types, node_class)
+            self._built.pop(key, None)
+            while len(self._built) >= _CACHED_NODE_CLASSES:
+                self._built.pop(next(iter(self._built)))
+            self._built[key] = (region_types, self._prices.version, types)
             return types
 
-    @cachedmethod(attrgetter("_universe_cache"), lock=attrgetter("_lock"))
-    def _universe(self) -> RegionInstanceTypes:
+    @cachedmethod(attrgetter("_region_cache"), lock=attrgetter("_lock"))
+    def _region_types(self) -> RegionInstanceTypes:
         infos, zones = self._read_both(self._clients.ec2)
-        universe = RegionInstanceTypes(tuple(sorted(infos, key=lambda info: info.name)), zones)
-        _log.info("discovered instance types", extra={"count": len(universe.infos)})
-        return universe
+        region_types = RegionInstanceTypes(tuple(sorted(infos, key=lambda info: info.name)), zones)
+        _log.info("discovered instance types", extra={"count": len(region_types.infos)})
+        return region_types
 
     def _read_both(self, ec2: Any) -> tuple[list[InstanceTypeInfo], dict[str, frozenset[str]]]:
-        """Return both responses, read in parallel: a cold start waits for them."""
+        """Return the instance types, and each type's zones. Reads them in parallel, since a cold start waits for both."""
         if not self._settings.parallel_reads:
             return _read_infos(ec2), _read_zones(ec2)
         with ThreadPoolExecutor(max_workers=2, thread_name_prefix="instance-types") as pool:
@@ -96,11 +96,11 @@ class InstanceTypeProvider:
             zones = pool.submit(copy_context().run, _read_zones, ec2)
             return infos.result(), zones.result()
 
-    def _lower(self, universe: RegionInstanceTypes, node_class: NodeClassView) -> tuple[InstanceType, ...]:
-        lowering = _InstanceTypeBuilder(node_class, self._settings, self._prices)
+    def _build(self, region_types: RegionInstanceTypes, node_class: NodeClassView) -> tuple[InstanceType, ...]:
+        builder = _InstanceTypeBuilder(node_class, self._settings, self._prices)
         return tuple(
-            lowering.lower(info, universe.zones.get(info.name, frozenset()))
-            for info in universe.infos
+            builder.build(info, region_types.zones.get(info.name, frozenset()))
+            for info in region_types.infos
             # the EKS-optimised Windows images are built for x86 alone
             if not (node_class.family.is_windows and info.arch != "amd64")
         )
@@ -146,10 +146,10 @@ class _InstanceTypeBuilder:
         self._prices = prices
         self._sizing = NodeSizing(node_class, settings)
         self._zone_ids = node_class.zone_ids
-        self._bought = _offering_requirements(node_class.zone_ids)
+        self._requirements = _offering_requirements(node_class.zone_ids)
 
-    def lower(self, info: InstanceTypeInfo, offered_in: frozenset[str]) -> InstanceType:
-        """Return the type with its offerings; none where it is not sold or has no known price."""
+    def build(self, info: InstanceTypeInfo, offered_in: frozenset[str]) -> InstanceType:
+        """Return the instance type, with an offering for each zone and capacity type that EC2 sells at a known price."""
         zone_ids = {zone: zone_id for zone, zone_id in self._zone_ids.items() if zone in offered_in}
         values = labels_of(
             info,
@@ -159,15 +159,15 @@ class _InstanceTypeBuilder:
             capacity_types=info.usage_classes,
         )
         size = self._sizing.size(info)
-        why_not = incompatibility(info, values, self._node_class)
+        reason = incompatibility(info, values, self._node_class)
         offerings = tuple(
             Offering(
                 zone=zone,
                 capacity_type=capacity_type,
                 price=price,
-                available=not why_not,
-                unavailable_reason=why_not,
-                requirements=self._bought[zone, capacity_type],
+                available=not reason,
+                unavailable_reason=reason,
+                requirements=self._requirements[zone, capacity_type],
             )
             for zone in zone_ids
             for capacity_type in info.usage_classes
@@ -190,7 +190,7 @@ class _InstanceTypeBuilder:
 def _offering_requirements(
     zone_ids: Mapping[str, str],
 ) -> dict[tuple[str, str], tuple[NodeSelectorRequirement, ...]]:
-    """Return the requirements of an offering; cached, as thousands of offerings share them."""
+    """Return the requirements of offerings by zone and capacity type; thousands of offerings share them."""
     return {
         (zone, capacity_type): tuple(
             requirement(key, (value,))
@@ -223,7 +223,7 @@ def incompatibility(info: InstanceTypeInfo, values: Mapping[str, tuple[str, ...]
 
 
 def _interfaces_fit(info: InstanceTypeInfo, node_class: NodeClassView) -> bool:
-    """Whether the cards have the device slots that the NodeClass's network interfaces name, and EFA enough."""
+    """Whether the type has the network cards, device slots and EFA interfaces that the NodeClass's interfaces need."""
     efa = sum(1 for interface in node_class.network_interfaces if interface.get("interfaceType") == "efa-only")
     return efa <= info.efa_interfaces and all(
         int(interface.get("deviceIndex", 0)) < _slots(info, int(interface.get("networkCardIndex", 0)))

@@ -1,7 +1,7 @@
-"""Validation of `spec.kubelet`: what a kubelet accepts and the AMI family can pass on.
+"""Validate `spec.kubelet` against the kubelet's configuration and the settings that the AMI family passes on.
 
-`spec.kubelet` is an open object, so the API server checks nothing of it; a mistake that got through would only show on a
-node that never joins.
+`spec.kubelet` is an open object, so the API server does not validate it. Without this module, a mistake would show only
+when a node does not join.
 
 Restates: karpenter-provider-aws pkg/apis/v1/kubeletconfiguration_validation.go, pkg/controllers/nodeclass/validation.go.
 
@@ -20,7 +20,7 @@ from journeyman.cloud.aws.nodeclass_view import NodeClassView
 from journeyman.core.api import quantity
 from journeyman.errors import InvalidQuantityError
 
-_TEXT: Final = (
+_STRING: Final = (
     "address apiVersion cgroupDriver cgroupRoot clusterDomain configMapAndSecretChangeDetectionStrategy "
     "containerLogMaxSize containerLogMonitorInterval containerRuntimeEndpoint contentType cpuCFSQuotaPeriod "
     "cpuManagerPolicy cpuManagerReconcilePeriod draManagerReconcilePeriod evictionPressureTransitionPeriod "
@@ -49,7 +49,7 @@ _LIST: Final = (
     "allowedUnsafeSysctls clusterDNS enforceNodeAllocatable preloadedImagesVerificationAllowlist registerWithTaints "
     "reservedMemory shutdownGracePeriodByPodPriority tlsCipherSuites tlsCurvePreferences"
 )
-_TEXTS_BY_KEY: Final = (
+_STRING_MAP: Final = (
     "cpuManagerPolicyOptions evictionHard evictionMinimumReclaim evictionSoft evictionSoftGracePeriod kubeReserved "
     "qosReserved systemReserved topologyManagerPolicyOptions"
 )
@@ -60,17 +60,17 @@ _OBJECT: Final = (
 _FIELDS: Final[Mapping[str, str]] = {
     name: kind
     for kind, names in (
-        ("a text", _TEXT),
+        ("a text", _STRING),
         ("a whole number", _INTEGER),
         ("true or false", _BOOLEAN),
         ("a number", "memoryThrottlingFactor"),
         ("a list", _LIST),
-        ("an object of texts", _TEXTS_BY_KEY),
+        ("an object with string values", _STRING_MAP),
         ("an object", _OBJECT),
     )
     for name in names.split()
 }
-# what the flag-based families write into user data
+# the settings that flag-based families write into user data
 _RENDERED: Final = frozenset(
     {
         "clusterDNS",
@@ -106,11 +106,11 @@ EXPRESSIONS_DISABLED: Final = "KubeletExpressionsDisabled"
 
 
 def kubelet_problems(node_class: NodeClassView) -> tuple[str, str] | None:
-    """Return reason and message of the first mistake in `spec.kubelet`; None if there is none."""
+    """Return the reason and message of a condition for the mistakes in `spec.kubelet`; None if it has none."""
     kubelet = node_class.kubelet
     for reason, problems in (
-        (INVALID, _structure(kubelet)),
-        (INVALID, _meaning(kubelet)),
+        (INVALID, _malformed_fields(kubelet)),
+        (INVALID, _invalid_values(kubelet)),
         (EXPRESSIONS_DISABLED, _expressions(kubelet)),
         (UNSUPPORTED, _unsupported(node_class)),
     ):
@@ -119,13 +119,13 @@ def kubelet_problems(node_class: NodeClassView) -> tuple[str, str] | None:
     return None
 
 
-def _structure(kubelet: Mapping[str, Any]) -> Iterator[str]:
+def _malformed_fields(kubelet: Mapping[str, Any]) -> Iterator[str]:
     for field in sorted(kubelet):
         kind = _FIELDS.get(field)
         if kind is None:
             yield f"spec.kubelet.{field}: the kubelet has no such setting"
         elif field == "maxPods" and isinstance(kubelet[field], str):
-            continue  # an expression, judged as one
+            continue  # an expression, which `_expressions` reports
         elif not _is(kind, kubelet[field]):
             yield f"spec.kubelet.{field}: must be {kind}"
 
@@ -135,7 +135,7 @@ def _is(kind: str, value: Any) -> bool:
         return isinstance(value, int) and not isinstance(value, bool)
     if kind == "a number":
         return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if kind == "an object of texts":
+    if kind == "an object with string values":
         return isinstance(value, Mapping) and all(isinstance(item, str) for item in value.values())
     types: Mapping[str, type | tuple[type, ...]] = {
         "a text": str,
@@ -146,7 +146,7 @@ def _is(kind: str, value: Any) -> bool:
     return isinstance(value, types[kind])
 
 
-def _meaning(kubelet: Mapping[str, Any]) -> Iterator[str]:
+def _invalid_values(kubelet: Mapping[str, Any]) -> Iterator[str]:
     if "registerWithTaints" in kubelet:
         yield "spec.kubelet.registerWithTaints: is set from the NodeClaim's taints; remove it"
     for field in ("evictionHard", "evictionSoft", "evictionMinimumReclaim"):
@@ -177,7 +177,7 @@ def _is_threshold(value: str) -> bool:
 
 
 def _grace_periods(soft: Mapping[str, str], periods: Mapping[str, str]) -> Iterator[str]:
-    """A soft threshold without its period is ignored by the kubelet, a period without its threshold refused."""
+    """Yield mistakes: the kubelet ignores a soft threshold without a period, and rejects a period without a threshold."""
     for signal, value in sorted(periods.items()):
         if not _DURATION.fullmatch(value):
             yield f"spec.kubelet.evictionSoftGracePeriod[{signal}]: {value} must be a duration such as 1m30s"
@@ -200,7 +200,7 @@ def _numbers(kubelet: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _expressions(kubelet: Mapping[str, Any]) -> Iterator[str]:
-    """Karpenter evaluates CEL here behind the gate NodeClassCEL, which is off."""
+    """Yield CEL expressions, which Karpenter evaluates only with the feature gate NodeClassCEL, off by default."""
     if isinstance(kubelet.get("maxPods"), str):
         yield "spec.kubelet.maxPods: must be a whole number"
     for field in ("kubeReserved", "systemReserved"):
@@ -218,7 +218,7 @@ def _is_quantity(text: str) -> bool:
 
 
 def _unsupported(node_class: NodeClassView) -> Iterator[str]:
-    """Only AL2023 passes every setting on; for Custom the user writes the user data."""
+    """Yield settings that the family does not pass on: AL2023 passes on all; for Custom the user writes the user data."""
     if node_class.family in (AL2023, CUSTOM):
         return
     kubelet, family = node_class.kubelet, node_class.family.name

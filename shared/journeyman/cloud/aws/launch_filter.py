@@ -1,4 +1,4 @@
-"""Instance types and capacity type that a launch may choose from.
+"""Select the instance types and the capacity type of a launch.
 
 Restates: karpenter-provider-aws pkg/providers/instance/filter/filter.go and instance.go `filterInstanceTypes`,
 `getCapacityType`.
@@ -29,27 +29,27 @@ def launchable(claim: NodeClaim, types: Iterable[InstanceType]) -> tuple[Instanc
     """Return the types that the launch may use, cheapest first, with only the offerings it may use.
 
     Args:
-        claim: Its requirements and requests decide.
-        types: Any order, availability marked.
+        claim: The NodeClaim, of which the requirements and resource requests are read.
+        types: Instance types in any order; an offering's `available` is current.
 
     Returns:
-        At most 60; none if nothing suits now, or too little for the claim's minValues. Requirements with minValues switch
-        the two economy filters off, as they could take away the variety that was asked for.
+        At most 60 types; none if no type fits now, or too few fit for the claim's minValues. If a requirement has minValues,
+        expensive spot offerings, bare metal and accelerators stay, since removing them could violate minValues.
     """
     required = requirements.from_selectors(claim.spec.requirements)
     wanted = {key: each.min_values for key, each in required.items() if each.min_values is not None}
     kept = _compatible_and_available(claim, required, types)
     if not wanted:
-        kept = _without_dear_spot(_plain(kept))
+        kept = _without_expensive_spot(_without_exotic(kept))
     cheapest = tuple(sorted(kept, key=lambda t: (_cheapest_price(t), t.name))[:MAX_INSTANCE_TYPES])
     return cheapest if _has_variety(cheapest, wanted) else ()
 
 
 def has_unsatisfiable_min_values(claim: NodeClaim, types: Iterable[InstanceType]) -> bool:
     """Whether minValues cannot be met even if every offering were available, though some types fit."""
-    stocked = tuple(replace(t, offerings=tuple(replace(o, available=True) for o in t.offerings)) for t in types)
-    suit = _compatible_and_available(claim, requirements.from_selectors(claim.spec.requirements), stocked)
-    return bool(suit) and not launchable(claim, stocked)
+    all_available = tuple(replace(t, offerings=tuple(replace(o, available=True) for o in t.offerings)) for t in types)
+    fitting = _compatible_and_available(claim, requirements.from_selectors(claim.spec.requirements), all_available)
+    return bool(fitting) and not launchable(claim, all_available)
 
 
 def capacity_type_of(types: Iterable[InstanceType]) -> str:
@@ -58,8 +58,8 @@ def capacity_type_of(types: Iterable[InstanceType]) -> str:
     return labels.SPOT if labels.SPOT in offered else labels.ON_DEMAND
 
 
-def bought_as(capacity_type: str, types: Iterable[InstanceType]) -> tuple[InstanceType, ...]:
-    """Return the types that have such offerings, with those alone, in the same order."""
+def with_capacity_type(capacity_type: str, types: Iterable[InstanceType]) -> tuple[InstanceType, ...]:
+    """Return the types that have offerings of the capacity type, with only those offerings, in the same order."""
     return _narrowed(types, lambda offering: offering.capacity_type == capacity_type)
 
 
@@ -80,34 +80,36 @@ def _compatible_and_available(
     suitable = (
         t
         for t in types
-        # the name decides most of it, at the cost of a set look-up; only then is every label read
-        if (name is None or name.has(t.name)) and _agree(required, t.requirements) and fits(requests, t.allocatable)
+        # a set lookup of the name excludes most types; only the others have all their labels compared
+        if (name is None or name.has(t.name))
+        and _is_compatible(required, t.requirements)
+        and fits(requests, t.allocatable)
     )
-    return _narrowed(suitable, lambda offering: offering.available and _agree(required, offering.requirements))
+    return _narrowed(suitable, lambda offering: offering.available and _is_compatible(required, offering.requirements))
 
 
-def _agree(required: Requirements, offered: tuple[NodeSelectorRequirement, ...]) -> bool:
+def _is_compatible(required: Requirements, offered: tuple[NodeSelectorRequirement, ...]) -> bool:
     return required.conflict(_read(offered)) is None
 
 
 @lru_cache(maxsize=4096)
 def _read(offered: tuple[NodeSelectorRequirement, ...]) -> Requirements:
-    """Thousands of offerings share a few sets of requirements, and each launch of a batch reads the same types."""
+    """Return requirements, cached: thousands of offerings share a few, and all launches of a batch read the same types."""
     return requirements.from_selectors(offered)
 
 
-def _plain(types: tuple[InstanceType, ...]) -> tuple[InstanceType, ...]:
-    """Return the types without bare metal and accelerators, unless nothing else is left."""
+def _without_exotic(types: tuple[InstanceType, ...]) -> tuple[InstanceType, ...]:
+    """Return the types without bare metal and accelerators, or all types if none would be left."""
     return tuple(t for t in types if not is_exotic(t)) or types
 
 
 def is_exotic(instance_type: InstanceType) -> bool:
-    """Whether it is bare metal or has GPUs or other accelerators."""
+    """Whether the type is bare metal or has GPUs or other accelerators."""
     size = _values(instance_type, SIZE)
     return any("metal" in value for value in size) or any(instance_type.capacity.get(name) for name in _EXOTIC)
 
 
-def _without_dear_spot(types: tuple[InstanceType, ...]) -> tuple[InstanceType, ...]:
+def _without_expensive_spot(types: tuple[InstanceType, ...]) -> tuple[InstanceType, ...]:
     """Return the types without spot offerings above the cheapest on-demand price, where both may be used."""
     on_demand = [o.price for t in types for o in t.offerings if o.capacity_type == labels.ON_DEMAND]
     if not on_demand:
@@ -117,7 +119,7 @@ def _without_dear_spot(types: tuple[InstanceType, ...]) -> tuple[InstanceType, .
 
 
 def _has_variety(types: Iterable[InstanceType], wanted: Mapping[str, int]) -> bool:
-    """Whether the types have as many different values of each label as its minValues asks for.
+    """Whether the types have at least minValues different values of each label in `wanted`.
 
     Restates: karpenter pkg/cloudprovider/types.go `SatisfiesMinValues`.
     """

@@ -1,8 +1,8 @@
-"""Launch templates: images, volumes, network interfaces and user data, named by their content.
+"""Create and delete launch templates, which are named by a digest of their content.
 
 Restates: karpenter-provider-aws pkg/providers/launchtemplate/launchtemplate.go `EnsureAll`,
 pkg/providers/amifamily/resolver.go `Resolve`.
-Differs: one lookup for all names instead of one each; nothing is deleted when a cache forgets it, only with its NodeClass.
+Differs: one request looks up all names; a template is deleted with its NodeClass, not when its cache entry expires.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from journeyman.cloud.aws import tags
 from journeyman.cloud.aws.ami_families import CUSTOM, GIB
-from journeyman.cloud.aws.aws_errors import code_of, translated
+from journeyman.cloud.aws.aws_errors import error_code, translated
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients, ttl_cache
 from journeyman.cloud.aws.instance_type_labels import satisfies
 from journeyman.cloud.aws.node_capacity import EFA
@@ -36,8 +36,8 @@ from journeyman.ports import Clock
 _PREFIX: Final = "karpenter.k8s.aws"
 _TTL: Final = timedelta(minutes=5)
 _NAMES_PER_CALL: Final = 200  # EC2's limit of values in one filter
-_ALREADY_THERE: Final = "InvalidLaunchTemplateName.AlreadyExistsException"
-_NO_SUCH: Final = "InvalidLaunchTemplateName.NotFoundException"
+_ALREADY_EXISTS: Final = "InvalidLaunchTemplateName.AlreadyExistsException"
+_NOT_FOUND: Final = "InvalidLaunchTemplateName.NotFoundException"
 
 
 class LaunchTemplate(Struct, frozen=True, kw_only=True):
@@ -46,11 +46,11 @@ class LaunchTemplate(Struct, frozen=True, kw_only=True):
     name: str
     image_id: str
     instance_types: tuple[InstanceType, ...]
-    user_data_bytes: int = 0  # as instances read it, without the encoding that it travels in
+    user_data_bytes: int = 0  # before base64
 
 
 class LaunchTemplateProvider:
-    """Launch templates of one cluster, created when first needed."""
+    """Creates the launch templates of one cluster on first use, and deletes them."""
 
     def __init__(self, clients: Clients, clock: Clock) -> None:
         self._clients = clients
@@ -58,11 +58,11 @@ class LaunchTemplateProvider:
         self._lock = Lock()
 
     def ensure(self, content: TemplateContent, types: Iterable[InstanceType]) -> tuple[LaunchTemplate, ...]:
-        """Return templates for launching one of these types, by name, after creating those that are missing.
+        """Return the launch templates for these types, by name, after creating the missing ones.
 
         Raises:
-            CreateError: No image of the NodeClass fits any type, or the content cannot be used.
-            CloudProviderError: EC2 refused.
+            CreateError: No image of the NodeClass fits any type, or the user data or a volume size is invalid.
+            CloudProviderError: EC2 did not answer, or rejected the call.
         """
         bodies: dict[str, dict[str, Any]] = {}
         templates: list[LaunchTemplate] = []
@@ -92,7 +92,8 @@ class LaunchTemplateProvider:
     def release(self, *, cluster: str, node_class: str) -> None:
         """Delete the templates that were created for the NodeClass in this cluster.
 
-        Raises CloudProviderError.
+        Raises:
+            CloudProviderError: EC2 did not answer, or rejected a call.
         """
         owned = [
             {"Name": f"tag:{tags.CLUSTER}", "Values": [cluster]},
@@ -103,7 +104,7 @@ class LaunchTemplateProvider:
                 with translated("ec2:DeleteLaunchTemplate", launch_template=name):
                     self._clients.ec2.delete_launch_template(LaunchTemplateName=name)
             except CloudProviderError as error:
-                if code_of(error) != _NO_SUCH:
+                if error_code(error) != _NOT_FOUND:
                     raise
             with self._lock:
                 self._known.pop(name, None)
@@ -119,7 +120,7 @@ class LaunchTemplateProvider:
                 self._known[name] = True
 
     def _existing(self, names: list[str]) -> set[str]:
-        """Return the names that EC2 has. A filter, unlike a list of names, does not fail on a missing one."""
+        """Return those of the names that exist. A filter, unlike a list of names, does not fail on a missing one."""
         found: set[str] = set()
         for start in range(0, len(names), _NAMES_PER_CALL):
             found |= self._names([{"Name": "launch-template-name", "Values": names[start : start + _NAMES_PER_CALL]}])
@@ -142,20 +143,20 @@ class LaunchTemplateProvider:
                 )
         except CloudProviderError as error:
             if (
-                code_of(error) != _ALREADY_THERE
+                error_code(error) != _ALREADY_EXISTS
             ):  # a concurrent launch created the template, whose name identifies its content
                 raise
 
 
 def _digest(content: Mapping[str, Any]) -> str:
-    """Return a digest that is equal for equal content, in every run and on every machine."""
+    """Return a digest, which is equal for equal content in every run and on every machine."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:20]
 
 
 def _variants(
     content: TemplateContent, types: Iterable[InstanceType]
 ) -> dict[LaunchTemplateVariant, list[InstanceType]]:
-    """Return the types by the template they need; types that no AMI fits are left out.
+    """Return the types by the template they need, without types that no AMI fits.
 
     Restates: pkg/providers/amifamily/ami.go `MapToInstanceTypes`: the first image that fits, newest first.
     """
@@ -202,7 +203,7 @@ _TIMEOUTS: Final = {
 
 
 class LaunchTemplateVariant(Struct, frozen=True, kw_only=True):
-    """What makes two instance types need different templates."""
+    """The values by which the launch templates of one launch differ."""
 
     image_id: str
     image_name: str
@@ -211,7 +212,7 @@ class LaunchTemplateVariant(Struct, frozen=True, kw_only=True):
 
 
 class TemplateContent(Struct, frozen=True, kw_only=True):
-    """What the templates of one launch have in common; `data` adds the variant."""
+    """The values that the launch templates of one launch share; `data` adds the variant."""
 
     settings: AwsSettings
     node_class: NodeClassView
@@ -220,10 +221,10 @@ class TemplateContent(Struct, frozen=True, kw_only=True):
     tenancy: str
 
     def data(self, variant: LaunchTemplateVariant) -> dict[str, Any]:
-        """`LaunchTemplateData`.
+        """Return EC2's `LaunchTemplateData` for a variant.
 
         Raises:
-            CreateError: User data or a volume size cannot be used.
+            CreateError: The user data or a volume size is invalid.
         """
         node_class = self.node_class
         content: dict[str, Any] = {
@@ -246,7 +247,7 @@ class TemplateContent(Struct, frozen=True, kw_only=True):
 
     @property
     def tags(self) -> dict[str, str]:
-        """Tags of the template and of what no single NodeClaim owns."""
+        """Return the tags of the template and of the resources that no single NodeClaim owns."""
         return tags.shared_tags(
             self.node_class.tags,
             cluster=self.settings.cluster_name,
@@ -258,7 +259,7 @@ class TemplateContent(Struct, frozen=True, kw_only=True):
         return ["network-interface", *(["spot-instances-request"] if self.capacity_type == labels.SPOT else [])]
 
     def _user_data(self, variant: LaunchTemplateVariant) -> str:
-        """Base64."""
+        """Return the user data in base64."""
         bootstrap = self._bootstrap(variant)
         try:
             text = user_data(bootstrap).encode()
@@ -266,7 +267,7 @@ class TemplateContent(Struct, frozen=True, kw_only=True):
             message = f"spec.userData of EC2NodeClass {self.node_class.name} cannot be read: {error}"
             raise CreateError(message, condition_reason="LaunchFailed") from error
         if len(text) > MAX_BYTES:
-            message = f"the user data has {len(text)} bytes, EC2 takes {MAX_BYTES}"
+            message = f"the user data has {len(text)} bytes, EC2 accepts at most {MAX_BYTES}"
             raise CreateError(message, condition_reason="UserDataSizeLimitExceeded", user_data_bytes=len(text))
         return base64.b64encode(text).decode()
 
@@ -291,13 +292,15 @@ class TemplateContent(Struct, frozen=True, kw_only=True):
 
 
 def network_interfaces(node_class: NodeClassView, efa_interfaces: int, *, ipv6: bool) -> list[dict[str, Any]]:
-    """Security groups live in the interfaces, so there is always at least one.
+    """Return the network interfaces; there is at least one, since it holds the security groups.
 
     Restates: launchtemplate.go `generateNetworkInterfaces`.
     """
     groups = [group["id"] for group in node_class.status.get("securityGroups") or ()]
     if node_class.network_interfaces:
-        return [_laid_out(node_class, interface, groups, ipv6=ipv6) for interface in node_class.network_interfaces]
+        return [
+            _user_interface(node_class, interface, groups, ipv6=ipv6) for interface in node_class.network_interfaces
+        ]
     common = {"Groups": groups, **_addressing(node_class, ipv6=ipv6)}
     if efa_interfaces:
         # device 0 of card 0 comes first, the other cards' interfaces are device 1
@@ -308,10 +311,10 @@ def network_interfaces(node_class: NodeClassView, efa_interfaces: int, *, ipv6: 
     return [{"DeviceIndex": 0, **common}]
 
 
-def _laid_out(
+def _user_interface(
     node_class: NodeClassView, interface: Mapping[str, Any], groups: list[str], *, ipv6: bool
 ) -> dict[str, Any]:
-    """One interface of the user's own layout; one for EFA alone takes no addresses."""
+    """Return an interface of `spec.networkInterfaces`; an EFA-only interface gets no IP addresses."""
     kind = interface.get("interfaceType", "interface")
     return {
         "NetworkCardIndex": interface.get("networkCardIndex", 0),
@@ -335,7 +338,7 @@ def _addressing(node_class: NodeClassView, *, ipv6: bool) -> dict[str, Any]:
 
 
 def metadata_options(node_class: NodeClassView, *, region: str) -> dict[str, Any]:
-    """Instance metadata service; tags in it stay off, since our tag keys are not allowed there."""
+    """Return the options of the instance metadata service, without tags: it does not support our tag keys."""
     options = {**_METADATA_DEFAULTS, **(node_class.spec.get("metadataOptions") or {})}
     ipv6 = {} if "-iso" in region else {"HttpProtocolIpv6": options["httpProtocolIPv6"]}
     return {
@@ -348,7 +351,7 @@ def metadata_options(node_class: NodeClassView, *, region: str) -> dict[str, Any
 
 
 def block_device_mappings(node_class: NodeClassView) -> list[dict[str, Any]]:
-    """The user's volumes, else the family's; none for Custom, whose image says."""
+    """Return the user's volumes, else the family's; none for Custom, whose image defines them."""
     if node_class.block_device_mappings:
         return [_user_mapping(mapping) for mapping in node_class.block_device_mappings]
     if node_class.family is CUSTOM:
@@ -371,10 +374,10 @@ def _user_mapping(mapping: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gibibytes(size: str) -> int:
-    """Return GiB, rounded up.
+    """Return a volume size in GiB, rounded up.
 
     Raises:
-        CreateError: The text is not a quantity.
+        CreateError: The size is not a quantity.
     """
     try:
         return -(-quantity.parse(size).units(round_up=True) // GIB)

@@ -1,4 +1,4 @@
-"""Subnets and security groups that selector terms match: any term, and all fields of one term.
+"""Find the subnets and security groups that match all fields of any one selector term.
 
 Restates: karpenter-provider-aws pkg/providers/subnet/subnet.go `getFilterSets`, pkg/providers/securitygroup.
 """
@@ -19,7 +19,7 @@ from journeyman.cloud.aws.nodeclass_view import JSON, NodeClassView
 from journeyman.ports import Clock
 
 Filters = tuple[tuple[str, tuple[str, ...]], ...]
-"""EC2 filters that must all match: (name, values of which one must match)."""
+"""EC2 filters, all of which must match: (name, values of which one must match)."""
 
 _TTL: Final = timedelta(minutes=1)  # cache.go `DefaultTTL`
 
@@ -39,12 +39,12 @@ def filter_sets(terms: Iterable[JSON], *, id_filter: str, name_filter: str = "")
         else:
             named: Filters = ((name_filter, (str(term["name"]),)),) if name_filter and term.get("name") else ()
             sets.append((*named, *tag_filters(term.get("tags") or {})))
-    # a set without filters would match everything there is
+    # a set without filters would match every object in the account
     return (*filter(None, sets), *([((id_filter, tuple(sorted(set(ids)))),)] if ids else []))
 
 
 class NetworkDiscovery:
-    """Subnets and security groups that a NodeClass selects, cached for a minute."""
+    """Finds the subnets and security groups that a NodeClass selects. Caches responses for a minute."""
 
     def __init__(self, clients: Clients, clock: Clock) -> None:
         self._clients = clients
@@ -52,7 +52,7 @@ class NetworkDiscovery:
         self._lock = Lock()
 
     def subnets(self, node_class: NodeClassView) -> list[dict[str, str]]:
-        """Entries of `status.subnets`, most free addresses first, then by id."""
+        """Return the entries of `status.subnets`, most free IP addresses first, then by id."""
         sets = filter_sets(node_class.terms("subnetSelectorTerms"), id_filter="subnet-id")
         found = {s["SubnetId"]: s for s in self._select("describe_subnets", "Subnets", sets)}
         ordered = sorted(found.values(), key=lambda s: (-s["AvailableIpAddressCount"], s["SubnetId"]))
@@ -62,7 +62,7 @@ class NetworkDiscovery:
         ]
 
     def security_groups(self, node_class: NodeClassView) -> list[dict[str, str]]:
-        """Entries of `status.securityGroups`, by id."""
+        """Return the entries of `status.securityGroups`, by id."""
         terms = node_class.terms("securityGroupSelectorTerms")
         sets = filter_sets(terms, id_filter="group-id", name_filter="group-name")
         found = {g["GroupId"]: g for g in self._select("describe_security_groups", "SecurityGroups", sets)}

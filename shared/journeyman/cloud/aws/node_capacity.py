@@ -1,4 +1,4 @@
-"""Capacity and overhead of a node, in exact integers.
+"""Compute the capacity and overhead of a node, in integers.
 
 Restates: karpenter-provider-aws pkg/providers/instancetype/types.go (`computeCapacity`, `kubeReservedResources`,
 `evictionThreshold`).
@@ -38,7 +38,7 @@ _CPU_RESERVED: Final = ((0, 1000, 600), (1000, 2000, 100), (2000, 4000, 50), (40
 
 
 class KubeletSettings(Struct, frozen=True, kw_only=True):
-    """The kubelet settings that change a node's capacity. Invalid amounts count as not set."""
+    """The kubelet settings that change a node's capacity. Invalid quantities count as unset."""
 
     max_pods: int | None
     pods_per_core: int
@@ -66,7 +66,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _amounts(value: Any) -> dict[str, int]:
-    """Return the valid quantities; a NodeClass with an invalid one is not Ready."""
+    """Return the valid quantities. The others are reported elsewhere: a NodeClass with one is not Ready."""
     read = {name: _amount_or_none(name, text) for name, text in _mapping(value).items()}
     return {name: found for name, found in read.items() if found is not None}
 
@@ -129,7 +129,7 @@ class NodeSizing:
         return count
 
     def _eni_limited_pods(self, info: InstanceTypeInfo, reserved_enis: int) -> int:
-        """One address of every interface is the node's own; two pods (kube-proxy, CNI) use the host network."""
+        """Return the pod limit: the node uses one address per interface; kube-proxy and the CNI use the host network."""
         usable = max(info.default_card_interfaces - reserved_enis - self._efa_only_on_card_0, 0)
         return usable * (info.ipv4_per_interface - 1) + 2 if usable else 0
 
@@ -161,21 +161,21 @@ class NodeSizing:
 
 
 def memory_bytes(info: InstanceTypeInfo, overhead: Fraction) -> int:
-    """Memory that the operating system sees, as far as known before a node of the type has run."""
+    """Return the estimated bytes of memory that the operating system sees, before a node of the type has run."""
     mib = info.memory_mib - (_GRAVITON_RESERVED_MIB if info.arch == "arm64" else 0)
     hidden_mib = -(-mib * overhead.numerator // overhead.denominator)  # rounded up
     return (mib - hidden_mib) * MIB
 
 
 def reserved_millicores(millicores: int) -> int:
-    """kube-reserved CPU: 6 % of the first core, 1 % of the second, 0.5 % of the next two, 0.25 % of the rest."""
+    """Return kube-reserved CPU: 6 % of the first core, 1 % of the second, 0.5 % of the next two, 0.25 % of the rest."""
     return sum(
         (min(millicores, end) - start) * share // 10_000 for start, end, share in _CPU_RESERVED if millicores >= start
     )
 
 
 def eviction_threshold(capacity: Mapping[str, int], eviction_hard: Mapping[str, str]) -> dict[str, int]:
-    """What must stay free before the kubelet evicts: 100 MiB of memory and a tenth of the disk, unless set."""
+    """Return what the kubelet keeps free: 100 MiB of memory and a tenth of the disk, unless `eviction_hard` differs."""
     threshold = {MEMORY: _EVICTION_MEMORY, EPHEMERAL_STORAGE: -(-capacity[EPHEMERAL_STORAGE] // 10)}
     for signal, resource in (("memory.available", MEMORY), ("nodefs.available", EPHEMERAL_STORAGE)):
         if signal in eviction_hard:
@@ -184,7 +184,7 @@ def eviction_threshold(capacity: Mapping[str, int], eviction_hard: Mapping[str, 
 
 
 def _signal_amount(text: str, capacity: int, default: int) -> int:
-    """A percentage of capacity or a quantity; 100 % switches the signal off; what does not parse leaves the default."""
+    """Return a threshold, given as a percentage or quantity: 0 for 100 %, which disables it; `default` if invalid."""
     try:
         if not text.endswith("%"):
             return quantity.parse(text).units(round_up=True)
@@ -195,7 +195,7 @@ def _signal_amount(text: str, capacity: int, default: int) -> int:
 
 
 def ebs_ephemeral_bytes(node_class: NodeClassView) -> int:
-    """Size of the EBS volume that ephemeral storage is on.
+    """Return the size in bytes of the EBS volume that holds ephemeral storage.
 
     Restates: types.go `ephemeralStorage`: the root volume; for Custom the last mapping; else the mapping of the
     family's device; else that device's default; else 20 GiB.
@@ -215,7 +215,7 @@ def ebs_ephemeral_bytes(node_class: NodeClassView) -> int:
 
 
 def _volume_bytes(mapping: Mapping[str, Any]) -> int:
-    """0 if the mapping does not say."""
+    """Return the volume's size in bytes; 0 if the mapping has none."""
     size = _mapping(mapping.get("ebs")).get("volumeSize")
     if size is None:
         return 0

@@ -1,9 +1,9 @@
-"""The `status` of an EC2NodeClass: AMIs, subnets, security groups, instance profile, conditions.
+"""Compute the `status` of an EC2NodeClass: AMIs, subnets, security groups, instance profile, conditions.
 
 Restates: karpenter-provider-aws pkg/controllers/nodeclass (ami.go, subnet.go, securitygroup.go, instanceprofile.go,
 validation.go).
-Differs: all parts in one pass; a missing role is a condition, upstream retries it as an error; whether we are allowed to
-launch is learnt by launching, not by a dry run.
+Differs: one pass computes all parts; a missing role is a condition, upstream retries it as an error; there is no dry run,
+so missing permissions show at the first launch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DEPENDENCIES: Final = (_AMIS, _INSTANCE_PROFILE, _SECURITY_GROUPS, _SUBNETS)
 
 
 class _StatusPart(Struct, frozen=True, kw_only=True):
-    """One part of the status; it is ready if it has no reason."""
+    """A field of the status with its condition, which is True if `reason` is empty."""
 
     condition: str
     field: str
@@ -81,7 +81,7 @@ class NodeClassReconciler:
         return status
 
     def release(self, node_class: NodeClassView) -> None:
-        """Delete the instance profiles that were created for it. Raises CloudProviderError."""
+        """Delete the instance profiles that were created for the NodeClass. Raises CloudProviderError."""
         self._profiles.release(node_class)
 
     def _find_images(self, node_class: NodeClassView, now: datetime) -> _StatusPart:
@@ -120,7 +120,7 @@ class NodeClassReconciler:
         return _StatusPart(condition=_INSTANCE_PROFILE, field=field, value=name)
 
     def _validated(self, node_class: NodeClassView, conditions: ConditionSet, now: datetime) -> ConditionSet:
-        """Set ValidationSucceeded; the first mistake decides, in Karpenter's order."""
+        """Return the conditions with ValidationSucceeded set; it reports the first mistake, in Karpenter's order."""
         if node_class.family is AL2023 and not self._settings.service_cidr:
             text = "Failed to detect the cluster CIDR"
             return conditions.set_false(VALIDATION_SUCCEEDED, now, "ClusterCIDRResolutionFailed", text)
@@ -148,9 +148,9 @@ def _conditions(node_class: NodeClassView, now: datetime) -> ConditionSet:
 
 
 def _invalid(node_class: NodeClassView) -> str:
-    """Return what does not validate; empty if all does. An API server without our CRD's rules admits such objects.
+    """Return the error of an invalid NodeClass, else empty. An API server without our CRD's rules admits invalid ones.
 
-    Reserved tags have a condition reason of their own and are checked there.
+    Reserved tags are left out: `_validated` reports them with their own reason.
     """
     reserved = restricted_tags(node_class.tags)
     tags = {key: value for key, value in node_class.tags.items() if key not in reserved}

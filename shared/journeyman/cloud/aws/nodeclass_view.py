@@ -1,6 +1,6 @@
-"""A typed view of a raw EC2NodeClass.
+"""Read the fields of an EC2NodeClass.
 
-The object may be invalid, since `resolve` turns mistakes into conditions; so nothing here raises.
+The object may be invalid, since `resolve` turns mistakes into conditions, so no function here raises.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ JSON = Mapping[str, Any]
 
 
 class AmiAlias(Struct, frozen=True, kw_only=True):
-    """`family@version` of an AMI alias; `family` is None if there is no such family."""
+    """An AMI alias, `family@version`. `family` is None if the alias names no known family."""
 
     text: str
     family: AmiFamily | None
@@ -25,7 +25,7 @@ class AmiAlias(Struct, frozen=True, kw_only=True):
 
 
 class NodeClassView:
-    """`raw` is the object as the API server stores it."""
+    """A typed view of an EC2NodeClass; `raw` is the object as the API server stores it."""
 
     def __init__(self, raw: JSON) -> None:
         self.raw = raw
@@ -34,22 +34,22 @@ class NodeClassView:
 
     @property
     def name(self) -> str:
-        """`metadata.name`."""
+        """Return `metadata.name`."""
         return str(self.raw.get("metadata", {}).get("name", ""))
 
     @property
     def uid(self) -> str:
-        """`metadata.uid`."""
+        """Return `metadata.uid`."""
         return str(self.raw.get("metadata", {}).get("uid", ""))
 
     @property
     def generation(self) -> int:
-        """`metadata.generation`."""
+        """Return `metadata.generation`."""
         return int(self.raw.get("metadata", {}).get("generation", 0) or 0)
 
     @cached_property
     def alias(self) -> AmiAlias | None:
-        """The AMI alias, if a selector term has one."""
+        """Return the AMI alias; None if no selector term has one."""
         text = next((str(term["alias"]) for term in self.terms("amiSelectorTerms") if term.get("alias")), "")
         if not text:
             return None
@@ -58,7 +58,7 @@ class NodeClassView:
 
     @cached_property
     def family(self) -> AmiFamily:
-        """`spec.amiFamily`, else the alias's, else Custom.
+        """Return the family in `spec.amiFamily`, else the alias's family, else Custom.
 
         Restates: karpenter-provider-aws pkg/apis/v1/ec2nodeclass.go `AMIFamily`.
         """
@@ -69,50 +69,50 @@ class NodeClassView:
 
     @property
     def kubelet(self) -> JSON:
-        """`spec.kubelet`, an open object."""
+        """Return `spec.kubelet`, an open object."""
         return self.spec.get("kubelet") or {}
 
     @property
     def tags(self) -> Mapping[str, str]:
-        """`spec.tags`."""
+        """Return `spec.tags`."""
         return {key: str(value) for key, value in (self.spec.get("tags") or {}).items()}
 
     @property
     def block_device_mappings(self) -> tuple[JSON, ...]:
-        """`spec.blockDeviceMappings`, in the user's order."""
+        """Return `spec.blockDeviceMappings`, in the user's order."""
         return tuple(self.spec.get("blockDeviceMappings") or ())
 
     @property
     def network_interfaces(self) -> tuple[JSON, ...]:
-        """`spec.networkInterfaces`; empty means the default layout."""
+        """Return `spec.networkInterfaces`; empty means the default interfaces."""
         return tuple(self.spec.get("networkInterfaces") or ())
 
     @property
     def raid0(self) -> bool:
-        """Whether local disks become the node's ephemeral storage."""
+        """Whether local disks hold the node's ephemeral storage."""
         return self.spec.get("instanceStorePolicy") == "RAID0"
 
     def terms(self, field: str) -> tuple[JSON, ...]:
-        """The selector terms of that spec field."""
+        """Return the selector terms in that field of `spec`."""
         return tuple(self.spec.get(field) or ())
 
     @cached_property
     def zone_ids(self) -> Mapping[str, str]:
-        """Zone to zone id, over the subnets in status, by zone."""
+        """Return the zone ids of the subnets in `status`, by zone."""
         return {
             subnet["zone"]: subnet.get("zoneID", "") for subnet in sorted(self.subnets, key=lambda s: str(s["zone"]))
         }
 
     @property
     def subnets(self) -> tuple[JSON, ...]:
-        """`status.subnets`."""
+        """Return `status.subnets`."""
         return tuple(self.status.get("subnets") or ())
 
     @property
     def amis(self) -> tuple[JSON, ...]:
-        """`status.amis`, newest first."""
+        """Return `status.amis`, newest first."""
         return tuple(self.status.get("amis") or ())
 
     def condition(self, type_: str) -> JSON | None:
-        """The status condition of that type."""
+        """Return the status condition of that type; None if the status lacks it."""
         return next((c for c in self.status.get("conditions") or () if c.get("type") == type_), None)

@@ -1,8 +1,8 @@
-"""Prices of offerings: a table that ships with the package, refreshed from AWS.
+"""Prices of offerings, from a table that ships with the package and from AWS.
 
 Restates: karpenter-provider-aws pkg/providers/pricing/pricing.go.
-Differs: Spot prices are read when a sandbox first needs them and every 12 h after; on-demand prices, which hardly ever
-change, come from the shipped table unless a period is set.
+Differs: a sandbox reads Spot prices on first use and every 12 h after that; on-demand prices, which rarely change, come
+from the shipped table unless a refresh period is set.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def shipped_on_demand(region: str) -> Mapping[str, float]:
 class PriceProvider:
     """Current prices per hour, in the region's currency.
 
-    `version` increases with each change. Until the first spot update the spot price is the on-demand price; after it,
-    a type without history in a zone cannot be bought there as spot.
+    `version` increases with each change. Before the first read of Spot prices, the on-demand price stands in for them;
+    after it, a type without Spot price history in a zone has no spot offering there.
     """
 
     def __init__(self, clients: Clients, settings: AwsSettings, clock: Clock) -> None:
@@ -93,11 +93,11 @@ class PriceProvider:
         return self._spot.get((instance_type, zone))
 
     def state(self) -> Prices:
-        """Return source and age of the prices, without a call."""
+        """Return the source and age of the prices. Makes no call to AWS."""
         return self._state
 
     def refresh_if_due(self) -> None:
-        """Refresh each kind of price whose period has passed, or that has a period and was never read."""
+        """Refresh the Spot or on-demand prices that have a refresh period and are older than it, or were never read."""
         now = self._clock.now()
         if _is_due(self._spot_read_at, self._settings.spot_refresh_period, now):
             self._refresh_spot()
@@ -105,17 +105,17 @@ class PriceProvider:
             self._refresh_on_demand()
 
     def refresh(self) -> None:
-        """Read both kinds of prices from AWS."""
+        """Read Spot and on-demand prices from AWS."""
         self._refresh_spot()
         self._refresh_on_demand()
 
     def _refresh_spot(self) -> None:
-        """Read spot prices; on failure the last ones are kept, with a warning, until the next period."""
+        """Read spot prices; on failure, log a warning and keep the last ones until the next period."""
         self._spot_read_at = self._clock.now()
         try:
             spot = dict(self._read_spot()) or self._spot
         except CloudProviderError as error:
-            self._keep("spot", error)
+            self._report_failure("spot", error)
             return
         self._state = replace(self._state, spot_refreshed_at=self._spot_read_at, message="")
         if spot != self._spot:
@@ -123,14 +123,14 @@ class PriceProvider:
             self.version += 1
 
     def _refresh_on_demand(self) -> None:
-        """Read on-demand prices likewise; not in an isolated VPC, which cannot reach the Pricing API."""
+        """Read on-demand prices, as `_refresh_spot`; skip an isolated VPC, which cannot reach the Pricing API."""
         self._on_demand_read_at = self._clock.now()
         if self._settings.isolated_vpc:
             return
         try:
             on_demand = {**self._on_demand, **dict(self._read_on_demand())}
         except CloudProviderError as error:
-            self._keep("on-demand", error)
+            self._report_failure("on-demand", error)
             return
         self._state = replace(
             self._state, on_demand_refreshed_at=self._on_demand_read_at, source="pricing:GetProducts", message=""
@@ -139,13 +139,13 @@ class PriceProvider:
             self._on_demand = on_demand
             self.version += 1
 
-    def _keep(self, kind: str, error: CloudProviderError) -> None:
+    def _report_failure(self, kind: str, error: CloudProviderError) -> None:
         text = f"keeping the last {kind} prices: {error}"
         self._state = replace(self._state, message=text)
         _log.warning(text)
 
     def _read_spot(self) -> Iterator[tuple[tuple[str, str], float]]:
-        """Return the latest price of each type and zone."""
+        """Yield the latest price of each instance type and zone."""
         latest: dict[tuple[str, str], tuple[Any, float]] = {}
         pages = self._clients.ec2.get_paginator("describe_spot_price_history")
         with translated("ec2:DescribeSpotPriceHistory"):

@@ -1,4 +1,4 @@
-"""AWS as a `ports.CloudProvider`."""
+"""Implement `ports.CloudProvider` for AWS."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Restates: karpenter-provider-aws pkg/cloudprovider/cloudprovider.go `RepairPolic
 class AwsCloudProvider:
     """One AWS account and region, for one EKS cluster.
 
-    It holds caches only, which a warm sandbox may lose.
+    Its only state is caches, which a cold start loses.
     """
 
     name = "aws"
@@ -73,7 +73,7 @@ class AwsCloudProvider:
         )
 
     def resolve(self, node_class: JSON, now: datetime) -> Mapping[str, Any]:
-        """Return the `status` an EC2NodeClass should have now; mistakes become conditions.
+        """Return the `status` that an EC2NodeClass should have at `now`; mistakes become conditions.
 
         Raises:
             CloudProviderError: AWS did not answer; the status stays as it is.
@@ -88,7 +88,7 @@ class AwsCloudProvider:
         """Delete instance profiles and launch templates of an EC2NodeClass; safe to repeat.
 
         Raises:
-            CloudProviderError: AWS did not answer, or refused; some may be deleted already.
+            CloudProviderError: AWS did not answer, or rejected a call; some objects may be deleted already.
         """
         view = NodeClassView(node_class)
         self._resolver.release(view)
@@ -112,11 +112,11 @@ class AwsCloudProvider:
         return self._instances.list()
 
     def get(self, provider_id: str) -> Instance:
-        """Return one instance. Raises NodeClaimNotFoundError once it is terminated or gone."""
+        """Return one instance. Raises NodeClaimNotFoundError if it is terminated or does not exist."""
         return self._instances.get(provider_id)
 
     def delete(self, provider_id: str) -> None:
-        """Terminate an instance; safe to repeat. Raises NodeClaimNotFoundError once it is gone."""
+        """Terminate an instance; safe to repeat. Raises NodeClaimNotFoundError if it does not exist any more."""
         self._instances.delete(provider_id)
 
     def statuses(self) -> tuple[InstanceStatus, ...]:
@@ -128,9 +128,9 @@ class AwsCloudProvider:
         return failing_checks(self._clients)
 
     def prices(self) -> Prices:
-        """Return source and age of the prices."""
+        """Return the source and age of the prices."""
         return self._prices.state()
 
     def refresh_prices(self) -> None:
-        """Read prices from AWS; on failure the last ones are kept. Raises nothing."""
+        """Read prices from AWS; on failure, keep the last ones. Raises nothing."""
         self._prices.refresh()

@@ -1,4 +1,4 @@
-"""`ports.Queue` on SQS: a FIFO queue for each step, and one standard queue for what is not due yet.
+"""Implement `ports.Queue` with SQS: a FIFO queue per step, and a standard queue for messages that are not due yet.
 
 FIFO queues have no delay per message, so a message that is not due yet waits in the standard requeue queue with
 DelaySeconds. SQS delays a message by at most 15 minutes; `runtime` sends it back if it is still not due then, and otherwise
@@ -41,7 +41,15 @@ class SQSQueue:
         requeue_url: str,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
-        """Send with `sqs`, a boto3 client, to the FIFO queue URLs in `queues`, for other steps through the requeue queue."""
+        """Create a sender.
+
+        Args:
+            sqs: A boto3 client.
+            clock: Decides whether a message is due.
+            queues: The URL of each step's FIFO queue.
+            requeue_url: The URL of the standard queue, for messages that are not due or whose step has no FIFO queue.
+            new_id: Returns a new deduplication id.
+        """
         self._sqs = sqs
         self._clock = clock
         self._queues = dict(queues)
@@ -49,11 +57,11 @@ class SQSQueue:
         self._new_id = new_id
 
     def send(self, messages: Iterable[Message]) -> None:
-        """Send the messages; late ones go through the requeue queue. Of equal messages in one call one is sent.
+        """Send the messages, each distinct message once; those not due yet go through the requeue queue.
 
         Raises:
-            RateLimitedError, CloudUnavailableError: SQS throttles us, or cannot be reached.
-            CloudProviderError: Some messages could not be handed over; they are named. The others were.
+            RateLimitedError, CloudUnavailableError: SQS throttles the calls, or cannot be reached.
+            CloudProviderError: SQS rejected some messages, which the error names; it accepted the others.
         """
         by_queue: dict[str, list[Entry]] = {}
         for message in dict.fromkeys(messages):
@@ -69,11 +77,11 @@ class SQSQueue:
             raise _not_sent(refused)
 
     def retry_now(self, queue: str, receipts: Sequence[str]) -> None:
-        """Make received messages of a queue, given by its ARN, visible again; SQS goes on counting their receives.
+        """Make received messages of a queue, given by its ARN, visible again. SQS keeps their receive counts.
 
         Raises:
-            RateLimitedError, CloudUnavailableError: SQS throttles us, or cannot be reached.
-            CloudProviderError: SQS refuses.
+            RateLimitedError, CloudUnavailableError: SQS throttles the calls, or cannot be reached.
+            CloudProviderError: SQS rejected the call.
         """
         name = queue.rsplit(":", 1)[-1]
         url = next((url for url in self._queues.values() if url.rsplit("/", 1)[-1] == name), None)
@@ -93,7 +101,7 @@ class SQSQueue:
             return queue, {**entry, "MessageGroupId": message.cluster, "MessageDeduplicationId": message_id}
         if message.step is Step.INTERRUPT:
             raise ConfigurationError(
-                "an interruption cannot be asked for: it comes from the cloud", cluster=message.cluster
+                "an interruption message cannot be requeued: only the cloud sends it", cluster=message.cluster
             )
         return self._requeue_url, {**entry, "DelaySeconds": delay_seconds}
 
@@ -119,15 +127,15 @@ class SQSQueue:
         return json.dumps(body, separators=(",", ":"))
 
     def _send_batch(self, url: str, entries: Sequence[Entry]) -> list[Failure]:
-        """Send up to ten; what SQS fails on its own side is sent again with the same ids. Returns what it refused."""
-        left, refused = list(entries), []
+        """Send up to ten messages and return those that failed. Entries that fail inside SQS are retried with the same ids."""
+        remaining, refused = list(entries), []
         for attempt in range(1, ATTEMPTS + 1):
-            failures: Sequence[Failure] = self._call(url, left).get("Failed", ())
+            failures: Sequence[Failure] = self._call(url, remaining).get("Failed", ())
             final = [f for f in failures if f.get("SenderFault") or attempt == ATTEMPTS]
             refused += final
             again = {f["Id"] for f in failures} - {f["Id"] for f in final}
-            left = [entry for entry in left if entry["Id"] in again]
-            if not left:
+            remaining = [entry for entry in remaining if entry["Id"] in again]
+            if not remaining:
                 break
         return refused
 
@@ -144,7 +152,7 @@ def _batches(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
 
 def _not_sent(refused: Sequence[Failure]) -> CloudProviderError:
     return CloudProviderError(
-        f"SQS did not take {len(refused)} requeue(s); the sweep makes up for them",
+        f"SQS rejected {len(refused)} requeue message(s); the next sweep runs their steps",
         codes=sorted({str(failure.get("Code", "")) for failure in refused}),
         ids=[failure["Id"] for failure in refused],
     )

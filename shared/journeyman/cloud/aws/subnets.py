@@ -1,4 +1,4 @@
-"""The subnet of a launch in each zone: the one with most free addresses, counting launches in flight.
+"""Choose a launch's subnet in each zone: the one with most free addresses, less those of launches in flight.
 
 Restates: karpenter-provider-aws pkg/providers/subnet/subnet.go (`ZonalSubnetsForLaunch`, `UpdateInflightIPs`,
 `UpdateICEdSubnet`).
@@ -28,15 +28,15 @@ _TTL: Final = timedelta(minutes=1)  # cache.go `DefaultTTL`, for descriptions
 
 
 class ChosenSubnet(Struct, frozen=True, kw_only=True):
-    """A zone's subnet for one launch. `charged` addresses are reserved until the fleet responds."""
+    """A zone's subnet for one launch, in which `reserved` addresses are reserved until the fleet responds."""
 
     id: str
     zone: str
-    charged: int
+    reserved: int
 
 
 class SubnetProvider:
-    """Free addresses as last read, minus what launches since then are expected to use. Thread-safe."""
+    """Tracks free addresses: the number that EC2 reported, less the expected use of later launches. Thread-safe."""
 
     def __init__(self, clients: Clients, clock: Clock) -> None:
         self._clients = clients
@@ -48,35 +48,35 @@ class SubnetProvider:
     def choose(
         self, node_class: NodeClassView, types: Collection[InstanceType], capacity_type: str
     ) -> dict[str, ChosenSubnet]:
-        """Return one subnet per zone of the NodeClass and charge its expected use until `settle`."""
+        """Return one subnet per zone of the NodeClass, after reserving the addresses that the launch is expected to use."""
         free = self._free(node_class)
         with self._lock:
             chosen: dict[str, ChosenSubnet] = {}
             for zone, ids in subnets_by_zone(node_class).items():
                 best = max(ids, key=lambda id_: (id_ not in self._exhausted, free.get(id_, 0) - self._taken[id_], id_))
-                chosen[zone] = ChosenSubnet(id=best, zone=zone, charged=smallest_pods(types, zone, capacity_type))
-                self._taken[best] += chosen[zone].charged
+                chosen[zone] = ChosenSubnet(id=best, zone=zone, reserved=smallest_pods(types, zone, capacity_type))
+                self._taken[best] += chosen[zone].reserved
             return chosen
 
-    def settle(self, chosen: Iterable[ChosenSubnet], used: str | None) -> None:
-        """Credit the charge back to every subnet but the one that the instance went to."""
+    def release_unused(self, chosen: Iterable[ChosenSubnet], used: str | None) -> None:
+        """Release the reserved addresses, except in the subnet that the instance uses."""
         with self._lock:
             for subnet in chosen:
                 if subnet.id != used:
-                    self._taken[subnet.id] -= subnet.charged
+                    self._taken[subnet.id] -= subnet.reserved
 
     def mark_exhausted(self, subnet_id: str) -> None:
-        """Record that EC2 reports no free address: last choice until the next reading."""
+        """Record that the subnet has no free address; `choose` then takes it last, until the next DescribeSubnets."""
         with self._lock:
             self._exhausted.add(subnet_id)
 
     def is_zone_exhausted(self, node_class: NodeClassView, zone: str) -> bool:
-        """Whether no subnet of the zone has an address left."""
+        """Whether EC2 reported for every subnet of the zone that it has no free address."""
         with self._lock:
             return all(id_ in self._exhausted for id_ in subnets_by_zone(node_class).get(zone, ()))
 
     def _free(self, node_class: NodeClassView) -> Mapping[str, int]:
-        """Return free addresses by subnet; empty, without a call, where no zone has a choice."""
+        """Return free addresses by subnet; empty, without a call to AWS, if no zone has two subnets."""
         by_zone = subnets_by_zone(node_class)
         if all(len(ids) == 1 for ids in by_zone.values()):
             return {}
@@ -85,7 +85,7 @@ class SubnetProvider:
 
     @cachedmethod(attrgetter("_read"), lock=attrgetter("_lock"))
     def _describe(self, ids: tuple[str, ...]) -> Mapping[str, int]:
-        """Read free addresses; they replace our predictions for these subnets."""
+        """Return free addresses from EC2, and discard the reservations in these subnets."""
         free: dict[str, int] = {}
         filters: list[dict[str, Any]] = [{"Name": "subnet-id", "Values": list(ids)}]
         with translated("ec2:DescribeSubnets"):
@@ -107,7 +107,7 @@ def subnets_by_zone(node_class: NodeClassView) -> dict[str, tuple[str, ...]]:
 
 
 def smallest_pods(types: Iterable[InstanceType], zone: str, capacity_type: str) -> int:
-    """Return the least number of addresses a launch there uses: the fewest pods among its types."""
+    """Return the least number of addresses that a launch uses in a zone: the fewest pods among its types."""
     counts = (
         t.capacity.get(PODS, 0)
         for t in types

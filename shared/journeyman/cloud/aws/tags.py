@@ -1,4 +1,4 @@
-"""Tags on everything that is created, by which later runs and Karpenter find it.
+"""Tags of the AWS resources that Journeyman creates, by which later runs and Karpenter find them.
 
 Restates: karpenter-provider-aws pkg/utils/utils.go `GetTags`.
 Differs: instances carry their NodeClaim's name and UID from launch, so that a later run finds them after a crash.
@@ -17,7 +17,7 @@ CLUSTER: Final = "eks:eks-cluster-name"
 NODE_CLASS: Final = f"{labels.AWS_GROUP}/ec2nodeclass"
 CLAIM_UID: Final = labels.NODECLAIM_UID_TAG
 
-# labels.go `RestrictedTagPatterns`, and the tag by which we find an instance again
+# labels.go `RestrictedTagPatterns`, and the tag by which a later run finds a claim's instance
 _RESTRICTED: Final = re.compile(
     "|".join(
         (
@@ -38,7 +38,7 @@ def restricted_tags(user_tags: Iterable[str]) -> tuple[str, ...]:
 
 
 def shared_tags(user_tags: Mapping[str, str], *, cluster: str, node_class: str, node_pool: str) -> dict[str, str]:
-    """Return tags of what a whole NodePool shares (launch templates, network interfaces). Ours override the user's."""
+    """Return the tags of resources that a NodePool shares (launch templates, network interfaces); ours override users'."""
     return {
         **user_tags,
         f"kubernetes.io/cluster/{cluster}": "owned",
@@ -49,15 +49,15 @@ def shared_tags(user_tags: Mapping[str, str], *, cluster: str, node_class: str, 
 
 
 def claim_tags(shared: Mapping[str, str], claim: NodeClaim) -> dict[str, str]:
-    """Return tags of what belongs to one NodeClaim: its instance, volumes, fleet."""
+    """Return the tags of resources that one NodeClaim owns: its instance, volumes and fleet."""
     return {**shared, labels.NODECLAIM_TAG: claim.metadata.name, CLAIM_UID: claim.metadata.uid}
 
 
 def to_aws(tags: Mapping[str, str]) -> list[dict[str, str]]:
-    """Return tags in the form of AWS requests, by key."""
+    """Return tags as AWS requests have them, sorted by key."""
     return [{"Key": key, "Value": tags[key]} for key in sorted(tags)]
 
 
 def from_aws(tags: Iterable[Mapping[str, Any]] | None) -> dict[str, str]:
-    """Return tags from the form of AWS responses."""
+    """Return the tags in an AWS response, by key."""
     return {tag["Key"]: tag.get("Value", "") for tag in tags or ()}

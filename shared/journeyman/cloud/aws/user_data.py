@@ -1,8 +1,8 @@
-"""User data of each AMI family: how a node joins the cluster, with its labels, taints and kubelet settings.
+"""Write the user data of each AMI family, with which a node joins: its labels, taints and kubelet settings.
 
 Restates: karpenter-provider-aws pkg/providers/amifamily/bootstrap (nodeadm.go, eksbootstrap.go, bottlerocket.go,
 windows.go) and mime/mime.go.
-Differs: the NodeConfig is written as JSON, which is YAML too, so that nothing here needs a YAML package.
+Differs: the NodeConfig is JSON, which is also YAML, so that this module needs no YAML package.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _IS_NODE_CONFIG: Final = re.compile(r"^\s*[\"']?apiVersion[\"']?\s*:\s*[\"']?nod
 
 
 def user_data(bootstrap: Bootstrap) -> str:
-    """Return the user data, not yet base64.
+    """Return the user data, before base64.
 
     Raises:
-        ValueError: The user's own part cannot be read (MIME or TOML).
+        ValueError: The user's part is not valid MIME or TOML.
     """
     family = bootstrap.family
     if family is CUSTOM:
@@ -75,7 +75,7 @@ def _node_config(bootstrap: Bootstrap) -> str:
 def _eks_bootstrap(bootstrap: Bootstrap) -> str:
     dns = next(iter(bootstrap.kubelet.get("clusterDNS") or ()), "")
     ca = f"--b64-cluster-ca '{bootstrap.cluster_ca}'" if bootstrap.cluster_ca else ""
-    # bootstrap.sh takes no equal signs between its options and their values
+    # bootstrap.sh accepts no equal signs between its options and their values
     options = [
         f"/etc/eks/bootstrap.sh '{bootstrap.cluster_name}' --apiserver-endpoint '{bootstrap.cluster_endpoint}' {ca}".strip(),
         *(["--ip-family ipv6"] if dns and ip_address(dns).version == 6 else []),
@@ -108,7 +108,7 @@ def _windows(bootstrap: Bootstrap) -> str:
 
 
 def _kubelet_arguments(bootstrap: Bootstrap) -> str:
-    """Return the kubelet settings that exist as flags, in Karpenter's order; values of maps by key."""
+    """Return the kubelet settings that exist as flags, in Karpenter's order, with maps sorted by key."""
     kubelet = bootstrap.kubelet
     taints = ",".join(f"{t.key}={t.value}:{t.effect}" if t.value else f"{t.key}:{t.effect}" for t in bootstrap.taints)
     flags = [
@@ -151,7 +151,7 @@ def _label_flag(node_labels: Mapping[str, str]) -> str:
 
 
 def _user_parts(custom: str) -> list[tuple[str, str]]:
-    """Return the user's own user data as MIME parts: (content type, text)."""
+    """Return `spec.userData` as MIME parts: (content type, text)."""
     if not custom.strip():
         return []
     if _IS_MIME.match(custom):
@@ -178,7 +178,7 @@ _UNREGISTERED: Final = Taint(key=labels.UNREGISTERED_TAINT, effect="NoExecute")
 
 
 class Bootstrap(Struct, frozen=True, kw_only=True):
-    """The inputs of user data. `kubelet` is `spec.kubelet` with maxPods (and clusterDNS, if known) filled in."""
+    """The inputs of user data. `kubelet` is `spec.kubelet` with maxPods, and clusterDNS if it is known."""
 
     family: AmiFamily
     cluster_name: str
@@ -194,7 +194,7 @@ class Bootstrap(Struct, frozen=True, kw_only=True):
 
 
 def node_labels(claim: NodeClaim, capacity_type: str, family: AmiFamily) -> dict[str, str]:
-    """Return the labels that the kubelet sets when it registers.
+    """Return the labels with which the kubelet registers its Node.
 
     The API server rejects labels of the kubernetes.io and k8s.io domains from kubelets; registration adds those.
     """
@@ -210,7 +210,7 @@ def _is_kubernetes_domain(key: str) -> bool:
 
 
 def boot_taints(claim: NodeClaim) -> tuple[Taint, ...]:
-    """Return the taints that the node registers with: the claim's and `karpenter.sh/unregistered`."""
+    """Return the taints with which the Node registers: the claim's and `karpenter.sh/unregistered`."""
     taints = (*claim.spec.taints, *claim.spec.startup_taints)
     known = any((t.key, t.effect) == (_UNREGISTERED.key, _UNREGISTERED.effect) for t in taints)
     return taints if known else (*taints, _UNREGISTERED)
@@ -218,7 +218,7 @@ def boot_taints(claim: NodeClaim) -> tuple[Taint, ...]:
 
 _tomllib: Final[Any] = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 _VERSION: Final = re.compile(r"v(\d+)\.(\d+)\.")
-_BINDS_BY_DEFAULT: Final = (1, 46)  # from here on `ephemeral-storage bind` knows the directories itself
+_BINDS_BY_DEFAULT: Final = (1, 46)  # since this version, `ephemeral-storage bind` has default directories
 _DIRECTORIES: Final = ["--dirs", "/var/lib/containerd", "/var/lib/kubelet", "/var/log/pods"]
 _MAPS: Final = (
     ("systemReserved", "system-reserved"),
@@ -237,7 +237,7 @@ _SCALARS: Final = (
 
 
 def bottlerocket_settings(bootstrap: Bootstrap) -> dict[str, Any]:
-    """Return Bottlerocket's settings: the user's TOML with ours over it.
+    """Return Bottlerocket's settings: the user's TOML, overridden by ours.
 
     Raises:
         ValueError: The user's part is not TOML.
@@ -286,8 +286,8 @@ def _apply_kubelet(kubernetes: dict[str, Any], kubelet: Mapping[str, Any]) -> No
 def _mount_local_disks(ami_name: str) -> dict[str, Any]:
     """Return the command that mounts local disks at every boot."""
     version = _VERSION.search(ami_name)
-    knows = version is not None and (int(version[1]), int(version[2])) >= _BINDS_BY_DEFAULT
-    bind = ["apiclient", "ephemeral-storage", "bind", *([] if knows else _DIRECTORIES)]
+    has_defaults = version is not None and (int(version[1]), int(version[2])) >= _BINDS_BY_DEFAULT
+    bind = ["apiclient", "ephemeral-storage", "bind", *([] if has_defaults else _DIRECTORIES)]
     return {"commands": [["apiclient", "ephemeral-storage", "init"], bind], "essential": True, "mode": "always"}
 
 

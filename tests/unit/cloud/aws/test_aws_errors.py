@@ -7,7 +7,7 @@ import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
-from journeyman.cloud.aws.aws_errors import as_create_error, code_of, launch_reason, translated
+from journeyman.cloud.aws.aws_errors import as_create_error, error_code, launch_reason, translated
 from journeyman.errors import (
     CloudProviderError,
     CloudUnavailableError,
@@ -78,7 +78,7 @@ def test_forbidden_call_names_the_missing_permission():
     with pytest.raises(CloudProviderError, match="grant ec2:CreateFleet") as caught, translated("ec2:CreateFleet"):
         raise answer("UnauthorizedOperation", 403)
 
-    assert code_of(caught.value) == "UnauthorizedOperation"
+    assert error_code(caught.value) == "UnauthorizedOperation"
     assert not caught.value.retryable
 
 

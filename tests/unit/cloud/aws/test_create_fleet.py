@@ -6,13 +6,16 @@ from journeyman.cloud.aws.create_fleet import (
     exhausted_subnets,
     fleet_request,
     parse_fleet_response,
-    refused_offerings,
+    unavailable_offerings,
 )
 from journeyman.cloud.aws.launch_templates import LaunchTemplate
 from journeyman.cloud.aws.subnets import ChosenSubnet
 from tests.unit.cloud.aws.test_launch_filter import a_type
 
-SUBNETS = {"a": ChosenSubnet(id="subnet-a", zone="a", charged=1), "b": ChosenSubnet(id="subnet-b", zone="b", charged=1)}
+SUBNETS = {
+    "a": ChosenSubnet(id="subnet-a", zone="a", reserved=1),
+    "b": ChosenSubnet(id="subnet-b", zone="b", reserved=1),
+}
 
 
 def request(*types, capacity_type="on-demand", **more):
@@ -89,9 +92,12 @@ def test_refused_offerings_follow_the_error():
         error("InvalidAMIID.NotFound", instance_type="c5.large"),
     ]
 
-    assert refused_offerings(errors[:1], "spot", ["a", "b"], []) == (("m5.large", "a", "spot"),)
-    assert refused_offerings(errors[1:2], "spot", ["a", "b"], []) == (("*", "a", "spot"), ("*", "b", "spot"))
-    assert refused_offerings(errors[2:3], "spot", ["a", "b"], []) == (("m5.large", "b", "spot"),)
-    assert refused_offerings(errors[2:3], "spot", ["a", "b"], ["b"]) == (("*", "b", "on-demand"), ("*", "b", "spot"))
-    assert refused_offerings(errors[3:], "spot", ["a"], []) == ()
+    assert unavailable_offerings(errors[:1], "spot", ["a", "b"], []) == (("m5.large", "a", "spot"),)
+    assert unavailable_offerings(errors[1:2], "spot", ["a", "b"], []) == (("*", "a", "spot"), ("*", "b", "spot"))
+    assert unavailable_offerings(errors[2:3], "spot", ["a", "b"], []) == (("m5.large", "b", "spot"),)
+    assert unavailable_offerings(errors[2:3], "spot", ["a", "b"], ["b"]) == (
+        ("*", "b", "on-demand"),
+        ("*", "b", "spot"),
+    )
+    assert unavailable_offerings(errors[3:], "spot", ["a"], []) == ()
     assert exhausted_subnets(errors) == ("subnet-b",)

@@ -33,7 +33,11 @@ def test_valid_kubelet_settings_are_accepted_on_al2023(kubelet):
         ({"podsPerCore": "4"}, "InvalidKubeletConfiguration", "podsPerCore: must be a whole number"),
         ({"failSwapOn": 1}, "InvalidKubeletConfiguration", "failSwapOn: must be true or false"),
         ({"podsPerCore": True}, "InvalidKubeletConfiguration", "podsPerCore: must be a whole number"),
-        ({"kubeReserved": {"cpu": 1}}, "InvalidKubeletConfiguration", "kubeReserved: must be an object of texts"),
+        (
+            {"kubeReserved": {"cpu": 1}},
+            "InvalidKubeletConfiguration",
+            "kubeReserved: must be an object with string values",
+        ),
         ({"registerWithTaints": []}, "InvalidKubeletConfiguration", "remove it"),
         ({"evictionHard": {"memory.free": "1Gi"}}, "InvalidKubeletConfiguration", "no eviction signal"),
         ({"evictionHard": {"memory.available": "101%"}}, "InvalidKubeletConfiguration", "0% to 100%"),

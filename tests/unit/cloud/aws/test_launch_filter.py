@@ -4,10 +4,10 @@ import msgspec
 
 from journeyman.cloud.aws.launch_filter import (
     MAX_INSTANCE_TYPES,
-    bought_as,
     capacity_type_of,
     has_unsatisfiable_min_values,
     launchable,
+    with_capacity_type,
 )
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
@@ -133,5 +133,5 @@ def test_spot_is_preferred_and_types_without_spot_are_dropped():
     types = (a_type("m5.large", 0.1, spot=0.05), a_type("c5.large", 0.08))
 
     assert capacity_type_of(types) == "spot"
-    assert names(bought_as("spot", types)) == ["m5.large"]
+    assert names(with_capacity_type("spot", types)) == ["m5.large"]
     assert capacity_type_of(types[1:]) == "on-demand"

@@ -45,7 +45,7 @@ def test_launches_in_flight_count_as_used_addresses(choose):
 def test_unused_addresses_are_released(choose, subnets):
     """A fleet in another subnet leaves the free addresses as they were."""
     first, chosen = choose()
-    subnets.settle(chosen, used=None)
+    subnets.release_unused(chosen, used=None)
 
     assert first == choose()[0] == "subnet-1"
 
@@ -76,4 +76,4 @@ def test_zone_without_a_compatible_type_is_not_charged(subnets):
     """The charge is the fewest pods among the types in the zone."""
     chosen = subnets.choose(node_class(status={"subnets": TWO_IN_A}), TYPES, "on-demand")
 
-    assert (chosen["a"].charged, chosen["b"].charged) == (30, 0)
+    assert (chosen["a"].reserved, chosen["b"].reserved) == (30, 0)
