@@ -3,17 +3,17 @@
     make bench-binding                         three plans, each both ways: some minutes
     python -m tests.bench.bench_binding 7 8    plans of these seeds
 
-Each plan is realised on a control plane of its own: nodes join in random order within eight seconds, closed and not ready,
-and are taken over by our provision step. `first wave` are the pods bound to nodes of the plan; the others needed nodes
-that were never planned for, and are what the realised price has too much. The exit status is 1 if, with nomination, fewer than
-99.5 % were bound in the first wave or the price came out more than 1 % above a plan.
+Each plan runs on a new control plane: nodes join in random order within eight seconds, NotReady and with the `unregistered`
+taint, and the provision step registers them. `first wave` is the share of pods bound to nodes of the plan; the others needed
+further nodes, which make the final price higher than the planned one. The exit status is 1 if, with nomination, fewer than
+99.5 % of the pods were bound in the first wave, or a final price is more than 1 % above its plan.
 """
 
 from __future__ import annotations
 
 import sys
 
-from tests.helpers.binding import Realised, heavy_tailed_pods, realised
+from tests.helpers.binding import BindingResult, bind_pods, heavy_tailed_pods
 
 PODS = 400
 SEEDS = (1, 2, 3)
@@ -35,7 +35,7 @@ COLUMNS = (
 _ROW = "{:>5}  {:>9}  {:>5}  {:>13}  {:>10}  {:>10}  {:>13}  {:>7}  {:>7}  {:>8}"
 
 
-def row(seed: int, found: Realised, *, nominate: bool) -> str:
+def row(seed: int, found: BindingResult, *, nominate: bool) -> str:
     """One line of the table."""
     return _ROW.format(
         seed,
@@ -51,7 +51,7 @@ def row(seed: int, found: Realised, *, nominate: bool) -> str:
     )
 
 
-def falls_short(found: Realised) -> bool:
+def falls_short(found: BindingResult) -> bool:
     """Whether a plan with nominations missed its targets."""
     tight = found.planned <= MOST_PLANNED * found.bound
     true = found.first_wave_share >= LEAST_FIRST_WAVE and found.final <= MOST_PRICE * found.planned
@@ -70,7 +70,7 @@ def main(seeds: tuple[int, ...]) -> int:
     short = 0
     for seed in seeds:
         for nominate in (True, False):
-            found = realised(heavy_tailed_pods(PODS, seed), nominate=nominate, seed=seed)
+            found = bind_pods(heavy_tailed_pods(PODS, seed), nominate=nominate, seed=seed)
             say(row(seed, found, nominate=nominate))
             short += nominate and falls_short(found)
     return int(short > 0)

@@ -1,9 +1,9 @@
-"""Build the control plane if needed, and say where it is."""
+"""Build the control plane if needed, and print its path."""
 
 import sys
 
-from tests.controlplane.program import OURS
-from tests.helpers.go_programs import say_where
+from tests.controlplane.program import BUILT
+from tests.helpers.go_programs import print_path
 
 if __name__ == "__main__":
-    sys.exit(say_where(OURS.path))
+    sys.exit(print_path(BUILT.path))

@@ -1,4 +1,4 @@
-"""The application's connections on a real control plane: as on Lambda, but for the time, and for where AWS is."""
+"""The application's adapters on a real control plane: those of Lambda, with a simulated clock and AWS endpoint."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from tests.controlplane.clock import DatedStore, JumpingClock
 def runtime(
     variables: Mapping[str, str], clock: JumpingClock, client: Callable[[str], Any], metrics: io.TextIOBase
 ) -> Runtime:
-    """A runtime that remembers nothing yet.
+    """Return a runtime with empty caches.
 
     Args:
         variables: The functions' environment.
-        clock: The scenario's.
+        clock: The scenario's clock.
         client: Makes a boto3 client for a service.
-        metrics: Takes what the functions write in CloudWatch's embedded format.
+        metrics: The stream to which the functions write metrics in CloudWatch's embedded metric format.
     """
     environment = read_environment(variables)
     adapters = _Adapters(environment, clock=clock, clients=lambda service, _region: client(service))
-    adapters.jumping, adapters.metrics = clock, metrics
+    adapters.scenario_clock, adapters.metrics = clock, metrics
     return Runtime(environment.settings, adapters)
 
 
 class _Adapters(AwsAdapters):
-    jumping: JumpingClock
+    scenario_clock: JumpingClock
     metrics: io.TextIOBase
 
     def store(self, cluster: Settings) -> KubeStore:
-        return DatedStore(super().store(cluster), self.jumping)
+        return DatedStore(super().store(cluster), self.scenario_clock)
 
     def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> RunTelemetry:
         return RunTelemetry(logger(), store, self.clock, fields=fields, stream=self.metrics)

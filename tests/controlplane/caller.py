@@ -1,4 +1,4 @@
-"""Plain calls to an API server, as one identity: what a test needs to set the stage and to look behind the product."""
+"""HTTP calls to an API server as one identity. Tests create and read objects with it, without the product's client."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import urllib3
 
 
 class Caller:
-    """One identity that calls one API server.
+    """Calls one API server as one identity.
 
     Args:
-        server: Its address.
-        ca_file: What its certificate is checked against.
+        server: The API server's address.
+        ca_file: The authority that the API server's certificate is verified against.
         token: The bearer token; empty for none.
-        certificate: The client certificate's file and its key's, if that is who the caller is.
+        certificate: The files of the client certificate and its key, if the identity has one.
     """
 
     def __init__(
@@ -38,14 +38,14 @@ class Caller:
         kind: str = "application/json",
         accept: str = "application/json",
     ) -> tuple[int, dict[str, Any]]:
-        """The answer's status and object; for a refusal that object is Kubernetes' Status, or has only its `message`.
+        """Send a request; return the response's status code and object, for an error a `Status` or an object with a `message`.
 
         Args:
-            method: Of HTTP.
-            path: With its query, from `/`.
-            body: Sent as JSON.
-            kind: The body's content type, which for PATCH says how it is merged.
-            accept: The form of the answer: some kind of JSON.
+            method: The HTTP method.
+            path: The path with its query, from `/`.
+            body: The body, which is sent as JSON.
+            kind: The body's content type, which selects the kind of PATCH.
+            accept: The media type of the response: some kind of JSON.
         """
         headers = {**self._headers, "Content-Type": kind, "Accept": accept}
         content = None if body is None else json.dumps(body)
@@ -63,7 +63,7 @@ class Caller:
         kind: str = "application/json",
         accept: str = "application/json",
     ) -> dict[str, Any]:
-        """The object that came back. Fails the test, with what the API server said, on a refusal."""
+        """Send a request and return the response's object; fail the test with the API server's message if it is an error."""
         status, found = self.call(method, path, body, kind=kind, accept=accept)
         assert status < 300, f"{method} {path}: {status} {found.get('message', found)}"
         return found

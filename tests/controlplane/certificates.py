@@ -1,4 +1,4 @@
-"""Keys and certificates for one control plane: an authority of its own, and what it signs."""
+"""Keys and certificates for one control plane: a certificate authority, and the certificates that it signs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-_EARLIER = timedelta(minutes=5)  # clocks differ
+_CLOCK_SKEW = timedelta(minutes=5)
 _LIFETIME = timedelta(days=1)
 _USES = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
 
 
 class Authority:
-    """A certificate authority; its own certificate is `ca.crt` in the folder."""
+    """A certificate authority. It writes its own certificate to `ca.crt` in the folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -40,15 +40,15 @@ class Authority:
         self.certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
 
     def issue(self, user: str, groups: Sequence[str] = (), lifetime: timedelta = _LIFETIME) -> tuple[Path, Path]:
-        """A certificate for a loopback server, or for a client who is this user in these groups.
+        """Issue a certificate for a loopback server, or for a client that is this user in these groups.
 
         Args:
-            user: The common name, which is the user's name to Kubernetes.
-            groups: The organizations, which are the user's groups to Kubernetes.
-            lifetime: From now; a negative one makes a certificate that ran out that long ago.
+            user: The common name, which Kubernetes takes for the user's name.
+            groups: The organizations, which Kubernetes takes for the user's groups.
+            lifetime: How long from now the certificate is valid; if negative, how long ago it expired.
 
         Returns:
-            The certificate's file and its key's.
+            The files of the certificate and of its key.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
@@ -68,12 +68,12 @@ class Authority:
 
 
 def new_key(path: Path) -> Path:
-    """A new private key in a file: what service account tokens are signed with."""
+    """Write a new private key, which signs service account tokens, to a file; return the path."""
     return write_key(ec.generate_private_key(ec.SECP256R1()), path)
 
 
 def write_key(key: ec.EllipticCurvePrivateKey, path: Path) -> Path:
-    """A private key in a file that only we can read, as PEM."""
+    """Write a private key as PEM to a file that only the owner can read; return the path."""
     path.touch(mode=0o600)
     path.write_bytes(
         key.private_bytes(
@@ -96,6 +96,6 @@ def _unsigned(name: x509.Name, key: ec.EllipticCurvePrivateKey, lifetime: timede
         .subject_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(min(now, ends) - _EARLIER)
+        .not_valid_before(min(now, ends) - _CLOCK_SKEW)
         .not_valid_after(ends)
     )

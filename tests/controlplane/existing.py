@@ -1,7 +1,7 @@
-"""A cluster that exists already, in the place of our own control plane: JOURNEYMAN_TEST_KUBECONFIG names its kubeconfig.
+"""Tests on an existing cluster instead of a control plane of their own: JOURNEYMAN_TEST_KUBECONFIG names its kubeconfig.
 
-It is used as it is found: tests get namespaces of their own in it, which go afterwards, and it runs its own scheduler and
-controllers. What only the owner of a control plane can do (make identities, break the API server) skips the test.
+Each test creates a namespace in the cluster and deletes it afterwards; the cluster runs its own scheduler and controllers.
+A test is skipped if it needs to own the control plane, for example to add identities or to stop the API server.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ VARIABLE = "JOURNEYMAN_TEST_KUBECONFIG"
 
 
 class ExistingCluster:
-    """What tests use of a ControlPlane, for the current context of a kubeconfig.
+    """The part of ControlPlane's interface that works on any cluster, for the current context of a kubeconfig.
 
     Attributes:
         server: The API server's address.
-        ca_file: What its certificate is checked against.
-        token: The bearer token; empty where the kubeconfig carries a certificate.
-        kubeconfig: The kubeconfig's file.
+        ca_file: The authority that its certificate is verified against.
+        token: The bearer token; empty if the kubeconfig has a client certificate.
+        kubeconfig: The kubeconfig's path.
         admin: Calls the API server as the kubeconfig's user.
     """
 
     def __init__(self, kubeconfig: Path) -> None:
-        from kubernetes import client, config  # over a second
+        from kubernetes import client, config  # the import takes over a second
 
         self.kubeconfig = kubeconfig
         found = client.Configuration()
@@ -44,20 +44,20 @@ class ExistingCluster:
         self.admin = Caller(self.server, self.ca_file, token=self.token, certificate=certificate)
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Everything else of a ControlPlane needs one of our own."""
-        if name.startswith("_"):  # Python's own questions
+        """Skip the test: the rest of ControlPlane's interface needs a control plane that the tests own."""
+        if name.startswith("_"):  # Python looks up its own protocol methods
             raise AttributeError(name)
-        pytest.skip(f"`{name}` needs a control plane of our own, but {VARIABLE} names an existing cluster")
+        pytest.skip(f"`{name}` needs a control plane that the tests own, but {VARIABLE} names an existing cluster")
 
 
 def wait_for_service_account(admin: Caller, namespace: str) -> None:
     """Return when a new namespace has its `default` service account: before that no pod is admitted to it."""
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
-    missing = f"namespace {namespace} has no service account `default`: who makes them?"
+    missing = f"namespace {namespace} has no service account `default`; is its controller running?"
     wait_until(lambda: admin.call("GET", path)[0] != 404, missing)
 
 
-def named() -> Path | None:
-    """The kubeconfig that the environment names, if it does."""
+def kubeconfig_path() -> Path | None:
+    """Return the kubeconfig that the environment variable names; None if it is not set."""
     path = os.environ.get(VARIABLE)
     return Path(path) if path else None

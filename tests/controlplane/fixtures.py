@@ -1,12 +1,12 @@
 """Fixtures for tests that need a real API server.
 
-`control_plane`        one per worker: etcd and kube-apiserver; cheap to share, so leave no cluster-wide objects behind
+`control_plane`        etcd and kube-apiserver, shared by the tests of a worker; tests must delete their cluster-wide objects
 `namespace`            a namespace in it for this test alone
-`make_control_plane`   makes one as wanted, at any scope; takes what ControlPlane takes
+`make_control_plane`   makes a ControlPlane from the arguments of its constructor, at any scope
 
-All tests that share the first go to one xdist worker, so that only one pays for it. Logs stay in pytest's temporary
-folder of the run. Without Go and without another control plane (`program.py` and `existing.py` say which may be named)
-the tests are skipped, and say why. This module is loaded in every test run, so what is heavy is imported in the fixtures.
+All tests that use `control_plane` run in one xdist worker, so that only one worker starts it. The logs stay in pytest's
+temporary folder of the run. Without Go and without another control plane (see `program.py` and `existing.py`) the tests are
+skipped with a message. pytest loads this module in every run, so the fixtures import the slow modules themselves.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LONGEST = 50  # a namespace's name has at most 63 letters
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share a control plane run in one worker; xdist reads the mark afterwards."""
+    """Put the tests that share a control plane into one worker; xdist reads the marker afterwards."""
     for item in items:
         if "control_plane" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group(_GROUP))
@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def make_control_plane(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., ControlPlane]:
-    """Makes control planes that are not started yet; skips the test where there are no programs for it."""
+    """Return a function that makes control planes, not started yet; it skips the test if the programs are missing."""
     from tests.controlplane.plane import ControlPlane
 
     def make(**wanted: Any) -> ControlPlane:
@@ -51,10 +51,10 @@ def make_control_plane(tmp_path_factory: pytest.TempPathFactory) -> Callable[...
 
 @pytest.fixture(scope="session")
 def control_plane(make_control_plane: Callable[..., ControlPlane]) -> Iterator[ControlPlane]:
-    """A shared API server, or the cluster that JOURNEYMAN_TEST_KUBECONFIG names."""
+    """Start the shared API server, or use the cluster that JOURNEYMAN_TEST_KUBECONFIG names."""
     from tests.controlplane import existing
 
-    path = existing.named()
+    path = existing.kubeconfig_path()
     if path is not None:
         yield cast("ControlPlane", existing.ExistingCluster(path))
     else:
@@ -64,10 +64,9 @@ def control_plane(make_control_plane: Callable[..., ControlPlane]) -> Iterator[C
 
 @pytest.fixture
 def namespace(control_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[str]:
-    """The name of a new namespace in `control_plane`, which starts with the test's name.
+    """Create a namespace in `control_plane` and return its name, which starts with the test's name.
 
-    It is deleted afterwards; without the namespace controller it stays as `Terminating`, and goes with the
-    control plane.
+    The fixture deletes it afterwards; without the namespace controller it stays `Terminating` until the control plane ends.
     """
     from tests.controlplane import existing
 
@@ -75,7 +74,7 @@ def namespace(control_plane: ControlPlane, request: pytest.FixtureRequest) -> It
     name = f"{test}-{secrets.token_hex(3)}"
     admin = control_plane.admin
     admin.do("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-    if existing.named():
+    if existing.kubeconfig_path():
         existing.wait_for_service_account(admin, name)
     yield name
     admin.do("DELETE", f"/api/v1/namespaces/{name}")

@@ -1,6 +1,6 @@
-"""The flags of each program: a cluster of one on the loopback interface, quick to start, thrown away afterwards.
+"""The flags of each program: one server each on the loopback interface, quick to start, without durable data.
 
-Everything that decides behaviour stays as released: admission (but for service accounts), RBAC, watch cache, priority and
+Flags that change behaviour keep their defaults: admission (except for service accounts), RBAC, watch cache, priority and
 fairness, feature gates, scheduler profile.
 """
 
@@ -31,11 +31,11 @@ _CONTROLLERS = (
     "statefulset-controller",
     "ttl-after-finished-controller",
 )
-_QUERIES_PER_SECOND = 500  # by default 20 or 50: tests would wait for the client's own limit
+_QUERIES_PER_SECOND = 500  # the default of 20 or 50 would make tests wait for the client's rate limit
 
 
 class Files(Struct, frozen=True, kw_only=True):
-    """What the programs read at their start."""
+    """The files that the programs read at their start."""
 
     authority: Path
     certificate: Path
@@ -44,7 +44,7 @@ class Files(Struct, frozen=True, kw_only=True):
 
 
 def etcd(data: Path, port: int) -> list[str]:
-    """A store that never waits for a disk."""
+    """Return the flags for etcd; it never waits for a disk."""
     client = f"http://127.0.0.1:{port}"
     return [
         f"--data-dir={data}",
@@ -57,10 +57,10 @@ def etcd(data: Path, port: int) -> list[str]:
 
 
 def kube_apiserver(files: Files, etcd_port: int, port: int, token_file: Path, webhook_file: Path) -> list[str]:
-    """An API server with RBAC, where pods need no service account."""
+    """Return the flags for an API server with RBAC, in which pods need no service account."""
     return [
         f"--etcd-servers=http://127.0.0.1:{etcd_port}",
-        *_serving(files, port),
+        *_serving_flags(files, port),
         "--advertise-address=127.0.0.1",
         "--endpoint-reconciler-type=none",  # no client uses the service `kubernetes`
         "--service-cluster-ip-range=10.0.0.0/16",
@@ -69,7 +69,7 @@ def kube_apiserver(files: Files, etcd_port: int, port: int, token_file: Path, we
         f"--token-auth-file={token_file}",
         f"--authentication-token-webhook-config-file={webhook_file}",
         "--authentication-token-webhook-version=v1",
-        "--authentication-token-webhook-cache-ttl=1s",  # it remembers refusals, too; tests add and revoke tokens
+        "--authentication-token-webhook-cache-ttl=1s",  # the cache also holds rejections; tests add and revoke tokens
         "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-account-key-file={files.service_account_key}",
         f"--service-account-signing-key-file={files.service_account_key}",
@@ -79,7 +79,7 @@ def kube_apiserver(files: Files, etcd_port: int, port: int, token_file: Path, we
 
 
 def kube_scheduler(files: Files, port: int, kubeconfig: Path, folder: Path) -> list[str]:
-    """The scheduler with its default profile, alone, and not held back by its own client."""
+    """Return the flags for a scheduler with the default profile, without leader election and with high client rate limits."""
     settings = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
@@ -92,21 +92,21 @@ def kube_scheduler(files: Files, port: int, kubeconfig: Path, folder: Path) -> l
     }
     config = folder / "kube-scheduler.json"
     config.write_text(json.dumps(settings))
-    return [f"--config={config}", *_serving(files, port), *_delegating(kubeconfig)]
+    return [f"--config={config}", *_serving_flags(files, port), *_delegated_auth_flags(kubeconfig)]
 
 
 def kube_controller_manager(files: Files, port: int, kubeconfig: Path) -> list[str]:
-    """The controllers that workloads need, each under its own service account, as kubeadm sets them up.
+    """Return the flags for the controllers that workloads need, each with its own service account, as kubeadm sets them up.
 
     Args:
         files: Keys and certificates.
-        port: To serve health and metrics on.
-        kubeconfig: Its identity.
+        port: The port for health and metrics.
+        kubeconfig: The controller manager's identity.
     """
     return [
         f"--kubeconfig={kubeconfig}",
-        *_serving(files, port),
-        *_delegating(kubeconfig),
+        *_serving_flags(files, port),
+        *_delegated_auth_flags(kubeconfig),
         f"--controllers={','.join(_CONTROLLERS)}",
         "--use-service-account-credentials=true",
         f"--root-ca-file={files.authority}",
@@ -117,7 +117,7 @@ def kube_controller_manager(files: Files, port: int, kubeconfig: Path) -> list[s
     ]
 
 
-def _serving(files: Files, port: int) -> list[str]:
+def _serving_flags(files: Files, port: int) -> list[str]:
     return [
         "--bind-address=127.0.0.1",
         f"--secure-port={port}",
@@ -126,5 +126,5 @@ def _serving(files: Files, port: int) -> list[str]:
     ]
 
 
-def _delegating(kubeconfig: Path) -> list[str]:
+def _delegated_auth_flags(kubeconfig: Path) -> list[str]:
     return [f"--authentication-kubeconfig={kubeconfig}", f"--authorization-kubeconfig={kubeconfig}"]

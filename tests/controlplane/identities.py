@@ -1,7 +1,7 @@
-"""Who may call the API server: tokens, the webhook that knows them, and kubeconfigs that carry them.
+"""The identities that may call the API server: tokens, the webhook that reviews them, and kubeconfigs with them.
 
-Tokens from a file are read once, at start. So only the control plane's own identities are there, and every other token
-is looked up through the token webhook, which is how EKS recognises its tokens, too: tests may add identities at any time.
+kube-apiserver reads its token file once, at start. So the file has only the control plane's own identities, and the API
+server reviews every other token through the webhook, as on EKS: tests may add identities at any time.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Identities:
     """The identities of one control plane. `close` ends the webhook.
 
     Args:
-        folder: For files.
+        folder: Where the files are written.
         server: The API server's address.
-        ca_file: What the API server's certificate is checked against.
+        ca_file: The authority that the API server's certificate is verified against.
     """
 
     def __init__(self, folder: Path, server: str, ca_file: Path) -> None:
@@ -43,7 +43,7 @@ class Identities:
         self.webhook_file = self.kubeconfig("webhook", server=self._webhook.address)
 
     def kubeconfig_of(self, user: str) -> Path:
-        """A kubeconfig for one of the control plane's own identities."""
+        """Write a kubeconfig for one of the control plane's own identities; return its path."""
         return self.kubeconfig(user.replace(":", "-"), token=self._built_in[user])
 
     def accept(self, token: str, user: str, groups: Sequence[str]) -> None:
@@ -55,32 +55,32 @@ class Identities:
         self._users.pop(token, None)
 
     def token_for(self, user: str, groups: Sequence[str]) -> str:
-        """A new token for a user in these groups."""
+        """Return a new token for a user in these groups."""
         token = _token()
         self.accept(token, user, groups)
         return token
 
     def kubeconfig(self, name: str, *, token: str = "", server: str = "") -> Path:
-        """A kubeconfig file with one context.
+        """Write a kubeconfig with one context; return its path.
 
         Args:
             name: The file's name, without suffix.
             token: The bearer token; empty for none.
-            server: Another server than the API server; its certificate is then not checked.
+            server: Another server than the API server; clients then do not verify its certificate.
         """
-        reached = (
+        cluster = (
             {"server": server} if server else {"server": self._server, "certificate-authority": str(self._ca_file)}
         )
-        described = {
+        config = {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": "tests", "cluster": reached}],
+            "clusters": [{"name": "tests", "cluster": cluster}],
             "users": [{"name": "tests", "user": {"token": token} if token else {}}],
             "contexts": [{"name": "tests", "context": {"cluster": "tests", "user": "tests"}}],
             "current-context": "tests",
         }
         path = self._folder / f"{name}.kubeconfig"
-        path.write_text(json.dumps(described, indent=2))  # JSON is YAML
+        path.write_text(json.dumps(config, indent=2))  # JSON is YAML
         return path
 
     def close(self) -> None:
@@ -94,10 +94,10 @@ class _Webhook:
     def __init__(self, users: dict[str, dict[str, Any]]) -> None:
         class Answer(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                user = users.get(asked["spec"]["token"])
-                asked["status"] = {"authenticated": user is not None, "user": user or {}}
-                body = json.dumps(asked).encode()
+                review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                user = users.get(review["spec"]["token"])
+                review["status"] = {"authenticated": user is not None, "user": user or {}}
+                body = json.dumps(review).encode()
                 self.send_response(200)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
@@ -105,7 +105,7 @@ class _Webhook:
                 self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
-                """The API server's log has it."""
+                """Write no log line; the API server logs the request."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
         self._server.daemon_threads = True

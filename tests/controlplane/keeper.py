@@ -1,6 +1,6 @@
-"""Runs a program, and ends it when standard input ends: `keeper.py PROGRAM FLAG…`.
+"""Run a program, and kill it when standard input ends: `keeper.py PROGRAM FLAG…`.
 
-Our own build of the control plane does so by itself; released programs would outlive a test run that was killed.
+The control plane that `program.py` builds ends by itself; released programs would outlive a test run that was killed.
 """
 
 import subprocess
@@ -9,7 +9,7 @@ import threading
 
 
 def main() -> int:
-    """The program's exit status."""
+    """Run the program and return its exit status."""
     with subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL) as program:
         threading.Thread(target=_end_with_input, args=(program,), daemon=True).start()
         return program.wait()

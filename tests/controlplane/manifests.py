@@ -1,4 +1,4 @@
-"""Manifests on a real API server: applied as kubectl does, and Journeyman's CRDs installed and taken away."""
+"""Apply manifests to a real API server as kubectl does; install and remove CRDs."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 def apply(admin: Caller, manifest: Mapping[str, Any]) -> None:
-    """Create the object, or change it to be so, by server-side apply."""
+    """Create or update the object by server-side apply."""
     meta = manifest["metadata"]
     path = _KINDS[manifest["kind"]].path(meta.get("namespace", ""), meta["name"])
     admin.do("PATCH", f"{path}?fieldManager=tests&force=true", manifest, kind="application/apply-patch+yaml")
 
 
 def install_crds(admin: Caller) -> None:
-    """Journeyman's and Karpenter's CRDs, as they are in the repository; returns when their kinds are served."""
+    """Install the repository's CRDs, Journeyman's and Karpenter's; return when the API server serves their kinds."""
     paths = sorted(deployment_file("infra", "crds").glob("*.yaml"))
     install(admin, [yaml.load(path.read_text(), yaml.CSafeLoader) for path in paths])
 
 
 def install(admin: Caller, crds: Collection[Mapping[str, Any]]) -> None:
-    """These CRDs; returns when their kinds are served."""
+    """Install these CRDs; return when the API server serves their kinds."""
     for crd in crds:
         path = f"{_CRDS}/{crd['metadata']['name']}?fieldManager=tests&force=true"
         admin.do("PATCH", path, crd, kind="application/apply-patch+yaml")
@@ -40,9 +40,9 @@ def install(admin: Caller, crds: Collection[Mapping[str, Any]]) -> None:
 
 
 def remove_crds(admin: Caller) -> None:
-    """All CRDs, and with them all objects of their kinds; returns when they are gone."""
+    """Delete all CRDs and with them all objects of their kinds; return when they are gone."""
     admin.do("DELETE", _CRDS)
-    wait_until(lambda: not admin.do("GET", _CRDS)["items"], "the CRDs do not go")
+    wait_until(lambda: not admin.do("GET", _CRDS)["items"], "the CRDs are not deleted")
 
 
 def _serves(admin: Caller, crd: Mapping[str, Any]) -> bool:

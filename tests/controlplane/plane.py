@@ -1,10 +1,10 @@
-"""A real Kubernetes control plane for tests: etcd and kube-apiserver; with scheduler and controller manager if asked.
+"""A real Kubernetes control plane for tests: etcd, kube-apiserver, and on request kube-scheduler and kube-controller-manager.
 
     with ControlPlane(scheduler=True, controllers=True) as plane:
         …  # plane.kubeconfig, or plane.server, plane.ca_file and plane.token
 
-Everything runs as child processes on the loopback interface and is gone with this process, however it ends. Nodes have no
-kubelets: tests make Node objects and play the kubelet's part.
+All programs are child processes on the loopback interface and end with this process, even if it is killed. No kubelets run:
+tests create Node objects and update them as a kubelet does.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from tests.controlplane.processes import Server, ServerFailedError, free_port
 from tests.controlplane.program import command
 from tests.helpers.waiting import wait_until
 
-_READY_SECONDS = 120.0  # on a machine that is busy with much else; an idle one takes two
+_READY_SECONDS = 120.0  # for a busy machine; an idle one takes two seconds
 
 
 class ControlPlane:
-    """One control plane; a context, which starts and stops it.
+    """One control plane. A context manager, which starts and stops it.
 
-    Pods need no service account there (tokens of service accounts are issued and reviewed all the same), and nodes no
-    heartbeats, which no test uses.
+    Pods need no service account (the API server still issues and reviews service account tokens), and nodes need no
+    heartbeats.
 
     Args:
         scheduler: Whether kube-scheduler runs.
         controllers: Whether kube-controller-manager runs.
-        apiserver_flags: More flags for kube-apiserver; the last one wins.
-        folder: For logs and data; by default a temporary one, which goes with the control plane.
+        apiserver_flags: More flags for kube-apiserver, which override the flags before them.
+        folder: Where logs and data are written; by default a temporary folder, which is deleted at the end.
 
     Attributes:
         server: The API server's address, `https://127.0.0.1:<port>`.
-        etcd: The address of what it stores in.
-        ca_file: What its certificate is checked against.
+        etcd: etcd's address.
+        ca_file: The authority that the API server's certificate is verified against.
         token: The admin's bearer token (group system:masters).
         kubeconfig: The admin's kubeconfig.
         admin: Calls the API server as the admin.
-        logs: The folder with a log per server.
+        logs: The folder with one log file per server.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class ControlPlane:
         apiserver_flags: Sequence[str] = (),
         folder: Path | None = None,
     ) -> None:
-        wanted = {"kube-scheduler": scheduler, "kube-controller-manager": controllers}
-        names = ["etcd", "kube-apiserver", *(name for name, runs in wanted.items() if runs)]
-        self._programs = {name: command(name) for name in names}  # builds them if need be
+        optional = {"kube-scheduler": scheduler, "kube-controller-manager": controllers}
+        names = ["etcd", "kube-apiserver", *(name for name, runs in optional.items() if runs)]
+        self._programs = {name: command(name) for name in names}  # builds them if needed
         self._temporary = folder is None
         self.logs = folder or Path(tempfile.mkdtemp(prefix="controlplane-"))
         self._data = self.logs / "etcd"
@@ -92,10 +92,10 @@ class ControlPlane:
         self._servers: dict[str, Server] = {}
 
     def __enter__(self) -> ControlPlane:
-        """Start everything, and return when it is ready.
+        """Start all servers and return when they are ready.
 
         Raises:
-            ServerFailedError: A server did not start; the text has the end of its log, and the folder stays.
+            ServerFailedError: A server did not start; the message has the end of its log, and the folder is kept.
         """
         try:
             self._start_etcd()
@@ -113,81 +113,89 @@ class ControlPlane:
     # --- identities
 
     def kubeconfig_for(self, user: str, groups: Sequence[str] = ()) -> Path:
-        """A kubeconfig, with a token, for any user in any groups; system:authenticated comes by itself."""
+        """Write a kubeconfig with a token for a user in these groups and system:authenticated; return its path."""
         token = self.token_for(user, groups)
         return self._identities.kubeconfig(f"{_stem(user)}-{token[:6]}", token=token)
 
     def token_for(self, user: str, groups: Sequence[str] = ()) -> str:
-        """A bearer token for any user in any groups."""
+        """Return a new bearer token for a user in these groups."""
         return self._identities.token_for(user, groups)
 
     def accept(self, token: str, user: str, groups: Sequence[str] = ()) -> None:
-        """Map the token to this user from now on: for tokens that are made elsewhere, as EKS's are.
+        """Map a token to this user from now on, for tokens that another program issues, as EKS does.
 
-        If the token was refused before, this takes up to a second.
+        If the API server rejected the token before, this takes up to a second.
         """
         self._identities.accept(token, user, groups)
 
     def revoke(self, token: str) -> None:
-        """From now on this token is refused, as one that has expired; one in use, when the API server forgets it: 11 s.
+        """Reject this token from now on, as if it had expired; if it is in use, after 11 s.
 
-        It remembers whom it let in for 10 s (k8s.io/kubernetes v1.36.3, pkg/kubeapiserver/options/authentication.go
-        `TokenSuccessCacheTTL`), and the webhook's answers for one; `restart_apiserver` makes it forget at once.
+        The API server caches accepted tokens for 10 s (k8s.io/kubernetes v1.36.3, pkg/kubeapiserver/options/authentication.go
+        `TokenSuccessCacheTTL`) and the webhook's responses for 1 s; `restart_apiserver` empties both caches.
         """
         self._identities.revoke(token)
 
     def certificate_for(
         self, user: str, groups: Sequence[str] = (), lifetime: timedelta = timedelta(hours=1)
     ) -> tuple[Path, Path]:
-        """A client certificate and its key for any user in any groups; a negative lifetime makes an expired one."""
+        """Issue a client certificate for a user in these groups; a negative lifetime makes an expired one.
+
+        Returns:
+            The files of the certificate and of its key.
+        """
         return self._authority.issue(user, groups, lifetime)
 
     # --- outages
 
     def start_apiserver(self) -> None:
-        """Start the API server, at the same address with the same data each time, and wait until it is ready."""
+        """Start the API server and wait until it is ready; its address and data stay the same over restarts."""
         server = self._start("kube-apiserver", self._apiserver_flags)
-        server.wait_until(self._answers(f"{self.server}/readyz"), _READY_SECONDS)
+        server.wait_until(self._is_ready(f"{self.server}/readyz"), _READY_SECONDS)
 
     def stop_apiserver(self) -> None:
-        """End the API server at once: connections break, as if its machine had died."""
+        """Kill the API server: connections break, as if its machine had failed."""
         self._servers["kube-apiserver"].stop()
 
     def restart_apiserver(self) -> None:
-        """A short outage; afterwards the watch cache is empty, so old resource versions are too old to watch from."""
+        """Stop and start the API server; its watch cache is empty afterwards, so watches from old resource versions fail."""
         self.stop_apiserver()
         self.start_apiserver()
 
-    def show_certificate(self, lifetime: timedelta) -> None:
-        """Give the API server another certificate, which it notices by itself; returns when it shows it to new connections.
+    def replace_certificate(self, lifetime: timedelta) -> None:
+        """Replace the API server's certificate, which it reloads by itself; return when new connections get it.
 
         Args:
-            lifetime: From now; a negative one makes a certificate that ran out that long ago.
+            lifetime: How long from now the certificate is valid; if negative, how long ago it expired.
         """
         certificate, key = self._authority.issue("kube-apiserver", lifetime=lifetime)
         shutil.copyfile(key, self._files.key)
         shutil.copyfile(certificate, self._files.certificate)
-        wanted, address = certificate.read_text(), ("127.0.0.1", self._port)
-        wait_until(lambda: ssl.get_server_certificate(address) == wanted, "the new certificate is not shown")
+        issued, address = certificate.read_text(), ("127.0.0.1", self._port)
+        wait_until(
+            lambda: ssl.get_server_certificate(address) == issued, "the API server does not serve the new certificate"
+        )
 
     def compact_history(self) -> None:
-        """Keep only the latest version of each object: lists continued from before, and old watches, get 410 Gone.
+        """Keep only the latest version of each object: continue tokens and watches from before get 410 Gone.
 
-        The API server starts again on the way: its cache would go on listing old versions for a while (it asks every
-        15 s what was compacted: k8s.io/apiserver v0.36.3, pkg/storage/cacher/compactor.go `compactorPollPeriod`).
+        This restarts the API server, whose cache would list old versions for a while (it polls the compacted revision every
+        15 s: k8s.io/apiserver v0.36.3, pkg/storage/cacher/compactor.go `compactorPollPeriod`).
         """
         self.stop_apiserver()
         store = f"http://127.0.0.1:{self._etcd_port}/v3/kv"
-        revision = self._post(f"{store}/range", {"key": "AA=="})["header"]["revision"]  # any key's answer has it
+        revision = self._post(f"{store}/range", {"key": "AA=="})["header"][
+            "revision"
+        ]  # the response for any key has it
         self._post(f"{store}/compaction", {"revision": revision, "physical": True})
         self.start_apiserver()
 
     def pids(self) -> dict[str, int]:
-        """The processes that run, by name."""
+        """Return the ids of the running processes by name."""
         return {name: server.pid for name, server in self._servers.items() if server.is_running()}
 
     def stop(self) -> None:
-        """End everything and remove the data; safe to repeat."""
+        """Stop all servers and remove the data; safe to repeat."""
         for name in reversed(self._servers):
             self._servers[name].stop()
         self._servers.clear()
@@ -199,10 +207,10 @@ class ControlPlane:
 
     def _start_etcd(self) -> None:
         etcd = self._start("etcd", flags.etcd(self._data, self._etcd_port))
-        etcd.wait_until(self._answers(f"http://127.0.0.1:{self._etcd_port}/health"), _READY_SECONDS)
+        etcd.wait_until(self._is_ready(f"http://127.0.0.1:{self._etcd_port}/health"), _READY_SECONDS)
 
     def _start_clients(self) -> None:
-        """Start scheduler and controllers, whichever are wanted; they get ready side by side."""
+        """Start the scheduler and the controllers if they are requested, both before waiting for either."""
         started: list[tuple[Server, int]] = []
         if "kube-scheduler" in self._programs:
             port, identity = free_port(), self._identities.kubeconfig_of(SCHEDULER)
@@ -213,23 +221,25 @@ class ControlPlane:
             arguments = flags.kube_controller_manager(self._files, port, identity)
             started.append((self._start("kube-controller-manager", arguments), port))
         for server, port in started:
-            server.wait_until(self._answers(f"https://127.0.0.1:{port}/healthz"), _READY_SECONDS)
+            server.wait_until(self._is_ready(f"https://127.0.0.1:{port}/healthz"), _READY_SECONDS)
 
     def _start(self, name: str, arguments: Sequence[str]) -> Server:
         self._servers[name] = Server(name, [*self._programs[name], *arguments], self.logs)
         return self._servers[name]
 
-    def _answers(self, url: str) -> Callable[[], bool]:
-        def ready() -> bool:
+    def _is_ready(self, url: str) -> Callable[[], bool]:
+        """Return a function that returns whether a health endpoint answers 200."""
+
+        def is_ready() -> bool:
             try:
                 return self._http.request("GET", url, headers=self._authorization).status == 200
             except urllib3.exceptions.HTTPError:  # not listening yet
                 return False
 
-        return ready
+        return is_ready
 
     def _post(self, url: str, body: dict[str, Any]) -> dict[str, Any]:
-        """What etcd answers over its JSON gateway."""
+        """Send a request to etcd's JSON gateway and return its response."""
         answer = self._http.request("POST", url, json=body)
         found: dict[str, Any] = answer.json()
         if answer.status != 200:
@@ -238,5 +248,5 @@ class ControlPlane:
 
 
 def _stem(user: str) -> str:
-    """A user's name as part of a file's name."""
+    """Return a user's name as part of a file name."""
     return "".join(letter if letter.isalnum() else "-" for letter in user)

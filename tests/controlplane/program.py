@@ -1,9 +1,9 @@
-"""Where the control plane's programs come from.
+"""Find or build the control plane's programs.
 
-    python -m tests.controlplane      builds ours if needed, prints where it is
+    python -m tests.controlplane      builds the program if needed and prints its path
 
-KUBEBUILDER_ASSETS names a folder with released programs (etcd, kube-apiserver, …) to use instead; what that folder
-lacks comes from our own build: one program over the published modules of Kubernetes and etcd, in `main.go` here.
+`main.go` here builds one program from the published modules of Kubernetes and etcd. If KUBEBUILDER_ASSETS names a folder
+with released programs (etcd, kube-apiserver, …), tests use the ones in it, and the built program for the others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _version() -> str:
     return " ".join(f"-X {version}.{field}={value}" for field, value in named.items())
 
 
-OURS = GoProgram(
+BUILT = GoProgram(
     name="controlplane",
     title="a Kubernetes control plane for tests",
     sources=HERE,
@@ -38,12 +38,12 @@ OURS = GoProgram(
 
 
 def command(name: str, environment: Mapping[str, str] = os.environ) -> list[str]:
-    """How to start etcd, kube-apiserver, kube-scheduler or kube-controller-manager so that it ends with its input.
+    """Return the command for etcd, kube-apiserver, kube-scheduler or kube-controller-manager, which ends with its input.
 
     Raises:
-        GoProgramMissingError: The program is not there and cannot be built.
+        GoProgramMissingError: The program is missing and cannot be built.
     """
     released = Path(environment.get("KUBEBUILDER_ASSETS") or os.devnull) / name
     if released.is_file():
         return [sys.executable, "-S", "-E", str(_KEEPER), str(released)]
-    return [str(OURS.path()), name]
+    return [str(BUILT.path()), name]

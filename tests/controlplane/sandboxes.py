@@ -1,6 +1,6 @@
-"""Functions in a process of their own, as Lambda's sandboxes are, that is killed in the middle of what it does (SIGKILL).
+"""Run the functions in a separate process, as Lambda does, and kill it with SIGKILL during invocations.
 
-The next invocation finds a new process. It is forked from one that has imported everything, so it is there at once.
+The next invocation starts a new process. A fork server that has imported all modules forks it, so it starts fast.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from journeyman_simulator.moto_account.moto_server import client_for
 from tests.controlplane.adapters import runtime
 from tests.controlplane.clock import JumpingClock
 
-_FIRST_SECONDS = 0.5  # of a function that has not ended yet
-_MOST_RECEIVES = 3  # of a message; the fourth that fails is a dead letter
+_FIRST_SECONDS = 0.5  # assumed for a function that has not completed yet
+_MOST_RECEIVES = 3  # of a message; after a fourth failure it goes to the dead-letter queue
 _SHARES = defaultdict(lambda: 0.6, {"sweep.lambda_handler": 0.1})
-"""Of the invocations that may die, as long as deaths are left. Most sweeps do nothing that could be cut short."""
+"""The share of a handler's invocations that are killed while kills are left. Most sweeps have nothing to interrupt."""
 
 
 class SandboxDiedError(Exception):
-    """The process was killed while it worked."""
+    """The process was killed during an invocation."""
 
 
 class Deaths:
-    """When processes die: at moments drawn from as long as the function has taken so far, and some more.
+    """Draws when a process is killed: a random time, up to a fifth more than the function's median duration so far.
 
     Args:
-        number: How many do.
-        seed: Of the draws. What a moment hits differs from run to run.
+        number: How many processes are killed.
+        seed: The seed of the draws. Which statement a kill interrupts still differs from run to run.
     """
 
     def __init__(self, number: int, seed: int) -> None:
@@ -49,27 +49,27 @@ class Deaths:
         self._took: dict[str, list[float]] = defaultdict(list)
 
     def after(self, handler: str, event: Mapping[str, Any]) -> float | None:
-        """Seconds until this invocation's process is killed, None if it lives; a message's last chance is left to it."""
+        """Return the seconds until this invocation's process is killed; None if it is not, as at a message's last receive."""
         receives = [int(r["attributes"]["ApproximateReceiveCount"]) for r in event.get("Records", ())]
         if not self.left or max(receives, default=1) >= _MOST_RECEIVES or self._random.random() > _SHARES[handler]:
             return None
         took = self._took[handler]
         return self._random.uniform(0, 1.2 * (median(took) if took else _FIRST_SECONDS))
 
-    def ended(self, handler: str, seconds: float) -> None:
-        """The function came to its end."""
+    def record_duration(self, handler: str, seconds: float) -> None:
+        """Record the duration of an invocation that completed."""
         self._took[handler].append(seconds)
 
 
 class Sandboxes:
-    """One process for all functions, at any time. A context: at its end there is none.
+    """Runs all functions in one process at a time. A context manager, which kills the process at its end.
 
     Args:
-        variables: The functions' environment.
-        endpoint: Where AWS is.
-        clock: The scenario's; each invocation gets its time.
-        deaths: When the process is killed.
-        log: Takes what the functions write on standard output.
+        variables: The functions' environment variables.
+        endpoint: The AWS endpoint.
+        clock: The scenario's clock, which each invocation receives.
+        deaths: Draws when the process is killed.
+        log: The file for the functions' standard output.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Sandboxes:
         self._kill()
 
     def handler(self, name: str) -> LambdaHandler:
-        """What a template's Handler text means here."""
+        """Return a function that runs a handler, given as in the template's `Handler`, in the process."""
 
         def invoke(event: dict[str, Any], context: Any) -> Any:
             if self._process is None:
@@ -104,7 +104,7 @@ class Sandboxes:
                 self.killed.append(name)
                 raise SandboxDiedError(f"{name} was killed after {after:.3f} s")
             answer, error = self._connection.recv()
-            self.deaths.ended(name, time.monotonic() - began)
+            self.deaths.record_duration(name, time.monotonic() - began)
             if error:
                 raise RuntimeError(error)
             return answer
@@ -112,11 +112,11 @@ class Sandboxes:
         return invoke
 
     def _start(self) -> None:
-        self._connection, theirs = self._forking.Pipe()
-        arguments = (theirs, dict(self._variables()), self._endpoint, str(self._log))
+        self._connection, child_end = self._forking.Pipe()
+        arguments = (child_end, dict(self._variables()), self._endpoint, str(self._log))
         self._process = self._forking.Process(target=_serve, args=arguments, daemon=True)
         self._process.start()
-        theirs.close()
+        child_end.close()
 
     def _kill(self) -> None:
         if self._process is not None:
@@ -127,7 +127,7 @@ class Sandboxes:
 
 
 def _serve(connection: Connection, variables: Mapping[str, str], endpoint: str, log: str) -> None:
-    """What the process does, until it is killed."""
+    """Run invocations that arrive over the connection until the process is killed."""
     os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), 1)
     clients: dict[str, Any] = {}
 

@@ -1,4 +1,4 @@
-"""The control plane that other tests rely on: it is real, distinguishes callers, and leaves nothing behind."""
+"""The control plane that other tests use: it runs Kubernetes, authenticates callers, and leaves no processes or data."""
 
 import os
 import signal
@@ -21,12 +21,12 @@ CAPACITY = {"cpu": "2", "memory": "4Gi", "pods": "10"}
 
 
 def calling(plane, **credential):
-    """A client that calls this API server with a token or a certificate."""
+    """Return a client that calls this API server with a token or a certificate."""
     return Caller(plane.server, plane.ca_file, **credential)
 
 
 def who_is(caller):
-    """The name and groups that the API server sees."""
+    """Return the user name and groups that the API server reads from the caller's credential."""
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     seen = caller.do("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", review)["status"]["userInfo"]
     return seen["username"], set(seen["groups"])
@@ -46,7 +46,7 @@ def test_tokens_and_certificates_authenticate_their_users(control_plane):
 
 
 def test_unknown_token_and_expired_certificate_are_refused(control_plane):
-    """They do not count as anonymous requests."""
+    """The API server does not handle the requests as anonymous ones."""
     stranger = calling(control_plane, token="made-up")
     expired = control_plane.certificate_for("eve", ["system:masters"], -timedelta(days=1))
     late = calling(control_plane, certificate=expired)
@@ -56,7 +56,7 @@ def test_unknown_token_and_expired_certificate_are_refused(control_plane):
 
 
 def test_token_is_valid_from_its_acceptance_to_its_revocation(control_plane):
-    """While the API server runs."""
+    """The API server accepts and refuses it without a restart."""
     caller = calling(control_plane, token="made-elsewhere")
     assert caller.call("GET", "/api")[0] == 401
     control_plane.accept("made-elsewhere", "dave")
@@ -69,7 +69,7 @@ def test_token_is_valid_from_its_acceptance_to_its_revocation(control_plane):
 
 
 def test_kubeconfig_authenticates_its_user(control_plane):
-    """The product reads what `kubeconfig_for` writes."""
+    """The product reads the kubeconfig that `kubeconfig_for` writes."""
     from journeyman.kube.access.kubeconfig import from_kubeconfig
 
     connection = from_kubeconfig(str(control_plane.kubeconfig_for("carol", ["readers"])))
@@ -95,14 +95,14 @@ def test_service_account_tokens_are_issued_and_reviewed(control_plane, namespace
 
 
 def test_version_is_that_of_go_mod(control_plane):
-    """`/version` returns it, since clients may depend on it."""
+    """`/version` returns it, because clients may depend on it."""
     version = control_plane.admin.do("GET", "/version")
 
     assert f"k8s.io/kubernetes {version['gitVersion']}\n" in (Path(__file__).parent / "go.mod").read_text()
 
 
 def test_continue_tokens_expire_with_the_history(control_plane, namespace):
-    """410 after `compact_history`, as on a cluster that has run for long."""
+    """The API server answers 410 after `compact_history`, as a cluster does that has run for long."""
     admin = control_plane.admin
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     for name in ("a", "b"):
@@ -135,7 +135,7 @@ def test_deployments_pods_are_bound_and_all_processes_end(make_control_plane):
 
 
 def join(admin, name):
-    """A node with free capacity, ready and without the taint that admission gives every new node."""
+    """Create a Ready node with free capacity, without the `not-ready` taint that admission adds to every new node."""
     admin.do("POST", "/api/v1/nodes", {"metadata": {"name": name}})
     status = {"capacity": CAPACITY, "allocatable": CAPACITY, "conditions": [{"type": "Ready", "status": "True"}]}
     merge = "application/merge-patch+json"
@@ -144,7 +144,7 @@ def join(admin, name):
 
 
 def deploy(admin, name):
-    """A deployment of one pod that asks for one CPU."""
+    """Create a Deployment of one pod that requests one CPU."""
     container = {"name": "main", "image": "pause", "resources": {"requests": {"cpu": "1"}}}
     template = {"metadata": {"labels": {"app": name}}, "spec": {"containers": [container]}}
     spec = {"selector": {"matchLabels": {"app": name}}, "template": template}
@@ -154,16 +154,16 @@ def deploy(admin, name):
 
 def test_servers_end_when_the_test_run_is_killed(make_control_plane, tmp_path):
     """After SIGKILL of the parent each server ends by itself."""
-    make_control_plane()  # where there is no program the test is skipped
+    make_control_plane()  # skips the test if the programs are missing
     with subprocess.Popen([sys.executable, "-c", STARTS_A_SERVER, str(tmp_path)], stdout=subprocess.PIPE) as run:
         pid = int(run.stdout.readline())
         assert is_alive(pid)
         run.send_signal(signal.SIGKILL)
 
-    wait_until(lambda: not is_alive(pid), f"process {pid} is still there", seconds=10)
+    wait_until(lambda: not is_alive(pid), f"process {pid} still runs", seconds=10)
 
 
-# all four servers share the part that notices; etcd starts with the least work
+# all four servers end by the same mechanism; etcd starts fastest
 STARTS_A_SERVER = """
 import pathlib, sys, time
 from tests.controlplane import flags, processes, program
@@ -175,7 +175,7 @@ time.sleep(600)
 
 
 def is_alive(pid):
-    """Whether a process runs; a zombie, whose parent has not asked yet, does not."""
+    """Return whether a process runs; a zombie, for which its parent has not waited yet, does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -202,7 +202,7 @@ def test_existing_cluster_is_used_by_its_kubeconfig(control_plane):
 
     assert cluster.server == control_plane.server
     assert who_is(cluster.admin)[0] == "admin"
-    with pytest.raises(pytest.skip.Exception, match="`restart_apiserver` needs a control plane of our own"):
+    with pytest.raises(pytest.skip.Exception, match="`restart_apiserver` needs a control plane that the tests own"):
         cluster.restart_apiserver()
 
 

@@ -1,14 +1,14 @@
-"""The deployed application on a real control plane: its handlers, queues and schedules, the forwarder, and simulated kubelets.
+"""The deployed application on a real control plane: handlers, queues, schedules, the forwarder, and simulated kubelets.
 
     with RealWorld(plane) as world:
         world.apply(*manifests)
         world.scale("inflate", 10)
         world.until_running("inflate", 10)
 
-kube-apiserver, kube-scheduler and the controllers are Kubernetes' own and live in real time. AWS is moto, the nodes are
-played by `journeyman_simulator.kubelet`, `pod_collector` removes the pods of vanished nodes, and all three follow a clock
-that stands still while an actor runs, and then jumps (`clock`). The functions find the cluster as they do on Lambda (a
-kubeconfig with a token, the HTTP store), and the forwarder is the one that is deployed.
+kube-apiserver, kube-scheduler and the controllers are Kubernetes' own and run in real time. AWS is moto,
+`journeyman_simulator.kubelet` simulates the nodes, and `pod_collector` deletes the pods of missing nodes; all three follow
+the scenario's clock (`clock`), which stops while an actor runs, and then jumps. The functions connect to the cluster as on
+Lambda (a kubeconfig with a token, the HTTP store), and the forwarder is the deployed one.
 """
 
 from __future__ import annotations
@@ -47,35 +47,35 @@ from journeyman_simulator.sam_stack import SamStack, read_template
 from journeyman_simulator.world import WorldStuckError
 from tests.controlplane.adapters import runtime
 from tests.controlplane.clock import DatedStore, JumpingClock
+from tests.controlplane.idle import is_idle
 from tests.controlplane.manifests import apply
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.pod_collector import PodCollector
-from tests.controlplane.registered import registered
-from tests.controlplane.rest import at_rest
+from tests.controlplane.registration import registration
 from tests.controlplane.sandboxes import Deaths, SandboxDiedError, Sandboxes
 from tests.helpers.waiting import wait_until
 
-_REST_SECONDS = 0.06  # that long nothing happens: then it is time that is waited for
-_REST_ROUND_TRIPS = 12  # and so many times as long as the API server takes to answer, for a busy machine
-_LONGEST_REST_SECONDS = 12.0  # kube-scheduler tries a pod again after ten seconds at the latest
+_IDLE_SECONDS = 0.06  # without a change, before the clock may jump
+_IDLE_ROUND_TRIPS = 12  # added to it: so many times the API server's response time, for a busy machine
+_LONGEST_IDLE_SECONDS = 12.0  # kube-scheduler retries a pod after ten seconds at the latest
 _POLL_SECONDS = 0.03
 
 
 class RealWorld:
-    """A context; inside it the application is deployed and every actor but Kubernetes runs only when called.
+    """A context manager, which deploys the application; all actors except Kubernetes run only inside `until` and `run_for`.
 
     Args:
         plane: A control plane with scheduler and controllers, and with the CRDs installed.
         cluster: The registered cluster's name.
         groups: The functions' groups in the cluster.
-        forwarder_groups: The forwarder's.
-        consolidation_window: The template's parameter of that name.
-        deaths: If given, the functions have a process of their own, which dies so often.
+        forwarder_groups: The forwarder's groups in the cluster.
+        consolidation_window: The template's parameter ConsolidationWindow.
+        deaths: If given, the functions run in a separate process, which is killed as it draws.
 
     Attributes:
         store: Reads and writes the cluster as the admin.
         logs: All lines that the functions logged, parsed.
-        metrics: All metrics that the functions wrote, in CloudWatch's embedded format.
+        metrics: All metrics that the functions wrote, in CloudWatch's embedded metric format.
     """
 
     def __init__(
@@ -124,8 +124,8 @@ class RealWorld:
                 self.aws.client("events"), self.aws.client("scheduler"), self.clock, self.aws.deliver
             )
             self._actors = (self.aws, ticker, *self.stack.mappings)
-            self._seen, self._rest_seconds = "", _REST_SECONDS
-            self._looked_at, self._found_at_rest = "", True
+            self._seen_version, self._idle_seconds = "", _IDLE_SECONDS
+            self._checked_version, self._was_idle = "", True
             self._start_forwarder(opened)
             self._opened = opened.pop_all()
         return self
@@ -134,52 +134,52 @@ class RealWorld:
         self._opened.close()
 
     def sandbox(self, kubeconfig: Path | None = None) -> Runtime:
-        """A runtime that remembers nothing yet; the functions run on the one that is `installed` last.
+        """Return a runtime with empty caches; the functions use the one that was `installed` last.
 
         Args:
-            kubeconfig: Who they are in the cluster, if not who they are otherwise.
+            kubeconfig: The kubeconfig with the functions' identity; by default one for the user `journeyman`.
         """
         return runtime(self._variables(kubeconfig), self.clock, self.aws.client, self.metrics)
 
-    # --- what was reported
+    # --- changes to the cluster
 
     def apply(self, *manifests: Mapping[str, Any]) -> None:
-        """Create these objects, or change them to be so."""
+        """Create or update these objects."""
         for manifest in manifests:
             apply(self.plane.admin, manifest)
 
     def scale(self, deployment: str, replicas: int, *, namespace: str = "default") -> None:
-        """Set how many pods a Deployment has."""
+        """Set the replicas of a Deployment."""
         path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{deployment}"
         self.plane.admin.do("PATCH", path, {"spec": {"replicas": replicas}}, kind="application/merge-patch+json")
 
-    # --- what is there
+    # --- the state of cluster and account
 
     def pods(self, app: str) -> list[Any]:
-        """The pods with this label `app`."""
+        """Return the pods with this label `app`."""
         return list(self.store.list(POD, label_selector=f"app={app}").items)
 
     def running(self, app: str) -> int:
-        """How many of them run and are not about to go."""
+        """Return how many of the app's pods run and are not terminating."""
         return sum(p.status.phase == "Running" and p.metadata.deletion_timestamp is None for p in self.pods(app))
 
     def claims(self) -> tuple[Any, ...]:
-        """All NodeClaims."""
+        """Return all NodeClaims."""
         return self.store.list(NODECLAIM).items
 
     def nodes(self) -> tuple[Any, ...]:
-        """All Nodes."""
+        """Return all Nodes."""
         return self.store.list(NODE).items
 
     def instances(self) -> dict[str, str]:
-        """The state of every instance that was ever launched, by id."""
+        """Return the state of each instance that was ever launched, by id."""
         pages = self.aws.client("ec2").get_paginator("describe_instances").paginate()
         return {
             i["InstanceId"]: i["State"]["Name"] for page in pages for r in page["Reservations"] for i in r["Instances"]
         }
 
     def is_quiet(self) -> bool:
-        """Whether no node is coming or going."""
+        """Return whether all NodeClaims are initialized and none is terminating."""
         claims = self.claims()
         return all(
             claim.metadata.deletion_timestamp is None and is_true(claim.status.conditions, "Initialized")
@@ -187,37 +187,39 @@ class RealWorld:
         ) and len(self.nodes()) == len(claims)
 
     def leftovers(self) -> list[str]:
-        """What a cluster that was scaled to zero should not have."""
-        living = {id_: state for id_, state in self.instances().items() if state not in {"shutting-down", "terminated"}}
+        """Describe the objects, instances and dead letters that a cluster without pods should not have."""
+        present = {
+            id_: state for id_, state in self.instances().items() if state not in {"shutting-down", "terminated"}
+        }
         return [
             *(f"NodeClaim {c.metadata.name}, finalizers {c.metadata.finalizers}" for c in self.claims()),
             *(f"Node {n.metadata.name}, finalizers {n.metadata.finalizers}" for n in self.nodes()),
-            *(f"instance {id_} is {state}" for id_, state in living.items()),
-            *(f"dead letter in {url}" for url in self.stack.dead_letter_urls if self._letters(url)),
+            *(f"instance {id_} is {state}" for id_, state in present.items()),
+            *(f"dead letter in {url}" for url in self.stack.dead_letter_urls if self._message_count(url)),
         ]
 
-    # --- what happens
+    # --- running the actors
 
     def until(self, done: Callable[[], bool], waiting_for: str, *, within: timedelta = timedelta(minutes=5)) -> float:
-        """Run all actors until it is `done`; the seconds that took by the scenario's clock.
+        """Run all actors until `done` returns true; return how many seconds passed by the scenario's clock.
 
         Raises:
-            WorldStuckError: It was not within that time.
+            WorldStuckError: The time `within` passed before.
         """
         began = self.clock.now()
         while True:
-            self._settle()
+            self._run_until_idle()
             if done():
                 return (self.clock.now() - began).total_seconds()
             if self.clock.now() - began > within:
                 raise WorldStuckError(
-                    f"still waiting for {waiting_for} after {within}; {self._found()}",
+                    f"still waiting for {waiting_for} after {within}; {self._description()}",
                     began=self.clock.began.isoformat(),
                 )
             self._jump()
 
     def until_running(self, app: str, number: int, **within: Any) -> float:
-        """Run all actors until so many pods run, and no others are there."""
+        """Run all actors until the app has exactly so many pods, all running; return the seconds."""
 
         def done() -> bool:
             return len(self.pods(app)) == self.running(app) == number
@@ -225,19 +227,19 @@ class RealWorld:
         return self.until(done, f"{number} running pods of {app}", **within)
 
     def run_for(self, span: timedelta) -> None:
-        """Run all actors for so long, by the scenario's clock."""
+        """Run all actors for a time by the scenario's clock."""
         end = self.clock.now() + span
-        self._settle()
+        self._run_until_idle()
         while self.clock.now() < end:
             self._jump(end)
-            self._settle()
+            self._run_until_idle()
 
     # --- parts
 
-    def _found(self) -> str:
-        """What there is, for the message of a wait that had no success."""
+    def _description(self) -> str:
+        """Describe cluster and account, for the message of a wait that timed out."""
         gone = {"shutting-down", "terminated", "forgotten"}
-        letters = {url.rsplit("/", 1)[-1]: self._letters(url) for url in self.stack.dead_letter_urls}
+        letters = {url.rsplit("/", 1)[-1]: self._message_count(url) for url in self.stack.dead_letter_urls}
         found = {
             "pods": Counter(f"{p.status.phase} on {p.spec.node_name or 'no node'}" for p in self.store.list(POD).items),
             "nodes": [(n.metadata.name, n.spec.provider_id, n.metadata.deletion_timestamp) for n in self.nodes()],
@@ -252,62 +254,62 @@ class RealWorld:
         return "; ".join(f"{what}: {value}" for what, value in found.items())
 
     def _variables(self, kubeconfig: Path | None = None) -> dict[str, str]:
-        """The functions' environment."""
+        """Return the functions' environment variables."""
         identity = kubeconfig or self.plane.kubeconfig_for("journeyman", self._groups)
-        cluster = registered(self.plane, self.cluster, identity)
+        cluster = registration(self.plane, self.cluster, identity)
         return {**self.stack.variables, "AWS_REGION": REGION, "JOURNEYMAN_CLUSTERS": json.dumps([cluster])}
 
     def _handlers(self, opened: ExitStack) -> Callable[[str], LambdaHandler]:
-        """What the template's handlers are: functions in this process, or in one that dies."""
+        """Return how the template's handlers are called: in this process, or in one that is killed."""
         if self._deaths is None:
             return load_handler
         log = self.plane.kubeconfig.with_name("functions.log")
         self.sandboxes = Sandboxes(self._variables, self.aws.endpoint_url, self.clock, self._deaths, log)
         return opened.enter_context(self.sandboxes).handler
 
-    def _settle(self) -> None:
-        """Run all actors until nothing happens any more but that time passes."""
+    def _run_until_idle(self) -> None:
+        """Run all actors until none has anything to do before the clock jumps."""
         last = time.monotonic()
         while True:
             now = time.monotonic()
             if self._act():
                 last = now
-            elif now - last > _LONGEST_REST_SECONDS or (now - last > self._rest_seconds and self._is_at_rest()):
+            elif now - last > _LONGEST_IDLE_SECONDS or (now - last > self._idle_seconds and self._is_kubernetes_idle()):
                 return
             else:
                 time.sleep(_POLL_SECONDS)
 
     def _act(self) -> bool:
-        """One round; whether anything happened, Kubernetes' own doings included."""
+        """Run each actor once; return whether anything changed, by an actor or by Kubernetes."""
         version = self._version()
-        busy = moved = version != self._seen
-        self._seen = version
+        busy = has_changed = version != self._seen_version
+        self._seen_version = version
         for actor in (self._kubelets, self._pod_collector):
             due = actor.due()
-            if version and (moved or (due is not None and due <= self.clock.now())):
+            if version and (has_changed or (due is not None and due <= self.clock.now())):
                 busy |= actor.act()
         for actor in self._actors:
             busy |= actor.act()
         return self._invoke_directly() or busy or self._batcher.due() is not None
 
-    def _is_at_rest(self) -> bool:
-        """Whether Kubernetes is, at the version seen last; what it was found to be holds for as long as that does."""
-        if self._seen and self._seen != self._looked_at:
-            self._looked_at, self._found_at_rest = self._seen, at_rest(self.store, self.plane.admin)
-        return not self._seen or self._found_at_rest
+    def _is_kubernetes_idle(self) -> bool:
+        """Return whether Kubernetes is idle at the last seen version; the answer is cached per version."""
+        if self._seen_version and self._seen_version != self._checked_version:
+            self._checked_version, self._was_idle = self._seen_version, is_idle(self.store, self.plane.admin)
+        return not self._seen_version or self._was_idle
 
     def _version(self) -> str:
-        """The version the cluster is at; empty while its API server does not answer."""
+        """Return the cluster's latest resource version; empty while the API server does not answer."""
         began = time.monotonic()
         try:
             status, found = self.plane.admin.call("GET", "/api/v1/namespaces?limit=1")
         except urllib3.exceptions.HTTPError:
             return ""
-        self._rest_seconds = _REST_SECONDS + _REST_ROUND_TRIPS * (time.monotonic() - began)
+        self._idle_seconds = _IDLE_SECONDS + _IDLE_ROUND_TRIPS * (time.monotonic() - began)
         return str(found["metadata"]["resourceVersion"]) if status == 200 else ""
 
     def _invoke_directly(self) -> bool:
-        """Schedules and rules that invoke a function without a queue between."""
+        """Invoke the functions of schedules and rules that have no queue; return whether there were any."""
         functions = {function.arn: function for function in self.stack.functions.values()}
         deliveries = self.aws.take_deliveries()
         for delivery in deliveries:
@@ -315,7 +317,7 @@ class RealWorld:
         return bool(deliveries)
 
     def _jump(self, latest: datetime | None = None) -> None:
-        """Jump to when an actor has something to do, at the latest to `latest`."""
+        """Move the clock to when the first actor has something to do, at the latest to `latest`."""
         moments = [actor.due() for actor in (self._kubelets, self._pod_collector, *self._actors)]
         now = self.clock.now()
         upcoming = [moment for moment in (*moments, latest) if moment is not None and moment > now]
@@ -341,14 +343,14 @@ class RealWorld:
     def _note_cloud_event(self, event: Mapping[str, Any]) -> None:
         self.machines.note(event)
 
-    def _letters(self, url: str) -> int:
+    def _message_count(self, url: str) -> int:
         name = "ApproximateNumberOfMessages"
         answer = self.aws.client("sqs").get_queue_attributes(QueueUrl=url, AttributeNames=[name])
         return int(answer["Attributes"][name])
 
 
 class _CountingWrites:
-    """A store that says at which of its own writes it is: what the simulated kubelets ask to know whether they did anything."""
+    """A store that counts its writes, by which the simulated kubelets know whether they changed anything."""
 
     def __init__(self, store: DatedStore) -> None:
         self._store = store

@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.helpers.go_programs import GoProgram, GoProgramMissingError, say_where
+from tests.helpers.go_programs import GoProgram, GoProgramMissingError, print_path
 
 ORACLE = GoProgram(
     name="oracle",
@@ -83,4 +83,4 @@ def program() -> Path:
 
 
 if __name__ == "__main__":
-    sys.exit(say_where(program))
+    sys.exit(print_path(program))

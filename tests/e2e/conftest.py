@@ -1,4 +1,4 @@
-"""One run of the demo with all writes and log lines, shared by the tests of this folder."""
+"""One run of the demo with its recorded writes and log lines, which the tests of this folder share."""
 
 import io
 
@@ -12,7 +12,7 @@ from journeyman_simulator.simulator_cli.timeline import Timeline
 
 
 class DemoRun:
-    """A run of the demo scenario, with every write, log line and invocation."""
+    """A run of the demo scenario and its recorded writes, log lines and invocations."""
 
     def __init__(self):
         self.writes, self.lines = [], []

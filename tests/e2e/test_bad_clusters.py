@@ -1,7 +1,7 @@
-"""A cluster that is not as it should be: errors name the cluster and the remedy, and work continues once it is mended.
+"""Misconfigured clusters: errors name the cluster and the remedy, and the steps succeed once the cluster is repaired.
 
-The steps as they are deployed, in one process that stays, against a real API server whose certificate runs out and whose CRDs
-are of another version. Outages, missing CRDs and missing rights: `test_real_control_plane`.
+The deployed steps run in one process against a real API server, whose certificate expires and whose CRDs have another
+version. `test_real_control_plane` tests outages, missing CRDs and missing permissions.
 """
 
 import json
@@ -19,7 +19,7 @@ from journeyman.steps.provision import provision
 from journeyman.steps.sweep import sweep
 from journeyman_simulator.deployment_files import deployment_file
 from tests.controlplane.manifests import install, install_crds, remove_crds
-from tests.controlplane.registered import registered
+from tests.controlplane.registration import registration
 from tests.helpers.fakes import FakeQueue
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("control-plane")]
@@ -34,11 +34,11 @@ class Context:
         return 30_000
 
 
-class Adapters(AwsAdapters):
-    """As on Lambda, but that lines and messages are kept, and that there is no cloud to ask."""
+class RecordingAdapters(AwsAdapters):
+    """Lambda's adapters with recorded log lines and messages; a call of a cloud API fails the test."""
 
     def __init__(self, environment):
-        super().__init__(environment, clients=lambda service, region: pytest.fail(f"{service} is asked"))
+        super().__init__(environment, clients=lambda service, region: pytest.fail(f"{service} is called"))
         self.lines, self.fake_queue = [], FakeQueue()
 
     def queue(self):
@@ -48,21 +48,21 @@ class Adapters(AwsAdapters):
         self.lines.append({"level": level, "message": message, **fields})
 
 
-class Deployed:
-    """One process of each step for one cluster."""
+class DeployedSteps:
+    """The steps of one cluster in a process that keeps its caches."""
 
     def __init__(self, plane):
         self.plane = plane
-        clusters = json.dumps([registered(plane, "demo", plane.kubeconfig)])
+        clusters = json.dumps([registration(plane, "demo", plane.kubeconfig)])
         queues = {
             f"JOURNEYMAN_{queue}_QUEUE_URL": "none" for queue in ("PROVISION", "TERMINATE", "CONSOLIDATE", "REQUEUE")
         }
         environment = read_environment({"JOURNEYMAN_CLUSTERS": clusters, "AWS_REGION": "us-east-1", **queues})
-        self.adapters = Adapters(environment)
+        self.adapters = RecordingAdapters(environment)
         self._runtime = Runtime(environment.settings, self.adapters)
 
     def run(self, step, function, number):
-        """Whether a message is taken, and what was said about it."""
+        """Run a step for one message; return whether the message is removed from the queue, and the log lines."""
         now = self._runtime.clock.now().isoformat()
         body = {
             "version": "1",
@@ -82,36 +82,36 @@ class Deployed:
 @pytest.fixture(scope="module")
 def deployed(make_control_plane):
     with make_control_plane() as plane:
-        yield Deployed(plane)
+        yield DeployedSteps(plane)
 
 
 def test_expired_certificate_is_reported_until_it_is_renewed(deployed):
-    """Retrying cannot help, so the message is taken, and the sweep asks each minute; the first after the renewal succeeds."""
+    """A retry cannot help, so the message is removed; the sweep checks each minute and succeeds after the renewal."""
     install_crds(deployed.plane.admin)
-    deployed.plane.show_certificate(timedelta(hours=-1))
+    deployed.plane.replace_certificate(timedelta(hours=-1))
     try:
-        taken, (line,) = deployed.run(Step.PROVISION, provision, 1)
-        swept, (again,) = deployed.run(Step.SWEEP, sweep, 2)
+        is_removed, (line,) = deployed.run(Step.PROVISION, provision, 1)
+        is_sweep_removed, (sweep_line,) = deployed.run(Step.SWEEP, sweep, 2)
     finally:
-        deployed.plane.show_certificate(timedelta(hours=1))
+        deployed.plane.replace_certificate(timedelta(hours=1))
     renewed = deployed.run(Step.SWEEP, sweep, 3)
 
-    for each in (line, again):
+    for each in (line, sweep_line):
         assert (each["error"], each["cluster"]) == ("ConfigurationError", "demo")
         assert "has expired" in each["message"]
         assert each["to_do"].startswith("renew the API server's certificate")
-    assert (taken, swept) == (True, True)
+    assert (is_removed, is_sweep_removed) == (True, True)
     assert renewed == (True, [])
 
 
 def test_crds_of_another_version_are_reported_until_replaced(deployed):
-    """As an old Karpenter leaves them behind: nothing is written into them, the message comes back, and no other message waits behind it."""
+    """The step writes no object in the version of an old Karpenter's CRDs; its message is retried and blocks no other."""
     remove_crds(deployed.plane.admin)
     install(
         deployed.plane.admin,
         [of_version(path, OLD) for path in deployment_file("infra", "crds").glob("karpenter.sh_*.yaml")],
     )
-    taken, (line,) = deployed.run(Step.PROVISION, provision, 1)
+    is_removed, (line,) = deployed.run(Step.PROVISION, provision, 1)
     written = [
         deployed.plane.admin.do("GET", f"/apis/karpenter.sh/{OLD}/{kind}")["items"]
         for kind in ("nodepools", "nodeclaims")
@@ -123,13 +123,13 @@ def test_crds_of_another_version_are_reported_until_replaced(deployed):
     assert line["cluster"] == "demo"
     assert line["message"].endswith("of karpenter.sh/v1, but v1beta1: the CRDs are of another version")
     assert "infra/crds" in line["to_do"]
-    assert not taken
+    assert not is_removed
     assert written == [[], []]
     assert replaced == (True, [])
 
 
 def of_version(path, version):
-    """A CRD of the repository, served in another version."""
+    """Return one of the repository's CRDs with another version."""
     crd = yaml.safe_load(path.read_text())
     (served,) = crd["spec"]["versions"]
     served["name"] = version

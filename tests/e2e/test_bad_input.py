@@ -1,7 +1,7 @@
-"""Bad input, end to end: each mistake is reported once and skipped, and all other work continues.
+"""Bad input, end to end: the application reports each mistake once, skips it, and continues all other work.
 
-The deployed application whole (template, queues, handlers), on the in-memory API server and moto, under virtual time.
-Whatever happens in a test, the cluster must come clean afterwards: no NodeClaim and no instance may be left.
+The whole deployed application (template, queues, handlers) runs on the in-memory API server and moto, in virtual time.
+After each test no NodeClaim and no instance may be left.
 """
 
 import json
@@ -27,7 +27,7 @@ RECEIVED_AT_MOST = 4  # template.yaml: maxReceiveCount
 
 @pytest.fixture(scope="module")
 def deployed() -> Iterator[DeployedApplication]:
-    """One deployment for all scenarios: reading the catalogue takes longer than any of them."""
+    """Deploy the application once for all tests; reading the catalogue takes longer than any of them."""
     logs: list = []
     crashes = SandboxCrashes()
     with LocalDeployment(start=START, on_log=logs.append) as deployment:
@@ -38,7 +38,7 @@ def deployed() -> Iterator[DeployedApplication]:
 
 @pytest.fixture
 def application(deployed: DeployedApplication) -> Iterator[DeployedApplication]:
-    """An empty cluster, and the check that it is empty again."""
+    """Return the application with an empty cluster, and check afterwards that it can be emptied."""
     yield deployed
     deployed.crashes.reset()
     deployed.clear()
@@ -50,20 +50,20 @@ def application(deployed: DeployedApplication) -> Iterator[DeployedApplication]:
 
 @pytest.fixture
 def usual(application: DeployedApplication) -> DeployedApplication:
-    """The usual NodeClass and NodePool."""
+    """Return the application with a valid NodeClass and NodePool."""
     application.node_class()
     application.pool()
     return application
 
 
 def pending(**fields):
-    """What the forwarder sends."""
+    """Return a message as the forwarder sends it."""
     body = {"version": "1", "source": "forwarder", "id": "m-1", "time": START.isoformat(), "cluster": "demo"}
     return body | {"reason": "3 pods are pending"} | fields
 
 
 def test_invalid_messages_reach_the_dead_letter_queue_and_block_no_other(usual):
-    """The good message of their batch is served; each attempt gives one line; who comes later is not kept waiting."""
+    """The valid message of the batch is handled; each attempt logs one line; later messages do not wait."""
     malformed, unknown = '{"version": "1", "source": "forwarder", "cluster"', json.dumps(pending(cluster="elsewhere"))
     bad = [usual.send(malformed), usual.send(unknown)]
     usual.send(pending())
@@ -93,11 +93,11 @@ BROKEN = {
     "kubernetes.io/hostname": {"requirements": [("kubernetes.io/hostname", "mine")]},
     "many": {"limits": {"cpu": "many"}},
 }
-"""A schedule that is none, a restricted label, a quantity that does not parse; with what the Event on each NodePool must say."""
+"""An invalid schedule, a restricted label and an invalid quantity, each with the message of the NodePool's Event."""
 
 
 def test_invalid_nodepools_report_why_and_the_others_serve(usual):
-    """One condition with the reason and the offending value; the pods run on the pool that is valid."""
+    """One condition has the reason and the invalid value; the pods run on nodes of the valid NodePool."""
     for number, spec in enumerate(BROKEN.values()):
         usual.pool(f"broken-{number}", *spec.get("requirements", ()), weight=50, **_without(spec, "requirements"))
     usual.deploy("web", 3)
@@ -119,7 +119,7 @@ def _without(spec, key):
 
 
 def test_pod_with_an_invalid_quantity_gets_an_event(usual):
-    """The other pods run. An API server refuses such a pod, but one stored otherwise must not stop the cluster."""
+    """The other pods run. An API server rejects such a pod, but one that is stored anyway must not stop provisioning."""
     container = {"name": "c", "image": "pause", "resources": {"requests": {"cpu": "1 core"}}}
     unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     body = {
@@ -142,7 +142,7 @@ def test_pod_with_an_invalid_quantity_gets_an_event(usual):
 
 
 def test_unknown_instance_types_are_named_and_block_no_other_pool(usual):
-    """A pool that asks for none that exists, a pod that does, a claim whose type went, and a node whose type went."""
+    """A NodePool and a pod that require unknown types, and a NodeClaim and a node whose type no longer exists."""
     usual.pool("dreams", (INSTANCE_TYPE, "m5.imaginary"))
     usual.deploy("web", 3)
     usual.deploy("choosy", 1, nodeSelector={INSTANCE_TYPE: "m5.imaginary"})
@@ -169,7 +169,7 @@ def test_unknown_instance_types_are_named_and_block_no_other_pool(usual):
 
 
 def test_failed_launch_is_retried_with_back_off_and_never_doubled(usual):
-    """The claim stays, each attempt logs one line, and waits grow; then it gets its one instance."""
+    """The NodeClaim stays, each attempt logs one line, and the back-off grows; then it gets exactly one instance."""
     codes = ["RequestLimitExceeded", "InternalError", "InternalError"]
     for code in codes:
         usual.aws.fail_next("CreateFleet", code)
@@ -202,11 +202,11 @@ def test_throttled_cold_start_requeues_the_step(usual):
 
     throttled = [line for line in usual.lines("warning") if "DescribeInstanceTypes" in json.dumps(line)]
     assert len(throttled) == 1
-    assert waited <= 65  # a retry after the throttling, a boot, and hints that settle
+    assert waited <= 65  # a retry after the throttling, the boot, and the nomination window
 
 
 def test_unavailable_offering_is_recorded_and_another_one_used(usual):
-    """The OfferingState keeps it, so that later runs skip it."""
+    """The OfferingState records it, so that later runs skip it."""
     cheaper, dearer = "c5.xlarge", "m5.xlarge"
     usual.pool("default", (INSTANCE_TYPE, cheaper, dearer), ("karpenter.sh/capacity-type", "on-demand"))
     for zone in usual.zones:
@@ -225,7 +225,7 @@ def test_unavailable_offering_is_recorded_and_another_one_used(usual):
 
 
 def test_pods_wait_with_a_reason_until_offerings_are_available_again(usual):
-    """The pod gets an Event about unavailable offerings; no instance and no claim is left; stock ends the wait."""
+    """The pod gets an Event about unavailable offerings; no instance and no NodeClaim is left until capacity returns."""
     types = ["m5.large", "c5.large"]
     usual.pool("default", (INSTANCE_TYPE, *types))
     until = usual.clock.now() + timedelta(minutes=4)
@@ -244,11 +244,11 @@ def test_pods_wait_with_a_reason_until_offerings_are_available_again(usual):
 
     assert "out of stock until" in events[0]
     assert "Smallest change: wait until" in events[0]
-    assert waited <= 360  # asked for again after three minutes, and six minutes after that; stock came back at four
+    assert waited <= 360  # retries after three minutes and six minutes later; capacity returns at four
 
 
 def test_notices_about_foreign_instances_are_only_counted(usual):
-    """Acknowledged, counted, no error, and nothing written."""
+    """Their messages are acknowledged and counted; the function logs no error and writes nothing."""
     usual.deploy("web", 1)
     usual.until_running("web", 1)
     usual.run(minutes=1)
@@ -272,7 +272,7 @@ def test_notices_about_foreign_instances_are_only_counted(usual):
 
 
 def test_selectors_without_a_match_are_reported_until_corrected(application):
-    """NodeClass, NodePool and pods say why; once the NodeClass is right the sweep finds out by itself."""
+    """NodeClass, NodePool and pods report the reason; the sweep notices the corrected NodeClass by itself."""
     application.node_class(subnets="nowhere")
     application.pool()
     application.deploy("web", 3)
@@ -307,7 +307,7 @@ DEATHS = {
 
 @pytest.mark.parametrize("deaths", DEATHS.values(), ids=DEATHS)
 def test_crashed_runs_leave_no_duplicates_and_no_leftovers(usual, deaths):
-    """From zero to running pods and back to zero: one claim, one instance, nothing left, and no requeue message."""
+    """From zero to running pods and back: one NodeClaim, one instance, nothing left, and no requeue message."""
     functions = usual.deployment.stack.functions
     before = {name: len(function.invocations) for name, function in functions.items()}
     usual.crashes.reset(*deaths)

@@ -1,7 +1,7 @@
-"""Karpenter's own CRDs keep every field that we write.
+"""Karpenter's own CRDs keep every field that Journeyman writes.
 
-The demo's writes to NodePools, NodeClaims and EC2NodeClasses are sent once more, to a real API server with the CRDs that
-Karpenter publishes.
+The test sends the demo's writes to NodePools, NodeClaims and EC2NodeClasses again, to a real API server with Karpenter's
+published CRDs.
 """
 
 import pytest
@@ -13,13 +13,13 @@ from tests.helpers.go_programs import GoProgramMissingError
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("moto")]
 
-STRICT = "fieldValidation=Strict"  # a field that would be dropped is an error
+STRICT = "fieldValidation=Strict"  # the API server rejects unknown fields
 MERGE = "application/merge-patch+json"
 
 
 @pytest.fixture
 def karpenters_cluster(make_control_plane):
-    """An API server with Karpenter's CRDs."""
+    """Start an API server with Karpenter's CRDs."""
     try:
         definitions = upstream_crds.documents()
     except GoProgramMissingError as missing:
@@ -38,44 +38,46 @@ class Replay:
         self.verbs = set()
 
     def send(self, write):
-        """One write; returns what was lost of it."""
+        """Send one write; return the paths of its fields that the API server did not keep."""
         path = f"/apis/{write.resource.group}/{write.resource.version}/{write.resource.plural}"
         if write.verb != "create" and (write.resource.kind, write.name) not in self._known:
             self._create(path, without_versions(write.result))  # it existed before the demo
         self._known.add((write.resource.kind, write.name))
         self.verbs.add((write.verb, write.resource.kind, write.subresource))
         if write.verb == "create":
-            return lost(write.body, self._create(path, write.body))
+            return lost_paths(write.body, self._create(path, write.body))
         at = "/".join(filter(None, (path, write.name, write.subresource)))
         if write.verb == "delete":
             self._caller.do("DELETE", at)
             return []
         sent = without_versions(write.body)
-        return lost(sent, self._caller.do("PATCH", f"{at}?{STRICT}", sent, kind=MERGE))
+        return lost_paths(sent, self._caller.do("PATCH", f"{at}?{STRICT}", sent, kind=MERGE))
 
     def _create(self, path, body):
         return self._caller.do("POST", f"{path}?{STRICT}", body)
 
 
 def without_versions(body):
-    """Without the preconditions and stamps of the server that it was recorded on."""
+    """Return the body without the preconditions and timestamps of the server on which it was recorded."""
     stamps = ("resourceVersion", "uid", "generation", "creationTimestamp", "deletionTimestamp", "managedFields")
     metadata = {key: value for key, value in body.get("metadata", {}).items() if key not in stamps}
     return {**body, "metadata": metadata}
 
 
-def lost(sent, stored, path=""):
-    """Paths of what was sent and is not stored, or removed and still there."""
+def lost_paths(sent, stored, path=""):
+    """Return the paths of fields that were sent but not stored, or removed but still stored."""
     if isinstance(sent, dict) and isinstance(stored, dict):
-        return [found for key in sent for found in lost(sent[key], stored.get(key), f"{path}.{key}")]
+        return [found for key in sent for found in lost_paths(sent[key], stored.get(key), f"{path}.{key}")]
     if isinstance(sent, list) and isinstance(stored, list) and len(sent) == len(stored):
-        return [found for index, item in enumerate(sent) for found in lost(item, stored[index], f"{path}[{index}]")]
+        return [
+            found for index, item in enumerate(sent) for found in lost_paths(item, stored[index], f"{path}[{index}]")
+        ]
     kept = sent == stored or (not sent and stored is None)
     return [] if kept else [f"{path}: {sent!r} became {stored!r}"]
 
 
-def test_karpenters_crds_keep_all_fields_that_we_write(demo_run, karpenters_cluster):
-    """Specs, conditions, status fields, labels, annotations and finalizers, from launch to deletion of every claim."""
+def test_karpenters_crds_keep_all_fields_that_journeyman_writes(demo_run, karpenters_cluster):
+    """They keep specs, conditions, status fields, labels, annotations and finalizers from launch to deletion."""
     writes = [write for _, write in demo_run.writes if write.resource.group in (GROUP, AWS_GROUP)]
     replay = Replay(karpenters_cluster.admin)
     for write in writes:

@@ -1,4 +1,4 @@
-"""The forwarder against real HTTP: the in-memory API server's wire protocol on one side, moto's SQS and EventBridge on the other."""
+"""The forwarder over HTTP: it reads from the in-memory API server and writes to moto's SQS and EventBridge."""
 
 import json
 import time
@@ -29,8 +29,8 @@ REFUSED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
 NOWHERE = "http://127.0.0.1:9"
 
 
-class Bench:
-    """An API server, two queues, and forwarders between them with short windows."""
+class ForwarderEnvironment:
+    """An API server, two queues, and forwarders with short batch windows between them."""
 
     def __init__(self, stack):
         self.stack = stack
@@ -77,7 +77,7 @@ class Bench:
         wait_until(lambda: forwarder.is_ready, "the forwarder does not get ready")
         return forwarder
 
-    def refuse_pods(self, *names):
+    def add_unschedulable_pods(self, *names):
         for name in names:
             self.server.create(
                 POD, {"metadata": {"name": name}, "spec": {"containers": [{"name": "c"}]}}, namespace="default"
@@ -86,23 +86,23 @@ class Bench:
                 POD, name, {"status": {"conditions": [REFUSED]}}, namespace="default", subresource="status"
             )
 
-    def node(self, name):
+    def add_node(self, name):
         self.server.create(NODE, {"metadata": {"name": name}})
 
-    def node_is(self, name, ready):
+    def set_ready(self, name, ready):
         conditions = [{"type": "Ready", "status": str(ready)}]
         self.server.patch(NODE, name, {"status": {"conditions": conditions}}, subresource="status")
 
-    def events(self, outcome):
-        """How many messages to provision ended so."""
+    def message_count(self, outcome):
+        """Return how many messages for the provision step had this outcome."""
         return self.metrics.value(MESSAGES, step="provision", sink="sqs", outcome=outcome)
 
     def failed_watches(self):
-        """How many watches of pods failed."""
+        """Return how many watches of pods failed."""
         return self.metrics.value(WATCHES, resource="pods", outcome="failed")
 
     def received(self, step=NotifiedStep.PROVISION, seconds=6.0):
-        """The next message in a queue, as the function reads it."""
+        """Return the next message in a step's queue as the function parses it; None if there is none in time."""
         url = self.queues[step]
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -119,53 +119,53 @@ class Bench:
 
 
 @pytest.fixture
-def bench():
+def env():
     with ExitStack() as stack:
-        yield Bench(stack)
+        yield ForwarderEnvironment(stack)
 
 
-def test_burst_of_unschedulable_pods_is_one_message(bench):
-    """Whether listed or watched; the message has their number, and the age of the oldest."""
-    bench.refuse_pods("before-1", "before-2")
-    bench.forward()
-    first = bench.received()
-    bench.refuse_pods(*(f"after-{i}" for i in range(8)))
-    second = bench.received()
+def test_burst_of_unschedulable_pods_is_one_message(env):
+    """Both after a list and during a watch; the message has their number and the age of the oldest."""
+    env.add_unschedulable_pods("before-1", "before-2")
+    env.forward()
+    first = env.received()
+    env.add_unschedulable_pods(*(f"after-{i}" for i in range(8)))
+    second = env.received()
 
     assert first.counts == {"pending": 2, "unschedulable": 2, "podsNewlyUnschedulable": 2}
     assert second.counts == {"pending": 10, "unschedulable": 10, "podsNewlyUnschedulable": 8}
     assert second.oldest_pending_time == first.oldest_pending_time
     assert second.reason == "10 pods are unschedulable"
-    assert bench.received(seconds=0.5) is None
-    assert bench.received(NotifiedStep.TERMINATE, 0.1) is None
+    assert env.received(seconds=0.5) is None
+    assert env.received(NotifiedStep.TERMINATE, 0.1) is None
 
 
-def test_pod_that_is_bound_within_the_window_sends_no_message(bench):
-    """kube-scheduler may bind it within the window."""
-    bench.forward()
-    bench.refuse_pods("quick")
-    bench.server.bind("default", "quick", "node-1")
+def test_pod_that_is_bound_within_the_window_sends_no_message(env):
+    """kube-scheduler may bind it within the batch window."""
+    env.forward()
+    env.add_unschedulable_pods("quick")
+    env.server.bind("default", "quick", "node-1")
 
-    assert bench.received(seconds=0.8) is None
-    assert bench.events("obsolete") == 1
+    assert env.received(seconds=0.8) is None
+    assert env.message_count("obsolete") == 1
 
 
-def test_nodes_and_nodeclaims_requeue_the_step_that_they_concern(bench):
-    """Joined and ready: provision; not ready: terminate; a NodeClaim that is deleting: terminate; gone: provision."""
-    bench.forward()
-    bench.node("n1")
-    assert bench.received().counts["nodesJoined"] == 1
-    bench.node_is("n1", True)
-    assert bench.received().counts["nodesReady"] == 1
-    bench.server.patch(NODE, "n1", {"metadata": {"labels": {"seen": "yes"}}})
-    assert bench.received(seconds=0.4) is None
-    bench.node_is("n1", False)
-    assert bench.received(NotifiedStep.TERMINATE).counts["nodesNotReady"] == 1
-    bench.server.patch(NODE, "n1", {"metadata": {"finalizers": ["karpenter.sh/termination"]}})
-    bench.server.delete(NODE, "n1")
-    assert bench.received(NotifiedStep.TERMINATE).counts["nodesDeleting"] == 1
-    bench.server.patch(NODE, "n1", {"metadata": {"finalizers": []}})
-    assert bench.received().counts["nodesGone"] == bench.received(NotifiedStep.TERMINATE).counts["nodesGone"] == 1
+def test_nodes_and_nodeclaims_requeue_the_step_that_they_concern(env):
+    """New and Ready nodes and deleted NodeClaims requeue provision; NotReady nodes and deleting NodeClaims, terminate."""
+    env.forward()
+    env.add_node("n1")
+    assert env.received().counts["nodesJoined"] == 1
+    env.set_ready("n1", True)
+    assert env.received().counts["nodesReady"] == 1
+    env.server.patch(NODE, "n1", {"metadata": {"labels": {"seen": "yes"}}})
+    assert env.received(seconds=0.4) is None
+    env.set_ready("n1", False)
+    assert env.received(NotifiedStep.TERMINATE).counts["nodesNotReady"] == 1
+    env.server.patch(NODE, "n1", {"metadata": {"finalizers": ["karpenter.sh/termination"]}})
+    env.server.delete(NODE, "n1")
+    assert env.received(NotifiedStep.TERMINATE).counts["nodesDeleting"] == 1
+    env.server.patch(NODE, "n1", {"metadata": {"finalizers": []}})
+    assert env.received().counts["nodesGone"] == env.received(NotifiedStep.TERMINATE).counts["nodesGone"] == 1
 
     spec = {
         "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"},
@@ -173,181 +173,181 @@ def test_nodes_and_nodeclaims_requeue_the_step_that_they_concern(bench):
     }
     labels = {"karpenter.sh/nodepool": "default"}
     metadata = {"name": "c1", "labels": labels, "finalizers": ["karpenter.sh/termination"]}
-    bench.server.create(NODECLAIM, {"metadata": metadata, "spec": spec})
-    bench.server.delete(NODECLAIM, "c1")
-    assert bench.received(NotifiedStep.TERMINATE).counts["claimsDeleting"] == 1
-    bench.server.patch(NODECLAIM, "c1", {"metadata": {"finalizers": []}})
-    assert bench.received().counts["claimsGone"] == 1
+    env.server.create(NODECLAIM, {"metadata": metadata, "spec": spec})
+    env.server.delete(NODECLAIM, "c1")
+    assert env.received(NotifiedStep.TERMINATE).counts["claimsDeleting"] == 1
+    env.server.patch(NODECLAIM, "c1", {"metadata": {"finalizers": []}})
+    assert env.received().counts["claimsGone"] == 1
 
 
-def test_changed_nodepools_and_nodeclasses_requeue_provision(bench):
-    """Created, changed, being deleted; writes of the steps send no message."""
-    bench.forward()
+def test_changed_nodepools_and_nodeclasses_requeue_provision(env):
+    """A creation, a change and a deletion send a message each; writes of the steps send none."""
+    env.forward()
     reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
     template = {"spec": {"nodeClassRef": reference, "requirements": []}}
-    bench.server.create(NODEPOOL, {"metadata": {"name": "p"}, "spec": {"template": template, "limits": {"cpu": "1"}}})
-    assert bench.received().counts["nodePoolsChanged"] == 1
-    bench.server.patch(NODEPOOL, "p", {"status": {"nodes": 3}}, subresource="status")
-    bench.server.patch(NODEPOOL, "p", {"metadata": {"annotations": {"seen": "yes"}}})
-    assert bench.received(seconds=0.4) is None
-    bench.server.patch(NODEPOOL, "p", {"spec": {"limits": {"cpu": "2"}}})
-    assert bench.received().reason == "1 NodePools are new or changed"
+    env.server.create(NODEPOOL, {"metadata": {"name": "p"}, "spec": {"template": template, "limits": {"cpu": "1"}}})
+    assert env.received().counts["nodePoolsChanged"] == 1
+    env.server.patch(NODEPOOL, "p", {"status": {"nodes": 3}}, subresource="status")
+    env.server.patch(NODEPOOL, "p", {"metadata": {"annotations": {"seen": "yes"}}})
+    assert env.received(seconds=0.4) is None
+    env.server.patch(NODEPOOL, "p", {"spec": {"limits": {"cpu": "2"}}})
+    assert env.received().reason == "1 NodePools are new or changed"
 
     spec = {"role": "nodes", "amiSelectorTerms": [{"alias": "al2023@latest"}]}
     selectors = {"subnetSelectorTerms": [{"id": "subnet-1"}], "securityGroupSelectorTerms": [{"id": "sg-1"}]}
     finalizers = ["karpenter.k8s.aws/termination"]
-    bench.server.create(
+    env.server.create(
         EC2NODECLASS, {"metadata": {"name": "c", "finalizers": finalizers}, "spec": {**spec, **selectors}}
     )
-    assert bench.received().counts["nodeClassesChanged"] == 1
-    bench.server.delete(EC2NODECLASS, "c")
-    assert bench.received().reason == "1 NodeClasses are new or changed"
-    assert bench.received(NotifiedStep.TERMINATE, 0.1) is None
+    assert env.received().counts["nodeClassesChanged"] == 1
+    env.server.delete(EC2NODECLASS, "c")
+    assert env.received().reason == "1 NodeClasses are new or changed"
+    assert env.received(NotifiedStep.TERMINATE, 0.1) is None
 
 
-def test_outage_of_the_api_server_loses_no_pod(bench):
-    """Pods of that time are in the list afterwards, also when their events have expired (410)."""
-    forwarder = bench.forward()
-    port = int(bench.front.url.rpartition(":")[2])
-    bench.refuse_pods("before")
-    assert bench.received() is not None
+def test_outage_of_the_api_server_loses_no_pod(env):
+    """The list after the outage has the pods that were created during it, even if their watch events expired (410)."""
+    forwarder = env.forward()
+    port = int(env.front.url.rpartition(":")[2])
+    env.add_unschedulable_pods("before")
+    assert env.received() is not None
 
-    bench.close()
-    bench.refuse_pods(*(f"during-{i}" for i in range(30)))  # more changes than the server remembers
-    wait_until(lambda: bench.failed_watches() >= 2, "no watch failed")
+    env.close()
+    env.add_unschedulable_pods(*(f"during-{i}" for i in range(30)))  # more changes than the server's history
+    wait_until(lambda: env.failed_watches() >= 2, "no watch failed")
     assert forwarder.is_live
-    bench.serve(port)
+    env.serve(port)
 
-    counts = bench.received().counts
+    counts = env.received().counts
     assert counts == {"pending": 31, "unschedulable": 31, "podsNewlyUnschedulable": 30}
-    assert bench.metrics.value(WATCHES, resource="pods", outcome="expired") == 1
+    assert env.metrics.value(WATCHES, resource="pods", outcome="expired") == 1
 
 
-class Breakable:
-    """A sink whose queue can be unreachable."""
+class FailingSink:
+    """A sink that fails while `down` is set."""
 
     name = "sqs"
 
-    def __init__(self, bench):
-        self._works, self._broken = bench.sink(), bench.sink(NOWHERE)
+    def __init__(self, env):
+        self._works, self._broken = env.sink(), env.sink(NOWHERE)
         self.down = True
 
     def send(self, step, body, message_id):
         (self._broken if self.down else self._works).send(step, body, message_id)
 
 
-def test_message_is_kept_while_the_queue_is_unreachable_and_arrives_once(bench):
-    """With the counts of the moment when it is sent, later notifications included."""
-    sink = Breakable(bench)
-    forwarder = bench.forward(sink=sink)
-    bench.refuse_pods("patient")
-    wait_until(lambda: bench.events("failed"), "nothing failed to be sent")
-    bench.refuse_pods("impatient-1", "impatient-2")
+def test_message_is_kept_while_the_queue_is_unreachable_and_arrives_once(env):
+    """The message has the counts of the moment at which it is sent, with the later notifications."""
+    sink = FailingSink(env)
+    forwarder = env.forward(sink=sink)
+    env.add_unschedulable_pods("patient")
+    wait_until(lambda: env.message_count("failed"), "nothing failed to be sent")
+    env.add_unschedulable_pods("impatient-1", "impatient-2")
     wait_until(lambda: forwarder.gauges()["undelivered_seconds"] > 0, "nothing is undelivered")
     sink.down = False
 
-    counts = bench.received(seconds=20).counts
+    counts = env.received(seconds=20).counts
     assert counts == {"pending": 3, "unschedulable": 3, "podsNewlyUnschedulable": 3}
-    assert bench.received(seconds=0.5) is None
+    assert env.received(seconds=0.5) is None
     assert forwarder.gauges()["undelivered_seconds"] == 0
 
 
-def test_new_process_notifies_of_what_it_lists(bench):
-    """So that a message that was lost with the last process is sent."""
-    bench.forward(sink=Breakable(bench))  # never delivers
-    bench.refuse_pods("patient")
-    wait_until(lambda: bench.events("failed"), "nothing failed to be sent")
-    bench.forward()
+def test_new_process_notifies_of_what_it_lists(env):
+    """So no notification is lost if the last process ended before it sent one."""
+    env.forward(sink=FailingSink(env))  # it stays down
+    env.add_unschedulable_pods("patient")
+    wait_until(lambda: env.message_count("failed"), "nothing failed to be sent")
+    env.forward()
 
-    assert bench.received().counts["unschedulable"] == 1
+    assert env.received().counts["unschedulable"] == 1
 
 
-def test_two_replicas_send_one_message(bench):
-    """The queue drops the second by its deduplication id."""
-    first, second = bench.forward(), bench.forward()
-    bench.refuse_pods(*(f"pod-{i}" for i in range(5)))
-    wait_until(lambda: bench.events("sent") == 2, "not both of them have sent")
+def test_two_replicas_send_one_message(env):
+    """SQS drops the second message by its deduplication id."""
+    first, second = env.forward(), env.forward()
+    env.add_unschedulable_pods(*(f"pod-{i}" for i in range(5)))
+    wait_until(lambda: env.message_count("sent") == 2, "not both of them have sent")
 
-    assert bench.received().counts["podsNewlyUnschedulable"] == 5
-    assert bench.received(seconds=0.5) is None
+    assert env.received().counts["podsNewlyUnschedulable"] == 5
+    assert env.received(seconds=0.5) is None
     assert first.is_live
     assert second.is_live
 
 
-def test_event_bus_leads_to_the_queue_of_the_step(bench):
-    """EventBridge: a rule for each step, by the event's detail."""
-    events = bench.aws.client("events")
+def test_event_bus_leads_to_the_queue_of_the_step(env):
+    """EventBridge has a rule for each step, which matches the event's detail."""
+    events = env.aws.client("events")
     bus = events.create_event_bus(Name="notifications")["EventBusArn"]
-    for step, url in bench.queues.items():
+    for step, url in env.queues.items():
         pattern = {"source": [EVENT_SOURCE], "detail": {"cluster": ["dev"], "step": [step.value]}}
         events.put_rule(Name=step.value, EventBusName=bus, EventPattern=json.dumps(pattern))
-        attributes = bench.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]
-        bench.sqs.set_queue_attributes(QueueUrl=url, Attributes={"ContentBasedDeduplication": "true"})
+        attributes = env.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]
+        env.sqs.set_queue_attributes(QueueUrl=url, Attributes={"ContentBasedDeduplication": "true"})
         target = {"Id": "queue", "Arn": attributes["QueueArn"], "SqsParameters": {"MessageGroupId": "dev"}}
         events.put_targets(Rule=step.value, EventBusName=bus, Targets=[target])
-    sink = EventBridgeSink(bus, client("events", "us-east-1", endpoint_url=bench.aws.endpoint_url, **CREDENTIALS))
-    bench.forward(sink=sink)
-    bench.refuse_pods("a", "b")
-    assert bench.received().reason == "2 pods are unschedulable"
-    bench.node("n1")
-    assert bench.received().reason == "2 pods are unschedulable, 1 nodes joined"
-    bench.server.delete(NODE, "n1")
-    assert bench.received(NotifiedStep.TERMINATE).reason == "1 nodes are gone"
+    sink = EventBridgeSink(bus, client("events", "us-east-1", endpoint_url=env.aws.endpoint_url, **CREDENTIALS))
+    env.forward(sink=sink)
+    env.add_unschedulable_pods("a", "b")
+    assert env.received().reason == "2 pods are unschedulable"
+    env.add_node("n1")
+    assert env.received().reason == "2 pods are unschedulable, 1 nodes joined"
+    env.server.delete(NODE, "n1")
+    assert env.received(NotifiedStep.TERMINATE).reason == "1 nodes are gone"
 
 
 def test_missing_event_bus_is_named():
-    """And the message is kept."""
+    """The sink raises an error with the bus's name, so that the forwarder keeps the message."""
     sink = EventBridgeSink("nowhere", client("events", "us-east-1", endpoint_url=NOWHERE, **CREDENTIALS))
     with pytest.raises(SendError, match="EventBridge did not accept the message for bus nowhere"):
         sink.send(NotifiedStep.PROVISION, "{}", "id")
 
 
-def test_token_that_is_renewed_on_disk_is_used(bench, tmp_path):
-    """kubelet writes a new one long before the old one expires; no restart is needed."""
+def test_token_that_is_renewed_on_disk_is_used(env, tmp_path):
+    """kubelet writes a new token before the old one expires; the forwarder reads it without a restart."""
     file = tmp_path / "token"
     accepted = {"first"}
     file.write_text("first\n")
-    front = bench.serve(authenticate=lambda token: token in accepted)
+    front = env.serve(authenticate=lambda token: token in accepted)
     transport = Transport(with_token_file(front.url, file))
-    bench.forward(transport=transport, watch_seconds=1)
+    env.forward(transport=transport, watch_seconds=1)
     accepted.clear()
-    wait_until(bench.failed_watches, "no watch failed")
+    wait_until(env.failed_watches, "no watch failed")
     accepted.add("second")
     file.write_text("second\n")
-    bench.refuse_pods("a")
+    env.add_unschedulable_pods("a")
 
-    assert bench.received() is not None
+    assert env.received() is not None
 
 
-def test_huge_pods_are_listed_in_smaller_pages(bench):
-    """Forty pods of a quarter of a megabyte: no page is larger than four."""
+def test_huge_pods_are_listed_in_smaller_pages(env):
+    """Forty pods have a quarter of a megabyte each; no page is larger than 4 MB."""
     for number in range(40):
         metadata = {"name": f"huge-{number}", "annotations": {"filler": f"{number:08d}" * 32_000}}
-        bench.server.create(POD, {"metadata": metadata, "spec": {"containers": [{"name": "c"}]}}, namespace="default")
-    pages = [len(list(page.objects)) for page in read_pages(bench.transport(), PodResource())]
+        env.server.create(POD, {"metadata": metadata, "spec": {"containers": [{"name": "c"}]}}, namespace="default")
+    pages = [len(list(page.objects)) for page in read_pages(env.transport(), PodResource())]
 
     assert sum(pages) == 40
     assert max(pages) * 8 * 32_000 <= MAX_PAGE_BYTES
 
 
-def test_open_batch_is_sent_before_the_process_ends(bench):
-    """SIGTERM in the middle of a window of a minute."""
-    forwarder = bench.forward(idle_seconds=60, max_seconds=60)
-    bench.refuse_pods("late")
+def test_open_batch_is_sent_before_the_process_ends(env):
+    """SIGTERM arrives within a batch window of one minute."""
+    forwarder = env.forward(idle_seconds=60, max_seconds=60)
+    env.add_unschedulable_pods("late")
     wait_until(lambda: forwarder.gauges()["unschedulable_pods"] == 1, "the pod is not counted")
 
     assert forwarder.stop()
-    assert bench.received().counts["unschedulable"] == 1
+    assert env.received().counts["unschedulable"] == 1
 
 
-def test_probes_and_metrics_are_answered(bench):
-    """Live, ready, and numbers that Prometheus reads."""
-    forwarder = bench.forward(watch_seconds=1)
-    web = serve(forwarder, bench.metrics, 0, "127.0.0.1")
-    bench.stack.callback(web.server_close)
-    bench.stack.callback(web.shutdown)
-    bench.refuse_pods("a", "b")
-    assert bench.received() is not None
+def test_probes_and_metrics_are_answered(env):
+    """The liveness and readiness probes succeed, and Prometheus can parse the metrics."""
+    forwarder = env.forward(watch_seconds=1)
+    web = serve(forwarder, env.metrics, 0, "127.0.0.1")
+    env.stack.callback(web.server_close)
+    env.stack.callback(web.shutdown)
+    env.add_unschedulable_pods("a", "b")
+    assert env.received() is not None
 
     def get(path):
         with urllib.request.urlopen(f"http://127.0.0.1:{web.server_port}{path}") as answer:

@@ -1,6 +1,6 @@
-"""The forwarder's memory, of the very process that runs in the pod: resident, at its highest, over TLS on both sides.
+"""The forwarder's peak resident memory, measured in a process like the pod's, with TLS to the API server and to AWS.
 
-Covers: 10,000 pending pods listed, then 2,000 of them changed, in one process of its own, with IRSA's credentials.
+Covers: 10,000 pending pods listed, then 2,000 of them changed, in a separate process with IRSA's credentials.
 Scenario: pods of 3 kB; the container's limit, 64 MiB, is the bound.
 """
 
@@ -38,7 +38,7 @@ SENT = f'{PREFIX}messages_total{{outcome="sent",sink="sqs",step="provision"}}'
 
 
 def a_pending_pod(number, message="0/3 nodes are available: 3 Insufficient cpu."):
-    """A pod as a Deployment makes it, with what the API server, kube-scheduler and admission add: about 3 kB."""
+    """Return a Deployment's pod with the fields that API server, kube-scheduler and admission add: about 3 kB."""
     name = f"web-6d4b75cb6d-{number:05d}"
     probe = {"httpGet": {"path": "/healthz", "port": 8080, "scheme": "HTTP"}, "periodSeconds": 10, "timeoutSeconds": 1}
     variables = [{"name": f"SETTING_{i}", "value": f"the value of setting {i} of {name}"} for i in range(8)]
@@ -80,14 +80,14 @@ def a_pending_pod(number, message="0/3 nodes are available: 3 Insufficient cpu."
 
 
 def change(cluster, number):
-    """kube-scheduler tries again, and finds as little."""
+    """Update a pod as kube-scheduler does after another failed attempt."""
     pod = a_pending_pod(number, "0/4 nodes are available: 4 Insufficient memory.")
     name, status = pod["metadata"]["name"], {"status": pod["status"]}
     cluster.patch(POD, name, status, namespace="default", subresource="status")
 
 
 class TlsFront:
-    """Terminates TLS before a plain server on this machine, a thread for each direction of a connection."""
+    """A TLS proxy for a plain HTTP server on this machine, with a thread for each direction of a connection."""
 
     def __init__(self, context, port):
         self._context, self._behind = context, port
@@ -119,7 +119,7 @@ class TlsFront:
 
 
 class Process:
-    """The forwarder in a process of its own; its metrics, and what the kernel says of its memory."""
+    """The forwarder in a separate process, with its metrics and its memory as the kernel reports it."""
 
     def __init__(self, variables):
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -135,7 +135,7 @@ class Process:
         return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")}
 
     def memory(self):
-        """Resident memory now, and at its highest so far, in KiB."""
+        """Return the current and the peak resident memory, in KiB."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         return tuple(int(re.search(rf"{name}:\s+(\d+) kB", status)[1]) for name in ("VmRSS", "VmHWM"))
 
@@ -158,7 +158,7 @@ class Process:
 
 @pytest.fixture
 def cluster():
-    """Ten thousand pending pods."""
+    """Return an API server with ten thousand pending pods."""
     server = ApiServer(SystemClock())
     server.load(a_pending_pod(number) for number in range(PODS))
     return server
@@ -166,7 +166,7 @@ def cluster():
 
 @pytest.mark.slow
 def test_ten_thousand_pending_pods_fit_into_64_mib(cluster, tmp_path):
-    """Listed at the start, and many of them changed afterwards."""
+    """The forwarder lists them at the start, and many of them change afterwards."""
     size = len(json.dumps(a_pending_pod(1), separators=(",", ":")))
     assert 2_000 < size < 4_000
     authority = Authority(tmp_path)

@@ -1,7 +1,7 @@
-"""The forwarder on a real API server with a real kube-scheduler, as the service account it has in a cluster.
+"""The forwarder on a real API server with a real kube-scheduler, as its service account in a cluster.
 
-Its events go over HTTPS to the API function's handler, which has their sender reviewed by that same API server, and from
-there into a queue: forwarder, TLS, token, TokenReview, handler and queue are all real, or moto's.
+It sends its events over HTTPS to the API function's handler, which reviews the sender's token on the same API server and
+sends a message to a queue. Forwarder, TLS, token, TokenReview and handler are the deployed ones; the queue is moto's.
 """
 
 import base64
@@ -57,14 +57,14 @@ FUNCTION = [{"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews
 @pytest.fixture(scope="module")
 def plane(make_control_plane):
     with make_control_plane(scheduler=True) as running:
-        furnish(running.admin)
+        install_chart_objects(running.admin)
         yield running
 
 
-def furnish(admin):
-    """What the chart installs, as far as it matters here, and the default namespace."""
+def install_chart_objects(admin):
+    """Create the default namespace, and the chart's objects that these tests need."""
     for namespace in ("default", "journeyman"):
-        admin.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})  # default may be there
+        admin.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})  # default may exist
     install_crds(admin)
     account = {"kind": "ServiceAccount", "name": "forwarder", "namespace": "journeyman"}
     user = {"kind": "User", "name": "functions", "apiGroup": "rbac.authorization.k8s.io"}
@@ -78,7 +78,7 @@ def furnish(admin):
 
 
 class Gateway:
-    """API Gateway's part: TLS outside, the deployed handler inside."""
+    """An HTTPS server that invokes the deployed handler, as API Gateway does."""
 
     def __init__(self, context):
         class Handler(BaseHTTPRequestHandler):
@@ -93,7 +93,7 @@ class Gateway:
                 self.wfile.write(text)
 
             def log_message(self, *_):
-                """The answers say enough."""
+                """Write no log line; tests assert on the responses."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
@@ -112,7 +112,7 @@ CONTEXT = SimpleNamespace(
 
 
 def proxied(path, headers, body):
-    """The event of a REST API's Lambda proxy integration."""
+    """Return the event of a REST API's Lambda proxy integration."""
     return {
         "resource": "/clusters/{name}/events", "path": path, "httpMethod": "POST", "headers": headers,
         "multiValueHeaders": {name: [value] for name, value in headers.items()},
@@ -125,8 +125,8 @@ def proxied(path, headers, body):
     }  # fmt: skip
 
 
-class Site:
-    """The receiver with its queues, tokens of the cluster's service accounts, and a forwarder between."""
+class ReceiverEnvironment:
+    """The receiver with its queues, and forwarders and tokens that send it events."""
 
     def __init__(self, plane, stack, folder):
         self.plane, self.admin, self._stack, self.folder = plane, plane.admin, stack, folder
@@ -154,7 +154,7 @@ class Site:
         return self._sqs.create_queue(QueueName=name, Attributes={"FifoQueue": "true"})["QueueUrl"]
 
     def _store(self, settings):
-        """Cluster `dev` is the control plane; `other` is out of reach."""
+        """Return the store of a cluster: `dev` is the control plane, `other` is unreachable."""
         token = self.plane.token_for("functions")
         trust = client_context(ca_file=str(self.plane.ca_file))
         server = self.plane.server if settings.cluster_name == "dev" else "https://127.0.0.1:9"
@@ -163,19 +163,19 @@ class Site:
         )
 
     def transport(self, token):
-        """A transport with a token of the API server."""
+        """Return a transport that sends a token to the API server."""
         context = client_context(ca_file=str(self.plane.ca_file))
         connection = Connection(server=self.plane.server, ssl_context=context, authorization=lambda: f"Bearer {token}")
         return Transport(connection)
 
     def token(self, *audiences, account="forwarder"):
-        """A token as kubelet projects it."""
+        """Return a service account token as kubelet projects it."""
         path = f"/api/v1/namespaces/journeyman/serviceaccounts/{account}/token"
-        asked = {"spec": {"audiences": list(audiences), "expirationSeconds": 600}}
-        return self.admin.do("POST", path, asked)["status"]["token"]
+        request = {"spec": {"audiences": list(audiences), "expirationSeconds": 600}}
+        return self.admin.do("POST", path, request)["status"]["token"]
 
     def forward(self):
-        """A forwarder with short windows, whose first lists are done."""
+        """Start a forwarder with short batch windows and wait for its first lists."""
         token_file, own = self.folder / "token", self.token()
         token_file.write_text(self.token("journeyman"))
         transport = self.transport(own)
@@ -190,7 +190,7 @@ class Site:
         return forwarder
 
     def post(self, body, token, *, cluster="dev"):
-        """The receiver's answer: status and body."""
+        """Send an event to the receiver; return the response's status and body."""
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         text = body if isinstance(body, str) else json.dumps(body)
         answer = self._http.request(
@@ -198,8 +198,8 @@ class Site:
         )
         return answer.status, answer.json()
 
-    def woken(self, step=NotifiedStep.PROVISION, seconds=20.0):
-        """The reason of the next message in a queue; None if there is none."""
+    def next_reason(self, step=NotifiedStep.PROVISION, seconds=20.0):
+        """Return the reason of the next message in a queue; None if there is none in time."""
         url, end = self._queues[step.value], time.monotonic() + seconds
         while time.monotonic() < end:
             for message in self._sqs.receive_message(QueueUrl=url).get("Messages", []):
@@ -211,14 +211,14 @@ class Site:
         return None
 
     def pod(self, name):
-        """A pod that kube-scheduler will find no node for."""
+        """Create a pod that kube-scheduler cannot bind."""
         container = {"name": "c", "image": "pause", "resources": {"requests": {"cpu": "1"}}}
         self.admin.do("POST", PODS, {"metadata": {"name": name}, "spec": {"containers": [container]}})
 
     def clear(self):
-        """Nothing left for the next test."""
+        """Delete all objects."""
         for path in (PODS, "/api/v1/nodes", CLAIMS, POOLS, CLASSES):
-            # after an outage, storage starts anew
+            # after an outage the API server opens its storage again
             wait_until(lambda path=path: self.admin.call("GET", path)[0] == 200, f"{path} is not served")
             for item in self.admin.do("GET", path)["items"]:
                 name = item["metadata"]["name"]
@@ -228,71 +228,71 @@ class Site:
 
 
 @pytest.fixture
-def site(plane, tmp_path, monkeypatch):
+def env(plane, tmp_path, monkeypatch):
     monkeypatch.setenv("FORWARDER_SERVICE_ACCOUNT", "journeyman/forwarder")
     with ExitStack() as stack:
-        made = Site(plane, stack, tmp_path)
-        stack.callback(made.clear)
-        yield made
+        created = ReceiverEnvironment(plane, stack, tmp_path)
+        stack.callback(created.clear)
+        yield created
 
 
-def test_unschedulable_pods_requeue_provision_through_the_receiver(site):
-    """A burst is one message; a second burst another."""
-    site.forward()
+def test_unschedulable_pods_requeue_provision_through_the_receiver(env):
+    """Each burst sends one message."""
+    env.forward()
     for name in ("a", "b", "c"):
-        site.pod(name)
-    assert site.woken() == "3 pods are unschedulable"
-    site.pod("d")
-    assert site.woken() == "4 pods are unschedulable"
-    assert site.woken(seconds=0.8) is None
+        env.pod(name)
+    assert env.next_reason() == "3 pods are unschedulable"
+    env.pod("d")
+    assert env.next_reason() == "4 pods are unschedulable"
+    assert env.next_reason(seconds=0.8) is None
 
 
-def test_nodes_are_table_rows_and_nodeclaims_are_metadata(site):
-    """Each change sends a message, and few bytes are read: the node here has 15 kB."""
-    site.forward()
+def test_nodes_are_table_rows_and_nodeclaims_are_metadata(env):
+    """Each change sends a message, and the forwarder reads few bytes of a node of 15 kB."""
+    env.forward()
     images = [{"names": [f"registry.example.org/{i}@sha256:{'0' * 64}"], "sizeBytes": 1} for i in range(150)]
     metadata = {"name": "n1", "finalizers": ["karpenter.sh/termination"]}
-    node = site.admin.do("POST", "/api/v1/nodes", {"metadata": metadata, "status": {"images": images}})
+    node = env.admin.do("POST", "/api/v1/nodes", {"metadata": metadata, "status": {"images": images}})
     size = len(json.dumps(node))
-    assert site.woken() == "1 nodes joined"
+    assert env.next_reason() == "1 nodes joined"
     for status, step, reason in (
         ("True", NotifiedStep.PROVISION, "1 nodes became ready"),
         ("False", NotifiedStep.TERMINATE, "1 nodes are no longer ready"),
     ):
         ready = {"status": {"conditions": [{"type": "Ready", "status": status}]}}
-        site.admin.do("PATCH", "/api/v1/nodes/n1/status", ready, kind=MERGE)
-        assert site.woken(step) == reason
+        env.admin.do("PATCH", "/api/v1/nodes/n1/status", ready, kind=MERGE)
+        assert env.next_reason(step) == reason
     assert size > 15_000
-    # Its joining and its two changes, each a row; the columns are described once for each list and watch, in 3 kB.
-    assert site.metrics.value(BYTES, resource="nodes") < size
-    site.admin.do("DELETE", "/api/v1/nodes/n1")
-    assert site.woken(NotifiedStep.TERMINATE) == "1 nodes are being deleted"
-    site.admin.do("PATCH", "/api/v1/nodes/n1", {"metadata": {"finalizers": None}}, kind=MERGE)
-    assert (site.woken(), site.woken(NotifiedStep.TERMINATE)) == ("1 nodes are gone", "1 nodes are gone")
+    # The creation and two changes are a row each; the column descriptions take 3 kB for each list and watch.
+    assert env.metrics.value(BYTES, resource="nodes") < size
+    env.admin.do("DELETE", "/api/v1/nodes/n1")
+    assert env.next_reason(NotifiedStep.TERMINATE) == "1 nodes are being deleted"
+    env.admin.do("PATCH", "/api/v1/nodes/n1", {"metadata": {"finalizers": None}}, kind=MERGE)
+    assert (env.next_reason(), env.next_reason(NotifiedStep.TERMINATE)) == ("1 nodes are gone", "1 nodes are gone")
 
     reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
     metadata = {"name": "c1", "labels": {"karpenter.sh/nodepool": "p"}, "finalizers": ["karpenter.sh/termination"]}
     claim = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": metadata}
-    site.admin.do("POST", CLAIMS, {**claim, "spec": {"nodeClassRef": reference, "requirements": []}})
-    site.admin.do("DELETE", f"{CLAIMS}/c1")
-    assert site.woken(NotifiedStep.TERMINATE) == "1 NodeClaims are being deleted"
-    site.admin.do("PATCH", f"{CLAIMS}/c1", {"metadata": {"finalizers": None}}, kind=MERGE)
-    assert site.woken() == "1 NodeClaims are gone"
+    env.admin.do("POST", CLAIMS, {**claim, "spec": {"nodeClassRef": reference, "requirements": []}})
+    env.admin.do("DELETE", f"{CLAIMS}/c1")
+    assert env.next_reason(NotifiedStep.TERMINATE) == "1 NodeClaims are being deleted"
+    env.admin.do("PATCH", f"{CLAIMS}/c1", {"metadata": {"finalizers": None}}, kind=MERGE)
+    assert env.next_reason() == "1 NodeClaims are gone"
 
 
-def test_changed_nodepools_and_nodeclasses_requeue_provision(site):
-    """Created, changed, being deleted; a status or an annotation sends no message."""
-    site.forward()
+def test_changed_nodepools_and_nodeclasses_requeue_provision(env):
+    """A creation, a change and a deletion send a message each; a change of status or annotations sends none."""
+    env.forward()
     reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
     template = {"spec": {"nodeClassRef": reference, "requirements": []}}
     pool = {"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "p"}}
-    site.admin.do("POST", POOLS, {**pool, "spec": {"template": template, "limits": {"cpu": "1"}}})
-    assert site.woken() == "1 NodePools are new or changed"
-    site.admin.do("PATCH", f"{POOLS}/p/status", {"status": {"nodes": 3}}, kind=MERGE)
-    site.admin.do("PATCH", f"{POOLS}/p", {"metadata": {"annotations": {"seen": "yes"}}}, kind=MERGE)
-    assert site.woken(seconds=0.8) is None
-    site.admin.do("PATCH", f"{POOLS}/p", {"spec": {"limits": {"cpu": "2"}}}, kind=MERGE)
-    assert site.woken() == "1 NodePools are new or changed"
+    env.admin.do("POST", POOLS, {**pool, "spec": {"template": template, "limits": {"cpu": "1"}}})
+    assert env.next_reason() == "1 NodePools are new or changed"
+    env.admin.do("PATCH", f"{POOLS}/p/status", {"status": {"nodes": 3}}, kind=MERGE)
+    env.admin.do("PATCH", f"{POOLS}/p", {"metadata": {"annotations": {"seen": "yes"}}}, kind=MERGE)
+    assert env.next_reason(seconds=0.8) is None
+    env.admin.do("PATCH", f"{POOLS}/p", {"spec": {"limits": {"cpu": "2"}}}, kind=MERGE)
+    assert env.next_reason() == "1 NodePools are new or changed"
 
     metadata = {"name": "c", "finalizers": ["karpenter.k8s.aws/termination"]}
     spec = {
@@ -300,38 +300,38 @@ def test_changed_nodepools_and_nodeclasses_requeue_provision(site):
         "subnetSelectorTerms": [{"id": "subnet-1"}], "securityGroupSelectorTerms": [{"id": "sg-1"}],
     }  # fmt: skip
     class_ = {"apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": metadata, "spec": spec}
-    site.admin.do("POST", CLASSES, class_)
-    assert site.woken() == "1 NodeClasses are new or changed"
-    site.admin.do("DELETE", f"{CLASSES}/c")
-    assert site.woken() == "1 NodeClasses are new or changed"
+    env.admin.do("POST", CLASSES, class_)
+    assert env.next_reason() == "1 NodeClasses are new or changed"
+    env.admin.do("DELETE", f"{CLASSES}/c")
+    assert env.next_reason() == "1 NodeClasses are new or changed"
 
 
-def test_outage_of_the_api_server_loses_and_repeats_nothing(site):
-    """Also where history has expired: only the new pod sends a message."""
-    forwarder = site.forward()
-    site.pod("before")
-    assert site.woken() == "1 pods are unschedulable"
-    site.plane.compact_history()
-    wait_until(lambda: site.metrics.value(WATCHES, resource="pods", outcome="failed"), "no watch failed")
+def test_outage_of_the_api_server_loses_and_repeats_nothing(env):
+    """Even if the watch history has expired, only the new pod sends a message."""
+    forwarder = env.forward()
+    env.pod("before")
+    assert env.next_reason() == "1 pods are unschedulable"
+    env.plane.compact_history()
+    wait_until(lambda: env.metrics.value(WATCHES, resource="pods", outcome="failed"), "no watch failed")
     assert forwarder.is_live
-    site.pod("after")
+    env.pod("after")
 
-    assert site.woken(seconds=40) == "2 pods are unschedulable"
-    assert site.woken(seconds=1.0) is None
+    assert env.next_reason(seconds=40) == "2 pods are unschedulable"
+    assert env.next_reason(seconds=1.0) is None
 
 
-def test_message_is_kept_while_the_receiver_refuses_it(site, monkeypatch):
-    """A wrong setting of the receiver costs time, not the message."""
+def test_message_is_kept_while_the_receiver_rejects_it(env, monkeypatch):
+    """A wrong audience in the receiver's settings delays the message, but does not lose it."""
     monkeypatch.setenv("FORWARDER_AUDIENCE", "somebody-else")
-    site.forward()
-    site.pod("patient")
+    env.forward()
+    env.pod("patient")
     refused = {"step": "provision", "sink": "https", "outcome": "failed"}
-    wait_until(lambda: site.metrics.value(MESSAGES, **refused), "nothing failed to be sent")
-    assert site.woken(seconds=0.3) is None
-    (site.folder / "token").write_text(site.token("somebody-else"))  # as kubelet would, once the volume is corrected
+    wait_until(lambda: env.metrics.value(MESSAGES, **refused), "nothing failed to be sent")
+    assert env.next_reason(seconds=0.3) is None
+    (env.folder / "token").write_text(env.token("somebody-else"))  # as kubelet does once the volume is corrected
 
-    assert site.woken() == "1 pods are unschedulable"
-    assert site.woken(seconds=0.5) is None
+    assert env.next_reason() == "1 pods are unschedulable"
+    assert env.next_reason(seconds=0.5) is None
 
 
 def event(**changes):
@@ -339,73 +339,73 @@ def event(**changes):
     return {"version": "1", "source": "forwarder", "id": "e-1", "time": now, "cluster": "dev", "reason": "r", **changes}
 
 
-def forged(**claims):
-    """A token with the right claims and an invalid signature."""
-    said = {
+def forged_token(**claims):
+    """Return a token with the right claims and an invalid signature."""
+    payload = {
         "sub": "system:serviceaccount:journeyman:forwarder",
         "aud": ["journeyman"],
         "exp": time.time() + 600,
         **claims,
     }
-    parts = ({"alg": "RS256", "kid": "k"}, said)
+    parts = ({"alg": "RS256", "kid": "k"}, payload)
     encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts]
     return ".".join([*encoded, "c2lnbmF0dXJl"])
 
 
-def test_receiver_accepts_the_forwarders_token_only(site):
-    """Not another account's, nor one for another audience, nor a forged one; the response reveals no cluster."""
-    good = site.token("journeyman")
+def test_receiver_accepts_the_forwarders_token_only(env):
+    """It rejects tokens of other accounts or audiences and forged ones; the response reveals no cluster."""
+    good = env.token("journeyman")
     tokens = {
         "none": "", "nonsense": "not-a-token", "too long": "a.b.c" * 5000,
-        "the forwarder's, for the API server": site.token(), "a stranger's": site.token("journeyman", account="stranger"),
-        "forged": forged(), "run out": forged(exp=1.0), "an administrator's": site.plane.token,
+        "the forwarder's, for the API server": env.token(), "a stranger's": env.token("journeyman", account="stranger"),
+        "forged": forged_token(), "expired": forged_token(exp=1.0), "an administrator's": env.plane.token,
     }  # fmt: skip
-    answers = {name: site.post(event(), token) for name, token in tokens.items()}
-    answers["for a cluster that is not registered"] = site.post(event(cluster="elsewhere"), good, cluster="elsewhere")
+    answers = {name: env.post(event(), token) for name, token in tokens.items()}
+    answers["for a cluster that is not registered"] = env.post(event(cluster="elsewhere"), good, cluster="elsewhere")
 
     refused = (401, {"error": "Refused", "message": "the sender is not authenticated"})
     assert answers == dict.fromkeys(answers, refused)
-    assert site.woken(seconds=0.2) is None
-    assert site.post(event(), good) == (202, {"cluster": "dev", "step": "provision", "status": "sent"})
-    assert site.woken() == "r"
+    assert env.next_reason(seconds=0.2) is None
+    assert env.post(event(), good) == (202, {"cluster": "dev", "step": "provision", "status": "sent"})
+    assert env.next_reason() == "r"
 
 
-def test_receiver_accepts_recent_small_events_of_this_cluster_once(site):
-    """Replays requeue nothing."""
-    token, late = site.token("journeyman"), SystemClock().now() - timedelta(minutes=6)
-    assert [site.post(event(step="terminate"), token)[1]["status"] for _ in range(3)] == ["sent", "known", "known"]
-    assert (site.woken(NotifiedStep.TERMINATE), site.woken(NotifiedStep.TERMINATE, 0.3)) == ("r", None)
+def test_receiver_accepts_recent_small_events_of_this_cluster_once(env):
+    """It ignores repeated events and rejects old, foreign, invalid and large ones."""
+    token, late = env.token("journeyman"), SystemClock().now() - timedelta(minutes=6)
+    assert [env.post(event(step="terminate"), token)[1]["status"] for _ in range(3)] == ["sent", "known", "known"]
+    assert (env.next_reason(NotifiedStep.TERMINATE), env.next_reason(NotifiedStep.TERMINATE, 0.3)) == ("r", None)
 
     refused = {
-        "old": site.post(event(time=late.isoformat()), token),
-        "of another cluster": site.post(event(cluster="other"), token),
-        "of another source": site.post(event(source="requeue", step="provision"), token),
-        "no event": site.post("[]", token),
-        "no JSON": site.post("{", token),
-        "large": site.post(event(reason="x" * 10_000), token),
+        "old": env.post(event(time=late.isoformat()), token),
+        "of another cluster": env.post(event(cluster="other"), token),
+        "of another source": env.post(event(source="requeue", step="provision"), token),
+        "no event": env.post("[]", token),
+        "no JSON": env.post("{", token),
+        "large": env.post(event(reason="x" * 10_000), token),
     }
     assert {name: status for name, (status, _) in refused.items()} == {**dict.fromkeys(refused, 400), "large": 413}
-    assert site.woken(seconds=0.2) is None
+    assert env.next_reason(seconds=0.2) is None
 
 
-def test_unreachable_cluster_rejects_events(site):
-    """The forwarder sends again; the error is logged."""
-    answer = site.post(event(cluster="other"), site.token("journeyman"), cluster="other")
+def test_unreachable_cluster_rejects_events(env):
+    """The receiver answers 503, so that the forwarder retries."""
+    answer = env.post(event(cluster="other"), env.token("journeyman"), cluster="other")
 
     assert answer == (503, {"error": "Unavailable", "message": "try again later"})
-    assert site.woken(seconds=0.2) is None
+    assert env.next_reason(seconds=0.2) is None
 
 
-def test_missing_right_or_kind_is_named_with_the_remedy(site):
-    """In the error, and so in the log."""
+def test_missing_right_or_kind_is_named_with_the_remedy(env):
+    """The error message names them."""
 
     class Unknown(NodeClaimResource):
         path = "/apis/karpenter.sh/v1/nothings"
 
     for token, resource, remedy in (
-        (site.plane.token, Unknown(), "does not serve nothings .*install the CRDs"),
-        (site.token(account="stranger"), NodeResource(), "cannot list resource.*/api/v1/nodes.*ClusterRole"),
+        (env.plane.token, Unknown(), "does not serve nothings .*install the CRDs"),
+        (env.token(account="stranger"), NodeResource(), "cannot list resource.*/api/v1/nodes.*ClusterRole"),
         ("wrong", NodeResource(), "does not accept this identity.*/api/v1/nodes.*token"),
     ):
         with pytest.raises(JourneymanError, match=remedy):
-            next(read_pages(site.transport(token), resource))
+            next(read_pages(env.transport(token), resource))

@@ -1,4 +1,4 @@
-"""The whole event flow on a real control plane, with functions whose processes are killed (SIGKILL) repeatedly."""
+"""The whole event flow on a real control plane, while the functions' processes are killed (SIGKILL) repeatedly."""
 
 from collections import Counter
 from datetime import timedelta
@@ -16,12 +16,12 @@ from tests.controlplane.world import RealWorld
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("killed-processes")]
 
 DEATHS = 20
-LONG = timedelta(hours=2)  # a message whose function died comes again after minutes
+LONG = timedelta(hours=2)  # SQS redelivers the message of a killed function only after minutes
 
 
 @pytest.fixture
 def world(make_control_plane):
-    """The application deployed on a cluster with the demo's pool; its functions die before long."""
+    """Deploy the application, with functions that are killed, on a cluster with the demo's NodePool."""
     with make_control_plane(scheduler=True, controllers=True) as plane:
         install_crds(plane.admin)
         with RealWorld(plane, deaths=Deaths(DEATHS, seed=1)) as world:
@@ -31,33 +31,35 @@ def world(make_control_plane):
 
 
 def launches(world):
-    """How many instances were ever launched for each NodeClaim, by its UID."""
+    """Return how many instances were ever launched for each NodeClaim, by its UID."""
     pages = world.aws.client("ec2").get_paginator("describe_instances").paginate()
     tags = [{t["Key"]: t["Value"] for t in i["Tags"]} for p in pages for r in p["Reservations"] for i in r["Instances"]]
     return Counter(tag["journeyman.dev/nodeclaim-uid"] for tag in tags)
 
 
-def stands(world):
-    """Ten pods run; nodes, NodeClaims and living instances are the same."""
+def is_consistent(world):
+    """Return whether ten pods run, and each NodeClaim has one initialized node and one instance, and none is left over."""
     claims = {claim.status.provider_id.rsplit("/", 1)[-1] for claim in world.claims()}
-    living = {i for i, state in world.instances().items() if state in {"pending", "running"}}
-    return world.running("inflate") == len(world.pods("inflate")) == 10 and world.is_quiet() and claims == living
+    present = {i for i, state in world.instances().items() if state in {"pending", "running"}}
+    return world.running("inflate") == len(world.pods("inflate")) == 10 and world.is_quiet() and claims == present
 
 
-def interrupt_one(world):
-    """The Spot market takes a node back; until its pods run elsewhere and it is gone."""
+def interrupt_one_node(world):
+    """Interrupt a Spot instance; wait until it is terminated and its pods run on other nodes."""
     lost = world.claims()[0].status.provider_id.rsplit("/", 1)[-1]
     world.aws.interrupt(lost)
     gone = {"shutting-down", "terminated", "forgotten"}
-    world.until(lambda: world.instances().get(lost, "forgotten") in gone and stands(world), "ten pods", within=LONG)
+    world.until(
+        lambda: world.instances().get(lost, "forgotten") in gone and is_consistent(world), "ten pods", within=LONG
+    )
 
 
 def test_functions_killed_at_twenty_moments_leave_the_cluster_consistent(world):
-    """0 → 10 → a node is interrupted → 10 → 0, until so many have died: all pods run, then nothing is left."""
+    """Scale to ten pods, interrupt a node, scale to zero, until twenty invocations were killed; nothing may be left."""
     while True:
         world.scale("inflate", 10)
-        world.until(lambda: stands(world), "ten pods on nodes that are in order", within=LONG)
-        interrupt_one(world)
+        world.until(lambda: is_consistent(world), "ten pods on initialized nodes", within=LONG)
+        interrupt_one_node(world)
         world.scale("inflate", 0)
         world.until(lambda: not world.leftovers(), "an empty cluster", within=LONG)
         if not world.sandboxes.deaths.left:

@@ -1,7 +1,7 @@
-"""The main job on Kubernetes itself: kube-apiserver, kube-scheduler and the controllers are real, and so is the wire to them.
+"""Provisioning, interruption and termination on a real kube-apiserver, kube-scheduler and kube-controller-manager.
 
-The deployed handlers, queues, schedules and forwarder; moto for AWS; simulated kubelets. All scenarios share one
-control plane and one account; each begins and ends with a cluster that has no node.
+Handlers, queues, schedules and forwarder are the deployed ones; AWS is moto; kubelets are simulated. All tests share one
+control plane and one account; each starts and ends with a cluster without nodes.
 """
 
 import json
@@ -24,23 +24,25 @@ EMPTY_WITHIN = timedelta(minutes=15)
 
 @pytest.fixture(scope="module")
 def world(make_control_plane):
-    """The application deployed on a cluster with the demo's pool, and without nodes."""
+    """Deploy the application on a cluster with the demo's NodePool and without nodes."""
     with make_control_plane(scheduler=True, controllers=True) as plane:
         install_crds(plane.admin)  # before the forwarder starts
         with RealWorld(plane) as world:
             example(world, "demo-cluster", "inflate")
-            world.run_for(timedelta(seconds=1))  # the first sweep passes, so that the forwarder sends the first message
+            world.run_for(
+                timedelta(seconds=1)
+            )  # the first sweep passes here, so that the forwarder sends the first message in the tests
             yield world
 
 
 def example(world, *names):
-    """Apply examples of the documentation: the demo's pool; a Deployment, without pods."""
+    """Apply examples of the documentation: the demo's NodePool; a Deployment without pods."""
     for name in names:
         world.apply(*yaml.safe_load_all(deployment_file("docs", "examples", f"{name}.yaml").read_text()))
 
 
 class Scenario:
-    """What happened since it began."""
+    """The log lines, cloud calls and invocations since a test started."""
 
     def __init__(self, world):
         self._world = world
@@ -65,7 +67,7 @@ class Scenario:
 
 @pytest.fixture
 def scenario(world):
-    """A scenario that begins with an empty cluster, and must end with one after its pods and NodeClaims are deleted."""
+    """Check that the cluster is empty, and that it becomes empty again once the test's pods and NodeClaims are deleted."""
     assert world.leftovers() == []
     yield Scenario(world)
     world.scale("inflate", 0)
@@ -75,17 +77,17 @@ def scenario(world):
 
 
 def hosts(world, app="inflate"):
-    """The names of the nodes that its pods run on."""
+    """Return the names of the nodes on which the app's pods run."""
     return {pod.spec.node_name for pod in world.pods(app)}
 
 
 def phases(world):
-    """How far the disruptions are that were decided on."""
+    """Return the phases of the NodeDisruptions."""
     return {disruption["status"]["phase"] for disruption in world.store.list(NODE_DISRUPTION).items}
 
 
 def test_ten_pods_get_nodes_move_on_interruption_and_leave_nothing(world, scenario):
-    """Zero nodes → ten pods bound by kube-scheduler → a Spot node less, and ten pods elsewhere → zero nodes, with nothing left behind."""
+    """kube-scheduler binds ten pods, a Spot node is interrupted, ten pods run on other nodes, then no node is left."""
     world.scale("inflate", 10)
     seconds = world.until_running("inflate", 10)
     world.until(world.is_quiet, "initialized nodes")
@@ -98,7 +100,7 @@ def test_ten_pods_get_nodes_move_on_interruption_and_leave_nothing(world, scenar
     assert seconds <= 60
     assert scenario.lines(level="WARNING") == []
 
-    seconds = interrupt_the_fullest(world)
+    seconds = interrupt_fullest_node(world)
 
     assert seconds <= SPOT_NOTICE.total_seconds()
     assert scenario.lines("initiating delete of nodeclaim")
@@ -112,8 +114,8 @@ def test_ten_pods_get_nodes_move_on_interruption_and_leave_nothing(world, scenar
     assert scenario.lines(level="ERROR") == []
 
 
-def interrupt_the_fullest(world):
-    """The Spot market takes the node with most pods back; the seconds until all ten run on others. At the end it is gone."""
+def interrupt_fullest_node(world):
+    """Interrupt the node with most pods and wait for its termination; return the seconds until ten pods run on others."""
     lost = max(world.nodes(), key=lambda n: sum(p.spec.node_name == n.metadata.name for p in world.pods("inflate")))
     world.aws.interrupt(lost.spec.provider_id.rsplit("/", 1)[-1])
     seconds = world.until(
@@ -125,7 +127,7 @@ def interrupt_the_fullest(world):
 
 
 def test_pods_of_a_terminated_instance_move_elsewhere(world, scenario):
-    """No kubelet is left to confirm their deletion; Kubernetes' garbage collector removes them after their Node is deleted."""
+    """No kubelet confirms their deletion; Kubernetes' pod garbage collector deletes them once their Node is deleted."""
     world.scale("inflate", 10)
     world.until_running("inflate", 10)
     world.until(world.is_quiet, "initialized nodes")
@@ -143,13 +145,13 @@ def test_pods_of_a_terminated_instance_move_elsewhere(world, scenario):
 
 
 def test_outage_of_the_api_server_loses_nothing(world, scenario):
-    """It begins while nodes are being launched: errors name the cluster and what to do, and afterwards all work continues."""
+    """The outage starts while nodes launch: errors name the cluster and the remedy, and all work continues afterwards."""
     world.scale("inflate", 10)
     world.until(lambda: scenario.calls("CreateFleet") > 0, "a launch")
     launched = scenario.calls("CreateFleet")
 
     world.plane.stop_apiserver()
-    world.run_for(timedelta(seconds=70))  # in which the nodes would have joined, and a sweep comes by
+    world.run_for(timedelta(seconds=70))  # enough for the nodes to join, and for a sweep
     errors = scenario.lines(level="ERROR")
     world.plane.start_apiserver()
     world.until_running("inflate", 10)
@@ -161,10 +163,10 @@ def test_outage_of_the_api_server_loses_nothing(world, scenario):
 
 
 def test_missing_crds_are_reported_and_pods_get_nodes_once_installed(world, scenario):
-    """Nothing is launched for a claim that cannot be written, and no further notification of the pods is needed."""
+    """The step launches no instance without a NodeClaim, and needs no further notification of the pods."""
     remove_crds(world.plane.admin)
     world.scale("inflate", 3)
-    world.run_for(timedelta(seconds=61))  # in which a sweep comes by
+    world.run_for(timedelta(seconds=61))  # enough for a sweep
     errors, launched = scenario.lines(level="ERROR"), scenario.calls("CreateFleet")
     install_crds(world.plane.admin)
     example(world, "demo-cluster")
@@ -179,13 +181,13 @@ def test_missing_crds_are_reported_and_pods_get_nodes_once_installed(world, scen
 
 
 def test_refused_requests_name_the_missing_right_and_work_once_granted(world, scenario):
-    """First the API server does not know the functions, then they lack one right; nothing is launched that is not written down."""
+    """The API server first rejects the functions' token, then one verb; the step launches no instance without a NodeClaim."""
     kubeconfig = world.plane.kubeconfig_for("newcomer", ["newcomers"])
     token = json.loads(kubeconfig.read_text())["users"][0]["user"]["token"]
-    world.plane.revoke(token)  # which no request has used yet
+    world.plane.revoke(token)  # no request has used it yet
     with installed(world.sandbox(kubeconfig)):
         world.scale("inflate", 3)
-        world.run_for(timedelta(seconds=61))  # in which a sweep comes by
+        world.run_for(timedelta(seconds=61))  # enough for a sweep
         unknown = scenario.lines(level="ERROR")
 
         grant(world, EVERYTHING_BUT_NODECLAIMS)
@@ -207,7 +209,7 @@ def test_refused_requests_name_the_missing_right_and_work_once_granted(world, sc
 
 
 def events(world, reason):
-    """What Kubernetes Events of that reason say about the cluster as a whole."""
+    """Return the messages of the cluster's Events with a reason."""
     found = world.plane.admin.do("GET", "/api/v1/namespaces/default/events")["items"]
     return [e["message"] for e in found if (e["reason"], e["involvedObject"]["kind"]) == (reason, "Namespace")]
 
@@ -225,7 +227,7 @@ EVERYTHING_BUT_NODECLAIMS = [
 
 
 def grant(world, rules):
-    """Give these rights, and no others, to the group of the newcomers."""
+    """Grant these permissions, and no others, to the group of the functions' new identity."""
     rbac, name = "/apis/rbac.authorization.k8s.io/v1", "newcomers"
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
     subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": name}

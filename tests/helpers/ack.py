@@ -1,7 +1,8 @@
-"""Container Service for Kubernetes (CS 2015-12-15) as much as DescribeClusterUserKubeconfig: it checks the signature, and issues
-kubeconfigs whose certificates a real authority has signed.
+"""A fake of Container Service for Kubernetes (CS 2015-12-15) with one operation, DescribeClusterUserKubeconfig.
 
-Written from Alibaba Cloud's API reference and "Request syntax and signature method V3", apart from the code it tests.
+It verifies the request's signature and issues kubeconfigs whose client certificates a real authority signs.
+
+Written from Alibaba Cloud's API reference and "Request syntax and signature method V3", independently of the code it tests.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ class FakeAck:
     """Container Service with one cluster.
 
     Args:
-        authority: The cluster's, which signs what is issued.
-        server: The API server's address from everywhere.
-        clock: The time requests are judged by. Certificates run out by the real one, as servers check them by that.
-        private_server: Its address inside the VPC.
-        user: Whom a certificate names.
+        authority: The cluster's authority, which signs the client certificates.
+        server: The API server's public address.
+        clock: The clock that validates request timestamps. Certificates expire by the real clock, as servers verify them.
+        private_server: The API server's address inside the VPC.
+        user: The user in the client certificates.
         groups: That user's groups.
 
     Attributes:
-        user: As above.
-        requests: What was asked with a good signature, in order.
-        failing: A (status, body) to answer instead.
+        user: The user in the client certificates.
+        requests: The requests with a valid signature, in order.
+        failing: The (status, body) of every response, if set.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class FakeAck:
         self.failing: tuple[int, Any] | None = None
 
     def answer(self, request: Request) -> tuple[int, Any]:
-        """As the service answers."""
+        """Return the service's response."""
         complaint = self._complaint(request)
         if complaint:
             return 400, {"code": complaint, "message": f"{complaint}: see the signature method", "requestId": "R-1"}
@@ -99,7 +100,7 @@ class FakeAck:
         return 200, {"config": yaml.safe_dump(config), "expiration": expires.strftime("%Y-%m-%dT%H:%M:%SZ")}
 
     def _complaint(self, request: Request) -> str:
-        """The code of what is wrong with the signature, or nothing."""
+        """Return the service's error code for an invalid signature; empty for a valid one."""
         match = _SIGNED.fullmatch(request.headers.get("authorization", ""))
         if match is None:
             return "IncompleteSignature"
@@ -121,7 +122,7 @@ class FakeAck:
 
 
 def _signature(request: Request, names: Sequence[str]) -> str:
-    """What the caller should have computed, from the bytes that came."""
+    """Compute the signature of the received request."""
     text = f"{request.method}\n{request.path}\n{'&'.join(sorted(request.query.split('&')))}\n"
     for name in names:
         text += f"{name}:{request.headers[name]}\n"

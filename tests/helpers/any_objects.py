@@ -1,4 +1,4 @@
-"""Objects as JSON, drawn from what our Structs know of their kinds: each field full, empty, or left out."""
+"""Random Kubernetes objects as JSON, from the fields of the product's Structs: each field is set, empty, or missing."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _QUANTITIES = ("100m", "1.5Gi", "0.1", "2", 3, 1.5, "1e3", "1024Ki", "-1", "0", 
 _TIMES = ("2026-11-20T08:15:00Z", "1969-12-31T23:59:59Z", "2038-01-19T03:14:08Z", "2026-11-20T10:15:00+02:00")
 
 
-class Drawing:
-    """Draws objects. The same seed draws the same ones."""
+class ObjectGenerator:
+    """Generates random objects. The same seed generates the same ones."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self._share = 1.0
 
     def objects(self, resource: Resource[Any], count: int, *, namespace: str, mark: str) -> Iterator[dict[str, Any]]:
-        """Some of a kind, the first with everything there is."""
+        """Return random objects of a kind, the first with all fields set."""
         for number in range(count):
             self._share = self._random.random() if number else 1.0
             body = self._struct(resource.type)
@@ -85,21 +85,21 @@ def _needed(field: msgspec.structs.FieldInfo) -> bool:
     return field.required or field.name in _NEVER_EMPTY
 
 
-def said(found: Any) -> Iterator[tuple[type, str]]:
-    """The fields of Structs that hold something else than their default, with those of the Structs in them."""
+def fields_with_values(found: Any) -> Iterator[tuple[type, str]]:
+    """Yield (Struct, field) for each field that does not have its default, nested Structs included."""
     if isinstance(found, msgspec.Struct):
         for field in msgspec.structs.fields(type(found)):
             value = getattr(found, field.name)
             if field.required or value != messages.default_of(type(found), field.name):
                 yield type(found), field.name
-            yield from said(value)
+            yield from fields_with_values(value)
     elif isinstance(found, tuple):
         for one in found:
-            yield from said(one)
+            yield from fields_with_values(one)
 
 
-def known(type_: Any) -> set[tuple[type, str]]:
-    """The fields of a Struct and of those in it, that Kubernetes has."""
+def kubernetes_fields(type_: Any) -> set[tuple[type, str]]:
+    """Return (Struct, field) for each field of a Struct and of its nested Structs that Kubernetes' schema has."""
     found: set[tuple[type, str]] = set()
     waiting = [type_]
     while waiting:

@@ -1,8 +1,8 @@
-"""Measures how the real kube-scheduler binds the pods of a plan that our provision step made on a real API server.
+"""Measures how the real kube-scheduler binds the pods that the provision step planned on a real API server.
 
-Only machines are played: for each launched instance a Node joins, closed and not ready, in random order over some
-seconds, and turns ready a little later. The step is woken as a function is: by its own messages, and a second after
-there is news of a node.
+Only the instances are simulated: for each launched instance a Node with the `unregistered` taint joins in random order over
+some seconds, and becomes Ready a little later. The step runs as the function does: when its own requeue messages are due, and
+a second after a Node changed.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from journeyman_simulator.kubelet import Machine
 from tests.controlplane.manifests import install_crds
 from tests.controlplane.plane import ControlPlane
 from tests.helpers import builders, workloads
-from tests.helpers.fakes import FakeCloud, FakeQueue, Fence, Record
+from tests.helpers.fakes import FakeCloud, FakeLease, FakeQueue, Record
 from tests.helpers.lower_bound import lower_bound
 from tests.helpers.waiting import wait_until
 
 CLUSTER = "binding"
-BECOMES_READY_AFTER = 2.0  # seconds after it joined
-NEWS_TAKES = 1.0  # seconds until a batch of events wakes the function
+READY_AFTER = 2.0  # seconds from a Node's creation until it is Ready
+BATCH_SECONDS = 1.0  # from a Node's change until the function is invoked
 RUN_MAY_TAKE = timedelta(seconds=60)
 SMALLEST_MILLICORES, MEDIAN_MILLICORES, LARGEST_MILLICORES, SIGMA = 100, 500, 32_000, 1.3
 NODE_VCPUS = ("2", "4", "8", "16", "32", "48")
@@ -49,7 +49,7 @@ JSONDict = dict[str, Any]
 
 
 def heavy_tailed_pods(count: int, seed: int) -> list[JSONDict]:
-    """Pods of many sizes: 0.1 to 32 vCPU, most of them small, with 0.25 to 8 GiB of memory for each."""
+    """Return pods of many sizes: 0.1 to 32 vCPU, most of them small, with 0.25 to 8 GiB of memory per vCPU."""
     rng = random.Random(seed)
     made: list[JSONDict] = []
     for index in range(count):
@@ -61,53 +61,53 @@ def heavy_tailed_pods(count: int, seed: int) -> list[JSONDict]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Realised:
-    """One plan and what became of it. Prices are per hour."""
+class BindingResult:
+    """A plan, and how kube-scheduler bound its pods. Prices are per hour."""
 
     pods: int
     nodes: int
-    bound: float  # the linear-programming bound of the price
+    bound: float  # the linear-programming lower bound of the price
     planned: float
     final: float
     first_wave: int  # pods on nodes of the first plan
     as_planned: int  # pods on exactly the node they were planned for
-    seconds: float  # from the first node's joining until the last pod was bound
+    seconds: float  # from the creation of the first Node until the last pod was bound
     nominations: int
-    repeated: int  # nominations written again, since an attempt of kube-scheduler had cleared them
+    repeated: int  # nominations written again because kube-scheduler had cleared them
     runs: int
 
     @property
     def first_wave_share(self) -> float:
-        """Of the pods, those bound without a second wave of nodes."""
+        """Return the share of pods that were bound to nodes of the first plan."""
         return self.first_wave / self.pods
 
 
 @dataclass
 class Machines:
-    """Plays the instances: which node joins or turns ready now."""
+    """Simulates the instances: creates their Nodes and sets them Ready."""
 
     store: HttpKubeStore
     rng: random.Random
     joining_seconds: float
-    joins: dict[str, float] = field(default_factory=dict)  # by node name, when
-    ready: dict[str, float] = field(default_factory=dict)
+    joins: dict[str, float] = field(default_factory=dict)  # when each Node joins, by name
+    ready: dict[str, float] = field(default_factory=dict)  # when each Node becomes Ready, by name
     done: set[str] = field(default_factory=set)
 
     def act(self, machines: Iterable[Machine], now: float) -> bool:
-        """Everything due at this moment; True if a node joined or turned ready."""
-        news = False
+        """Create Nodes and set them Ready as they are due; return whether there were any."""
+        changed = False
         for machine in machines:
             name = machine.node_name
             if name not in self.joins:
                 self.joins[name] = now + self.rng.uniform(0, self.joining_seconds)
             elif name not in self.ready and now >= self.joins[name]:
                 self._join(machine)
-                self.ready[name], news = now + BECOMES_READY_AFTER, True
+                self.ready[name], changed = now + READY_AFTER, True
             elif name in self.ready and name not in self.done and now >= self.ready[name]:
-                self._turn_ready(name)
+                self._set_ready(name)
                 self.done.add(name)
-                news = True
-        return news
+                changed = True
+        return changed
 
     def _join(self, machine: Machine) -> None:
         marks = {**machine.labels, "kubernetes.io/hostname": machine.node_name}
@@ -122,8 +122,8 @@ class Machines:
         }
         self.store.create(NODE, body)
 
-    def _turn_ready(self, name: str) -> None:
-        """Restates: kubelet and node lifecycle controller, who remove the taint that admission gave the node."""
+    def _set_ready(self, name: str) -> None:
+        """Set the Ready condition and remove the `not-ready` taint, as kubelet and node lifecycle controller do."""
         ready = {"status": {"conditions": [builders.condition("Ready", since=SystemClock().now())]}}
         self.store.patch(NODE, name, ready, subresource="status")
         while True:
@@ -138,16 +138,16 @@ class Machines:
 
 
 class Binding:
-    """One cluster of pods, from all pending to all bound."""
+    """A cluster whose pods are all pending at first, and all bound at the end."""
 
     def __init__(self, plane: ControlPlane, pods: list[JSONDict], *, nominate: bool, seed: int, joining: float) -> None:
-        """Nothing is created yet.
+        """Set up the cluster; `bind_pods` creates its objects.
 
         Args:
-            plane: A control plane with a scheduler; nothing of ours is in it.
-            pods: To be placed; in namespace default.
-            nominate: Whether pods are nominated to the nodes they were planned for.
-            seed: Of the order in which nodes join.
+            plane: A control plane with kube-scheduler and without Journeyman's CRDs.
+            pods: The pending pods, in namespace default.
+            nominate: Whether the step nominates pods to the nodes that it planned for them.
+            seed: The seed of the order in which nodes join.
             joining: Seconds within which the nodes of one plan join.
         """
         self.store = HttpKubeStore(Transport(from_kubeconfig(str(plane.kubeconfig))))
@@ -167,45 +167,49 @@ class Binding:
         self.machines = Machines(self.store, random.Random(seed), joining)
         self.runs = self.nominations = self.repeated = 0
 
-    def realise(self, *, within: float) -> Realised:
-        """Plan, let the nodes join, wait until every pod is bound.
+    def bind_pods(self, *, within: float) -> BindingResult:
+        """Plan, let the nodes join, and wait until every pod is bound.
 
         Args:
-            within: Seconds it may take; what is not bound then is counted as it is.
+            within: Seconds after which the wait ends, even if pods are still pending.
         """
-        self._set_the_stage()
+        self._create_objects()
         self._run()
-        planned, first, places = self.cloud.price, {m.node_name for m in self.cloud.machines()}, self._planned_places()
+        planned, first, node_by_pod = (
+            self.cloud.price,
+            {m.node_name for m in self.cloud.machines()},
+            self._planned_nodes(),
+        )
         seconds = self._until_bound(within)
         bound = {p.key: p.spec.node_name for p in self.store.list(POD).items if p.spec.node_name}
-        return Realised(
+        return BindingResult(
             pods=len(self.pods),
             nodes=len(first),
             bound=lower_bound(self.scenario),
             planned=planned,
             final=self.cloud.price,
             first_wave=sum(node in first for node in bound.values()),
-            as_planned=sum(places.get(key) == node for key, node in bound.items()),
+            as_planned=sum(node_by_pod.get(key) == node for key, node in bound.items()),
             seconds=seconds,
             nominations=self.nominations,
             repeated=self.repeated,
             runs=self.runs,
         )
 
-    def _set_the_stage(self) -> None:
+    def _create_objects(self) -> None:
         install_crds(self._admin)
         self.store.create(EC2NODECLASS, builders.node_class_body())
         self.store.create(NODEPOOL, self.pool)
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(lambda pod: self.store.create(POD, pod), self.pods))
-        wait_until(self._everybody_waits, "kube-scheduler has not looked at every pod", seconds=180)
+        wait_until(self._all_pods_have_conditions, "kube-scheduler has not tried every pod", seconds=180)
 
-    def _everybody_waits(self) -> bool:
+    def _all_pods_have_conditions(self) -> bool:
         pods = self.store.list(POD).items
         return len(pods) == len(self.pods) and all(pod.status.conditions for pod in pods)
 
     def _run(self) -> None:
-        """One invocation of the function."""
+        """Run the provision step once, as one invocation of the function."""
         self.queue.sent.clear()
         now = self.clock.now()
         run = RunContext(
@@ -214,7 +218,7 @@ class Binding:
             store=self.store,
             cloud=self.cloud,
             queue=self.queue,
-            lease=Fence(),
+            lease=FakeLease(),
             clock=self.clock,
             telemetry=self.record,
             deadline=now + RUN_MAY_TAKE,
@@ -226,40 +230,40 @@ class Binding:
         self.nominations += outcome.counts.get("nominations", 0)
         self.repeated += outcome.counts.get("nominations repeated", 0)
 
-    def _planned_places(self) -> Mapping[str, str]:
-        """Node by pod, as the claims remember it."""
+    def _planned_nodes(self) -> Mapping[str, str]:
+        """Return the planned node of each pod, from the NodeClaims' annotations."""
         nodes = {m.provider_id: m.node_name for m in self.cloud.machines()}
         claims = self.store.list(NODECLAIM).items
         return {key: nodes[c.status.provider_id] for c in claims for key in planned_pods(c.metadata.annotations)}
 
     def _until_bound(self, within: float) -> float:
-        began, news = time.monotonic(), None
+        began, changed_at = time.monotonic(), None
         while (now := time.monotonic()) < began + within:
-            if self.machines.act(self.cloud.machines(), now) and news is None:
-                news = now
-            if (news is not None and now >= news + NEWS_TAKES) or self._is_woken():
-                news = None
+            if self.machines.act(self.cloud.machines(), now) and changed_at is None:
+                changed_at = now
+            if (changed_at is not None and now >= changed_at + BATCH_SECONDS) or self._is_requeue_due():
+                changed_at = None
                 self._run()
             elif not self.store.list(POD, field_selector="spec.nodeName=").items:
                 break
             time.sleep(0.05)
         return time.monotonic() - began
 
-    def _is_woken(self) -> bool:
+    def _is_requeue_due(self) -> bool:
         now: datetime = self.clock.now()
         return any(m.step is Step.PROVISION and (m.at is None or m.at <= now) for m in self.queue.sent)
 
 
-def realised(
+def bind_pods(
     pods: list[JSONDict], *, nominate: bool, seed: int, joining: float = 8.0, within: float = 90.0
-) -> Realised:
-    """What becomes of the plan for these pods on a control plane of its own."""
+) -> BindingResult:
+    """Plan and bind these pods on a new control plane."""
     with ControlPlane(scheduler=True) as plane:
-        return Binding(plane, pods, nominate=nominate, seed=seed, joining=joining).realise(within=within)
+        return Binding(plane, pods, nominate=nominate, seed=seed, joining=joining).bind_pods(within=within)
 
 
 def _node_pool() -> JSONDict:
-    """The pool of the published workloads, without the largest nodes, of the kind that FakeCloud understands."""
+    """Return the NodePool of the published workloads, without the largest nodes and with FakeCloud's NodeClass."""
     pool = workloads.node_pool("spot", "on-demand")
     pool["spec"]["template"]["spec"]["requirements"].append(
         workloads.in_("karpenter.k8s.aws/instance-cpu", *NODE_VCPUS)

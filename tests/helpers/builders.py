@@ -1,6 +1,6 @@
-"""Builders: one object with sensible defaults each; a test states only what it is about.
+"""Builders: each returns one object with defaults; a test states only the fields that matter to it.
 
-`a_…` gives the Struct that decisions work with; `…_body` the JSON that the API server takes.
+`a_…` returns the Struct that the core reads; `…_body` returns the JSON for the API server.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ GIB = 2**30
 
 
 def ago(**kwargs: float) -> datetime:
-    """That long before `NOW`."""
+    """Return the time so long before `NOW`."""
     return NOW - timedelta(**kwargs)
 
 
 def stamp(time: datetime | None) -> str | None:
-    """As the API server writes times."""
+    """Return a time in the API server's format."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ") if time is not None else None
 
 
 def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """`base` with `changes` laid over it, maps merged, everything else replaced."""
+    """Return `base` with `changes`: maps are merged, all other values replaced."""
     merged = dict(base)
     for key, value in changes.items():
         old = merged.get(key)
@@ -50,7 +50,7 @@ def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 def condition(
     type_: str, status: str = "True", *, since: datetime = NOW, reason: str = "", **extra: Any
 ) -> dict[str, Any]:
-    """A status condition as JSON."""
+    """Return a status condition as JSON."""
     return {
         "type": type_,
         "status": status,
@@ -65,7 +65,7 @@ def condition(
 
 
 def pool_body(name: str = POOL, **changes: Any) -> dict[str, Any]:
-    """A NodePool that admits everything its NodeClass offers."""
+    """Return a NodePool that allows every instance type of its NodeClass, as JSON."""
     base = {
         "apiVersion": "karpenter.sh/v1",
         "kind": "NodePool",
@@ -79,7 +79,7 @@ def pool_body(name: str = POOL, **changes: Any) -> dict[str, Any]:
 
 
 def a_pool(name: str = POOL, **changes: Any) -> NodePool:
-    """The same as its model, with a UID and a generation."""
+    """Return `pool_body` as its model, with a UID and a generation."""
     stored = {
         "metadata": {
             "uid": f"uid-{name}",
@@ -92,25 +92,25 @@ def a_pool(name: str = POOL, **changes: Any) -> NodePool:
 
 
 def overlay_body(name: str, **spec: Any) -> dict[str, Any]:
-    """A NodeOverlay over everything, unless `requirements` say otherwise."""
+    """Return a NodeOverlay for all offerings, or for those that meet `requirements`, as JSON."""
     base = {"apiVersion": "karpenter.sh/v1alpha1", "kind": "NodeOverlay", "metadata": {"name": name}}
     return {**base, "spec": {"requirements": [], **spec}}
 
 
 def an_overlay(name: str, **spec: Any) -> NodeOverlay:
-    """The same as its model."""
+    """Return `overlay_body` as its model."""
     stored = {"uid": f"uid-{name}", "generation": 1, "creationTimestamp": stamp(ago(days=1)), "resourceVersion": "3"}
     return parse(NodeOverlay, merge(overlay_body(name, **spec), {"metadata": stored}))
 
 
 def buffer_body(name: str, **spec: Any) -> dict[str, Any]:
-    """A CapacityBuffer."""
+    """Return a CapacityBuffer as JSON."""
     metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
     return {"apiVersion": "autoscaling.x-k8s.io/v1beta1", "kind": "CapacityBuffer", "metadata": metadata, "spec": spec}
 
 
 def node_class_body(name: str = CLASS, **changes: Any) -> dict[str, Any]:
-    """An EC2NodeClass that validates."""
+    """Return a valid EC2NodeClass as JSON."""
     base = {
         "apiVersion": "karpenter.k8s.aws/v1",
         "kind": "EC2NodeClass",
@@ -126,7 +126,7 @@ def node_class_body(name: str = CLASS, **changes: Any) -> dict[str, Any]:
 
 
 def a_node_class(name: str = CLASS, **changes: Any) -> NodeClassState:
-    """A NodeClass that is Ready."""
+    """Return a NodeClass that is Ready, as its model."""
     fields = {
         "name": name,
         "uid": f"uid-{name}",
@@ -144,7 +144,7 @@ def a_node_class(name: str = CLASS, **changes: Any) -> NodeClassState:
 def an_instance_type(
     name: str, *, cpu: int, memory_gib: int, price: float, zones: tuple[str, ...] = ("a",), spot: float | None = None
 ) -> InstanceType:
-    """A type with on-demand offerings in each zone, and Spot ones at `spot` if given."""
+    """Return an instance type with an on-demand offering in each zone, and a Spot offering at the price `spot` if given."""
     prices = {labels.ON_DEMAND: price} | ({labels.SPOT: spot} if spot is not None else {})
     offerings = tuple(
         Offering(zone=z, capacity_type=c, price=p, requirements=label_requirements(zone=z, capacity_type=c))
@@ -168,7 +168,7 @@ def an_instance_type(
 
 
 def with_reservation(instance_type: InstanceType, name: str, *, price: float) -> InstanceType:
-    """The type with one instance reserved in zone a as well."""
+    """Return the type with a reserved offering for one instance in zone a."""
     values = {labels.ZONE: "a", labels.CAPACITY_TYPE: labels.RESERVED, labels.RESERVATION_ID: name}
     reserved = Offering(
         zone="a",
@@ -193,7 +193,7 @@ TYPES = (LARGE, MEDIUM, SMALL)
 
 
 def pod_body(name: str, *, cpu: str = "1", memory: str = "1Gi", node: str = "", **changes: Any) -> dict[str, Any]:
-    """A pod: unschedulable so far, or running on `node`."""
+    """Return a pod as JSON: unschedulable, or running on `node`."""
     container = {"name": "c", "image": "pause", "resources": {"requests": {"cpu": cpu, "memory": memory}}}
     waiting = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     status = (
@@ -212,13 +212,13 @@ def pod_body(name: str, *, cpu: str = "1", memory: str = "1Gi", node: str = "", 
 
 
 def a_pod(name: str, **kwargs: Any) -> Pod:
-    """The same as a Struct, with a UID."""
+    """Return `pod_body` as a Struct, with a UID."""
     body = pod_body(name, **kwargs)
     return msgspec.convert(merge({"metadata": {"uid": f"uid-{name}"}}, body), Pod)
 
 
 def claim_body(name: str = "default-1", *, provider_id: str = "", **changes: Any) -> dict[str, Any]:
-    """A NodeClaim of the pool, protected by its finalizer."""
+    """Return a NodeClaim of the NodePool, with the termination finalizer, as JSON."""
     base = {
         "apiVersion": "karpenter.sh/v1",
         "kind": "NodeClaim",
@@ -250,7 +250,7 @@ def a_claim(
     deleting: datetime | None = None,
     **changes: Any,
 ) -> NodeClaim:
-    """The same as a Struct; `true` are conditions that hold since it was made, `age` ago."""
+    """Return `claim_body` as a Struct, created `age` ago; the conditions `true` are True since then."""
     created = NOW - age
     stored = {
         "metadata": {
@@ -267,23 +267,23 @@ def a_claim(
 
 
 def a_launched_claim(name: str = "default-1", **kwargs: Any) -> NodeClaim:
-    """A claim with an instance, `aws:///a/i-<name>`, whose node has not joined."""
+    """Return a NodeClaim with an instance, `aws:///a/i-<name>`, whose node has not joined."""
     return a_claim(name, **{"provider_id": provider_id_of(name), "true": ("Launched",), **kwargs})
 
 
 def a_running_claim(name: str = "default-1", **kwargs: Any) -> NodeClaim:
-    """A claim whose node is initialized."""
+    """Return a NodeClaim whose node is initialized."""
     done = {"true": ("Launched", "Registered", "Initialized"), "status": {"nodeName": f"node-{name}"}}
     return a_launched_claim(name, **{**done, **kwargs})
 
 
 def provider_id_of(claim: str) -> str:
-    """The instance that builders give a claim."""
+    """Return the provider id that builders give a NodeClaim's instance."""
     return f"aws:///a/i-{claim}"
 
 
 def an_instance(claim: str = "default-1", *, age: timedelta = timedelta(minutes=5), **changes: Any) -> Instance:
-    """The instance of a claim, as the cloud lists it."""
+    """Return the instance of a NodeClaim, as the cloud provider lists it."""
     fields = {
         "provider_id": provider_id_of(claim),
         "instance_type": "m.medium",
@@ -304,7 +304,7 @@ def a_node(
     registered: bool = True,
     **changes: Any,
 ) -> Node:
-    """The node of a claim, `node-<claim>`: taken over (or, with `registered` False, as the kubelet made it)."""
+    """Return the node of a NodeClaim, `node-<claim>`: registered, or with `registered` False as the kubelet created it."""
     marks = {labels.REGISTERED: "true", labels.INITIALIZED: "true", labels.NODEPOOL: POOL, CLASS_LABEL: CLASS}
     taint = {"key": labels.UNREGISTERED_TAINT, "effect": "NoExecute"}
     base = {
@@ -328,7 +328,7 @@ def a_node(
 
 
 def a_daemon_set(name: str, *, cpu: str = "100m", memory: str = "128Mi", **spec: Any) -> DaemonSet:
-    """A DaemonSet that runs everywhere, unless the changes to its pod's spec say otherwise."""
+    """Return a DaemonSet that runs on every node, unless the changes to its pod's spec restrict it."""
     spec = {**pod_body(name, cpu=cpu, memory=memory)["spec"], "tolerations": [{"operator": "Exists"}], **spec}
     body = {
         "metadata": {"name": name, "namespace": "kube-system", "uid": f"uid-{name}"},
@@ -345,7 +345,7 @@ EBS = "ebs.csi.aws.com"
 def a_volume_claim(
     name: str, *, volume: str = "", storage_class: str | None = "gp3", **changes: Any
 ) -> PersistentVolumeClaim:
-    """A PersistentVolumeClaim that waits for its first consumer, or is bound to `volume`."""
+    """Return a PersistentVolumeClaim that waits for its first consumer, or is bound to `volume`."""
     bound = {"pv.kubernetes.io/bind-completed": "yes"} if volume else {}
     base = {
         "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}", "annotations": bound},
@@ -356,7 +356,7 @@ def a_volume_claim(
 
 
 def a_volume(name: str, *terms: dict[str, tuple[str, ...]], **changes: Any) -> PersistentVolume:
-    """An EBS volume that can be reached from nodes that meet one of the terms: each the values that labels may have."""
+    """Return an EBS volume with node affinity for nodes that meet one of the terms, each a map from label to values."""
     selector = [
         {"matchExpressions": [{"key": key, "operator": "In", "values": values} for key, values in term.items()]}
         for term in terms
@@ -367,7 +367,7 @@ def a_volume(name: str, *terms: dict[str, tuple[str, ...]], **changes: Any) -> P
 
 
 def an_attachment(volume: str, node: str) -> VolumeAttachment:
-    """A PersistentVolume that is attached to a node; empty for one that a pod brings along itself."""
+    """Return the attachment of a PersistentVolume to a node; with an empty name, of an inline volume."""
     source = {"persistentVolumeName": volume} if volume else {}
     spec = {"attacher": EBS, "nodeName": node, "source": source}
     return msgspec.convert({"metadata": {"name": f"csi-{volume}-{node}"}, "spec": spec}, VolumeAttachment)
@@ -376,7 +376,7 @@ def an_attachment(volume: str, node: str) -> VolumeAttachment:
 def a_storage_class(
     name: str = "gp3", *, mode: str = "WaitForFirstConsumer", zones: tuple[str, ...] = (), **changes: Any
 ) -> StorageClass:
-    """An EBS class, limited to `zones` if given."""
+    """Return an EBS StorageClass, limited to `zones` if given."""
     label = {"matchLabelExpressions": [{"key": "topology.ebs.csi.aws.com/zone", "values": zones}]}
     base = {
         "metadata": {"name": name},
@@ -388,7 +388,7 @@ def a_storage_class(
 
 
 def a_csi_node(name: str, **limits: int | None) -> CSINode:
-    """What the node of that name attaches, by driver; the driver's dots are written as underscores."""
+    """Return the CSINode of a node with the volume limit of each driver; underscores stand for the driver name's dots."""
     drivers = [
         {"name": driver.replace("_", "."), "allocatable": {"count": count} if count is not None else {}}
         for driver, count in limits.items()
@@ -397,11 +397,11 @@ def a_csi_node(name: str, **limits: int | None) -> CSINode:
 
 
 def claims_as_volumes(*names: str) -> dict[str, Any]:
-    """What `a_pod` takes to use these PersistentVolumeClaims."""
+    """Return the `volumes` argument of `a_pod` for these PersistentVolumeClaims."""
     return {"spec": {"volumes": [{"name": n, "persistentVolumeClaim": {"claimName": n}} for n in names]}}
 
 
 def a_snapshot(**kwargs: Any) -> Snapshot:
-    """A cluster with one pool and its NodeClass, at `NOW`."""
+    """Return a snapshot at `NOW` with one NodePool and its NodeClass."""
     defaults = {"cluster": CLUSTER, "now": NOW, "node_pools": (a_pool(),), "node_classes": (a_node_class(),)}
     return Snapshot(**{**defaults, **kwargs})

@@ -1,7 +1,8 @@
-"""Cloud Container Engine (v3) as much as CreateKubernetesClusterCert: it checks the signature, and issues kubeconfigs whose
-certificates a real authority has signed.
+"""A fake of Cloud Container Engine (v3) with one operation, CreateKubernetesClusterCert.
 
-Written from Huawei Cloud's API reference and "API Request Signing Guide", apart from the code it tests.
+It verifies the request's signature and issues kubeconfigs whose client certificates a real authority signs.
+
+Written from Huawei Cloud's API reference and "API Request Signing Guide", independently of the code it tests.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ class FakeCce:
     """CCE with one cluster.
 
     Args:
-        authority: The cluster's, which signs what is issued.
+        authority: The cluster's authority, which signs the client certificates.
         server: The API server's address inside the VPC.
-        clock: The time requests are judged by.
-        public_server: Its public address, if it has one.
-        verified: Whether the server's certificate names the public address.
-        user: Whom a certificate names.
+        clock: The clock that validates request timestamps.
+        public_server: The API server's public address, if it has one.
+        verified: Whether the server's certificate is valid for the public address.
+        user: The user in the client certificates.
         groups: That user's groups.
 
     Attributes:
-        user: As above.
-        server: As above.
-        requests: What was asked with a good signature, in order.
-        failing: A (status, body) to answer instead.
+        user: The user in the client certificates.
+        server: The API server's address inside the VPC.
+        requests: The requests with a valid signature, in order.
+        failing: The (status, body) of every response, if set.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class FakeCce:
         self.failing: tuple[int, Any] | None = None
 
     def answer(self, request: Request) -> tuple[int, Any]:
-        """As the service answers."""
+        """Return the service's response."""
         complaint = self._complaint(request)
         if complaint:
             return 401, {
@@ -106,7 +107,7 @@ class FakeCce:
         }
 
     def _complaint(self, request: Request) -> str:
-        """What is wrong with the signature, or nothing."""
+        """Return what is wrong with the signature; empty if it is valid."""
         match = _SIGNED.fullmatch(request.headers.get("authorization", ""))
         if match is None:
             return "Authorization format error"
@@ -124,7 +125,7 @@ class FakeCce:
 
 
 def _signature(request: Request, names: Sequence[str]) -> str:
-    """What the caller should have computed, from the bytes that came."""
+    """Compute the signature of the received request."""
     path = request.path if request.path.endswith("/") else request.path + "/"
     text = f"{request.method}\n{path}\n{'&'.join(sorted(filter(None, request.query.split('&'))))}\n"
     for name in names:

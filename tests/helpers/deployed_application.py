@@ -1,6 +1,6 @@
-"""The deployed application under test control: run it, kill it, start it cold, and observe it.
+"""The deployed application for tests that crash it, restart it without caches, and read its results.
 
-Template, queues and handlers are those that are deployed, on the in-memory API server and moto, under virtual time.
+Template, queues and handlers are the deployed ones, on the in-memory API server and moto, in virtual time.
 """
 
 import json
@@ -26,17 +26,17 @@ RAW_EVENT: Resource = Resource(group="", version="v1", kind="Event", plural="eve
 
 
 class SandboxCrashed(BaseException):
-    """The sandbox's process has ended, and its run with it."""
+    """The sandbox's process ended during an invocation."""
 
 
 class SandboxCrashes:
-    """Crashes runs just before or after an outside effect; the next run has a new sandbox."""
+    """Crashes invocations just before or after a write to the cluster or the cloud; the next one gets a new sandbox."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self, *deaths: tuple[str, str]) -> None:
-        """Plan the crashes: each "before" or "after" the next effect of a kind, one after the other."""
+        """Plan the crashes: each is (kind, "before" or "after") for the next effect of that kind, in order."""
         self.deaths, self.dead, self.doomed = list(deaths), False, False
 
     def effect(self, what: str) -> None:
@@ -61,7 +61,7 @@ class SandboxCrashes:
 
 
 class CrashingStore:
-    """The cluster's API server; its writes may crash the run."""
+    """The cluster's API server; its writes may crash the invocation."""
 
     def __init__(self, store, crashes: SandboxCrashes) -> None:
         self._store, self._crashes = store, crashes
@@ -78,7 +78,7 @@ class CrashingStore:
 
 
 class CrashingAccount:
-    """The AWS account; its writes may crash the run. boto3 does not retry, so that every failure shows."""
+    """The AWS account; its writes may crash the invocation. boto3 does not retry, so that the code sees every failure."""
 
     def __init__(self, aws, crashes: SandboxCrashes) -> None:
         self._aws, self._crashes = aws, crashes
@@ -94,7 +94,7 @@ class CrashingAccount:
 
 
 class DeployedApplication:
-    """The deployment, with queries for tests of bad input."""
+    """The deployed application, with methods that create objects, run it and query its results."""
 
     def __init__(self, deployment: LocalDeployment, logs: list, crashes: SandboxCrashes) -> None:
         self.deployment, self.logs, self.crashes = deployment, logs, crashes
@@ -106,7 +106,7 @@ class DeployedApplication:
 
     @contextmanager
     def cold(self):
-        """A sandbox that remembers nothing takes the place of the warm one; it sees each failure of the cloud."""
+        """Run the functions with empty caches inside the context; they see every failure of the cloud."""
         runtime = local_runtime(
             CrashingAccount(self.aws, self.crashes),
             self.deployment.stack.variables,
@@ -118,7 +118,7 @@ class DeployedApplication:
         with installed(runtime):
             yield
 
-    # -- what is there ------------------------------------------------------------------------------------------
+    # -- cluster and account ------------------------------------------------------------------------------------------
 
     def node_class(self, subnets="demo"):
         selected = [{"tags": {"karpenter.sh/discovery": subnets}}]
@@ -151,7 +151,7 @@ class DeployedApplication:
         self.server.load([{"apiVersion": api_version, "kind": kind, "metadata": {"name": name, **meta}, "spec": spec}])
 
     def create_claim(self, name, instance_type):
-        """A NodeClaim made by hand."""
+        """Create a NodeClaim as a user does."""
         ref = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
         wanted = [{"key": INSTANCE_TYPE, "operator": "In", "values": [instance_type]}]
         body = {"metadata": {"name": name}, "spec": {"nodeClassRef": ref, "requirements": wanted}}
@@ -159,10 +159,10 @@ class DeployedApplication:
 
     @property
     def zones(self):
-        """The zones of the account's subnets."""
+        """Return the zones of the account's subnets."""
         return sorted({s["AvailabilityZone"] for s in self.ec2.describe_subnets()["Subnets"]})
 
-    # -- what happens -------------------------------------------------------------------------------------------
+    # -- running the actors -------------------------------------------------------------------------------------------
 
     def send(self, body, queue="Provision"):
         body = body if isinstance(body, str) else json.dumps(body)
@@ -181,7 +181,7 @@ class DeployedApplication:
     def until_running(self, app, number, **within):
         return self.until(lambda: self.running(app) == number, f"{number} pods of {app}", **within or {"minutes": 3})
 
-    # -- what came of it ----------------------------------------------------------------------------------------
+    # -- results ----------------------------------------------------------------------------------------
 
     def pods(self, app):
         return [p for p in self.server.list(POD).items if p.metadata.labels.get("app") == app]
@@ -206,14 +206,14 @@ class DeployedApplication:
         return [line for line in found if all(line.get(name) == value for name, value in fields.items())]
 
     def launch_reason(self):
-        """(status, reason) of Launched on the first claim."""
+        """Return (status, reason) of the first NodeClaim's condition Launched."""
         for claim in self.claims():
             launched = condition_of(claim.status.conditions, "Launched")
             return (launched.status, launched.reason) if launched else None
         return None
 
     def take_dead_letters(self):
-        """The bodies of the messages that could not be used on the provision queue; they are gone then."""
+        """Remove the messages from the provision queue's dead-letter queue and return their bodies."""
         url = self.deployment.stack.queue_urls["ProvisionDeadLetters"]
         received = self.sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", [])
         for message in received:
@@ -221,7 +221,7 @@ class DeployedApplication:
         return [message["Body"] for message in received]
 
     def instances_by_claim(self):
-        """How many instances were ever launched for each claim."""
+        """Return how many instances were ever launched for each NodeClaim."""
         counts: dict[str, int] = {}
         for page in self.ec2.get_paginator("describe_instances").paginate():
             for instance in (i for r in page["Reservations"] for i in r["Instances"]):
@@ -232,10 +232,10 @@ class DeployedApplication:
     def invocations(self, function):
         return self.deployment.stack.functions[f"{function}Function"].invocations
 
-    # -- the end ------------------------------------------------------------------------------------------------
+    # -- clean-up ------------------------------------------------------------------------------------------------
 
     def clear(self):
-        """Take everything away; what is ours must go by itself, and no dead letter may be left."""
+        """Delete all objects; fail if the application does not remove its own, or if a dead letter is left."""
         for resource in (DEPLOYMENT, NODEPOOL):
             for item in self.server.list(resource).items:
                 meta = item["metadata"]

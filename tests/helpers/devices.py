@@ -1,4 +1,4 @@
-"""Builders for dynamic resource allocation: devices, what publishes them, and what asks for them."""
+"""Builders for dynamic resource allocation: devices, ResourceSlices, DeviceClasses and ResourceClaims."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DRIVER = "gpu.example.com"
 
 
 def gpu(name: str, model: str = "A100", **more: Any) -> dict[str, Any]:
-    """A GPU as a driver publishes it."""
+    """Return a GPU as a driver publishes it."""
     return {
         "name": name,
         "attributes": {"model": {"string": model}},
@@ -27,20 +27,20 @@ def gpu(name: str, model: str = "A100", **more: Any) -> dict[str, Any]:
 
 
 def gpus(count: int, model: str = "A100", **more: Any) -> list[dict[str, Any]]:
-    """That many equal GPUs."""
+    """Return so many equal GPUs."""
     return [gpu(f"gpu-{index}", model, **more) for index in range(count)]
 
 
 def slice_spec(
     devices: Sequence[Mapping[str, Any]], *, pool: str = "pool", generation: int = 1, of: int = 1, **spec: Any
 ) -> dict[str, Any]:
-    """The spec of a slice, one `of` so many that make up its pool."""
+    """Return the spec of a ResourceSlice, one `of` so many of its pool."""
     whole = {"name": pool, "generation": generation, "resourceSliceCount": of}
     return {"driver": DRIVER, "pool": whole, "devices": list(devices), **spec}
 
 
 def a_slice(name: str, devices: Sequence[Mapping[str, Any]], *, node: str = "", **spec: Any) -> ResourceSlice:
-    """A published slice; of a node, which owns it, if one is named."""
+    """Return a published ResourceSlice; owned by `node` if given."""
     body: dict[str, Any] = {
         "metadata": {"name": name},
         "spec": slice_spec(devices, **{"pool": node or name, **spec}),
@@ -52,36 +52,36 @@ def a_slice(name: str, devices: Sequence[Mapping[str, Any]], *, node: str = "", 
 
 
 def with_devices(instance_type: InstanceType, *specs: Mapping[str, Any]) -> InstanceType:
-    """The type with devices that its nodes bring."""
+    """Return the instance type with devices that its nodes publish."""
     return replace(instance_type, device_slices=tuple(msgspec.convert(dict(spec), ResourceSliceSpec) for spec in specs))
 
 
 def a_device_class(name: str = "gpu", expression: str = f'device.driver == "{DRIVER}"') -> DeviceClass:
-    """A DeviceClass with one selector."""
+    """Return a DeviceClass with one selector."""
     return msgspec.convert(
         {"metadata": {"name": name}, "spec": {"selectors": [{"cel": {"expression": expression}}]}}, DeviceClass
     )
 
 
 def exactly(name: str = "gpu", *, select: str = "", **request: Any) -> dict[str, Any]:
-    """A request for devices of class `gpu`."""
+    """Return a request for devices of class `gpu`."""
     selectors = {"selectors": [{"cel": {"expression": select}}]} if select else {}
     return {"name": name, "exactly": {"deviceClassName": "gpu", **selectors, **request}}
 
 
 def first_of(*options: Mapping[str, Any], name: str = "gpu") -> dict[str, Any]:
-    """A request for the first of some alternatives that can be had, `option-0` and so on."""
+    """Return a request for the first available alternative of `option-0` and so on."""
     made = [{"name": f"option-{n}", "deviceClassName": "gpu", **option} for n, option in enumerate(options)]
     return {"name": name, "firstAvailable": made}
 
 
 def selecting(model: str) -> str:
-    """The expression that selects GPUs of a model."""
+    """Return the CEL expression that selects GPUs of a model."""
     return f'device.attributes["{DRIVER}"].model == "{model}"'
 
 
 def a_resource_claim(name: str, *requests: Mapping[str, Any], match: str = "", **changes: Any) -> ResourceClaim:
-    """A claim with these requests, by default for one GPU; `match` is an attribute that all devices must have in common."""
+    """Return a ResourceClaim with these requests, by default for one GPU; all its devices have the same `match` attribute."""
     devices: dict[str, Any] = {"requests": list(requests) or [exactly()]}
     if match:
         devices["constraints"] = [{"matchAttribute": match}]
@@ -92,7 +92,7 @@ def a_resource_claim(name: str, *requests: Mapping[str, Any], match: str = "", *
 def an_allocated_claim(
     name: str, *devices: tuple[str, str], users: Sequence[str] = (), node: str = ""
 ) -> ResourceClaim:
-    """A claim that has devices, each (pool, name), reserved for pods by UID; bound to a node if one is named."""
+    """Return a ResourceClaim with devices, each (pool, name), reserved for pods by UID; bound to `node` if given."""
     results = [{"request": "gpu", "driver": DRIVER, "pool": pool, "device": device} for pool, device in devices]
     allocation: dict[str, Any] = {"devices": {"results": results}}
     if node:
@@ -103,7 +103,7 @@ def an_allocated_claim(
 
 
 def a_claiming_pod(name: str, *claims: str, made: Sequence[str] = (), **kwargs: Any) -> Pod:
-    """A pod that uses claims by name, and such as were `made` for it from templates."""
+    """Return a pod that uses ResourceClaims by name, and those that were `made` for it from templates."""
     named = [{"name": f"c{n}", "resourceClaimName": claim} for n, claim in enumerate(claims)]
     own = [{"name": f"t{n}", "resourceClaimTemplateName": "template"} for n, _ in enumerate(made)]
     statuses = [{"name": f"t{n}", "resourceClaimName": claim} for n, claim in enumerate(made)]

@@ -1,4 +1,4 @@
-"""EKS and STS over the wire (moto), and what stands between them in a cluster: the authenticator that knows access entries."""
+"""EKS and STS as HTTP servers (moto), and a token authenticator that knows a cluster's access entries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import boto3
-import moto.sts.models  # noqa: F401 - with the real clock: who imports it first while a simulation runs keeps that one's
+import moto.sts.models  # noqa: F401 - imported with the real clock; during a simulation it would keep the virtual one
 import requests
 from moto.eks.models import eks_backends
 from moto.moto_server.werkzeug_app import MotoRequestHandler
@@ -20,10 +20,10 @@ OWN_ACCOUNT, OTHER_ACCOUNT = "123456789012", "111122223333"
 
 
 class EksAccounts:
-    """Two accounts with clusters, and who may enter them.
+    """Two accounts with clusters and their access entries.
 
     Args:
-        url: Where moto answers.
+        url: moto's address.
 
     Attributes:
         entries: The Kubernetes groups of each IAM role, by the role's ARN.
@@ -35,7 +35,7 @@ class EksAccounts:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment of a function in our own account."""
+        """Return the environment of a function in the first account."""
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE",
@@ -53,15 +53,15 @@ class EksAccounts:
         region: str = "eu-central-1",
         **described: Any,
     ) -> None:
-        """Make a cluster in an account and region that leads to a real API server.
+        """Create a cluster in an account and region with the address of a real API server.
 
         Args:
             name: The cluster's name.
-            server: The API server.
-            ca_file: Its authority.
-            account: Of one of the two accounts.
-            region: Of its own.
-            **described: What DescribeCluster says of it besides.
+            server: The API server's address.
+            ca_file: The API server's authority.
+            account: The account's id.
+            region: The cluster's region.
+            **described: Other fields of DescribeCluster's response.
         """
         session = boto3.Session(**self._credentials(account), region_name=region)
         client = session.client("eks", endpoint_url=self.url)
@@ -73,7 +73,7 @@ class EksAccounts:
             setattr(record, field, value)
 
     def _credentials(self, account: str) -> Mapping[str, str]:
-        """Ours, or those of an administrator there: moto knows an account by the role that was assumed in it."""
+        """Return an account's credentials; for the second account by AssumeRole, from which moto derives the account."""
         own = {"aws_access_key_id": "AKIAEXAMPLE", "aws_secret_access_key": "example"}
         if account == OWN_ACCOUNT:
             return own
@@ -87,16 +87,16 @@ class EksAccounts:
         }
 
     def review(self, header: str, cluster: str) -> tuple[str, Sequence[str]] | None:
-        """Whom a token names, and that user's groups; None if it is no good or has no access entry.
+        """Return the token's user and groups; None if the token is invalid or has no access entry.
 
-        As aws-iam-authenticator does: the token is a request to STS, which is carried out with the cluster's name in a header.
+        As aws-iam-authenticator does: the token is a signed STS request, which this sends with the cluster's name in a header.
         """
         encoded = header.removeprefix("Bearer k8s-aws-v1.")
         url = urlsplit(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode())
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
         if query["X-Amz-SignedHeaders"] != "host;x-k8s-aws-id" or not (url.hostname or "").startswith("sts."):
             return None
-        named = f"AWS4-HMAC-SHA256 Credential={query['X-Amz-Credential']}"  # moto finds service and account by it
+        named = f"AWS4-HMAC-SHA256 Credential={query['X-Amz-Credential']}"  # moto reads service and account from it
         headers = {"x-k8s-aws-id": cluster, "Authorization": named}
         answer = requests.get(f"{self.url}/?{url.query}", headers=headers, timeout=10)
         arn = answer.text.partition("<Arn>")[2].partition("</Arn>")[0]
@@ -107,7 +107,7 @@ class EksAccounts:
 
 @contextmanager
 def eks_accounts() -> Iterator[EksAccounts]:
-    """Two empty accounts, for as long as the context is open."""
+    """Serve two empty accounts inside the context."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -119,4 +119,4 @@ def eks_accounts() -> Iterator[EksAccounts]:
         requests.post(f"{url}/moto-api/reset", timeout=10)
         server.stop()
         if "protocol_version" in vars(MotoRequestHandler):
-            del MotoRequestHandler.protocol_version  # werkzeug leaves it there; a simulated AWS wants to set it itself
+            del MotoRequestHandler.protocol_version  # werkzeug sets it; MotoAccount must set its own

@@ -1,4 +1,4 @@
-"""Fakes with behaviour, one for each port a step needs: a cloud that launches and terminates, queues, a fence."""
+"""Fakes with behaviour, one for each port of a step: cloud provider, queue, lease, telemetry, and a store that interferes."""
 
 from __future__ import annotations
 
@@ -41,11 +41,17 @@ SHUT_DOWN = timedelta(seconds=12)
 
 
 class FakeCloud:
-    """Launches the cheapest type a claim allows; the claim's UID is the client token. Also the kubelets' machines.
+    """A cloud provider that launches the cheapest type a NodeClaim allows, and the machine source of the simulated kubelets.
 
-    `out_of_stock` are offerings it refuses; `failures` are raised, one for each launch call's claim, before anything
-    else; `ready` says whether NodeClasses resolve to Ready; `failed_checks` are the instances whose status checks fail; `frozen` machines run
-    without their kubelet, by provider id; `released` names the NodeClasses that were let go.
+    The NodeClaim's UID is the client token.
+
+    Attributes:
+        out_of_stock: Offerings (type, zone, capacity type) for which a launch fails with insufficient capacity.
+        failures: Errors to raise, one for each NodeClaim of a launch and each release of a NodeClass.
+        ready: Whether `resolve` sets a NodeClass Ready.
+        failed_checks: The result of `statuses`: instances with failed status checks.
+        frozen: Provider ids of the instances that run without their kubelet.
+        released: The names of the released NodeClasses.
     """
 
     name = "fake"
@@ -122,10 +128,10 @@ class FakeCloud:
     def prices(self) -> Prices:
         return Prices(source="the types")
 
-    # -- what a test does to it -------------------------------------------------------------------------------------
+    # -- changes by tests -------------------------------------------------------------------------------------
 
     def run_orphan(self, provider_id: str, launched_at: datetime, claim: str = "", claim_uid: str = "") -> None:
-        """An instance of this cluster that no launch of this fake made."""
+        """Add an instance with the cluster's tags that `launch` did not create."""
         tags = {labels.NODECLAIM_TAG: claim, labels.NODECLAIM_UID_TAG: claim_uid}
         tags = {key: value for key, value in tags.items() if value}
         self._by_token[provider_id] = Instance(
@@ -134,21 +140,21 @@ class FakeCloud:
         )  # fmt: skip
 
     def stop(self, provider_id: str) -> None:
-        """The instance is stopped: it is still there, and no kubelet runs on it."""
+        """Stop the instance: it is still listed, but its kubelet does not run."""
         self._put(replace(self.get(provider_id), state="stopped"))
 
     def lose(self, provider_id: str) -> None:
-        """The instance is gone, just like that."""
+        """Remove the instance without a notification."""
         self._put(replace(self.get(provider_id), state="terminated"))
 
     def machines(self) -> tuple[Machine, ...]:
-        """As the simulated kubelets see them."""
+        """Return the instances as machines for the simulated kubelets."""
         self._pass_time()
         return tuple(self._machine(i) for i in sorted(self._by_token.values(), key=lambda i: i.provider_id))
 
     @property
     def price(self) -> float:
-        """What runs costs per hour."""
+        """Return the hourly price of the running instances."""
         return sum(self._offering(i).price for i in self.list() if i.state == "running")
 
     # -- inside -----------------------------------------------------------------------------------------------------
@@ -230,7 +236,7 @@ class FakeCloud:
 
 
 def _usable(claim: NodeClaim, types: Iterable[InstanceType]) -> Iterator[tuple[InstanceType, Offering]]:
-    """Offerings that the claim's `In` requirements allow and that are not known to be out of stock."""
+    """Return the offerings that the NodeClaim's `In` requirements allow and that are marked available."""
     wanted = {r.key: set(r.values) for r in claim.spec.requirements if r.operator == "In"}
     for type_ in types:
         if type_.name not in wanted.get(labels.INSTANCE_TYPE, {type_.name}):
@@ -244,7 +250,7 @@ def _usable(claim: NodeClaim, types: Iterable[InstanceType]) -> Iterator[tuple[I
 
 @dataclass
 class FakeQueue:
-    """A queue that keeps what was sent, and the receipts of what is to be retried. `fails` is raised instead, if set."""
+    """A queue that records the sent messages and the receipts to retry; it raises `fails`, if set, instead."""
 
     sent: list[Message] = field(default_factory=list)
     retried: list[str] = field(default_factory=list)
@@ -262,8 +268,8 @@ class FakeQueue:
 
 
 @dataclass
-class Fence:
-    """A lease: free, or `held_by_other`; lost after `checks_left` checks, if that is given."""
+class FakeLease:
+    """A lease that is free or `held_by_other`; a run loses it after `checks_left` checks, if given."""
 
     held_by_other: bool = False
     checks_left: int | None = None
@@ -288,7 +294,7 @@ class Fence:
 
 @dataclass
 class Record:
-    """Telemetry that keeps everything."""
+    """Telemetry that records log lines, Events and observations."""
 
     lines: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
@@ -308,22 +314,22 @@ class Record:
 
     @property
     def reasons(self) -> list[str]:
-        """Reasons of the events, in order."""
+        """Return the reasons of the Events, in order."""
         return [event.reason for event in self.events]
 
     def count_of(self, name: str) -> float:
-        """Sum of a metric's samples."""
+        """Return the sum of a metric's samples."""
         return sum(o.value for o in self.observations if o.name == name)
 
 
 @dataclass
 class Cluster:
-    """A real in-memory API server, a fake cloud, and what a run is connected to; `run()` gives a fresh invocation."""
+    """The in-memory API server, a fake cloud and the other ports of a run; `run()` returns a new run's context."""
 
     clock: VirtualClock = field(default_factory=lambda: VirtualClock(builders.NOW))
     settings: Settings = field(default_factory=lambda: Settings(cluster_name=builders.CLUSTER))
     queue: FakeQueue = field(default_factory=FakeQueue)
-    fence: Fence = field(default_factory=Fence)
+    fence: FakeLease = field(default_factory=FakeLease)
     record: Record = field(default_factory=Record)
     memory: Memory = field(default_factory=Memory)
     seconds: float = 60.0
@@ -333,7 +339,7 @@ class Cluster:
         self.cloud = FakeCloud(self.clock)
 
     def run(self, **changes: Any) -> RunContext:
-        """One run, which may take `seconds` of virtual time."""
+        """Return the context of one run, which may take `seconds` of virtual time."""
         fields = {
             "cluster": builders.CLUSTER,
             "settings": self.settings,
@@ -364,14 +370,14 @@ class Cluster:
         return run_step(run or self.run(), definition, trigger)
 
     def add(self, *bodies: dict[str, Any]) -> None:
-        """Put objects, status included, on the API server."""
+        """Create objects, status included, on the API server."""
         self.server.load(bodies)
 
 
-class Interfering:
-    """A store that does something else just before one of its methods is called for the `nth` time.
+class InterceptingStore:
+    """A store that calls `act` just before the `nth` call of one of its methods.
 
-    What another client does between a read and a write, at exactly that moment.
+    A test uses it for a change that another client makes between the step's read and its write.
     """
 
     def __init__(self, store: ApiServer, method: str, nth: int, act: Callable[[], None]) -> None:

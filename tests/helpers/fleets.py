@@ -1,4 +1,4 @@
-"""Running fleets for disruption tests: nodes with their claims and pods, and what could be launched instead.
+"""Fleets of nodes with their NodeClaims and pods, and instance types for replacements, for tests of disruption.
 
 Types are `s`, `m`, `l` and `xl` (2, 4, 8 and 16 CPUs) at 0.1 per CPU and hour in two zones, Spot at 40 % of it. The node
 of claim `n` is `node-n`.
@@ -26,7 +26,7 @@ ZONES = ("a", "b")
 
 
 def types(*, spot: bool = True) -> tuple[InstanceType, ...]:
-    """Every size, available in both zones."""
+    """Return instance types of every size, available in both zones."""
     return tuple(
         builders.an_instance_type(
             name, cpu=cpus, memory_gib=4 * cpus, price=cpus * 0.1, zones=ZONES, spot=cpus * 0.04 if spot else None
@@ -39,19 +39,19 @@ TYPES = types()
 
 
 def a_catalogue(*pools: str, of: tuple[InstanceType, ...] = TYPES) -> Catalogue:
-    """The same types for each of these pools (`default` if none is named)."""
+    """Return a catalogue with these types for each of the NodePools (`default` if none is given)."""
     return Catalogue(dict.fromkeys(pools or ("default",), of))
 
 
 def price(size: str, capacity_type: str = labels.ON_DEMAND) -> float:
-    """Per hour."""
+    """Return the hourly price."""
     return price_of(TYPES, size, "a", capacity_type)
 
 
 def a_pool(
     name: str = "default", *, capacity_types: Iterable[str] = (labels.ON_DEMAND,), **disruption: Any
 ) -> NodePool:
-    """A NodePool without a budget to speak of; keyword arguments go into `spec.disruption` as on the wire."""
+    """Return a NodePool whose budget allows 100 % of its nodes; keyword arguments are fields of `spec.disruption` as JSON."""
     requirement = {"key": labels.CAPACITY_TYPE, "operator": "In", "values": list(capacity_types)}
     spec = {
         "template": {"spec": {"requirements": [requirement]}},
@@ -62,7 +62,7 @@ def a_pool(
 
 @dataclass(frozen=True)
 class Member:
-    """A node, its claim and the pods on it."""
+    """A node, its NodeClaim and its pods."""
 
     node: Node | None
     claim: NodeClaim
@@ -70,7 +70,7 @@ class Member:
 
 
 def a_pod(name: str, *, node: str = "", owner: str = "ReplicaSet", **kwargs: Any) -> Pod:
-    """A pod of a workload: bound to `node` and ready, or unschedulable."""
+    """Return a pod of a workload: bound to `node` and ready, or unschedulable."""
     owners = [{"apiVersion": "apps/v1", "kind": owner, "name": "owner", "uid": "owner", "controller": True}]
     changes: dict[str, Any] = {"metadata": {"ownerReferences": owners}}
     if node:
@@ -95,9 +95,9 @@ def a_member(
     claim: Mapping[str, Any] = {},
     node: Mapping[str, Any] = {},
 ) -> Member:
-    """A node that joined two hours ago; its pods were last seen to change `quiet_for` ago.
+    """Return a node that joined two hours ago; its last pod event was `quiet_for` ago.
 
-    `cpus` makes one pod for each entry; `claim` and `node` are laid over the objects as on the wire.
+    `cpus` adds one pod for each entry; `claim` and `node` change the objects' JSON.
     """
     own = {
         labels.NODEPOOL: pool,
@@ -124,12 +124,12 @@ def a_member(
 
 
 def an_unlaunched_member(name: str) -> Member:
-    """A claim whose instance has not been asked for yet."""
+    """Return a NodeClaim that is not launched."""
     return Member(node=None, claim=builders.a_claim(name))
 
 
 def a_fleet(*members: Member, pools: Iterable[NodePool] = (), pending: Iterable[Pod] = (), **parts: Any) -> Snapshot:
-    """A snapshot of these nodes, at `NOW`; one pool `default` if none is given."""
+    """Return a snapshot of these nodes at `NOW`, with the NodePool `default` if none is given."""
     return a_snapshot(
         node_pools=tuple(sorted(pools, key=lambda p: p.metadata.name)) or (a_pool(),),
         claims=tuple(sorted((m.claim for m in members), key=lambda c: c.metadata.name)),
@@ -140,7 +140,7 @@ def a_fleet(*members: Member, pools: Iterable[NodePool] = (), pending: Iterable[
 
 
 def bodies(*members: Member) -> tuple[dict[str, Any], ...]:
-    """The members' objects as JSON, to load into an API server."""
+    """Return the members' objects as JSON for an API server."""
     found: list[dict[str, Any]] = []
     for member in members:
         found.append(_body("karpenter.sh/v1", "NodeClaim", member.claim))

@@ -1,8 +1,8 @@
-"""Programs in Go that tests talk to: built once per version of their sources, kept outside the repository.
+"""Builds Go programs that tests run, once per version of their sources, outside the repository.
 
-A program is a folder with a Go module in it. Its build lands in `$XDG_CACHE_HOME/journeyman` under the hash of the
-sources, so that a change of sources builds anew and everything else starts at once. While Go works, a line every few
-seconds says how far it is, since a cold build takes minutes.
+A program is a folder with a Go module. The build is stored in `$XDG_CACHE_HOME/journeyman` under the hash of the sources, so
+that only a change of the sources builds it again. A cold build takes minutes, so a line on standard error every few seconds
+reports the progress.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from typing import IO
 
 from msgspec import Struct
 
-EVERY_SECONDS = 5.0  # between lines of progress
+EVERY_SECONDS = 5.0  # between progress lines
 
 
 class GoProgramMissingError(Exception):
-    """A program is not there and cannot be built; the text says what to install or where to look."""
+    """A program is missing and cannot be built; the message says what to install or where to look."""
 
 
-def say_where(path: Callable[[], Path]) -> int:
-    """Have a program built if need be and print where it is; the exit status, 0 also without Go: its tests skip then."""
+def print_path(path: Callable[[], Path]) -> int:
+    """Build a program if needed and print its path; return the exit status, 0 if there is no Go (its tests are skipped)."""
     try:
         sys.stdout.write(f"{path()}\n")
     except GoProgramMissingError as missing:
@@ -41,15 +41,15 @@ def say_where(path: Callable[[], Path]) -> int:
 
 
 class GoProgram(Struct, frozen=True, kw_only=True):
-    """A program, and how it is built.
+    """A Go program and how to build it.
 
     Attributes:
-        name: Of the program's file, and of its folder in the cache.
-        title: What it is, as the subject of a sentence.
+        name: The name of the program's file, and the prefix of its folder in the cache.
+        title: A description of the program, as the subject of a sentence.
         sources: The folder of its Go module; only files directly in it belong to the program.
-        flags: For `go build`, beyond `-trimpath`.
-        minutes: What a cold build on two cores takes, to set expectations.
-        package: What to build; by default the module itself, or else a program of one that its go.mod pins.
+        flags: Flags for `go build`, in addition to `-trimpath`.
+        minutes: How long a cold build on two cores takes, for the progress message.
+        package: The package to build: by default the module itself, or a package of a module that its go.mod requires.
     """
 
     name: str
@@ -60,10 +60,10 @@ class GoProgram(Struct, frozen=True, kw_only=True):
     package: str = "."
 
     def path(self) -> Path:
-        """Where the program is, built if need be.
+        """Build the program if needed and return its path.
 
         Raises:
-            GoProgramMissingError: There is no Go, or the build failed.
+            GoProgramMissingError: Go is missing, or the build failed.
         """
         path = self.cached()
         if not path.exists():
@@ -71,7 +71,7 @@ class GoProgram(Struct, frozen=True, kw_only=True):
         return path
 
     def cached(self) -> Path:
-        """Where the build of exactly this package of these sources, with these flags, belongs."""
+        """Return the cache path for this package, these sources and these flags."""
         digest = hashlib.sha256()
         for source in sorted([*self.sources.glob("*.go"), self.sources / "go.mod", self.sources / "go.sum"]):
             digest.update(source.name.encode() + b"\0" + source.read_bytes())
@@ -83,7 +83,7 @@ class GoProgram(Struct, frozen=True, kw_only=True):
         go = shutil.which("go")
         if go is None:
             raise GoProgramMissingError(f"{self.title} cannot be built without Go 1.21 or newer on the PATH")
-        with _alone(path.parent):
+        with _build_lock(path.parent):
             if path.exists():  # another process has built it meanwhile
                 return
             _say(f"Building {self.title}, about {self.minutes} minutes the first time …")
@@ -96,7 +96,7 @@ class GoProgram(Struct, frozen=True, kw_only=True):
 
 
 def _count(go: str, sources: Path, package: str) -> int:
-    """How many packages a program is made of; downloads its modules on the way."""
+    """Download a program's modules and return how many packages it has."""
     with tempfile.TemporaryFile() as listed:
         _follow([go, "list", "-deps", package], sources, "modules downloaded", listed)
         listed.seek(0)
@@ -104,7 +104,7 @@ def _count(go: str, sources: Path, package: str) -> int:
 
 
 class _Listener(threading.Thread):
-    """Reads what Go says: names of packages and modules are counted, everything else is a complaint and kept."""
+    """Reads Go's output: counts the lines that name a package or a module, and keeps all others as error messages."""
 
     def __init__(self, lines: IO[str]) -> None:
         super().__init__(daemon=True)
@@ -124,13 +124,13 @@ class _Listener(threading.Thread):
 
 
 def _follow(command: list[str], folder: Path, what: str, output: IO[bytes] | None = None) -> bool:
-    """Run a Go command, saying every few seconds how far it is, and at the end what it complained about."""
+    """Run a Go command with a progress line every few seconds, and print its error messages if it fails."""
     started = time.monotonic()
     with subprocess.Popen(command, cwd=folder, stdout=output, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         listener = _Listener(process.stderr)
         listener.start()
-        while _runs(process):
+        while _is_running_after_wait(process):
             minutes, seconds = divmod(int(time.monotonic() - started), 60)
             _say(f"  {minutes}:{seconds:02}  {listener.count:,} {what}  {listener.latest}")
         listener.join()
@@ -139,7 +139,7 @@ def _follow(command: list[str], folder: Path, what: str, output: IO[bytes] | Non
     return process.returncode == 0
 
 
-def _runs(process: subprocess.Popen[str]) -> bool:
+def _is_running_after_wait(process: subprocess.Popen[str]) -> bool:
     try:
         process.wait(EVERY_SECONDS)
     except subprocess.TimeoutExpired:
@@ -153,8 +153,8 @@ def _say(line: str) -> None:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time."""
+def _build_lock(folder: Path) -> Iterator[None]:
+    """Let only one process build in this folder at a time."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -31,7 +31,7 @@ JSONDict = dict[str, Any]
 
 
 def scenario(name: str) -> JSONDict:
-    """The scenario of that name."""
+    """Return the scenario of a name."""
     kind, count = name.rsplit("-", 1)
     made = {"diverse": diverse_pods, "preferences": preference_pods}[kind](int(count))
     return {"name": name, "instanceTypes": instance_types(), "objects": [node_pool(), *made], "options": {}}
@@ -41,7 +41,7 @@ NAMES = ("diverse-500", "diverse-2000", "diverse-10000", "diverse-20000", "prefe
 
 
 def instance_types() -> list[JSONDict]:
-    """One type per number of cores, with 2 GiB and ten pods for each."""
+    """Return one type per number of cores, with 2 GiB and ten pods per core."""
     return [_instance_type(cpus) for cpus in range(1, TYPES + 1)]
 
 
@@ -68,7 +68,7 @@ def _instance_type(cpus: int) -> JSONDict:
 
 
 def node_pool() -> JSONDict:
-    """One pool that takes everything, with limits far away."""
+    """Return a NodePool that allows all types and pods, with limits that no scenario reaches."""
     node_class = {"group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default"}
     requirements = [in_(CAPACITY_TYPE, "spot", "on-demand")]
     return {
@@ -86,7 +86,7 @@ def node_pool() -> JSONDict:
 
 
 def diverse_pods(count: int, seed: int = SEED) -> list[JSONDict]:
-    """A fifth each: plain, spread over zones, spread over hosts, together in a zone, apart on hosts."""
+    """Return a fifth each: plain, spread over zones, spread over hosts, with zone affinity, with host anti-affinity."""
     rng = random.Random(seed)
     fifth = count // 5
     kinds: list[tuple[int, Callable[[random.Random], tuple[JSONDict, JSONDict]]]] = [
@@ -101,7 +101,7 @@ def diverse_pods(count: int, seed: int = SEED) -> list[JSONDict]:
 
 
 def preference_pods(count: int, seed: int = SEED) -> list[JSONDict]:
-    """All prefer one zone, and to be apart in zones and on hosts."""
+    """Return pods that all prefer one zone, and anti-affinity in zones and on hosts."""
     apart = [
         {"weight": 10, "podAffinityTerm": _term(ZONE, NGINX)},
         {"weight": 1, "podAffinityTerm": _term(HOSTNAME, NGINX)},
@@ -113,7 +113,7 @@ def preference_pods(count: int, seed: int = SEED) -> list[JSONDict]:
 
 
 def _pods(described: Iterator[tuple[JSONDict, JSONDict]], rng: random.Random) -> Iterator[JSONDict]:
-    """Pods with these labels and rules; each draws its requests after them."""
+    """Return pods with these labels and constraints; each then draws its requests."""
     for index, (labels, spec) in enumerate(described):
         requests = {"cpu": f"{rng.choice(MILLICORES)}m", "memory": f"{rng.choice(MEBIBYTES)}Mi"}
         yield {

@@ -1,6 +1,6 @@
-"""The linear-programming lower bound on the hourly price of a scenario, by HiGHS.
+"""The linear-programming lower bound on the hourly price of a scenario, computed by HiGHS.
 
-Valid for pods that differ in requests only; zone and host rules can only raise the optimum.
+The bound is exact for pods that differ in requests only; topology constraints can only raise the optimum.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RESOURCES = ("cpu", "memory", "pods")
 
 
 def lower_bound(scenario: dict[str, Any]) -> float:
-    """No fleet that holds the scenario's pods can cost less."""
+    """Return an hourly price below which no nodes can run the scenario's pods."""
     pool = next(o for o in scenario["objects"] if o["kind"] == "NodePool")
     requirements = pool["spec"]["template"]["spec"]["requirements"]
     need = np.zeros(len(RESOURCES))
@@ -36,7 +36,7 @@ def lower_bound(scenario: dict[str, Any]) -> float:
 
 
 def cheapest_offering(instance_type: dict[str, Any], requirements: list[dict[str, Any]]) -> float | None:
-    """The least price at which a NodePool with these requirements can have the type; None if it cannot."""
+    """Return the lowest price of the type's offerings that these requirements allow; None if there is none."""
     values = {r["key"]: set(r["values"]) for r in instance_type["requirements"]}
     if not all(_admits(r, values[r["key"]]) for r in requirements):
         return None

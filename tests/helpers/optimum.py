@@ -1,8 +1,8 @@
-"""The true optimum of a small scenario by integer programming, for pods that differ in requests only.
+"""The optimum of a small scenario by integer programming, for pods that differ in requests only.
 
-Every way to fill a node of some type with pods of some class is a pattern; only fillings to which nothing can be added
-matter, and of those that hold as much only the cheapest. HiGHS then chooses how many nodes of each pattern to open so
-that all pods have a place. Nothing is cheaper.
+A pattern is a number of pods of each size that fit one node, and the cheapest type for it. Only maximal patterns, to which no
+pod can be added, are needed. HiGHS then chooses how many nodes of each pattern to launch so that all pods fit at the lowest
+price.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RESOURCES = ("cpu", "memory", "pods")
 
 
 def optimum(scenario: JSONDict) -> float:
-    """The least hourly price of nodes that hold all pods."""
+    """Return the lowest hourly price of nodes that fit all pods."""
     pods = [o for o in scenario["objects"] if o["kind"] == "Pod"]
     classes = _classes(pods)
     patterns = _patterns(scenario, list(classes), list(classes.values()))
@@ -41,7 +41,7 @@ def optimum(scenario: JSONDict) -> float:
 
 
 def _classes(pods: Sequence[JSONDict]) -> dict[Sizes, int]:
-    """How many pods there are of each size, biggest first."""
+    """Return how many pods there are of each size, largest first."""
     counts: dict[Sizes, int] = {}
     for pod in pods:
         requests = to_resources(pod["spec"]["containers"][0]["resources"]["requests"], round_up=True) | {"pods": 1}
@@ -51,7 +51,7 @@ def _classes(pods: Sequence[JSONDict]) -> dict[Sizes, int]:
 
 
 def _patterns(scenario: JSONDict, sizes: list[Sizes], counts: list[int]) -> dict[Sizes, float]:
-    """The cheapest price of each full filling: how many pods of each class a node holds."""
+    """Return the lowest price of each maximal pattern, given as the number of pods of each size."""
     requirements = next(o for o in scenario["objects"] if o["kind"] == "NodePool")
     rules = requirements["spec"]["template"]["spec"]["requirements"]
     found: dict[Sizes, float] = {}
@@ -69,7 +69,7 @@ def _patterns(scenario: JSONDict, sizes: list[Sizes], counts: list[int]) -> dict
 
 
 def _fillings(free: Sizes, sizes: list[Sizes], counts: list[int]) -> Iterator[Sizes]:
-    """All ways to fill the free so that of the last class no more would fit."""
+    """Yield all numbers of pods of each size that fit the free resources, with as many of the last size as fit."""
     if not sizes:
         yield ()
         return

@@ -1,4 +1,4 @@
-"""Plans made by hand: right ones, so that a test can break them in the one way it is about."""
+"""Builders for valid plans, of which a test breaks one constraint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ERROR = PodError(kind="unschedulable", message="no place")
 
 
 def a_planned_claim(*pods: Pod, types: Sequence[InstanceType], pool: str = POOL, **pins: str) -> PlannedClaim:
-    """One node for these pods: of any of the types, with these labels (`zone="a"`, `team="red"`), priced rightly."""
+    """Return a new node for these pods, of any of the types, with labels (`zone="a"`, `team="red"`) and a valid price."""
     wanted = {_KEYS.get(name, name): value for name, value in pins.items()}
     offers = sorted(
         ((o.price, t.name, o.zone, o.capacity_type) for t in types for o in t.offerings if _suits(o, wanted)),
@@ -44,7 +44,7 @@ def _suits(offering: Any, wanted: dict[str, str]) -> bool:
 
 
 def a_plan(*claims: PlannedClaim, without: Iterable[Pod] = (), **existing: Sequence[Pod]) -> Results:
-    """New nodes, and pods on nodes that exist (`node_a=[pod]` is node `node-a`); an error for those `without` a place."""
+    """Return a plan of new nodes and pods on existing nodes (`node_a=[pod]` is node `node-a`); pods `without` a node have errors."""
     return Results(
         new_claims=claims,
         existing={name.replace("_", "-"): tuple(pod.key for pod in pods) for name, pods in existing.items()},

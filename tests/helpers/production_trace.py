@@ -1,8 +1,8 @@
-"""A production-like cluster as a scenario: thousands of pods that nearly all differ, on real instance types.
+"""A production-like cluster as a scenario: thousands of pods with mostly different requests, on real instance types.
 
-Sizes are heavy-tailed, as published traces of shared clusters are: most pods ask for little, a few for whole nodes;
-replica counts follow a power law; memory per core varies by a factor of a hundred. A third of the workloads runs several
-replicas over zones or on different hosts.
+Requests are heavy-tailed, as in published traces of shared clusters: most pods request little, a few request whole nodes.
+Replica counts follow a power law; memory per core varies by a factor of a hundred. A third of the workloads spread their
+replicas over zones or hosts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ JSONDict = dict[str, Any]
 
 
 def scenario(count: int, *, rules: bool = False) -> JSONDict:
-    """So many pods; with `rules` a third of the workloads is spread."""
+    """Return a scenario of so many pods; with `rules` a third of the workloads are spread."""
     name = f"production-{count}{'-spread' if rules else ''}"
     pool = node_pool("spot", "on-demand")
     made = [pool, *_workloads(count, random.Random(SEED), rules=rules)]

@@ -1,4 +1,4 @@
-"""Lambda's Runtime API, as much as one function needs: hands out events, takes answers, one at a time.
+"""The part of Lambda's Runtime API that one function needs: it serves events and receives responses, one at a time.
 
 Source: AWS, "Using the Lambda runtime API" (2018-06-01): next invocation, response, error, initialization error.
 """
@@ -18,14 +18,14 @@ TIMEOUT_SECONDS = 30
 
 
 class RuntimeApi:
-    """Runs one built function in a process of its own; a context manager.
+    """Runs one built function in a separate process; a context manager.
 
     Args:
-        python: The interpreter, of the version the layer was built for.
-        function: Folder with the handlers.
-        paths: What is on Lambda's import path besides it: the layer, the runtime interface client.
-        handler: As the template names it.
-        variables: The function's environment.
+        python: The interpreter, of the version for which the layer was built.
+        function: The folder with the handlers.
+        paths: The rest of Lambda's import path: the layer and the runtime interface client.
+        handler: The template's `Handler`.
+        variables: The function's environment variables.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class RuntimeApi:
         self._http.server_close()
 
     def invoke(self, event: dict[str, Any]) -> tuple[str, Any]:
-        """("response", what the handler returned) or ("error" or "init/error", Lambda's error object)."""
+        """Invoke the function; return ("response", its result) or ("error" or "init/error", Lambda's error object)."""
         self._events.put(event)
         try:
             return self._answers.get(timeout=TIMEOUT_SECONDS)
@@ -96,6 +96,6 @@ class RuntimeApi:
                 answers.put((kind, json.loads(body)))
 
             def log_message(self, *_: object) -> None:
-                """Say nothing."""
+                """Write no log line."""
 
         return Handler

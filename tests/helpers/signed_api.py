@@ -1,4 +1,4 @@
-"""A cloud's API on the loopback interface: verifies signatures and reports each kind of refusal."""
+"""An HTTP server for a fake cloud API that verifies request signatures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 
 class Request(NamedTuple):
-    """One request as it came over the wire; header names are in lower case, path and query still escaped."""
+    """A received request; header names are in lower case, path and query are still percent-encoded."""
 
     method: str
     path: str
@@ -22,21 +22,21 @@ class Request(NamedTuple):
 
     @property
     def parameters(self) -> dict[str, str]:
-        """The query, unescaped."""
+        """Return the query parameters, decoded."""
         return dict(parse_qsl(self.query))
 
 
 class Api(Protocol):
-    """What answers."""
+    """The fake service behind the HTTP server."""
 
     def answer(self, request: Request) -> tuple[int, Any]:
-        """Status and JSON body."""
+        """Return the response's status and JSON body."""
         ...
 
 
 @contextmanager
 def served(api: Api) -> Iterator[str]:
-    """The address of the API, for as long as it is served."""
+    """Serve the API inside the context; yield its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def handle_any(self) -> None:
@@ -54,7 +54,7 @@ def served(api: Api) -> Iterator[str]:
         do_GET = do_POST = handle_any  # noqa: N815 - names of http.server
 
         def log_message(self, *_: object) -> None:
-            """Tests look at what was answered."""
+            """Write no log line; tests assert on the responses."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

@@ -1,4 +1,4 @@
-"""A simulated cluster with workloads, kube-scheduler, kubelets and a cloud, in which messages and the sweep start our steps."""
+"""A simulated cluster with workload controllers, kube-scheduler, kubelets and a cloud; messages and the sweep run the steps."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ STEPS: Mapping[Step, Callable[[RunContext, Trigger], Outcome]] = {
 
 @dataclass
 class Functions:
-    """An actor: runs each step whose message is due, and sweeps every minute."""
+    """An actor that runs each step whose message is due, and the sweep every minute."""
 
     cluster: Cluster
     outcomes: list[tuple[datetime, Outcome]] = field(default_factory=list)
     last_sweep: datetime | None = None
 
     def due(self) -> datetime | None:
-        """The next message, or the next sweep."""
+        """Return when the next message or sweep is due."""
         now = self.cluster.clock.now()
-        waiting = [m.at or now for m in self.cluster.queue.sent]
-        return min([*waiting, self._next_sweep()])
+        times = [m.at or now for m in self.cluster.queue.sent]
+        return min([*times, self._next_sweep()])
 
     def act(self) -> bool:
-        """One run of the first step that is due; True if there was one."""
+        """Run the sweep if it is due, then the first step that is due; return whether there was such a step."""
         now = self.cluster.clock.now()
         if now >= self._next_sweep():
             self.last_sweep = now
@@ -62,13 +62,13 @@ class Functions:
         return self.last_sweep + timedelta(minutes=1) if self.last_sweep else self.cluster.clock.now()
 
     def trigger(self, step: Step) -> Trigger:
-        """A trigger of the step, as the sweep sends it."""
+        """Return a trigger of the step, as the sweep sends it."""
         now = self.cluster.clock.now()
         return RequeueDue(id="t", cluster=CLUSTER, step=step, reason="test", time=now)
 
 
 class SimulatedCluster:
-    """The simulated cluster, with queries for tests."""
+    """The simulated cluster, with methods that change it, run it and query its state."""
 
     def __init__(self, types: Sequence[InstanceType], pool: dict[str, Any]) -> None:
         self.cluster = Cluster()
@@ -87,7 +87,7 @@ class SimulatedCluster:
         )
 
     def deploy(self, name: str, replicas: int, *, cpu: str, memory: str = "1Gi") -> None:
-        """A Deployment."""
+        """Create a Deployment and run the provision step."""
         container = {"name": "c", "image": "pause", "resources": {"requests": {"cpu": cpu, "memory": memory}}}
         template = {"metadata": {"labels": {"app": name}}, "spec": {"containers": [container]}}
         spec = {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template}
@@ -97,34 +97,34 @@ class SimulatedCluster:
         self.requeue(Step.PROVISION)
 
     def scale(self, name: str, replicas: int) -> None:
-        """Change its size."""
+        """Set the replicas of a Deployment."""
         self.server.patch(DEPLOYMENT, name, {"spec": {"replicas": replicas}}, namespace="default")
 
     def requeue(self, step: Step) -> None:
-        """Send a step a message."""
+        """Send a requeue message for a step."""
         self.cluster.queue.send([Message(cluster=CLUSTER, step=step, reason="test")])
 
     def until(self, done: Callable[[], bool], what: str, *, minutes: float = 30) -> None:
-        """Let it live until that is so."""
+        """Run all actors until `done` returns true."""
         self.world.run_until(done, within=timedelta(minutes=minutes), waiting_for=what)
 
-    def live(self, *, minutes: float) -> None:
-        """Let it live for that long."""
+    def run_for(self, *, minutes: float) -> None:
+        """Run all actors for so many minutes of virtual time."""
         self.world.run_for(timedelta(minutes=minutes))
 
     def running(self) -> int:
-        """Pods that run."""
+        """Return how many pods run."""
         return sum(1 for pod in self.server.list(POD).items if pod.status.phase == "Running")
 
     def nodes(self) -> list[str]:
-        """Instance types of the nodes, sorted."""
+        """Return the instance types of the nodes, sorted."""
         return sorted(n.metadata.labels["node.kubernetes.io/instance-type"] for n in self.server.list(NODE).items)
 
     def claims(self) -> tuple[Any, ...]:
-        """The NodeClaims."""
+        """Return the NodeClaims."""
         return self.server.list(NODECLAIM).items
 
     def disruptions(self) -> list[tuple[str, str, str]]:
-        """(reason, decision, phase) of the NodeDisruptions in the order they were made."""
+        """Return (reason, decision, phase) of the NodeDisruptions in order of creation."""
         made = sorted(self.server.list(NODE_DISRUPTION).items, key=lambda d: d["spec"]["createdAt"])
         return [(d["spec"]["reason"], d["spec"]["decision"], (d.get("status") or {}).get("phase", "")) for d in made]

@@ -1,4 +1,4 @@
-"""Waiting for what others do in their own time: real servers, threads, processes."""
+"""Wait, in real time, for servers, threads and processes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _SECONDS = 30.0
 _POLL_SECONDS = 0.02
 
 
-def wait_until(true: Callable[[], object], otherwise: str, seconds: float = _SECONDS) -> None:
-    """Return as soon as it is true. Fails the test, saying what is `otherwise`, if it does not become so."""
+def wait_until(is_true: Callable[[], object], failure: str, seconds: float = _SECONDS) -> None:
+    """Return as soon as `is_true` returns true; fail the test with the message `failure` after so many seconds."""
     deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"{otherwise} (waited for {seconds:g} s)"
+    while not is_true():
+        assert time.monotonic() < deadline, f"{failure} (waited for {seconds:g} s)"
         time.sleep(_POLL_SECONDS)

@@ -1,9 +1,9 @@
-"""Published workloads as scheduling scenarios: what people test node autoscalers with, on real instance types.
+"""Published test workloads for node autoscalers as scheduling scenarios, on real instance types.
 
-The workloads are those of well-known write-ups: 400 small, 100 middling and 10 large pods, a mix of them, a spread of at
-most 30 a node, a CPU burst of ten, and a web tier over three zones. Instance types are moto's record of EC2; on-demand
-prices are the product's own table; Spot prices are drawn from a fixed seed at 28 to 62 % of on-demand. The answers of
-Karpenter to exactly these scenarios are kept in `tests/differential/cases`, so the numbers here must not change.
+The workloads are 400 small, 100 medium and 10 large pods, a mix of them, a spread of at most 30 pods per node, a CPU burst of
+ten pods, and a web tier over three zones. Instance types are moto's record of EC2; on-demand prices are the product's own
+table; Spot prices are drawn with a fixed seed at 28 to 62 % of on-demand. `tests/differential/cases` has Karpenter's results
+for exactly these scenarios, so the numbers here must not change.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ JSONDict = dict[str, Any]
 
 
 def scenario(name: str) -> JSONDict:
-    """The scenario of that name, in the format `journeyman solve` reads."""
+    """Return the scenario of a name, in the input format of `journeyman solve`."""
     return {"name": name, "instanceTypes": instance_types(), "objects": WORKLOADS[name](), "options": {}}
 
 
 def in_(key: str, *values: str) -> JSONDict:
-    """A requirement."""
+    """Return a requirement with the operator In."""
     return {"key": key, "operator": "In", "values": list(values)}
 
 
 @functools.cache
 def instance_types() -> list[JSONDict]:
-    """All Nitro types of the region that have a price, with their offerings, by name."""
+    """Return all Nitro types of the region that have a price, with their offerings, sorted by name."""
     prices = json.loads((resources.files("journeyman.cloud.aws") / "data/on_demand_prices.json").read_text())
     zones = _zones()
     rng = random.Random(SPOT_SEED)
@@ -121,7 +121,7 @@ def _offerings(price: float, zones: list[str], rng: random.Random) -> Iterator[J
 
 
 def node_pool(*capacity_types: str, zones: tuple[str, ...] = ()) -> JSONDict:
-    """A general-purpose pool of current amd64 types."""
+    """Return a general-purpose NodePool of current amd64 types."""
     requirements = [
         in_(CAPACITY_TYPE, *capacity_types),
         in_(ARCH, "amd64"),
@@ -147,7 +147,7 @@ def node_pool(*capacity_types: str, zones: tuple[str, ...] = ()) -> JSONDict:
 
 
 def pods(app: str, count: int, cpu: str, memory: str, **spec: Any) -> list[JSONDict]:
-    """Replicas of one workload."""
+    """Return the replicas of one workload."""
     container = {"name": "c", "image": "pause", "resources": {"requests": {"cpu": cpu, "memory": memory}}}
     return [
         {
@@ -161,7 +161,7 @@ def pods(app: str, count: int, cpu: str, memory: str, **spec: Any) -> list[JSOND
 
 
 def spread(app: str, key: str, max_skew: int) -> list[JSONDict]:
-    """A hard topology spread of that app."""
+    """Return a required topology spread of an app's pods."""
     return [
         {
             "maxSkew": max_skew,
@@ -199,7 +199,7 @@ WORKLOADS = {
 
 
 def main(folder: str) -> None:
-    """Write all of them as files that `journeyman solve` reads."""
+    """Write all scenarios as input files for `journeyman solve`."""
     destination = Path(folder)
     destination.mkdir(parents=True, exist_ok=True)
     for name in WORKLOADS:

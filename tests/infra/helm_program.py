@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from tests.helpers.go_programs import GoProgram, say_where
+from tests.helpers.go_programs import GoProgram, print_path
 
 CHART = Path(__file__).parents[2] / "infra" / "chart"
 EXAMPLES = sorted((CHART / "ci").glob("*.yaml"))
@@ -65,4 +65,4 @@ def _believed(arguments: Sequence[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(say_where(HELM.path))
+    sys.exit(print_path(HELM.path))

@@ -16,7 +16,7 @@ from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.lists import WholeList
 from journeyman.kube.transport import Transport
 from tests.bench.crowd import put
-from tests.helpers.any_objects import MARK, Drawing, known, said
+from tests.helpers.any_objects import MARK, ObjectGenerator, fields_with_values, kubernetes_fields
 from tests.helpers.waiting import wait_until
 
 COUNT = 60
@@ -55,7 +55,7 @@ def plane(control_plane):
 def drawn(plane, namespace, request):
     """Objects of the kind that the test is for, and the selector that finds them."""
     resource, mark = request.param, namespace[-20:].lstrip("-")
-    bodies = list(Drawing(resource.kind).objects(resource, COUNT, namespace=namespace, mark=mark))
+    bodies = list(ObjectGenerator(resource.kind).objects(resource, COUNT, namespace=namespace, mark=mark))
     put(plane.etcd, bodies)
     selector = f"{MARK}={mark}"
     path = f"{resource.path()}?labelSelector={selector}"
@@ -80,7 +80,7 @@ def test_both_encodings_give_equal_objects(plane, drawn):
         assert msgspec.to_builtins(one) == msgspec.to_builtins(other)
         assert one == other
     assert msgspec.json.encode(found) == msgspec.json.encode(wanted)  # the order of maps, too
-    missing = known(resource.type) - {field for one in found for field in said(one)}
+    missing = kubernetes_fields(resource.type) - {field for one in found for field in fields_with_values(one)}
     not_there = set() if resource.namespaced else {(ObjectMeta, "namespace")}
     assert missing == not_there | ({NOT_OF_NODES} if resource is NODE else set())
     accepted = transport.request("GET", resource.path(), query=query, accept=WholeList.ACCEPT)

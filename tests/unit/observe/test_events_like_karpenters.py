@@ -147,13 +147,13 @@ def drained_by_force(simulation):
     simulation.cluster.add({**budget, "spec": {"selector": {"matchLabels": {"app": "web"}}, "maxUnavailable": 0}})
     simulation.server.delete(NODECLAIM, simulation.claims()[0].metadata.name)
     simulation.requeue(Step.TERMINATE)
-    simulation.live(minutes=12)
+    simulation.run_for(minutes=12)
     simulation.server.delete(PDB, "b", namespace="default")
 
 
 def consolidated(simulation):
     simulation.scale("web", 1)
-    simulation.live(minutes=12)
+    simulation.run_for(minutes=12)
 
 
 def repaired(simulation):
@@ -161,16 +161,16 @@ def repaired(simulation):
     simulation.server.patch(
         NODE, name, {"status": {"conditions": [condition("StorageReady", "False")]}}, subresource="status"
     )
-    simulation.live(minutes=5)
+    simulation.run_for(minutes=5)
 
 
 def refused(simulation):
     """The NodePool reaches its limits, then its NodeClass is deleted."""
     simulation.server.patch(NODEPOOL, "default", {"spec": {"limits": {"cpu": "0"}}})
     simulation.scale("web", 5)
-    simulation.live(minutes=3)
+    simulation.run_for(minutes=3)
     simulation.server.delete(EC2NODECLASS, "default")
-    simulation.live(minutes=11)
+    simulation.run_for(minutes=11)
 
 
 @pytest.mark.parametrize("scenario", [drained_by_force, consolidated, repaired, refused])

@@ -25,7 +25,7 @@ from journeyman.runtime.batch import FAILED, StepRunner
 from journeyman.runtime.composition import Runtime, installed
 from journeyman.runtime.lambda_entry import entry_point, run_batch, run_sweep
 from journeyman.steps.context import BUSY, Outcome, Settings
-from tests.helpers.fakes import Cluster, FakeQueue, Fence, Record
+from tests.helpers.fakes import Cluster, FakeLease, FakeQueue, Record
 
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=timezone.utc)
 
@@ -78,7 +78,7 @@ class Adapters:
         return self.fake_queue
 
     def lease(self, cluster, step, store, holder):
-        return Fence()
+        return FakeLease()
 
     def telemetry(self, store, fields):
         self.records.append(FlushedRecord())

@@ -53,7 +53,7 @@ def test_an_oversized_node_is_replaced_after_its_replacement_is_ready():
     simulation.until(lambda: simulation.cloud.price == pytest.approx(0.8), "the price of the smaller one")
 
     assert seen == [["xl"], ["l", "xl"], ["l"]]
-    simulation.live(minutes=10)
+    simulation.run_for(minutes=10)
     assert simulation.disruptions() == [("Underutilized", "replace", "Succeeded")]
     assert simulation.record.count_of("karpenter_voluntary_disruption_decisions_total") == 1
     looked = {
@@ -76,7 +76,7 @@ def test_empty_nodes_go_and_the_bill_is_nothing():
     simulation.until(lambda: not simulation.claims() and simulation.cloud.price == 0, "an empty cluster")
 
     assert simulation.nodes() == []
-    simulation.live(minutes=2)
+    simulation.run_for(minutes=2)
     assert simulation.disruptions() == [("Empty", "delete", "Succeeded")]
 
 
@@ -89,7 +89,7 @@ def test_the_step_requeues_itself_for_the_start_of_the_budget_window():
     simulation.scale("inflate", 0)
     simulation.requeue(Step.CONSOLIDATE)
 
-    simulation.live(minutes=50)
+    simulation.run_for(minutes=50)
     assert simulation.disruptions() == []
     assert "DisruptionBlocked" in simulation.record.reasons
     opens = builders.NOW + timedelta(hours=1)
@@ -151,7 +151,7 @@ def test_next_run_finishes_or_rolls_back_an_interrupted_run():
         simulation.until(
             lambda simulation=simulation: simulation.nodes() == ["l"], f"the end after {effects} effects", minutes=60
         )
-        simulation.live(minutes=5)
+        simulation.run_for(minutes=5)
 
         assert simulation.running() == 5
         assert simulation.cloud.price == pytest.approx(0.8)

@@ -27,7 +27,7 @@ def a_tight_cluster() -> SimulatedCluster:
         simulation.until(lambda: all(p.spec.node_name for p in simulation.server.list(POD).items), "pods on nodes")
     for i in range(3):
         simulation.scale(f"filler{i}", 0)
-    simulation.live(minutes=1)
+    simulation.run_for(minutes=1)
     assert (simulation.running(), simulation.nodes()) == (5, ["m", "m", "m"])
     simulation.server.patch(NODEPOOL, "default", {"spec": {"disruption": AT_ONCE}})
     return simulation
@@ -39,7 +39,7 @@ def test_consolidation_backs_off_when_kube_scheduler_packs_otherwise():
     before = len(simulation.cloud.launches)
     counts = []
     for _ in range(2):
-        simulation.live(minutes=30)
+        simulation.run_for(minutes=30)
         counts.append(len(simulation.disruptions()))
 
     assert 1 <= counts[0] <= 10
@@ -61,7 +61,7 @@ def test_replacements_that_never_join_are_paid_for_more_and_more_rarely():
     machines, joined = simulation.cloud.machines, {i.provider_id for i in simulation.cloud.list()}
     simulation.cloud.machines = lambda: tuple(m for m in machines() if m.provider_id in joined)
     simulation.scale("web", 2)
-    simulation.live(minutes=60)
+    simulation.run_for(minutes=60)
 
     phases = [phase for _, decision, phase in simulation.disruptions() if decision == "replace"]
     assert 3 <= phases.count("RolledBack") <= 4

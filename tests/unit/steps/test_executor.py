@@ -26,7 +26,7 @@ from journeyman.core.plan import (
 from journeyman.errors import CloudProviderError, InvariantError, KubeAPIError, RateLimitedError
 from journeyman.steps.load import EVERYTHING, load
 from tests.helpers.builders import NOW, claim_body, condition, merge, node_class_body, pod_body, pool_body
-from tests.helpers.fakes import Cluster, Interfering
+from tests.helpers.fakes import Cluster, InterceptingStore
 
 MARK = {"metadata": {"annotations": {"marked": "yes"}}}
 EVENT = Event(ref=ObjectRef(resource=NODE, name="n"), reason="Evicted", message="done")
@@ -110,7 +110,7 @@ def test_two_writes_to_one_object_keep_its_resource_version_check(cluster):
     def stranger():
         cluster.server.patch(NODEPOOL, "default", {"metadata": {"annotations": {"stranger": "yes"}}})
 
-    outcome = carry_out(cluster, chain, run=cluster.run(store=Interfering(cluster.server, "patch", 2, stranger)))
+    outcome = carry_out(cluster, chain, run=cluster.run(store=InterceptingStore(cluster.server, "patch", 2, stranger)))
     assert outcome.counts == {"PatchObject": 1, "conflicts": 1}
 
     version = cluster.server.get(NODEPOOL, "default")["metadata"]["resourceVersion"]
@@ -168,7 +168,7 @@ def test_a_conditional_deletion_is_skipped_if_the_field_changed(cluster):
     def stranger():
         cluster.server.patch(NODECLAIM, "changed", {"metadata": {"annotations": {"stranger": "yes"}}})
 
-    run = cluster.run(store=Interfering(cluster.server, "delete", 1, stranger))
+    run = cluster.run(store=InterceptingStore(cluster.server, "delete", 1, stranger))
     outcome = carry_out(cluster, marked_and_deleted("changed"), marked_and_deleted("ours"), run=run)
 
     going = [c.metadata.name for c in cluster.server.list(NODECLAIM).items if c.metadata.deletion_timestamp]
@@ -480,7 +480,7 @@ def test_failed_queue_does_not_fail_the_run(cluster):
 def test_near_the_deadline_remaining_chains_are_left_for_a_requeue(cluster):
     """The first write uses the time up; the second is not made."""
     cluster.add(pool_body("second"))
-    tired = Interfering(cluster.server, "patch", 1, lambda: cluster.clock.advance(56))
+    tired = InterceptingStore(cluster.server, "patch", 1, lambda: cluster.clock.advance(56))
     outcome = carry_out(cluster, chain_of("a", mark(), mark("second")), run=cluster.run(store=tired))
     assert (is_marked(cluster), is_marked(cluster, "second")) == (True, False)
     assert outcome.status == "partial"
@@ -490,7 +490,7 @@ def test_near_the_deadline_remaining_chains_are_left_for_a_requeue(cluster):
 def test_launch_result_is_written_within_the_deadline_margin(cluster):
     """The margin is reserved for it."""
     create = CreateObject(resource=NODECLAIM, body=claim_body("a"), why="test")
-    store = Interfering(cluster.server, "patch", 1, lambda: cluster.clock.advance(57))
+    store = InterceptingStore(cluster.server, "patch", 1, lambda: cluster.clock.advance(57))
     carry_out(cluster, chain_of("x", create, LaunchInstance(claim="a", why="test")), run=cluster.run(store=store))
     assert cluster.server.get(NODECLAIM, "a").status.provider_id
 

@@ -32,7 +32,7 @@ def starting():
     """Two instances that are to become those nodes."""
     simulation = SimulatedCluster((SMALL,), pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
     simulation.deploy("web", 2, cpu="1.5")
-    simulation.live(minutes=0.1)
+    simulation.run_for(minutes=0.1)
     return simulation
 
 
@@ -59,7 +59,7 @@ def delete(simulation, claim):
     simulation.cluster.add(BLOCKED)
     simulation.server.delete(NODECLAIM, claim)
     simulation.requeue(Step.TERMINATE)
-    simulation.live(minutes=2)
+    simulation.run_for(minutes=2)
 
 
 def states(simulation) -> list[str]:
@@ -95,7 +95,7 @@ def test_a_claim_that_loses_its_provider_id_continues_to_drain(simulation):
     claim = simulation.claims()[0]
     delete(simulation, claim.metadata.name)
     simulation.server.patch(NODECLAIM, claim.metadata.name, {"status": {"providerID": None}}, subresource="status")
-    simulation.live(minutes=4)
+    simulation.run_for(minutes=4)
     assert states(simulation) == ["running", "running"]
 
     simulation.server.patch(POD, on(simulation, claim), {"metadata": {"labels": {"app": "free"}}}, namespace="default")
@@ -113,7 +113,7 @@ def test_removed_claim_metadata_is_restored_within_two_minutes(simulation):
     simulation.server.patch(NODECLAIM, name, {"metadata": {"finalizers": [], "labels": {labels.NODEPOOL: None}}})
     simulation.server.patch(NODECLAIM, name, {"status": {"providerID": None}}, subresource="status")
 
-    simulation.live(minutes=2)
+    simulation.run_for(minutes=2)
 
     [healed] = [c for c in simulation.claims() if c.metadata.name == name]
     assert healed.metadata.finalizers == (labels.TERMINATION_FINALIZER,)
@@ -126,11 +126,11 @@ def test_removed_claim_metadata_is_restored_within_two_minutes(simulation):
 @pytest.mark.parametrize("lost", [["conditions"], ["conditions", "providerID", "nodeName", "capacity", "allocatable"]])
 def test_claim_with_a_removed_status_keeps_its_node(simulation, lost):
     """Even long after the time that a launch may take: the node that it owns runs, and an Event says what was done."""
-    simulation.live(minutes=10)
+    simulation.run_for(minutes=10)
     claim = simulation.claims()[0]
     simulation.server.patch(NODECLAIM, claim.metadata.name, {"status": dict.fromkeys(lost)}, subresource="status")
 
-    simulation.live(minutes=3)
+    simulation.run_for(minutes=3)
 
     assert {c.metadata.name for c in settled(simulation)} == {c.metadata.name for c in simulation.claims()}
     assert claim.metadata.uid in {c.metadata.uid for c in simulation.claims()}
@@ -149,7 +149,7 @@ def test_a_claim_with_an_invalid_provider_id_is_replaced():
     edited = {"status": {"providerID": "i-am-none"}}
     simulation.server.patch(NODECLAIM, first.metadata.name, edited, subresource="status")
 
-    simulation.live(minutes=5)
+    simulation.run_for(minutes=5)
 
     assert simulation.running() == 2
     assert states(simulation) == ["running", "running"]
@@ -177,7 +177,7 @@ def test_a_claim_with_forged_conditions_is_registered(said):
     simulation = starting()
     said_of(simulation, simulation.claims()[0], condition(said, since=simulation.clock.now()))
 
-    simulation.live(minutes=4)
+    simulation.run_for(minutes=4)
 
     assert simulation.running() == 2
     assert all(node.metadata.labels.get(labels.REGISTERED) == "true" for node in nodes(simulation).values())
@@ -192,13 +192,13 @@ def test_claim_with_anothers_provider_id_is_deleted_alone(simulation):
         NODECLAIM, "handmade", {"status": {"providerID": claim.status.provider_id}}, subresource="status"
     )
     simulation.requeue(Step.PROVISION)
-    simulation.live(minutes=1)
+    simulation.run_for(minutes=1)
     [handmade] = [c for c in simulation.claims() if c.metadata.name == "handmade"]
     refused = next(c for c in handmade.status.conditions if c.type == "Registered")
 
     simulation.server.delete(NODECLAIM, "handmade")
     simulation.requeue(Step.TERMINATE)
-    simulation.live(minutes=5)
+    simulation.run_for(minutes=5)
 
     assert (refused.status, refused.reason) == ("False", "MultipleNodeClaimsFound")
     assert claim.metadata.name in refused.message
@@ -214,7 +214,7 @@ def test_a_claim_with_anothers_provider_id_terminates_its_own_instance(simulatio
     simulation.server.patch(
         NODECLAIM, mine.metadata.name, {"status": {"providerID": other.status.provider_id}}, subresource="status"
     )
-    simulation.live(minutes=3)
+    simulation.run_for(minutes=3)
     assert states(simulation) == ["running", "running"]
 
     simulation.server.delete(NODECLAIM, mine.metadata.name)
@@ -235,7 +235,7 @@ def test_a_claim_with_a_forged_instance_terminating_is_replaced(simulation):
     simulation.cluster.add(BLOCKED)
     said_of(simulation, claim, condition("InstanceTerminating", since=simulation.clock.now()))
 
-    simulation.live(minutes=4)
+    simulation.run_for(minutes=4)
     [event] = [e for e in simulation.record.events if e.reason == "InconsistentStatus"]
     assert event.ref.uid == claim.metadata.uid
     assert claim.status.provider_id in nodes(simulation)

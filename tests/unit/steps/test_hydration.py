@@ -42,7 +42,7 @@ def test_removed_node_metadata_is_restored_within_two_minutes(simulation):
         NODE, node.metadata.name, {"metadata": {"finalizers": [], "ownerReferences": [], "labels": gone}}
     )
 
-    simulation.live(minutes=2)
+    simulation.run_for(minutes=2)
 
     healed = the_node(simulation).metadata
     assert healed.finalizers == node.metadata.finalizers
@@ -62,7 +62,7 @@ def test_a_cluster_taken_over_from_karpenter_keeps_its_nodes(simulation):
     )
     simulation.server.patch(NODE, node.metadata.name, {"metadata": {"labels": {CLASS_LABEL: None}}})
 
-    simulation.live(minutes=3)
+    simulation.run_for(minutes=3)
 
     adopted, pool = the_claim(simulation).metadata, simulation.server.get(NODEPOOL, "default")["metadata"]
     assert adopted.uid == claim.metadata.uid
@@ -80,7 +80,7 @@ def test_a_node_smaller_than_its_claim_is_reported_in_ten_minutes(simulation):
         NODE, the_node(simulation).metadata.name, {"status": {"capacity": {"memory": "2Gi"}}}, subresource="status"
     )
 
-    simulation.live(minutes=11)
+    simulation.run_for(minutes=11)
 
     [message] = set(messages_of(simulation, "FailedConsistencyCheck"))
     assert message == "expected 8Gi of resource memory, but found 2Gi (25.0% of expected)"

@@ -8,7 +8,7 @@ from journeyman.core.api.objects import NODECLAIM, NODEPOOL
 from journeyman.core.plan import CreateObject, LaunchInstance, Plan, Step, chain_of
 from journeyman.errors import LeaseLostError
 from tests.helpers.builders import claim_body, condition, node_class_body, pool_body
-from tests.helpers.fakes import Cluster, FakeCloud, Fence, Interfering
+from tests.helpers.fakes import Cluster, FakeCloud, FakeLease, InterceptingStore
 
 
 class SlowCloud(FakeCloud):
@@ -20,7 +20,7 @@ class SlowCloud(FakeCloud):
             yield self._launch(request)
 
 
-class TakenOver(Fence):
+class TakenOver(FakeLease):
     """Another run takes the step as soon as `done` says so."""
 
     done = staticmethod(lambda: False)
@@ -80,7 +80,7 @@ def test_claims_created_during_the_run_count_against_the_limit(cluster):
         cluster.add(claim_body("another"))
         cluster.clock.advance(1)
 
-    outcome = launch(cluster, "a", "b", run=cluster.run(store=Interfering(cluster.server, "create", 1, another)))
+    outcome = launch(cluster, "a", "b", run=cluster.run(store=InterceptingStore(cluster.server, "create", 1, another)))
 
     assert cluster.cloud.launches == []
     assert _stay(cluster) == ["a", "another"] or _stay(cluster) == ["another", "b"]
@@ -106,7 +106,7 @@ def test_claims_are_read_again_only_for_the_sake_of_a_limit(cluster):
     assert lists.number == 1
 
 
-class Counting(Interfering):
+class Counting(InterceptingStore):
     """Counts lists."""
 
     def __init__(self, store):

@@ -16,7 +16,7 @@ from journeyman.events import parse_trigger
 from journeyman.ports import Instance, Interruption, RequeueDue
 from journeyman.steps.interrupt import interrupt
 from tests.helpers.builders import NOW, a_claim, a_snapshot, ago, claim_body, node_class_body, pool_body
-from tests.helpers.fakes import Cluster, FakeCloud, Interfering
+from tests.helpers.fakes import Cluster, FakeCloud, InterceptingStore
 from tests.helpers.fleets import a_fleet, a_member, bodies, types
 from tests.helpers.simulated_cluster import SimulatedCluster
 
@@ -103,7 +103,7 @@ def test_partly_handled_interruption_is_delivered_again():
     def refuse() -> None:
         raise ForbiddenError("no right to delete nodeclaims", status=403, reason="Forbidden")
 
-    store = Interfering(cluster.server, "delete", 1, refuse)
+    store = InterceptingStore(cluster.server, "delete", 1, refuse)
     with pytest.raises(JourneymanError, match="must be delivered again") as raised:
         interrupt(cluster.run(store=store), a_notice("instance_stopped", "i-n"))
     assert "no right to delete" in str(raised.value)
@@ -116,7 +116,7 @@ def test_conflict_on_the_cordon_does_not_stop_the_deletion():
     """The kubelet wrote first: the cordon meets a conflict, the drain will do it; the claim is deleted all the same."""
     cluster = a_cluster(a_member("n"))
     label = {"metadata": {"labels": {"touched": "true"}}}
-    store = Interfering(cluster.server, "delete", 1, lambda: cluster.server.patch(NODE, "node-n", label))
+    store = InterceptingStore(cluster.server, "delete", 1, lambda: cluster.server.patch(NODE, "node-n", label))
 
     outcome = interrupt(cluster.run(store=store), a_notice("instance_terminated", "i-n"))
 
@@ -338,7 +338,7 @@ def test_interrupted_pods_run_on_replacements_within_two_minutes(kind, nodes, hi
     simulation = SimulatedCluster(types(), pool_body(spec={"template": {"spec": {"requirements": spot}}}))
     simulation.deploy("inflate", nodes, cpu="1500m", memory="6Gi")
     simulation.until(lambda: simulation.running() == nodes, "the pods")
-    simulation.live(minutes=1)
+    simulation.run_for(minutes=1)
     taken_back = sorted(i.provider_id for i in simulation.cloud.list())[:hit]
     pods_hit = {p.metadata.uid for p in simulation.server.list(POD).items if on(simulation, p) in taken_back}
     warned = simulation.clock.now()
@@ -354,7 +354,7 @@ def test_interrupted_pods_run_on_replacements_within_two_minutes(kind, nodes, hi
     )
 
     moved = simulation.clock.now() - warned
-    simulation.live(minutes=5)
+    simulation.run_for(minutes=5)
     launches = launching_runs(simulation, warned)
     record_property("steps from event to launch", launches[0][0])
     record_property("seconds until all pods had moved", moved.total_seconds())
@@ -384,7 +384,7 @@ def test_an_interrupted_offering_is_not_launched_again():
     (other,) = (i for i in simulation.cloud.list() if i.provider_id != instance.provider_id)
     offering = (instance.instance_type, instance.zone, instance.capacity_type)
     assert (other.instance_type, other.zone, other.capacity_type) != offering
-    simulation.live(minutes=5)
+    simulation.run_for(minutes=5)
     assert len(simulation.claims()) == 1
 
 

@@ -28,9 +28,9 @@ def health(simulation):
 
 def test_nodes_that_never_join_are_reported_on_the_pool(simulation):
     """Both time out after a quarter of an hour; the pool says so, and no more once enough of their successors joined."""
-    simulation.live(minutes=10)
+    simulation.run_for(minutes=10)
     assert health(simulation) == ("Unknown", "AwaitingReconciliation")
-    simulation.live(minutes=6)
+    simulation.run_for(minutes=6)
 
     assert health(simulation) == ("False", "RegistrationFailed")
     messages = [e.message for e in simulation.record.events if e.reason == "RegistrationTimedOut"]
@@ -50,10 +50,10 @@ def test_nodes_that_never_join_are_reported_on_the_pool(simulation):
 @pytest.mark.parametrize("end", ["lose", "stop"])
 def test_an_instance_that_ends_before_it_joins_is_replaced_at_once(simulation, end):
     """No interruption notice arrived, so garbage collection finds it: after minutes, not at the 15-minute time-out."""
-    simulation.live(minutes=2)
+    simulation.run_for(minutes=2)
     first, second = simulation.claims()
     getattr(simulation.cloud, end)(first.status.provider_id)
-    simulation.live(minutes=3)
+    simulation.run_for(minutes=3)
 
     now = {claim.metadata.uid for claim in simulation.claims()}
     assert len(now) == 2
@@ -66,12 +66,12 @@ def test_an_instance_that_ends_before_it_joins_is_replaced_at_once(simulation, e
 
 def test_instances_that_end_before_they_join_are_reported_on_the_pool(simulation):
     """Two of the last four are enough: an image that shuts down at boot does not recover."""
-    simulation.live(minutes=2)
+    simulation.run_for(minutes=2)
     first, second = simulation.claims()
     simulation.cloud.lose(first.status.provider_id)
-    simulation.live(minutes=3)
+    simulation.run_for(minutes=3)
     assert health(simulation) == ("Unknown", "AwaitingReconciliation")
 
     simulation.cloud.lose(second.status.provider_id)
-    simulation.live(minutes=3)
+    simulation.run_for(minutes=3)
     assert health(simulation) == ("False", "RegistrationFailed")

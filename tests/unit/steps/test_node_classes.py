@@ -13,7 +13,7 @@ from journeyman.ports import RequeueDue
 from journeyman.steps.node_classes import is_due
 from journeyman.steps.provision import provision
 from tests.helpers.builders import NOW, SMALL, a_node_class, node_class_body, pool_body, stamp
-from tests.helpers.fakes import Interfering
+from tests.helpers.fakes import InterceptingStore
 from tests.helpers.simulated_cluster import SimulatedCluster
 
 PERIOD = timedelta(minutes=5)
@@ -82,12 +82,12 @@ def test_node_class_in_use_gets_its_finalizer_first(simulation):
     assert class_of(simulation)["metadata"]["finalizers"] == [FINALIZER]
     drop_finalizer(simulation)
     simulation.requeue(Step.PROVISION)
-    simulation.live(minutes=1)
+    simulation.run_for(minutes=1)
     assert class_of(simulation)["metadata"]["finalizers"] == [FINALIZER]
 
     simulation.cluster.add(node_class_body("spare"))
     simulation.requeue(Step.PROVISION)
-    simulation.live(minutes=1)
+    simulation.run_for(minutes=1)
     assert "finalizers" not in simulation.server.get(EC2NODECLASS, "spare")["metadata"]
 
 
@@ -98,11 +98,11 @@ def test_node_class_without_its_finalizer_is_not_resolved(simulation):
     before, run = simulation.cloud.resolved, simulation.cluster.run()
     written = {"metadata": {"labels": {"written": "meanwhile"}}}
     meanwhile = lambda: simulation.server.patch(EC2NODECLASS, "default", written)  # noqa: E731
-    provision(replace(run, store=Interfering(simulation.server, "patch", 1, meanwhile)), a_trigger(simulation))
+    provision(replace(run, store=InterceptingStore(simulation.server, "patch", 1, meanwhile)), a_trigger(simulation))
     assert simulation.cloud.resolved == before
     assert not class_of(simulation)["metadata"]["finalizers"]
 
-    simulation.live(minutes=1)
+    simulation.run_for(minutes=1)
     assert simulation.cloud.resolved == before + 1
     assert class_of(simulation)["metadata"]["finalizers"] == [FINALIZER]
 
@@ -110,7 +110,7 @@ def test_node_class_without_its_finalizer_is_not_resolved(simulation):
 def test_a_deleted_node_class_waits_until_its_claims_are_gone(simulation):
     """An Event says so every ten minutes; then the step deletes its cloud resources and removes the finalizer."""
     simulation.server.delete(EC2NODECLASS, "default")
-    simulation.live(minutes=21)
+    simulation.run_for(minutes=21)
     (claim,) = simulation.claims()
     waiting = f"Waiting on NodeClaim termination for {claim.metadata.name}"
     assert set(messages(simulation, "WaitingOnNodeClaimTermination")) == {waiting}

@@ -51,7 +51,7 @@ def test_an_unhealthy_node_is_replaced_after_its_toleration_ends():
     simulation = a_simulation()
     unhealthy = break_accelerators(simulation)
 
-    simulation.live(minutes=9.5)
+    simulation.run_for(minutes=9.5)
     assert [c.metadata.name for c in simulation.claims()] == [unhealthy]
     simulation.until(
         lambda: unhealthy not in {c.metadata.name for c in simulation.claims()} and simulation.running() == 2,
@@ -72,9 +72,9 @@ def test_a_node_whose_kubelet_stops_is_repaired_after_half_an_hour(repair):
     simulation.cloud.frozen = {instance.provider_id}
     stopped = simulation.clock.now()
 
-    simulation.live(minutes=29)
+    simulation.run_for(minutes=29)
     assert [i.provider_id for i in simulation.cloud.list()] == [instance.provider_id]
-    simulation.live(minutes=5)
+    simulation.run_for(minutes=5)
 
     ended = instance.provider_id not in {i.provider_id for i in simulation.cloud.list()}
     assert (ended, simulation.running() == 2 and ended) == (repair, repair)
@@ -91,7 +91,7 @@ def test_without_the_feature_gate_unhealthy_nodes_are_kept():
     simulation = a_simulation(repair=False)
     unhealthy = break_accelerators(simulation)
 
-    simulation.live(minutes=40)
+    simulation.run_for(minutes=40)
 
     assert [c.metadata.name for c in simulation.claims()] == [unhealthy]
     assert simulation.claims()[0].metadata.deletion_timestamp is None

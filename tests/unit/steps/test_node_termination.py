@@ -84,7 +84,7 @@ def test_the_instance_waits_until_its_volumes_are_detached(simulation):
     claim = simulation.claims()[0]
     attach(simulation, claim.status.node_name)
     delete(simulation, claim)
-    simulation.live(minutes=5)
+    simulation.run_for(minutes=5)
 
     (waiting,) = [c for c in simulation.claims() if c.metadata.name == claim.metadata.name]
     detached = condition_of(waiting.status.conditions, "VolumesDetached")
@@ -107,7 +107,7 @@ def test_termination_grace_period_ends_all_waiting():
     began = simulation.clock.now()
     delete(simulation, claim)
 
-    simulation.live(minutes=9)
+    simulation.run_for(minutes=9)
     assert state(simulation, claim) == "running"
     assert kinds_with_event(simulation, "TerminationGracePeriodExpiring") == {"Node", "NodeClaim"}
 
@@ -122,7 +122,7 @@ def test_two_budgets_on_a_pod_block_the_drain_without_an_error(simulation):
     simulation.cluster.add(a_budget("a", maxUnavailable=1), a_budget("b", maxUnavailable=1))
     delete(simulation, claim)
     before = len(simulation.functions.outcomes)
-    simulation.live(minutes=10)
+    simulation.run_for(minutes=10)
 
     outcomes = [o for _, o in simulation.functions.outcomes[before:] if o.step is Step.TERMINATE]
     assert sum(o.counts.get("errors", 0) for o in outcomes) == 0
@@ -144,7 +144,7 @@ def test_a_node_whose_claim_vanished_is_drained_before_termination(simulation):
     simulation.cluster.add(a_budget("web", maxUnavailable=0))
     simulation.server.patch(NODECLAIM, claim.metadata.name, {"metadata": {"finalizers": []}})
     delete(simulation, claim)
-    simulation.live(minutes=10)
+    simulation.run_for(minutes=10)
 
     assert claim.metadata.name not in {c.metadata.name for c in simulation.claims()}
     assert state(simulation, claim) == "running"
@@ -163,7 +163,7 @@ def test_a_node_without_claim_and_owner_is_drained_before_termination(simulation
     simulation.server.patch(NODE, claim.status.node_name, bare)
     simulation.server.patch(NODECLAIM, claim.metadata.name, {"metadata": {"finalizers": []}})
     delete(simulation, claim)
-    simulation.live(minutes=10)
+    simulation.run_for(minutes=10)
     assert state(simulation, claim) == "running"
 
     simulation.server.delete(PDB, "web", namespace="default")
@@ -190,7 +190,7 @@ def test_a_claim_whose_node_was_deleted_is_deleted_after_five_minutes(simulation
     simulation.server.patch(NODE, claim.status.node_name, {"metadata": {"finalizers": []}})
     simulation.server.delete(NODE, claim.status.node_name)
 
-    simulation.live(minutes=4)
+    simulation.run_for(minutes=4)
     (waiting,) = [c for c in simulation.claims() if c.metadata.name == claim.metadata.name]
     assert labels.NODE_MISSING_SINCE in waiting.metadata.annotations
     assert state(simulation, claim) == "running"
@@ -205,7 +205,7 @@ def test_a_node_that_registers_again_keeps_its_claim_and_accepts_pods(simulation
     claim = simulation.claims()[0]
     simulation.server.patch(NODE, claim.status.node_name, {"metadata": {"finalizers": []}})
     simulation.server.delete(NODE, claim.status.node_name)
-    simulation.live(minutes=10)
+    simulation.run_for(minutes=10)
 
     node = simulation.server.get(NODE, claim.status.node_name)
     assert labels.UNREGISTERED_TAINT not in {taint.key for taint in node.spec.taints}
@@ -230,7 +230,7 @@ def test_a_deleted_node_pool_drains_its_nodes_within_budgets(simulation):
     claims = simulation.claims()
     simulation.cluster.add(a_budget("web", maxUnavailable=0))
     simulation.server.delete(NODEPOOL, "default")
-    simulation.live(minutes=5)
+    simulation.run_for(minutes=5)
     assert [state(simulation, claim) for claim in claims] == ["running", "running"]
     assert simulation.running() == 2
 
@@ -249,7 +249,7 @@ def test_do_not_disrupt_is_honoured_and_its_end_reported(simulation):
     end = pod.status.start_time + timedelta(minutes=15)
     delete(simulation, claim)
 
-    simulation.live(minutes=8)
+    simulation.run_for(minutes=8)
     assert state(simulation, claim) == "running"
     (until,) = {event.message for event in simulation.record.events if event.reason == "DoNotDisruptUntil"}
     assert stamp(end) in until

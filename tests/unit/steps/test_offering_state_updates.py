@@ -105,7 +105,7 @@ def test_back_off_restarts_after_a_successful_launch():
     simulation = SimulatedCluster((SMALL,), pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
     simulation.cloud.out_of_stock |= {(SMALL.name, o.zone, o.capacity_type) for o in SMALL.offerings}
     simulation.deploy("web", 1, cpu="1.5")
-    simulation.live(minutes=5)
+    simulation.run_for(minutes=5)
     assert max(failures(simulation).values()) == 2
 
     simulation.cloud.out_of_stock.clear()

@@ -13,7 +13,7 @@ from journeyman.steps.executor import RETRY_LIMITS_AFTER
 from journeyman.steps.provision import provision
 from journeyman_simulator.kubelet import BOOT, Kubelets
 from tests.helpers.builders import NOW, claim_body, merge, node_class_body, pod_body, pool_body
-from tests.helpers.fakes import Cluster, Interfering
+from tests.helpers.fakes import Cluster, InterceptingStore
 
 TRIGGER = ClusterChanged(id="1", cluster="demo", step=Step.PROVISION, reason="pods", time=NOW)
 
@@ -104,7 +104,7 @@ def test_lost_launch_response_makes_no_second_instance(cluster):
         raise DyingError
 
     with pytest.raises(DyingError):  # the patch of the launched claim's status is the last thing the process does
-        run(cluster, store=Interfering(cluster.server, "patch", 6, die))
+        run(cluster, store=InterceptingStore(cluster.server, "patch", 6, die))
     assert [c.status.provider_id for c in claims(cluster)] == [""]
 
     run(cluster)
@@ -288,7 +288,7 @@ def test_an_invalid_pool_is_reported_and_the_valid_one_serves(cluster):
 def test_deleted_nodepool_gets_no_new_nodeclaims(cluster):
     """It is read again just before they are created."""
     add_pods(cluster, 1)
-    gone = Interfering(cluster.server, "get", 1, lambda: cluster.server.delete(NODEPOOL, "default"))
+    gone = InterceptingStore(cluster.server, "get", 1, lambda: cluster.server.delete(NODEPOOL, "default"))
     run(cluster, store=gone)
     assert claims(cluster) == ()
     assert requeue_of(cluster, Step.PROVISION) is not None
@@ -320,7 +320,7 @@ def test_one_run_creates_a_limited_number_of_nodeclaims(cluster):
 def test_next_run_finishes_a_run_that_reached_its_deadline(cluster):
     """The deadline strikes after the claims are created: they are launched, not doubled, by the requeue's run."""
     add_pods(cluster, 10)
-    slow = Interfering(cluster.server, "create", 2, lambda: cluster.clock.advance(56))
+    slow = InterceptingStore(cluster.server, "create", 2, lambda: cluster.clock.advance(56))
     outcome = run(cluster, store=slow)
     assert outcome.status == "partial"
     created = [c.metadata.name for c in claims(cluster)]

@@ -131,13 +131,13 @@ def test_after_random_changes_every_claim_has_its_node_and_instance(seed):
     for _ in range(10):
         with suppress(NotFoundError):  # it is gone already
             operations.act()
-        simulation.live(minutes=dice.choice([0.1, 0.2, 0.5, 1, 3]))
+        simulation.run_for(minutes=dice.choice([0.1, 0.2, 0.5, 1, 3]))
     operations.finish()
-    simulation.live(minutes=30)
+    simulation.run_for(minutes=30)
 
     writes = []
     simulation.server.on_write(writes.append)
-    simulation.live(minutes=5)
+    simulation.run_for(minutes=5)
 
     ids = sorted(c.status.provider_id for c in initialized(simulation))
     assert ids == sorted(i.provider_id for i in simulation.cloud.list())

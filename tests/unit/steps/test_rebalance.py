@@ -29,7 +29,7 @@ def a_spot_fleet(nodes: int, *, budget: str) -> SimulatedCluster:
     )
     simulation.deploy("web", nodes, cpu="1500m")
     simulation.until(lambda: simulation.running() == nodes and len(simulation.claims()) == nodes, "a pod on each node")
-    simulation.live(minutes=2)
+    simulation.run_for(minutes=2)
     return simulation
 
 
@@ -83,7 +83,7 @@ def test_many_rebalance_recommendations_move_pods_within_budgets():
         ("Interrupted", "Succeeded"),
         ("Interrupted", "Executing"),
     }
-    simulation.live(minutes=10)
+    simulation.run_for(minutes=10)
     assert len(simulation.claims()) == 4
     assert {phase for _, _, phase in simulation.disruptions()} == {"Succeeded"}
 
@@ -104,7 +104,7 @@ def test_interruption_before_its_replacement_drains_at_once():
         minutes=2,
     )
 
-    simulation.live(minutes=5)
+    simulation.run_for(minutes=5)
     assert len(simulation.cloud.launches) == 2
     assert [phase for _, _, phase in simulation.disruptions()] == ["Succeeded"]
 
@@ -121,7 +121,7 @@ def test_replacements_that_cannot_be_had_leave_the_node_as_it_is():
     before = len(simulation.cloud.launches)
     notify(simulation, "rebalance_recommendation", instance.provider_id)
 
-    simulation.live(minutes=30)
+    simulation.run_for(minutes=30)
 
     assert [i.provider_id for i in simulation.cloud.list()] == [instance.provider_id]
     assert simulation.running() == 1

@@ -13,7 +13,7 @@ from journeyman.core.plan import Step
 from journeyman.steps.provision import provision
 from tests.helpers import builders
 from tests.helpers.builders import SMALL, TYPES, condition, pool_body, stamp
-from tests.helpers.fakes import Interfering
+from tests.helpers.fakes import InterceptingStore
 from tests.helpers.simulated_cluster import SimulatedCluster
 
 
@@ -41,7 +41,7 @@ def settle(simulation, nodes) -> None:
     """Until there are so many nodes and claims, and nothing changes that for ten minutes."""
     simulation.until(lambda: len(ready(simulation)) == nodes == len(simulation.claims()), f"{nodes} nodes")
     launched = len(simulation.cloud.launches)
-    simulation.live(minutes=10)
+    simulation.run_for(minutes=10)
     assert len(ready(simulation)) == nodes == len(simulation.claims()) == len(simulation.nodes())
     assert len(simulation.cloud.launches) == launched
 
@@ -65,7 +65,7 @@ def test_static_nodepool_always_has_its_replicas():
 def test_nothing_is_done_for_static_pools_while_the_feature_is_off():
     """Karpenter's gate, and its default."""
     simulation = a_simulated_cluster(2, gate=False)
-    simulation.live(minutes=5)
+    simulation.run_for(minutes=5)
     assert simulation.claims() == ()
 
 
@@ -137,7 +137,7 @@ def test_a_limit_that_stays_exceeded_causes_no_requeue():
     simulation = a_simulated_cluster(3, limits={"nodes": "1"})
     settle(simulation, 1)
     runs = len(simulation.functions.outcomes)
-    simulation.live(minutes=10)
+    simulation.run_for(minutes=10)
     assert not [o for _, o in simulation.functions.outcomes[runs:] if o.step is Step.PROVISION]
 
     simulation.server.patch(NODEPOOL, "default", {"spec": {"limits": {"nodes": "2"}}})
@@ -148,7 +148,7 @@ def test_overlapping_runs_create_the_same_nodeclaims():
     """The second begins as the first has opened one of three, and does all the work; the first finds it done."""
     simulation = a_simulated_cluster(3)
     cluster = simulation.cluster
-    interfering = Interfering(
+    interfering = InterceptingStore(
         simulation.server, "create", 2, lambda: provision(cluster.run(), simulation.functions.trigger(Step.PROVISION))
     )
     provision(cluster.run(store=interfering), simulation.functions.trigger(Step.PROVISION))
@@ -201,7 +201,7 @@ def test_an_unavailable_offering_is_tried_again_after_its_expiry():
     """One refused launch; no claim is opened while nothing could come of it."""
     simulation = a_simulated_cluster(1)
     simulation.cloud.out_of_stock = {(SMALL.name, "a", labels.ON_DEMAND)}
-    simulation.live(minutes=2)
+    simulation.run_for(minutes=2)
     assert simulation.claims() == ()
     assert "InsufficientCapacityError" in simulation.record.reasons
     assert len(simulation.cloud.launches) == 1

@@ -1,4 +1,4 @@
-"""The registration of a control plane as a cluster of the application."""
+"""The entry of a control plane in the application's list of clusters."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from journeyman_simulator.local_deployment import KUBERNETES_VERSION, REGION, SE
 from tests.controlplane.plane import ControlPlane
 
 
-def registered(plane: ControlPlane, name: str, kubeconfig: Path) -> dict[str, Any]:
-    """An entry of JOURNEYMAN_CLUSTERS.
+def registration(plane: ControlPlane, name: str, kubeconfig: Path) -> dict[str, Any]:
+    """Return the cluster's entry for JOURNEYMAN_CLUSTERS.
 
     Args:
-        plane: The cluster.
-        name: What the application calls it.
-        kubeconfig: Who the application is there.
+        plane: The cluster's control plane.
+        name: The cluster's name in the application.
+        kubeconfig: The kubeconfig with the application's identity in the cluster.
     """
     return {
         "name": name,
