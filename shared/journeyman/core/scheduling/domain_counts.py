@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -320,16 +321,19 @@ class DomainCounts:
         return [spread for spread, _ in self._own[row]]
 
     def pods_by_domain(self, group: TopologyGroup) -> Mapping[str, int]:
-        """Return the pods that the group of an affinity counts, by domain."""
-        return self._affinity_counts[group.id]
+        """Return the pods that the group of an affinity counts, by domain: a view that later entries change."""
+        return MappingProxyType(self._affinity_counts[group.id])
 
     def rules(self, row: int) -> list[DomainRule]:
-        """Return the row's own rules, the rules of other pods about it, and the counts that it should keep level."""
+        """Return the row's own rules, the rules of other pods about it, and the counts that it should keep level.
+
+        Their counts are views that later entries change.
+        """
         counted = {group.id for group in self._counting[row]}
         rules = [
             DomainRule(
                 key=spread.key,
-                counts=spread_counts.counts,
+                counts=MappingProxyType(spread_counts.counts),
                 rivals=spread_counts.held_against(spread.max_skew),
                 skew=spread.max_skew,
                 step=int(spread.group.id in counted),
@@ -339,15 +343,15 @@ class DomainCounts:
         ]
         for group in self._rows[row].anti_affinities:
             if is_wide(group):
-                counts = _sum(self._affinity_counts[group.id], self._possible.get(group.id))
-                rules.append(_ban(group.key, counts, step=int(group.id in counted)))
+                total = _sum(self._affinity_counts[group.id], self._possible.get(group.id))
+                rules.append(_ban(group.key, total, step=int(group.id in counted)))
         own = {spread.group.id for spread, _ in self._own[row]}
         for group in self._counting[row]:
             repelling = self._repelling.get(group.id)
             if repelling:
                 rules.append(_ban(group.key, repelling, step=0))
             if group.id not in own and group.id in self._spreads_of_group:
-                counts = self._spreads_of_group[group.id][0].counts
+                counts = MappingProxyType(self._spreads_of_group[group.id][0].counts)
                 rules.append(DomainRule(key=group.key, counts=counts, rivals=counts, skew=None, step=1))
         return rules
 
@@ -481,8 +485,9 @@ def is_wide(group: TopologyGroup) -> bool:
     return group.key != labels.HOSTNAME
 
 
-def _ban(key: str, counts: Mapping[str, int], *, step: int) -> DomainRule:
-    return DomainRule(key=key, counts=counts, rivals=counts, skew=step, step=step, from_zero=True, is_ban=True)
+def _ban(key: str, counts: Counts, *, step: int) -> DomainRule:
+    view = MappingProxyType(counts)
+    return DomainRule(key=key, counts=view, rivals=view, skew=step, step=step, from_zero=True, is_ban=True)
 
 
 def _add(counts: Counts, value: str | None, pods: int) -> None:
