@@ -38,11 +38,27 @@ from journeyman.core.scheduling.results import PlannedDevice
 from journeyman.core.scheduling.verify.possible_nodes import CheckedNode, Defect, PlanIndex, is_being_disrupted
 from journeyman.errors import InvalidQuantityError
 
-DeviceKey = tuple[str, str, str]
-"""Driver, pool and name of a device."""
 
-CounterAmounts = dict[tuple[str, ...], int]
-"""Nano units by counter (driver, pool, set, name) and by shared capacity (driver, pool, device, "", name)."""
+class DeviceKey(NamedTuple):
+    """A device of a pool."""
+
+    driver: str
+    pool: str
+    name: str
+
+
+class CounterKey(NamedTuple):
+    """A counter of the counter set `source`, or a capacity of the shared device `source`; the other name is empty."""
+
+    driver: str
+    pool: str
+    source: str
+    counter: str = ""
+    capacity: str = ""
+
+
+CounterAmounts = dict[CounterKey, int]
+"""Nano units by counter."""
 
 
 class FoundDevice(NamedTuple):
@@ -55,28 +71,28 @@ class FoundDevice(NamedTuple):
     @property
     def id(self) -> DeviceKey:
         """Its driver, pool and name."""
-        return self.where.driver, self.where.pool.name, self.device.name
+        return DeviceKey(self.where.driver, self.where.pool.name, self.device.name)
 
-    def part(self, name: str) -> tuple[str, ...]:
+    def part(self, name: str) -> CounterKey:
         """The counter of one of its capacities."""
-        return (*self.id, "", name)
+        return CounterKey(*self.id, capacity=name)
 
     def counted(self) -> CounterAmounts:
         """The amounts that it draws on its pool's counters."""
         return {
-            (*self.id[:2], drawn.counter_set, name): nano(counter.value)
+            CounterKey(self.id.driver, self.id.pool, drawn.counter_set, counter=name): nano(counter.value)
             for drawn in self.device.consumes_counters
             for name, counter in drawn.counters.items()
         }
 
     def consumed(self, request: DeviceRequest) -> CounterAmounts | None:
         """Return the capacity that a request consumes of a shared device; None if the device cannot provide it."""
-        pods_to_schedule = {name: nano(text) for name, text in request.capacity.requests.items()}
-        if any(name not in self.device.capacity for name in pods_to_schedule):
+        requested = {name: nano(text) for name, text in request.capacity.requests.items()}
+        if any(name not in self.device.capacity for name in requested):
             return None
         found: CounterAmounts = {}
         for name, capacity in self.device.capacity.items():
-            amount = _rounded(pods_to_schedule.get(name), capacity)
+            amount = _rounded(requested.get(name), capacity)
             if amount is None:
                 return None
             found[self.part(name)] = amount
@@ -120,21 +136,21 @@ def nano(text: QuantityText) -> int:
     return quantity.parse(text).nano
 
 
-def _rounded(pods_to_schedule: int | None, capacity: DeviceCapacity) -> int | None:
+def _rounded(requested: int | None, capacity: DeviceCapacity) -> int | None:
     """Return the amount that a request consumes, rounded by the device's request policy."""
     policy = capacity.request_policy or CapacityPolicy()
-    if pods_to_schedule is None:
+    if requested is None:
         return nano(capacity.value if policy.default is None else policy.default)
     if policy.valid_range is not None:
         least = nano(policy.valid_range.min or "0")
         step = nano(policy.valid_range.step or "0")
-        amount = max(pods_to_schedule, least)
+        amount = max(requested, least)
         if step and (amount - least) % step:
             amount += step - (amount - least) % step
         return amount if policy.valid_range.max is None or amount <= nano(policy.valid_range.max) else None
     if policy.valid_values:
-        return min((value for text in policy.valid_values if (value := nano(text)) >= pods_to_schedule), default=None)
-    return pods_to_schedule
+        return min((value for text in policy.valid_values if (value := nano(text)) >= requested), default=None)
+    return requested
 
 
 class SliceDevices(Struct):
@@ -166,11 +182,12 @@ class SliceDevices(Struct):
         try:
             for counters in spec.shared_counters:
                 for name, counter in counters.counters.items():
-                    self.totals[driver, pool, counters.name, name] = nano(counter.value)
+                    self.totals[CounterKey(driver, pool, counters.name, counter=name)] = nano(counter.value)
             for device in () if spec.shared_counters else spec.devices:
+                found = FoundDevice(device, spec, DeviceFacts.of(driver, device))
                 for name, capacity in device.capacity.items():
-                    self.totals[driver, pool, device.name, "", name] = nano(capacity.value)
-                self.devices[driver, pool, device.name] = FoundDevice(device, spec, DeviceFacts.of(driver, device))
+                    self.totals[found.part(name)] = nano(capacity.value)
+                self.devices[found.id] = found
         except InvalidQuantityError:
             return False
         return True
@@ -199,7 +216,7 @@ class DeviceUsage(Struct):
         for key, amount in other.parts.items():
             self.parts[key] = max(self.parts.get(key, 0), amount)
 
-    def excess(self, totals: Mapping[tuple[str, ...], int]) -> Iterator[str]:
+    def excess(self, totals: Mapping[CounterKey, int]) -> Iterator[str]:
         """Yield as text each device and counter whose usage exceeds its total."""
         for device, times in sorted(self.devices.items()):
             if times > 1:
@@ -249,7 +266,7 @@ class _DeviceCheck:
         for claim in self._claims.values():
             allocation = claim.status.allocation
             for result in allocation.devices.results if allocation is not None and not self._is_released(claim) else ():
-                known = self._published.devices.get((result.driver, result.pool, result.device))
+                known = self._published.devices.get(DeviceKey(result.driver, result.pool, result.device))
                 if known is None or result.admin_access:
                     continue
                 counted = (
@@ -318,7 +335,7 @@ class _DeviceCheck:
         by_request: dict[str, list[FoundDevice]] = {}
         for grant in grants:
             stock, book = (self._published, books[0]) if grant.published else (brought, books[1])
-            known = stock.devices.get((grant.driver, grant.pool, grant.device))
+            known = stock.devices.get(DeviceKey(grant.driver, grant.pool, grant.device))
             if known is None or (grant.driver, grant.pool) in stock.broken:
                 yield f"{where}: there is no device {grant.driver}/{grant.pool}/{grant.device} to be had"
                 continue
@@ -387,7 +404,11 @@ class _DeviceCheck:
 
     def _reaches(self, node: CheckedNode) -> Callable[[PlannedDevice], bool]:
         def reaches(grant: PlannedDevice) -> bool:
-            known = self._published.devices.get((grant.driver, grant.pool, grant.device)) if grant.published else None
+            known = (
+                self._published.devices.get(DeviceKey(grant.driver, grant.pool, grant.device))
+                if grant.published
+                else None
+            )
             return known is not None and known.reached_from(node)
 
         return reaches

@@ -22,6 +22,7 @@ from journeyman.core.scheduling.results import PlannedClaim
 from journeyman.core.scheduling.verify.matching import (
     Alternatives,
     PodKind,
+    PortUse,
     PossibleLabels,
     Rows,
     conflicting_port,
@@ -161,13 +162,13 @@ def _check_claim_capacity(launches: PossibleLaunches, node: CheckedNode, claim: 
         yield from check_ports(node, part.ports, "its daemons")
 
 
-def check_ports(node: CheckedNode, taken: Iterable[tuple[int, str, str]], by: str) -> Iterator[Defect]:
+def check_ports(node: CheckedNode, taken: Iterable[PortUse], by: str) -> Iterator[Defect]:
     """Check that the planned pods use each host port once, and none that is in use."""
     before = list(taken)
     for pod, kind in sorted(node.planned.items()):
         port = conflicting_port(kind.ports, before) if kind.ports else None
         if port is not None:
-            yield node.defect(f"host port {port[0]}/{port[1]} of pod {pod} is taken by {by} or another pod")
+            yield node.defect(f"host port {port.number}/{port.protocol} of pod {pod} is taken by {by} or another pod")
         before += kind.ports
 
 
@@ -224,24 +225,24 @@ def _check_node(index: PlanIndex, node: CheckedNode, storage: StorageIndex) -> I
 
 def _meets_labels(node: CheckedNode, node_requirements: Iterable[Alternatives]) -> bool:
     """Whether the node's labels meet these; for a NodeClaim without an instance, all labels it may get."""
-    pods_to_schedule = tuple(node_requirements)
-    if node.possible.rows_meeting(pods_to_schedule) & node.rows:
+    alternatives = tuple(node_requirements)
+    if node.possible.rows_meeting(alternatives) & node.rows:
         return True
     return (
         node.is_unlaunched
         and node.state_node is not None
-        and bool(_promised_labels(node.state_node).rows_meeting(pods_to_schedule))
+        and bool(_promised_labels(node.state_node).rows_meeting(alternatives))
     )
 
 
 def _promised_labels(node: StateNode) -> PossibleLabels:
     """Return the labels of a NodeClaim not launched yet as one row, including those that it lists values for."""
-    pods_to_schedule = node.claim.spec.requirements if node.claim is not None else ()
+    requirements = node.claim.spec.requirements if node.claim is not None else ()
     column: dict[str, frozenset[str]] = {}
-    for requirement in pods_to_schedule:
+    for requirement in requirements:
         if requirement.operator == "In":
-            pool_requirements = [other for other in pods_to_schedule if other.key == requirement.key]
-            values = frozenset(v for v in requirement.values if all(is_met(rule, v) for rule in pool_requirements))
+            of_key = [other for other in requirements if other.key == requirement.key]
+            values = frozenset(v for v in requirement.values if all(is_met(other, v) for other in of_key))
             column[normalized(requirement.key)] = values
     column.update((key, frozenset({value})) for key, value in node.labels.items())
     return PossibleLabels(1, {key: {values: 1} for key, values in column.items()})

@@ -70,7 +70,7 @@ class CountedPods(Struct, frozen=True, eq=False):
 
     def counts(self, identity: PodIdentity, namespaces: Mapping[str, Object]) -> bool:
         """Whether a pod of this namespace and these labels is counted."""
-        namespace, values = identity[0], dict(identity[1])
+        namespace, values = identity.namespace, dict(identity.labels)
         return (
             self._covers(namespace, namespaces)
             and selects(self.selector, values)
@@ -160,7 +160,7 @@ class PodPresences:
             ).items():
                 self._presences.setdefault(kind.identity, []).append(PodPresence(node, 0, number))
         for identity in self._presences:
-            for label in identity[1]:
+            for label in identity.labels:
                 self._by_label.setdefault(label, []).append(identity)
 
     def counts(self, group: CountedPods, kind: PodKind) -> bool:
@@ -253,18 +253,18 @@ def check_spread(index: PlanIndex, presences: PodPresences) -> Iterator[Defect]:
 
 
 def _spread_rules(index: PlanIndex) -> dict[bytes, _SpreadRule]:
-    pool_requirements: dict[bytes, _SpreadRule] = {}
+    rules: dict[bytes, _SpreadRule] = {}
     for kind, where in index.planned_by_kind.items():
         for constraint in kind.pod.spec.topology_spread_constraints:
             if constraint.when_unsatisfiable != "DoNotSchedule":
                 continue
             rule = _spread_rule(kind, constraint)
-            known = pool_requirements.setdefault(_rule_identity(rule, kind), rule)
+            known = rules.setdefault(_rule_identity(rule, kind), rule)
             known.owners.extend(
                 _ConstrainedPods(kind, constraint, node, pod, number, stays=_stays(kind, node))
                 for node, pod, number in where
             )
-    return pool_requirements
+    return rules
 
 
 def _stays(kind: PodKind, node: CheckedNode) -> bool:
@@ -452,18 +452,18 @@ def check_affinity(index: PlanIndex, presences: PodPresences) -> Iterator[Defect
 
 
 def _arrivals(index: PlanIndex, presences: PodPresences) -> list[_Arrival]:
-    pods_to_schedule: dict[PodKind, tuple[CountedPods, ...]] = {}
+    groups_of_kind: dict[PodKind, tuple[CountedPods, ...]] = {}
     groups: dict[bytes, CountedPods] = {}
     for kind in index.planned_by_kind:
         own = tuple(group_of_term(kind.pod, term) for term in kind.affinity)
-        pods_to_schedule[kind] = tuple(groups.setdefault(group.id, group) for group in own)
+        groups_of_kind[kind] = tuple(groups.setdefault(group.id, group) for group in own)
     joined: dict[PodIdentity, list[CountedPods]] = {kind.identity: [] for kind in index.planned_by_kind}
     for group in groups.values():
         for identity in presences.identities(group):
             if identity in joined:
                 joined[identity].append(group)
     return [
-        _Arrival(kind, node, pod, pods_to_schedule[kind], tuple(joined[kind.identity]))
+        _Arrival(kind, node, pod, groups_of_kind[kind], tuple(joined[kind.identity]))
         for kind, where in index.planned_by_kind.items()
         for node, pod, _ in where
     ]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -242,8 +242,13 @@ def _decided(wanted: Sequence[NodeSelectorRequirement]) -> frozenset[str]:
     return frozenset(next(([c] for c in candidates if _kept([c], wanted)), []))
 
 
-PortUse = tuple[int, str, str]
-"""Number, protocol and address; an empty address is every address of the node."""
+class PortUse(NamedTuple):
+    """A host port that a container takes; an empty address is every address of the node."""
+
+    number: int
+    protocol: str
+    address: str
+
 
 _EVERY_ADDRESS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, never bound to
 
@@ -251,7 +256,7 @@ _EVERY_ADDRESS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared wi
 def ports_of(pod: Pod) -> tuple[PortUse, ...]:
     """Return the host ports of the pod's containers, init containers excluded."""
     return tuple(
-        (port.host_port, port.protocol or "TCP", "" if port.host_ip in _EVERY_ADDRESS else port.host_ip)
+        PortUse(port.host_port, port.protocol or "TCP", "" if port.host_ip in _EVERY_ADDRESS else port.host_ip)
         for container in pod.spec.containers
         for port in container.ports
         if port.host_port
@@ -261,17 +266,21 @@ def ports_of(pod: Pod) -> tuple[PortUse, ...]:
 def conflicting_port(wanted: Iterable[PortUse], taken: Iterable[PortUse]) -> PortUse | None:
     """Return the first requested port that is taken; None if all are free."""
     by_number: dict[tuple[int, str], list[str]] = {}
-    for number, protocol, address in taken:
-        by_number.setdefault((number, protocol), []).append(address)
-    for number, protocol, address in wanted:
-        others = by_number.get((number, protocol), ())
-        if any(not address or not other or address == other for other in others):
-            return number, protocol, address
+    for port in taken:
+        by_number.setdefault((port.number, port.protocol), []).append(port.address)
+    for port in wanted:
+        others = by_number.get((port.number, port.protocol), ())
+        if any(not port.address or not other or port.address == other for other in others):
+            return port
     return None
 
 
-PodIdentity = tuple[str, tuple[tuple[str, str], ...]]
-"""Namespace and sorted labels of a pod, by which other pods' selectors select it."""
+class PodIdentity(NamedTuple):
+    """Namespace and sorted labels of a pod, by which other pods' selectors select it."""
+
+    namespace: str
+    labels: tuple[tuple[str, str], ...]
+
 
 _KIND_ENCODER = msgspec.msgpack.Encoder()
 
@@ -284,7 +293,7 @@ class PodKind(Struct, eq=False, dict=True):
     @cached_property
     def identity(self) -> PodIdentity:
         """The namespace and labels by which other pods' selectors count it."""
-        return self.pod.metadata.namespace, tuple(sorted(self.pod.metadata.labels.items()))
+        return PodIdentity(self.pod.metadata.namespace, tuple(sorted(self.pod.metadata.labels.items())))
 
     @cached_property
     def requests(self) -> Mapping[str, int]:
