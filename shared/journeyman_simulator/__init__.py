@@ -1,1 +1,1 @@
-"""A cluster and a cloud under virtual time: for the demo, event replay, and tests. Heavy parts are imported where used."""
+"""Simulates a cluster and a cloud in virtual time, for the demo, event replay and tests. Imports slow packages on use."""

@@ -1,4 +1,4 @@
-"""Virtual time: it moves only when the simulation advances it."""
+"""Clocks in virtual time, which only the simulation advances."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 
 class VirtualClock:
-    """A `ports.Clock` for simulations: aware, UTC, never backwards."""
+    """A `ports.Clock` for simulations. Its times are aware, in UTC, and never decrease."""
 
     def __init__(self, start: datetime) -> None:
         if start.tzinfo is None:
@@ -18,11 +18,11 @@ class VirtualClock:
         return self._now
 
     def advance(self, seconds: float) -> datetime:
-        """Move forward by `seconds` (0 or more); returns the new time."""
+        """Advance by `seconds` (0 or more) and return the new time."""
         return self.advance_to(self._now + timedelta(seconds=seconds))
 
     def advance_to(self, time: datetime) -> datetime:
-        """Move forward to `time`; returns it. Raises ValueError if that lies in the past."""
+        """Advance to `time` and return it. Raises ValueError if `time` is in the past."""
         if time < self._now:
             raise ValueError(f"a clock cannot go back from {self._now.isoformat()} to {time.isoformat()}")
         self._now = time.astimezone(timezone.utc)
@@ -30,12 +30,12 @@ class VirtualClock:
 
 
 class SkewedClock:
-    """A `ports.Clock` that is wrong by `offset`, like that of a machine without time synchronization."""
+    """A `ports.Clock` that differs from virtual time by `offset`, like that of a machine without time synchronization."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
         self.offset = timedelta()
 
     def now(self) -> datetime:
-        """Return the time as this clock shows it."""
+        """Return the virtual time plus `offset`."""
         return self._clock.now() + self.offset

@@ -1,7 +1,7 @@
-"""The deployed application's files: template, handlers, forwarder, example manifests and recorded events.
+"""Find the deployed application's files: template, handlers, forwarder, example manifests and recorded events.
 
-A wheel carries them beside this module, in the folder `deployment` (pyproject.toml, `force-include`); in a checkout of the
-repository they are where they are written. The Lambda layer has neither.
+A wheel contains them beside this module, in the folder `deployment` (pyproject.toml, `force-include`); in a checkout of
+the repository they are at their own paths. The Lambda layer does not contain them.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Final
 from journeyman.errors import ConfigurationError
 from journeyman_simulator.lambda_functions import LambdaHandler
 
-_IN_A_WHEEL: Final = Path(__file__).parent / "deployment"
-ROOT: Final = _IN_A_WHEEL if _IN_A_WHEEL.is_dir() else Path(__file__).resolve().parents[2]
+_WHEEL_FOLDER: Final = Path(__file__).parent / "deployment"
+ROOT: Final = _WHEEL_FOLDER if _WHEEL_FOLDER.is_dir() else Path(__file__).resolve().parents[2]
 
 
 def deployment_file(*parts: str) -> Path:
-    """Return the file or folder at that path of the repository.
+    """Return the file or folder at that path in the repository.
 
     Raises:
-        ConfigurationError: It does not exist: this is neither a checkout nor a complete wheel.
+        ConfigurationError: It does not exist, since this is neither a checkout nor a complete wheel.
     """
     path = ROOT.joinpath(*parts)
     if not path.exists():
@@ -36,10 +36,10 @@ def deployment_file(*parts: str) -> Path:
 
 @cache
 def import_deployed(name: str) -> ModuleType:
-    """Return a module of the deployed application, such as `functions.aws.provision`.
+    """Import and return a module of the deployed application, such as `functions.aws.provision`.
 
     Raises:
-        ConfigurationError: There is no such module.
+        ConfigurationError: The module does not exist.
     """
     deployment_file(*name.split(".")[:-1], f"{name.rsplit('.', 1)[-1]}.py")
     if str(ROOT) not in sys.path:
@@ -48,7 +48,7 @@ def import_deployed(name: str) -> ModuleType:
 
 
 def load_handler(handler: str) -> LambdaHandler:
-    """Return the function that a template's Handler names, such as `provision.lambda_handler`."""
+    """Return the function that the template's property `Handler` names, such as `provision.lambda_handler`."""
     module, _, function = handler.partition(".")
     loaded: LambdaHandler = getattr(import_deployed(f"functions.aws.{module}"), function)
     return loaded

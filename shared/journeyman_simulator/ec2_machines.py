@@ -1,4 +1,4 @@
-"""EC2 instances as machines for the simulated kubelets, configured by their launch templates.
+"""Presents EC2 instances as machines to the simulated kubelets, configured by their launch templates.
 
 Labels, taints and the pod limit come from the NodeConfig in the instance's user data, so that a wrong template leads to
 a wrong node. Sizes come from DescribeInstanceTypes: the operating system has slightly less memory than advertised, and
@@ -24,7 +24,7 @@ _NODE_LABELS_FLAG = "--node-labels="
 
 
 class Ec2Machines:
-    """A `MachineSource` over DescribeInstances, read again only after instances changed state."""
+    """A `MachineSource` that caches DescribeInstances until an instance changes its state."""
 
     def __init__(self, aws: AwsAccount, cluster: str) -> None:
         self._aws = aws
@@ -36,16 +36,16 @@ class Ec2Machines:
         self._types: dict[str, Mapping[str, Any]] = {}
         self._running_since: dict[str, datetime] = {}
 
-    def note(self, event: Mapping[str, Any]) -> None:
-        """Take note of an AWS event (`on_event` of an account): a state change makes the known machines stale."""
+    def record_event(self, event: Mapping[str, Any]) -> None:
+        """Mark the cached machines as stale if the AWS event (`on_event` of an account) is a state change."""
         if event["detail-type"] == "EC2 Instance State-change Notification":
             self._stale = True
             if event["detail"]["state"] == "running":
-                moment = datetime.fromisoformat(event["time"].replace("Z", "+00:00"))
-                self._running_since[event["detail"]["instance-id"]] = moment
+                changed_at = datetime.fromisoformat(event["time"].replace("Z", "+00:00"))
+                self._running_since[event["detail"]["instance-id"]] = changed_at
 
     def machines(self) -> tuple[Machine, ...]:
-        """Return all instances of the cluster, terminated ones included, by provider id."""
+        """Return the cluster's instances, including terminated ones, sorted by provider id."""
         if self._stale:
             self._stale = False
             pages = self._ec2.get_paginator("describe_instances").paginate(
@@ -65,7 +65,7 @@ class Ec2Machines:
             provider_id=f"aws:///{zone}/{instance['InstanceId']}",
             node_name=instance["PrivateDnsName"],
             running_since=self._running_since.get(instance["InstanceId"]) if state == "running" else None,
-            gone=state == "terminated",
+            terminated=state == "terminated",
             labels={
                 **_labels(kubelet["flags"]),
                 "node.kubernetes.io/instance-type": instance["InstanceType"],
@@ -97,12 +97,12 @@ class Ec2Machines:
 
 
 def _parse_node_config(user_data: str) -> Mapping[str, Any]:
-    """Return the NodeConfig part of AL2023 user data. Raises ValueError without one: the machine would never join."""
+    """Return the NodeConfig part of AL2023 user data. Raises ValueError if it is missing: the machine would never join."""
     for part in message_from_string(user_data).walk():
         if part.get_content_type() == "application/node.eks.aws":
             config: Mapping[str, Any] = json.loads(str(part.get_payload()))
             return config
-    raise ValueError("the user data has no NodeConfig: only AL2023 machines are simulated")
+    raise ValueError("the user data has no NodeConfig; the simulation supports only AL2023 machines")
 
 
 def _labels(flags: list[str]) -> dict[str, str]:
@@ -116,7 +116,7 @@ def _architecture(facts: Mapping[str, Any]) -> str:
 
 
 def _sizes(facts: Mapping[str, Any], kubelet: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return capacity and allocatable as the kubelet reports them."""
+    """Return the capacity and allocatable that the kubelet reports."""
     cpus = facts["VCpuInfo"]["DefaultVCpus"]
     memory_mib = facts["MemoryInfo"]["SizeInMiB"] * _GUEST_MEMORY_PERCENT // 100
     pods = kubelet["maxPods"]
@@ -134,6 +134,6 @@ def _sizes(facts: Mapping[str, Any], kubelet: Mapping[str, Any]) -> tuple[dict[s
 
 
 def _reserved_millicores(cpus: int) -> int:
-    """Return what nodeadm reserves: 6 % of the first core, 1 % of the second, 0.5 % of the next two, 0.25 % of the rest."""
+    """Return the CPU that nodeadm reserves: 6 % of core 1, 1 % of core 2, 0.5 % of cores 3 and 4, 0.25 % of the rest."""
     shares = [60, 10, 5, 5]
     return sum(shares[:cpus]) + (max(cpus - len(shares), 0) * 5 + 1) // 2

@@ -1,10 +1,10 @@
-"""kube-scheduler, as far as it matters for node autoscaling: filter, score, and bind, or mark a pod Unschedulable.
+"""Simulates kube-scheduler as far as node autoscaling needs it: filters, scores and binds, or marks a pod Unschedulable.
 
 Filters: unschedulable nodes, taints, node selector and required affinity, resources, DoNotSchedule topology spread,
-required pod (anti-)affinity. Score: least allocated, which spreads pods as the real default does. A pod's nominated node
-is tried first; pods nominated to a node, of the same priority or higher, count there as if they ran; an unschedulable pod
-loses its nomination. Preemption, volumes and host ports are not simulated: such pods stay pending, with that reason.
-It shares no code with the solver on purpose, so that it can check the solver's plans.
+required pod (anti-)affinity. Score: least allocated, which spreads pods like the default profile. The scheduler tries a
+pod's nominated node first, counts pods of the same or a higher priority that are nominated to a node as if they ran there,
+and clears the nomination of an unschedulable pod. It does not simulate preemption, volumes and host ports: such pods stay
+pending, with that reason. It shares no code with the solver, so that it can check the solver's plans.
 Restates: kubernetes `pkg/scheduler/framework/plugins/{nodeaffinity,tainttoleration,noderesources,podtopologyspread,interpodaffinity}`,
 `pkg/scheduler/schedule_one.go` `evaluateNominatedNode`, `framework/runtime` `RunFilterPluginsWithNominatedPods`.
 """
@@ -46,17 +46,17 @@ class NodeInfo(Struct):
     pods: list[Pod] = field(default_factory=list)
 
     def place(self, pod: Pod, requests: Mapping[str, int]) -> None:
-        """Count the pod against the node."""
+        """Add the pod to the node, and subtract its requests from the free resources."""
         self.pods.append(pod)
         for name, amount in requests.items():
             self.free[name] = self.free.get(name, 0) - amount
 
     def copy(self) -> NodeInfo:
-        """Return a copy to change."""
+        """Return a copy that `place` can change."""
         return NodeInfo(node=self.node, free=dict(self.free), total=self.total, pods=list(self.pods))
 
     def score(self, requests: Mapping[str, int]) -> float:
-        """Return the NodeResourcesFit LeastAllocated score: the mean free share of CPU and memory after placing."""
+        """Return the NodeResourcesFit LeastAllocated score: the mean free share of CPU and memory with the requests."""
         shares = [
             (self.free.get(name, 0) - requests.get(name, 0)) / self.total[name]
             for name in ("cpu", "memory")
@@ -74,47 +74,47 @@ class KubeScheduler:
         self._seen = -1
 
     def due(self) -> datetime | None:
-        """Return None: the scheduler only reacts."""
+        """Return None: the scheduler acts only after the cluster changed."""
         return None
 
     def act(self) -> bool:
-        """Schedule all pending pods once, by priority and age; return whether anything was written."""
-        news = self._server.version_of(POD, NODE)
-        if news == self._seen:
+        """Schedule all pending pods once, by priority and age, and return whether it wrote anything."""
+        version = self._server.version_of(POD, NODE)
+        if version == self._seen:
             return False
-        self._seen = news
+        self._seen = version
         pods = [p for p in self._server.list(POD).items if p.status.phase not in _TERMINAL]
-        waiting = [p for p in pods if not p.spec.node_name and _is_ours(p)]
-        if not waiting:
+        pending = [p for p in pods if not p.spec.node_name and _is_ours(p)]
+        if not pending:
             return False
         infos = _node_infos(self._server.list(NODE).items, pods)
         nominated = {pod.key: pod for pod in pods if pod.status.nominated_node_name and not pod.spec.node_name}
-        for pod in sorted(waiting, key=_queue_order):
-            nominated.pop(pod.key, None)  # in either case it is on a node then, or its nomination is removed
+        for pod in sorted(pending, key=_queue_order):
+            nominated.pop(pod.key, None)  # afterwards the pod is bound, or its nomination is cleared
             self._schedule(pod, infos, tuple(nominated.values()))
-        return self._server.version_of(POD, NODE) != news
+        return self._server.version_of(POD, NODE) != version
 
     def _schedule(self, pod: Pod, infos: Mapping[str, NodeInfo], nominated: Sequence[Pod]) -> None:
         requests = pod_requests(pod)
-        refusals: Counter[str] = Counter()
+        rejections: Counter[str] = Counter()
         fitting: list[NodeInfo] = []
-        for info in _tried_in_order(pod, infos):
-            refusal = _refusal(pod, requests, info, infos, nominated)
-            if refusal:
-                refusals[refusal] += 1
+        for info in _nominated_node_first(pod, infos):
+            rejection = _rejection(pod, requests, info, infos, nominated)
+            if rejection:
+                rejections[rejection] += 1
                 continue
             fitting.append(info)
             if info.node.metadata.name == pod.status.nominated_node_name:
                 break  # without trying the other nodes
         if not fitting:
-            self._report_unschedulable(pod, len(infos), refusals)
+            self._report_unschedulable(pod, len(infos), rejections)
             return
         best = min(fitting, key=lambda i: (-i.score(requests), i.node.metadata.name))
         self._server.bind(pod.metadata.namespace, pod.metadata.name, best.node.metadata.name)
         best.place(pod, requests)
 
-    def _report_unschedulable(self, pod: Pod, total: int, refusals: Counter[str]) -> None:
-        details = ", ".join(f"{count} {why}" for why, count in sorted(refusals.items()))
+    def _report_unschedulable(self, pod: Pod, total: int, rejections: Counter[str]) -> None:
+        details = ", ".join(f"{count} {why}" for why, count in sorted(rejections.items()))
         message = f"0/{total} nodes are available: {details}." if details else "no nodes available to schedule pods"
         known = condition_of(pod.status.conditions, "PodScheduled")
         is_reported = known is not None and known.status == "False" and known.message == message
@@ -137,31 +137,33 @@ class KubeScheduler:
         )
 
 
-def _tried_in_order(pod: Pod, infos: Mapping[str, NodeInfo]) -> Iterator[NodeInfo]:
-    """Return all nodes, the nominated one first."""
+def _nominated_node_first(pod: Pod, infos: Mapping[str, NodeInfo]) -> Iterator[NodeInfo]:
+    """Yield all nodes, the nominated one first."""
     nominated = infos.get(pod.status.nominated_node_name)
     if nominated is not None:
         yield nominated
     yield from (info for info in infos.values() if info is not nominated)
 
 
-def _refusal(
+def _rejection(
     pod: Pod, requests: Mapping[str, int], info: NodeInfo, infos: Mapping[str, NodeInfo], nominated: Sequence[Pod]
 ) -> str:
-    """Return the first filter that refuses the pod, on the node as it is or with the pods nominated there."""
+    """Return the text of the first filter that rejects the pod, without or with the pods nominated to the node."""
     name, priority = info.node.metadata.name, pod.spec.priority or 0
-    coming = [p for p in nominated if p.status.nominated_node_name == name and (p.spec.priority or 0) >= priority]
-    refusal = why_not(pod, requests, info, infos)
-    if refusal or not coming:
-        return refusal
+    nominated_here = [
+        p for p in nominated if p.status.nominated_node_name == name and (p.spec.priority or 0) >= priority
+    ]
+    rejection = failed_filter(pod, requests, info, infos)
+    if rejection or not nominated_here:
+        return rejection
     expected = info.copy()
-    for other in coming:
+    for other in nominated_here:
         expected.place(other, pod_requests(other))
-    return why_not(pod, requests, expected, {**infos, name: expected})
+    return failed_filter(pod, requests, expected, {**infos, name: expected})
 
 
-def why_not(pod: Pod, requests: Mapping[str, int], info: NodeInfo, infos: Mapping[str, NodeInfo]) -> str:
-    """Return the first filter that refuses this pod on this node, with kube-scheduler's text; empty if it fits."""
+def failed_filter(pod: Pod, requests: Mapping[str, int], info: NodeInfo, infos: Mapping[str, NodeInfo]) -> str:
+    """Return kube-scheduler's text for the first filter that rejects this pod on this node; empty if the pod fits."""
     node = info.node
     if node.spec.unschedulable:
         return "node(s) were unschedulable"
@@ -178,7 +180,7 @@ def why_not(pod: Pod, requests: Mapping[str, int], info: NodeInfo, infos: Mappin
     if not _affinity_allows(pod, info, infos):
         return "node(s) didn't match pod affinity/anti-affinity rules"
     if any(v.persistent_volume_claim or v.ephemeral for v in pod.spec.volumes):
-        return "node(s) could not be checked for volumes, which this simulation does not play"
+        return "node(s) could not be checked for volumes, which this simulation does not support"
     return ""
 
 
@@ -272,8 +274,8 @@ def _spread_allows(
 ) -> bool:
     if constraint.when_unsatisfiable != "DoNotSchedule":
         return True
-    here = _domain(info, constraint.topology_key)
-    if here is None:
+    domain_here = _domain(info, constraint.topology_key)
+    if domain_here is None:
         return False
     counts: dict[str, int] = {}
     for other in infos.values():
@@ -291,30 +293,30 @@ def _spread_allows(
         )
     least = 0 if len(counts) < (constraint.min_domains or 1) else min(counts.values())
     itself = int(_selects(constraint.label_selector, pod))
-    return counts.get(here, 0) + itself - least <= constraint.max_skew
+    return counts.get(domain_here, 0) + itself - least <= constraint.max_skew
 
 
 def _affinity_allows(pod: Pod, info: NodeInfo, infos: Mapping[str, NodeInfo]) -> bool:
     affinity = pod.spec.affinity
     wanted = affinity.pod_affinity.required if affinity and affinity.pod_affinity else ()
     unwanted = affinity.pod_anti_affinity.required if affinity and affinity.pod_anti_affinity else ()
-    if any(_neighbours(pod, term, info, infos) for term in unwanted):
+    if any(_has_selected_pod(pod, term, info, infos) for term in unwanted):
         return False
     for term in wanted:
         alone = not any(_term_selects(pod, term, other) for i in infos.values() for other in i.pods)
         may_start = alone and _term_selects(pod, term, pod) and _domain(info, term.topology_key) is not None
-        if not may_start and not _neighbours(pod, term, info, infos):
+        if not may_start and not _has_selected_pod(pod, term, info, infos):
             return False
-    return not any(_refused_by(other, pod, info, infos) for i in infos.values() for other in i.pods)
+    return not any(_is_rejected_by(other, pod, info, infos) for i in infos.values() for other in i.pods)
 
 
-def _neighbours(pod: Pod, term: PodAffinityTerm, info: NodeInfo, infos: Mapping[str, NodeInfo]) -> bool:
-    """Return whether a pod that the term selects runs in this node's domain."""
-    here = _domain(info, term.topology_key)
-    return here is not None and any(
+def _has_selected_pod(pod: Pod, term: PodAffinityTerm, info: NodeInfo, infos: Mapping[str, NodeInfo]) -> bool:
+    """Whether a pod that the term selects runs in this node's domain."""
+    domain_here = _domain(info, term.topology_key)
+    return domain_here is not None and any(
         _term_selects(pod, term, other)
         for i in infos.values()
-        if _domain(i, term.topology_key) == here
+        if _domain(i, term.topology_key) == domain_here
         for other in i.pods
     )
 
@@ -325,15 +327,15 @@ def _term_selects(owner: Pod, term: PodAffinityTerm, other: Pod) -> bool:
     return (everywhere or other.metadata.namespace in namespaces) and _selects(term.label_selector, other)
 
 
-def _refused_by(other: Pod, pod: Pod, info: NodeInfo, infos: Mapping[str, NodeInfo]) -> bool:
-    """Return whether a running pod's anti-affinity refuses this pod in the node's domain."""
+def _is_rejected_by(other: Pod, pod: Pod, info: NodeInfo, infos: Mapping[str, NodeInfo]) -> bool:
+    """Whether a running pod's anti-affinity rejects this pod in the node's domain."""
     anti = other.spec.affinity.pod_anti_affinity if other.spec.affinity else None
-    home = infos.get(other.spec.node_name)
-    if anti is None or home is None:
+    other_node = infos.get(other.spec.node_name)
+    if anti is None or other_node is None:
         return False
     return any(
         _term_selects(other, term, pod)
-        and _domain(home, term.topology_key) is not None
-        and _domain(home, term.topology_key) == _domain(info, term.topology_key)
+        and _domain(other_node, term.topology_key) is not None
+        and _domain(other_node, term.topology_key) == _domain(info, term.topology_key)
         for term in anti.required
     )

@@ -1,8 +1,8 @@
-"""Kubelets and the node lifecycle controller: machines become nodes, bound pods run, nodes of terminated machines go.
+"""Simulates kubelets and the node lifecycle controller: registers Nodes, runs bound pods, deletes terminated nodes.
 
-A `MachineSource` (the simulated cloud) says which machines exist and with which settings they booted. A booted machine registers
-its own Node from those settings alone, as a real kubelet does: with wrong user data the node is wrong. Timings are typical
-of an EKS node and are constants here.
+A `MachineSource` (the simulated cloud) lists the machines and the settings with which they booted. The kubelet registers
+its Node from those settings alone, as a real one does: wrong user data gives a wrong node. The timings are constants,
+typical of an EKS node.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from journeyman_simulator.apiserver import ApiServer
 
 BOOT = timedelta(seconds=25)  # from running to a registered node
 BECOME_READY = timedelta(seconds=8)  # from registered to Ready (CNI up)
-START_POD = timedelta(seconds=2)  # image is there; from bound to Running
-STOP_POD = timedelta(seconds=1)  # the container heeds SIGTERM
+START_POD = timedelta(seconds=2)  # from bound to Running, with the image already pulled
+STOP_POD = timedelta(seconds=1)  # for a container that exits on SIGTERM
 _NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 
 
 class Machine(Struct, frozen=True, kw_only=True):
-    """One machine: its state and its boot settings."""
+    """A machine: its state and its boot settings."""
 
     provider_id: str
     node_name: str
-    running_since: datetime | None  # None: not running (yet, or any more)
-    gone: bool  # terminated
+    running_since: datetime | None  # None if it is not running
+    terminated: bool
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Mapping[str, str], ...] = ()
     capacity: Mapping[str, str] = field(default_factory=dict)
@@ -39,41 +39,42 @@ class Machine(Struct, frozen=True, kw_only=True):
 
 
 class MachineSource(Protocol):
-    """The machines that kubelets run on."""
+    """Lists the machines on which kubelets run."""
 
     def machines(self) -> tuple[Machine, ...]:
-        """Return all machines by provider id, terminated ones included for a while."""
+        """Return all machines, sorted by provider id, including recently terminated ones."""
         ...
 
 
 class Kubelets:
-    """All kubelets of a cluster, and the node lifecycle controller.
+    """Runs all kubelets of a cluster and the node lifecycle controller.
 
     Args:
-        server: The cluster.
-        clock: Virtual time.
-        source: The machines.
-        hears_all: Whether the server's versions count all clients' writes; if only ours, every pass reads everything.
+        server: The cluster's API server.
+        clock: The virtual clock.
+        source: Lists the machines.
+        sees_all_writes: Whether `server.version_of` changes with writes of every client. If it changes with the kubelets'
+            own writes only, every `act` reads all nodes and pods.
     """
 
-    def __init__(self, server: ApiServer, clock: Clock, source: MachineSource, *, hears_all: bool = True) -> None:
+    def __init__(self, server: ApiServer, clock: Clock, source: MachineSource, *, sees_all_writes: bool = True) -> None:
         self._server = server
         self._clock = clock
         self._source = source
         self._due: list[datetime] = []
-        self._hears_all = hears_all
+        self._sees_all_writes = sees_all_writes
         self._seen: tuple[object, ...] = ()
 
     def due(self) -> datetime | None:
-        """Return the time of the next boot, readiness, pod start or stop."""
+        """Return the time of the next registration, readiness, pod start or pod stop."""
         return min(self._due, default=None)
 
     def act(self) -> bool:
-        """Do what kubelets do at this time; return whether anything was written."""
+        """Run all kubelets once and return whether they wrote anything."""
         machines, before = self._source.machines(), self._server.version_of(NODE, POD)
         due = self.due()
-        nothing_new = self._hears_all and self._seen == (before, machines)
-        if nothing_new and (due is None or due > self._clock.now()):
+        unchanged = self._sees_all_writes and self._seen == (before, machines)
+        if unchanged and (due is None or due > self._clock.now()):
             return False
         self._seen = (before, machines)
         self._due = []
@@ -93,7 +94,7 @@ class Kubelets:
         return self._server.version_of(NODE, POD) != before
 
     def _wait(self, until: datetime) -> bool:
-        """Return whether that time is still to come, and remember it."""
+        """Whether `until` is in the future; if it is, `act` is due then."""
         if until <= self._clock.now():
             return False
         self._due.append(until)
@@ -142,10 +143,10 @@ class Kubelets:
         self._server.patch(NODE, name, {"status": {"conditions": conditions}}, subresource="status")
 
     def _lose_node(self, machine: Machine, node: Node) -> None:
-        """Mark the node of a stopped machine NotReady; delete it once the machine is terminated."""
+        """Mark the node of a stopped machine NotReady, or delete it if the machine is terminated."""
         if is_true(node.status.conditions, "Ready"):
             self._set_ready(node, "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
-        if machine.gone and node.metadata.deletion_timestamp is None:
+        if machine.terminated and node.metadata.deletion_timestamp is None:
             self._server.delete(NODE, node.metadata.name)
 
     def _run_pod(self, pod: Pod) -> None:
@@ -166,7 +167,7 @@ class Kubelets:
         )
 
     def _stop_pod(self, pod: Pod) -> None:
-        """The API server sets deletionTimestamp to the end of the grace period; containers here stop sooner."""
+        """Stop the pod's containers, which here takes less than the grace period that ends at deletionTimestamp."""
         deadline = pod.metadata.deletion_timestamp
         assert deadline is not None  # noqa: S101 - the caller looked
         grace = timedelta(seconds=pod.spec.termination_grace_period_seconds or 30)
@@ -185,9 +186,9 @@ class Kubelets:
 
 
 def _started(pod: Pod) -> datetime:
-    moment = pod.metadata.creation_timestamp
-    assert moment is not None  # noqa: S101 - the API server stamps every object
-    return moment
+    created = pod.metadata.creation_timestamp
+    assert created is not None  # noqa: S101 - the API server stamps every object
+    return created
 
 
 def _raw_taints(node: Node) -> list[dict[str, str]]:
@@ -198,5 +199,5 @@ def _condition(kind: str, status: str, reason: str, message: str, now: datetime)
     return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": _text(now)}
 
 
-def _text(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+def _text(time: datetime) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,6 +1,6 @@
-"""Lambda functions in this process, and the event source mappings that poll SQS for them.
+"""Runs Lambda functions in this process, and the event source mappings that poll SQS for them.
 
-Nothing here needs moto: the queue is reached through a boto3 client, wherever that points.
+This module does not need moto: it reaches the queue through any boto3 client.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class InvocationOutcome(str, Enum):
     """How an invocation ended."""
 
     SUCCEEDED = "succeeded"
-    PARTLY = "partly"  # it ran, but items of the batch stay in the queue
+    PARTLY = "partly"  # the handler returned, but messages of the batch stay in the queue
     FAILED = "failed"  # the handler raised
-    TIMED_OUT = "timed out"  # it took longer than the function's timeout
+    TIMED_OUT = "timed out"  # the handler took longer than the function's timeout
     CRASHED = "crashed"  # the sandbox crashed
 
 
 class LambdaInvocation(Struct, frozen=True, kw_only=True):
-    """One run of a function: what is billed, and how it went."""
+    """An invocation of a function, with its outcome and duration."""
 
     function: str
     request_id: str
@@ -45,12 +45,12 @@ class LambdaInvocation(Struct, frozen=True, kw_only=True):
 
     @property
     def billed_ms(self) -> int:
-        """Return what Lambda bills: milliseconds, rounded up."""
+        """Return the duration that Lambda bills: milliseconds, rounded up."""
         return math.ceil(self.duration_ms)
 
 
 class LambdaContext:
-    """What Lambda passes as the second argument."""
+    """The context object that Lambda passes as the handler's second argument."""
 
     log_group_name = ""
     log_stream_name = ""
@@ -67,16 +67,16 @@ class LambdaContext:
         self._deadline = time.monotonic() + function.timeout_seconds
 
     def get_remaining_time_in_millis(self) -> int:
-        """Return the real milliseconds until the function would be stopped; virtual time stands still while it runs."""
+        """Return the milliseconds of real time until the timeout; virtual time does not advance while a function runs."""
         return max(0, int((self._deadline - time.monotonic()) * 1000))
 
 
 class LambdaFunction(Struct, kw_only=True):
     """A Lambda function whose code is a Python callable in this process.
 
-    A handler that exceeds its timeout cannot be stopped: it is reported as timed out once it returns. `fatal` are the
-    exceptions that simulate the end of the sandbox's process; unlike errors, any call may raise them. A reproducible
-    simulation passes `new_id`, which names invocations, and a `context` with virtual remaining time.
+    The simulation cannot stop a handler that exceeds its timeout; when the handler returns, its outcome is TIMED_OUT. The
+    exceptions in `fatal` simulate a crash of the sandbox; unlike errors, any call may raise them. A reproducible simulation
+    passes `new_id`, which returns request ids, and a `context` with the remaining virtual time.
     """
 
     name: str
@@ -97,7 +97,7 @@ class LambdaFunction(Struct, kw_only=True):
         return f"arn:aws:lambda:{self.region}:{self.account}:function:{self.name}"
 
     def invoke(self, event: dict[str, Any]) -> LambdaInvocation:
-        """Run the handler; an exception becomes the outcome."""
+        """Run the handler and return the invocation; an exception of the handler becomes its outcome."""
         request_id = self.new_id()
         started_at, started = self.clock.now(), time.monotonic()
         outcome, response, error = self._run(event, self.context(self, request_id))
@@ -122,21 +122,21 @@ class LambdaFunction(Struct, kw_only=True):
             return InvocationOutcome.SUCCEEDED, self.handler(event, context), ""
         except self.fatal as error:
             return InvocationOutcome.CRASHED, None, f"{type(error).__name__}: {error}"
-        except Exception as error:  # noqa: BLE001 - Lambda reports whatever a handler raises
+        except Exception as error:  # noqa: BLE001 - Lambda reports every exception of a handler
             return InvocationOutcome.FAILED, None, f"{type(error).__name__}: {error}"
 
 
 class EventSourceMapping:
-    """Polls one queue for one function, as Lambda's poller does. An `Actor` of a simulated `World`.
+    """Polls a queue for a function, as Lambda does. An `Actor` of a simulated `World`.
 
     Args:
         sqs: A boto3 SQS client.
         queue_url: The queue to poll.
-        function: What to invoke.
-        due: When the next message can be received (`Queues.due` of a simulated AWS), so that an empty queue costs no
-            request; without it every `act` polls.
-        batch_size: Most messages of one event; FIFO queues allow 10.
-        report_batch_item_failures: Whether the handler's `batchItemFailures` is honoured.
+        function: The function to invoke.
+        due: Returns when the next message can be received (`due` of a simulated queue), so that an empty queue needs no
+            request. Without it every `act` polls.
+        batch_size: The maximum number of messages per event; FIFO queues allow 10.
+        report_batch_item_failures: Whether to keep the messages that the handler's `batchItemFailures` names.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class EventSourceMapping:
         self._arn = sqs.get_queue_attributes(QueueUrl=queue_url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
 
     def act(self) -> bool:
-        """Receive one batch if there is one, invoke the function, delete what succeeded; True if it was invoked."""
+        """Receive a batch, invoke the function and delete the processed messages; return whether it was invoked."""
         if self._due and ((due := self._due()) is None or due > self.function.clock.now()):
             return False
         return self.poll() is not None
@@ -168,7 +168,7 @@ class EventSourceMapping:
         return self._due() if self._due else None
 
     def poll(self) -> LambdaInvocation | None:
-        """Receive once and, if there are messages, invoke the function."""
+        """Receive a batch and invoke the function; None if the queue returned no message."""
         received = self._sqs.receive_message(
             QueueUrl=self._url,
             MaxNumberOfMessages=min(self._batch_size, 10),
@@ -202,7 +202,7 @@ class EventSourceMapping:
         }
 
     def _failed(self, invocation: LambdaInvocation, ids: set[str]) -> set[str]:
-        """Return the ids that stay in the queue: all if the run failed or its report cannot be read, those it names otherwise."""
+        """Return the ids of messages that stay in the queue: all if the handler or its report failed, else the reported ones."""
         if invocation.outcome is not InvocationOutcome.SUCCEEDED:
             return ids
         if not self._report or not invocation.response:

@@ -1,9 +1,9 @@
-"""Composes the deployed application on a simulated cluster and cloud, in this process.
+"""Runs the deployed application on a simulated cluster and cloud, in this process.
 
-`LocalDeployment` stands template.yaml up on moto, loads the very handlers that are deployed, and composes the AWS
-runtime with three things put in place: the in-memory API server, the virtual clock, and boto3 clients that point at moto.
-Everything else (parsers, steps, cloud adapter, queues, telemetry) is what runs on Lambda. Used by the demo, by event
-replay and by end-to-end tests.
+`LocalDeployment` creates the resources of template.yaml on moto, loads the deployed handlers, and replaces three parts of
+the AWS runtime: the cluster by an in-memory API server, the clock by a virtual one, and the boto3 clients by clients of
+moto. Parsers, steps, cloud adapter and queues are those that run on Lambda. The demo, event replay and end-to-end tests
+use it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ LogLine = Mapping[str, Any]
 
 
 class LocalDeployment:
-    """A context manager; inside it `stack` and `world` stand, and the world can be run."""
+    """A context manager that deploys the application on entry; `world` then runs it, and `stack` has its resources."""
 
     def __init__(
         self,
@@ -63,20 +63,20 @@ class LocalDeployment:
         port: int = 0,
         on_log: Callable[[LogLine], None] | None = None,
     ) -> None:
-        """Nothing runs yet.
+        """Prepare a deployment.
 
         Args:
-            start: Virtual time at the beginning.
+            start: The virtual time at the start; aware.
             cluster: The registered cluster's name.
-            consolidation_window: The template's parameter of that name.
-            port: Where moto listens; 0 takes a free one.
-            on_log: Gets each log line of the functions, parsed.
+            consolidation_window: The template's parameter ConsolidationWindow.
+            port: The port on which moto listens; 0 selects a free one.
+            on_log: Called with each log line of the functions, parsed.
         """
         self.cluster = cluster
         self.clock = VirtualClock(start)
         self.server = ApiServer(self.clock)
         self.aws = MotoAccount(
-            self.clock, shipped_on_demand(REGION), region=REGION, port=port, on_event=self._note_cloud_event
+            self.clock, shipped_on_demand(REGION), region=REGION, port=port, on_event=self._record_cloud_event
         )
         self._window = consolidation_window
         self._on_log = on_log
@@ -96,7 +96,7 @@ class LocalDeployment:
                     "ConsolidationWindow": self._window,
                 },
             )
-            self.stack.stand_up(load_handler, self.clock, self.aws.queues.due)
+            self.stack.create_resources(load_handler, self.clock, self.aws.queues.due)
             runtime = local_runtime(
                 self.aws,
                 self.stack.variables,
@@ -116,19 +116,19 @@ class LocalDeployment:
     ) -> None:
         self._opened.close()
 
-    def _note_cloud_event(self, event: Mapping[str, Any]) -> None:
-        self.machines.note(event)
+    def _record_cloud_event(self, event: Mapping[str, Any]) -> None:
+        self.machines.record_event(event)
 
     @property
     def price_per_hour(self) -> float:
-        """Return what all pending and running instances cost now."""
+        """Return the price in USD per hour of all pending and running instances."""
         found = self.aws.client("ec2").describe_instances(
             Filters=[{"Name": "instance-state-name", "Values": ["pending", "running"]}]
         )
         return sum(self._price(i) for r in found["Reservations"] for i in r["Instances"])
 
     def leftovers(self) -> tuple[str, ...]:
-        """Return what a cluster without workloads must not have: NodeClaims, live instances, dead letters. Sorted."""
+        """Return the NodeClaims, live instances and dead letters, which a cluster without workloads must not have; sorted."""
         claims = [f"NodeClaim {c.metadata.name}" for c in self.server.list(NODECLAIM).items]
         pages = self.aws.client("ec2").get_paginator("describe_instances").paginate()
         instances = [
@@ -187,15 +187,15 @@ def local_runtime(
     store: KubeStore,
     clock: Clock,
 ) -> Runtime:
-    """Return the AWS composition with its cluster, clock and account replaced.
+    """Return the AWS runtime with its cluster, clock and account replaced.
 
     Args:
-        account: Where all boto3 clients point.
-        variables: The functions' environment, from the template.
-        cluster: The one cluster registered.
-        endpoint: Its API server's address, for the nodes' user data.
-        store: Its API server.
-        clock: The only clock.
+        account: The account of all boto3 clients.
+        variables: The functions' environment variables, from the template.
+        cluster: The name of the only registered cluster.
+        endpoint: The URL of the cluster's API server, for the nodes' user data.
+        store: The cluster's API server.
+        clock: The clock of the runtime.
     """
     registered = {
         "name": cluster,
@@ -224,8 +224,8 @@ def local_runtime(
 
 @contextmanager
 def captured_logs(on_log: Callable[[LogLine], None] | None) -> Iterator[None]:
-    """Pass each line of the process's logger to `on_log`, debug lines included, instead of printing it."""
-    logger()  # makes the handler whose formatter is borrowed
+    """Pass each line of the process's logger, including debug lines, to `on_log` instead of printing it."""
+    logger()  # creates the handler whose formatter `capture` uses
     ours = logging.getLogger(SERVICE)
     handlers, level = list(ours.handlers), ours.level
     capture = logging.StreamHandler(_ParsedLines(on_log))
@@ -240,10 +240,10 @@ def captured_logs(on_log: Callable[[LogLine], None] | None) -> Iterator[None]:
 
 
 class _LocalAdapters(AwsAdapters):
-    """Emits no metrics, and launches one instance after another, so that runs can be repeated."""
+    """Emits no metrics, and launches one instance after another, so that runs are reproducible."""
 
     def aws_settings(self, cluster: RegisteredCluster) -> AwsSettings:
-        """Return the settings with one launch at a time, so that a run repeats itself."""
+        """Return the settings with one launch at a time, so that a run is reproducible."""
         return replace(super().aws_settings(cluster), max_parallel_launches=1)
 
     def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> RunTelemetry:
@@ -254,18 +254,18 @@ class _LocalAdapters(AwsAdapters):
 
 
 class _DirectInvocations:
-    """Invokes functions that schedules target without a queue. An `Actor`."""
+    """Invokes the functions that schedules target without a queue. An `Actor`."""
 
     def __init__(self, aws: MotoAccount, stack: SamStack) -> None:
         self._aws = aws
         self._functions = {function.arn: function for function in stack.functions.values()}
 
     def due(self) -> datetime | None:
-        """Return None: the `ScheduleRunner` knows when schedules fire."""
+        """Return None: the `ScheduleRunner` is due when a schedule fires."""
         return None
 
     def act(self) -> bool:
-        """Invoke the function of each waiting event; True if there was one."""
+        """Invoke the function of each delivered event; return whether there was one."""
         deliveries = self._aws.take_deliveries()
         for delivery in deliveries:
             self._functions[delivery.function_arn].invoke(delivery.event)
@@ -273,7 +273,7 @@ class _DirectInvocations:
 
 
 class _ParsedLines(io.StringIO):
-    """A log stream that passes its lines on, parsed."""
+    """A log stream that parses each line and passes it to `on_log`."""
 
     def __init__(self, on_log: Callable[[LogLine], None] | None) -> None:
         super().__init__()

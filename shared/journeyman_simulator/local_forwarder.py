@@ -1,6 +1,6 @@
-"""The in-cluster forwarder under virtual time: its own trackers, batches and messages.
+"""Runs the in-cluster forwarder in virtual time, with the trackers, batches and messages of `infra/forwarder`.
 
-Only its threads and its connections are replaced: it lists the objects of an in-memory API server when virtual time passes.
+It replaces the forwarder's threads and connections: it lists the objects of an in-memory API server after each change.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.deployment_files import import_deployed
 
 Send = Callable[[Step, str, str], object]
-"""Takes the step, the body of a message, and its deduplication id."""
+"""Sends a message, given the step, the body and the deduplication id."""
 
 
 class LocalForwarder:
-    """An `Actor` around `infra/forwarder`.
+    """An `Actor` that runs the code of `infra/forwarder`.
 
     Args:
-        server: The watched API server.
-        clock: Virtual time.
+        server: The API server to watch.
+        clock: The virtual clock.
         cluster: The cluster's registered name.
-        send: Sends the messages.
+        send: Sends a message.
     """
 
     def __init__(self, server: ApiServer, clock: Clock, cluster: str, send: Send) -> None:
@@ -54,12 +54,12 @@ class LocalForwarder:
         self._listed_version = ""
 
     def due(self) -> datetime | None:
-        """Return when the next batch closes; None if none is open."""
+        """Return when the next batch is sent; None if no batch is open."""
         due = self._batcher.due()
         return None if due is None else datetime.fromtimestamp(due, timezone.utc)
 
     def act(self) -> bool:
-        """List what has changed, and send the batches that are due; return whether any was sent."""
+        """List the changed objects and send the batches that are due; return whether it sent any."""
         now = self._clock.now()
         self._list_changes(now.timestamp())
         sent = False
@@ -81,7 +81,7 @@ class LocalForwarder:
 
 
 class _WatchedKind:
-    """One kind of object: listed again after each change, as the forwarder does after an outage."""
+    """A watched kind, which is listed again after each change, as the forwarder does after an outage."""
 
     def __init__(self, server: ApiServer, kind: Resource[Any], resource: Any, tracker: Any) -> None:
         self.tracker = tracker
@@ -92,7 +92,7 @@ class _WatchedKind:
         self._listed_version = -1
 
     def notifications(self, version: str) -> list[Any]:
-        """Return the notifications of what has changed since the last call."""
+        """Return the notifications for the changes since the last call."""
         current = self._server.version_of(self._kind)
         if current == self._listed_version:
             return []
@@ -108,5 +108,5 @@ class _WatchedKind:
 
 
 def _are_same(before: tuple[Any, ...], entries: tuple[Any, ...]) -> bool:
-    """Return whether no entry was written: entries are replaced, never changed."""
+    """Whether no entry was written: the API server replaces entries and never changes one."""
     return len(before) == len(entries) and all(old is new for old, new in zip(before, entries, strict=True))

@@ -1,8 +1,8 @@
-"""Replays recorded events on a recorded cluster with the deployed handlers, and records what they decide and write.
+"""Replays recorded events on a recorded cluster with the deployed handlers, and records their decisions and writes.
 
-Only the handlers run: there are no kubelets and no kube-scheduler, and time does not pass. Messages that a handler sends to its
-own step are shown as requeues. The account is moto in this process (with EC2's CreateFleet rules), or an account behind an
-endpoint.
+Only the handlers run, without kubelets and kube-scheduler, and the clock does not advance. The result lists messages that
+a handler sends to its own step as requeues. The account is moto in this process (with EC2's CreateFleet rules), or an
+account at an endpoint.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _READ_VERBS: Final = ("Describe", "Get", "List", "Receive")
 
 
 class CloudCall(Struct, frozen=True, kw_only=True):
-    """A request that changes something in the cloud."""
+    """A request that changes the cloud's state."""
 
     service: str
     operation: str
@@ -57,7 +57,7 @@ class CloudCall(Struct, frozen=True, kw_only=True):
 
 
 class ReplayResult(Struct, kw_only=True):
-    """What one event led to, in order."""
+    """The log lines, writes, cloud calls and requeues that one event caused, each in order."""
 
     function: str
     invocation: LambdaInvocation | None = None
@@ -68,24 +68,24 @@ class ReplayResult(Struct, kw_only=True):
 
 
 class Replay:
-    """A recorded cluster on which events can be replayed, one after another; the later ones see what the earlier did."""
+    """Replays events on a recorded cluster, one after another; each sees the changes of the earlier ones."""
 
     def __init__(self, account: Any, objects: Iterable[JSON], *, cluster: str, now: datetime) -> None:
         self.clock = VirtualClock(now)
         self.server = ApiServer(self.clock)
-        self._account = _RecordingAccount(account, self._note_call)
+        self._account = _RecordingAccount(account, self._record_call)
         self._cluster = cluster
         self._current = ReplayResult(function="")
         self.server.load(objects)
-        self.server.on_write(self._note_write)
+        self.server.on_write(self._record_write)
         self._variables = SamStack(
             account, read_template(deployment_file("template.yaml")), {"ClusterName": cluster}
         ).variables
 
     def run(self, event: JSON) -> ReplayResult:
-        """Pass the event to its function and record everything."""
-        name, shaped = event_for_function(event)
-        self._current = replayed = ReplayResult(function=name)
+        """Pass the event to its function and return what the function did."""
+        name, function_event = event_for_function(event)
+        self._current = result = ReplayResult(function=name)
         function = LambdaFunction(name=name, handler=load_handler(f"{name}.lambda_handler"), clock=self.clock)
         runtime = local_runtime(
             self._account,
@@ -95,14 +95,14 @@ class Replay:
             store=self.server.acting_as(ACTOR),
             clock=self.clock,
         )
-        with captured_logs(replayed.log.append), installed(runtime):
-            replayed.invocation = function.invoke(dict(shaped))
-        return replayed
+        with captured_logs(result.log.append), installed(runtime):
+            result.invocation = function.invoke(dict(function_event))
+        return result
 
-    def _note_write(self, write: Write) -> None:
+    def _record_write(self, write: Write) -> None:
         self._current.writes.append(write)
 
-    def _note_call(self, call: CloudCall) -> None:
+    def _record_call(self, call: CloudCall) -> None:
         if call.operation == "SendMessageBatch":
             entries = call.parameters.get("Entries", ())
             self._current.requeues += [
@@ -116,13 +116,13 @@ class Replay:
 def open_replay(
     events: Iterable[JSON], objects: Iterable[JSON], aws: str
 ) -> Iterator[tuple[Replay, Mapping[str, str]]]:
-    """Open a replay on the account that `aws` names ("moto", or an endpoint).
+    """Create a replay on moto, or on the account at an endpoint.
 
     Yields:
-        The replay, and the ids that stand for recorded instance ids in the simulated account (empty at an endpoint).
+        The replay, and the simulated account's instance ids by recorded instance id (empty for an endpoint).
 
     Raises:
-        ConfigurationError: `aws` is no endpoint, or nothing answers there.
+        ConfigurationError: `aws` is neither "moto" nor the URL of an endpoint that responds.
     """
     events, objects = list(events), list(objects)
     cluster, now = _cluster_of(events), _time_of(events)
@@ -134,10 +134,10 @@ def open_replay(
         seed_account(account, cluster=cluster)
         scratch = ApiServer(VirtualClock(now))
         scratch.load(objects)
-        furnish(account, scratch.list(EC2NODECLASS).items)
-        given = adopt(account, scratch.list(NODECLAIM).items, cluster)
-        objects = [with_replaced_ids(o, given) for o in _unresolved(objects)]
-        yield Replay(account, objects, cluster=cluster, now=now), given
+        create_selected_resources(account, scratch.list(EC2NODECLASS).items)
+        new_ids = run_recorded_instances(account, scratch.list(NODECLAIM).items, cluster)
+        objects = [with_replaced_ids(o, new_ids) for o in _unresolved(objects)]
+        yield Replay(account, objects, cluster=cluster, now=now), new_ids
 
 
 def _at_endpoint(url: str, objects: Iterable[JSON], cluster: str, now: datetime) -> Replay:
@@ -148,7 +148,7 @@ def _at_endpoint(url: str, objects: Iterable[JSON], cluster: str, now: datetime)
 
 
 def with_replaced_ids(value: Any, names: Mapping[str, str]) -> Any:
-    """Return the JSON value with every id in it replaced."""
+    """Return the JSON value with each id in its strings replaced by `names[id]`."""
     if isinstance(value, str):
         for old, new in names.items():
             value = value.replace(old, new)
@@ -159,13 +159,13 @@ def with_replaced_ids(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def event_for_function(event: JSON) -> tuple[str, JSON]:
-    """Return the function an event is for, and the event as that function gets it.
+    """Return the name of an event's function, and the event in the form that the function receives.
 
-    SQS batches and API requests arrive as they are; a single message is wrapped as SQS would, EventBridge's go through the
-    interrupt queue, the minute sweep is invoked directly.
+    SQS batches and API requests stay unchanged. A single message becomes an SQS batch; an EventBridge event becomes a batch
+    of the interrupt queue, except the scheduled sweep, which invokes its function directly.
 
     Raises:
-        MalformedEventError: No function gets such an event.
+        MalformedEventError: No function receives such an event.
     """
     if "Records" in event:
         return _function_of_queue(event), event
@@ -178,7 +178,7 @@ def event_for_function(event: JSON) -> tuple[str, JSON]:
 
 
 def _function_of_queue(event: JSON) -> str:
-    """Return the function that a queue's name contains; sweep for the requeue queue."""
+    """Return the function whose name is part of the queue's name; sweep for the requeue queue."""
     records: list[JSON] = event["Records"]
     arn = str(records[0].get("eventSourceARN", "")) if records else ""
     for step in Step:
@@ -186,7 +186,7 @@ def _function_of_queue(event: JSON) -> str:
             return step.value
     if "requeue" in arn:
         return Step.SWEEP.value
-    raise MalformedEventError(f"no function listens to queue {arn!r}", to_do="give the record its eventSourceARN")
+    raise MalformedEventError(f"no function polls the queue {arn!r}", to_do="give the record its eventSourceARN")
 
 
 def _record(event: JSON, queue: str) -> JSON:
@@ -204,7 +204,7 @@ def _record(event: JSON, queue: str) -> JSON:
 
 
 def _bodies(event: JSON) -> Iterator[JSON]:
-    """Yield the valid messages in an event; the handler refuses the others."""
+    """Yield the valid messages in an event; the handler reports the others."""
     for record in event.get("Records", [event]):
         body = record.get("body", record)
         with suppress(ValueError):
@@ -219,7 +219,7 @@ def _cluster_of(events: Iterable[JSON]) -> str:
 
 
 def _time_of(events: Iterable[JSON]) -> datetime:
-    """Return the latest time in the events, so that nothing in them lies in the future."""
+    """Return the latest time in the events, so that no event is in the future."""
     moments = [_moment(str(body.get("time", ""))) for event in events for body in _bodies(event)]
     return max((m for m in moments if m is not None), default=DEFAULT_TIME)
 
@@ -231,24 +231,24 @@ def _moment(text: str) -> datetime | None:
 
 
 def _unresolved(objects: Iterable[JSON]) -> list[JSON]:
-    """Return the objects, NodeClasses without their status: it is of another account, and resolved again."""
+    """Return the objects, without the status of NodeClasses: it describes another account, and is resolved again."""
     return [{k: v for k, v in o.items() if k != "status"} if o.get("kind") == EC2NODECLASS.kind else o for o in objects]
 
 
 class _RecordingAccount:
-    """An account that records the requests that change something."""
+    """An account that records the requests that change its state."""
 
-    def __init__(self, account: Any, note: Callable[[CloudCall], None]) -> None:
+    def __init__(self, account: Any, record_request: Callable[[CloudCall], None]) -> None:
         self._account = account
-        self._note = note
+        self._record_request = record_request
 
     def client(self, service: str) -> Any:
-        """Return a boto3 client that records the requests that change something."""
+        """Return a boto3 client that records the requests that change the account's state."""
         client = self._account.client(service)
 
         def before(params: JSON, model: Any, **_: Any) -> None:
             if not model.name.startswith(_READ_VERBS):
-                self._note(CloudCall(service=service, operation=model.name, parameters=dict(params)))
+                self._record_request(CloudCall(service=service, operation=model.name, parameters=dict(params)))
 
         client.meta.events.register("provide-client-params.*.*", before)
         return client
@@ -257,8 +257,8 @@ class _RecordingAccount:
 _ASSUMED_BY_EC2 = '{"Version":"2012-10-17","Statement":[]}'
 
 
-def furnish(account: ClientSource, node_classes: Iterable[JSON]) -> None:
-    """Create in the account what the NodeClasses select by tag, and the roles they name. Safe to repeat."""
+def create_selected_resources(account: ClientSource, node_classes: Iterable[JSON]) -> None:
+    """Tag subnets and a security group so that the NodeClasses select them, and create their roles. Safe to repeat."""
     ec2, iam = account.client("ec2"), account.client("iam")
     subnets = [s["SubnetId"] for s in ec2.describe_subnets()["Subnets"]]
     group = ec2.describe_security_groups()["SecurityGroups"][0]["GroupId"]
@@ -272,39 +272,43 @@ def furnish(account: ClientSource, node_classes: Iterable[JSON]) -> None:
             _ensure_role(iam, spec["role"])
 
 
-def adopt(account: ClientSource, claims: Iterable[NodeClaim], cluster: str) -> dict[str, str]:
-    """Run one tagged instance for each launched NodeClaim.
+def run_recorded_instances(account: ClientSource, claims: Iterable[NodeClaim], cluster: str) -> dict[str, str]:
+    """Run a tagged instance for each launched NodeClaim.
 
     Returns:
-        The instance ids the cloud gave, by the id that the claim knows: a cloud picks its own.
+        The ids of the new instances by the instance id in the claim's status, since EC2 assigns new ids.
     """
     ec2 = account.client("ec2")
     subnet_of = {s["AvailabilityZone"]: s["SubnetId"] for s in ec2.describe_subnets()["Subnets"]}
     image = ec2.describe_images()["Images"][0]["ImageId"]
-    given: dict[str, str] = {}
+    new_ids: dict[str, str] = {}
     for claim in sorted(claims, key=lambda c: c.metadata.name):
-        wanted = claim.status.provider_id.rsplit("/", 1)[-1]
+        recorded_id = claim.status.provider_id.rsplit("/", 1)[-1]
         zone = claim.metadata.labels.get(labels.ZONE, "")
-        if not wanted or zone not in subnet_of:
+        if not recorded_id or zone not in subnet_of:
             continue
-        given[wanted] = _run(ec2, claim, image=image, subnet=subnet_of[zone], cluster=cluster)
-    return given
+        new_ids[recorded_id] = _run(ec2, claim, image=image, subnet=subnet_of[zone], cluster=cluster)
+    return new_ids
 
 
 def _run(ec2: Any, claim: NodeClaim, *, image: str, subnet: str, cluster: str) -> str:
-    own = claim.metadata.labels
+    claim_labels = claim.metadata.labels
     tags = {
         "eks:eks-cluster-name": cluster,
         f"kubernetes.io/cluster/{cluster}": "owned",
-        labels.NODEPOOL: own.get(labels.NODEPOOL, ""),
+        labels.NODEPOOL: claim_labels.get(labels.NODEPOOL, ""),
         f"{labels.AWS_GROUP}/ec2nodeclass": claim.spec.node_class_ref.name,
         labels.NODECLAIM_TAG: claim.metadata.name,
         f"{labels.OWN_GROUP}/nodeclaim-uid": claim.metadata.uid,
     }
-    spot = {"InstanceMarketOptions": {"MarketType": "spot"}} if own.get(labels.CAPACITY_TYPE) == labels.SPOT else {}
+    spot = (
+        {"InstanceMarketOptions": {"MarketType": "spot"}}
+        if claim_labels.get(labels.CAPACITY_TYPE) == labels.SPOT
+        else {}
+    )
     answer = ec2.run_instances(
         ImageId=image,
-        InstanceType=own.get(labels.INSTANCE_TYPE, "m5.large"),
+        InstanceType=claim_labels.get(labels.INSTANCE_TYPE, "m5.large"),
         SubnetId=subnet,
         MinCount=1,
         MaxCount=1,
@@ -330,10 +334,10 @@ def _ensure_role(iam: Any, name: str) -> None:
 
 
 class EndpointAccount:
-    """Clients for one endpoint, through localstack-client.
+    """Makes clients for an endpoint, with localstack-client.
 
-    Its test credentials select the endpoint's default account. The endpoint is not patched, so its rules may differ from
-    AWS's: moto's CreateFleet, for example, always uses the first override.
+    The test credentials select the endpoint's default account. The endpoint's rules may differ from AWS's: an unextended
+    moto's CreateFleet, for example, always uses the first override.
     """
 
     account = "000000000000"
@@ -351,7 +355,7 @@ class EndpointAccount:
         self._known_services = frozenset(get_service_endpoints(localstack_host=host))
 
     def client(self, service: str) -> Any:
-        """Return a boto3 client; services that localstack-client does not know get a plain one for the same endpoint."""
+        """Return a boto3 client; a service that localstack-client does not support gets a plain client of the endpoint."""
         if service in self._known_services:
             return self._session.client(service)
         return client_for(self.endpoint_url, service, region=self.region)

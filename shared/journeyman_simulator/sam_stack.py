@@ -1,8 +1,8 @@
-"""Creates the resources of a SAM template in a simulated account: its queues, rules, schedules, functions and event source mappings.
+"""Creates a SAM template's queues, rules, schedules, functions and event source mappings in a simulated account.
 
-The demo, replay and end-to-end tests run on the very template that is deployed, so its wiring is proven with them. Resource
-kinds that shape nothing here (policies, roles, alarms, log groups, the API) are passed over. Only the intrinsic functions the
-template uses are understood; any other is an error that names it.
+The demo, replay and end-to-end tests run on the deployed template, and so test it. The stack skips resource types that
+have no effect in a simulation (policies, roles, alarms, log groups, the API). It supports only the intrinsic functions
+that the template uses; for any other it raises an error that names the function.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _QUEUE_ATTRIBUTES = (
 )
 
 
-_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C one is many times as fast, where it was built
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader is faster, but not in every build
 
 
 class _TemplateLoader(_SafeLoader):  # type: ignore[misc]
-    """YAML with CloudFormation's short tags."""
+    """Loads YAML with CloudFormation's short tags."""
 
 
 def _tagged(loader: Any, suffix: str, node: yaml.Node) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def _tagged(loader: Any, suffix: str, node: yaml.Node) -> dict[str, Any]:
         return {key: loader.construct_scalar(node)}
     if isinstance(node, yaml.SequenceNode):
         return {key: loader.construct_sequence(node, deep=True)}
-    assert isinstance(node, yaml.MappingNode)  # noqa: S101 - YAML has no fourth kind
+    assert isinstance(node, yaml.MappingNode)  # noqa: S101 - YAML has no fourth kind of node
     return {key: loader.construct_mapping(node, deep=True)}
 
 
@@ -53,7 +53,7 @@ _TemplateLoader.add_multi_constructor("!", _tagged)
 
 
 def read_template(path: Path) -> dict[str, Any]:
-    """Return the template with short tags in their long form."""
+    """Return the template, with each short tag in its long form."""
     template: dict[str, Any] = yaml.load(path.read_text(), Loader=_TemplateLoader)  # noqa: S506 - a SafeLoader
     return template
 
@@ -62,9 +62,9 @@ class SamStack:
     """The resources of a template in an account.
 
     Args:
-        aws: Where to stand it up.
-        template: As `read_template` gives it.
-        parameters: Values for parameters without a default, or instead of it.
+        aws: The account in which to create the resources.
+        template: The result of `read_template`.
+        parameters: Values of parameters, which override their defaults.
     """
 
     def __init__(self, aws: AwsAccount, template: Mapping[str, Any], parameters: Mapping[str, str]) -> None:
@@ -81,7 +81,7 @@ class SamStack:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Return the environment of every function; queues that it names are created."""
+        """Return the environment variables of every function, after creating the queues that they name."""
         return {name: str(self._value(v)) for name, v in self._globals["Environment"]["Variables"].items()}
 
     @property
@@ -94,7 +94,7 @@ class SamStack:
         """Return the URLs of the dead-letter queues."""
         return tuple(url for name, url in sorted(self._queue_urls.items()) if name.endswith("DeadLetters"))
 
-    def stand_up(
+    def create_resources(
         self,
         load_handler: Callable[[str], LambdaHandler],
         clock: Clock,
@@ -103,9 +103,9 @@ class SamStack:
         """Create all resources.
 
         Args:
-            load_handler: Turns a function's Handler text into the callable.
-            clock: For the functions' records.
-            queue_due: When the next message of the queue of that name can be received.
+            load_handler: Returns the function that the template's property `Handler` names.
+            clock: The clock that dates the functions' invocations.
+            queue_due: Returns when the next message of the queue with that name can be received.
         """
         for name in self._of_type("AWS::SQS::Queue"):
             self._queue_url(name)
@@ -136,13 +136,13 @@ class SamStack:
             if "RedrivePolicy" in properties:
                 attributes["RedrivePolicy"] = json.dumps(self._value(properties["RedrivePolicy"]))
             queue_name = str(self._value(properties.get("QueueName", name)))
-            answer = self._sqs.create_queue(QueueName=queue_name, Attributes=attributes)
-            self._queue_urls[name] = answer["QueueUrl"]
+            response = self._sqs.create_queue(QueueName=queue_name, Attributes=attributes)
+            self._queue_urls[name] = response["QueueUrl"]
         return self._queue_urls[name]
 
     def _queue_arn(self, name: str) -> str:
-        answer = self._sqs.get_queue_attributes(QueueUrl=self._queue_url(name), AttributeNames=["QueueArn"])
-        return str(answer["Attributes"]["QueueArn"])
+        response = self._sqs.get_queue_attributes(QueueUrl=self._queue_url(name), AttributeNames=["QueueArn"])
+        return str(response["Attributes"]["QueueArn"])
 
     def _make_function(self, name: str, load_handler: Callable[[str], LambdaHandler], clock: Clock) -> None:
         properties = self._properties(name)
@@ -204,8 +204,8 @@ class SamStack:
         if key == "Fn::Sub":
             return _SUBSTITUTION.sub(lambda match: str(self._substituted(match[1])), argument)
         if key == "Fn::Equals":
-            left, right = (self._value(item) for item in argument)
-            return left == right
+            first, second = (self._value(item) for item in argument)
+            return first == second
         if key == "Fn::Not":
             return not self._value(argument[0])
         if key == "Fn::If":
@@ -249,7 +249,7 @@ def _text(value: Any) -> str:
 
 
 class ClientSource(Protocol):
-    """An account that boto3 clients can be made for."""
+    """An account that makes boto3 clients."""
 
     def client(self, service: str) -> Any:
         """Return a boto3 client."""
@@ -257,7 +257,7 @@ class ClientSource(Protocol):
 
 
 class AwsAccount(ClientSource, Protocol):
-    """An account with its id and region."""
+    """An account that makes boto3 clients, with its id and region."""
 
     region: str
     account: str

@@ -1,8 +1,8 @@
-"""The controllers that make pods: Deployment, ReplicaSet, DaemonSet, and the pod garbage collector.
+"""Simulates the controllers of Deployments, ReplicaSets, DaemonSets and PodDisruptionBudgets, and the pod garbage collector.
 
-As much of kube-controller-manager as a workload needs to exist: replicas are created and removed in Kubernetes' own
-order, daemons follow nodes, pods of vanished nodes are collected, PodDisruptionBudgets are counted. Rolling updates, Jobs and StatefulSets are not
-played. Restates: kubernetes `pkg/controller/{replicaset,daemon,podgc}`, `pkg/controller/controller_utils.go`
+The ReplicaSet controller creates and deletes replicas in Kubernetes' order, the DaemonSet controller creates a pod per
+node, and the pod garbage collector deletes pods whose node does not exist. Rolling updates, Jobs and StatefulSets are not
+simulated. Restates: kubernetes `pkg/controller/{replicaset,daemon,podgc}`, `pkg/controller/controller_utils.go`
 `ActivePodsWithRanks`.
 """
 
@@ -27,38 +27,38 @@ REPLICASET: Resource[dict[str, Any]] = Resource(
 DAEMONSET_RAW: Resource[dict[str, Any]] = Resource(
     group="apps", version="v1", kind="DaemonSet", plural="daemonsets", namespaced=True, type=dict
 )
-_LOOKED_AT = (POD, NODE, DEPLOYMENT, REPLICASET, DAEMONSET_RAW, PDB)
+_WATCHED_KINDS = (POD, NODE, DEPLOYMENT, REPLICASET, DAEMONSET_RAW, PDB)
 _DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 
 class WorkloadControllers:
-    """Reconciles the pods of each workload with its spec; an `Actor` that only reacts."""
+    """Reconciles the pods of each workload with its spec. An `Actor` that is never due."""
 
     def __init__(self, server: ApiServer) -> None:
         self._server = server
-        self._seen = ""
-        self._seen_there = -1
+        self._reconciled_version = ""
+        self._watched_version = -1
         self._serial = 0
 
     def due(self) -> datetime | None:
-        """Return None: controllers only react."""
+        """Return None: controllers act only after a write."""
         return None
 
     def act(self) -> bool:
-        """Run all controllers once; True if anything was written."""
-        if self._server.resource_version == self._seen:
+        """Run all controllers once and return whether they wrote anything."""
+        if self._server.resource_version == self._reconciled_version:
             return False
         before = self._server.resource_version
-        self._seen = before
-        there = self._server.version_of(*_LOOKED_AT)
-        is_news, self._seen_there = there != self._seen_there, there
-        if is_news:
-            self._play()
-        if self._server.collect_garbage() or is_news:
+        self._reconciled_version = before
+        version = self._server.version_of(*_WATCHED_KINDS)
+        has_changed, self._watched_version = version != self._watched_version, version
+        if has_changed:
+            self._reconcile()
+        if self._server.collect_garbage() or has_changed:
             self._server.sync_disruption_budgets()
         return self._server.resource_version != before
 
-    def _play(self) -> None:
+    def _reconcile(self) -> None:
         pods = self._server.list(POD).items
         nodes = {node.metadata.name: node for node in self._server.list(NODE).items}
         self._collect(pods, nodes)
@@ -67,13 +67,13 @@ class WorkloadControllers:
         self._daemon_sets(pods, nodes.values())
 
     def _collect(self, pods: Iterable[Pod], nodes: Mapping[str, Node]) -> None:
-        """Remove pods whose node does not exist."""
+        """Delete pods whose node does not exist."""
         for pod in pods:
             if pod.spec.node_name and pod.spec.node_name not in nodes:
                 self._remove(pod, grace_period_seconds=0)
 
     def _deployments(self) -> None:
-        """Give each Deployment one ReplicaSet per template, and replicas to the current one only."""
+        """Create a ReplicaSet for each Deployment's current template, and scale its other ReplicaSets to 0."""
         sets = self._server.stored(REPLICASET)
         for deployment in self._server.stored(DEPLOYMENT):
             meta, spec = deployment["metadata"], deployment["spec"]
@@ -90,23 +90,23 @@ class WorkloadControllers:
         living = [p for p in pods if p.metadata.deletion_timestamp is None and p.status.phase not in _TERMINAL]
         for replica_set in self._server.stored(REPLICASET):
             meta, spec = replica_set["metadata"], replica_set["spec"]
-            mine = [p for p in living if any(o.uid == meta["uid"] for o in p.metadata.owner_references)]
-            missing = spec.get("replicas", 1) - len(mine)
+            owned = [p for p in living if any(o.uid == meta["uid"] for o in p.metadata.owner_references)]
+            missing = spec.get("replicas", 1) - len(owned)
             for _ in range(missing):
                 self._create_pod(replica_set)
-            for pod in _victims(mine, -missing):
+            for pod in _pods_to_delete(owned, -missing):
                 self._remove(pod)
 
     def _daemon_sets(self, pods: Iterable[Pod], nodes: Iterable[Node]) -> None:
-        """Create one pod, already bound, on each node that the DaemonSet's selector allows."""
+        """Create a bound pod on each node that the DaemonSet's node selector matches."""
         running = {(o.uid, p.spec.node_name) for p in pods for o in p.metadata.owner_references}
         for daemon_set in self._server.stored(DAEMONSET_RAW):
             uid = daemon_set["metadata"]["uid"]
             selector = daemon_set["spec"]["template"]["spec"].get("nodeSelector", {})
             for node in nodes:
                 fits = all(node.metadata.labels.get(k) == v for k, v in selector.items())
-                leaving = node.metadata.deletion_timestamp is not None
-                if fits and not leaving and (uid, node.metadata.name) not in running:
+                is_terminating = node.metadata.deletion_timestamp is not None
+                if fits and not is_terminating and (uid, node.metadata.name) not in running:
                     self._create_pod(daemon_set, node_name=node.metadata.name)
 
     def _create_pod(self, owner: Mapping[str, Any], node_name: str = "") -> None:
@@ -181,13 +181,13 @@ def _replica_set(deployment: Mapping[str, Any], name: str) -> dict[str, Any]:
     }
 
 
-def _victims(pods: list[Pod], count: int) -> list[Pod]:
-    """Return the pods that a ReplicaSet removes first: unassigned, pending, unready, cheap to delete, on crowded nodes, young."""
+def _pods_to_delete(pods: list[Pod], count: int) -> list[Pod]:
+    """Return the pods to delete first: unassigned, pending, unready, of low deletion cost, doubled on their node, young."""
     if count <= 0:
         return []
-    crowd: dict[str, int] = {}
+    pods_per_node: dict[str, int] = {}
     for pod in pods:
-        crowd[pod.spec.node_name] = crowd.get(pod.spec.node_name, 0) + 1
+        pods_per_node[pod.spec.node_name] = pods_per_node.get(pod.spec.node_name, 0) + 1
 
     def rank(pod: Pod) -> tuple[bool, bool, bool, int, int, float, str]:
         created = pod.metadata.creation_timestamp
@@ -196,7 +196,7 @@ def _victims(pods: list[Pod], count: int) -> list[Pod]:
             pod.status.phase == "Running",
             is_true(pod.status.conditions, "Ready"),
             int(pod.metadata.annotations.get(_DELETION_COST, "0")),
-            -crowd[pod.spec.node_name],
+            -pods_per_node[pod.spec.node_name],
             -created.timestamp() if created else 0.0,
             pod.metadata.name,
         )

@@ -1,9 +1,9 @@
-"""A simulated world: actors that react to a cluster, on one virtual clock.
+"""Runs a discrete-event simulation: actors that react to a cluster, on one virtual clock.
 
-An actor simulates a controller, a kubelet or a cloud: it reads the API server (or its own cloud), does what is due now, and
-returns when it is due next. The world lets all actors act until nothing changes, then advances the clock to the earliest due
-time. There are no threads, no sleeps and no randomness: the same start leads to the same history, so that a scenario can be
-repeated and a failing seed replayed.
+An actor simulates a controller, a kubelet or a cloud: it reads the API server (or its cloud), does the work that is due,
+and returns when it is due next. The world calls all actors until none changes anything, then advances the clock to the
+earliest due time. It uses no threads, no sleeps and no randomness, so the same start gives the same history, and a failing
+seed can be run again.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Protocol
 from journeyman.errors import JourneymanError
 from journeyman_simulator.clock import VirtualClock
 
-_ROUNDS_BEFORE_GIVING_UP = 2_000
+_MAX_ROUNDS = 2_000
 
 
 class WorldStuckError(JourneymanError):
-    """The simulated world cannot go on: it never settles, or a scenario waits for something that cannot happen."""
+    """The simulation cannot continue: its actors do not settle, or a condition that a scenario waits for does not occur."""
 
 
 class Actor(Protocol):
-    """One thing that reacts and keeps time."""
+    """A simulated component that reacts to changes and to the clock."""
 
     def act(self) -> bool:
-        """Do everything due now; True if anything changed."""
+        """Do the work that is due now; return whether anything changed."""
         ...
 
     def due(self) -> datetime | None:
-        """The next moment there is something to do even if nothing else changes; None if it only reacts."""
+        """Return when the actor has work if nothing else changes; None if it has none."""
         ...
 
 
@@ -42,29 +42,29 @@ class World:
         self._actors = tuple(actors)
 
     def settle(self) -> None:
-        """Let all actors act until none has work that is due now.
+        """Call all actors until none has work that is due now.
 
         Raises:
-            WorldStuckError: Actors undo each other's work without end.
+            WorldStuckError: Actors still change something after 2,000 rounds.
         """
         busy: list[Actor] = []
-        for _ in range(_ROUNDS_BEFORE_GIVING_UP):
+        for _ in range(_MAX_ROUNDS):
             busy = [actor for actor in self._actors if actor.act()]
             if not busy:
                 return
         names = ", ".join(type(actor).__name__ for actor in busy)
-        raise WorldStuckError(f"the world does not settle; still busy: {names}", time=self._clock.now().isoformat())
+        raise WorldStuckError(f"the world does not settle; still changing: {names}", time=self._clock.now().isoformat())
 
     def run_until(self, done: Callable[[], bool], *, within: timedelta, waiting_for: str) -> None:
-        """Run until `done()`.
+        """Run until `done()` returns True.
 
         Args:
-            done: Called after each moment that passed.
-            within: Virtual time it may take.
-            waiting_for: What the scenario waits for, for the error message.
+            done: Called after each step of the clock.
+            within: The maximum virtual time.
+            waiting_for: The condition, for the error message.
 
         Raises:
-            WorldStuckError: It did not come true in time.
+            WorldStuckError: `done()` did not return True in that time.
         """
         end = self._clock.now() + within
         self.settle()
@@ -75,7 +75,7 @@ class World:
                 )
 
     def run_for(self, span: timedelta, *, unless: Callable[[], bool] = lambda: False) -> None:
-        """Run for that much virtual time, or until `unless()` is true, which is checked after each moment."""
+        """Run for `span` of virtual time, or until `unless()` returns True after a step of the clock."""
         end = self._clock.now() + span
         self.settle()
         while not unless() and self._step(end):
@@ -85,7 +85,7 @@ class World:
             self.settle()
 
     def _step(self, end: datetime) -> bool:
-        """Jump to the next moment at which an actor is due, at most `end`; False if there is none."""
+        """Advance the clock to the next time at which an actor is due, at most `end`; return False if there is none."""
         moments = [moment for actor in self._actors if (moment := actor.due()) is not None]
         upcoming = [moment for moment in moments if moment > self._clock.now()]
         if not upcoming or min(upcoming) > end:

@@ -113,12 +113,12 @@ class RealWorld:
                 "ConsolidationWindow": self._window,
             }
             self.stack = SamStack(self.aws, read_template(deployment_file("template.yaml")), parameters)
-            self.stack.stand_up(self._handlers(opened), self.clock, self.aws.queues.due)
+            self.stack.create_resources(self._handlers(opened), self.clock, self.aws.queues.due)
             for function in self.stack.functions.values():
                 function.fatal = (SandboxDiedError,)
             opened.enter_context(captured_logs(self.logs.append))
             opened.enter_context(installed(self.sandbox()))
-            self._kubelets = Kubelets(_CountingWrites(self.store), self.clock, self.machines, hears_all=False)
+            self._kubelets = Kubelets(_CountingWrites(self.store), self.clock, self.machines, sees_all_writes=False)
             self._pod_collector = PodCollector(self.store, self.clock)
             ticker = ScheduleRunner(
                 self.aws.client("events"), self.aws.client("scheduler"), self.clock, self.aws.deliver
@@ -341,7 +341,7 @@ class RealWorld:
         wait_until(lambda: forwarder.is_ready, "the forwarder has not listed the cluster")
 
     def _note_cloud_event(self, event: Mapping[str, Any]) -> None:
-        self.machines.note(event)
+        self.machines.record_event(event)
 
     def _message_count(self, url: str) -> int:
         name = "ApproximateNumberOfMessages"

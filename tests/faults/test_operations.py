@@ -49,7 +49,9 @@ class Fixture:
     def machines(self):
         """What the account's machines look like to kubelets."""
         return tuple(
-            Machine(provider_id=f"aws:///{i.zone}/{i.id}", node_name=i.id, running_since=i.launched_at, gone=False)
+            Machine(
+                provider_id=f"aws:///{i.zone}/{i.id}", node_name=i.id, running_since=i.launched_at, terminated=False
+            )
             for i in self.account.instances.known.values()
         )
 

@@ -214,7 +214,7 @@ class FakeCloud:
             provider_id=instance.provider_id,
             node_name=f"ip-{instance.provider_id[-4:]}",
             running_since=instance.launched_at if running else None,
-            gone=instance.state == "terminated",
+            terminated=instance.state == "terminated",
             labels=self._labels.get(instance.provider_id, {}),
             taints=({"key": labels.UNREGISTERED_TAINT, "effect": "NoExecute"},),
             capacity=format_resources(type_.capacity),

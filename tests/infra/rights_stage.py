@@ -84,10 +84,10 @@ class RightsStage:
             role = f"arn:aws:iam::{self.aws.account}:role/{self._seeded.role}"
             parameters = {"ClusterName": CLUSTER, "NodeRoleArn": role}
             self._stack = SamStack(self.aws, read_template(deployment_file("template.yaml")), parameters)
-            self._stack.stand_up(load_handler, self.clock, self.aws.queues.due)
+            self._stack.create_resources(load_handler, self.clock, self.aws.queues.due)
             self.queue_urls = self._stack.queue_urls
             opened.enter_context(captured_logs(self.logs.append))
-            self._kubelets = Kubelets(_Kubelet(self._plane), self.clock, self._machines, hears_all=False)
+            self._kubelets = Kubelets(_Kubelet(self._plane), self.clock, self._machines, sees_all_writes=False)
             self.deploy(ALL_FEATURES)
             self._opened = opened.pop_all()
         return self
@@ -100,7 +100,7 @@ class RightsStage:
         self._runtimes = {name: self._sandbox(name, variables) for name in FUNCTIONS}
 
     def _note_cloud_event(self, event: Mapping[str, Any]) -> None:
-        self._machines.note(event)
+        self._machines.record_event(event)
 
     # --- functions
 

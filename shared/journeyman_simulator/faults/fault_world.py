@@ -215,7 +215,7 @@ class FaultWorld:
         def handler(text: str) -> LambdaHandler:
             return sandboxes.get(text.partition(".")[0], _unknown_function)
 
-        self._stack.stand_up(handler, self.clock, self.account.queues.due)
+        self._stack.create_resources(handler, self.clock, self.account.queues.due)
         for function in self._stack.functions.values():
             function.fatal, function.new_id, function.context = (
                 (ProcessCrashed,),
@@ -282,7 +282,7 @@ class FaultWorld:
         )
 
     def _note_cloud_event(self, event: Any) -> None:
-        self._machines.note(event)
+        self._machines.record_event(event)
 
     def _note_instance(self, event: CloudEvent) -> None:
         self.history.note(f"{event.kind} {event.instance.provider_id} {event.instance.state}", event.by)

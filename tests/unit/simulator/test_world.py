@@ -30,7 +30,7 @@ class Machines:
             provider_id=f"aws:///{zone}/{name}",
             node_name=name,
             running_since=since,
-            gone=False,
+            terminated=False,
             labels={"topology.kubernetes.io/zone": zone},
             capacity=size,
             allocatable=size,
@@ -39,7 +39,7 @@ class Machines:
     def stop(self, name):
         old = self.all[name]
         self.all[name] = Machine(
-            provider_id=old.provider_id, node_name=name, running_since=None, gone=True, labels=old.labels
+            provider_id=old.provider_id, node_name=name, running_since=None, terminated=True, labels=old.labels
         )
 
 
