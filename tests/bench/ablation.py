@@ -47,6 +47,7 @@ from journeyman.core.scheduling import (
 from journeyman.core.scheduling.packing import bulk_packing, column_generation, shadow_prices, strategies
 from journeyman.core.scheduling.results import Options, PreferencePolicy
 from journeyman.core.scheduling.sequential import TieBreakPolicy
+from journeyman.core.scheduling.topology import SpreadChoice
 from tests.differential.clusters import clusters
 from tests.helpers import karpenter_benchmark, production_trace, workloads
 
@@ -155,7 +156,11 @@ def _of_domains() -> Iterator[Mechanism]:
 
 
 def _of_plans() -> Iterator[Mechanism]:
-    yield Mechanism(name="spread slack", changes=((scheduler, "has_spread_slack", lambda _problem: False),))
+    for name, choice in (
+        ("spread slack", SpreadChoice.CHEAPEST),
+        ("pods join those that their spread counts", SpreadChoice.CHEAPEST_IF_FIRST),
+    ):
+        yield Mechanism(name=name, changes=((scheduler, "spread_choices", _all_but(choice, scheduler.spread_choices)),))
     yield Mechanism(name="rival sequential plans", without=lambda options: replace(options, compare_up_to=0))
     for policy in (
         TieBreakPolicy(),
@@ -188,8 +193,8 @@ def _named(policy: TieBreakPolicy) -> str:
     return ", ".join(changed) or "Karpenter's own choices"
 
 
-def _all_but(policy: TieBreakPolicy, policies: Callable[..., Iterator[TieBreakPolicy]]) -> Callable[..., Any]:
-    return lambda task: (other for other in policies(task) if other != policy)
+def _all_but(one: object, found: Callable[..., Iterator[object]]) -> Callable[..., Any]:
+    return lambda task: (other for other in found(task) if other != one)
 
 
 # --- scenarios

@@ -17,7 +17,6 @@ from tests.differential.compare import findings
 from tests.differential.failure_report import describe_failure
 
 CASES = Path(__file__).parent / "cases/regressions"
-OPEN = Path(__file__).parent / "cases/open"  # found and not mended yet
 MANY = int(os.environ.get("JOURNEYMAN_CASES", "150"))
 # hypothesis would shrink a failure for minutes; `hunt` does it in seconds, and knows what a cluster is
 DRAWN = settings(max_examples=MANY, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
@@ -41,12 +40,3 @@ def test_regression_clusters_agree_with_karpenter(karpenter, path):
     found = unaccepted(scenario, findings(scenario, karpenter))
 
     assert not found, describe_failure(scenario, found)
-
-
-@pytest.mark.xfail(strict=True, reason="a plan that costs more than Karpenter's; once mended, it is a regression case")
-@pytest.mark.parametrize("path", sorted(OPEN.glob("*.json")), ids=lambda path: path.stem)
-def test_known_finding_is_still_open(karpenter, path):
-    """Two pods, one spread over zones counting all pods, one counting none: one node would do if the first binds first."""
-    scenario = json.loads(path.read_text())
-
-    assert not unaccepted(scenario, findings(scenario, karpenter))

@@ -21,7 +21,7 @@ from journeyman.core.scheduling.new_nodes import plan_new_nodes
 from journeyman.core.scheduling.node_filling import NodeFilling
 from journeyman.core.scheduling.problem import PartialSolution, PodBatch, RowDomains, SchedulingProblem, SchedulingTask
 from journeyman.core.scheduling.sequential import schedule_sequentially
-from journeyman.core.scheduling.topology import LabelIndex, TopologyGroup
+from journeyman.core.scheduling.topology import LabelIndex, SpreadChoice, TopologyGroup
 
 ATTEMPTS: Final = 5  # after them, classes whose quotas could not be met are scheduled sequentially
 _MOST_ATTEMPTS: Final = 8  # after them, all classes are scheduled sequentially
@@ -31,8 +31,8 @@ Ceilings = dict[RowDomains, int]
 """The most pods of a row that may be assigned to a combination of domains."""
 
 
-def schedule_in_bulk(task: SchedulingTask, *, use_spread_slack: bool = False) -> PartialSolution:
-    """Return a plan that schedules as many pods as possible; for `use_spread_slack` see `PartialSolution`."""
+def schedule_in_bulk(task: SchedulingTask, spread_choice: SpreadChoice = SpreadChoice.EMPTIEST) -> PartialSolution:
+    """Return a plan that schedules as many pods as possible."""
     problem = task.problem
     co_located = co_located_classes(problem)
     first = co_located if sum(problem.counts[c] for c in co_located) <= MOST_CO_LOCATED else ()
@@ -40,7 +40,7 @@ def schedule_in_bulk(task: SchedulingTask, *, use_spread_slack: bool = False) ->
     ceilings: Ceilings = {}
     attempt = 1
     while True:
-        solution = replace(task.initial_solution(), ceilings=ceilings, use_spread_slack=use_spread_slack)
+        solution = replace(task.initial_solution(), ceilings=ceilings, spread_choice=spread_choice)
         if first:
             solution = schedule_sequentially(problem, solution, first)
         solution, cut_short = _place_classes(problem, solution, alone)

@@ -248,7 +248,7 @@ class DomainAssignment:
             cells,
             rules,
             has_no_spread=not self._domain_counts.spreads(row),
-            use_spread_slack=self._solution.use_spread_slack,
+            spread_choice=self._solution.spread_choice,
         )
         for cell, count in zip(cells, given, strict=True):
             if count:

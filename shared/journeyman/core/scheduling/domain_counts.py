@@ -12,7 +12,7 @@ being removed count in their domain, but not for the minimum.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -73,9 +73,9 @@ class SpreadCounts(Struct, eq=False):
         """Return the number of pods in the emptiest domain."""
         return 0 if self.is_short_of(min_domains) else min(self.counts.values(), default=0)
 
-    def standing_floor(self, min_domains: int) -> int:
-        """Return the number of pods in the emptiest domain that has nodes."""
-        with_nodes = [pods for domain, pods in self.counts.items() if domain in self.progress]
+    def standing_floor(self, min_domains: int, launched: Collection[str] = ()) -> int:
+        """Return the number of pods in the emptiest domain that has nodes; `launched` are those that get some."""
+        with_nodes = [pods for domain, pods in self.counts.items() if domain in self.progress or domain in launched]
         return min(with_nodes) if with_nodes and len(with_nodes) >= min_domains else 0
 
     def held_against(self, max_skew: int) -> Counts:
@@ -378,6 +378,31 @@ class DomainCounts:
                 return True
         return False
 
+    def pods_to_bind_first(self, solution: PartialSolution) -> int:
+        """Return how many pods kube-scheduler binds only before others that their topology spread counts.
+
+        With all pods in place, these exceed their maxSkew over the domains that have nodes, the only ones that
+        kube-scheduler knows. `solution` has been entered. A domain that launch decides is not checked.
+        """
+        nodes = self._problem.existing.nodes
+        on_existing = [(nodes[node].labels, pods) for node, pods in solution.on_existing.items()]
+        on_new = [(_known_labels(node), node.pods) for node in solution.new_nodes]
+        launched = {key: {values[key] for values, _ in on_new if key in values} for key in self.keys}
+        return sum(
+            count
+            for values, pods in (*on_existing, *on_new)
+            for row, count in pods
+            if self._exceeds_when_bound(row, values, launched)
+        )
+
+    def _exceeds_when_bound(self, row: int, values: Mapping[str, str], launched: Mapping[str, Collection[str]]) -> bool:
+        for spread, spread_counts in self._own[row]:
+            pods = spread_counts.counts.get(values.get(spread.key, ""), 0)
+            floor = spread_counts.standing_floor(spread.min_domains, launched[spread.key])
+            if pods - floor > spread.max_skew and spread.group.id not in self._rows[row].preferred_groups:
+                return True
+        return False
+
     def why_blocked(self, row: int, cells: Sequence[DomainCell]) -> str:
         """Return, as text, the first rule that excludes all of these cells; if no single rule does, a general reason."""
         rules = self.rules(row)
@@ -429,8 +454,7 @@ class DomainCounts:
                 certain = bool(nodes[node].provider_id) or self._suits(row, values)
                 self.enter(row, values, count, _pins(values), certain=certain)
         for new_nodes in solution.new_nodes:
-            singles = {key: r.single for key, r in new_nodes.requirements.items()}
-            known = {key: value for key, value in singles.items() if value is not None}
+            known = _known_labels(new_nodes)
             open_keys = self.keys - known.keys()
             for row, count in new_nodes.pods:
                 self.enter(row, known, count, _pins(known))
@@ -474,6 +498,12 @@ class DomainCounts:
             if is_wide(group) and group.id not in pods.preferred_groups:
                 entries.groups.append(_GroupCounts(group.key, self._repelling.setdefault(group.id, {})))
         return entries
+
+
+def _known_labels(node: PlannedNode) -> dict[str, str]:
+    """Return the labels whose values the requirements of a new node decide."""
+    singles = {key: r.single for key, r in node.requirements.items()}
+    return {key: value for key, value in singles.items() if value is not None}
 
 
 def _pins(values: Mapping[str, str]) -> Pins:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from journeyman.core.scheduling.node_filling import NodePods
 from journeyman.core.scheduling.nodeclaim_templates import PoolOrder
-from journeyman.core.scheduling.topology import Pins
+from journeyman.core.scheduling.topology import Pins, SpreadChoice
 
 UNLIMITED: Final = 1 << 40
 WORTH_A_LEAP: Final = 24  # pods; for fewer, detecting repetition costs more than it saves
@@ -82,7 +82,7 @@ def distribute(
     rules: Sequence[DomainRule],
     *,
     has_no_spread: bool,
-    use_spread_slack: bool = False,
+    spread_choice: SpreadChoice = SpreadChoice.EMPTIEST,
 ) -> list[int]:
     """Return the number of pods for each cell; the sum is lower than `pods` if the cells cannot take all.
 
@@ -91,13 +91,13 @@ def distribute(
         cells: The cells that they may use.
         rules: Their rules, and the counts to keep level.
         has_no_spread: The pods have no topology spread: counts are kept level only at no extra price.
-        use_spread_slack: Use the cheapest cell that the rules admit, even if another is emptier.
+        spread_choice: Which of the admitted cells pods with topology spread use.
     """
     if not cells:
         return []
     if len(cells) == 1 and all(rule.skew is None for rule in rules):
         return [min(pods, cells[0].free_pods + cells[0].more)]
-    distribution = Distribution(cells, rules, has_no_spread=has_no_spread, use_spread_slack=use_spread_slack)
+    distribution = Distribution(cells, rules, has_no_spread=has_no_spread, spread_choice=spread_choice)
     return distribution.distribute(pods)
 
 
@@ -169,13 +169,14 @@ class Distribution:
         rules: Sequence[DomainRule],
         *,
         has_no_spread: bool,
-        use_spread_slack: bool,
+        spread_choice: SpreadChoice,
     ) -> None:
         self._cells = cells
         self._rule_counts = [_RuleCounts(rule, cells) for rule in rules]
         self._binding_rules = [rule_count for rule_count in self._rule_counts if rule_count.skew is not None]
         self._has_no_spread = has_no_spread
-        self._use_spread_slack = use_spread_slack
+        self._by_price = spread_choice is not SpreadChoice.EMPTIEST
+        self._tried = (False,) if spread_choice is SpreadChoice.CHEAPEST_IF_FIRST else (True, False)
         self._free_pods = [cell.free_pods for cell in cells]
         self._more = [cell.more for cell in cells]
         self._given = [0] * len(cells)
@@ -187,9 +188,7 @@ class Distribution:
         seen: dict[object, tuple[list[int], list[list[int]]]] = {}
         choose = self._choose_by_one_rule if self.has_one_rule(pods) else self._choose
         while pods > 0:
-            chosen = choose(strict=True)
-            if chosen is None:
-                chosen = choose(strict=False)
+            chosen = next((i for strict in self._tried if (i := choose(strict=strict)) is not None), None)
             if chosen is None:
                 break
             self._give(chosen, 1)
@@ -215,7 +214,7 @@ class Distribution:
     def has_one_rule(self, pods: int) -> bool:
         """Return whether a single rule decides: all cells are equally good, unlimited, and use only new nodes."""
         if (
-            self._use_spread_slack
+            self._by_price
             or len(self._rule_counts) != 1
             or self._rule_counts[0].is_ban
             or None in self._rule_counts[0].at
@@ -283,7 +282,7 @@ class Distribution:
                     bound = max(bound, above)
         if self._has_no_spread:
             return cell.apart, self._free_pods[i] <= 0, self._dear[i], other
-        price = cell.price if self._use_spread_slack else 0.0
+        price = cell.price if self._by_price else 0.0
         return self._free_pods[i] <= 0, cell.order, price, bound, cell.apart, other
 
     # --- repetition

@@ -33,7 +33,7 @@ from journeyman.core.scheduling.pod_classes import PodClass, RowPods, group_pods
 from journeyman.core.scheduling.preferences import relaxation_levels
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import Options, PodError
-from journeyman.core.scheduling.topology import InverseAntiAffinity, Pins
+from journeyman.core.scheduling.topology import InverseAntiAffinity, Pins, SpreadChoice
 from journeyman.core.scheduling.volumes import StorageObjects, resolve_volumes
 from journeyman.core.state.pod_predicates import is_terminating
 from journeyman.core.state.snapshot import Snapshot
@@ -126,8 +126,8 @@ class PartialSolution(Struct, frozen=True, kw_only=True, eq=False):
 
     `headroom[s]` is the remainder of NodePool s's limits, `reservations` the remaining reserved capacity. `reasons` says
     by class why pods are unschedulable. `ceilings` limit how many pods of a row may be assigned to some domains.
-    `devices` tracks device allocations by node, existing nodes first, then new ones. `use_spread_slack`: spread uses the
-    whole maxSkew where one domain is cheaper than another.
+    `devices` tracks device allocations by node, existing nodes first, then new ones. `spread_choice`: which domains pods
+    with topology spread get.
     """
 
     left: Sequence[int]
@@ -138,7 +138,7 @@ class PartialSolution(Struct, frozen=True, kw_only=True, eq=False):
     reasons: Mapping[int, str] = field(default_factory=dict)
     ceilings: Mapping[RowDomains, int] = field(default_factory=dict)
     devices: AllocationTracker | None = None
-    use_spread_slack: bool = False
+    spread_choice: SpreadChoice = SpreadChoice.EMPTIEST
 
 
 class ClusterInputs(Struct, kw_only=True, eq=False, dict=True):

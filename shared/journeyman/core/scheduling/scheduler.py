@@ -5,8 +5,9 @@
 1. `problem.prepare_task` groups pods into classes, each with its relaxation levels, and measures the existing nodes.
 2. `reserved_placements` keeps pods on the pending NodeClaims that were created for them.
 3. `bulk_scheduling` plans whole classes: domains first, then existing nodes, then new nodes packed by price.
-4. With few pods, `sequential` also plans pod by pod as Karpenter does, once for each tie-break policy. The plan with the
-   fewest unschedulable pods wins, then the cheapest, then the one with the fewest nodes.
+4. With few pods, topology spread may also use cheaper domains (`spread_choices`), and `sequential` plans pod by pod as
+   Karpenter does, once for each tie-break policy. The plan with the fewest unschedulable pods wins, then the cheapest,
+   then the one with the fewest nodes.
 5. `instance_type_choice` lists for every new node the suitable instance types with nearly the same price.
 6. `explanation` explains unschedulable pods, and `price_lower_bound` computes a lower bound of the price.
 
@@ -56,6 +57,7 @@ from journeyman.core.scheduling.results import (
     Results,
 )
 from journeyman.core.scheduling.sequential import TieBreakPolicy, schedule_sequentially
+from journeyman.core.scheduling.topology import LabelIndex, SpreadChoice
 from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_provisionable
 from journeyman.core.state.snapshot import Snapshot
 
@@ -235,9 +237,12 @@ def _best(task: SchedulingTask) -> CandidatePlan:
     if plan.rank == _NOTHING_TO_BUY or not _is_small(problem):
         return plan
     best = plan
-    if has_spread_slack(problem):
-        uneven = _finish(task, schedule_in_bulk(task, use_spread_slack=True))
-        best = min(best, uneven, key=lambda p: p.rank) if uneven.leftover == plan.leftover else best
+    for choice in spread_choices(problem):  # CHEAPEST_IF_FIRST must leave no more pods to the order of binding
+        uneven = _finish(task, schedule_in_bulk(task, choice))
+        if uneven.leftover != plan.leftover or uneven.rank >= best.rank:
+            continue
+        if choice is SpreadChoice.CHEAPEST or pods_to_bind_first(problem, uneven) <= pods_to_bind_first(problem, plan):
+            best = uneven
     for policy in tie_break_policies(task):
         rival = _sequential_plan(task, policy)
         if policy == TieBreakPolicy() and best.left == rival.left and best.leftover != rival.leftover:
@@ -247,10 +252,22 @@ def _best(task: SchedulingTask) -> CandidatePlan:
     return best
 
 
-def has_spread_slack(problem: SchedulingProblem) -> bool:
-    """Whether some spread constraint allows a skew above 1."""
-    spreads = (spread for row in problem.rows for spread in row.spreads)
-    return any(spread.max_skew > 1 and spread.key != labels.HOSTNAME for spread in spreads)
+def spread_choices(problem: SchedulingProblem) -> Iterator[SpreadChoice]:
+    """Yield the ways in which topology spread may use a cheaper domain although another is emptier."""
+    wide = [(row, spread) for row in problem.rows for spread in row.spreads if is_wide(spread.group)]
+    if any(spread.max_skew > 1 for _, spread in wide):
+        yield SpreadChoice.CHEAPEST
+    index = LabelIndex(problem.rows)
+    own = [{spread.group.id for spread in row.spreads} for row in problem.rows]
+    if any(spread.group.id not in own[row] for _, spread in wide for row in index.counted_by(spread.group)):
+        yield SpreadChoice.CHEAPEST_IF_FIRST
+
+
+def pods_to_bind_first(problem: SchedulingProblem, plan: CandidatePlan) -> int:
+    """Return how many pods of a plan kube-scheduler binds only before others that their topology spread counts."""
+    counts = DomainCounts(problem)
+    counts.enter_solution(plan.solution)
+    return counts.pods_to_bind_first(plan.solution)
 
 
 def tie_break_policies(task: SchedulingTask) -> Iterator[TieBreakPolicy]:

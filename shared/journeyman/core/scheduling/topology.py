@@ -24,6 +24,7 @@ Differs: key aliases are normalised here too; a term without a label selector co
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from enum import Enum
 from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -118,6 +119,18 @@ class TopologySpread(Struct, frozen=True, kw_only=True):
     def counts(self, namespace: str, values: Mapping[str, str]) -> bool:
         """Whether a pod of this namespace with these labels is one of those counted."""
         return self.group.counts(namespace, values)
+
+
+class SpreadChoice(Enum):
+    """Which of the domains that their rules admit pods with a topology spread constraint get.
+
+    EMPTIEST: the emptiest. CHEAPEST: the cheapest that admits them in whatever order pods are bound, so that the whole
+    maxSkew is used. CHEAPEST_IF_FIRST: the cheapest that admits them before pods that the constraint only counts.
+    """
+
+    EMPTIEST = "emptiest"
+    CHEAPEST = "cheapest"
+    CHEAPEST_IF_FIRST = "cheapest if first"
 
 
 class InverseAntiAffinity(Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from journeyman.core.scheduling.domain_distribution import UNLIMITED, DomainCell, DomainRule, distribute
+from journeyman.core.scheduling.topology import SpreadChoice
 
 
 def cells(**more):
@@ -66,6 +67,19 @@ def test_counted_pods_without_capacity_block_no_pod_of_the_rule():
 
     assert distribute(3, cells(a=UNLIMITED, b=UNLIMITED), [rule], has_no_spread=False) == [0, 3]
     assert distribute(3, cells(a=UNLIMITED), [rule], has_no_spread=False) == [1]
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [(SpreadChoice.EMPTIEST, [1, 2]), (SpreadChoice.CHEAPEST, [1, 2]), (SpreadChoice.CHEAPEST_IF_FIRST, [2, 1])],
+)
+def test_pods_may_join_those_that_are_merely_counted_where_it_is_cheaper(choice, expected):
+    """Zone a is cheaper and holds one such pod: a pod that is bound before it may go there while b is empty."""
+    rule = DomainRule(key="zone", counts={"a": 1, "b": 0}, rivals={}, skew=1, step=1)
+    a, b = cells(a=UNLIMITED, b=UNLIMITED)
+    priced = [replace(a, price=1.0), replace(b, price=2.0)]
+
+    assert distribute(3, priced, [rule], has_no_spread=False, spread_choice=choice) == expected
 
 
 def test_two_labels_at_once_end_in_no_corner():

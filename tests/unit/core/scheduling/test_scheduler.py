@@ -93,6 +93,22 @@ def test_a_spread_that_is_wide_enough_sends_more_pods_where_it_is_cheap():
     assert sorted(claim.offering[1] for claim in results.new_claims) == ["a", "a", "a", "a", "b"]
 
 
+@pytest.mark.parametrize(("full_zones", "expected"), [((), {"b": 2}), (("b",), {"b": 2}), (("a",), {"a": 1, "b": 1})])
+def test_a_pod_joins_one_that_its_spread_counts_unless_another_zone_has_nodes(full_zones, expected):
+    """kube-scheduler knows only zones with nodes: with one in zone a it binds no second pod in b before one is in a."""
+    types = [an_instance_type(f"in-{z}", cpu=4, memory_gib=8, price=p, zones=(z,)) for z, p in (("a", 0.4), ("b", 0.3))]
+    claims = tuple(a_running_claim(f"n{z}") for z in full_zones)
+    nodes = tuple(a_node(f"n{z}", metadata={"labels": {labels.ZONE: z}}) for z in full_zones)
+    full = [a_pod(f"full-{z}", cpu="4", node=f"node-n{z}", metadata={"labels": {"app": "other"}}) for z in full_zones]
+    web = {"labels": {"app": "web"}}
+    bound = a_pod("bound", cpu="1", metadata=web, spec=spread(labels.ZONE))
+    counted = a_pod("counted", cpu="2", metadata=web, spec=spread(labels.ZONE, app="none"))
+
+    results = schedule(bound, counted, *full, types=tuple(types), nodes=nodes, claims=claims)
+
+    assert zones_of(results) == expected
+
+
 def test_nothing_to_do_is_a_plan_without_claims():
     """And without a price."""
     results = schedule()
