@@ -1,17 +1,17 @@
-"""What each mechanism of the scheduler is worth: price, unschedulable pods and time without it.
+"""Measures what each mechanism of the scheduler contributes: price, unschedulable pods and CPU time without it.
 
     make bench-ablation                                  all mechanisms; about 25 minutes on one core
     python -m tests.bench.ablation --quick               the sample alone
     python -m tests.bench.ablation NAME…                 some mechanisms
     python -m tests.bench.ablation --write               put the table into docs/scheduling.md
 
-A mechanism is switched off from outside: a collaborator or an effort limit is replaced by one that does without it, or
-an option is set. Everything else stays, so the difference is what the mechanism contributes. Each scenario is solved
-with the mechanism and at once without it, so that both see the same load of the machine.
+A mechanism is switched off from outside: the benchmark replaces a function or an effort limit, or sets an option. All else
+stays the same, so the difference is the mechanism's contribution. Each scenario is solved with the mechanism and then
+without it, so that both runs see the same load of the machine.
 
-A mechanism is measured on a sample of the scenarios first. One that is worth something in a few of them needs no more;
-any other is measured on all scenarios. Where that shows no effect on price or pods either, the scenario that became
-slowest is solved a few more times, to separate time saved from noise.
+A mechanism is measured on a sample of the scenarios first. If it has an effect in a few of them, that is enough; otherwise
+it is measured on all scenarios. If price and pods are still equal, the scenario that became slowest is solved a few more
+times, to separate saved time from noise.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "scheduling.md"
 BEGIN, END = "<!-- ablation: begin -->", "<!-- ablation: end -->"
 CASES: Final = Path(__file__).parents[1] / "differential" / "cases" / "regressions"
 DRAWN, DRAWN_FOR_SAMPLE = 600, 100  # clusters
-CLEAR: Final = 3  # scenarios of the sample that are worse without a mechanism; it is measured no further
-TIMED_SECONDS: Final = 0.02  # a scenario that takes less says nothing about time
-REPEAT: Final = 5  # times that the slowest scenario is solved again, both ways
+CLEAR: Final = 3  # if so many scenarios of the sample are worse without a mechanism, it is not measured further
+TIMED_SECONDS: Final = 0.02  # times of faster scenarios are not compared
+REPEAT: Final = 5  # how often the slowest scenario is solved again, with and without the mechanism
 TOLERANCE: Final = 1e-9
 JSONDict = dict[str, Any]
 Change = tuple[object, str, object]
@@ -77,7 +77,7 @@ class Mechanism:
 
 
 def mechanisms() -> Iterator[Mechanism]:
-    """All that can be switched off, in the order of the table."""
+    """Return all mechanisms that can be switched off, in the order of the table."""
     yield from _of_packing()
     yield from _of_domains()
     yield from _of_plans()
@@ -204,7 +204,7 @@ Groups = dict[str, dict[str, Scenario]]
 
 
 def sample() -> Groups:
-    """The scenarios by which every mechanism is measured first, by group and name."""
+    """Return the scenarios on which every mechanism is measured first, by group and name."""
     return _parsed(
         {
             "benchmarks": [
@@ -224,7 +224,7 @@ def sample() -> Groups:
 
 
 def further() -> Groups:
-    """The other scenarios, likewise."""
+    """Return the other scenarios, by group and name."""
     return _parsed(
         {
             "benchmarks": [karpenter_benchmark.scenario(name) for name in ("diverse-2000", "preferences-1000")],
@@ -248,7 +248,7 @@ def _parsed(groups: dict[str, list[JSONDict]]) -> Groups:
 
 @cache
 def drawn(count: int, start: int = 13) -> Sequence[JSONDict]:
-    """So many clusters as the differential tests draw them."""
+    """Return so many random clusters from the differential tests' generator."""
     found: list[JSONDict] = []
 
     @seed(start)
@@ -271,21 +271,21 @@ def drawn(count: int, start: int = 13) -> Sequence[JSONDict]:
 
 
 class Answer(NamedTuple):
-    """How many pods of a scenario are unschedulable, what the nodes cost, and the CPU time that took."""
+    """A scenario's result: the number of unschedulable pods, the price of the nodes, and the CPU time."""
 
     pods: int
     price: float
     seconds: float
 
     def is_worse_than(self, other: Answer) -> bool:
-        """More unschedulable pods, or as many at a higher price."""
+        """Return whether this result has more unschedulable pods, or as many at a higher price."""
         return self.pods > other.pods or (
             self.pods == other.pods and self.price > other.price * (1 + TOLERANCE) + TOLERANCE
         )
 
 
 class Pair(NamedTuple):
-    """A scenario's answers with and without a mechanism."""
+    """A scenario's results with and without a mechanism."""
 
     case: Scenario
     whole: Answer
@@ -301,7 +301,7 @@ def solve_once(case: Scenario, options: Callable[[Options], Options]) -> Answer:
 
 
 def solve_both(case: Scenario, mechanism: Mechanism, turn: int) -> Pair:
-    """Solve a scenario with a mechanism, and without it (first, if the turn is odd: the second time is a little faster)."""
+    """Solve a scenario with and without a mechanism, without it first if `turn` is odd: the second run is a little faster."""
     if turn % 2:
         without = solve_without(case, mechanism)
         return Pair(case, solve_once(case, mechanism.options), without)
@@ -318,7 +318,7 @@ def solve_without(case: Scenario, mechanism: Mechanism) -> Answer:
 
 @dataclass(kw_only=True)
 class Measured:
-    """A mechanism's pairs by group, and by how much its slowest scenario is slower without it (0: not asked)."""
+    """A mechanism's pairs by group, and the slowest scenario's ratio of times without and with it (0: not measured)."""
 
     name: str
     pairs: dict[str, list[Pair]] = field(default_factory=dict)
@@ -333,17 +333,17 @@ class Measured:
 
     @property
     def all(self) -> list[Pair]:
-        """The pairs of all groups."""
+        """Return the pairs of all groups."""
         return [pair for pairs in self.pairs.values() for pair in pairs]
 
     @property
     def worse(self) -> int:
-        """Scenarios that are worse without the mechanism."""
+        """Return how many scenarios are worse without the mechanism."""
         return sum(pair.without.is_worse_than(pair.whole) for pair in self.all)
 
     @property
     def has_effect(self) -> bool:
-        """Whether some scenario has another price or other unschedulable pods without it."""
+        """Return whether a scenario has another price or other unschedulable pods without the mechanism."""
         return any(p.without.is_worse_than(p.whole) or p.whole.is_worse_than(p.without) for p in self.all)
 
     def repeat_slowest(self, mechanism: Mechanism) -> None:
@@ -354,14 +354,14 @@ class Measured:
         self.slowest = min(p.without.seconds for p in again) / min(p.whole.seconds for p in again)
 
     def cells(self, groups: Sequence[str]) -> list[str]:
-        """The row of the table."""
+        """Return the mechanism's row of the table."""
         seconds = sum(p.without.seconds for p in self.all) / sum(p.whole.seconds for p in self.all)
         most = f"{self.slowest:.2f}" if self.slowest else ""
         return [self.name, *(effect(self.pairs.get(g, [])) for g in groups), str(len(self.all)), f"{seconds:.2f}", most]
 
 
 def effect(pairs: Sequence[Pair]) -> str:
-    """What scenarios become without a mechanism, as text: price, unschedulable pods, scenarios worse / better.
+    """Return the effect of switching a mechanism off as text: price, unschedulable pods, scenarios worse / better.
 
     The price is the ratio of the sums, over the scenarios with equally many unschedulable pods.
     """
@@ -377,11 +377,11 @@ def effect(pairs: Sequence[Pair]) -> str:
 
 
 def measure(chosen: Sequence[Mechanism], *, quick: bool) -> Iterator[Measured]:
-    """Each mechanism on the sample, and where that leaves a doubt on all scenarios."""
+    """Measure each mechanism on the sample, and if it has no clear effect there, on all scenarios."""
     first, more = sample(), {} if quick else further()
     for group in (first, more):
         for case in (case for scenarios in group.values() for case in scenarios.values()):
-            solve_once(case, lambda options: options)  # so that all that is cached is there
+            solve_once(case, lambda options: options)  # fills the caches
     for mechanism in chosen:
         measured = Measured(name=mechanism.name)
         measured.add(first, mechanism)
@@ -393,7 +393,7 @@ def measure(chosen: Sequence[Mechanism], *, quick: bool) -> Iterator[Measured]:
 
 
 def table(rows: Sequence[Measured]) -> str:
-    """The rows as a table in Markdown."""
+    """Return the rows as a table in Markdown."""
     groups = ("benchmarks", "traces", "cases", "drawn")
     head = ["without", *groups, "scenarios", "time ×", "slowest ×"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
@@ -401,7 +401,7 @@ def table(rows: Sequence[Measured]) -> str:
 
 
 def write(text: str) -> None:
-    """Put the table between the marks in docs/scheduling.md."""
+    """Write the table between the markers in docs/scheduling.md."""
     before, _, rest = DOCUMENT.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     DOCUMENT.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")

@@ -1,4 +1,4 @@
-"""Whether plans come true: 400 pods of many sizes, bound by the real kube-scheduler, with pod nomination and without.
+"""Measures how many pods the real kube-scheduler binds as planned: 400 pods, with pod nomination and without.
 
     make bench-binding                         three plans, each both ways: some minutes
     python -m tests.bench.bench_binding 7 8    plans of these seeds
@@ -36,7 +36,7 @@ _ROW = "{:>5}  {:>9}  {:>5}  {:>13}  {:>10}  {:>10}  {:>13}  {:>7}  {:>7}  {:>8}
 
 
 def row(seed: int, found: BindingResult, *, nominate: bool) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     return _ROW.format(
         seed,
         "yes" if nominate else "no",
@@ -52,20 +52,20 @@ def row(seed: int, found: BindingResult, *, nominate: bool) -> str:
 
 
 def falls_short(found: BindingResult) -> bool:
-    """Whether a plan with nominations missed its targets."""
+    """Return whether a plan with nominations missed its targets."""
     tight = found.planned <= MOST_PLANNED * found.bound
     true = found.first_wave_share >= LEAST_FIRST_WAVE and found.final <= MOST_PRICE * found.planned
     return not (tight and true)
 
 
 def say(line: str) -> None:
-    """Show a line at once."""
+    """Print a line without buffering."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def main(seeds: tuple[int, ...]) -> int:
-    """Print the table; 1 if a plan with nominations missed its targets."""
+    """Print the table; return 1 if a plan with nominations missed its targets."""
     say(_ROW.format(*COLUMNS))
     short = 0
     for seed in seeds:

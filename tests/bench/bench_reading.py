@@ -1,10 +1,10 @@
-"""How fast a cluster is read, and what it costs: on a real API server, beside the official client, in one run.
+"""Measures time and memory of reading a cluster from a real API server, compared with the official client in one run.
 
     make bench-reading                        1,000 nodes; snapshots with 10,000 pods, lists with 20,000
     python -m tests.bench.bench_reading 500   with other numbers of nodes
 
-Each reading has a process of its own (`readings.py`). What can be compared between machines are the ratios; nothing here is
-a test of time, and the exit status is 1 only if a reader missed objects.
+Each reading runs in a separate process (`readings.py`). Only the ratios can be compared between machines; the exit status is
+1 only if a reader missed objects, whatever the times.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ RUNS = {
     "official": 3,
     "json": 5,
     "ours": 5,
-}  # lists; what takes a second is at the mercy of the API server's garbage collector
+}  # repeated lists, since a garbage collection in the API server may delay one of them
 
 
 def main(nodes: int = 1000) -> int:
-    """Fill a control plane, and read it."""
+    """Fill a control plane with objects and read them."""
     try:
         plane = ControlPlane()
     except GoProgramMissingError as missing:
         sys.exit(str(missing))
     pods = nodes * PODS_PER_NODE
     with plane:
-        crowd = _furnished(plane, nodes)
+        crowd = _fill(plane, nodes)
         put(plane.etcd, crowd.pods(pods))
         say(
             f"{nodes:,} nodes, {nodes:,} NodeClaims, {pods:,} pods of {_size(crowd)} bytes; CPU is this process's own\n"
@@ -47,13 +47,13 @@ def main(nodes: int = 1000) -> int:
 
 
 def say(line: str) -> None:
-    """One line, at once."""
+    """Print a line without buffering."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
-def _furnished(plane: ControlPlane, nodes: int) -> Crowd:
-    """Our kinds, a NodePool with its NodeClass, and nodes with what belongs to them."""
+def _fill(plane: ControlPlane, nodes: int) -> Crowd:
+    """Install the CRDs, a NodePool with its NodeClass, and nodes with their NodeClaims and CSINodes."""
     install_crds(plane.admin)
     plane.admin.do("POST", "/apis/karpenter.sh/v1/nodepools", builders.pool_body())
     for namespace in NAMESPACES:

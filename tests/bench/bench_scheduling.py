@@ -1,11 +1,11 @@
-"""How dear and how fast: the scheduler beside Karpenter's, in one run on one machine.
+"""Compares price and speed of the scheduler with Karpenter's, in one run on one machine.
 
     make bench                                        everything: about ten minutes, nearly all of them Karpenter's
     python -m tests.bench.bench_scheduling NAME…      some scenarios, or scenario files
 
-Scenarios are Karpenter's own benchmark, published workloads, and a production-like trace. Ratios, not seconds, are what
-can be compared between machines, and nothing here is a test of time: the exit status is 1 only if a plan costs more
-than Karpenter's although it places as many pods, or does not pass verification.
+Scenarios are Karpenter's own benchmark, published workloads, and a production-like trace. Only ratios can be compared between
+machines, so times never fail the benchmark: the exit status is 1 only if a plan costs more than Karpenter's for as many
+scheduled pods, or does not pass verification.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.helpers import karpenter_benchmark, production_trace, workloads
 
 JSONDict = dict[str, Any]
 TOLERANCE = 1e-9
-REPEAT = 3  # runs of ours per scenario, each on a catalogue read afresh; the fastest counts
+REPEAT = 3  # runs of Journeyman per scenario, each with a newly parsed catalogue; the fastest counts
 TOO_LONG_FOR_KARPENTER = {"diverse-20000"}  # five minutes and more
 COLUMNS = (
     "scenario",
@@ -47,7 +47,7 @@ COLUMNS = (
 
 
 def scenarios() -> dict[str, Callable[[], JSONDict]]:
-    """All scenarios by name, made when called for."""
+    """Return functions that make the scenarios, by name."""
     found: dict[str, Callable[[], JSONDict]] = {}
     for name in karpenter_benchmark.NAMES:
         found[name] = lambda name=name: karpenter_benchmark.scenario(name)
@@ -61,7 +61,7 @@ def scenarios() -> dict[str, Callable[[], JSONDict]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One scenario, answered by both."""
+    """One scenario with the results of both schedulers."""
 
     name: str
     pods: int
@@ -73,14 +73,14 @@ class Row:
 
     @property
     def is_dearer(self) -> bool:
-        """Whether Karpenter placed as many pods for less."""
+        """Return whether Karpenter scheduled as many pods at a lower price."""
         if self.karpenter is None or self.karpenter.get("error"):
             return False
         as_many = len(self.karpenter["errors"]) == len(self.ours.pod_errors)
         return as_many and self.ours.price > self.karpenter["price"] * (1 + TOLERANCE)
 
     def cells(self) -> tuple[str, ...]:
-        """As text, in the order of COLUMNS."""
+        """Return the row as text, in the order of COLUMNS."""
         ours, theirs = self.ours, self.karpenter
         return (
             self.name,
@@ -97,12 +97,12 @@ class Row:
 
 
 def ratio(a: float, b: float, *, digits: int = 4) -> str:
-    """a over b, if that makes sense."""
+    """Return a / b as text; empty if it is undefined."""
     return f"{a / b:.{digits}f}" if b else "-"
 
 
 def measure(raw: JSONDict, karpenter: Karpenter | None) -> Row:
-    """Answer one scenario with both, one after the other."""
+    """Solve one scenario with both schedulers, one after the other."""
     text = json.dumps(raw).encode()
     best: tuple[float, Results] | None = None
     for _ in range(REPEAT):
@@ -128,7 +128,7 @@ def measure(raw: JSONDict, karpenter: Karpenter | None) -> Row:
 
 
 def table(chosen: Iterable[Callable[[], JSONDict]], karpenter: Karpenter | None) -> list[Row]:
-    """Measure, and print each row when it is there."""
+    """Measure the scenarios and print each row as soon as it is known."""
     rows = []
     say(" | ".join(COLUMNS))
     for make in chosen:
@@ -140,19 +140,19 @@ def table(chosen: Iterable[Callable[[], JSONDict]], karpenter: Karpenter | None)
 
 
 def say(line: str) -> None:
-    """Print now, not when the buffer is full."""
+    """Print a line without buffering."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def from_file(path: Path) -> JSONDict:
-    """A scenario from a file."""
+    """Return a scenario from a file."""
     raw: JSONDict = json.loads(path.read_text())
     return {"name": path.stem, **raw}
 
 
 def main() -> int:
-    """Print the table, and what a fresh process costs."""
+    """Print the table, and memory and import time of a new process."""
     known = scenarios()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help=f"files, or of: {', '.join(known)}")

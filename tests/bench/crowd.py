@@ -1,7 +1,7 @@
-"""A crowd of realistic objects in a real API server: nodes, their claims, and pods of 3 to 5 kB, as clusters have them.
+"""Fills a real API server with many realistic objects: nodes, their NodeClaims, and pods of 3 to 5 kB.
 
-They are put into etcd as the API server would store them (it reads JSON as well as its own protobuf), twenty times as fast
-as through its door; the API server learns of them by its own watches. The same seed makes the same crowd.
+The objects are written to etcd as JSON, which the API server reads as well as its own protobuf. That is twenty times as fast
+as by requests; the API server's watches of etcd deliver them. The same seed makes the same objects.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ JSONDict = dict[str, Any]
 APPS = 200
 NAMESPACES = ("checkout", "search", "media", "data", "platform")
 CREATED = "2026-11-20T08:15:00Z"
-_PER_TRANSACTION = 100  # etcd takes 128 operations and 1.5 MB in one
+_PER_TRANSACTION = 100  # etcd's limits for one transaction: 128 operations and 1.5 MB
 
 
 class Crowd:
-    """The objects, by kind. `random` draws what differs from one to the next: ids, addresses, names."""
+    """Generates the objects by kind. `random` draws the ids, addresses and names."""
 
     def __init__(self, nodes: int, seed: int = 42) -> None:
         self._random = random.Random(seed)
         self._nodes = [f"ip-10-{i // 250}-{i % 250}-17.eu-west-1.compute.internal" for i in range(nodes)]
 
     def nodes(self) -> Iterator[JSONDict]:
-        """Nodes of 7 kB: two dozen images, five conditions."""
+        """Return nodes of 7 kB: two dozen images, five conditions."""
         for number, name in enumerate(self._nodes):
             zone = f"eu-west-1{'abc'[number % 3]}"
             size = {"cpu": "16", "memory": "64431352Ki", "pods": "234", "ephemeral-storage": "104779756Ki"}
@@ -73,7 +73,7 @@ class Crowd:
             yield {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec, "status": status}
 
     def claims(self) -> Iterator[JSONDict]:
-        """A NodeClaim for each node."""
+        """Return a NodeClaim for each node."""
         for number, name in enumerate(self._nodes):
             body = builders.claim_body(
                 f"{builders.POOL}-{number:05d}", provider_id=f"aws:///eu-west-1a/i-{number:017x}"
@@ -84,7 +84,7 @@ class Crowd:
             yield {**body, "metadata": {**body["metadata"], **metadata}, "status": status}
 
     def csi_nodes(self) -> Iterator[JSONDict]:
-        """What each node says of its volumes."""
+        """Return a CSINode for each node."""
         for name in self._nodes:
             driver = {"name": "ebs.csi.aws.com", "nodeID": f"i-{self._hex(17)}", "allocatable": {"count": 26}}
             spec = {"drivers": [{**driver, "topologyKeys": ["topology.ebs.csi.aws.com/zone"]}]}
@@ -92,7 +92,7 @@ class Crowd:
             yield {"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": metadata, "spec": spec}
 
     def pods(self, count: int, *, start: int = 0) -> Iterator[JSONDict]:
-        """Running pods, spread over the nodes; one in a hundred waits for a node."""
+        """Return running pods, distributed over the nodes; one in a hundred is pending."""
         for number in range(start, start + count):
             node = "" if number % 100 == 99 else self._nodes[number % len(self._nodes)]
             yield self._pod(number, node)
@@ -267,7 +267,7 @@ _FOLDERS = {
 
 
 def put(etcd: str, objects: Iterable[JSONDict]) -> None:
-    """Store objects where the API server of this etcd looks for them."""
+    """Write objects to etcd under the keys that the API server reads."""
     http = urllib3.PoolManager()
     batch: list[JSONDict] = []
     for obj in objects:

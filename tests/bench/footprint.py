@@ -1,4 +1,4 @@
-"""What the scheduler costs a process that has just started: memory and imports; and how its time grows."""
+"""Measures the scheduler's memory and import time in a new process, and how its time grows with the number of pods."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ IMPORT = f"import time; t = time.perf_counter(); import {PACKAGE}; print(time.pe
 
 
 def growth(seconds: Mapping[str, float]) -> str:
-    """20,000 pods against 10,000: 2 is linear."""
+    """Return the ratio of the times for 20,000 and 10,000 pods as text; 2 is linear."""
     factor = seconds["diverse-20000"] / seconds["diverse-10000"]
     return f"diverse-20000 takes {factor:.2f} times as long as diverse-10000 (linear: 2)"
 
 
 def memory(scenario: dict[str, Any]) -> str:
-    """The most that a fresh process holds while it reads and solves the scenario."""
+    """Return the peak memory of a new process that reads and solves the scenario, as text."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "scenario.json"
         path.write_text(json.dumps(scenario))
@@ -43,7 +43,7 @@ def memory(scenario: dict[str, Any]) -> str:
 
 
 def imports() -> str:
-    """The best of some fresh interpreters, and what takes most of it. Compiled first, as the layer is."""
+    """Return the best import time of some new interpreters and its largest parts as text; bytecode is compiled before."""
     compileall.compile_dir(Path(journeyman.__file__).parent, quiet=1)
     best = min(float(_python("-c", IMPORT).stdout) for _ in range(INTERPRETERS))
     heaviest = ", ".join(f"{name} {ms:.0f} ms" for name, ms in _heaviest(8))
@@ -51,7 +51,7 @@ def imports() -> str:
 
 
 def _heaviest(count: int) -> list[tuple[str, float]]:
-    """Top-level packages by the time spent in their own modules, in ms (measuring slows it down by about half)."""
+    """Return the top-level packages with the longest own import times, in ms (measuring adds about half)."""
     spent: dict[str, float] = {}
     for own, name in re.findall(
         r"import time:\s+(\d+) \|\s+\d+ \|\s+(\S+)", _python("-X", "importtime", "-c", IMPORT).stderr

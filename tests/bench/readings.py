@@ -1,9 +1,8 @@
-"""What is read in a process of its own, so that neither memory nor warm connections of another reading count.
+"""Measures one way of reading a cluster in a separate process, without memory or connections of another reading.
 
     python -m tests.bench.readings official|json|ours|snapshot SERVER CA_FILE TOKEN
 
-Prints one line of JSON. Seconds are the wall's, CPU seconds this process's own, both without imports; memory is the most that the process held,
-with everything.
+Prints one line of JSON: elapsed seconds and CPU seconds of this process, both without imports, and its peak memory.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ WARM_RUNS = 9
 
 
 def official(server: str, ca_file: str, token: str) -> dict[str, Any]:
-    """All pods by the official client's typed list."""
+    """List all pods with the official client's typed list."""
     from kubernetes import client
 
     configuration = client.Configuration(host=server)
     configuration.ssl_ca_cert = ca_file
     configuration.api_key = {"authorization": f"Bearer {token}"}
     core = client.CoreV1Api(client.ApiClient(configuration))
-    core.list_namespace()  # a warm connection
+    core.list_namespace()  # opens the connection
     return _listed(core.list_pod_for_all_namespaces)
 
 
 def ours(server: str, ca_file: str, token: str) -> dict[str, Any]:
-    """All pods as Journeyman reads them."""
+    """List all pods as Journeyman does."""
     from journeyman.core.api.objects import NAMESPACE, POD
     from journeyman.kube.http_store import HttpKubeStore
     from journeyman.runtime.collector import collect_rarely
@@ -46,7 +45,7 @@ def ours(server: str, ca_file: str, token: str) -> dict[str, Any]:
 
 
 def json_pages(server: str, ca_file: str, token: str) -> dict[str, Any]:
-    """All pods in JSON, page by page: what the protobuf encoding is compared with."""
+    """List all pods page by page in JSON, for comparison with protobuf."""
     from msgspec.structs import replace
 
     from journeyman.core.api.objects import NAMESPACE, POD, Pod
@@ -54,7 +53,7 @@ def json_pages(server: str, ca_file: str, token: str) -> dict[str, Any]:
     from journeyman.runtime.collector import collect_rarely
 
     class JsonPod(Pod, frozen=True):
-        """A type that is not listed in protobuf."""
+        """A pod type that the client lists in JSON."""
 
     collect_rarely()  # as every sandbox does
     store = HttpKubeStore(_transport(server, ca_file, token))
@@ -70,9 +69,9 @@ def _listed(call: Callable[[], Any]) -> dict[str, Any]:
 
 
 def snapshot(server: str, ca_file: str, token: str) -> dict[str, Any]:
-    """Whole snapshots, as steps load them: one cold, then warm ones with some changed pods before each.
+    """Load whole snapshots as steps do: one cold, then warm ones, with some changed pods before each.
 
-    What each scope of `steps.load` costs is in `costs`, cold and warm: requests, bytes, CPU.
+    `costs` has the requests, bytes and CPU time of each scope of `steps.load`, cold and warm.
     """
     from journeyman.core.api.objects import POD
     from journeyman.kube.http_store import HttpKubeStore
@@ -94,7 +93,7 @@ def snapshot(server: str, ca_file: str, token: str) -> dict[str, Any]:
 
 
 def _loader(transport: Any, scope: Any) -> Callable[[], dict[str, Any]]:
-    """Loads a snapshot in a run of its own, as warm sandboxes do; returns what it cost."""
+    """Return a function that loads a snapshot in a new run, as warm sandboxes do, and returns its cost."""
     from journeyman.kube.caching_store import CachingKubeStore
     from journeyman.kube.http_store import HttpKubeStore
     from journeyman.kube.list_cache import ListCache
@@ -142,14 +141,14 @@ def _transport(server: str, ca_file: str, token: str) -> Any:
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds, and what the call gave."""
+    """Return the seconds of a call and its result."""
     began = time.perf_counter()
     found = call()
     return time.perf_counter() - began, found
 
 
 def peak_bytes() -> int:
-    """The most this process has held so far (what rusage says of a child on Linux includes its parent's memory)."""
+    """Return this process's peak memory so far (on Linux, rusage of a child includes its parent's memory)."""
     found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
     assert found is not None
     return int(found[1]) * 1024

@@ -1,4 +1,4 @@
-"""A fresh simulated AWS account for each test, on moto or in process; moto is imported only when one is asked for."""
+"""Fixtures: a new simulated AWS account for each test, on moto or in process; moto is imported only if a test uses it."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,18 +23,18 @@ PRICES = {
 ZONES = {f"us-east-1{letter}": f"use1-az{number}" for number, letter in enumerate("abcdef", start=1)}
 
 on_both_accounts = pytest.mark.parametrize("aws", ["moto", "in process"], indirect=True)
-"""What AWS does, both simulated accounts do."""
+"""The marker of tests that run on both simulated accounts."""
 
 
 @pytest.fixture
 def clock() -> VirtualClock:
-    """Monday morning."""
+    """Return a virtual clock that starts on a Monday morning."""
     return VirtualClock(datetime(2026, 11, 2, 8, 0, tzinfo=timezone.utc))
 
 
 @contextmanager
 def opened(kind: str, clock: VirtualClock, prices: Mapping[str, float] = PRICES, **given) -> Iterator:
-    """An empty account of either kind in six zones, of which us-east-1e lacks most types."""
+    """Return an empty account of either kind in six zones, of which us-east-1e lacks most instance types."""
     if kind == "moto":
         from journeyman_simulator.moto_account.moto_server import MotoAccount
 
@@ -49,7 +49,7 @@ def opened(kind: str, clock: VirtualClock, prices: Mapping[str, float] = PRICES,
 
 
 def seeded(aws, **given):
-    """Make a cluster's surroundings in either kind of account."""
+    """Create a cluster's resources in either kind of account."""
     if isinstance(aws, InProcessAccount):
         return aws.seed(**given)
     from journeyman_simulator.moto_account.moto_seed import seed_account
@@ -59,12 +59,12 @@ def seeded(aws, **given):
 
 @pytest.fixture
 def aws(request, clock: VirtualClock) -> Iterator:
-    """An empty account, on moto unless the test is `on_both_accounts`."""
+    """Return an empty account, on moto unless the test is `on_both_accounts`."""
     with opened(getattr(request, "param", "moto"), clock) as account:
         yield account
 
 
 @pytest.fixture
 def account(aws):
-    """What a cluster needs, made in it."""
+    """Create a cluster's resources in the account."""
     return seeded(aws)

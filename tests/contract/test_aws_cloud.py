@@ -1,7 +1,7 @@
-"""The AWS provider implements `ports.CloudProvider`, over AWS's wire protocol.
+"""The AWS provider implements `ports.CloudProvider` over AWS's HTTP APIs.
 
-One simulated account of each kind serves the whole file, since reading moto's 1,400 instance types takes seconds; each
-test is a cluster of its own in it, so that none sees another's instances.
+One simulated account of each kind serves the whole file, since reading moto's 1,400 instance types takes seconds. Each test
+has its own cluster in it, so that it does not see other tests' instances.
 """
 
 import itertools
@@ -40,7 +40,7 @@ from journeyman_simulator.clock import VirtualClock
 from journeyman_simulator.in_process_account.account import InProcessAccount
 from tests.contract.conftest import opened, seeded
 
-pytestmark = pytest.mark.xdist_group("aws-cloud")  # the account is made once, so on one worker
+pytestmark = pytest.mark.xdist_group("aws-cloud")  # one worker, so that the account is created once
 
 REGION = "us-east-1"
 AL2023 = [{"alias": "al2023@latest"}]
@@ -50,26 +50,26 @@ FOUND = [{"tags": {"karpenter.sh/discovery": "demo"}}]
 
 @pytest.fixture(scope="module")
 def clock():
-    """Time for the whole file; it only moves forward."""
+    """Return the clock of the whole file; it only moves forward."""
     return VirtualClock(datetime(2026, 11, 2, 8, 0, tzinfo=timezone.utc))
 
 
 @pytest.fixture(scope="module", params=["moto", "in process"])
 def aws(request, clock):
-    """One account, with real list prices."""
+    """Return one account, with real list prices."""
     with opened(request.param, clock, shipped_on_demand(REGION)) as account:
         yield account
 
 
 @pytest.fixture(scope="module")
 def account(aws):
-    """A VPC in six zones, a node role, EKS's images."""
+    """Create a VPC in six zones, a node role, and EKS's images."""
     return seeded(aws, kubernetes_version="1.34")
 
 
 @pytest.fixture
 def settings():
-    """A cluster that no other test has seen."""
+    """Return the settings of a cluster with a new name."""
     return AwsSettings(
         cluster_name=f"cluster-{next(CLUSTERS)}",
         region=REGION,
@@ -83,14 +83,14 @@ def settings():
 
 @pytest.fixture
 def provider(aws, account, settings, clock):
-    """A fresh sandbox: nothing remembered."""
+    """Return a provider with empty caches."""
     return AwsCloudProvider(
         Clients(lambda service, region: aws.client(service, max_attempts=1), REGION), settings, clock
     )
 
 
 def node_class(account, **spec):
-    """An EC2NodeClass as a user writes it; a field given as None is left out."""
+    """Return a function that makes an EC2NodeClass as a user writes it; a field given as None is omitted."""
     given = {
         "amiSelectorTerms": AL2023,
         "role": account.role,
@@ -113,14 +113,14 @@ def node_class(account, **spec):
 
 @pytest.fixture
 def ready(provider, account, clock):
-    """The same, resolved."""
+    """Return the default EC2NodeClass, resolved."""
     body = node_class(account)
     return {**body, "status": provider.resolve(body, clock.now())}
 
 
 @pytest.fixture(scope="module")
 def read_types(aws, account, clock):
-    """The catalogue of a NodeClass, lowered from one reading of EC2's for the whole file."""
+    """Return a function that returns a NodeClass's instance types; it reads EC2's catalogue once for the whole file."""
     clients = Clients(lambda service, region: aws.client(service), REGION)
     settings = AwsSettings(cluster_name="reader", region=REGION)
     catalogue = InstanceTypeProvider(clients, settings, PriceProvider(clients, settings, clock), clock)
@@ -129,7 +129,7 @@ def read_types(aws, account, clock):
 
 @pytest.fixture
 def request_for(ready, read_types):
-    """A launch request for a claim that takes these types."""
+    """Return a function that makes the launch request of a NodeClaim which allows these types."""
 
     def make(name, *types, capacity_type=("on-demand",), zones=(), annotations=None, body=ready, **state):
         wanted = {labels.INSTANCE_TYPE: types or ("m5.large",), labels.CAPACITY_TYPE: capacity_type}
@@ -170,7 +170,7 @@ def request_for(ready, read_types):
 
 @pytest.fixture
 def launch(provider):
-    """Launch one request; its outcome."""
+    """Return a function that launches one request and returns its outcome."""
 
     def one(request):
         [outcome] = provider.launch([request])
@@ -180,7 +180,7 @@ def launch(provider):
 
 
 def condition(status, type_):
-    """(status, reason) of a condition."""
+    """Return (status, reason) of a condition."""
     return next((c["status"], c["reason"]) for c in status["conditions"] if c["type"] == type_)
 
 
@@ -188,7 +188,7 @@ def condition(status, type_):
 
 
 def test_node_class_resolves_to_existing_resources(provider, account, clock):
-    """Subnets, security groups, images and a profile that exists; Ready at the current generation."""
+    """Its status has subnets, security groups, images and an existing profile, and Ready at the current generation."""
     status = provider.resolve(node_class(account), clock.now())
 
     assert {s["id"] for s in status["subnets"]} == set(account.subnets)
@@ -212,7 +212,7 @@ def test_instance_profile_is_created_once_with_the_role(provider, aws, account, 
 def test_deleted_node_class_removes_its_own_resources_only(
     provider, aws, account, settings, clock, request_for, launch
 ):
-    """Profiles of all its roles and its launch templates, not those of another NodeClass; safe to repeat."""
+    """It removes the profiles of all its roles and its launch templates, not another NodeClass's; safe to repeat."""
     iam, ec2, uid = aws.client("iam"), aws.client("ec2"), settings.cluster_name
     iam.create_role(RoleName=f"former-{uid}", AssumeRolePolicyDocument="{}")
 
@@ -299,7 +299,7 @@ def test_images_are_selected_by_name_and_by_bottlerocket_alias(provider, account
 
 
 def test_throttling_does_not_change_the_status(provider, aws, account, clock):
-    """It is no property of the NodeClass, so it must not become a condition."""
+    """Throttling is no property of the NodeClass, so no condition reports it."""
     aws.gate.fail_next("DescribeSubnets", "RequestLimitExceeded", 1)
     with pytest.raises(RateLimitedError):
         provider.resolve(node_class(account), clock.now())
@@ -319,14 +319,14 @@ def test_instance_types_have_prices_zones_and_capacity_types(aws, ready, read_ty
     assert types["m5.large"].offerings
     assert {o.zone for t in types.values() for o in t.offerings} <= zones
     assert all(o.price > 0 for t in types.values() for o in t.offerings)
-    assert not any(o.available for o in types["a1.large"].offerings)  # AL2023 does not run on it
+    assert not any(o.available for o in types["a1.large"].offerings)  # AL2023 does not support it
 
 
 # -- launching ------------------------------------------------------------------------------------------------------
 
 
 def test_launch_returns_the_claims_status_and_labels(launch, request_for, ready, provider):
-    """Provider id, labels, capacity, price, hash; the instance can be found again by each."""
+    """It returns provider id, labels, capacity, price and hash; get and list return the same."""
     outcome = launch(request_for("full", "m5.large", "m5.xlarge", zones=("us-east-1b",)))
 
     assert isinstance(outcome, Launched)
@@ -352,7 +352,7 @@ def test_launch_returns_the_claims_status_and_labels(launch, request_for, ready,
 
 
 def test_repeated_launch_adopts_the_running_instance(launch, request_for, provider):
-    """A run that crashed after the launch costs no second instance."""
+    """A retry after a crash does not launch a second instance."""
     first = launch(request_for("again"))
     second = launch(request_for("again", "c5.large"))
 
@@ -365,7 +365,7 @@ def test_repeated_launch_adopts_the_running_instance(launch, request_for, provid
 
 
 def test_parallel_launches_of_a_claim_launch_one_instance(aws, settings, clock, request_for, provider):
-    """Neither run sees the other's instance; the client token makes them one."""
+    """Neither run sees the other's instance; both send the same client token."""
     other = AwsCloudProvider(Clients(lambda service, region: aws.client(service), REGION), settings, clock)
     request = request_for("twice")
     outcomes = []
@@ -391,13 +391,13 @@ def test_terminating_instance_is_not_adopted(launch, request_for, provider):
     assert second.instance.provider_id != first.instance.provider_id
 
 
-class BlindAtFirst(InstanceProvider):
-    """As EC2 can be for some seconds: the first search misses what was just launched."""
+class LateListing(InstanceProvider):
+    """EC2 instances whose first search does not find a just launched instance, as EC2 may do for some seconds."""
 
     searches = 0
 
     def by_claim_uid(self, uids):
-        """Nothing, then the truth."""
+        """Return nothing at the first call, the instances later."""
         self.searches += 1
         return {} if self.searches == 1 else super().by_claim_uid(uids)
 
@@ -410,7 +410,7 @@ def test_instance_that_ec2_listed_late_is_adopted(launch, aws, settings, clock, 
         clients,
         settings,
         clock,
-        instances=BlindAtFirst(clients, settings.cluster_name),
+        instances=LateListing(clients, settings.cluster_name),
         subnets=SubnetProvider(clients, clock),
         templates=LaunchTemplateProvider(clients, clock),
     )
@@ -420,23 +420,23 @@ def test_instance_that_ec2_listed_late_is_adopted(launch, aws, settings, clock, 
     assert len(provider.list()) == 1
 
 
-class Blind(InstanceProvider):
-    """As EC2 can be for longer."""
+class EmptyListing(InstanceProvider):
+    """EC2 instances whose searches find nothing, as EC2 may do for longer."""
 
     def by_claim_uid(self, uids):
-        """Nothing."""
+        """Return nothing."""
         return {}
 
 
 @pytest.fixture
 def blind(aws, settings, clock):
-    """Launches without ever seeing what runs."""
+    """Return a provider that never finds running instances."""
     clients = Clients(lambda service, region: aws.client(service), REGION)
     return FleetLauncher(
         clients,
         settings,
         clock,
-        instances=Blind(clients, settings.cluster_name),
+        instances=EmptyListing(clients, settings.cluster_name),
         subnets=SubnetProvider(clients, clock),
         templates=LaunchTemplateProvider(clients, clock),
     )
@@ -495,7 +495,7 @@ def test_no_launch_starts_after_the_caller_stops_reading_outcomes(provider, requ
 
 
 def test_insufficient_capacity_names_the_offerings(launch, aws, clock, request_for):
-    """They are marked unavailable, and the claim's pods are scheduled again."""
+    """The step marks them unavailable and schedules the NodeClaim's pods again."""
     zones = ("us-east-1a", "us-east-1b")
     for zone in zones:
         aws.capacity_pools.out_of_stock("c6i.large", zone, "spot", clock.now() + timedelta(minutes=3))
@@ -511,7 +511,7 @@ def test_insufficient_capacity_names_the_offerings(launch, aws, clock, request_f
 
 
 def test_fleet_without_errors_keeps_the_claim(aws, settings, clock, request_for):
-    """No offering can be marked, and the next plan would be the same, so the claim is launched again later."""
+    """No offering can be marked, and the next plan would be the same, so the launch is retried later."""
 
     class Silent:
         def __init__(self, real):
@@ -531,7 +531,7 @@ def test_fleet_without_errors_keeps_the_claim(aws, settings, clock, request_for)
 
 
 def test_zones_without_a_subnet_are_skipped(launch, ready, request_for):
-    """The NodeClass lost their subnets after the plan was made."""
+    """The NodeClass lost their subnets after planning."""
     request = request_for("nowhere", zones=("us-east-1a",), capacity_type=("on-demand",))
     elsewhere = [s for s in ready["status"]["subnets"] if s["zone"] != "us-east-1a"]
     body = {**ready, "status": {**ready["status"], "subnets": elsewhere}}
@@ -560,7 +560,7 @@ def test_spot_is_launched_where_it_is_allowed(launch, request_for, provider):
 
 
 def test_externally_deleted_launch_template_is_created_again(launch, aws, request_for):
-    """It was deleted while it was cached."""
+    """The provider had cached it."""
     ec2 = aws.client("ec2")
     assert isinstance(launch(request_for("before")), Launched)
     for template in ec2.describe_launch_templates()["LaunchTemplates"]:
@@ -591,7 +591,7 @@ def test_claims_with_equal_settings_share_a_launch_template(launch, aws, request
     ],
 )
 def test_failed_call_is_the_launchs_outcome(launch, aws, request_for, provider, operation, code, kind, reason):
-    """With Karpenter's reason, or as throttling; the next attempt succeeds."""
+    """The outcome has Karpenter's reason, or is throttling; the next attempt succeeds."""
     aws.gate.fail_next(operation, code, 1)
     name = f"fails-{operation}-{code}"
     outcome = launch(request_for(name))
@@ -611,7 +611,7 @@ def test_failed_call_is_the_launchs_outcome(launch, aws, request_for, provider, 
     ],
 )
 def test_unready_node_class_launches_nothing(launch, request_for, ready, provider, state, status, kind):
-    """Being deleted: the claim is deleted. Not ready: it waits. Unknown: its condition says so."""
+    """A deleted NodeClass deletes the NodeClaim; an unready one makes it wait; an unknown one is a condition."""
     body = {**ready, "status": {**ready["status"], "conditions": [{"type": "Ready", "status": status}]}}
     outcome = launch(request_for("early", body=body, **state))
 
@@ -621,7 +621,7 @@ def test_unready_node_class_launches_nothing(launch, request_for, ready, provide
 
 
 def test_claim_without_a_compatible_offering_has_no_capacity(launch, request_for):
-    """Its instance type does not exist any more, say."""
+    """For example, its instance type no longer exists."""
     outcome = launch(request_for("none", "m1.gone"))
 
     assert isinstance(outcome.error, InsufficientCapacityError)
@@ -629,7 +629,7 @@ def test_claim_without_a_compatible_offering_has_no_capacity(launch, request_for
 
 
 def test_invalid_claim_does_not_affect_other_launches(provider, request_for):
-    """Its outcome has the error; the other claims are launched."""
+    """Its outcome has the error; the other NodeClaims are launched."""
     good, bad = request_for("good"), request_for("bad")
     nonsense = NodeSelectorRequirement(key=labels.ARCH, operator="Near", values=("amd64",))
     spec = msgspec.structs.replace(bad.claim.spec, requirements=(nonsense,))
@@ -645,7 +645,7 @@ def test_invalid_claim_does_not_affect_other_launches(provider, request_for):
 
 
 def test_instance_exists_until_it_is_terminated(launch, request_for, provider, clock, aws):
-    """Also while it shuts down; afterwards list, get and delete agree that it does not exist."""
+    """It exists while it shuts down; afterwards list, get and delete report that it does not exist."""
     provider_id = launch(request_for("mortal")).instance.provider_id
     clock.advance(60)
     assert provider.get(provider_id).state == "running"
@@ -665,7 +665,7 @@ def test_instance_exists_until_it_is_terminated(launch, request_for, provider, c
 
 @pytest.mark.parametrize("provider_id", ["aws:///us-east-1a/i-00000000000000000", "aws:///us-east-1a/i-nonsense"])
 def test_unknown_instance_is_not_found(provider, provider_id):
-    """A claim with a stale provider id can be finalized."""
+    """So a NodeClaim with a stale provider id can be finalized."""
     with pytest.raises(NodeClaimNotFoundError):
         provider.get(provider_id)
     with pytest.raises(NodeClaimNotFoundError):
@@ -684,7 +684,7 @@ def test_foreign_provider_id_is_an_error(provider, aws, provider_id):
 
 
 def test_instances_of_other_clusters_are_not_listed(launch, request_for, aws, settings, clock):
-    """The cluster's tag decides."""
+    """The provider filters by the cluster's tag."""
     launch(request_for("ours"))
     other = replace(settings, cluster_name="another")
     neighbour = AwsCloudProvider(Clients(lambda service, region: aws.client(service), REGION), other, clock)
@@ -693,7 +693,7 @@ def test_instances_of_other_clusters_are_not_listed(launch, request_for, aws, se
 
 
 def test_unreachable_cloud_raises_a_retryable_error(settings, account, clock, request_for):
-    """From every method; no SDK error is raised."""
+    """Every method raises it, and none an SDK error."""
     dead = Config(connect_timeout=0.2, read_timeout=0.2, retries={"total_max_attempts": 1})
     secret = {"aws_access_key_id": "x", "aws_secret_access_key": "y"}
 

@@ -1,6 +1,6 @@
 """Pod nomination: one suite for the simulated kube-scheduler and for the real one.
 
-Pod nomination relies on this behaviour, so the simulation must have it too.
+Journeyman relies on this behaviour, so the simulated kube-scheduler must have it, too.
 """
 
 import itertools
@@ -26,7 +26,7 @@ _numbers = itertools.count()
 
 
 class Simulated:
-    """An API server and a scheduler in this process: a pass of the scheduler is all it takes."""
+    """An API server and a simulated kube-scheduler in this process."""
 
     def __init__(self):
         clock = VirtualClock(NOW)
@@ -39,7 +39,7 @@ class Simulated:
 
 
 class Real:
-    """The real ones, which take their time."""
+    """A real control plane with kube-scheduler."""
 
     def __init__(self, plane):
         self.store = HttpKubeStore(Transport(from_kubeconfig(str(plane.kubeconfig))))
@@ -59,12 +59,12 @@ def real(make_control_plane):
     params=["simulated", pytest.param("real", marks=[pytest.mark.slow, pytest.mark.xdist_group("scheduler")])]
 )
 def cluster(request):
-    """Each test has nodes and pods of its own, which no other test's pods fit."""
-    return Stage(Simulated() if request.param == "simulated" else request.getfixturevalue("real"))
+    """Return the test's own nodes and pods; no other test's pods fit the nodes."""
+    return LabeledCluster(Simulated() if request.param == "simulated" else request.getfixturevalue("real"))
 
 
-class Stage:
-    """Nodes and pods that belong together by a label."""
+class LabeledCluster:
+    """A test's nodes and pods, which only fit each other because of a label."""
 
     def __init__(self, side):
         self.side, self.store, self.name = side, side.store, f"t{next(_numbers)}"
@@ -77,10 +77,10 @@ class Stage:
         )
         status = {"capacity": size, "allocatable": size, "conditions": [condition("Ready")]}
         self.store.patch(NODE, full, {"status": status}, subresource="status")
-        self.store.patch(NODE, full, {"spec": {"taints": list(taints)}})  # admission says that it is not ready
+        self.store.patch(NODE, full, {"spec": {"taints": list(taints)}})  # admission adds the `not-ready` taint
         return full
 
-    def open_node(self, node):
+    def remove_taints(self, node):
         self.store.patch(NODE, node, {"spec": {"taints": []}})
 
     def add_pod(self, name, cpu="1", **spec):
@@ -101,7 +101,7 @@ class Stage:
     def is_on(self, name, node):
         return self.pod(name).spec.node_name == node
 
-    def waits(self, name):
+    def is_unschedulable(self, name):
         found = condition_of(self.pod(name).status.conditions, "PodScheduled")
         return found is not None and found.reason == "Unschedulable"
 
@@ -122,17 +122,17 @@ def test_nominated_pods_keep_their_capacity_against_older_pods(cluster):
     node = cluster.add_node("n", taints=[CLOSED])
     for name in ("older", "nominated"):
         cluster.add_pod(name, cpu="2")
-        cluster.side.until(lambda name=name: cluster.waits(name))
+        cluster.side.until(lambda name=name: cluster.is_unschedulable(name))
 
     cluster.nominate("nominated", node)
-    cluster.open_node(node)
+    cluster.remove_taints(node)
 
     cluster.side.until(lambda: cluster.is_on("nominated", node))
-    assert cluster.waits("older")
+    assert cluster.is_unschedulable("older")
 
 
 def test_pods_with_higher_priority_ignore_nominations(cluster):
-    """They use the capacity; the nominated pod has a scheduling gate, so that it cannot be first."""
+    """They take the capacity; the nominated pod has a scheduling gate, so that it cannot be bound first."""
     node = cluster.add_node("n")
     cluster.add_pod("nominated", cpu="2", schedulingGates=[{"name": "later"}])
     cluster.nominate("nominated", node)
@@ -142,10 +142,12 @@ def test_pods_with_higher_priority_ignore_nominations(cluster):
 
 
 def test_failed_scheduling_attempt_clears_the_nomination(cluster):
-    """A nomination to a node that is still tainted does not last."""
+    """kube-scheduler clears a nomination to a node that is still tainted."""
     node = cluster.add_node("closed", taints=[CLOSED])
     cluster.add_pod("nominated", schedulingGates=[{"name": "later"}])
     cluster.nominate("nominated", node)
     cluster.store.patch(POD, f"{cluster.name}-nominated", {"spec": {"schedulingGates": []}}, namespace="default")
 
-    cluster.side.until(lambda: cluster.waits("nominated") and cluster.pod("nominated").status.nominated_node_name == "")
+    cluster.side.until(
+        lambda: cluster.is_unschedulable("nominated") and cluster.pod("nominated").status.nominated_node_name == ""
+    )

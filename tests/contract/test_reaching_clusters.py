@@ -1,4 +1,4 @@
-"""From a line of settings to a real API server: EKS, ACK and CCE, each over its own wire protocol."""
+"""Connections from registered clusters to a real API server, with the credentials of EKS, ACK and CCE."""
 
 import json
 from contextlib import ExitStack
@@ -44,7 +44,7 @@ CLUSTERS = """[
 
 
 class Issuer:
-    """The control plane's authority as the fake clouds use one. `lifetime`, if set, is what the next certificate gets."""
+    """Issues certificates of the control plane for the fake clouds. `lifetime`, if set, is that of the next certificate."""
 
     def __init__(self, plane):
         self._plane, self.certificate = plane, plane.ca_file
@@ -56,7 +56,7 @@ class Issuer:
 
 
 class Deployment:
-    """One registry with clusters on three clouds, all of which lead to the same API server."""
+    """The settings of clusters on three clouds, all of which have the same API server."""
 
     def __init__(self, plane, opened, environment):
         clock = SystemClock()
@@ -83,7 +83,7 @@ class Deployment:
         self._clusters = registered(read_clusters(text))
 
     def connect(self, name):
-        sessions = Sessions()  # new ones: tokens that are signed within a second are the same
+        sessions = Sessions()  # new providers: tokens that are signed within the same second are equal
         variables = {**KEYS, "_HANDLER": "sweep.lambda_handler"}
         registry = ClusterRegistry(
             self._clusters,
@@ -96,8 +96,8 @@ class Deployment:
         self._opened.callback(transport.close)
         return connection, HttpKubeStore(transport)
 
-    def let_in(self, connection, name):
-        """Have the API server ask the authenticator about this connection's token, as EKS's does."""
+    def accept_token(self, connection, name):
+        """Add the connection's token to the API server with the user that the authenticator returns, as EKS does."""
         token = connection.authorization()
         user, groups = self.accounts.review(token, name)
         self._plane.accept(token.removeprefix("Bearer "), user, groups)
@@ -105,7 +105,7 @@ class Deployment:
 
 @pytest.fixture(scope="module")
 def deployment(control_plane):
-    """One for all tests here; each connects anew."""
+    """Return the settings for all tests; each test opens new connections."""
     with ExitStack() as opened, pytest.MonkeyPatch.context() as environment:
         yield Deployment(control_plane, opened, environment)
 
@@ -116,7 +116,7 @@ def namespaces(store):
 
 @pytest.mark.parametrize("name", ["hangzhou", "beijing"])
 def test_cluster_accepts_the_issued_certificate(deployment, name):
-    """The cloud verifies the signature, the API server the certificate, and we verify the API server's."""
+    """The cloud verifies the signature, the API server the client certificate, and the client the server's."""
     _, store = deployment.connect(name)
 
     assert "kube-system" in namespaces(store)
@@ -124,7 +124,7 @@ def test_cluster_accepts_the_issued_certificate(deployment, name):
 
 @pytest.mark.parametrize("name", ["hangzhou", "beijing"])
 def test_expired_certificate_is_replaced(deployment, name):
-    """As after a sandbox was frozen: one run fails, the next one has a new certificate."""
+    """It may expire while a sandbox is frozen: one run fails, the next one gets a new certificate."""
     deployment.issuer.lifetime = timedelta(minutes=-1)
     _, store = deployment.connect(name)
     with pytest.raises((ForbiddenError, ConfigurationError)):
@@ -141,7 +141,7 @@ def who_am_i(transport):
 
 @pytest.mark.parametrize("cloud", ["ack", "cce"])
 def test_api_server_sees_the_renewed_certificate(control_plane, cloud):
-    """Over one transport, whose earlier connections would still be open."""
+    """That holds for one transport, whose earlier connections would still be open."""
     clock = VirtualClock(SystemClock().now())
     fake = (FakeAck if cloud == "ack" else FakeCce)(Issuer(control_plane), control_plane.server, clock, user="before")
     key = Credentials(
@@ -189,11 +189,11 @@ def test_role_without_an_access_entry_gets_the_command_that_creates_one(deployme
 
 
 def test_eks_cluster_accepts_a_role_with_an_access_entry(deployment):
-    """The functions' own role: DescribeCluster, a signed token, the authenticator, RBAC."""
+    """The functions' role calls DescribeCluster and signs a token, which authenticator and RBAC accept."""
     own = "arn:aws:sts::123456789012:user/moto"
     deployment.accounts.entries[own] = ["system:masters"]
     connection, store = deployment.connect("frankfurt")
-    deployment.let_in(connection, "frankfurt")
+    deployment.accept_token(connection, "frankfurt")
 
     assert "kube-system" in namespaces(store)
 
@@ -203,7 +203,7 @@ def test_cluster_of_another_account_and_region_is_reached_with_its_role(deployme
     role = "arn:aws:iam::111122223333:role/journeyman-ohio"
     deployment.accounts.entries[role] = ["system:masters"]
     connection, store = deployment.connect("ohio")
-    deployment.let_in(connection, "ohio")
+    deployment.accept_token(connection, "ohio")
 
     assert "kube-system" in namespaces(store)
 
@@ -213,7 +213,7 @@ def test_role_without_rights_gets_the_groups_to_map(deployment):
     role = "arn:aws:iam::111122223333:role/journeyman-ohio"
     deployment.accounts.entries[role] = ["nobody-bound-this"]
     connection, store = deployment.connect("ohio")
-    deployment.let_in(connection, "ohio")
+    deployment.accept_token(connection, "ohio")
     with pytest.raises(ForbiddenError) as caught:
         namespaces(store)
 
@@ -222,7 +222,7 @@ def test_role_without_rights_gets_the_groups_to_map(deployment):
 
 
 def test_error_of_one_cluster_has_its_name_and_others_are_reached(deployment):
-    """Deleted, without the requested endpoint, unknown."""
+    """The cluster is deleted, has no such endpoint, or is unknown."""
     for name, kind, message in (
         ("gone", UnknownClusterError, "there is no EKS cluster gone"),
         ("hidden", ConfigurationError, "EKS cluster hidden has no public endpoint"),

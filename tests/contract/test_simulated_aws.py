@@ -1,6 +1,6 @@
 """Both simulated accounts behave like AWS: fleets, instances, Spot prices; and moto's server itself.
 
-Every test speaks to it through boto3 and states AWS's behaviour, so it would also hold on the real service.
+Every test uses boto3 and states AWS's behaviour, so it would also pass on the real service.
 """
 
 from datetime import timedelta
@@ -24,7 +24,7 @@ def ec2(aws):
 
 @pytest.fixture
 def template(aws, account, ec2):
-    """A launch template with everything a node needs."""
+    """Create a launch template with all settings of a node."""
     iam = aws.client("iam")
     iam.create_instance_profile(InstanceProfileName="node")
     iam.add_role_to_instance_profile(InstanceProfileName="node", RoleName=account.role)
@@ -44,7 +44,7 @@ def template(aws, account, ec2):
 
 @pytest.fixture
 def fleet(account, ec2, template):
-    """Request an instant fleet over types and zones; return the answer."""
+    """Return a function that creates an instant fleet over types and zones and returns the response."""
 
     def create(types, zones=("us-east-1a",), count=1, capacity_type="on-demand", strategy="lowest-price", **more):
         subnet = dict(zip(ZONES, account.subnets, strict=True))
@@ -84,7 +84,7 @@ def state(ec2, instance_id):
 
 @on_both_accounts
 def test_lowest_price_launches_the_cheapest_pool_of_the_request(fleet):
-    """Ids of one override come in one entry."""
+    """The response has one entry per override with its instances."""
     answer = fleet(["m5.24xlarge", "t3.large", "t3.nano"], count=3)
 
     assert launched_types(answer) == ["t3.nano"]
@@ -104,7 +104,7 @@ def test_prioritized_launches_the_lowest_priority_number_first(fleet):
 
 @on_both_accounts
 def test_spot_fleets_launch_the_cheapest_spot_pool_of_the_price_history(fleet, ec2, account):
-    """The price a fleet chooses by is the one that DescribeSpotPriceHistory returns."""
+    """A fleet chooses by the price that DescribeSpotPriceHistory returns."""
     history = ec2.describe_spot_price_history(InstanceTypes=["m5.large", "c5.large"])["SpotPriceHistory"]
     cheapest = min(history, key=lambda row: float(row["SpotPrice"]))
 
@@ -124,7 +124,7 @@ def test_spot_fleets_launch_the_cheapest_spot_pool_of_the_price_history(fleet, e
 
 @on_both_accounts
 def test_fleet_skips_a_pool_without_capacity_and_reports_an_error(aws, clock, fleet):
-    """Until its capacity returns."""
+    """It launches there again once capacity returns."""
     aws.out_of_stock("t3.nano", "us-east-1a", "on-demand", until=clock.now() + timedelta(minutes=3))
 
     answer = fleet(["t3.nano", "t3.medium"])
@@ -141,7 +141,7 @@ def test_fleet_skips_a_pool_without_capacity_and_reports_an_error(aws, clock, fl
 
 @on_both_accounts
 def test_fleet_without_capacity_answers_an_error_for_each_pool(aws, clock, fleet):
-    """An instant fleet's shortage is in its answer."""
+    """An instant fleet reports insufficient capacity in its response."""
     for zone in ZONES[:2]:
         aws.out_of_stock("t3.nano", zone, "spot", until=clock.now() + timedelta(hours=1))
 
@@ -162,7 +162,7 @@ def test_instance_type_missing_from_a_zone_is_an_error_of_that_pool(fleet):
 
 @on_both_accounts
 def test_diversified_distributes_instances_over_the_pools(fleet):
-    """One instance a pool before any gets a second."""
+    """Each pool gets one instance before any gets a second."""
     answer = fleet(["t3.nano", "t3.medium"], zones=ZONES[:2], count=4, capacity_type="spot", strategy="diversified")
 
     assert [len(entry["InstanceIds"]) for entry in answer["Instances"]] == [1, 1, 1, 1]
@@ -170,7 +170,7 @@ def test_diversified_distributes_instances_over_the_pools(fleet):
 
 @on_both_accounts
 def test_spot_price_above_max_price_is_an_error(fleet):
-    """MaxPrice of an override bounds what is paid."""
+    """An override's MaxPrice limits the price."""
     answer = fleet(["m5.large"], capacity_type="spot", override={"m5.large": {"MaxPrice": "0.001"}})
 
     assert [error["ErrorCode"] for error in answer["Errors"]] == ["SpotMaxPriceTooLow"]
@@ -178,7 +178,7 @@ def test_spot_price_above_max_price_is_an_error(fleet):
 
 @on_both_accounts
 def test_same_client_token_returns_the_first_answer_and_launches_nothing(ec2, fleet):
-    """A retried launch must not launch twice."""
+    """A retry must not launch a second instance."""
     first = fleet(["t3.nano"], ClientToken="claim-uid")
     second = fleet(["t3.nano"], ClientToken="claim-uid")
 
@@ -198,7 +198,7 @@ def test_client_token_with_other_parameters_is_refused(fleet):
 
 @on_both_accounts
 def test_client_token_returns_a_failed_answer_again(aws, clock, fleet):
-    """The stock is back, and the token still answers that there is none; another token launches."""
+    """Capacity is back, but the token still returns the error; another token launches an instance."""
     aws.out_of_stock("t3.nano", "us-east-1a", "on-demand", until=clock.now() + timedelta(minutes=3))
     refused = fleet(["t3.nano"], ClientToken="claim-uid")
     clock.advance(180)
@@ -212,7 +212,7 @@ def test_client_token_returns_a_failed_answer_again(aws, clock, fleet):
 
 @on_both_accounts
 def test_unknown_launch_template_is_refused_and_leaves_the_token_unused(ec2, account):
-    """The request was never carried out, so it can be repeated once the template is there."""
+    """EC2 did not execute the request, so it can be repeated once the template exists."""
     image = account.images["amazon-eks-node-al2023-x86_64-standard-1.33-v20260715"]
     overrides = [{"InstanceType": "t3.nano", "SubnetId": account.subnets[0]}]
     request = {
@@ -232,7 +232,7 @@ def test_unknown_launch_template_is_refused_and_leaves_the_token_unused(ec2, acc
 
 @on_both_accounts
 def test_instance_has_what_its_launch_template_says(account, ec2, fleet):
-    """Security groups, profile, metadata options; tags of template, request and AWS itself."""
+    """It has security groups, profile and metadata options, and the tags of template, request and AWS itself."""
     tags = [
         {"ResourceType": "instance", "Tags": [{"Key": "karpenter.sh/nodeclaim", "Value": "a"}]},
         {"ResourceType": "volume", "Tags": [{"Key": "team", "Value": "b"}]},
@@ -256,7 +256,7 @@ def test_instance_has_what_its_launch_template_says(account, ec2, fleet):
 
 
 def test_instance_has_user_data_interfaces_and_volumes_of_its_template(account, ec2, fleet):
-    """The request's tags for volumes, too."""
+    """Its volumes have the request's tags, too."""
     tags = [{"ResourceType": "volume", "Tags": [{"Key": "team", "Value": "b"}]}]
 
     ids = fleet(["t3.nano"], TagSpecifications=tags)["Instances"][0]["InstanceIds"]
@@ -272,7 +272,7 @@ def test_instance_has_user_data_interfaces_and_volumes_of_its_template(account, 
 
 @on_both_accounts
 def test_unknown_instance_profile_is_a_fleet_error(account, ec2, template, fleet):
-    """So is whatever else RunInstances would refuse."""
+    """So is any other error of RunInstances."""
     data = {
         "ImageId": next(iter(account.images.values())),
         "IamInstanceProfile": {"Name": "gone"},
@@ -307,7 +307,7 @@ def test_terminated_instances_return_their_subnet_addresses(aws, clock, account,
 
 
 def test_dry_run_launches_nothing(ec2, fleet):
-    """The answer is the error that EC2 gives to every dry run that would succeed."""
+    """The response is the error that EC2 returns for every dry run that would succeed."""
     with pytest.raises(ClientError, match="DryRunOperation"):
         fleet(["t3.nano"], DryRun=True)
 
@@ -316,7 +316,7 @@ def test_dry_run_launches_nothing(ec2, fleet):
 
 @on_both_accounts
 def test_instant_fleet_is_described_by_its_id(ec2, fleet):
-    """With what it launched."""
+    """The description has its instances."""
     answer = fleet(["t3.nano"])
 
     (described,) = ec2.describe_fleets(FleetIds=[answer["FleetId"]])["Fleets"]
@@ -329,7 +329,7 @@ def test_instant_fleet_is_described_by_its_id(ec2, fleet):
 
 @on_both_accounts
 def test_instance_passes_through_its_states_in_virtual_time(aws, clock, ec2, fleet):
-    """EC2 stops showing it an hour after it has terminated."""
+    """EC2 no longer lists it an hour after its termination."""
     (instance,) = fleet(["t3.nano"])["Instances"][0]["InstanceIds"]
     seen = [state(ec2, instance)]
     clock.advance(8)
@@ -354,7 +354,7 @@ def test_instance_passes_through_its_states_in_virtual_time(aws, clock, ec2, fle
 
 @on_both_accounts
 def test_launch_time_is_the_virtual_time(clock, ec2, fleet):
-    """Expiry and ages are computed from it."""
+    """The steps compute expiry and age from it."""
     fleet(["t3.nano"])
 
     (reservation,) = ec2.describe_instances()["Reservations"]
@@ -364,7 +364,7 @@ def test_launch_time_is_the_virtual_time(clock, ec2, fleet):
 
 @on_both_accounts
 def test_unknown_id_fails_the_whole_termination_request(clock, ec2, fleet):
-    """None of the other instances is terminated."""
+    """EC2 terminates none of the other instances."""
     (instance,) = fleet(["t3.nano"])["Instances"][0]["InstanceIds"]
     clock.advance(8)
 
@@ -391,7 +391,7 @@ def test_describe_instances_may_lag_behind_the_launch(clock, kind):
 
 @on_both_accounts
 def test_each_state_transition_is_an_event_with_its_own_time(aws, clock, ec2, fleet):
-    """Even when the clock jumped over all of them."""
+    """That holds even if the clock jumped over all of them."""
     deliver_events_to_function(aws, {"detail-type": ["EC2 Instance State-change Notification"]})
     (instance,) = fleet(["t3.nano"])["Instances"][0]["InstanceIds"]
     clock.advance(10)
@@ -415,7 +415,7 @@ def test_each_state_transition_is_an_event_with_its_own_time(aws, clock, ec2, fl
 
 @on_both_accounts
 def test_interruption_warns_and_shuts_down_two_minutes_later(aws, clock, ec2, fleet):
-    """With a rebalance recommendation, and the reason on the instance."""
+    """EC2 also sends a rebalance recommendation, and sets the reason on the instance."""
     deliver_events_to_function(aws, {"detail-type": [{"prefix": "EC2 Spot"}, {"prefix": "EC2 Instance Rebalance"}]})
     (instance,) = fleet(["t3.nano"], capacity_type="spot", strategy="price-capacity-optimized")["Instances"][0][
         "InstanceIds"
@@ -440,7 +440,7 @@ def test_interruption_warns_and_shuts_down_two_minutes_later(aws, clock, ec2, fl
 
 @on_both_accounts
 def test_only_a_live_spot_instance_can_be_interrupted(aws, fleet):
-    """On-demand instances are never reclaimed."""
+    """EC2 never interrupts on-demand instances."""
     (instance,) = fleet(["t3.nano"])["Instances"][0]["InstanceIds"]
 
     with pytest.raises(ConfigurationError, match="Spot instance"):
@@ -461,7 +461,7 @@ def deliver_events_to_function(aws, pattern):
 
 @on_both_accounts
 def test_spot_prices_are_a_share_of_on_demand_with_a_history(aws, clock, ec2):
-    """From a start time on, history answers the price that held then and every change since."""
+    """From a start time on, the history has the price at that time and every later change."""
     asked = {
         "InstanceTypes": ["m5.large"],
         "AvailabilityZone": "us-east-1a",
@@ -486,28 +486,28 @@ def test_spot_prices_are_a_share_of_on_demand_with_a_history(aws, clock, ec2):
 
 @on_both_accounts
 def test_status_checks_report_failures_and_planned_events(fleet, aws, ec2, clock):
-    """Of instances that run; each filter selects what it names."""
+    """They list running instances, and each filter works."""
     answer = fleet(["t3.nano"], count=3)
     broken, worn, well = answer["Instances"][0]["InstanceIds"]
     clock.advance(60)
     aws.instances.checks.fail(broken)
     aws.instances.checks.plan(worn, "instance-retirement", clock.now() + timedelta(days=7))
 
-    def asked(name, value):
+    def described(name, value):
         found = ec2.describe_instance_status(Filters=[{"Name": name, "Values": [value]}])["InstanceStatuses"]
         return {entry["InstanceId"]: entry for entry in found}
 
-    impaired = asked("instance-status.status", "impaired")
-    planned = asked("event.code", "instance-retirement")
+    impaired = described("instance-status.status", "impaired")
+    planned = described("event.code", "instance-retirement")
 
     assert set(impaired) == {broken}
     (detail,) = impaired[broken]["InstanceStatus"]["Details"]
     assert (detail["Status"], detail["ImpairedSince"]) == ("failed", clock.now())
     assert [event["Code"] for event in planned[worn]["Events"]] == ["instance-retirement"]
-    assert asked("system-status.status", "impaired") == {}
+    assert described("system-status.status", "impaired") == {}
     assert len(ec2.describe_instance_status()["InstanceStatuses"]) == 3
     aws.instances.checks.recover(broken)
-    assert set(asked("instance-status.status", "ok")) == {broken, worn, well}
+    assert set(described("instance-status.status", "ok")) == {broken, worn, well}
 
 
 # --- the server itself -----------------------------------------------------------------------------------------------
@@ -515,7 +515,7 @@ def test_status_checks_report_failures_and_planned_events(fleet, aws, ec2, clock
 
 @on_both_accounts
 def test_injected_failure_changes_nothing(aws, ec2, account):
-    """Throttling is what a launch meets on a bad day; standard retries get over one."""
+    """The standard retries succeed after one throttled call."""
     impatient = aws.client("ec2", max_attempts=1)
     aws.fail_next("DescribeInstances", "RequestLimitExceeded", times=2)
 
@@ -528,7 +528,7 @@ def test_injected_failure_changes_nothing(aws, ec2, account):
 
 
 def test_two_simulations_cannot_overlap_in_one_process(aws, clock):
-    """Moto's state is the process's."""
+    """Moto's state is global to the process."""
     with pytest.raises(ConfigurationError, match="another MotoAccount"), MotoAccount(clock, PRICES):
         pass
 
@@ -552,17 +552,17 @@ def test_leaving_the_account_restores_moto(clock):
 
 
 def test_client_for_an_endpoint_reaches_the_account(aws):
-    """The same function serves moto's own server and LocalStack."""
+    """The same function makes clients for moto's server and for LocalStack."""
     client = client_for(aws.endpoint_url, "sts")
 
     assert client.get_caller_identity()["Account"] == aws.account
 
 
 def test_connection_serves_one_request_after_the_other(aws):
-    """Failed requests leave it open, too."""
+    """It stays open after failed requests, too."""
     from http.client import HTTPConnection
 
-    def asked(action):
+    def response_to(action):
         body = f"Action={action}&Version=2016-11-15"
         kind = {"Content-Type": "application/x-www-form-urlencoded", "Authorization": SIGNED}
         connection.request("POST", "/", body, kind)
@@ -571,9 +571,9 @@ def test_connection_serves_one_request_after_the_other(aws):
 
     connection = HTTPConnection(aws.endpoint_url.removeprefix("http://"))
     try:
-        first = asked("DescribeRegions"), connection.sock.getsockname()
+        first = response_to("DescribeRegions"), connection.sock.getsockname()
         aws.fail_next("DescribeRegions", "RequestLimitExceeded")
-        refused, again = asked("DescribeRegions"), asked("DescribeRegions")
+        refused, again = response_to("DescribeRegions"), response_to("DescribeRegions")
         assert (first, refused, again) == (
             ((200, False, True), connection.sock.getsockname()),
             (503, False, True),
@@ -584,7 +584,7 @@ def test_connection_serves_one_request_after_the_other(aws):
 
 
 def test_account_listens_on_the_given_port(clock):
-    """So that tools with a fixed endpoint find it, as they find LocalStack on 4566."""
+    """Tools with a fixed endpoint then find it, as they find LocalStack on 4566."""
     import socket
 
     with socket.socket() as probe:
@@ -597,7 +597,7 @@ def test_account_listens_on_the_given_port(clock):
 
 @on_both_accounts
 def test_concurrent_launches_are_independent(ec2, fleet):
-    """Each token its own instance, even if all come at once and some twice."""
+    """Each token launches one instance, even if all requests are simultaneous and some are repeated."""
     from concurrent.futures import ThreadPoolExecutor
 
     tokens = [f"claim-{index % 8}" for index in range(16)]
@@ -613,7 +613,7 @@ SIGNED = "AWS4-HMAC-SHA256 Credential=simulated/20261102/us-east-1/ec2/aws4_requ
 
 
 class Shape:
-    """Takes the place of a part of moto."""
+    """Replaces a class of moto."""
 
     def method(self, renamed):
         """One parameter."""
@@ -621,7 +621,7 @@ class Shape:
 
 
 def test_unexpected_moto_version_is_refused_at_start_up():
-    """The error names what no longer fits, and no extension stays applied."""
+    """The error names the changed function, and no extension stays applied."""
     fits = MotoExtension(owner=Shape, name="method", replace=lambda _: lambda self, renamed: 1, reason="it fits")
     differs = MotoExtension(
         owner=Shape, name="method", replace=lambda _: lambda self, name: 2, reason="the name was another"

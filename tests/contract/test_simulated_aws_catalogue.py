@@ -1,4 +1,7 @@
-"""What both simulated accounts have as AWS does: instance types, prices, images, subnets. No test changes anything, so they share an account."""
+"""Both simulated accounts have AWS's instance types, prices, images and subnets.
+
+No test changes the account, so all share one.
+"""
 
 import json
 from datetime import datetime, timezone
@@ -12,21 +15,21 @@ from journeyman_simulator.in_process_account.account import InProcessAccount
 from journeyman_simulator.in_process_account.ec2_catalogue import KNOWN_TYPES
 from tests.contract.conftest import PRICES, ZONES, on_both_accounts, opened, seeded
 
-pytestmark = pytest.mark.xdist_group("aws-catalogue")  # the account is made once, so on one worker
+pytestmark = pytest.mark.xdist_group("aws-catalogue")  # one worker, so that the account is created once
 
 on_moto = pytest.mark.parametrize("aws", ["moto"], indirect=True)
 
 
 @pytest.fixture(scope="module")
 def aws(request):
-    """One account of either kind."""
+    """Return one account of either kind."""
     with opened(request.param, VirtualClock(datetime(2026, 11, 2, 8, 0, tzinfo=timezone.utc))) as account:
         yield account
 
 
 @pytest.fixture(scope="module")
 def account(aws):
-    """What a cluster needs, made in it."""
+    """Create a cluster's resources in the account."""
     return seeded(aws)
 
 
@@ -37,7 +40,7 @@ def ec2(aws):
 
 @on_moto
 def test_instance_types_come_in_pages_and_only_those_of_the_region(ec2):
-    """A caller that forgets to page sees a hundred."""
+    """The first page has one hundred types."""
     first = ec2.describe_instance_types()
     pages = list(ec2.get_paginator("describe_instance_types").paginate())
     offered = ec2.get_paginator("describe_instance_type_offerings").paginate(LocationType="region")
@@ -50,7 +53,7 @@ def test_instance_types_come_in_pages_and_only_those_of_the_region(ec2):
 
 @on_both_accounts
 def test_filters_and_names_still_select_instance_types(ec2):
-    """The kept answers are kept by request."""
+    """The simulator caches responses by request."""
     named = ec2.describe_instance_types(InstanceTypes=["m5.large"])["InstanceTypes"]
     arm = ec2.describe_instance_types(
         Filters=[{"Name": "processor-info.supported-architecture", "Values": ["arm64"]}], MaxResults=5
@@ -65,7 +68,7 @@ def test_filters_and_names_still_select_instance_types(ec2):
 
 @on_moto
 def test_describe_instance_types_returns_all_details(ec2):
-    """Numbers, flags and nested lists come through as moto's record of EC2 has them."""
+    """Numbers, flags and nested lists are those of moto's record of EC2."""
     from moto.ec2.models.instance_types import INSTANCE_TYPES
 
     for name in ("m5.large", "p5.48xlarge", "i4i.large"):
@@ -75,7 +78,7 @@ def test_describe_instance_types_returns_all_details(ec2):
 
 
 def test_in_process_instance_types_equal_ec2s():
-    """What the adapter reads of each is what it reads of moto's record of EC2."""
+    """The adapter reads the same fields from them as from moto's record of EC2."""
     from moto.ec2.models.instance_types import INSTANCE_TYPES
 
     ec2 = InProcessAccount(VirtualClock(datetime(2026, 11, 2, tzinfo=timezone.utc)), types=KNOWN_TYPES).client("ec2")
@@ -88,7 +91,7 @@ def test_in_process_instance_types_equal_ec2s():
 
 @on_both_accounts
 def test_account_has_no_capacity_reservations_or_placement_groups(ec2):
-    """Both are asked for even where no test uses them."""
+    """The provider requests both even if a test does not use them."""
     assert ec2.describe_capacity_reservations()["CapacityReservations"] == []
     assert ec2.describe_placement_groups()["PlacementGroups"] == []
 
@@ -120,7 +123,7 @@ def test_price_list_has_on_demand_prices_in_aws_shape(aws):
     ],
 )
 def test_image_aliases_resolve_through_ssm_to_amazons_images(aws, account, ec2, parameter, architecture):
-    """As an EC2NodeClass with an alias asks."""
+    """The alias of an EC2NodeClass needs this."""
     image_id = aws.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"]
 
     (image,) = ec2.describe_images(ImageIds=[image_id], Owners=["amazon"])["Images"]
@@ -130,7 +133,7 @@ def test_image_aliases_resolve_through_ssm_to_amazons_images(aws, account, ec2, 
 
 @on_both_accounts
 def test_subnets_and_security_group_are_found_by_the_discovery_tag(account, ec2):
-    """The selectors of every getting-started manifest."""
+    """Karpenter's getting-started manifests select by this tag."""
     tagged = [{"Name": "tag:karpenter.sh/discovery", "Values": ["demo"]}]
 
     subnets = ec2.describe_subnets(Filters=tagged)["Subnets"]
@@ -142,7 +145,7 @@ def test_subnets_and_security_group_are_found_by_the_discovery_tag(account, ec2)
 
 @on_moto
 def test_seeded_eks_cluster_is_active(aws, account):
-    """Only moto has EKS; a fault scenario registers its cluster by settings."""
+    """Only moto has EKS; fault scenarios register their cluster in the settings."""
     cluster = aws.client("eks").describe_cluster(name="demo")["cluster"]
 
     assert (cluster["status"], cluster["version"]) == ("ACTIVE", "1.33")

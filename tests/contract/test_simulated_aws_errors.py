@@ -1,4 +1,4 @@
-"""Both simulated accounts refuse the same requests with AWS's error codes, and leave everything as it was."""
+"""Both simulated accounts reject the same requests with AWS's error codes and without any change."""
 
 import pytest
 from botocore.exceptions import ClientError
@@ -11,7 +11,7 @@ UNKNOWN_ID = "i-0123456789abcdef0"
 
 
 def code(request, **parameters):
-    """The error code that a request is refused with."""
+    """Return the error code of a rejected request."""
     with pytest.raises(ClientError) as refused:
         request(**parameters)
     return refused.value.response["Error"]["Code"]
@@ -19,7 +19,7 @@ def code(request, **parameters):
 
 @pytest.fixture
 def instance(aws, account):
-    """Run one instance of a capacity type until it is running; its id."""
+    """Return a function that launches an instance, waits until it runs, and returns its id."""
     ec2 = aws.client("ec2")
 
     def run(clock, spot=False):
@@ -92,12 +92,12 @@ def test_terminated_instance_cannot_be_stopped_or_started(aws, clock, instance):
     ],
 )
 def test_ec2_refuses_names_it_does_not_know(aws, operation, parameters, expected):
-    """With the code of the resource's kind."""
+    """The code is the one for the resource's kind."""
     assert code(getattr(aws.client("ec2"), operation), **parameters) == expected
 
 
 def test_launch_template_names_are_unique(aws, account):
-    """A second one of the name is refused."""
+    """A second template of a name is rejected."""
     ec2 = aws.client("ec2")
     data = {"LaunchTemplateName": "node", "LaunchTemplateData": {"ImageId": next(iter(account.images.values()))}}
     ec2.create_launch_template(**data)
@@ -147,7 +147,7 @@ def test_sqs_refuses_empty_and_large_batches(aws):
 
 
 def test_visibility_of_a_message_that_is_not_in_flight_cannot_change(aws, clock):
-    """In flight it can: the message comes back when the new timeout is over."""
+    """In flight it can: the message is received again after the new timeout."""
     sqs = aws.client("sqs")
     url = sqs.create_queue(QueueName="q", Attributes={"VisibilityTimeout": "30"})["QueueUrl"]
     sqs.send_message(QueueUrl=url, MessageBody="m")
@@ -162,7 +162,7 @@ def test_visibility_of_a_message_that_is_not_in_flight_cannot_change(aws, clock)
 
 
 def test_events_refuse_unknown_rules(aws):
-    """Targets need a rule."""
+    """A target needs an existing rule."""
     events = aws.client("events")
     target = {"Id": "f", "Arn": "arn:aws:lambda:us-east-1:123456789012:function:f"}
 
@@ -170,7 +170,7 @@ def test_events_refuse_unknown_rules(aws):
 
 
 def test_schedule_names_are_unique(aws):
-    """A second one of the name is refused, and an unknown one is not found."""
+    """A second schedule of a name is rejected, and an unknown one is not found."""
     scheduler = aws.client("scheduler")
     schedule = {
         "Name": "window",
@@ -188,7 +188,7 @@ def test_schedule_names_are_unique(aws):
 
 
 def test_iam_refuses_unknown_and_used_names(aws, account):
-    """A profile holds one role, and is deleted without it."""
+    """A profile has at most one role, which must be removed before its deletion."""
     iam = aws.client("iam")
     iam.create_instance_profile(InstanceProfileName="p")
     iam.add_role_to_instance_profile(InstanceProfileName="p", RoleName=account.role)
@@ -202,7 +202,7 @@ def test_iam_refuses_unknown_and_used_names(aws, account):
 
 
 def test_ssm_refuses_unknown_parameters(aws):
-    """One at a time; several are answered as invalid."""
+    """GetParameter returns an error; GetParameters lists them as invalid."""
     ssm = aws.client("ssm")
 
     assert code(ssm.get_parameter, Name="/aws/service/gone") == "ParameterNotFound"
@@ -210,7 +210,7 @@ def test_ssm_refuses_unknown_parameters(aws):
 
 
 def test_pricing_refuses_other_services(aws):
-    """Only EC2's products are simulated."""
+    """The simulator has only EC2's products."""
     assert code(aws.client("pricing").get_products, ServiceCode="AmazonS3") == "InvalidParameterException"
 
 

@@ -58,7 +58,7 @@ def delete(sqs, url, message):
 
 
 def test_fifo_order_survives_a_visibility_timeout(sqs, clock, fifo):
-    """A batch that was not deleted comes again whole and in order."""
+    """A batch that was not deleted is received again, complete and in order."""
     for body in "123":
         send(sqs, fifo, body)
     first = receive(sqs, fifo)
@@ -69,7 +69,7 @@ def test_fifo_order_survives_a_visibility_timeout(sqs, clock, fifo):
 
 
 def test_group_waits_while_one_of_its_messages_is_in_flight(sqs, fifo):
-    """Other groups go on; deleting the message frees the group."""
+    """Other groups are not affected; deleting the message unblocks the group."""
     for body in ("1", "2"):
         send(sqs, fifo, body)
     send(sqs, fifo, "other", group="b")
@@ -83,7 +83,7 @@ def test_group_waits_while_one_of_its_messages_is_in_flight(sqs, fifo):
 
 
 def test_duplicate_is_dropped_for_five_minutes_after_deletion_too(sqs, clock, fifo):
-    """And answers the first one's ids; afterwards it is a new message."""
+    """SQS returns the first message's ids; after five minutes it accepts a new message."""
     first = send(sqs, fifo, "1")
     delete(sqs, fifo, receive(sqs, fifo)[0])
     clock.advance(299)
@@ -99,7 +99,7 @@ def test_duplicate_is_dropped_for_five_minutes_after_deletion_too(sqs, clock, fi
 
 
 def test_duplicates_in_a_batch_are_answered_by_entry_id(sqs, fifo):
-    """Each entry is answered, the message is stored once."""
+    """The response has each entry, but SQS stores the message once."""
     entries = [
         {"Id": entry, "MessageBody": "x", "MessageGroupId": "a", "MessageDeduplicationId": "same"}
         for entry in ("p", "q")
@@ -113,7 +113,7 @@ def test_duplicates_in_a_batch_are_answered_by_entry_id(sqs, fifo):
 
 
 def test_fifo_message_goes_to_the_dead_letter_queue_and_frees_its_group(sqs, clock, fifo):
-    """After as many receives as the redrive policy allows."""
+    """That happens after the redrive policy's maxReceiveCount."""
     send(sqs, fifo, "poison")
     send(sqs, fifo, "next")
     for _ in range(3):
@@ -128,7 +128,7 @@ def test_fifo_message_goes_to_the_dead_letter_queue_and_frees_its_group(sqs, clo
 
 
 def test_fifo_receipt_handle_expires_with_its_visibility_timeout(sqs, clock, fifo):
-    """A handler that is too late cannot delete what another may be working on."""
+    """A late handler cannot delete a message that another one may handle."""
     send(sqs, fifo, "1")
     (late,) = receive(sqs, fifo)
     clock.advance(30)
@@ -142,7 +142,7 @@ def test_fifo_receipt_handle_expires_with_its_visibility_timeout(sqs, clock, fif
 
 
 def test_delayed_message_is_received_when_its_delay_ends(aws, sqs, clock, standard):
-    """Not a moment earlier, not a moment later; and the queue knows when."""
+    """It is received exactly then; and the queue reports when it is due."""
     sqs.send_message(QueueUrl=standard, MessageBody="later", DelaySeconds=900)
     due = aws.queues.due("wake")
     clock.advance(899.999)
@@ -155,7 +155,7 @@ def test_delayed_message_is_received_when_its_delay_ends(aws, sqs, clock, standa
 
 
 def test_messages_older_than_the_retention_period_are_gone(sqs, clock):
-    """Four days unless said otherwise."""
+    """The default is four days."""
     url = sqs.create_queue(QueueName="short", Attributes={"MessageRetentionPeriod": "300"})["QueueUrl"]
     sqs.send_message(QueueUrl=url, MessageBody="old")
     clock.advance(301)
@@ -166,7 +166,7 @@ def test_messages_older_than_the_retention_period_are_gone(sqs, clock):
 
 
 def test_long_poll_on_an_empty_queue_returns_at_once(sqs, standard):
-    """No virtual time passes while a caller waits, so nothing could come."""
+    """No virtual time passes during the call, so no message could arrive."""
     assert "Messages" not in sqs.receive_message(QueueUrl=standard, WaitTimeSeconds=20)
 
 
@@ -185,7 +185,7 @@ def put(aws, detail):
 
 
 def test_rule_transforms_the_event_for_its_target(aws, sqs, standard):
-    """A transformer may put variables inside quotes and outside."""
+    """A transformer may have variables inside and outside of quotes."""
     arn = sqs.get_queue_attributes(QueueUrl=standard, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
     transformer = {
         "InputPathsMap": {"id": "$.detail.id", "tags": "$.detail.tags"},
@@ -205,7 +205,7 @@ def test_rule_transforms_the_event_for_its_target(aws, sqs, standard):
 
 
 def test_event_reaches_queues_and_functions_with_aws_keys_only(aws, sqs, standard):
-    """Both targets get the same event."""
+    """The queue and the function get the same event."""
     arn = sqs.get_queue_attributes(QueueUrl=standard, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
     rule(aws, "queue", {"Arn": arn})
     rule(aws, "function", {"Arn": "arn:aws:lambda:us-east-1:123456789012:function:f"})
@@ -231,7 +231,7 @@ def test_event_reaches_queues_and_functions_with_aws_keys_only(aws, sqs, standar
 
 
 def test_disabled_rule_delivers_nothing(aws):
-    """Until it is enabled."""
+    """It delivers events once it is enabled."""
     rule(aws, "r", {"Arn": "arn:aws:lambda:us-east-1:123456789012:function:f"}, state="DISABLED")
     put(aws, {"id": 1})
     aws.client("events").enable_rule(Name="r")
@@ -241,7 +241,7 @@ def test_disabled_rule_delivers_nothing(aws):
 
 
 def test_fifo_target_needs_content_based_deduplication(aws, sqs, fifo):
-    """EventBridge cannot send to a FIFO queue without it, and does not say so."""
+    """EventBridge cannot send to a FIFO queue without it, and reports no error."""
     attributes = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
     good = sqs.create_queue(QueueName="good.fifo", Attributes=attributes)["QueueUrl"]
     for url in (good, fifo):
@@ -264,7 +264,7 @@ def mapping(aws, clock, url, handler, **more):
 
 
 def test_handler_gets_a_batch_in_lambdas_shape(aws, sqs, clock, fifo):
-    """Powertools reads it; ids, attributes and checksum are true."""
+    """Powertools parses it; ids, attributes and checksum are valid."""
     seen = []
     _, source = mapping(aws, clock, fifo, lambda event, context: seen.append((event, context)))
     sent = send(sqs, fifo, '{"cluster":"demo"}', deduplication="d1")
@@ -289,7 +289,7 @@ def test_handler_gets_a_batch_in_lambdas_shape(aws, sqs, clock, fifo):
 
 
 def test_failed_items_stay_and_the_others_are_deleted(aws, sqs, clock, fifo):
-    """They come again after the visibility timeout."""
+    """SQS delivers them again after the visibility timeout."""
     for body in ("good", "bad"):
         send(sqs, fifo, body, group=body)
 
@@ -311,7 +311,7 @@ def test_failed_items_stay_and_the_others_are_deleted(aws, sqs, clock, fifo):
     "response", [{"batchItemFailures": [{"itemIdentifier": "unknown"}]}, {"batchItemFailures": ["text"]}, ["text"]]
 )
 def test_invalid_failure_report_keeps_the_whole_batch(aws, sqs, clock, fifo, response):
-    """Lambda takes it for a failure of all."""
+    """Lambda treats it as a failure of all messages."""
     send(sqs, fifo, "1")
     _, source = mapping(aws, clock, fifo, lambda _event, _context: response)
 
@@ -322,7 +322,7 @@ def test_invalid_failure_report_keeps_the_whole_batch(aws, sqs, clock, fifo, res
 
 
 def test_failing_handler_keeps_the_batch_until_redrive(aws, sqs, clock, fifo):
-    """Every attempt is recorded and billed; then the message lies with the dead letters."""
+    """Every attempt is recorded and billed; then the message is in the dead-letter queue."""
 
     def handler(_event, _context):
         raise ValueError("no such cluster")
@@ -340,10 +340,10 @@ def test_failing_handler_keeps_the_batch_until_redrive(aws, sqs, clock, fifo):
 
 
 def test_crashed_sandbox_keeps_the_batch(aws, sqs, clock, fifo):
-    """A death is no exception that a handler could catch."""
+    """A crash is no exception that a handler could catch."""
 
     class SandboxDiedError(BaseException):
-        """Not an Exception on purpose."""
+        """Not an Exception, so that no handler catches it."""
 
     def handler(_event, _context):
         raise SandboxDiedError
@@ -359,7 +359,7 @@ def test_crashed_sandbox_keeps_the_batch(aws, sqs, clock, fifo):
 
 
 def test_function_past_its_timeout_has_failed(aws, sqs, clock, fifo):
-    """Its answer counts for nothing."""
+    """Lambda ignores its result."""
     import time
 
     send(sqs, fifo, "1")

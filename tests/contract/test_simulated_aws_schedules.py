@@ -1,4 +1,4 @@
-"""Scheduled rules and EventBridge Scheduler fire on virtual time, which moto's never do."""
+"""Scheduled rules and EventBridge Scheduler fire in virtual time; moto's own never fire."""
 
 import json
 from datetime import timedelta
@@ -35,7 +35,7 @@ def schedule(aws, expression, name="window", target=None, **more):
 
 
 def run(aws, clock, schedule_runner, span):
-    """Step from firing to firing; (time, event) of each."""
+    """Run from one invocation to the next; return (time, event) of each."""
     end, seen = clock.now() + span, []
     while True:
         schedule_runner.act()
@@ -48,7 +48,7 @@ def run(aws, clock, schedule_runner, span):
 
 @on_both_accounts
 def test_scheduled_rule_fires_first_one_interval_after_creation(aws, clock, schedule_runner):
-    """With EventBridge's own event."""
+    """The event is EventBridge's scheduled event."""
     every(aws, "rate(1 minute)")
 
     fired = run(aws, clock, schedule_runner, timedelta(minutes=3))
@@ -70,7 +70,7 @@ def test_scheduled_rule_fires_first_one_interval_after_creation(aws, clock, sche
 
 @on_both_accounts
 def test_disabled_rule_does_not_fire_until_it_is_enabled(aws, clock, schedule_runner):
-    """The runner reads changed definitions by itself."""
+    """The runner notices changed definitions by itself."""
     every(aws, "rate(1 minute)", State="DISABLED")
     before = run(aws, clock, schedule_runner, timedelta(minutes=3))
     aws.client("events").enable_rule(Name="sweep")
@@ -81,7 +81,7 @@ def test_disabled_rule_does_not_fire_until_it_is_enabled(aws, clock, schedule_ru
 
 @on_both_accounts
 def test_schedule_fires_its_input_with_context_attributes(aws, clock, schedule_runner):
-    """A rate schedule begins at once, in Scheduler's own way."""
+    """A rate schedule fires first at its creation, unlike a scheduled rule."""
     text = json.dumps({"cluster": "demo", "at": "<aws.scheduler.scheduled-time>"})
     schedule(aws, "rate(10 minutes)", target={"Input": text})
 
@@ -95,7 +95,7 @@ def test_schedule_fires_its_input_with_context_attributes(aws, clock, schedule_r
 
 @on_both_accounts
 def test_schedule_fires_at_its_local_time(aws, clock, schedule_runner):
-    """Eight in the morning in New York is one in the afternoon UTC in winter."""
+    """8:00 in New York is 13:00 UTC in winter."""
     schedule(aws, "cron(0 8 ? * MON-FRI *)", ScheduleExpressionTimezone="America/New_York")
 
     fired = run(aws, clock, schedule_runner, timedelta(days=1))
@@ -106,7 +106,7 @@ def test_schedule_fires_at_its_local_time(aws, clock, schedule_runner):
 
 @on_both_accounts
 def test_one_time_schedule_fires_once_and_can_delete_itself(aws, clock, schedule_runner):
-    """So that missed invocations do not pile up."""
+    """Completed schedules then do not accumulate."""
     schedule(aws, "at(2026-11-02T08:05:00)", name="goes", ActionAfterCompletion="DELETE")
     schedule(aws, "at(2026-11-02T08:06:00)", name="stays")
     schedule(aws, "at(2026-11-02T07:00:00)", name="too-late")
@@ -120,7 +120,7 @@ def test_one_time_schedule_fires_once_and_can_delete_itself(aws, clock, schedule
 
 @on_both_accounts
 def test_schedule_fires_between_its_start_and_end(aws, clock, schedule_runner):
-    """Both ends belong to it."""
+    """The interval includes both."""
     start, end = clock.now() + timedelta(minutes=30), clock.now() + timedelta(minutes=50)
     schedule(aws, "rate(10 minutes)", StartDate=start, EndDate=end)
 
@@ -133,7 +133,7 @@ def test_schedule_fires_between_its_start_and_end(aws, clock, schedule_runner):
 
 @on_both_accounts
 def test_changed_schedule_restarts_and_an_unchanged_one_continues(aws, clock, schedule_runner):
-    """Making another schedule does not disturb the first."""
+    """Creating another schedule does not affect the first."""
     every(aws, "rate(10 minutes)")
     run(aws, clock, schedule_runner, timedelta(0))
     clock.advance(240)
@@ -148,7 +148,7 @@ def test_changed_schedule_restarts_and_an_unchanged_one_continues(aws, clock, sc
 
 @on_both_accounts
 def test_clock_jump_fires_every_missed_occurrence(aws, clock, schedule_runner):
-    """Each with the time it was due at."""
+    """Each event has the time at which it was due."""
     every(aws, "rate(1 minute)")
     schedule_runner.refresh()
     clock.advance(180)
@@ -161,7 +161,7 @@ def test_clock_jump_fires_every_missed_occurrence(aws, clock, schedule_runner):
 
 @pytest.mark.parametrize("expression", ["nonsense", "rate(0 minutes)", "at(2020)", "cron(0 9 * * * *)"])
 def test_invalid_schedule_expressions_are_refused(aws, expression):
-    """By both services."""
+    """Both services reject them."""
     with pytest.raises(ClientError, match="ValidationException"):
         aws.client("events").put_rule(Name="r", ScheduleExpression=expression)
     with pytest.raises(ClientError, match="ValidationException"):

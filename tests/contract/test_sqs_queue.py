@@ -1,4 +1,4 @@
-"""`ports.Queue` on SQS, over the wire: queues, delays, deduplication, and partial failures."""
+"""`ports.Queue` on SQS over HTTP: queues, delays, deduplication, and partial failures."""
 
 import json
 from datetime import timedelta
@@ -15,8 +15,8 @@ from tests.contract.conftest import on_both_accounts
 pytestmark = on_both_accounts
 
 
-class FakeQueue:
-    """The queues of a deployment, and the adapter on them."""
+class DeployedQueues:
+    """The queues of a deployment, and the adapter for them."""
 
     def __init__(self, aws, clock):
         self.sqs, self.clock = aws.client("sqs", max_attempts=1), clock
@@ -43,7 +43,7 @@ class FakeQueue:
 
 @pytest.fixture
 def queues(aws, clock):
-    return FakeQueue(aws, clock)
+    return DeployedQueues(aws, clock)
 
 
 def a_message(cluster="dev", step=Step.PROVISION, reason="pods are pending", at=None):
@@ -106,14 +106,14 @@ def test_delay_is_at_most_15_minutes(queues, clock):
 
 
 def test_due_message_is_sent_to_its_steps_queue(queues, clock):
-    """Also one that was due an hour ago."""
+    """The same holds for one that was due an hour ago."""
     queues.queue.send([a_message(at=clock.now() - timedelta(hours=1))])
 
     assert len(queues.received(queues.urls[Step.PROVISION])) == 1
 
 
 def test_message_for_the_sweep_goes_to_the_requeue_queue(queues):
-    """The sweep function receives that queue, and has no other."""
+    """The sweep function receives only from that queue."""
     queues.queue.send([a_message(step=Step.SWEEP)])
 
     assert [t.step for t in queues.triggers(queues.requeue_url)] == [Step.SWEEP]
@@ -126,7 +126,7 @@ def test_message_for_interrupt_is_refused(queues):
 
 
 def test_messages_are_sent_in_batches_of_ten(queues, aws):
-    """The limit of SendMessageBatch."""
+    """That is the limit of SendMessageBatch."""
     before = aws.calls().get("SendMessageBatch", 0)
     queues.queue.send(a_message(f"cluster-{i}") for i in range(25))
 
@@ -138,7 +138,7 @@ def test_messages_are_sent_in_batches_of_ten(queues, aws):
     ("code", "kind"), [("RequestThrottled", RateLimitedError), ("InternalError", CloudUnavailableError)]
 )
 def test_sqs_errors_are_translated(queues, aws, code, kind):
-    """No botocore error is raised; both errors are retryable."""
+    """The adapter raises no botocore error; both errors are retryable."""
     aws.fail_next("SendMessageBatch", code)
 
     with pytest.raises(kind):
@@ -146,7 +146,7 @@ def test_sqs_errors_are_translated(queues, aws, code, kind):
 
 
 def test_retried_message_unblocks_its_group(queues):
-    """The message is received again and its receives are counted; queues of others are ignored."""
+    """The message is received again and its receive count grows; messages of other queues are ignored."""
     url = queues.urls[Step.PROVISION]
     queues.queue.send([a_message(reason="first"), a_message(reason="second")])
 
@@ -164,8 +164,8 @@ def test_retried_message_unblocks_its_group(queues):
     assert again["Attributes"]["ApproximateReceiveCount"] == "2"
 
 
-class Partial:
-    """An SQS that fails some entries of each call before it hands the rest on."""
+class PartialFailures:
+    """An SQS client that fails some entries of each call and sends the others."""
 
     def __init__(self, sqs, *failures):
         self._sqs, self._failures, self.calls = sqs, list(failures), []
@@ -180,7 +180,7 @@ class Partial:
 
 
 def partial_queue(queues, clock, *failures):
-    sqs = Partial(queues.sqs, *failures)
+    sqs = PartialFailures(queues.sqs, *failures)
     return sqs, SQSQueue(sqs, clock, queues=queues.urls, requeue_url=queues.requeue_url)
 
 
@@ -189,7 +189,7 @@ OURS = {"SenderFault": True, "Code": "InvalidMessageContents"}
 
 
 def test_entries_that_fail_in_sqs_are_sent_again_with_the_same_id(queues, clock):
-    """So that SQS drops the second if it accepted the first."""
+    """SQS then drops the second message if it accepted the first."""
     sqs, queue = partial_queue(queues, clock, {1: THEIRS})
     queue.send(a_message(name) for name in ("a", "b", "c"))
 
@@ -210,7 +210,7 @@ def test_rejected_entries_are_named_after_all_others_were_sent(queues, clock):
 
 
 def test_send_fails_after_three_attempts(queues, clock):
-    """The sweep finds the work of messages that were not sent."""
+    """The sweep later does the work of messages that were not sent."""
     sqs, queue = partial_queue(queues, clock, *[{0: THEIRS}] * 5)
 
     with pytest.raises(CloudProviderError, match="1 requeue"):

@@ -36,7 +36,7 @@ def replay(*events, cluster, aws="moto"):
 
 
 def test_pending_pods_event_launches_nodes_on_an_empty_cluster():
-    """Claims are created before their fleets, and a requeue is left for the registration."""
+    """The step creates NodeClaims before it calls CreateFleet, and sends a requeue message for the registration."""
     status, text = replay("forwarder/pods-unschedulable.json", cluster=CLUSTERS / "zero-nodes.yaml")
     assert status == 0
     assert "to fit 10 pod(s)" in text
@@ -46,7 +46,7 @@ def test_pending_pods_event_launches_nodes_on_an_empty_cluster():
 
 
 def test_valid_records_are_handled_beside_a_malformed_one():
-    """The record comes back to its queue, the error names it, and the rest was served."""
+    """The malformed record is retried, the error names it, and the handler handles the others."""
     status, text = replay("sqs/provision-batch-one-malformed.json", cluster=CLUSTERS / "zero-nodes.yaml")
     assert status == 1
     assert "ec2:CreateFleet" in text
@@ -55,7 +55,7 @@ def test_valid_records_are_handled_beside_a_malformed_one():
 
 
 def test_spot_warning_taints_deletes_and_requeues_both_steps():
-    """The instance keeps its recorded id for the reader, whatever the simulated account called it."""
+    """The output shows the recorded instance id instead of the simulated account's id."""
     status, text = replay("eventbridge/ec2-spot-interruption/terminate.json", cluster=CLUSTERS / "two-spot-nodes.yaml")
     assert status == 0
     assert "delete NodeClaim default-x7k2p" in text
@@ -66,7 +66,7 @@ def test_spot_warning_taints_deletes_and_requeues_both_steps():
 
 
 def test_later_events_see_the_writes_of_earlier_ones():
-    """A second delivery of the same warning finds nothing left to do, and says so."""
+    """A second delivery of the same warning changes nothing, and the output reports that."""
     event = "eventbridge/ec2-spot-interruption/terminate.json"
     status, text = replay(event, event, cluster=CLUSTERS / "two-spot-nodes.yaml")
     assert status == 0
@@ -84,14 +84,14 @@ def test_later_events_see_the_writes_of_earlier_ones():
     ],
 )
 def test_each_event_source_reaches_its_function(event, function):
-    """Whatever the source, the handler that is deployed for it handles it."""
+    """The deployed handler of each source handles the event."""
     status, text = replay(event, cluster=CLUSTERS / "two-spot-nodes.yaml")
     assert f"→ {function}" in text
     assert status == 0, text
 
 
 def test_folder_of_files_is_read_as_one_cluster(tmp_path):
-    """`kubectl get … -o yaml` into several files works as well as into one."""
+    """The output of `kubectl get … -o yaml` may be in one file or in several."""
     for number, document in enumerate(yaml.safe_load_all((CLUSTERS / "zero-nodes.yaml").read_text())):
         (tmp_path / f"{number}.yaml").write_text(
             yaml.safe_dump({"kind": "List", "apiVersion": "v1", "items": [document]})
@@ -102,7 +102,7 @@ def test_folder_of_files_is_read_as_one_cluster(tmp_path):
 
 
 def test_users_aws_settings_and_proxies_have_no_effect():
-    """A profile that is not there, another region and a dead proxy reach neither boto3 nor the simulated account."""
+    """A missing profile, another region and an unreachable proxy affect neither boto3 nor the simulated account."""
     own = {"AWS_PROFILE": "nope", "AWS_REGION": "eu-west-1", "HTTP_PROXY": "http://127.0.0.1:9"}
     arguments = [EVENTS / "forwarder/pods-unschedulable.json", "--cluster", CLUSTERS / "zero-nodes.yaml"]
     done = subprocess.run(
@@ -118,7 +118,7 @@ def test_users_aws_settings_and_proxies_have_no_effect():
 
 @pytest.mark.parametrize("content", ["[1, 2]", "{not json"])
 def test_invalid_event_file_is_named(tmp_path, content):
-    """One sentence with the file's name, no traceback."""
+    """The error is one sentence with the file's name, without a traceback."""
     broken = tmp_path / "broken.json"
     broken.write_text(content)
     with pytest.raises(ConfigurationError, match=r"broken\.json"):
@@ -126,20 +126,20 @@ def test_invalid_event_file_is_named(tmp_path, content):
 
 
 def test_invalid_endpoint_is_refused():
-    """Before anything is loaded or sent."""
+    """The command loads and sends nothing."""
     with pytest.raises(ConfigurationError, match="is no endpoint"):
         replay("forwarder/pods-unschedulable.json", cluster=CLUSTERS / "zero-nodes.yaml", aws="localhost")
 
 
 def test_unreachable_endpoint_is_named():
-    """With what to do about it."""
+    """The error names the remedy, too."""
     with pytest.raises(ConfigurationError, match=r"no AWS answers at http://127\.0\.0\.1:9"):
         replay("forwarder/pods-unschedulable.json", cluster=CLUSTERS / "zero-nodes.yaml", aws="http://127.0.0.1:9")
 
 
 @pytest.fixture
 def localstack_port():
-    """The port of a LocalStack-compatible server of its own process; a free one, as two test runs may share a machine."""
+    """Start a LocalStack-compatible server in a separate process on a free port; yield the port."""
     command, port = shutil.which("moto_server", path=str(Path(sys.executable).parent)), free_port()
     server = subprocess.Popen([command, "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -157,7 +157,7 @@ def localstack_port():
 
 
 def test_replay_runs_against_a_localstack_compatible_endpoint(localstack_port, tmp_path):
-    """Instances really appear behind the endpoint, through localstack-client, and nowhere else."""
+    """localstack-client finds the instances at the endpoint."""
     url = f"http://localhost:{localstack_port}"
     ec2, iam = EndpointAccount(url).client("ec2"), EndpointAccount(url).client("iam")
     tag = [{"Key": "karpenter.sh/discovery", "Value": "demo"}]

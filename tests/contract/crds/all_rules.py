@@ -1,7 +1,7 @@
-"""All validation rules of the custom resources, with values that just satisfy and values that just violate them.
+"""All validation rules of the custom resources, with values at their bounds: valid and invalid ones.
 
-The tests check that CRDs and models validate each value as the rule says, that they agree on any combination of values, how
-Karpenter's CRDs validate them, and that every difference from Karpenter is listed with its reason.
+The tests check that CRDs and models validate each value by the rule, that they agree on any combination of values, and that
+every difference from Karpenter's CRDs is listed with its reason.
 """
 
 from __future__ import annotations

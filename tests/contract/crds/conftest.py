@@ -1,4 +1,4 @@
-"""Our CRDs and Karpenter's, side by side on a real API server."""
+"""Journeyman's CRDs and Karpenter's, installed together on a real API server."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ MODELS = {definition.resource.kind: Models(definition.model) for definition in c
 
 @pytest.fixture(scope="session")
 def ours(control_plane: ControlPlane) -> Iterator[Mapping[str, Definition]]:
-    """Our CRDs by kind."""
+    """Return Journeyman's CRDs by kind."""
     documents = {d.resource.kind: crds.custom_resource_definition(d) for d in crds.DEFINITIONS}
     yield from _installed(control_plane, documents, "ours")
 
 
 @pytest.fixture(scope="session")
 def karpenters(control_plane: ControlPlane) -> Iterator[Mapping[str, Definition]]:
-    """Karpenter's CRDs by kind."""
+    """Return Karpenter's CRDs by kind."""
     yield from _installed(control_plane, karpenters_documents(), "karpenters")
 
 
 def karpenters_documents() -> dict[str, dict[str, Any]]:
-    """Karpenter's CRDs as published, by kind; skips the test if they cannot be downloaded."""
+    """Return Karpenter's published CRDs by kind; skip the test if they cannot be downloaded."""
     try:
         return upstream_crds.documents()
     except GoProgramMissingError as missing:

@@ -1,8 +1,8 @@
-"""Values that Karpenter's CRDs accept and ours reject, each with its reason: none of them works with Karpenter.
+"""Values that Karpenter's CRDs accept and Journeyman's reject, each with its reason: none of them works with Karpenter.
 
-Everything else that Karpenter's CRDs accept ours accept, with the same defaults. Most of these Karpenter finds out later,
-when it marks the object as not ready; ours reject it when it is applied. Objects that are stored already stay valid: the API
-server checks an update only where it changes something.
+Journeyman's CRDs accept every other value that Karpenter's accept, with the same defaults. Karpenter rejects most of these
+values later, when it marks the object as not ready; Journeyman rejects them when they are applied. Stored objects stay valid:
+the API server validates only the changed fields of an update.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import Enum
 
 
 class Difference(Enum):
-    """A difference: a regular expression of our error ("field: message"), and the reason for it."""
+    """A difference: a regular expression for Journeyman's error ("field: message"), and the reason for it."""
 
     NOT_A_KEY = (
         r"[.](key|value): .*(should match|Too long|at most 253)|labels: .*qualified names",
@@ -69,5 +69,5 @@ class Difference(Enum):
 
 
 def explained(causes: tuple[str, ...]) -> bool:
-    """Whether all errors are listed differences."""
+    """Return whether all errors are listed differences."""
     return all(any(difference.refusal.search(cause) for difference in Difference) for cause in causes)

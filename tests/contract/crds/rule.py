@@ -22,7 +22,7 @@ class Rule(Struct, frozen=True, kw_only=True):
         path: The field, from the object's root; a number is an index of a list.
         good: Valid values.
         bad: Invalid values.
-        accepted_by_karpenter: Invalid values that Karpenter's CRDs accept; `because` says why ours do not.
+        accepted_by_karpenter: Invalid values that Karpenter's CRDs accept; `because` says why Journeyman's reject them.
         with_few_values: Whether to test few values, because another rule tests the same model at another path.
     """
 
@@ -35,7 +35,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     with_few_values: bool = False
 
     def values(self) -> Iterator[tuple[str, Any]]:
-        """("good", "bad" or "accepted_by_karpenter", value) for each value to test."""
+        """Yield ("good", "bad" or "accepted_by_karpenter", value) for each value to test."""
         for said, values in (
             ("good", self.good),
             ("bad", self.bad),

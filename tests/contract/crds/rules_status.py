@@ -1,6 +1,6 @@
 """Rules of statuses, which are written separately from specs.
 
-Conditions are not here: the API server is strict about them, the models read whatever another controller has left there.
+Conditions are not included: the API server validates them strictly, the models accept what any controller wrote.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ _ANYTHING: Final = st.one_of(
 
 
 def objects(kind: str) -> st.SearchStrategy[JSONDict]:
-    """Objects of a kind, about as many valid as invalid ones."""
+    """Return a strategy for objects of a kind, about half of them valid."""
     rules = [rule for rule in RULES if rule.kind == kind]
     good = st.sampled_from([(rule.path, value) for rule in rules for value in rule.good])
     edge = st.sampled_from([(rule.path, value) for rule in rules for value in (*rule.bad, *rule.accepted_by_karpenter)])
@@ -81,7 +81,7 @@ def _changed(kind: str, changes: Any, random: Any, anything: Any) -> JSONDict:
 
 
 def _with(obj: JSONDict, path: str, value: Any) -> JSONDict:
-    """The object with the value; unchanged if an earlier change removed a parent of the path."""
+    """Return the object with the value; unchanged if an earlier change removed a parent of the path."""
     try:
         return with_value(obj, path, value)
     except (AttributeError, IndexError, TypeError, ValueError):
@@ -89,7 +89,7 @@ def _with(obj: JSONDict, path: str, value: Any) -> JSONDict:
 
 
 def _paths(value: Any, path: str) -> set[str]:
-    """The paths of all nested values."""
+    """Yield the paths of all nested values."""
     below: Any = ()
     if isinstance(value, dict):
         below = [(f"{path}.{key}", item) for key, item in value.items() if "." not in key]

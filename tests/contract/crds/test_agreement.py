@@ -1,7 +1,7 @@
-"""Which objects our CRDs on a real API server, our models, and Karpenter's CRDs accept.
+"""Journeyman's CRDs on a real API server, its models, and Karpenter's CRDs accept the same objects.
 
-Our CRDs and our models must give the same verdict on every object, and whatever Karpenter's CRDs accept ours accept, with
-the same defaults, but for the differences that are listed with their reasons.
+Journeyman's CRDs and models must agree on every object. Journeyman's CRDs must accept all that Karpenter's accept, with the
+same defaults, except for the differences that are listed with their reasons.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EXAMPLES = 60  # of each kind
 
 
 def rule_objects(kind, *wanted):
-    """(rule, what is said of the value, an object with it) for the values of every rule."""
+    """Yield (rule, kind of value, an object with it) for the values of every rule."""
     for rule in RULES:
         for said, value in rule.values() if rule.kind == kind else ():
             if said in wanted:
@@ -43,13 +43,13 @@ def test_every_rule_holds_on_the_api_server_and_in_the_models(kind, ours):
 
 @pytest.mark.parametrize("kind", KARPENTERS)
 def test_values_that_only_ours_reject_are_listed_differences(kind, karpenters):
-    """A difference that Karpenter no longer has must be removed from the list."""
+    """If Karpenter rejects a listed value, the difference must be removed from the list."""
     for rule, _, obj in rule_objects(kind, "accepted_by_karpenter"):
         assert karpenters[kind].validate(obj).accepted, (rule.because, rule.path, obj)
 
 
 def test_every_listed_difference_has_a_rule():
-    """With a value that shows it."""
+    """The rule has a value that only Karpenter accepts."""
     assert {rule.because for rule in RULES if rule.accepted_by_karpenter} == set(Difference)
 
 
@@ -74,7 +74,7 @@ def test_api_server_and_models_agree_on_any_object(kind, ours):
 
 @pytest.mark.parametrize("kind", KARPENTERS)
 def test_objects_that_karpenters_crds_accept_are_accepted(kind, ours, karpenters):
-    """Other than the listed differences."""
+    """The only exceptions are the listed differences."""
     tally = Counter()
 
     @given(objects(kind))

@@ -1,4 +1,4 @@
-"""kubectl on our kinds, with a real API server."""
+"""kubectl on NodeDisruptions, OfferingStates and static NodePools, with a real API server."""
 
 import pytest
 
@@ -26,7 +26,7 @@ UNAVAILABLE = {
 
 
 def shown(definition, name, *, wide=False):
-    """The columns of `kubectl get`, and the object's row."""
+    """Return the columns of `kubectl get`, and the object's row."""
     table = definition.table()
     columns = [c for c in table["columnDefinitions"] if wide or not c["priority"]]
     (row,) = [
@@ -38,7 +38,7 @@ def shown(definition, name, *, wide=False):
 
 
 def test_kubectl_get_nodedisruption(ours):
-    """Reason, NodePool, instance types, savings and phase; wide: the explanation."""
+    """It shows reason, NodePool, instance types, savings and phase, and with `-o wide` the explanation."""
     named = with_value(BASES["NodeDisruption"], "metadata.name", "shown")
     ours["NodeDisruption"].create({**named, "spec": DISRUPTION})
     ours["NodeDisruption"].write_status("shown", {"phase": "Executing"})
@@ -58,7 +58,7 @@ def test_kubectl_get_nodedisruption(ours):
 
 
 def test_kubectl_get_offeringstate(ours):
-    """The first unavailable offering; the object has the others."""
+    """It shows the first unavailable offering; the object has the others."""
     ours["OfferingState"].create(with_value(BASES["OfferingState"], "metadata.name", "shown"))
     ours["OfferingState"].write_status("shown", {"unavailable": [UNAVAILABLE]})
     brief = {
@@ -93,7 +93,7 @@ def test_kubectl_get_offeringstate(ours):
     ],
 )
 def test_kinds_have_short_names_and_categories(kind, short_names, category, ours):
-    """As the API server publishes them."""
+    """The API server's discovery has them."""
     found = ours[kind].discovered()
     assert found.get("shortNames", []) == short_names
     assert found["categories"] == [category]

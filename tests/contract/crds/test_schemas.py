@@ -1,4 +1,4 @@
-"""Our schemas and Karpenter's published ones, compared field by field."""
+"""Journeyman's CRD schemas have the fields, types and defaults of Karpenter's published ones."""
 
 import pytest
 
@@ -7,11 +7,11 @@ from tests.contract.crds.conftest import karpenters_documents
 
 OURS = {d.resource.kind: crds.custom_resource_definition(d) for d in crds.DEFINITIONS}
 KARPENTERS = ("NodePool", "NodeClaim", "NodeOverlay", "EC2NodeClass")
-OPEN = "spec.kubelet"  # ours takes every setting of the kubelet and judges it when it resolves the NodeClass
+OPEN = "spec.kubelet"  # Journeyman accepts every kubelet setting and validates it when it resolves the NodeClass
 
 
 def fields(document):
-    """Path -> schema of each field."""
+    """Return each field's schema by path."""
     (version,) = document["spec"]["versions"]
     found = {}
 
@@ -28,14 +28,14 @@ def fields(document):
 
 @pytest.mark.parametrize("kind", KARPENTERS)
 def test_crds_have_the_same_fields_as_karpenters(kind):
-    """So that no field is dropped under the other's CRDs."""
+    """Then neither product's CRDs drop a field of the other's objects."""
     ours, theirs = fields(OURS[kind]), fields(karpenters_documents()[kind])
     assert {path for path in theirs if not path.startswith(f"{OPEN}.")} == set(ours)
 
 
 @pytest.mark.parametrize("kind", KARPENTERS)
 def test_types_and_defaults_are_karpenters(kind):
-    """But one default of Karpenter's next version: `consolidateAfter` inside `disruption`."""
+    """The only exception is a default of Karpenter's next version: `consolidateAfter` inside `disruption`."""
     ours, theirs = fields(OURS[kind]), fields(karpenters_documents()[kind])
     for path, mine in ours.items():
         assert mine.get("type") == theirs[path].get("type"), path
@@ -45,7 +45,7 @@ def test_types_and_defaults_are_karpenters(kind):
 
 @pytest.mark.parametrize("kind", KARPENTERS)
 def test_names_columns_and_subresources_are_karpenters(kind):
-    """Short names, categories, scope, printer columns and scale."""
+    """These are short names, categories, scope, printer columns and scale."""
     ours, theirs = OURS[kind]["spec"], karpenters_documents()[kind]["spec"]
     for name in ("group", "scope", "names"):
         assert ours[name] == theirs[name]

@@ -1,4 +1,4 @@
-"""Immutable fields and statuses: our CRDs, our models and Karpenter's CRDs agree."""
+"""Journeyman's CRDs, its models and Karpenter's CRDs agree on immutable fields and statuses."""
 
 import pytest
 
@@ -37,18 +37,18 @@ STATIC = with_value(with_value(BASES["NodePool"], "spec.replicas", 2), "metadata
 
 @pytest.fixture(scope="module")
 def stored(ours):
-    """The base object of every kind, as ours store it."""
+    """Store the base object of every kind under Journeyman's CRDs; return the stored objects."""
     return {kind: ours[kind].create(with_value(obj, "metadata.name", "stored")) for kind, obj in BASES.items()}
 
 
 @pytest.mark.parametrize(("kind", "path", "value", "may"), CHANGES)
 def test_immutable_fields_are_karpenters(kind, path, value, may, stored, ours):
-    """Specs of NodeClaims and NodeDisruptions; group, kind and mode of a NodePool."""
+    """They are the specs of NodeClaims and NodeDisruptions, and a NodePool's group, kind and mode."""
     assert ours[kind].validate_update(with_value(stored[kind], path, value)).accepted == may
 
 
 def test_karpenters_crds_have_the_same_immutable_fields(karpenters):
-    """For Karpenter's kinds."""
+    """That holds for each of Karpenter's kinds."""
     named = {kind: with_value(BASES[kind], "metadata.name", "stored") for kind in karpenters}
     kept = {kind: definition.create(named[kind]) for kind, definition in karpenters.items()}
     for kind, path, value, may in CHANGES:
@@ -57,7 +57,7 @@ def test_karpenters_crds_have_the_same_immutable_fields(karpenters):
 
 
 def test_static_nodepool_stays_static_and_may_be_scaled(ours, karpenters):
-    """`replicas` may change and not be removed."""
+    """`replicas` may change but not be removed."""
     for definition in (ours["NodePool"], karpenters["NodePool"]):
         pool = definition.create(STATIC)
         assert definition.validate_update(with_value(pool, "spec.replicas", 5)).accepted
@@ -66,7 +66,7 @@ def test_static_nodepool_stays_static_and_may_be_scaled(ours, karpenters):
 
 @pytest.mark.parametrize("kind", sorted({rule.kind for rule in STATUS_RULES}))
 def test_api_server_and_models_agree_on_statuses(kind, stored, ours):
-    """Those that runs write and read."""
+    """The statuses are those that the steps write and read."""
     for rule in STATUS_RULES:
         for said, value in rule.values() if rule.kind == kind else ():
             obj = with_value(stored[kind], rule.path, value)
@@ -82,7 +82,7 @@ def test_api_server_and_models_agree_on_statuses(kind, stored, ours):
 
 @pytest.mark.parametrize("kind", BASES)
 def test_unknown_field_is_rejected_by_strict_validation_only(kind, ours):
-    """A manifest of a newer version is valid otherwise."""
+    """Without it, a manifest of a newer version is valid."""
     newer = with_value(BASES[kind], "spec.fromAnotherVersion", {"a": [1]})
     assert MODELS[kind].validate(newer).accepted
     assert "fromAnotherVersion" not in ours[kind].validate(newer).stored["spec"]

@@ -1,7 +1,7 @@
 """Karpenter's own CustomResourceDefinitions, from its published Go module.
 
-`upstream/go.mod` says which version, `upstream/go.sum` what must be in it. The module of the AWS provider carries the
-CRDs of both: EC2NodeClass, and Karpenter's own with the restrictions that AWS adds, as its charts install them.
+`upstream/go.mod` has its version, `upstream/go.sum` its checksum. The AWS provider's module has all CRDs: EC2NodeClass, and
+Karpenter's own with the restrictions that AWS adds, as its charts install them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ JSONDict = dict[str, Any]
 
 @cache
 def documents() -> dict[str, JSONDict]:
-    """Karpenter's CRDs by kind.
+    """Return Karpenter's CRDs by kind.
 
     Raises:
-        GoProgramMissingError: There is no Go to fetch the module with, or it cannot be had.
+        GoProgramMissingError: Go is missing, or the module cannot be downloaded.
     """
     folder = _module() / "pkg" / "apis" / "crds"
     found = [yaml.load(path.read_text(), yaml.CSafeLoader) for path in sorted(folder.glob("karpenter.*.yaml"))]
@@ -37,7 +37,7 @@ def documents() -> dict[str, JSONDict]:
 
 
 def _module() -> Path:
-    """The folder of the module, downloaded and checked against go.sum if it is not there yet."""
+    """Return the module's folder; download it and verify it by go.sum if needed."""
     go = shutil.which("go")
     if go is None:
         raise GoProgramMissingError("not compared with Karpenter's CRDs: Go 1.21 or newer is needed to fetch them")

@@ -1,4 +1,4 @@
-"""Validators of custom resources: the models, our CRDs and Karpenter's CRDs, the latter two on a real API server."""
+"""Validators of custom resources: the models, and Journeyman's and Karpenter's CRDs on a real API server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _REFUSED = frozenset({400, 422})  # malformed; invalid
 _MERGE = "application/merge-patch+json"
 _TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
-_CEL_NOT_REACHED = "<nil>: "  # the API server did not reach the CEL rules
+_CEL_NOT_REACHED = "<nil>: "  # the API server did not evaluate the CEL rules
 
 
 class ValidationOutcome(Struct, frozen=True):
@@ -30,7 +30,7 @@ class ValidationOutcome(Struct, frozen=True):
 
     @property
     def accepted(self) -> bool:
-        """Whether the object is valid."""
+        """Return whether the object is valid."""
         return not self.causes
 
 
@@ -55,9 +55,9 @@ class Models:
 
 
 class Definition:
-    """A CRD on an API server, in a group of its own: `<prefix>.<group>`.
+    """A CRD on an API server, in a separate API group `<prefix>.<group>`.
 
-    So ours and Karpenter's can be asked side by side, also in a cluster that has either; `remove` leaves nothing behind.
+    So Journeyman's and Karpenter's CRDs can be installed together, also in a cluster that has either; `remove` deletes the CRD.
     """
 
     def __init__(self, caller: Caller, document: JSONDict, prefix: str) -> None:

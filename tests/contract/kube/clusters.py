@@ -1,7 +1,7 @@
-"""The API servers that the contract is held against, each behind the same few handles.
+"""The API servers on which the contract tests run, with a common interface.
 
-`in_memory` is the simulation's server itself; `over_http` the same behind its HTTP front, reached by the real client;
-`kubernetes` is kube-apiserver, with kube-controller-manager beside it, reached by the same client.
+`in_memory` is the simulator's API server, called directly; `over_http` is the same behind its HTTP server, called by the real
+client; `kubernetes` is kube-apiserver with kube-controller-manager, called by the same client.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CLASS_REF = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "defa
 
 
 class Answer(Struct, frozen=True):
-    """What came back over the wire; the body is decoded if it is JSON."""
+    """An HTTP response; the body is decoded if it is JSON."""
 
     status: int
     body: Any
@@ -46,17 +46,17 @@ class Answer(Struct, frozen=True):
 
 
 class Wire:
-    """Requests without a client's help, for what the client hides."""
+    """Plain HTTP requests, for tests of details that the client hides."""
 
     def __init__(self, connection: Connection) -> None:
         trust = {"ssl_context": connection.ssl_context} if connection.ssl_context is not None else {}
         self._pool = urllib3.PoolManager(retries=False, timeout=30, **trust)
         self._connection = connection
 
-    def ask(
+    def request(
         self, method: str, path: str, body: Any = None, content_type: str = "application/json", **query: Any
     ) -> Answer:
-        """One request; the body is sent as JSON, or as it is if it is bytes."""
+        """Send one request; the body is sent as JSON, or unchanged if it is bytes."""
         headers = {"Content-Type": content_type, "Accept": "application/json"}
         if authorization := self._connection.authorization():
             headers["Authorization"] = authorization
@@ -67,22 +67,22 @@ class Wire:
         return Answer(reply.status, json.loads(reply.data) if is_json else reply.data.decode(), dict(reply.headers))
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         self._pool.clear()
 
 
 class Cluster(Struct, frozen=True, kw_only=True):
-    """One API server under test, a namespace of the test's own, and what no KubeStore can do.
+    """One API server under test with a namespace for the test, and operations that a KubeStore does not have.
 
     Attributes:
         name: in-memory, http or kubernetes.
-        store: What is tested.
-        namespace: The test's own; cluster-wide objects carry its name too (`own`).
-        bind: Assigns a pod to a node, as a scheduler does.
-        compact: Makes the server forget its history.
-        reopen: The same store with another page size.
-        controllers: What the controllers have left to do; a real cluster's act by themselves.
-        wire: Bare requests; None where nothing listens.
+        store: The KubeStore under test.
+        namespace: The test's namespace; names of cluster-wide objects contain it too (`own`).
+        bind: Binds a pod to a node, as a scheduler does.
+        compact: Removes the server's watch history.
+        reopen: Returns the same store with another page size.
+        controllers: Runs the simulated controllers until they have nothing to do; a real cluster's run by themselves.
+        wire: Sends plain HTTP requests; None without an HTTP server.
     """
 
     name: str
@@ -96,16 +96,16 @@ class Cluster(Struct, frozen=True, kw_only=True):
 
     @property
     def http(self) -> Wire:
-        """Bare requests, for tests that only run where something listens."""
+        """Return `wire`; only for tests that require an HTTP server."""
         assert self.wire is not None
         return self.wire
 
     def own(self, name: str) -> str:
-        """A name that no other test gives to a cluster-wide object."""
+        """Return a name for a cluster-wide object that is unique to the test."""
         return f"{name}-{self.namespace}"
 
     def eventually(self, condition: Callable[[], bool]) -> None:
-        """Return as soon as the controllers have made it true; fail if they do not."""
+        """Return as soon as the controllers have made the condition true; fail the test if they do not."""
         self.controllers()
         if self.name == "kubernetes":
             wait_until(condition, "Kubernetes' controllers have not made it so")
@@ -127,7 +127,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
         )
 
     def node(self, name: str = "node", **status: Any) -> str:
-        """Create a Node called `own(name)` unless it is there; its name."""
+        """Create a Node called `own(name)` unless it exists; return its name."""
         own = self.own(name)
         if all(node.metadata.name != own for node in self.store.list(NODE).items):
             self.store.create(NODE, {"metadata": {"name": own}, "status": status})
@@ -143,12 +143,12 @@ class Cluster(Struct, frozen=True, kw_only=True):
         )
 
     def running_pod(self, name: str, **given: Any) -> dict[str, Any]:
-        """A pod on a node, with Ready=True."""
+        """Create a pod on a node, with Ready=True."""
         self.pod(name, **given)
         return self.run_pod(name)
 
     def run_pod(self, name: str, *, ready: bool = True) -> dict[str, Any]:
-        """Give a pod a node, unless it has one, and say that it runs."""
+        """Bind a pod to a node, unless it is bound, and set its phase to Running."""
         if not self.store.get(POD, name, namespace=self.namespace).spec.node_name:
             self.bind(name, self.node())
         conditions = [{"type": "Ready", "status": str(ready)}]
@@ -164,12 +164,12 @@ class Cluster(Struct, frozen=True, kw_only=True):
         return self.store.create(PDB, body, namespace=self.namespace)
 
     def pods(self, **selectors: Any) -> list[str]:
-        """The names of the test's pods."""
+        """Return the names of the test's pods."""
         return names(self.store.list(POD, namespace=self.namespace, **selectors))
 
 
 def a_claim_spec() -> dict[str, Any]:
-    """A NodeClaim's spec with the least that is valid, and a requirement."""
+    """Return a NodeClaim's spec with the required fields and a requirement."""
     return {
         "requirements": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"]}],
         "nodeClassRef": CLASS_REF,
@@ -178,21 +178,21 @@ def a_claim_spec() -> dict[str, Any]:
 
 
 def a_pod_spec() -> dict[str, Any]:
-    """One container that asks for one CPU."""
+    """Return a pod's spec with one container that requests one CPU."""
     return {"containers": [{"name": "main", "image": "pause", "resources": {"requests": {"cpu": "1"}}}]}
 
 
 def names(listing: Any) -> list[str]:
-    """The names in a listing of Structs, in its order."""
+    """Return the names in a listing of Structs, in its order."""
     return [item.metadata.name for item in listing.items]
 
 
-# -- the three ----------------------------------------------------------------------------------------------------
+# -- the three kinds ----------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def in_memory() -> Iterator[Cluster]:
-    """The simulation's server, called directly."""
+    """Return the simulator's API server, called directly."""
     server = ApiServer(VirtualClock(START))
     with _with_namespace(server) as namespace:
         yield _simulated("in-memory", server, server, namespace, lambda _page_size: server)
@@ -200,7 +200,7 @@ def in_memory() -> Iterator[Cluster]:
 
 @contextmanager
 def over_http() -> Iterator[Cluster]:
-    """The simulation's server behind HTTP."""
+    """Return the simulator's API server, called over HTTP."""
     server = ApiServer(VirtualClock(START))
     with HttpApiServer(server) as front, _client(Connection(server=front.url)) as (transport, wire):
         store = HttpKubeStore(transport)
@@ -212,7 +212,7 @@ def over_http() -> Iterator[Cluster]:
 
 @contextmanager
 def kubernetes(plane: ControlPlane) -> Iterator[Cluster]:
-    """kube-apiserver; what the test makes for the whole cluster stays until the control plane goes."""
+    """Return kube-apiserver; a test's cluster-wide objects stay until the control plane ends."""
     with _client(from_kubeconfig(str(plane.kubeconfig))) as (transport, wire):
         store = HttpKubeStore(transport)
         with _with_namespace(store) as namespace:
@@ -244,7 +244,7 @@ def _simulated(
 ) -> Cluster:
     workloads = WorkloadControllers(server)
 
-    def until_quiet() -> None:
+    def run_until_idle() -> None:
         while workloads.act():
             pass
 
@@ -255,7 +255,7 @@ def _simulated(
         bind=lambda pod, node: server.bind(namespace, pod, node),
         compact=server.compact_history,
         reopen=reopen,
-        controllers=until_quiet,
+        controllers=run_until_idle,
         wire=wire,
     )
 

@@ -1,4 +1,4 @@
-"""Fixtures: each test of the contract runs once for every API server that it holds for."""
+"""Fixtures: each contract test runs once for every API server to which it applies."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _REAL = pytest.param("kubernetes", marks=pytest.mark.xdist_group("control-plane"
 
 
 @pytest.fixture(scope="session")
-def furnished_plane(make_control_plane: Callable[..., ControlPlane]) -> Iterator[ControlPlane]:
-    """A control plane with our kinds, and with the controllers that budgets, garbage and namespaces need.
+def plane_with_crds(make_control_plane: Callable[..., ControlPlane]) -> Iterator[ControlPlane]:
+    """Start a control plane with the CRDs and with the controllers for budgets, garbage collection and namespaces.
 
-    Always one of our own: the suite makes the server forget its history.
+    It is never an existing cluster, because tests compact the server's history.
     """
     with make_control_plane(controllers=True) as plane:
         install_crds(plane.admin)
@@ -31,19 +31,19 @@ def furnished_plane(make_control_plane: Callable[..., ControlPlane]) -> Iterator
 
 def _opened(kind: str, request: pytest.FixtureRequest) -> AbstractContextManager[Cluster]:
     if kind == "kubernetes":
-        return clusters.kubernetes(request.getfixturevalue("furnished_plane"))
+        return clusters.kubernetes(request.getfixturevalue("plane_with_crds"))
     return clusters.in_memory() if kind == "in-memory" else clusters.over_http()
 
 
 @pytest.fixture(params=["in-memory", "http", _REAL])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Every API server."""
+    """Return each API server in turn."""
     with _opened(request.param, request) as opened:
         yield opened
 
 
 @pytest.fixture(params=["http", _REAL])
 def served(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Those that listen, for what only shows on the wire."""
+    """Return each API server with HTTP in turn, for tests of HTTP responses."""
     with _opened(request.param, request) as opened:
         yield opened

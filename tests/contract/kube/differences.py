@@ -1,7 +1,7 @@
-"""Where the in-memory API server knowingly differs from the real one, and why that does no harm.
+"""The accepted differences between the in-memory API server and the real one, with the reason why each is harmless.
 
-Everything else in this folder holds for both. A difference that is found is mended; what is not worth it comes here, and
-`test_differences.py` shows each on both servers.
+All other tests in this folder pass on both. A newly found difference is either fixed or listed here, and
+`test_differences.py` tests each on both servers.
 """
 
 DIFFERENCES = {

@@ -10,7 +10,7 @@ APPLY_PATCH = "application/apply-patch+yaml"
 
 
 def a_pool(metadata=None, **spec):
-    """What a first manager says: all that a pool needs."""
+    """Return the first manager's configuration: a NodePool's required fields."""
     template = {"spec": {"requirements": [], "nodeClassRef": CLASS_REF}}
     return {"metadata": metadata or {}, "spec": {"template": template, **spec}}
 
@@ -55,7 +55,7 @@ def test_two_managers_share_a_field_with_the_same_value(cluster):
     """The field stays until both have removed it."""
     first = applied(cluster, a_pool(weight=5))
     both = applied(cluster, {"spec": {"weight": 5}}, "second")
-    assert version(both) != version(first)  # who owns what is part of the object
+    assert version(both) != version(first)  # field ownership is part of the object
     assert version(applied(cluster, {"spec": {"weight": 5}}, "second")) == version(both)
     assert applied(cluster, a_pool())["spec"]["weight"] == 5
     assert "weight" not in applied(cluster, {"spec": {}}, "second")["spec"]
@@ -94,7 +94,7 @@ def test_patch_takes_its_fields_over(cluster):
 
 
 def test_fields_of_a_creation_belong_to_the_creating_manager(cluster):
-    """Defaulted fields, too, since the object had them when it was created."""
+    """That includes defaulted fields, which the object had when it was created."""
     cluster.pool("pool", weight=5)
     with pytest.raises(ConflictError, match=r'conflict with ".*" using karpenter\.sh/v1: \.spec\.weight'):
         applied(cluster, {"spec": {"weight": 6}})
@@ -153,7 +153,7 @@ def test_apply_honours_resource_version_and_uid(cluster):
 
 
 def test_applied_object_is_validated(cluster):
-    """By the schema; unlike in a patch, an undeclared field is an error."""
+    """The server validates it by the schema; unlike in a patch, an undeclared field is an error."""
     with pytest.raises(InvalidError, match=r"spec\.weight in body should be less than or equal to 100"):
         applied(cluster, a_pool(weight=500))
     with pytest.raises(KubeAPIError, match=r"\.spec\.colour: field not declared in schema") as caught:
@@ -202,14 +202,17 @@ def test_built_in_kinds_can_be_applied(cluster):
 def test_invalid_apply_request_is_refused(served, body, query, code, message):
     """The server refuses it before it reads the object."""
     name = served.pool("pool")["metadata"]["name"]
-    answer = served.http.ask("PATCH", NODEPOOL.path("", name), body, APPLY_PATCH, **query)
+    answer = served.http.request("PATCH", NODEPOOL.path("", name), body, APPLY_PATCH, **query)
     assert (answer.status, answer.body["message"]) == (code, message.replace("{name}", name))
 
 
 def test_apply_returns_201_for_a_creation(served):
-    """And 200 afterwards; a merge patch cannot be forced."""
+    """A later apply returns 200; a merge patch cannot be forced."""
     path = NODEPOOL.path("", served.own("pool"))
     body = {"apiVersion": "karpenter.sh/v1", "kind": "NodePool", **a_pool({"name": served.own("pool")})}
-    assert [served.http.ask("PATCH", path, body, APPLY_PATCH, fieldManager="a").status for _ in range(2)] == [201, 200]
-    forced = served.http.ask("PATCH", path, {}, "application/merge-patch+json", force="true")
+    assert [served.http.request("PATCH", path, body, APPLY_PATCH, fieldManager="a").status for _ in range(2)] == [
+        201,
+        200,
+    ]
+    forced = served.http.request("PATCH", path, {}, "application/merge-patch+json", force="true")
     assert (forced.status, forced.body["details"]["causes"][0]["field"]) == (422, "force")

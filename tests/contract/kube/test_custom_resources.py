@@ -88,7 +88,7 @@ DURATION = "^(([0-9]+(s|m|h))+|Never)$"
             a_pool(expireAfter="soon"),
             [
                 (f"{TEMPLATE}.expireAfter", body_of(f'"soon": {TEMPLATE}.expireAfter', f"should match '{DURATION}'")),
-                (  # of a rule that has no answer the type is shown, not the value
+                (  # the error of a rule that cannot be evaluated shows the type instead of the value
                     f"{TEMPLATE}.expireAfter",
                     (
                         "\"string\": type conversion error from 'string' to 'google.protobuf.Duration' evaluating rule: "
@@ -116,7 +116,7 @@ DURATION = "^(([0-9]+(s|m|h))+|Never)$"
     ],
 )
 def test_invalid_value_is_refused_with_field_and_reason(cluster, spec, causes):
-    """422 with the field, scalar values, and the message of the schema or of the CEL rule."""
+    """The server answers 422 with the field, scalar values, and the message of the schema or of the CEL rule."""
     assert causes_of(cluster, NODEPOOL, spec) == sorted(f"{path}: Invalid value: {why}" for path, why in causes)
 
 
@@ -174,12 +174,12 @@ def test_invalid_value_is_refused_with_field_and_reason(cluster, spec, causes):
     ],
 )
 def test_cel_rules_are_skipped_after_a_schema_error(cluster, resource, spec, causes):
-    """After a wrong type, a missing field, an exceeded length or an unknown enum value."""
+    """Such errors are a wrong type, a missing field, an exceeded length and an unknown enum value."""
     assert causes_of(cluster, resource, spec) == sorted([*causes, UNCHECKED])
 
 
 def causes_of(cluster, resource, spec):
-    """What is wrong with an object, as sorted texts: the server's order follows from its maps."""
+    """Return the causes of an object's rejection, sorted, because the server's order is random."""
     name = cluster.own("x")
     with pytest.raises(InvalidError) as caught:
         cluster.store.create(resource, {"metadata": {"name": name}} | ({} if spec is None else {"spec": spec}))
@@ -201,7 +201,7 @@ def causes_in(message, start):
 
 
 def test_set_list_with_duplicates_is_refused(cluster):
-    """CEL rules are evaluated nevertheless."""
+    """The server still evaluates CEL rules."""
     found = causes_of(cluster, NODEPOOL, budgets({"nodes": "1", "schedule": "@daily", "reasons": ["Empty", "Empty"]}))
     assert found == [
         f"{BUDGETS}: Invalid value: 'schedule' must be set with 'duration'",
@@ -210,7 +210,7 @@ def test_set_list_with_duplicates_is_refused(cluster):
 
 
 def test_missing_field_gets_its_default(cluster):
-    """On creation and in nested objects; null counts as missing."""
+    """The server sets defaults on creation and in nested objects; null counts as missing."""
     made = cluster.pool("plain", weight=None)["spec"]
     assert made["disruption"] == {
         "budgets": [{"nodes": "10%"}],
@@ -222,7 +222,7 @@ def test_missing_field_gets_its_default(cluster):
 
 
 def test_unknown_fields_are_dropped(cluster):
-    """From spec and status, on creation and with every patch."""
+    """The server drops them from spec and status, on creation and with every patch."""
     made = cluster.pool("odd", colour="red", disruption={"mood": "good"})
     name = made["metadata"]["name"]
     assert "colour" not in made["spec"]
@@ -233,7 +233,7 @@ def test_unknown_fields_are_dropped(cluster):
 
 
 def test_immutable_field_cannot_change(cluster):
-    """Transition rules: a NodeClaim's spec, a NodePool's replicas and nodeClassRef group and kind."""
+    """Transition rules protect a NodeClaim's spec, and a NodePool's replicas and nodeClassRef group and kind."""
     claim = cluster.claim("fixed")["metadata"]["name"]
     with pytest.raises(InvalidError) as caught:
         cluster.store.patch(NODECLAIM, claim, {"spec": {"expireAfter": "1h"}})
@@ -287,7 +287,7 @@ def test_status_is_validated(cluster):
     ids=lambda value: getattr(value, "kind", ""),
 )
 def test_empty_spec_of_our_kinds_names_the_required_fields(cluster, resource, missing):
-    """The same fields on every server."""
+    """Every server names the same fields."""
     assert causes_of(cluster, resource, {}) == sorted(
         [UNCHECKED, *(f"spec.{field}: Required value" for field in missing)]
     )
@@ -328,7 +328,7 @@ def test_empty_spec_of_our_kinds_names_the_required_fields(cluster, resource, mi
                 "spec.amiSelectorTerms: Invalid value: 0: spec.amiSelectorTerms in body should have at least 1 items",
                 "spec.subnetSelectorTerms[0].tags: Too many: 21: must have at most 20 items",
                 (
-                    'spec.securityGroupSelectorTerms[0].id: Invalid value: "x": '  # what a term's pattern says
+                    'spec.securityGroupSelectorTerms[0].id: Invalid value: "x": '  # the message of a term's pattern
                     "spec.securityGroupSelectorTerms[0].id in body should match 'sg-[0-9a-z]+'"
                 ),
                 UNCHECKED,
@@ -337,12 +337,12 @@ def test_empty_spec_of_our_kinds_names_the_required_fields(cluster, resource, mi
     ],
 )
 def test_bounds_of_lists_maps_and_times(cluster, resource, spec, causes):
-    """As our other kinds have them."""
+    """The server enforces them on NodeDisruptions and OfferingStates."""
     assert causes_of(cluster, resource, spec) == sorted(causes)
 
 
 def test_optional_fields_may_be_omitted(cluster):
-    """An OfferingState may be empty."""
+    """An OfferingState without any of them is valid."""
     assert cluster.store.create(OFFERING_STATE, {"metadata": {"name": cluster.own("x")}, "spec": {}})["spec"] == {}
 
 

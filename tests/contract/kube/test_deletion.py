@@ -43,7 +43,7 @@ def test_running_pod_is_deleted_gracefully(cluster):
 
     cluster.store.delete(POD, "polite", namespace=cluster.namespace, grace_period_seconds=5)
     second = cluster.store.get(POD, "polite", namespace=cluster.namespace).metadata.deletion_timestamp
-    assert first - second in {timedelta(seconds=14), timedelta(seconds=15), timedelta(seconds=16)}  # time goes on
+    assert first - second in {timedelta(seconds=14), timedelta(seconds=15), timedelta(seconds=16)}  # the clock moves
 
     cluster.store.delete(POD, "polite", namespace=cluster.namespace, grace_period_seconds=60)
     assert cluster.store.get(POD, "polite", namespace=cluster.namespace).metadata.deletion_timestamp == second
@@ -63,7 +63,7 @@ def test_pod_without_a_node_is_deleted_at_once(cluster):
 
 
 def test_terminating_pod_cannot_be_bound(cluster):
-    """Also while a finalizer keeps it."""
+    """The same holds while a finalizer keeps it."""
     body = {"metadata": {"name": "doomed", "finalizers": ["x.io/hold"]}, "spec": a_pod_spec()}
     cluster.store.create(POD, body, namespace=cluster.namespace)
     cluster.store.delete(POD, "doomed", namespace=cluster.namespace)
@@ -74,14 +74,14 @@ def test_terminating_pod_cannot_be_bound(cluster):
 
 
 def test_node_without_finalizers_is_deleted_at_once(cluster):
-    """With finalizers it stays, as every object."""
+    """With a finalizer it stays, like any other object."""
     name = cluster.node("short-lived")
     cluster.store.delete(NODE, name)
     assert is_gone(cluster, NODE, name)
 
 
 def test_owned_objects_are_garbage_collected(cluster):
-    """In the background, after the owner, as a node's Lease."""
+    """The garbage collector deletes them in the background after their owner, for example a node's Lease."""
     node = cluster.store.get(NODE, cluster.node()).metadata
     owner = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}
     for name, metadata in (("owned", {"ownerReferences": [owner]}), ("free", {})):

@@ -14,7 +14,7 @@ _SHOWN = {}
 
 
 def shows(name):
-    """Marks the test of a difference."""
+    """Mark a test as the one of this difference."""
 
     def mark(test):
         _SHOWN[name] = test.__name__
@@ -28,14 +28,14 @@ def is_real(cluster: Cluster) -> bool:
 
 
 def test_every_listed_difference_has_a_test():
-    """The list and the tests are the same."""
+    """The list and the tests have the same names."""
     assert set(_SHOWN) == set(DIFFERENCES)
     assert all(hasattr(sys.modules[__name__], name) for name in _SHOWN.values())
 
 
 @shows("images")
 def test_container_without_an_image(cluster):
-    """Only the real server refuses it, with 422."""
+    """Only the real server rejects it, with 422."""
     body = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}}
     if is_real(cluster):
         with pytest.raises(InvalidError, match=r"spec\.containers\[0\]\.image: Required value"):
@@ -46,7 +46,7 @@ def test_container_without_an_image(cluster):
 
 @shows("pod admission")
 def test_admission_adds_tolerations_and_qos_class_to_a_pod(cluster):
-    """Only on the real server."""
+    """Only the real server does."""
     pod = cluster.pod("p")
     assert ("tolerations" in pod["spec"]) == is_real(cluster)
     assert ("qosClass" in pod["status"]) == is_real(cluster)
@@ -54,21 +54,21 @@ def test_admission_adds_tolerations_and_qos_class_to_a_pod(cluster):
 
 @shows("not-ready taints")
 def test_new_node_is_tainted_until_it_is_ready(cluster):
-    """Only by the real server's controllers."""
+    """Only the real server's admission adds the taint."""
     taints = [taint.key for taint in cluster.store.get(NODE, cluster.node()).spec.taints]
     assert taints == (["node.kubernetes.io/not-ready"] if is_real(cluster) else [])
 
 
 @shows("managed fields")
 def test_objects_have_managed_fields(cluster):
-    """Only on the real server."""
+    """Only the real server sets them."""
     made = cluster.claim("c")["metadata"]
     assert [entry["operation"] for entry in made.get("managedFields", [])] == (["Update"] if is_real(cluster) else [])
 
 
 @shows("lists of built-in kinds")
 def test_containers_of_two_managers_are_merged_by_name(cluster):
-    """On the real server only; pods' containers cannot change anyway."""
+    """Only the real server merges them; a pod's containers cannot change anyway."""
     where = {"namespace": cluster.namespace, "force": True}
     pod = {"spec": {"containers": [{"name": "a", "image": "pause"}, {"name": "b", "image": "pause"}]}}
     cluster.store.apply(POD, "p", pod, manager="first", **where)
@@ -83,7 +83,7 @@ def test_containers_of_two_managers_are_merged_by_name(cluster):
 
 @pytest.fixture(params=["http", pytest.param("kubernetes", marks=pytest.mark.xdist_group("control-plane"))])
 def uncontrolled(request):
-    """A server beside which no controller has run."""
+    """Return a server whose controllers have not run."""
     if request.param == "http":
         with clusters.over_http() as cluster:
             yield cluster
@@ -94,7 +94,7 @@ def uncontrolled(request):
 
 @shows("budgets without a status")
 def test_eviction_before_its_budget_is_counted(uncontrolled):
-    """The real server returns 429 with a retry after ten seconds; the in-memory server counts at once."""
+    """The real server returns 429 with a retry after ten seconds; the in-memory server counts the pods itself."""
     uncontrolled.budget(minAvailable=1)
     uncontrolled.running_pod("p")
     path = POD.path(uncontrolled.namespace, "p", "eviction")
@@ -103,7 +103,7 @@ def test_eviction_before_its_budget_is_counted(uncontrolled):
         "kind": "Eviction",
         "metadata": {"name": "p", "namespace": uncontrolled.namespace},
     }
-    answer = uncontrolled.http.ask("POST", path, body)
+    answer = uncontrolled.http.request("POST", path, body)
     assert answer.status == 429
     assert answer.headers.get("Retry-After") == ("10" if is_real(uncontrolled) else None)
     message = answer.body["details"]["causes"][0]["message"]
@@ -124,9 +124,9 @@ def test_bookmark_in_a_short_watch(served):
 
 @shows("answers to deletions")
 def test_deletion_returns_the_object_that_stays(served):
-    """Only on the real server, for an object with finalizers."""
+    """Only the real server returns it, for an object with finalizers."""
     name = served.claim("c", finalizers=["x.io/hold"])["metadata"]["name"]
-    answer = served.http.ask("DELETE", NODECLAIM.path("", name))
+    answer = served.http.request("DELETE", NODECLAIM.path("", name))
     assert (answer.status, answer.body["kind"]) == (200, "NodeClaim" if is_real(served) else "Status")
 
 
@@ -134,16 +134,16 @@ def test_deletion_returns_the_object_that_stays(served):
 def test_strategic_merge_patch(served):
     """Only the real server supports it."""
     patch = {"metadata": {"labels": {"a": "b"}}}
-    answer = served.http.ask("PATCH", NODE.path("", served.node()), patch, "application/strategic-merge-patch+json")
+    answer = served.http.request("PATCH", NODE.path("", served.node()), patch, "application/strategic-merge-patch+json")
     assert answer.status == (200 if is_real(served) else 415)
 
 
 @shows("replacements")
 def test_update_without_a_resource_version(served):
-    """The real server refuses it for custom resources."""
+    """The real server rejects it for custom resources."""
     name = served.claim("c")["metadata"]["name"]
     body = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": name}, "spec": a_claim_spec()}
-    assert served.http.ask("PUT", NODECLAIM.path("", name), body).status == (422 if is_real(served) else 200)
+    assert served.http.request("PUT", NODECLAIM.path("", name), body).status == (422 if is_real(served) else 200)
 
 
 @shows("what changed in a pod")
@@ -157,8 +157,8 @@ def test_immutable_pod_fields_are_shown_in_the_error(cluster):
 
 @shows("JSON of another shape")
 def test_label_that_is_a_number(served):
-    """It makes the whole patch invalid."""
-    answer = served.http.ask("PATCH", NODE.path("", served.node()), {"metadata": {"labels": {"a": 7}}}, MERGE_PATCH)
+    """On the real server it makes the whole patch invalid."""
+    answer = served.http.request("PATCH", NODE.path("", served.node()), {"metadata": {"labels": {"a": 7}}}, MERGE_PATCH)
     assert answer.status == 422
     fields = {cause["field"] for cause in answer.body["details"]["causes"]}
     assert fields == ({"patch"} if is_real(served) else {"metadata.labels.a"})
@@ -166,7 +166,7 @@ def test_label_that_is_a_number(served):
 
 @shows("integers or strings")
 def test_quantity_that_is_a_boolean(cluster):
-    """It matches no alternative of the schema."""
+    """On the real server it matches no alternative of the schema."""
     with pytest.raises(InvalidError) as caught:
         cluster.pool("p", limits={"cpu": True})
     message = (
@@ -178,7 +178,7 @@ def test_quantity_that_is_a_boolean(cluster):
 
 @shows("types in a status")
 def test_status_field_of_the_wrong_type(cluster):
-    """The error does not contain the field's path."""
+    """The real server's error does not contain the field's path."""
     name = cluster.pool("p")["metadata"]["name"]
     condition = {"status": {"nodeClassObservedGeneration": "x"}}
     with pytest.raises(InvalidError) as caught:

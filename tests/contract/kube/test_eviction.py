@@ -9,13 +9,13 @@ from tests.contract.kube.clusters import a_pod_spec
 
 
 def counted(cluster, allowed, healthy, name="budget"):
-    """Return when the disruption controller has counted so."""
+    """Wait until the PodDisruptionBudget's status has these numbers."""
 
-    def so():
+    def is_counted():
         status = cluster.store.get(PDB, name, namespace=cluster.namespace).status
         return (status.disruptions_allowed, status.current_healthy) == (allowed, healthy)
 
-    cluster.eventually(so)
+    cluster.eventually(is_counted)
 
 
 def is_marked(cluster, name):
@@ -61,7 +61,7 @@ def test_budget_limits_evictions(cluster):
     ],
 )
 def test_budgets_accept_numbers_and_percentages(cluster, spec, may_go):
-    """Percentages are of the desired replicas and are rounded up."""
+    """The server takes percentages of the desired replicas and rounds up."""
     template = {"metadata": {"labels": {"app": "web"}}, "spec": a_pod_spec()}
     workload = {"replicas": 4, "selector": {"matchLabels": {"app": "web"}}, "template": template}
     cluster.store.create(REPLICASET, {"metadata": {"name": "web"}, "spec": workload}, namespace=cluster.namespace)
@@ -100,7 +100,7 @@ def test_unhealthy_pod_eviction_policies(cluster):
 
 
 def test_two_budgets_on_one_pod_are_an_internal_error(cluster):
-    """500, neither a refusal nor a success."""
+    """The server answers 500, which is neither a rejection nor a success."""
     cluster.budget("one", minAvailable=0)
     cluster.budget("two", minAvailable=0)
     cluster.running_pod("torn")
@@ -111,7 +111,7 @@ def test_two_budgets_on_one_pod_are_an_internal_error(cluster):
 
 
 def test_pending_and_finished_pods_ignore_budgets(cluster):
-    """They are not available pods."""
+    """A budget counts only available pods."""
     cluster.budget(minAvailable=9)
     cluster.pod("pending")
     cluster.running_pod("done")
@@ -132,7 +132,7 @@ def test_eviction_honours_the_uid_precondition(cluster):
 
 
 def test_empty_selector_selects_all_pods_and_a_missing_one_none(cluster):
-    """As in policy/v1."""
+    """These are the semantics of policy/v1."""
     no_selector = {"metadata": {"name": "none"}, "spec": {"minAvailable": 9}}
     cluster.store.create(PDB, no_selector, namespace=cluster.namespace)
     cluster.running_pod("a")
@@ -153,12 +153,12 @@ def test_budget_with_both_limits_is_refused(cluster):
 
 
 def test_refused_eviction_response(served):
-    """429 with the budget as its cause; Retry-After only before the budget was counted."""
+    """The server answers 429 with the budget as the cause, and with Retry-After only before it counted the budget's pods."""
     served.budget(minAvailable=1)
     served.running_pod("a")
     counted(served, allowed=0, healthy=1)
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "a", "namespace": served.namespace}}
-    answer = served.http.ask("POST", POD.path(served.namespace, "a", "eviction"), body)
+    answer = served.http.request("POST", POD.path(served.namespace, "a", "eviction"), body)
     assert answer.status == 429
     assert "Retry-After" not in answer.headers
     assert answer.body == {

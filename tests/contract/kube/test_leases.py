@@ -25,7 +25,7 @@ def lease(cluster, clock):
 
 
 def test_one_run_holds_a_lease_at_a_time(cluster, clock, lease):
-    """Until it releases the Lease or the Lease expires; then the first run to acquire it holds it."""
+    """After it releases the Lease or the Lease expires, the first run to acquire it holds it."""
     first, second = lease("first"), lease("second")
     first.acquire()
     with pytest.raises(LeaseLostError):
@@ -42,7 +42,7 @@ def test_one_run_holds_a_lease_at_a_time(cluster, clock, lease):
 
 
 def test_a_lease_is_renewed_on_the_version_that_was_read(cluster, clock, lease):
-    """Times are kept to the microsecond, and an update of an older version is a conflict."""
+    """The server keeps times to the microsecond, and an update of an older version is a conflict."""
     held = lease("first")
     held.acquire()
     read = cluster.store.get(LEASE, "step", namespace=cluster.namespace)

@@ -45,7 +45,7 @@ def transport_of(plane, token=""):
 
 @pytest.fixture
 def plane(control_plane):
-    """A control plane whose etcd is at hand: objects are put there without admission."""
+    """Return a control plane; tests write objects directly to its etcd, without admission."""
     if not hasattr(control_plane, "etcd"):
         pytest.skip("the cluster that is named does not show its etcd")
     return control_plane
@@ -53,13 +53,13 @@ def plane(control_plane):
 
 @pytest.fixture
 def drawn(plane, namespace, request):
-    """Objects of the kind that the test is for, and the selector that finds them."""
+    """Store random objects of one kind; return their resource and the selector that finds them."""
     resource, mark = request.param, namespace[-20:].lstrip("-")
     bodies = list(ObjectGenerator(resource.kind).objects(resource, COUNT, namespace=namespace, mark=mark))
     put(plane.etcd, bodies)
     selector = f"{MARK}={mark}"
     path = f"{resource.path()}?labelSelector={selector}"
-    # One transaction is one version: the server's cache may have it while it is still taking in the objects.
+    # One transaction is one version: the server's cache may be at it before it has all objects.
     wait_until(lambda: len(plane.admin.do("GET", path)["items"]) == COUNT, "the API server knows them")
     yield resource, selector
     for body in bodies:
@@ -69,7 +69,7 @@ def drawn(plane, namespace, request):
 
 @pytest.mark.parametrize("drawn", KINDS, ids=lambda resource: resource.kind, indirect=True)
 def test_both_encodings_give_equal_objects(plane, drawn):
-    """Drawn objects, each field full, empty and missing; each field of our Structs is present in one at least."""
+    """The random objects have each field set, empty and missing; each field of the Structs is set in at least one."""
     resource, selector = drawn
     transport = transport_of(plane)
     query = {"labelSelector": selector}
@@ -79,7 +79,7 @@ def test_both_encodings_give_equal_objects(plane, drawn):
     for one, other in zip(found, wanted, strict=True):
         assert msgspec.to_builtins(one) == msgspec.to_builtins(other)
         assert one == other
-    assert msgspec.json.encode(found) == msgspec.json.encode(wanted)  # the order of maps, too
+    assert msgspec.json.encode(found) == msgspec.json.encode(wanted)  # compares the order of maps, too
     missing = kubernetes_fields(resource.type) - {field for one in found for field in fields_with_values(one)}
     not_there = set() if resource.namespaced else {(ObjectMeta, "namespace")}
     assert missing == not_there | ({NOT_OF_NODES} if resource is NODE else set())
@@ -88,7 +88,7 @@ def test_both_encodings_give_equal_objects(plane, drawn):
 
 
 def test_status_is_equal_in_both_encodings(plane):
-    """A Status comes in the requested encoding."""
+    """The server encodes a Status in the requested encoding."""
     transport = transport_of(plane, token="unknown")
     said = []
     for accept, decode_status in (("application/json", decode_json), (WholeList.ACCEPT, WholeList.decode_status)):

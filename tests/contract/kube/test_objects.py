@@ -27,7 +27,7 @@ def test_creation_with_a_resource_version_is_refused(cluster):
 
 
 def test_reads_decode_into_the_type_of_the_resource(cluster):
-    """Structs for kinds that are read in bulk, JSON for kinds that are validated one by one."""
+    """Kinds that are read in bulk decode into Structs, kinds that a model validates into JSON."""
     cluster.pod("typed", nodeSelector={"disk": "ssd"})
     pod = cluster.store.get(POD, "typed", namespace=cluster.namespace)
     assert isinstance(pod, Pod)
@@ -106,7 +106,7 @@ def test_object_in_a_missing_namespace_is_refused(cluster):
 
 
 def test_body_with_another_namespace_is_refused(cluster):
-    """400 if the body's namespace is not that of the request."""
+    """The server answers 400 if the body's namespace is not the request's."""
     body = {"metadata": {"name": "p", "namespace": "default"}, "spec": a_pod_spec()}
     with pytest.raises(KubeAPIError, match="does not match the namespace") as caught:
         cluster.store.create(POD, body, namespace=cluster.namespace)
@@ -114,7 +114,7 @@ def test_body_with_another_namespace_is_refused(cluster):
 
 
 def test_list_is_sorted_and_at_one_version(cluster):
-    """By name, with the version at which a watch continues."""
+    """It is sorted by name, and its version is one from which a watch continues."""
     for name in ("b", "c", "a"):
         cluster.pod(name)
     listing = cluster.store.list(POD, namespace=cluster.namespace)
@@ -123,7 +123,7 @@ def test_list_is_sorted_and_at_one_version(cluster):
 
 
 def test_paged_list_has_every_object_once(cluster):
-    """With pages of any size, at one version."""
+    """That holds for pages of any size, which all have one version."""
     for number in range(23):
         cluster.pod(f"pod-{number:02}", labels={"app": "web" if number % 2 else "db"})
     whole = cluster.store.list(POD, namespace=cluster.namespace)
@@ -138,25 +138,25 @@ def test_page_has_a_continue_token_and_the_remaining_count(served):
     for name in ("a", "b", "c"):
         served.pod(name)
     path = POD.path(served.namespace)
-    first = served.http.ask("GET", path, limit=2).body
+    first = served.http.request("GET", path, limit=2).body
     served.pod("between", labels={})
     assert [item["metadata"]["name"] for item in first["items"]] == ["a", "b"]
     assert (first["kind"], first["apiVersion"]) == ("PodList", "v1")
     assert first["metadata"]["remainingItemCount"] == 1
 
     token = first["metadata"]["continue"]
-    second = served.http.ask("GET", path, **{"limit": 2, "continue": token}).body
+    second = served.http.request("GET", path, **{"limit": 2, "continue": token}).body
     assert [item["metadata"]["name"] for item in second["items"]] == ["c"]
     assert second["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
     assert "continue" not in second["metadata"]
 
-    selected = served.http.ask("GET", path, limit=1, labelSelector="app=web").body["metadata"]
+    selected = served.http.request("GET", path, limit=1, labelSelector="app=web").body["metadata"]
     assert selected["continue"]
-    assert "remainingItemCount" not in selected  # the server does not count behind a selector
+    assert "remainingItemCount" not in selected  # the server does not count the objects of a selector
 
 
 def test_cached_list_shows_a_write_eventually(cluster):
-    """A cached list may be stale; it has the shape of any other list."""
+    """A cached list may be stale; otherwise it is like any other list."""
     cluster.pod("seen")
     cluster.eventually(
         lambda: names(cluster.store.list(POD, namespace=cluster.namespace, cached=True)) == ["seen"],
@@ -178,7 +178,7 @@ def test_cached_list_shows_a_write_eventually(cluster):
     ],
 )
 def test_label_selectors(cluster, selector, expected):
-    """Equality, sets and existence; all of them must match."""
+    """Selectors by equality, set and existence work; an object must match all of them."""
     cluster.pod("a", labels={"app": "web", "tier": "front"})
     cluster.pod("b", labels={"app": "web"})
     cluster.pod("c", labels={"app": "db", "size": "3"})
@@ -198,7 +198,7 @@ def test_label_selectors(cluster, selector, expected):
     ],
 )
 def test_field_selectors_for_pods(cluster, selector, expected):
-    """Those that the forwarder and the steps use."""
+    """The selectors that the forwarder and the steps use work."""
     cluster.pod("free")
     for name in ("bound", "done"):
         cluster.pod(name)
@@ -218,7 +218,7 @@ def test_field_selectors_for_pods(cluster, selector, expected):
     ],
 )
 def test_invalid_selector_is_a_bad_request(cluster, selectors, message):
-    """400, naming the invalid part."""
+    """The server answers 400 and names the invalid part."""
     with pytest.raises(KubeAPIError) as caught:
         cluster.store.list(POD, namespace=cluster.namespace, **selectors)
     assert caught.value.status == 400

@@ -9,7 +9,7 @@ JSON = "application/json"
 
 
 def refusal(answer):
-    """A Status without what says nothing; the server may list a cause several times."""
+    """Return a Status without its constant fields and repeated causes."""
     body = dict(answer.body)
     assert body.pop("kind") == "Status"
     assert body.pop("apiVersion") == "v1"
@@ -22,8 +22,8 @@ def refusal(answer):
 
 
 def test_missing_object_error(served):
-    """404 with the object's kind and name."""
-    answer = served.http.ask("GET", POD.path(served.namespace, "missing"))
+    """The server answers 404 with the object's kind and name."""
+    answer = served.http.request("GET", POD.path(served.namespace, "missing"))
     assert answer.status == 404
     assert refusal(answer) == {
         "message": 'pods "missing" not found',
@@ -31,15 +31,15 @@ def test_missing_object_error(served):
         "details": {"name": "missing", "kind": "pods"},
         "code": 404,
     }
-    answer = served.http.ask("DELETE", NODECLAIM.path("", "missing"))
+    answer = served.http.request("DELETE", NODECLAIM.path("", "missing"))
     assert refusal(answer)["details"] == {"name": "missing", "group": "karpenter.sh", "kind": "nodeclaims"}
 
 
 def test_existing_object_error(served):
-    """409 AlreadyExists."""
+    """The server answers 409 AlreadyExists."""
     name = served.claim("twice")["metadata"]["name"]
     body = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": name}, "spec": a_claim_spec()}
-    assert refusal(served.http.ask("POST", NODECLAIM.path(), body)) == {
+    assert refusal(served.http.request("POST", NODECLAIM.path(), body)) == {
         "message": f'nodeclaims.karpenter.sh "{name}" already exists',
         "reason": "AlreadyExists",
         "details": {"name": name, "group": "karpenter.sh", "kind": "nodeclaims"},
@@ -48,12 +48,12 @@ def test_existing_object_error(served):
 
 
 def test_conflict_errors(served):
-    """409 for a version and for a deletion's preconditions; 422 for a UID in a patch."""
+    """The server answers 409 for a version and for a deletion's preconditions, and 422 for a UID in a patch."""
     made = served.claim("raced")["metadata"]
     path = NODECLAIM.path("", made["name"])
-    served.http.ask("PATCH", path, {"metadata": {"labels": {"a": "b"}}}, MERGE_PATCH)
+    served.http.request("PATCH", path, {"metadata": {"labels": {"a": "b"}}}, MERGE_PATCH)
     stale = {"metadata": {"resourceVersion": made["resourceVersion"], "labels": {"a": "c"}}}
-    assert refusal(served.http.ask("PATCH", path, stale, MERGE_PATCH)) == {
+    assert refusal(served.http.request("PATCH", path, stale, MERGE_PATCH)) == {
         "message": f'Operation cannot be fulfilled on nodeclaims.karpenter.sh "{made["name"]}": the object has been '
         "modified; please apply your changes to the latest version and try again",
         "reason": "Conflict",
@@ -61,25 +61,25 @@ def test_conflict_errors(served):
         "code": 409,
     }
     options = {"preconditions": {"resourceVersion": made["resourceVersion"]}}
-    answer = refusal(served.http.ask("DELETE", path, options))
+    answer = refusal(served.http.request("DELETE", path, options))
     assert (answer["code"], answer["reason"]) == (409, "Conflict")
     assert answer["details"] == {"name": made["name"], "group": "karpenter.sh", "kind": "NodeClaim"}
-    answer = refusal(served.http.ask("PATCH", path, {"metadata": {"uid": "x"}}, MERGE_PATCH))
+    answer = refusal(served.http.request("PATCH", path, {"metadata": {"uid": "x"}}, MERGE_PATCH))
     assert (answer["code"], answer["reason"]) == (422, "Invalid")
     assert [cause["field"] for cause in answer["causes"]] == ["metadata.uid"]
 
 
 def test_late_binding_errors(served):
-    """409 for a bound pod, 404 for a missing one, a conflict for another UID."""
+    """The server answers 409 for a bound pod, 404 for a missing one, and a conflict for another UID."""
     served.pod("p")
     path = POD.path(served.namespace, "p", "binding")
     target = {"target": {"kind": "Node", "name": served.node()}}
-    answer = served.http.ask("POST", path, {"metadata": {"name": "p", "uid": "x"}, **target})
+    answer = served.http.request("POST", path, {"metadata": {"name": "p", "uid": "x"}, **target})
     assert answer.status == 409
     assert "Precondition failed: UID in precondition: x, UID in object meta: " in answer.body["message"]
-    answer = served.http.ask("POST", path, {"metadata": {"name": "p"}, **target})
+    answer = served.http.request("POST", path, {"metadata": {"name": "p"}, **target})
     assert (answer.status, answer.body["status"]) == (201, "Success")
-    assert refusal(served.http.ask("POST", path, {"metadata": {"name": "p"}, **target})) == {
+    assert refusal(served.http.request("POST", path, {"metadata": {"name": "p"}, **target})) == {
         "message": f'Operation cannot be fulfilled on pods/binding "p": pod p is already assigned to node '
         f'"{served.node()}"',
         "reason": "Conflict",
@@ -114,9 +114,9 @@ def test_late_binding_errors(served):
     ],
 )
 def test_malformed_request_errors(served, method, path, content_type, body, code, reason):
-    """The status code, a reason and a message."""
+    """The response has the status code, a reason and a message."""
     path, _, query = path.format(node=served.node()).partition("?")
-    answer = served.http.ask(
+    answer = served.http.request(
         method, path, body, content_type, **dict(part.split("=", 1) for part in query.split("&") if part)
     )
     status = refusal(answer)
@@ -126,8 +126,8 @@ def test_malformed_request_errors(served, method, path, content_type, body, code
 
 @pytest.mark.parametrize("path", ["/apis/example.com/v1/ghosts", "/apis/karpenter.sh/v1/ghosts", "/nothing/here"])
 def test_unknown_path_error_is_plain_text(served, path):
-    """As in a cluster without our CRDs."""
-    answer = served.http.ask("GET", path)
+    """A cluster without the CRDs answers so."""
+    answer = served.http.request("GET", path)
     assert (answer.status, answer.body) == (404, "404 page not found\n")
     assert answer.headers["Content-Type"].startswith("text/plain")
 
@@ -204,10 +204,10 @@ NAME = (
     ],
 )
 def test_invalid_node_errors(served, patch, causes):
-    """422 with every invalid field, the message and the reason."""
+    """The server answers 422 with every invalid field, its message and reason."""
     node = served.node()
     served.store.patch(NODE, node, {"spec": {"providerID": "one"}})
-    status = refusal(served.http.ask("PATCH", NODE.path("", node), patch, MERGE_PATCH))
+    status = refusal(served.http.request("PATCH", NODE.path("", node), patch, MERGE_PATCH))
     assert (status["code"], status["reason"], status["details"]) == (422, "Invalid", {"name": node, "kind": "Node"})
     assert [(cause["field"], cause["message"]) for cause in status["causes"]] == causes
     shown = [f"{field}: {message}" for field, message in causes]
@@ -272,18 +272,18 @@ def test_invalid_node_errors(served, patch, causes):
     ],
 )
 def test_invalid_creation_errors(served, resource, spec, message):
-    """422 with the server's messages."""
+    """The server answers 422 with its messages."""
     body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": "x"}, "spec": spec}
-    answer = served.http.ask("POST", resource.path(served.namespace), body)
+    answer = served.http.request("POST", resource.path(served.namespace), body)
     assert (answer.status, answer.body["message"]) == (422, message)
 
 
 def test_invalid_quantity_is_a_bad_request(served):
-    """400, because the object does not decode."""
+    """The server answers 400, because it cannot decode the object."""
     spec = a_pod_spec()
     spec["containers"][0]["resources"] = {"requests": {"cpu": "one"}}
     body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": spec}
-    answer = served.http.ask("POST", POD.path(served.namespace), body)
+    answer = served.http.request("POST", POD.path(served.namespace), body)
     assert refusal(answer) == {
         "message": 'Pod in version "v1" cannot be handled as a Pod: quantities must match the regular expression '
         "'^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",

@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from tests.controlplane.plane import ControlPlane
 
 pytestmark = pytest.mark.xdist_group("control-plane")
-QUIET_SECONDS = 1.0  # a busy machine
+QUIET_SECONDS = 1.0  # for a busy machine
 CONTAINER = {"name": "main", "image": "registry.example.com/app:1"}
 
 
 @pytest.fixture
 def direct(control_plane: ControlPlane) -> Iterator[HttpKubeStore]:
-    """Reads everything each time."""
+    """Return a store that reads everything each time."""
     transport = Transport(from_kubeconfig(str(control_plane.kubeconfig)))
     yield HttpKubeStore(transport)
     transport.close()
 
 
 def test_cached_list_equals_a_fresh_list(direct: HttpKubeStore, namespace: str) -> None:
-    """Created, changed, deleted; with another kind's change as the last one, which has no event here."""
+    """It has creations, changes and deletions; the last change is of another kind, so this watch gets no event for it."""
     for number in range(5):
         direct.create(
             POD, {"metadata": {"name": f"p{number}"}, "spec": {"containers": [CONTAINER]}}, namespace=namespace
@@ -61,7 +61,7 @@ def test_cached_list_equals_a_fresh_list(direct: HttpKubeStore, namespace: str) 
 
 
 def test_cached_list_is_what_the_server_had_at_its_version(direct: HttpKubeStore, namespace: str) -> None:
-    """Under constant writes: an exact list at that version is equal, and the version is not older than the read."""
+    """During constant writes it equals an exact list at its version, which is not older than the read."""
     kept = CachingKubeStore(direct, ListCache(worth_caching=0), quiet_seconds=QUIET_SECONDS)
     kept.for_run(RequestBudget()).list(POD, namespace=namespace)
     with _writing(direct, namespace) as written:
@@ -72,13 +72,13 @@ def test_cached_list_is_what_the_server_had_at_its_version(direct: HttpKubeStore
             exact = _exactly(direct, namespace, warm.resource_version)
             assert [(p.metadata.uid, p.metadata.resource_version) for p in warm.items] == exact
             assert int(warm.resource_version) >= before
-            assert budget.usage.requests <= 2  # nothing was in doubt
+            assert budget.usage.requests <= 2  # the cache never fell back to a full list
             time.sleep(0.02)
 
 
 @contextmanager
 def _writing(direct: HttpKubeStore, namespace: str) -> Iterator[list[int]]:
-    """Creates, changes and deletes pods meanwhile; the versions of what was written."""
+    """Create, change and delete pods in a thread inside the context; yield the versions of the writes."""
     written: list[int] = []
     done = threading.Event()
 

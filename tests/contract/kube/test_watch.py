@@ -15,7 +15,7 @@ def watch(cluster, since, resource=POD, seconds=1, **selectors):
 
 
 def changes(cluster, since, **selectors):
-    """All changes since a version up to now, without bookmarks. A last pod, which is left out, ends the watch."""
+    """Return all changes since a version without bookmarks; a last pod, which is not returned, ends the watch."""
     last = f"end-{secrets.token_hex(3)}"
     cluster.pod(last)
     for event in watch(cluster, since, seconds=20, **selectors):
@@ -26,9 +26,9 @@ def changes(cluster, since, **selectors):
 
 
 def watched(cluster, since, **selectors):
-    """(type, name) of all changes since a version."""
+    """Return (type, name) of all changes since a version."""
     found = [(event.type, event.object.metadata.name) for event in changes(cluster, since, **selectors)]
-    return [(type_, name) for type_, name in found if not name.startswith("end-")]  # an earlier one's end
+    return [(type_, name) for type_, name in found if not name.startswith("end-")]  # the last pod of an earlier call
 
 
 def version_of(cluster, **selectors):
@@ -36,7 +36,7 @@ def version_of(cluster, **selectors):
 
 
 def test_watch_continues_from_a_lists_version(cluster):
-    """Every later change in order, each with its version."""
+    """It has every later change in order, each with its version."""
     cluster.pod("old")
     since = version_of(cluster)
     cluster.pod("new")
@@ -47,7 +47,7 @@ def test_watch_continues_from_a_lists_version(cluster):
     assert [(event.type, event.object.metadata.name) for event in events] == [
         ("ADDED", "new"),
         ("MODIFIED", "old"),
-        ("MODIFIED", "new"),  # marked, though nothing holds it
+        ("MODIFIED", "new"),  # a MODIFIED event with a deletionTimestamp, although it has no finalizer
         ("DELETED", "new"),
     ]
     versions = [int(event.resource_version) for event in events]
@@ -90,7 +90,7 @@ def test_object_that_leaves_the_selector_is_a_deletion(cluster):
 
 
 def test_object_that_left_the_selector_has_its_last_selected_state(cluster):
-    """With the version of the change that removed it."""
+    """Its version is the one of the change that removed it."""
     cluster.pod("wanderer", labels={"app": "web", "colour": "red"})
     since = version_of(cluster)
     labels = {"metadata": {"labels": {"app": "db", "colour": "blue"}}}
@@ -110,7 +110,7 @@ def test_bound_pod_leaves_the_watch_of_unassigned_pods(cluster):
 
 
 def test_watch_from_version_0_starts_with_all_objects(cluster):
-    """As ADDED, in any order, and then the changes."""
+    """The watch sends them as ADDED in any order, and then the changes."""
     for name in ("a", "b"):
         cluster.pod(name)
     assert sorted(watched(cluster, "0")) == [("ADDED", "a"), ("ADDED", "b")]
@@ -131,7 +131,7 @@ def test_expired_resource_version_is_refused_with_410(served):
     for number in range(3):
         served.pod(f"pod-{number}")
     path = POD.path(served.namespace)
-    page = served.http.ask("GET", path, limit=1).body["metadata"]
+    page = served.http.request("GET", path, limit=1).body["metadata"]
     served.pod("later")
     served.compact()
 
@@ -139,7 +139,7 @@ def test_expired_resource_version_is_refused_with_410(served):
         watched(served, page["resourceVersion"])
     assert (caught.value.status, caught.value.reason) == (410, "Expired")
     assert caught.value.message.startswith(f"too old resource version: {page['resourceVersion']} (")
-    answer = served.http.ask("GET", path, **{"limit": 1, "continue": page["continue"]})
+    answer = served.http.request("GET", path, **{"limit": 1, "continue": page["continue"]})
     assert (answer.status, answer.body["reason"]) == (410, "Expired")
 
     now = version_of(served)

@@ -26,7 +26,7 @@ def test_patch_without_a_change_writes_nothing(cluster):
 
 
 def test_parallel_patches_succeed_or_fail_separately(cluster):
-    """Results are in the order of the patches; a refused patch does not affect the others."""
+    """Results are in the order of the patches; a rejected patch does not affect the others."""
     claims = [cluster.claim(name)["metadata"]["name"] for name in ("one", "two", "three")]
     body = {"metadata": {"labels": {"a": "1"}}}
     stale = {"metadata": {"resourceVersion": "1", "labels": {"a": "1"}}}
@@ -153,7 +153,7 @@ def test_only_built_in_kinds_check_the_uid_of_a_status_patch(cluster):
 
 
 def test_status_patch_of_built_in_kinds_writes_metadata(cluster):
-    """Labels in a status patch of a pod or node are written; of custom resources only the status is."""
+    """The server writes labels in a status patch of a pod or node; of custom resources it writes only the status."""
     change = {"metadata": {"labels": {"a": "1"}}, "spec": {"unschedulable": True}, "status": {"capacity": {"cpu": "1"}}}
     node = cluster.store.patch(NODE, cluster.node(), change, subresource="status")
     assert node["metadata"]["labels"] == {"a": "1"}
@@ -173,7 +173,7 @@ def test_deletion_honours_the_version_precondition(cluster):
 
 
 def test_server_set_fields_cannot_be_patched(cluster):
-    """Generation and creation time are ignored, a deletionTimestamp is refused, another name is a bad request."""
+    """The server ignores generation and creation time, and rejects a deletionTimestamp and another name."""
     made = cluster.claim("kept", labels={"a": "1"})["metadata"]
     change = {"generation": 7, "creationTimestamp": "2001-01-01T00:00:00Z", "labels": {"a": "2"}}
     after = cluster.store.patch(NODECLAIM, made["name"], {"metadata": change})["metadata"]
