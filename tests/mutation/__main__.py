@@ -1,9 +1,11 @@
 """Mutate a seeded sample of a core package's operators and report which mutants no test kills.
 
     python -m tests.mutation scheduling --sample 300 --seed 1 [--jobs 2] [--at-least 0.9]
+    python -m tests.mutation scheduling --only limits.py:40 packing/ --tests tests/unit/core/scheduling
 
 The package's tests are collected and run once without a mutant; each mutant then runs those that execute the changed
-line, as far as they fit into a minute. The first failure kills the mutant, and so does a test that runs far longer than it should.
+line, as far as they fit into `SECONDS`. The first failure kills the mutant, and so does a test that runs far longer than it
+should. With `--only`, all mutants of the given places are run, sampled or not.
 """
 
 from __future__ import annotations
@@ -31,15 +33,26 @@ SUITES = {
     "lifecycle": ("tests/unit/core/lifecycle", "tests/unit/steps", "tests/unit/observe", "tests/property"),
     "disruption": ("tests/unit/core/disruption", "tests/unit/steps", "tests/unit/observe", "tests/property"),
 }
-SECONDS = 60
+SECONDS = 12
 """CPU seconds, with coverage, of the tests that a mutant runs at most: nearly all that die do so in the first two."""
 OPTIONS = ("-q", "--capture=no", "--assert=plain", "-p", "no:cacheprovider", "--timeout", "120")
 
 
+def every_mutant(package: str) -> list[Mutant]:
+    """Return all mutants of a package, by file and place."""
+    return [mutant for path in sorted((CORE / package).rglob("*.py")) for mutant in mutants(path)]
+
+
 def sample(package: str, size: int, seed: int) -> list[Mutant]:
     """Return a seeded sample of a package's mutants, by file and place."""
-    every = [mutant for path in sorted((CORE / package).rglob("*.py")) for mutant in mutants(path)]
+    every = every_mutant(package)
     return sorted(random.Random(seed).sample(every, min(size, len(every))))
+
+
+def is_at(mutant: Mutant, place: str) -> bool:
+    """Return whether the mutant is at a place: part of a path, or the end of a path and a line."""
+    path, _, line = place.partition(":")
+    return str(mutant.path).endswith(path) and mutant.line == int(line) if line else path in str(mutant.path)
 
 
 class MutantHunt:
@@ -89,13 +102,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--at-least", type=float, default=0.9)
-    parser.add_argument("--only", default="", help="mutate only files whose path contains this")
+    parser.add_argument("--only", nargs="+", help="run all mutants of these files, or of lines of them (limits.py:40)")
+    parser.add_argument("--tests", nargs="+", help="run these tests instead of the package's")
     options = parser.parse_args()
     os.chdir(ROOT)
     os.environ.setdefault("JOURNEYMAN_CASES", "25")
-    sampled = sample(options.package, options.sample, options.seed)
-    hunt = MutantHunt([mutant for mutant in sampled if options.only in str(mutant.path)], options.jobs)
-    if code := pytest.main([*OPTIONS, "-m", "not slow", *SUITES[options.package]], plugins=[hunt]):
+    chosen = (
+        [mutant for mutant in every_mutant(options.package) if any(is_at(mutant, place) for place in options.only)]
+        if options.only
+        else sample(options.package, options.sample, options.seed)
+    )
+    hunt = MutantHunt(chosen, options.jobs)
+    if code := pytest.main([*OPTIONS, "-m", "not slow", *(options.tests or SUITES[options.package])], plugins=[hunt]):
         return int(code)
     for mutant in hunt.survivors:
         print(f"survived: {mutant.path.relative_to(ROOT)}:{mutant.line}: {mutant.change}")

@@ -24,9 +24,9 @@ import pytest
 
 from tests.mutation.operators import Mutant, mutated
 
-FACTOR: Final = 20
+FACTOR: Final = 4
 """A mutant's tests may take so many times the CPU seconds of the original's."""
-GRACE: Final = 20
+GRACE: Final = 10
 """CPU seconds beside that."""
 
 
@@ -79,13 +79,13 @@ def is_killed(mutant: Mutant, items: Sequence[pytest.Item], tests: Sequence[int]
 def replace_code(mutant: Mutant) -> None:
     """Give the imported function that holds the mutated line its changed code."""
     module = compile(mutated(mutant), str(mutant.path), "exec", dont_inherit=True)
-    changed = {code.co_firstlineno: code for code in _functions(module)}
+    changed = {(code.co_firstlineno, code.co_qualname): code for code in _functions(module)}
     gc.unfreeze()  # what is frozen is not listed
     for function in gc.get_objects():
         if isinstance(function, FunctionType) and function.__code__.co_filename == str(mutant.path):
             before = function.__code__
-            after = changed.get(before.co_firstlineno)
-            if after is not None and after.co_name == before.co_name and after.co_freevars == before.co_freevars:
+            after = changed.get((before.co_firstlineno, before.co_qualname))
+            if after is not None and after.co_freevars == before.co_freevars:
                 function.__code__ = after
 
 
