@@ -10,24 +10,33 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+from journeyman.core.api.labels import PLANNED_PODS
 from tests.helpers.workloads import ARCH, CAPACITY_TYPE, HOSTNAME, ZONE, in_
 
 JSONDict = dict[str, Any]
 ZONES = ("a", "b", "c")
 INSTANCE_TYPE, NODEPOOL = "node.kubernetes.io/instance-type", "karpenter.sh/nodepool"
-FAMILY, CPU, RESERVATION = "example.com/family", "example.com/cpu", "karpenter.k8s.aws/capacity-reservation-id"
+FAMILY, CPU = "karpenter.k8s.aws/instance-family", "karpenter.k8s.aws/instance-cpu"
+RESERVATION = "karpenter.k8s.aws/capacity-reservation-id"
 TEAM, RACK, GPU = "team", "example.com/rack", "nvidia.com/gpu"
 DISK_DRIVER, GPU_DRIVER = "ebs.csi.aws.com", "gpu.example.com"
-REQUIRED, PREFERRED = "requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution"
-FAMILIES = (("m", 4, 0.05, "amd64"), ("c", 2, 0.043, "amd64"), ("r", 8, 0.066, "amd64"), ("t", 4, 0.041, "arm64"))
-FEATURES = (
-    *("selectors", "preferences", "taints", "spreads", "spreads", "affinity", "apart", "ports", "volumes", "gpus"),
-    *("nodes", "nodes", "daemons", "limits", "weights", "min_values", "reservations", "unavailable", "overlays", "devices"),
+REQUIRED, PREFERRED = (
+    "requiredDuringSchedulingIgnoredDuringExecution",
+    "preferredDuringSchedulingIgnoredDuringExecution",
 )
+FAMILIES = (("m", 4, 0.05, "amd64"), ("c", 2, 0.043, "amd64"), ("r", 8, 0.066, "amd64"), ("t", 4, 0.041, "arm64"))
+KINDS = (
+    ("spreads", "affinity", "apart", "nodes", "selectors", "taints", "preferences"),
+    ("devices", "nodes", "volumes", "ports", "gpus", "daemons", "selectors"),
+    ("nodes", "waiting", "volumes", "ports", "daemons", "apart", "spreads", "unavailable"),
+    ("limits", "weights", "min_values", "reservations", "overlays", "preferences", "taints", "selectors", "many"),
+)
+"""Features that meet often, by the seed modulo four; those of the other kinds are rare."""
+OFTEN, RARELY = 0.65, 0.07
 
 
 def scenario(seed: int) -> JSONDict:
-    """Return the cluster of a seed; every fourth has many pods of each workload."""
+    """Return the cluster of a seed."""
     return _Cluster(seed).scenario()
 
 
@@ -35,9 +44,10 @@ class _Cluster:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
-        self.has = set(self.rng.sample(FEATURES, self.rng.randint(2, 7)))
+        features = sorted({feature for kind in KINDS for feature in kind})
+        self.has = {f for f in features if self.rng.random() < (OFTEN if f in KINDS[seed % len(KINDS)] else RARELY)}
         self.apps = [f"app{n}" for n in range(self.rng.randint(1, 5))]
-        self.zones = ZONES[: self.rng.choice((3, 3, 2, 1))]
+        self.zones = ZONES[: self.rng.choice((3, 3, 2))]
 
     def chance(self, percent: int) -> bool:
         return self.rng.random() * 100 < percent
@@ -52,7 +62,7 @@ class _Cluster:
         types = [
             self._instance_type(*family, cpus)
             for family in self.rng.sample(FAMILIES, self.rng.randint(1, 3))
-            for cpus in sorted(self.rng.sample((1, 2, 4, 8, 16), self.rng.randint(1, 4)))
+            for cpus in sorted(self.rng.sample((2, 4, 8, 16, 32), self.rng.randint(2, 4)))
         ]
         pools = [self._node_pool(f"p{n}") for n in range(self.rng.choice((1, 1, 2, 3)))]
         workloads = {app: self._spec(app) for app in self.apps}
@@ -79,7 +89,9 @@ class _Cluster:
     def _instance_type(self, family: str, gib: int, price: float, arch: str, cpus: int) -> JSONDict:
         name = f"{family}.{cpus}x"
         offerings = [o for zone in self.zones for o in self._offerings(name, zone, price * cpus)]
-        kinds = sorted({kind for o in offerings for r in o["requirements"] if r["key"] == CAPACITY_TYPE for kind in r["values"]})
+        kinds = sorted(
+            {kind for o in offerings for r in o["requirements"] if r["key"] == CAPACITY_TYPE for kind in r["values"]}
+        )
         capacity = {"cpu": str(cpus), "memory": f"{cpus * gib}Gi", "pods": self.rng.choice(("110", "29", "8", "4"))}
         if "gpus" in self.has and family == "m":
             capacity[GPU] = str(max(1, cpus // 4))
@@ -110,17 +122,25 @@ class _Cluster:
     def _node_pool(self, name: str) -> JSONDict:
         requirements = [in_(CAPACITY_TYPE, *self.some("on-demand", "spot"), "reserved")] if self.chance(70) else []
         if self.chance(25):
-            requirements.append({"key": ZONE, "operator": self.rng.choice(("In", "NotIn")), "values": self.some(*ZONES)})
+            requirements.append(
+                {"key": ZONE, "operator": self.rng.choice(("In", "NotIn")), "values": self.some("a", "b")}
+            )
         if self.chance(20):
-            operator = self.rng.choice(("Gt", "Lt", "Gte", "Lte"))
-            requirements.append({"key": CPU, "operator": operator, "values": [self.rng.choice(("1", "4", "8"))]})
+            operator = self.rng.choice(("Gt", "Gte", "Lt", "Lte"))
+            requirements.append(
+                {
+                    "key": CPU,
+                    "operator": operator,
+                    "values": [self.rng.choice(("2", "4") if operator[0] == "G" else ("8", "32"))],
+                }
+            )
         if "selectors" in self.has and self.chance(60):
             requirements.append(in_(TEAM, *self.some("red", "blue")))
         if "spreads" in self.has and self.chance(30):
             requirements.append(in_(RACK, *self.some("r1", "r2", "r3")))
-        if "min_values" in self.has:
-            key = self.rng.choice((INSTANCE_TYPE, FAMILY, "kubernetes.io/os"))
-            requirements.append({"key": key, "operator": "Exists", "minValues": self.rng.choice((2, 3, 4))})
+        if "min_values" in self.has and self.chance(60):
+            key = self.rng.choice((INSTANCE_TYPE, FAMILY, ZONE))
+            requirements.append({"key": key, "operator": "Exists", "minValues": self.rng.choice((1, 2, 2, 3))})
         node_class = {"group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default"}
         spec: JSONDict = {"template": {"spec": {"nodeClassRef": node_class, "requirements": requirements}}}
         if "taints" in self.has and self.chance(60):
@@ -128,7 +148,7 @@ class _Cluster:
             spec["template"]["spec"]["taints"] = [{"key": "dedicated", "value": "x", "effect": effect}]
         if "limits" in self.has and self.chance(70):
             key = self.rng.choice(("cpu", "cpu", "memory", "nodes"))
-            amounts = {"cpu": ("4", "12", "40"), "memory": ("16Gi", "64Gi"), "nodes": ("1", "2", "4")}
+            amounts = {"cpu": ("6", "20", "60"), "memory": ("30Gi", "90Gi"), "nodes": ("2", "4", "9")}
             spec["limits"] = {key: self.rng.choice(amounts[key])}
         if "weights" in self.has:
             spec["weight"] = self.rng.choice((1, 5, 10))
@@ -153,7 +173,7 @@ class _Cluster:
     # --- pods
 
     def _replicas(self, app: str, spec: JSONDict) -> Iterator[JSONDict]:
-        counts = (20, 40, 70) if self.seed % 4 == 0 else (1, 1, 2, 3, 5, 9)
+        counts = (20, 40, 60) if "many" in self.has else (1, 1, 2, 3, 4, 6)
         for n in range(self.rng.choice(counts)):
             yield self._pod(f"{app}-{n}", app, spec)
 
@@ -171,8 +191,8 @@ class _Cluster:
         return app if int(app[-1]) % 3 == 2 else name
 
     def _spec(self, app: str) -> JSONDict:
-        cpu = self.rng.choice(("100m", "300m", "500m", "1", "1500m", "3", "7"))
-        container = _container(cpu, self.rng.choice(("128Mi", "500Mi", "1Gi", "3Gi", "9Gi")))
+        cpu = self.rng.choice(("100m", "300m", "500m", "500m", "1", "1500m", "3", "7"))
+        container = _container(cpu, self.rng.choice(("128Mi", "500Mi", "1Gi", "3Gi", "9Gi", "40Gi")))
         if "gpus" in self.has and self.chance(40):
             container["resources"]["requests"][GPU] = "1"
         if "ports" in self.has and self.chance(60):
@@ -180,13 +200,13 @@ class _Cluster:
             container["ports"] = [{"containerPort": 80, "hostPort": self.rng.choice((80, 443)), **address}]
         spec: JSONDict = {"containers": [container], "affinity": self._affinity(app)}
         if "selectors" in self.has and self.chance(50):
-            pairs = {ZONE: "b", CAPACITY_TYPE: "spot", ARCH: "amd64", TEAM: "red", FAMILY: "c"}
-            key = self.rng.choice(sorted(pairs))
+            pairs = {ZONE: self.zones[-1], CAPACITY_TYPE: "on-demand", ARCH: "amd64", TEAM: "red", FAMILY: "m"}
+            key = self.rng.choice((ZONE, ZONE, *sorted(pairs)))
             spec["nodeSelector"] = {key: pairs[key]}
-        if "taints" in self.has and self.chance(60):
+        if "taints" in self.has and self.chance(75):
             spec["tolerations"] = [{"key": "dedicated", "operator": "Exists"}]
         if "spreads" in self.has and self.chance(80):
-            spec["topologySpreadConstraints"] = [self._spread(app) for _ in range(self.rng.choice((1, 1, 2)))]
+            spec["topologySpreadConstraints"] = [self._spread(app) for _ in range(self.rng.choice((1, 2, 2)))]
         spec |= {"volumes": []} if "volumes" in self.has and self.chance(60) else {}
         spec |= {"resourceClaims": []} if "devices" in self.has and self.chance(60) else {}
         return spec
@@ -216,7 +236,10 @@ class _Cluster:
     def _affinity(self, app: str) -> JSONDict:
         found: JSONDict = {}
         if "selectors" in self.has and self.chance(40):
-            terms = [{"matchExpressions": [self._expression()]} for _ in range(self.rng.choice((1, 2, 3)))]
+            terms = [
+                {"matchExpressions": [self._expression() for _ in range(self.rng.choice((1, 1, 2)))]}
+                for _ in range(self.rng.choice((1, 2, 2, 3)))
+            ]
             found["nodeAffinity"] = {REQUIRED: {"nodeSelectorTerms": terms}}
         if "preferences" in self.has and self.chance(60):
             weighted = [
@@ -226,19 +249,31 @@ class _Cluster:
             found.setdefault("nodeAffinity", {})[PREFERRED] = weighted
         for feature, kind in (("affinity", "podAffinity"), ("apart", "podAntiAffinity")):
             if feature in self.has and self.chance(60):
-                key = self.rng.choice((HOSTNAME, ZONE, CAPACITY_TYPE))
-                term = {"topologyKey": key, "labelSelector": self._selector(app)}
+                terms = [self._term(app) for _ in range(self.rng.choice((1, 1, 2)))]
                 preferred = "preferences" in self.has and self.chance(50)
-                found[kind] = {PREFERRED: [{"weight": 7, "podAffinityTerm": term}]} if preferred else {REQUIRED: [term]}
+                weighted = [{"weight": self.rng.choice((3, 7)), "podAffinityTerm": term} for term in terms]
+                found[kind] = {PREFERRED: weighted} if preferred else {REQUIRED: terms}
         return found
 
+    def _term(self, app: str) -> JSONDict:
+        key = self.rng.choice((HOSTNAME, ZONE, ZONE, CAPACITY_TYPE, RACK))
+        found = {"topologyKey": key, "labelSelector": self._selector(app)}
+        extra = {"namespaceSelector": {}} if self.chance(10) else {"matchLabelKeys": ["rev"]} if self.chance(10) else {}
+        return {**found, **extra}
+
     def _expression(self) -> JSONDict:
-        values = {ZONE: ZONES, CAPACITY_TYPE: ("on-demand", "spot"), FAMILY: ("m", "c", "r"), CPU: ("2", "4", "8"), TEAM: ("red", "blue")}
-        key = self.rng.choice(sorted(values))
-        operator = self.rng.choice(("In", "In", "NotIn", "Exists", *(("Gt", "Lte") if key == CPU else ())))
+        values = {
+            ZONE: ZONES,
+            CAPACITY_TYPE: ("on-demand", "spot"),
+            FAMILY: ("m", "c", "r"),
+            CPU: ("2", "4", "8"),
+            TEAM: ("red", "blue"),
+        }
+        key = self.rng.choice((ZONE, CAPACITY_TYPE, *sorted(values)))
+        operator = self.rng.choice(("In", "In", "NotIn", "NotIn", "Exists", *(("Gt", "Lte") if key == CPU else ())))
         if operator == "Exists":
             return {"key": key, "operator": operator}
-        count = 1 if operator in {"Gt", "Lte"} else 3
+        count = 1 if operator in {"Gt", "Lte"} else 2
         return {"key": key, "operator": operator, "values": self.some(*values[key])[:count]}
 
     # --- nodes, volumes, devices
@@ -250,15 +285,23 @@ class _Cluster:
         labels |= {NODEPOOL: pool["metadata"]["name"], "karpenter.test.sh/testnodeclass": "default"}
         wanted = {r["key"]: r for r in pool["spec"]["template"]["spec"]["requirements"]}
         labels |= {key: self.rng.choice(wanted[key]["values"]) for key in (TEAM, RACK) if key in wanted}
-        registered, taints = self.chance(85), pool["spec"]["template"]["spec"].get("taints", [])
-        sizes = {"capacity": kind["capacity"], "allocatable": {**kind["capacity"], "memory": "3500Mi" if self.chance(30) else kind["capacity"]["memory"]}}
+        registered, taints = (
+            self.chance(40 if "waiting" in self.has else 85),
+            pool["spec"]["template"]["spec"].get("taints", []),
+        )
+        sizes = {
+            "capacity": kind["capacity"],
+            "allocatable": {**kind["capacity"], "memory": "3500Mi" if self.chance(30) else kind["capacity"]["memory"]},
+        }
         name, provider = f"n{number}", f"aws:///i-{number}"
         done = ("Launched", "Registered", "Initialized")[: 3 if registered else 1]
-        conditions = [{"type": c, "status": "True", "reason": c, "lastTransitionTime": "2026-01-05T11:00:00Z"} for c in done]
+        conditions = [
+            {"type": c, "status": "True", "reason": c, "lastTransitionTime": "2026-01-05T11:00:00Z"} for c in done
+        ]
         node_class = pool["spec"]["template"]["spec"]["nodeClassRef"]
         yield _object(
             *("NodeClaim", f"c{number}", "karpenter.sh/v1"),
-            metadata={"labels": labels},
+            metadata={"labels": labels, **({} if registered else self._planned_pods())},
             spec={"nodeClassRef": node_class, "taints": taints, "requirements": [in_(INSTANCE_TYPE, kind["name"])]},
             status={"providerID": provider, **sizes, "conditions": conditions, "nodeName": name if registered else ""},
         )
@@ -279,28 +322,49 @@ class _Cluster:
             pool_of_node = {**spec["pool"], "name": name}
             slice_name = f"{name}-{'counters' if 'sharedCounters' in spec else 'devices'}"
             owner = {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": name, "uid": name}]}
-            yield _object("ResourceSlice", slice_name, "resource.k8s.io/v1", metadata=owner, spec={**spec, "pool": pool_of_node, "nodeName": name})
+            yield _object(
+                "ResourceSlice",
+                slice_name,
+                "resource.k8s.io/v1",
+                metadata=owner,
+                spec={**spec, "pool": pool_of_node, "nodeName": name},
+            )
         running = {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]}
         for n in range(self.rng.randint(0, 3)):
             app = self.rng.choice(self.apps)
             spec = {k: v for k, v in workloads[app].items() if k not in {"volumes", "resourceClaims"}}
             small = [_container(self.rng.choice(("50m", "200m")), "64Mi")]
-            yield self._pod(f"{app}-on-{number}-{n}", app, {**spec, "containers": small, "nodeName": name}, status=running)
+            yield self._pod(
+                f"{app}-on-{number}-{n}", app, {**spec, "containers": small, "nodeName": name}, status=running
+            )
+
+    def _planned_pods(self) -> JSONDict:
+        """Return the annotation of a NodeClaim that was made for some pods; not all of them exist any more."""
+        pods = {f"default/{self.rng.choice(self.apps)}-{self.rng.randrange(4)}" for _ in range(self.rng.randint(1, 4))}
+        return {"annotations": {PLANNED_PODS: ",".join(sorted(pods))}}
 
     def _storage(self, objects: list[JSONDict]) -> Iterator[JSONDict]:
         """Yield PersistentVolumeClaims for the pods, some bound, and what they refer to."""
         for name, zones in (("anywhere", ()), ("some-zones", ("a", "b"))):
             topologies = [{"matchLabelExpressions": [{"key": ZONE, "values": list(zones)}]}] if zones else []
-            body = {"provisioner": DISK_DRIVER, "volumeBindingMode": "WaitForFirstConsumer", "allowedTopologies": topologies}
+            body = {
+                "provisioner": DISK_DRIVER,
+                "volumeBindingMode": "WaitForFirstConsumer",
+                "allowedTopologies": topologies,
+            }
             yield _object("StorageClass", name, "storage.k8s.io/v1", **body)
-        for name in _uses(objects, lambda pod: [v["persistentVolumeClaim"]["claimName"] for v in pod.get("volumes", ())]):
+        for name in _uses(
+            objects, lambda pod: [v["persistentVolumeClaim"]["claimName"] for v in pod.get("volumes", ())]
+        ):
             if self.chance(3):
                 continue
             spec: JSONDict = {"storageClassName": self.rng.choice(("anywhere", "some-zones"))}
             if self.chance(40):
                 terms = [{"matchExpressions": [in_(ZONE, self.rng.choice(ZONES))]}]
                 reach = {"required": {"nodeSelectorTerms": terms}}
-                yield _object("PersistentVolume", f"pv-{name}", spec={"csi": {"driver": DISK_DRIVER}, "nodeAffinity": reach})
+                yield _object(
+                    "PersistentVolume", f"pv-{name}", spec={"csi": {"driver": DISK_DRIVER}, "nodeAffinity": reach}
+                )
                 bound = {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
                 bound_spec = {**spec, "volumeName": f"pv-{name}"}
                 yield _object("PersistentVolumeClaim", name, namespace="default", metadata=bound, spec=bound_spec)
@@ -331,7 +395,7 @@ class _Cluster:
             {"firstAvailable": [{"name": "x", **device(count=2, **select)}, {"name": "y", **device()}]},
         )
         requests = [{"name": f"r{n}", **self.rng.choice(forms)} for n in range(self.rng.choice((1, 1, 2)))]
-        attribute = self.rng.choice(("matchAttribute", "distinctAttribute"))
+        attribute = "matchAttribute" if self.chance(90) else "distinctAttribute"
         constraints = [{attribute: f"{GPU_DRIVER}/root"}] if self.chance(30) else []
         return {"devices": {"requests": requests, "constraints": constraints}}
 

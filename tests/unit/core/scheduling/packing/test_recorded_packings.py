@@ -36,7 +36,9 @@ def a_problem(seed: int) -> PackingProblem:
     cores = rng.choice((16, 32, 64, 128), offers)
     sizes = np.column_stack((cores, cores * rng.choice((1, 2), offers), np.ones(offers, dtype=np.int64)))
     sides = rng.integers(0, 5, (items, 2)) * chance[1]
-    stock = np.where(rng.random(offers) < 0.3, rng.integers(0, 2, offers), -1) if chance[2] else np.zeros(0, dtype=np.int64)
+    stock = (
+        np.where(rng.random(offers) < 0.3, rng.integers(0, 2, offers), -1) if chance[2] else np.zeros(0, dtype=np.int64)
+    )
     prices = np.round(cores * rng.uniform(0.02, 0.05, offers), 4)
     if len(stock):
         prices[stock >= 0] /= 1e6
