@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -33,18 +34,28 @@ CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 
 class Mutant(NamedTuple):
-    """One change: the `number`-th mutable place of a module, and what the change is."""
+    """One change: the `number`-th mutable place of a module, and what the change is.
+
+    `name` is the function, the change, and how many such changes of the function come before: edits elsewhere keep it.
+    """
 
     path: Path
     number: int
     line: int
     change: str
+    name: str
 
 
 def mutants(path: Path) -> list[Mutant]:
     """Return every single-operator mutant of a module, in the order of its syntax tree."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    return [Mutant(path, n, line, change) for n, (line, change) in enumerate(_changes(tree))]
+    found: list[Mutant] = []
+    seen: Counter[str] = Counter()
+    for number, (function, line, change) in enumerate(_changes(tree)):
+        name = f"{function} {change}"
+        found.append(Mutant(path, number, line, change, f"{name} {seen[name]}"))
+        seen[name] += 1
+    return found
 
 
 def mutated(mutant: Mutant) -> ast.Module:
@@ -56,17 +67,17 @@ def mutated(mutant: Mutant) -> ast.Module:
     return ast.fix_missing_locations(tree)
 
 
-def _changes(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Make one change after another, undoing the last: yield the line and the words of each while it is in place."""
-    for node in _executed(tree):
+def _changes(tree: ast.Module) -> Iterator[tuple[str, int, str]]:
+    """Make one change after another, undoing the last: yield its function, line and words while it is in place."""
+    for function, node in _executed(tree):
         before = copy.copy(node.__dict__)
         for change in _apply(node):
-            yield node.lineno, change
+            yield function, node.lineno, change
             node.__dict__.clear()
             node.__dict__.update(before)
 
 
-def _executed(tree: ast.Module) -> Iterator[ast.expr | ast.stmt]:
+def _executed(tree: ast.Module) -> Iterator[tuple[str, ast.expr | ast.stmt]]:
     """Yield the nodes of functions' bodies once each; annotations, defaults and constants of modules are left out."""
     seen: set[ast.AST] = set()
     for node in ast.walk(tree):
@@ -77,7 +88,7 @@ def _executed(tree: ast.Module) -> Iterator[ast.expr | ast.stmt]:
             for node in (node for statement in function.body for node in ast.walk(statement)):
                 if isinstance(node, _MUTABLE) and node not in seen:
                     seen.add(node)
-                    yield node
+                    yield function.name, node
 
 
 _MUTABLE = (ast.Compare, ast.BinOp, ast.AugAssign, ast.BoolOp, ast.UnaryOp, ast.Call)
