@@ -285,34 +285,38 @@ class _Cluster:
         labels |= {NODEPOOL: pool["metadata"]["name"], "karpenter.test.sh/testnodeclass": "default"}
         wanted = {r["key"]: r for r in pool["spec"]["template"]["spec"]["requirements"]}
         labels |= {key: self.rng.choice(wanted[key]["values"]) for key in (TEAM, RACK) if key in wanted}
-        registered, taints = (
-            self.chance(40 if "waiting" in self.has else 85),
-            pool["spec"]["template"]["spec"].get("taints", []),
-        )
-        sizes = {
-            "capacity": kind["capacity"],
-            "allocatable": {**kind["capacity"], "memory": "3500Mi" if self.chance(30) else kind["capacity"]["memory"]},
-        }
+        template = pool["spec"]["template"]["spec"]
+        taints = template.get("taints", [])
+        registered = self.chance(40 if "waiting" in self.has else 85)
+        launched = registered or self.chance(50)
+        memory = "3500Mi" if self.chance(30) else kind["capacity"]["memory"]
+        sizes = {"capacity": kind["capacity"], "allocatable": {**kind["capacity"], "memory": memory}}
         name, provider = f"n{number}", f"aws:///i-{number}"
         done = ("Launched", "Registered", "Initialized")[: 3 if registered else 1]
         conditions = [
             {"type": c, "status": "True", "reason": c, "lastTransitionTime": "2026-01-05T11:00:00Z"} for c in done
         ]
-        node_class = pool["spec"]["template"]["spec"]["nodeClassRef"]
+        open_to = [
+            in_(INSTANCE_TYPE, kind["name"]),
+            in_(ZONE, *self.some(*self.zones)),
+            in_(NODEPOOL, labels[NODEPOOL]),
+        ]
+        known = {"providerID": provider, **sizes, "conditions": conditions, "nodeName": name if registered else ""}
+        before = {key: value for key, value in labels.items() if key in {NODEPOOL, "karpenter.test.sh/testnodeclass"}}
         yield _object(
             *("NodeClaim", f"c{number}", "karpenter.sh/v1"),
-            metadata={"labels": labels, **({} if registered else self._planned_pods())},
-            spec={"nodeClassRef": node_class, "taints": taints, "requirements": [in_(INSTANCE_TYPE, kind["name"])]},
-            status={"providerID": provider, **sizes, "conditions": conditions, "nodeName": name if registered else ""},
+            metadata={"labels": labels if launched else before, **({} if registered else self._planned_pods())},
+            spec={"nodeClassRef": template["nodeClassRef"], "taints": taints, "requirements": open_to},
+            status=known if launched else {},
         )
         if not registered:
             return
-        marks = {HOSTNAME: name, "karpenter.sh/registered": "true", "karpenter.sh/initialized": "true"}
-        cordoned = self.chance(10)
+        marks = {HOSTNAME: name, "karpenter.sh/registered": "true"}
+        marks |= {"karpenter.sh/initialized": "true"} if self.chance(85) else {}
         yield _object(
             *("Node", name),
             metadata={"labels": {**labels, **marks}},
-            spec={"providerID": provider, "taints": taints, "unschedulable": cordoned},
+            spec={"providerID": provider, "taints": taints, "unschedulable": self.chance(10)},
             status={**sizes, "conditions": [{"type": "Ready", "status": "True"}]},
         )
         if "volumes" in self.has:
@@ -332,8 +336,11 @@ class _Cluster:
         running = {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]}
         for n in range(self.rng.randint(0, 3)):
             app = self.rng.choice(self.apps)
-            spec = {k: v for k, v in workloads[app].items() if k not in {"volumes", "resourceClaims"}}
-            small = [_container(self.rng.choice(("50m", "200m")), "64Mi")]
+            without = {"volumes"} if self.chance(30) else {"volumes", "resourceClaims"}
+            spec = {k: v for k, v in workloads[app].items() if k not in without}
+            small = [
+                _container(self.rng.choice(("50m", "200m", "200m", "3")), self.rng.choice(("64Mi", "64Mi", "2Gi")))
+            ]
             yield self._pod(
                 f"{app}-on-{number}-{n}", app, {**spec, "containers": small, "nodeName": name}, status=running
             )

@@ -79,12 +79,12 @@ def is_killed(mutant: Mutant, items: Sequence[pytest.Item], tests: Sequence[int]
 def replace_code(mutant: Mutant) -> None:
     """Give the imported function that holds the mutated line its changed code."""
     module = compile(mutated(mutant), str(mutant.path), "exec", dont_inherit=True)
-    changed = {(code.co_firstlineno, code.co_qualname): code for code in _functions(module)}
+    changed = {(code.co_firstlineno, code.co_name): code for code in _functions(module)}
     gc.unfreeze()  # what is frozen is not listed
     for function in gc.get_objects():
         if isinstance(function, FunctionType) and function.__code__.co_filename == str(mutant.path):
             before = function.__code__
-            after = changed.get((before.co_firstlineno, before.co_qualname))
+            after = changed.get((before.co_firstlineno, before.co_name))
             if after is not None and after.co_freevars == before.co_freevars:
                 function.__code__ = after
 
