@@ -47,6 +47,15 @@ def test_nothing_configured_is_nothing_applied():
     assert with_default_spread(pods, Workloads(services=(named(Service, "s", selector={"app": "web"}),)), ()) == pods
 
 
+def test_settings_within_the_rules_are_taken_as_they_are():
+    """One constraint of each kind over a label, with minDomains where it is allowed."""
+    anyway = {**ZONE, "whenUnsatisfiable": "ScheduleAnyway", "maxSkew": 3}
+
+    strict, loose = read_default_spread(document({**ZONE, "minDomains": 2}, anyway))
+
+    assert (strict.max_skew, strict.min_domains, loose.max_skew, loose.min_domains) == (1, 2, 3, None)
+
+
 @pytest.mark.parametrize(
     ("bad", "why"),
     [

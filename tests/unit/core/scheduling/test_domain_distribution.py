@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from journeyman.core.scheduling.domain_distribution import UNLIMITED, DomainCell, DomainRule, distribute
+from journeyman.core.scheduling.nodeclaim_templates import PoolOrder
 from journeyman.core.scheduling.topology import SpreadChoice
 
 
@@ -51,6 +52,108 @@ def test_bulk_distribution_equals_one_pod_at_a_time(loose):
         rule = a_level(counts, skew=None if loose else skew)
 
         assert distribute(pods, some, [rule], has_no_spread=loose) == one_by_one(pods, some, counts, skew, loose=loose)
+
+
+def one_by_one_by_rank(pods, some, rules, *, has_no_spread, use_spread_slack):
+    """Distribute pods one at a time, each to the best cell by the documented order, among those that all rules admit."""
+    counts = [dict(rule.counts) for rule in rules]
+    for rule, counted in zip(rules, counts, strict=True):
+        for cell in some:
+            if rule.key in cell.values:
+                counted.setdefault(cell.values[rule.key], rule.rivals.get(cell.values[rule.key], 0))
+    rivals = [
+        counted if rule.rivals is rule.counts else {v: rule.rivals.get(v, 0) for v in counted}
+        for rule, counted in zip(rules, counts, strict=True)
+    ]
+    best_order, best_price = min((cell.order, cell.price) for cell in some)
+    given = [0] * len(some)
+
+    def floor(r):
+        return 0 if rules[r].from_zero else min(counts[r].values(), default=0)
+
+    def admits(cell, *, strict):
+        for r, rule in enumerate(rules):
+            if rule.skew is not None and rule.key in cell.values:
+                value = cell.values[rule.key]
+                counted = max(rivals[r][value], counts[r][value] if strict else 0)
+                if counted + rule.step - floor(r) > rule.skew:
+                    return False
+        return True
+
+    def rank(n):
+        cell, has_no_node = some[n], given[n] >= some[n].free_pods
+        above = {True: [0], False: [0]}
+        for r, rule in enumerate(rules):
+            if rule.key in cell.values and not rule.is_ban:
+                above[rule.skew is None].append(counts[r][cell.values[rule.key]] - floor(r))
+        other, bound = max(above[True]), max(above[False])
+        if has_no_spread:
+            is_dear = (cell.order, cell.price) > (best_order, best_price * 1.01)
+            return cell.apart, has_no_node, is_dear, other, cell.price, cell.pins
+        price = cell.price if use_spread_slack else 0.0
+        return has_no_node, cell.order, price, bound, cell.apart, other, cell.price, cell.pins
+
+    for _ in range(pods):
+        left = [n for n, cell in enumerate(some) if given[n] < cell.free_pods + cell.more]
+        admitted = [n for n in left if admits(some[n], strict=True)] or [
+            n for n in left if admits(some[n], strict=False)
+        ]
+        if not admitted:
+            break
+        chosen = min(admitted, key=rank)
+        given[chosen] += 1
+        for r, rule in enumerate(rules):
+            if rule.step and rule.key in some[chosen].values:
+                value = some[chosen].values[rule.key]
+                counts[r][value] += 1
+                if rivals[r] is not counts[r]:
+                    rivals[r][value] += 1
+    return given
+
+
+def any_rule(draw, key, values, *, has_no_spread):
+    """A rule over a label: a preference, a ban, or a spread, with pods that count only in some orders."""
+    counts = {value: draw.choice((0, 0, 1, 2, 9, 30)) for value in values if draw.random() < 0.9}
+    rivals = counts if draw.random() < 0.5 else {value: draw.randint(0, counts[value]) for value in counts}
+    is_ban = draw.random() < 0.2
+    skew = 1 if is_ban else None if has_no_spread else draw.choice((None, 1, 1, 2, 5))
+    return DomainRule(
+        key=key,
+        counts=counts,
+        rivals=rivals,
+        skew=skew,
+        step=draw.choice((1, 1, 1, 0)),
+        from_zero=draw.random() < 0.25,
+        is_ban=is_ban,
+    )
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_distribution_equals_the_best_cell_for_each_pod_in_turn(part):
+    """For any rules over two labels, prices, NodePools, followers and capacities."""
+    for number in range(60):
+        draw = random.Random(number * 8 + part)
+        zones, types = "abcd"[: draw.randint(1, 4)], ("od", "spot")[: draw.randint(1, 2)]
+        places = [{"zone": z, "ct": t} for z in zones for t in types if draw.random() < 0.8] or [{"zone": "a"}]
+        is_plain = draw.random() < 0.4
+        some = [
+            DomainCell(
+                tuple(sorted(values.items())),
+                values,
+                free_pods=0 if is_plain else draw.choice((0, 0, 2, 25)),
+                more=UNLIMITED if is_plain else draw.choice((UNLIMITED, UNLIMITED, 3, 40)),
+                price=draw.choice((1.0, 1.005, 1.01, 2.0)),
+                order=PoolOrder(0 if is_plain else draw.choice((0, 0, 0, 1)), fewest_nodes=False),
+                apart=0 if is_plain else draw.choice((0, 0, 0, 2)),
+            )
+            for values in sorted(places, key=lambda place: sorted(place.items()))
+        ]
+        kinds = [("zone", zones), ("ct", types), ("zone", zones)][: draw.choice((1, 1, 2, 3))]
+        options = {"has_no_spread": draw.random() < 0.3, "use_spread_slack": draw.random() < 0.2}
+        rules = [any_rule(draw, key, values, has_no_spread=options["has_no_spread"]) for key, values in kinds]
+        pods = draw.choice((1, 7, 60, 200))
+
+        assert distribute(pods, some, rules, **options) == one_by_one_by_rank(pods, some, rules, **options)
 
 
 def test_a_ban_takes_a_domain_once():

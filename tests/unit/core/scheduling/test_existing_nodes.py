@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import pytest
 
 from journeyman.core.api import labels
+from journeyman.core.api.objects import Toleration
 from journeyman.core.catalogue import Catalogue
+from journeyman.core.scheduling.existing_nodes import NodeColumns
+from journeyman.core.scheduling.problem import ClusterInputs
+from journeyman.core.scheduling.requirements import of, requirement
+from journeyman.core.scheduling.results import Options
 from journeyman.core.scheduling.scheduler import Scheduler, solve
+from journeyman.core.scheduling.topology import Pin
 from tests.helpers.builders import (
     TYPES,
     a_csi_node,
@@ -89,3 +98,92 @@ def test_a_question_asked_again_is_answered_as_if_it_were_the_first(cluster, wit
     for pods, gone in (*questions, *questions):
         asked = (*pods, *pending)
         assert scheduler.solve(asked, gone) == solve(cluster, catalogue, pods=asked, without_nodes=gone)
+
+
+def some_columns(draw, count):
+    """Labels and taints of nodes, of which some lack labels, some are cordoned, and some are equal."""
+    nodes = [
+        a_node(
+            f"c{n}",
+            metadata={"labels": {key: draw.choice("xy") for key in ("one", "two") if draw.random() < 0.7}},
+            spec={
+                "taints": [{"key": "t", "value": v, "effect": "NoSchedule"} for v in "12" if draw.random() < 0.3],
+                "unschedulable": draw.random() < 0.2,
+            },
+        )
+        for n in range(count)
+    ]
+    return a_snapshot(nodes=tuple(nodes)).state_nodes
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_columns_of_some_nodes_are_those_of_a_cluster_without_the_others(seed):
+    """Labels, taints, cells, tolerations, terms and pins, in the order asked for."""
+    draw = random.Random(seed)
+    nodes = some_columns(draw, 7)
+    places = draw.sample(range(7), draw.randint(0, 5))
+    part, alone = NodeColumns(nodes).only(np.array(places, dtype=np.int64)), NodeColumns([nodes[p] for p in places])
+    tolerating = (Toleration(key="t", operator="Equal", value="1"),)
+
+    for key in ("one", "two", "none"):
+        (codes, values), (own, own_values) = part.label(key), alone.label(key)
+        assert [values[c] for c in codes] == [own_values[c] for c in own] == [nodes[p].labels.get(key) for p in places]
+    for keys in (("one",), ("one", "two")):
+        found = {cell.pins: cell.nodes.tolist() for cell in part.cells(keys)}
+        assert found == {cell.pins: cell.nodes.tolist() for cell in alone.cells(keys)}
+        assert found == {
+            pins: [tuple(Pin(k, nodes[p].labels[k]) for k in keys if k in nodes[p].labels) == pins for p in places]
+            for pins in found
+        }
+        assert all(any(where) for where in found.values())
+    for tolerations in ((), tolerating):
+        accepted = part.accepted(tolerations, avoids_prefer_no_schedule=False).tolist()
+        assert accepted == [
+            not nodes[p].node.spec.unschedulable and all(t.value == "1" and tolerations for t in nodes[p].taints)
+            for p in places
+        ]
+    x, not_y, exists = (
+        requirement("one", "In", ("x",)),
+        requirement("two", "NotIn", ("y",)),
+        requirement("two", "Exists"),
+    )
+    terms = (of((x, not_y)), of((exists,)))
+    assert part.meeting(terms).tolist() == [
+        (nodes[p].labels.get("one") == "x" and nodes[p].labels.get("two") != "y") or "two" in nodes[p].labels
+        for p in places
+    ]
+    assert part.pinned((Pin("one", "x"), Pin("two", "y"))).tolist() == [
+        nodes[p].labels.get("one") == "x" and nodes[p].labels.get("two") == "y" for p in places
+    ]
+
+
+def test_node_that_is_overcommitted_on_one_axis_takes_nothing():
+    """A node of four CPUs runs pods that ask for six; its memory would do."""
+    running = tuple(a_pod(f"r{n}", cpu="3", node="node-one") for n in range(2))
+    cluster = a_snapshot(
+        nodes=(a_node("one"),),
+        claims=(a_running_claim("one"),),
+        pods=(*running, a_pod("waiting", cpu="0", memory="1Mi")),
+    )
+
+    assert solve(cluster, Catalogue({"default": TYPES})).existing == {}
+
+
+def test_anti_affinity_of_pods_that_move_excludes_no_domain():
+    """Of two nodes with such a pod one is removed: only the other's zone is excluded."""
+    apart = {
+        "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": labels.ZONE, **WEB}]}
+    }
+    nodes = tuple(a_node(zone, metadata={"labels": {labels.ZONE: zone}}) for zone in "ab")
+    running = tuple(a_web_pod(n, {"affinity": apart}, node=f"node-{zone}") for n, zone in enumerate("ab"))
+    cluster = a_snapshot(nodes=nodes, claims=tuple(map(a_running_claim, "ab")), pods=running)
+    inventory = ClusterInputs.of(cluster, Catalogue({"default": TYPES}), Options()).inventory
+
+    def excluded(*asking, without=()):
+        standing = inventory.standing(asking, frozenset(without))
+        return {domain for entry in inventory.repelled(standing) for domain in entry.domains}
+
+    assert excluded() == {"a", "b"}
+    assert excluded(without=("node-a",)) == {"b"}
+    assert excluded(running[0]) == {"b"}
+    assert excluded(running[1], without=("node-a",)) == set()

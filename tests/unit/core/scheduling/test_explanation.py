@@ -341,3 +341,28 @@ def test_a_min_values_error_names_only_the_labels_that_lack_values():
     (reason,) = explained(an_explainer(requiring(*wanted))).reasons
 
     assert reason.detail.endswith(f"the minValues requirement is not met (2 of 3 for {labels.INSTANCE_TYPE})")
+
+
+def test_of_several_sufficient_requests_the_smallest_change_is_told():
+    """Half of the cpu would fit beside the memory; beside the cpu a quarter of the memory would."""
+    types = (
+        an_instance_type("r.slow", cpu=2, memory_gib=64, price=0.3),
+        an_instance_type("c.fast", cpu=16, memory_gib=8, price=0.3),
+    )
+
+    error = explained(an_explainer(types=types), cpu="4", memory="32Gi")
+
+    assert error.smallest_change.startswith("request at most 1.92 vCPU")
+
+
+def test_the_value_that_is_cheapest_in_any_pool_is_suggested():
+    """One pool has large nodes in zone a, the other small ones in zone b."""
+
+    def only(name, zone, instance_type):
+        values = {labels.ZONE: zone, labels.INSTANCE_TYPE: instance_type}
+        wanted = [{"key": key, "operator": "In", "values": [value]} for key, value in values.items()]
+        return a_pool(name, spec={"template": {"spec": {"requirements": wanted}}})
+
+    explainer = an_explainer(only("one", "a", "m.large"), only("two", "b", "m.small"))
+
+    assert explained(explainer, spec=selecting(**{labels.ZONE: "c"})).smallest_change == "allow zone b"

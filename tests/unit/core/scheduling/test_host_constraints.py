@@ -132,6 +132,17 @@ def test_ports_of_daemons_are_taken_from_the_start():
     assert may_share(caps, 1, 0, beside=[port(443)])
 
 
+def test_equal_axes_of_new_nodes_are_one_with_all_their_ports():
+    """Two ports that the same row takes: a daemon at either stands in the way."""
+    rows = [a_row(ports=(port(80), port(81))), a_row("db", ports=(port(82),))]
+    daemons = [port(n, "10.0.0.9") for n in (80, 81, 82)]
+    caps = host_constraints_of(rows, used_ports=daemons).for_new_nodes(np.array([3, 2]))
+
+    assert len(caps.axes) == 2
+    for taken, first, second in ((daemons[0], False, True), (daemons[1], False, True), (daemons[2], True, False)):
+        assert (may_share(caps, 1, 0, beside=[taken]), may_share(caps, 0, 1, beside=[taken])) == (first, second)
+
+
 def test_running_pods_rules_are_conflicts_with_named_hosts():
     """Who is counted is known; the conflict says where."""
     caps = host_constraints_of([a_row(), a_row("db")], [InverseAntiAffinity(group=group(), domains=frozenset({"n1"}))])

@@ -8,15 +8,18 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim, NodeSelectorRequirement
+from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.nodeclaim_templates import (
     MAX_PLANNED_BYTES,
+    PlannedPod,
     claim_name,
     format_planned_pods,
+    make_templates,
     planned_pods,
     to_node_claim,
 )
 from journeyman.core.scheduling.results import PlannedClaim
-from tests.helpers.builders import CLASS_LABEL, a_pool
+from tests.helpers.builders import CLASS_LABEL, a_pod, a_pool, a_snapshot
 
 POOL = a_pool(
     spec={
@@ -129,3 +132,32 @@ def test_the_annotation_of_planned_pods_may_have_its_whole_size(excess, kept):
     last = "default/" + "b" * (MAX_PLANNED_BYTES - len(first) - len(",default/") + excess)
 
     assert format_planned_pods([first, last], {}) == ",".join([first, last][:kept])
+
+
+@pytest.mark.parametrize(
+    ("entry", "owner", "means"),
+    [
+        (PlannedPod(key="default/a"), None, True),
+        (PlannedPod(key="default/b"), None, False),
+        (PlannedPod(key="default/a", uid="uid-"), None, True),
+        (PlannedPod(key="default/a", uid="other"), None, False),
+        (PlannedPod(key="default/a", uid="other"), "StatefulSet", True),
+        (PlannedPod(key="default/a", uid="other"), "ReplicaSet", False),
+        (PlannedPod(key="default/b", uid="uid-"), "StatefulSet", False),
+    ],
+)
+def test_an_entry_means_the_same_pod_or_a_stateful_sets_next_one(entry, owner, means):
+    """The pod's key must match always, its UID unless the StatefulSet has replaced it."""
+    owners = [{"apiVersion": "apps/v1", "kind": owner, "name": "s", "uid": "u", "controller": True}] if owner else []
+
+    assert entry.means(a_pod("a", metadata={"ownerReferences": owners})) is means
+
+
+def test_a_pool_without_instance_types_has_no_template():
+    """Whether the catalogue does not know the pool, or knows that there are none."""
+    pool = a_pool()
+
+    for catalogue in (Catalogue({}), Catalogue({"default": ()})):
+        templates, invalid = make_templates(a_snapshot(node_pools=(pool,)), catalogue)
+        assert templates == ()
+        assert "no instance types are known" in invalid["default"]

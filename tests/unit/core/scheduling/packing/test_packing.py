@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from journeyman.core.scheduling.packing import PackingProblem, lower_bound, pack
+from journeyman.core.scheduling.packing.shadow_prices import OfferGroups
 
 
 def a_problem(
@@ -329,3 +330,35 @@ def test_nodes_are_kept_balanced_where_an_unpriced_axis_nearly_runs_out():
     packing = pack(problem)
     check(problem, packing)
     assert packing.price <= 1.01 * lower_bound(problem)
+
+
+def test_program_is_as_fine_as_its_rows_allow():
+    """A row for each place and axis and for each group of items; one row less, and items or places are merged."""
+    problem = a_trace(3, 60, zones=2)
+    axes = 3  # no item requests the fourth
+
+    def rows(found):
+        return len(found.allowed) * axes + len(np.unique(found.group))
+
+    finest = OfferGroups.of(problem, most_rows=10_000, coarse=False)
+    exact = OfferGroups.of(problem, most_rows=rows(finest), coarse=False)
+    coarser = OfferGroups.of(problem, most_rows=rows(finest) - 1, coarse=False)
+    coarsest = OfferGroups.of(problem, most_rows=10_000, coarse=True)
+
+    assert rows(exact) == rows(finest) > rows(coarser)
+    assert len(coarser.allowed) == len(finest.allowed)
+    assert rows(OfferGroups.of(problem, most_rows=rows(coarser), coarse=False)) == rows(coarser)
+    assert rows(OfferGroups.of(problem, most_rows=rows(coarser) - 1, coarse=False)) == rows(coarsest)
+    assert len(coarsest.allowed) == 2  # the zones
+
+
+def test_offers_are_one_place_if_even_zones_are_too_many_rows():
+    """Sixty zones with three axes each are more rows than the program may have."""
+    problem = a_trace(3, 120, zones=60)
+
+    found = OfferGroups.of(problem, most_rows=160, coarse=False)
+
+    assert len(found.allowed) == 1
+    assert not found.offer_group.any()
+    assert not found.group.any()
+    assert found.allowed.all()

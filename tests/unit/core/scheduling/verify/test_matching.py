@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from journeyman.core.api.objects import NodeSelectorRequirement
-from journeyman.core.scheduling.verify.matching import PossibleLabels, is_met
+from journeyman.core.scheduling.verify.matching import PodKind, PossibleLabels, is_met
+from tests.helpers.builders import a_pod
 
 NUMBERS = st.integers(0, 6).map(str)
 REQUIREMENTS = st.one_of(
@@ -64,3 +68,105 @@ def test_every_row_is_in_one_entry_of_a_column():
     assert list(labels.column("other")) == [(None, 0b1111)]
     assert labels.values("size", 0b0101) == {"1", "2"}
     assert labels.values("size", 0b1100) == {"2"}
+
+
+def any_requirement(draw, key):
+    """A requirement over small numbers."""
+    operator = draw.choice(("In", "NotIn", "Gt", "Gte", "Lt", "Lte", "Exists", "DoesNotExist"))
+    if operator in {"Exists", "DoesNotExist"}:
+        return NodeSelectorRequirement(key=key, operator=operator)
+    count = draw.randint(1, 3) if operator in {"In", "NotIn"} else 1
+    return NodeSelectorRequirement(key=key, operator=operator, values=tuple(draw.sample("0123", count)))
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_answers_about_rows_equal_trying_every_value(seed):
+    """Rows whose labels get one of several values, get none, or are undecided; alternatives over two labels."""
+    draw = random.Random(seed)
+    rows, keys = range(5), ("size", "zone")
+    values = {
+        (row, key): draw.choice((None, frozenset(), *(frozenset(draw.sample("0123", n)) for n in (1, 1, 2, 3))))
+        for row in rows
+        for key in keys
+    }
+    columns = {key: {} for key in keys}
+    for (row, key), having in values.items():
+        if having is not None:
+            columns[key][having] = columns[key].get(having, 0) | 1 << row
+    possible = PossibleLabels(0b11111, columns)
+    wanted = [any_requirement(draw, draw.choice(keys)) for _ in range(draw.randint(1, 3))]
+    alternatives = [
+        tuple(tuple(any_requirement(draw, draw.choice(keys)) for _ in range(draw.randint(1, 2))) for _ in range(count))
+        for count in (draw.randint(1, 3), draw.randint(0, 2))
+    ]
+
+    def left_of(row, key):
+        """The values that meet what is wanted of the label; a missing or undecided label may stay so."""
+        about = [r for r in wanted if r.key == key]
+        having = values[row, key]
+        lacks = not having and all(is_met(r, None) for r in about)
+        tried = having if having is not None else {*"0123", "-1", "4"}
+        return lacks, {value for value in tried if all(is_met(r, value) for r in about)}
+
+    narrowed = possible.narrowed(wanted)
+    kept = [row for row in rows if all(any(left_of(row, r.key)) for r in wanted)]
+    assert narrowed.rows == sum(1 << row for row in kept)
+    for key in {r.key for r in wanted}:
+        for row in kept:
+            lacks, met = left_of(row, key)
+            if values[row, key]:
+                assert narrowed.values(key, 1 << row) == met
+            else:
+                assert not narrowed.values(key, 1 << row) if lacks else narrowed.values(key, 1 << row) <= met
+
+    def holds(row, requirement, *, surely):
+        tried = values[row, requirement.key] or (None,)
+        return (all if surely else any)(is_met(requirement, value) for value in tried)
+
+    for surely, found in (
+        (True, possible.rows_meeting(alternatives)),
+        (False, possible.rows_possibly_meeting(alternatives)),
+    ):
+        expected = [
+            row
+            for row in rows
+            if all(any(all(holds(row, r, surely=surely) for r in term) for term in terms) for terms in alternatives)
+        ]
+        assert found == sum(1 << row for row in expected)
+
+
+def a_kind(**spec):
+    """The kind of a pod."""
+    return PodKind(a_pod("p", spec=spec))
+
+
+def affinity(*terms):
+    """Required node affinity to one of these terms, each a zone's values and a size's."""
+    made = [
+        {"matchExpressions": [{"key": key, "operator": "In", "values": list(found)} for key, found in term.items()]}
+        for term in terms
+    ]
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": made}}}
+
+
+def test_a_pod_admits_values_that_one_of_its_terms_admits():
+    """The selector must admit them too; terms about other labels admit all."""
+    kind = a_kind(
+        affinity=affinity({"zone": "ab"}, {"zone": "c", "size": "1"}, {"zone": "d"}), nodeSelector={"disk": "x"}
+    )
+
+    assert [value for value in "abcde" if kind.admits("zone", value)] == list("abcd")
+    assert kind.admits("disk", "x")
+    assert not kind.admits("disk", "y")
+    assert kind.admits("size", "2")
+
+
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+def test_a_pod_asks_for_devices_if_any_container_does(kind):
+    """Even if its claims are named nowhere else."""
+    plain = {"name": "p", "image": "i"}
+    claiming = {"name": "c", "image": "i", "resources": {"claims": [{"name": "gpu"}]}}
+
+    assert a_kind(**{kind: [plain, claiming]}).asks_for_devices
+    assert a_kind(resourceClaims=[{"name": "gpu", "resourceClaimName": "gpu"}]).asks_for_devices
+    assert not a_kind(**{kind: [plain]}).asks_for_devices
