@@ -54,61 +54,69 @@ def test_bulk_distribution_equals_one_pod_at_a_time(loose):
         assert distribute(pods, some, [rule], has_no_spread=loose) == one_by_one(pods, some, counts, skew, loose=loose)
 
 
-def one_by_one_by_rank(pods, some, rules, *, has_no_spread, use_spread_slack):
-    """Distribute pods one at a time, each to the best cell by the documented order, among those that all rules admit."""
-    counts = [dict(rule.counts) for rule in rules]
-    for rule, counted in zip(rules, counts, strict=True):
-        for cell in some:
-            if rule.key in cell.values:
-                counted.setdefault(cell.values[rule.key], rule.rivals.get(cell.values[rule.key], 0))
-    rivals = [
-        counted if rule.rivals is rule.counts else {v: rule.rivals.get(v, 0) for v in counted}
-        for rule, counted in zip(rules, counts, strict=True)
-    ]
-    best_order, best_price = min((cell.order, cell.price) for cell in some)
-    given = [0] * len(some)
+class OneByOne:
+    """Distributes pods one at a time, each to the best cell by the documented order among those that all rules admit."""
 
-    def floor(r):
-        return 0 if rules[r].from_zero else min(counts[r].values(), default=0)
+    def __init__(self, some, rules, *, has_no_spread, use_spread_slack):
+        self.cells, self.rules = some, rules
+        self.has_no_spread, self.use_spread_slack = has_no_spread, use_spread_slack
+        self.given = [0] * len(some)
+        self.counts, self.rivals = [], []
+        for rule in rules:
+            values = [cell.values[rule.key] for cell in some if rule.key in cell.values]
+            counts = {**{value: rule.rivals.get(value, 0) for value in values}, **rule.counts}
+            self.counts.append(counts)
+            self.rivals.append(counts if rule.rivals is rule.counts else {v: rule.rivals.get(v, 0) for v in counts})
 
-    def admits(cell, *, strict):
-        for r, rule in enumerate(rules):
-            if rule.skew is not None and rule.key in cell.values:
-                value = cell.values[rule.key]
-                counted = max(rivals[r][value], counts[r][value] if strict else 0)
-                if counted + rule.step - floor(r) > rule.skew:
-                    return False
-        return True
+    def distribute(self, pods):
+        """Return the pods by cell."""
+        for _ in range(pods):
+            left = [n for n, cell in enumerate(self.cells) if self.given[n] < cell.free_pods + cell.more]
+            admitted = [n for n in left if self.is_admitted(n, strict=True)]
+            admitted = admitted or [n for n in left if self.is_admitted(n, strict=False)]
+            if not admitted:
+                break
+            self.give(min(admitted, key=self.rank))
+        return self.given
 
-    def rank(n):
-        cell, has_no_node = some[n], given[n] >= some[n].free_pods
-        above = {True: [0], False: [0]}
-        for r, rule in enumerate(rules):
-            if rule.key in cell.values and not rule.is_ban:
-                above[rule.skew is None].append(counts[r][cell.values[rule.key]] - floor(r))
-        other, bound = max(above[True]), max(above[False])
-        if has_no_spread:
-            is_dear = (cell.order, cell.price) > (best_order, best_price * 1.01)
-            return cell.apart, has_no_node, is_dear, other, cell.price, cell.pins
-        price = cell.price if use_spread_slack else 0.0
-        return has_no_node, cell.order, price, bound, cell.apart, other, cell.price, cell.pins
+    def places(self, n):
+        """Yield each rule about the cell's labels with its position and the cell's domain."""
+        for r, rule in enumerate(self.rules):
+            if rule.key in self.cells[n].values:
+                yield r, rule, self.cells[n].values[rule.key]
 
-    for _ in range(pods):
-        left = [n for n, cell in enumerate(some) if given[n] < cell.free_pods + cell.more]
-        admitted = [n for n in left if admits(some[n], strict=True)] or [
-            n for n in left if admits(some[n], strict=False)
-        ]
-        if not admitted:
-            break
-        chosen = min(admitted, key=rank)
-        given[chosen] += 1
-        for r, rule in enumerate(rules):
-            if rule.step and rule.key in some[chosen].values:
-                value = some[chosen].values[rule.key]
-                counts[r][value] += 1
-                if rivals[r] is not counts[r]:
-                    rivals[r][value] += 1
-    return given
+    def floor(self, r):
+        """Return the minimum that domains are compared with."""
+        return 0 if self.rules[r].from_zero else min(self.counts[r].values(), default=0)
+
+    def is_admitted(self, n, *, strict):
+        """Whether all rules admit one more pod; if not strict, pods that may be bound later do not count against it."""
+        return all(
+            max(self.rivals[r][value], self.counts[r][value] if strict else 0) + rule.step - self.floor(r) <= rule.skew
+            for r, rule, value in self.places(n)
+            if rule.skew is not None
+        )
+
+    def rank(self, n):
+        """Return the sort key of a cell."""
+        cell, has_no_node = self.cells[n], self.given[n] >= self.cells[n].free_pods
+        above = [(rule, self.counts[r][value] - self.floor(r)) for r, rule, value in self.places(n) if not rule.is_ban]
+        bound = max((more for rule, more in above if rule.skew is not None), default=0)
+        other = max((more for rule, more in above if rule.skew is None), default=0)
+        if self.has_no_spread:
+            order, price = min((cell.order, cell.price) for cell in self.cells)
+            is_dear = (cell.order, cell.price) > (order, price * 1.01)
+            return cell.apart, has_no_node, is_dear, max(other, 0), cell.price, cell.pins
+        first = cell.price if self.use_spread_slack else 0.0
+        return has_no_node, cell.order, first, max(bound, 0), cell.apart, max(other, 0), cell.price, cell.pins
+
+    def give(self, n):
+        """Give one pod to a cell."""
+        self.given[n] += 1
+        for r, rule, value in self.places(n):
+            self.counts[r][value] += rule.step
+            if self.rivals[r] is not self.counts[r]:
+                self.rivals[r][value] += rule.step
 
 
 def any_rule(draw, key, values, *, has_no_spread):
@@ -153,7 +161,7 @@ def test_distribution_equals_the_best_cell_for_each_pod_in_turn(part):
         rules = [any_rule(draw, key, values, has_no_spread=options["has_no_spread"]) for key, values in kinds]
         pods = draw.choice((1, 7, 60, 200))
 
-        assert distribute(pods, some, rules, **options) == one_by_one_by_rank(pods, some, rules, **options)
+        assert distribute(pods, some, rules, **options) == OneByOne(some, rules, **options).distribute(pods)
 
 
 def test_a_ban_takes_a_domain_once():
