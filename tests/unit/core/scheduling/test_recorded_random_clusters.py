@@ -1,6 +1,6 @@
 """Plans of small random clusters stay as they are, by each way to plan, and so do the defects of broken plans.
 
-Covers: every kind of rule, in mixes that nobody thought of; bulk, sequential and compared plans. A change of the
+Covers: every kind of rule, in random mixes; bulk, sequential and compared plans. A change of the
 scheduler that is meant to change plans records them again, and its author compares prices and unschedulable pods:
 
     python -m tests.unit.core.scheduling.test_recorded_random_clusters
