@@ -57,9 +57,9 @@ def test_bulk_distribution_equals_one_pod_at_a_time(loose):
 class OneByOne:
     """Distributes pods one at a time, each to the best cell by the documented order among those that all rules admit."""
 
-    def __init__(self, some, rules, *, has_no_spread, use_spread_slack):
+    def __init__(self, some, rules, *, has_no_spread, spread_choice):
         self.cells, self.rules = some, rules
-        self.has_no_spread, self.use_spread_slack = has_no_spread, use_spread_slack
+        self.has_no_spread, self.choice = has_no_spread, spread_choice
         self.given = [0] * len(some)
         self.counts, self.rivals = [], []
         for rule in rules:
@@ -72,7 +72,8 @@ class OneByOne:
         """Return the pods by cell."""
         for _ in range(pods):
             left = [n for n, cell in enumerate(self.cells) if self.given[n] < cell.free_pods + cell.more]
-            admitted = [n for n in left if self.is_admitted(n, strict=True)]
+            bound_last = self.choice is not SpreadChoice.CHEAPEST_IF_FIRST
+            admitted = [n for n in left if self.is_admitted(n, strict=bound_last)]
             admitted = admitted or [n for n in left if self.is_admitted(n, strict=False)]
             if not admitted:
                 break
@@ -107,7 +108,7 @@ class OneByOne:
             order, price = min((cell.order, cell.price) for cell in self.cells)
             is_dear = (cell.order, cell.price) > (order, price * 1.01)
             return cell.apart, has_no_node, is_dear, max(other, 0), cell.price, cell.pins
-        first = cell.price if self.use_spread_slack else 0.0
+        first = 0.0 if self.choice is SpreadChoice.EMPTIEST else cell.price
         return has_no_node, cell.order, first, max(bound, 0), cell.apart, max(other, 0), cell.price, cell.pins
 
     def give(self, n):
@@ -139,6 +140,7 @@ def any_rule(draw, key, values, *, has_no_spread):
 @pytest.mark.parametrize("part", range(8))
 def test_distribution_equals_the_best_cell_for_each_pod_in_turn(part):
     """For any rules over two labels, prices, NodePools, followers and capacities."""
+    choices = [SpreadChoice.EMPTIEST] * 4 + list(SpreadChoice)
     for number in range(60):
         draw = random.Random(number * 8 + part)
         zones, types = "abcd"[: draw.randint(1, 4)], ("od", "spot")[: draw.randint(1, 2)]
@@ -157,7 +159,7 @@ def test_distribution_equals_the_best_cell_for_each_pod_in_turn(part):
             for values in sorted(places, key=lambda place: sorted(place.items()))
         ]
         kinds = [("zone", zones), ("ct", types), ("zone", zones)][: draw.choice((1, 1, 2, 3))]
-        options = {"has_no_spread": draw.random() < 0.3, "use_spread_slack": draw.random() < 0.2}
+        options = {"has_no_spread": draw.random() < 0.3, "spread_choice": draw.choice(choices)}
         rules = [any_rule(draw, key, values, has_no_spread=options["has_no_spread"]) for key, values in kinds]
         pods = draw.choice((1, 7, 60, 200))
 
