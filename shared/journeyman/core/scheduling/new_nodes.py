@@ -8,7 +8,7 @@ include the limited resource are computed too, and the plan that places most pod
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
 from typing import Final
@@ -22,9 +22,14 @@ from journeyman.core.scheduling.host_constraints import HostConstraints
 from journeyman.core.scheduling.instance_type_choice import CandidateTypes, node_requirements_of
 from journeyman.core.scheduling.limits import Headroom, type_costs
 from journeyman.core.scheduling.nodeclaim_templates import distinct_enough, needed_for_variety
-from journeyman.core.scheduling.nodepool_options import NodeDemand, compatible_offerings, worth_considering
+from journeyman.core.scheduling.nodepool_options import (
+    CompatibleOfferings,
+    NodeDemand,
+    compatible_offerings,
+    worth_considering,
+)
 from journeyman.core.scheduling.offerings import Reservations
-from journeyman.core.scheduling.packing import Packing, PackingProblem, pack
+from journeyman.core.scheduling.packing import Content, Packing, PackingProblem, pack
 from journeyman.core.scheduling.pod_classes import RowPods
 from journeyman.core.scheduling.problem import PlannedNode, PodBatch, SchedulingProblem
 from journeyman.core.scheduling.requirements import Requirements
@@ -73,22 +78,24 @@ class _BatchQueue:
 
 
 class PackingItems(Struct, frozen=True, kw_only=True, eq=False):
-    """Batches merged into items. Arrays have a row per item; `requests` has a column per resource, then per rule axis."""
+    """What the items of a packing problem stand for: batches that packing cannot distinguish.
+
+    Attributes:
+        demands: The distinct demands on nodes.
+        demand_of: The index in `demands`, by item.
+        rows: The first row of each item; the item's other rows have the same requests and host constraints.
+        queues: The pods, by item.
+    """
 
     demands: tuple[NodeDemand, ...]
     demand_of: Ints
-    has_alternatives: Bools  # by requirement
-    counts: Ints
-    requests: Ints
-    loose: Bools
-    bound: Bools
+    rows: Ints
     queues: tuple[_BatchQueue, ...]
 
     @classmethod
     def of(cls, problem: SchedulingProblem, caps: HostConstraints, batches: Sequence[PodBatch]) -> PackingItems:
         """Return the items of these batches, in order of first appearance."""
-        rows_by_kind = np.concatenate((problem.requests, caps.takes), axis=1)
-        kinds = _RowKinds(rows_by_kind, caps)
+        kinds = _RowKinds(problem, caps)
         demands: dict[tuple[int, Pins], int] = {}
         queues: dict[tuple[int, int], _BatchQueue] = {}
         rows: list[int] = []
@@ -100,22 +107,40 @@ class PackingItems(Struct, frozen=True, kw_only=True, eq=False):
                 queue = queues[demand, kind] = _BatchQueue()
                 rows.append(batch.row)
             queue.add(batch)
-        node_demands = tuple(NodeDemand(problem.shapes[shape], pins=pins) for shape, pins in demands)
         return cls(
-            demands=node_demands,
+            demands=tuple(NodeDemand(problem.shapes[shape], pins=pins) for shape, pins in demands),
             demand_of=np.array([demand for demand, _ in queues], dtype=np.int64),
-            has_alternatives=np.array([len(demand.terms) > 1 for demand in node_demands], dtype=bool),
-            counts=np.array([queue.count for queue in queues.values()], dtype=np.int64),
-            requests=rows_by_kind[rows],
-            loose=caps.counted[rows],
-            bound=caps.bound[rows],
+            rows=np.array(rows, dtype=np.int64),
             queues=tuple(queues.values()),
         )
 
-    def draw(self, items: Iterable[int], counts: Iterable[int]) -> tuple[RowPods, ...]:
-        """Remove the next pods of these items, so many of each; return them with one entry per row, sorted by row."""
+    def packing_problem(
+        self, problem: SchedulingProblem, caps: HostConstraints, offerings: CompatibleOfferings, capacities: Ints
+    ) -> PackingProblem:
+        """Return the problem of packing the items onto these offers.
+
+        Args:
+            problem: The scheduling problem of the batches.
+            caps: Its host constraints.
+            offerings: The offers.
+            capacities: What a node of each offer has on the axes of host constraints.
+        """
+        return PackingProblem(
+            counts=np.array([queue.count for queue in self.queues], dtype=np.int64),
+            requests=np.concatenate((problem.requests[self.rows], caps.takes[self.rows]), axis=1),
+            allowed=offerings.allowed[:, self.demand_of],
+            sizes=np.concatenate((offerings.sizes, capacities), axis=1),
+            prices=offerings.prices,
+            signatures=offerings.signatures,
+            loose=caps.counted[self.rows],
+            bound=caps.bound[self.rows],
+            stock=offerings.stock,
+        )
+
+    def draw(self, content: Content) -> tuple[RowPods, ...]:
+        """Remove the next pods of these items; return them with one entry per row, sorted by row."""
         pods_by_row: dict[int, int] = {}
-        for item, count in zip(items, counts, strict=True):
+        for item, count in content.pairs():
             for row in self.queues[item].draw(count):
                 pods_by_row[row] = pods_by_row.get(row, 0) + 1
         return tuple(map(RowPods._make, sorted(pods_by_row.items())))
@@ -128,8 +153,8 @@ class PackingItems(Struct, frozen=True, kw_only=True, eq=False):
 class _RowKinds:
     """Numbers rows by requests and host constraints; rows that packing cannot distinguish get the same number."""
 
-    def __init__(self, rows_by_kind: Ints, caps: HostConstraints) -> None:
-        self._demands, self._caps = rows_by_kind, caps
+    def __init__(self, problem: SchedulingProblem, caps: HostConstraints) -> None:
+        self._demands, self._caps = np.concatenate((problem.requests, caps.takes), axis=1), caps
         self._kinds: dict[bytes, int] = {}
         self._kind_of_row: dict[int, int] = {}
 
@@ -234,12 +259,12 @@ def _caps_of(batches: Sequence[PodBatch], problem: SchedulingProblem) -> HostCon
 
 
 class _PlannedBin(Struct, frozen=True, eq=False):
-    """A node of one offer with `counts` pods of the items `kinds`; `share` is what it uses of its NodePool's limits."""
+    """`copies` nodes of one offer with the same content; `share` is what each uses of its NodePool's limits."""
 
     offer: int
-    kinds: Ints
-    counts: Ints
-    share: Ints | None
+    content: Content
+    copies: int
+    share: Ints | None = None
 
 
 class _PackedTier(Struct, kw_only=True, eq=False):
@@ -249,7 +274,7 @@ class _PackedTier(Struct, kw_only=True, eq=False):
     headroom: list[Headroom]
     reservations: Reservations
     hopeless: int
-    bins: list[tuple[_PlannedBin, int]] = field(default_factory=list)
+    bins: list[_PlannedBin] = field(default_factory=list)
     price: float = 0.0
 
     @property
@@ -278,27 +303,13 @@ class WeightTier:
         self._pools = [problem.pools[s] for s in members]
         self._varied = varied
         self._items = PackingItems.of(problem, caps, batches)
-        self._requested_axes = np.flatnonzero(self._items.requests[:, : len(problem.axes)].any(axis=0))
+        self._requested_axes = np.flatnonzero(problem.requests[self._items.rows].any(axis=0))
         self._offerings = compatible_offerings(
             self._pools, self._items.demands, self._requested_axes if varied else None
         )
-        self._packing_problem = self._make_packing_problem(caps)
+        self._packing_problem = self._items.packing_problem(problem, caps, self._offerings, self._caps_by_offer(caps))
         self._costs = [type_costs(pool.template) for pool in self._pools]
         self._settled: dict[tuple[int, int, int, int, bytes], Requirements] = {}
-
-    def _make_packing_problem(self, caps: HostConstraints) -> PackingProblem:
-        items, offerings = self._items, self._offerings
-        return PackingProblem(
-            counts=items.counts,
-            requests=items.requests,
-            allowed=offerings.allowed[:, items.demand_of],
-            sizes=np.concatenate((offerings.sizes, self._caps_by_offer(caps)), axis=1),
-            prices=offerings.prices,
-            signatures=offerings.signatures,
-            loose=items.loose,
-            bound=items.bound,
-            stock=offerings.stock,
-        )
 
     def _caps_by_offer(self, caps: HostConstraints) -> Ints:
         """Return the capacity of each offer on the axes of rules, without the host ports that its daemons use."""
@@ -384,7 +395,7 @@ class WeightTier:
                 limits_left = [outcome.headroom[s].left_of(name) for s in pools]
                 if None not in limits_left:
                     capacity = sum(filter(None, limits_left))
-                    counts[items] = _smallest(counts[items], self._items.requests[items, axis], capacity)
+                    counts[items] = _smallest(counts[items], self._packing_problem.requests[items, axis], capacity)
         return counts
 
     @cached_property
@@ -406,22 +417,20 @@ class WeightTier:
         """Add as many copies of each bin as limits, reservations and minValues allow; return the number of nodes."""
         new_nodes = 0
         for packed in packing.bins:
-            kinds = np.array(packed.content.items, dtype=np.int64)
-            counts = np.array(packed.content.copies, dtype=np.int64)
-            b = self._with_share(_PlannedBin(int(offers[packed.offer]), kinds, counts, None))
-            new_nodes += self._enter(outcome, b, packed.copies) if b is not None else 0
+            b = self._with_share(_PlannedBin(int(offers[packed.offer]), packed.content, packed.copies))
+            new_nodes += self._enter(outcome, b) if b is not None else 0
         return new_nodes
 
-    def _enter(self, outcome: _PackedTier, b: _PlannedBin, copies: int) -> int:
+    def _enter(self, outcome: _PackedTier, b: _PlannedBin) -> int:
         offerings = self._offerings
         pool_headroom, stock = outcome.headroom[int(offerings.pools[b.offer])], int(offerings.stock[b.offer])
-        copies = pool_headroom.allowing(b.share, copies) if b.share is not None else copies
+        copies = pool_headroom.allowing(b.share, b.copies) if b.share is not None else b.copies
         copies = outcome.reservations.take(offerings.reservations[stock], copies) if stock >= 0 else copies
         if copies:
             if b.share is not None:
                 pool_headroom.spend(b.share, copies)
-            outcome.bins.append((b, copies))
-            outcome.left[b.kinds] -= b.counts * copies
+            outcome.bins.append(replace(b, copies=copies))
+            outcome.left[list(b.content.items)] -= np.multiply(b.content.copies, copies)
             outcome.price += float(offerings.prices[b.offer]) * copies
         return copies
 
@@ -442,14 +451,13 @@ class WeightTier:
 
     def nodes(self, outcome: _PackedTier) -> Iterator[PlannedNode]:
         """Yield a node for each copy of each bin, with pods drawn from the batches in order."""
-        for b, copies in outcome.bins:
+        for b in outcome.bins:
             node = self._node(b)
-            kinds, counts = b.kinds.tolist(), b.counts.tolist()
-            for _ in range(copies):
+            for _ in range(b.copies):
                 yield PlannedNode(
                     pool=node.pool,
                     requirements=node.requirements,
-                    pods=self._items.draw(kinds, counts),
+                    pods=self._items.draw(b.content),
                     total=node.total,
                     share=node.share,
                 )
@@ -461,21 +469,21 @@ class WeightTier:
             pool=self.members[s],
             requirements=self._requirements(b),
             pods=(),
-            total=b.counts @ self._items.requests[b.kinds, :width],
+            total=np.array(b.content.copies) @ self._packing_problem.requests[list(b.content.items), :width],
             share=b.share,
         )
 
     def _requirements(self, b: _PlannedBin) -> Requirements:
         """Return the requirements of the bin's NodeClaim, cached by NodePool and variant unless pods have alternatives."""
         offerings, offer = self._offerings, b.offer
-        demands = distinct(self._items.demand_of[b.kinds])
+        demands = distinct(self._items.demand_of[list(b.content.items)])
+        chosen = [self._items.demands[d] for d in demands]
         s, v, t, stock = (
             int(column[offer]) for column in (offerings.pools, offerings.variants, offerings.types, offerings.stock)
         )
-        plain = not self._items.has_alternatives[demands].any()
+        plain = all(len(demand.terms) <= 1 for demand in chosen)
         key = (s, v, stock, -1 if plain else t, demands.tobytes())
         if key not in self._settled:
-            chosen = [self._items.demands[w] for w in demands]
             reservation = offerings.reservations[stock] if stock >= 0 else ""
             self._settled[key] = node_requirements_of(
                 self._pools[s], t, offerings.variants_by_pool[s][v], chosen, reservation

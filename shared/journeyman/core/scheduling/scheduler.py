@@ -35,7 +35,7 @@ from journeyman.core.scheduling.instance_type_choice import planned_nodeclaims
 from journeyman.core.scheduling.new_nodes import PackingItems
 from journeyman.core.scheduling.nodepool_options import compatible_offerings, worth_considering
 from journeyman.core.scheduling.offerings import Reservations
-from journeyman.core.scheduling.packing import PackingProblem, lower_bound
+from journeyman.core.scheduling.packing import lower_bound
 from journeyman.core.scheduling.problem import (
     ClusterInputs,
     PartialSolution,
@@ -437,19 +437,10 @@ def price_lower_bound(problem: SchedulingProblem, nodes: Sequence[PlannedNode]) 
     items = PackingItems.of(problem, caps, [PodBatch(row=int(r), count=int(counts[r])) for r in np.flatnonzero(counts)])
     offerings = compatible_offerings(problem.pools, items.demands)
     reserved = Reservations.of((pool.template.table for pool in problem.pools), ())
-    width = len(problem.axes)
-    offers = np.flatnonzero(worth_considering(offerings, np.flatnonzero(items.requests[:, :width].any(axis=0))))
-    return lower_bound(
-        PackingProblem(
-            counts=items.counts,
-            requests=items.requests,
-            allowed=offerings.allowed[:, items.demand_of],
-            sizes=np.concatenate((offerings.sizes[offers], np.tile(caps.caps, (len(offers), 1))), axis=1),
-            prices=(offerings.prices - offerings.fees)[offers],
-            signatures=offerings.signatures[offers],
-            loose=items.loose,
-            bound=items.bound,
-            stock=offerings.stock[offers],
-            stocks=np.array([reserved.left[name] for name in offerings.reservations], dtype=np.int64),
-        )
+    whole = replace(
+        items.packing_problem(problem, caps, offerings, np.tile(caps.caps, (len(offerings.prices), 1))),
+        prices=offerings.prices - offerings.fees,
+        stocks=np.array([reserved.left[name] for name in offerings.reservations], dtype=np.int64),
     )
+    requested_axes = np.flatnonzero(problem.requests[items.rows].any(axis=0))
+    return lower_bound(whole.only(np.flatnonzero(worth_considering(offerings, requested_axes))))

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from journeyman.core.scheduling.arrays import Ints
 from journeyman.core.scheduling.packing.packing_problem import (
     Bin,
+    Content,
     MergedItems,
     Packing,
     PackingProblem,
@@ -36,7 +37,7 @@ from journeyman.core.scheduling.packing.packing_problem import (
 from journeyman.core.scheduling.packing.shadow_prices import independent, lower_bound
 from journeyman.core.scheduling.packing.strategies import fill_stocks, solve
 
-__all__ = ["Bin", "Packing", "PackingProblem", "lower_bound", "pack"]
+__all__ = ["Bin", "Content", "Packing", "PackingProblem", "lower_bound", "pack"]
 
 
 def pack(problem: PackingProblem, *, fewest_nodes: bool = False) -> Packing:
