@@ -109,14 +109,17 @@ class PodPreferences(Struct, frozen=True, kw_only=True):
 NO_PREFERENCES: Final = PodPreferences()
 
 
-class PodUsage(Struct, frozen=True, kw_only=True, eq=False):
+class PodUsage(Struct, frozen=True, kw_only=True):
     """The resources and host ports that a pod uses on its node."""
 
     requests: Mapping[str, int]
     ports: tuple[HostPort, ...]
 
+    def __hash__(self) -> int:
+        return hash((frozenset(self.requests.items()), self.ports))
 
-class NodeTerms(Struct, frozen=True, kw_only=True, eq=False):
+
+class NodeTerms(Struct, frozen=True, kw_only=True):
     """The nodes a pod requires: one of `terms`; and the nodes it prefers, `preferred`, heaviest first."""
 
     terms: tuple[Requirements, ...]
@@ -135,10 +138,10 @@ class PodTopologyRules(Struct, frozen=True, kw_only=True, eq=False):
 _NO_RULES: Final = PodTopologyRules()
 
 
-class SpecParts(Struct, frozen=True, kw_only=True, eq=False):
+class SpecParts(Struct, frozen=True, kw_only=True, cache_hash=True):
     """A spec's parts. Its constraints about other pods depend on the pod's labels too: `PodSpecReader.rules` has them."""
 
-    demand: PodUsage
+    usage: PodUsage
     selection: NodeTerms
     tolerations: tuple[Toleration, ...]
     rules: bytes
@@ -155,34 +158,29 @@ class PodSpecReader:
             with_claims: Whether pods with ResourceClaims are scheduled.
         """
         self.label_keys: set[str] = set()
-        self.parts: list[SpecParts] = []
-        self._numbers: dict[object, int] = {}
+        self._parts: dict[SpecParts, SpecParts] = {}
         self._namespaces = namespaces
         self._with_claims = with_claims
-        self._demands: dict[bytes, tuple[object, PodUsage] | PodError] = {}
-        self._selections: dict[bytes, tuple[object, NodeTerms] | PodError | None] = {}
+        self._usages: dict[bytes, PodUsage | PodError] = {}
+        self._selections: dict[bytes, NodeTerms | PodError | None] = {}
         self._tolerations: dict[bytes, tuple[Toleration, ...]] = {_NOTHING: ()}
         self._samples: dict[bytes, PodSpec | PodError] = {}
         self._rules: dict[tuple[bytes, object], PodTopologyRules] = {}
 
-    def read(self, pod: Pod) -> int | PodError | None:
-        """Return the position of its spec in `parts`; an error if no node can run it; None if the pod opted out."""
-        selected = self._selection(pod)
-        if selected is None or isinstance(selected, PodError):
-            return selected
-        taken = self._demand(pod)
-        if isinstance(taken, PodError):
-            return taken
+    def read(self, pod: Pod) -> SpecParts | PodError | None:
+        """Return the parts of its spec, the same object for equal ones; an error if no node can run it; None if it opted out."""
+        selection = self._selection(pod)
+        if selection is None or isinstance(selection, PodError):
+            return selection
+        usage = self._usage(pod)
+        if isinstance(usage, PodError):
+            return usage
         rules = self._rules_key(pod.spec)
         if isinstance(rules, PodError):
             return rules
-        wanted, selection = selected
-        amounts, demand = taken
         tolerations = self._tolerated(pod.spec.tolerations)
-        number = self._numbers.setdefault((amounts, wanted, tolerations, rules), len(self.parts))
-        if number == len(self.parts):
-            self.parts.append(SpecParts(demand=demand, selection=selection, tolerations=tolerations, rules=rules))
-        return number
+        parts = SpecParts(usage=usage, selection=selection, tolerations=tolerations, rules=rules)
+        return self._parts.setdefault(parts, parts)
 
     def rules(self, key: bytes, namespace: str, own: Mapping[str, str], seen: object) -> PodTopologyRules:
         """Return the constraints with this `key` for a pod of a namespace with these labels; `seen` identifies both."""
@@ -195,8 +193,8 @@ class PodSpecReader:
             known = self._rules[key, seen] = _rules(spec, namespace, own, self._namespaces)
         return known
 
-    def _selection(self, pod: Pod) -> tuple[object, NodeTerms] | PodError | None:
-        """Return the nodes that a pod requires and prefers, with a key that is equal for equal requirements."""
+    def _selection(self, pod: Pod) -> NodeTerms | PodError | None:
+        """Return the nodes that a pod requires and prefers."""
         affinity = pod.spec.affinity
         key = encode((pod.spec.node_selector, affinity.node_affinity if affinity is not None else None))
         if key not in self._selections:
@@ -213,13 +211,13 @@ class PodSpecReader:
             self._tolerations[key] = known
         return known
 
-    def _demand(self, pod: Pod) -> tuple[object, PodUsage] | PodError:
-        """Return a pod's resources and host ports, with a key that is equal for equal ones."""
+    def _usage(self, pod: Pod) -> PodUsage | PodError:
+        """Return a pod's resources and host ports."""
         spec = pod.spec
         key = encode((spec.containers, spec.init_containers, spec.overhead, spec.resources, bool(spec.resource_claims)))
-        known = self._demands.get(key)
+        known = self._usages.get(key)
         if known is None:
-            known = self._demands[key] = _demand(pod, with_claims=self._with_claims)
+            known = self._usages[key] = _usage(pod, with_claims=self._with_claims)
         return known
 
     def _rules_key(self, spec: PodSpec) -> bytes | PodError:
@@ -247,7 +245,7 @@ def alternatives(node_selector: Mapping[str, str], required: Sequence[NodeSelect
     return tuple(selector & from_selectors(t.match_expressions) for t in required) or (selector,)
 
 
-def _selection(pod: Pod) -> tuple[object, NodeTerms] | PodError | None:
+def _selection(pod: Pod) -> NodeTerms | PodError | None:
     spec = pod.spec
     if opted_out(pod):
         return None
@@ -255,8 +253,7 @@ def _selection(pod: Pod) -> tuple[object, NodeTerms] | PodError | None:
     if invalid:
         return PodError(kind="invalid", message=invalid)
     terms = alternatives(spec.node_selector, required_terms(spec.affinity))
-    preferred = tuple(_preferred_terms(spec.affinity))
-    return (terms, preferred), NodeTerms(terms=terms, preferred=preferred)
+    return NodeTerms(terms=terms, preferred=tuple(_preferred_terms(spec.affinity)))
 
 
 def _preferred_terms(affinity: Affinity | None) -> Iterable[Requirements]:
@@ -273,7 +270,7 @@ def _read(expressions: Iterable[NodeSelectorRequirement]) -> Requirements | None
         return None
 
 
-def _demand(pod: Pod, *, with_claims: bool) -> tuple[object, PodUsage] | PodError:
+def _usage(pod: Pod, *, with_claims: bool) -> PodUsage | PodError:
     refused = "" if with_claims else unsupported(pod)
     if refused:
         return PodError(kind="unsupported", message=refused)
@@ -290,8 +287,7 @@ def _demand(pod: Pod, *, with_claims: bool) -> tuple[object, PodUsage] | PodErro
     absurd = absurd_amount(requests)
     if absurd:
         return PodError(kind="invalid", message=absurd)
-    ports = host_ports(pod)
-    return (tuple(sorted(requests.items())), ports), PodUsage(requests=requests, ports=ports)
+    return PodUsage(requests=requests, ports=host_ports(pod))
 
 
 def _label_keys(spec: PodSpec) -> set[str]:
@@ -358,8 +354,14 @@ ClaimsOf = Callable[[Pod], "tuple[DeviceDemand, ...] | PodError"]
 _VisibleLabels = tuple[str | None, ...]
 """A pod's namespace and its values of the labels that selectors use, in their order."""
 
-_Alike = tuple[int, int, "tuple[DeviceDemand, ...]", _VisibleLabels]
-"""The key of a class: index of the spec's meaning, index of the volumes, device requests, visible labels."""
+
+class _ClassKey(Struct, frozen=True):
+    """What the pods of a class have in common; `volumes` are None if they constrain nothing."""
+
+    parts: SpecParts
+    volumes: PodVolumes | None
+    claims: tuple[DeviceDemand, ...]
+    labels: _VisibleLabels
 
 
 class PodClass(Struct, frozen=True, kw_only=True, eq=False):
@@ -453,25 +455,21 @@ def group_pods(
     """
     reader = PodSpecReader(namespaces, with_claims=claims_of is not None)
     ordered = sorted(pods, key=_age)
-    meanings = _read_all(ordered, reader)
+    parts = _read_all(ordered, reader)
     watched = tuple(sorted(reader.label_keys.union(*(r.group.label_keys for r in repelled))))
-    volumes = _VolumeDemands(volumes_of)
-    members, errors = _alike(zip(ordered, meanings, strict=True), volumes, claims_of, watched)
+    members, errors = _alike(zip(ordered, parts, strict=True), volumes_of, claims_of, watched)
     classes = _PodClassBuilder(reader, watched)
-    made = [
-        classes.make(meaning, volumes.known[attached], claims, seen, group)
-        for (meaning, attached, claims, seen), group in members.items()
-    ]
+    made = [classes.make(key, group) for key, group in members.items()]
     made.sort(
         key=lambda c: (-c.requests.get(CPU, 0), -c.requests.get(MEMORY, 0))
     )  # stable: equal ones stay oldest first
     return tuple(made), errors
 
 
-def _read_all(pods: Iterable[Pod], reader: PodSpecReader) -> list[int | PodError | None]:
+def _read_all(pods: Iterable[Pod], reader: PodSpecReader) -> list[SpecParts | PodError | None]:
     """Return the result of `PodSpecReader.read` for each pod; reads specs with equal bytes once."""
-    known: dict[bytes, int | PodError | None] = {}
-    found: list[int | PodError | None] = []
+    known: dict[bytes, SpecParts | PodError | None] = {}
+    found: list[SpecParts | PodError | None] = []
     for pod in pods:
         constraints = _constraint_bytes(pod)
         if constraints not in known:
@@ -481,33 +479,31 @@ def _read_all(pods: Iterable[Pod], reader: PodSpecReader) -> list[int | PodError
 
 
 def _alike(
-    pods: Iterable[tuple[Pod, int | PodError | None]],
-    volumes: _VolumeDemands,
+    pods: Iterable[tuple[Pod, SpecParts | PodError | None]],
+    volumes_of: VolumesOf | None,
     claims_of: ClaimsOf | None,
     watched: tuple[str, ...],
-) -> tuple[dict[_Alike, list[Pod]], dict[str, PodError]]:
+) -> tuple[dict[_ClassKey, list[Pod]], dict[str, PodError]]:
     """Group pods by spec, volumes, claims and the labels that selectors use; return the groups and the errors."""
-    members: dict[_Alike, list[Pod]] = {}
+    members: dict[_ClassKey, list[Pod]] = {}
     errors: dict[str, PodError] = {}
-    for pod, meaning in pods:
-        if not isinstance(meaning, int):
-            if meaning is not None:
-                errors[pod.key] = meaning
+    for pod, parts in pods:
+        if not isinstance(parts, SpecParts):
+            if parts is not None:
+                errors[pod.key] = parts
             continue
-        attached = volumes.read(pod) if pod.spec.volumes else 0
-        if isinstance(attached, PodError):
-            errors[pod.key] = attached
+        volumes = volumes_of(pod) if volumes_of is not None and pod.spec.volumes else None
+        if isinstance(volumes, str):
+            errors[pod.key] = PodError(kind="invalid", message=volumes)
             continue
         claims = claims_of(pod) if claims_of is not None and pod.spec.resource_claims else ()
         if isinstance(claims, PodError):
             errors[pod.key] = claims
             continue
         own = pod.metadata
-        alike = (meaning, attached, claims, (own.namespace, *map(own.labels.get, watched)))
-        if alike in members:
-            members[alike].append(pod)
-        else:
-            members[alike] = [pod]
+        seen = (own.namespace, *map(own.labels.get, watched))
+        key = _ClassKey(parts, None if volumes == NO_VOLUMES else volumes, claims, seen)
+        members.setdefault(key, []).append(pod)
     return members, errors
 
 
@@ -534,29 +530,6 @@ def _constraint_bytes(pod: Pod) -> bytes:
     )
 
 
-class _VolumeDemands:
-    """The pods' volume requirements. `known` lists the distinct ones; the first is for pods without volumes."""
-
-    def __init__(self, volumes_of: VolumesOf | None) -> None:
-        self.known: list[PodVolumes] = [NO_VOLUMES]
-        self._volumes_of = volumes_of
-        self._numbers: dict[PodVolumes, int] = {NO_VOLUMES: 0}
-
-    def read(self, pod: Pod) -> int | PodError:
-        """Return the index in `known` of this pod's requirements, or its error."""
-        if self._volumes_of is None:
-            return 0
-        found = self._volumes_of(pod)
-        if isinstance(found, str):
-            return PodError(kind="invalid", message=found)
-        if found is NO_VOLUMES:
-            return 0
-        number = self._numbers.setdefault(found, len(self.known))
-        if number == len(self.known):
-            self.known.append(found)
-        return number
-
-
 class _PodClassBuilder:
     """Builds classes; classes with equal visible labels share them."""
 
@@ -565,16 +538,9 @@ class _PodClassBuilder:
         self._watched = watched
         self._labels: dict[_VisibleLabels, dict[str, str]] = {}
 
-    def make(
-        self,
-        meaning: int,
-        volumes: PodVolumes,
-        claims: tuple[DeviceDemand, ...],
-        seen: _VisibleLabels,
-        pods: Iterable[Pod],
-    ) -> PodClass:
-        """Return the class of pods with equal specs and equal visible labels."""
-        parts = self._reader.parts[meaning]
+    def make(self, key: _ClassKey, pods: Iterable[Pod]) -> PodClass:
+        """Return the class of the pods with this key."""
+        parts, volumes, seen = key.parts, key.volumes or NO_VOLUMES, key.labels
         own = self._labels.get(seen)
         if own is None:
             values = zip(self._watched, seen[1:], strict=True)
@@ -587,16 +553,16 @@ class _PodClassBuilder:
             pods=tuple(pods),
             namespace=namespace,
             labels=own,
-            requests=parts.demand.requests,
+            requests=parts.usage.requests,
             terms=parts.selection.terms,
             tolerations=parts.tolerations,
             spreads=rules.spreads,
             affinities=rules.affinities,
             anti_affinities=rules.anti_affinities,
-            ports=parts.demand.ports,
+            ports=parts.usage.ports,
             volume_terms=volumes.terms,
             volume_counts=volumes.counts,
             shared_volumes=volumes.shared,
-            claims=claims,
+            claims=key.claims,
             preferences=preferences,
         )
