@@ -45,7 +45,7 @@ class Fixture:
             clock=self.clock,
             scheduler=self.scheduler,
             coverage=self.coverage,
-            note=self.history.note,
+            on_fault=self.history.record,
             thaw=thaw,
         )
         self.store = FaultyStore(self.server, "provision", self.faults, self.history.version_at)

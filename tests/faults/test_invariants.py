@@ -39,13 +39,13 @@ from journeyman_simulator.faults.invariants.nodepool_invariants import (
 )
 from journeyman_simulator.faults.invariants.pod_invariants import PodsEvictedAsAllowed, SchedulablePodsRun
 from journeyman_simulator.faults.invariants.progress_invariants import (
-    MOST_RECEIVES,
+    MAX_RECEIVE_COUNT,
     NothingStuck,
     OnlyExpectedErrors,
     UnfinishedWorkHasARequeue,
 )
 from journeyman_simulator.faults.manifests import initial_manifests
-from journeyman_simulator.faults.scenario_view import CloudEvent, CloudInstance, RunError, WaitingMessage
+from journeyman_simulator.faults.scenario_view import CloudEvent, CloudInstance, PendingMessage, RunError
 
 START = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
 TAINT = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
@@ -62,7 +62,6 @@ class Fixture:
         self.clock = VirtualClock(START)
         self.server = ApiServer(self.clock)
         self.server.load(initial_manifests(self.scenario.setup))
-        self.quiet = False
         self.fleet, self.messages, self.letters = [], [], []
         self.checkers = InvariantCheckers(self, [invariant])
         self.server.on_write(self.checkers.check_write)
@@ -70,10 +69,10 @@ class Fixture:
     def instances(self):
         return tuple(self.fleet)
 
-    def waiting(self):
+    def pending_messages(self):
         return tuple(self.messages)
 
-    def busy(self):
+    def active_runs(self):
         return ()
 
     def dead_letters(self):
@@ -290,7 +289,7 @@ def test_a_termination_with_running_pods_is_detected():
     """Without pods it is accepted."""
     fixture = Fixture(InstancesDrainedFirst)
     instance = leaving_node(fixture)
-    fixture.happen("terminate", instance, by="someone")
+    fixture.happen("terminate", instance, by="human")
     assert fixture.violations == []
     fixture.happen("terminate", instance)
     assert fixture.violations == ["journeyman/terminate terminated aws:///a/c1 (c1) with running pods p1"]
@@ -405,7 +404,7 @@ def test_a_message_to_the_right_step_is_a_requeue():
     """A message to another step is not."""
     fixture = Fixture(UnfinishedWorkHasARequeue, sweep=False)
     fixture.claim("c1")
-    fixture.messages = [WaitingMessage(step=Step.PROVISION, at=START)]
+    fixture.messages = [PendingMessage(step=Step.PROVISION, at=START)]
     fixture.checkers.check_every_minute()
     fixture.clock.advance(60)
     fixture.checkers.check_every_minute()
@@ -442,7 +441,7 @@ def test_a_dead_letter_is_allowed_if_every_receive_failed(dying, step, seen):
 def test_the_number_of_receives_is_the_templates():
     """The checker relies on it."""
     template = (Path(__file__).parents[2] / "template.yaml").read_text()
-    assert template.count(f"maxReceiveCount: {MOST_RECEIVES}") == template.count("maxReceiveCount: ")
+    assert template.count(f"maxReceiveCount: {MAX_RECEIVE_COUNT}") == template.count("maxReceiveCount: ")
 
 
 @pytest.mark.parametrize(

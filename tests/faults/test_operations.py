@@ -42,7 +42,7 @@ class Fixture:
         self.image = next(iter(self.account.seed().images.values()))
         self.skew = SkewedClock(self.clock)
         records = InstanceRecords(lambda *_: 0.1, self.happened.append)
-        self.account.instances.observers.append(records.note)
+        self.account.instances.observers.append(records.record_event)
         self.node_faults = NodeFaults(self, self.server, self.clock, records.never_joining)
         self.hand = AccountOperations(self.account, records)
 
@@ -66,7 +66,7 @@ class Fixture:
             skew=self.skew,
             types=TYPES,
             zones=ZONES,
-            note=lambda _: None,
+            on_operation=lambda _: None,
         )
         self.let_pass(max(operation.at_seconds for operation in operations))
 
@@ -252,7 +252,7 @@ def test_instances_are_stopped_and_terminated_in_the_console(fixture):
 
     assert states == ("stopping", "running")
     assert spot.state == "shutting-down"
-    assert [event.by for event in fixture.happened if event.kind == "terminate"] == ["someone"]
+    assert [event.by for event in fixture.happened if event.kind == "terminate"] == ["human"]
 
 
 def test_nodes_and_claims_are_deleted_and_edited_by_hand(fixture):

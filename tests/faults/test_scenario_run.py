@@ -212,7 +212,7 @@ def test_checkers_see_waiting_messages_and_paused_runs():
         name = "looking"
 
         def check_every_minute(self):
-            seen.append((self.view.busy(), {waiting.step.value for waiting in self.view.waiting()}))
+            seen.append((self.view.active_runs(), {message.step.value for message in self.view.pending_messages()}))
             return ()
 
     fault = wrong(FaultKind.PAUSE, "provision: ec2 CreateFleet", 1, 100)
@@ -273,7 +273,7 @@ def test_a_scenario_has_the_same_history_in_every_process(tmp_path):
 def test_a_scenario_with_too_many_runs_is_ended_with_their_reasons():
     """The violation names the functions and their last triggers."""
     scenario = FaultScenario(seed=1, operations=(Deploy(at_seconds=0, app="a", replicas=6, cpu_millicores=900),))
-    result = run_scenario(scenario, most_runs=12)
+    result = run_scenario(scenario, max_runs=12)
 
     (violation,) = result.violations
     assert violation.invariant == TOO_MANY_RUNS

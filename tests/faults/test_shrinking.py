@@ -58,7 +58,7 @@ def test_shrinking_stops_after_the_given_number_of_runs():
     scenario = FaultScenario(
         seed=4, operations=(Deploy(at_seconds=0, app="a", replicas=9), *LONG.operations), faults=(*LONG.faults, CULPRIT)
     )
-    short = shrink_scenario(scenario, counting, most=5)
+    short = shrink_scenario(scenario, counting, max_attempts=5)
     assert len(result) == 5
     assert breaks(short)
 

@@ -1,4 +1,4 @@
-"""What people and EC2 do in the simulated account, and the record of every instance that it ever had."""
+"""Operations of users and EC2 in the simulated account, and records of every instance that it has had."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from journeyman_simulator.faults.scenario_view import CLOUD, HUMAN, RUN_USER_PRE
 from journeyman_simulator.in_process_account.account import InProcessAccount
 from journeyman_simulator.in_process_account.simulated_instances import InstanceEvent, SimulatedInstance
 
-_RETIRED_WITHIN: Final = timedelta(days=14)
-_FOR_THE_SCENARIO: Final = timedelta(days=1)
+_RETIREMENT_NOTICE: Final = timedelta(days=14)
+_SCENARIO_DURATION: Final = timedelta(days=1)
 
 
 class AccountOperations:
-    """Acts on instances by provider id; an operation that EC2 refuses does nothing."""
+    """Operates on instances by provider id. An operation that EC2 rejects has no effect."""
 
     def __init__(self, account: InProcessAccount, records: InstanceRecords) -> None:
-        """Args: `ledger` records who did it."""
+        """Create the operations on the account; `records` stores who called each."""
         self._account = account
         self._records = records
 
@@ -37,42 +37,42 @@ class AccountOperations:
             self._account.recommend_rebalance(_id(provider_id))
 
     def announce_retirement(self, provider_id: str) -> None:
-        """Let AWS Health announce the retirement of its host."""
-        self._account.instances.announce_retirement(_id(provider_id), _RETIRED_WITHIN)
+        """Send AWS Health's announcement that the instance's host retires."""
+        self._account.instances.announce_retirement(_id(provider_id), _RETIREMENT_NOTICE)
 
     def stop(self, provider_id: str) -> None:
-        """Stop it in the console; EC2 refuses that for Spot instances."""
-        with suppress(ServiceError), self._records.attributed_to(HUMAN):
+        """Stop the instance as a user of the console; EC2 rejects this for Spot instances."""
+        with suppress(ServiceError), self._records.attribute_to(HUMAN):
             self._account.instances.stop(_id(provider_id))
 
     def terminate(self, provider_id: str) -> None:
-        """Terminate it in the console."""
-        with suppress(ServiceError), self._records.attributed_to(HUMAN):
+        """Terminate the instance as a user of the console."""
+        with suppress(ServiceError), self._records.attribute_to(HUMAN):
             self._account.instances.terminate(_id(provider_id))
 
     def fail_check(self, provider_id: str, check: str) -> None:
-        """Fail one of its EC2 status checks from now on."""
+        """Fail an EC2 status check of the instance from now on."""
         self._account.instances.checks.fail(_id(provider_id), check)
 
     def pass_checks(self, provider_id: str = "") -> None:
-        """Let it pass all status checks; without a provider id every instance does."""
+        """Pass all status checks of the instance, or of every instance if no provider id is given."""
         ids = [_id(provider_id)] if provider_id else list(self._account.instances.known)
         for instance_id in ids:
             self._account.instances.checks.recover(instance_id)
 
     def launched(self) -> Sequence[str]:
-        """Return the provider ids of all instances ever launched, by launch."""
+        """Return the provider ids of all instances that were launched, in order of launch."""
         return [instance.provider_id for instance in self._records.instances()]
 
     def prevent_next_from_joining(self) -> None:
-        """Let the next launched instance never become a node."""
+        """Prevent the next launched instance from registering a node."""
         self._account.instances.prevent_next_from_joining()
 
-    def set_stock(self, pools: Sequence[tuple[str, str, str]], *, sold_out: bool) -> None:
+    def set_unavailable(self, pools: Sequence[tuple[str, str, str]], *, unavailable: bool) -> None:
         """Make offerings (type, zone, capacity type) unavailable or available."""
         now = self._account.time.now()
         for pool in pools:
-            self._account.out_of_stock(*pool, now + _FOR_THE_SCENARIO if sold_out else now)
+            self._account.out_of_stock(*pool, now + _SCENARIO_DURATION if unavailable else now)
 
 
 def _id(provider_id: str) -> str:
@@ -80,11 +80,11 @@ def _id(provider_id: str) -> str:
 
 
 Price = Callable[[str, str, str], float]
-"""Returns the hourly price of a type in a zone by capacity type."""
+"""Returns the hourly price of an offering: instance type, zone, capacity type."""
 
 
 class InstanceRecords:
-    """Observes the account's instances, keeps them after EC2 forgets them, and reports their events.
+    """Records the account's instances, including those that EC2 no longer lists, and reports their events.
 
     Args:
         price: Returns the price of an offering.
@@ -98,16 +98,16 @@ class InstanceRecords:
         self._known: dict[str, SimulatedInstance] = {}
 
     @contextmanager
-    def attributed_to(self, who: str) -> Iterator[None]:
-        """Attribute everything inside to that person."""
+    def attribute_to(self, who: str) -> Iterator[None]:
+        """Attribute the events inside the context to `who`."""
         before, self._by = self._by, who
         try:
             yield
         finally:
             self._by = before
 
-    def note(self, event: InstanceEvent) -> None:
-        """Record an event of the account."""
+    def record_event(self, event: InstanceEvent) -> None:
+        """Record an event of an instance, and report it."""
         self._known[event.instance.id] = event.instance
         kind: Literal["launched", "terminate", "state"] = "state"
         if event.what == "launched":
@@ -116,17 +116,17 @@ class InstanceRecords:
             kind = "terminate"
         step = current_step()
         by = f"{RUN_USER_PREFIX}{step}" if step else self._by
-        self._on_event(CloudEvent(at=event.at, kind=kind, instance=self._described(event.instance), by=by))
+        self._on_event(CloudEvent(at=event.at, kind=kind, instance=self._cloud_instance(event.instance), by=by))
 
     def instances(self) -> tuple[CloudInstance, ...]:
-        """Return all instances, by launch."""
-        return tuple(self._described(instance) for instance in self._known.values())
+        """Return all instances, in order of launch."""
+        return tuple(self._cloud_instance(instance) for instance in self._known.values())
 
     def never_joining(self) -> tuple[str, ...]:
-        """Return the provider ids of instances that never become nodes."""
+        """Return the provider ids of instances that never register a node."""
         return tuple(_provider_id(instance) for instance in self._known.values() if not instance.joins)
 
-    def _described(self, instance: SimulatedInstance) -> CloudInstance:
+    def _cloud_instance(self, instance: SimulatedInstance) -> CloudInstance:
         capacity_type = "spot" if instance.spot else "on-demand"
         return CloudInstance(
             provider_id=_provider_id(instance),

@@ -1,8 +1,8 @@
-"""The calls that runs make to the API server and to AWS, the faults possible at each, and counts of both.
+"""Lists the calls that runs make to the API server and to AWS with the faults possible at each, and counts both.
 
-A call site is "<step>: <verb> <Kind>[/<subresource>]" or "<step>: <service> <Operation>". The list is recorded from a
-fixed sample of scenarios (`call_site_recording`), so a new call appears in it as soon as it is recorded again; a test
-fails until then. From then on scenarios inject faults at it and crash the process there.
+A call site is "<step>: <verb> <Kind>[/<subresource>]" or "<step>: <service> <Operation>". `call_site_recording` records
+the list from a fixed sample of scenarios; a test fails until the recording contains a new call. Scenarios then inject
+faults into the call and crash the process there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KUBE_READS: Final = frozenset({"list", "get", "version"})
 SERVICES: Final = frozenset({"ec2", "iam", "pricing", "sqs", "ssm"})
 _READING_OPERATIONS: Final = ("Describe", "Get", "List")
 _CHANGING_READS: Final = frozenset({"ec2 DescribeInstances", "ec2 DescribeLaunchTemplates", "iam GetInstanceProfile"})
-"""Reads of the account whose answers change within a scenario."""
+"""Reads of the account whose responses change within a scenario."""
 
 _AT_EVERY_CALL: Final = (
     FaultKind.FAIL_BEFORE,
@@ -36,17 +36,17 @@ _AT_EVERY_CALL: Final = (
 _AFTER_AN_EFFECT: Final = (FaultKind.FAIL_AFTER, FaultKind.TIMEOUT_AFTER)
 
 CALL_SITES: Final = RECORDED_CALL_SITES
-"""All call sites, sorted: what the crash coverage is judged against and what generated faults are drawn from."""
+"""All call sites, sorted. The generator draws faults from them, and crash coverage requires a crash at each."""
 
 
 def kube_site(step: str, verb: str, resource: Resource[Any] | None, subresource: str = "") -> str:
-    """Return the site of a call to the API server; without a resource, that of `version`."""
+    """Return the site of a call to the API server; the verb `version` has no resource."""
     kind = "" if resource is None else f" {resource.kind}"
     return f"{step}: {verb}{kind}{'/' + subresource if subresource else ''}"
 
 
 def aws_site(step: str, service: str, operation: str) -> str:
-    """Return the site of a call to AWS; `operation` as AWS spells it."""
+    """Return the site of a call to AWS; `operation` is AWS's name, such as "CreateFleet"."""
     return f"{step}: {service} {operation}"
 
 
@@ -58,7 +58,7 @@ def step_of(site: str) -> str:
 def kinds_of(site: str) -> tuple[FaultKind, ...]:
     """Return the faults possible at a site, in the order of `FaultKind`.
 
-    Only calls with an effect can fail after it, and only Kubernetes objects have a second writer to conflict with.
+    Only calls with an effect can fail after it, and only writes of Kubernetes objects can conflict with another client's.
     """
     call = site.partition(": ")[2]
     verb, _, object_ = call.partition(" ")
@@ -76,7 +76,7 @@ def kinds_of(site: str) -> tuple[FaultKind, ...]:
 
 
 def has_effect(site: str) -> bool:
-    """Return whether calls at the site change the cluster or the account."""
+    """Whether calls at the site change the cluster or the account."""
     return FaultKind.FAIL_AFTER in kinds_of(site)
 
 
@@ -104,16 +104,16 @@ class FaultCoverage(Struct, kw_only=True):
         """Add the counts of `other` to these."""
         self.scenarios += other.scenarios
         self.calls.update(other.calls)
-        for mine, theirs in ((self.fired, other.fired), (self.messages, other.messages)):
-            for place, counts in theirs.items():
-                mine.setdefault(place, Counter()).update(counts)
+        for counts_here, counts_there in ((self.fired, other.fired), (self.messages, other.messages)):
+            for place, counts in counts_there.items():
+                counts_here.setdefault(place, Counter()).update(counts)
 
     def sites_without(self, sites: Iterable[str], *kinds: FaultKind) -> tuple[str, ...]:
-        """Return those of the sites at which none of these kinds was injected."""
+        """Return the sites at which no fault of these kinds was injected."""
         return tuple(site for site in sites if not any(self._fired(site, kind) for kind in kinds))
 
     def table(self) -> str:
-        """Return a table of sites by fault kinds; "." marks a fault that is possible and was not injected."""
+        """Return a table of sites by fault kinds; "." marks a possible fault that was not injected."""
         sites = sorted({*self.calls, *self.fired})
         width = max((len(site) for site in sites), default=0)
         lines: list[str] = []

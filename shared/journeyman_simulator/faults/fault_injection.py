@@ -1,4 +1,4 @@
-"""Injects faults: decides at each outside call and each message whether it fails, and how."""
+"""Injects faults into calls to the API server and to AWS, and into messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class ProcessCrashed(BaseException):
-    """The process is gone: the run makes no further call."""
+    """The simulated process crashed, so its run makes no further call."""
 
 
 class FunctionRun(Struct, kw_only=True, eq=False):
@@ -29,16 +29,16 @@ class FunctionRun(Struct, kw_only=True, eq=False):
 
     step: str
     serial: int
-    ends_at: datetime  # when Lambda kills it
+    ends_at: datetime  # the timeout, at which Lambda kills the run
     alive: bool = True
 
     @property
     def name(self) -> str:
-        """Name for people: "provision#12"."""
+        """Return the step and the serial number: "provision#12"."""
         return f"{self.step}#{self.serial}"
 
     def crash(self, why: str) -> ProcessCrashed:
-        """Let every further outside call of the run raise; return what to raise now."""
+        """Make every further call of the run raise ProcessCrashed, and return the exception to raise now."""
         self.alive = False
         return ProcessCrashed(f"{self.name}: {why}")
 
@@ -48,7 +48,7 @@ _current: Final[ContextVar[FunctionRun]] = ContextVar("run")
 
 @contextmanager
 def running(run: FunctionRun) -> Iterator[FunctionRun]:
-    """Attribute the calls inside to this run; each thread has its own."""
+    """Attribute the calls of this thread to the run inside the context."""
     token = _current.set(run)
     try:
         yield run
@@ -57,27 +57,27 @@ def running(run: FunctionRun) -> Iterator[FunctionRun]:
 
 
 def current_run() -> FunctionRun:
-    """Return the run of this thread. Raises LookupError outside of one."""
+    """Return the run of this thread. Raises LookupError if there is none."""
     return _current.get()
 
 
 def current_name() -> str:
-    """Return its name; empty outside of a run."""
+    """Return the name of this thread's run; empty if there is none."""
     run = _current.get(None)
     return run.name if run else ""
 
 
 def current_step() -> str:
-    """Return its step; empty outside of a run."""
+    """Return the step of this thread's run; empty if there is none."""
     run = _current.get(None)
     return run.step if run else ""
 
 
 class InjectableCall(Struct, frozen=True, kw_only=True):
-    """An outside call, as far as faults concern it.
+    """A call to the API server or to AWS into which a fault can be injected.
 
-    `error` makes what its caller sees. `touch` is the conflicting write of another client. `cached` says whether the caller of a
-    read accepts a stale answer.
+    `error` returns the exception that the caller sees. `touch` makes the conflicting write of another client. `cached` is
+    whether the caller of a read accepts a stale response.
     """
 
     site: str
@@ -87,15 +87,15 @@ class InjectableCall(Struct, frozen=True, kw_only=True):
 
 
 class FaultInjector:
-    """The call faults of one scenario.
+    """Injects the call faults of one scenario.
 
     Args:
-        faults: Of several for one call the first counts.
-        clock: Virtual time.
+        faults: The faults; of several for one call, the first is injected.
+        clock: The virtual clock.
         scheduler: Pauses runs.
         coverage: Counts calls and faults.
-        note: Called with each fault that happens.
-        thaw: Whether a run that was paused beyond its end resumes all the same.
+        on_fault: Called with a description of each injected fault.
+        thaw: Whether a run that is paused beyond its timeout resumes, as in a sandbox that Lambda freezes and thaws.
     """
 
     def __init__(
@@ -105,44 +105,44 @@ class FaultInjector:
         clock: Clock,
         scheduler: CooperativeScheduler,
         coverage: FaultCoverage,
-        note: Callable[[str], None],
+        on_fault: Callable[[str], None],
         thaw: bool = False,
     ) -> None:
-        self._waiting: dict[tuple[str, int], CallFault] = {}
+        self._pending: dict[tuple[str, int], CallFault] = {}
         for fault in faults:
-            self._waiting.setdefault((fault.site, fault.nth), fault)
+            self._pending.setdefault((fault.site, fault.nth), fault)
         self._clock = clock
         self._scheduler = scheduler
         self._coverage = coverage
-        self._note = note
+        self._on_fault = on_fault
         self._thaw = thaw
         self._calls: Counter[str] = Counter()
-        self._over = False
+        self._ended = False
         self.enabled = True
-        """False: no more faults."""
+        """Whether faults are injected."""
 
     def end(self) -> None:
-        """End the scenario: paused runs crash where they are."""
-        self._over = True
+        """End the scenario: paused runs crash when they resume."""
+        self._ended = True
 
     def can_pause(self, step: str) -> bool:
-        """Return whether a fault can still pause a run of the step."""
+        """Whether a fault that is not yet injected can pause a run of the step."""
         return self.enabled and any(
             nth > self._calls[site] and fault.kind in _WAITS and step_of(site) == step
-            for (site, nth), fault in self._waiting.items()
+            for (site, nth), fault in self._pending.items()
         )
 
     def call(self, call: InjectableCall, perform: Callable[[], T], as_of: Callable[[datetime], T] | None = None) -> T:
-        """Make the call, or inject its fault.
+        """Make the call, or inject its fault, and return the result.
 
         Args:
-            call: What faults need to know of it.
-            perform: Makes it.
-            as_of: Makes a read as of a past time.
+            call: The call's site and errors.
+            perform: Makes the call.
+            as_of: Makes a read with the state of a past time.
 
         Raises:
-            ProcessCrashed: The run has ended, now or before.
-            Exception: What `call.error` makes, or the call's own.
+            ProcessCrashed: The run crashed, at this call or earlier.
+            Exception: The exception of `call.error`, or of the call itself.
         """
         run = current_run()
         self._check(run, call.site)
@@ -150,20 +150,20 @@ class FaultInjector:
         fault = self._fault(call)
         if fault is None:
             return perform()
-        return self._wrong(run, call, fault, perform, as_of)
+        return self._inject(run, call, fault, perform, as_of)
 
     def _fault(self, call: InjectableCall) -> CallFault | None:
         if not self.enabled:
             return None
         self._calls[call.site] += 1
-        fault = self._waiting.get((call.site, self._calls[call.site]))
+        fault = self._pending.get((call.site, self._calls[call.site]))
         if fault is None or (fault.kind is FaultKind.STALE and not call.cached):
             return None
         self._coverage.count_fault(call.site, fault.kind.value)
-        self._note(f"{fault.kind.value} {call.site}{f' {fault.seconds:g} s' if fault.seconds else ''}")
+        self._on_fault(f"{fault.kind.value} {call.site}{f' {fault.seconds:g} s' if fault.seconds else ''}")
         return fault
 
-    def _wrong(
+    def _inject(
         self,
         run: FunctionRun,
         call: InjectableCall,
@@ -188,16 +188,16 @@ class FaultInjector:
         return perform()
 
     def _pause(self, run: FunctionRun, seconds: float) -> None:
-        """Pause the run; Lambda kills it at its timeout, unless the scenario resumes frozen runs."""
+        """Pause the run. It crashes at its timeout, unless the scenario resumes frozen runs."""
         until = self._clock.now() + timedelta(seconds=seconds)
-        ends_here = until >= run.ends_at and not self._thaw
-        self._scheduler.pause(run.ends_at if ends_here else until)
-        if ends_here and self._clock.now() >= run.ends_at:
+        times_out = until >= run.ends_at and not self._thaw
+        self._scheduler.pause(run.ends_at if times_out else until)
+        if times_out and self._clock.now() >= run.ends_at:
             raise run.crash("the function timed out")
         self._check(run, "paused")
 
     def _check(self, run: FunctionRun, where: str) -> None:
-        if self._over or not run.alive:
+        if self._ended or not run.alive:
             raise run.crash(f"{where} after the crash")
 
 
@@ -209,42 +209,44 @@ _FAILS: Final = frozenset(
 
 
 class MessageFaultInjector:
-    """The message faults of one scenario.
+    """Injects the message faults of one scenario.
 
     Args:
-        faults: Of several for one message the first counts.
+        faults: The faults; of several for one message, the first is injected.
         coverage: Counts faults.
-        note: Called with each fault that happens.
+        on_fault: Called with a description of each injected fault.
     """
 
-    def __init__(self, faults: Iterable[MessageFault], coverage: FaultCoverage, note: Callable[[str], None]) -> None:
-        self._waiting: dict[tuple[str, int], MessageFault] = {}
+    def __init__(
+        self, faults: Iterable[MessageFault], coverage: FaultCoverage, on_fault: Callable[[str], None]
+    ) -> None:
+        self._pending: dict[tuple[str, int], MessageFault] = {}
         for fault in faults:
-            self._waiting.setdefault((fault.queue, fault.nth), fault)
+            self._pending.setdefault((fault.queue, fault.nth), fault)
         self._coverage = coverage
-        self._note = note
+        self._on_fault = on_fault
         self._sent: Counter[str] = Counter()
         self.queues: Mapping[str, str] = {}
-        """The scenario's names of the account's queues; others have no faults."""
+        """The scenario's queue names by the account's queue names; other queues have no faults."""
         self.enabled = True
 
     def decide(self, name: str, _body: str) -> MessageOutcome:
-        """Return what happens to a message (`SimulatedQueues.decide`)."""
+        """Return the outcome of sending a message (`SimulatedQueues.decide`)."""
         queue = self.queues.get(name, "")
         if not self.enabled or not queue:
             return DELIVERED
         self._sent[queue] += 1
-        fault = self._waiting.get((queue, self._sent[queue]))
+        fault = self._pending.get((queue, self._sent[queue]))
         if fault is None or (fault.kind is MessageFaultKind.REORDER and name.endswith(".fifo")):
             return DELIVERED
         self._coverage.count_message_fault(queue, fault.kind.value)
-        self._note(
+        self._on_fault(
             f"{fault.kind.value} message {fault.nth} to {queue}{f' {fault.seconds:g} s' if fault.seconds else ''}"
         )
-        return _fate(fault)
+        return _outcome(fault)
 
 
-def _fate(fault: MessageFault) -> MessageOutcome:
+def _outcome(fault: MessageFault) -> MessageOutcome:
     if fault.kind is MessageFaultKind.DROP:
         return MessageOutcome(copies=0)
     if fault.kind is MessageFaultKind.DUPLICATE:

@@ -1,8 +1,8 @@
-"""The vocabulary of fault scenarios: setup, operations and faults, as data and as JSON.
+"""Defines fault scenarios: their setup, operations and faults, as data and as JSON.
 
-A scenario is generated before it runs, so that it can be shrunk, saved and run again. Any part of a scenario is a valid scenario:
-targets are ordinals that are resolved when the operation runs ("the third oldest node", modulo the number of nodes), an
-operation without a target has no effect, and so has a fault whose call is never made.
+A scenario is generated before it runs, so that it can be shrunk, saved and run again. Any part of a scenario is a valid
+scenario: a target is an ordinal that is resolved when the operation runs ("the third oldest node", modulo the number of
+nodes), and an operation without a target or a fault without a call has no effect.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ ClaimStatusChange = Literal[
     "say-registered",
     "say-initialized",
 ]
-"""Edits of a NodeClaim's status or protected fields, which need deliberate misuse of the API."""
+"""Edits of a NodeClaim's status or protected fields, which a user makes only by misusing the API."""
 NodeChange = Literal["drop-finalizers", "drop-owner", "drop-labels", "drop-taints", "close", "mark"]
-"""The last two add our taints: `unregistered` and `disrupted`."""
+"""`close` adds the taint `karpenter.sh/unregistered`, and `mark` adds `karpenter.sh/disrupted`."""
 
 # -- setup --------------------------------------------------------------------------------------------------------------
 
@@ -48,19 +48,19 @@ class ScenarioBudget(Struct, frozen=True, kw_only=True):
 
 
 class ScenarioPool(Struct, frozen=True, kw_only=True):
-    """A NodePool. Zero means "not set" throughout."""
+    """A NodePool. In every field, zero means that the field is not set."""
 
     name: str
     capacity_types: tuple[str, ...] = CAPACITY_TYPES
-    types: tuple[str, ...] = ()  # of the setup's types; empty: all
+    types: tuple[str, ...] = ()  # allowed instance types; empty for all of the setup's types
     policy: Policy = "WhenEmpty"
-    consolidate_after_seconds: int = 0  # -1: Never
+    consolidate_after_seconds: int = 0  # -1 for Never
     budgets: tuple[ScenarioBudget, ...] = (ScenarioBudget(nodes="100%"),)
     limit_cpus: int = 0
     expire_after_seconds: int = 0
     termination_grace_seconds: int = 0
     weight: int = 0
-    replicas: int = 0  # set: a static NodePool
+    replicas: int = 0  # above 0 for a static NodePool
     rebalance: bool = False  # replaces nodes on rebalance recommendations
 
 
@@ -68,29 +68,29 @@ class ScenarioSetup(Struct, frozen=True, kw_only=True):
     """The cluster and account before the first operation, the product's settings, and how the scenario ends."""
 
     pools: tuple[ScenarioPool, ...] = (ScenarioPool(name="default"),)
-    types: tuple[str, ...] = ()  # instance types on sale; empty: all of the simulated catalogue
+    types: tuple[str, ...] = ()  # the instance types that the account offers; empty for all simulated types
     zones: int = 2
-    daemons: bool = False  # with a DaemonSet on every node
+    daemons: bool = False  # whether a DaemonSet runs on every node
     node_repair: bool = False  # feature gate
     spot_to_spot: bool = False  # feature gate
     pod_nomination: bool = True
-    # Polling intervals, longer than the defaults: every poll costs a run, and few change anything.
+    # Polling intervals, longer than the defaults: every poll needs a run, and few runs change anything.
     registration_poll_seconds: int = 30
     drain_poll_seconds: int = 10
     instance_poll_seconds: int = 10
     registration_timeout_seconds: int = 300
-    sweep: bool = True  # False: no sweep, so requeues must suffice
+    sweep: bool = True  # False disables the sweep, so that requeues must suffice
     thaw: bool = (
-        False  # a run that outlives its function's timeout is frozen and resumed later, instead of being killed
+        False  # True resumes a run that is paused beyond its function's timeout, as after Lambda's freeze and thaw
     )
-    ends_empty: bool = False  # at the end everything is scaled to zero and nothing may remain
+    ends_empty: bool = False  # True deletes all workloads and NodePools at the end, and then expects an empty cluster
 
 
 # -- operations ---------------------------------------------------------------------------------------------------------
 
 
 class Operation(Struct, frozen=True, kw_only=True, tag=True, tag_field="operation"):
-    """Something that a person or the cloud does, in seconds since the start."""
+    """An action of a user or the cloud, `at_seconds` after the start."""
 
     at_seconds: float
 
@@ -104,10 +104,10 @@ class Deploy(Operation, frozen=True, kw_only=True):
     memory_mib: int = 256
     min_available: int = -1
     do_not_disrupt: bool = False
-    protected_seconds: int = 0  # do-not-disrupt for so long from a pod's start
-    one_per_node: bool = False  # with anti-affinity between its pods
+    protected_seconds: int = 0  # the duration of do-not-disrupt from a pod's start
+    one_per_node: bool = False  # True adds anti-affinity between the pods
     spread_zones: bool = False
-    pool: str = ""  # selected by its pods; empty: any
+    pool: str = ""  # the NodePool that the pods select; empty for any
     grace_seconds: int = 1  # terminationGracePeriodSeconds
 
 
@@ -139,7 +139,7 @@ class SetLimit(Operation, frozen=True, kw_only=True):
 
 
 class SetReplicas(Operation, frozen=True, kw_only=True):
-    """Change a static NodePool's replicas; the API server refuses that for others."""
+    """Change a static NodePool's replicas; the API server rejects the change for other NodePools."""
 
     pool: int
     replicas: int
@@ -165,7 +165,7 @@ class DeletePool(Operation, frozen=True, kw_only=True):
 
 
 class BreakNodeClass(Operation, frozen=True, kw_only=True):
-    """Let the EC2NodeClass select subnets that do not exist."""
+    """Make the EC2NodeClass select subnets that do not exist."""
 
 
 class MendNodeClass(Operation, frozen=True, kw_only=True):
@@ -207,13 +207,13 @@ class ConsoleTerminate(Operation, frozen=True, kw_only=True):
 
 
 class DeleteNode(Operation, frozen=True, kw_only=True):
-    """`kubectl delete node`."""
+    """Run `kubectl delete node`."""
 
     node: int
 
 
 class DeleteClaim(Operation, frozen=True, kw_only=True):
-    """`kubectl delete nodeclaim`, of launched and unlaunched claims alike."""
+    """Run `kubectl delete nodeclaim` for a NodeClaim, launched or not."""
 
     claim: int
 
@@ -239,27 +239,27 @@ class StripFinalizer(Operation, frozen=True, kw_only=True):
 
 
 class OutOfStock(Operation, frozen=True, kw_only=True):
-    """Make capacity unavailable for a while. Ordinals into the setup's types and zones; -1: all of them."""
+    """Make offerings unavailable for `seconds`. `type` and `zone` are ordinals in the setup, or -1 for all."""
 
     type: int
     zone: int
-    capacity_type: str  # "on-demand", "spot"; empty: both
+    capacity_type: str  # "on-demand" or "spot"; empty for both
     seconds: float
 
 
 class NeverJoins(Operation, frozen=True, kw_only=True):
-    """Let the next launched instance never become a node."""
+    """Prevent the next launched instance from registering a node."""
 
 
 class StopKubelet(Operation, frozen=True, kw_only=True):
-    """Stop a node's kubelet for a while: the node is NotReady, its pods neither start nor stop."""
+    """Stop a node's kubelet for `seconds`: the node is NotReady, and its pods neither start nor stop."""
 
     node: int
     seconds: float
 
 
 class UnhealthyCondition(Operation, frozen=True, kw_only=True):
-    """Let a node's monitoring agent report a condition for a while."""
+    """Make a node's monitoring agent report a condition for `seconds`."""
 
     node: int
     condition: str
@@ -268,7 +268,7 @@ class UnhealthyCondition(Operation, frozen=True, kw_only=True):
 
 
 class FailCheck(Operation, frozen=True, kw_only=True):
-    """Fail one of an instance's EC2 status checks for a while."""
+    """Fail one of an instance's EC2 status checks for `seconds`."""
 
     node: int
     check: Literal["InstanceStatus", "SystemStatus"]
@@ -276,7 +276,7 @@ class FailCheck(Operation, frozen=True, kw_only=True):
 
 
 class JumpClock(Operation, frozen=True, kw_only=True):
-    """Shift the functions' clocks from now on; those of the API server and the cloud stay right."""
+    """Shift the functions' clocks from now on, but not the clocks of the API server and the cloud."""
 
     seconds: float
 
@@ -288,7 +288,7 @@ class Protect(Operation, frozen=True, kw_only=True):
 
 
 class CompletePod(Operation, frozen=True, kw_only=True):
-    """Let a running pod complete; the object stays."""
+    """Complete a running pod, whose object remains."""
 
     pod: int
 
@@ -335,28 +335,28 @@ AnyOperation = (
 
 
 class FaultKind(str, Enum):
-    """What happens to one outside call."""
+    """What happens to one call to the API server or to AWS."""
 
     FAIL_BEFORE = "fail-before"  # an error without effect
-    FAIL_AFTER = "fail-after"  # an effect whose answer is lost
+    FAIL_AFTER = "fail-after"  # an error after the effect
     TIMEOUT_BEFORE = "timeout-before"  # like the two above, after the caller waited `seconds`
     TIMEOUT_AFTER = "timeout-after"
     THROTTLE = "throttle"
-    CONFLICT = "conflict"  # another writer changes the object first; the server then decides about the call
-    STALE = "stale"  # a cached read answers as of `seconds` ago
-    LAG = "lag"  # an uncached read does so, too
-    CRASH_BEFORE = "crash-before"  # the process ends at this call, before or after its effect; the next run starts cold
+    CONFLICT = "conflict"  # another client changes the object first; the server then accepts or rejects the call
+    STALE = "stale"  # a cached read returns the state of `seconds` ago
+    LAG = "lag"  # an uncached read returns the state of `seconds` ago
+    CRASH_BEFORE = "crash-before"  # the process crashes before (or after) the call's effect; the next run starts cold
     CRASH_AFTER = "crash-after"
     PAUSE = "pause"  # the run is suspended for `seconds` before the call, while others run
 
 
 class MessageFaultKind(str, Enum):
-    """What happens to one message on its way into a queue."""
+    """What happens to one message that is sent to a queue."""
 
     DROP = "drop"
     DUPLICATE = "duplicate"  # delivered twice
     DELAY = "delay"  # delivered `seconds` late
-    REORDER = "reorder"  # received before messages that wait already; standard queues only
+    REORDER = "reorder"  # received before earlier messages; standard queues only
 
 
 class CallFault(Struct, frozen=True, kw_only=True, tag=True, tag_field="fault"):
@@ -381,7 +381,7 @@ Fault = CallFault | MessageFault
 
 
 class FaultScenario(Struct, frozen=True, kw_only=True):
-    """Everything that determines one simulation."""
+    """The complete input of one simulation."""
 
     seed: int
     setup: ScenarioSetup = ScenarioSetup()
@@ -390,12 +390,12 @@ class FaultScenario(Struct, frozen=True, kw_only=True):
 
 
 def to_json(scenario: FaultScenario) -> bytes:
-    """Encode a scenario for a file: indented, with defaults, so that a later change of a default does not change it."""
+    """Encode a scenario for a file, indented and with defaults, so that a later change of a default does not affect it."""
     return msgspec.json.format(msgspec.json.encode(scenario), indent=1)
 
 
 def from_json(raw: bytes) -> FaultScenario:
-    """Decode a scenario from a file. Raises msgspec.ValidationError naming the wrong part."""
+    """Decode a scenario from a file. Raises msgspec.ValidationError, which names the invalid part."""
     return msgspec.json.decode(raw, type=FaultScenario)
 
 
@@ -403,16 +403,16 @@ _SPACE: Final = "  "
 
 
 def describe_scenario(scenario: FaultScenario) -> list[str]:
-    """Describe a scenario for people, without what is at its default."""
+    """Return the lines that describe a scenario, without fields at their defaults."""
     described = [
         f"scenario of seed {scenario.seed}:",
-        f"{_SPACE}{_what_differs(scenario.setup, 'pools') or 'default setup'}",
+        f"{_SPACE}{_changed_fields(scenario.setup, 'pools') or 'default setup'}",
     ]
     described += [
-        f"{_SPACE}pool {pool.name}: {_what_differs(pool, 'name') or 'defaults'}" for pool in scenario.setup.pools
+        f"{_SPACE}pool {pool.name}: {_changed_fields(pool, 'name') or 'defaults'}" for pool in scenario.setup.pools
     ]
     described += [
-        f"{operation.at_seconds:>6g} s  {type(operation).__name__} {_what_differs(operation, 'at_seconds')}"
+        f"{operation.at_seconds:>6g} s  {type(operation).__name__} {_changed_fields(operation, 'at_seconds')}"
         for operation in scenario.operations
     ]
     return described + [_fault(fault) for fault in scenario.faults]
@@ -425,9 +425,9 @@ def _fault(fault: Fault) -> str:
     return f"{_SPACE}{what}: {fault.kind.value}{f' {fault.seconds:g} s' if fault.seconds else ''}"
 
 
-def _what_differs(thing: Struct, *but: str) -> str:
+def _changed_fields(struct: Struct, *except_fields: str) -> str:
     """Return the fields that differ from their defaults: `replicas=3 min_available=2`."""
-    values = ((known, getattr(thing, known.name)) for known in fields(thing) if known.name not in but)
+    values = ((known, getattr(struct, known.name)) for known in fields(struct) if known.name not in except_fields)
     return " ".join(f"{known.name}={_text(value)}" for known, value in values if _differs(value, known.default))
 
 
@@ -438,4 +438,4 @@ def _differs(value: Any, default: Any) -> bool:
 def _text(value: Any) -> str:
     if isinstance(value, tuple):
         return ",".join(map(_text, value)) or "none"
-    return f"({_what_differs(value)})" if isinstance(value, Struct) else str(value)
+    return f"({_changed_fields(value)})" if isinstance(value, Struct) else str(value)

@@ -1,7 +1,7 @@
-"""The world of a fault scenario: the deployed application on a simulated cluster and account.
+"""Runs the deployed application on a simulated cluster and account for a fault scenario.
 
-The stack is made from template.yaml, the handlers and the AWS adapter are the deployed ones. Nothing here is random: the same
-scenario has the same history, to the last byte of every write.
+The resources come from template.yaml; the handlers and the AWS adapter are the deployed ones. The module uses no random
+numbers: the same scenario has the same history, including every byte of every write.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from journeyman_simulator.faults.sandboxes import (
     Sandboxes,
     VirtualLambdaContext,
 )
-from journeyman_simulator.faults.scenario_view import HUMAN, CloudEvent, CloudInstance, RunError, WaitingMessage
+from journeyman_simulator.faults.scenario_view import HUMAN, CloudEvent, CloudInstance, PendingMessage, RunError
 from journeyman_simulator.in_process_account.account import ACCOUNT_ID, REGION, ZONES, InProcessAccount
 from journeyman_simulator.in_process_account.ec2_catalogue import SMALL_SELECTION
 from journeyman_simulator.in_process_account.sqs_queues import SimulatedMessage
@@ -60,14 +60,14 @@ from journeyman_simulator.workload_controllers import WorkloadControllers
 from journeyman_simulator.world import World, WorldStuckError
 
 START: Final = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
-MOST_RUNS: Final = 1200
-"""Detects a hot loop early; the longest scenarios, with claims that expire by the minute, need half as many."""
+MAX_RUNS: Final = 1200
+"""Detects a hot loop early. The longest scenarios, in which NodeClaims expire every minute, need half as many runs."""
 KUBERNETES_VERSION: Final = "1.33"
 SERVICE_CIDR: Final = "10.100.0.0/16"
 
 
 class FaultWorld:
-    """Everything that a scenario happens to. A `ScenarioView`."""
+    """The cluster, account and functions of a scenario. A `ScenarioView`."""
 
     def __init__(
         self,
@@ -75,13 +75,12 @@ class FaultWorld:
         checkers: Sequence[type[InvariantChecker]],
         on_entry: Callable[[HistoryEntry], None] | None = None,
         *,
-        most_runs: int = MOST_RUNS,
+        max_runs: int = MAX_RUNS,
         collaborators: Collaborators = ORIGINALS,
     ) -> None:
-        """Create the world as it is at the scenario's start."""
+        """Create the world in its state at the scenario's start."""
         self.scenario = scenario
         self._collaborators = collaborators
-        self.quiet = False
         self.clock = VirtualClock(START)
         self.coverage = FaultCoverage(scenarios=1)
         self.history = History(self.clock, current_name, on_entry)
@@ -93,17 +92,17 @@ class FaultWorld:
         self._make_account(scenario.setup)
         self._make_faults(scenario)
         self._make_functions()
-        self._most = RunLimit(most_runs, lambda: self.runs, self._describe_runs)
+        self._run_limit = RunLimit(max_runs, lambda: self.runs, self._describe_runs)
         self._world = World(self.clock, self._actors())
 
     # -- time and faults ----------------------------------------------------------------------------------------------------
 
     def run_for(self, span: timedelta) -> None:
-        """Let that much virtual time pass, or less if an invariant is violated.
+        """Run for `span` of virtual time, or until an invariant is violated.
 
         Raises:
-            WorldStuckError: An actor was never done at some moment.
-            TooManyRunsError: Functions run too often.
+            WorldStuckError: The actors do not settle.
+            TooManyRunsError: The functions run too often.
         """
         self._world.run_for(span, unless=lambda: bool(self.checkers.violations))
 
@@ -112,14 +111,13 @@ class FaultWorld:
         return self._scheduler.due()
 
     def restore(self) -> None:
-        """End all faults, restore what they broke, and resume paused runs."""
-        self.quiet = True
+        """End all faults, undo their lasting effects, and resume paused runs."""
         self._faults.enabled = self._messages.enabled = False
         self._operations.restore()
         self._scheduler.release()
 
     def end(self) -> None:
-        """End the scenario: paused runs crash where they are."""
+        """End the scenario: paused runs crash when they resume."""
         self._faults.end()
         self._scheduler.release()
 
@@ -127,31 +125,31 @@ class FaultWorld:
 
     @property
     def runs(self) -> int:
-        """Number of invocations so far."""
+        """Return the number of invocations so far."""
         return sum(sandboxes.runs for sandboxes in self._sandboxes)
 
     def _describe_runs(self) -> str:
-        """Return how often each function ran and its last trigger's reason, the busiest first."""
-        busiest = sorted((s for s in self._sandboxes if s.runs), key=lambda s: -s.runs)
-        return "; ".join(f"{s.step} {s.runs} times, last for {_why(s.last)}" for s in busiest)
+        """Return the number of runs of each function and the reason of its last run, most runs first."""
+        by_runs = sorted((s for s in self._sandboxes if s.runs), key=lambda s: -s.runs)
+        return "; ".join(f"{s.step} {s.runs} times, last for {_reason(s.last)}" for s in by_runs)
 
     def instances(self) -> tuple[CloudInstance, ...]:
         """Return `ScenarioView.instances`."""
         return self._records.instances()
 
-    def waiting(self) -> tuple[WaitingMessage, ...]:
+    def pending_messages(self) -> tuple[PendingMessage, ...]:
         """Return `ScenarioView.waiting`."""
-        waiting = [
-            _waiting(queue, message)
+        pending_messages = [
+            _pending_message(queue, message)
             for name, queue in self._messages.queues.items()
             if queue != Step.INTERRUPT.value
             for message in self.account.queues.known[name].messages
         ]
-        return tuple(sorted(waiting, key=lambda w: (w.at, w.step.value)))
+        return tuple(sorted(pending_messages, key=lambda w: (w.at, w.step.value)))
 
-    def busy(self) -> tuple[str, ...]:
+    def active_runs(self) -> tuple[str, ...]:
         """Return `ScenarioView.busy`."""
-        return tuple(run.name for sandboxes in self._sandboxes for run in sandboxes.busy.values())
+        return tuple(run.name for sandboxes in self._sandboxes for run in sandboxes.active_runs.values())
 
     def dead_letters(self) -> tuple[str, ...]:
         """Return `ScenarioView.dead_letters`."""
@@ -163,28 +161,28 @@ class FaultWorld:
     def _make_account(self, setup: ScenarioSetup) -> None:
         zones = dict(list(ZONES.items())[: setup.zones])
         types = setup.types or SMALL_SELECTION
-        self.account = InProcessAccount(self.clock, types=types, zones=zones, on_event=self._note_cloud_event)
+        self.account = InProcessAccount(self.clock, types=types, zones=zones, on_event=self._record_cloud_event)
         seeded = self.account.seed(cluster=CLUSTER, kubernetes_version=KUBERNETES_VERSION)
         self._endpoint = seeded.endpoint
         self._machines = Ec2Machines(self.account, CLUSTER)
         prices = self.account.prices
-        self._records = InstanceRecords(lambda *offering: prices.price(*offering) or 0.0, self._note_instance)
-        self.account.instances.observers.append(self._records.note)
+        self._records = InstanceRecords(lambda *offering: prices.price(*offering) or 0.0, self._record_instance)
+        self.account.instances.observers.append(self._records.record_event)
 
     def _make_faults(self, scenario: FaultScenario) -> None:
         """Create the fault injectors and the operations."""
-        note = self.history.note
+        record = self.history.record
         self._scheduler = CooperativeScheduler(self.clock)
         self._faults = FaultInjector(
             [fault for fault in scenario.faults if isinstance(fault, CallFault)],
             clock=self.clock,
             scheduler=self._scheduler,
             coverage=self.coverage,
-            note=note,
+            on_fault=record,
             thaw=scenario.setup.thaw,
         )
         message_faults = [fault for fault in scenario.faults if isinstance(fault, MessageFault)]
-        self._messages = MessageFaultInjector(message_faults, self.coverage, note)
+        self._messages = MessageFaultInjector(message_faults, self.coverage, record)
         self.account.queues.decide = self._messages.decide
         self._node_faults = NodeFaults(self._machines, self.server, self.clock, self._records.never_joining)
         self._skew = SkewedClock(self.clock)
@@ -197,7 +195,7 @@ class FaultWorld:
             skew=self._skew,
             types=sorted(scenario.setup.types or SMALL_SELECTION),
             zones=self.account.prices.zones(),
-            note=partial(note, who=HUMAN),
+            on_operation=partial(record, who=HUMAN),
         )
 
     def _make_functions(self) -> None:
@@ -237,7 +235,7 @@ class FaultWorld:
             account=self.account,
             version_at=self.history.version_at,
             faults=self._faults,
-            on_error=self._note_error,
+            on_error=self._record_error,
             ids=self._ids,
             collaborators=self._collaborators,
         )
@@ -252,7 +250,7 @@ class FaultWorld:
             new_id=lambda: f"tick-{next(self._ids)}",
         )
         return [
-            self._most,
+            self._run_limit,
             self._operations,
             WorkloadControllers(self.server.acting_as("kube-controller-manager")),
             KubeScheduler(self.server.acting_as("kube-scheduler"), self.clock),
@@ -281,30 +279,30 @@ class FaultWorld:
             MessageDeduplicationId=message_id,
         )
 
-    def _note_cloud_event(self, event: Any) -> None:
+    def _record_cloud_event(self, event: Any) -> None:
         self._machines.record_event(event)
 
-    def _note_instance(self, event: CloudEvent) -> None:
-        self.history.note(f"{event.kind} {event.instance.provider_id} {event.instance.state}", event.by)
+    def _record_instance(self, event: CloudEvent) -> None:
+        self.history.record(f"{event.kind} {event.instance.provider_id} {event.instance.state}", event.by)
         self.checkers.check_cloud_event(event)
 
-    def _note_error(self, error: RunError) -> None:
-        self.history.note(f"{error.error}: {error.message}")
+    def _record_error(self, error: RunError) -> None:
+        self.history.record(f"{error.error}: {error.message}")
         self.checkers.check_error(error)
 
 
-def _why(event: dict[str, Any]) -> str:
-    """Return the reason that an event gives."""
+def _reason(event: dict[str, Any]) -> str:
+    """Return the reason in an event."""
     return " and ".join(parse_trigger(record).reason for record in event.get("Records", [event])) or "no reason"
 
 
-def _waiting(queue: str, message: SimulatedMessage) -> WaitingMessage:
-    """Return who receives a message, and when; a message in the requeue queue names its step and time."""
+def _pending_message(queue: str, message: SimulatedMessage) -> PendingMessage:
+    """Return the step of a message and the time when it is due, which a message in the requeue queue contains."""
     receivable = datetime.fromtimestamp(message.visible_at / 1000, timezone.utc)
     body = json.loads(message.body)
     at = datetime.fromisoformat(body["at"]) if body.get("at") else receivable
     step = Step(body["step"]) if queue == "requeue" else Step(queue)
-    return WaitingMessage(step=step, at=max(at, receivable))
+    return PendingMessage(step=step, at=max(at, receivable))
 
 
 def _unknown_function(_event: dict[str, Any], _context: Any) -> Any:
@@ -350,11 +348,11 @@ MINUTE: Final = timedelta(minutes=1)
 
 
 Start = Callable[[LambdaFunction, Callable[[], object]], None]
-"""Starts a run of a function that may pause: the function, and what invokes it."""
+"""Starts a run of a function, which may pause, given the function and a callable that invokes it."""
 
 
 class QueuePoller:
-    """An event source mapping whose function may pause in the middle of a batch."""
+    """Polls for an event source mapping whose function may pause during a batch."""
 
     def __init__(self, mapping: EventSourceMapping, clock: Clock, start: Start) -> None:
         self._mapping = mapping
@@ -363,7 +361,7 @@ class QueuePoller:
         self.due = mapping.due
 
     def act(self) -> bool:
-        """Poll if there is something to receive; return whether there was."""
+        """Poll if a message can be received; return whether one could."""
         due = self.due()
         if due is None or due > self._clock.now():
             return False
@@ -372,7 +370,7 @@ class QueuePoller:
 
 
 class ScheduledInvocations:
-    """EventBridge schedules that invoke a function directly."""
+    """Invokes the functions that EventBridge schedules target directly."""
 
     def __init__(self, account: InProcessAccount, stack: SamStack, start: Start) -> None:
         self.account = account
@@ -380,11 +378,11 @@ class ScheduledInvocations:
         self._start = start
 
     def due(self) -> datetime | None:
-        """Return None: the schedule runner decides when."""
+        """Return None: the `ScheduleRunner` is due when a schedule fires."""
         return None
 
     def act(self) -> bool:
-        """Invoke the function of each waiting delivery; return whether there was one."""
+        """Invoke the function of each delivery; return whether there was one."""
         deliveries = self.account.take_deliveries()
         for delivery in deliveries:
             function = self._functions[delivery.function_arn]
@@ -393,40 +391,40 @@ class ScheduledInvocations:
 
 
 class TooManyRunsError(JourneymanError):
-    """A scenario's functions run too often."""
+    """The functions of a scenario run too often."""
 
 
 class RunLimit:
-    """Ends a scenario in which functions run more often than in any that comes to rest.
+    """Ends a scenario whose functions run more often than in any scenario that comes to rest.
 
     Args:
-        most: The largest number of runs of all functions together.
+        max_runs: The maximum number of runs of all functions together.
         runs: Returns the number of runs so far.
         describe_runs: Returns how often each function ran, for the error.
     """
 
-    def __init__(self, most: int, runs: Callable[[], int], describe_runs: Callable[[], str]) -> None:
-        self._most = most
+    def __init__(self, max_runs: int, runs: Callable[[], int], describe_runs: Callable[[], str]) -> None:
+        self._run_limit = max_runs
         self._runs = runs
         self._describe_runs = describe_runs
 
     def due(self) -> datetime | None:
-        """Return None: it is never due by itself."""
+        """Return None: the limit is checked whenever another actor acts."""
         return None
 
     def act(self) -> bool:
-        """Raise TooManyRunsError if there were too many runs."""
-        if self._runs() > self._most:
-            raise TooManyRunsError(f"more than {self._most} runs: {self._describe_runs()}")
+        """Raise TooManyRunsError if the number of runs exceeds the limit."""
+        if self._runs() > self._run_limit:
+            raise TooManyRunsError(f"more than {self._run_limit} runs: {self._describe_runs()}")
         return False
 
 
 class MinuteTicker:
     """Runs the checks of each minute."""
 
-    def __init__(self, clock: Clock, ask: Callable[[], None]) -> None:
+    def __init__(self, clock: Clock, run_checks: Callable[[], None]) -> None:
         self._clock = clock
-        self._ask = ask
+        self._run_checks = run_checks
         self._next = clock.now() + MINUTE
 
     def due(self) -> datetime | None:
@@ -434,8 +432,8 @@ class MinuteTicker:
         return self._next
 
     def act(self) -> bool:
-        """Run the checks if a minute has passed; they change nothing."""
+        """Run the checks if a minute has passed; return False, since checks change nothing."""
         if self._clock.now() >= self._next:
             self._next += MINUTE
-            self._ask()
+            self._run_checks()
         return False

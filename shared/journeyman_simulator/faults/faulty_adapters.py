@@ -1,4 +1,4 @@
-"""Adapters that inject faults: a `ports.KubeStore` and a boto3 client, and the errors that their callers see."""
+"""Injects faults into a `ports.KubeStore` and a boto3 client, with the errors that their callers see."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ TOUCHED: Final = "example.com/touched"
 
 
 def _with_fault(method: Callable[Concatenate[ApiServer, P], T]) -> Callable[Concatenate[FaultyStore, P], T]:
-    """Return a method of `FaultyStore` that makes this call of the API server, or injects its fault."""
+    """Return a method of `FaultyStore` that makes the call of the API server, or injects its fault."""
     names = tuple(signature(method).parameters)[1:]
 
     def call(store: FaultyStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        return store.call(method.__name__, given, partial(method, store.server, *args, **kwargs))
+        arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+        return store.call(method.__name__, arguments, partial(method, store.server, *args, **kwargs))
 
     update_wrapper(call, method)
     return call
@@ -44,9 +44,9 @@ class FaultyStore:
 
     Args:
         server: The API server.
-        step: The function's step; it writes as "journeyman/<step>".
-        faults: Decides about each call.
-        version_at: Returns the server's version at a time, for stale answers.
+        step: The function's step; the function writes as the user "journeyman/<step>".
+        faults: Decides for each call whether it fails.
+        version_at: Returns the server's version at a time, for stale reads.
     """
 
     def __init__(
@@ -71,45 +71,45 @@ class FaultyStore:
     def patch_each(
         self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = ""
     ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
-        """Patch one object after the other, each in a call of its own."""
+        """Patch the objects one after another, each in its own call."""
         return patched_in_turn(self, resource, patches, subresource)
 
     def watch(self, resource: Resource[T], **_selection: Any) -> Iterator[WatchEvent[T]]:
-        """Refuse: runs in these scenarios do not watch."""
+        """Raise GoneError, since runs in these scenarios do not watch."""
         raise GoneError("watches are not served here", status=410, reason="Expired", resource=resource.kind)
 
-    def call(self, verb: str, given: Mapping[str, Any], perform: Callable[[], T]) -> T:
+    def call(self, verb: str, arguments: Mapping[str, Any], perform: Callable[[], T]) -> T:
         """Make a call of the API server, or inject its fault.
 
         Args:
-            verb: The method.
-            given: Its arguments, by name.
+            verb: The name of the method.
+            arguments: The arguments by name.
             perform: Makes the call.
         """
-        resource = POD if verb == "evict" else given.get("resource")
-        site = kube_site(self._step, verb, resource, given.get("subresource", ""))
-        has_conflicts = verb not in KUBE_READS and "name" in given
+        resource = POD if verb == "evict" else arguments.get("resource")
+        site = kube_site(self._step, verb, resource, arguments.get("subresource", ""))
+        has_conflicts = verb not in KUBE_READS and "name" in arguments
         call = InjectableCall(
             site=site,
             error=partial(_error, site),
-            touch=partial(self._touch, resource, given) if has_conflicts else None,
-            cached=given.get("cached", False),
+            touch=partial(self._touch, resource, arguments) if has_conflicts else None,
+            cached=arguments.get("cached", False),
         )
-        answer: T = self._faults.call(call, perform, partial(self._list_as_of, given) if verb == "list" else None)
-        return answer
+        response: T = self._faults.call(call, perform, partial(self._list_as_of, arguments) if verb == "list" else None)
+        return response
 
-    def _list_as_of(self, given: Mapping[str, Any], moment: datetime) -> Any:
-        selection = {name: value for name, value in given.items() if name != "cached"}
-        return self.server.list_at(version=self._version_at(moment), **selection)
+    def _list_as_of(self, arguments: Mapping[str, Any], time: datetime) -> Any:
+        selection = {name: value for name, value in arguments.items() if name != "cached"}
+        return self.server.list_at(version=self._version_at(time), **selection)
 
-    def _touch(self, resource: Any, given: Mapping[str, Any]) -> None:
-        """Write the object as another client; on a Lease that looks as if another run held it."""
+    def _touch(self, resource: Any, arguments: Mapping[str, Any]) -> None:
+        """Write the object as another client, so that the call conflicts with the write."""
         self._touches += 1
         mark = {"metadata": {"annotations": {TOUCHED: str(self._touches)}}}
         try:
-            self._human.patch(resource, given["name"], mark, namespace=given.get("namespace", ""))
+            self._human.patch(resource, arguments["name"], mark, namespace=arguments.get("namespace", ""))
         except KubeAPIError:
-            return  # nothing to conflict with
+            return  # no write to conflict with
 
 
 def _error(site: str, kind: FaultKind) -> Exception:
@@ -121,9 +121,9 @@ class FaultyClient:
 
     Args:
         client: The account's client.
-        service: As boto3 names it.
-        step: The function's.
-        faults: Decides about each call.
+        service: boto3's name of the service.
+        step: The function's step.
+        faults: Decides for each call whether it fails.
     """
 
     def __init__(self, client: Any, service: str, step: str, faults: FaultInjector) -> None:
@@ -133,7 +133,7 @@ class FaultyClient:
         self._faults = faults
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """Return an operation by its Python name."""
+        """Return the operation with that Python name, such as `create_fleet`."""
         return partial(self.call, name)
 
     def get_paginator(self, name: str) -> FaultyPaginator:
@@ -144,8 +144,8 @@ class FaultyClient:
         """Call an operation once."""
         operation = "".join(word.capitalize() for word in name.split("_"))
 
-        def as_of(moment: datetime) -> Any:
-            return getattr(self._client.as_of(moment), name)(**parameters)
+        def as_of(time: datetime) -> Any:
+            return getattr(self._client.as_of(time), name)(**parameters)
 
         def error(kind: Any) -> Exception:
             return aws_error(kind, self._service, operation)
@@ -156,52 +156,52 @@ class FaultyClient:
 
 
 class FaultyPaginator:
-    """A paginator; each page is a call."""
+    """A paginator that makes a call for each page."""
 
     def __init__(self, client: FaultyClient, operation: str) -> None:
         self._client = client
         self._operation = operation
 
-    def paginate(self, PaginationConfig: Mapping[str, Any] | None = None, **given: Any) -> Iterator[Any]:  # noqa: N803 - boto3's name
-        """Yield the pages, each requested when it is needed."""
+    def paginate(self, PaginationConfig: Mapping[str, Any] | None = None, **arguments: Any) -> Iterator[Any]:  # noqa: N803 - boto3's name
+        """Yield the pages, requesting each when the caller takes it."""
         if size := (PaginationConfig or {}).get("PageSize"):
-            given["MaxResults"] = size
+            arguments["MaxResults"] = size
         while True:
-            page = self._client.call(self._operation, **given)
+            page = self._client.call(self._operation, **arguments)
             yield page
             if not page.get("NextToken"):
                 return
-            given["NextToken"] = page["NextToken"]
+            arguments["NextToken"] = page["NextToken"]
 
 
-_THROTTLED: Final = {"ec2": "RequestLimitExceeded"}  # EC2 has a code of its own; the others use ThrottlingException
-_UNANSWERED: Final = {
+_THROTTLED: Final = {"ec2": "RequestLimitExceeded"}  # EC2 has its own error code; the others use ThrottlingException
+_CONNECTION_ERRORS: Final = {
     FaultKind.FAIL_BEFORE: "the connection was refused",
-    FaultKind.FAIL_AFTER: "the connection broke before the answer",
-    FaultKind.TIMEOUT_BEFORE: "no answer in time",
-    FaultKind.TIMEOUT_AFTER: "no answer in time",
+    FaultKind.FAIL_AFTER: "the connection broke before the response",
+    FaultKind.TIMEOUT_BEFORE: "no response in time",
+    FaultKind.TIMEOUT_AFTER: "no response in time",
 }
 
 
 def kube_error(kind: FaultKind, site: str) -> KubeAPIError:
-    """Return what `kube.http_store` raises after its own retries."""
+    """Return the error that `kube.http_store` raises after its retries."""
     if kind is FaultKind.THROTTLE:
         return TooManyRequestsError("the server has asked us to wait", status=429, reason="TooManyRequests", call=site)
-    return KubeUnavailableError(_UNANSWERED[kind], call=site)
+    return KubeUnavailableError(_CONNECTION_ERRORS[kind], call=site)
 
 
 def aws_error(kind: FaultKind, service: str, operation: str) -> Exception:
-    """Return what botocore raises after its own retries."""
+    """Return the error that botocore raises after its retries."""
     url = f"https://{service}.us-east-1.amazonaws.com/"
     if kind is FaultKind.FAIL_AFTER:
         return ConnectionClosedError(endpoint_url=url)
     if kind in {FaultKind.TIMEOUT_BEFORE, FaultKind.TIMEOUT_AFTER}:
         return ReadTimeoutError(endpoint_url=url)
     if kind is FaultKind.THROTTLE:
-        return _refused(_THROTTLED.get(service, "ThrottlingException"), "Request limit exceeded.", 503, operation)
-    return _refused("InternalError", "An internal error has occurred", 500, operation)
+        return _client_error(_THROTTLED.get(service, "ThrottlingException"), "Request limit exceeded.", 503, operation)
+    return _client_error("InternalError", "An internal error has occurred", 500, operation)
 
 
-def _refused(code: str, message: str, status: int, operation: str) -> ClientError:
-    answer = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
-    return ClientError(answer, operation)  # type: ignore[arg-type]  # the stubs ask for headers, too
+def _client_error(code: str, message: str, status: int, operation: str) -> ClientError:
+    response = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return ClientError(response, operation)  # type: ignore[arg-type]  # the stubs require headers

@@ -1,4 +1,4 @@
-"""The history of a scenario: for its digest, for people, and for the versions that stale reads return."""
+"""Records the history of a scenario, for its digest, for printing, and for the versions that stale reads return."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from journeyman_simulator.faults.scenario_view import RUN_USER_PREFIX
 
 
 class HistoryEntry(Struct, frozen=True):
-    """What one actor did at a time."""
+    """An action of an actor at a time."""
 
     at: datetime
     who: str  # "provision#12", or a user of the API server
@@ -27,12 +27,12 @@ class HistoryEntry(Struct, frozen=True):
 
 
 class History:
-    """Records writes (`on_write` of an API server) and notes.
+    """Records writes (`on_write` of an API server) and other entries.
 
     Args:
-        clock: Virtual time.
-        who: Returns the name of the current run; if empty, the writer's user name is used.
-        on_entry: Called with each entry at once.
+        clock: The virtual clock.
+        who: Returns the name of the current run; if it is empty, the entry names the user of the write.
+        on_entry: Called with each entry when it is recorded.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class History:
     ) -> None:
         self._clock = clock
         self._who = who
-        self._on_moment = on_entry
+        self._on_entry = on_entry
         self._digest = hashlib.sha256()
         self._times: list[datetime] = []
         self._versions: list[int] = []
@@ -48,7 +48,7 @@ class History:
 
     @property
     def digest(self) -> str:
-        """Digest of the history, including the bytes of every write."""
+        """Return a digest of the history, including the bytes of every write."""
         return self._digest.hexdigest()
 
     def on_write(self, write: Write) -> None:
@@ -57,30 +57,30 @@ class History:
         self._times.append(now)
         self._versions.append(write.version)
         self._digest.update(msgspec.json.encode(write.body, order="deterministic"))
-        ours = self._who() if write.user.startswith(RUN_USER_PREFIX) else ""
-        self.note(_event_text(write) if write.resource.kind == "Event" else _done(write), ours or write.user)
+        run = self._who() if write.user.startswith(RUN_USER_PREFIX) else ""
+        self.record(_event_text(write) if write.resource.kind == "Event" else _write_text(write), run or write.user)
 
-    def note(self, what: str, who: str = "") -> None:
-        """Record anything else."""
+    def record(self, what: str, who: str = "") -> None:
+        """Record an action that is not a write."""
         moment = HistoryEntry(self._clock.now(), who or self._who(), what)
         self._digest.update(f"{moment.at.isoformat()} {moment.who} {what}\n".encode())
         self.entries.append(moment)
-        if self._on_moment:
-            self._on_moment(moment)
+        if self._on_entry:
+            self._on_entry(moment)
 
     def version_at(self, moment: datetime) -> int:
-        """Return the API server's version at the end of that time; 1, an empty cluster, before the first write."""
+        """Return the API server's version after all writes at or before `moment`; 1 (an empty cluster) if there are none."""
         before = bisect_right(self._times, moment)
         return self._versions[before - 1] if before else 1
 
 
-def _done(write: Write) -> str:
+def _write_text(write: Write) -> str:
     subresource = f"/{write.subresource}" if write.subresource else ""
     return f"{write.verb} {write.resource.kind}{subresource} {write.name}"
 
 
 def _event_text(write: Write) -> str:
-    """Describe an Event: its reason, object, message and count."""
+    """Return an Event's reason, object, message and count as text."""
     event = write.result
     about, count = event["involvedObject"], event.get("count", 1)
     times = f" ({count} times)" if count > 1 else ""

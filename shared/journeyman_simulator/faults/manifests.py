@@ -1,4 +1,4 @@
-"""The Kubernetes manifests of a scenario's setup and Deployments."""
+"""Builds the Kubernetes manifests of a scenario's setup and Deployments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def initial_manifests(setup: ScenarioSetup) -> list[Manifest]:
 
 
 def node_class(discovery: str = CLUSTER) -> Manifest:
-    """Return the EC2NodeClass; it selects subnets by this value of their discovery tag."""
+    """Return the EC2NodeClass, which selects subnets by this value of their discovery tag."""
     spec = {
         "role": f"KarpenterNodeRole-{CLUSTER}",
         "amiSelectorTerms": [{"alias": "al2023@latest"}],
@@ -71,7 +71,7 @@ def node_pool(pool: ScenarioPool) -> Manifest:
 
 
 def expire_after(seconds: int) -> str:
-    """Return a duration as `expireAfter` takes it."""
+    """Return the value of `expireAfter` for a number of seconds."""
     return f"{seconds}s" if seconds else "Never"
 
 
@@ -105,8 +105,8 @@ def deployment(operation: Deploy) -> Manifest:
             }
         ]
     if operation.one_per_node:
-        alone = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": operation.app}}}
-        pod["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [alone]}}
+        term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": operation.app}}}
+        pod["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     protection = (
         "true" if operation.do_not_disrupt else f"{operation.protected_seconds}s" if operation.protected_seconds else ""
     )
@@ -120,7 +120,7 @@ def deployment(operation: Deploy) -> Manifest:
 
 
 def disruption_budget(operation: Deploy) -> Manifest:
-    """Return its PodDisruptionBudget."""
+    """Return the PodDisruptionBudget of an operation."""
     spec = {"minAvailable": operation.min_available, "selector": {"matchLabels": {"app": operation.app}}}
     return _object("policy/v1", "PodDisruptionBudget", operation.app, spec, NAMESPACE)
 

@@ -1,4 +1,4 @@
-"""Faults of nodes: machines that never join, stopped kubelets, and conditions that a monitoring agent reports."""
+"""Injects faults of nodes: machines that never join, stopped kubelets, and conditions that an agent reports."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _RAW_NODE: Resource[dict[str, Any]] = Resource(
 
 
 class NodeFaults:
-    """A `MachineSource` between the account and the kubelets, and the agent that reports conditions."""
+    """A `MachineSource` that hides machines from the kubelets, and an agent that reports conditions of nodes."""
 
     def __init__(
         self, machines: MachineSource, server: ApiServer, clock: Clock, never_join: Callable[[], Collection[str]]
     ) -> None:
-        """Args: `never_join` returns the provider ids of machines that never become nodes."""
+        """Create the faults; `never_join` returns the provider ids of machines that never register a node."""
         self._machines = machines
         self._server = server.acting_as(AGENT)
         self._clock = clock
         self._never_join = never_join
-        self._silent: set[str] = set()
-        self._ill: dict[str, dict[str, str]] = {}
+        self._stopped: set[str] = set()
+        self._reported: dict[str, dict[str, str]] = {}
 
     def machines(self) -> tuple[Machine, ...]:
-        """Return the machines; one with a stopped kubelet does not seem to run."""
-        hidden = self._silent.union(self._never_join())
+        """Return the machines; those with a stopped kubelet appear as not running."""
+        hidden = self._stopped.union(self._never_join())
         return tuple(
             replace(machine, running_since=None) if machine.provider_id in hidden else machine
             for machine in self._machines.machines()
@@ -43,31 +43,31 @@ class NodeFaults:
 
     def stop_kubelet(self, provider_id: str) -> None:
         """Stop a machine's kubelet."""
-        self._silent.add(provider_id)
+        self._stopped.add(provider_id)
 
     def start_kubelet(self, provider_id: str) -> None:
         """Start a machine's kubelet again."""
-        self._silent.discard(provider_id)
+        self._stopped.discard(provider_id)
 
     def set_condition(self, node: str, condition: str, status: str) -> None:
-        """Report a condition of a node."""
-        self._ill.setdefault(node, {})[condition] = status
+        """Make the agent report a condition of a node."""
+        self._reported.setdefault(node, {})[condition] = status
         self._write(node, condition, status)
 
     def clear_condition(self, node: str, condition: str) -> None:
         """Remove a reported condition."""
-        if self._ill.get(node, {}).pop(condition, None) is not None:
+        if self._reported.get(node, {}).pop(condition, None) is not None:
             self._write(node, condition, "")
 
     def restore(self) -> None:
         """Start all kubelets and remove all reported conditions."""
-        self._silent.clear()
-        for node, conditions in sorted(self._ill.items()):
+        self._stopped.clear()
+        for node, conditions in sorted(self._reported.items()):
             for condition in sorted(conditions):
                 self.clear_condition(node, condition)
 
     def _write(self, node: str, condition: str, status: str) -> None:
-        """Replace the condition in the node's status; an empty status removes it."""
+        """Replace the condition in the node's status; an empty `status` removes it."""
         try:
             found = self._server.get(_RAW_NODE, node)
         except NotFoundError:

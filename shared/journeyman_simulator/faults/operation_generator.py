@@ -1,4 +1,4 @@
-"""Draws the operations of a scenario."""
+"""Draws a scenario's operations from a random number generator."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Final, Literal, get_args
 from journeyman_simulator.faults import fault_scenario
 from journeyman_simulator.faults.fault_scenario import AnyOperation, ScenarioSetup
 
-LAST_ACT_SECONDS: Final = 150
-FEWEST_ACTS: Final = 3
-MOST_ACTS: Final = 6
+LAST_OPERATION_SECONDS: Final = 150
+MIN_OPERATIONS: Final = 3
+MAX_OPERATIONS: Final = 6
 APPS: Final = ("a", "b", "c")
 _OWN_APP: Final = "d"
 _BLOCKED_UNTIL: Final = 330  # seconds
@@ -23,18 +23,18 @@ _FEW: Final = 4  # replicas of Deployments with a node for each pod
 _STATUSES: Final[tuple[Literal["True", "False", "Unknown"], ...]] = ("False", "Unknown")
 _EDITS: Final[tuple[fault_scenario.ClaimChange, ...]] = get_args(fault_scenario.ClaimChange)
 _REPAIRED_AFTER: Final = 600  # seconds: the shortest toleration of Karpenter's repair policies
-_LONG_UNHEALTHY: Final = 0.3  # of scenarios with node repair: unhealthy for long enough
+_LONG_UNHEALTHY: Final = 0.3  # of scenarios with node repair: a node is unhealthy until its repair
 
 Draw = Callable[[Random, float, ScenarioSetup], AnyOperation]
 
 
 def draw_operations(rng: Random, setup: ScenarioSetup) -> tuple[AnyOperation, ...]:
-    """Draw one or two Deployments for the start, then other operations, by time."""
+    """Draw one or two Deployments at the start, then other operations, sorted by time."""
     first = [_deploy(rng, 0, setup, app) for app in APPS[: rng.choice((1, 1, 2))]]
     draws, weights = zip(*((draw, weight) for draw, weight in _DRAWS if _is_possible(draw, setup)), strict=True)
     later = [
-        draw(rng, rng.randrange(0, LAST_ACT_SECONDS, 5), setup)
-        for draw in rng.choices(draws, weights, k=rng.randint(FEWEST_ACTS, MOST_ACTS))
+        draw(rng, rng.randrange(0, LAST_OPERATION_SECONDS, 5), setup)
+        for draw in rng.choices(draws, weights, k=rng.randint(MIN_OPERATIONS, MAX_OPERATIONS))
     ]
     repair = _unhealthy_for_long(rng) if setup.node_repair and setup.sweep and rng.random() < _LONG_UNHEALTHY else []
     return by_time([*first, *later, *repair])
@@ -45,38 +45,38 @@ def by_time(operations: Iterable[AnyOperation]) -> tuple[AnyOperation, ...]:
     return tuple(sorted(operations, key=lambda operation: operation.at_seconds))
 
 
-def blocked_drain(nodes: int) -> tuple[AnyOperation, ...]:
-    """Delete NodeClaims while a PodDisruptionBudget blocks a drain until faults have ended, so that Events repeat."""
-    kept = fault_scenario.Deploy(at_seconds=0, app=_OWN_APP, replicas=2, min_available=2)
-    going = (fault_scenario.DeleteClaim(at_seconds=60, claim=claim) for claim in range(nodes))
-    return (kept, *going, fault_scenario.Unprotect(at_seconds=_BLOCKED_UNTIL))
+def block_drain(nodes: int) -> tuple[AnyOperation, ...]:
+    """Return operations that delete NodeClaims while a PodDisruptionBudget blocks their drain, so that Events repeat."""
+    deployment = fault_scenario.Deploy(at_seconds=0, app=_OWN_APP, replicas=2, min_available=2)
+    deletions = (fault_scenario.DeleteClaim(at_seconds=60, claim=claim) for claim in range(nodes))
+    return (deployment, *deletions, fault_scenario.Unprotect(at_seconds=_BLOCKED_UNTIL))
 
 
-def delete_many_pods_at_once(rng: Random, setup: ScenarioSetup) -> tuple[AnyOperation, ...]:
-    """Deploy an application with a node for each pod, and delete it at once."""
+def delete_all_pods_together(rng: Random, setup: ScenarioSetup) -> tuple[AnyOperation, ...]:
+    """Return operations that deploy an application with a node per pod, and delete all its pods together."""
     replicas, pool = rng.randint(3, _FEW), setup.pools[0].name
     deployed = fault_scenario.Deploy(at_seconds=0, app=_OWN_APP, replicas=replicas, one_per_node=True, pool=pool)
-    return (deployed, fault_scenario.Undeploy(at_seconds=rng.randrange(60, LAST_ACT_SECONDS, 5), app=_OWN_APP))
+    return (deployed, fault_scenario.Undeploy(at_seconds=rng.randrange(60, LAST_OPERATION_SECONDS, 5), app=_OWN_APP))
 
 
-def emptied_early() -> tuple[AnyOperation, ...]:
-    """Empty nodes as soon as they have joined, and wait for the consolidation."""
+def empty_nodes_early() -> tuple[AnyOperation, ...]:
+    """Return operations that empty nodes as soon as they are initialized, so that consolidation deletes them."""
     deployed = fault_scenario.Deploy(at_seconds=0, app=_OWN_APP, replicas=2, one_per_node=True)
     return (
         deployed,
         fault_scenario.Undeploy(at_seconds=60, app=_OWN_APP),
-        fault_scenario.Unprotect(at_seconds=LAST_ACT_SECONDS),
+        fault_scenario.Unprotect(at_seconds=LAST_OPERATION_SECONDS),
     )
 
 
-def protected(nodes: int) -> tuple[AnyOperation, ...]:
-    """Delete NodeClaims whose pods must not be disrupted."""
+def delete_protected_claims(nodes: int) -> tuple[AnyOperation, ...]:
+    """Return operations that delete NodeClaims whose pods have do-not-disrupt."""
     deployed = fault_scenario.Deploy(at_seconds=0, app=_OWN_APP, replicas=2, do_not_disrupt=True)
     return (deployed, *(fault_scenario.DeleteClaim(at_seconds=60, claim=claim) for claim in range(nodes)))
 
 
-def shrunk_workload(*, out_of_stock: bool) -> tuple[AnyOperation, ...]:
-    """Scale down so that a smaller node would do; with `out_of_stock` none is available."""
+def shrink_workload(*, out_of_stock: bool) -> tuple[AnyOperation, ...]:
+    """Return operations that scale down so that a smaller node suffices, which is unavailable with `out_of_stock`."""
     empty = fault_scenario.OutOfStock(at_seconds=65, type=-1, zone=-1, capacity_type="", seconds=40)
     return (
         fault_scenario.Deploy(at_seconds=0, app="a", replicas=1, cpu_millicores=500),
@@ -88,7 +88,7 @@ def shrunk_workload(*, out_of_stock: bool) -> tuple[AnyOperation, ...]:
 
 
 def uninstall(setup: ScenarioSetup) -> tuple[AnyOperation, ...]:
-    """Delete the EC2NodeClass, and soon all NodePools."""
+    """Return operations that delete the EC2NodeClass and then all NodePools."""
     pools = range(len(setup.pools))
     return (
         fault_scenario.DeleteNodeClass(at_seconds=80),
@@ -101,7 +101,7 @@ def _is_possible(draw: Draw, setup: ScenarioSetup) -> bool:
         return any(pool.replicas for pool in setup.pools)
     if draw is _fail_check:
         return setup.node_repair
-    return setup.sweep or draw not in _NEEDS_THE_SWEEP
+    return setup.sweep or draw not in _NEEDS_SWEEP
 
 
 # -- workloads ------------------------------------------------------------------------------------------------------
@@ -261,8 +261,8 @@ def _unhealthy(rng: Random, at: float, _: ScenarioSetup) -> AnyOperation:
 
 
 def _unhealthy_for_long(rng: Random) -> list[AnyOperation]:
-    """Make a node unhealthy until it must be repaired."""
-    starts_at = rng.randrange(60, LAST_ACT_SECONDS, 5)
+    """Return operations that make a node unhealthy until its repair is due."""
+    starts_at = rng.randrange(60, LAST_OPERATION_SECONDS, 5)
     unhealthy = fault_scenario.UnhealthyCondition(
         at_seconds=starts_at,
         node=rng.randrange(_NODES),
@@ -318,5 +318,5 @@ _DRAWS: Final[tuple[tuple[Draw, float], ...]] = (
     (_jump_clock, 1.0),
 )
 
-_NEEDS_THE_SWEEP: Final = frozenset({_strip_finalizer, _edit_claim})
-"""No event reports that a NodeClaim lacks a field, or that an instance lost its NodeClaim."""
+_NEEDS_SWEEP: Final = frozenset({_strip_finalizer, _edit_claim})
+"""Operations whose effects only the sweep finds: no event reports a missing field or an instance without NodeClaim."""

@@ -1,6 +1,6 @@
-"""Carries out a scenario's operations at their times, as the user "human" or as the cloud.
+"""Executes a scenario's operations at their times, as the user "human" or as the cloud.
 
-An operation that the API server refuses has no effect.
+An operation that the API server rejects has no effect.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ _UNPROTECTED: Final = {"metadata": {"annotations": {DO_NOT_DISRUPT: None}}}
 
 
 class Operations:
-    """The operations of a scenario. An `Actor` of its world.
+    """Executes the operations of a scenario. An `Actor` of its world.
 
     Args:
-        scenario: Its operations.
+        scenario: The scenario.
         server: The API server.
-        clock: Virtual time, at the scenario's start.
-        cloud: The account.
-        node_faults: Faults of machines and nodes.
+        clock: The virtual clock, at the scenario's start.
+        cloud: The operations of the account.
+        node_faults: The faults of machines and nodes.
         skew: The functions' clock.
-        types: Instance types that ordinals refer to.
-        zones: Zones that ordinals refer to.
-        note: Called with each operation.
+        types: The instance types to which ordinals refer.
+        zones: The zones to which ordinals refer.
+        on_operation: Called with a description of each operation.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Operations:
         skew: SkewedClock,
         types: Sequence[str],
         zones: Sequence[str],
-        note: Callable[[str], None],
+        on_operation: Callable[[str], None],
     ) -> None:
         self._server = server.acting_as(HUMAN)
         self._clock = clock
@@ -82,30 +82,30 @@ class Operations:
         self._skew = skew
         self._types, self._zones = types, zones
         self._pools = [pool.name for pool in scenario.setup.pools]
-        self._agenda: list[tuple[datetime, int, Callable[[], None]]] = []
+        self._scheduled: list[tuple[datetime, int, Callable[[], None]]] = []
         self._serial = 0
         self._protected: list[str] = []
-        self._sold_out: set[tuple[str, str, str]] = set()
-        self._note = note
+        self._unavailable: set[tuple[str, str, str]] = set()
+        self._on_operation = on_operation
         for operation in scenario.operations:
-            self._at(operation.at_seconds, self._doing(operation))
+            self._schedule_at(operation.at_seconds, self._execution_of(operation))
 
     def due(self) -> datetime | None:
-        """Return the time of the next operation, or of the end of one."""
-        return self._agenda[0][0] if self._agenda else None
+        """Return the time of the next operation, or of the end of an operation that lasts."""
+        return self._scheduled[0][0] if self._scheduled else None
 
     def act(self) -> bool:
-        """Carry out what is due; return whether there was something."""
-        done = False
-        while self._agenda and self._agenda[0][0] <= self._clock.now():
-            heapq.heappop(self._agenda)[2]()
-            done = True
-        return done
+        """Execute the operations that are due; return whether one was due."""
+        executed = False
+        while self._scheduled and self._scheduled[0][0] <= self._clock.now():
+            heapq.heappop(self._scheduled)[2]()
+            executed = True
+        return executed
 
     def restore(self) -> None:
-        """Undo what operations broke and stop all of them, except interruptions that EC2 announced."""
-        self._cloud.set_stock(sorted(self._sold_out), sold_out=False)
-        self._mend()
+        """Undo the lasting effects of operations, except interruptions that EC2 announced."""
+        self._cloud.set_unavailable(sorted(self._unavailable), unavailable=False)
+        self._restore_node_class()
         self._stop_expiry()
         self._unblock_drains()
         self._node_faults.restore()
@@ -114,176 +114,180 @@ class Operations:
 
     # -- operations ---------------------------------------------------------------------------------------------------------
 
-    def _doing(self, operation: fault_scenario.AnyOperation) -> Callable[[], None]:
+    def _execution_of(self, operation: fault_scenario.AnyOperation) -> Callable[[], None]:
         def do() -> None:
-            self._note(_described(operation))
+            self._on_operation(_description(operation))
             try:
-                self._do(operation)
+                self._execute(operation)
             except KubeAPIError:
-                return  # refused, or the object is gone: nothing happens
+                return  # rejected, or the object does not exist: no effect
 
         return do
 
     @singledispatchmethod
-    def _do(self, operation: Any) -> None:
-        raise NotImplementedError(f"cannot carry out {operation}")
+    def _execute(self, operation: Any) -> None:
+        raise NotImplementedError(f"cannot execute {operation}")
 
-    @_do.register
+    @_execute.register
     def _(self, operation: fault_scenario.Deploy) -> None:
         self._server.create(DEPLOYMENT, manifests.deployment(operation), namespace=NAMESPACE)
         if operation.min_available >= 0:
             self._server.create(PDB, manifests.disruption_budget(operation), namespace=NAMESPACE)
 
-    @_do.register
+    @_execute.register
     def _(self, operation: fault_scenario.Scale) -> None:
         self._patch(DEPLOYMENT, operation.app, {"spec": {"replicas": operation.replicas}}, NAMESPACE)
 
-    @_do.register
+    @_execute.register
     def _(self, operation: fault_scenario.Undeploy) -> None:
         self._server.delete(DEPLOYMENT, operation.app, namespace=NAMESPACE)
         self._server.delete(PDB, operation.app, namespace=NAMESPACE)
 
-    @_do.register
+    @_execute.register
     def _(self, operation: fault_scenario.SetBudget) -> None:
         self._patch(
             NODEPOOL, self._pool(operation.pool), {"spec": {"disruption": {"budgets": [{"nodes": operation.nodes}]}}}
         )
 
-    @_do.register
+    @_execute.register
     def _(self, operation: fault_scenario.SetLimit) -> None:
         limits = {"cpu": str(operation.cpus) if operation.cpus else None}
         self._patch(NODEPOOL, self._pool(operation.pool), {"spec": {"limits": limits}})
 
-    @_do.register
+    @_execute.register
     def _(self, operation: fault_scenario.SetReplicas) -> None:
         self._patch(NODEPOOL, self._pool(operation.pool), {"spec": {"replicas": operation.replicas}})
 
-    @_do.register
+    @_execute.register
     def _(self, operation: fault_scenario.Drift) -> None:
         self._serial += 1
         mark = {"metadata": {"labels": {"example.com/generation": str(self._serial)}}}
         self._patch(NODEPOOL, self._pool(operation.pool), {"spec": {"template": mark}})
 
-    @_do.register
+    @_execute.register
     def _(self, operation: fault_scenario.ShortenExpiry) -> None:
         template = {"spec": {"expireAfter": manifests.expire_after(operation.seconds)}}
         self._patch(NODEPOOL, self._pool(operation.pool), {"spec": {"template": template}})
 
-    @_do.register
+    @_execute.register
     def _(self, operation: fault_scenario.DeletePool) -> None:
         self._server.delete(NODEPOOL, self._pool(operation.pool))
 
-    @_do.register
+    @_execute.register
     def _(self, _: fault_scenario.BreakNodeClass) -> None:
         self._select_subnets("nowhere")
 
-    @_do.register
+    @_execute.register
     def _(self, _: fault_scenario.MendNodeClass) -> None:
-        self._mend()
+        self._restore_node_class()
 
-    @_do.register
+    @_execute.register
     def _(self, _: fault_scenario.DeleteNodeClass) -> None:
         self._server.delete(EC2NODECLASS, manifests.NODE_CLASS)
 
-    @_do.register
+    @_execute.register
     def _(self, operation: fault_scenario.Interrupt) -> None:
         for provider_id in self._instance(operation.node):
             self._cloud.interrupt(provider_id)
 
-    @_do.register
+    @_execute.register
     def _(self, operation: fault_scenario.Rebalance) -> None:
         for provider_id in self._instance(operation.node):
             self._cloud.recommend_rebalance(provider_id)
 
-    @_do.register
+    @_execute.register
     def _(self, operation: fault_scenario.Maintenance) -> None:
         for provider_id in self._instance(operation.node):
             self._cloud.announce_retirement(provider_id)
 
-    @_do.register
+    @_execute.register
     def _(self, operation: fault_scenario.StopInstance) -> None:
         for provider_id in self._instance(operation.node):
             self._cloud.stop(provider_id)
 
-    @_do.register
+    @_execute.register
     def _(self, operation: fault_scenario.ConsoleTerminate) -> None:
         for provider_id in self._instance(operation.node):
             self._cloud.terminate(provider_id)
 
-    @_do.register
+    @_execute.register
     def _(self, operation: fault_scenario.DeleteNode) -> None:
         for node in self._node(operation.node):
             self._server.delete(NODE, node.metadata.name)
 
-    @_do.register
+    @_execute.register
     def _(self, operation: fault_scenario.DeleteClaim) -> None:
         for claim in self._claim(operation.claim):
             self._server.delete(NODECLAIM, claim.metadata.name)
 
-    @_do.register
+    @_execute.register
     def _(self, operation: fault_scenario.EditClaim) -> None:
         for claim in self._claim(operation.claim):
-            patch = edit_of_claim(claim, operation.change, self._clock.now())
+            patch = claim_patch(claim, operation.change, self._clock.now())
             subresource = "status" if "status" in patch else ""
             self._server.patch(NODECLAIM, claim.metadata.name, patch, subresource=subresource)
 
-    @_do.register
+    @_execute.register
     def _(self, operation: fault_scenario.EditNode) -> None:
         for node in self._node(operation.node):
-            self._patch(NODE, node.metadata.name, edit_of_node(operation.change))
+            self._patch(NODE, node.metadata.name, node_patch(operation.change))
 
-    @_do.register
+    @_execute.register
     def _(self, operation: fault_scenario.StripFinalizer) -> None:
         for claim in self._claim(operation.claim):
             self._patch(NODECLAIM, claim.metadata.name, {"metadata": {"finalizers": None}})
             self._server.delete(NODECLAIM, claim.metadata.name)
 
-    @_do.register
+    @_execute.register
     def _(self, operation: fault_scenario.OutOfStock) -> None:
         types = [_nth(self._types, operation.type)] if operation.type >= 0 else self._types
         zones = [_nth(self._zones, operation.zone)] if operation.zone >= 0 else self._zones
         kinds = [operation.capacity_type] if operation.capacity_type else CAPACITY_TYPES
         pools = [(type_, zone, kind) for type_ in types for zone in zones for kind in kinds]
-        self._set_stock(pools, sold_out=True)
-        self._in(timedelta(seconds=operation.seconds), partial(self._set_stock, pools, sold_out=False))
+        self._set_unavailable(pools, unavailable=True)
+        self._schedule_after(
+            timedelta(seconds=operation.seconds), partial(self._set_unavailable, pools, unavailable=False)
+        )
 
-    @_do.register
+    @_execute.register
     def _(self, _: fault_scenario.NeverJoins) -> None:
         self._cloud.prevent_next_from_joining()
 
-    @_do.register
+    @_execute.register
     def _(self, operation: fault_scenario.StopKubelet) -> None:
         for provider_id in self._instance(operation.node):
             self._node_faults.stop_kubelet(provider_id)
-            self._in(timedelta(seconds=operation.seconds), partial(self._node_faults.start_kubelet, provider_id))
+            self._schedule_after(
+                timedelta(seconds=operation.seconds), partial(self._node_faults.start_kubelet, provider_id)
+            )
 
-    @_do.register
+    @_execute.register
     def _(self, operation: fault_scenario.UnhealthyCondition) -> None:
         for node in self._node(operation.node):
             name = node.metadata.name
             self._node_faults.set_condition(name, operation.condition, operation.status)
-            self._in(
+            self._schedule_after(
                 timedelta(seconds=operation.seconds),
                 partial(self._node_faults.clear_condition, name, operation.condition),
             )
 
-    @_do.register
+    @_execute.register
     def _(self, operation: fault_scenario.FailCheck) -> None:
         for provider_id in self._instance(operation.node):
             self._cloud.fail_check(provider_id, operation.check)
-            self._in(timedelta(seconds=operation.seconds), partial(self._cloud.pass_checks, provider_id))
+            self._schedule_after(timedelta(seconds=operation.seconds), partial(self._cloud.pass_checks, provider_id))
 
-    @_do.register
+    @_execute.register
     def _(self, operation: fault_scenario.JumpClock) -> None:
         self._skew.offset += timedelta(seconds=operation.seconds)
 
-    @_do.register
+    @_execute.register
     def _(self, operation: fault_scenario.Protect) -> None:
         for name in self._running_pod(operation.pod):
             self._protected.append(name)
             self._patch(POD, name, {"metadata": {"annotations": {DO_NOT_DISRUPT: "true"}}}, NAMESPACE)
 
-    @_do.register
+    @_execute.register
     def _(self, _: fault_scenario.Unprotect) -> None:
         protected, self._protected = self._protected, []
         present = {pod.metadata.name for pod in self._server.list(POD).items}
@@ -291,7 +295,7 @@ class Operations:
             if name in present:
                 self._patch(POD, name, _UNPROTECTED, NAMESPACE)
 
-    @_do.register
+    @_execute.register
     def _(self, operation: fault_scenario.CompletePod) -> None:
         for name in self._running_pod(operation.pod):
             unready = [{"type": "Ready", "status": "False", "reason": "PodCompleted"}]
@@ -300,36 +304,36 @@ class Operations:
 
     # -- helpers ------------------------------------------------------------------------------------------------------------
 
-    def _at(self, seconds: float, do: Callable[[], None]) -> None:
-        self._in(timedelta(seconds=seconds), do)
+    def _schedule_at(self, seconds: float, do: Callable[[], None]) -> None:
+        self._schedule_after(timedelta(seconds=seconds), do)
 
-    def _in(self, span: timedelta, do: Callable[[], None]) -> None:
+    def _schedule_after(self, span: timedelta, do: Callable[[], None]) -> None:
         self._serial += 1
-        heapq.heappush(self._agenda, (self._clock.now() + span, self._serial, do))
+        heapq.heappush(self._scheduled, (self._clock.now() + span, self._serial, do))
 
     def _patch(self, resource: Resource[Any], name: str, patch: Mapping[str, Any], namespace: str = "") -> None:
         self._server.patch(resource, name, patch, namespace=namespace)
 
-    def _mend(self) -> None:
+    def _restore_node_class(self) -> None:
         with suppress(NotFoundError):  # it was deleted
             self._select_subnets(manifests.CLUSTER)
 
     def _stop_expiry(self) -> None:
-        """Set `expireAfter: Never`: nodes that expire never come to rest."""
+        """Set `expireAfter: Never`, since a cluster whose nodes expire never comes to rest."""
         for pool in self._server.list(NODEPOOL).items:
             if pool["spec"]["template"]["spec"].get("expireAfter", "Never") != "Never":
                 forever = {"spec": {"template": {"spec": {"expireAfter": "Never"}}}}
                 self._patch(NODEPOOL, pool["metadata"]["name"], forever)
 
     def _unblock_drains(self) -> None:
-        """Remove what blocks drains: budgets and do-not-disrupt annotations."""
+        """Delete PodDisruptionBudgets and remove do-not-disrupt annotations, which block drains."""
         for budget in self._server.list(PDB).items:
             name = budget.metadata.name
             self._patch(PDB, name, {"spec": {"minAvailable": 0}}, budget.metadata.namespace)
         for pod in self._server.list(POD).items:
             if DO_NOT_DISRUPT in pod.metadata.annotations:
                 self._patch(POD, pod.metadata.name, _UNPROTECTED, pod.metadata.namespace)
-        for deployment in self._server.list(DEPLOYMENT).items:  # for pods created later, too
+        for deployment in self._server.list(DEPLOYMENT).items:  # so that later pods lack the annotation
             template, meta = deployment["spec"]["template"], deployment["metadata"]
             if DO_NOT_DISRUPT in template["metadata"].get("annotations", {}):
                 self._patch(DEPLOYMENT, meta["name"], {"spec": {"template": _UNPROTECTED}}, meta["namespace"])
@@ -338,9 +342,9 @@ class Operations:
         selector = manifests.subnet_selector(discovery)
         self._patch(EC2NODECLASS, manifests.NODE_CLASS, {"spec": {"subnetSelectorTerms": selector}})
 
-    def _set_stock(self, pools: Sequence[tuple[str, str, str]], *, sold_out: bool) -> None:
-        self._sold_out = self._sold_out | {*pools} if sold_out else self._sold_out - {*pools}
-        self._cloud.set_stock(pools, sold_out=sold_out)
+    def _set_unavailable(self, pools: Sequence[tuple[str, str, str]], *, unavailable: bool) -> None:
+        self._unavailable = self._unavailable | {*pools} if unavailable else self._unavailable - {*pools}
+        self._cloud.set_unavailable(pools, unavailable=unavailable)
 
     def _pool(self, ordinal: int) -> str:
         return _nth(self._pools, ordinal)
@@ -352,7 +356,7 @@ class Operations:
         return _oldest(self._server.list(NODECLAIM).items, ordinal)
 
     def _running_pod(self, ordinal: int) -> list[str]:
-        """Return the name of a running pod that belongs to no DaemonSet."""
+        """Return a list with the name of a running pod that no DaemonSet owns; empty if there is none."""
         running = (p for p in self._server.list(POD).items if p.status.phase == "Running")
         names = sorted(
             p.metadata.name for p in running if all(o.kind != "DaemonSet" for o in p.metadata.owner_references)
@@ -360,7 +364,7 @@ class Operations:
         return [_nth(names, ordinal)] if names else []
 
     def _instance(self, ordinal: int) -> list[str]:
-        """Return the provider id of a node, or of a NodeClaim while there is no node; nothing if there is neither."""
+        """Return a list with the provider id of a node, or of a NodeClaim if no node exists; empty if neither exists."""
         if ordinal < 0:  # the youngest instance, with or without a node
             return [*self._cloud.launched()][ordinal:][:1]
         nodes = [node.spec.provider_id for node in self._node(ordinal)]
@@ -373,20 +377,20 @@ def _nth(items: Sequence[T], ordinal: int) -> T:
 
 
 def _oldest(items: Sequence[Any], ordinal: int) -> list[Any]:
-    """Return the ordinal-th by age in a list of one; an empty list if there are none."""
+    """Return a list with the ordinal-th oldest object; empty if there are no objects."""
     ranked = sorted(items, key=lambda item: (item.metadata.creation_timestamp, item.metadata.name))
     return [_nth(ranked, ordinal)] if ranked else []
 
 
-def _described(operation: fault_scenario.AnyOperation) -> str:
-    """Describe an operation: `Scale app=a replicas=3`."""
+def _description(operation: fault_scenario.AnyOperation) -> str:
+    """Return an operation as text: `Scale app=a replicas=3`."""
     fields = {name: getattr(operation, name) for name in operation.__struct_fields__ if name != "at_seconds"}
     return " ".join([type(operation).__name__, *(f"{name}={value}" for name, value in fields.items() if value != "")])
 
 
 JSON = Mapping[str, Any]
 
-_OF_CLAIMS: Final[Mapping[str, JSON]] = {
+_CLAIM_PATCHES: Final[Mapping[str, JSON]] = {
     "drop-pool-label": {"metadata": {"labels": {"karpenter.sh/nodepool": None}}},
     "drop-hash": {"metadata": {"annotations": {"karpenter.sh/nodepool-hash": None}}},
     "do-not-disrupt": {"metadata": {"annotations": {DO_NOT_DISRUPT: "true"}}},
@@ -399,7 +403,7 @@ _OF_CLAIMS: Final[Mapping[str, JSON]] = {
     "nonsense-provider-id": {"status": {"providerID": "i-am-none"}},
     "nonsense-end": {"metadata": {"annotations": {"karpenter.sh/nodeclaim-termination-timestamp": "soon"}}},
 }
-_OF_NODES: Final[Mapping[str, JSON]] = {
+_NODE_PATCHES: Final[Mapping[str, JSON]] = {
     "drop-finalizers": {"metadata": {"finalizers": None}},
     "drop-owner": {"metadata": {"ownerReferences": None}},
     "drop-labels": {
@@ -414,24 +418,24 @@ _OF_NODES: Final[Mapping[str, JSON]] = {
 _CONDITIONS_SET: Final[Mapping[str, str]] = {"say-registered": "Registered", "say-initialized": "Initialized"}
 
 
-def edit_of_claim(claim: NodeClaim, change: ClaimChange | ClaimStatusChange, now: datetime) -> JSON:
-    """Return the patch; of the status if it has one."""
-    return _with_condition(claim, _CONDITIONS_SET[change], now) if change in _CONDITIONS_SET else _OF_CLAIMS[change]
+def claim_patch(claim: NodeClaim, change: ClaimChange | ClaimStatusChange, now: datetime) -> JSON:
+    """Return the patch for an edit of a NodeClaim, which is of the status if it has the key `status`."""
+    return _with_condition(claim, _CONDITIONS_SET[change], now) if change in _CONDITIONS_SET else _CLAIM_PATCHES[change]
 
 
-def edit_of_node(change: NodeChange) -> JSON:
-    """Return the patch."""
-    return _OF_NODES[change]
+def node_patch(change: NodeChange) -> JSON:
+    """Return the patch for an edit of a Node."""
+    return _NODE_PATCHES[change]
 
 
 def _with_condition(claim: NodeClaim, condition: str, now: datetime) -> JSON:
-    """Return a status in which this condition became True just now."""
+    """Return a patch of the status in which the condition became True at `now`."""
     others = [c for c in to_wire(claim.status.conditions) if c["type"] != condition]
-    said = {
+    true_condition = {
         "type": condition,
         "status": "True",
         "reason": condition,
         "message": "",
         "lastTransitionTime": format_time(now),
     }
-    return {"status": {"conditions": [*others, said]}}
+    return {"status": {"conditions": [*others, true_condition]}}

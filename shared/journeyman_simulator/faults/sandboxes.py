@@ -1,7 +1,7 @@
-"""The deployed functions in Lambda sandboxes that start cold, stay warm, freeze and crash.
+"""Runs the deployed functions in simulated Lambda sandboxes, which start cold, stay warm, freeze and crash.
 
-The handlers are the deployed ones. They run on the composition of `runtime.aws` with its outside replaced: an in-memory API
-server and account with injected faults, a virtual clock, and serial numbers as ids.
+The handlers run on the runtime of `runtime.aws`, with an in-memory API server and account that inject faults, a virtual
+clock, and serial numbers as ids.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ from journeyman_simulator.sam_stack import ClientSource
 
 
 class Collaborators(Struct, frozen=True, kw_only=True):
-    """Wrappers around what a function talks to; mutation tests inject faulty ones. Each gets the step and the original."""
+    """Wrappers of a function's store, queue and AWS clients; mutation tests pass faulty ones.
+
+    Each is called with the step and the original, and returns the object to use.
+    """
 
     store: Callable[[str, KubeStore], KubeStore] = lambda _step, store: store
     queue: Callable[[str, Queue], Queue] = lambda _step, queue: queue
@@ -51,11 +54,11 @@ ORIGINALS: Final = Collaborators()
 
 
 class SandboxConnections(Struct, frozen=True, kw_only=True):
-    """What all functions of a scenario share."""
+    """The clocks, servers and settings that all functions of a scenario share."""
 
     environment: Environment
     clock: Clock  # without clock skew
-    seen_clock: Clock  # as the functions read it
+    seen_clock: Clock  # with clock skew, for the functions
     server: ApiServer
     account: ClientSource
     version_at: Callable[[datetime], int]
@@ -65,18 +68,18 @@ class SandboxConnections(Struct, frozen=True, kw_only=True):
     collaborators: Collaborators
 
     def new_id(self) -> str:
-        """Return a new id."""
+        """Return the next serial number as an id."""
         return f"id-{next(self.ids)}"
 
 
 class Sandboxes:
-    """The sandboxes of one function, one for each concurrent run; the most recently used is reused first.
+    """Runs a function in one sandbox per concurrent run, and reuses the most recently used sandbox first.
 
-    The platform calls it as the function's handler.
+    `LambdaFunction` calls it as the function's handler.
 
     Args:
-        handler: As the template names it.
-        connections: What the runs talk to.
+        handler: The template's property `Handler`.
+        connections: The clocks, servers and settings of the runs.
     """
 
     def __init__(self, handler: str, connections: SandboxConnections) -> None:
@@ -86,19 +89,19 @@ class Sandboxes:
         self._free: list[Runtime] = []
         self.runs = 0
         self.last: dict[str, Any] = {}  # the event of the latest run
-        self.busy: dict[int, FunctionRun] = {}
+        self.active_runs: dict[int, FunctionRun] = {}
 
     def __call__(self, event: dict[str, Any], context: VirtualLambdaContext) -> Any:
-        """Run one invocation. Raises ProcessCrashed if the sandbox ends with it."""
+        """Run one invocation. Raises ProcessCrashed if the sandbox crashes."""
         self.runs += 1
         self.last = event
         run = FunctionRun(step=self.step, serial=self.runs, ends_at=context.ends_at)
-        self.busy[run.serial] = run
+        self.active_runs[run.serial] = run
         runtime = self._free.pop() if self._free else self._cold()
         try:
             return self._run(run, runtime, event, context)
         finally:
-            del self.busy[run.serial]
+            del self.active_runs[run.serial]
             if run.alive:  # Lambda keeps a sandbox whose handler raised, too
                 self._free.append(runtime)
 
@@ -129,7 +132,7 @@ class Sandboxes:
 
 
 class VirtualLambdaContext(LambdaContext):
-    """Lambda's context with virtual remaining time."""
+    """Lambda's context object, with the remaining time in virtual time."""
 
     def __init__(self, function: LambdaFunction, request_id: str) -> None:
         super().__init__(function, request_id)
@@ -137,17 +140,17 @@ class VirtualLambdaContext(LambdaContext):
         self.ends_at = function.clock.now() + timedelta(seconds=function.timeout_seconds)
 
     def get_remaining_time_in_millis(self) -> int:
-        """Return the virtual milliseconds until the function is killed."""
+        """Return the milliseconds of virtual time until the timeout."""
         return max(0, round((self.ends_at - self._clock.now()).total_seconds() * 1000))
 
 
 class SimulatedAwsAdapters(AwsAdapters):
-    """One sandbox's adapters. Logs and metrics are dropped; requests are sequential, so that runs are reproducible."""
+    """The adapters of one sandbox: without logs and metrics, and with sequential requests, so that runs are reproducible."""
 
     def __init__(self, step: str, connections: SandboxConnections) -> None:
-        """Args: `step` is the function's."""
+        """Create the adapters of a sandbox of the step's function."""
         self._connections = connections
-        self._made: dict[str, Any] = {}
+        self._client_by_service: dict[str, Any] = {}
         self._step = step
         super().__init__(
             connections.environment,
@@ -156,11 +159,11 @@ class SimulatedAwsAdapters(AwsAdapters):
                 step, FaultyStore(connections.server, step, connections.faults, connections.version_at)
             ),
             clients=self._client,
-            log_to=silent(),
+            log_to=silent_logger(),
         )
 
     def queue(self) -> Queue:
-        """Return the queues' adapter, with serial numbers as message ids."""
+        """Return the queue adapter, with serial numbers as message ids."""
         queue = SQSQueue(
             self._client("sqs", self.environment.region),
             self.clock,
@@ -171,14 +174,14 @@ class SimulatedAwsAdapters(AwsAdapters):
         return self._connections.collaborators.queue(self._step, queue)
 
     def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> RunTelemetry:
-        """Return telemetry that writes Events and reports InvariantErrors only."""
+        """Return telemetry that writes Events and reports InvariantErrors."""
         return _EventsOnly(store, self.clock, fields, on_defect=self.log)
 
     def observe(self, observations: Sequence[Observation]) -> None:
         """Drop them."""
 
     def log(self, level: str, message: str, **fields: Any) -> None:
-        """Report what a run logs as its failure."""
+        """Report the failure that a run logs."""
         if "error" not in fields:
             return
         error = RunError(
@@ -192,28 +195,28 @@ class SimulatedAwsAdapters(AwsAdapters):
         self._connections.on_error(error)
 
     def aws_settings(self, cluster: RegisteredCluster) -> AwsSettings:
-        """Return the settings without concurrency, so that a scenario repeats itself."""
+        """Return the settings without concurrency, so that a scenario is reproducible."""
         return replace(super().aws_settings(cluster), max_parallel_launches=1, parallel_reads=False)
 
     def _client(self, service: str, _region: str) -> Any:
-        if service not in self._made:
+        if service not in self._client_by_service:
             account = self._connections.account
             client = FaultyClient(account.client(service), service, self._step, self._connections.faults)
-            self._made[service] = self._connections.collaborators.client(self._step, client)
-        return self._made[service]
+            self._client_by_service[service] = self._connections.collaborators.client(self._step, client)
+        return self._client_by_service[service]
 
 
 class _EventsOnly(RunTelemetry):
-    """Telemetry without metrics, which would take a tenth of the time; of log lines it reports InvariantErrors."""
+    """Telemetry without metrics, which would take a tenth of the time. It reports the InvariantErrors in log lines."""
 
     def __init__(
         self, store: KubeStore, clock: Clock, fields: Mapping[str, str], *, on_defect: Callable[..., None]
     ) -> None:
-        super().__init__(silent(), store, clock, fields=fields, stream=io.StringIO())
+        super().__init__(silent_logger(), store, clock, fields=fields, stream=io.StringIO())
         self._on_defect = on_defect
 
     def log(self, level: str, message: str, **fields: Any) -> None:
-        """Report an InvariantError."""
+        """Report the InvariantError in a log line."""
         if fields.get("error") == InvariantError.__name__:
             self._on_defect(level, message, **fields)
 
@@ -222,14 +225,14 @@ class _EventsOnly(RunTelemetry):
 
 
 @cache
-def silent() -> Logger:
+def silent_logger() -> Logger:
     """Return a logger that writes nothing."""
     return Logger(service=f"{SERVICE}.enabled", level=logging.CRITICAL, stream=io.StringIO())
 
 
 @contextmanager
 def logs_silenced() -> Iterator[None]:
-    """Silence the process's own logger, which the AWS adapter uses."""
+    """Disable the process's logger, which the AWS adapter uses, inside the context."""
     logger()  # the first call sets its level
     ours = logging.getLogger(SERVICE)
     level = ours.level

@@ -1,7 +1,7 @@
 """Generates the scenario of a seed.
 
-Faults are drawn from the list of call sites, not by how often they are called, so that rare calls fail as often as common
-ones; and each site in turn gets a crash at its first call. Durations follow the product's own times: Leases that expire,
+The generator draws faults uniformly from the list of call sites, so that rare calls fail as often as common ones, and
+crashes the process at the first call of each site in turn. Durations follow the product's times: Leases that expire,
 messages that become visible again, stale lists.
 """
 
@@ -34,30 +34,30 @@ from journeyman_simulator.faults.fault_scenario import (
     ScenarioSetup,
 )
 from journeyman_simulator.faults.operation_generator import (
-    LAST_ACT_SECONDS,
-    blocked_drain,
+    LAST_OPERATION_SECONDS,
+    block_drain,
     by_time,
-    delete_many_pods_at_once,
+    delete_all_pods_together,
+    delete_protected_claims,
     draw_operations,
-    emptied_early,
-    protected,
-    shrunk_workload,
+    empty_nodes_early,
+    shrink_workload,
     uninstall,
 )
 from journeyman_simulator.in_process_account.ec2_catalogue import SMALL_SELECTION
 
 QUEUES: Final = ("provision", "terminate", "consolidate", "interrupt", "requeue")
 CRASHES: Final = (FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER)
-MOST_CALL_FAULTS: Final = 4
-MOST_MESSAGE_FAULTS: Final = 4
+MAX_CALL_FAULTS: Final = 4
+MAX_MESSAGE_FAULTS: Final = 4
 _CRASHING: Final = 0.35  # of call faults
 _LAGGING: Final = 0.1  # of scenarios: any list may be stale
-_WITHOUT_SWEEP: Final = 0.15  # of scenarios: no sweep, so no message may be lost
-_LOST_LAUNCHES: Final = 0.1  # of scenarios: the answer to a launch is lost
+_WITHOUT_SWEEP: Final = 0.15  # of scenarios: no sweep runs, so no message may be lost
+_LOST_LAUNCHES: Final = 0.1  # of scenarios: the response to a launch is lost
 _STALE_READS: Final = 10  # stale reads of instances, after the first one
-_AGAIN: Final = 0.3  # of faults: the next call of the site fails, too
+_AGAIN: Final = 0.3  # of faults: the next call of the site also fails
 
-# Between two calls of a run; an expired Lease; a message that is visible again (90, 150 and 210 s)
+# a pause between two calls; beyond a Lease's expiry; until a message is visible again (90, 150 and 210 s)
 _PAUSES: Final = (0.0, 2.0, 5.0, 20.0, 61.0, 95.0, 155.0, 215.0)
 _TIMEOUTS: Final = (5.0, 20.0, 60.0)
 _STALE_CLUSTER: Final = (1.0, 5.0, 15.0, 30.0)
@@ -67,11 +67,11 @@ _DELAYS: Final = (1.0, 10.0, 45.0, 120.0)
 
 
 def generate_scenario(seed: int) -> FaultScenario:
-    """Return the scenario of a seed; always the same."""
-    return with_rare_features(_story_of(seed))
+    """Return the scenario of a seed; equal seeds give equal scenarios."""
+    return with_rare_features(_scenario_of(seed))
 
 
-def _story_of(seed: int) -> FaultScenario:
+def _scenario_of(seed: int) -> FaultScenario:
     rng = Random(seed)
     sweep = rng.random() >= _WITHOUT_SWEEP
     setup = draw_setup(rng, sweep=sweep)
@@ -91,7 +91,7 @@ def _story_of(seed: int) -> FaultScenario:
 
 def _call_faults(rng: Random, *, lags: bool) -> tuple[CallFault, ...]:
     faults: list[CallFault] = []
-    for _ in range(rng.randint(0, MOST_CALL_FAULTS)):
+    for _ in range(rng.randint(0, MAX_CALL_FAULTS)):
         site = rng.choice(CALL_SITES if rng.random() < 0.5 else _EFFECTS)
         kind = _kind(rng, site, lags=lags)
         nth = _ordinal(rng)
@@ -103,10 +103,10 @@ def _call_faults(rng: Random, *, lags: bool) -> tuple[CallFault, ...]:
 
 
 def _crash_in_turn(seed: int) -> tuple[CallFault, ...]:
-    """In every second scenario, crash at the first call of a site: each site in turn, before its effect and after."""
-    turn, rest = divmod(seed, 2)
-    round_, place = divmod(turn, len(CALL_SITES))
-    return () if rest else (CallFault(site=CALL_SITES[place], nth=1, kind=CRASHES[round_ % 2]),)
+    """Return a crash at the first call of a site for every second seed: each site in turn, before and after the effect."""
+    number, rest = divmod(seed, 2)
+    round_, index = divmod(number, len(CALL_SITES))
+    return () if rest else (CallFault(site=CALL_SITES[index], nth=1, kind=CRASHES[round_ % 2]),)
 
 
 def _kind(rng: Random, site: str, *, lags: bool) -> FaultKind:
@@ -128,7 +128,7 @@ def _seconds(rng: Random, site: str, kind: FaultKind) -> float:
 
 
 def _overlaps(rng: Random) -> tuple[Fault, ...]:
-    """Draw faults for scenarios where requeues must suffice: overlapping runs and late messages; nothing is lost."""
+    """Draw faults for scenarios without a sweep: overlapping runs and late messages, but no lost messages."""
     faults: list[Fault] = [
         CallFault(site=rng.choice(CALL_SITES), nth=_ordinal(rng), kind=FaultKind.PAUSE, seconds=rng.choice(_PAUSES[:4]))
         for _ in range(rng.randint(0, 2))
@@ -139,14 +139,16 @@ def _overlaps(rng: Random) -> tuple[Fault, ...]:
 
 
 def _lost_launch(rng: Random) -> tuple[CallFault, ...]:
-    """Lose the answer of a launch that took effect, and hide the instance from EC2's lists for a while."""
+    """Return faults that lose the response to a launch, and hide the instance in later reads of instances."""
     step, nth = "provision", _ordinal(rng)
-    unheard = rng.choice((FaultKind.FAIL_AFTER, FaultKind.TIMEOUT_AFTER, FaultKind.CRASH_AFTER))
+    lost_kind = rng.choice((FaultKind.FAIL_AFTER, FaultKind.TIMEOUT_AFTER, FaultKind.CRASH_AFTER))
     launch = f"{step}: ec2 CreateFleet"
-    look = f"{step}: ec2 DescribeInstances"
-    lost = CallFault(site=launch, nth=nth, kind=unheard, seconds=_seconds(rng, launch, unheard))
-    blind = (CallFault(site=look, nth=n, kind=FaultKind.STALE, seconds=20.0) for n in range(2, 2 + _STALE_READS))
-    return (lost, *blind)
+    describe = f"{step}: ec2 DescribeInstances"
+    lost = CallFault(site=launch, nth=nth, kind=lost_kind, seconds=_seconds(rng, launch, lost_kind))
+    stale_reads = (
+        CallFault(site=describe, nth=n, kind=FaultKind.STALE, seconds=20.0) for n in range(2, 2 + _STALE_READS)
+    )
+    return (lost, *stale_reads)
 
 
 # -- messages -------------------------------------------------------------------------------------------------------
@@ -155,7 +157,7 @@ def _lost_launch(rng: Random) -> tuple[CallFault, ...]:
 def _message_faults(rng: Random) -> tuple[MessageFault, ...]:
     return tuple(
         _message_fault(rng, lambda: rng.choice(tuple(MessageFaultKind)))
-        for _ in range(rng.randint(0, MOST_MESSAGE_FAULTS))
+        for _ in range(rng.randint(0, MAX_MESSAGE_FAULTS))
     )
 
 
@@ -166,7 +168,7 @@ def _message_fault(rng: Random, draw: Callable[[], MessageFaultKind]) -> Message
 
 
 def _ordinal(rng: Random, often: float = 0.6) -> int:
-    """Draw an ordinal from 1, each next one less likely."""
+    """Draw an ordinal, starting at 1, with decreasing probability."""
     nth = 1
     while rng.random() > often:
         nth += 1
@@ -177,14 +179,14 @@ _EFFECTS: Final = tuple(site for site in CALL_SITES if has_effect(site))
 
 
 _LARGE: Final = ("m5.large", "m6g.large", "r5.large")
-"""One of them is always on sale: every generated pod fits it."""
+"""Types that fit every generated pod; each setup offers one of them."""
 _TYPES: Final = tuple(sorted({*SMALL_SELECTION, "c6i.large", "m5.2xlarge", "m6g.xlarge", "t3.medium"}))
 _BUDGETS: Final = ("100%", "100%", "50%", "30%", "2", "1", "1", "0")
 _REASONS: Final[tuple[tuple[str, ...], ...]] = ((), (), (), ("Empty",), ("Drifted", "Underutilized"))
 _FREEZES: Final = 0.25  # of scenarios: Lambda freezes a sandbox in the middle of a run and resumes it
 
-_AS_DEPLOYED_IN: Final = 0.1  # of scenarios
-_AS_DEPLOYED: Final[Mapping[str, Any]] = {
+_WITH_DEPLOYED_INTERVALS: Final = 0.1  # of scenarios
+_DEPLOYED_INTERVALS: Final[Mapping[str, Any]] = {
     "pod_nomination": True,
     "registration_poll_seconds": 5,
     "drain_poll_seconds": 2,
@@ -196,12 +198,12 @@ _LONG_INTERVALS: Final[Mapping[str, Any]] = {
     "drain_poll_seconds": 20,
     "instance_poll_seconds": 20,
 }
-"""With long polling intervals half the runs test the same."""
+"""Long polling intervals, with which half as many runs test the same behaviour."""
 _STATIC: Final = 0.15  # of scenarios: with a static NodePool
 
 
 def draw_setup(rng: Random, *, sweep: bool) -> ScenarioSetup:
-    """Draw NodePools, the instance types on sale, and the product's settings."""
+    """Draw the NodePools, the offered instance types, and the product's settings."""
     names = ("default",) if rng.random() < 0.7 else ("default", "second")
     types = tuple(sorted({rng.choice(_LARGE), *rng.sample(_TYPES, rng.randint(2, 4))}))
     return ScenarioSetup(
@@ -211,7 +213,7 @@ def draw_setup(rng: Random, *, sweep: bool) -> ScenarioSetup:
         daemons=rng.random() < 0.3,
         node_repair=rng.random() < 0.2,
         spot_to_spot=rng.random() < 0.2,
-        **(_AS_DEPLOYED if rng.random() < _AS_DEPLOYED_IN else _LONG_INTERVALS),
+        **(_DEPLOYED_INTERVALS if rng.random() < _WITH_DEPLOYED_INTERVALS else _LONG_INTERVALS),
         registration_timeout_seconds=rng.choice((120, 300, 300)),
         sweep=sweep,
         thaw=rng.random() < _FREEZES,
@@ -237,35 +239,35 @@ def _pool(rng: Random, name: str, types: tuple[str, ...]) -> ScenarioPool:
     )
 
 
-def readily_consolidated(setup: ScenarioSetup) -> ScenarioSetup:
-    """Return the setup with one NodePool whose nodes are consolidated at once."""
+def with_immediate_consolidation(setup: ScenarioSetup) -> ScenarioSetup:
+    """Return the setup with one NodePool, whose nodes are consolidated without delay."""
     pool = ScenarioPool(name="default", capacity_types=("on-demand",), policy="WhenEmptyOrUnderutilized")
     return replace(setup, pools=(pool,), types=(), daemons=False)
 
 
-def readily_emptied(setup: ScenarioSetup) -> ScenarioSetup:
-    """Return the setup with one NodePool whose empty nodes are deleted at once."""
+def with_immediate_emptiness(setup: ScenarioSetup) -> ScenarioSetup:
+    """Return the setup with one NodePool, whose empty nodes are deleted without delay."""
     return replace(setup, pools=(ScenarioPool(name="default"),))
 
 
-def ended_by_force(setup: ScenarioSetup) -> ScenarioSetup:
+def with_short_termination_grace(setup: ScenarioSetup) -> ScenarioSetup:
     """Return the setup with a terminationGracePeriod of half a minute."""
     return replace(setup, pools=tuple(replace(pool, termination_grace_seconds=30) for pool in setup.pools))
 
 
-def rebalanced(setup: ScenarioSetup) -> ScenarioSetup:
-    """Return the setup with one Spot NodePool that acts on rebalance recommendations."""
+def with_rebalancing(setup: ScenarioSetup) -> ScenarioSetup:
+    """Return the setup with one Spot NodePool that replaces nodes on rebalance recommendations."""
     return replace(setup, pools=(ScenarioPool(name="default", capacity_types=("spot",), rebalance=True),))
 
 
-def narrowly_budgeted(setup: ScenarioSetup) -> ScenarioSetup:
+def with_budget_of_one_node(setup: ScenarioSetup) -> ScenarioSetup:
     """Return the setup with a budget of one node for the first NodePool."""
     first = replace(setup.pools[0], budgets=(ScenarioBudget(nodes="1"),), consolidate_after_seconds=0, limit_cpus=0)
     return replace(setup, pools=(first, *setup.pools[1:]))
 
 
 def _static_pool(rng: Random, types: tuple[str, ...]) -> tuple[ScenarioPool, ...]:
-    """Draw a static NodePool for some scenarios; the API server allows it no weight and no CPU limit."""
+    """Draw a static NodePool for some scenarios, without weight and CPU limit, which the API server rejects."""
     if rng.random() >= _STATIC:
         return ()
     return (replace(_pool(rng, "static", types), replicas=rng.choice((1, 2, 3)), limit_cpus=0, weight=0),)
@@ -275,21 +277,21 @@ def _budget(rng: Random) -> ScenarioBudget:
     return ScenarioBudget(nodes=rng.choice(_BUDGETS), reasons=rng.choice(_REASONS))
 
 
-_EMPTIED_AT_ONCE: Final = 0.08  # of scenarios: more nodes are empty than a budget allows
+_MORE_EMPTY_THAN_BUDGET: Final = 0.08  # of scenarios: more nodes are empty than a budget allows
 _EDITED_BY_HAND: Final = 0.1  # of scenarios with a sweep: some edits send no event
-_MOST_EDITS: Final = 2
+_MAX_EDITS: Final = 2
 _SPREAD: Final = 0.2  # of Deployments: over zones
 
 
 def with_rare_features(scenario: FaultScenario) -> FaultScenario:
-    """Add rare features to a scenario, each drawn from a random number generator of its own."""
+    """Return the scenario with rare features, each drawn from its own random number generator."""
     for change in (with_rare_call, _with_zonal_spread, _with_more_empty_nodes_than_budget, _with_manual_edits):
         scenario = change(scenario)
     return scenario
 
 
 def _with_zonal_spread(scenario: FaultScenario) -> FaultScenario:
-    """Spread some of its Deployments over zones."""
+    """Return the scenario with some of its Deployments spread over zones."""
     rng = Random(f"{scenario.seed}: spread over zones")
     operations = (
         replace(operation, spread_zones=rng.random() < _SPREAD) if isinstance(operation, Deploy) else operation
@@ -299,26 +301,26 @@ def _with_zonal_spread(scenario: FaultScenario) -> FaultScenario:
 
 
 def _with_more_empty_nodes_than_budget(scenario: FaultScenario) -> FaultScenario:
-    """Empty more nodes at once than a budget allows."""
+    """Return the scenario with more empty nodes than a budget allows."""
     rng = Random(f"{scenario.seed}: a budget binds")
-    if rng.random() >= _EMPTIED_AT_ONCE:
+    if rng.random() >= _MORE_EMPTY_THAN_BUDGET:
         return scenario
-    setup = narrowly_budgeted(scenario.setup)
-    operations = by_time([*scenario.operations, *delete_many_pods_at_once(rng, setup)])
+    setup = with_budget_of_one_node(scenario.setup)
+    operations = by_time([*scenario.operations, *delete_all_pods_together(rng, setup)])
     return replace(scenario, setup=setup, operations=operations)
 
 
 def _with_manual_edits(scenario: FaultScenario) -> FaultScenario:
-    """Edit NodeClaims and Nodes by hand."""
+    """Return the scenario with manual edits of NodeClaims and Nodes."""
     rng = Random(f"{scenario.seed}: edited by hand")
     if rng.random() >= _EDITED_BY_HAND or not scenario.setup.sweep:
         return scenario
-    edits = [_edit(rng) for _ in range(rng.randint(1, _MOST_EDITS))]
+    edits = [_edit(rng) for _ in range(rng.randint(1, _MAX_EDITS))]
     return replace(scenario, operations=by_time([*scenario.operations, *edits]))
 
 
 def _edit(rng: Random) -> AnyOperation:
-    at, ordinal = rng.randrange(10, LAST_ACT_SECONDS, 5), rng.randrange(_NODES)
+    at, ordinal = rng.randrange(10, LAST_OPERATION_SECONDS, 5), rng.randrange(_NODES)
     if rng.random() < 0.5:
         return EditClaim(at_seconds=at, claim=ordinal, change=rng.choice(get_args(ClaimStatusChange)))
     return EditNode(at_seconds=at, node=ordinal, change=rng.choice(get_args(NodeChange)))
@@ -326,17 +328,17 @@ def _edit(rng: Random) -> AnyOperation:
 
 ScenarioChange = Callable[[FaultScenario], FaultScenario]
 _NODES: Final = 4  # the oldest ones
-_BUSY: Final = 60  # seconds: by then nodes have joined and pods run
+_PODS_RUN_AT: Final = 60  # seconds: by then, nodes have joined and pods run
 _NOTICE_INTERVAL: Final = 63  # seconds: the third notice repeats its Event, if the NodeClaim lives that long
 
 
 def with_rare_call(scenario: FaultScenario) -> FaultScenario:
-    """Add what leads to a rare call, if the scenario has a fault there; for one call at most, since each replaces the setup."""
+    """Return the scenario with a change that leads to the rare call of its first fault at one; such changes replace the setup."""
     if not scenario.setup.sweep:
         return scenario
     sites = [fault.site for fault in scenario.faults if isinstance(fault, CallFault)]
-    way = next((RARE_CALL_SCENARIOS[site] for site in sites if site in RARE_CALL_SCENARIOS), None)
-    return scenario if way is None else way(scenario)
+    change = next((RARE_CALL_SCENARIOS[site] for site in sites if site in RARE_CALL_SCENARIOS), None)
+    return scenario if change is None else change(scenario)
 
 
 def _with(scenario: FaultScenario, operations: Iterable[AnyOperation], *faults: Fault) -> FaultScenario:
@@ -346,10 +348,10 @@ def _with(scenario: FaultScenario, operations: Iterable[AnyOperation], *faults: 
 
 
 def _with_instances_ended_before_registration(scenario: FaultScenario) -> FaultScenario:
-    """Terminate instances before their nodes join, and drop the notices."""
-    ends = (fault_scenario.ConsoleTerminate(at_seconds=at, node=node) for node, at in enumerate((4.0, 8.0)))
-    unheard = (MessageFault(queue="interrupt", nth=nth, kind=MessageFaultKind.DROP) for nth in range(1, 7))
-    return _with(scenario, ends, *unheard)
+    """Return the scenario with instances that are terminated before their nodes join, without messages about them."""
+    terminations = (fault_scenario.ConsoleTerminate(at_seconds=at, node=node) for node, at in enumerate((4.0, 8.0)))
+    lost_kind = (MessageFault(queue="interrupt", nth=nth, kind=MessageFaultKind.DROP) for nth in range(1, 7))
+    return _with(scenario, terminations, *lost_kind)
 
 
 def _with_ended_orphaned_instance(scenario: FaultScenario) -> FaultScenario:
@@ -358,15 +360,15 @@ def _with_ended_orphaned_instance(scenario: FaultScenario) -> FaultScenario:
 
 
 def _with_repeated_recommendations(scenario: FaultScenario) -> FaultScenario:
-    return _with(scenario, _recommendations(_BUSY, _BUSY + 5))
+    return _with(scenario, _recommendations(_PODS_RUN_AT, _PODS_RUN_AT + 5))
 
 
 def _with_late_recommendations(scenario: FaultScenario) -> FaultScenario:
-    return _with(scenario, _recommendations(*range(_BUSY - 20, 300, _NOTICE_INTERVAL)))
+    return _with(scenario, _recommendations(*range(_PODS_RUN_AT - 20, 300, _NOTICE_INTERVAL)))
 
 
 def _with_rebalancing_nodepool(scenario: FaultScenario) -> FaultScenario:
-    return _with(replace(scenario, setup=rebalanced(scenario.setup)), _recommendations(_BUSY))
+    return _with(replace(scenario, setup=with_rebalancing(scenario.setup)), _recommendations(_PODS_RUN_AT))
 
 
 def _recommendations(*times: float) -> Iterable[AnyOperation]:
@@ -374,11 +376,11 @@ def _recommendations(*times: float) -> Iterable[AnyOperation]:
 
 
 def _with_blocked_drain(scenario: FaultScenario) -> FaultScenario:
-    return _with(scenario, blocked_drain(_NODES))
+    return _with(scenario, block_drain(_NODES))
 
 
 def _with_force_termination(scenario: FaultScenario) -> FaultScenario:
-    return _with(replace(scenario, setup=ended_by_force(scenario.setup)), protected(_NODES))
+    return _with(replace(scenario, setup=with_short_termination_grace(scenario.setup)), delete_protected_claims(_NODES))
 
 
 def _without_offerings_at_first(scenario: FaultScenario) -> FaultScenario:
@@ -387,7 +389,7 @@ def _without_offerings_at_first(scenario: FaultScenario) -> FaultScenario:
 
 
 def _with_early_empty_nodes(scenario: FaultScenario) -> FaultScenario:
-    return replace(scenario, setup=readily_emptied(scenario.setup), operations=emptied_early())
+    return replace(scenario, setup=with_immediate_emptiness(scenario.setup), operations=empty_nodes_early())
 
 
 def _with_deleted_node_class(scenario: FaultScenario) -> FaultScenario:
@@ -395,15 +397,19 @@ def _with_deleted_node_class(scenario: FaultScenario) -> FaultScenario:
 
 
 def _with_replaced_node(scenario: FaultScenario) -> FaultScenario:
-    return replace(scenario, setup=readily_consolidated(scenario.setup), operations=shrunk_workload(out_of_stock=False))
+    return replace(
+        scenario, setup=with_immediate_consolidation(scenario.setup), operations=shrink_workload(out_of_stock=False)
+    )
 
 
 def _with_unavailable_replacement(scenario: FaultScenario) -> FaultScenario:
-    return replace(scenario, setup=readily_consolidated(scenario.setup), operations=shrunk_workload(out_of_stock=True))
+    return replace(
+        scenario, setup=with_immediate_consolidation(scenario.setup), operations=shrink_workload(out_of_stock=True)
+    )
 
 
 def _with_claims_removed_before_instances(scenario: FaultScenario) -> FaultScenario:
-    return _with(scenario, [fault_scenario.StripFinalizer(at_seconds=_BUSY + 30 * n, claim=0) for n in range(3)])
+    return _with(scenario, [fault_scenario.StripFinalizer(at_seconds=_PODS_RUN_AT + 30 * n, claim=0) for n in range(3)])
 
 
 RARE_CALL_SCENARIOS: Final[dict[str, ScenarioChange]] = {

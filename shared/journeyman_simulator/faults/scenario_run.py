@@ -13,7 +13,7 @@ from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, NODEPO
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.faults.call_sites import FaultCoverage
 from journeyman_simulator.faults.fault_scenario import FaultScenario
-from journeyman_simulator.faults.fault_world import MINUTE, MOST_RUNS, START, FaultWorld, TooManyRunsError
+from journeyman_simulator.faults.fault_world import MAX_RUNS, MINUTE, START, FaultWorld, TooManyRunsError
 from journeyman_simulator.faults.history import HistoryEntry
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker, Violation
 from journeyman_simulator.faults.manifests import NAMESPACE
@@ -24,11 +24,11 @@ from journeyman_simulator.world import WorldStuckError
 
 FAULTS_AFTER_LAST_OPERATION: Final = timedelta(seconds=60)
 REST_MINUTES: Final = 3
-"""The cluster is at rest once nothing changed for so long: longer than every period in which steps run by themselves."""
+"""The cluster is at rest after this time without changes, which exceeds every period in which steps run by schedule."""
 WITHOUT_CLAIMS_MINUTES: Final = 11
-"""The same while nodes or instances exist without NodeClaims: the sweep looks for them every ten minutes."""
+"""The same for a cluster with nodes or instances but no NodeClaims, which the sweep reads every ten minutes."""
 PENDING_PODS_MINUTES: Final = 8
-"""The same while pods are pending: longer than unavailable offerings are skipped."""
+"""The same for a cluster with pending pods; it exceeds the time for which unavailable offerings are skipped."""
 LONGEST_WAIT_FOR_REST: Final = timedelta(minutes=45)
 STUCK: Final = "nothing is stuck"
 TOO_MANY_RUNS: Final = "scenarios end"
@@ -52,22 +52,22 @@ def run_scenario(
     *,
     checkers: Sequence[type[InvariantChecker]] = (),
     on_entry: Callable[[HistoryEntry], None] | None = None,
-    most_runs: int = MOST_RUNS,
+    max_runs: int = MAX_RUNS,
     collaborators: Collaborators = ORIGINALS,
 ) -> ScenarioResult:
     """Run a scenario to its end, or until an invariant is violated.
 
     Args:
-        scenario: What happens.
+        scenario: The scenario.
         checkers: The invariants to check.
-        on_entry: Called with each entry of the history, at once.
-        most_runs: A scenario with more invocations counts as one that does not end.
-        collaborators: Wrappers around what the functions talk to.
+        on_entry: Called with each entry of the history when it is recorded.
+        max_runs: The number of invocations after which the scenario counts as one that does not end.
+        collaborators: Wrappers of the functions' stores, queues and AWS clients.
     """
     with logs_silenced():
-        world = FaultWorld(scenario, checkers, on_entry, most_runs=most_runs, collaborators=collaborators)
+        world = FaultWorld(scenario, checkers, on_entry, max_runs=max_runs, collaborators=collaborators)
         try:
-            _play(world)
+            _run_phases(world)
         except WorldStuckError as error:
             world.checkers.report(STUCK, str(error))
         except TooManyRunsError as error:
@@ -85,16 +85,16 @@ def run_scenario(
     )
 
 
-def _play(world: FaultWorld) -> None:
-    """Run one phase after the other, each only if no invariant is violated yet."""
+def _run_phases(world: FaultWorld) -> None:
+    """Run the phases in order, until an invariant is violated."""
     _run_with_faults(world)
-    for part in (_end_faults, _run_until_at_rest, *((_empty_cluster,) if world.scenario.setup.ends_empty else ())):
+    for phase in (_end_faults, _run_until_at_rest, *((_empty_cluster,) if world.scenario.setup.ends_empty else ())):
         if not world.checkers.violations:
-            part(world)
+            phase(world)
 
 
 def _run_with_faults(world: FaultWorld) -> None:
-    """Run until a while after the last operation, and until no run is paused."""
+    """Run until a minute after the last operation, and until no run is paused."""
     last = max((operation.at_seconds for operation in world.scenario.operations), default=0.0)
     world.run_for(timedelta(seconds=last) + FAULTS_AFTER_LAST_OPERATION)
     while (until := world.paused_until()) is not None and not world.checkers.violations:
@@ -102,25 +102,26 @@ def _run_with_faults(world: FaultWorld) -> None:
 
 
 def _end_faults(world: FaultWorld) -> None:
-    world.history.note("faults end", "scenario")
+    world.history.record("faults end", "scenario")
     world.restore()
 
 
 def _run_until_at_rest(world: FaultWorld) -> None:
-    """Run until nothing has changed for a while and nothing is unfinished; then run the checks at rest."""
+    """Run until the cluster is at rest and nothing is in progress; then run the checks at rest."""
     ends_at = world.clock.now() + LONGEST_WAIT_FOR_REST
     before, unchanged = state(world.server), 0
     while not world.checkers.violations:
         world.run_for(MINUTE)
         now = state(world.server)
         before, unchanged = now, unchanged + 1 if now == before else 0
-        busy = [*unfinished(world.server), *(f"{run} is paused" for run in world.busy())]
-        if not busy and unchanged >= _required_minutes_of_rest(world):
-            world.history.note("at rest", "scenario")
+        in_progress = [*unfinished(world.server), *(f"{run} is paused" for run in world.active_runs())]
+        if not in_progress and unchanged >= _required_minutes_of_rest(world):
+            world.history.record("at rest", "scenario")
             world.checkers.check_at_rest()
             return
         if world.clock.now() >= ends_at:
-            world.checkers.report(STUCK, f"the cluster did not come to rest: {', '.join(busy) or 'it keeps changing'}")
+            text = ", ".join(in_progress) or "it keeps changing"
+            world.checkers.report(STUCK, f"the cluster did not come to rest: {text}")
 
 
 def _required_minutes_of_rest(world: FaultWorld) -> int:
@@ -131,22 +132,22 @@ def _required_minutes_of_rest(world: FaultWorld) -> int:
 
 
 def _empty_cluster(world: FaultWorld) -> None:
-    """Delete all Deployments and NodePools, and check that nothing of ours remains."""
-    world.history.note("Deployments and NodePools are deleted", "scenario")
-    someone = world.server.acting_as(HUMAN)
+    """Delete all Deployments and NodePools, and check that no NodeClaim, Node or instance remains."""
+    world.history.record("Deployments and NodePools are deleted", "scenario")
+    human = world.server.acting_as(HUMAN)
     for resource, namespace in ((DEPLOYMENT, NAMESPACE), (NODEPOOL, "")):
         for item in world.server.list(resource).items:
-            someone.delete(resource, item["metadata"]["name"], namespace=namespace)
+            human.delete(resource, item["metadata"]["name"], namespace=namespace)
     _run_until_at_rest(world)
-    for left in leftovers(world.server, world.instances()):
-        world.checkers.report(NOTHING_REMAINS, left)
+    for leftover in leftovers(world.server, world.instances()):
+        world.checkers.report(NOTHING_REMAINS, leftover)
 
 
-_UNENDED: Final = frozenset({"", "Proposed", "Executing"})
+_ACTIVE_PHASES: Final = frozenset({"", "Proposed", "Executing"})
 
 
 def state(server: ApiServer) -> list[object]:
-    """Return what changes while work is in progress, without timestamps; for comparison only."""
+    """Return the state that changes while work is in progress, without timestamps, for comparison."""
     claims = [
         (c.metadata.name, bool(c.metadata.deletion_timestamp), [(x.type, x.status) for x in c.status.conditions])
         for c in server.list(NODECLAIM).items
@@ -161,7 +162,7 @@ def state(server: ApiServer) -> list[object]:
 
 
 def unfinished(server: ApiServer) -> list[str]:
-    """Return a sentence for each thing that is in progress."""
+    """Return a sentence for each object whose work is in progress."""
     claims = server.list(NODECLAIM).items
     commands = server.list(NODE_DISRUPTION).items
     return [
@@ -169,19 +170,19 @@ def unfinished(server: ApiServer) -> list[str]:
         *(f"Node {n.metadata.name} is terminating" for n in server.list(NODE).items if n.metadata.deletion_timestamp),
         *(f"pod {p.key} is terminating" for p in server.list(POD).items if p.metadata.deletion_timestamp),
         *(f"NodeClaim {c.metadata.name} is not initialized" for c in claims if not _is_initialized(c)),
-        *(f"NodeDisruption {d['metadata']['name']} has not ended" for d in commands if _phase(d) in _UNENDED),
+        *(f"NodeDisruption {d['metadata']['name']} has not ended" for d in commands if _phase(d) in _ACTIVE_PHASES),
     ]
 
 
 def has_pending_pods(server: ApiServer) -> bool:
-    """Return whether a pod is pending."""
+    """Whether a pod is pending."""
     return any(pod.status.phase == "Pending" for pod in server.list(POD).items)
 
 
 def leftovers(server: ApiServer, instances: Iterable[CloudInstance]) -> Iterator[str]:
-    """Return a sentence for each thing that an emptied cluster should not have."""
-    yield from (f"NodeClaim {claim.metadata.name} is there" for claim in server.list(NODECLAIM).items)
-    yield from (f"Node {node.metadata.name} is there" for node in server.list(NODE).items)
+    """Yield a sentence for each object that an emptied cluster must not have."""
+    yield from (f"NodeClaim {claim.metadata.name} exists" for claim in server.list(NODECLAIM).items)
+    yield from (f"Node {node.metadata.name} exists" for node in server.list(NODE).items)
     yield from (f"instance {i.provider_id} is {i.state}" for i in instances if i.runs)
 
 

@@ -1,10 +1,11 @@
-"""The view of a running scenario for invariant checkers: cluster, account, queues and runs.
+"""Defines the invariant checkers' view of a running scenario: cluster, account, queues and runs.
 
-Checkers are called on every write (`apiserver.Write`, before its caller is answered), on every change of an instance
-(`CloudEvent`) and on errors that runs report (`RunError`). Everything else they read from the `ScenarioView`.
+The simulation calls the checkers for every write (`apiserver.Write`, before its caller receives the response), every
+change of an instance (`CloudEvent`) and every error that a run reports (`RunError`). Checkers read all other state from
+the `ScenarioView`.
 
-Actors are names: "journeyman/<step>" for a run, "human" for a person, "cloud" for the account by itself; the cluster's own
-controllers use theirs (kube-scheduler, kubelet, kube-controller-manager…).
+Actors are names: "journeyman/<step>" for a run, "human" for a user, "cloud" for the account itself; the cluster's
+controllers have their own names (kube-scheduler, kubelet, kube-controller-manager…).
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from journeyman.ports import Clock
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.faults.fault_scenario import FaultScenario
 
-HUMAN: Final = "someone"
+HUMAN: Final = "human"
 CLOUD: Final = "cloud"
 RUN_USER_PREFIX: Final = "journeyman/"
 
 
 class CloudInstance(Struct, frozen=True, kw_only=True):
-    """An instance as EC2 knows it now, never stale."""
+    """An instance in its current state."""
 
     provider_id: str
     instance_type: str
@@ -39,17 +40,17 @@ class CloudInstance(Struct, frozen=True, kw_only=True):
 
     @property
     def claim(self) -> str:
-        """The NodeClaim it was launched for; empty without the tag."""
+        """Return the NodeClaim for which it was launched; empty if the instance lacks the tag."""
         return self.tags.get("karpenter.sh/nodeclaim", "")
 
     @property
     def runs(self) -> bool:
-        """Whether it is billed: neither terminated nor shutting down."""
+        """Whether the instance is neither terminated nor shutting down, and so billed."""
         return self.state not in {"shutting-down", "terminated"}
 
 
 class CloudEvent(Struct, frozen=True, kw_only=True):
-    """An instance was launched, was asked to terminate, or changed its state."""
+    """The launch of an instance, a request to terminate it, or a change of its state."""
 
     at: datetime
     kind: Literal["launched", "terminate", "state"]
@@ -58,7 +59,7 @@ class CloudEvent(Struct, frozen=True, kw_only=True):
 
 
 class RunError(Struct, frozen=True, kw_only=True):
-    """An error that a run reported. `expected` errors are of `journeyman.errors` and may happen; others are bugs."""
+    """An error that a run reported. `expected` errors are those of `journeyman.errors`; the others are bugs."""
 
     at: datetime
     run: str  # "provision#12"
@@ -68,37 +69,36 @@ class RunError(Struct, frozen=True, kw_only=True):
     stack: str = ""
 
 
-class WaitingMessage(Struct, frozen=True, kw_only=True):
-    """A message to a step, waiting or in processing: `at` is when it can be received, in the requeue queue when it is due."""
+class PendingMessage(Struct, frozen=True, kw_only=True):
+    """A message to a step, in a queue or in processing. `at` is when it can be received; for a requeue, when it is due."""
 
     step: Step
     at: datetime
 
 
 class ScenarioView(Protocol):
-    """The true state of the scenario: without faults or staleness."""
+    """The state of the scenario, without the faults and stale reads that runs see."""
 
     scenario: FaultScenario
     server: ApiServer
-    quiet: bool  # whether faults have ended
 
     @property
     def clock(self) -> Clock:
-        """Virtual time, without clock skew."""
+        """Return the virtual clock, without clock skew."""
         ...
 
     def instances(self) -> tuple[CloudInstance, ...]:
-        """Return every instance ever launched, by launch."""
+        """Return every instance that was launched, in order of launch."""
         ...
 
-    def waiting(self) -> tuple[WaitingMessage, ...]:
-        """Return messages that will start a step, by time; delayed ones included."""
+    def pending_messages(self) -> tuple[PendingMessage, ...]:
+        """Return the messages that will start a step, including delayed ones, by time."""
         ...
 
-    def busy(self) -> tuple[str, ...]:
-        """Return the names of runs in progress and paused runs: "provision#12"."""
+    def active_runs(self) -> tuple[str, ...]:
+        """Return the names of the runs in progress, including paused ones: "provision#12"."""
         ...
 
     def dead_letters(self) -> tuple[str, ...]:
-        """Return the bodies of messages in dead-letter queues."""
+        """Return the bodies of the messages in dead-letter queues."""
         ...

@@ -1,4 +1,4 @@
-"""Searches seeds in several processes for scenarios that violate an invariant, and counts the injected faults."""
+"""Searches seeds, in several processes, for scenarios that violate an invariant, and counts the injected faults."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from journeyman_simulator.faults.invariants.checkers import Violation
 from journeyman_simulator.faults.sandboxes import ORIGINALS, Collaborators
 from journeyman_simulator.faults.scenario_generator import generate_scenario
 from journeyman_simulator.faults.scenario_run import ScenarioResult, run_scenario
-from journeyman_simulator.faults.shrinking import MOST_TRIES, shrink_scenario
+from journeyman_simulator.faults.shrinking import MAX_ATTEMPTS, shrink_scenario
 
 CHUNK: Final = 20  # scenarios per message between processes
 NOT_RUN: Final = "the scenario can be run"
@@ -60,7 +60,7 @@ def run_checked(
     on_entry: Callable[[HistoryEntry], None] | None = None,
     collaborators: Collaborators = ORIGINALS,
 ) -> ScenarioResult:
-    """Run a scenario with all invariant checkers; one that raises counts as a violation."""
+    """Run a scenario with all invariant checkers. An exception counts as a violation."""
     try:
         with _without_garbage_collection():
             return run_scenario(scenario, checkers=ALL_CHECKERS, on_entry=on_entry, collaborators=collaborators)
@@ -88,40 +88,42 @@ def search_seeds(
     on_found: Callable[[ViolatingSeed], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> SeedSearchResult:
-    """Run the scenarios of these seeds; report them in order.
+    """Run the scenarios of these seeds, and report their results in order.
 
     Args:
         seeds: The seeds.
-        processes: The number of processes; with one, or with few seeds, the scenarios run in this one.
+        processes: The number of processes. With one, or with few seeds, the scenarios run in this process.
         on_found: Called with each violating seed, once its chunk is done.
         on_progress: Called with the number of scenarios run since the last call.
     """
-    caught, began = SeedSearchResult(), time.monotonic()
-    for part in _parts([seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)], processes):
-        coverage = from_json(part.coverage)
-        caught.coverage.add(coverage)
-        caught.runs += part.runs
-        caught.virtual_minutes += part.minutes
-        for found in part.found:
-            caught.found.append(found)
+    search, started = SeedSearchResult(), time.monotonic()
+    for chunk_result in _chunk_results(
+        [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)], processes
+    ):
+        coverage = from_json(chunk_result.coverage)
+        search.coverage.add(coverage)
+        search.runs += chunk_result.runs
+        search.virtual_minutes += chunk_result.minutes
+        for found in chunk_result.found:
+            search.found.append(found)
             if on_found is not None:
                 on_found(found)
         if on_progress is not None:
             on_progress(coverage.scenarios)
-    caught.seconds = time.monotonic() - began
-    return caught
+    search.seconds = time.monotonic() - started
+    return search
 
 
-def shrink(scenario: FaultScenario, invariant: str, most: int = MOST_TRIES) -> FaultScenario:
+def shrink(scenario: FaultScenario, invariant: str, max_attempts: int = MAX_ATTEMPTS) -> FaultScenario:
     """Return the smallest scenario found that violates the same invariant first."""
-    return shrink_scenario(scenario, partial(_breaks, invariant), most)
+    return shrink_scenario(scenario, partial(_violates, invariant), max_attempts)
 
 
-def _breaks(invariant: str, scenario: FaultScenario) -> bool:
+def _violates(invariant: str, scenario: FaultScenario) -> bool:
     return [violation.invariant for violation in run_checked(scenario).violations[:1]] == [invariant]
 
 
-def _parts(chunks: Sequence[Sequence[int]], processes: int) -> Iterator[_ChunkResult]:
+def _chunk_results(chunks: Sequence[Sequence[int]], processes: int) -> Iterator[_ChunkResult]:
     if processes == 1 or len(chunks) == 1:
         yield from map(_run_chunk, chunks)
         return

@@ -1,7 +1,7 @@
-"""Shrinks a scenario that violates an invariant until nothing can be left out.
+"""Reduces a scenario that violates an invariant to a minimal one.
 
-Any part of a scenario is a scenario. First operations and faults are removed, the larger parts first (Zeller's delta debugging),
-then numbers are reduced, then the setup is simplified.
+Any part of a scenario is a scenario. The passes remove operations and faults, larger parts first (Zeller's delta
+debugging), then reduce numbers, then simplify the setup.
 """
 
 from __future__ import annotations
@@ -14,54 +14,56 @@ from msgspec.structs import fields, replace
 
 from journeyman_simulator.faults.fault_scenario import AnyOperation, Fault, FaultScenario, Operation
 
-MOST_TRIES: Final = 400
-_KEPT: Final = frozenset({"name", "app", "site", "queue", "kind", "seed", "condition", "status", "change"})
-"""Fields that identify something; the others are amounts."""
+MAX_ATTEMPTS: Final = 400
+_IDENTIFYING_FIELDS: Final = frozenset(
+    {"name", "app", "site", "queue", "kind", "seed", "condition", "status", "change"}
+)
+"""Fields that identify an object; the others are amounts."""
 
 T = TypeVar("T", bound=Struct)
 
 
 def shrink_scenario(
-    scenario: FaultScenario, breaks: Callable[[FaultScenario], bool], most: int = MOST_TRIES
+    scenario: FaultScenario, violates: Callable[[FaultScenario], bool], max_attempts: int = MAX_ATTEMPTS
 ) -> FaultScenario:
     """Return the smallest scenario found that violates the same invariant.
 
     Args:
-        scenario: Violates it.
-        breaks: Runs a scenario and returns whether it still does.
-        most: The largest number of scenarios to run.
+        scenario: A scenario that violates the invariant.
+        violates: Runs a scenario and returns whether it violates the invariant.
+        max_attempts: The maximum number of scenarios to run.
     """
-    shrinking = _ShrinkAttempts(breaks, most)
+    attempts = _ShrinkAttempts(violates, max_attempts)
     before = None
     while scenario != before:
         before = scenario
         for pass_ in (_with_fewer_parts, _with_smaller_numbers, _with_simpler_setup):
-            scenario = pass_(scenario, shrinking)
+            scenario = pass_(scenario, attempts)
     return scenario
 
 
 class _ShrinkAttempts:
-    """Tries candidates, up to a number of runs."""
+    """Runs candidates, up to a maximum number."""
 
-    def __init__(self, breaks: Callable[[FaultScenario], bool], most: int) -> None:
-        self._breaks = breaks
-        self._left = most
+    def __init__(self, violates: Callable[[FaultScenario], bool], max_attempts: int) -> None:
+        self._violates = violates
+        self._remaining = max_attempts
 
     def first(self, candidates: Iterable[FaultScenario]) -> FaultScenario | None:
         """Return the first candidate that violates the invariant."""
         for candidate in candidates:
-            if self._left <= 0:
+            if self._remaining <= 0:
                 return None
-            self._left -= 1
-            if self._breaks(candidate):
+            self._remaining -= 1
+            if self._violates(candidate):
                 return candidate
         return None
 
 
-def _with_fewer_parts(scenario: FaultScenario, shrinking: _ShrinkAttempts) -> FaultScenario:
+def _with_fewer_parts(scenario: FaultScenario, attempts: _ShrinkAttempts) -> FaultScenario:
     size = max(1, (len(scenario.operations) + len(scenario.faults)) // 2)
     while size:
-        shorter = shrinking.first(_without_some(scenario, size))
+        shorter = attempts.first(_without_some(scenario, size))
         if shorter is None:
             size //= 2
         else:
@@ -70,20 +72,20 @@ def _with_fewer_parts(scenario: FaultScenario, shrinking: _ShrinkAttempts) -> Fa
 
 
 def _without_some(scenario: FaultScenario, size: int) -> Iterator[FaultScenario]:
-    """Yield the scenario without `size` neighbouring operations or faults, from the end: the last ones matter least often."""
+    """Yield the scenario without `size` consecutive operations or faults, from the end, where they rarely matter."""
     parts: list[AnyOperation | Fault] = [*scenario.operations, *scenario.faults]
     for end in range(len(parts), 0, -size):
-        yield _of(scenario, parts[: max(0, end - size)] + parts[end:])
+        yield _with_parts(scenario, parts[: max(0, end - size)] + parts[end:])
 
 
-def _of(scenario: FaultScenario, parts: Sequence[AnyOperation | Fault]) -> FaultScenario:
+def _with_parts(scenario: FaultScenario, parts: Sequence[AnyOperation | Fault]) -> FaultScenario:
     operations = tuple(part for part in parts if isinstance(part, Operation))
     faults = tuple(part for part in parts if not isinstance(part, Operation))
     return replace(scenario, operations=operations, faults=faults)
 
 
-def _with_smaller_numbers(scenario: FaultScenario, shrinking: _ShrinkAttempts) -> FaultScenario:
-    while (smaller := shrinking.first(_smaller(scenario))) is not None:
+def _with_smaller_numbers(scenario: FaultScenario, attempts: _ShrinkAttempts) -> FaultScenario:
+    while (smaller := attempts.first(_smaller(scenario))) is not None:
         scenario = smaller
     return scenario
 
@@ -92,11 +94,11 @@ def _smaller(scenario: FaultScenario) -> Iterator[FaultScenario]:
     parts: list[Any] = [*scenario.operations, *scenario.faults]
     for index, part in enumerate(parts):
         for simpler in _simpler(part):
-            yield _of(scenario, [*parts[:index], simpler, *parts[index + 1 :]])
+            yield _with_parts(scenario, [*parts[:index], simpler, *parts[index + 1 :]])
 
 
-def _with_simpler_setup(scenario: FaultScenario, shrinking: _ShrinkAttempts) -> FaultScenario:
-    while (simpler := shrinking.first(_simpler_setups(scenario))) is not None:
+def _with_simpler_setup(scenario: FaultScenario, attempts: _ShrinkAttempts) -> FaultScenario:
+    while (simpler := attempts.first(_simpler_setups(scenario))) is not None:
         scenario = simpler
     return scenario
 
@@ -113,14 +115,14 @@ def _simpler_setups(scenario: FaultScenario) -> Iterator[FaultScenario]:
         yield replace(scenario, setup=simpler_setup)
 
 
-def _simpler(thing: T) -> Iterator[T]:
-    """Yield the struct with one field at its default, or a number nearer to it; identifying fields stay."""
-    for known in fields(thing):
-        value = getattr(thing, known.name)
-        if known.name in _KEPT or known.name == "pools":
+def _simpler(struct: T) -> Iterator[T]:
+    """Yield the struct with one field at its default or nearer to it; identifying fields stay."""
+    for known in fields(struct):
+        value = getattr(struct, known.name)
+        if known.name in _IDENTIFYING_FIELDS or known.name == "pools":
             continue
         for smaller in _simpler_values(value, known.default):
-            yield replace(thing, **{known.name: smaller})
+            yield replace(struct, **{known.name: smaller})
 
 
 def _simpler_values(value: Any, default: Any) -> Iterator[Any]:
@@ -134,6 +136,6 @@ def _simpler_values(value: Any, default: Any) -> Iterator[Any]:
 
 
 def _nearer(value: float, goal: float) -> Iterator[float]:
-    """Yield the goal, and half-way to it, in the value's own type; nothing if the value is as near already."""
+    """Yield the goal and the middle between value and goal, in the value's type, if they are nearer than the value."""
     half = type(value)(goal + (value - goal) // 2)
     yield from (near for near in dict.fromkeys((type(value)(goal), half)) if abs(near - goal) < abs(value - goal))

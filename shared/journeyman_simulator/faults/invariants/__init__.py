@@ -1,4 +1,4 @@
-"""The invariants that no scenario may violate, in the order in which they are checked."""
+"""Invariants that no scenario may violate, in the order of their checks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The base class of invariant checkers, and the set of them that observes one scenario.
+"""The base class of invariant checkers, and the set of checkers of one scenario.
 
-Checkers share no code with the product's decisions. A checker is created for each scenario, is called in the order of
-events, and yields one sentence per violation.
+Checkers share no code with the product's decisions. Each scenario has its own checkers, which are called in the order of
+events and yield one sentence per violation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from journeyman_simulator.faults.scenario_view import CloudEvent, RunError, Scen
 
 
 class Violation(Struct, frozen=True, kw_only=True):
-    """An invariant was violated: which one, what happened, when."""
+    """A violation of an invariant: the invariant's name, what happened, and when."""
 
     invariant: str
     what: str
@@ -32,15 +32,15 @@ class InvariantChecker:
     name: str
 
     def __init__(self, view: ScenarioView) -> None:
-        """Args: `view` is the true state of cluster, account and queues."""
+        """Create a checker of the scenario behind `view`."""
         self.view = view
 
     def check_write(self, write: Write) -> Iterable[str]:
-        """Check a write that the API server accepted; its caller has no answer yet."""
+        """Check a write that the API server accepted, before its caller receives the response."""
         return ()
 
     def check_cloud_event(self, event: CloudEvent) -> Iterable[str]:
-        """Check what happened to an instance."""
+        """Check an event of an instance."""
         return ()
 
     def check_error(self, error: RunError) -> Iterable[str]:
@@ -52,22 +52,22 @@ class InvariantChecker:
         return ()
 
     def check_at_rest(self) -> Iterable[str]:
-        """Check the state once faults have ended and the cluster no longer changes."""
+        """Check the state after the faults, when the cluster no longer changes."""
         return ()
 
 
 class InvariantCheckers:
-    """All checkers of one scenario, and the violations they found."""
+    """Calls all checkers of one scenario and collects the violations."""
 
     def __init__(self, view: ScenarioView, checkers: Iterable[type[InvariantChecker]]) -> None:
         self._clock = view.clock
         self._checkers = [checker(view) for checker in checkers]
-        self._of_writes = [c for c in self._checkers if type(c).check_write is not InvariantChecker.check_write]
+        self._write_checkers = [c for c in self._checkers if type(c).check_write is not InvariantChecker.check_write]
         self.violations: list[Violation] = []
 
     def check_write(self, write: Write) -> None:
         """Pass a write to every checker."""
-        for checker in self._of_writes:
+        for checker in self._write_checkers:
             self._record(checker, checker.check_write(write))
 
     def check_cloud_event(self, event: CloudEvent) -> None:
@@ -81,17 +81,17 @@ class InvariantCheckers:
             self._record(checker, checker.check_error(error))
 
     def check_every_minute(self) -> None:
-        """Call every checker's check of the minute."""
+        """Call `check_every_minute` of every checker."""
         for checker in self._checkers:
             self._record(checker, checker.check_every_minute())
 
     def check_at_rest(self) -> None:
-        """Call every checker's check at rest."""
+        """Call `check_at_rest` of every checker."""
         for checker in self._checkers:
             self._record(checker, checker.check_at_rest())
 
     def report(self, invariant: str, what: str) -> None:
-        """Add a violation that the scenario run itself found."""
+        """Add a violation that the scenario run found without a checker."""
         self.violations.append(Violation(invariant=invariant, what=what, at=self._clock.now()))
 
     def _record(self, checker: InvariantChecker, found: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""What invariant checkers read from a cluster, straight from the objects and without the product's code."""
+"""Queries of a cluster for invariant checkers, which read the objects without the product's code."""
 
 from __future__ import annotations
 
@@ -21,34 +21,36 @@ COMMAND_ANNOTATION: Final = "journeyman.dev/node-disruption"
 
 _GIB_PER_CPU: Final = {"c": 2, "m": 4, "r": 8, "t": 2}
 _CPUS: Final = {"medium": 2, "large": 2, "xlarge": 4, "2xlarge": 8}
-_LATE: Final = frozenset(
+_DELAYING_KINDS: Final = frozenset(
     {FaultKind.PAUSE, FaultKind.TIMEOUT_BEFORE, FaultKind.TIMEOUT_AFTER, FaultKind.STALE, FaultKind.LAG}
 )
 
 
 def vcpus(instance_type: str) -> int:
-    """Return the vCPUs of an instance type that scenarios sell. Raises KeyError for others."""
+    """Return the vCPUs of an instance type that scenarios use. Raises KeyError for others."""
     return _CPUS[instance_type.partition(".")[2]]
 
 
 def memory_mib(instance_type: str) -> int:
-    """Return the memory of such a type."""
+    """Return the memory in MiB of an instance type that scenarios use. Raises KeyError for others."""
     return vcpus(instance_type) * _GIB_PER_CPU[instance_type[0]] * 1024
 
 
 def is_ours(write: Write, step: str = "") -> bool:
-    """Return whether a run wrote it; of that step, if one is given."""
+    """Whether a run made the write; if `step` is given, a run of that step."""
     return write.user == f"{RUN_USER_PREFIX}{step}" if step else write.user.startswith(RUN_USER_PREFIX)
 
 
 def staleness(scenario: FaultScenario) -> timedelta:
-    """Return how old a run's information may be: the sum of all pauses and stale reads."""
-    seconds = (fault.seconds for fault in scenario.faults if isinstance(fault, CallFault) and fault.kind in _LATE)
+    """Return the maximum age of a run's information: the sum of all pauses and stale reads."""
+    seconds = (
+        fault.seconds for fault in scenario.faults if isinstance(fault, CallFault) and fault.kind in _DELAYING_KINDS
+    )
     return timedelta(seconds=sum(seconds))
 
 
 def skew(scenario: FaultScenario) -> timedelta:
-    """Return how far the functions' clocks may be off."""
+    """Return the maximum difference of the functions' clocks from virtual time."""
     return timedelta(
         seconds=sum(abs(operation.seconds) for operation in scenario.operations if isinstance(operation, JumpClock))
     )
@@ -60,7 +62,7 @@ def claims(view: ScenarioView) -> tuple[NodeClaim, ...]:
 
 
 def claim_named(view: ScenarioView, name: str) -> NodeClaim | None:
-    """Return the NodeClaim of that name, if there is one."""
+    """Return the NodeClaim of that name; None if it does not exist."""
     return next((claim for claim in claims(view) if claim.metadata.name == name), None)
 
 
@@ -70,12 +72,12 @@ def nodes(view: ScenarioView) -> tuple[Node, ...]:
 
 
 def node_named(view: ScenarioView, name: str) -> Node | None:
-    """Return the Node of that name, if there is one."""
+    """Return the Node of that name; None if it does not exist."""
     return next((node for node in nodes(view) if node.metadata.name == name), None)
 
 
 def claim_of(view: ScenarioView, node: Node) -> NodeClaim | None:
-    """Return a node's NodeClaim: by provider id or, where an edit removed that, by owner reference."""
+    """Return a node's NodeClaim by provider id or, if an edit removed the provider id, by owner reference."""
     owners = {owner.uid for owner in node.metadata.owner_references}
     by_id = (c for c in claims(view) if c.status.provider_id == node.spec.provider_id)
     return next(by_id, next((c for c in claims(view) if c.metadata.uid in owners), None))
@@ -107,48 +109,48 @@ def candidates(command: Mapping[str, Any]) -> list[str]:
 
 
 def has_true_condition(conditions: Iterable[Condition], kind: str) -> bool:
-    """Return whether a condition of that type is True."""
+    """Whether the condition of that type is True."""
     return any(condition.type == kind and condition.status == "True" for condition in conditions)
 
 
 def condition_is_true(body: Mapping[str, Any], kind: str) -> bool:
-    """Return the same for an object as JSON."""
+    """Whether the condition of that type is True in an object as JSON."""
     conditions = (body.get("status") or {}).get("conditions") or ()
     return any(condition["type"] == kind and condition["status"] == "True" for condition in conditions)
 
 
 def pool_of(claim: NodeClaim) -> str:
-    """Return its NodePool, by label."""
+    """Return the name of the NodeClaim's NodePool, from its label."""
     return claim.metadata.labels.get(POOL_LABEL, "")
 
 
 def is_terminating(claim: NodeClaim) -> bool:
-    """Return whether it was deleted and waits for its finalizers."""
+    """Whether the NodeClaim has a deletion timestamp."""
     return claim.metadata.deletion_timestamp is not None
 
 
 def is_tainted_for_disruption(node: Node) -> bool:
-    """Return whether it has the `disrupted` taint."""
+    """Whether the node has the taint `karpenter.sh/disrupted`."""
     return any(taint.key == TAINT for taint in node.spec.taints)
 
 
 def comes_from(pod: Pod, kind: str) -> bool:
-    """Return whether an object of that kind owns it."""
+    """Whether an object of that kind owns the pod."""
     return any(owner.kind == kind for owner in pod.metadata.owner_references)
 
 
 def has_ended(pod: Pod) -> bool:
-    """Return whether the pod has completed."""
+    """Whether the pod has completed."""
     return pod.status.phase in {"Succeeded", "Failed"}
 
 
 def parsed_time(text: str) -> datetime:
-    """Parse a time as the API server writes it."""
+    """Return the time in the API server's format as a datetime."""
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 def seconds(text: str | None) -> float | None:
-    """Parse a duration ("90s", "1m30s"); None for "Never" or nothing."""
+    """Return a duration such as "90s" or "1m30s" in seconds; None for "Never", an empty text or None."""
     if not text or text == "Never":
         return None
     total, number = 0.0, ""
@@ -161,7 +163,7 @@ def seconds(text: str | None) -> float | None:
 
 
 def end_of(claim: NodeClaim) -> datetime | None:
-    """Return when everything on its node is terminated by force, if ever."""
+    """Return the deadline at which the NodeClaim's node is force-terminated; None if it has none."""
     grace, deleted = seconds(claim.spec.termination_grace_period), claim.metadata.deletion_timestamp
     ends = _times(claim.metadata.annotations.get(END_ANNOTATION, ""))
     if grace is not None and deleted is not None:
@@ -170,7 +172,7 @@ def end_of(claim: NodeClaim) -> datetime | None:
 
 
 def _times(text: str) -> list[datetime]:
-    """Return the time in a list of one; an empty list for an annotation that is no time."""
+    """Return a list with the time in the text; an empty list if the text is not a time."""
     try:
         return [parsed_time(text)]
     except ValueError:

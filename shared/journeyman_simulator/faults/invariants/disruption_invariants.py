@@ -1,4 +1,4 @@
-"""Invariants of disruption: replacements first, lower prices, repair of unhealthy nodes."""
+"""Invariants of disruption: replacements start first, consolidation lowers the price, unhealthy nodes are replaced."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from journeyman_simulator.faults.scenario_view import CloudEvent, CloudInstance,
 class ReplacementsInitializedFirst(InvariantChecker):
     """A node is disrupted only after all replacements of its command are initialized.
 
-    A replacement that is withdrawn before it was launched does not count.
+    A replacement that is deleted before its launch does not count.
     """
 
     name = "replacements are initialized first"
@@ -47,14 +47,14 @@ class ReplacementsInitializedFirst(InvariantChecker):
             yield from self._check(write.name)
 
     def _check(self, name: str) -> Iterator[str]:
-        taking = [c for c in commands(self.view) if name in candidates(c) and phase(c) == "Executing"]
-        if not taking:
+        executing = [c for c in commands(self.view) if name in candidates(c) and phase(c) == "Executing"]
+        if not executing:
             yield f"NodeClaim {name} was deleted, and no executing command has it as candidate"
-        for command in taking:
-            awaited = [r["name"] for r in command["spec"].get("replacements", ())]
-            if missing := [r for r in awaited if r not in self._initialized]:
-                whose = command["metadata"]["name"]
-                yield f"NodeClaim {name} was deleted before {', '.join(missing)} of {whose} was initialized"
+        for command in executing:
+            replacements = [r["name"] for r in command["spec"].get("replacements", ())]
+            if missing := [r for r in replacements if r not in self._initialized]:
+                command_name = command["metadata"]["name"]
+                yield f"NodeClaim {name} was deleted before {', '.join(missing)} of {command_name} was initialized"
 
 
 class ConsolidationLowersPrice(InvariantChecker):
@@ -92,11 +92,11 @@ TOLERATED: Final[Mapping[tuple[str, str], timedelta]] = {
 }
 """Karpenter's repair policies for AWS."""
 REPAIR_DELAY: Final = timedelta(minutes=4)
-"""The sweep runs every two minutes; the first of its runs may fail."""
+"""Two periods of the sweep, of which the first run may fail."""
 
 
 class UnhealthyNodesReplaced(InvariantChecker):
-    """With node repair, a node that is unhealthy for longer than tolerated is replaced, if no other node is unhealthy."""
+    """With node repair, a node that is unhealthy for longer than its toleration is replaced, if all others are healthy."""
 
     name = "unhealthy nodes are replaced"
 
@@ -106,19 +106,19 @@ class UnhealthyNodesReplaced(InvariantChecker):
         self._since: dict[tuple[str, str, str], datetime] = {}
 
     def check_write(self, write: Write) -> Iterator[str]:
-        """Record since when nodes are unhealthy."""
+        """Record when nodes become unhealthy."""
         if write.resource.kind == "Node":
             self._observe()
         yield from ()
 
     def check_every_minute(self) -> Iterator[str]:
-        """Check the only unhealthy node; several at once may be an outage of the cluster, in which none is repaired."""
+        """Check a single unhealthy node; several may be an outage of the cluster, during which no node is repaired."""
         self._observe()
         if not self.view.scenario.setup.node_repair or len({name for name, _, _ in self._since}) != 1:
             return
         for (name, condition, status), since in sorted(self._since.items()):
             unhealthy_for = self.view.clock.now() - since
-            if unhealthy_for > TOLERATED[condition, status] + REPAIR_DELAY + self._skew and not self._is_leaving(name):
+            if unhealthy_for > TOLERATED[condition, status] + REPAIR_DELAY + self._skew and not self._is_deleted(name):
                 yield f"Node {name} has been {condition}={status} since {since:%H:%M:%S}, and is not replaced"
 
     def _observe(self) -> None:
@@ -126,7 +126,7 @@ class UnhealthyNodesReplaced(InvariantChecker):
         unhealthy = {(n.metadata.name, c, s) for n in nodes(self.view) for c, s in _unhealthy_conditions(n)}
         self._since = {key: self._since.get(key, now) for key in unhealthy}
 
-    def _is_leaving(self, name: str) -> bool:
+    def _is_deleted(self, name: str) -> bool:
         node = next(node for node in nodes(self.view) if node.metadata.name == name)
         claim = claim_of(self.view, node)
         return claim is None or is_terminating(claim) or node.metadata.deletion_timestamp is not None

@@ -29,12 +29,12 @@ from journeyman_simulator.faults.scenario_view import RUN_USER_PREFIX, CloudEven
 
 STUCK_AFTER: Final = timedelta(
     minutes=1
-)  # a pod that terminates for longer than its grace period and this is on a dead node
+)  # the node of a pod that terminates for longer than its grace period and this time does not respond
 LONGEST_WITHOUT_CLAIM: Final = timedelta(minutes=10)
 
 
 class OneInstancePerNodeClaim(InvariantChecker):
-    """A NodeClaim never has two instances, not even one after the other."""
+    """A NodeClaim has at most one instance in its lifetime."""
 
     name = "one instance per NodeClaim"
 
@@ -54,27 +54,27 @@ class OneInstancePerNodeClaim(InvariantChecker):
 
 
 class NoOrphanedInstance(InvariantChecker):
-    """An instance without a NodeClaim is terminated within minutes; at rest NodeClaims, instances and nodes are one to one."""
+    """An instance without a NodeClaim is terminated within ten minutes; at rest, each NodeClaim has an instance and a node."""
 
     name = "no orphaned instance"
 
     def __init__(self, view: ScenarioView) -> None:
         super().__init__(view)
-        self._alone_since: dict[str, datetime] = {}
+        self._without_claim_since: dict[str, datetime] = {}
 
     def check_every_minute(self) -> Iterator[str]:
         """Check instances without a NodeClaim, except those whose Node is draining."""
         now = self.view.clock.now()
         draining = {node.spec.provider_id for node in nodes(self.view) if node.metadata.deletion_timestamp is not None}
-        alone = {i.provider_id for i in self._alone()} - draining
-        self._alone_since = {id_: self._alone_since.get(id_, now) for id_ in alone}
-        for id_, since in sorted(self._alone_since.items()):
+        without_claim = {i.provider_id for i in self._without_claim()} - draining
+        self._without_claim_since = {id_: self._without_claim_since.get(id_, now) for id_ in without_claim}
+        for id_, since in sorted(self._without_claim_since.items()):
             if now - since > LONGEST_WITHOUT_CLAIM:
                 yield f"{id_} has run without a NodeClaim since {since:%H:%M:%S}"
 
     def check_at_rest(self) -> Iterator[str]:
-        """Check that NodeClaims, instances and nodes are one to one."""
-        yield from (f"{i.provider_id} ({i.claim}) runs without a NodeClaim" for i in self._alone())
+        """Check that each instance has a NodeClaim, and each NodeClaim an instance and a node."""
+        yield from (f"{i.provider_id} ({i.claim}) runs without a NodeClaim" for i in self._without_claim())
         running = {i.provider_id for i in self.view.instances() if i.runs}
         registered = {node.spec.provider_id for node in nodes(self.view)}
         for claim in claims(self.view):
@@ -86,7 +86,7 @@ class NoOrphanedInstance(InvariantChecker):
             if FINALIZER not in claim.metadata.finalizers:
                 yield f"NodeClaim {name} has no termination finalizer"
 
-    def _alone(self) -> list[CloudInstance]:
+    def _without_claim(self) -> list[CloudInstance]:
         uids = {claim.metadata.uid for claim in claims(self.view)}
         known = {claim.status.provider_id for claim in claims(self.view)}
         return [
@@ -97,7 +97,7 @@ class NoOrphanedInstance(InvariantChecker):
 
 
 class InstancesDrainedFirst(InvariantChecker):
-    """No instance with running pods is terminated, unless its deadline has passed, it never registered, or it is dead."""
+    """No instance with running pods is terminated, unless its deadline passed, or its node never registered or is not Ready."""
 
     name = "instances are drained before termination"
 
@@ -108,7 +108,7 @@ class InstancesDrainedFirst(InvariantChecker):
         self._registered: set[str] = set()
 
     def check_write(self, write: Write) -> Iterator[str]:
-        """Record which NodeClaims ever registered, by provider id."""
+        """Record the provider ids of NodeClaims that registered."""
         if write.resource.kind == "NodeClaim" and condition_is_true(write.result, "Registered"):
             self._registered.add(write.result["status"].get("providerID", ""))
         yield from ()

@@ -31,8 +31,8 @@ from journeyman_simulator.faults.scenario_view import CloudEvent, ScenarioView
 _UNLIMITED = 1_000_000
 
 
-class _Seen(Struct, frozen=True):
-    """A NodePool at a time."""
+class _NodePoolState(Struct, frozen=True):
+    """The number of nodes and the budgets of a NodePool at a time."""
 
     at: datetime
     nodes: int
@@ -40,10 +40,10 @@ class _Seen(Struct, frozen=True):
 
 
 class DisruptionBudgetsHold(InvariantChecker):
-    """A NodePool's budgets are never exceeded by its disrupted nodes, for each reason.
+    """The number of a NodePool's disrupted nodes never exceeds its budgets, for each reason.
 
-    Nodes are disrupted while their NodeClaims carry a DisruptionReason, until they are drained and their instances terminate; after
-    that they count on neither side. A run with stale information may use an earlier budget.
+    A node is disrupted from the time its NodeClaim has a DisruptionReason until it is drained and its instance terminates;
+    after that it counts neither as a node nor as disrupted. A run with stale information may use an earlier budget.
 
     Restates: karpenter pkg/controllers/disruption/helpers.go `BuildDisruptionBudgetMapping`.
     """
@@ -53,47 +53,49 @@ class DisruptionBudgetsHold(InvariantChecker):
     def __init__(self, view: ScenarioView) -> None:
         super().__init__(view)
         self._staleness = staleness(view.scenario)
-        self._taken: dict[str, str] = {}  # NodeClaims with a reason
-        self._seen: dict[str, deque[_Seen]] = {}
+        self._disruption_reasons: dict[str, str] = {}  # NodeClaims with a reason
+        self._states: dict[str, deque[_NodePoolState]] = {}
 
     def check_write(self, write: Write) -> Iterator[str]:
         """Check each NodeClaim that gets a DisruptionReason."""
         if write.resource.kind == "NodeClaim":
-            taken = _reason(write.result)
-            fresh = taken and write.name not in self._taken and is_ours(write)
-            self._note(write.name, taken)
-            if fresh:
-                yield from self._check(write.name, taken)
+            reason = _reason(write.result)
+            is_new = reason and write.name not in self._disruption_reasons and is_ours(write)
+            self._record_reason(write.name, reason)
+            if is_new:
+                yield from self._check(write.name, reason)
         if write.resource.kind in {"NodeClaim", "NodePool"}:
-            self._remember()
+            self._record_states()
 
-    def _note(self, name: str, taken: str) -> None:
-        if taken:
-            self._taken[name] = taken
+    def _record_reason(self, name: str, reason: str) -> None:
+        if reason:
+            self._disruption_reasons[name] = reason
         else:
-            self._taken.pop(name, None)
+            self._disruption_reasons.pop(name, None)
 
     def _check(self, name: str, reason: str) -> Iterator[str]:
         all_ = claims(self.view)
         pool = next((pool_of(claim) for claim in all_ if claim.metadata.name == name), "")
-        taken = [c for c in all_ if pool_of(c) == pool and c.metadata.name in self._taken and not _has_ended(c)]
-        self._remember()
-        allowed = max((_allowed(seen, reason) for seen in self._seen.get(pool, ())), default=_UNLIMITED)
-        if len(taken) > allowed:
-            names = ", ".join(sorted(claim.metadata.name for claim in taken))
-            yield f"{len(taken)} nodes of {pool} are disrupted ({names}), {allowed} allowed ({reason})"
+        disrupted = [
+            c for c in all_ if pool_of(c) == pool and c.metadata.name in self._disruption_reasons and not _has_ended(c)
+        ]
+        self._record_states()
+        allowed = max((_allowed(state, reason) for state in self._states.get(pool, ())), default=_UNLIMITED)
+        if len(disrupted) > allowed:
+            names = ", ".join(sorted(claim.metadata.name for claim in disrupted))
+            yield f"{len(disrupted)} nodes of {pool} are disrupted ({names}), {allowed} allowed ({reason})"
 
-    def _remember(self) -> None:
-        """Record NodePools and budgets, for as long as a run's information may be old."""
+    def _record_states(self) -> None:
+        """Record the NodePools' states, and drop those that are older than a run's information may be."""
         now = self.view.clock.now()
         for pool in pools(self.view):
             name = pool["metadata"]["name"]
-            own = [claim for claim in claims(self.view) if pool_of(claim) == name]
+            pool_claims = [claim for claim in claims(self.view) if pool_of(claim) == name]
             budgets = (pool["spec"].get("disruption") or {}).get("budgets") or [{"nodes": "10%"}]
-            seen = self._seen.setdefault(name, deque())
-            seen.append(_Seen(now, sum(map(_counts, own)), budgets))
-            while len(seen) > 1 and seen[1].at <= now - self._staleness:
-                seen.popleft()
+            states = self._states.setdefault(name, deque())
+            states.append(_NodePoolState(now, sum(map(_counts, pool_claims)), budgets))
+            while len(states) > 1 and states[1].at <= now - self._staleness:
+                states.popleft()
 
 
 def _counts(claim: NodeClaim) -> bool:
@@ -111,10 +113,10 @@ def _reason(claim: Mapping[str, Any]) -> str:
     )
 
 
-def _allowed(seen: _Seen, reason: str) -> int:
-    """Return the smallest budget that applies: a number, or a percentage of the NodePool's nodes, rounded up."""
-    counting = [b for b in seen.budgets if not b.get("reasons") or reason in b["reasons"]]
-    return min((_number(str(budget["nodes"]), seen.nodes) for budget in counting), default=_UNLIMITED)
+def _allowed(state: _NodePoolState, reason: str) -> int:
+    """Return the smallest budget for the reason: a number, or a percentage of the NodePool's nodes, rounded up."""
+    counting = [b for b in state.budgets if not b.get("reasons") or reason in b["reasons"]]
+    return min((_number(str(budget["nodes"]), state.nodes) for budget in counting), default=_UNLIMITED)
 
 
 def _number(nodes: str, total: int) -> int:
@@ -125,9 +127,9 @@ def _number(nodes: str, total: int) -> int:
 
 
 class NodePoolLimitsHold(InvariantChecker):
-    """A NodePool's nodes never exceed its CPU limit as of the creation of the newest NodeClaim.
+    """The vCPUs of a NodePool's nodes never exceed its CPU limit at the creation of the newest NodeClaim.
 
-    Nodes that are being replaced do not count, as in Karpenter.
+    Nodes that a command replaces do not count, as in Karpenter.
     """
 
     name = "NodePool limits"
@@ -157,17 +159,17 @@ class NodePoolLimitsHold(InvariantChecker):
         if event.kind != "launched" or claim is None:
             return
         limit = self._at_creation.get(claim.metadata.name, _UNLIMITED)
-        gone = {
+        disrupted_nodes = {
             node.spec.provider_id
             for node in nodes(self.view)
             if node.metadata.deletion_timestamp or is_tainted_for_disruption(node)
         }
-        standing = {
+        counted = {
             c.metadata.uid
             for c in claims(self.view)
-            if pool_of(c) == pool_of(claim) and not _is_exempt_from_limit(c, gone)
+            if pool_of(c) == pool_of(claim) and not _is_exempt_from_limit(c, disrupted_nodes)
         }
-        total = sum(vcpus(i.instance_type) for i in self.view.instances() if i.runs and i.tags.get(UID_TAG) in standing)
+        total = sum(vcpus(i.instance_type) for i in self.view.instances() if i.runs and i.tags.get(UID_TAG) in counted)
         if total > limit:
             yield f"{pool_of(claim)} has {total} vCPUs with {event.instance.instance_type} {claim.metadata.name}, the limit is {limit}"
 
@@ -181,19 +183,19 @@ class NodePoolLimitsHold(InvariantChecker):
                 known.popleft()
 
 
-def _is_exempt_from_limit(claim: NodeClaim, gone: Collection[str]) -> bool:
-    """Return whether it or its node was deleted, or a command disrupts it."""
+def _is_exempt_from_limit(claim: NodeClaim, disrupted_nodes: Collection[str]) -> bool:
+    """Whether the NodeClaim or its node was deleted, or a command disrupts it."""
     return (
         is_terminating(claim)
-        or claim.status.provider_id in gone
+        or claim.status.provider_id in disrupted_nodes
         or has_true_condition(claim.status.conditions, "DisruptionReason")
     )
 
 
 class StaticNodePoolsKeepReplicas(InvariantChecker):
-    """A static NodePool never gets more nodes than its replicas, and at rest has exactly as many.
+    """A static NodePool never has more nodes than its replicas, and at rest has exactly as many.
 
-    Nodes that are deleted or disrupted do not count: their replacements exist beside them.
+    Nodes that are deleted or disrupted do not count, since their replacements exist at the same time.
     """
 
     name = "static NodePools keep their replicas"
@@ -218,18 +220,18 @@ class StaticNodePoolsKeepReplicas(InvariantChecker):
         """Count the nodes of static NodePools."""
         for pool in pools(self.view):
             name, replicas = pool["metadata"]["name"], _replicas(pool)
-            own = [claim.metadata.name for claim in claims(self.view) if pool_of(claim) == name]
-            if replicas is not None and not pool["metadata"].get("deletionTimestamp") and len(own) != replicas:
-                yield f"{name} has {len(own)} nodes, replicas is {replicas} ({', '.join(sorted(own)) or 'none'})"
+            pool_claims = [claim.metadata.name for claim in claims(self.view) if pool_of(claim) == name]
+            if replicas is not None and not pool["metadata"].get("deletionTimestamp") and len(pool_claims) != replicas:
+                yield f"{name} has {len(pool_claims)} nodes, replicas is {replicas} ({', '.join(sorted(pool_claims)) or 'none'})"
 
     def _check(self, pool: str) -> Iterator[str]:
-        standing = [c.metadata.name for c in claims(self.view) if pool_of(c) == pool and not _is_being_replaced(c)]
+        counted = [c.metadata.name for c in claims(self.view) if pool_of(c) == pool and not _is_being_replaced(c)]
         most = max(replicas for _, replicas in self._replicas[pool])
-        if len(standing) > most:
-            yield f"{pool} gets {len(standing)} nodes, replicas is {most} ({', '.join(sorted(standing))})"
+        if len(counted) > most:
+            yield f"{pool} gets {len(counted)} nodes, replicas is {most} ({', '.join(sorted(counted))})"
 
     def _observe(self) -> None:
-        """Record replicas, for as long as a run's information may be old."""
+        """Record the replicas, and drop records that are older than a run's information may be."""
         now = self.view.clock.now()
         for pool in pools(self.view):
             replicas = _replicas(pool)

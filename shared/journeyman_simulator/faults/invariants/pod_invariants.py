@@ -1,4 +1,4 @@
-"""Invariants of pods: evicted only as allowed, and running if an instance type fits."""
+"""Invariants of pods: they are evicted only as allowed, and run if an instance type fits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _TYPE: Final = "node.kubernetes.io/instance-type"
 
 
 class PodsEvictedAsAllowed(InvariantChecker):
-    """Pods are evicted within budgets, unless protected, from disrupted nodes only; they are deleted only at the deadline."""
+    """Runs evict unprotected pods of disrupted nodes within budgets, and delete pods only at the node's deadline."""
 
     name = "pods are evicted only as allowed"
 
@@ -57,9 +57,9 @@ class PodsEvictedAsAllowed(InvariantChecker):
         elif write.verb == "delete" and is_ours(write):
             yield from self._check_deletion(write)
         else:
-            self._remember(write)
+            self._record_protection(write)
 
-    def _remember(self, write: Write) -> None:
+    def _record_protection(self, write: Write) -> None:
         uid = write.result["metadata"]["uid"]
         if write.result["metadata"].get("annotations", {}).get(DO_NOT_DISRUPT):
             self._protected.setdefault(uid, self.view.clock.now())
@@ -79,7 +79,7 @@ class PodsEvictedAsAllowed(InvariantChecker):
             yield f"{who} from {node.metadata.name}, which is not disrupted"
 
     def _violated_budgets(self, pod: Mapping[str, Any]) -> Iterator[str]:
-        """Yield the names of budgets that require more healthy pods than would remain."""
+        """Yield the names of the PodDisruptionBudgets that require more healthy pods than would remain."""
         for budget in self.view.server.list(PDB).items:
             wanted = budget.spec.min_available
             if isinstance(wanted, int) and _selects(budget, pod["metadata"].get("labels", {})):
@@ -88,7 +88,7 @@ class PodsEvictedAsAllowed(InvariantChecker):
                     yield budget.metadata.name
 
     def _check_deletion(self, write: Write) -> Iterator[str]:
-        """Check that less time remains to the node's deadline than the pod's grace period, allowing for clock skew."""
+        """Check that the time until the node's deadline is less than the pod's grace period plus the clock skew."""
         pod = write.result
         node = node_named(self.view, pod["spec"].get("nodeName", ""))
         claim = claim_of(self.view, node) if node is not None else None
@@ -102,7 +102,7 @@ class PodsEvictedAsAllowed(InvariantChecker):
 
 
 def _is_disrupted(view: ScenarioView, node: Node) -> bool:
-    """Return whether the node or its NodeClaim was deleted, and the node is tainted."""
+    """Whether the node or its NodeClaim was deleted, and the node is tainted."""
     if node.metadata.deletion_timestamp is not None:
         return is_tainted_for_disruption(node)
     claim = claim_of(view, node)
@@ -110,7 +110,7 @@ def _is_disrupted(view: ScenarioView, node: Node) -> bool:
 
 
 def _is_protected(pod: Mapping[str, Any], now: datetime) -> bool:
-    """Return whether the annotation protects it, for good or for a duration from its start."""
+    """Whether the annotation do-not-disrupt protects the pod, always or for a duration from its start."""
     protection = (pod["metadata"].get("annotations") or {}).get(DO_NOT_DISRUPT, "")
     if protection in {"", "true"}:
         return bool(protection)
@@ -133,7 +133,7 @@ def _is_healthy(pod: Pod) -> bool:
 
 
 class SchedulablePodsRun(InvariantChecker):
-    """Every pod that fits an instance type of a NodePool within its limits runs."""
+    """Every pod runs that an instance type of a NodePool fits within the NodePool's limits."""
 
     name = "schedulable pods run"
 
@@ -149,27 +149,27 @@ class SchedulablePodsRun(InvariantChecker):
 
 
 def fitting_type(view: ScenarioView, pool: Mapping[str, Any], pod: Pod) -> str:
-    """Return a type of the NodePool that surely fits the pod within the limit; empty if there is none."""
+    """Return a type of the NodePool that certainly fits the pod within the limit; empty if there is none."""
     name = pool["metadata"]["name"]
     if pool["metadata"].get("deletionTimestamp") or pool["spec"].get("replicas") is not None:
         return ""
     if pod.spec.node_selector.get("karpenter.sh/nodepool", name) != name:
         return ""
     remaining = _remaining_vcpus(view, pool)
-    sold = _types_on_sale(view, pool)
-    return next((t for t in sold if vcpus(t) <= remaining and _fits(t, pod)), "")
+    offered = _offered_types(view, pool)
+    return next((t for t in offered if vcpus(t) <= remaining and _fits(t, pod)), "")
 
 
-def _types_on_sale(view: ScenarioView, pool: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the types that the NodePool allows and the account sells, the smallest first."""
+def _offered_types(view: ScenarioView, pool: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the types that the NodePool allows and the account offers, smallest first."""
     requirements = pool["spec"]["template"]["spec"].get("requirements") or ()
     wanted = [r["values"] for r in requirements if r["key"] == _TYPE]
-    sold = view.scenario.setup.types
-    return tuple(sorted((t for t in sold if not wanted or t in wanted[0]), key=lambda t: (vcpus(t), t)))
+    offered = view.scenario.setup.types
+    return tuple(sorted((t for t in offered if not wanted or t in wanted[0]), key=lambda t: (vcpus(t), t)))
 
 
 def _remaining_vcpus(view: ScenarioView, pool: Mapping[str, Any]) -> float:
-    """Return how many vCPUs the NodePool may still add."""
+    """Return the number of vCPUs until the NodePool's limit."""
     limit = (pool["spec"].get("limits") or {}).get("cpu")
     if not limit:
         return float("inf")

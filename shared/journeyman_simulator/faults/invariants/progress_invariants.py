@@ -26,17 +26,17 @@ from journeyman_simulator.faults.invariants.cluster_queries import (
 from journeyman_simulator.faults.scenario_view import RunError, ScenarioView
 
 LONGEST_SWEEP: Final = timedelta(minutes=4)
-"""The sweep finds unfinished work within so long: a minute, and a failed run or two."""
+"""The maximum time until the sweep finds unfinished work: a minute, and a minute for each of up to three failed runs."""
 LONGEST_WITHOUT_CLAIMS: Final = timedelta(minutes=12)
-"""The sweep reads a cluster without NodeClaims every ten minutes."""
-MOST_RECEIVES: Final = 4
-"""template.yaml's `maxReceiveCount`: a message is received so often before it goes to the dead-letter queue."""
-_ANSWERED: Final = frozenset({FaultKind.STALE, FaultKind.LAG})  # faults that fail no run
-_UNENDED: Final = frozenset({"", "Proposed", "Executing"})
+"""The same for a cluster without NodeClaims, which the sweep reads every ten minutes."""
+MAX_RECEIVE_COUNT: Final = 4
+"""template.yaml's `maxReceiveCount`: the number of receives after which SQS moves a message to the dead-letter queue."""
+_FAULTS_WITHOUT_ERROR: Final = frozenset({FaultKind.STALE, FaultKind.LAG})  # faults that do not make a run fail
+_ACTIVE_PHASES: Final = frozenset({"", "Proposed", "Executing"})
 
 
 class UnfinishedWorkHasARequeue(InvariantChecker):
-    """Unfinished work always has a message to its step or a run in progress; with a sweep, within minutes."""
+    """Unfinished work has a message to its step or a run in progress; where a sweep runs, after at most some minutes."""
 
     name = "unfinished work has a requeue"
 
@@ -48,12 +48,12 @@ class UnfinishedWorkHasARequeue(InvariantChecker):
     def check_every_minute(self) -> Iterator[str]:
         """Check unfinished NodeClaims, Nodes and NodeDisruptions."""
         now = self.view.clock.now()
-        expected = {waiting.step for waiting in self.view.waiting()}
-        expected |= {Step(run.partition("#")[0]) for run in self.view.busy()}
-        alone = {(step, what) for step, what in self._unfinished() if step not in expected}
+        expected = {message.step for message in self.view.pending_messages()}
+        expected |= {Step(run.partition("#")[0]) for run in self.view.active_runs()}
+        without_message = {(step, what) for step, what in self._unfinished() if step not in expected}
         known = self._since if bool(claims(self.view)) == self._had_claims else {}  # the sweep's interval has changed
         self._had_claims = bool(claims(self.view))
-        self._since = {thing: known.get(thing, now) for thing in alone}
+        self._since = {work: known.get(work, now) for work in without_message}
         longest = self._longest()
         for (step, what), since in sorted(self._since.items()):
             if now - since > longest:
@@ -74,46 +74,48 @@ class UnfinishedWorkHasARequeue(InvariantChecker):
             if node.metadata.deletion_timestamp is not None:
                 yield Step.TERMINATE, f"Node {node.metadata.name} is terminating"
         for command in commands(self.view):
-            if phase(command) in _UNENDED:
+            if phase(command) in _ACTIVE_PHASES:
                 yield Step.CONSOLIDATE, f"NodeDisruption {command['metadata']['name']} has not ended"
 
 
 class NothingStuck(InvariantChecker):
-    """At rest no node is marked for a disruption without a command, and no message is in a dead-letter queue.
+    """At rest, no node is marked for disruption without a command, and no message is in a dead-letter queue.
 
-    A message may go there if each run that received it failed because of faults. Where clocks jump, a crashed run's Lease may be
-    dated minutes ahead; messages that wait for it are given up, and the sweep does their work.
+    SQS may move a message there if faults made each run that received it fail. Where clocks jump, the Lease of a crashed run
+    may be dated minutes ahead; SQS moves the messages that wait for it there, and the sweep runs their steps.
     """
 
     name = "nothing is stuck"
 
     def check_at_rest(self) -> Iterator[str]:
         """Check taints, DisruptionReasons and dead-letter queues."""
-        taken = {name for c in commands(self.view) if phase(c) in _UNENDED for name in candidates(c)}
+        disrupted = {name for c in commands(self.view) if phase(c) in _ACTIVE_PHASES for name in candidates(c)}
         for claim in claims(self.view):
             name = claim.metadata.name
-            if name not in taken and has_true_condition(claim.status.conditions, "DisruptionReason"):
+            if name not in disrupted and has_true_condition(claim.status.conditions, "DisruptionReason"):
                 yield f"NodeClaim {name} carries a DisruptionReason, without a command"
         for node in nodes(self.view):
             if is_tainted_for_disruption(node) and node.metadata.deletion_timestamp is None:
                 owner = claim_of(self.view, node)
-                if owner is None or owner.metadata.name not in taken:
+                if owner is None or owner.metadata.name not in disrupted:
                     yield f"Node {node.metadata.name} is tainted, and is not replaced"
         if not skew(self.view.scenario):
-            for letter in self.view.dead_letters():
-                if _max_failed_runs(self.view.scenario, letter) < MOST_RECEIVES:
-                    yield f"a message is in a dead-letter queue: {letter}"
+            for dead_letter in self.view.dead_letters():
+                if _max_failed_runs(self.view.scenario, dead_letter) < MAX_RECEIVE_COUNT:
+                    yield f"a message is in a dead-letter queue: {dead_letter}"
 
 
-def _max_failed_runs(scenario: FaultScenario, letter: str) -> int:
-    """Return how many faults may fail runs of the step that the message is for."""
-    step = msgspec.json.decode(letter).get("step", Step.INTERRUPT.value)
-    faults = (fault for fault in scenario.faults if isinstance(fault, CallFault) and fault.kind not in _ANSWERED)
+def _max_failed_runs(scenario: FaultScenario, dead_letter: str) -> int:
+    """Return the number of faults that may make a run of the message's step fail."""
+    step = msgspec.json.decode(dead_letter).get("step", Step.INTERRUPT.value)
+    faults = (
+        fault for fault in scenario.faults if isinstance(fault, CallFault) and fault.kind not in _FAULTS_WITHOUT_ERROR
+    )
     return sum(fault.site.startswith(f"{step}: ") for fault in faults)
 
 
 class OnlyExpectedErrors(InvariantChecker):
-    """Runs raise no errors but those of `journeyman.errors`, and verification refuses no plan."""
+    """Runs raise only errors of `journeyman.errors`, and verification rejects no plan."""
 
     name = "only expected errors"
 
