@@ -94,7 +94,7 @@ class AmiProvider:
 
         Raises:
             UnsupportedAliasError: The alias is malformed, or has no images for this Kubernetes version.
-            CloudProviderError: AWS did not answer.
+            CloudProviderError: AWS did not respond.
         """
         best: dict[tuple[Requirement, ...], Ami] = {}
         for query in self._queries(node_class):

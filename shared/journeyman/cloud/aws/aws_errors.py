@@ -118,7 +118,7 @@ def translated(operation: str, **context: Any) -> Iterator[None]:
         NodeClaimNotFoundError: The instance does not exist.
         RateLimitedError: AWS throttled the call; the next run tries again.
         CloudUnavailableError: AWS had an internal error or cannot be reached; the next run tries again.
-        CloudProviderError: AWS rejected the call; a retry would fail likewise.
+        CloudProviderError: AWS rejected the call; a retry would also fail.
     """
     facts = {"operation": operation, **context}
     try:

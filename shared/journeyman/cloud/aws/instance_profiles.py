@@ -54,7 +54,7 @@ class InstanceProfileProvider:
 
         Raises:
             RoleNotFoundError: The role does not exist.
-            CloudProviderError: IAM did not answer, or rejected the call.
+            CloudProviderError: IAM did not respond, or rejected the call.
         """
         given = str(node_class.spec.get("instanceProfile") or "")
         # AddRoleToInstanceProfile takes no path
@@ -68,7 +68,7 @@ class InstanceProfileProvider:
         """Delete the profiles that `ensure` created for the NodeClass, one per role it has had; a user's profile stays.
 
         Raises:
-            CloudProviderError: IAM did not answer, or rejected a call.
+            CloudProviderError: IAM did not respond, or rejected a call.
         """
         pages, path = self._clients.iam.get_paginator("list_instance_profiles"), _path(self._settings, node_class)
         with translated("iam:ListInstanceProfiles"):

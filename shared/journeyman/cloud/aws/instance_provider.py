@@ -59,7 +59,7 @@ class InstanceProvider:
         """Return one instance, even if it is shutting down.
 
         Raises:
-            NodeClaimNotFoundError: It is terminated or gone.
+            NodeClaimNotFoundError: It is terminated or does not exist.
             NoInstanceIdError: The provider id holds no instance id.
         """
         with translated("ec2:DescribeInstances", provider_id=provider_id):
@@ -73,7 +73,7 @@ class InstanceProvider:
         """Start terminating the instance behind a NodeClaim; safe to repeat.
 
         Raises:
-            NodeClaimNotFoundError: The instance is gone. Callers repeat `delete` until they see
+            NodeClaimNotFoundError: The instance is terminated. Callers repeat `delete` until they see
                 this, and only then remove the termination finalizer.
             CloudProviderError: EC2 rejected the call; `retryable` is whether the next run should try again.
 
@@ -161,7 +161,7 @@ def failing_checks(clients: Clients) -> tuple[InstanceStatus, ...]:
     The result omits checks of attached EBS volumes, which may belong to a pod.
 
     Raises:
-        CloudProviderError: EC2 did not answer, or rejected the call.
+        CloudProviderError: EC2 did not respond, or rejected the call.
     """
     pages = clients.ec2.get_paginator("describe_instance_status")
     found: set[InstanceStatus] = set()

@@ -62,7 +62,7 @@ class InstanceTypeProvider:
 
         Raises:
             NodeClassNotReadyError: The NodeClass's status names no subnet.
-            CloudProviderError: EC2 did not answer.
+            CloudProviderError: EC2 did not respond.
         """
         if not node_class.subnets:
             raise NodeClassNotReadyError("no subnets in the NodeClass's status", node_class=node_class.name)

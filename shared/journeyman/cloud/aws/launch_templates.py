@@ -62,7 +62,7 @@ class LaunchTemplateProvider:
 
         Raises:
             CreateError: No image of the NodeClass fits any type, or the user data or a volume size is invalid.
-            CloudProviderError: EC2 did not answer, or rejected the call.
+            CloudProviderError: EC2 did not respond, or rejected the call.
         """
         bodies: dict[str, dict[str, Any]] = {}
         templates: list[LaunchTemplate] = []
@@ -93,7 +93,7 @@ class LaunchTemplateProvider:
         """Delete the templates that were created for the NodeClass in this cluster.
 
         Raises:
-            CloudProviderError: EC2 did not answer, or rejected a call.
+            CloudProviderError: EC2 did not respond, or rejected a call.
         """
         owned = [
             {"Name": f"tag:{tags.CLUSTER}", "Values": [cluster]},

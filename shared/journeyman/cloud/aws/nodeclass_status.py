@@ -59,7 +59,7 @@ class NodeClassReconciler:
         """Return the status at `now`; its conditions carry the current generation.
 
         Raises:
-            CloudProviderError: AWS did not answer; the status is unknown.
+            CloudProviderError: AWS did not respond; the status is unknown.
         """
         conditions = _conditions(node_class, now)
         if invalid := _invalid(node_class):

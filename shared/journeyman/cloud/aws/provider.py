@@ -76,7 +76,7 @@ class AwsCloudProvider:
         """Return the `status` that an EC2NodeClass should have at `now`; mistakes become conditions.
 
         Raises:
-            CloudProviderError: AWS did not answer; the status stays as it is.
+            CloudProviderError: AWS did not respond; the status stays as it is.
         """
         return self._resolver.resolve(NodeClassView(node_class), now)
 
@@ -88,7 +88,7 @@ class AwsCloudProvider:
         """Delete instance profiles and launch templates of an EC2NodeClass; safe to repeat.
 
         Raises:
-            CloudProviderError: AWS did not answer, or rejected a call; some objects may be deleted already.
+            CloudProviderError: AWS did not respond, or rejected a call; some objects may be deleted already.
         """
         view = NodeClassView(node_class)
         self._resolver.release(view)
@@ -99,7 +99,7 @@ class AwsCloudProvider:
 
         Raises:
             NodeClassNotReadyError: Its status names no subnet.
-            CloudProviderError: AWS did not answer.
+            CloudProviderError: AWS did not respond.
         """
         return self._types.for_node_class(NodeClassView(node_class))
 
@@ -123,7 +123,7 @@ class AwsCloudProvider:
         """Return failed EC2 status checks in the region, other clusters' instances included, by provider id.
 
         Raises:
-            CloudProviderError: EC2 did not answer, or the role lacks ec2:DescribeInstanceStatus.
+            CloudProviderError: EC2 did not respond, or the role lacks ec2:DescribeInstanceStatus.
         """
         return failing_checks(self._clients)
 
