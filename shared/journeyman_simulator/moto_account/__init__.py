@@ -1,6 +1,6 @@
-"""An AWS account on moto behind AWS's wire protocol, on virtual time, with moto's gaps filled.
+"""Serves an AWS account on moto, over AWS's wire protocol and in virtual time, with corrections to moto.
 
-This package imports none of its modules, because importing moto takes over a second. `moto_server.MotoAccount` is the entry
-point; each `…extensions()` function lists the attributes of moto that are replaced to behave as AWS does, with the reason.
-`in_process_account` explains why there are two simulated accounts.
+This package imports none of its modules, since importing moto takes over a second. `moto_server.MotoAccount` is the entry
+point. Each `…extensions()` function returns the attributes of moto that the account replaces to behave like AWS, with the
+reason. `in_process_account` explains why two simulated accounts exist.
 """

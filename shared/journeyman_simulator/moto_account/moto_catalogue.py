@@ -1,4 +1,4 @@
-"""Instance types, their offerings and their prices on moto: DescribeInstanceTypes, Spot price history, the Pricing API."""
+"""Serves instance types, offerings and prices on moto: DescribeInstanceTypes, Spot price history, the Pricing API."""
 
 from __future__ import annotations
 
@@ -19,49 +19,49 @@ from journeyman_simulator.cloud_rules.price_table import SimulatedPriceTable, Sp
 from journeyman_simulator.cloud_rules.service_errors import RequestGate, ServiceError
 from journeyman_simulator.cloud_rules.service_time import ServiceTime
 from journeyman_simulator.moto_account.moto_extensions import MotoExtension
-from journeyman_simulator.moto_account.moto_requests import ec2_answer
+from journeyman_simulator.moto_account.moto_requests import ec2_response
 
-_TYPES_PAGE = 100  # DescribeInstanceTypes' page when MaxResults is not given, and its largest
+_TYPES_PAGE = 100  # DescribeInstanceTypes' default and maximum page size
 _OFFERINGS_PAGE = 1000
-_texts: dict[str, str] = {}  # by request; moto's catalogue is a file that does not change while a process runs
+_texts: dict[str, str] = {}  # by request; moto reads its catalogue from a file, which does not change
 
 
 def catalogue_extensions() -> tuple[MotoExtension, ...]:
-    """Return the two catalogue calls; their data never changes, so the text of an answer is cached."""
+    """Return extensions that cache the responses of the two catalogue calls, whose data never changes."""
     return (
         MotoExtension(
             owner=InstanceResponse,
             name="describe_instance_types",
-            replace=lambda original: _built_once(original, "InstanceTypes", _TYPES_PAGE, _of_region),
-            reason="pages of 100, only the region's types, serialized once (moto takes two seconds a call)",
+            replace=lambda original: _with_cached_pages(original, "InstanceTypes", _TYPES_PAGE, _of_region),
+            reason="returns pages of 100 with only the region's types, serialized once (moto takes two seconds per call)",
         ),
         MotoExtension(
             owner=InstanceResponse,
             name="describe_instance_type_offerings",
-            replace=lambda original: _built_once(original, "InstanceTypeOfferings", _OFFERINGS_PAGE, _all),
-            reason="pages of 1000, serialized once",
+            replace=lambda original: _with_cached_pages(original, "InstanceTypeOfferings", _OFFERINGS_PAGE, _all),
+            reason="returns pages of 1000, serialized once",
         ),
     )
 
 
-def _built_once(
+def _with_cached_pages(
     original: Callable[[InstanceResponse], ActionResult],
     key: str,
-    largest_page: int,
+    max_page_size: int,
     select: Callable[[str, list[Any]], list[Any]],
 ) -> Callable[[Any], str]:
     def describe(response: Any) -> str:
         response.error_on_dryrun()
         request = json.dumps([key, response.region, sorted(response.querystring.items())], default=str)
         if request not in _texts:
-            read = response._get_param  # noqa: SLF001 - moto's way to read a parameter
+            read = response._get_param  # noqa: SLF001 - moto has no public way to read a parameter
             result: Any = original(response).result
             items = select(response.region, result[key])
-            start, size = int(read("NextToken") or 0), min(int(read("MaxResults") or largest_page), largest_page)
+            start, size = int(read("NextToken") or 0), min(int(read("MaxResults") or max_page_size), max_page_size)
             page: dict[str, Any] = {key: items[start : start + size]}
             if start + size < len(items):
                 page["NextToken"] = str(start + size)
-            _texts[request] = ec2_answer(f"Describe{key}", page)
+            _texts[request] = ec2_response(f"Describe{key}", page)
         return _texts[request]
 
     return describe
@@ -76,11 +76,11 @@ def _all(_region: str, items: list[Any]) -> list[Any]:
     return items
 
 
-_HISTORY_PAGE = 1000  # DescribeSpotPriceHistory's largest page
+_HISTORY_PAGE = 1000  # DescribeSpotPriceHistory's maximum page size
 
 
 def regional_prices(on_demand: Mapping[str, float], region: str, since: datetime, seed: int) -> SimulatedPriceTable:
-    """Return the prices of what a region offers according to moto's record of EC2."""
+    """Return the prices of the instance types that a region offers according to moto's catalogue."""
     offered = INSTANCE_TYPE_OFFERINGS["availability-zone"].get(region, ())
     classes = ((name, facts.get("SupportedUsageClasses", ())) for name, facts in INSTANCE_TYPES.items())
     return SimulatedPriceTable(
@@ -93,8 +93,11 @@ def regional_prices(on_demand: Mapping[str, float], region: str, since: datetime
 
 
 def price_extensions(table: SimulatedPriceTable, time: ServiceTime) -> tuple[MotoExtension, ...]:
-    """Return what makes DescribeSpotPriceHistory answer from the table."""
-    latest: tuple[Any, list[dict[str, Any]]] = (None, [])  # a caller reads one page after the other
+    """Return extensions that make DescribeSpotPriceHistory return the table's prices."""
+    latest: tuple[Any, list[dict[str, Any]]] = (
+        None,
+        [],
+    )  # the rows of the latest query, of which callers read all pages
 
     def rows_for(query: SpotPriceQuery) -> list[dict[str, Any]]:
         nonlocal latest
@@ -109,14 +112,14 @@ def price_extensions(table: SimulatedPriceTable, time: ServiceTime) -> tuple[Mot
         start = int(read("NextToken") or 0)
         end = start + min(int(read("MaxResults") or _HISTORY_PAGE), _HISTORY_PAGE)
         token = str(end) if end < len(rows) else ""
-        return ec2_answer("DescribeSpotPriceHistory", {"SpotPriceHistory": rows[start:end], "NextToken": token})
+        return ec2_response("DescribeSpotPriceHistory", {"SpotPriceHistory": rows[start:end], "NextToken": token})
 
     return (
         MotoExtension(
             owner=SpotInstances,
             name="describe_spot_price_history",
             replace=lambda _: describe_spot_price_history,
-            reason="Spot prices are the table's, dated, filtered and paged; moto's are all 0.00001 of 2006",
+            reason="returns the table's Spot prices, with dates, filters and pages; moto returns 0.00001 of 2006 for all",
         ),
     )
 
@@ -136,18 +139,18 @@ def _history_query(response: Any, now: datetime) -> SpotPriceQuery:
 
 
 def _aware(value: Any, default: datetime) -> datetime:
-    """Return a request's time as an aware datetime, or the default."""
+    """Return a time in a request as an aware datetime, or the default if the request has none."""
     if value is None:
         return default
     moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value).replace("Z", "+00:00"))
     return moment if moment.tzinfo else moment.replace(tzinfo=default.tzinfo)
 
 
-_PRODUCTS_PAGE = 100  # GetProducts' largest
+_PRODUCTS_PAGE = 100  # GetProducts' maximum page size
 
 
 def pricing_api(prices: SimulatedPriceTable, gate: RequestGate, region: str) -> Callable[[Any], Callable[..., Any]]:
-    """Return what routes requests signed for `pricing` to GetProducts: moto has no Pricing API."""
+    """Return a replacement of moto's dispatcher that routes requests for `pricing` to GetProducts, which moto lacks."""
     price_list = _PriceList(prices, gate, region)
 
     def replace(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -162,7 +165,7 @@ def pricing_api(prices: SimulatedPriceTable, gate: RequestGate, region: str) -> 
 
 
 class _PriceList:
-    """The Pricing API as a WSGI application."""
+    """A WSGI application that serves the Pricing API."""
 
     def __init__(self, prices: SimulatedPriceTable, gate: RequestGate, region: str) -> None:
         self._gate = gate
@@ -176,20 +179,22 @@ class _PriceList:
             try:
                 if error := self._gate.injected_error(operation):
                     raise error
-                response = _json_response(self._answer(operation, json.loads(request.get_data() or b"{}")))
+                response = _json_response(self._response_body(operation, json.loads(request.get_data() or b"{}")))
             except ServiceError as error:
                 response = _json_response({"__type": error.code, "message": error.message}, status=400)
         return response(environ, start_response)
 
-    def _answer(self, operation: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _response_body(self, operation: str, request: Mapping[str, Any]) -> dict[str, Any]:
         if operation != "GetProducts":
-            raise ServiceError("InvalidParameterException", f"{operation} is not simulated here, only GetProducts")
+            raise ServiceError(
+                "InvalidParameterException", f"the simulation does not support {operation}, only GetProducts"
+            )
         found = products(self._prices, self._region, request, bare_metal=_is_bare_metal)
         start = int(request.get("NextToken") or 0)
         end = start + min(int(request.get("MaxResults") or _PRODUCTS_PAGE), _PRODUCTS_PAGE)
         entries = [product.price_list_entry() for product in found[start:end]]
-        answer = {"FormatVersion": "aws_v1", "PriceList": entries}
-        return answer | ({"NextToken": str(end)} if end < len(found) else {})
+        body = {"FormatVersion": "aws_v1", "PriceList": entries}
+        return body | ({"NextToken": str(end)} if end < len(found) else {})
 
 
 def _is_bare_metal(instance_type: str) -> bool:

@@ -1,4 +1,4 @@
-"""EventBridge on moto as AWS runs it: real event shapes, input transformation, SQS and Lambda targets, checked schedules."""
+"""Makes EventBridge on moto behave like AWS: event shapes, input transformers, SQS and Lambda targets, valid schedules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from journeyman_simulator.moto_account.moto_extensions import MotoExtension
 
 
 class MotoEventBus:
-    """Publishes what AWS services publish, and delivers to the targets of matching rules."""
+    """Publishes the events of AWS services and delivers them to the targets of matching rules."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class MotoEventBus:
         self.targets = EventTargets(send)
 
     def publish(self, source: str, detail_type: str, detail: Mapping[str, Any], resources: Sequence[str]) -> None:
-        """Put a service's event on the default bus, as of now."""
+        """Put a service's event on the default bus, with the current time."""
         event = self._envelope.event(
             event_id=str(uuid.uuid4()),
             source=source,
@@ -54,7 +54,7 @@ class MotoEventBus:
             self._route(rule, event)
 
     def extensions(self) -> tuple[MotoExtension, ...]:
-        """Return what replaces the delivery of an event that PutEvents has accepted."""
+        """Return the extension that delivers events accepted by PutEvents."""
 
         def replace(original: Callable[..., None]) -> Callable[..., None]:
             def send_to_targets(rule: Rule, original_event: dict[str, Any], transform_input: bool = True) -> None:
@@ -73,7 +73,7 @@ class MotoEventBus:
                 owner=Rule,
                 name="send_to_targets",
                 replace=replace,
-                reason="disabled rules stay silent, Lambda targets and every form of input work, events have AWS's keys",
+                reason="ignores disabled rules, supports Lambda targets and all forms of input, and gives events AWS's keys",
             ),
         )
 
@@ -90,20 +90,20 @@ class MotoEventBus:
 
 
 def schedule_extensions() -> tuple[MotoExtension, ...]:
-    """Return checks that run before moto stores a rule or a schedule."""
-    reason = "bad schedule expressions are refused"
+    """Return extensions that check schedule expressions before moto stores a rule or a schedule."""
+    reason = "rejects invalid schedule expressions"
     return (
-        MotoExtension(owner=EventsHandler, name="put_rule", replace=_checking_rule, reason=reason),
+        MotoExtension(owner=EventsHandler, name="put_rule", replace=_with_rule_check, reason=reason),
         MotoExtension(
-            owner=EventBridgeSchedulerResponse, name="create_schedule", replace=_checking_schedule, reason=reason
+            owner=EventBridgeSchedulerResponse, name="create_schedule", replace=_with_schedule_check, reason=reason
         ),
         MotoExtension(
-            owner=EventBridgeSchedulerResponse, name="update_schedule", replace=_checking_schedule, reason=reason
+            owner=EventBridgeSchedulerResponse, name="update_schedule", replace=_with_schedule_check, reason=reason
         ),
     )
 
 
-def _checking_rule(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _with_rule_check(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def put_rule(response: Any) -> Any:
         try:
             check_rule_expression(response._get_param("ScheduleExpression") or "")  # noqa: SLF001 - moto's way to read a parameter
@@ -114,7 +114,7 @@ def _checking_rule(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return put_rule
 
 
-def _checking_schedule(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _with_schedule_check(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def check(response: Any) -> Any:
         read = response._get_param  # noqa: SLF001 - moto's way to read a parameter
         try:

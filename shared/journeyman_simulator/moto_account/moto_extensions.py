@@ -13,11 +13,11 @@ from journeyman.errors import ConfigurationError
 
 
 class MotoExtension(Struct, frozen=True, kw_only=True):
-    """One attribute of moto that is replaced.
+    """A replacement of one attribute of moto.
 
-    `replace` gets the original and returns what stands in its place. `adds` says that moto has no such attribute
-    yet. A replaced function must take the same parameters as the original: that is how a moto whose shape has
-    changed is detected at start-up and not in the middle of a simulation.
+    `replace` receives the original and returns the replacement. `adds` is whether moto lacks the attribute. A
+    replacement must have the parameters of the original, so that an incompatible version of moto is detected at the
+    start of a simulation.
     """
 
     owner: Any
@@ -28,49 +28,51 @@ class MotoExtension(Struct, frozen=True, kw_only=True):
 
     @property
     def target(self) -> str:
-        """The dotted name of what is replaced."""
+        """Return the dotted name of the replaced attribute."""
         module = getattr(self.owner, "__module__", "")
         return ".".join(part for part in (module, self.owner.__name__, self.name) if part)
 
 
 def applied(extensions: Sequence[MotoExtension]) -> AbstractContextManager[Any]:
-    """Apply all patches now; the returned context reverts them, last first, when it is left.
+    """Apply all extensions, and return a context that reverts them in reverse order on exit.
 
     Raises:
-        ConfigurationError: moto has changed shape under one of them; none stays applied.
+        ConfigurationError: moto changed a replaced attribute. All extensions are reverted.
     """
     with ExitStack() as stack:
-        for patch in extensions:
-            stack.callback(_apply(patch))
+        for extension in extensions:
+            stack.callback(_apply(extension))
         return stack.pop_all()
 
 
-def _apply(patch: MotoExtension) -> Callable[[], None]:
-    present = patch.name in vars(patch.owner)
-    if present is patch.adds:
-        raise _shape_changed(patch, "exists already" if present else "is gone")
-    if patch.adds:
-        setattr(patch.owner, patch.name, patch.replace(None))
-        return lambda: delattr(patch.owner, patch.name)
-    original = vars(patch.owner)[patch.name]
-    replacement = patch.replace(original)
+def _apply(extension: MotoExtension) -> Callable[[], None]:
+    present = extension.name in vars(extension.owner)
+    if present is extension.adds:
+        raise _incompatible(extension, "exists already" if present else "does not exist")
+    if extension.adds:
+        setattr(extension.owner, extension.name, extension.replace(None))
+        return lambda: delattr(extension.owner, extension.name)
+    original = vars(extension.owner)[extension.name]
+    replacement = extension.replace(original)
     if inspect.isfunction(original):
-        takes, expected = (_parameters(patch, function) for function in (original, replacement))
-        if takes != expected:
-            raise _shape_changed(patch, f"takes {takes}, expected {expected}")
-    setattr(patch.owner, patch.name, replacement)
-    return lambda: setattr(patch.owner, patch.name, original)
+        parameters, expected = (_parameters(extension, function) for function in (original, replacement))
+        if parameters != expected:
+            raise _incompatible(extension, f"takes {parameters}, expected {expected}")
+    setattr(extension.owner, extension.name, replacement)
+    return lambda: setattr(extension.owner, extension.name, original)
 
 
-def _parameters(patch: MotoExtension, function: Callable[..., Any]) -> tuple[str, ...]:
-    """Parameter names; of a method without the first, which a replacement names as it reads best."""
+def _parameters(extension: MotoExtension, function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the parameter names, without the first one of a method, whose name may differ."""
     names = tuple(inspect.signature(function).parameters)
-    return names[1:] if inspect.isclass(patch.owner) else names
+    return names[1:] if inspect.isclass(extension.owner) else names
 
 
-def _shape_changed(patch: MotoExtension, what: str) -> ConfigurationError:
-    import moto  # noqa: PLC0415 - only its version, and only to explain a failure
+def _incompatible(extension: MotoExtension, what: str) -> ConfigurationError:
+    import moto  # noqa: PLC0415 - only for the version in the error message
 
     return ConfigurationError(
-        f"the simulated AWS cannot start: {patch.target} {what}", moto=moto.__version__, wanted_because=patch.reason
+        f"the simulated AWS cannot start: {extension.target} {what}",
+        moto=moto.__version__,
+        wanted_because=extension.reason,
     )

@@ -1,4 +1,4 @@
-"""CreateFleet with Type=instant on moto's backend, and the parts of a launch that moto's fleets leave out."""
+"""Implements CreateFleet with Type=instant on moto's backend, with the parts of a launch that moto omits."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from journeyman_simulator.moto_account.moto_extensions import MotoExtension
 
 
 class InstantFleet(Fleet):
-    """An instant fleet, as moto's DescribeFleets shows it; the `FleetAccount` of its own request."""
+    """An instant fleet of moto's backend, and the `FleetAccount` that launches its instances."""
 
     def __init__(
         self, backend: Any, request: Mapping[str, Any], capacity_pools: CapacityPools, time: ServiceTime
     ) -> None:
-        # Moto's own constructor launches by its own rules; these are the attributes it and DescribeFleets rely on.
+        # moto's constructor would launch by its own rules, so this one sets the attributes that moto reads.
         self.ec2_backend = backend
         self.id = random_fleet_id()
         self.fleet_type = "instant"
@@ -58,17 +58,17 @@ class InstantFleet(Fleet):
         self._request_tags = tags
         self._zones: dict[str, str] = {}
         launched = InstantFleetRequest(self.id, request, self, capacity_pools, time.now())
-        self.answer = launched.answer
+        self.response = launched.response
         self.errors = launched.errors
         self.fulfilled_capacity = launched.capacity
 
     @property
     def instances(self) -> list[dict[str, Any]]:
-        """Return the instances as DescribeFleets answers them."""
-        return list(self.answer["Instances"])
+        """Return the instances as in DescribeFleets' response."""
+        return list(self.response["Instances"])
 
     def template(self, specification: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """`FleetAccount.template`."""
+        """Return the data and the identity of a launch template (`FleetAccount.template`)."""
         backend = self.ec2_backend
         if "LaunchTemplateId" in specification:
             template = backend.get_launch_template(template_id=specification["LaunchTemplateId"])
@@ -83,7 +83,7 @@ class InstantFleet(Fleet):
         return resolved, version.data
 
     def zone_of(self, subnet_id: str) -> str:
-        """`FleetAccount.zone_of`."""
+        """Return the zone of a subnet (`FleetAccount.zone_of`)."""
         if subnet_id not in self._zones:
             try:
                 self._zones[subnet_id] = str(self.ec2_backend.get_subnet(subnet_id).availability_zone)
@@ -92,7 +92,7 @@ class InstantFleet(Fleet):
         return self._zones[subnet_id]
 
     def launch(self, fleet_id: str, pool: FleetPool, count: int) -> list[str]:
-        """`FleetAccount.launch`."""
+        """Launch instances from a pool (`FleetAccount.launch`)."""
         try:
             instances = launch(self.ec2_backend, fleet_id, pool, count, self._request_tags)
         except EC2ClientError as error:
@@ -102,7 +102,7 @@ class InstantFleet(Fleet):
 
 
 def fleet_extensions(capacity_pools: CapacityPools, time: ServiceTime) -> tuple[MotoExtension, ...]:
-    """Return CreateFleet for Type=instant; the other types stay moto's."""
+    """Return the extension that implements CreateFleet for Type=instant; moto implements the other types."""
     tokens = ClientTokens()
 
     def replace(original: Callable[[Fleets], ActionResult]) -> Callable[[Fleets], ActionResult]:
@@ -114,7 +114,9 @@ def fleet_extensions(capacity_pools: CapacityPools, time: ServiceTime) -> tuple[
             key = (response.current_account, response.region, read("ClientToken") or "")
             request = dict(response.querystring)
             try:
-                return ActionResult(tokens.answer(key, request, lambda: _create(response, capacity_pools, time).answer))
+                return ActionResult(
+                    tokens.response(key, request, lambda: _create(response, capacity_pools, time).response)
+                )
             except ServiceError as error:
                 raise EC2ClientError(error.code, error.message) from error
 
@@ -125,18 +127,18 @@ def fleet_extensions(capacity_pools: CapacityPools, time: ServiceTime) -> tuple[
             owner=Fleets,
             name="create_fleet",
             replace=replace,
-            reason="instant fleets choose by strategy, report Errors, honour ClientToken and apply the whole template",
+            reason="instant fleets follow the allocation strategy, ClientToken and the whole template, and report Errors",
         ),
         MotoExtension(
             owner=LaunchTemplateBackend,
             name="delete_launch_template",
-            replace=_refusing_unknown_names,
-            reason="deleting a launch template of an unknown name says so; moto misses a parameter",
+            replace=_with_not_found_error,
+            reason="returns the error for a launch template that does not exist; moto raises for a missing parameter",
         ),
     )
 
 
-def _refusing_unknown_names(original: Callable[..., Any]) -> Callable[..., Any]:
+def _with_not_found_error(original: Callable[..., Any]) -> Callable[..., Any]:
     def delete_launch_template(backend: LaunchTemplateBackend, name: str, tid: str | None) -> Any:
         if name and name not in backend.launch_template_name_to_ids:
             error = launch_template_not_found(name=name)
@@ -167,11 +169,11 @@ def launch(backend: Any, fleet_id: str, pool: FleetPool, count: int, request_tag
     """Launch `count` instances from a pool as EC2 does for a fleet.
 
     Raises:
-        EC2ClientError: Moto refuses: unknown image, security group or subnet.
-        ServiceError: There is no such instance profile, or no free address.
+        EC2ClientError: The image, a security group or the subnet does not exist.
+        ServiceError: The instance profile does not exist, or the subnet has no free IP address.
     """
     if pool.image_id not in backend.amis:
-        backend.describe_images(ami_ids=[pool.image_id])  # slow, but refuses in EC2's words
+        backend.describe_images(ami_ids=[pool.image_id])  # slow, but raises EC2's error
     profile = _instance_profile(backend, pool.data.get("IamInstanceProfile") or {})
     _require_addresses(backend, pool.subnet_id, count)
     tags = launch_tags(fleet_id, pool, request_tags)
@@ -196,7 +198,7 @@ def launch(backend: Any, fleet_id: str, pool: FleetPool, count: int, request_tag
 
 
 def _instance_arguments(pool: FleetPool) -> dict[str, Any]:
-    """Return moto's run_instances arguments for an instance of this pool."""
+    """Return the arguments of moto's run_instances for an instance of the pool."""
     data = pool.data
     nics = [
         {**nic, "SubnetId": pool.subnet_id or nic.get("SubnetId"), "DeviceIndex": nic.get("DeviceIndex", 0)}
@@ -207,7 +209,7 @@ def _instance_arguments(pool: FleetPool) -> dict[str, Any]:
         "is_instance_type_default": False,
         "subnet_id": pool.subnet_id,
         "placement": None if pool.subnet_id else pool.zone,
-        # An interface's own groups reach the instance through `security_group_ids`; given twice they would double.
+        # moto adds an interface's groups to the instance's, so `security_group_ids` alone must have them
         "nics": [{key: value for key, value in nic.items() if key != "Groups"} for nic in nics],
         "security_group_ids": security_group_ids(data),
         "key_name": data.get("KeyName"),

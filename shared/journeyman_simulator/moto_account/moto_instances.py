@@ -1,4 +1,4 @@
-"""EC2 instances on moto that take time: pending, running, shutting-down, terminated, forgotten; and Spot interruptions."""
+"""Gives moto's EC2 instances EC2's states in virtual time, from pending to terminated, and Spot interruptions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _REASONS = {
 
 
 class MotoInstances(InstanceLifecycle[Instance]):
-    """Moto's instances under the rules of `InstanceLifecycle`."""
+    """Applies `InstanceLifecycle` to moto's instances."""
 
     _terminate_in_moto: Callable[[Instance], Any]
     _instances: dict[str, Instance]
@@ -44,7 +44,7 @@ class MotoInstances(InstanceLifecycle[Instance]):
     def record_state(self, instance: Instance, state: str, reason: str) -> None:
         """See `InstanceLifecycle`."""
         instance._state = InstanceState(state, STATE_CODES[state])  # noqa: SLF001 - moto offers no setter
-        if reason and state != "stopping":  # moto has written why it stops
+        if reason and state != "stopping":  # moto itself sets the reason of a stop
             by, instance.state_reason = _REASONS[reason]
             instance._reason = f"{by} ({self._time.now():%Y-%m-%d %H:%M:%S} GMT)"  # noqa: SLF001 - moto offers no setter
 
@@ -63,58 +63,61 @@ class MotoInstances(InstanceLifecycle[Instance]):
         del self._instances[instance.id]
 
     def extensions(self) -> tuple[MotoExtension, ...]:
-        """Return what makes moto's instances take time, where they would jump between states."""
+        """Return extensions that give moto's instances intermediate states, which moto skips."""
         self._instances = {}
-        takes_time = "states take virtual time and every transition is an EventBridge event"
-        may_lag = "DescribeInstances may not know a new instance yet"
+        state_reason = "states last for virtual time, and each transition publishes an EventBridge event"
+        lag_reason = "DescribeInstances may omit a new instance"
         return (
-            MotoExtension(owner=Instance, name="__init__", replace=self._launching, reason=takes_time),
-            MotoExtension(owner=Instance, name="terminate", replace=self._terminating, reason=takes_time),
-            MotoExtension(owner=Instance, name="stop", replace=self._stopping, reason=takes_time),
-            MotoExtension(owner=Instance, name="start", replace=self._starting, reason=takes_time),
+            MotoExtension(owner=Instance, name="__init__", replace=self._replace_init, reason=state_reason),
+            MotoExtension(owner=Instance, name="terminate", replace=self._replace_terminate, reason=state_reason),
+            MotoExtension(owner=Instance, name="stop", replace=self._replace_stop, reason=state_reason),
+            MotoExtension(owner=Instance, name="start", replace=self._replace_start, reason=state_reason),
             MotoExtension(
                 owner=InvalidInstanceIdError,
                 name="__init__",
-                replace=lambda _: _refuse_instance_id,
-                reason="an id of the wrong form is malformed; moto says not found",
+                replace=lambda _: _raise_instance_not_found,
+                reason="returns InvalidInstanceID.Malformed for a malformed id; moto returns NotFound",
             ),
             MotoExtension(
                 owner=InstanceResponse,
                 name="terminate_instances",
-                replace=_with_present_states,
-                reason="TerminateInstances answers the state an instance is in, not always shutting-down",
+                replace=_with_current_states,
+                reason="TerminateInstances returns the instance's current state; moto always returns shutting-down",
             ),
             MotoExtension(
                 owner=InstanceResponse,
                 name="describe_instance_status",
-                replace=self._describing_status,
-                reason="checks fail when a scenario says so, and can be filtered by that; moto's always pass",
+                replace=self._replace_describe_status,
+                reason="a scenario can fail status checks, and filters apply to them; moto's always pass",
             ),
             MotoExtension(
-                owner=InstanceBackend, name="describe_instances", replace=self._describing_all, reason=may_lag
+                owner=InstanceBackend,
+                name="describe_instances",
+                replace=self._replace_describe_instances,
+                reason=lag_reason,
             ),
             MotoExtension(
                 owner=InstanceBackend,
                 name="get_reservations_by_instance_ids",
-                replace=self._describing_some,
-                reason=may_lag,
+                replace=self._replace_get_reservations,
+                reason=lag_reason,
             ),
         )
 
-    def _launching(self, original: Callable[..., None]) -> Callable[..., None]:
+    def _replace_init(self, original: Callable[..., None]) -> Callable[..., None]:
         def init(
             self_: Instance, ec2_backend: Any, image_id: str, user_data: Any, security_groups: Any, **kwargs: Any
         ) -> None:
             original(self_, ec2_backend, image_id, user_data, security_groups, **kwargs)
             for nic in self_.nics.values():
-                # Interfaces made at launch go with the instance; moto keeps them, and their addresses, for ever.
+                # EC2 deletes an instance's interfaces with it; moto would keep them and their addresses
                 nic.delete_on_termination = True
             self._instances[self_.id] = self_
-            self.begin(self_)
+            self.start_launch(self_)
 
         return init
 
-    def _terminating(self, original: Callable[[Instance], Any]) -> Callable[[Instance], InstanceState]:
+    def _replace_terminate(self, original: Callable[[Instance], Any]) -> Callable[[Instance], InstanceState]:
         self._terminate_in_moto = original
 
         def terminate(instance: Instance) -> InstanceState:
@@ -124,7 +127,7 @@ class MotoInstances(InstanceLifecycle[Instance]):
 
         return terminate
 
-    def _stopping(self, original: Callable[[Instance], Any]) -> Callable[[Instance], InstanceState]:
+    def _replace_stop(self, original: Callable[[Instance], Any]) -> Callable[[Instance], InstanceState]:
         def stop(instance: Instance) -> InstanceState:
             previous = InstanceState(instance.state, instance.state_code)
             try:
@@ -139,11 +142,11 @@ class MotoInstances(InstanceLifecycle[Instance]):
 
         return stop
 
-    def _starting(self, original: Callable[[Instance], Any]) -> Callable[[Instance], InstanceState]:
+    def _replace_start(self, original: Callable[[Instance], Any]) -> Callable[[Instance], InstanceState]:
         def start(instance: Instance) -> InstanceState:
             previous = InstanceState(instance.state, instance.state_code)
             try:
-                self.begin_start(instance)
+                self.start_stopped(instance)
             except ServiceError as error:
                 raise EC2ClientError(error.code, error.message) from error
             pending = InstanceState(instance.state, instance.state_code)
@@ -153,7 +156,9 @@ class MotoInstances(InstanceLifecycle[Instance]):
 
         return start
 
-    def _describing_status(self, _original: Callable[..., ActionResult]) -> Callable[[InstanceResponse], ActionResult]:
+    def _replace_describe_status(
+        self, _original: Callable[..., ActionResult]
+    ) -> Callable[[InstanceResponse], ActionResult]:
         def describe_instance_status(response: InstanceResponse) -> ActionResult:
             running = [(i.id, str(i.availability_zone)) for i in self._instances.values() if i.state == "running"]
             wanted = response._filters_from_querystring()  # noqa: SLF001 - moto's own way to read filters
@@ -162,7 +167,9 @@ class MotoInstances(InstanceLifecycle[Instance]):
 
         return describe_instance_status
 
-    def _describing_all(self, original: Callable[..., list[Reservation]]) -> Callable[..., list[Reservation]]:
+    def _replace_describe_instances(
+        self, original: Callable[..., list[Reservation]]
+    ) -> Callable[..., list[Reservation]]:
         def describe_instances(backend: Any, filters: Any = None) -> list[Reservation]:
             found = original(backend, filters)
             for reservation in found:
@@ -171,7 +178,7 @@ class MotoInstances(InstanceLifecycle[Instance]):
 
         return describe_instances
 
-    def _describing_some(self, original: Callable[..., list[Reservation]]) -> Callable[..., list[Reservation]]:
+    def _replace_get_reservations(self, original: Callable[..., list[Reservation]]) -> Callable[..., list[Reservation]]:
         def get_reservations_by_instance_ids(
             backend: Any, instance_ids: list[str], filters: Any = None
         ) -> list[Reservation]:
@@ -187,12 +194,12 @@ class MotoInstances(InstanceLifecycle[Instance]):
         return self.is_described(instance.launch_time.replace(tzinfo=self._time.now().tzinfo))
 
 
-def _refuse_instance_id(self_: InvalidInstanceIdError, instance_id: Any) -> None:
+def _raise_instance_not_found(self_: InvalidInstanceIdError, instance_id: Any) -> None:
     error = instance_not_found(instance_id if isinstance(instance_id, str) else instance_id[0])
     EC2ClientError.__init__(self_, error.code, error.message)
 
 
-def _with_present_states(
+def _with_current_states(
     original: Callable[[InstanceResponse], ActionResult],
 ) -> Callable[[InstanceResponse], ActionResult]:
     def terminate_instances(response: InstanceResponse) -> ActionResult:

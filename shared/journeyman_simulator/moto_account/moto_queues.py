@@ -1,4 +1,4 @@
-"""SQS on moto as AWS runs it: FIFO order and group locks, deduplication that lasts, redrive, retention."""
+"""Makes SQS on moto behave like AWS: FIFO order, locks of message groups, deduplication, redrive, retention."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from journeyman_simulator.moto_account.moto_extensions import MotoExtension
 
 
 class _MotoMessage(NamedTuple):
-    """A message of moto's as the rules read it."""
+    """A message of moto in the form that `queue_rules` reads."""
 
     message: Message
     group: str | None
@@ -39,7 +39,7 @@ class _MotoMessage(NamedTuple):
 
 
 class MotoQueues:
-    """The region's queues under the rules of `queue_rules`."""
+    """Applies `queue_rules` to the queues of a region."""
 
     def __init__(self, time: ServiceTime, region: str) -> None:
         self._time = time
@@ -48,14 +48,14 @@ class MotoQueues:
         self._windows: WeakKeyDictionary[Queue, DeduplicationWindow[Message]] = WeakKeyDictionary()
 
     def due(self, queue_name: str) -> datetime | None:
-        """Return when the next message can be received, perhaps in the past; None if there is none or no such queue."""
+        """Return when the next message can be received, which may be in the past; None if the queue is empty or missing."""
         queue = self._backend.queues.get(queue_name)
         if queue is None or not (messages := _messages(queue)):
             return None
         return from_milliseconds(next_receivable_at(messages, _settings(queue)))
 
     def deliver(self, queue_name: str, body: str, group: str | None) -> None:
-        """Send an event of EventBridge, which gives up silently on a queue that is missing or cannot deduplicate it."""
+        """Send an event of EventBridge; ignore a queue that does not exist or cannot deduplicate it, as EventBridge does."""
         queue = self._backend.queues.get(queue_name)
         if queue and accepts_events(_settings(queue), group):
             self._backend.send_message(queue_name=queue_name, message_body=body, group_id=group)
@@ -65,68 +65,68 @@ class MotoQueues:
         return sqs_backends[DEFAULT_ACCOUNT_ID][self._region]
 
     def extensions(self) -> tuple[MotoExtension, ...]:
-        """Return what replaces sending, receiving and deleting; the rest of the queue stays moto's."""
+        """Return the extensions of sending, receiving, deleting and changing the visibility of messages."""
         return (
             MotoExtension(
                 owner=SQSBackend,
                 name="get_queue",
-                replace=self._getting,
-                reason="messages older than the retention period are gone",
+                replace=self._replace_get_queue,
+                reason="deletes messages older than the retention period",
             ),
             MotoExtension(
                 owner=SQSBackend,
                 name="send_message",
-                replace=self._sending,
-                reason="deduplication lasts five minutes, survives deletion and answers the first MessageId",
+                replace=self._replace_send,
+                reason="deduplicates for five minutes, even after deletion, and returns the first MessageId",
             ),
             MotoExtension(
                 owner=Queue,
                 name="add_message",
                 replace=lambda _: _append,
-                reason="deduplication is done when a message is sent, and redrive is never a duplicate",
+                reason="deduplicates when a message is sent, so that a redriven message is never a duplicate",
             ),
             MotoExtension(
                 owner=SQSBackend,
                 name="receive_message",
-                replace=self._receiving,
-                reason="FIFO keeps its order after a visibility timeout; redrive; no waiting on time that stands still",
+                replace=self._replace_receive,
+                reason="keeps FIFO order after a visibility timeout, redrives, and does not wait, since virtual time does not advance",
             ),
             MotoExtension(
                 owner=Queue,
                 name="delete_message",
-                replace=self._deleting,
-                reason="only the latest receipt handle deletes, and in a FIFO queue only while it is valid",
+                replace=self._replace_delete,
+                reason="deletes only with the latest receipt handle, and in a FIFO queue only while it is valid",
             ),
             MotoExtension(
                 owner=SQSBackend,
                 name="delete_message_batch",
                 replace=lambda _: _delete_message_batch,
-                reason="an expired receipt handle fails its own entry, not the batch",
+                reason="an expired receipt handle fails its entry, not the batch",
             ),
             MotoExtension(
                 owner=SQSBackend,
                 name="change_message_visibility",
-                replace=self._changing_visibility,
-                reason="only the visibility timeout of a message in flight can be changed",
+                replace=self._replace_change_visibility,
+                reason="changes the visibility timeout only of a message in flight",
             ),
             MotoExtension(
                 owner=SQSBackend,
                 name="change_message_visibility_batch",
                 replace=lambda _: _change_message_visibility_batch,
-                reason="a message that is not in flight fails its own entry, not the batch",
+                reason="a message that is not in flight fails its entry, not the batch",
             ),
             MotoExtension(
                 owner=Message,
                 name="visible",
                 replace=lambda _: property(lambda message: self._time.milliseconds() >= message.visible_at),
-                reason="a message is visible at its deadline, not a moment later",
+                reason="a message is visible at its deadline, not a millisecond later",
             ),
         )
 
-    def _getting(self, original: Callable[[SQSBackend, str], Queue]) -> Callable[[SQSBackend, str], Queue]:
+    def _replace_get_queue(self, original: Callable[[SQSBackend, str], Queue]) -> Callable[[SQSBackend, str], Queue]:
         def get_queue(backend: SQSBackend, queue_name: str) -> Queue:
             queue = original(backend, queue_name)
-            attributes: Any = queue  # moto sets them by name
+            attributes: Any = queue  # moto sets the attributes by name
             oldest = self._time.milliseconds() - attributes.message_retention_period * 1000
             kept = [m for m in queue._messages if cast("int", m.sent_timestamp) >= oldest]  # noqa: SLF001 - as in `_messages`
             if len(kept) < len(queue._messages):  # noqa: SLF001 - as in `_messages`
@@ -135,7 +135,7 @@ class MotoQueues:
 
         return get_queue
 
-    def _sending(self, original: Callable[..., Message]) -> Callable[..., Message]:
+    def _replace_send(self, original: Callable[..., Message]) -> Callable[..., Message]:
         def send_message(  # noqa: PLR0917 - moto's signature
             backend: SQSBackend,
             queue_name: str,
@@ -155,7 +155,7 @@ class MotoQueues:
             window = self._windows.setdefault(queue, DeduplicationWindow())
             now = self._time.milliseconds()
             if key and (earlier := window.first(key, now)):
-                return copy.copy(earlier)  # a copy: batches write each entry's Id on it
+                return copy.copy(earlier)  # a copy, since a batch sets each entry's Id on it
             message = original(
                 backend,
                 queue_name,
@@ -169,17 +169,17 @@ class MotoQueues:
             )
             if key:
                 message.sequence_number = next(self._sequence)
-                window.remember(key, message, now)
+                window.record_accepted(key, message, now)
             return message
 
         return send_message
 
-    def _receiving(self, _original: Callable[..., list[Message]]) -> Callable[..., list[Message]]:
+    def _replace_receive(self, _original: Callable[..., list[Message]]) -> Callable[..., list[Message]]:
         def receive_message(  # noqa: PLR0917 - moto's signature
             backend: SQSBackend,
             queue_name: str,
             count: int,
-            wait_seconds_timeout: int,  # a long poll answers at once: no time passes while a caller waits
+            wait_seconds_timeout: int,  # a long poll returns immediately, since virtual time does not advance during a call
             visibility_timeout: int,
             message_attribute_names: list[str] | None = None,
         ) -> list[Message]:
@@ -190,7 +190,7 @@ class MotoQueues:
                 message = entry.message
                 if is_dead_letter(entry, limit):
                     queue._messages.remove(message)  # noqa: SLF001 - as in `_messages`
-                    queue.dead_letter_queue.add_message(message)  # type: ignore[union-attr] # it has one
+                    queue.dead_letter_queue.add_message(message)  # type: ignore[union-attr] # a redrive policy names it
                     continue
                 message.mark_received(visibility_timeout=visibility_timeout)
                 answer = copy.deepcopy(message)
@@ -202,7 +202,7 @@ class MotoQueues:
 
         return receive_message
 
-    def _deleting(self, original: Callable[[Queue, str], None]) -> Callable[[Queue, str], None]:
+    def _replace_delete(self, original: Callable[[Queue, str], None]) -> Callable[[Queue, str], None]:
         def delete_message(queue: Queue, receipt_handle: str) -> None:
             entry = _received_with(queue, receipt_handle)
             if entry is None:
@@ -218,7 +218,7 @@ class MotoQueues:
 
         return delete_message
 
-    def _changing_visibility(self, original: Callable[..., None]) -> Callable[..., None]:
+    def _replace_change_visibility(self, original: Callable[..., None]) -> Callable[..., None]:
         def change_message_visibility(
             backend: SQSBackend, queue_name: str, receipt_handle: str, visibility_timeout: int
         ) -> None:
@@ -234,7 +234,7 @@ class MotoQueues:
 
 
 def _messages(queue: Queue) -> tuple[_MotoMessage, ...]:
-    """Return all messages of a queue in their order; moto has no public way to see invisible ones."""
+    """Return all messages of a queue in order, including invisible ones, which moto does not publish."""
     return tuple(
         _MotoMessage(m, m.group_id, max(m.visible_at, m.delayed_until), m.approximate_receive_count)
         for m in queue._messages  # noqa: SLF001 - no public way
@@ -259,13 +259,13 @@ def _max_receive_count(queue: Queue) -> int | None:
 
 
 def _append(queue: Queue, message: Message) -> None:
-    queue._messages.append(message)  # noqa: SLF001 - moto's own method does the same under its lock
+    queue._messages.append(message)  # noqa: SLF001 - moto's method does the same under its lock
 
 
 def _delete_message_batch(
     backend: SQSBackend, queue_name: str, receipts: list[dict[str, Any]]
 ) -> tuple[list[str], list[dict[str, Any]]]:
-    return _each(receipts, lambda entry: backend.delete_message(queue_name, entry["ReceiptHandle"]))
+    return _batch_results(receipts, lambda entry: backend.delete_message(queue_name, entry["ReceiptHandle"]))
 
 
 def _change_message_visibility_batch(
@@ -274,19 +274,19 @@ def _change_message_visibility_batch(
     def change(entry: dict[str, Any]) -> None:
         backend.change_message_visibility(queue_name, entry["ReceiptHandle"], int(entry["VisibilityTimeout"]))
 
-    return _each(entries, change)
+    return _batch_results(entries, change)
 
 
-def _each(
-    entries: list[dict[str, Any]], act: Callable[[dict[str, Any]], object]
+def _batch_results(
+    entries: list[dict[str, Any]], perform: Callable[[dict[str, Any]], object]
 ) -> tuple[list[str], list[dict[str, Any]]]:
     """Return the ids of the entries that succeeded, and the errors of the others."""
     done, failed = [], []
     for entry in entries:
         try:
-            act(entry)
+            perform(entry)
             done.append(entry["Id"])
-        except SQSException as error:  # noqa: PERF203 - each entry for itself
+        except SQSException as error:  # noqa: PERF203 - each entry fails separately
             failed.append(_failure(entry["Id"], error))
     return done, failed
 

@@ -1,4 +1,4 @@
-"""How requests reach moto: through the gate, on virtual time, and parsed quickly where moto takes seconds."""
+"""Passes requests to moto through the gate and in virtual time, and parses large requests faster than moto."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from journeyman_simulator.moto_account.moto_extensions import MotoExtension
 
 
 class _SimulatedFailure(ServiceException):
-    """An injected error of any service: moto derives the service from the module of an error's class, if it is moto's."""
+    """An injected error of any service. Its class is outside moto, so that moto does not derive the service from it."""
 
 
 def gate_extensions(gate: RequestGate) -> tuple[MotoExtension, ...]:
-    """Return what makes every request pass the gate."""
+    """Return the extension that passes every request through the gate."""
 
     def replace(original: Callable[[BaseResponse], Any]) -> Callable[[BaseResponse], Any]:
         def call_action(response: BaseResponse) -> Any:
@@ -43,7 +43,7 @@ def gate_extensions(gate: RequestGate) -> tuple[MotoExtension, ...]:
             owner=BaseResponse,
             name="call_action",
             replace=replace,
-            reason="requests run one at a time, on current state, and fail when a scenario says so",
+            reason="runs one request at a time, on current state, and fails the requests that a scenario selects",
         ),
     )
 
@@ -59,7 +59,7 @@ def _injected_failure(gate: RequestGate, response: BaseResponse) -> tuple[int, d
 
 
 def time_extensions(time: ServiceTime) -> tuple[MotoExtension, ...]:
-    """Return the clock for moto, which reads the time through two functions that its modules import by name."""
+    """Return extensions that replace the two functions by which moto's modules read the time."""
 
     def utcnow() -> datetime:
         return time.now().replace(tzinfo=None)
@@ -82,49 +82,47 @@ def time_extensions(time: ServiceTime) -> tuple[MotoExtension, ...]:
     )
     return (
         *(
-            MotoExtension(
-                owner=module, name="utcnow", replace=lambda _: utcnow, reason="time is the simulation's clock"
-            )
+            MotoExtension(owner=module, name="utcnow", replace=lambda _: utcnow, reason="reads the virtual clock")
             for module in readers
         ),
         MotoExtension(
             owner=sqs,
             name="unix_time_millis",
             replace=lambda _: unix_time_millis,
-            reason="whole milliseconds, so that a deadline computed from one is met exactly",
+            reason="returns whole milliseconds, so that a deadline computed from one is met exactly",
         ),
     )
 
 
 _NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
-_REQUEST_ID = "59dbff89-35bd-4eac-99ed-be587EXAMPLE"  # the one in EC2's documentation; it is never read
+_REQUEST_ID = "59dbff89-35bd-4eac-99ed-be587EXAMPLE"  # from EC2's documentation; no code reads it
 
 
-def ec2_answer(operation: str, result: Mapping[str, Any]) -> str:
+def ec2_response(operation: str, result: Mapping[str, Any]) -> str:
     """Return the body of a successful EC2 response.
 
     Args:
-        operation: As "DescribeInstanceTypes".
-        result: Its output by the names boto3 uses; what EC2 does not know is left out.
+        operation: The operation, such as "DescribeInstanceTypes".
+        result: The output with boto3's names; names that EC2's model lacks are left out.
     """
     shape = get_service_model("ec2").operation_model(operation).output_shape
-    body = "".join(_written(shape, result))
+    body = "".join(_xml(shape, result))
     return (
         f'<?xml version="1.0" encoding="UTF-8"?><{operation}Response xmlns="{_NAMESPACE}">'
         f"<requestId>{_REQUEST_ID}</requestId>{body}</{operation}Response>"
     )
 
 
-def _written(shape: Any, value: Any) -> Iterator[str]:
+def _xml(shape: Any, value: Any) -> Iterator[str]:
     if shape.type_name == "structure":
         for name, member in shape.members.items():
             if (inner := value.get(name)) is not None:
                 tag = member.serialization.get("name", name)
-                yield f"<{tag}>{''.join(_written(member, inner))}</{tag}>"
+                yield f"<{tag}>{''.join(_xml(member, inner))}</{tag}>"
     elif shape.type_name == "list":
         tag = shape.member.serialization.get("name", "member")
         for item in value:
-            yield f"<{tag}>{''.join(_written(shape.member, item))}</{tag}>"
+            yield f"<{tag}>{''.join(_xml(shape.member, item))}</{tag}>"
     else:
         yield _scalar(value)
 
@@ -138,20 +136,20 @@ def _scalar(value: Any) -> str:
 
 
 def wire_extensions() -> tuple[MotoExtension, ...]:
-    """Return a faster query parser: moto compares each structure's name with every parameter."""
-    reason = "a CreateFleet of hundreds of overrides is read in milliseconds, not in half a second"
+    """Return extensions with a faster query parser; moto compares each structure's name with every parameter."""
+    reason = "parses a CreateFleet with hundreds of overrides in milliseconds, not in half a second"
     return (
-        MotoExtension(owner=QueryParser, name="_do_parse", replace=_remembering_prefixes, reason=reason),
+        MotoExtension(owner=QueryParser, name="_do_parse", replace=_with_cached_prefixes, reason=reason),
         MotoExtension(owner=QueryParser, name="_gonna_recurse", replace=lambda _: _is_absent, reason=reason),
     )
 
 
-def _remembering_prefixes(original: Callable[..., Any]) -> Callable[..., Any]:
+def _with_cached_prefixes(original: Callable[..., Any]) -> Callable[..., Any]:
     def parse(parser: Any, request_dict: Mapping[str, Any], shape: Any) -> Any:
         values = dict(request_dict["values"].items())
         parser.dotted_prefixes = {
             name[:end] for name in values for end in (*_dots(name), len(name))
-        }  # a parser serves one request
+        }  # each request has its own parser
         return original(parser, {**request_dict, "values": values}, shape)
 
     return parse

@@ -1,4 +1,4 @@
-"""Seeds an account on moto with what exists before Journeyman: EKS cluster, network, node role and EKS images."""
+"""Seeds an account on moto with the resources that Journeyman requires: EKS cluster, network, node role, EKS images."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def seed_account(
     endpoint: str | None = None,
     certificate_authority: str | None = None,
 ) -> SeededAccount:
-    """Make an account ready for `EC2NodeClass` selectors and image aliases.
+    """Create the resources that an EC2NodeClass selects: tagged subnets and security group, node role, images.
 
     Args:
-        aws: An entered simulation.
-        cluster: Name of the EKS cluster, and value of the `karpenter.sh/discovery` tags.
-        kubernetes_version: Of the cluster and its images, as "1.33".
-        endpoint: Address of the cluster's API server; AWS-like fiction if not given.
-        certificate_authority: Its CA, base64 of a PEM; fiction if not given.
+        aws: The account, inside its context.
+        cluster: The name of the EKS cluster, and the value of the `karpenter.sh/discovery` tags.
+        kubernetes_version: The version of the cluster and its images, such as "1.33".
+        endpoint: The URL of the cluster's API server; by default one that does not exist.
+        certificate_authority: The API server's CA as base64 of a PEM; by default a made-up one.
     """
     role = f"KarpenterNodeRole-{cluster}"
     subnets, group = _network(aws, cluster)
@@ -71,7 +71,7 @@ def _network(aws: MotoAccount, cluster: str) -> tuple[tuple[str, ...], str]:
 
 
 def _roles(aws: MotoAccount, cluster: str, node_role: str) -> str:
-    """Create the node role and the cluster role; return the latter's ARN. Neither has policies: rights are not checked here."""
+    """Create the node role and the cluster role, without policies, which moto does not check; return the latter's ARN."""
     iam = aws.client("iam")
     iam.create_role(RoleName=node_role, AssumeRolePolicyDocument=_TRUST % "ec2.amazonaws.com")
     role = iam.create_role(RoleName=f"{cluster}-cluster", AssumeRolePolicyDocument=_TRUST % "eks.amazonaws.com")
@@ -83,15 +83,15 @@ def _images(aws: MotoAccount, version: str) -> dict[str, str]:
     ids = {}
     for image in published_images(version):
         image_id = ec2.register_image(Name=image.name, Architecture=image.architecture)["ImageId"]
-        _finish(aws, image_id, image)
+        _set_image_fields(aws, image_id, image)
         ids[image.name] = image_id
         for name in image.parameters:
             _publish(aws, name, image_id)
     return ids
 
 
-def _finish(aws: MotoAccount, image_id: str, image: PublishedImage) -> None:
-    """Set what moto's RegisterImage drops, and that Amazon owns the image."""
+def _set_image_fields(aws: MotoAccount, image_id: str, image: PublishedImage) -> None:
+    """Set the fields that moto's RegisterImage ignores, and Amazon as the owner."""
     record = ec2_backends[aws.account][aws.region].amis[image_id]
     record.architecture = image.architecture
     record.root_device_name = "/dev/xvda"
@@ -102,8 +102,8 @@ def _finish(aws: MotoAccount, image_id: str, image: PublishedImage) -> None:
 
 
 def _publish(aws: MotoAccount, name: str, value: str) -> None:
-    """Write a parameter below /aws, which PutParameter refuses to users."""
-    make: Any = Parameter  # typed as abstract, though moto makes them too
+    """Write a parameter below /aws, which PutParameter rejects."""
+    make: Any = Parameter  # the stubs declare it as abstract, but moto instantiates it
     parameters: Any = ssm_backends[aws.account][aws.region]._parameters  # noqa: SLF001 - moto offers no other way
     parameters[name].append(
         make(

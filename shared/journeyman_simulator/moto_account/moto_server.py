@@ -1,4 +1,4 @@
-"""`MotoAccount`: one AWS account and region in this process, spoken to over the real wire protocol on loopback."""
+"""Serves one AWS account and region in this process (`MotoAccount`), over AWS's wire protocol on loopback."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from journeyman_simulator.moto_account.moto_requests import gate_extensions, tim
 
 _HOST = "127.0.0.1"
 _STOP_POLL_SECONDS = 0.02
-_one_at_a_time = Lock()
+_one_account_lock = Lock()
 _SCHEDULE_CHANGES = (
     *("PutRule", "DeleteRule", "EnableRule", "DisableRule", "PutTargets", "RemoveTargets"),
     *("CreateSchedule", "UpdateSchedule", "DeleteSchedule", "DeleteScheduleGroup"),
@@ -56,21 +56,20 @@ _SCHEDULE_CHANGES = (
 
 
 class MotoAccount:
-    """Serves an initially empty AWS account at `endpoint_url`, inside the context manager.
+    """A context manager that serves an initially empty AWS account at `endpoint_url`. An `Actor` of a simulated `World`.
 
-    Moto has one state per process, and is patched once, so only one account may be open at a time. After advancing the
-    clock, call `act` (as any request does), which changes the states of instances and delivers events. An `Actor` of a
-    simulated `World`.
+    moto has one state per process, so only one account may be open at a time. After advancing the clock, call `act`
+    (each request does so as well), which changes the states of instances and delivers events.
 
     Args:
-        clock: The only source of time, for instances, queues, events and prices.
-        on_demand_prices: USD per hour by instance type, for this region.
-        region: Of all clients.
-        port: To listen on; 0 takes a free one.
-        timing: How long instances stay in each state.
-        price_seed: Another seed gives other Spot prices.
-        on_event: Gets every event that a simulated service publishes. It is called while AWS is busy: it may take
-            note, but not call AWS.
+        clock: The clock of instances, queues, events and prices.
+        on_demand_prices: USD per hour by instance type, for the region.
+        region: The region of all clients.
+        port: The port on which to listen; 0 selects a free one.
+        timing: The duration of each instance state.
+        price_seed: The seed of the Spot prices.
+        on_event: Called with every event that a simulated service publishes. It must not call AWS, since it runs during
+            a request.
     """
 
     account = DEFAULT_ACCOUNT_ID
@@ -88,7 +87,7 @@ class MotoAccount:
     ) -> None:
         self.region = region
         self.time = ServiceTime(clock)
-        # The first Spot prices are a day old, so that a history that starts now has a first price.
+        # the first Spot prices are a day old, so that a history that starts now contains a price
         first = clock.now() - timedelta(days=1)
         self.prices = regional_prices(on_demand_prices, region, first, price_seed)
         self.capacity_pools = CapacityPools(self.prices)
@@ -102,10 +101,10 @@ class MotoAccount:
         self.endpoint_url = ""
 
     def __enter__(self) -> MotoAccount:
-        if not _one_at_a_time.acquire(blocking=False):
+        if not _one_account_lock.acquire(blocking=False):
             raise ConfigurationError("another MotoAccount is open in this process; moto's state cannot be shared")
         with ExitStack() as stack:
-            stack.callback(_one_at_a_time.release)
+            stack.callback(_one_account_lock.release)
             stack.enter_context(applied(_extensions(self)))
             stack.callback(moto_api_backend.reset)
             moto_api_backend.reset()
@@ -120,11 +119,11 @@ class MotoAccount:
         self._stack.close()
 
     def client(self, service: str, *, max_attempts: int = 3) -> Any:
-        """Return a boto3 client with made-up credentials: the same one each time, closed with the account.
+        """Return a boto3 client with made-up credentials. Equal arguments return the same client, which the account closes.
 
         Args:
-            service: boto3's name for it.
-            max_attempts: Including the first; 1 shows every simulated failure to the caller.
+            service: boto3's name of the service.
+            max_attempts: The number of attempts, including the first; with 1 the caller sees every simulated failure.
         """
         key = (service, max_attempts)
         if key not in self._clients:
@@ -132,16 +131,16 @@ class MotoAccount:
         return self._clients[key]
 
     def act(self) -> bool:
-        """Make every transition that is due by now; True if there was any."""
+        """Make the transitions that are due; return whether one was due."""
         with self.gate.lock:
             return self.instances.settle()
 
     def due(self) -> datetime | None:
-        """Return when the next instance changes its state; None if none will."""
+        """Return when the next instance changes its state; None if no change is pending."""
         return self.instances.due()
 
     def take_deliveries(self) -> tuple[FunctionDelivery, ...]:
-        """Remove and return the events that wait for functions, in order."""
+        """Remove and return the events for functions, in order."""
         with self.gate.lock:
             return self.bus.targets.take()
 
@@ -151,12 +150,12 @@ class MotoAccount:
             self.bus.targets.deliver(target, event)
 
     def schedule_version(self) -> int:
-        """Return a number that grows with each request that may change a rule or schedule, for a `ScheduleRunner`."""
+        """Return a number that increases with each request that may change a rule or schedule, for a `ScheduleRunner`."""
         with self.gate.lock:
             return sum(self.gate.calls[operation] for operation in _SCHEDULE_CHANGES)
 
     def out_of_stock(self, instance_type: str, zone: str, capacity_type: str, until: datetime) -> None:
-        """Let launches from this pool fail with InsufficientInstanceCapacity until then."""
+        """Make launches from this pool fail with InsufficientInstanceCapacity until `until`."""
         with self.gate.lock:
             self.capacity_pools.out_of_stock(instance_type, zone, capacity_type, until)
 
@@ -166,12 +165,12 @@ class MotoAccount:
             self.gate.fail_next(operation, code, times)
 
     def interrupt(self, instance_id: str) -> None:
-        """Reclaim a Spot instance with two minutes' notice. Raises ConfigurationError if it is not a live Spot one."""
+        """Reclaim a Spot instance with two minutes' notice. Raises ConfigurationError if no such Spot instance runs."""
         with self.gate.lock:
             self.instances.interrupt(instance_id)
 
     def recommend_rebalance(self, instance_id: str) -> None:
-        """Recommend to rebalance a Spot instance. Raises ConfigurationError if it is not a live Spot one."""
+        """Send a rebalance recommendation for a Spot instance. Raises ConfigurationError if no such Spot instance runs."""
         with self.gate.lock:
             self.instances.recommend_rebalance(instance_id)
 
@@ -186,7 +185,7 @@ class MotoAccount:
         access_log.setLevel(logging.ERROR)
         application = DomainDispatcherApplication(create_backend_app)
         server = make_server(_HOST, self._port, application, threaded=True, request_handler=PersistentConnectionHandler)
-        # Moto's own ThreadedMotoServer does the same, but takes half a second to stop and leaves its socket open.
+        # moto's ThreadedMotoServer does the same, but takes half a second to stop and leaves its socket open
         thread = Thread(target=server.serve_forever, args=(_STOP_POLL_SECONDS,), name="simulated-aws", daemon=True)
         thread.start()
         for undo in (server.server_close, thread.join, server.shutdown):  # called last first
@@ -200,8 +199,8 @@ class MotoAccount:
 
 
 def client_for(endpoint_url: str, service: str, *, region: str = "us-east-1", max_attempts: int = 3) -> Any:
-    """Return a boto3 client for any AWS-compatible endpoint that checks no credentials: this one, moto's server, LocalStack."""
-    make: Any = _session().client  # typed as one overload for each service that exists
+    """Return a boto3 client for an AWS-compatible endpoint that checks no credentials, such as moto or LocalStack."""
+    make: Any = _session().client  # the stubs declare one overload per service
     return make(
         service,
         endpoint_url=endpoint_url,
@@ -211,28 +210,28 @@ def client_for(endpoint_url: str, service: str, *, region: str = "us-east-1", ma
         config=Config(
             retries={"total_max_attempts": max_attempts, "mode": "standard"},
             tcp_keepalive=True,
-            proxies={},  # none, whatever HTTP_PROXY says: the endpoint is on this machine
+            proxies={},  # ignores HTTP_PROXY, since the endpoint is on this machine
         ),
     )
 
 
 @cache
 def _session() -> boto3.session.Session:
-    """Return the session of all clients: reading a service's model is the slowest part of making a client."""
+    """Return the session of all clients, which caches service models: reading them is slow."""
     return boto3.session.Session(botocore_session=with_fast_timestamps(botocore.session.get_session()))
 
 
 class PersistentConnectionHandler(MotoRequestHandler):
-    """Answers one request after the other on each connection; werkzeug's own handler closes it after the first.
+    """Serves several requests per connection; werkzeug's handler closes the connection after the first.
 
-    It can, because every client here announces the length of its request, and the whole request is read.
+    This requires that clients send Content-Length and that the handler reads the whole request.
     """
 
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # an answer goes out at once, not after the client's delayed acknowledgement
+    disable_nagle_algorithm = True  # a response does not wait for the client's delayed acknowledgement
 
     def run_wsgi(self) -> None:
-        """Answer one request; werkzeug answers those without a Content-Length."""
+        """Serve one request; werkzeug serves requests without Content-Length."""
         if "Transfer-Encoding" in self.headers or "Expect" in self.headers:
             super().run_wsgi()
             return
@@ -253,26 +252,26 @@ class PersistentConnectionHandler(MotoRequestHandler):
 
 
 def _extensions(aws: MotoAccount) -> tuple[MotoExtension, ...]:
-    """Return every place where moto is made to behave as AWS does, in the order of application; a contract test states each."""
+    """Return all extensions of moto in the order of application; a contract test checks each."""
     return (
         # the server
         MotoExtension(
             owner=DomainDispatcherApplication,
             name="get_backend_for_host",
             replace=cache,
-            reason="a host always means the same; moto reads its own folder for each request",
+            reason="caches the service of a host; moto reads its folder for each request",
         ),
         MotoExtension(
             owner=moto.core.responses,
             name="method_names_from_class",
             replace=cache,
-            reason="a class stays as it is; moto looks through all its members for each request",
+            reason="caches the members of a class; moto inspects all of them for each request",
         ),
         MotoExtension(
             owner=DomainDispatcherApplication,
             name="get_application",
             replace=pricing_api(aws.prices, aws.gate, aws.region),
-            reason="the Pricing API answers; moto has none",
+            reason="serves the Pricing API, which moto lacks",
         ),
         *gate_extensions(aws.gate),
         *time_extensions(aws.time),
@@ -282,7 +281,7 @@ def _extensions(aws: MotoAccount) -> tuple[MotoExtension, ...]:
             owner=AmiBackend,
             name="_load_amis",
             replace=lambda _: lambda _backend: None,
-            reason="the images are those that a scenario publishes; moto's thousand old ones only cost time",
+            reason="offers only the images that a scenario publishes; moto's thousand images would take time",
         ),
         *aws.instances.extensions(),
         *fleet_extensions(aws.capacity_pools, aws.time),
@@ -292,14 +291,14 @@ def _extensions(aws: MotoAccount) -> tuple[MotoExtension, ...]:
             owner=EC2Response,
             name="describe_capacity_reservations",
             replace=lambda _: lambda _response: ActionResult({"CapacityReservations": []}),
-            reason="an account without reservations says so; moto does not know the call",
+            reason="returns no capacity reservations; moto lacks the call",
             adds=True,
         ),
         MotoExtension(
             owner=EC2Response,
             name="describe_placement_groups",
             replace=lambda _: lambda _response: ActionResult({"PlacementGroups": []}),
-            reason="an account without placement groups says so; moto does not know the call",
+            reason="returns no placement groups; moto lacks the call",
             adds=True,
         ),
         # messages
