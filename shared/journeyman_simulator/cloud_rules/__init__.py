@@ -1,1 +1,1 @@
-"""The rules of AWS that both simulated accounts follow: fleets, instance states, queues, events, schedules, prices, errors."""
+"""Rules of AWS that both simulated accounts follow: fleets, instance states, queues, events, schedules, prices, errors."""

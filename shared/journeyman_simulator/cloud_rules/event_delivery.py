@@ -1,4 +1,4 @@
-"""EventBridge events: their shape, what a target gets of one, and how it reaches queues and functions."""
+"""Builds EventBridge events, transforms them for targets, and delivers them to queues and functions."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ JSON = Mapping[str, Any]
 
 
 class FunctionDelivery(NamedTuple):
-    """An event on its way to a function."""
+    """An event that is to be delivered to a function."""
 
     function_arn: str
     event: Any
 
 
 class EventEnvelope(Struct, frozen=True, kw_only=True):
-    """What all events of an account have in common."""
+    """Builds an account's events, which share the account and the region."""
 
     account: str
     region: str
@@ -51,7 +51,7 @@ class EventEnvelope(Struct, frozen=True, kw_only=True):
     def health_detail(
         self, *, number: int, code: str, instance_ids: Sequence[str], starts_at: datetime, at: datetime
     ) -> dict[str, Any]:
-        """Return the detail of an AWS Health event: AWS will do something to these instances."""
+        """Return the detail of an AWS Health event that announces the maintenance of instances."""
         now = at.strftime(_HEALTH_TIME)
         return {
             "eventArn": f"arn:aws:health:{self.region}::event/EC2/{code}/{code}_{number}",
@@ -77,32 +77,32 @@ class EventEnvelope(Struct, frozen=True, kw_only=True):
 class EventTargets:
     """Delivers events to the targets of rules and schedules.
 
-    Events for functions wait here until the simulation takes them, because a function must not call AWS while the simulated
+    It keeps events for functions until the simulation takes them, since a function must not call AWS while the simulated
     AWS handles a request.
 
     Args:
-        send: Takes the name of a queue, the text, and a message group if the target names one.
+        send: Sends a message, given the queue's name, the text, and a message group if the target names one.
     """
 
     def __init__(self, send: Callable[[str, str, str | None], object]) -> None:
         self._send = send
-        self._waiting: deque[FunctionDelivery] = deque()
+        self._deliveries: deque[FunctionDelivery] = deque()
 
     def deliver(self, target: JSON, event: JSON) -> None:
-        """Deliver an event to one target, in the form that the target configures. Raises NotSimulatedError for other services."""
-        text = shaped(target, event)
+        """Deliver an event to a target, in the form that the target defines. Raises NotSimulatedError for other services."""
+        text = transformed_input(target, event)
         service, name = target["Arn"].split(":")[2], target["Arn"].rsplit(":", 1)[1]
         if service == "lambda":
-            self._waiting.append(FunctionDelivery(target["Arn"], json.loads(text)))
+            self._deliveries.append(FunctionDelivery(target["Arn"], json.loads(text)))
         elif service == "sqs":
             self._send(name, text, target.get("SqsParameters", {}).get("MessageGroupId"))
         else:
-            raise NotSimulatedError(f"a rule's target in {service} is not simulated here, only queues and functions")
+            raise NotSimulatedError(f"the simulation does not support a target in {service}, only queues and functions")
 
     def take(self) -> tuple[FunctionDelivery, ...]:
-        """Remove and return the events that wait for functions, in order."""
-        taken = tuple(self._waiting)
-        self._waiting.clear()
+        """Remove and return the events for functions, in order."""
+        taken = tuple(self._deliveries)
+        self._deliveries.clear()
         return taken
 
 
@@ -111,8 +111,8 @@ def is_simulated_target(target: JSON) -> bool:
     return target["Arn"].split(":")[2] in _SIMULATED_TARGETS
 
 
-def shaped(target: JSON, event: JSON) -> str:
-    """Return the text a target gets: its constant, a part of the event, a filled-in template, or the event itself."""
+def transformed_input(target: JSON, event: JSON) -> str:
+    """Return the text for a target: its Input, the part at InputPath, its filled-in InputTransformer, or the event."""
     if "Input" in target:
         return str(target["Input"])
     if "InputPath" in target:
@@ -125,7 +125,7 @@ def shaped(target: JSON, event: JSON) -> str:
 
 
 def _filled_in(template: str, values: JSON) -> str:
-    """Replace each `<name>`: inside quotes by bare text, outside by JSON; AWS drops unknown names."""
+    """Return the template with each `<name>` replaced: by text inside quotes, else by JSON. AWS drops unknown names."""
     quoted = False
 
     def fill(match: re.Match[str]) -> str:
@@ -144,7 +144,7 @@ def _filled_in(template: str, values: JSON) -> str:
 
 
 def _at_path(event: JSON, path: str) -> Any:
-    """Return the value at a path like `$.detail.instance-id`, or None."""
+    """Return the value at a path such as `$.detail.instance-id`; None if it does not exist."""
     value: Any = event
     for key in path.split(".")[1:]:
         value = value.get(key) if isinstance(value, Mapping) else None
@@ -152,5 +152,5 @@ def _at_path(event: JSON, path: str) -> Any:
 
 
 def iso(moment: datetime) -> str:
-    """Return a time as events carry it, to the second."""
+    """Return a time in the format of events, in whole seconds."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

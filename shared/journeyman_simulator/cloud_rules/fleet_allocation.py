@@ -1,6 +1,6 @@
-"""CreateFleet with Type=instant: the order of pools, the choice, the errors, the answer, and client tokens.
+"""Implements CreateFleet with Type=instant: the order and choice of pools, errors, response, and client tokens.
 
-Both simulated accounts use it; how a launch template is found and an instance is launched is the account's own.
+Both simulated accounts use it, and implement the lookup of launch templates and the launch of instances (`FleetAccount`).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ STRATEGIES = {
 
 
 class FleetPoolError(NamedTuple):
-    """Why EC2 did not launch from a pool: an entry of CreateFleet's Errors."""
+    """The reason why EC2 did not launch from a pool, as in CreateFleet's Errors."""
 
     code: str
     message: str
 
 
 class FleetPool(Struct, frozen=True, kw_only=True):
-    """What a fleet can launch from: an override of a launch template, in a zone, with a capacity type."""
+    """A pool from which a fleet can launch: an override of a launch template, with its zone and capacity type."""
 
     instance_type: str
     zone: str  # empty if the subnet does not exist
@@ -48,45 +48,45 @@ class FleetPool(Struct, frozen=True, kw_only=True):
     image_id: str
     template: Mapping[str, Any]  # the resolved LaunchTemplateSpecification
     data: Mapping[str, Any]  # the template version's data
-    override: Mapping[str, Any]  # as sent
+    override: Mapping[str, Any]  # as in the request
     index: int  # position in the request
 
     @property
     def weight(self) -> float:
-        """Return how many units of target capacity one instance counts for."""
+        """Return the units of target capacity of one instance."""
         return float(self.override.get("WeightedCapacity") or 1)
 
     @property
     def priority(self) -> float:
-        """Return the priority: lower is tried first, none comes last."""
+        """Return the priority: EC2 tries lower ones first, and pools without a priority last."""
         return float(self.override.get("Priority", math.inf))
 
 
 class CapacityPools:
-    """The region's prices, and which pools have no capacity until when."""
+    """The region's prices, and the pools without capacity."""
 
     def __init__(self, prices: SimulatedPriceTable) -> None:
         self.prices = prices
-        self._out: dict[tuple[str, str, str], datetime] = {}
+        self._unavailable_until: dict[tuple[str, str, str], datetime] = {}
 
     def out_of_stock(self, instance_type: str, zone: str, capacity_type: str, until: datetime) -> None:
-        """Let launches from this pool fail with InsufficientInstanceCapacity until then."""
-        self._out[instance_type, zone, capacity_type] = until
+        """Make launches from this pool fail with InsufficientInstanceCapacity until `until`."""
+        self._unavailable_until[instance_type, zone, capacity_type] = until
 
     def is_out_of_stock(self, instance_type: str, zone: str, capacity_type: str, now: datetime) -> bool:
-        """Whether the pool has no capacity now."""
-        return self._out.get((instance_type, zone, capacity_type), now) > now
+        """Whether the pool has no capacity at `now`."""
+        return self._unavailable_until.get((instance_type, zone, capacity_type), now) > now
 
     def ranked(self, pools: Iterable[FleetPool], strategy: str) -> list[FleetPool]:
         """Return the pools in the order in which a strategy tries them.
 
-        Simulated pools have no depth: each has capacity or has none. So the capacity-optimized strategies fall
-        back to their second criterion: priority where they have one, price otherwise.
+        A simulated pool has unlimited capacity or none, so the capacity-optimized strategies use their second criterion:
+        priority for the prioritized one, else price.
         """
         return sorted(pools, key=lambda pool: (pool.priority if strategy in _PRIORITIZED else 0, *self._cost(pool)))
 
     def error_of(self, pool: FleetPool, now: datetime) -> FleetPoolError | None:
-        """Return why EC2 cannot launch from this pool now; None if it can."""
+        """Return the reason why EC2 cannot launch from the pool at `now`; None if it can."""
         kind, zone = pool.instance_type, pool.zone
         if not zone:
             return FleetPoolError("InvalidSubnetID.NotFound", f"The subnet ID '{pool.subnet_id}' does not exist")
@@ -133,38 +133,38 @@ JSON = Mapping[str, Any]
 
 
 class FleetAccount(Protocol):
-    """What a fleet needs of its account: launch templates, subnets, and a way to launch."""
+    """The parts of an account that a fleet uses: launch templates, subnets and launches."""
 
     def template(self, specification: JSON) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the specification with id and version resolved, as answers carry it, and that version's data."""
+        """Return the specification with id and version resolved, as in responses, and the data of that version."""
         ...
 
     def zone_of(self, subnet_id: str) -> str:
-        """Return the zone of a subnet; empty if there is no such subnet."""
+        """Return the zone of a subnet; empty if the subnet does not exist."""
         ...
 
     def launch(self, fleet_id: str, pool: FleetPool, count: int) -> list[str]:
-        """Ids of that many new instances. Raises ServiceError if EC2 would refuse them."""
+        """Launch `count` instances and return their ids. Raises ServiceError if EC2 would reject the launch."""
         ...
 
 
 class InstantFleetRequest:
-    """One CreateFleet request, carried out at once: its answer has the instances and the errors of the pools that failed."""
+    """A CreateFleet request, which launches on creation; the response has the instances and the errors of failed pools."""
 
     def __init__(
         self, fleet_id: str, request: JSON, account: FleetAccount, capacity_pools: CapacityPools, now: datetime
     ) -> None:
-        """Launches.
+        """Launch the fleet's instances.
 
         Args:
-            fleet_id: Of the new fleet.
-            request: CreateFleet's parameters.
-            account: Its templates, subnets and instances.
-            capacity_pools: The region's prices and stock.
-            now: When.
+            fleet_id: The id of the new fleet.
+            request: The parameters of CreateFleet.
+            account: The account's templates, subnets and instances.
+            capacity_pools: The region's prices, and the pools without capacity.
+            now: The time of the request.
 
         Raises:
-            ServiceError: The request is invalid: no such strategy, or what `account.template` raises.
+            ServiceError: The allocation strategy or the launch template does not exist.
         """
         self.fleet_id = fleet_id
         self.launched: list[tuple[FleetPool, list[str]]] = []
@@ -175,38 +175,38 @@ class InstantFleetRequest:
         self._now = now
         for capacity_type, amount in _targets(request["TargetCapacitySpecification"]):
             if amount > 0:
-                self._fulfil(capacity_type, amount)
+                self._launch_capacity(capacity_type, amount)
 
     @property
-    def answer(self) -> dict[str, Any]:
-        """Return CreateFleet's result: ids grouped by the override they came from."""
+    def response(self) -> dict[str, Any]:
+        """Return the response of CreateFleet, with instance ids grouped by override."""
         return {"FleetId": self.fleet_id, "Instances": self.instances, "Errors": self.errors}
 
     @property
     def instances(self) -> list[dict[str, Any]]:
-        """Return what was launched, one entry for each override that gave instances."""
+        """Return the launched instances, in an entry for each override."""
         return [
             {**_origin(pool), "InstanceIds": ids, "InstanceType": pool.instance_type} for pool, ids in self.launched
         ]
 
     @property
     def capacity(self) -> float:
-        """Return the units of target capacity that were launched."""
+        """Return the launched units of target capacity."""
         return sum(len(ids) * pool.weight for pool, ids in self.launched)
 
-    def _fulfil(self, capacity_type: str, amount: float) -> None:
+    def _launch_capacity(self, capacity_type: str, amount: float) -> None:
         strategy = self._strategy(capacity_type)
-        waiting = deque(self._capacity_pools.ranked(self._pools(capacity_type), strategy))
-        while amount > 0 and waiting:
-            pool = waiting.popleft()
+        remaining_pools = deque(self._capacity_pools.ranked(self._pools(capacity_type), strategy))
+        while amount > 0 and remaining_pools:
+            pool = remaining_pools.popleft()
             count = 1 if strategy == "diversified" else math.ceil(amount / pool.weight)
             launched = self._try(pool, count)
             amount -= launched * pool.weight
             if launched and strategy == "diversified":
-                waiting.append(pool)
+                remaining_pools.append(pool)
 
     def _try(self, pool: FleetPool, count: int) -> int:
-        """Launch from a pool; return how many instances: all or, with an error recorded, none."""
+        """Launch from a pool and return the number of instances: `count`, or 0 after recording an error."""
         failure = self._capacity_pools.error_of(pool, self._now)
         if failure is None:
             try:
@@ -265,7 +265,7 @@ def launch_tags(
 ) -> dict[str, dict[str, str]]:
     """Return the tags of a fleet's instances, volumes and interfaces, by resource type.
 
-    The request's TagSpecifications win over the launch template's, and AWS adds three to each instance.
+    The request's TagSpecifications override the launch template's, and AWS adds three tags to each instance.
     """
     merged: dict[str, dict[str, str]] = {
         "instance": {
@@ -281,7 +281,7 @@ def launch_tags(
 
 
 def tags_by_resource(specifications: Iterable[JSON]) -> dict[str, dict[str, str]]:
-    """Return TagSpecifications as tags by resource type."""
+    """Return the tags in TagSpecifications by resource type."""
     found: dict[str, dict[str, str]] = {}
     for specification in specifications:
         tags = found.setdefault(specification["ResourceType"], {})
@@ -290,47 +290,47 @@ def tags_by_resource(specifications: Iterable[JSON]) -> dict[str, dict[str, str]
 
 
 def security_group_ids(data: JSON) -> list[str]:
-    """Return the security groups of a launch template: its own, or those of its first interface that has any."""
+    """Return the security groups of a launch template, or else those of its first interface that has groups."""
     interfaces = data.get("NetworkInterfaces", ())
     return list(data.get("SecurityGroupIds") or next((i["Groups"] for i in interfaces if i.get("Groups")), ()))
 
 
 class ClientTokens:
-    """The responses to requests with client tokens.
+    """Stores the responses to requests with client tokens.
 
     Restates: EC2 API reference, "Ensuring idempotency": a used token returns the response of its first use,
-    failures included; with other parameters it is refused.
+    including a failure; EC2 rejects a used token with other parameters.
     """
 
     def __init__(self) -> None:
-        self._answers: dict[tuple[str, ...], _TokenUse] = {}
+        self._responses: dict[tuple[str, ...], _TokenUse] = {}
 
-    def answer(self, key: tuple[str, ...], request: JSON, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def response(self, key: tuple[str, ...], request: JSON, execute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return the response of the token's first use, or a new one.
 
         Args:
-            key: The token's owner, and last the token; an empty token is none.
+            key: The token's owner and, last, the token; an empty token counts as no token.
             request: All parameters of the request.
-            make: Carries out the request. An exception leaves the token unused.
+            execute: Executes the request. An exception leaves the token unused.
 
         Raises:
             ServiceError: The token was used for another request.
         """
-        earlier = self._answers.get(key) if key[-1] else None
+        earlier = self._responses.get(key) if key[-1] else None
         if earlier is None:
-            earlier = self._answers[key] = _TokenUse(request, make())
+            earlier = self._responses[key] = _TokenUse(request, execute())
         elif earlier.request != request:
             raise ServiceError("IdempotentParameterMismatch", _MISMATCH)
-        return earlier.answer
+        return earlier.response
 
 
 class _TokenUse(NamedTuple):
     request: JSON
-    answer: dict[str, Any]
+    response: dict[str, Any]
 
 
 def _targets(specification: JSON) -> Iterator[tuple[str, float]]:
-    """Yield the units of each capacity type; the rest goes to the default type, on-demand if it is not given."""
+    """Yield the units of each capacity type. The default type, else on-demand, gets the rest."""
     total = float(specification["TotalTargetCapacity"])
     wanted = {
         "on-demand": float(specification.get("OnDemandTargetCapacity") or 0),

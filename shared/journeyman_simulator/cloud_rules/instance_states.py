@@ -1,4 +1,4 @@
-"""The states of simulated EC2 instances: how long each lasts, which follows which, and what EventBridge learns of it.
+"""Rules of the states of simulated EC2 instances: durations, transitions, and the events of each transition.
 
 Restates: EC2 user guide, "Amazon EC2 instance state changes", "Spot Instance interruption notices", "EC2 instance
 rebalance recommendations".
@@ -27,11 +27,11 @@ BY_SPOT: Final = "Server.SpotInstanceTermination"
 _TERMINATING: Final = frozenset({"shutting-down", "terminated"})
 
 JSON = Mapping[str, Any]
-I = TypeVar("I")  # noqa: E741 - an account's own record of an instance
+I = TypeVar("I")  # noqa: E741 - an account's record of an instance
 
 
 class InstanceTiming(Struct, frozen=True, kw_only=True):
-    """How long an instance stays in each state, and how late DescribeInstances shows a new one; seconds."""
+    """The duration of each instance state, and the delay until DescribeInstances shows a new instance, in seconds."""
 
     pending_seconds: float = 8
     shutting_down_seconds: float = 30
@@ -41,7 +41,7 @@ class InstanceTiming(Struct, frozen=True, kw_only=True):
 
 
 class InstanceFacts(Struct, frozen=True, kw_only=True):
-    """What the rules read of an instance."""
+    """The properties of an instance that the rules read."""
 
     id: str
     zone: str
@@ -50,17 +50,17 @@ class InstanceFacts(Struct, frozen=True, kw_only=True):
 
 
 class EventPublisher(Protocol):
-    """A bus that takes the events of AWS services."""
+    """A bus that accepts the events of AWS services."""
 
     def publish(self, source: str, detail_type: str, detail: JSON, resources: Sequence[str]) -> None:
-        """Put an event on the default bus, as of now."""
+        """Put an event on the default bus, with the current time."""
         ...
 
 
 class InstanceLifecycle(ABC, Generic[I]):
-    """Moves an account's instances through their states as time passes, and publishes each transition.
+    """Changes the states of an account's instances as time passes, and publishes each transition.
 
-    The account says how its own records are read and written; the rules are here.
+    This class has the rules; the account's subclass reads and writes its records of instances.
     """
 
     def __init__(
@@ -71,36 +71,36 @@ class InstanceLifecycle(ABC, Generic[I]):
         self._timing = timing
         self._region = region
         self._account = account
-        self._agenda: list[tuple[datetime, int, Callable[[], object]]] = []
+        self._transitions: list[tuple[datetime, int, Callable[[], object]]] = []
         self._order = count()
         self.checks = InstanceStatusChecks(time)
 
     @abstractmethod
     def facts(self, instance: I) -> InstanceFacts:
-        """Return what the account's record says now."""
+        """Return the current properties of an instance."""
 
     @abstractmethod
     def find(self, instance_id: str) -> I | None:
-        """Return the record of an id, or None."""
+        """Return the instance with that id; None if it does not exist."""
 
     @abstractmethod
     def record_state(self, instance: I, state: str, reason: str) -> None:
-        """Write a new state and its StateReason code (empty if AWS gives none)."""
+        """Write a new state and its StateReason code (empty if AWS sends none)."""
 
     @abstractmethod
     def release(self, instance: I) -> None:
-        """Return the addresses and volumes of an instance that has shut down."""
+        """Release the addresses and volumes of an instance that has shut down."""
 
     @abstractmethod
     def forget(self, instance: I) -> None:
-        """Remove a terminated instance that EC2 shows no longer."""
+        """Remove a terminated instance that EC2 no longer shows."""
 
     def settle(self) -> bool:
-        """Make every transition that is due by now, each as of its own moment; True if there was any."""
+        """Make the transitions that are due, each at its own time; return whether one was due."""
         now = self._time.now()
         changed = False
-        while self._agenda and self._agenda[0][0] <= now:
-            moment, _, transition = heapq.heappop(self._agenda)
+        while self._transitions and self._transitions[0][0] <= now:
+            moment, _, transition = heapq.heappop(self._transitions)
             with self._time.at(moment):
                 transition()
             changed = True
@@ -108,22 +108,22 @@ class InstanceLifecycle(ABC, Generic[I]):
 
     def due(self) -> datetime | None:
         """Return when the next instance changes its state."""
-        return self._agenda[0][0] if self._agenda else None
+        return self._transitions[0][0] if self._transitions else None
 
-    def begin(self, instance: I) -> None:
-        """Let a launched or started instance be pending, then running."""
+    def start_launch(self, instance: I) -> None:
+        """Make a launched or started instance pending, and later running."""
         self._enter(instance, "pending")
-        self._later(self._timing.pending_seconds, lambda: self._advance(instance, "pending", "running"))
+        self._schedule(self._timing.pending_seconds, lambda: self._advance(instance, "pending", "running"))
 
-    def begin_start(self, instance: I) -> None:
-        """StartInstances. Raises ServiceError if the instance is not stopped."""
+    def start_stopped(self, instance: I) -> None:
+        """Start a stopped instance (StartInstances). Raises ServiceError if it is not stopped."""
         facts = self.facts(instance)
         if facts.state != "stopped":
             raise incorrect_instance_state(facts.id, "started")
-        self.begin(instance)
+        self.start_launch(instance)
 
     def require_stoppable(self, instance: I) -> None:
-        """Raise ServiceError if StopInstances refuses this instance."""
+        """Raise ServiceError if StopInstances rejects this instance."""
         facts = self.facts(instance)
         if facts.is_spot:
             raise spot_instance_cannot_stop(facts.id)
@@ -131,45 +131,45 @@ class InstanceLifecycle(ABC, Generic[I]):
             raise incorrect_instance_state(facts.id, "stopped")
 
     def begin_stop(self, instance: I) -> None:
-        """StopInstances; no effect on an instance that is stopping or stopped. Raises ServiceError."""
+        """Stop an instance that is not stopping or stopped (StopInstances). Raises ServiceError if it cannot be stopped."""
         self.require_stoppable(instance)
         if self.facts(instance).state in {"stopping", "stopped"}:
             return
         self._enter(instance, "stopping", BY_USER)
-        self._later(self._timing.shutting_down_seconds, lambda: self._advance(instance, "stopping", "stopped"))
+        self._schedule(self._timing.shutting_down_seconds, lambda: self._advance(instance, "stopping", "stopped"))
 
     def begin_termination(self, instance: I, reason: str = BY_USER) -> None:
-        """Shut the instance down, for a StateReason code; no effect on one that is terminating."""
+        """Shut down an instance that is not terminating, with a StateReason code."""
         if self.facts(instance).state in _TERMINATING:
             return
         self._enter(instance, "shutting-down", reason)
-        self._later(self._timing.shutting_down_seconds, lambda: self._terminate(instance, reason))
+        self._schedule(self._timing.shutting_down_seconds, lambda: self._terminate(instance, reason))
 
     def interrupt(self, instance_id: str) -> None:
-        """Reclaim a Spot instance: rebalance recommendation and two-minute warning now, shutdown after the notice.
+        """Reclaim a Spot instance: send a rebalance recommendation and an interruption warning, and shut it down later.
 
         Raises:
-            ConfigurationError: No such Spot instance is pending or running.
+            ConfigurationError: No Spot instance with that id is pending or running.
         """
         instance = self._live_spot_instance(instance_id)
         self.recommend_rebalance(instance_id)
         detail = {"instance-id": instance_id, "instance-action": "terminate"}
         self._publish_spot_event(instance, "EC2 Spot Instance Interruption Warning", detail)
-        self._later(self._timing.interruption_notice_seconds, lambda: self.begin_termination(instance, BY_SPOT))
+        self._schedule(self._timing.interruption_notice_seconds, lambda: self.begin_termination(instance, BY_SPOT))
 
     def recommend_rebalance(self, instance_id: str) -> None:
-        """Publish that a Spot instance is at elevated risk. Raises ConfigurationError as `interrupt`."""
+        """Publish a rebalance recommendation for a Spot instance. Raises ConfigurationError as `interrupt` does."""
         instance = self._live_spot_instance(instance_id)
         self._publish_spot_event(instance, "EC2 Instance Rebalance Recommendation", {"instance-id": instance_id})
 
     def is_described(self, launched_at: datetime) -> bool:
-        """Whether DescribeInstances shows an instance of that launch time yet."""
+        """Whether DescribeInstances already shows an instance with that launch time."""
         return launched_at + timedelta(seconds=self._timing.describe_lag_seconds) <= self._time.now()
 
     def _terminate(self, instance: I, reason: str) -> None:
         self.release(instance)
         self._enter(instance, "terminated", reason)
-        self._later(self._timing.terminated_visible_seconds, lambda: self.forget(instance))
+        self._schedule(self._timing.terminated_visible_seconds, lambda: self.forget(instance))
 
     def _advance(self, instance: I, before: str, after: str) -> None:
         if self.facts(instance).state == before:
@@ -186,7 +186,7 @@ class InstanceLifecycle(ABC, Generic[I]):
         )
 
     def _publish_spot_event(self, instance: I, detail_type: str, detail: JSON) -> None:
-        # These two name the zone where an ARN has the region, and no account: so AWS documents and sends them.
+        # AWS sends these ARNs with the zone in place of the region, and without an account
         facts = self.facts(instance)
         self._bus.publish("aws.ec2", detail_type, detail, [f"arn:aws:ec2:{facts.zone}:instance/{facts.id}"])
 
@@ -198,9 +198,9 @@ class InstanceLifecycle(ABC, Generic[I]):
                 return instance
         raise ConfigurationError("only a pending or running Spot instance can be interrupted", instance=instance_id)
 
-    def _later(self, seconds: float, transition: Callable[[], object]) -> None:
+    def _schedule(self, seconds: float, transition: Callable[[], object]) -> None:
         moment = self._time.now() + timedelta(seconds=seconds)
-        heapq.heappush(self._agenda, (moment, next(self._order), transition))
+        heapq.heappush(self._transitions, (moment, next(self._order), transition))
 
 
 _STATUS_FILTERS: Final[Mapping[str, Callable[[JSON], Sequence[str]]]] = {
@@ -211,31 +211,31 @@ _STATUS_FILTERS: Final[Mapping[str, Callable[[JSON], Sequence[str]]]] = {
 
 
 class InstanceStatusChecks:
-    """The status checks of instances, and the events that AWS has planned for their hosts: DescribeInstanceStatus."""
+    """The status checks of instances and the scheduled events of their hosts, as in DescribeInstanceStatus."""
 
     def __init__(self, time: ServiceTime) -> None:
         self._time = time
         self._failing: dict[tuple[str, str], datetime] = {}
-        self._planned: dict[str, list[dict[str, Any]]] = {}
+        self._scheduled_events: dict[str, list[dict[str, Any]]] = {}
 
     def fail(self, instance_id: str, check: str = INSTANCE_CHECK) -> None:
-        """Let an instance fail a check (`INSTANCE_CHECK` or `SYSTEM_CHECK`) from now on."""
+        """Make an instance fail a check (`INSTANCE_CHECK` or `SYSTEM_CHECK`) from now on."""
         self._failing.setdefault((instance_id, check), self._time.now())
 
     def recover(self, instance_id: str) -> None:
-        """Let it pass all its checks again."""
+        """Make an instance pass all its checks again."""
         self._failing = {key: since for key, since in self._failing.items() if key[0] != instance_id}
 
     def plan(self, instance_id: str, code: str, at: datetime) -> None:
-        """Plan an event for the instance's host, as "instance-retirement"."""
+        """Schedule an event of the instance's host, such as "instance-retirement"."""
         event = {"Code": code, "Description": "The instance is running on degraded hardware", "NotBefore": at}
-        self._planned.setdefault(instance_id, []).append(event)
+        self._scheduled_events.setdefault(instance_id, []).append(event)
 
     def statuses(self, instances: Iterable[tuple[str, str]], filters: Iterable[JSON]) -> list[dict[str, Any]]:
-        """Return the statuses of these instances (id and zone) that match every filter.
+        """Return the statuses of the instances, given as (id, zone), that match every filter.
 
         Raises:
-            KeyError: A filter is not known here.
+            KeyError: The simulation does not support a filter.
         """
         found = [self._entry(instance_id, zone) for instance_id, zone in instances]
         for wanted in filters:
@@ -250,7 +250,7 @@ class InstanceStatusChecks:
             "InstanceState": {"Code": STATE_CODES["running"], "Name": "running"},
             INSTANCE_CHECK: self._check(instance_id, INSTANCE_CHECK),
             SYSTEM_CHECK: self._check(instance_id, SYSTEM_CHECK),
-            "Events": list(self._planned.get(instance_id, [])),
+            "Events": list(self._scheduled_events.get(instance_id, [])),
         }
 
     def _check(self, instance_id: str, check: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The prices of a simulated region: on-demand from a table, Spot from that table and a seed; history and products."""
+"""Prices of a simulated region: on-demand from a table, Spot from the table and a seed, with history and products."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from msgspec import Struct
 
 from journeyman_simulator.cloud_rules.service_errors import ServiceError
 
-# A Spot price is this share of the on-demand price, drawn evenly for each (type, zone).
-_CHEAPEST_SHARE, _DEAREST_SHARE = 0.28, 0.62
+# The Spot price of each (type, zone) is the on-demand price times a share from a uniform distribution.
+_MIN_SPOT_SHARE, _MAX_SPOT_SHARE = 0.28, 0.62
 _PRODUCT = "Linux/UNIX"
 
 
 class SpotPrice(NamedTuple):
-    """The price of a pool from a moment on, USD per hour."""
+    """The price of a pool in USD per hour, from the time `since`."""
 
     since: datetime
     price: float
 
 
 class SimulatedPriceTable:
-    """Prices of one region.
+    """The prices of one region.
 
     Args:
-        on_demand: USD per hour by instance type; a type that is missing has no price and no Spot market.
-        pools: (type, zone) of everything that is offered.
-        without_spot: Types that are sold on demand only.
-        since: When the first Spot price of every pool was set.
-        seed: Another seed gives other Spot prices.
+        on_demand: USD per hour by instance type; a missing type has neither on-demand nor Spot prices.
+        pools: The (type, zone) pairs that the region offers.
+        without_spot: Types that are offered only on demand.
+        since: The time of the first Spot price of every pool.
+        seed: The seed of the Spot prices.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class SimulatedPriceTable:
         self._seed = seed
         self._pools = sorted(pools)
         self._offered = frozenset(self._pools)
-        self._firsts: dict[tuple[str, str], float | None] = {}
+        self._first_prices: dict[tuple[str, str], float | None] = {}
         self._changes: dict[tuple[str, str], list[SpotPrice]] = {}
-        self.version = 0  # grows with every change of a Spot price
+        self.version = 0  # increases with every change of a Spot price
 
     def is_offered(self, instance_type: str, zone: str) -> bool:
         """Whether the zone offers this type."""
@@ -63,17 +63,17 @@ class SimulatedPriceTable:
         return tuple(sorted({zone for _, zone in self._pools}))
 
     def on_demand(self, instance_type: str) -> float | None:
-        """Return USD per hour; None if the table does not have the type."""
+        """Return USD per hour; None if the table lacks the type."""
         return self._on_demand.get(instance_type)
 
     def spot(self, instance_type: str, zone: str) -> float | None:
-        """Return USD per hour now; None if there is no such pool."""
+        """Return the current Spot price in USD per hour; None if the pool does not exist."""
         if changes := self._changes.get((instance_type, zone)):
             return changes[-1].price
-        return self._first(instance_type, zone)
+        return self._first_price(instance_type, zone)
 
     def price(self, instance_type: str, zone: str, capacity_type: str) -> float | None:
-        """Return USD per hour of an offering; None if it is not sold."""
+        """Return the price of an offering in USD per hour; None if it does not exist."""
         return self.spot(instance_type, zone) if capacity_type == "spot" else self.on_demand(instance_type)
 
     def set_spot(self, instance_type: str, zone: str, price: float, since: datetime) -> None:
@@ -83,30 +83,30 @@ class SimulatedPriceTable:
 
     def history(self, instance_type: str, zone: str) -> tuple[SpotPrice, ...]:
         """Return all Spot prices of a pool, newest first."""
-        first = self._first(instance_type, zone)
-        beginning = () if first is None else (SpotPrice(self._since, first),)
-        return (*reversed(self._changes.get((instance_type, zone), [])), *beginning)
+        first = self._first_price(instance_type, zone)
+        oldest = () if first is None else (SpotPrice(self._since, first),)
+        return (*reversed(self._changes.get((instance_type, zone), [])), *oldest)
 
     def pools(self) -> Iterator[tuple[str, str]]:
-        """Iterate over (type, zone) of each pool, by name."""
+        """Yield each pool as (type, zone), sorted by name."""
         return iter(self._pools)
 
-    def _first(self, instance_type: str, zone: str) -> float | None:
+    def _first_price(self, instance_type: str, zone: str) -> float | None:
         pool = (instance_type, zone)
-        if pool not in self._firsts:
-            self._firsts[pool] = self._drawn(instance_type, zone)
-        return self._firsts[pool]
+        if pool not in self._first_prices:
+            self._first_prices[pool] = self._drawn_price(instance_type, zone)
+        return self._first_prices[pool]
 
-    def _drawn(self, instance_type: str, zone: str) -> float | None:
+    def _drawn_price(self, instance_type: str, zone: str) -> float | None:
         on_demand = self._on_demand.get(instance_type)
         if on_demand is None or not self.is_offered(instance_type, zone) or instance_type in self._without_spot:
             return None
         draw = random.Random(f"{self._seed}/{instance_type}/{zone}")
-        return round(on_demand * draw.uniform(_CHEAPEST_SHARE, _DEAREST_SHARE), 4)
+        return round(on_demand * draw.uniform(_MIN_SPOT_SHARE, _MAX_SPOT_SHARE), 4)
 
 
 class SpotPriceQuery(Struct, frozen=True, kw_only=True):
-    """A DescribeSpotPriceHistory request; an empty set selects everything."""
+    """A DescribeSpotPriceHistory request; an empty set selects all values."""
 
     start: datetime
     end: datetime
@@ -115,8 +115,8 @@ class SpotPriceQuery(Struct, frozen=True, kw_only=True):
     products: Set[str] = frozenset()
 
     def rows(self, prices: SimulatedPriceTable) -> Iterator[dict[str, Any]]:
-        """Yield each pool's changes within the span, newest first, and the price at its start."""
-        # Karpenter and others request both product names; AWS answers VPC-only accounts with the plain one.
+        """Yield each pool's price changes between `start` and `end`, newest first, and then its price at `start`."""
+        # Karpenter requests both product names; AWS returns the name without "(Amazon VPC)" to VPC-only accounts
         if self.products and not {_PRODUCT, f"{_PRODUCT} (Amazon VPC)"} & self.products:
             return
         for instance_type, zone in prices.pools():
@@ -149,7 +149,7 @@ class PricedProduct(NamedTuple):
     price: float
 
     def price_list_entry(self) -> str:
-        """Return the product as GetProducts' PriceList holds it: JSON text."""
+        """Return the product as JSON, as in GetProducts' PriceList."""
         return json.dumps(_offer(self.attributes, self.price))
 
 
@@ -160,10 +160,10 @@ def products(
     *,
     bare_metal: Callable[[str], bool] = lambda _: False,
 ) -> list[PricedProduct]:
-    """Return the products of a GetProducts request: those with all attributes that its filters name, by type.
+    """Return the products that match all filters of a GetProducts request, sorted by instance type.
 
     Raises:
-        ServiceError: The request is for another service than AmazonEC2.
+        ServiceError: The request is for a service other than AmazonEC2.
     """
     if request["ServiceCode"] != "AmazonEC2":
         raise ServiceError("InvalidParameterException", f"Invalid Service Code: {request['ServiceCode']}")
@@ -178,7 +178,7 @@ def products(
 
 
 def _product_attributes(instance_type: str, region: str, *, bare_metal: bool) -> dict[str, str]:
-    """Return what GetProducts can be filtered by."""
+    """Return the attributes of a product, by which GetProducts can filter."""
     return {
         "instanceType": instance_type,
         "regionCode": region,
@@ -187,7 +187,7 @@ def _product_attributes(instance_type: str, region: str, *, bare_metal: bool) ->
         "capacitystatus": "Used",
         "marketoption": "OnDemand",
         "licenseModel": "No License required",
-        # Karpenter requests shared tenancy, and bare metal in its own product family with dedicated tenancy.
+        # Karpenter requests shared tenancy, and for bare metal its product family with dedicated tenancy
         "tenancy": "Dedicated" if bare_metal else "Shared",
         "productFamily": "Compute Instance (bare metal)" if bare_metal else "Compute Instance",
         "operation": "RunInstances",
@@ -197,7 +197,7 @@ def _product_attributes(instance_type: str, region: str, *, bare_metal: bool) ->
 
 
 def _has_attributes(product: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Whether a product has all the attributes, ignoring case."""
+    """Whether a product has all wanted attributes, ignoring case."""
     return all(product.get(field, "").lower() == value.lower() for field, value in wanted.items())
 
 

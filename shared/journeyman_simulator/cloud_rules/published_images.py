@@ -1,4 +1,4 @@
-"""The images that EKS publishes for a Kubernetes version, and what an account has before Journeyman is installed."""
+"""Images that EKS publishes for a Kubernetes version, and the resources that an account has before an installation."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from msgspec import Struct
 _AL2023_RELEASE = "v20260715"
 _AL2_RELEASE = "v20260715"
 _BOTTLEROCKET_RELEASE = "1.44.0"
-_EKS_OWNER, _BOTTLEROCKET_OWNER = "602401143452", "092701018921"  # the accounts that publish them in most regions
+_EKS_OWNER, _BOTTLEROCKET_OWNER = "602401143452", "092701018921"  # the publishing accounts in most regions
 
 
 class SeededAccount(Struct, frozen=True, kw_only=True):
-    """What an account has before Journeyman is installed."""
+    """The resources that an account has before Journeyman is installed."""
 
     cluster: str
     endpoint: str
@@ -30,7 +30,7 @@ class PublishedImage(NamedTuple):
     name: str
     architecture: str
     owner: str
-    parameters: tuple[str, ...]  # SSM names that lead to it
+    parameters: tuple[str, ...]  # the names of the SSM parameters with its id
 
 
 def published_images(version: str) -> tuple[PublishedImage, ...]:
@@ -39,7 +39,7 @@ def published_images(version: str) -> tuple[PublishedImage, ...]:
 
 
 def _al2023(version: str) -> Iterator[PublishedImage]:
-    """Restates: awslabs/amazon-eks-ami names and the SSM paths of the EKS user guide; neuron is x86_64 only."""
+    """Yield the AL2023 images. Restates: awslabs/amazon-eks-ami names, and the SSM paths in the EKS user guide."""
     for arch, variant in (
         ("x86_64", "standard"),
         ("arm64", "standard"),

@@ -1,4 +1,4 @@
-"""SQS's rules: which messages can be received, what is a duplicate, when a receipt handle expires, and redrive.
+"""Rules of SQS: receivable messages, duplicates, expiry of receipt handles, and redrive.
 
 Restates: SQS developer guide: "FIFO delivery logic", "Visibility timeout", "Dead-letter queues", "Exactly-once processing".
 """
@@ -15,25 +15,25 @@ from msgspec import Struct, field
 from journeyman_simulator.cloud_rules.service_errors import ServiceError
 
 _DEDUPLICATION_MILLISECONDS: Final = 5 * 60 * 1000
-_FIRST_SEQUENCE_NUMBER: Final = 18_849_496_460_467_696_128  # 20 digits, as AWS's are
+_FIRST_SEQUENCE_NUMBER: Final = 18_849_496_460_467_696_128  # 20 digits, like AWS's numbers
 
 
 class QueuedMessage(Protocol):
-    """What the rules read of a message; times are milliseconds since the epoch."""
+    """The properties of a message that the rules read. Times are milliseconds since the epoch."""
 
     @property
     def group(self) -> str | None:
-        """Its MessageGroupId."""
+        """Return the MessageGroupId."""
         ...
 
     @property
     def visible_at(self) -> float:
-        """When its visibility timeout ends; before its first receive, when its delay ends."""
+        """Return when the visibility timeout ends or, before the first receive, when the delay ends."""
         ...
 
     @property
     def receives(self) -> int:
-        """How often it was received."""
+        """Return the number of receives."""
         ...
 
 
@@ -42,7 +42,7 @@ A = TypeVar("A")
 
 
 class FifoSettings(Struct, frozen=True, kw_only=True):
-    """How a queue orders and deduplicates."""
+    """A queue's settings of order and deduplication."""
 
     is_fifo: bool = False
     content_based_deduplication: bool = False
@@ -50,21 +50,21 @@ class FifoSettings(Struct, frozen=True, kw_only=True):
 
 
 class DeduplicationWindow(Struct, Generic[A]):
-    """What a FIFO queue has accepted in the last five minutes, by deduplication key."""
+    """The messages that a FIFO queue accepted in the last five minutes, by deduplication key."""
 
     accepted: dict[tuple[str, str], tuple[int, A]] = field(default_factory=dict)
 
     def first(self, key: tuple[str, str], now: int) -> A | None:
-        """Return what the first message of that key was answered with, if that was lately."""
+        """Return the response to the first message with the key in the last five minutes; None if there is none."""
         since = now - _DEDUPLICATION_MILLISECONDS
-        while self.accepted and next(iter(self.accepted.values()))[0] <= since:  # in the order of their times
+        while self.accepted and next(iter(self.accepted.values()))[0] <= since:  # `accepted` is in order of time
             del self.accepted[next(iter(self.accepted))]
         earlier = self.accepted.get(key)
         return earlier[1] if earlier else None
 
-    def remember(self, key: tuple[str, str], answer: A, now: int) -> None:
-        """Answer duplicates of this message with `answer` from now on."""
-        self.accepted[key] = (now, answer)
+    def record_accepted(self, key: tuple[str, str], response: A, now: int) -> None:
+        """Return `response` for duplicates of this message from now on."""
+        self.accepted[key] = (now, response)
 
 
 def sequence_numbers() -> Iterator[str]:
@@ -75,7 +75,7 @@ def sequence_numbers() -> Iterator[str]:
 def deduplication_key(
     settings: FifoSettings, body: str, deduplication_id: str | None, group: str | None
 ) -> tuple[str, str] | None:
-    """Return what makes a message a duplicate in a FIFO queue; None in a standard queue.
+    """Return the key by which a FIFO queue recognizes duplicates; None for a standard queue.
 
     Raises:
         ServiceError: A FIFO queue's message lacks a group or a deduplication id.
@@ -93,12 +93,12 @@ def deduplication_key(
 
 
 def accepts_events(settings: FifoSettings, group: str | None) -> bool:
-    """Whether EventBridge can deliver to the queue; it drops an event for a FIFO queue that it cannot deduplicate for."""
+    """Whether EventBridge can deliver to the queue; for a FIFO queue it needs a group and content-based deduplication."""
     return not settings.is_fifo or bool(group and settings.content_based_deduplication)
 
 
 def receivable(messages: Sequence[M], settings: FifoSettings, now: int) -> Iterator[M]:
-    """Yield the messages that can be received now, in order; a FIFO group with one in flight or delayed yields none behind it."""
+    """Yield the receivable messages in order; in a FIFO queue, a message in flight or delayed blocks the rest of its group."""
     blocked: set[str | None] = set()
     if settings.is_fifo:
         blocked = {m.group for m in messages if m.receives and m.visible_at > now}
@@ -110,7 +110,7 @@ def receivable(messages: Sequence[M], settings: FifoSettings, now: int) -> Itera
 
 
 def next_receivable_at(messages: Iterable[QueuedMessage], settings: FifoSettings) -> float:
-    """Return the millisecond at which the next of these messages (at least one) can be received."""
+    """Return the time in milliseconds at which the next message can be received; `messages` must not be empty."""
     if not settings.is_fifo:
         return min(message.visible_at for message in messages)
     groups: dict[str | None, float] = {}
@@ -123,15 +123,15 @@ def next_receivable_at(messages: Iterable[QueuedMessage], settings: FifoSettings
 
 
 def is_dead_letter(message: QueuedMessage, max_receive_count: int | None) -> bool:
-    """Whether the redrive policy sends a message to the dead-letter queue instead of to its next receiver."""
+    """Whether the redrive policy moves a message to the dead-letter queue at its next receive."""
     return max_receive_count is not None and message.receives >= max_receive_count
 
 
 def is_in_flight(message: QueuedMessage, *, is_latest_handle: bool, now: int) -> bool:
-    """Whether a receipt handle stands for a message whose visibility timeout has not ended."""
+    """Whether a receipt handle is the latest of a message whose visibility timeout has not ended."""
     return is_latest_handle and message.visible_at > now
 
 
 def can_delete(message: QueuedMessage, settings: FifoSettings, *, is_latest_handle: bool, now: int) -> bool:
-    """Whether a receipt handle deletes its message: only the latest one does, in a FIFO queue only while in flight."""
+    """Whether a receipt handle can delete its message: only the latest can, and in a FIFO queue only while in flight."""
     return is_latest_handle and (not settings.is_fifo or message.visible_at > now)

@@ -1,4 +1,4 @@
-"""When EventBridge's `rate(…)`, `cron(…)` and `at(…)` expressions fire."""
+"""Computes when EventBridge's `rate(…)`, `cron(…)` and `at(…)` expressions fire."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _CALL = re.compile(r"(rate|cron|at)\((.*)\)")
 _RATE = re.compile(r"([1-9]\d*) (minute|hour|day)(s?)")
 _YEARS = range(1970, 2200)  # EventBridge's range
 _LAST_WEEKDAY_OF_MONTH = re.compile(r"([1-7]|SUN|MON|TUE|WED|THU|FRI|SAT)L")
-_NO_DAY = "9"  # what cron does not have either, and so refuses
+_NO_DAY = "9"  # not a day of the week, so that cronsim rejects it
 _ANY_TIME = datetime(2000, 1, 1, tzinfo=timezone.utc)
 _NAMES = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 
 
 class Recurrence(Protocol):
-    """The moments a schedule fires at."""
+    """The times at which a schedule fires."""
 
     def after(self, moment: datetime) -> datetime | None:
-        """The first of them later than `moment`; None if there is none."""
+        """Return the first time after `moment`; None if there is none."""
         ...
 
 
 class Rate(Struct, frozen=True, kw_only=True):
-    """Every so often from a first time on."""
+    """A fixed interval, starting at a first time."""
 
     every: timedelta
     first: datetime
@@ -45,7 +45,7 @@ class Rate(Struct, frozen=True, kw_only=True):
 
 
 class Once(Struct, frozen=True, kw_only=True):
-    """One time only."""
+    """A single time."""
 
     at: datetime
 
@@ -55,9 +55,9 @@ class Once(Struct, frozen=True, kw_only=True):
 
 
 class Cron(Struct, frozen=True, kw_only=True):
-    """A cron expression of AWS's six fields, in a time zone.
+    """A cron expression with AWS's six fields, in a time zone.
 
-    A time that daylight saving skips is skipped, one that comes twice fires once.
+    A local time that daylight saving skips does not fire; one that it repeats fires once.
     """
 
     fields: str  # cronsim's: second, minute, hour, day of month, month, day of week
@@ -83,16 +83,17 @@ class Cron(Struct, frozen=True, kw_only=True):
 
 
 def parse(expression: str, *, first: datetime, zone: str = "UTC", strict_units: bool = False) -> Recurrence:
-    """Read a schedule expression.
+    """Return the recurrence of a schedule expression.
 
     Args:
-        expression: As EventBridge takes it.
-        first: When a rate fires first.
-        zone: Time zone of `cron` and `at`.
-        strict_units: Refuse `rate(1 minutes)` and `rate(5 minute)`, as rules do and EventBridge Scheduler does not.
+        expression: An expression in EventBridge's syntax.
+        first: The first time of a rate.
+        zone: The time zone of `cron` and `at`.
+        strict_units: Whether to reject `rate(1 minutes)` and `rate(5 minute)`, as rules do and EventBridge Scheduler does
+            not.
 
     Raises:
-        ConfigurationError: EventBridge would refuse it, or it uses `W`, which is not simulated.
+        ConfigurationError: EventBridge would reject the expression, or it uses `W`, which is not simulated.
     """
     match = _CALL.fullmatch(expression)
     if match is None:
@@ -101,14 +102,14 @@ def parse(expression: str, *, first: datetime, zone: str = "UTC", strict_units: 
     if kind == "rate":
         return _rate(expression, body, first, strict_units)
     try:
-        place = ZoneInfo(zone)
+        time_zone = ZoneInfo(zone)
     except (ZoneInfoNotFoundError, ValueError) as error:
         raise _invalid(expression, f"unknown time zone {zone}") from error
-    return _cron(expression, body, place) if kind == "cron" else _once(expression, body, place)
+    return _cron(expression, body, time_zone) if kind == "cron" else _once(expression, body, time_zone)
 
 
 def check_rule_expression(expression: str) -> None:
-    """Raise ServiceError if EventBridge refuses a rule with this ScheduleExpression; a rule may have none."""
+    """Raise ServiceError if EventBridge rejects a rule with this ScheduleExpression; an empty one is valid."""
     try:
         if expression:
             parse(expression, first=_ANY_TIME, strict_units=True)
@@ -117,7 +118,7 @@ def check_rule_expression(expression: str) -> None:
 
 
 def check_schedule_expression(expression: str, zone: str | None) -> None:
-    """Raise ServiceError if EventBridge Scheduler refuses a schedule with this expression, in this time zone or UTC."""
+    """Raise ServiceError if EventBridge Scheduler rejects a schedule with this expression, in this time zone or UTC."""
     try:
         parse(expression, first=_ANY_TIME, zone=zone or "UTC")
     except ConfigurationError as error:
@@ -160,7 +161,7 @@ def _cron(expression: str, body: str, zone: ZoneInfo) -> Cron:
 
 
 def _weekday(field: str) -> str:
-    """AWS counts SUN as 1, cron as 0; in steps and ordinals the second number stays."""
+    """Return the day-of-week field for cronsim, which counts SUN as 0, not 1; numbers of steps and ordinals stay."""
     if field == "?":
         return "*"
     return ",".join(_weekday_term(term) for term in field.split(","))
@@ -168,7 +169,7 @@ def _weekday(field: str) -> str:
 
 def _weekday_term(term: str) -> str:
     if term == "L":
-        return "6"  # alone it is the last day of the week
+        return "6"  # a single L is the last day of the week
     if match := _LAST_WEEKDAY_OF_MONTH.fullmatch(term):
         day = match[1]
         return f"{_NAMES.index(day) if day in _NAMES else int(day) - 1}L"
@@ -184,12 +185,12 @@ def _years(expression: str, field: str) -> frozenset[int]:
     for term in field.split(","):
         match = re.fullmatch(r"(\d{4})(?:-(\d{4}))?(?:/([1-9]\d*))?|\*/([1-9]\d*)", term)
         if match is None:
-            raise _invalid(expression, f"unreadable year {term}")
+            raise _invalid(expression, f"{term} is not a year")
         first = int(match[1] or _YEARS[0])
         last = int(match[2] or (first if match[1] and not match[3] else _YEARS[-1]))
         years.update(range(first, last + 1, int(match[3] or match[4] or 1)))
     if not years or not years <= set(_YEARS):
-        raise _invalid(expression, "years go from 1970 to 2199")
+        raise _invalid(expression, "a year must be in 1970 to 2199")
     return frozenset(years)
 
 

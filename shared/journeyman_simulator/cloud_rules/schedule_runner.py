@@ -1,6 +1,6 @@
-"""EventBridge schedules that fire: scheduled rules and EventBridge Scheduler, on virtual time.
+"""Fires scheduled rules of EventBridge and schedules of EventBridge Scheduler in virtual time.
 
-Moto keeps both but never fires them. This reads the definitions through the API, so it works with any account.
+moto stores both but never fires them. This module reads the definitions through the API, so it works with any account.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Deliver = Callable[[Mapping[str, Any], Mapping[str, Any]], object]
 
 
 class ScheduleDefinition(Struct, frozen=True, kw_only=True):
-    """The definition of a schedule; one that has not changed keeps its rhythm."""
+    """The definition of a schedule. `refresh` keeps the next time of a schedule whose definition is unchanged."""
 
     arn: str
     source: str  # aws.events or aws.scheduler
     expression: str
     zone: str
-    targets: tuple[str, ...]  # JSON, so that definitions compare
+    targets: tuple[str, ...]  # as JSON, so that definitions can be compared
     starts_at: datetime | None = None
     ends_at: datetime | None = None
     deleted_when_done: bool = False
@@ -40,7 +40,7 @@ class _RunningSchedule(Struct, kw_only=True):
 
 
 class ScheduleFiring(Struct, frozen=True, kw_only=True):
-    """One occurrence of a schedule."""
+    """A firing of a schedule."""
 
     arn: str
     at: datetime
@@ -49,15 +49,15 @@ class ScheduleFiring(Struct, frozen=True, kw_only=True):
 
 
 class ScheduleRunner:
-    """Fires schedules when their time has come. An `Actor` of a simulated `World`.
+    """Fires schedules when they are due. An `Actor` of a simulated `World`.
 
     Args:
         events: A boto3 client of EventBridge.
         scheduler: A boto3 client of EventBridge Scheduler.
-        clock: Virtual time; a schedule exists from the moment the ticker first sees it.
-        deliver: Gets each target (Arn, Input, SqsParameters…) and the event, which the target's Input may replace.
-        version: Changes whenever a definition may have changed; without it call `refresh` after changes.
-        new_id: Of each event.
+        clock: The virtual clock; a schedule exists from the time at which the runner first reads it.
+        deliver: Called with each target (Arn, Input, SqsParameters…) and the event, which the target's Input may replace.
+        version: Returns a number that changes when a definition may have changed; without it, call `refresh` after changes.
+        new_id: Returns the id of an event.
     """
 
     def __init__(
@@ -76,12 +76,12 @@ class ScheduleRunner:
         self._deliver = deliver
         self._version = version
         self._new_id = new_id
-        self._seen: int | None = None
-        self._ticking: dict[str, _RunningSchedule] = {}
+        self._read_version: int | None = None
+        self._running: dict[str, _RunningSchedule] = {}
 
     def act(self) -> bool:
-        """Fire what is due by now, earliest first; True if any schedule fired."""
-        self._catch_up()
+        """Fire the schedules that are due, earliest first; return whether one fired."""
+        self._refresh_if_changed()
         firings = list(self._firings())
         for firing in firings:
             for target in firing.targets:
@@ -90,48 +90,48 @@ class ScheduleRunner:
 
     def due(self) -> datetime | None:
         """Return when the next schedule fires."""
-        self._catch_up()
-        return min((ticking.due for ticking in self._ticking.values() if ticking.due), default=None)
+        self._refresh_if_changed()
+        return min((running.due for running in self._running.values() if running.due), default=None)
 
     def refresh(self) -> None:
         """Read all definitions again.
 
         Raises:
-            ConfigurationError: One has an expression that AWS would have refused.
+            ConfigurationError: A definition has an expression that AWS would reject.
         """
         now = self._clock.now()
         definitions = {definition.arn: definition for definition in (*self._rules(), *self._schedules())}
-        for arn in self._ticking.keys() - definitions.keys():
-            del self._ticking[arn]
+        for arn in self._running.keys() - definitions.keys():
+            del self._running[arn]
         for arn, definition in definitions.items():
-            if arn not in self._ticking or self._ticking[arn].definition != definition:
-                self._ticking[arn] = _begin(definition, now)
+            if arn not in self._running or self._running[arn].definition != definition:
+                self._running[arn] = _start(definition, now)
 
-    def _catch_up(self) -> None:
+    def _refresh_if_changed(self) -> None:
         version = self._version()
-        if version != self._seen:
+        if version != self._read_version:
             self.refresh()
-            self._seen = version
+            self._read_version = version
 
     def _firings(self) -> Iterator[ScheduleFiring]:
         now = self._clock.now()
-        while due := [ticking for ticking in self._ticking.values() if ticking.due and ticking.due <= now]:
-            ticking = min(due, key=lambda one: (one.due, one.definition.arn))
-            definition, moment = ticking.definition, ticking.due or now
-            ticking.due = _within(definition, ticking.recurrence.after(moment))
+        while due := [running for running in self._running.values() if running.due and running.due <= now]:
+            running = min(due, key=lambda one: (one.due, one.definition.arn))
+            definition, moment = running.definition, running.due or now
+            running.due = _within(definition, running.recurrence.after(moment))
             yield ScheduleFiring(
                 arn=definition.arn,
                 at=moment,
                 targets=tuple(json.loads(target) for target in definition.targets),
                 event=_event(definition, moment, self._new_id()),
             )
-            if ticking.due is None and definition.deleted_when_done:
+            if running.due is None and definition.deleted_when_done:
                 self._delete(definition)
 
     def _delete(self, definition: ScheduleDefinition) -> None:
         group, name = definition.arn.split("/")[-2:]
         self._scheduler.delete_schedule(GroupName=group, Name=name)
-        del self._ticking[definition.arn]
+        del self._running[definition.arn]
 
     def _rules(self) -> Iterator[ScheduleDefinition]:
         for page in self._events.get_paginator("list_rules").paginate():
@@ -163,13 +163,16 @@ class ScheduleRunner:
                     )
 
 
-def _begin(definition: ScheduleDefinition, now: datetime) -> _RunningSchedule:
-    """Start a schedule: a rule's rate fires first one interval after its creation, a schedule's at its start: EventBridge user guides."""
+def _start(definition: ScheduleDefinition, now: datetime) -> _RunningSchedule:
+    """Start a schedule. A rule's rate first fires one interval after its creation, a schedule's at its start.
+
+    Restates: EventBridge user guide, EventBridge Scheduler user guide.
+    """
     of_rule = definition.source == "aws.events"
     start = max(now, definition.starts_at) if definition.starts_at else now
     recurrence = parse(definition.expression, first=start, zone=definition.zone, strict_units=of_rule)
     if isinstance(recurrence, Once) and recurrence.at <= now:
-        due = None  # a time that is past when the schedule is made never comes
+        due = None  # a schedule whose single time is past at its creation never fires
     else:
         due = recurrence.after(start) if of_rule else _first_at_or_after(recurrence, start)
     return _RunningSchedule(definition=definition, recurrence=recurrence, due=_within(definition, due))
@@ -184,7 +187,7 @@ def _within(definition: ScheduleDefinition, moment: datetime | None) -> datetime
 
 
 def _event(definition: ScheduleDefinition, moment: datetime, event_id: str) -> dict[str, Any]:
-    """Return the event of a target without Input; Scheduler's `detail` is text, as AWS sends it."""
+    """Return the event for a target without Input; the `detail` of EventBridge Scheduler is text, as from AWS."""
     _, _, _, region, account, _ = definition.arn.split(":", 5)
     return {
         "version": "0",
@@ -200,7 +203,7 @@ def _event(definition: ScheduleDefinition, moment: datetime, event_id: str) -> d
 
 
 def _with_context(target: Mapping[str, Any], firing: ScheduleFiring) -> Mapping[str, Any]:
-    """Return the target with EventBridge Scheduler's context attributes filled into its Input."""
+    """Return the target with the context attributes of EventBridge Scheduler replaced in its Input."""
     if "Input" not in target or firing.event["source"] != "aws.scheduler":
         return target
     text = target["Input"]

@@ -1,6 +1,6 @@
-"""The errors that simulated AWS services answer with, and the gate that counts requests and makes them fail on purpose.
+"""Defines the errors of simulated AWS services, and the gate that counts requests and injects failures.
 
-Codes and messages that both accounts answer with are written here once.
+It has the error codes and messages that both accounts return.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ HTTP_STATUS: Final = {
     "RequestLimitExceeded": 503,
     "ServiceUnavailable": 503,
 }
-"""By error code; every other error is the client's."""
+"""HTTP status by error code; the other errors are client errors."""
 BAD_REQUEST: Final = 400
 _INSTANCE_ID: Final = re.compile(r"i-([0-9a-f]{8}|[0-9a-f]{17})")
 
 
 class ServiceError(Exception):
-    """An AWS service refuses a request. Each account raises it as the error that its callers know."""
+    """An AWS service rejects a request. Each account converts it to the error that its callers expect."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -31,14 +31,14 @@ class ServiceError(Exception):
 
 
 class NotSimulatedError(NotImplementedError):
-    """AWS may know this; the simulated account does not. No JourneymanError, so that the product never handles it."""
+    """A feature that AWS may have and the simulation lacks. It is no JourneymanError, so that the product never handles it."""
 
 
 class RequestGate:
     """Runs requests one at a time (an account's state is not thread-safe), counts them and injects failures.
 
     Args:
-        before: Called before each request, under the lock: brings state up to the present.
+        before: Called before each request, under the lock, to make the transitions that are due.
     """
 
     def __init__(self, before: Callable[[], object]) -> None:
@@ -52,21 +52,21 @@ class RequestGate:
         self._failures.setdefault(operation, deque()).extend([code] * times)
 
     def injected_error(self, operation: str) -> ServiceError | None:
-        """Count a request for `operation` and return the error that it must fail with, if there is one."""
+        """Count a request for `operation`, and return the injected error; None if the request must not fail."""
         self.calls[operation] += 1
-        waiting = self._failures.get(operation)
-        return ServiceError(waiting.popleft(), f"simulated failure of {operation}") if waiting else None
+        failures = self._failures.get(operation)
+        return ServiceError(failures.popleft(), f"simulated failure of {operation}") if failures else None
 
 
 def instance_not_found(instance_id: str) -> ServiceError:
-    """A request names an instance that EC2 does not know."""
+    """Return the error for an instance that does not exist, or for a malformed id."""
     if not _INSTANCE_ID.fullmatch(instance_id):
         return ServiceError("InvalidInstanceID.Malformed", f'Invalid id: "{instance_id}"')
     return ServiceError("InvalidInstanceID.NotFound", f"The instance ID '{instance_id}' does not exist")
 
 
 def launch_template_not_found(*, template_id: str | None = None, name: str | None = None) -> ServiceError:
-    """A request names a launch template, by id or by name, that EC2 does not know."""
+    """Return the error for a launch template, given by id or by name, that does not exist."""
     if template_id:
         message = f"The specified launch template, with template ID {template_id}, does not exist."
         return ServiceError("InvalidLaunchTemplateId.NotFound", message)
@@ -75,7 +75,7 @@ def launch_template_not_found(*, template_id: str | None = None, name: str | Non
 
 
 def no_such_instance_profile(key: str, value: str | None) -> ServiceError:
-    """An instance is launched with a profile that IAM does not have; `key` is "name" or "arn"."""
+    """Return the error for a launch with an instance profile that does not exist; `key` is "name" or "arn"."""
     return ServiceError(
         "InvalidParameterValue",
         f"Value ({value}) for parameter iamInstanceProfile.{key} is invalid. Invalid IAM Instance Profile {key}",
@@ -83,7 +83,7 @@ def no_such_instance_profile(key: str, value: str | None) -> ServiceError:
 
 
 def insufficient_addresses(subnet_id: str) -> ServiceError:
-    """A subnet has fewer free addresses than a launch needs."""
+    """Return the error for a launch that needs more addresses than the subnet has free."""
     return ServiceError(
         "InsufficientFreeAddressesInSubnet",
         f"There are not enough free addresses in subnet '{subnet_id}' to satisfy the requested number of instances.",
@@ -91,7 +91,7 @@ def insufficient_addresses(subnet_id: str) -> ServiceError:
 
 
 def spot_instance_cannot_stop(instance_id: str) -> ServiceError:
-    """StopInstances names a Spot instance of a one-time request, as fleets launch them."""
+    """Return the error for stopping a Spot instance of a one-time request, which fleets launch."""
     return ServiceError(
         "UnsupportedOperation",
         f"You can't stop the Spot Instance '{instance_id}' because it is associated with a one-time Spot Instance request.",
@@ -99,21 +99,21 @@ def spot_instance_cannot_stop(instance_id: str) -> ServiceError:
 
 
 def incorrect_instance_state(instance_id: str, action: str) -> ServiceError:
-    """An instance cannot be `action` ("stopped", "started") in its present state."""
+    """Return the error for an instance that cannot be `action` ("stopped", "started") in its current state."""
     return ServiceError(
         "IncorrectInstanceState", f"The instance '{instance_id}' is not in a state from which it can be {action}."
     )
 
 
 def message_not_in_flight(handle: str) -> ServiceError:
-    """The visibility timeout of a message is changed after it has ended, or with an earlier handle."""
+    """Return the error for changing a visibility timeout that has ended, or with an earlier receipt handle."""
     return ServiceError(
         "AWS.SimpleQueueService.MessageNotInflight", f"Value {handle} for parameter ReceiptHandle is invalid."
     )
 
 
 def expired_receipt_handle(handle: str) -> ServiceError:
-    """A FIFO queue's message is deleted after its visibility timeout, or with an earlier handle."""
+    """Return the error for deleting a FIFO message after its visibility timeout, or with an earlier receipt handle."""
     return ServiceError(
         "InvalidParameterValue",
         f"Value {handle} for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired.",

@@ -1,4 +1,4 @@
-"""The time of a simulated account: the clock's, or the moment of an overdue transition."""
+"""Defines the time of a simulated account: the clock's time, or the due time of an overdue transition."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class ServiceTime:
         self._moment: datetime | None = None
 
     def now(self) -> datetime:
-        """Return the clock's time, or inside `at` that moment."""
+        """Return the clock's time or, inside `at`, its time."""
         return self._moment or self._clock.now()
 
     def milliseconds(self) -> int:
-        """Return whole milliseconds since the epoch, exact in both directions with `from_milliseconds`."""
+        """Return whole milliseconds since the epoch; `from_milliseconds` inverts it exactly."""
         return (self.now() - _EPOCH) // _MILLISECOND
 
     @contextmanager
     def at(self, moment: datetime) -> Iterator[None]:
-        """Let things happen as of `moment`: the clock may have jumped over the time at which they were due."""
+        """Make `now` return `moment` inside the context, for a transition that was due before the clock's time."""
         previous, self._moment = self._moment, moment
         try:
             yield
@@ -38,5 +38,5 @@ class ServiceTime:
 
 
 def from_milliseconds(milliseconds: float) -> datetime:
-    """Return the moment that many milliseconds after the epoch."""
+    """Return the time that many milliseconds after the epoch."""
     return _EPOCH + timedelta(milliseconds=milliseconds)

@@ -1,4 +1,4 @@
-"""`InProcessAccount`: one AWS account and region in this process, fast enough for a fault scenario in a fraction of a second."""
+"""Simulates one AWS account and region in this process (`InProcessAccount`), with requests that take 0.05 ms."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ QUICK: Final = InstanceTiming(pending_seconds=4, shutting_down_seconds=12)
 
 
 class InProcessAccount:
-    """An account that has only default subnets at first. An `AwsAccount`, and an `Actor` of a simulated `World`.
+    """An account that initially has only default subnets. An `AwsAccount`, and an `Actor` of a simulated `World`.
 
     Args:
-        clock: The only source of time.
-        types: What is sold, of `types.KNOWN_TYPES`.
+        clock: The clock of all services.
+        types: The offered instance types, from `ec2_catalogue.KNOWN_TYPES`.
         zones: Zone ids by zone.
-        missing: (type, zone) that a zone does not have.
-        on_demand_prices: USD per hour by type; the real ones of the region by default.
-        price_seed: Another seed gives other Spot prices.
-        timing: How long instances stay in each state.
-        on_event: Gets every event that a service publishes; it may take note, but not call AWS.
+        missing: The (type, zone) pairs that are not offered.
+        on_demand_prices: USD per hour by type; by default the shipped prices of the region.
+        price_seed: The seed of the Spot prices.
+        timing: The duration of each instance state.
+        on_event: Called with every event that a service publishes; it must not call AWS.
     """
 
     account = ACCOUNT_ID
@@ -74,7 +74,7 @@ class InProcessAccount:
         self.prices = SimulatedPriceTable(
             shipped_on_demand(REGION) if on_demand_prices is None else on_demand_prices,
             pools=self.types.pools,
-            # A day old, so that a history that starts now has a first price.
+            # a day old, so that a history that starts now contains a price
             since=clock.now() - timedelta(days=1),
             seed=price_seed,
         )
@@ -94,14 +94,16 @@ class InProcessAccount:
         """Return a client of ec2, events, iam, pricing, scheduler, sqs or ssm.
 
         Args:
-            service: boto3's name for it.
-            max_attempts: Including the first; 1 shows every simulated failure to the caller.
+            service: boto3's name of the service.
+            max_attempts: The number of attempts, including the first; with 1 the caller sees every simulated failure.
 
         Raises:
-            NotSimulatedError: There is no such service here.
+            NotSimulatedError: The simulation does not support the service.
         """
         if service not in self._services:
-            raise NotSimulatedError(f"{service} is not simulated here, only {', '.join(sorted(self._services))}")
+            raise NotSimulatedError(
+                f"the simulation does not support {service}, only {', '.join(sorted(self._services))}"
+            )
         return SimulatedClient(service, self._services[service], self.gate, self.time, max_attempts=max_attempts)
 
     @cached_property
@@ -144,15 +146,15 @@ class InProcessAccount:
     # -- as an actor of a simulation ------------------------------------------------------------------
 
     def act(self) -> bool:
-        """Make every transition that is due by now; True if there was any."""
+        """Make the transitions that are due; return whether one was due."""
         return self.instances.settle()
 
     def due(self) -> datetime | None:
-        """Return when the next instance changes its state; None if none will."""
+        """Return when the next instance changes its state; None if no change is pending."""
         return self.instances.due()
 
     def take_deliveries(self) -> tuple[FunctionDelivery, ...]:
-        """Remove and return the events that wait for functions, in order."""
+        """Remove and return the events for functions, in order."""
         return self.bus.targets.take()
 
     def deliver(self, target: Mapping[str, Any], event: Mapping[str, Any]) -> None:
@@ -160,13 +162,13 @@ class InProcessAccount:
         self.bus.targets.deliver(target, event)
 
     def schedule_version(self) -> int:
-        """Return a number that grows with each request that may change a rule or schedule, for a `ScheduleRunner`."""
+        """Return a number that increases with each request that may change a rule or schedule, for a `ScheduleRunner`."""
         return self.bus.version + self.schedules.version
 
     # -- faults --------------------------------------------------------------------------------------------
 
     def out_of_stock(self, instance_type: str, zone: str, capacity_type: str, until: datetime) -> None:
-        """Let launches from this pool fail with InsufficientInstanceCapacity until then."""
+        """Make launches from this pool fail with InsufficientInstanceCapacity until `until`."""
         self.capacity_pools.out_of_stock(instance_type, zone, capacity_type, until)
 
     def fail_next(self, operation: str, code: str, times: int = 1) -> None:
@@ -178,11 +180,11 @@ class InProcessAccount:
         return dict(self.gate.calls)
 
     def interrupt(self, instance_id: str) -> None:
-        """Reclaim a Spot instance with two minutes' notice. Raises ConfigurationError if it is not a live Spot one."""
+        """Reclaim a Spot instance with two minutes' notice. Raises ConfigurationError if no such Spot instance runs."""
         self.instances.interrupt(instance_id)
 
     def recommend_rebalance(self, instance_id: str) -> None:
-        """Recommend to rebalance a Spot instance. Raises ConfigurationError if it is not a live Spot one."""
+        """Send a rebalance recommendation for a Spot instance. Raises ConfigurationError if no such Spot instance runs."""
         self.instances.recommend_rebalance(instance_id)
 
     # -- seeding ------------------------------------------------------------------------------------------------
@@ -190,12 +192,12 @@ class InProcessAccount:
     def seed(
         self, *, cluster: str = "demo", kubernetes_version: str = "1.33", endpoint: str = "https://demo.example"
     ) -> SeededAccount:
-        """Make the account ready for `EC2NodeClass` selectors and image aliases, as `moto_account.moto_seed.seed_account` does on moto.
+        """Create the resources that an EC2NodeClass selects, as `moto_account.moto_seed.seed_account` does on moto.
 
         Args:
-            cluster: Value of the `karpenter.sh/discovery` tags, and part of the role's name.
-            kubernetes_version: Of the images, as "1.33".
-            endpoint: The cluster's API server, passed on in the result.
+            cluster: The value of the `karpenter.sh/discovery` tags, and a part of the role's name.
+            kubernetes_version: The version of the images, such as "1.33".
+            endpoint: The URL of the cluster's API server, which the result contains.
         """
         group = self.network.add_group(f"{cluster}-node")
         for tags in (group.tags, *(subnet.tags for subnet in self.network.subnets.values())):

@@ -1,4 +1,4 @@
-"""Instance types and prices of the in-process account: some of EC2's, as DescribeInstanceTypes and the price APIs answer."""
+"""Implements DescribeInstanceTypes and the price APIs of the in-process account, with some of EC2's instance types."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from journeyman_simulator.in_process_account.service_client import (
 
 _TYPES_PAGE: Final = 100  # of DescribeInstanceTypes
 
-# EC2's record: architecture, maker, GHz, vCPUs, MiB, interfaces, addresses each, EBS Mbit/s, encryption in transit, Nitro Enclaves
+# from EC2: architecture, manufacturer, GHz, vCPUs, MiB, interfaces, addresses of each, EBS Mbit/s, encryption in transit,
+# Nitro Enclaves
 _RECORD: Final = {
     "a1.large": ("arm64", "AWS", 2.3, 2, 4096, 3, 10, 3500, False, False),
     "c5.large": ("x86_64", "Intel", 3.4, 2, 4096, 3, 10, 4750, False, False),
@@ -47,16 +48,16 @@ SMALL_SELECTION: Final = ("c5.large", "c6g.large", "m5.large", "m5.xlarge", "m6g
 
 
 class SimulatedInstanceTypes:
-    """The instance types that the account sells, by zone.
+    """The instance types that the account offers, by zone.
 
     Args:
-        names: Of `KNOWN_TYPES`.
-        zones: Of the region.
-        missing: (type, zone) of what a zone does not have.
-        region: Its name.
+        names: The offered types, from `KNOWN_TYPES`.
+        zones: The zones of the region.
+        missing: The (type, zone) pairs that are not offered.
+        region: The name of the region.
 
     Raises:
-        KeyError: A name is not known here.
+        KeyError: A name is not in `KNOWN_TYPES`.
     """
 
     def __init__(
@@ -67,11 +68,11 @@ class SimulatedInstanceTypes:
         self.pools = [(name, zone) for name in self.described for zone in zones if (name, zone) not in missing]
 
     def architecture(self, name: str) -> str:
-        """Return the architecture of a type, as EC2 names it."""
+        """Return EC2's name of a type's architecture."""
         return str(self.described[name]["ProcessorInfo"]["SupportedArchitectures"][0])
 
     def operations(self) -> ServiceOperations:
-        """Return EC2's operations."""
+        """Return EC2's operations on instance types."""
         return {
             "DescribeInstanceTypes": ServiceOperation(self._types, accepts=("Filters", "InstanceTypes", *PAGING)),
             "DescribeInstanceTypeOfferings": ServiceOperation(
@@ -103,10 +104,10 @@ _READERS = {
 
 
 class _TypeFacts(Struct, frozen=True):
-    """One row of `_RECORD`."""
+    """A row of `_RECORD`."""
 
     architecture: str
-    maker: str
+    manufacturer: str
     ghz: float
     vcpus: int
     memory_mib: int
@@ -126,7 +127,7 @@ def _described(name: str) -> dict[str, Any]:
         "SupportedUsageClasses": ["on-demand", "spot"],
         "SupportedVirtualizationTypes": ["hvm"],
         "ProcessorInfo": {
-            "Manufacturer": facts.maker,
+            "Manufacturer": facts.manufacturer,
             "SupportedArchitectures": [facts.architecture],
             "SustainedClockSpeedInGhz": facts.ghz,
         },
@@ -148,12 +149,12 @@ def _described(name: str) -> dict[str, Any]:
     }
 
 
-_OLDEST: Final = timedelta(days=90)  # EC2 keeps Spot prices that long
+_OLDEST: Final = timedelta(days=90)  # the age of the oldest Spot prices that EC2 keeps
 _PRODUCTS_PAGE: Final = 100  # of GetProducts
 
 
 class PriceOperations:
-    """A region's prices, as EC2 and the Pricing API answer them."""
+    """Implements the operations of EC2 and the Pricing API on a region's prices."""
 
     def __init__(self, table: SimulatedPriceTable, time: ServiceTime, region: str) -> None:
         self._table = table
@@ -161,7 +162,7 @@ class PriceOperations:
         self._region = region
 
     def ec2_operations(self) -> ServiceOperations:
-        """Return EC2's operations."""
+        """Return EC2's operations on prices."""
         accepts = ("AvailabilityZone", "EndTime", "InstanceTypes", "ProductDescriptions", "StartTime", *PAGING)
         return {"DescribeSpotPriceHistory": ServiceOperation(self._spot_history, accepts=accepts)}
 
@@ -184,6 +185,6 @@ class PriceOperations:
 
     def _products(self, request: ServiceRequest) -> dict[str, Any]:
         found = products(self._table, self._region, request.parameters)
-        answer = paged("PriceList", found, request, _PRODUCTS_PAGE)
-        answer["PriceList"] = [product.price_list_entry() for product in answer["PriceList"]]
-        return {"FormatVersion": "aws_v1", **answer}
+        response = paged("PriceList", found, request, _PRODUCTS_PAGE)
+        response["PriceList"] = [product.price_list_entry() for product in response["PriceList"]]
+        return {"FormatVersion": "aws_v1", **response}

@@ -1,4 +1,4 @@
-"""Launch templates, CreateFleet with Type=instant, and RunInstances of the in-process account."""
+"""Implements launch templates, CreateFleet with Type=instant, and RunInstances of the in-process account."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ JSON = Mapping[str, Any]
 
 
 class SimulatedFleets:
-    """CreateFleet, DescribeFleets and RunInstances."""
+    """Implements CreateFleet, DescribeFleets and RunInstances."""
 
     def __init__(
         self,
@@ -88,20 +88,20 @@ class SimulatedFleets:
     def _create(self, request: ServiceRequest) -> dict[str, Any]:
         if request.get("Type") != "instant":
             raise NotSimulatedError(
-                f"a fleet of type {request.get('Type', 'maintain')} is not simulated here, only instant"
+                f"the simulation does not support a fleet of type {request.get('Type', 'maintain')}, only instant"
             )
-        return self._tokens.answer(
-            (request.get("ClientToken", ""),), request.parameters, lambda: self._fulfilled(request)
+        return self._tokens.response(
+            (request.get("ClientToken", ""),), request.parameters, lambda: self._launch_fleet(request)
         )
 
-    def _fulfilled(self, request: ServiceRequest) -> dict[str, Any]:
+    def _launch_fleet(self, request: ServiceRequest) -> dict[str, Any]:
         fleet_id = f"fleet-00000000-0000-4000-8000-{next(self._serial):012x}"
-        grounds = _RequestAccount(self, request.tags("instance"))
-        answer = InstantFleetRequest(
-            fleet_id, request.parameters, grounds, self._capacity_pools, self._time.now()
-        ).answer
-        self._fleets[fleet_id] = answer
-        return answer
+        account = _RequestAccount(self, request.tags("instance"))
+        response = InstantFleetRequest(
+            fleet_id, request.parameters, account, self._capacity_pools, self._time.now()
+        ).response
+        self._fleets[fleet_id] = response
+        return response
 
     def _describe(self, request: ServiceRequest) -> dict[str, Any]:
         if unknown := [id_ for id_ in request["FleetIds"] if id_ not in self._fleets]:
@@ -127,14 +127,14 @@ class SimulatedFleets:
         return {"Instances": [self._describe_instance(i, i.changes[-1]) for i in launched]}
 
     def template(self, specification: JSON) -> tuple[dict[str, Any], dict[str, Any]]:
-        """`FleetAccount.template`."""
+        """Return a resolved launch template and its data (`FleetAccount.template`)."""
         found = self._templates.find(specification)
         number = found.number_of(str(specification.get("Version", "$Default")))
         resolved = {"LaunchTemplateId": found.id, "LaunchTemplateName": found.name, "Version": str(number)}
         return resolved, dict(found.versions[number - 1])
 
     def launch(self, fleet_id: str, pool: FleetPool, number: int, tags: Mapping[str, str]) -> list[str]:
-        """Launch that many instances from a pool; return their ids. Raises ServiceError."""
+        """Launch `number` instances from a pool and return their ids. Raises ServiceError if EC2 would reject the launch."""
         data = pool.data
         self._images.require(pool.image_id)
         profile = data.get("IamInstanceProfile") or {}
@@ -167,7 +167,7 @@ class SimulatedFleets:
         return tuple({"GroupId": id_, "GroupName": known[id_].name} for id_ in ids)
 
     def zone_of(self, subnet_id: str) -> str:
-        """`FleetAccount.zone_of`."""
+        """Return the zone of a subnet (`FleetAccount.zone_of`)."""
         return self._network.zone_of(subnet_id)
 
 
@@ -181,12 +181,12 @@ class _RequestAccount:
         self.zone_of = fleets.zone_of
 
     def launch(self, fleet_id: str, pool: FleetPool, count: int) -> list[str]:
-        """`FleetAccount.launch`."""
+        """Launch instances from a pool (`FleetAccount.launch`)."""
         return self._fleets.launch(fleet_id, pool, count, self._tags)
 
 
 class SimulatedLaunchTemplate(Struct, kw_only=True, eq=False):
-    """A launch template; its versions count from 1, and the first is the default."""
+    """A launch template. Versions are numbered from 1, and the first is the default."""
 
     id: str
     name: str
@@ -195,12 +195,12 @@ class SimulatedLaunchTemplate(Struct, kw_only=True, eq=False):
     versions: list[Mapping[str, Any]]
     deleted: datetime | None = None
 
-    def was_there(self, moment: datetime) -> bool:
-        """Whether the template existed at that moment."""
+    def existed_at(self, moment: datetime) -> bool:
+        """Whether the template existed at `moment`."""
         return self.created <= moment and (self.deleted is None or self.deleted > moment)
 
     def number_of(self, version: str) -> int:
-        """Return the number that `$Latest`, `$Default` or a number stands for. Raises ServiceError if there is none."""
+        """Return the number of `$Latest`, `$Default` or a version number. Raises ServiceError if the version does not exist."""
         number = {"$Latest": len(self.versions), "$Default": 1}.get(version) or int(version)
         if not 1 <= number <= len(self.versions):
             message = f"Could not find launch template version {version} of launch template {self.id}"
@@ -209,7 +209,7 @@ class SimulatedLaunchTemplate(Struct, kw_only=True, eq=False):
 
 
 class SimulatedLaunchTemplates:
-    """All templates, deleted ones included, oldest first."""
+    """The launch templates, including deleted ones, oldest first."""
 
     def __init__(self, time: ServiceTime) -> None:
         self._time = time
@@ -217,7 +217,7 @@ class SimulatedLaunchTemplates:
         self._all: list[SimulatedLaunchTemplate] = []
 
     def find(self, specification: Mapping[str, Any]) -> SimulatedLaunchTemplate:
-        """Return the template of an id or a name. Raises ServiceError if there is none."""
+        """Return the template with an id or a name. Raises ServiceError if it does not exist."""
         id_, name = specification.get("LaunchTemplateId"), specification.get("LaunchTemplateName")
         for template in self._all:
             if template.deleted is None and (template.id == id_ if id_ else template.name == name):
@@ -266,7 +266,7 @@ class SimulatedLaunchTemplates:
         return {"LaunchTemplate": _described_template(template)}
 
     def _describe(self, request: ServiceRequest) -> dict[str, Any]:
-        known = [template for template in self._all if template.was_there(request.as_of)]
+        known = [template for template in self._all if template.existed_at(request.as_of)]
         found = selected(known, request.get("Filters", ()), _TEMPLATE_FILTERS)
         return paged("LaunchTemplates", [_described_template(template) for template in found], request)
 

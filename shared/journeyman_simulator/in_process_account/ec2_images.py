@@ -1,4 +1,4 @@
-"""The in-process account's images, and the Systems Manager parameters that lead to them."""
+"""Implements the in-process account's images, and the Systems Manager parameters with their ids."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SimulatedImage(Struct, kw_only=True, eq=False):
 
 
 class SimulatedImages:
-    """The images that the account can use, and the parameters that hold their ids."""
+    """The images that the account can use, and the parameters with their ids."""
 
     def __init__(self, time: ServiceTime, account: str) -> None:
         self._time = time
@@ -48,7 +48,7 @@ class SimulatedImages:
         self.parameters: dict[str, str] = {}
 
     def publish(self, image: PublishedImage) -> str:
-        """Publish an image and point its Systems Manager parameters at it; return its id."""
+        """Publish an image, set its Systems Manager parameters, and return its id."""
         id_ = f"ami-{next(self._serial):017x}"
         self.known[id_] = SimulatedImage(
             id=id_,
@@ -61,7 +61,7 @@ class SimulatedImages:
         return id_
 
     def require(self, image_id: str) -> SimulatedImage:
-        """Return the image. Raises ServiceError if there is none."""
+        """Return the image with that id. Raises ServiceError if it does not exist."""
         if image_id not in self.known:
             raise ServiceError("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
         return self.known[image_id]

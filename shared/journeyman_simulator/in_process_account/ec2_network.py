@@ -1,4 +1,4 @@
-"""The in-process account's network: subnets with their addresses, and security groups."""
+"""Implements the in-process account's network: subnets with their addresses, and security groups."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from journeyman_simulator.in_process_account.service_client import (
 )
 
 VPC: Final = "vpc-00000000000000001"
-_RESERVED_ADDRESSES: Final = 5  # AWS keeps the first four and the last of every subnet
+_RESERVED_ADDRESSES: Final = 5  # AWS reserves the first four and the last address of every subnet
 
-_block = cache(ip_network)  # reading one takes longer than everything else about a launch
+_block = cache(ip_network)  # cached, since parsing a CIDR takes longer than the rest of a launch
 
 
 class SimulatedSubnet(Struct, kw_only=True, eq=False):
@@ -37,7 +37,7 @@ class SimulatedSubnet(Struct, kw_only=True, eq=False):
     cidr: str
     tags: dict[str, str] = field(default_factory=dict)
     taken: int = 0
-    given: int = 0  # addresses ever given out, so that none comes twice soon
+    assigned: int = 0  # the number of addresses assigned so far, so that an address is not reused soon
 
     @property
     def free(self) -> int:
@@ -54,7 +54,7 @@ class SimulatedSecurityGroup(Struct, kw_only=True, eq=False):
 
 
 class SimulatedNetwork:
-    """One VPC.
+    """A VPC.
 
     Args:
         zones: Zone ids by zone; each zone has a default subnet.
@@ -82,7 +82,7 @@ class SimulatedNetwork:
         return group
 
     def zone_of(self, subnet_id: str) -> str:
-        """Return the zone of a subnet; empty if there is no such subnet."""
+        """Return the zone of a subnet; empty if the subnet does not exist."""
         subnet = self.subnets.get(subnet_id)
         return subnet.zone if subnet else ""
 
@@ -90,23 +90,23 @@ class SimulatedNetwork:
         """Return the id of the zone's first subnet."""
         return next(subnet.id for subnet in self.subnets.values() if subnet.zone == zone)
 
-    def take_address(self, subnet_id: str) -> str:
-        """Take an address for an instance. Raises ServiceError if there is none."""
+    def assign_address(self, subnet_id: str) -> str:
+        """Assign an address to an instance, and return it. Raises ServiceError if no address is free."""
         subnet = self.subnets[subnet_id]
         self.require_addresses(subnet_id, 1)
         subnet.taken += 1
         block = _block(subnet.cidr)
-        offset = subnet.given % (block.num_addresses - _RESERVED_ADDRESSES)
-        subnet.given += 1
+        offset = subnet.assigned % (block.num_addresses - _RESERVED_ADDRESSES)
+        subnet.assigned += 1
         return str(block[_RESERVED_ADDRESSES - 1 + offset])
 
     def require_addresses(self, subnet_id: str, number: int) -> None:
-        """Raise ServiceError if fewer addresses are free."""
+        """Raise ServiceError if fewer than `number` addresses are free."""
         if self.subnets[subnet_id].free < number:
             raise insufficient_addresses(subnet_id)
 
-    def return_address(self, subnet_id: str) -> None:
-        """Return the address of a terminated instance."""
+    def release_address(self, subnet_id: str) -> None:
+        """Release the address of a terminated instance."""
         self.subnets[subnet_id].taken -= 1
 
     def operations(self) -> ServiceOperations:

@@ -1,4 +1,4 @@
-"""The in-process account's EventBridge: service events, rules, targets, and the definitions of schedules."""
+"""Implements the in-process account's EventBridge: service events, rules, targets, and definitions of schedules."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class _EventRule(Struct, kw_only=True):
 
 
 class SimulatedEventBus:
-    """The default bus.
+    """The default event bus.
 
     Args:
-        time: When things are announced.
-        region: In which everything is.
-        account: Whose everything is.
-        send: Takes the text for the queue of a name, with a message group if the target names one.
-        on_event: Gets every event.
+        time: The time of events.
+        region: The region of events and rules.
+        account: The account of events and rules.
+        send: Sends a message, given the queue's name, the text, and a message group if the target names one.
+        on_event: Called with every event.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class SimulatedEventBus:
         self._on_event = on_event
         self._serial = count(1)
         self._rules: dict[str, _EventRule] = {}
-        self.version = 0  # grows when a rule may have changed
+        self.version = 0  # increases when a rule may have changed
         self.targets = EventTargets(send)
 
     def publish(self, source: str, detail_type: str, detail: JSON, resources: Sequence[str]) -> None:
-        """Put an event on the bus, as of now."""
+        """Put an event on the bus, with the current time."""
         event = self._envelope.event(
             event_id=f"00000000-0000-4000-8000-{next(self._serial):012x}",
             source=source,
@@ -81,7 +81,7 @@ class SimulatedEventBus:
                     self.targets.deliver(target, event)
 
     def announce_maintenance(self, instance_ids: Sequence[str], code: str, starts_at: datetime) -> None:
-        """Publish an AWS Health event: AWS will do something to these instances."""
+        """Publish an AWS Health event that announces the maintenance of instances."""
         detail = self._envelope.health_detail(
             number=next(self._serial), code=code, instance_ids=instance_ids, starts_at=starts_at, at=self._time.now()
         )
@@ -94,8 +94,8 @@ class SimulatedEventBus:
             "PutRule": ServiceOperation(self._put_rule, requires=("Name",), accepts=rule),
             "PutTargets": ServiceOperation(self._put_targets, requires=("Rule", "Targets")),
             "PutEvents": ServiceOperation(self._put_events, requires=("Entries",)),
-            "EnableRule": ServiceOperation(lambda request: self._switch(request, on=True), requires=("Name",)),
-            "DisableRule": ServiceOperation(lambda request: self._switch(request, on=False), requires=("Name",)),
+            "EnableRule": ServiceOperation(lambda request: self._set_enabled(request, on=True), requires=("Name",)),
+            "DisableRule": ServiceOperation(lambda request: self._set_enabled(request, on=False), requires=("Name",)),
             "ListRules": ServiceOperation(self._list_rules, accepts=PAGING),
             "ListTargetsByRule": ServiceOperation(self._list_targets, requires=("Rule",), accepts=PAGING),
         }
@@ -126,7 +126,7 @@ class SimulatedEventBus:
             self.publish(entry["Source"], entry["DetailType"], detail, entry.get("Resources", ()))
         return {"FailedEntryCount": 0, "Entries": [{} for _ in request["Entries"]]}
 
-    def _switch(self, request: ServiceRequest, *, on: bool) -> dict[str, Any]:
+    def _set_enabled(self, request: ServiceRequest, *, on: bool) -> dict[str, Any]:
         self.version += 1
         self._rule(request["Name"]).enabled = on
         return {}
@@ -149,7 +149,7 @@ class SimulatedEventBus:
 
 
 def is_match(pattern: JSON, event: Any) -> bool:
-    """Whether an event has, at each key of a pattern, one of its values (or a text with its `prefix`)."""
+    """Whether an event has at each key of a pattern one of the pattern's values, or a text with its `prefix`."""
     for key, wanted in pattern.items():
         value = event.get(key) if isinstance(event, Mapping) else None
         if isinstance(wanted, Mapping):
@@ -164,7 +164,9 @@ def _matches(wanted: Any, value: Any) -> bool:
     if not isinstance(wanted, Mapping):
         return wanted in value if isinstance(value, list) else bool(wanted == value)
     if set(wanted) != {"prefix"}:
-        raise NotSimulatedError(f"the event pattern {dict(wanted)} is not simulated here, only values and prefixes")
+        raise NotSimulatedError(
+            f"the simulation does not support the event pattern {dict(wanted)}, only values and prefixes"
+        )
     return isinstance(value, str) and value.startswith(wanted["prefix"])
 
 
@@ -173,12 +175,12 @@ _OPTIONS: Final = ("ActionAfterCompletion", "EndDate", "ScheduleExpressionTimezo
 
 
 class SimulatedSchedules:
-    """Definitions by name, in the default group."""
+    """The definitions of schedules by name, in the default group."""
 
     def __init__(self, region: str, account: str) -> None:
         self._arn = f"arn:aws:scheduler:{region}:{account}:schedule/{_GROUP}/"
         self._known: dict[str, dict[str, Any]] = {}
-        self.version = 0  # grows when a schedule may have changed
+        self.version = 0  # increases when a schedule may have changed
 
     def operations(self) -> ServiceOperations:
         """Return EventBridge Scheduler's operations."""

@@ -1,4 +1,4 @@
-"""The in-process account's IAM: roles, and instance profiles that hold one."""
+"""Implements the in-process account's IAM: roles, and instance profiles with one role."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class InstanceProfile(Struct, kw_only=True, eq=False):
 
 
 class SimulatedIam:
-    """Roles and profiles by name."""
+    """Roles and instance profiles by name."""
 
     def __init__(self, time: ServiceTime, account: str) -> None:
         self._time = time
@@ -34,7 +34,7 @@ class SimulatedIam:
         self.profiles: dict[str, InstanceProfile] = {}
 
     def arn_of_profile(self, name: str) -> str:
-        """Return a profile's ARN. Raises RunInstances' ServiceError if there is no such profile."""
+        """Return a profile's ARN. Raises the ServiceError of RunInstances if the profile does not exist."""
         if name not in self.profiles:
             raise no_such_instance_profile("name", name)
         return self._arn(self.profiles[name])

@@ -1,6 +1,6 @@
-"""The in-process account's EC2 instances: their records, the requests for them, and faults.
+"""Implements the in-process account's EC2 instances: records, requests, and faults.
 
-Every change of state is kept with its moment, so that a read can be answered as of some seconds ago, as EC2 may do.
+The records keep every change of state with its time, so that a read can return the state of some seconds ago, as in EC2.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ JSON = Mapping[str, Any]
 
 
 class StateChange(Struct, frozen=True):
-    """A state, since when, and why."""
+    """A state, with its start and its reason."""
 
     at: datetime
     state: str
@@ -58,19 +58,19 @@ class SimulatedInstance(Struct, kw_only=True, eq=False):
     spot: bool
     launched_at: datetime
     tags: dict[str, str]
-    data: JSON = field(default_factory=dict)  # of its launch template
+    data: JSON = field(default_factory=dict)  # the data of its launch template
     groups: tuple[JSON, ...] = ()
     profile_arn: str = ""
-    joins: bool = True  # False: its machine never becomes a node
+    joins: bool = True  # whether its kubelet registers a node
     changes: list[StateChange] = field(default_factory=list)
 
     @property
     def state(self) -> str:
-        """Return the state now."""
+        """Return the current state."""
         return self.changes[-1].state
 
     def change_at(self, moment: datetime) -> StateChange | None:
-        """Return the state at that moment, and why; None before the launch."""
+        """Return the last change of state at or before `moment`; None before the launch."""
         for change in reversed(self.changes):
             if change.at <= moment:
                 return change
@@ -78,7 +78,7 @@ class SimulatedInstance(Struct, kw_only=True, eq=False):
 
 
 class InstanceEvent(Struct, frozen=True):
-    """What observers of the account get: an instance was launched, its termination was requested, or its state changed."""
+    """An event for observers of the account: a launch, a request to terminate, or a change of state."""
 
     at: datetime
     what: str  # "launched", "termination-requested", or the state
@@ -86,7 +86,7 @@ class InstanceEvent(Struct, frozen=True):
 
 
 class SimulatedInstances(InstanceLifecycle[SimulatedInstance]):
-    """All instances that EC2 still shows."""
+    """The instances that EC2 shows, including recently terminated ones."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class SimulatedInstances(InstanceLifecycle[SimulatedInstance]):
 
     def release(self, instance: SimulatedInstance) -> None:
         """See `InstanceLifecycle`."""
-        self._network.return_address(instance.subnet_id)
+        self._network.release_address(instance.subnet_id)
 
     def forget(self, instance: SimulatedInstance) -> None:
         """See `InstanceLifecycle`."""
@@ -145,7 +145,7 @@ class SimulatedInstances(InstanceLifecycle[SimulatedInstance]):
         profile_arn: str = "",
     ) -> SimulatedInstance:
         """Launch an instance. Raises ServiceError if its subnet has no free address."""
-        address = self._network.take_address(subnet_id)
+        address = self._network.assign_address(subnet_id)
         instance = SimulatedInstance(
             id=f"i-{next(self._serial):017x}",
             instance_type=instance_type,
@@ -165,32 +165,32 @@ class SimulatedInstances(InstanceLifecycle[SimulatedInstance]):
         self._never_joining = max(0, self._never_joining - 1)
         self.known[instance.id] = instance
         self._notify("launched", instance)
-        self.begin(instance)
+        self.start_launch(instance)
         return instance
 
     def prevent_next_from_joining(self, number: int = 1) -> None:
-        """Let the instances of the next launches never register a node."""
+        """Prevent the instances of the next `number` launches from registering a node."""
         self._never_joining += number
 
     def announce_retirement(self, instance_id: str, within: timedelta) -> None:
-        """Publish an AWS Health event and an instance status event: the instance's host will be retired."""
+        """Publish an AWS Health event and an instance status event that announce the retirement of the instance's host."""
         moment = self._time.now() + within
         self.checks.plan(instance_id, "instance-retirement", moment)
         self._health.announce_maintenance([instance_id], _RETIREMENT, moment)
 
     def terminate(self, instance_id: str) -> None:
-        """TerminateInstances. Raises ServiceError if EC2 does not know the instance."""
+        """Terminate an instance (TerminateInstances). Raises ServiceError if it does not exist."""
         instance = self._require(instance_id)
         self._notify("termination-requested", instance)
         self.begin_termination(instance)
 
     def stop(self, instance_id: str) -> None:
-        """StopInstances. Raises ServiceError if EC2 does not know the instance, or it cannot be stopped."""
+        """Stop an instance (StopInstances). Raises ServiceError if it does not exist or cannot be stopped."""
         self.begin_stop(self._require(instance_id))
 
     def start(self, instance_id: str) -> None:
-        """StartInstances. Raises ServiceError if EC2 does not know the instance, or it is not stopped."""
-        self.begin_start(self._require(instance_id))
+        """Start an instance (StartInstances). Raises ServiceError if it does not exist or is not stopped."""
+        self.start_stopped(self._require(instance_id))
 
     def _require(self, instance_id: str) -> SimulatedInstance:
         instance = self.known.get(instance_id)
@@ -205,7 +205,7 @@ class SimulatedInstances(InstanceLifecycle[SimulatedInstance]):
 
 
 class Ec2InstanceOperations:
-    """EC2's operations on instances; DescribeInstances can show an earlier state."""
+    """Implements EC2's operations on instances. DescribeInstances can return an earlier state."""
 
     def __init__(
         self, instances: SimulatedInstances, time: ServiceTime, *, lag_seconds: float, region: str, account: str
@@ -223,24 +223,25 @@ class Ec2InstanceOperations:
             "DescribeInstances": ServiceOperation(self._describe, accepts=("Filters", *ids, *PAGING)),
             "DescribeInstanceStatus": ServiceOperation(self._describe_status, accepts=("Filters", *PAGING)),
             "TerminateInstances": ServiceOperation(
-                lambda request: self._each(request, self._instances.terminate, "TerminatingInstances"), requires=ids
+                lambda request: self._change_each(request, self._instances.terminate, "TerminatingInstances"),
+                requires=ids,
             ),
             "StopInstances": ServiceOperation(
-                lambda request: self._each(request, self._instances.stop, "StoppingInstances"), requires=ids
+                lambda request: self._change_each(request, self._instances.stop, "StoppingInstances"), requires=ids
             ),
             "StartInstances": ServiceOperation(
-                lambda request: self._each(request, self._instances.start, "StartingInstances"), requires=ids
+                lambda request: self._change_each(request, self._instances.start, "StartingInstances"), requires=ids
             ),
         }
 
     def _describe(self, request: ServiceRequest) -> dict[str, Any]:
         as_of = min(request.as_of, self._time.now() - self._lag)
-        shown = {instance.id: (instance, change) for instance, change in self._shown(as_of)}
+        visible = {instance.id: (instance, change) for instance, change in self._visible(as_of)}
         ids = request.get("InstanceIds")
         for id_ in ids or ():
-            if id_ not in shown:
+            if id_ not in visible:
                 raise instance_not_found(id_)
-        views = [shown[id_] for id_ in ids] if ids else list(shown.values())
+        views = [visible[id_] for id_ in ids] if ids else list(visible.values())
         found = selected(views, request.get("Filters", ()), _INSTANCE_FILTERS)
         return paged("Reservations", [self._reservation(instance, change) for instance, change in found], request)
 
@@ -249,33 +250,33 @@ class Ec2InstanceOperations:
         running = [(i.id, i.zone) for i in self._instances.known.values() if i.state == "running"]
         return paged("InstanceStatuses", self._instances.checks.statuses(running, request.get("Filters", ())), request)
 
-    def _shown(self, as_of: datetime) -> Iterator[tuple[SimulatedInstance, StateChange]]:
+    def _visible(self, as_of: datetime) -> Iterator[tuple[SimulatedInstance, StateChange]]:
         for instance in self._instances.known.values():
             change = instance.change_at(as_of)
             if change is not None:
                 yield instance, change
 
-    def _each(self, request: ServiceRequest, act: Callable[[str], None], key: str) -> dict[str, Any]:
-        """Change all instances of the request or, if an id is unknown, none."""
+    def _change_each(self, request: ServiceRequest, change: Callable[[str], None], key: str) -> dict[str, Any]:
+        """Change the state of all instances in the request, or of none if one does not exist."""
         for id_ in request["InstanceIds"]:
             if id_ not in self._instances.known:
                 raise instance_not_found(id_)
-        answer = []
+        response = []
         for id_ in request["InstanceIds"]:
             before = self._instances.known[id_].state
-            act(id_)
+            change(id_)
             states = {"CurrentState": _state(self._instances.known[id_].state), "PreviousState": _state(before)}
-            answer.append({"InstanceId": id_, **states})
-        return {key: answer}
+            response.append({"InstanceId": id_, **states})
+        return {key: response}
 
     def _reservation(self, instance: SimulatedInstance, change: StateChange) -> dict[str, Any]:
         id_ = instance.id.replace("i-", "r-", 1)
         return {"ReservationId": id_, "OwnerId": self._account, "Instances": [self.described(instance, change)]}
 
     def described(self, instance: SimulatedInstance, change: StateChange) -> dict[str, Any]:
-        """Return an instance as DescribeInstances answers it."""
+        """Return an instance as in DescribeInstances' response."""
         data = instance.data
-        answer = {
+        response = {
             "InstanceId": instance.id,
             "InstanceType": instance.instance_type,
             "Architecture": instance.architecture,
@@ -293,13 +294,13 @@ class Ec2InstanceOperations:
             "Monitoring": {"State": "enabled" if (data.get("Monitoring") or {}).get("Enabled") else "disabled"},
         }
         if instance.spot:
-            answer["InstanceLifecycle"] = "spot"
-            answer["SpotInstanceRequestId"] = instance.id.replace("i-", "sir-", 1)
+            response["InstanceLifecycle"] = "spot"
+            response["SpotInstanceRequestId"] = instance.id.replace("i-", "sir-", 1)
         if instance.profile_arn:
-            answer["IamInstanceProfile"] = {"Arn": instance.profile_arn}
+            response["IamInstanceProfile"] = {"Arn": instance.profile_arn}
         if change.reason:
-            answer["StateReason"] = {"Code": change.reason, "Message": change.reason}
-        return answer
+            response["StateReason"] = {"Code": change.reason, "Message": change.reason}
+        return response
 
 
 _INSTANCE_FILTERS: Final[Mapping[str, Callable[[tuple[SimulatedInstance, StateChange]], list[str]]]] = {

@@ -1,4 +1,4 @@
-"""The in-process account's SQS: queues, messages, what happens to them in a fault scenario, and the operations.
+"""Implements the in-process account's SQS: queues, messages and their faults, and the operations.
 
 Restates: SQS developer guide: "FIFO delivery logic", "Visibility timeout", "Dead-letter queues", "Exactly-once processing".
 """
@@ -43,10 +43,10 @@ from journeyman_simulator.in_process_account.service_client import (
 
 
 class MessageOutcome(Struct, frozen=True, kw_only=True):
-    """What happens to a message that a queue has accepted.
+    """The outcome of a message that a queue accepted.
 
-    Copies beyond the first are messages with ids of their own. `overtakes` puts it before everything that waits, which a
-    FIFO queue never does.
+    Each copy is a message with its own id. `overtakes` puts the message before all others, which a FIFO queue never
+    does.
     """
 
     copies: int = 1
@@ -55,7 +55,7 @@ class MessageOutcome(Struct, frozen=True, kw_only=True):
 
 
 DELIVERED: Final = MessageOutcome()
-"""The message is delivered once, in its turn."""
+"""The message is delivered once, in order."""
 
 
 class SimulatedMessage(Struct, kw_only=True, eq=False):
@@ -64,7 +64,7 @@ class SimulatedMessage(Struct, kw_only=True, eq=False):
     id: str
     body: str
     sent_at: int
-    visible_at: int  # before its first receive: when its delay ends
+    visible_at: int  # before its first receive, when its delay ends
     group: str | None = None
     deduplication_id: str | None = None
     sequence: str = ""
@@ -75,7 +75,7 @@ class SimulatedMessage(Struct, kw_only=True, eq=False):
 
 
 class AcceptedMessage(NamedTuple):
-    """What SendMessage answers."""
+    """The response of SendMessage."""
 
     id: str
     sequence: str
@@ -86,7 +86,7 @@ class SimulatedQueue(Struct, kw_only=True, eq=False):
     """A queue, with its messages in receive order."""
 
     name: str
-    given: Mapping[str, str] = field(default_factory=dict)  # the attributes it was made with
+    attributes: Mapping[str, str] = field(default_factory=dict)  # the attributes in CreateQueue's request
     settings: FifoSettings = FifoSettings()
     visibility_seconds: int = 30
     retention_seconds: int = 4 * 24 * 3600
@@ -98,11 +98,11 @@ class SimulatedQueue(Struct, kw_only=True, eq=False):
 
 
 class SimulatedQueues:
-    """The region's queues.
+    """The queues of the region.
 
     Args:
-        time: When.
-        decide: Returns what happens to an accepted message, from the queue's name and the body.
+        time: The account's time.
+        decide: Returns the outcome of an accepted message, given the queue's name and the body.
     """
 
     def __init__(self, time: ServiceTime, decide: Callable[[str, str], MessageOutcome] | None = None) -> None:
@@ -114,17 +114,17 @@ class SimulatedQueues:
         self.known: dict[str, SimulatedQueue] = {}
 
     def create(self, name: str, attributes: Mapping[str, str]) -> SimulatedQueue:
-        """Create a queue, or return the one of that name. Raises ServiceError if that one has other attributes."""
+        """Create a queue, or return the existing one. Raises ServiceError if that has other attributes."""
         if name not in self.known:
-            self.known[name] = SimulatedQueue(name=name, given=dict(attributes))
+            self.known[name] = SimulatedQueue(name=name, attributes=dict(attributes))
             self._set(self.known[name], attributes)
-        elif self.known[name].given != attributes:
+        elif self.known[name].attributes != attributes:
             message = "A queue already exists with the same name and a different value for its attributes"
             raise ServiceError("QueueAlreadyExists", message)
         return self.known[name]
 
     def of(self, name: str) -> SimulatedQueue:
-        """Return the queue without expired messages. Raises ServiceError if there is none."""
+        """Return the queue with that name, without expired messages. Raises ServiceError if it does not exist."""
         if name not in self.known:
             raise ServiceError("AWS.SimpleQueueService.NonExistentQueue", "The specified queue does not exist.")
         queue = self.known[name]
@@ -134,14 +134,14 @@ class SimulatedQueues:
         return queue
 
     def due(self, name: str) -> datetime | None:
-        """Return when the next message can be received, perhaps in the past; None if there is none or no such queue."""
+        """Return when the next message can be received, which may be in the past; None if the queue is empty or missing."""
         queue = self.known.get(name)
         if queue is None or not queue.messages:
             return None
         return from_milliseconds(next_receivable_at(queue.messages, queue.settings))
 
     def deliver(self, name: str, body: str, group: str | None) -> None:
-        """Send an event of EventBridge, which gives up silently on a queue that is missing or cannot deduplicate it."""
+        """Send an event of EventBridge; ignore a queue that does not exist or cannot deduplicate it, as EventBridge does."""
         queue = self.known.get(name)
         if queue and accepts_events(queue.settings, group):
             self.send(name, body, group=group)
@@ -159,8 +159,9 @@ class SimulatedQueues:
         """Accept a message.
 
         Raises:
-            ServiceError: No such queue, or a FIFO queue's message lacks a group or a deduplication id, or is to wait.
-            ConfigurationError: A message was to overtake others in a FIFO queue.
+            ServiceError: The queue does not exist, or a FIFO queue's message has a delay, or lacks a group or a deduplication
+                id.
+            ConfigurationError: `decide` lets a message of a FIFO queue overtake others.
         """
         queue = self.of(name)
         if queue.settings.is_fifo and delay_seconds:
@@ -173,13 +174,13 @@ class SimulatedQueues:
         outcome = self.decide(name, body)
         if outcome.overtakes and queue.settings.is_fifo:
             raise ConfigurationError("a FIFO queue's messages cannot overtake each other", queue=name)
-        waits = (queue.delay_seconds if delay_seconds is None else delay_seconds) + outcome.delay_seconds
-        made = [
+        delay = (queue.delay_seconds if delay_seconds is None else delay_seconds) + outcome.delay_seconds
+        copies = [
             SimulatedMessage(
                 id=f"00000000-0000-4000-9000-{next(self._ids):012x}",
                 body=body,
                 sent_at=now,
-                visible_at=now + int(waits * 1000),
+                visible_at=now + int(delay * 1000),
                 group=group,
                 deduplication_id=key[1] if key else None,
                 sequence=next(self._sequence) if queue.settings.is_fifo else "",
@@ -188,22 +189,22 @@ class SimulatedQueues:
             for _ in range(max(1, outcome.copies))
         ]
         if outcome.copies:
-            queue.messages[:] = [*made, *queue.messages] if outcome.overtakes else [*queue.messages, *made]
-        accepted = AcceptedMessage(made[0].id, made[0].sequence, now)
+            queue.messages[:] = [*copies, *queue.messages] if outcome.overtakes else [*queue.messages, *copies]
+        accepted = AcceptedMessage(copies[0].id, copies[0].sequence, now)
         if key:
-            queue.window.remember(key, accepted, now)
+            queue.window.record_accepted(key, accepted, now)
         return accepted
 
-    def receive(self, name: str, most: int, visibility_seconds: int | None = None) -> list[SimulatedMessage]:
+    def receive(self, name: str, max_messages: int, visibility_seconds: int | None = None) -> list[SimulatedMessage]:
         """Receive messages in order; they are invisible until their visibility timeout ends.
 
-        One that has been received as often as the redrive policy allows goes to the dead letters instead.
+        Messages whose receives have reached the redrive policy's maximum move to the dead-letter queue.
         """
         queue = self.of(name)
         if not queue.messages:
             return []
         now = self._time.milliseconds()
-        hidden = queue.visibility_seconds if visibility_seconds is None else visibility_seconds
+        visibility = queue.visibility_seconds if visibility_seconds is None else visibility_seconds
         received: list[SimulatedMessage] = []
         for message in receivable(tuple(queue.messages), queue.settings, now):
             if queue.dead_letters is not None and is_dead_letter(message, queue.max_receive_count):
@@ -213,18 +214,18 @@ class SimulatedQueues:
                 continue
             message.receives += 1
             message.first_received_at = message.first_received_at or now
-            message.visible_at = now + hidden * 1000
+            message.visible_at = now + visibility * 1000
             message.handle = f"handle-{next(self._handles)}-{message.id}"
             received.append(message)
-            if len(received) == most:
+            if len(received) == max_messages:
                 break
         return received
 
     def delete(self, name: str, handle: str) -> None:
-        """Delete a received message; in a standard queue an old handle does nothing.
+        """Delete a received message; in a standard queue, an earlier handle has no effect.
 
         Raises:
-            ServiceError: The handle is none, or a FIFO queue's has expired.
+            ServiceError: The handle is not a receipt handle, or a FIFO queue's handle has expired.
         """
         queue = self.of(name)
         message = self._message_of_handle(queue, handle)
@@ -246,7 +247,7 @@ class SimulatedQueues:
         message.visible_at = now + seconds * 1000
 
     def _message_of_handle(self, queue: SimulatedQueue, handle: str) -> SimulatedMessage | None:
-        """Return the message of a receipt handle, if it still exists."""
+        """Return the message of a receipt handle; None if it was deleted."""
         marker, _, id_ = handle.partition("-")[2].partition("-")
         if not handle.startswith("handle-") or not marker.isdigit():
             message = f'The input receipt handle "{handle}" is not a valid receipt handle.'
@@ -281,8 +282,8 @@ _NUMBERS: Final = {
 _WITHOUT_EFFECT: Final = frozenset({"FifoThroughputLimit"})
 
 
-_MOST_ENTRIES: Final = 10
-_LONGEST_DELAY_SECONDS: Final = 900
+_MAX_ENTRIES: Final = 10
+_MAX_DELAY_SECONDS: Final = 900
 _SENDING: Final = ("DelaySeconds", "MessageAttributes", "MessageDeduplicationId", "MessageGroupId")
 _RECEIVING: Final = (
     *("AttributeNames", "MaxNumberOfMessages", "MessageAttributeNames", "MessageSystemAttributeNames"),
@@ -292,7 +293,7 @@ JSON = Mapping[str, Any]
 
 
 class SqsOperations:
-    """SQS's operations. A long poll answers at once: no virtual time passes while a caller waits."""
+    """Implements SQS's operations. A long poll returns immediately, since virtual time does not advance during a call."""
 
     def __init__(self, queues: SimulatedQueues, time: ServiceTime, region: str, account: str) -> None:
         self._queues = queues
@@ -337,18 +338,18 @@ class SqsOperations:
         }
         wanted = request.get("AttributeNames", ())
         if unknown := sorted(set(wanted) - {*values, "All"}):
-            raise NotSimulatedError(f"the queue attribute {unknown[0]} is not simulated here")
+            raise NotSimulatedError(f"the simulation does not support the queue attribute {unknown[0]}")
         return {"Attributes": _named(values, wanted)}
 
     def _send(self, request: ServiceRequest) -> dict[str, Any]:
         return self._sent(_name(request), request.parameters)
 
     def _send_batch(self, request: ServiceRequest) -> dict[str, Any]:
-        return _each(request, lambda entry: self._sent(_name(request), entry))
+        return _batch_results(request, lambda entry: self._sent(_name(request), entry))
 
     def _sent(self, queue: str, entry: JSON) -> dict[str, Any]:
         delay = entry.get("DelaySeconds")
-        if delay is not None and not 0 <= delay <= _LONGEST_DELAY_SECONDS:
+        if delay is not None and not 0 <= delay <= _MAX_DELAY_SECONDS:
             raise ServiceError("InvalidParameterValue", f"Value {delay} for parameter DelaySeconds is invalid.")
         accepted = self._queues.send(
             queue,
@@ -358,14 +359,14 @@ class SqsOperations:
             delay_seconds=delay,
             attributes=entry.get("MessageAttributes"),
         )
-        return _sent_answer(accepted, entry["MessageBody"])
+        return _accepted_message(accepted, entry["MessageBody"])
 
     def _receive(self, request: ServiceRequest) -> dict[str, Any]:
-        most = request.get("MaxNumberOfMessages", 1)
-        received = self._queues.receive(_name(request), most, request.get("VisibilityTimeout"))
-        return {"Messages": [self._received_answer(message, request) for message in received]} if received else {}
+        max_messages = request.get("MaxNumberOfMessages", 1)
+        received = self._queues.receive(_name(request), max_messages, request.get("VisibilityTimeout"))
+        return {"Messages": [self._received_message(message, request) for message in received]} if received else {}
 
-    def _received_answer(self, message: SimulatedMessage, request: ServiceRequest) -> dict[str, Any]:
+    def _received_message(self, message: SimulatedMessage, request: ServiceRequest) -> dict[str, Any]:
         """Return a message with the requested attributes."""
         system = {
             "SenderId": self._account,
@@ -377,7 +378,7 @@ class SqsOperations:
             system["SequenceNumber"] = message.sequence
             system["MessageGroupId"] = str(message.group)
             system["MessageDeduplicationId"] = str(message.deduplication_id)
-        answer: dict[str, Any] = {
+        response: dict[str, Any] = {
             "MessageId": message.id,
             "ReceiptHandle": message.handle,
             "MD5OfBody": _md5(message.body),
@@ -385,10 +386,10 @@ class SqsOperations:
         }
         of_system = (*request.get("AttributeNames", ()), *request.get("MessageSystemAttributeNames", ()))
         if wanted := _named(system, of_system):
-            answer["Attributes"] = wanted
-        if own := _named(message.attributes, request.get("MessageAttributeNames", ())):
-            answer["MessageAttributes"] = own
-        return answer
+            response["Attributes"] = wanted
+        if message_attributes := _named(message.attributes, request.get("MessageAttributeNames", ())):
+            response["MessageAttributes"] = message_attributes
+        return response
 
     def _delete(self, request: ServiceRequest) -> dict[str, Any]:
         self._queues.delete(_name(request), request["ReceiptHandle"])
@@ -399,7 +400,7 @@ class SqsOperations:
             self._queues.delete(_name(request), entry["ReceiptHandle"])
             return {}
 
-        return _each(request, delete)
+        return _batch_results(request, delete)
 
     def _change_visibility(self, request: ServiceRequest) -> dict[str, Any]:
         self._queues.change_visibility(_name(request), request["ReceiptHandle"], request["VisibilityTimeout"])
@@ -410,27 +411,27 @@ class SqsOperations:
             self._queues.change_visibility(_name(request), entry["ReceiptHandle"], entry["VisibilityTimeout"])
             return {}
 
-        return _each(request, change)
+        return _batch_results(request, change)
 
 
 def _name(request: ServiceRequest) -> str:
     return str(request["QueueUrl"]).rsplit("/", 1)[-1]
 
 
-def _each(request: ServiceRequest, act: Callable[[JSON], dict[str, Any]]) -> dict[str, Any]:
-    """Handle each entry on its own: a refused one fails its own entry, not the batch."""
+def _batch_results(request: ServiceRequest, perform: Callable[[JSON], dict[str, Any]]) -> dict[str, Any]:
+    """Perform the action for each entry; an error fails its entry, not the batch."""
     entries = request["Entries"]
     if not entries:
         raise ServiceError(
             "AWS.SimpleQueueService.EmptyBatchRequest", "There should be at least one entry in the request."
         )
-    if len(entries) > _MOST_ENTRIES:
+    if len(entries) > _MAX_ENTRIES:
         raise ServiceError("AWS.SimpleQueueService.TooManyEntriesInBatchRequest", "Maximum number of entries is 10.")
     done, failed = [], []
     for entry in entries:
         try:
-            done.append({"Id": entry["Id"], **act(entry)})
-        except ServiceError as error:  # noqa: PERF203 - each entry for itself
+            done.append({"Id": entry["Id"], **perform(entry)})
+        except ServiceError as error:  # noqa: PERF203 - each entry fails separately
             failed.append({"Id": entry["Id"], "SenderFault": True, "Code": error.code, "Message": error.message})
     return {"Successful": done, **({"Failed": failed} if failed else {})}
 
@@ -440,9 +441,9 @@ def _named(values: Mapping[str, Any], wanted: Collection[str]) -> dict[str, Any]
     return {name: value for name, value in values.items() if name in wanted or "All" in wanted}
 
 
-def _sent_answer(accepted: AcceptedMessage, body: str) -> dict[str, Any]:
-    answer = {"MessageId": accepted.id, "MD5OfMessageBody": _md5(body)}
-    return answer | ({"SequenceNumber": accepted.sequence} if accepted.sequence else {})
+def _accepted_message(accepted: AcceptedMessage, body: str) -> dict[str, Any]:
+    response = {"MessageId": accepted.id, "MD5OfMessageBody": _md5(body)}
+    return response | ({"SequenceNumber": accepted.sequence} if accepted.sequence else {})
 
 
 def _waiting(queue: SimulatedQueue, now: int, *, received: bool) -> int:

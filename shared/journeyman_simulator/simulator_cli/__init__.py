@@ -1,1 +1,1 @@
-"""Commands that the simulator contributes to `journeyman`."""
+"""Commands that the simulator adds to `journeyman`."""

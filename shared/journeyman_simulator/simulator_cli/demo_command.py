@@ -1,7 +1,8 @@
-"""`journeyman demo`: provisioning, consolidation, a Spot interruption and scale to zero on a simulated cluster and cloud.
+"""Runs `journeyman demo`: provisioning, consolidation, a Spot interruption and scale to zero in a simulation.
 
-The handlers, queues, rules and schedules are the deployed ones (template.yaml); only the cluster, the cloud and the clock are
-simulated. Each phase ends with a check: the demo fails if a pod does not run, or if anything is left over at the end.
+The handlers, queues, rules and schedules are the deployed ones (template.yaml); only the cluster, the cloud and the clock
+are simulated. Each phase ends with a check: the demo fails if a pod does not run, or if a NodeClaim, an instance or a dead
+letter remains at the end.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ SPOT_NOTICE: Final = timedelta(minutes=2)
 EXAMPLES: Final = ("demo-cluster", "inflate", "cpu-burst")
 LAMBDA_GB_SECOND: Final = 0.0000166667  # USD, x86, us-east-1, from the public price page
 LAMBDA_REQUEST: Final = 0.0000002  # USD, from the same page
-LARGEST_FUNCTION_GB: Final = 1769 / 1024  # template.yaml; some functions have less
+LARGEST_FUNCTION_GB: Final = 1769 / 1024  # template.yaml; some functions have less memory
 
 
 class DemoPhase(Struct, kw_only=True):
-    """One phase of the demo: its price, and its unmet expectations."""
+    """The figures of one phase of the demo, and its unmet expectations."""
 
     title: str
     pods: int = 0
@@ -56,12 +57,12 @@ class DemoScenario:
     """Runs the phases on an open deployment."""
 
     def __init__(self, deployment: LocalDeployment, timeline: Timeline) -> None:
-        self._d = deployment
+        self._deployment = deployment
         self._timeline = timeline
         self.phases: list[DemoPhase] = []
 
     def run(self) -> None:
-        """Run all phases. Raises WorldStuckError if the simulation cannot go on."""
+        """Run all phases. Raises WorldStuckError if the simulation cannot continue."""
         self._load_examples()
         self._first_pods()
         self._smaller_node_in_the_window()
@@ -70,21 +71,23 @@ class DemoScenario:
 
     @property
     def problems(self) -> list[str]:
-        """Return everything that did not come out as it should."""
+        """Return all unmet expectations."""
         return [problem for phase in self.phases for problem in phase.problems]
 
     def _load_examples(self) -> None:
         for name in EXAMPLES:
-            self._d.server.load(yaml.safe_load_all(deployment_file("docs", "examples", f"{name}.yaml").read_text()))
+            self._deployment.server.load(
+                yaml.safe_load_all(deployment_file("docs", "examples", f"{name}.yaml").read_text())
+            )
 
     def _first_pods(self) -> None:
-        self._d.world.run_for(
+        self._deployment.world.run_for(
             BETWEEN_SWEEPS
-        )  # so that the forwarder reports the pods before the sweep does, as it nearly always does
+        )  # so that the forwarder reports the pods before the sweep does, as is usual
         with self._phase("1. Ten pods on a cluster with no node") as phase:
             scaled_at = self._scale("inflate", 10)
             self._until_running("inflate", 10, within=timedelta(minutes=5))
-            phase.seconds_to_run = (self._d.clock.now() - scaled_at).total_seconds()
+            phase.seconds_to_run = (self._deployment.clock.now() - scaled_at).total_seconds()
             self._timeline.external_event(f"10 of 10 pods run after {phase.seconds_to_run:.0f} s")
             self._until_initialized()
 
@@ -92,18 +95,18 @@ class DemoScenario:
         with self._phase("2. A burst ends; its node is replaced by a smaller one when the window opens") as phase:
             scaled_at = self._scale("cpu-burst", 10)
             self._until_running("cpu-burst", 10, within=timedelta(minutes=5))
-            phase.seconds_to_run = (self._d.clock.now() - scaled_at).total_seconds()
+            phase.seconds_to_run = (self._deployment.clock.now() - scaled_at).total_seconds()
             self._timeline.external_event(f"10 of 10 pods run after {phase.seconds_to_run:.0f} s")
             self._until_initialized()
             self._scale("cpu-burst", 5)
             self._until_running("cpu-burst", 5, within=timedelta(minutes=2))
-            full = self._d.price_per_hour
-            self._d.world.run_for(WINDOW_OPENS - self._d.clock.now())
-            if self._d.price_per_hour != full:
+            full = self._deployment.price_per_hour
+            self._deployment.world.run_for(WINDOW_OPENS - self._deployment.clock.now())
+            if self._deployment.price_per_hour != full:
                 phase.problems.append("an underutilized node was disrupted while the budget forbade it")
             self._timeline.external_event("22:00, the budget window opens")
-            self._d.world.run_until(
-                lambda: self._d.price_per_hour < full and self._is_settled(),
+            self._deployment.world.run_until(
+                lambda: self._deployment.price_per_hour < full and self._is_settled(),
                 within=timedelta(minutes=15),
                 waiting_for="a cheaper fleet",
             )
@@ -112,13 +115,13 @@ class DemoScenario:
     def _spot_interruption(self) -> None:
         with self._phase("3. EC2 reclaims a Spot node with two minutes' notice") as phase:
             node = self._busiest_spot_node()
-            warned = self._d.clock.now()
+            warned = self._deployment.clock.now()
             self._timeline.external_event("EC2 Spot Instance Interruption Warning", node=node.rsplit("/", 1)[-1])
-            self._d.aws.interrupt(node.rsplit("/", 1)[-1])
+            self._deployment.aws.interrupt(node.rsplit("/", 1)[-1])
             self._until_running("inflate", 10, within=SPOT_NOTICE, not_on=node)
-            phase.seconds_to_run = (self._d.clock.now() - warned).total_seconds()
+            phase.seconds_to_run = (self._deployment.clock.now() - warned).total_seconds()
             self._timeline.external_event(f"10 of 10 pods run elsewhere after {phase.seconds_to_run:.0f} s")
-            self._d.world.run_until(
+            self._deployment.world.run_until(
                 self._is_settled, within=timedelta(minutes=10), waiting_for="the old node to be gone"
             )
             self._check_running(phase, {"inflate": 10, "cpu-burst": 5})
@@ -127,59 +130,63 @@ class DemoScenario:
         with self._phase("4. All workloads scale to zero, and so does the price") as phase:
             self._scale("inflate", 0)
             self._scale("cpu-burst", 0)
-            self._d.world.run_until(
-                lambda: not self._d.leftovers() and self._is_settled(),
+            self._deployment.world.run_until(
+                lambda: not self._deployment.leftovers() and self._is_settled(),
                 within=timedelta(minutes=15),
                 waiting_for="an empty cluster",
             )
-            self._d.world.run_for(timedelta(minutes=2))  # nothing may be launched again
-            phase.problems += [f"left over: {thing}" for thing in self._d.leftovers()]
-            if self._d.price_per_hour:
-                phase.problems.append(f"the price is {self._d.price_per_hour:.4f} $/h, not 0")
+            self._deployment.world.run_for(timedelta(minutes=2))  # nothing may be launched again
+            phase.problems += [f"left over: {thing}" for thing in self._deployment.leftovers()]
+            if self._deployment.price_per_hour:
+                phase.problems.append(f"the price is {self._deployment.price_per_hour:.4f} $/h, not 0")
             self._timeline.external_event("no nodes, no instances, nothing left over")
 
     @contextmanager
     def _phase(self, title: str) -> Iterator[DemoPhase]:
         self._timeline.phase(title)
-        phase = DemoPhase(title=title, price_before=self._d.price_per_hour)
+        phase = DemoPhase(title=title, price_before=self._deployment.price_per_hour)
         self.phases.append(phase)
         runs, billed = self._bill()
         yield phase
-        phase.price_after = self._d.price_per_hour
-        phase.pods = sum(p.status.phase == "Running" and not _is_daemon(p) for p in self._d.server.list(POD).items)
-        phase.nodes = len(self._d.server.list(NODE).items)
+        phase.price_after = self._deployment.price_per_hour
+        phase.pods = sum(
+            p.status.phase == "Running" and not _is_daemon(p) for p in self._deployment.server.list(POD).items
+        )
+        phase.nodes = len(self._deployment.server.list(NODE).items)
         runs_now, billed_now = self._bill()
         phase.invocations, phase.billed_ms = runs_now - runs, billed_now - billed
 
     def _bill(self) -> tuple[int, int]:
-        done = [i for function in self._d.stack.functions.values() for i in function.invocations]
-        return len(done), sum(i.billed_ms for i in done)
+        executed = [i for function in self._deployment.stack.functions.values() for i in function.invocations]
+        return len(executed), sum(i.billed_ms for i in executed)
 
     def _scale(self, name: str, replicas: int) -> datetime:
-        before = self._d.server.get(DEPLOYMENT, name, namespace="default")["spec"]["replicas"]
+        before = self._deployment.server.get(DEPLOYMENT, name, namespace="default")["spec"]["replicas"]
         self._timeline.external_event(f"kubectl scale {name}: {before} → {replicas}")
-        self._d.server.patch(DEPLOYMENT, name, {"spec": {"replicas": replicas}}, namespace="default")
-        return self._d.clock.now()
+        self._deployment.server.patch(DEPLOYMENT, name, {"spec": {"replicas": replicas}}, namespace="default")
+        return self._deployment.clock.now()
 
     def _until_running(self, app: str, number: int, *, within: timedelta, not_on: str = "") -> None:
-        lost = {n.metadata.name for n in self._d.server.list(NODE).items if n.spec.provider_id == not_on}
+        lost = {n.metadata.name for n in self._deployment.server.list(NODE).items if n.spec.provider_id == not_on}
 
-        def done() -> bool:
+        def executed() -> bool:
             pods = self._pods(app)
             settled = [p for p in pods if p.status.phase == "Running" and p.spec.node_name not in lost]
             return len(pods) == len(settled) == number
 
-        self._d.world.run_until(done, within=within, waiting_for=f"{number} running pods of {app}")
+        self._deployment.world.run_until(executed, within=within, waiting_for=f"{number} running pods of {app}")
 
     def _until_initialized(self) -> None:
-        def done() -> bool:
-            return all(is_true(c.status.conditions, "Initialized") for c in self._d.server.list(NODECLAIM).items)
+        def executed() -> bool:
+            return all(
+                is_true(c.status.conditions, "Initialized") for c in self._deployment.server.list(NODECLAIM).items
+            )
 
-        self._d.world.run_until(done, within=timedelta(minutes=5), waiting_for="initialized NodeClaims")
+        self._deployment.world.run_until(executed, within=timedelta(minutes=5), waiting_for="initialized NodeClaims")
 
     def _is_settled(self) -> bool:
-        """Whether every NodeClaim is initialized, every pod runs, and none of them is terminating."""
-        claims, pods = self._d.server.list(NODECLAIM).items, self._d.server.list(POD).items
+        """Whether all NodeClaims are initialized, all pods run, and none is terminating."""
+        claims, pods = self._deployment.server.list(NODECLAIM).items, self._deployment.server.list(POD).items
         return all(
             c.metadata.deletion_timestamp is None and is_true(c.status.conditions, "Initialized") for c in claims
         ) and all(p.status.phase == "Running" and p.metadata.deletion_timestamp is None for p in pods)
@@ -191,30 +198,32 @@ class DemoScenario:
                 phase.problems.append(f"{running} of {number} pods of {app} run")
 
     def _pods(self, app: str) -> list[Pod]:
-        return [p for p in self._d.server.list(POD).items if p.metadata.labels.get("app") == app]
+        return [p for p in self._deployment.server.list(POD).items if p.metadata.labels.get("app") == app]
 
     def _busiest_spot_node(self) -> str:
-        """The provider id of the Spot node with the most pods."""
+        """Return the provider id of the Spot node with the most pods."""
         nodes = [
-            n for n in self._d.server.list(NODE).items if n.metadata.labels.get("karpenter.sh/capacity-type") == "spot"
+            n
+            for n in self._deployment.server.list(NODE).items
+            if n.metadata.labels.get("karpenter.sh/capacity-type") == "spot"
         ]
         pods = self._pods("inflate")
-        crowd = {n.metadata.name: sum(p.spec.node_name == n.metadata.name for p in pods) for n in nodes}
-        return max(nodes, key=lambda n: (crowd[n.metadata.name], n.metadata.name)).spec.provider_id
+        pods_per_node = {n.metadata.name: sum(p.spec.node_name == n.metadata.name for p in pods) for n in nodes}
+        return max(nodes, key=lambda n: (pods_per_node[n.metadata.name], n.metadata.name)).spec.provider_id
 
 
 def run_demo(*, quiet: bool = False, console: Console | None = None) -> int:
-    """Run the demo and print it.
+    """Run the demo and print its timeline.
 
     Args:
-        quiet: Only the closing table.
-        console: Where to print; standard output if None.
+        quiet: Whether to print only the summary table.
+        console: The console; standard output if None.
 
     Returns:
-        0 if every pod ran and nothing is left over, else 1.
+        The exit code: 0 if every pod ran and nothing is left over, else 1.
     """
     console = console or standard_output()
-    began = time.monotonic()
+    started = time.monotonic()
     console.print(
         "[bold]Journeyman[/bold]: the deployed Lambda handlers on an in-memory cluster and a simulated AWS account (moto), in virtual time.\n"
     )
@@ -233,12 +242,12 @@ def run_demo(*, quiet: bool = False, console: Console | None = None) -> int:
         timeline.heading()
         scenario = DemoScenario(deployment, timeline)
         problems = _run(scenario)
-    _print_summary(console, scenario, problems, time.monotonic() - began)
+    _print_summary(console, scenario, problems, time.monotonic() - started)
     return 1 if problems else 0
 
 
 def _run(scenario: DemoScenario) -> list[str]:
-    """Run the phases; return the unmet expectations."""
+    """Run the phases and return the unmet expectations."""
     try:
         scenario.run()
     except JourneymanError as error:
@@ -247,7 +256,7 @@ def _run(scenario: DemoScenario) -> list[str]:
 
 
 def _cached_price(deployment: LocalDeployment) -> Callable[[], float]:
-    """Return a function for the price that reads the cloud once for each state of the cluster."""
+    """Return a function that returns the price, and reads the cloud once for each state of the cluster."""
     known: dict[tuple[str, datetime], float] = {}
 
     def price() -> float:
@@ -293,7 +302,7 @@ def _print_summary(console: Console, scenario: DemoScenario, problems: list[str]
 
 
 def _peak_memory_mb() -> int:
-    """Return the peak of this process so far; macOS counts bytes, Linux KiB."""
+    """Return this process's peak memory in MB; macOS reports bytes, Linux KiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1024**2 if sys.platform == "darwin" else 1024)
 
 

@@ -1,6 +1,6 @@
-"""The commands that the simulator contributes to `journeyman`: `demo`, `replay` and `faults`.
+"""Commands that the simulator adds to `journeyman`: `demo`, `replay` and `faults`.
 
-pyproject.toml names them under the entry point group `journeyman.commands`. Each imports what it needs when it runs.
+pyproject.toml lists them in the entry point group `journeyman.commands`. Each imports its modules when it runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def demo(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only the summary table.")] = False,
 ) -> None:
     """Run the deployed Lambda handlers through a day of a simulated cluster and AWS account."""
-    _forget_aws_settings()
+    _remove_aws_settings()
     from journeyman_simulator.simulator_cli.demo_command import run_demo
 
     raise typer.Exit(run_demo(quiet=quiet))
@@ -36,7 +36,7 @@ def replay(
     ] = "moto",
 ) -> None:
     """Pass recorded events to the deployed handlers on a recorded cluster; print each decision and each write."""
-    _forget_aws_settings()
+    _remove_aws_settings()
     from journeyman_simulator.simulator_cli.replay_command import run_replay
 
     raise typer.Exit(run_replay(events, cluster, aws))
@@ -64,7 +64,7 @@ def faults(
     ] = False,
 ) -> None:
     """Run a scenario with injected faults (crashes, lost messages, node failures) and check the invariants."""
-    _forget_aws_settings()
+    _remove_aws_settings()
     from journeyman_simulator.simulator_cli.faults_command import run_scenario, run_seeds
 
     raise typer.Exit(
@@ -74,7 +74,7 @@ def faults(
     )
 
 
-def _forget_aws_settings() -> None:
-    """Remove the user's AWS settings from this process: boto3 would read their profile, and the account here is simulated."""
+def _remove_aws_settings() -> None:
+    """Remove the user's AWS settings from this process's environment, since the account is simulated."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         del os.environ[name]

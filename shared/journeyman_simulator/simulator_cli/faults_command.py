@@ -1,4 +1,4 @@
-"""`journeyman faults`: runs one fault scenario and prints its history, or runs many and prints violations only."""
+"""Runs `journeyman faults`: one fault scenario with its history, or many with only their violations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from journeyman_simulator.faults.scenario_view import HUMAN
 from journeyman_simulator.faults.seed_search import SeedSearchResult, ViolatingSeed, run_checked, search_seeds, shrink
 
 _SEEDS: Final = re.compile(r"(\d+)(?:\.\.(\d+))?")
-_NOISE: Final = re.compile(
+_HIDDEN: Final = re.compile(
     r" Lease |^patch Pod/status|PodDisruptionBudget/status|ReplicaSet|^patch Node (?!.*journeyman)"
 )
 _LAST_ENTRIES: Final = 30
@@ -46,18 +46,18 @@ def run_scenario(seed: int, file: Path | None, *, shrink: bool, quiet: bool) -> 
     scenario = _read(file) if file is not None else generate_scenario(seed)
     _print(console, describe_scenario(scenario))
     result = run_checked(scenario, None if quiet else _printer(console))
-    _verdict(console, result)
+    _print_result(console, result)
     if result.violations and shrink:
         _shrink(console, result)
     return 1 if result.violations else 0
 
 
 def run_seeds(seeds: str, *, require_crash_coverage: bool) -> int:
-    """Run the scenarios of many seeds; print each violation, and which faults were injected where.
+    """Run the scenarios of many seeds, and print each violation and the injected faults by call site.
 
     Args:
-        seeds: First and last, as "1..300".
-        require_crash_coverage: Fail also if no process crashed at one of the API calls.
+        seeds: The first and the last seed, such as "1..300".
+        require_crash_coverage: Whether to fail if no process crashed at one of the recorded call sites.
 
     Returns:
         The exit code: 1 if a scenario violates an invariant, or crash coverage is required and incomplete.
@@ -67,17 +67,17 @@ def run_seeds(seeds: str, *, require_crash_coverage: bool) -> int:
     """
     collect_rarely()
     console = Console(highlight=False, soft_wrap=True)
-    wanted = _range(seeds)
+    seed_range = _range(seeds)
     with Progress(*_COLUMNS, console=console, transient=True) as progress:
-        task = progress.add_task("scenarios", total=len(wanted))
+        task = progress.add_task("scenarios", total=len(seed_range))
         search = search_seeds(
-            wanted,
+            seed_range,
             processes=os.cpu_count() or 1,
-            on_found=lambda found: _print(console, _about(found)),
+            on_found=lambda found: _print(console, _violation_lines(found)),
             on_progress=lambda number: progress.advance(task, number),
         )
     console.print(search.coverage.table(), markup=False)
-    _print(console, _figures(search))
+    _print(console, _summary_lines(search))
     uncrashed = [
         f"{site}: no process crashed at this call"
         for site in search.coverage.sites_without(CALL_SITES, FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER)
@@ -107,7 +107,7 @@ def _read(file: Path) -> FaultScenario:
 
 def _printer(console: Console) -> Callable[[HistoryEntry], None]:
     def show(entry: HistoryEntry) -> None:
-        if not _NOISE.search(entry.what):
+        if not _HIDDEN.search(entry.what):
             console.print(_styled(entry))
 
     return show
@@ -121,7 +121,7 @@ def _styled(entry: HistoryEntry) -> str:
     return text if is_function_run else f"[dim]{text}[/dim]"
 
 
-def _verdict(console: Console, result: ScenarioResult) -> None:
+def _print_result(console: Console, result: ScenarioResult) -> None:
     for violation in result.violations:
         console.print(f"[red]{escape(str(violation))}[/red]")
     if not result.violations:
@@ -133,26 +133,26 @@ def _verdict(console: Console, result: ScenarioResult) -> None:
 def _shrink(console: Console, result: ScenarioResult) -> None:
     console.print("reducing the scenario …")
     scenario = shrink(result.scenario, result.violations[0].invariant)
-    short = run_checked(scenario)
+    shrunk = run_checked(scenario)
     file = Path(f"scenario-{scenario.seed}.json")
     file.write_bytes(to_json(scenario))
-    _print(console, [*describe_scenario(scenario), *(str(entry) for entry in short.history[-_LAST_ENTRIES:])])
-    _verdict(console, short)
+    _print(console, [*describe_scenario(scenario), *(str(entry) for entry in shrunk.history[-_LAST_ENTRIES:])])
+    _print_result(console, shrunk)
     console.print(f"saved in {file}; run it with: journeyman faults --scenario {file}")
 
 
-def _about(found: ViolatingSeed) -> list[str]:
+def _violation_lines(found: ViolatingSeed) -> list[str]:
     first: Violation = found.violations[0]
     return [f"seed {found.seed}: {first}", f"  journeyman faults --seed {found.seed} --shrink"]
 
 
-def _figures(search: SeedSearchResult) -> list[str]:
+def _summary_lines(search: SeedSearchResult) -> list[str]:
     scenarios = search.coverage.scenarios
-    each = search.seconds / max(1, scenarios)
+    seconds_each = search.seconds / max(1, scenarios)
     faults = sum(sum(kinds.values()) for kinds in (*search.coverage.fired.values(), *search.coverage.messages.values()))
     return [
         f"{scenarios} scenarios, {search.runs} function runs, {search.virtual_minutes / 60:.0f} simulated hours, {faults} faults",
-        f"{len(search.found)} violate an invariant; {search.seconds:.0f} s, {each:.2f} s each, until {time.strftime('%H:%M')}",
+        f"{len(search.found)} violate an invariant; {search.seconds:.0f} s, {seconds_each:.2f} s each, until {time.strftime('%H:%M')}",
     ]
 
 

@@ -1,4 +1,4 @@
-"""`journeyman replay`: passes recorded events to the handlers, and prints their decisions and writes."""
+"""Runs `journeyman replay`: passes recorded events to the handlers and prints their decisions and writes."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from journeyman_simulator.lambda_functions import InvocationOutcome
 from journeyman_simulator.replay import ReplayResult, open_replay, with_replaced_ids
 
 JSON = Mapping[str, Any]
-_NOT_WRITES: Final = ("Event", "Lease")  # Events are printed as explanations, Leases not at all
-_LONGEST: Final = 400
+_NOT_WRITES: Final = ("Event", "Lease")  # Events are printed as explanations, Leases are not printed
+_MAX_CHARACTERS: Final = 400
 
 
 def run_replay(events: Iterable[Path], cluster: Path, aws: str, console: Console | None = None) -> int:
-    """Replay the events and print what each led to.
+    """Replay the events and print the decisions and writes of each.
 
     Args:
-        events: Files with one event each, replayed in this order.
+        events: Files with one event each, in the order of replay.
         cluster: A file or folder of Kubernetes YAML or JSON.
         aws: "moto", or the URL of a LocalStack-compatible endpoint.
-        console: Where to print; standard output if None.
+        console: The console; standard output if None.
 
     Returns:
-        0 if every event was handled, 1 if a handler failed or refused a record.
+        The exit code: 0 if every event was handled, 1 if a handler failed or returned a record to the queue.
 
     Raises:
         ConfigurationError: A file cannot be read.
@@ -41,12 +41,12 @@ def run_replay(events: Iterable[Path], cluster: Path, aws: str, console: Console
     console = console or standard_output()
     recorded = [(path, _read_event(path)) for path in events]
     failed = False
-    with open_replay((event for _, event in recorded), _read_cluster(cluster), aws) as (replay, given):
-        back = {new: old for old, new in given.items()}
+    with open_replay((event for _, event in recorded), _read_cluster(cluster), aws) as (replay, new_ids):
+        recorded_ids = {new: old for old, new in new_ids.items()}
         for path, event in recorded:
             with console.status(f"replaying {path.name} …"):
-                replayed = replay.run(with_replaced_ids(event, given))
-            failed |= _print_replayed(console, path, replayed, back)
+                result = replay.run(with_replaced_ids(event, new_ids))
+            failed |= _print_replayed(console, path, result, recorded_ids)
     return 1 if failed else 0
 
 
@@ -74,38 +74,38 @@ def _documents(file: Path) -> Iterator[JSON]:
         raise ConfigurationError(f"{file} is not YAML: {error}", path=str(file)) from error
 
 
-def _print_replayed(console: Console, path: Path, replayed: ReplayResult, names: Mapping[str, str]) -> bool:
-    """Print what one event led to; True if the handler failed."""
-    invocation = replayed.invocation
-    assert invocation is not None  # noqa: S101 - a replayed event has been invoked
-    refused = (invocation.response or {}).get("batchItemFailures", []) if isinstance(invocation.response, dict) else []
-    failed = invocation.outcome is not InvocationOutcome.SUCCEEDED or bool(refused)
-    console.rule(f"[bold]{escape(str(path))}[/bold] → {replayed.function}", align="left")
+def _print_replayed(console: Console, path: Path, result: ReplayResult, names: Mapping[str, str]) -> bool:
+    """Print the decisions and writes of one event; return whether the handler failed."""
+    invocation = result.invocation
+    assert invocation is not None  # noqa: S101 - `Replay.run` always sets the invocation
+    returned = (invocation.response or {}).get("batchItemFailures", []) if isinstance(invocation.response, dict) else []
+    failed = invocation.outcome is not InvocationOutcome.SUCCEEDED or bool(returned)
+    console.rule(f"[bold]{escape(str(path))}[/bold] → {result.function}", align="left")
     table = Table(show_header=False, box=None, padding=(0, 1))
     table.add_column(style="dim")
     table.add_column(overflow="fold")
-    for kind, text in _lines(replayed, names):
+    for kind, text in _lines(result, names):
         table.add_row(kind, escape(text))
     console.print(table)
-    verdict = f"[red]failed: {escape(invocation.error or f'{len(refused)} record(s) return to the queue')}[/red]"
-    console.print(f"{verdict if failed else '[green]handled[/green]'} in {invocation.billed_ms} ms\n")
+    failure = f"[red]failed: {escape(invocation.error or f'{len(returned)} record(s) return to the queue')}[/red]"
+    console.print(f"{failure if failed else '[green]handled[/green]'} in {invocation.billed_ms} ms\n")
     return failed
 
 
-def _lines(replayed: ReplayResult, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield decisions, Events, cloud calls, writes and requeues, as (kind, text)."""
-    for line in replayed.log:
+def _lines(result: ReplayResult, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield decisions, Events, cloud calls, writes and requeues as (kind, text)."""
+    for line in result.log:
         if line["level"] != "DEBUG":
             yield ("decision" if line["level"] == "INFO" else str(line["level"]).lower()), _log_text(line, names)
-    for write in replayed.writes:
+    for write in result.writes:
         if write.resource.kind == "Event" and write.verb == "create":
             yield "event", _event_text(write.result)
-    for call in replayed.calls:
+    for call in result.calls:
         yield "cloud", f"{call.service}:{call.operation} {_short(with_replaced_ids(call.parameters, names))}"
-    for write in replayed.writes:
+    for write in result.writes:
         if write.resource.kind not in _NOT_WRITES:
             yield "write", _write_text(write, names)
-    for requeue in replayed.requeues:
+    for requeue in result.requeues:
         when = f"in {requeue['delaySeconds']} s" if requeue["delaySeconds"] else "now"
         yield "requeue", f"{requeue['step']} {when}: {requeue['reason']}"
 
@@ -130,4 +130,4 @@ def _write_text(write: Write, names: Mapping[str, str]) -> str:
 
 def _short(body: Any) -> str:
     text = json.dumps(body, default=str, separators=(",", ":"))
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}…"

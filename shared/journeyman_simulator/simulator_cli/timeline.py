@@ -1,4 +1,4 @@
-"""The demo's timeline: one row for each event and each change, printed as it happens."""
+"""Prints the demo's timeline: a row for each event and each change, when it happens."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from rich.table import Table
 from journeyman.ports import Clock
 
 _COLUMNS: Final = ("time", "event", "decision", "node", "$/hour")
-_FIXED: Final = {"time": 8, "$/hour": 7}
-_WIDEST: Final = 150
-_NODECLAIM: Final = 16  # columns that `default-79xcs2g1` takes
-_QUIET: Final = (
+_FIXED_WIDTHS: Final = {"time": 8, "$/hour": 7}
+_MAX_WIDTH: Final = 150
+_MIN_NODE_WIDTH: Final = 16  # the width of a name such as `default-79xcs2g1`
+_HIDDEN_MESSAGES: Final = (
     "is due:",
     "is already being deleted",
     "created nodeclaim",
@@ -31,7 +31,7 @@ _STYLES: Final = {"launched": "green", "disrupting": "yellow", "initiating delet
 
 
 class Timeline:
-    """Prints rows from the functions' log lines, and from events outside of Journeyman."""
+    """Prints rows for the functions' log lines and for external events."""
 
     def __init__(self, console: Console, clock: Clock, price: Callable[[], float], *, quiet: bool = False) -> None:
         self._console = console
@@ -52,17 +52,21 @@ class Timeline:
             self._console.rule(f"[bold]{escape(title)}[/bold]", align="left")
 
     def external_event(self, event: str, decision: str = "", node: str = "") -> None:
-        """Print something that a user, the cluster or the cloud did."""
+        """Print an action of a user, the cluster or the cloud."""
         self._row(f"[cyan]{escape(event)}[/cyan]", escape(decision), node)
 
     def log_line(self, line: Mapping[str, Any]) -> None:
-        """Print a log line that reports a change, with the trigger of its run in the first row of that run."""
+        """Print a log line that reports a change. The first row of a run also shows the run's trigger."""
         run, message, level = str(line.get("reconcileID", "")), str(line["message"]), str(line["level"])
         if "trigger" in line:
             self._triggers[run] = f"{line.get('controller')}: {line.get('reason') or line['trigger']}"
         if level in {"ERROR", "WARNING"}:
             self.errors.append(message)
-        if level == "DEBUG" or any(word in message for word in _QUIET) or message.startswith("found provisionable"):
+        if (
+            level == "DEBUG"
+            or any(word in message for word in _HIDDEN_MESSAGES)
+            or message.startswith("found provisionable")
+        ):
             return
         style = "red" if level == "ERROR" else next((s for word, s in _STYLES.items() if message.startswith(word)), "")
         text = escape(_decision(message, line))
@@ -71,10 +75,10 @@ class Timeline:
 
     def _row(self, event: str, decision: str, node: str) -> None:
         if not self._quiet:
-            moment: datetime = self._clock.now()
+            time: datetime = self._clock.now()
             self._print(
                 {
-                    "time": f"[dim]{moment:%H:%M:%S}[/dim]",
+                    "time": f"[dim]{time:%H:%M:%S}[/dim]",
                     "event": event,
                     "decision": decision,
                     "node": escape(node),
@@ -84,18 +88,18 @@ class Timeline:
 
     def _print(self, cells: Mapping[str, str]) -> None:
         grid = Table.grid(padding=(0, 1))
-        for name, width in _widths(min(self._console.width, _WIDEST)).items():
+        for name, width in _widths(min(self._console.width, _MAX_WIDTH)).items():
             grid.add_column(width=width, justify="right" if name == "$/hour" else "left", overflow="fold")
         grid.add_row(*(cells[name] for name in _COLUMNS))
         self._console.print(grid)
 
 
 def _widths(total: int) -> dict[str, int]:
-    """Return column widths that fill the terminal: the decision is widest, then the trigger, then the node."""
-    free = total - sum(_FIXED.values()) - len(_COLUMNS)
-    event, node = free * 28 // 100, max(free * 24 // 100, _NODECLAIM)
+    """Return column widths that fill the terminal: the widest for the decision, then the trigger, then the node."""
+    free = total - sum(_FIXED_WIDTHS.values()) - len(_COLUMNS)
+    event, node = free * 28 // 100, max(free * 24 // 100, _MIN_NODE_WIDTH)
     flexible = {"event": event, "decision": free - event - node, "node": node}
-    return {name: _FIXED.get(name) or flexible[name] for name in _COLUMNS}
+    return {name: _FIXED_WIDTHS.get(name) or flexible[name] for name in _COLUMNS}
 
 
 def _decision(message: str, line: Mapping[str, Any]) -> str:
