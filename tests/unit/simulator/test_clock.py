@@ -10,7 +10,7 @@ START = datetime(2026, 3, 1, 12, 0, tzinfo=timezone.utc)
 
 
 def test_time_moves_only_when_advanced():
-    """Seconds or a moment, always forward."""
+    """It advances by seconds or to a time, and only forward."""
     clock = VirtualClock(START)
     assert clock.now() == clock.now() == START
     clock.advance(1.5)
@@ -20,23 +20,23 @@ def test_time_moves_only_when_advanced():
 
 
 def test_time_never_goes_back_and_is_never_naive():
-    """Both would be mistakes of the simulation."""
+    """Both would be errors in a simulation."""
     clock = VirtualClock(START)
     with pytest.raises(ValueError, match="cannot go back"):
         clock.advance(-1)
     with pytest.raises(ValueError, match="aware"):
-        VirtualClock(datetime(2026, 3, 1))  # noqa: DTZ001 - the mistake under test
+        VirtualClock(datetime(2026, 3, 1))  # noqa: DTZ001 - the error under test
     assert clock.now() == START
 
 
 def test_clock_returns_utc():
-    """Whatever zone it was started in."""
+    """The start time may have any zone."""
     berlin = timezone(timedelta(hours=1))
     assert VirtualClock(datetime(2026, 3, 1, 13, 0, tzinfo=berlin)).now().tzinfo is timezone.utc
 
 
 def test_skewed_clock_runs_at_the_same_rate():
-    """It is off by its offset, which may change at any time, also backwards."""
+    """It differs by an offset, which may change at any time in both directions."""
     right = VirtualClock(START)
     skewed = SkewedClock(right)
     skewed.offset = timedelta(minutes=-2)

@@ -16,7 +16,7 @@ START = datetime(2026, 3, 2, 21, 0, tzinfo=timezone.utc)
 
 
 class Machines:
-    """A cloud of hand-made machines."""
+    """A machine source to which tests add machines."""
 
     def __init__(self):
         self.all = {}
@@ -87,7 +87,7 @@ def test_pods_run_once_a_node_has_joined(cluster):
 
 
 def test_pods_of_a_terminated_machine_run_elsewhere(cluster):
-    """The cloud controller deletes the node of a terminated machine, its pods are collected and made anew."""
+    """The cloud controller deletes the machine's node; the pods are garbage-collected and created again."""
     clock, server, machines, world = cluster
     machines.start("n1", clock.now())
     deploy(server, "web", 2)
@@ -102,7 +102,7 @@ def test_pods_of_a_terminated_machine_run_elsewhere(cluster):
 
 
 def test_scale_down_removes_pending_pods_first(cluster):
-    """Four cpus hold four pods; the two that wait go first, then one that runs, after its containers stopped."""
+    """Four CPUs fit four pods; the two pending ones are deleted first, then a running one, gracefully."""
     clock, server, machines, world = cluster
     machines.start("n1", clock.now())
     deploy(server, "web", 6)
@@ -120,7 +120,7 @@ def test_scale_down_removes_pending_pods_first(cluster):
     [("topology.kubernetes.io/zone", {"n1": 2, "n2": 2}), ("kubernetes.io/hostname", {"n1": 2, "n2": 2})],
 )
 def test_scheduler_keeps_topology_spread(cluster, key, nodes_used):
-    """With maxSkew 1 four pods end up two and two, although one node is much larger."""
+    """With maxSkew 1, each of two nodes gets two of four pods, although one is much larger."""
     clock, server, machines, world = cluster
     machines.start("n1", clock.now(), zone="a", cpu="64")
     machines.start("n2", clock.now(), zone="b", cpu="4")
@@ -141,7 +141,7 @@ def test_scheduler_keeps_topology_spread(cluster, key, nodes_used):
 
 
 def test_stuck_world_names_what_it_waits_for(cluster):
-    """Nothing will ever start a machine: the error names what is missing."""
+    """No machine ever starts, and the error names the condition that stays false."""
     _, server, _, world = cluster
     deploy(server, "web", 1)
     with pytest.raises(WorldStuckError, match="a running pod"):

@@ -1,4 +1,4 @@
-"""Parts for tests of the AWS adapter: a clock, settings, a NodeClass, a claim, and API clients that answer from lists."""
+"""Fixtures for tests of the AWS adapter: clock, settings, NodeClass, NodeClaim, and API clients with listed responses."""
 
 from collections import Counter
 from datetime import datetime, timezone
@@ -32,23 +32,23 @@ M5_LARGE = InstanceTypeInfo(
 
 @pytest.fixture
 def clock():
-    """Monday morning."""
+    """Return a virtual clock that starts on a Monday morning."""
     return VirtualClock(START)
 
 
 @pytest.fixture
 def settings():
-    """An EKS cluster in us-east-1."""
+    """Return the settings of an EKS cluster in us-east-1."""
     return AwsSettings(cluster_name="demo", region="us-east-1", service_cidr="10.100.0.0/16", max_parallel_launches=1)
 
 
 def info(**changes) -> InstanceTypeInfo:
-    """An m5.large, but for the changes."""
+    """Return the description of an m5.large with changes."""
     return msgspec.structs.replace(M5_LARGE, **changes)
 
 
 def node_class(status=None, **spec) -> NodeClassView:
-    """An EC2NodeClass on AL2023 with subnets in two zones, but for what is given."""
+    """Return an EC2NodeClass on AL2023 with subnets in two zones, and the given changes."""
     subnets = [{"id": f"subnet-{z}", "zone": f"us-east-1{z}", "zoneID": f"use1-az{z}"} for z in "ab"]
     arch = [{"key": labels.ARCH, "operator": "In", "values": ["amd64"]}]
     resolved = {
@@ -63,7 +63,7 @@ def node_class(status=None, **spec) -> NodeClassView:
 
 
 def claim(name="default-abc", *, requests=None, annotations=None, spec=None, **requirements) -> NodeClaim:
-    """A NodeClaim of pool `default`; a keyword such as `arch=("amd64",)` becomes an `In` requirement."""
+    """Return a NodeClaim of NodePool `default`; a keyword such as `arch=("amd64",)` becomes an `In` requirement."""
     keys = {
         "arch": labels.ARCH,
         "capacity_type": labels.CAPACITY_TYPE,
@@ -88,14 +88,14 @@ def claim(name="default-abc", *, requests=None, annotations=None, spec=None, **r
 
 
 class Pages:
-    """A client whose paginated operations answer from lists of pages, and which counts the questions."""
+    """A client that returns listed pages for its paginated operations and counts its requests."""
 
     def __init__(self, **pages):
         self.pages = pages
         self.asked = Counter()
 
     def get_paginator(self, operation):
-        """The SDK's paginator, as far as it is used here."""
+        """Return an object with the used part of the SDK's paginator."""
         return _Paginator(self, operation)
 
 

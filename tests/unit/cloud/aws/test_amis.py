@@ -1,4 +1,4 @@
-"""Images: where aliases lead, and which of several is the one."""
+"""Images: how aliases are resolved, and which of several images is used."""
 
 from datetime import datetime, timedelta, timezone
 
@@ -15,21 +15,21 @@ PREFIX = "/aws/service/eks/optimized-ami/1.34"
 
 
 class Parameters:
-    """An SSM client that knows these parameters, and counts the questions."""
+    """An SSM client with these parameters, which counts its requests."""
 
     def __init__(self, **values):
         self.values = values
         self.asked = 0
 
     def get_parameters(self, *, Names):  # noqa: N803 - the API's word
-        """Missing names are simply not in the answer."""
+        """Return the parameters that exist; missing names are omitted."""
         assert len(Names) <= 10
         self.asked += 1
         return {"Parameters": [{"Name": n, "Value": self.values[n]} for n in Names if n in self.values]}
 
 
 def image(id_, days_old, *, name="image", arch="x86_64", deprecated=False):
-    """An entry of DescribeImages."""
+    """Return an entry of DescribeImages."""
     created = START - timedelta(days=days_old)
     ends = START + timedelta(days=-1 if deprecated else 100)
     stamp = "%Y-%m-%dT%H:%M:%S.000Z"
@@ -44,7 +44,7 @@ def image(id_, days_old, *, name="image", arch="x86_64", deprecated=False):
 
 @pytest.fixture
 def find(settings, clock):
-    """Find images among these, with these parameters."""
+    """Return a function that finds a NodeClass's images among these, with these parameters."""
 
     def run(class_, *images, ssm=None):
         ec2 = Pages(describe_images=[{"Images": list(images)}])
@@ -58,7 +58,7 @@ BY_NAME = [{"name": "mine-*"}]
 
 
 def test_newest_image_that_is_not_deprecated_is_used(find):
-    """For each architecture; deprecated images are used only if there is no other."""
+    """It is chosen for each architecture; deprecated images are used only if there is no other."""
     class_ = node_class(amiSelectorTerms=BY_NAME, amiFamily="AL2023")
     found = find(
         class_,
@@ -74,7 +74,7 @@ def test_newest_image_that_is_not_deprecated_is_used(find):
 
 
 def test_images_of_equal_age_are_ordered_by_name(find):
-    """So that every run chooses the same one."""
+    """Every run then chooses the same one."""
     class_ = node_class(amiSelectorTerms=BY_NAME, amiFamily="AL2023")
     two = (image("ami-1", 1, name="a"), image("ami-2", 1, name="b"))
 
@@ -160,7 +160,7 @@ def test_parameter_without_an_image_id_is_ignored(find):
     ],
 )
 def test_aliases_map_to_ssm_parameters(alias, version, expected):
-    """Those of EKS, Bottlerocket and Windows."""
+    """They are the parameters of EKS, Bottlerocket and Windows."""
     assert expected in alias_parameters(BY_ALIAS[alias], "1.34", version)
 
 

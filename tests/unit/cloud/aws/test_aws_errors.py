@@ -18,13 +18,13 @@ from journeyman.errors import (
 
 
 def answer(code, status=400, message="text"):
-    """What botocore raises for an error answer."""
+    """Return the exception that botocore raises for an error response."""
     body = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
     return ClientError(body, "RunInstances")
 
 
 def every_botocore_error():
-    """One instance of each class that botocore defines, past constructors that ask for a call's details."""
+    """Yield one instance of each exception class of botocore, whatever arguments its constructor needs."""
     classes = [c for _, c in inspect.getmembers(botocore.exceptions, inspect.isclass) if issubclass(c, BotoCoreError)]
     return [cls.__new__(cls) for cls in classes]
 
@@ -57,16 +57,16 @@ def test_each_error_code_is_translated(error, ours):
 
 
 def leaves_as(error):
-    """What a raised SDK error is once it has left the adapter."""
+    """Return the exception into which the adapter translates an SDK error."""
     try:
         with translated("ec2:RunInstances"):
             raise error
-    except Exception as left:  # noqa: BLE001 - whatever it is, is the answer
+    except Exception as left:  # noqa: BLE001 - the test returns any exception
         return left
 
 
 def test_every_botocore_error_is_translated():
-    """Also classes without a table entry."""
+    """That includes classes without an entry in the table."""
     errors = every_botocore_error()
 
     assert len(errors) > 80
@@ -74,7 +74,7 @@ def test_every_botocore_error_is_translated():
 
 
 def test_forbidden_call_names_the_missing_permission():
-    """The message says what to grant."""
+    """The message names the permission to grant."""
     with pytest.raises(CloudProviderError, match="grant ec2:CreateFleet") as caught, translated("ec2:CreateFleet"):
         raise answer("UnauthorizedOperation", 403)
 
@@ -107,7 +107,7 @@ def test_forbidden_call_names_the_missing_permission():
     ],
 )
 def test_failed_launch_has_karpenters_reason(text, reason):
-    """Alerts that were written for Karpenter's reasons still work."""
+    """Alerts for Karpenter's reasons then work."""
     assert launch_reason(text)[0] == reason
 
 

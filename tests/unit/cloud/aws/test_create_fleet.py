@@ -1,4 +1,4 @@
-"""A CreateFleet call is a function of its input, and its answer is read completely."""
+"""CreateFleet requests depend on the input only, and every part of the response is read."""
 
 from journeyman.cloud.aws.create_fleet import (
     FleetError,
@@ -19,7 +19,7 @@ SUBNETS = {
 
 
 def request(*types, capacity_type="on-demand", **more):
-    """Parameters for one template with these types."""
+    """Return the request parameters for one launch template with these types."""
     template = LaunchTemplate(name="lt", image_id="ami-1", instance_types=types)
     return fleet_request(
         [template], SUBNETS, capacity_type=capacity_type, token="uid", instance_tags={"b": "2", "a": "1"}, **more
@@ -27,12 +27,12 @@ def request(*types, capacity_type="on-demand", **more):
 
 
 def error(code, instance_type="m5.large", zone="a", subnet="subnet-a"):
-    """A fleet error as read."""
+    """Return a parsed fleet error."""
     return FleetError(code=code, message="m", instance_type=instance_type, zone=zone, subnet=subnet)
 
 
 def test_overrides_are_types_times_zones_cheapest_first():
-    """Price is the priority; a zone without a subnet is left out; the token and sorted tags make it repeatable."""
+    """The price is the priority; a zone without a subnet is omitted; token and sorted tags make a retry identical."""
     cheap, dear = a_type("c5.large", 0.08, zones=("a", "b", "c")), a_type("m5.large", 0.1)
     parameters = request(dear, cheap)
     overrides = parameters["LaunchTemplateConfigs"][0]["Overrides"]
@@ -51,7 +51,7 @@ def test_overrides_are_types_times_zones_cheapest_first():
 
 
 def test_strategies_follow_the_capacity_type():
-    """Cheapest on demand; for spot the pools that are both cheap and deep."""
+    """On-demand uses the lowest price; Spot uses pools that have both low prices and much capacity."""
     on_demand, spot = (
         request(a_type("m5.large", 0.1)),
         request(a_type("m5.large", 0.1, spot=0.04), capacity_type="spot"),
@@ -65,7 +65,7 @@ def test_strategies_follow_the_capacity_type():
 
 
 def test_response_may_have_an_instance_and_errors():
-    """Offerings that were refused before the launch are reported as well."""
+    """The outcome also reports the offerings that were refused before the launch."""
     where = {
         "Overrides": {"InstanceType": "m5.large", "AvailabilityZone": "a", "SubnetId": "subnet-a", "ImageId": "ami-1"}
     }
@@ -84,7 +84,7 @@ def test_response_may_have_an_instance_and_errors():
 
 
 def test_refused_offerings_follow_the_error():
-    """One offering; all Spot without the service-linked role; a zone without free addresses; none for an invalid image."""
+    """It is one offering, all Spot ones without the service-linked role, a zone without addresses, or none."""
     errors = [
         error("InsufficientInstanceCapacity"),
         error("AuthFailure.ServiceLinkedRoleCreationNotPermitted"),

@@ -1,4 +1,4 @@
-"""EC2's own status checks: each failed check is returned once, with its start."""
+"""EC2's status checks: each failed check is returned once, with its start."""
 
 import pytest
 from botocore.exceptions import ClientError
@@ -13,7 +13,7 @@ HEALTHY = {"Status": "ok", "Details": [{"Name": "reachability", "Status": "passe
 
 
 def entry(name, *, instance=HEALTHY, system=HEALTHY, events=()):
-    """An entry of DescribeInstanceStatus."""
+    """Return an entry of DescribeInstanceStatus."""
     return {
         "InstanceId": name,
         "AvailabilityZone": "us-east-1a",
@@ -23,20 +23,20 @@ def entry(name, *, instance=HEALTHY, system=HEALTHY, events=()):
     }
 
 
-def asked(*pages):
-    """The checks that fail, if EC2 answers each question with these pages."""
+def failed_checks(*pages):
+    """Return the failed checks if EC2 responds to each request with these pages."""
     aws = Pages(describe_instance_status=[{"InstanceStatuses": list(page)} for page in pages])
     return failing_checks(Clients(lambda service, region: aws, "us-east-1"))
 
 
 def test_failed_checks_and_planned_events_are_reported_once():
-    """The three questions may name one instance several times; checks that pass or are still running are no finding."""
+    """The three requests may return an instance several times; passed and unfinished checks are not reported."""
     failed = {"Details": [{"Name": "reachability", "Status": "failed", "ImpairedSince": START}]}
     starting = {"Details": [{"Name": "reachability", "Status": "initializing"}]}
     planned = {"Code": "instance-retirement", "Description": "The instance is running on degraded hardware"}
     over = {"Code": "system-reboot", "Description": "[Completed] scheduled reboot"}
 
-    found = asked([entry("i-2", instance=starting, system=failed)], [entry("i-1", events=[planned, over])])
+    found = failed_checks([entry("i-2", instance=starting, system=failed)], [entry("i-1", events=[planned, over])])
 
     assert found == (
         InstanceStatus(provider_id="aws:///us-east-1a/i-1", category="EventStatus", name="instance-retirement"),
@@ -45,7 +45,7 @@ def test_failed_checks_and_planned_events_are_reported_once():
 
 
 def test_forbidden_call_names_the_missing_permission():
-    """The message says what to grant."""
+    """The message names the permission to grant."""
     refused = ClientError({"Error": {"Code": "UnauthorizedOperation"}}, "DescribeInstanceStatus")
     aws = Pages(describe_instance_status=refused)
 

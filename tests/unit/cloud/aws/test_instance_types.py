@@ -1,4 +1,4 @@
-"""The catalogue of a NodeClass: labels, offerings, and when it is the very same one."""
+"""The instance types of a NodeClass: labels, offerings, and when the same tuple is returned."""
 
 import pytest
 from botocore.exceptions import ClientError
@@ -16,7 +16,7 @@ AWS = labels.AWS_GROUP
 
 
 def described(name, **changes):
-    """An entry of DescribeInstanceTypes."""
+    """Return an entry of DescribeInstanceTypes."""
     return {
         "InstanceType": name,
         "SupportedUsageClasses": ["on-demand", "spot"],
@@ -38,13 +38,13 @@ def described(name, **changes):
 
 
 def offered(name, *zones):
-    """Entries of DescribeInstanceTypeOfferings."""
+    """Return entries of DescribeInstanceTypeOfferings."""
     return [{"InstanceType": name, "Location": f"us-east-1{zone}"} for zone in zones]
 
 
 @pytest.fixture
 def ec2():
-    """Two pages of types, one of them without a price, and where they are sold."""
+    """Return an EC2 client with two pages of types, one of them without a price, and their offerings."""
     return Pages(
         describe_instance_types=[
             {"InstanceTypes": [described("m5.xlarge"), described("m5.large")]},
@@ -64,19 +64,19 @@ def ec2():
 
 @pytest.fixture
 def catalogue(ec2, settings, clock):
-    """InstanceTypeProvider and the prices it uses."""
+    """Return an InstanceTypeProvider and the prices that it uses."""
     clients = Clients(lambda service, region: ec2, "us-east-1")
     prices = PriceProvider(clients, settings, clock)
     return InstanceTypeProvider(clients, settings, prices, clock)
 
 
 def offerings_of(types, name):
-    """(zone, capacity type) of a type's offerings."""
+    """Return (zone, capacity type) of a type's offerings."""
     return [(o.zone, o.capacity_type) for t in types if t.name == name for o in t.offerings]
 
 
 def test_offerings_are_in_zones_of_the_type_and_of_the_node_class(catalogue):
-    """From all pages; a zone without a subnet or a type without a price has no offering."""
+    """They come from all pages; a zone without a subnet or a type without a price has no offering."""
     types = catalogue.for_node_class(node_class())
 
     assert [t.name for t in types] == ["m5.large", "m5.xlarge", "z9.large"]
@@ -91,7 +91,7 @@ def test_offerings_are_in_zones_of_the_type_and_of_the_node_class(catalogue):
 
 
 def test_unchanged_instance_types_are_the_same_tuple(catalogue, ec2, clock):
-    """Solvers cache by identity; EC2 is read again after 12 hours."""
+    """The scheduler caches by identity; EC2 is read again after 12 hours."""
     first = catalogue.for_node_class(node_class())
     other = catalogue.for_node_class(node_class(kubelet={"maxPods": 20}))
 
@@ -106,7 +106,7 @@ def test_unchanged_instance_types_are_the_same_tuple(catalogue, ec2, clock):
 
 
 def test_changed_price_returns_new_instance_types(ec2, settings, clock):
-    """Prices are part of them."""
+    """Instance types contain their prices."""
     clients = Clients(lambda service, region: ec2, "us-east-1")
     prices = PriceProvider(clients, settings, clock)
     catalogue = InstanceTypeProvider(clients, settings, prices, clock)
@@ -122,7 +122,7 @@ def test_changed_price_returns_new_instance_types(ec2, settings, clock):
 
 
 def test_node_class_without_subnets_has_no_instance_types(catalogue):
-    """NodeClassNotReadyError names it."""
+    """NodeClassNotReadyError names the NodeClass."""
     with pytest.raises(NodeClassNotReadyError, match="no subnets"):
         catalogue.for_node_class(node_class(status={"subnets": []}))
 
@@ -171,7 +171,7 @@ def test_failed_read_is_not_cached(catalogue, ec2):
     ],
 )
 def test_incompatible_type_is_unavailable_with_the_reason(type_, class_, why):
-    """It stays in the result."""
+    """It is still in the result."""
     values = labels_of(type_, family=class_.family, region="r", zone_ids={}, capacity_types=())
     found = incompatibility(type_, values, class_)
 
@@ -179,7 +179,7 @@ def test_incompatible_type_is_unavailable_with_the_reason(type_, class_, why):
 
 
 def test_labels_are_karpenters():
-    """Every label of the provider is there, with `DoesNotExist` for what the type lacks."""
+    """Every label of the provider is set, with `DoesNotExist` for features that the type lacks."""
     gpu = Accelerator(name="Tesla T4", manufacturer="NVIDIA", count=1, memory_mib=16384)
     type_ = info(name="g4dn.xlarge", gpus=(gpu,), local_storage_gb=125, nvme=True)
     values = labels_of(
@@ -213,7 +213,7 @@ def test_labels_are_karpenters():
     ],
 )
 def test_type_names_are_parsed_as_by_karpenter(name, category, generation):
-    """Category and generation by pattern; a name that does not match has neither."""
+    """A pattern gives category and generation; a name that does not match has neither."""
     values = labels_of(info(name=name), family=node_class().family, region="r", zone_ids={}, capacity_types=())
 
     assert values[f"{AWS}/instance-category"] == category

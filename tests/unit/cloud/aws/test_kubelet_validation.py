@@ -1,4 +1,4 @@
-"""Mistakes in spec.kubelet show on the NodeClass, not on nodes that never join."""
+"""Invalid spec.kubelet settings are reported on the NodeClass, before nodes fail to join."""
 
 import pytest
 
@@ -22,7 +22,7 @@ BOTTLEROCKET = [{"alias": "bottlerocket@latest"}]
     ],
 )
 def test_valid_kubelet_settings_are_accepted_on_al2023(kubelet):
-    """nodeadm passes the whole object on."""
+    """nodeadm passes the whole object to kubelet."""
     assert kubelet_problems(node_class(kubelet=kubelet)) is None
 
 
@@ -84,7 +84,7 @@ def test_invalid_setting_has_karpenters_reason_and_its_field(kubelet, reason, me
     ],
 )
 def test_settings_that_an_ami_family_ignores_are_reported(terms, kubelet, message):
-    """They are reported rather than silently ignored."""
+    """The NodeClass's condition names them."""
     found = kubelet_problems(node_class(amiSelectorTerms=terms, kubelet=kubelet))
 
     assert found is not None

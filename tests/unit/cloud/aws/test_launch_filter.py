@@ -1,4 +1,4 @@
-"""Which types a launch may choose from: Karpenter's filters, in its order."""
+"""The instance types of a launch request: Karpenter's filters, in its order."""
 
 import msgspec
 
@@ -18,7 +18,7 @@ SIZE = f"{labels.AWS_GROUP}/instance-size"
 
 
 def a_type(name, price, *, spot=None, zones=("a",), unavailable=(), arch="amd64", **capacity):
-    """An instance type with on-demand offerings in each zone, and spot ones if a spot price is given."""
+    """Return an instance type with on-demand offerings in each zone, and Spot ones if a Spot price is given."""
     prices = {"on-demand": price, **({"spot": spot} if spot is not None else {})}
     offerings = tuple(
         Offering(
@@ -47,7 +47,7 @@ def a_type(name, price, *, spot=None, zones=("a",), unavailable=(), arch="amd64"
 
 
 def names(types):
-    """Their names, in order."""
+    """Return the types' names, in order."""
     return [t.name for t in types]
 
 
@@ -83,7 +83,7 @@ def test_metal_and_accelerated_types_are_used_last():
 
 
 def test_spot_above_the_cheapest_on_demand_price_is_dropped():
-    """Only if both are allowed; a claim for Spot alone keeps them."""
+    """That applies only if both are allowed; a NodeClaim for Spot alone keeps them."""
     cheap, dear = a_type("m5.large", 0.10, spot=0.09), a_type("m5.xlarge", 0.20, spot=0.11)
     kept = launchable(claim(capacity_type=("on-demand", "spot")), (cheap, dear))
 
@@ -96,7 +96,7 @@ def test_spot_above_the_cheapest_on_demand_price_is_dropped():
 
 
 def test_sixty_cheapest_types_remain_in_total_order():
-    """By price, then name, whatever their order was."""
+    """They are sorted by price, then name, whatever the input's order."""
     types = tuple(a_type(f"m{n:03}.large", 1.0 - n % 2 / 10) for n in range(100))
     kept = launchable(claim(), tuple(reversed(types)))
 
@@ -106,7 +106,7 @@ def test_sixty_cheapest_types_remain_in_total_order():
 
 
 def test_min_values_are_kept_or_the_launch_is_refused():
-    """The price filters would drop required variety."""
+    """The price filters are skipped if they would leave too few types."""
     types = (a_type("m5.large", 0.1), a_type("m5.metal", 0.1))
     required = NodeSelectorRequirement(key=labels.INSTANCE_TYPE, operator="Exists", min_values=2)
     base = claim()
@@ -117,7 +117,7 @@ def test_min_values_are_kept_or_the_launch_is_refused():
 
 
 def test_unavailable_types_count_for_min_values_missing_ones_do_not():
-    """The former is planned anew without what is avoided; planning the latter again would make the same claim."""
+    """A new plan avoids unavailable types, but would make the same NodeClaim if types are missing."""
     types = (a_type("m5.large", 0.1), a_type("c5.large", 0.1, unavailable=[("a", "on-demand")]))
     required = NodeSelectorRequirement(key=labels.INSTANCE_TYPE, operator="Exists", min_values=2)
     base = claim()

@@ -19,12 +19,12 @@ from tests.unit.cloud.aws.conftest import info, node_class
 
 @pytest.fixture
 def size(settings):
-    """Sizes a type for a NodeClass."""
+    """Return a function that computes a type's capacity and overhead for a NodeClass."""
     return lambda type_=None, class_=None, use=settings: NodeSizing(class_ or node_class(), use).size(type_ or info())
 
 
 def test_m5_large_matches_karpenters_documentation(size):
-    """1930m CPU, 6903Mi memory, 17Gi storage, 29 pods allocatable."""
+    """Allocatable are 1930m CPU, 6903Mi memory, 17Gi storage and 29 pods."""
     sized = size()
     allocatable = {name: amount - sized.overhead.get(name, 0) for name, amount in sized.capacity.items()}
 
@@ -40,7 +40,7 @@ def test_m5_large_matches_karpenters_documentation(size):
 
 @pytest.mark.parametrize(("vcpus", "millicores"), [(1, 60), (2, 70), (4, 80), (8, 90), (96, 310), (448, 1190)])
 def test_reserved_cpu_by_number_of_cores(vcpus, millicores):
-    """6 % of the first core, 1 % of the second, 0.5 % of two more, 0.25 % of the rest."""
+    """It is 6 % of the first core, 1 % of the second, 0.5 % of two more, and 0.25 % of the rest."""
     assert reserved_millicores(vcpus * 1000) == millicores
 
 
@@ -59,7 +59,7 @@ def test_memory_is_rounded_once_and_exactly(arch, mib, percent, expected):
 
 
 def test_max_pods_does_not_lower_reservations_on_al2023(size):
-    """The image reserves by the ENI limit, whatever maxPods says; Bottlerocket by the pods it will really have."""
+    """The image reserves for the ENI limit, whatever maxPods is; Bottlerocket reserves for maxPods."""
     al2023 = size(class_=node_class(kubelet={"maxPods": 10}))
     bottlerocket = size(class_=node_class(amiSelectorTerms=[{"alias": "bottlerocket@latest"}], kubelet={"maxPods": 10}))
 
@@ -81,12 +81,12 @@ def test_max_pods_does_not_lower_reservations_on_al2023(size):
     ],
 )
 def test_pod_density_is_eni_limited_by_default(size, spec, pods):
-    """Interfaces times addresses but their own, plus two; less for interfaces that carry no addresses; Windows has its own limit."""
+    """It is interfaces times secondary addresses plus two, without EFA-only interfaces; Windows has its own limit."""
     assert size(class_=node_class(**spec)).capacity["pods"] == pods
 
 
 def test_reserved_enis_lower_pods_but_not_reservations(size, settings):
-    """RESERVED_ENIS counts for the pods that fit, not for what the image reserves."""
+    """RESERVED_ENIS lowers the number of pods, but not the image's reservations."""
     from msgspec.structs import replace
 
     sized = size(use=replace(settings, reserved_enis=1))
@@ -107,7 +107,7 @@ def test_reserved_enis_lower_pods_but_not_reservations(size, settings):
     ],
 )
 def test_eviction_thresholds_are_percentages_or_quantities(size, eviction, memory, storage):
-    """100 % switches a signal off; a mistake keeps the default, and the NodeClass is not Ready anyway."""
+    """100 % disables a signal; an invalid value keeps the default, and the NodeClass is not Ready anyway."""
     overhead = size(class_=node_class(kubelet={"evictionHard": eviction})).overhead
 
     assert overhead["memory"] == (11 * 29 + 255) * MIB + memory
@@ -115,7 +115,7 @@ def test_eviction_thresholds_are_percentages_or_quantities(size, eviction, memor
 
 
 def test_user_reservations_replace_key_by_key(size):
-    """kubeReserved overrides what it names; systemReserved comes on top."""
+    """kubeReserved overrides the resources it names; systemReserved is added."""
     kubelet = {"kubeReserved": {"cpu": "200m"}, "systemReserved": {"cpu": "100m", "memory": "1Gi", "pid": "100"}}
     overhead = size(class_=node_class(kubelet=kubelet)).overhead
 
@@ -154,12 +154,12 @@ def _volume(device, size, **more):
     ],
 )
 def test_ephemeral_storage_is_on_the_familys_device(spec, gib):
-    """The root volume if one is named, else the device that the family keeps pods' storage on."""
+    """It is the root volume if one is named, or else the family's device for pod storage."""
     assert ebs_ephemeral_bytes(node_class(**spec)) == gib * GIB
 
 
 def test_local_disks_count_only_under_raid0(size):
-    """Decimal gigabytes, as EC2 counts them."""
+    """Their size is in decimal gigabytes, as in EC2's API."""
     disks = info(local_storage_gb=75, nvme=True)
 
     assert size(disks, node_class(instanceStorePolicy="RAID0")).capacity["ephemeral-storage"] == 75 * 10**9
@@ -167,7 +167,7 @@ def test_local_disks_count_only_under_raid0(size):
 
 
 def test_accelerators_are_counted_by_vendor_and_absent_ones_left_out(size):
-    """What a type lacks is not a resource of zero."""
+    """A type without an accelerator does not have the resource, not even with zero."""
     gpu = Accelerator(name="T4", manufacturer="NVIDIA", count=4, memory_mib=16384)
     neuron = Accelerator(name="Trainium", manufacturer="aws", count=16, cores=2)
     capacity = size(info(gpus=(gpu,), neuron=(neuron,), efa_interfaces=8)).capacity

@@ -16,12 +16,12 @@ THROTTLED = ClientError({"Error": {"Code": "RequestLimitExceeded"}}, "x")
 
 
 def spot(instance_type, zone, price, timestamp):
-    """An entry of DescribeSpotPriceHistory."""
+    """Return an entry of DescribeSpotPriceHistory."""
     return {"InstanceType": instance_type, "AvailabilityZone": zone, "SpotPrice": str(price), "Timestamp": timestamp}
 
 
 def product(instance_type, price, currency="USD"):
-    """An entry of GetProducts."""
+    """Return an entry of GetProducts."""
     dimension = {"pricePerUnit": {currency: str(price)}}
     return json.dumps(
         {
@@ -33,7 +33,7 @@ def product(instance_type, price, currency="USD"):
 
 @pytest.fixture
 def aws(clock):
-    """m5.large costs 0.1, as spot 0.04 in zone a; a free product is no price."""
+    """Return clients in which m5.large costs 0.1, and 0.04 as Spot in zone a; a free product is ignored."""
     now = clock.now()
     history = [
         spot("m5.large", "us-east-1a", 0.03, now - timedelta(hours=2)),
@@ -50,7 +50,7 @@ def aws(clock):
 
 @pytest.fixture
 def book(aws, settings, clock):
-    """A price book, for settings with changes."""
+    """Return a function that makes a price provider for settings with changes."""
 
     def make(**changes):
         return PriceProvider(Clients(lambda service, region: aws, "us-east-1"), replace(settings, **changes), clock)
@@ -59,7 +59,7 @@ def book(aws, settings, clock):
 
 
 def test_shipped_prices_have_source_date_and_currency():
-    """For OfferingState and the log."""
+    """OfferingState and the log show them."""
     table = shipped_prices()
 
     assert "Amazon EC2" in table.source
@@ -69,7 +69,7 @@ def test_shipped_prices_have_source_date_and_currency():
 
 
 def test_unknown_region_uses_us_east_1_with_a_warning(book, caplog):
-    """A price that is wrong by some percent is better than no node."""
+    """An approximate price is better than no node."""
     with caplog.at_level(logging.WARNING):
         prices = book(region="mx-central-1")
 
@@ -112,7 +112,7 @@ def test_failed_read_keeps_the_last_prices(book, aws, caplog):
 
 
 def test_spot_prices_are_read_at_first_use_and_every_twelve_hours(book, aws, clock):
-    """On-demand prices have a period of their own."""
+    """On-demand prices have another refresh period."""
     prices = book()
     prices.refresh_if_due()
     prices.refresh_if_due()
@@ -125,7 +125,7 @@ def test_spot_prices_are_read_at_first_use_and_every_twelve_hours(book, aws, clo
 
 
 def test_refresh_periods_are_optional(book, aws):
-    """Without a period nothing is read; with one, on-demand prices come from the Pricing API."""
+    """Without a period no price is read; with one, on-demand prices come from the Pricing API."""
     book(spot_refresh_period=None).refresh_if_due()
     assert not aws.asked
 
@@ -141,7 +141,7 @@ def test_isolated_vpc_does_not_call_the_pricing_api(book, aws):
 
 
 def test_age_of_prices_and_last_error_are_reported(book, aws, clock):
-    """A table has no time of reading; a failure is reported until a later attempt succeeds, and keeps the last time."""
+    """The shipped table has no age; an error is reported, with the age of the last success, until a read succeeds."""
     prices = book()
     shipped = prices.state()
     prices.refresh()

@@ -1,4 +1,4 @@
-"""Launches spread over the subnets of a zone by the addresses that are left."""
+"""Launches are distributed over a zone's subnets by their free addresses."""
 
 import pytest
 
@@ -13,7 +13,7 @@ TYPES = (a_type("m5.large", 0.1, pods=30), a_type("m5.xlarge", 0.2, pods=60))
 
 @pytest.fixture
 def ec2():
-    """Two subnets in zone a, nearly equal."""
+    """Return an EC2 client with two subnets in zone a that have nearly equal free addresses."""
     free = {"subnet-1": 100, "subnet-2": 90, "subnet-3": 50}
     return Pages(
         describe_subnets=[{"Subnets": [{"SubnetId": i, "AvailableIpAddressCount": n} for i, n in free.items()]}]
@@ -22,13 +22,13 @@ def ec2():
 
 @pytest.fixture
 def subnets(ec2, clock):
-    """What is under test."""
+    """Return the subnet provider under test."""
     return SubnetProvider(Clients(lambda service, region: ec2, "us-east-1"), clock)
 
 
 @pytest.fixture
 def choose(subnets):
-    """The subnet chosen in zone a, and all chosen ones."""
+    """Return a function that returns the subnet chosen in zone a, and all chosen ones."""
 
     def choice():
         chosen = subnets.choose(node_class(status={"subnets": TWO_IN_A}), TYPES, "on-demand")
@@ -43,7 +43,7 @@ def test_launches_in_flight_count_as_used_addresses(choose):
 
 
 def test_unused_addresses_are_released(choose, subnets):
-    """A fleet in another subnet leaves the free addresses as they were."""
+    """If the fleet uses another subnet, the free addresses are as before."""
     first, chosen = choose()
     subnets.release_unused(chosen, used=None)
 

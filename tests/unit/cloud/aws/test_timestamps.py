@@ -1,4 +1,4 @@
-"""Times in AWS's answers."""
+"""Timestamps in AWS's responses."""
 
 from datetime import datetime, timezone
 
@@ -27,19 +27,19 @@ HISTORY = b"""<?xml version="1.0" encoding="UTF-8"?>
     ],
 )
 def test_times_are_what_botocore_reads_in_them(written):
-    """However they are written."""
+    """That holds for every format."""
     assert parse_timestamp(written) == guess(written)
     assert parse_timestamp(written).utcoffset() is not None
 
 
-def test_what_is_no_time_is_refused():
-    """As botocore does."""
+def test_invalid_timestamp_is_rejected():
+    """botocore rejects it, too."""
     with pytest.raises(ValueError, match="Invalid timestamp"):
         parse_timestamp("soonZ")
 
 
 def test_clients_read_times_in_the_standard_librarys_utc():
-    """Not in dateutil's, which is how the fast way is known."""
+    """botocore's own parser would return dateutil's, so the fast parser is in use."""
     session = with_fast_timestamps(botocore.session.get_session())
     shape = session.get_service_model("ec2").operation_model("DescribeSpotPriceHistory").output_shape
     parser = session.get_component("response_parser_factory").create_parser("ec2")

@@ -27,7 +27,7 @@ VARIANT = LaunchTemplateVariant(
 
 
 def bootstrap(family, **changes) -> Bootstrap:
-    """A node of pool web with one taint of its own."""
+    """Return the settings of a node of NodePool web with one taint."""
     given = {
         "cluster_name": "demo",
         "cluster_endpoint": "https://demo",
@@ -41,7 +41,7 @@ def bootstrap(family, **changes) -> Bootstrap:
 
 
 def parts(text):
-    """(content type, body) of each MIME part, read plainly."""
+    """Return (content type, body) of each MIME part."""
     head, *rest = text.split("--//")
     assert 'multipart/mixed; boundary="//"' in head
     assert rest[-1].strip() == "--"
@@ -50,7 +50,7 @@ def parts(text):
 
 
 def test_al2023_gets_a_node_config():
-    """Cluster, labels, taints and the whole kubelet object, in the part that nodeadm reads."""
+    """It has cluster, labels, taints and the whole kubelet object, in the part that nodeadm reads."""
     [(kind, body)] = parts(user_data(bootstrap("AL2023", raid0=True)))
     config = json.loads(body)
 
@@ -88,7 +88,7 @@ MIME = 'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="B"\n\n--B\nC
     ],
 )
 def test_users_part_comes_first_with_its_content_type(custom, expected):
-    """A script, a NodeConfig, or an archive merged part by part; ours is last, and wins where nodeadm merges."""
+    """It may be a script, a NodeConfig or an archive; Journeyman's part is last and overrides it when nodeadm merges."""
     found = parts(user_data(bootstrap("AL2023", custom=custom)))
 
     assert [kind.partition(";")[0] for kind, _ in found] == [*expected, "application/node.eks.aws"]
@@ -96,7 +96,7 @@ def test_users_part_comes_first_with_its_content_type(custom, expected):
 
 
 def test_al2_calls_its_bootstrap_script():
-    """Flags in Karpenter's order; maps sorted by key, so equal settings give equal text."""
+    """Flags are in Karpenter's order and maps sorted by key, so equal settings give equal text."""
     [(_, script)] = parts(user_data(bootstrap("AL2", raid0=True)))
 
     assert script.startswith("#!/bin/bash -xe\n")
@@ -117,7 +117,7 @@ def test_al2_on_ipv6_sets_the_ip_family():
 
 
 def test_windows_runs_the_users_script_first():
-    """One PowerShell block."""
+    """The user data is one PowerShell block."""
     lines = user_data(bootstrap("Windows2022", custom="Write-Host hi")).splitlines()
 
     assert (lines[0], lines[1], lines[-1]) == ("<powershell>", "Write-Host hi", "</powershell>")
@@ -132,11 +132,11 @@ def test_custom_user_data_is_unchanged():
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="reads TOML with the standard library")
 class TestBottlerocket:
-    """Settings in TOML: the user's, with ours over them."""
+    """The user data is TOML: the user's settings, overridden by Journeyman's."""
 
     @staticmethod
     def settings(**changes):
-        """The document, read back."""
+        """Return the parsed TOML."""
         import tomllib
 
         return tomllib.loads(user_data(bootstrap("Bottlerocket", **changes)))["settings"]
@@ -174,7 +174,7 @@ class TestBottlerocket:
 
     @pytest.mark.parametrize(("ami", "explicit"), [("v1.44.0-abc", True), ("v1.46.0-abc", False), ("unknown", True)])
     def test_local_disks_are_mounted_at_every_boot(self, ami, explicit):
-        """Before 1.46 the directories have to be named."""
+        """Before Bottlerocket 1.46 the settings must name the directories."""
         command = self.settings(raid0=True, ami_name=ami)["bootstrap-commands"]["000-mount-instance-storage"]
 
         assert (command["essential"], command["mode"]) == (True, "always")
@@ -190,13 +190,13 @@ def test_invalid_toml_fails_the_claims_launch(custom, settings):
 
 
 def content(settings, class_=None, **changes) -> TemplateContent:
-    """A launch of one claim."""
+    """Return the launch template's content for one NodeClaim."""
     given = {"claim": claim(), "capacity_type": "spot", "tenancy": "default"}
     return TemplateContent(settings=settings, node_class=class_ or node_class(), **{**given, **changes})
 
 
 def test_user_data_over_the_limit_is_refused_before_ec2_does(settings):
-    """The reason is Karpenter's."""
+    """The condition has Karpenter's reason."""
     with pytest.raises(CreateError) as caught:
         content(settings, node_class(userData="#" * 17000)).data(VARIANT)
 
@@ -217,7 +217,7 @@ def test_user_data_has_no_kubernetes_domain_labels():
 
 
 def test_every_node_registers_with_the_unregistered_taint_once():
-    """Startup taints too; a claim that names ours already does not get it twice."""
+    """It also has the startup taints; a NodeClaim that already has the taint does not get it twice."""
     own = {"taints": [{"key": "a", "effect": "NoSchedule"}], "startupTaints": [{"key": "b", "effect": "NoSchedule"}]}
     named = {"taints": [{"key": UNREGISTERED.key, "effect": UNREGISTERED.effect}]}
 
@@ -226,7 +226,7 @@ def test_every_node_registers_with_the_unregistered_taint_once():
 
 
 def test_launch_template_has_all_settings_of_a_node(settings):
-    """Image, profile, security groups, computed maxPods, and tags shared by claims."""
+    """It has image, profile, security groups, computed maxPods, and the tags that all NodeClaims share."""
     data = content(replace(settings, cluster_dns="10.100.0.10")).data(VARIANT)
     config = json.loads(parts(base64.b64decode(data["UserData"]).decode())[0][1])
 
@@ -252,7 +252,7 @@ def test_volumes_are_the_users_or_the_familys_defaults():
 
 
 def test_metadata_has_the_crds_defaults():
-    """Also on an object that no API server has defaulted; regions without the IPv6 setting do not get it."""
+    """That holds even if no API server has set them; regions without the IPv6 setting do not get it."""
     assert metadata_options(node_class(metadataOptions={"httpPutResponseHopLimit": 2}), region="us-east-1") == {
         "HttpEndpoint": "enabled",
         "HttpProtocolIpv6": "disabled",

@@ -130,6 +130,22 @@ def test_hashes_do_not_change_between_releases():
     }
 
 
+@pytest.mark.karpenter(
+    "nodeclaim/disruption/drift",
+    it="should not return drifted if karpenter.sh/nodepool-hash annotation is not present on the NodePool",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/disruption/drift",
+    it="should not return drifted if karpenter.sh/nodepool-hash annotation is not present on the NodeClaim",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/disruption/drift",
+    it="should not return drifted if the NodeClaim's karpenter.sh/nodepool-hash-version annotation does not match the NodePool's",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/disruption/drift",
+    it="should not return drifted if karpenter.sh/nodepool-hash-version annotation is not present on the NodeClaim",
+)
 @pytest.mark.parametrize("keys", [NODEPOOL_KEYS, EC2NODECLASS_KEYS])
 def test_hashes_of_different_versions_are_not_compared(keys):
     """A NodeClaim that Karpenter created, or without a hash, has not drifted."""
@@ -138,4 +154,6 @@ def test_hashes_of_different_versions_are_not_compared(keys):
     assert not keys.differ(owner, dict(owner))
     assert not keys.differ(owner, {keys.hash: "2", keys.version: "v3"})
     assert not keys.differ(owner, {})
+    assert not keys.differ(owner, {keys.version: "journeyman-v3"})
+    assert not keys.differ(owner, {keys.hash: "2"})
     assert not keys.differ({}, owner)

@@ -177,6 +177,10 @@ def test_min_domains_beyond_the_existing_zones_count_as_empty_domains():
 @pytest.mark.parametrize(("policy", "placed"), [("Strict", False), ("BestEffort", True)])
 @pytest.mark.karpenter("provisioning", it="should not schedule when minValues requirement is not met")
 @pytest.mark.karpenter("provisioning", it="should schedule even when minValues requirement is not met")
+@pytest.mark.karpenter(
+    "provisioning/scheduling/instance_selection",
+    it="schedule should fail if minimum number of InstanceTypes is not met as per the minValues in the requirement",
+)
 def test_min_values_that_cannot_be_met_open_nothing_or_are_lowered(policy, placed):
     """Two types there are, three are asked for."""
     wanted = {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": 3}
@@ -188,6 +192,10 @@ def test_min_values_that_cannot_be_met_open_nothing_or_are_lowered(policy, place
     assert all(claim.min_values_relaxed for claim in results.new_claims)
 
 
+@pytest.mark.karpenter(
+    "provisioning/scheduling/instance_selection",
+    it="should schedule respecting the minValues from instance-type requirements",
+)
 def test_min_values_keep_a_claim_to_what_enough_types_can_hold():
     """Both types must hold what the claim plans for: no node takes more than the small one."""
     wanted = {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": 2}

@@ -1,4 +1,4 @@
-"""CEL expressions beyond those in our CRDs."""
+"""CEL expressions beyond those in the repository's CRDs."""
 
 import pytest
 
@@ -21,13 +21,13 @@ SELF = {"name": "a.example.com/b", "numbers": [1, 2, 3], "map": {"x": "1", "y": 
         ("duration('90m') > duration('1h') && r'\\d' != '\\\\w'", True),
         ("has(self.map.x) && !has(self.map.z) && has(self.map)", True),
         ("self.numbers == [1, 2, 3] && self.yes != 1", True),
-        ("self.missing == 1 || self.yes", True),  # who is sure decides
+        ("self.missing == 1 || self.yes", True),  # the operand without an error decides
         ("!(self.missing == 1 && !self.yes)", True),
         ("self.numbers.exists(n, n == 1 || n.missing)", True),
     ],
 )
 def test_rules_have_the_values_that_cel_gives_them(rule, value):
-    """Precedence, macros with their own variables, functions, and errors that do not matter."""
+    """The cases cover precedence, macros with their own variables, functions, and errors without effect."""
     assert parse_rule(rule)({"self": SELF}) == value
 
 
@@ -48,7 +48,7 @@ def test_rules_have_the_values_that_cel_gives_them(rule, value):
     ],
 )
 def test_rule_on_a_missing_or_mistyped_value_is_an_error(rule):
-    """Missing fields and operands of different types."""
+    """The cases are missing fields and operands of different types."""
     with pytest.raises(RuleEvaluationError):
         parse_rule(rule)({"self": SELF})
 
@@ -57,6 +57,6 @@ def test_rule_on_a_missing_or_mistyped_value_is_an_error(rule):
     "rule", ["self.", "(self", "self.sorted()", "format(self)", "self ? 1", "self; true", "'open", "1 2"]
 )
 def test_unsupported_expression_is_refused_when_it_is_parsed(rule):
-    """With the rule in the message."""
+    """The message contains the rule."""
     with pytest.raises(UnreadableRuleError):
         parse_rule(rule)

@@ -1,4 +1,4 @@
-"""The HTTP server: behaviour of the wire protocol."""
+"""The simulated API server over HTTP."""
 
 import gzip
 import json
@@ -36,7 +36,7 @@ def pool():
 
 
 def test_health_version_and_discovery_answer(front, pool):
-    """What kubectl and probes ask first."""
+    """kubectl and probes request them first."""
     assert pool.request("GET", f"{front.url}/healthz").data == b"ok"
     assert pool.request("GET", f"{front.url}/version").json()["minor"] == "36"
     groups = pool.request("GET", f"{front.url}/apis").json()["groups"]
@@ -46,7 +46,7 @@ def test_health_version_and_discovery_answer(front, pool):
 
 
 def test_a_replacement_carries_its_version(server, front, pool):
-    """PUT replaces what it may, under the version it read."""
+    """PUT replaces the object if the version is current."""
     server.create(NODE, {"metadata": {"name": "n", "labels": {"a": "1"}}})
     url = f"{front.url}/api/v1/nodes/n"
     read = pool.request("GET", url).json()
@@ -56,7 +56,7 @@ def test_a_replacement_carries_its_version(server, front, pool):
 
 
 def test_large_answers_are_compressed_when_asked(server, front, pool):
-    """From 128 KiB on, as kube-apiserver does; never unasked."""
+    """The server compresses from 128 KiB on, as kube-apiserver does, and only if the client accepts it."""
     for number in range(200):
         server.create(NODE, {"metadata": {"name": f"n-{number}", "annotations": {"note": "x" * 1000}}})
     url = f"{front.url}/api/v1/nodes"
@@ -68,8 +68,8 @@ def test_large_answers_are_compressed_when_asked(server, front, pool):
     assert len(packed.data) < len(plain.data) / 5
 
 
-def test_pages_show_one_version_while_the_world_goes_on(server, front, pool):
-    """Objects made or removed between two pages do not appear or disappear; a forgotten version is 410."""
+def test_pages_of_a_list_have_one_version_despite_writes(server, front, pool):
+    """Objects created or deleted between two pages have no effect; an expired version is 410."""
     for name in ("a", "b", "c", "d"):
         server.create(NODE, {"metadata": {"name": name}})
     first = pool.request("GET", f"{front.url}/api/v1/nodes?limit=2").json()
@@ -86,7 +86,7 @@ def test_pages_show_one_version_while_the_world_goes_on(server, front, pool):
 
 
 def test_a_watch_delivers_changes_as_they_happen(server, front, pool):
-    """A write during the watch arrives at once, a bookmark in the quiet after it."""
+    """A write during the watch is sent immediately, and a bookmark when no write follows."""
     since = server.resource_version
     url = f"{front.url}/api/v1/nodes?watch=1&allowWatchBookmarks=true&timeoutSeconds=5&resourceVersion={since}"
     answer = pool.request("GET", url, preload_content=False)
@@ -103,16 +103,16 @@ def test_a_watch_delivers_changes_as_they_happen(server, front, pool):
     assert bookmark["object"]["metadata"]["resourceVersion"] == server.resource_version
 
 
-def test_a_watch_without_a_version_begins_with_what_there_is(server, front, pool):
-    """Version 0 or none: every object comes as ADDED first."""
+def test_watch_without_a_version_starts_with_all_objects(server, front, pool):
+    """With version 0 or none, the watch sends every object as ADDED first."""
     server.create(NODE, {"metadata": {"name": "there"}})
     answer = pool.request("GET", f"{front.url}/api/v1/nodes?watch=true&timeoutSeconds=1")
     events = [json.loads(line) for line in answer.data.splitlines()]
     assert [(e["type"], e["object"]["metadata"]["name"]) for e in events] == [("ADDED", "there")]
 
 
-def test_strangers_stay_out(server, pool):
-    """With authentication on, a missing or wrong bearer token is 401."""
+def test_invalid_bearer_token_is_unauthorized(server, pool):
+    """With authentication, the server answers 401 to a missing or wrong token."""
     with HttpApiServer(server, authenticate=lambda token: token == "right") as front:
         url = f"{front.url}/api/v1/nodes"
         assert pool.request("GET", url).status == 401
@@ -121,7 +121,7 @@ def test_strangers_stay_out(server, pool):
 
 
 def test_writes_over_http_are_observed_with_the_user_agent(server, front, pool):
-    """The first word of the User-Agent says who wrote."""
+    """Observers get the first word of the User-Agent as the user."""
     users = []
     server.on_write(lambda write: users.append(write.user))
     pool.request(

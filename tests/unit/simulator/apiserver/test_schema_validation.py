@@ -24,7 +24,7 @@ VALUES = (
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_valid_object_has_no_errors_and_no_duplicates(name):
-    """And an object without errors is valid."""
+    """Conversely, an object without errors is valid."""
     schema = SCHEMAS[name]
     made = compile_schema(schema)
     for value in VALUES:
@@ -49,7 +49,7 @@ WRONG, RIGHT = {"least": 2, "most": 1, "why": "no"}, {"least": 1, "most": 2}
     "schema", [RANGES, {"type": "object", "additionalProperties": RANGE, "properties": {"name": {"type": "string"}}}]
 )
 def test_rules_are_found_where_they_are(schema):
-    """What has none is left out, and nothing else."""
+    """Only parts of the schema without rules are omitted."""
     values = ({"first": WRONG}, {"first": RIGHT, "name": "x"}, {"others": [RIGHT, WRONG]}) if schema is RANGES else ()
     rules = compile_schema(schema).rules
     assert rules is not None
@@ -58,5 +58,5 @@ def test_rules_are_found_where_they_are(schema):
 
 
 def test_schema_without_rules_evaluates_none():
-    """Most schemas."""
+    """Most schemas have none."""
     assert compile_schema(NAMED).rules is None

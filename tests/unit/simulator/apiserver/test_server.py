@@ -56,7 +56,7 @@ def test_same_requests_give_the_same_history(clock):
 
 
 def test_observers_get_every_write_with_its_user(server):
-    """Verb, object, subresource, body and result, in order."""
+    """They get verb, object, subresource, body and result, in order."""
     writes = []
     server.on_write(writes.append)
     kubelet = server.acting_as("kubelet")
@@ -80,7 +80,7 @@ def test_observers_get_every_write_with_its_user(server):
 
 
 def test_refused_write_is_not_observed(server):
-    """Observers see the history of the store."""
+    """Observers see only what the server stored."""
     writes = []
     server.on_write(writes.append)
     with pytest.raises(NotFoundError):
@@ -89,7 +89,7 @@ def test_refused_write_is_not_observed(server):
 
 
 def test_callers_cannot_reach_into_the_store(server):
-    """What goes in and what comes out are copies."""
+    """The server copies objects that it stores and returns."""
     body = {"metadata": {"name": "pool"}, "spec": _pool_spec()}
     returned = server.create(NODEPOOL, body)
     body["spec"]["weight"] = 7
@@ -104,7 +104,7 @@ def test_callers_cannot_reach_into_the_store(server):
 
 
 def test_pods_are_completed_as_the_api_server_completes_them(server):
-    """Requests follow limits, the built-in priority classes have their numbers, and a pod begins as Pending."""
+    """Requests default to limits, built-in priority classes set their priority, and a new pod is Pending."""
     body = a_pod("complete")
     body["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "1"}}
     body["spec"]["priorityClassName"] = "system-node-critical"
@@ -117,7 +117,7 @@ def test_pods_are_completed_as_the_api_server_completes_them(server):
 
 
 def test_timestamps_come_from_the_clock(server, clock):
-    """Creation, and deletion at the end of the grace period."""
+    """Both creation and deletion timestamps do, the latter with the grace period."""
     clock.advance(90)
     server.create(POD, a_pod("a"), namespace="default")
     server.bind("default", "a", "node-1")
@@ -128,7 +128,7 @@ def test_timestamps_come_from_the_clock(server, clock):
 
 
 def test_garbage_goes_with_its_owners_and_its_namespace(server):
-    """Level by level; what still has an owner stays, what a finalizer holds is only marked."""
+    """The collection is recursive; an object with another owner stays, one with a finalizer is only marked."""
     owner = server.create(REPLICASET, {"metadata": {"name": "web"}}, namespace="default")
     other = server.create(REPLICASET, {"metadata": {"name": "other"}}, namespace="default")
     server.create(POD, a_pod("one", ownerReferences=[owned_by(owner)]), namespace="default")
@@ -144,7 +144,7 @@ def test_garbage_goes_with_its_owners_and_its_namespace(server):
     server.delete(NAMESPACE, "gone")
     writes = []
     server.on_write(writes.append)
-    assert server.collect_garbage() == 4  # the last is the namespace itself
+    assert server.collect_garbage() == 4  # the last object is the namespace
     assert {write.user for write in writes} == {"garbage-collector"}
     assert [write.verb for write in writes] == ["delete", "delete", "delete", "update"]
     left = server.list(POD).items
@@ -154,7 +154,7 @@ def test_garbage_goes_with_its_owners_and_its_namespace(server):
 
 
 def test_budget_statuses_follow_the_pods_and_their_workload(server):
-    """The disruption controller's arithmetic: percentages are of the replicas that the workload wants."""
+    """As in the disruption controller, percentages are of the workload's desired replicas."""
     deployment = Resource(
         group="apps", version="v1", kind="Deployment", plural="deployments", namespaced=True, type=dict
     )
@@ -211,7 +211,7 @@ items:
 
 
 def test_kubectl_output_is_loaded_with_status_and_uid(server):
-    """Identity and status are kept, versions are ours, namespaces and unknown kinds appear by themselves."""
+    """It keeps UID and status, sets new versions, and adds missing namespaces and kinds."""
     assert server.load(yaml.safe_load_all(KUBECTL_OUTPUT)) == 4
     node = server.get(NODE, "ip-10-0-0-1")
     assert node.metadata.uid == "7a6b0d2e-0000-4000-8000-000000000001"
@@ -227,7 +227,7 @@ def test_kubectl_output_is_loaded_with_status_and_uid(server):
 
 
 def test_typed_lists_are_unpacked(server):
-    """`kubectl get --raw` leaves kind and apiVersion to the list."""
+    """Items of `kubectl get --raw` have no kind and apiVersion; the list has them."""
     pods = {"kind": "PodList", "apiVersion": "v1", "items": [a_pod("a", namespace="default")]}
     assert server.load([pods]) == 1
     assert server.get(POD, "a", namespace="default").metadata.name == "a"
@@ -235,13 +235,13 @@ def test_typed_lists_are_unpacked(server):
 
 @pytest.mark.parametrize("thing", ["text", {"kind": "Pod"}, {"kind": "Pod", "apiVersion": "v1", "metadata": {}}])
 def test_non_kubernetes_document_is_refused(server, thing):
-    """With one error."""
+    """The server raises one error."""
     with pytest.raises(InvalidObjectError, match="not a Kubernetes object"):
         server.load([thing])
 
 
 def test_object_that_does_not_decode_is_named(server):
-    """With the field that has the wrong type."""
+    """The error names the field with the wrong type."""
     server.load([{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "odd", "labels": {"a": 5}}}])
     with pytest.raises(InvalidObjectError, match=r"Node odd cannot be read: .*labels"):
         server.list(NODE)
@@ -259,8 +259,8 @@ def test_more_kinds_can_be_served(server):
         server.patch(widget, "w", {"status": {}}, subresource="status")
 
 
-def test_faults_that_an_object_has_already_do_not_block_other_changes(server):
-    """A pool stored under a looser definition can still get its status; a new fault is refused."""
+def test_existing_invalid_field_does_not_block_other_changes(server):
+    """A NodePool stored under an older CRD accepts a status; a new invalid value is rejected."""
     server.load(yaml.safe_load_all(KUBECTL_OUTPUT))
     server.patch(NODEPOOL, "from-another-version", {"status": {"nodes": 1}}, subresource="status")
     with pytest.raises(KubeAPIError, match=r"spec\.weight"):
@@ -269,7 +269,7 @@ def test_faults_that_an_object_has_already_do_not_block_other_changes(server):
 
 
 def test_nodepool_keeps_its_node_class_kind_and_static_mode(server):
-    """The transition rules of its CRD."""
+    """The transition rules of its CRD forbid a change."""
     server.create(NODEPOOL, {"metadata": {"name": "pool"}, "spec": _pool_spec()})
     with pytest.raises(KubeAPIError, match=r"nodeClassRef\.kind is immutable"):
         server.patch(NODEPOOL, "pool", {"spec": {"template": {"spec": {"nodeClassRef": {"kind": "Other"}}}}})
@@ -280,7 +280,7 @@ def test_nodepool_keeps_its_node_class_kind_and_static_mode(server):
 
 
 def test_malformed_body_is_refused(server):
-    """Shapes that no Kubernetes object has."""
+    """The bodies are no Kubernetes objects."""
     for body in (
         {"metadata": "x"},
         {"metadata": {"name": "x"}, "spec": 5},
@@ -307,7 +307,7 @@ def test_malformed_body_is_refused(server):
     ],
 )
 def test_invalid_node_write_is_refused(server, patch, problem):
-    """422, as a real server returns, so that the simulation does not hide the error."""
+    """The simulated server answers 422 as a real one, so that tests notice the error."""
     server.create(NODE, {"metadata": {"name": "n"}, "spec": {"providerID": "aws:///z/i-1"}})
     with pytest.raises(InvalidError, match=problem):
         server.patch(NODE, "n", patch)
@@ -315,7 +315,7 @@ def test_invalid_node_write_is_refused(server, patch, problem):
 
 
 def test_event_is_in_the_namespace_of_its_object(server):
-    """In `default` for a cluster-scoped object."""
+    """It is in `default` for a cluster-scoped object."""
 
     def record(namespace, involved):
         server.create(EVENT, {"metadata": {"generateName": "e-"}, "involvedObject": involved}, namespace=namespace)
@@ -329,7 +329,7 @@ def test_event_is_in_the_namespace_of_its_object(server):
 
 
 def test_history_is_bounded(clock):
-    """A watch from before the remembered changes is Gone, one from within goes on."""
+    """A watch from a version before the history is Gone, one from within it continues."""
     server = ApiServer(clock, history=10)
     server.create(NODE, {"metadata": {"name": "n"}})
     versions = []
@@ -344,7 +344,7 @@ def test_history_is_bounded(clock):
 
 @pytest.mark.slow
 def test_ten_thousand_pods_are_decoded_once(server):
-    """Decoded once per version: the second list only selects."""
+    """The server decodes a pod once per version; the second list only selects."""
     for number in range(10_000):
         server.create(POD, a_pod(f"pod-{number:05}", labels={"app": "web"}), namespace="default")
     first = server.list(POD, field_selector="spec.nodeName=")

@@ -11,7 +11,7 @@ MONDAY = datetime(2026, 11, 2, 8, 0, tzinfo=timezone.utc)
 
 
 def firings(expression, count=3, start=MONDAY, zone="UTC"):
-    """The next moments after `start`, in UTC."""
+    """Return the next times after `start`, in UTC."""
     recurrence = parse(expression, first=start + timedelta(hours=1), zone=zone)
     moments = []
     while len(moments) < count and (start := recurrence.after(start)) is not None:
@@ -39,12 +39,12 @@ def firings(expression, count=3, start=MONDAY, zone="UTC"):
     ],
 )
 def test_expression_fires_at_awss_times(expression, expected):
-    """The user guide's forms."""
+    """The expressions are from AWS's user guide."""
     assert firings(expression) == expected
 
 
 def test_cron_time_is_local_and_follows_daylight_saving():
-    """Nine in the morning in Berlin is eight UTC in summer and seven… an hour later in winter."""
+    """9:00 in Berlin is 7:00 UTC in summer and 8:00 UTC in winter."""
     october = datetime(2026, 10, 24, 12, 0, tzinfo=timezone.utc)
 
     assert firings("cron(0 9 * * ? *)", 2, october - timedelta(days=1), "Europe/Berlin") == [
@@ -54,7 +54,7 @@ def test_cron_time_is_local_and_follows_daylight_saving():
 
 
 def test_daylight_saving_skips_missing_times_and_fires_once_on_doubled():
-    """As EventBridge Scheduler has it: in Berlin 02:30 is missing on 29 March and comes twice on 25 October 2026."""
+    """That is EventBridge Scheduler's rule: in Berlin, 02:30 is skipped on 29 March and doubled on 25 October 2026."""
     spring = datetime(2026, 3, 28, 0, 0, tzinfo=timezone.utc)
     autumn = datetime(2026, 10, 24, 12, 0, tzinfo=timezone.utc)
 
@@ -81,20 +81,20 @@ def test_daylight_saving_skips_missing_times_and_fires_once_on_doubled():
     ],
 )
 def test_invalid_expression_is_refused(expression):
-    """With the expression in the message."""
+    """The message contains the expression."""
     with pytest.raises(ConfigurationError, match="is not valid"):
         parse(expression, first=MONDAY)
 
 
 def test_unknown_time_zone_is_refused():
-    """It would be a schedule at no time."""
+    """Such a schedule would never fire."""
     with pytest.raises(ConfigurationError, match="Mars"):
         parse("cron(0 9 * * ? *)", first=MONDAY, zone="Mars/Olympus")
 
 
 @pytest.mark.parametrize("expression", ["rate(1 minutes)", "rate(5 minute)"])
 def test_rules_are_strict_about_plurals_and_scheduler_is_not(expression):
-    """Two services, two parsers."""
+    """The two services have different parsers."""
     assert firings(expression, 1) == ["2026-11-02 09:00"]
     with pytest.raises(ConfigurationError, match="write"):
         parse(expression, first=MONDAY, strict_units=True)

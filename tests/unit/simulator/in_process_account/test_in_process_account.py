@@ -1,6 +1,6 @@
 """The in-process account's features for fault scenarios: stale reads, faults, clear errors.
 
-That it does what AWS does is stated by the contract tests, for this account and the one on moto.
+The contract tests check that this account and the one on moto behave like AWS.
 """
 
 import json
@@ -37,7 +37,7 @@ def ec2(account):
 
 @pytest.fixture
 def launch(account, ec2):
-    """Launch one instance with a fleet; its id."""
+    """Return a function that launches one instance with a fleet and returns its id."""
     seeded = account.seed()
     image = seeded.images["amazon-eks-node-al2023-x86_64-standard-1.33-v20260715"]
     ec2.create_launch_template(LaunchTemplateName="node", LaunchTemplateData={"ImageId": image})
@@ -59,7 +59,7 @@ def launch(account, ec2):
 
 @pytest.fixture
 def sent(account):
-    """Send texts to a queue with an outcome each; return what is received afterwards."""
+    """Return a function that sends texts to a queue with an outcome each and returns the received ones."""
     sqs = account.client("sqs")
 
     def send(*fates, fifo=False):
@@ -79,11 +79,11 @@ def states(client):
     return {i["InstanceId"]: i["State"]["Name"] for r in found for i in r["Instances"]}
 
 
-# -- the past ---------------------------------------------------------------------------------------------------------
+# -- stale reads ---------------------------------------------------------------------------------------------------------
 
 
 def test_reads_can_show_an_earlier_state(account, ec2, clock, launch):
-    """A new instance is not there yet, one that ended still runs, and by id the new one is not found at all."""
+    """A new instance is not listed, a terminated one is still running, and a read by id does not find the new one."""
     old = launch()
     clock.advance(60)
     ec2.terminate_instances(InstanceIds=[old])
@@ -98,7 +98,7 @@ def test_reads_can_show_an_earlier_state(account, ec2, clock, launch):
 
 
 def test_templates_and_profiles_can_be_read_in_an_earlier_state(account, ec2, clock, launch):
-    """One that was just made is not shown, one that was just deleted is."""
+    """The read does not return a new one, but still returns a deleted one."""
     clock.advance(30)
     ec2.delete_launch_template(LaunchTemplateName="node")
     ec2.create_launch_template(LaunchTemplateName="new", LaunchTemplateData={})
@@ -116,7 +116,7 @@ def test_templates_and_profiles_can_be_read_in_an_earlier_state(account, ec2, cl
 
 
 def test_observers_see_every_change_in_order(account, clock, launch):
-    """Launch, termination request and each state, with its own moment, although the clock jumped."""
+    """They see launch, termination request and each state with its own time, although the clock jumped."""
     seen = []
     begin = clock.now()
     account.instances.observers.append(lambda e: seen.append(((e.at - begin).total_seconds(), e.what)))
@@ -133,11 +133,11 @@ def test_observers_see_every_change_in_order(account, clock, launch):
     ]
 
 
-# -- what goes wrong ----------------------------------------------------------------------------------------------------
+# -- faults ----------------------------------------------------------------------------------------------------
 
 
 def test_message_can_be_dropped_duplicated_and_reordered(sent):
-    """The sender gets a normal answer; duplicates have message ids of their own."""
+    """The sender gets a normal response; duplicates have their own message ids."""
     received = sent(
         MessageOutcome(), MessageOutcome(copies=0), MessageOutcome(copies=2), MessageOutcome(overtakes=True)
     )
@@ -147,7 +147,7 @@ def test_message_can_be_dropped_duplicated_and_reordered(sent):
 
 
 def test_fifo_queue_duplicates_in_order_and_never_reorders(sent):
-    """As after a redelivery; reordering would break its contract, so such a scenario is invalid."""
+    """A duplicate is like a redelivery; reordering would break FIFO's contract, so such a scenario is invalid."""
     received = sent(MessageOutcome(copies=2), MessageOutcome(), fifo=True)
 
     assert [message["Body"] for message in received] == ["0", "0", "1"]
@@ -156,20 +156,20 @@ def test_fifo_queue_duplicates_in_order_and_never_reorders(sent):
 
 
 def test_delayed_message_delays_its_fifo_group(account, sent, clock):
-    """Order is kept; the queue knows when it goes on."""
+    """The order stays the same, and the queue reports when the next message is due."""
     assert sent(MessageOutcome(delay_seconds=7), MessageOutcome(), fifo=True) == []
     assert account.queues.due("queue.fifo") == clock.now() + timedelta(seconds=7)
 
 
 def test_instance_that_never_joins_is_marked(account, launch):
-    """The next launch only; EC2 sees nothing of it."""
+    """Only the next launch is affected, and EC2's responses do not show it."""
     account.instances.prevent_next_from_joining()
 
     assert [account.instances.known[launch()].joins for _ in range(2)] == [False, True]
 
 
 def test_instances_stop_and_start_as_ec2_allows(account, clock, launch):
-    """A stopped instance can be started again; a one-time Spot instance cannot be stopped, one that ended neither."""
+    """A stopped instance can be started again; a one-time Spot or a terminated instance cannot be stopped."""
     instances, normal, spot = account.instances, launch(), launch("spot")
     instances.stop(normal)
     clock.advance(12)
@@ -197,7 +197,7 @@ def test_instances_stop_and_start_as_ec2_allows(account, clock, launch):
     ],
 )
 def test_events_have_the_shape_of_recorded_events(clock, cause, example):
-    """Every key that EventBridge writes, no other; and our own parser finds the instance."""
+    """They have exactly EventBridge's keys, and the product's parser finds the instance."""
     events = []
     account = InProcessAccount(clock, on_event=events.append)
     subnet, image = next(iter(account.network.subnets)), next(iter(account.seed().images.values()))
@@ -214,7 +214,7 @@ def test_events_have_the_shape_of_recorded_events(clock, cause, example):
     assert parse_trigger(event).instance_ids == (instance.id,)
 
 
-# -- plain words ----------------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -228,19 +228,19 @@ def test_events_have_the_shape_of_recorded_events(clock, cause, example):
     ],
 )
 def test_unsimulated_requests_are_named(account, ask, named):
-    """The product does not handle this error, so no scenario goes on as if AWS had refused."""
+    """The product does not handle this error, so a scenario fails instead of continuing."""
     with pytest.raises(NotSimulatedError, match=named):
         ask(account)
 
 
 def test_missing_parameter_is_refused_as_by_botocore(ec2):
-    """Before the request is made."""
+    """botocore raises the error before it sends the request."""
     with pytest.raises(ParamValidationError, match="InstanceIds"):
         ec2.terminate_instances()
 
 
 def test_accounts_with_the_same_requests_are_equal(clock):
-    """Ids are serial numbers, prices a seed's: nothing is random."""
+    """Ids are serial numbers and prices depend on a seed, so runs are reproducible."""
 
     def contents():
         account = InProcessAccount(VirtualClock(clock.now()))
