@@ -1,4 +1,4 @@
-"""Both signatures against the examples that their vendors publish."""
+"""Both signatures match the vendors' published examples."""
 
 from datetime import datetime, timedelta, timezone
 
@@ -10,7 +10,7 @@ def signature_of(headers):
 
 
 def alibabas_example(**changes):
-    """The example of "Request syntax and signature method V3", in its time zone."""
+    """Return the example of "Request syntax and signature method V3", in its time zone."""
     request = {
         "method": "POST",
         "host": "ecs.cn-shanghai.aliyuncs.com",
@@ -26,7 +26,7 @@ def alibabas_example(**changes):
 
 
 def huaweis_example(**changes):
-    """The example of the "API Request Signing Guide"."""
+    """Return the example of the "API Request Signing Guide"."""
     request = {
         "method": "GET",
         "host": "service.region.example.com",
@@ -42,7 +42,7 @@ def huaweis_example(**changes):
 
 
 def test_alibaba_signature_matches_the_published_example():
-    """The whole header, its spelling included."""
+    """The test compares the whole header."""
     assert alibabas_example()["Authorization"] == (
         "ACS3-HMAC-SHA256 Credential=YourAccessKeyId,SignedHeaders=host;x-acs-action;x-acs-content-sha256;x-acs-date;"
         "x-acs-signature-nonce;x-acs-version,Signature=06563a9e1b43f5dfe96b81484da74bceab24a1d853912eee15083a6f0f3283c0"
@@ -77,7 +77,7 @@ def test_paths_and_queries_are_escaped_as_in_rfc_3986():
 
 
 def test_credentials_do_not_show_their_secret():
-    """They may end up in error contexts and logs."""
+    """Error contexts and logs may contain them."""
     shown = repr(Credentials(access_key_id="id", access_key_secret="hush", security_token="hush"))
 
     assert ("id" in shown, "hush" in shown) == (True, False)

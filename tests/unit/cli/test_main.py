@@ -20,7 +20,7 @@ def journeyman(*arguments):
 
 
 def test_invalid_scenario_file_is_reported_in_one_line(tmp_path):
-    """No traceback, and each fact once."""
+    """The error has no traceback and states each fact once."""
     broken = tmp_path / "broken.json"
     broken.write_text("{")
     done = journeyman("solve", broken)
@@ -32,14 +32,14 @@ def test_invalid_scenario_file_is_reported_in_one_line(tmp_path):
 
 
 def test_without_a_command_the_help_is_shown():
-    """Exit code 0; the simulator's commands are listed beside the product's own."""
+    """The exit code is 0, and the help lists the simulator's commands with the product's own."""
     done = journeyman()
     assert done.returncode == 0
     assert all(command in done.stdout for command in ("demo", "solve", "replay", "faults"))
 
 
 def test_help_imports_neither_the_scheduler_nor_an_sdk():
-    """Contributed commands import what they need when they run."""
+    """Each command imports its modules when it runs."""
     code = "import sys; from journeyman.cli.main import add_contributed_commands; add_contributed_commands(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"numpy", "boto3", "moto", "msgspec", "pydantic"} & set(done.stdout.split())

@@ -1,4 +1,4 @@
-"""Prices of rules: one cluster, one rule at a time."""
+"""Prices of scheduling rules: a cluster with and without one rule at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ APART = {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": labels
 
 
 def prices(*pods, **cluster):
-    """The rules that cost something in this cluster, by name."""
+    """Return the prices of the rules that cost something in this cluster, by name."""
     snapshot = a_snapshot(pods=pods, **cluster)
     catalogue = Catalogue({pool.metadata.name: TYPES for pool in snapshot.node_pools})
     gap = price_of_rules(snapshot, catalogue, solve)
@@ -23,12 +23,12 @@ def prices(*pods, **cluster):
 
 
 def some(count, **kwargs):
-    """That many equal pods."""
+    """Return so many equal pods."""
     return [a_pod(f"p{i}", **kwargs) for i in range(count)]
 
 
 def test_a_cluster_without_rules_has_nothing_to_save():
-    """No further plan is made, since no object has any of the rules."""
+    """The command computes no further plan, because no object has any of the rules."""
     made = []
 
     def counting(snapshot, catalogue):
@@ -41,14 +41,14 @@ def test_a_cluster_without_rules_has_nothing_to_save():
 
 
 def test_price_of_a_selector_is_the_difference_it_makes():
-    """The pods insist on a large node where a small one would do."""
+    """The pods select a large node although a small one has enough capacity."""
     pinned = some(1, spec={"nodeSelector": {labels.INSTANCE_TYPE: "m.large"}})
 
     assert prices(*pinned) == {"selectors": round(LARGE.offerings[0].price - SMALL.offerings[0].price, 6)}
 
 
-def test_rules_that_keep_pods_apart_have_their_price():
-    """Three pods on three small nodes, by anti-affinity, spread or host port; together they fit a medium one."""
+def test_anti_affinity_spread_and_host_ports_have_a_price():
+    """Each of them needs three small nodes for three pods that together fit a medium one."""
     anti = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [APART]}}}
     spread = {"topologySpreadConstraints": [{"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", **APART}]}
     saved = round(3 * SMALL.offerings[0].price - MEDIUM.offerings[0].price, 6)
@@ -58,7 +58,7 @@ def test_rules_that_keep_pods_apart_have_their_price():
 
 
 def test_rules_of_pools_and_daemons_have_a_price_too():
-    """A daemon that takes a core makes a second size necessary; a minValues of three keeps nodes small."""
+    """A daemon that requests a core requires larger nodes; minValues of three requires smaller ones."""
     entry = {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": 3}
     choosy = a_pool(spec={"template": {"spec": {"requirements": [entry]}}})
 
@@ -67,14 +67,14 @@ def test_rules_of_pools_and_daemons_have_a_price_too():
 
 
 def test_unschedulable_pods_are_left_out_of_the_comparison():
-    """A pod for a type that does not exist would need a node once nothing kept it from one."""
+    """A pod that selects an unknown type would need a node if its selector were removed."""
     nowhere = a_pod("nowhere", spec={"nodeSelector": {labels.INSTANCE_TYPE: "x.none"}})
 
     assert prices(*some(1), nowhere) == {}
 
 
 def test_only_the_named_rules_are_priced():
-    """An unknown one is an error."""
+    """An unknown rule name is an error."""
     snapshot = a_snapshot(pods=tuple(some(1, spec={"nodeSelector": {labels.INSTANCE_TYPE: "m.large"}})))
     catalogue = Catalogue({"default": TYPES})
 

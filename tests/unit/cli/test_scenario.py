@@ -25,7 +25,7 @@ def named(kind, name, namespace="", **fields):
 
 
 def test_scenario_reads_every_kind_that_scheduling_reads():
-    """Storage, workloads, overlays and buffers; the latter two take effect without a feature gate."""
+    """It reads storage, workloads, overlays and buffers; the latter two need no feature gate."""
     shape = {"metadata": {}, "spec": pod_body("x")["spec"]}
     read = scenario(
         pool_body(),
@@ -50,7 +50,7 @@ def test_scenario_reads_every_kind_that_scheduling_reads():
 
 
 def test_invalid_pools_overlays_and_buffers_are_reported():
-    """Each with the reason; the rest is read."""
+    """Each error has its reason; the command reads the other objects."""
     read = scenario(
         merge(pool_body("bad"), {"spec": {"weight": 1000}}),
         pool_body("good"),
@@ -66,7 +66,7 @@ def test_invalid_pools_overlays_and_buffers_are_reported():
 
 
 def test_invalid_scenario_is_refused_in_one_line():
-    """Text that is not JSON, and objects whose fields have the wrong type."""
+    """The cases are text that is not JSON, and objects whose fields have the wrong type."""
     with pytest.raises(ConfigurationError, match="is not a scenario"):
         parse_scenario(b"{")
     with pytest.raises(ConfigurationError, match="a CSINode of the scenario does not read"):

@@ -1,4 +1,4 @@
-"""`journeyman solve`: scenario files in, one JSON line each out."""
+"""`journeyman solve` reads scenario files and prints one line of JSON for each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ZONE, CAPACITY_TYPE = "topology.kubernetes.io/zone", "karpenter.sh/capacity-type
 
 
 def a_scenario(*objects, name="tiny"):
-    """A scenario with one instance type in one zone."""
+    """Return a scenario with one instance type in one zone."""
     offering = {
         "price": 0.1,
         "requirements": [
@@ -37,15 +37,15 @@ def a_scenario(*objects, name="tiny"):
     return {"name": name, "instanceTypes": [instance_type], "objects": list(objects)}
 
 
-def a_waiting_pod(name="p", **kwargs):
-    """A pod as scenario files have it: without status."""
+def a_pending_pod(name="p", **kwargs):
+    """Return a pod as in scenario files, without a status."""
     body = pod_body(name, **kwargs)
     del body["status"]
     return body
 
 
 def test_example_schedules_what_fits_and_explains_the_rest():
-    """What the help points to works as it stands."""
+    """The scenario that the help names is valid."""
     found = answer(read_scenario(EXAMPLE))
 
     assert len(found["nodeClaims"]) == 3
@@ -54,7 +54,7 @@ def test_example_schedules_what_fits_and_explains_the_rest():
 
 def test_answer_has_the_keys_that_comparisons_read():
     """Pods without a node and a status count as unschedulable; unavailable offerings are not launched."""
-    found = answer(parse_scenario(json.dumps(a_scenario(pool_body(), a_waiting_pod())).encode()))
+    found = answer(parse_scenario(json.dumps(a_scenario(pool_body(), a_pending_pod())).encode()))
 
     assert found["nodeClaims"] == [
         {
@@ -79,7 +79,7 @@ def test_instance_types_may_bring_devices():
         "spec": {"devices": {"requests": [exactly()]}},
     }
     device_class = {"kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": {}}
-    pod = a_waiting_pod(spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]})
+    pod = a_pending_pod(spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]})
     scenario = a_scenario(pool_body(), claim, device_class, pod)
     (plain,) = scenario["instanceTypes"]
     scenario["instanceTypes"] = [
@@ -100,20 +100,20 @@ def test_instance_types_may_bring_devices():
 
 
 def test_invalid_nodepool_is_reported_and_the_others_are_used():
-    """One NodePool does not validate; the pod goes to the other."""
+    """One NodePool is invalid, so the pod gets a node of the other."""
     bad = pool_body("bad", spec={"weight": 1000})
 
-    scenario = parse_scenario(json.dumps(a_scenario(bad, pool_body(), a_waiting_pod())).encode())
+    scenario = parse_scenario(json.dumps(a_scenario(bad, pool_body(), a_pending_pod())).encode())
 
     assert [s.name for s in scenario.snapshot.invalid_objects] == ["bad"]
     assert [c["nodePool"] for c in answer(scenario)["nodeClaims"]] == ["default"]
 
 
 def test_each_file_gives_a_line(tmp_path, capsys):
-    """In the order given."""
+    """The lines are in the order of the files."""
     paths = [tmp_path / "a.json", tmp_path / "b.json"]
     for path in paths:
-        path.write_text(json.dumps(a_scenario(pool_body(), a_waiting_pod(), name=path.stem)))
+        path.write_text(json.dumps(a_scenario(pool_body(), a_pending_pod(), name=path.stem)))
 
     solve(paths)
 
@@ -122,7 +122,7 @@ def test_each_file_gives_a_line(tmp_path, capsys):
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"instanceTypes": 3}', '{"objects": [{"kind": "Pod", "spec": 1}]}'])
 def test_invalid_scenario_file_is_refused_by_name(tmp_path, text):
-    """One error, which says what and where."""
+    """The one error names the file and the problem."""
     path = tmp_path / "broken.json"
     path.write_text(text)
 
@@ -131,7 +131,7 @@ def test_invalid_scenario_file_is_refused_by_name(tmp_path, text):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    """With the system's reason."""
+    """The error has the operating system's reason."""
     with pytest.raises(ConfigurationError, match=r"nowhere\.json"):
         read_scenario(tmp_path / "nowhere.json")
 

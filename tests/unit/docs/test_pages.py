@@ -1,4 +1,4 @@
-"""The documentation is current and its links lead somewhere."""
+"""The generated pages are current and all links are valid."""
 
 import re
 import subprocess
@@ -21,7 +21,7 @@ def test_generated_pages_are_current(generator):
 
 
 def test_karpenter_map_is_current_and_has_no_dead_reference():
-    """`make karpenter-map` writes it; each file, symbol and spec that we cite exists in Karpenter."""
+    """`make karpenter-map` writes it; each cited file, symbol and spec exists in Karpenter."""
     index = karpenter_map.read_index()
 
     assert karpenter_map.dead(list(karpenter_map.references(index)), index) == []
@@ -56,14 +56,14 @@ def test_picture_of_the_worked_example_is_current():
     ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_relative_links_lead_to_files(page):
-    """Also those that leave docs/, which the site's builder does not check."""
+    """That includes links out of docs/, which the site's builder does not check."""
     targets = [found for found in LINK.findall(page.read_text()) if "://" not in found]
 
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
 def test_readme_is_short():
-    """Long text belongs in the pages."""
+    """Long text belongs into docs/."""
     assert len((ROOT / "README.md").read_text().splitlines()) <= README_LINES
 
 

@@ -33,7 +33,7 @@ def sample(path: str) -> dict:
 
 @pytest.mark.parametrize("path", MESSAGES, ids=lambda p: str(p.relative_to(SAMPLES)))
 def test_every_sample_parses_to_a_trigger_with_id_cluster_and_time(path):
-    """Of every source."""
+    """The samples cover every source."""
     trigger = parse_trigger(json.loads(path.read_text()))
 
     assert trigger.id
@@ -195,8 +195,8 @@ KEYS = st.sampled_from(["source", "version", "body", "detail-type", "detail", "i
     st.dictionaries(KEYS, JSON | st.sampled_from(["forwarder", "requeue", "aws.ec2", "1", "{}", "AWS Health Event"]))
 )
 def test_any_payload_parses_or_raises_malformed_event(payload):
-    """So that the other records of the batch are handled."""
+    """Any other exception would fail the other records of the batch."""
     try:
         parse_trigger(payload)
     except MalformedEventError as error:
-        assert error.message  # noqa: PT017 - either outcome is right, another error is not
+        assert error.message  # noqa: PT017 - both outcomes are valid, any other error is not

@@ -26,7 +26,7 @@ def test_service_account_is_the_default_connection():
 
 
 def test_ipv6_address_gets_brackets_in_the_url():
-    """kubelet sets it without."""
+    """kubelet sets the variable without brackets."""
     assert (
         read_settings({**IN_CLUSTER, **QUEUES, "KUBERNETES_SERVICE_HOST": "fd00::1"}).server == "https://[fd00::1]:443"
     )
@@ -34,12 +34,12 @@ def test_ipv6_address_gets_brackets_in_the_url():
 
 @pytest.mark.parametrize(("text", "seconds"), [("500ms", 0.5), ("2s", 2.0), ("1m30s", 90.0), ("0.5s", 0.5)])
 def test_durations_have_the_format_of_karpenters_settings(text, seconds):
-    """Go's."""
+    """It is the format of Go's durations."""
     assert read_settings({**IN_CLUSTER, **QUEUES, "BATCH_IDLE_DURATION": text}).idle_seconds == seconds
 
 
 def test_receiver_url_has_the_name_of_the_cluster():
-    """With any characters."""
+    """The name may contain any characters."""
     changes = {**IN_CLUSTER, "SINK": "https", "RECEIVER_URL": "https://api.example.org/v1/", "CLUSTER_NAME": "a/b"}
 
     assert read_settings(changes).receiver_url == "https://api.example.org/v1/clusters/a%2Fb/events"
@@ -58,7 +58,7 @@ def test_receiver_url_has_the_name_of_the_cluster():
     ],
 )
 def test_invalid_setting_is_an_error_with_an_example(changes, complaint, capsys):
-    """And the process ends, so that the pod shows it."""
+    """The process ends with the error, so that the pod's status shows it."""
     variables = {**IN_CLUSTER, **QUEUES, **changes}
     with pytest.raises(SettingError, match=complaint):
         read_settings(variables)

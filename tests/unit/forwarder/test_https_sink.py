@@ -16,8 +16,8 @@ def token(tmp_path):
     return file
 
 
-def complaint(token, monkeypatch, **variables):
-    """Why a message could not be sent, under these variables."""
+def send_error(token, monkeypatch, **variables):
+    """Return the error of a failed send with these environment variables."""
     for name in ("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
@@ -28,20 +28,20 @@ def complaint(token, monkeypatch, **variables):
 
 
 def test_unreachable_receiver_is_named(token, monkeypatch):
-    """The message is kept; the error says what is missing."""
-    assert f"{NOWHERE} cannot be reached" in complaint(token, monkeypatch)
+    """The error names it, and the message is kept."""
+    assert f"{NOWHERE} cannot be reached" in send_error(token, monkeypatch)
 
 
 def test_proxy_of_the_environment_is_used_unless_no_proxy_has_the_host(token, monkeypatch):
-    """As by other programs."""
+    """Other programs do the same."""
     proxy = "http://127.0.0.1:10"
 
-    assert "proxy" in complaint(token, monkeypatch, HTTPS_PROXY=proxy).lower()
-    assert "proxy" not in complaint(token, monkeypatch, HTTPS_PROXY=proxy, NO_PROXY="127.0.0.1").lower()
+    assert "proxy" in send_error(token, monkeypatch, HTTPS_PROXY=proxy).lower()
+    assert "proxy" not in send_error(token, monkeypatch, HTTPS_PROXY=proxy, NO_PROXY="127.0.0.1").lower()
 
 
 def test_missing_token_file_is_named(token, monkeypatch):
     """Its volume is missing from the pod."""
     token.unlink()
 
-    assert str(token) in complaint(token, monkeypatch)
+    assert str(token) in send_error(token, monkeypatch)

@@ -1,4 +1,4 @@
-"""The forwarder's container image has the modules that the forwarder imports, and no others need to be installed."""
+"""The forwarder's container image has exactly the modules that the forwarder imports."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "infra" / "forwarder"
-INSTALLED = {"botocore", "dateutil", "jmespath", "msgspec", "six", "urllib3"}  # what requirements.txt installs
+INSTALLED = {"botocore", "dateutil", "jmespath", "msgspec", "six", "urllib3"}  # installed by requirements.txt
 MODULES = ("__main__", "aws_sinks", "https_sink")
 CODE = f"""
 import importlib, json, site, sys
@@ -24,7 +24,7 @@ print(json.dumps({{name: getattr(module, "__file__", None) for name, module in s
 
 
 def copied(folder):
-    """What the Dockerfile copies, below `folder`."""
+    """Copy the Dockerfile's files into `folder`."""
     lines = (FOLDER / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
     for line in lines:
         words = line.split()
@@ -38,7 +38,7 @@ def copied(folder):
 
 
 def test_image_has_every_module_that_the_forwarder_imports(tmp_path):
-    """Imported from the files that the Dockerfile copies, beside the locked requirements only."""
+    """The test imports it from the Dockerfile's files and the locked requirements only."""
     copied(tmp_path)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
@@ -52,7 +52,7 @@ def test_image_has_every_module_that_the_forwarder_imports(tmp_path):
 
 
 def test_lock_has_the_requirements_of_the_image():
-    """Nothing else, so that the process fits into 64 MiB."""
+    """It has no others, so that the process fits into 64 MiB."""
     lines = (FOLDER / "requirements.txt").read_text().splitlines()
     locked = {line.partition("==")[0] for line in lines if "==" in line}
 

@@ -1,4 +1,4 @@
-"""Which changes of nodes and NodeClaims send a notification."""
+"""The changes of nodes and NodeClaims that send a notification."""
 
 import msgspec
 import pytest
@@ -17,7 +17,7 @@ def a_claim(uid, *, deleting=False, pool="default"):
 
 
 def after_list(tracker, *objects):
-    """The tracker after a list, and its notifications as (cause, name)."""
+    """Return the tracker after a list, and its notifications as (cause, name)."""
     fresh = tracker.fresh()
     found = [*fresh.add_page(objects, tracker), *fresh.finish_list(tracker, "8")]
     return fresh, sorted((item.cause, item.name) for item in found)
@@ -28,7 +28,7 @@ def causes(tracker, *changes):
 
 
 def test_node_notifies_when_joined_ready_not_ready_and_gone():
-    """But not of heartbeats and other changes."""
+    """Heartbeats and other changes send no notification."""
     nodes, notified = after_list(NodeTracker())
     assert notified == []
     ready, not_ready = NodeState("a", True, "3"), NodeState("a", False, "2")
@@ -43,7 +43,7 @@ def test_node_notifies_when_joined_ready_not_ready_and_gone():
 
 
 def test_deleted_node_notifies_once():
-    """Also if it was deleted before the forwarder started; a new node of the same name notifies again."""
+    """So does one that was deleted before the forwarder started; a new node of the same name notifies again."""
     ready, deleting = NodeState("a", True, "3"), NodeState("a", False, "4", deleting=True)
     nodes, notified = after_list(NodeTracker(), ready, NodeState("b", True, "3", deleting=True))
     assert notified == [(NotificationCause.NODE_DELETING, "b")]
@@ -57,7 +57,7 @@ def test_deleted_node_notifies_once():
 
 
 def test_later_list_of_nodes_notifies_of_changes_and_the_first_does_not():
-    """Lists are compared, so that changes during an outage are found."""
+    """The tracker compares lists, so it notices changes during an outage."""
     nodes, notified = after_list(
         NodeTracker(), NodeState("a", True, "1"), NodeState("b", False, "1"), NodeState("c", True, "1")
     )
@@ -118,7 +118,7 @@ def test_table_row_has_the_readiness_of_a_node(status, ready):
 
 @pytest.mark.parametrize("deleted", [None, "2026-11-21T09:00:00Z"])
 def test_table_row_has_the_metadata_of_a_node(deleted):
-    """The deletion timestamp, and the node's own version, which is the same in each replica; a list's is not."""
+    """It has the deletion timestamp and the node's version, which is the same in each replica, unlike a list's version."""
     metadata = {"name": "a", "resourceVersion": "7", "labels": {"a": "b"}, "managedFields": [{"manager": "kubelet"}]}
     row = {
         "cells": ["a", "Ready", "<none>", "5d", "v1.36.3"],

@@ -56,7 +56,7 @@ def test_each_step_has_its_own_batch():
 
 
 def test_unsent_batch_is_sent_again_with_later_notifications():
-    """In one message."""
+    """They are sent as one message."""
     batcher = Batcher()
     batcher.add([STUCK], 0.0)
     (batch,) = batcher.take(1.0)
@@ -69,7 +69,7 @@ def test_unsent_batch_is_sent_again_with_later_notifications():
 
 
 def test_pause_is_as_long_as_the_sink_asks_up_to_30_seconds():
-    """As of a Retry-After header."""
+    """For example, a response has a Retry-After header."""
     batcher = Batcher()
     batcher.add([STUCK], 0.0)
     batcher.failed(*batcher.take(1.0), 1.0, min_seconds=7.0, jitter=0.5)
@@ -79,7 +79,7 @@ def test_pause_is_as_long_as_the_sink_asks_up_to_30_seconds():
 
 
 def test_open_batches_are_sent_at_once_when_the_forwarder_stops():
-    """Whatever their windows."""
+    """The forwarder does not wait for the ends of their windows."""
     batcher = Batcher()
     batcher.add([STUCK, LEAVING], 0.0)
 
@@ -89,7 +89,7 @@ def test_open_batches_are_sent_at_once_when_the_forwarder_stops():
 
 @given(st.lists(NEWS, max_size=30, unique=True), st.randoms())
 def test_replicas_with_the_same_notifications_use_the_same_id(news, random):
-    """In any order, and after any number of attempts; so a FIFO queue accepts one message."""
+    """The order and the number of attempts do not matter, so a FIFO queue accepts one message."""
     shuffled = list(news)
     random.shuffle(shuffled)
     one, other = Batcher(), Batcher()
@@ -115,7 +115,7 @@ def test_other_notifications_have_another_id():
 
 @given(st.lists(st.tuples(NEWS, st.booleans()), max_size=60))
 def test_each_notification_is_delivered_to_each_of_its_steps(steps):
-    """After any sequence of failures."""
+    """That holds after any sequence of failures."""
     batcher, now, delivered = Batcher(), 0.0, dict.fromkeys(NotifiedStep, 0)
 
     def send(*, works):
@@ -139,7 +139,7 @@ def test_each_notification_is_delivered_to_each_of_its_steps(steps):
 
 @pytest.mark.parametrize("step", list(NotifiedStep))
 def test_functions_parse_the_message(step):
-    """Cluster, step, counts and age, and a readable reason."""
+    """It has cluster, step, counts, age and a readable reason."""
     batcher = Batcher()
     batcher.add([STUCK, GONE, Notification(NotificationCause.STARTED, "claims", "5")], 0.0)
     (batch,) = (p for p in batcher.take(1.0) if p.step is step)
@@ -167,13 +167,13 @@ def test_batch_is_obsolete_once_its_pods_are_scheduled():
 
 
 def test_no_batch_is_due_without_notifications():
-    """A quiet cluster sends nothing."""
+    """Without changes in the cluster the forwarder sends nothing."""
     assert BatchWindow().due() is None
     assert BatchWindow().close(100.0) is False
 
 
 def test_batch_closes_after_a_second_without_notifications():
-    """A burst is one message."""
+    """So a burst of notifications is one message."""
     window = BatchWindow()
     for now in (5.0, 5.3, 5.9):
         window.add(now)
@@ -231,7 +231,7 @@ def test_notification_during_a_send_opens_a_new_batch():
 
 @given(st.lists(st.floats(0, 100), min_size=1).map(sorted))
 def test_each_notification_is_sent_within_the_longest_window(times):
-    """Ten seconds, for any arrivals; afterwards no batch is open."""
+    """It is ten seconds, whenever notifications arrive; afterwards no batch is open."""
     window, waiting = BatchWindow(), []
     for now in [*times, times[-1] + 20]:
         while (due := window.due()) is not None and due <= now:

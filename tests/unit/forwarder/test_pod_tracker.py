@@ -1,4 +1,4 @@
-"""Which pods send a notification: those that have become unschedulable, once."""
+"""Pods send one notification when they become unschedulable."""
 
 from datetime import datetime, timezone
 
@@ -20,7 +20,7 @@ def a_pod(uid, *, reason="Unschedulable", created=NINE):
 
 
 def listed(before, *pods):
-    """The tracker after a list of these pods, and the names of its notifications."""
+    """Return the tracker after a list of these pods, and the names of its notifications."""
     after = before.fresh()
     found = [*after.add_page(pods, before), *after.finish_list(before, "8")]
     assert {item.cause for item in found} <= {NotificationCause.POD_UNSCHEDULABLE}
@@ -40,7 +40,7 @@ def test_pod_notifies_once_kube_scheduler_finds_no_node(tracker):
 
 
 def test_pod_with_scheduling_gates_sends_no_notification(tracker):
-    """A node would not help it."""
+    """kube-scheduler would not bind it to a new node."""
     assert tracker.apply("ADDED", a_pod("a", reason="SchedulingGated")) is None
 
 
@@ -64,14 +64,14 @@ def test_bound_pod_is_no_longer_tracked(tracker):
 
 
 def test_summary_has_the_oldest_unschedulable_pod(tracker):
-    """Provisioning latency is measured from there."""
+    """Provisioning latency is measured from its creation."""
     tracker, _ = listed(tracker, a_pod("a"), a_pod("b", created=EIGHT), a_pod("c", reason="", created=None))
 
     assert tracker.summary() == (3, 2, EIGHT)
 
 
 def test_summary_without_a_known_creation_time_has_no_age(tracker):
-    """Without pods, or with a pod without a creation time."""
+    """The cases are no pods, and a pod without a creation time."""
     assert tracker.summary() == (0, 0, None)
     tracker.apply("ADDED", a_pod("a", created=None))
 
@@ -79,7 +79,7 @@ def test_summary_without_a_known_creation_time_has_no_age(tracker):
 
 
 def test_pods_beyond_the_limit_still_notify():
-    """Memory is bounded: they notify each time they change, and are listed again once half of the tracked pods are gone."""
+    """Memory is bounded: they notify at each change, and are listed again once half of the tracked pods are deleted."""
     tracker, notified = listed(PodTracker(max_pods=4), *(a_pod(str(i)) for i in range(6)))
 
     assert notified == ["0", "1", "2", "3", "4", "5"]
@@ -93,7 +93,7 @@ def test_pods_beyond_the_limit_still_notify():
 
 
 def test_pod_decodes_to_the_fields_that_are_read():
-    """Everything else is skipped."""
+    """The decoder skips all other fields."""
     text = b"""{"kind":"Pod","apiVersion":"v1","metadata":{"name":"web-1","uid":"u","resourceVersion":"7",
       "creationTimestamp":"2026-11-21T09:00:00Z","labels":{"app":"web"}},"spec":{"containers":[{"name":"c"}]},
       "status":{"phase":"Pending","conditions":[{"type":"PodScheduled","status":"False","reason":"Unschedulable",

@@ -1,4 +1,4 @@
-"""Unusual responses of an API server, over real HTTP: each has its own error, and none is taken for an object."""
+"""Unusual responses over real HTTP: each raises its own error, and none is decoded as an object."""
 
 import json
 import threading
@@ -18,7 +18,7 @@ ADDED = json.dumps({"type": "ADDED", "object": POD}).encode()
 
 @pytest.fixture
 def saying():
-    """Makes a transport to a server that answers every request alike."""
+    """Return a function that makes a transport to a server with one response for all requests."""
     servers = []
 
     def make(body, *, status=200, headers=None, cut_short=0):
@@ -31,7 +31,7 @@ def saying():
                 self.wfile.write(body)
 
             def log_message(self, *_):
-                """The test knows."""
+                """Write no log line."""
 
         server = HTTPServer(("127.0.0.1", 0), Handler)
         servers.append(server)
@@ -89,7 +89,7 @@ def test_unknown_resource_version_means_listing_again(saying, code, message, ins
 
 
 def test_throttling_server_says_when_to_try_again(saying):
-    """API Priority and Fairness."""
+    """API Priority and Fairness sets the time."""
     with pytest.raises(TooManyRequestsError, match=r"HTTP 429.*too many.*GET /api/v1/pods") as refused:
         list(read_pages(saying(b"too many", status=429, headers={"Retry-After": "12"}), PodResource()))
 
@@ -97,12 +97,12 @@ def test_throttling_server_says_when_to_try_again(saying):
 
 
 def test_response_of_another_program_is_an_error(saying):
-    """A login page with status 200, say."""
+    """For example, a login page has status 200."""
     with pytest.raises(KubeAPIError, match="is not an API server's"):
         list(read_pages(saying(b"<html>sign in</html>"), PodResource()))
 
 
 def test_unreachable_server_is_named():
-    """In the error, and so in the log."""
+    """The error, which is logged, has its address."""
     with pytest.raises(JourneymanError, match=r"refuses connections.*http://127\.0\.0\.1:9"):
         list(read_pages(Transport(Connection(server="http://127.0.0.1:9")), PodResource()))

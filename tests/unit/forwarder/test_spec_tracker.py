@@ -1,4 +1,4 @@
-"""Which changes of NodePools and NodeClasses send a notification: those of their specs."""
+"""Changes of the specs of NodePools and NodeClasses send a notification."""
 
 import msgspec
 
@@ -17,7 +17,7 @@ def a_pool(uid, *, generation=1, version="7", deleting=False):
 
 
 def after_list(tracker, *objects):
-    """The tracker after a list, and the names of its notifications."""
+    """Return the tracker after a list, and the names of its notifications."""
     fresh = tracker.fresh()
     return fresh, [found.name for found in (*fresh.add_page(objects, tracker), *fresh.finish_list(tracker, "8"))]
 
@@ -42,7 +42,7 @@ def test_nodepool_notifies_of_its_spec_and_not_of_its_status():
 
 
 def test_change_during_an_outage_notifies_after_the_list():
-    """An object that is gone does not, because its NodeClaims do."""
+    """A deleted object does not, because its NodeClaims do."""
     pools, _ = after_list(SpecTracker(NotificationCause.CLASS_CHANGED), a_pool("a"), a_pool("b"), a_pool("c"))
 
     assert after_list(pools, a_pool("b", generation=2), a_pool("c"), a_pool("d"))[1] == ["b", "d"]

@@ -1,4 +1,4 @@
-"""A watch that is refused is tried again with growing pauses."""
+"""A refused watch is retried with growing pauses."""
 
 import json
 import logging
@@ -20,7 +20,7 @@ LIST = json.dumps({"metadata": {"resourceVersion": "7"}, "items": []}).encode()
 
 
 class Refusing:
-    """A server that refuses watches while `refuses` is set; `watched_at` has the times of all of them."""
+    """A server that refuses watches while `refuses` is set, and records the times of all watches in `watched_at`."""
 
     def __init__(self):
         self.refuses, self.watched_at = True, []
@@ -45,7 +45,7 @@ def refusing():
             self.wfile.write(body)
 
         def log_message(self, *_):
-            """The test knows."""
+            """Write no log line."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
@@ -56,7 +56,7 @@ def refusing():
 
 
 def test_refused_watch_is_tried_again_with_growing_pauses(refusing, caplog):
-    """As in an outage, or without the CRDs; a list that succeeded does not reset the pause."""
+    """Watches fail in an outage or without the CRDs; a successful list does not reset the pause."""
     caplog.set_level(logging.INFO, "forwarder")
     watcher = Watcher(
         Transport(Connection(server=refusing.url)), PodResource(), PodTracker(), lambda _: None,
@@ -72,5 +72,5 @@ def test_refused_watch_is_tried_again_with_growing_pauses(refusing, caplog):
         watcher.stop()
 
     fourth, fifth = refusing.watched_at[3:5]
-    assert fifth - fourth >= 0.02 * 2**3 / 2  # doubled three times, of which half is left to chance
+    assert fifth - fourth >= 0.02 * 2**3 / 2  # doubled three times; half of a pause is random
     assert not resumed_too_early

@@ -1,4 +1,4 @@
-"""Endpoints that an API server in trouble might be, and one behind TLS."""
+"""Fixtures: an HTTP server with scripted responses, and an API server with TLS."""
 
 import ipaddress
 import json
@@ -28,33 +28,33 @@ from journeyman_simulator.clock import VirtualClock
 
 
 class Script:
-    """Answers to give in turn, the last one for ever; and the requests that came.
+    """The responses of a server in order, of which the last one repeats, and the requests that it received.
 
-    An answer is (status, headers, body), or None to break the connection off.
+    A response is (status, headers, body), or None to close the connection.
     """
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, dict[str, str], bytes] | None] = []
         self.requests: list[tuple[str, str, dict[str, str]]] = []
-        self.ports: list[int] = []  # of the clients, one for each request: who keeps a connection keeps its port
+        self.ports: list[int] = []  # the client's port of each request; requests over one connection have the same
         self.url = ""
         self.delay_seconds = 0.0
 
-    def dawdle(self, *, seconds: float) -> None:
-        """Let each answer take that long."""
+    def delay_responses(self, *, seconds: float) -> None:
+        """Delay each response by so many seconds."""
         self.delay_seconds = seconds
 
-    def say(self, status: int, body: object = b"", **headers: str) -> None:
-        """Add an answer; header names are written with underscores."""
+    def add_response(self, status: int, body: object = b"", **headers: str) -> None:
+        """Add a response; underscores stand for the dashes of header names."""
         encoded = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.answers.append((status, {name.replace("_", "-"): value for name, value in headers.items()}, encoded))
 
-    def hang_up(self) -> None:
-        """Add a broken connection."""
+    def add_closed_connection(self) -> None:
+        """Let the server close the connection instead of responding."""
         self.answers.append(None)
 
-    def next(self) -> tuple[int, dict[str, str], bytes] | None:
-        """The answer to the next request."""
+    def next_response(self) -> tuple[int, dict[str, str], bytes] | None:
+        """Return the response to the next request."""
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
@@ -66,7 +66,7 @@ def _handler(script: Script) -> type[BaseHTTPRequestHandler]:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             script.requests.append((self.command, self.path, dict(self.headers)))
             script.ports.append(self.client_address[1])
-            answer = script.next()
+            answer = script.next_response()
             time.sleep(script.delay_seconds)
             if answer is None:
                 self.close_connection = True
@@ -79,7 +79,7 @@ def _handler(script: Script) -> type[BaseHTTPRequestHandler]:
             if "Transfer-Encoding" not in headers:
                 self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            with suppress(ConnectionError):  # a client that does not wait any longer
+            with suppress(ConnectionError):  # the client's timeout has passed
                 self.wfile.write(body)
 
         do_GET = do_POST = do_PATCH = do_DELETE = handle_any  # noqa: N815 - http.server's names
@@ -92,7 +92,7 @@ def _handler(script: Script) -> type[BaseHTTPRequestHandler]:
 
 @pytest.fixture
 def script() -> Iterator[Script]:
-    """A scripted endpoint on the loopback interface."""
+    """Return the script of a server on the loopback interface."""
     script = Script()
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(script))
     server.daemon_threads = True
@@ -106,7 +106,7 @@ def script() -> Iterator[Script]:
 
 @pytest.fixture
 def store_for() -> Iterator[Callable[..., HttpKubeStore]]:
-    """Makes a store for an address."""
+    """Return a function that makes a store for an address."""
     transports = []
 
     def make(url: str, **connection: object) -> HttpKubeStore:
@@ -120,7 +120,7 @@ def store_for() -> Iterator[Callable[..., HttpKubeStore]]:
 
 @dataclass(frozen=True)
 class TlsFront:
-    """An API server behind TLS, its own CA, and the tokens it saw."""
+    """An API server with TLS, its CA, and the tokens that it received."""
 
     url: str
     server: ApiServer
@@ -130,13 +130,13 @@ class TlsFront:
 
 @pytest.fixture(scope="session")
 def make_certificate(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, Path]]:
-    """Makes (certificate, key) of a self-signed authority for 127.0.0.1; a negative lifetime makes an expired one."""
+    """Return a function that makes (certificate, key) of a self-signed authority for 127.0.0.1, expired if negative."""
     return lambda lifetime=timedelta(days=1): _certificate(tmp_path_factory.mktemp("tls"), lifetime)
 
 
 @pytest.fixture(scope="session")
 def certificate(make_certificate: Callable[..., tuple[Path, Path]]) -> tuple[Path, Path]:
-    """One that is good for a day."""
+    """Return a certificate that is valid for a day."""
     return make_certificate()
 
 
@@ -167,7 +167,7 @@ def _certificate(folder: Path, lifetime: timedelta) -> tuple[Path, Path]:
 
 @pytest.fixture
 def tls_front(certificate: tuple[Path, Path]) -> Iterator[TlsFront]:
-    """An API server over TLS that lets in only tokens of EKS's shape or `secret`."""
+    """Return an API server with TLS that accepts tokens in EKS's format and `secret`."""
     tokens: list[str] = []
 
     def authenticate(token: str) -> bool:

@@ -1,4 +1,4 @@
-"""Ways to a cluster: kubeconfig, in a pod, EKS."""
+"""Access to a cluster by kubeconfig, by service account in a pod, and to EKS."""
 
 import base64
 import subprocess
@@ -35,7 +35,7 @@ def clock():
 
 @pytest.fixture
 def session():
-    """An AWS account with one EKS cluster, `prod`."""
+    """Return a session of an AWS account with one EKS cluster, `prod`."""
     with mock_aws():
         session = boto3.Session(
             aws_access_key_id="AKIAEXAMPLE", aws_secret_access_key="example", region_name="eu-central-1"
@@ -70,7 +70,7 @@ def a_kubeconfig(tmp_path, front, token="secret"):
 
 
 def test_kubeconfig_has_address_authority_and_token(tmp_path, tls_front):
-    """Over real TLS, with the file's own CA."""
+    """The connection uses TLS with the file's CA."""
     path = a_kubeconfig(tmp_path, tls_front)
     assert "kube-system" in namespaces(from_kubeconfig(path))
     assert "kube-system" in namespaces(from_kubeconfig(path, "dev"))
@@ -78,13 +78,13 @@ def test_kubeconfig_has_address_authority_and_token(tmp_path, tls_front):
 
 
 def test_wrong_token_is_forbidden(tmp_path, tls_front):
-    """401 becomes ForbiddenError."""
+    """A 401 response raises ForbiddenError."""
     with pytest.raises(ForbiddenError, match="Unauthorized"):
         namespaces(from_kubeconfig(a_kubeconfig(tmp_path, tls_front, token="wrong")))
 
 
 def test_kubeconfig_can_turn_off_verification(tmp_path, tls_front):
-    """`insecure-skip-tls-verify`, as in kubectl, and with a warning."""
+    """`insecure-skip-tls-verify` works as in kubectl, with a warning."""
     path = Path(a_kubeconfig(tmp_path, tls_front))
     content = yaml.safe_load(path.read_text())
     cluster = content["clusters"][0]["cluster"]
@@ -99,7 +99,7 @@ def test_kubeconfig_can_turn_off_verification(tmp_path, tls_front):
 
 
 def test_unusable_kubeconfig_is_named(tmp_path, tls_front):
-    """A missing file, an unknown context, an invalid file."""
+    """The cases are a missing file, an unknown context and an invalid file."""
     with pytest.raises(ConfigurationError, match="kubeconfig cannot be used") as caught:
         from_kubeconfig(str(tmp_path / "absent"))
     assert caught.value.context["path"].endswith("absent")
@@ -126,7 +126,7 @@ def test_eks_token_is_a_presigned_sts_request(session, clock):
 
 
 class RotatingSession:
-    """A session whose credentials change whenever they are asked for, as a role's do."""
+    """A session whose credentials change at each read, as a role's do over time."""
 
     region_name = "cn-north-1"
 
@@ -142,7 +142,7 @@ class RotatingSession:
 
 
 def test_eks_token_is_renewed_before_it_expires(clock):
-    """After nine minutes, with the session's credentials of that moment."""
+    """It is renewed after nine minutes with the session's current credentials."""
     token = eks.EksToken("prod", RotatingSession(), clock)
     first = token()
     clock.advance(8 * 60)
@@ -166,7 +166,7 @@ def test_eks_cluster_accepts_the_token(session, clock, tls_front):
 
 
 def test_eks_cluster_that_is_not_active_is_an_error(session, clock):
-    """Without an endpoint, or with an invalid CA (as moto makes it)."""
+    """Such a cluster has no endpoint, or an invalid CA, as in moto."""
     with pytest.raises(ConfigurationError, match=r"has no endpoint \(status CREATING\)"):
         eks.connect("prod", session, clock, described={"status": "CREATING"})
     with pytest.raises(ConfigurationError, match="the CA of EKS cluster prod cannot be read"):
@@ -202,7 +202,7 @@ def test_disabled_endpoint_is_an_error_before_a_request_times_out(session, clock
 
 
 def test_cluster_without_access_entries_is_switched_first(session):
-    """CONFIG_MAP was the only authentication mode for years."""
+    """CONFIG_MAP was once the only authentication mode."""
     described = {"accessConfig": {"authenticationMode": "CONFIG_MAP"}}
     commands = eks.remedy(401, "prod", session, described, groups=["journeyman-sweep"])
 
@@ -224,7 +224,7 @@ def test_refused_token_is_not_used_again(session, clock, tls_front):
         "certificateAuthority": {"data": base64.b64encode(tls_front.authority).decode()},
     }
     connection = eks.connect("prod", session, clock, described=described)
-    first, signed_at = connection.authorization(), datetime.now(timezone.utc)  # noqa: TID251 - botocore signs by it
+    first, signed_at = connection.authorization(), datetime.now(timezone.utc)  # noqa: TID251 - botocore uses the real time
     connection.explain_refusal(403, "no right")
     assert connection.authorization() == first
 
@@ -235,7 +235,7 @@ def test_refused_token_is_not_used_again(session, clock, tls_front):
 
 
 class Refusing:
-    """A client whose credentials could not be fetched."""
+    """A client whose calls fail with an error code."""
 
     meta = SimpleNamespace(region_name="us-east-2")
 
@@ -265,7 +265,7 @@ def test_each_aws_error_has_its_own_message(code, operation, kind, message):
 
 
 def test_missing_credentials_are_an_error(clock):
-    """A clear one, not a failure inside of the signer."""
+    """The error names the problem, and does not come from the signer."""
 
     class WithoutCredentials:
         region_name = "eu-central-1"
@@ -278,7 +278,7 @@ def test_missing_credentials_are_an_error(clock):
 
 
 def test_pod_reaches_its_cluster_with_its_service_account(tmp_path, tls_front):
-    """Address from the environment; the token's file is read for each request, because kubelet renews it."""
+    """The environment has the address; the token's file is read for each request, because kubelet renews it."""
     address = urlsplit(tls_front.url)
     variables = {"KUBERNETES_SERVICE_HOST": address.hostname, "KUBERNETES_SERVICE_PORT": str(address.port)}
     (tmp_path / "ca.crt").write_bytes(tls_front.authority)

@@ -1,4 +1,4 @@
-"""ACK and CCE: a signed request, a certificate, real TLS; renewed in time; each error has its remedy."""
+"""ACK and CCE: signed requests, client certificates over TLS, their renewal, and errors with remedies."""
 
 import ssl
 import subprocess
@@ -38,8 +38,8 @@ ALIBABA = Credentials(access_key_id=fake_ack.KEY, access_key_secret=fake_ack.SEC
 HUAWEI = Credentials(access_key_id=fake_cce.KEY, access_key_secret=fake_cce.SECRET, security_token=fake_cce.TOKEN)
 
 
-class TheCluster:
-    """An API server that accepts only clients with a certificate of its own authority."""
+class TlsCluster:
+    """An API server that accepts only clients with a certificate of its authority."""
 
     def __init__(self, folder, opened):
         self.authority = Authority(folder)
@@ -62,7 +62,7 @@ def opened() -> Iterator[ExitStack]:
 
 @pytest.fixture
 def cluster(tmp_path, opened):
-    return TheCluster(tmp_path, opened)
+    return TlsCluster(tmp_path, opened)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def opened_transport(connection, opened):
 
 
 class AnAck:
-    """ACK as the tests below see both clouds."""
+    """ACK with the interface that tests of both clouds use."""
 
     credentials = ALIBABA
     lasts = timedelta(minutes=180)
@@ -100,7 +100,7 @@ class AnAck:
 
 
 class ACce(AnAck):
-    """CCE likewise."""
+    """CCE with the same interface."""
 
     credentials = HUAWEI
     lasts = timedelta(days=1)
@@ -132,14 +132,14 @@ def test_issued_certificate_authenticates_at_the_cluster(cloud, opened):
 
 
 def test_cluster_rejects_clients_without_a_certificate(cluster, opened):
-    """The other tests depend on it."""
+    """The other tests rely on this behaviour."""
     trust = client_context(ca_file=str(cluster.authority.certificate))
     with pytest.raises(JourneymanError):
         namespaces(opened_transport(Connection(server=cluster.url, ssl_context=trust), opened))
 
 
 def test_certificate_is_renewed_when_a_third_of_its_lifetime_is_left(cloud, opened):
-    """One transport lives as long as its sandbox, longer than a certificate."""
+    """A transport exists as long as its sandbox, which may be longer than a certificate is valid."""
     transport = opened_transport(cloud.reached().connect(), opened)
     namespaces(transport)
     cloud.clock.advance(cloud.lasts.total_seconds() * 0.66)
@@ -152,7 +152,7 @@ def test_certificate_is_renewed_when_a_third_of_its_lifetime_is_left(cloud, open
 
 
 def test_valid_certificate_is_used_while_the_cloud_is_unreachable(cloud, opened):
-    """Renewal is tried each minute; an expired certificate is a retryable error."""
+    """The client tries the renewal each minute; an expired certificate is a retryable error."""
     transport = opened_transport(cloud.reached().connect(), opened)
     cloud.fake.failing = (503, {"code": "ServiceUnavailable"})
     cloud.clock.advance(cloud.lasts.total_seconds() * 0.7)
@@ -170,7 +170,7 @@ def test_valid_certificate_is_used_while_the_cloud_is_unreachable(cloud, opened)
 
 
 def test_wrong_secret_is_a_configuration_error(cloud):
-    """It is not retryable."""
+    """The error is not retryable."""
     wrong = Credentials(access_key_id=cloud.credentials.access_key_id, access_key_secret="x", security_token="y")
     with pytest.raises(ConfigurationError) as caught:
         cloud.reached(credentials=wrong).connect()
@@ -180,7 +180,7 @@ def test_wrong_secret_is_a_configuration_error(cloud):
 
 
 def test_each_cloud_error_has_its_own_message(cloud):
-    """No such cluster; a missing right; an invalid response; no response."""
+    """The cases are an unknown cluster, a missing permission, an invalid response and no response."""
     reached = cloud.reached()
     cloud.fake.failing = cloud.missing
     with pytest.raises(UnknownClusterError, match="there is no"):
@@ -198,7 +198,7 @@ def test_each_cloud_error_has_its_own_message(cloud):
 
 
 def test_refused_certificate_is_replaced_in_the_next_run(cloud, cluster, opened):
-    """It was revoked, or the cluster has a new authority since it was restored."""
+    """It was revoked, or the cluster was restored with a new authority."""
     transport = opened_transport(cloud.reached().connect(), opened)
     cluster.lets_in = False
     with pytest.raises(ForbiddenError) as caught:
@@ -211,7 +211,7 @@ def test_refused_certificate_is_replaced_in_the_next_run(cloud, cluster, opened)
 
 
 def test_missing_right_comes_with_the_command_that_grants_it(cloud):
-    """The chart binds the user that it is given."""
+    """The command sets the user in the chart's values."""
     message = 'pods is forbidden: User "1efbc2fd" cannot list resource "pods" in API group ""'
     remedy = cloud.reached().connect().explain_refusal(403, message)
 
@@ -220,7 +220,7 @@ def test_missing_right_comes_with_the_command_that_grants_it(cloud):
 
 
 def test_ack_returns_the_requested_address(cluster, clock, opened):
-    """A cluster without a public address says what to do."""
+    """The error for a cluster without a public address has the remedy."""
     cloud = AnAck(cluster, clock, opened, public_server="", private_server=cluster.url)
 
     assert "kube-system" in namespaces(opened_transport(cloud.reached(private=True).connect(), opened))
@@ -232,7 +232,7 @@ def test_ack_returns_the_requested_address(cluster, clock, opened):
 
 @pytest.mark.parametrize("verified", [False, True])
 def test_public_address_of_cce_is_verified(verified, cluster, clock, opened):
-    """Also where CCE's kubeconfig turns verification off: against the authority and the internal name."""
+    """Although CCE's kubeconfig turns verification off, the authority and the internal name are verified."""
     public = cluster.url.replace("127.0.0.1", "localhost" if verified else "127.0.0.2")
     inside = cluster.url
     cloud = ACce(cluster, clock, opened, public_server=public, verified=verified)
@@ -244,7 +244,7 @@ def test_public_address_of_cce_is_verified(verified, cluster, clock, opened):
 
 
 def test_public_address_of_cce_must_have_the_internal_name(cluster, clock, opened):
-    """A server without that name in its certificate is another server."""
+    """A certificate without that name is of another server."""
     cloud = ACce(cluster, clock, opened)
     assert "kube-system" in namespaces(opened_transport(cloud.reached().connect(), opened))
 
@@ -254,7 +254,7 @@ def test_public_address_of_cce_must_have_the_internal_name(cluster, clock, opene
 
 
 def test_cce_cluster_without_a_public_address_says_what_to_do(cluster, clock, opened):
-    """Run the functions in its VPC, or bind an address."""
+    """The remedy is to run the functions in its VPC, or to bind an address."""
     with pytest.raises(ConfigurationError, match="has no public address") as caught:
         ACce(cluster, clock, opened, public_server="").reached().connect()
 
@@ -262,7 +262,7 @@ def test_cce_cluster_without_a_public_address_says_what_to_do(cluster, clock, op
 
 
 def test_access_to_ack_and_cce_imports_no_sdk():
-    """Nor the kubernetes package, for the sake of cold starts."""
+    """It does not import the kubernetes package, either, which would slow down cold starts."""
     code = (
         "import sys, journeyman.kube.access.ack, journeyman.kube.access.cce\n"
         "print([m for m in sys.modules if m.split('.')[0] in {'kubernetes', 'boto3', 'yaml', 'requests', 'cryptography'}])"

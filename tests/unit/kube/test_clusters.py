@@ -41,7 +41,7 @@ def with_access(access: str) -> str:
     ],
 )
 def test_each_kind_of_access_has_defaults(access, expected):
-    """The functions' own role, short-lived certificates, the public address."""
+    """The defaults are the functions' own role, short-lived certificates and the public address."""
     (cluster,) = read_clusters(with_access(access))
 
     assert cluster.access == expected
@@ -75,12 +75,12 @@ def test_cluster_name_is_registered_once():
 
 
 def test_error_has_the_registered_name_of_the_cluster():
-    """Clouds use an id."""
+    """A cloud's error may have only the cluster's id."""
 
-    def out_of_reach(_cluster, _access):
+    def raise_unavailable(_cluster, _access):
         raise CloudUnavailableError("CCE does not answer", cluster_id="fc2ef5c8")
 
-    registry = ClusterRegistry(registered(read_clusters(f"[{A_CLUSTER}]")), {EksAccess: out_of_reach})
+    registry = ClusterRegistry(registered(read_clusters(f"[{A_CLUSTER}]")), {EksAccess: raise_unavailable})
     with pytest.raises(CloudUnavailableError) as caught:
         registry.connect("a")
     assert caught.value.context == {"cluster_id": "fc2ef5c8", "cluster": "a"}
@@ -100,7 +100,7 @@ def test_unsupported_kind_of_access_is_an_error():
 
 
 def test_service_account_outside_of_a_pod_is_an_error():
-    """With the cluster's name."""
+    """The error has the cluster's name."""
     known = access_providers(VirtualClock(NOW), {}, Sessions().of, lambda _: {})
     registry = ClusterRegistry(registered(read_clusters(with_access('{"kind": "in-cluster"}'))), known)
     with pytest.raises(ConfigurationError, match="does not run in a pod with a service account") as caught:
@@ -116,7 +116,7 @@ def test_service_account_outside_of_a_pod_is_an_error():
     ],
 )
 def test_missing_access_key_is_an_error_with_its_variables(access, variables):
-    """The function has no role, or the process runs elsewhere; nothing is sent."""
+    """The function has no role, or runs outside of the cloud; no request is sent."""
     known = access_providers(VirtualClock(NOW), {}, Sessions().of, lambda _: {})
     registry = ClusterRegistry(registered(read_clusters(with_access(access))), known)
 

@@ -1,4 +1,4 @@
-"""Errors of an API server, or of the connection to it, have the cluster's name and what to do."""
+"""Errors of an API server, or of the connection to it, have the cluster's name and the remedy."""
 
 import json
 import socket
@@ -25,7 +25,7 @@ from journeyman_simulator.apiserver.http_server import HttpApiServer
 from journeyman_simulator.clock import VirtualClock
 
 NOW = datetime(2026, 3, 1, tzinfo=timezone.utc)
-PAGE_NOT_FOUND = b"404 page not found\n"  # kube-apiserver's whole answer for a path that is no kind's
+PAGE_NOT_FOUND = b"404 page not found\n"  # kube-apiserver's whole response for a path without a kind
 FORBIDDEN = {
     "kind": "Status",
     "code": 403,
@@ -37,7 +37,7 @@ FORBIDDEN = {
 
 @pytest.fixture
 def prod(script):
-    """A store for cluster `prod`, whose API server says what the script has."""
+    """Return a store for cluster `prod`, whose API server has the script's responses."""
     transport = Transport(Connection(server=script.url), cluster="prod")
     yield HttpKubeStore(transport)
     transport.close()
@@ -50,8 +50,8 @@ def raised(call):
 
 
 def test_missing_right_has_verb_resource_and_remedy(script, prod):
-    """As fields; the advice is the chart, which grants the rights."""
-    script.say(403, FORBIDDEN)
+    """They are fields of the error; the remedy is the chart, which grants the permissions."""
+    script.add_response(403, FORBIDDEN)
     error = raised(lambda: prod.patch(NODECLAIM, "c", {"status": {}}, subresource="status"))
     assert isinstance(error, ForbiddenError)
     context = error.context
@@ -63,7 +63,7 @@ def test_missing_right_has_verb_resource_and_remedy(script, prod):
 
 def test_missing_crds_have_the_command_that_installs_them(script, prod):
     """404 for a kind differs from 404 for an object."""
-    script.say(404, PAGE_NOT_FOUND)
+    script.add_response(404, PAGE_NOT_FOUND)
     error = raised(lambda: prod.list(NODEPOOL))
     assert isinstance(error, NotFoundError)
     assert error.message == "the API server does not serve nodepools of karpenter.sh/v1"
@@ -72,9 +72,11 @@ def test_missing_crds_have_the_command_that_installs_them(script, prod):
 
 
 def test_error_for_crds_of_another_version_has_that_version(script, prod):
-    """As an old Karpenter leaves them."""
-    script.say(404, PAGE_NOT_FOUND)
-    script.say(200, {"kind": "APIGroup", "versions": [{"groupVersion": "karpenter.sh/v1beta1", "version": "v1beta1"}]})
+    """An old Karpenter may have installed them."""
+    script.add_response(404, PAGE_NOT_FOUND)
+    script.add_response(
+        200, {"kind": "APIGroup", "versions": [{"groupVersion": "karpenter.sh/v1beta1", "version": "v1beta1"}]}
+    )
     error = raised(lambda: prod.list(NODECLAIM))
     assert isinstance(error, NotFoundError)
     assert error.message.endswith("but v1beta1: the CRDs are of another version")
@@ -82,16 +84,18 @@ def test_error_for_crds_of_another_version_has_that_version(script, prod):
 
 
 def test_missing_object_keeps_the_servers_message(script, prod):
-    """Without advice about CRDs."""
+    """The error does not suggest to install CRDs."""
     message = 'nodeclaims.karpenter.sh "c" not found'
-    script.say(404, {"kind": "Status", "code": 404, "reason": "NotFound", "message": message, "details": {"name": "c"}})
+    script.add_response(
+        404, {"kind": "Status", "code": 404, "reason": "NotFound", "message": message, "details": {"name": "c"}}
+    )
     error = raised(lambda: prod.get(NODECLAIM, "c"))
     assert error.message == message
     assert "to_do" not in error.context
 
 
 def test_expired_certificate_differs_from_an_untrusted_one(make_certificate):
-    """Renewing it is another remedy than trusting another CA."""
+    """The remedy for the first is renewal, for the second another CA."""
     certificate, key = make_certificate(lifetime=timedelta(days=-1))
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(certificate, key)
@@ -111,7 +115,7 @@ def test_expired_certificate_differs_from_an_untrusted_one(make_certificate):
     ids=["OpenSSL finds out", "urllib3 finds out"],
 )
 def test_certificate_for_another_name_is_an_error_with_both_names(certificate, host, expected, said):
-    """A retry cannot help; the advice is the name to use."""
+    """A retry cannot help; the remedy is to use the certificate's name."""
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(*certificate)
     trust = client_context(ca_file=str(certificate[0]))
@@ -131,7 +135,7 @@ def test_certificate_for_another_name_is_an_error_with_both_names(certificate, h
     ids=["bad certificate", "unknown CA", "decode error"],
 )
 def test_only_certificate_alerts_are_about_the_client_certificate(alert, kind, retryable):
-    """Other alerts are retryable."""
+    """Errors of other TLS alerts are retryable."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def refuse():
@@ -147,7 +151,7 @@ def test_only_certificate_alerts_are_about_the_client_certificate(alert, kind, r
 
 def test_unreachable_server_error_has_cluster_and_request(prod, script):
     """It is retryable; the requeue message is the retry."""
-    script.hang_up()
+    script.add_closed_connection()
     error = raised(lambda: prod.patch(NODE, "n", {"spec": {}}))
     assert isinstance(error, KubeUnavailableError)
     assert error.retryable
@@ -158,23 +162,25 @@ def test_invalid_object_of_a_list_is_named(script, prod):
     """`$.items[812]` alone would not help."""
     good = {"metadata": {"name": "good"}, "spec": {}}
     bad = {"metadata": {"name": "bad"}, "spec": {"taints": "none"}}
-    script.say(200, {"metadata": {"resourceVersion": "7"}, "items": [good, bad]})
+    script.add_response(200, {"metadata": {"resourceVersion": "7"}, "items": [good, bad]})
     with pytest.raises(InvalidObjectError, match=r"NodeClaim bad cannot be read: .*taints"):
         prod.list(NODECLAIM)
 
 
 def test_large_objects_and_unknown_fields_are_read(script, prod):
-    """A megabyte in fields that our Structs do not have."""
+    """The object has a megabyte in fields that the Structs do not have."""
     pod = {"metadata": {"name": "p", "annotations": {"big": "x" * 2**20}}, "spec": {"nobodyKnows": [{"deep": [1]}] * 9}}
-    script.say(200, {"metadata": {"resourceVersion": "7", "shard": {}}, "items": [pod, {"metadata": {"name": "q"}}]})
+    script.add_response(
+        200, {"metadata": {"resourceVersion": "7", "shard": {}}, "items": [pod, {"metadata": {"name": "q"}}]}
+    )
     assert [item.metadata.name for item in prod.list(POD).items] == ["p", "q"]
 
 
 def test_list_metadata_is_found_in_any_position(script, prod):
-    """API servers send it first as a rule; its text may contain `"items":`."""
+    """API servers usually send it first; its text may contain `"items":`."""
     odd = {"metadata": {"resourceVersion": "7", "continue": '"items":', "remainingItemCount": 1}, "items": []}
     last = {"items": [{"metadata": {"name": "a", "labels": {"x": "y" * 5000}}}], "metadata": {"resourceVersion": "7"}}
-    script.say(200, json.dumps(odd).encode())
-    script.say(200, json.dumps(last).encode())
+    script.add_response(200, json.dumps(odd).encode())
+    script.add_response(200, json.dumps(last).encode())
     assert [item.metadata.name for item in prod.list(NODECLAIM).items] == ["a"]
     assert "continue=%22items%22%3A" in script.requests[1][1]

@@ -1,4 +1,4 @@
-"""The HTTP adapter against answers that only trouble brings; the healthy ones are in the contract suite."""
+"""The HTTP adapter with failing servers; the contract tests have the normal responses."""
 
 import gzip
 import json
@@ -28,19 +28,19 @@ BUSY = {"kind": "Status", "code": 429, "reason": "TooManyRequests", "message": "
 
 
 def test_read_is_retried_until_it_succeeds(script, store_for):
-    """After broken connections, 429 and 5xx."""
-    script.hang_up()
-    script.say(429, BUSY, Retry_After="0")
-    script.say(503, b"upstream is not there")
-    script.say(200, NODES)
+    """Broken connections, 429 and 5xx are retried."""
+    script.add_closed_connection()
+    script.add_response(429, BUSY, Retry_After="0")
+    script.add_response(503, b"upstream is not there")
+    script.add_response(200, NODES)
     listing = store_for(script.url).list(NODE)
     assert [node.metadata.name for node in listing.items] == ["n"]
     assert len(script.requests) == 4
 
 
 def test_read_fails_after_some_retries(script, store_for):
-    """With the last response."""
-    script.say(503, b"<html>bad gateway</html>")
+    """The error has the last response."""
+    script.add_response(503, b"<html>bad gateway</html>")
     with pytest.raises(KubeUnavailableError, match="HTTP 503 without a Kubernetes Status: <html>bad gateway") as caught:
         store_for(script.url).list(NODE)
     assert caught.value.status == 503
@@ -49,12 +49,12 @@ def test_read_fails_after_some_retries(script, store_for):
 
 
 def test_write_that_may_have_taken_effect_is_not_retried(script, store_for):
-    """After a broken connection, and after 5xx."""
-    script.hang_up()
+    """That is the case after a broken connection and after 5xx."""
+    script.add_closed_connection()
     with pytest.raises(KubeUnavailableError, match="closed the connection before the response was complete"):
         store_for(script.url).patch(NODE, "n", {"metadata": {}})
     script.answers.clear()
-    script.say(503, b"", Retry_After="0")
+    script.add_response(503, b"", Retry_After="0")
     with pytest.raises(KubeUnavailableError):
         store_for(script.url).create(NODECLAIM, {"metadata": {"name": "c"}})
     assert len(script.requests) == 2
@@ -62,19 +62,19 @@ def test_write_that_may_have_taken_effect_is_not_retried(script, store_for):
 
 def test_throttled_write_is_retried(script, store_for):
     """429 of API Priority and Fairness means that nothing was written."""
-    script.say(429, BUSY, Retry_After="0")
-    script.say(200, {"metadata": {"name": "n"}})
+    script.add_response(429, BUSY, Retry_After="0")
+    script.add_response(200, {"metadata": {"name": "n"}})
     assert store_for(script.url).patch(NODE, "n", {"metadata": {}})["metadata"]["name"] == "n"
     assert len(script.requests) == 2
 
 
 def test_eviction_that_a_pdb_forbids_is_not_retried(script, store_for):
-    """Whatever Retry-After says; the error has the PodDisruptionBudget's cause."""
+    """Retry-After is ignored; the error has the PodDisruptionBudget's cause."""
     cause = {
         "reason": "DisruptionBudget",
         "message": "The disruption budget b needs 1 healthy pods and has 1 currently",
     }
-    script.say(429, {**BUSY, "details": {"causes": [cause], "retryAfterSeconds": 10}}, Retry_After="10")
+    script.add_response(429, {**BUSY, "details": {"causes": [cause], "retryAfterSeconds": 10}}, Retry_After="10")
     with pytest.raises(TooManyRequestsError) as caught:
         store_for(script.url).evict("default", "p")
     assert caught.value.retry_after_seconds == 10
@@ -83,8 +83,8 @@ def test_eviction_that_a_pdb_forbids_is_not_retried(script, store_for):
 
 
 def test_refused_identity_comes_with_advice(script, store_for):
-    """401 and 403 have advice, and the request."""
-    script.say(401, {"kind": "Status", "code": 401, "reason": "Unauthorized", "message": "Unauthorized"})
+    """The errors for 401 and 403 have the remedy and the request."""
+    script.add_response(401, {"kind": "Status", "code": 401, "reason": "Unauthorized", "message": "Unauthorized"})
     with pytest.raises(ForbiddenError) as caught:
         store_for(script.url).get(NODE, "n")
     assert "access entries" in caught.value.context["to_do"]
@@ -96,8 +96,8 @@ def test_lists_are_read_in_compressed_pages(script, store_for):
     """The request for the second page has the continue token and no version."""
     first = {"metadata": {"resourceVersion": "7", "continue": "more"}, "items": [{"metadata": {"name": "a"}}]}
     packed = gzip.compress(json.dumps(first).encode())
-    script.say(200, packed, Content_Encoding="gzip")
-    script.say(200, {"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "b"}}]})
+    script.add_response(200, packed, Content_Encoding="gzip")
+    script.add_response(200, {"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "b"}}]})
     listing = store_for(script.url).list(NODECLAIM, cached=True, field_selector="spec.nodeName=")
     assert [pod.metadata.name for pod in listing.items] == ["a", "b"]
     assert listing.resource_version == "7"
@@ -111,31 +111,33 @@ def test_list_metadata_may_follow_the_items(script, store_for):
     """API servers sort the fields of lists of custom resources."""
     for pages in ({"continue": "more", "resourceVersion": "7"}, {"continue": "", "resourceVersion": "7"}):
         claim = {"metadata": {"name": f"c-{len(script.answers)}"}}
-        script.say(200, {"apiVersion": "v1", "items": [claim], "kind": "NodeClaimList", "metadata": pages})
+        script.add_response(200, {"apiVersion": "v1", "items": [claim], "kind": "NodeClaimList", "metadata": pages})
     listing = store_for(script.url).list(NODECLAIM)
     assert [claim.metadata.name for claim in listing.items] == ["c-0", "c-1"]
     assert listing.resource_version == "7"
 
 
 def test_list_that_expires_between_pages_is_read_without_pages(script, store_for):
-    """As client-go does."""
-    script.say(200, {"metadata": {"resourceVersion": "7", "continue": "more"}, "items": [{"metadata": {"name": "a"}}]})
-    script.say(410, {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"})
-    script.say(200, NODES)
+    """client-go does the same."""
+    script.add_response(
+        200, {"metadata": {"resourceVersion": "7", "continue": "more"}, "items": [{"metadata": {"name": "a"}}]}
+    )
+    script.add_response(410, {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"})
+    script.add_response(200, NODES)
     assert [node.metadata.name for node in store_for(script.url).list(NODECLAIM).items] == ["n"]
     assert "limit" not in script.requests[-1][1]
 
 
 def test_invalid_object_is_named_with_its_field(script, store_for):
     """One error, with the path of the field."""
-    script.say(200, {"metadata": {"name": "n", "labels": {"a": 5}}})
+    script.add_response(200, {"metadata": {"name": "n", "labels": {"a": 5}}})
     with pytest.raises(InvalidObjectError, match=r"Node n cannot be read: .*labels"):
         store_for(script.url).get(NODE, "n")
 
 
 def test_response_without_json_is_an_error(script, store_for):
-    """A login page of a proxy, for example."""
-    script.say(200, b"<html>please log in</html>")
+    """For example, a proxy returns a login page."""
+    script.add_response(200, b"<html>please log in</html>")
     with pytest.raises(KubeAPIError, match="not an API server's"):
         store_for(script.url).get(NODE, "n")
 
@@ -148,7 +150,7 @@ def test_watch_reads_lines_across_chunks(script, store_for):
     """Chunks end anywhere, events end at newlines."""
     one = b'{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"8"}}}\n'
     two = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9"}}}\n'
-    script.say(200, chunked(one[:20], one[20:] + two[:5], two[5:]) + b"0\r\n\r\n", Transfer_Encoding="chunked")
+    script.add_response(200, chunked(one[:20], one[20:] + two[:5], two[5:]) + b"0\r\n\r\n", Transfer_Encoding="chunked")
     events = list(store_for(script.url).watch(NODE, resource_version="7", timeout_seconds=0.2))
     assert [(e.type, e.resource_version) for e in events] == [("ADDED", "8"), ("BOOKMARK", "9")]
     assert events[0].object.metadata.name == "a"
@@ -156,9 +158,9 @@ def test_watch_reads_lines_across_chunks(script, store_for):
 
 
 def test_watch_that_breaks_off_raises_after_its_events(script, store_for):
-    """It does not end silently."""
+    """The iterator does not end without an error."""
     one = b'{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"8"}}}\n'
-    script.say(200, chunked(one), Transfer_Encoding="chunked", Connection="close")
+    script.add_response(200, chunked(one), Transfer_Encoding="chunked", Connection="close")
     watch = store_for(script.url).watch(NODE, resource_version="7")
     assert next(watch).resource_version == "8"
     with pytest.raises(KubeUnavailableError):
@@ -168,17 +170,17 @@ def test_watch_that_breaks_off_raises_after_its_events(script, store_for):
 def test_error_event_of_a_watch_is_raised(script, store_for):
     """410 comes as an event or as a response."""
     line = json.dumps({"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old"}}).encode()
-    script.say(200, chunked(line + b"\n") + b"0\r\n\r\n", Transfer_Encoding="chunked")
+    script.add_response(200, chunked(line + b"\n") + b"0\r\n\r\n", Transfer_Encoding="chunked")
     with pytest.raises(GoneError, match="too old"):
         list(store_for(script.url).watch(NODE, resource_version="7"))
     script.answers.clear()
-    script.say(410, {"code": 410, "reason": "Expired", "message": "too old"})
+    script.add_response(410, {"code": 410, "reason": "Expired", "message": "too old"})
     with pytest.raises(GoneError):
         list(store_for(script.url).watch(NODE, resource_version="7"))
 
 
 def test_refused_connection_is_unavailable(store_for):
-    """The error has the server, the request and advice, and is none of urllib3's."""
+    """The error has the server, the request and the remedy, and is not urllib3's."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
@@ -198,8 +200,8 @@ def test_unresolvable_name_is_unavailable(store_for):
 
 @pytest.mark.parametrize("status", [400, 401, 409, 415, 422, 500])
 def test_each_failure_is_a_journeyman_error(script, store_for, status):
-    """With the HTTP status."""
-    script.say(status, b"", Retry_After="0")
+    """The error has the HTTP status."""
+    script.add_response(status, b"", Retry_After="0")
     for attempt in (
         lambda store: store.get(NODE, "n"),
         lambda store: store.patch(NODE, "n", {}),
@@ -212,9 +214,9 @@ def test_each_failure_is_a_journeyman_error(script, store_for, status):
 
 
 def test_authorization_is_read_before_each_request(script, store_for):
-    """So that a token may be renewed."""
+    """So a renewed token is used."""
     tokens = iter(["Bearer one", "Bearer two"])
-    script.say(200, {"metadata": {"name": "n"}})
+    script.add_response(200, {"metadata": {"name": "n"}})
     store = store_for(script.url, authorization=lambda: next(tokens))
     store.get(NODE, "n")
     store.get(NODE, "n")
@@ -223,14 +225,14 @@ def test_authorization_is_read_before_each_request(script, store_for):
 
 def test_deletion_sends_its_preconditions(script, store_for):
     """404 is raised, because some callers accept it."""
-    script.say(404, {"code": 404, "reason": "NotFound", "message": 'nodes "n" not found'})
+    script.add_response(404, {"code": 404, "reason": "NotFound", "message": 'nodes "n" not found'})
     with pytest.raises(NotFoundError, match='nodes "n" not found'):
         store_for(script.url).delete(NODE, "n", uid="u", resource_version="5", grace_period_seconds=0)
     assert script.requests[0][0] == "DELETE"
 
 
 def test_untrusted_certificate_is_a_configuration_error(store_for, tls_front):
-    """A retry cannot help; the advice names the CA."""
+    """A retry cannot help; the remedy names the CA."""
     with pytest.raises(ConfigurationError, match="certificate is not trusted") as caught:
         store_for(tls_front.url).get(NODE, "n")
     assert not caught.value.retryable
@@ -238,7 +240,7 @@ def test_untrusted_certificate_is_a_configuration_error(store_for, tls_front):
 
 
 def test_connections_do_not_change_a_shared_tls_context(store_for, tls_front, certificate, monkeypatch):
-    """OpenSSL does not allow that while another thread begins a handshake, and sends a malformed ClientHello."""
+    """If another thread starts a handshake at that time, OpenSSL sends a malformed ClientHello."""
     changed = []
     change = ssl.SSLContext.set_alpn_protocols
 

@@ -1,4 +1,4 @@
-"""The fence, with several runs and one clock."""
+"""The Lease of a step, with several runs and one clock."""
 
 from datetime import datetime, timezone
 
@@ -23,7 +23,7 @@ def server(clock):
 
 @pytest.fixture
 def lease(server, clock):
-    """The Lease of one step, as seen by a run."""
+    """Return a function that makes a run's Lease object for one step."""
 
     def for_run(holder, **settings):
         return KubeLease(server, clock, name="journeyman-provision", holder=holder, **settings)
@@ -79,7 +79,7 @@ def test_check_renews_the_lease_after_half_of_its_duration(clock, server, lease)
 
 
 def test_redelivered_message_keeps_the_lease(clock, server, lease):
-    """It has the same holder identity, and there is no transition."""
+    """Its run has the same holder identity, so leaseTransitions does not change."""
     lease("run-1").acquire()
     clock.advance(20)
     again = lease("run-1")
@@ -90,7 +90,7 @@ def test_redelivered_message_keeps_the_lease(clock, server, lease):
 
 
 class Contested(ApiServer):
-    """A server on which a rival takes the Lease between every reading and the writing that follows it."""
+    """A server on which another run acquires the Lease between each read and the next write."""
 
     def __init__(self, clock):
         super().__init__(clock)
@@ -107,7 +107,7 @@ class Contested(ApiServer):
 
 @pytest.mark.parametrize("exists", [True, False])
 def test_one_of_two_runs_acquires_a_free_lease(clock, exists):
-    """Both read that it is free, both write: the version, or the name, lets one succeed."""
+    """Both read it as free and write it: because of the version, or the name, only one write succeeds."""
     store = Contested(clock)
     slow, quick = (KubeLease(store, clock, name="journeyman-provision", holder=holder) for holder in ("slow", "quick"))
     if exists:
@@ -131,7 +131,7 @@ def test_lease_that_was_not_acquired_is_not_held(lease):
 
 
 def test_release_never_raises(clock, server, lease):
-    """Nor does it release the Lease of another run."""
+    """It does not release the Lease of another run, either."""
     mine, heir = lease("run-1", duration_seconds=10), lease("run-2")
     mine.acquire()
     clock.advance(11)

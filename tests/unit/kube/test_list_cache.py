@@ -1,4 +1,4 @@
-"""Warm reads over real HTTP: a cached list equals a fresh list, and a failure costs only a new list."""
+"""Cached lists over HTTP: a cached list equals a new list, and a failure only causes a new list."""
 
 import json
 import random
@@ -22,11 +22,11 @@ from journeyman_simulator.clock import VirtualClock
 from tests.helpers import builders
 
 MANY = 150
-QUIET_SECONDS, PREFETCH_SECONDS = 0.2, 60.0  # long enough for a machine that is busy with other tests
+QUIET_SECONDS, PREFETCH_SECONDS = 0.2, 60.0  # long enough for a busy machine
 
 
 class Sandbox:
-    """An API server, and a process that reads it in one run after the other."""
+    """An API server, and a process with a list cache that several runs use."""
 
     def __init__(self, cache=None):
         self.server = ApiServer(VirtualClock(datetime(2026, 3, 1, tzinfo=timezone.utc)))
@@ -41,7 +41,7 @@ class Sandbox:
         self.budget = RequestBudget()
 
     def run(self, purpose="provision"):
-        """The store of a new run."""
+        """Return the store of a new run."""
         self.budget = RequestBudget()
         return self.store.for_run(self.budget, purpose)
 
@@ -64,7 +64,7 @@ def sandbox():
 
 
 def wait_until(is_so):
-    """What other threads do, at most for a while."""
+    """Wait for another thread until the condition is true; fail the test after some seconds."""
     until = time.monotonic() + 10
     while not is_so() and time.monotonic() < until:
         time.sleep(0.01)
@@ -76,7 +76,7 @@ def names(listing):
 
 
 def test_second_run_reads_only_changes(sandbox):
-    """Added, changed and deleted pods; an unchanged pod is the same object, for caches by identity."""
+    """It reads added, changed and deleted pods; an unchanged pod is the same object, for caches by identity."""
     first = sandbox.run().list(POD)
     whole = sandbox.budget.usage
     sandbox.add("another")
@@ -93,7 +93,7 @@ def test_second_run_reads_only_changes(sandbox):
 
 
 def test_cached_list_equals_a_fresh_list_after_random_changes(sandbox):
-    """With any selector."""
+    """That holds for any selector."""
     draw = random.Random(7)
     for _ in range(8):
         for _ in range(draw.randrange(12)):
@@ -119,21 +119,21 @@ def test_unchanged_list_costs_one_request(sandbox):
 
 
 def test_run_reads_its_own_writes(sandbox):
-    """Also in a list that was read ahead before the write."""
+    """The same holds for a list that was read ahead before the write."""
     sandbox.add(*(f"node-{n:03d}" for n in range(MANY)), kind=NODE)
     warm_up = sandbox.run()
     warm_up.list(NODE)
     warm_up.list(POD)
 
     run = sandbox.run()
-    run.list(NODE)  # pods are on their way, too
+    run.list(NODE)  # the pods are being read ahead, too
     run.delete(POD, "pod-000", namespace="default", grace_period_seconds=0)
 
     assert "pod-000" not in names(run.list(POD))
 
 
 def test_lists_of_a_step_are_read_in_parallel(sandbox):
-    """Their silences overlap; runs for other purposes do not read them."""
+    """Their quiet times overlap; runs of other steps do not read them."""
     sandbox.add(*(f"node-{n:03d}" for n in range(MANY)), kind=NODE)
     first = sandbox.run()
     first.list(NODE)
@@ -150,7 +150,7 @@ def test_lists_of_a_step_are_read_in_parallel(sandbox):
 
 
 def test_first_list_of_a_run_reads_all_lists_ahead(sandbox):
-    """Large and small ones; but not what the last run did not read, nor lists of one node."""
+    """That includes large and small lists, but not those that the last run did not read, nor lists of one node."""
     sandbox.add(*(f"node-{n:03d}" for n in range(MANY)), kind=NODE)
     first = sandbox.run()
     for kind in (NODE, NODEPOOL, NAMESPACE, POD):
@@ -164,7 +164,7 @@ def test_first_list_of_a_run_reads_all_lists_ahead(sandbox):
         assert run.list(kind).items == sandbox.direct.list(kind).items
     assert sandbox.budget.usage.requests == 4
     run.list(POD)
-    assert sandbox.budget.usage.requests == 5  # what was read ahead answers once
+    assert sandbox.budget.usage.requests == 5  # a list that was read ahead is used once
 
 
 def test_list_that_was_read_ahead_expires(sandbox):
@@ -183,7 +183,7 @@ def test_list_that_was_read_ahead_expires(sandbox):
 
 
 def test_new_cluster_of_the_same_name_is_not_read_from_the_cache(sandbox):
-    """Even at the same address and version: its objects have other UIDs."""
+    """That holds even at the same address and version, because its objects have other UIDs."""
     sandbox.run().list(POD)
     other = Sandbox(sandbox.cache)
     try:
@@ -212,7 +212,7 @@ def test_cluster_identity_is_its_address_and_authority(make_certificate):
 
 
 def test_expired_version_is_listed_again(sandbox):
-    """410: the server no longer has the events since."""
+    """The server answers 410, because it no longer has the events since that version."""
     sandbox.run().list(POD)
     sandbox.add("another")
     sandbox.server.compact_history()
@@ -232,7 +232,7 @@ def test_small_lists_and_raw_objects_are_not_cached(sandbox):
 
 
 def test_list_cache_is_bounded():
-    """Over all clusters; the least recently used list is dropped first."""
+    """The bound is for all clusters; the least recently used list is removed first."""
     cache = ListCache(max_objects=MANY + 10)
     one, two = Sandbox(cache), Sandbox(cache)
     try:
@@ -260,39 +260,39 @@ def test_unreachable_api_server_is_an_error_and_not_a_stale_list(sandbox):
     assert sandbox.run().list(POD).items == sandbox.direct.list(POD).items
 
 
-# The following tests use scripted responses, because no server can be brought to these moments.
+# The following tests use scripted responses, because a real server cannot be made to respond so.
 
 
-def say_list(script, version, *items, count=0, **status):
+def add_list(script, version, *items, count=0, **status):
     """Add the response to a list, or to a list that is limited to one of `count` objects."""
     more = {"continue": "more", "remainingItemCount": count - len(items)} if count > len(items) else {}
-    script.say(200, {"metadata": {"resourceVersion": version, **more}, "items": items})
+    script.add_response(200, {"metadata": {"resourceVersion": version, **more}, "items": items})
 
 
 def pod(name, version, **labels):
     return {"metadata": {"name": name, "uid": f"uid-{name}", "resourceVersion": version, "labels": labels}}
 
 
-def say_events(script, *events, whole=True):
+def add_watch(script, *events, whole=True):
     """Add the response to a watch: events of pods; unless `whole` it breaks off within the last one."""
     lines = b"".join(json.dumps({"type": kind, "object": body}).encode() + b"\n" for kind, body in events)
     lines = lines if whole else lines[:-20]
     chunk = b"%x\r\n%b\r\n" % (len(lines), lines) if lines else b""
     if whole:
-        script.say(200, chunk + b"0\r\n\r\n", Transfer_Encoding="chunked")
+        script.add_response(200, chunk + b"0\r\n\r\n", Transfer_Encoding="chunked")
     else:
-        script.say(200, chunk, Transfer_Encoding="chunked", Connection="close")
+        script.add_response(200, chunk, Transfer_Encoding="chunked", Connection="close")
 
 
-def asked(script):
-    """What each request was for: a list, its first object, or a watch."""
+def request_kinds(script):
+    """Return the kind of each request: a list, its first object, or a watch."""
     words = [path.partition("?")[2].partition("&")[0] for _, path, _ in script.requests]
     return [{"limit=1": "first", "watch=1": "watch"}.get(word, "list") for word in words]
 
 
 @pytest.fixture
 def scripted(script):
-    """A store that reads the scripted responses, and caches lists of any size; and what it logs."""
+    """Return a caching store for the scripted responses, which caches lists of any size, and its log."""
     log = []
     transport = Transport(Connection(server=script.url))
     store = CachingKubeStore(
@@ -307,22 +307,22 @@ def scripted(script):
 
 
 def test_watch_that_breaks_in_an_object_is_discarded(script, scripted):
-    """Everything is listed again."""
-    say_list(script, "7", pod("a", "7"), pod("b", "7"))
-    say_list(script, "9", pod("a", "8"), count=2)
-    say_events(script, ("MODIFIED", pod("a", "8", half="said")), whole=False)
-    say_list(script, "9", pod("b", "7"))
+    """The run lists all objects again."""
+    add_list(script, "7", pod("a", "7"), pod("b", "7"))
+    add_list(script, "9", pod("a", "8"), count=2)
+    add_watch(script, ("MODIFIED", pod("a", "8", half="said")), whole=False)
+    add_list(script, "9", pod("b", "7"))
 
     assert names(scripted.list()) == ["a", "b"]
     assert names(scripted.list()) == ["b"]
-    assert asked(script) == ["list", "first", "watch", "list"]
+    assert request_kinds(script) == ["list", "first", "watch", "list"]
 
 
 def test_versions_that_are_not_numbers_are_compared_for_equality(script, scripted):
-    """Their order is unknown, so the silence ends the watch."""
-    say_list(script, "x1", pod("a", "x1"))
-    say_list(script, "x2", pod("a", "x1"))
-    say_events(script, ("MODIFIED", pod("a", "x3", new="yes")))
+    """Their order is unknown, so the watch ends after the quiet time."""
+    add_list(script, "x1", pod("a", "x1"))
+    add_list(script, "x2", pod("a", "x1"))
+    add_watch(script, ("MODIFIED", pod("a", "x3", new="yes")))
 
     scripted.list()
     (found,) = scripted.list().items
@@ -330,10 +330,10 @@ def test_versions_that_are_not_numbers_are_compared_for_equality(script, scripte
 
 
 def test_cached_list_is_at_one_version(script, scripted):
-    """The sample's: the first later event ends the watch, and is left for the next one."""
-    say_list(script, "7", pod("a", "7"), pod("b", "7"))
-    say_list(script, "9", pod("a", "7"), count=2)
-    say_events(script, ("MODIFIED", pod("b", "8", new="yes")), ("DELETED", pod("a", "11")))
+    """It is the sample's version: the first later event ends the watch, and the next watch reads it."""
+    add_list(script, "7", pod("a", "7"), pod("b", "7"))
+    add_list(script, "9", pod("a", "7"), count=2)
+    add_watch(script, ("MODIFIED", pod("b", "8", new="yes")), ("DELETED", pod("a", "11")))
 
     scripted.list()
     found = scripted.list()
@@ -343,9 +343,9 @@ def test_cached_list_is_at_one_version(script, scripted):
 
 def test_watch_uses_the_connection_of_the_sample(script, scripted):
     """Another API server may not have that version yet."""
-    say_list(script, "7", pod("a", "7"))
-    say_list(script, "9", pod("a", "9"), count=1)
-    say_events(script, ("MODIFIED", pod("a", "9")))
+    add_list(script, "7", pod("a", "7"))
+    add_list(script, "9", pod("a", "9"), count=1)
+    add_watch(script, ("MODIFIED", pod("a", "9")))
 
     scripted.list()
     scripted.list()
@@ -353,50 +353,50 @@ def test_watch_uses_the_connection_of_the_sample(script, scripted):
 
 
 def test_late_event_is_noticed_by_the_object_count(script, scripted):
-    """A longer silence follows one that was too short."""
-    say_list(script, "7", pod("a", "7"))
+    """If the quiet time was too short, the next one is longer."""
+    add_list(script, "7", pod("a", "7"))
     for late in ((), (("ADDED", pod("b", "9")),)):
-        say_list(script, "9", pod("a", "7"), count=2)
-        say_events(script, *late)
+        add_list(script, "9", pod("a", "7"), count=2)
+        add_watch(script, *late)
 
     scripted.list()
     assert names(scripted.list()) == ["a", "b"]
-    assert asked(script) == ["list", "first", "watch", "first", "watch"]
+    assert request_kinds(script) == ["list", "first", "watch", "first", "watch"]
 
 
 @pytest.mark.parametrize(
     ("version", "sample", "count", "watches"),
     [
-        ("9", pod("a", "7"), 3, 2),  # more than we have
-        ("9", pod("z", "7"), 2, 2),  # one that we do not have
-        ("9", pod("a", "8"), 2, 2),  # one that we have otherwise
-        ("5", pod("a", "4"), 2, 0),  # a store of earlier, as after a restore
+        ("9", pod("a", "7"), 3, 2),  # more objects than the cache has
+        ("9", pod("z", "7"), 2, 2),  # an object that the cache does not have
+        ("9", pod("a", "8"), 2, 2),  # an object that the cache has in another version
+        ("5", pod("a", "4"), 2, 0),  # an older version, as after a restore
     ],
 )
 def test_cached_list_that_does_not_match_is_listed_again(script, scripted, version, sample, count, watches):
-    """After the second mismatch; at once if the store is older."""
-    say_list(script, "7", pod("a", "7"), pod("b", "7"))
+    """That happens after the second mismatch, or at once if the server's version is older."""
+    add_list(script, "7", pod("a", "7"), pod("b", "7"))
     for _ in range(watches or 1):
-        say_list(script, version, sample, count=count)
+        add_list(script, version, sample, count=count)
         if watches:
-            say_events(script)
-    say_list(script, version, sample)
+            add_watch(script)
+    add_list(script, version, sample)
 
     scripted.list()
     assert names(scripted.list()) == [sample["metadata"]["name"]]
-    assert asked(script).count("watch") == watches
+    assert request_kinds(script).count("watch") == watches
 
 
 def test_forbidden_watch_reads_whole_lists_and_warns_once(script, scripted):
-    """An identity without the watch verb can run."""
+    """An identity without the watch verb is supported."""
     why = 'pods is forbidden: User "ci" cannot watch resource "pods" in API group "" at the cluster scope'
-    say_list(script, "7", pod("a", "7"))
-    say_list(script, "9", pod("a", "7"), count=2)
-    script.say(403, {"kind": "Status", "code": 403, "reason": "Forbidden", "message": why})
-    say_list(script, "9", pod("a", "7"), pod("b", "9"))
+    add_list(script, "7", pod("a", "7"))
+    add_list(script, "9", pod("a", "7"), count=2)
+    script.add_response(403, {"kind": "Status", "code": 403, "reason": "Forbidden", "message": why})
+    add_list(script, "9", pod("a", "7"), pod("b", "9"))
 
     assert [names(scripted.list()) for _ in range(4)] == [["a"], ["a", "b"], ["a", "b"], ["a", "b"]]
-    assert asked(script) == ["list", "first", "watch", "list", "list", "list"]
+    assert request_kinds(script) == ["list", "first", "watch", "list", "list", "list"]
     ((level, message, fields),) = scripted.log
     assert (level, fields["cluster"], fields["kind"], fields["verb"]) == ("warning", "c", "Pod", "watch")
     assert why in message

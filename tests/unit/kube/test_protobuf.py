@@ -1,4 +1,4 @@
-"""Answers in the API server's own encoding, where they are not as they should be; the healthy ones are in the contract suite."""
+"""Unusual and invalid protobuf responses; the contract tests have the normal ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from journeyman.kube.request_budget import RequestBudget
 
 
 def structs_in(type_, found):
-    """A Struct and all that its fields hold."""
+    """Return a Struct and the Structs in its fields, recursively."""
     if isinstance(type_, type) and issubclass(type_, msgspec.Struct) and type_ not in found:
         found.add(type_)
         for hint in msgspec.inspect.type_info(type_).fields:
@@ -34,7 +34,7 @@ def structs_in(type_, found):
 
 
 def held_by(info):
-    """The Structs in a field's type."""
+    """Return the Structs in a field's type."""
     if isinstance(info, msgspec.inspect.StructType):
         return [info.cls]
     inner = [*getattr(info, "types", ()), *(getattr(info, part, None) for part in ("item_type", "value_type"))]
@@ -43,7 +43,7 @@ def held_by(info):
 
 @pytest.mark.parametrize("listed", sorted(LISTED, key=lambda type_: type_.__name__))
 def test_each_field_of_a_struct_has_a_number(listed):
-    """A new field without one would be left out silently."""
+    """The decoder would ignore a new field without a number."""
     for struct in structs_in(listed, set()):
         assert struct in NUMBERS, f"{struct.__name__} has no numbers"
         fields = {field.name for field in msgspec.structs.fields(struct)}
@@ -52,27 +52,27 @@ def test_each_field_of_a_struct_has_a_number(listed):
 
 
 def page(*items):
-    """A page of pods as bytes; an item is bytes, too."""
+    """Return a page of encoded pods as bytes."""
     head = b"\x12\x017\x1a\x00"
     raw = field(1, head) + b"".join(field(2, item) for item in items)
     return protobuf.MAGIC + field(1, b"\x0a\x02v1") + field(2, raw) + b"\x1a\x00\x22\x00"
 
 
 def field(number, content):
-    """A field of bytes."""
+    """Return an encoded field with these bytes."""
     low, high = len(content) & 0x7F, len(content) >> 7
     return bytes([number << 3 | 2, low | 0x80, high] if high else [number << 3 | 2, low]) + content
 
 
 def pod(name, namespace="default", status=b""):
-    """A pod as bytes."""
+    """Return an encoded pod."""
     meta = field(1, name) + field(3, namespace.encode())
     return field(1, meta) + field(3, status)
 
 
 def test_protobuf_list_is_read_without_pages(script, store_for):
     """Kubernetes' own kinds are requested in protobuf."""
-    script.say(200, page(pod(b"a"), pod(b"b")))
+    script.add_response(200, page(pod(b"a"), pod(b"b")))
     listing = store_for(script.url).list(POD, namespace="default")
     assert [one.key for one in listing.items] == ["default/a", "default/b"]
     assert listing.resource_version == "7"
@@ -83,9 +83,9 @@ def test_protobuf_list_is_read_without_pages(script, store_for):
 
 @pytest.mark.parametrize(("near", "asked"), [(True, "identity"), (False, "gzip")])
 def test_list_is_compressed_if_the_server_has_a_public_address(script, store_for, monkeypatch, near, asked):
-    """Compression takes an API server longer than sending on the same network."""
+    """On the same network, compression takes an API server longer than sending."""
     monkeypatch.setattr(ConnectionPool, "is_private", near)
-    script.say(200, page(pod(b"a")))
+    script.add_response(200, page(pod(b"a")))
     store_for(script.url).list(POD)
     assert script.requests[0][2]["Accept-Encoding"] == asked
 
@@ -96,7 +96,7 @@ def test_list_is_compressed_if_the_server_has_a_public_address(script, store_for
     ids=["private", "shared", "public", "unknown"],
 )
 def test_server_is_private_if_all_its_addresses_are(monkeypatch, addresses, near):
-    """Then it is on the same network, or on a connected one."""
+    """A private server is on the same network, or on a connected one."""
 
     def resolved(host, _):
         assert host == "prod.example"
@@ -110,7 +110,7 @@ def test_server_is_private_if_all_its_addresses_are(monkeypatch, addresses, near
 
 
 def test_equal_values_are_shared():
-    """Between objects, which are immutable."""
+    """Objects are immutable, so they can share values."""
     reader = Reader(Pod)
     phase = field(1, b"Running") + field(2, field(1, b"Ready") + field(2, b"True"))
     one, other = reader.read([page(pod(b"a", status=phase), pod(b"b", status=phase))]).items
@@ -119,7 +119,7 @@ def test_equal_values_are_shared():
 
 
 def test_unknown_protobuf_fields_are_skipped():
-    """Newer servers have more fields, of each wire type."""
+    """Newer servers send more fields, of each wire type."""
     reader = Reader(Pod)
     unknown = b"\xf8\x07\x01" + b"\xfd\x07abcd" + b"\xf9\x07abcdefgh" + b"\xfa\x07\x02ab"
     (one,) = reader.read([page(pod(b"a", status=unknown) + unknown)]).items
@@ -138,9 +138,9 @@ def test_unknown_protobuf_fields_are_skipped():
     ids=["cut", "no-text", "no-text-within", "cut-within", "no-time"],
 )
 def test_unreadable_protobuf_list_is_read_in_json(script, store_for, answer):
-    """JSON replaces invalid text, and an error has the object and the field."""
-    script.say(200, answer)
-    script.say(
+    """The JSON decoder replaces invalid text, and its errors have the object and the field."""
+    script.add_response(200, answer)
+    script.add_response(
         200, {"metadata": {}, "items": [{"metadata": {"name": "b", "namespace": "default", "labels": {"x": 5}}}]}
     )
     with pytest.raises(InvalidObjectError, match=r"Pod default/b cannot be read: .*labels"):
@@ -150,7 +150,7 @@ def test_unreadable_protobuf_list_is_read_in_json(script, store_for, answer):
 
 
 BODY = page(*(pod(b"a" * size, status=field(1, b"Running") + b"\xf8\x07\x01") for size in (1, 40, 300, 2)))
-END = len(BODY) - len(b"\x1a\x00\x22\x00")  # of the list: what follows says nothing of it
+END = len(BODY) - len(b"\x1a\x00\x22\x00")  # an error in the list itself, not in an object
 READER = Reader(Pod)
 WHOLE = READER.read([BODY])
 
@@ -164,13 +164,13 @@ def test_body_may_be_cut_anywhere(cuts):
 
 
 def test_body_may_arrive_byte_by_byte():
-    """Numbers of several bytes are cut, too."""
+    """Numbers of several bytes may be cut, too."""
     assert READER.read(bytes([byte]) for byte in BODY) == WHOLE
 
 
 @pytest.mark.parametrize("size", [1, 7, len(BODY)])
 def test_truncated_list_is_an_error(size):
-    """Wherever it ends, between two objects above all."""
+    """It may end anywhere, also between two objects."""
     for end in range(END):
         with pytest.raises(ValueError, match="ends too early"):
             READER.read([BODY[at : min(at + size, end)] for at in range(0, end, size)])
@@ -186,16 +186,16 @@ def test_invalid_message_is_an_error(raw):
 
 
 def chunked(*pieces):
-    """A chunked body, without its end."""
+    """Return a chunked body without its last chunk."""
     return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
 
 
 def test_list_that_breaks_off_is_read_again(script, store_for):
-    """As a whole; the run's budget counts a retry."""
+    """The client reads the whole list again, and the run's budget counts a retry."""
     broken = chunked(BODY[:100], BODY[100:400])
-    script.say(200, broken, Transfer_Encoding="chunked", Connection="close")
-    script.say(200, broken[:-50], Transfer_Encoding="chunked", Connection="close")
-    script.say(200, chunked(BODY[:400], BODY[400:]) + b"0\r\n\r\n", Transfer_Encoding="chunked")
+    script.add_response(200, broken, Transfer_Encoding="chunked", Connection="close")
+    script.add_response(200, broken[:-50], Transfer_Encoding="chunked", Connection="close")
+    script.add_response(200, chunked(BODY[:400], BODY[400:]) + b"0\r\n\r\n", Transfer_Encoding="chunked")
     budget = RequestBudget()
     listing = store_for(script.url).for_run(budget).list(POD)
     assert listing.items == tuple(WHOLE.items)
@@ -203,8 +203,8 @@ def test_list_that_breaks_off_is_read_again(script, store_for):
 
 
 def test_list_that_always_breaks_off_is_an_error(script, store_for):
-    """Never a shorter list; and no more retries than the budget has."""
-    script.say(200, chunked(BODY[:400]), Transfer_Encoding="chunked", Connection="close")
+    """The client never returns a shorter list, and makes no more retries than the budget has."""
+    script.add_response(200, chunked(BODY[:400]), Transfer_Encoding="chunked", Connection="close")
     with pytest.raises(KubeUnavailableError, match="closed the connection before the response was complete"):
         store_for(script.url).list(POD)
     assert len(script.requests) == 3
@@ -215,8 +215,8 @@ def test_list_that_always_breaks_off_is_an_error(script, store_for):
 
 def test_connection_is_kept_after_a_list(script, store_for):
     """The body is read to its end, compressed or not."""
-    script.say(200, BODY)
-    script.say(200, gzip.compress(BODY), Content_Encoding="gzip")
+    script.add_response(200, BODY)
+    script.add_response(200, gzip.compress(BODY), Content_Encoding="gzip")
     store = store_for(script.url)
     assert [store.list(POD).resource_version for _ in range(3)] == ["7", "7", "7"]
     assert len(set(script.ports)) == 1
@@ -226,30 +226,30 @@ def test_server_may_answer_in_json(script, store_for):
     """Older servers do; any other body is an error."""
     names = [f"p-{number}" for number in range(9)]
     items = [{"metadata": {"name": name}} for name in names]
-    script.say(200, {"metadata": {"resourceVersion": "7"}, "items": items})
+    script.add_response(200, {"metadata": {"resourceVersion": "7"}, "items": items})
     listing = store_for(script.url).list(POD)
     assert [one.metadata.name for one in listing.items] == names
     assert len(script.requests) == 1
     for nothing in (b"", b"k8", b"<html>"):
         script.answers.clear()
-        script.say(200, nothing)
+        script.add_response(200, nothing)
         with pytest.raises(KubeAPIError, match="not an API server's"):
             store_for(script.url).list(POD)
 
 
 def test_server_may_answer_in_pages(script, store_for):
     """Then the list is read in pages."""
-    script.say(200, {"metadata": {"continue": "more"}, "items": [{"metadata": {"name": "a"}}]})
-    script.say(200, {"metadata": {"continue": "more"}, "items": [{"metadata": {"name": "a"}}]})
-    script.say(200, {"metadata": {}, "items": [{"metadata": {"name": "b"}}]})
+    script.add_response(200, {"metadata": {"continue": "more"}, "items": [{"metadata": {"name": "a"}}]})
+    script.add_response(200, {"metadata": {"continue": "more"}, "items": [{"metadata": {"name": "a"}}]})
+    script.add_response(200, {"metadata": {}, "items": [{"metadata": {"name": "b"}}]})
     assert [one.metadata.name for one in store_for(script.url).list(POD).items] == ["a", "b"]
     assert ["limit" in path for _, path, _ in script.requests] == [False, True, True]
 
 
 def test_status_may_come_in_either_encoding(script, store_for):
-    """With its reason and message."""
+    """Both have its reason and message."""
     status = field(3, b'namespaces "x" not found') + field(4, b"NotFound") + b"\x30\x94\x03"
-    script.say(404, protobuf.MAGIC + field(2, status))
+    script.add_response(404, protobuf.MAGIC + field(2, status))
     with pytest.raises(NotFoundError, match='namespaces "x" not found') as refused:
         store_for(script.url).list(POD, namespace="x")
     assert refused.value.reason == "NotFound"

@@ -1,4 +1,4 @@
-"""Columns are converted as a whole, and equal keys to the same value."""
+"""Columns are converted as a whole, and equal keys have the same value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COLUMNS = st.lists(st.lists(KEYS, min_size=1, max_size=12), max_size=12)
 
 
 class Maker:
-    """Makes a list of each thing, and notes in which columns it was asked."""
+    """A converter that returns a list for each key and records the columns of its calls."""
 
     def __init__(self):
         self.columns = []
@@ -24,7 +24,7 @@ class Maker:
 
 @given(COLUMNS)
 def test_equal_keys_are_converted_once(columns):
-    """For any columns."""
+    """That holds for any columns."""
     maker = Maker()
     converter = CachedConverter(maker)
     made = {}
@@ -37,7 +37,7 @@ def test_equal_keys_are_converted_once(columns):
 
 
 def test_new_keys_of_a_column_are_converted_together():
-    """As one column, without the cached keys."""
+    """They are one column, without the cached keys."""
     maker = Maker()
     converter = CachedConverter(maker)
     converter([b"a"])
@@ -46,7 +46,7 @@ def test_new_keys_of_a_column_are_converted_together():
 
 
 def test_known_values_are_never_converted():
-    """The bytes of a missing message cannot be parsed; also after the cache was cleared."""
+    """The bytes of a missing message cannot be parsed; that also holds after the cache is cleared."""
     maker = Maker()
     converter = CachedConverter(maker, {b"": None})
     assert converter([b"", b"a"]) == [None, [b"a"]]
@@ -57,7 +57,7 @@ def test_known_values_are_never_converted():
 
 
 def test_memory_is_bounded():
-    """Neither many values are kept nor such as were made of something long."""
+    """The cache keeps neither too many values nor values of long keys."""
     maker = Maker()
     converter = CachedConverter(maker)
     short, long = b"a", b"b" * 5000

@@ -26,16 +26,16 @@ def ends_in(seconds, **more):
 
 
 def test_no_request_is_sent_after_the_deadline(script, store_for):
-    """The requeue message is better than a request that the platform interrupts."""
+    """A requeue message is better than a request that the platform interrupts."""
     with pytest.raises(DeadlineError):
         store_for(script.url).for_run(ends_in(0)).list(NODE)
     assert script.requests == []
 
 
 def test_response_timeout_is_limited_by_the_deadline(script, store_for):
-    """The usual timeout is 30 seconds; this run has less than one."""
-    script.dawdle(seconds=3)
-    script.say(200, NODES)
+    """The default timeout is 30 seconds; this run has less than one."""
+    script.delay_responses(seconds=3)
+    script.add_response(200, NODES)
     began = time.monotonic()
     with pytest.raises(KubeUnavailableError, match="did not answer in time"):
         store_for(script.url).for_run(ends_in(0.3, retries=0)).list(NODE)
@@ -43,8 +43,8 @@ def test_response_timeout_is_limited_by_the_deadline(script, store_for):
 
 
 def test_retry_beyond_the_deadline_is_not_made(script, store_for):
-    """The server asks for 5 seconds, the run has 2: the step gets the error with the wait."""
-    script.say(429, BUSY, Retry_After="5")
+    """Retry-After is 5 seconds, the run has 2: the step gets the error with the wait."""
+    script.add_response(429, BUSY, Retry_After="5")
     with pytest.raises(TooManyRequestsError) as caught:
         store_for(script.url).for_run(ends_in(2)).list(NODE)
     assert caught.value.retry_after_seconds == 5
@@ -52,8 +52,8 @@ def test_retry_beyond_the_deadline_is_not_made(script, store_for):
 
 
 def test_requests_of_a_run_share_its_retries(script, store_for):
-    """Hundreds of throttled writes do not become thousands."""
-    script.say(429, BUSY, Retry_After="0")
+    """Hundreds of throttled writes do not cause thousands of requests."""
+    script.add_response(429, BUSY, Retry_After="0")
     store = store_for(script.url).for_run(ends_in(60, retries=4))
     for _ in range(10):
         with pytest.raises(TooManyRequestsError):
@@ -62,11 +62,11 @@ def test_requests_of_a_run_share_its_retries(script, store_for):
 
 
 def test_requests_and_bytes_are_counted_as_on_the_wire(script, store_for):
-    """Compressed, with retries; each is a declared metric by step."""
+    """Bytes are compressed, and retries count; each is a declared metric by step."""
     body = gzip.compress(json.dumps({**NODES, "padding": "x" * 5000}).encode())
-    script.say(503, b"")
-    script.say(200, body, Content_Encoding="gzip")
-    script.say(200, {"metadata": {"name": "n"}})
+    script.add_response(503, b"")
+    script.add_response(200, body, Content_Encoding="gzip")
+    script.add_response(200, {"metadata": {"name": "n"}})
     budget = ends_in(60)
     store = store_for(script.url).for_run(budget)
     store.list(NODE)
@@ -86,9 +86,9 @@ def test_requests_and_bytes_are_counted_as_on_the_wire(script, store_for):
 
 
 def test_watch_is_counted_while_it_arrives(script, store_for):
-    """Also if the caller stops reading."""
+    """It is counted even if the caller stops reading."""
     line = b'{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"8"}}}\n'
-    script.say(200, b"%x\r\n%b\r\n" % (len(line), line) + b"0\r\n\r\n", Transfer_Encoding="chunked")
+    script.add_response(200, b"%x\r\n%b\r\n" % (len(line), line) + b"0\r\n\r\n", Transfer_Encoding="chunked")
     budget = ends_in(60)
     next(store_for(script.url).for_run(budget).watch(POD, resource_version="7"))
     assert budget.usage == RequestUsage(requests=1, received_bytes=len(line))
@@ -106,8 +106,8 @@ def test_retries_wait_with_jitter():
 
 
 def test_idle_connections_are_not_used_again(script):
-    """Sandboxes freeze; a write that is lost on a dead connection could not be repeated."""
-    script.say(200, b"{}")
+    """Sandboxes freeze, and a write that is lost on a broken connection could not be retried."""
+    script.add_response(200, b"{}")
     pool = ConnectionPool(Connection(server=script.url), size=1, timeout=urllib3.Timeout(5), idle_seconds=0.05)
     pool.request("GET", script.url)
     soon = pool.connection_from_url(script.url)

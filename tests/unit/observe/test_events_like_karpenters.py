@@ -1,9 +1,9 @@
-"""Every Event that Karpenter has is recorded as Karpenter does: reason, object, type, message and dedupe window.
+"""Events have Karpenter's reason, object, type, message and dedupe window.
 
 The table restates karpenter v1.14.1 pkg/events, pkg/controllers/*/events.go and karpenter-provider-aws v1.14.1
 pkg/controllers/{interruption/events,nodeclass/events.go}: alerts match on reason, type and the beginning of messages.
 Covers: the Events of simulation clusters (provisioned, consolidated, drained, forced, interrupted, repaired, refused), and
-every reason that the code names.
+every reason in the source.
 """
 
 import ast
@@ -37,7 +37,7 @@ KARPENTER = {  # reason: (type, kinds, beginning of the message, minutes, whethe
     "DoNotDisruptGracePeriodElapsed": (
         "Normal", {"Pod"}, r"The karpenter.sh/do-not-disrupt grace period has elapsed, pod is now disruptable$", 2, False,
     ),
-    "DisruptionBlocked": ("Normal", {*BOTH, "NodePool"}, r"", 2, None),  # on a NodePool for each reason, one minute
+    "DisruptionBlocked": ("Normal", {*BOTH, "NodePool"}, r"", 2, None),  # on a NodePool with a key for each reason; one minute
     "Unconsolidatable": ("Normal", BOTH, r"", 15, False),
     "ConsolidationCandidate": ("Normal", BOTH, r"Consolidation candidate: ", 2, True),
     "ConsolidationRejected": ("Normal", BOTH, r"Consolidation rejected: .*, reason: ", 2, True),
@@ -81,7 +81,7 @@ CONDITION_TRANSITION = re.compile(r"Status condition transitioned, Type: \w+, St
 
 
 def events_in_the_source():
-    """(reason, type) of every `Event(…)` whose reason and type are literals; the type is Normal if none is given."""
+    """Return (reason, type) of every `Event(…)` in the source with literal reason and type; the default type is Normal."""
     for path in SOURCE.rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text())):
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Event":
@@ -92,14 +92,14 @@ def events_in_the_source():
 
 
 def test_every_event_in_the_source_is_in_the_table_with_its_type():
-    """`tests.helpers.fakes.Record` checks those whose reason is not a literal, in every test that records one."""
+    """`tests.helpers.fakes.Record` checks Events whose reason is not a literal, in every test that records one."""
     events = set(events_in_the_source())
     assert len(events) > 20
     assert events <= {(reason, entry.type) for reason, entry in EVENT_REASONS.items()}
 
 
 def test_every_reason_in_the_table_is_used_and_described():
-    """A reason that no code names is out of date."""
+    """A reason that the source does not use is out of date."""
     source = "".join(path.read_text() for path in SOURCE.rglob("*.py") if path.name != "event_reasons.py")
     assert [reason for reason in EVENT_REASONS if f'"{reason}"' not in source] == []
     for reason, entry in EVENT_REASONS.items():
@@ -116,14 +116,14 @@ def test_the_table_has_karpenters_reasons_with_karpenters_type_and_objects():
 
 
 def test_interruption_events_have_karpenters_reason_and_message():
-    """One for each kind of interruption."""
+    """Each kind of interruption has its Event."""
     for reason, message in EVENTS_BY_KIND.values():
         assert re.match(KARPENTER[reason][2], message)
 
 
 @pytest.mark.parametrize("reason", KARPENTER)
 def test_dedupe_window_is_karpenters(reason):
-    """Two minutes unless Karpenter sets another; budgets may change each minute."""
+    """It is two minutes unless Karpenter sets another; budgets may change each minute."""
     kinds, minutes = KARPENTER[reason][1], KARPENTER[reason][3]
     for kind in kinds & KINDS.keys():
         event = Event(ref=ObjectRef(resource=KINDS[kind], name="n"), reason=reason, message="m")
@@ -138,7 +138,7 @@ def test_dedupe_window_of_a_condition_transition_is_the_default():
 
 
 def drained_by_force(simulation):
-    """A NodeClaim with a terminationGracePeriod is deleted, and a PodDisruptionBudget blocks the drain."""
+    """Delete a NodeClaim with a terminationGracePeriod while a PodDisruptionBudget blocks its drain."""
     budget = {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -165,7 +165,7 @@ def repaired(simulation):
 
 
 def refused(simulation):
-    """The NodePool reaches its limits, then its NodeClass is deleted."""
+    """Let the NodePool reach its limits, then delete its NodeClass."""
     simulation.server.patch(NODEPOOL, "default", {"spec": {"limits": {"cpu": "0"}}})
     simulation.scale("web", 5)
     simulation.run_for(minutes=3)
@@ -175,7 +175,7 @@ def refused(simulation):
 
 @pytest.mark.parametrize("scenario", [drained_by_force, consolidated, repaired, refused])
 def test_events_of_a_running_cluster_have_karpenters_form(scenario):
-    """Object, type and beginning of the message are Karpenter's, and a key where Karpenter deduplicates by more values."""
+    """They have Karpenter's object, type and message prefix, and a key where Karpenter deduplicates by more values."""
     disruption = {"consolidateAfter": "30s", "budgets": [{"nodes": "100%"}]}
     template = {"spec": {"terminationGracePeriod": "5m"}}
     simulation = SimulatedCluster((SMALL,), pool_body(spec={"disruption": disruption, "template": template}))

@@ -1,4 +1,4 @@
-"""Kubernetes Events: one per reason and object, repeats counted, number limited, no error raised."""
+"""Kubernetes Events: one per reason and object with a count of repeats, limited in number, and without exceptions."""
 
 from datetime import datetime, timedelta, timezone
 
@@ -58,7 +58,7 @@ def stored(server):
 
 
 def test_event_has_object_and_component(recorder, server, clock):
-    """As `kubectl describe` and alerts on Karpenter's reasons need them."""
+    """`kubectl describe` and alerts on Karpenter's reasons need them."""
     record(recorder, clock, an_event())
 
     (event,) = stored(server)
@@ -71,7 +71,7 @@ def test_event_has_object_and_component(recorder, server, clock):
 
 
 def test_event_component_is_configurable(server, clock):
-    """For a cluster in which Karpenter runs, too."""
+    """A cluster in which Karpenter runs, too, needs another component."""
     ours = EventRecorder(server, clock, instance="run-1", log=print, component="journeyman")
 
     record(ours, clock, an_event())
@@ -88,7 +88,7 @@ def test_no_event_is_written_before_the_flush(recorder, server, clock):
 
 
 def test_event_of_a_cluster_scoped_object_is_in_default(recorder, server, clock):
-    """As the API server requires."""
+    """The API server requires it."""
     record(recorder, clock, an_event(ref=ObjectRef(resource=NODECLAIM, name="default-1", uid="u-2")))
 
     (event,) = stored(server)
@@ -118,7 +118,7 @@ def test_repeat_after_the_dedupe_window_increments_the_count(recorder, server, c
 
 
 def test_repeats_in_one_run_are_one_event(recorder, server, clock):
-    """With their count."""
+    """The Event has their count."""
     record(recorder, clock, an_event(), an_event(), an_event(message="last"))
 
     (event,) = stored(server)
@@ -126,7 +126,7 @@ def test_repeats_in_one_run_are_one_event(recorder, server, clock):
 
 
 def test_events_with_different_keys_are_not_repeats(recorder, server, clock):
-    """Such as two resources in one consistency check."""
+    """For example, a consistency check reports two resources."""
     ref = ObjectRef(resource=NODECLAIM, name="default-1", uid="u-2")
     lacking = [Event(ref=ref, reason="FailedConsistencyCheck", message=m, key=m) for m in ("too little cpu", "no disk")]
     record(recorder, clock, *lacking)
@@ -157,7 +157,7 @@ def test_events_of_one_reason_are_limited_and_counted(recorder, server, clock, l
 
 
 def test_no_event_is_written_past_the_deadline(recorder, server, clock, lines):
-    """The time belongs to the work."""
+    """The remaining time is reserved for the run's end."""
     recorder.record(an_event())
     recorder.flush(until=clock.now())
 
@@ -166,7 +166,7 @@ def test_no_event_is_written_past_the_deadline(recorder, server, clock, lines):
 
 
 def test_rejected_event_is_a_log_line(clock, lines):
-    """It must not stop the run."""
+    """The rejection must not stop the run."""
 
     class Refusing:
         def create(self, *_args, **_kwargs):

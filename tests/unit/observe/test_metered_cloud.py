@@ -25,7 +25,7 @@ CALL = {"controller": "terminate", "provider": "slow"}
 
 
 class SlowCloud(FakeCloud):
-    """Every answer takes three seconds; `error` is raised instead, if there is one."""
+    """A cloud whose calls take three seconds and raise `error`, if set."""
 
     name = "slow"
     error = None
@@ -71,7 +71,7 @@ def found(samples, name):
 
 
 def test_call_duration_has_controller_method_and_provider(metered, samples):
-    """The labels that Karpenter's dashboards group by."""
+    """Karpenter's dashboards group by these labels."""
     metered.list()
 
     assert found(samples, DURATION) == [({**CALL, "method": "List"}, 3.0)]
@@ -86,7 +86,7 @@ def test_call_duration_has_controller_method_and_provider(metered, samples):
     ],
 )
 def test_failed_call_is_measured_counted_and_raised(cloud, metered, samples, error, name, refusals):
-    """Three errors are named; a missing instance is not a failed termination."""
+    """The error label has three values; a missing instance is not a failed termination."""
     cloud.error = error
 
     with pytest.raises(type(error)):
@@ -98,7 +98,7 @@ def test_failed_call_is_measured_counted_and_raised(cloud, metered, samples, err
 
 
 def test_each_launch_is_a_create_and_unavailable_offerings_are_counted(metered, samples):
-    """One sample for each outcome, from the request on."""
+    """Each outcome has one sample, measured from the request."""
     outcomes = list(metered.launch([]))
 
     create = {**CALL, "method": "Create"}
@@ -113,7 +113,7 @@ def test_each_launch_is_a_create_and_unavailable_offerings_are_counted(metered, 
 
 
 def test_user_data_size_is_recorded_for_each_launch(metered, samples):
-    """By NodeClass, also for failed launches: EC2 accepts 16 KiB."""
+    """The metric is labelled by NodeClass and includes failed launches: EC2 accepts 16 KiB."""
     claims = [msgspec.convert({"metadata": {"name": name}}, NodeClaim) for name in ("c-1", "c-2")]
     list(metered.launch([LaunchRequest(claim=c, node_class=a_node_class("web"), instance_types=()) for c in claims]))
 

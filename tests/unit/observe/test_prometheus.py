@@ -11,7 +11,7 @@ def gauge(metric, value, **labels):
 
 
 def test_samples_of_a_metric_are_grouped_under_help_and_type():
-    """Sorted by name, with the label `cluster` on each sample."""
+    """They are sorted by name, and each sample has the label `cluster`."""
     text = to_text_format(
         [
             gauge("karpenter_pods_state", 1, name="b"),

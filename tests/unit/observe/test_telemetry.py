@@ -35,7 +35,7 @@ class Run:
 
 @pytest.fixture
 def run(request):
-    return Run(request.node.name)  # one logger per test: Powertools keeps them by name
+    return Run(request.node.name)  # one logger per test, since Powertools caches loggers by name
 
 
 def test_log_line_has_karpenters_keys_in_order(run):
@@ -101,7 +101,7 @@ def test_empty_labels_and_samples_that_are_not_finite_are_omitted(run):
 
 
 def test_a_thousand_samples_are_written_to_the_stream(run):
-    """At a hundred values Powertools would print the line itself."""
+    """Powertools prints a line by itself at a hundred values."""
     for i in range(1000):
         run.telemetry.observe(Observation(name="x_seconds", value=float(i), kind="histogram"))
 

@@ -42,7 +42,7 @@ def runtime():
 
 
 def test_requests_and_bytes_of_a_run_are_metrics(runtime, capsys):
-    """Two lists and a Kubernetes Event, which is written when the run has ended."""
+    """The run makes two lists and writes a Kubernetes Event at its end."""
     trigger = RequeueDue(id="m-1", cluster="dev", step=Step.TERMINATE, reason="drain", time=NOW)
     with runtime.invocation(trigger, CONTEXT) as run:
         run.store.list(NODE)

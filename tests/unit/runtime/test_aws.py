@@ -1,4 +1,4 @@
-"""The composition root on AWS: nothing at import, each part once, and every part replaceable."""
+"""The composition root on AWS reads nothing at import, creates each part once, and lets tests replace every part."""
 
 import io
 import json
@@ -34,7 +34,7 @@ DESCRIBED = {
 
 
 class Clients:
-    """boto3 clients as far as composing goes: they note who asked, and EKS describes a cluster."""
+    """Fake boto3 clients that record their creation; EKS describes a cluster."""
 
     def __init__(self):
         self.made, self.described = [], 0
@@ -79,7 +79,7 @@ def test_importing_a_handler_reads_no_environment():
 
 
 def test_clients_are_created_by_the_first_run(adapters, clients):
-    """For its own cluster only."""
+    """The run creates only its own cluster's clients."""
     runtime = Runtime(adapters.environment.settings, adapters)
     assert clients.made == []
 
@@ -103,7 +103,7 @@ def test_cluster_is_described_once_per_process(adapters, clients):
 
 
 def test_node_settings_come_from_describe_cluster(adapters, clients):
-    """Endpoint, CA, version and service CIDR of the user data."""
+    """It returns endpoint, CA, version and service CIDR for the user data."""
     settings = adapters.aws_settings(adapters.environment.clusters["dev"])
 
     assert (settings.cluster_endpoint, settings.cluster_ca) == ("https://api.dev.example", "Q0E=")
@@ -111,7 +111,7 @@ def test_node_settings_come_from_describe_cluster(adapters, clients):
 
 
 def test_cluster_role_is_assumed_in_the_clusters_region(clients):
-    """Instances are in the cluster's account, queues in ours."""
+    """Instances are in the cluster's account, queues in the functions' account."""
     role = "arn:aws:iam::111122223333:role/journeyman-ohio"
     more = f'[{{"name": "ohio", "region": "us-east-2", "access": {{"kind": "eks", "roleArn": "{role}"}}}}]'
     with mock_aws(), pytest.MonkeyPatch.context() as environment:
@@ -126,7 +126,7 @@ def test_cluster_role_is_assumed_in_the_clusters_region(clients):
 
 
 def test_cluster_of_another_cloud_is_a_configuration_error():
-    """Its API server can be reached, so that would otherwise be found out only by a pod that stays pending."""
+    """Its API server can be reached, so without the error the only symptom would be pending pods."""
     more = '[{"name": "hangzhou", "region": "cn-hangzhou", "access": {"kind": "ack", "clusterId": "c1"}}]'
     environment = read_environment({**MINIMAL, "JOURNEYMAN_MORE_CLUSTERS": more})
     clock = VirtualClock(START)
@@ -137,7 +137,7 @@ def test_cluster_of_another_cloud_is_a_configuration_error():
 
 
 def test_installed_runtime_replaces_the_process_runtime(adapters):
-    """The demo runs the very handlers on another composition; the last one installed counts."""
+    """The demo runs the deployed handlers with other adapters; the runtime installed last is used."""
     own, one, two = (Runtime({}, adapters) for _ in range(3))
     with installed(one):
         with installed(two):
@@ -157,7 +157,7 @@ def test_entry_point_logs_lambdas_context_and_the_correlation_id():
     from journeyman.runtime.aws import logger
 
     lines, handler_of_lines = io.StringIO(), logger().registered_handler
-    previous, handler_of_lines.stream = handler_of_lines.stream, lines  # which an earlier test may have left closed
+    previous, handler_of_lines.stream = handler_of_lines.stream, lines  # an earlier test may have closed it
     context = SimpleNamespace(
         aws_request_id="req-9", function_name="sweep", memory_limit_in_mb=512,
         invoked_function_arn="arn:aws:lambda:us-east-1:123456789012:function:sweep",

@@ -1,4 +1,4 @@
-"""Batches: one run per cluster, failed records alone are retried, and only if that can help."""
+"""Batches: one run per cluster; only failed records are retried, and only if a retry can help."""
 
 import inspect
 import json
@@ -53,7 +53,7 @@ class FlushedRecord(Record):
 
 @dataclass
 class Adapters:
-    """A composition of fakes: an in-memory cluster for every name."""
+    """Fake adapters with an in-memory cluster for every name."""
 
     made: list[str] = field(default_factory=list)
     fake_queue: FakeQueue = field(default_factory=FakeQueue)
@@ -92,7 +92,7 @@ class Adapters:
 
 
 class StepOf:
-    """A step that notes its runs; `fails` by cluster is raised, `status` is what it answers."""
+    """A step that records its runs, raises `fails` by cluster, and returns `status`."""
 
     def __init__(self, step=Step.PROVISION, fails=None, status="done"):
         self.step, self.fails, self.status = step, fails or {}, status
@@ -158,7 +158,7 @@ def test_malformed_message_fails_alone(runtime, adapters):
 
 
 def test_malformed_messages_are_retried_at_once_and_failed_runs_later(runtime, adapters):
-    """While a failed message is waited for, its group stands still; only a run has anything to wait for."""
+    """A visibility timeout blocks the message group, so only messages of failed runs keep it."""
     step = StepOf(fails={"green": RateLimitedError("slow down")})
 
     failed = run_queue(runtime, step, a_record(1, body="{"), a_record(2, "green"), a_record(3, "nowhere"))
@@ -220,7 +220,7 @@ def test_bug_fails_the_record_and_logs_a_stack_trace(runtime, adapters):
 
 
 def test_busy_run_fails_its_record(runtime, adapters):
-    """The other run may have read the cluster before this message's cause; it is no error either."""
+    """The other run may have read the cluster before this message's cause; being busy is no error."""
     assert run_queue(runtime, StepOf(status=BUSY), a_record(1)) == ["record-1"]
     assert adapters.lines[0][0] == "info"
 
@@ -238,7 +238,7 @@ def an_interruption(number, instance="i-1", state="stopping"):
 
 
 def test_every_interruption_runs_for_every_cluster(runtime):
-    """It names no cluster."""
+    """An interruption names no cluster."""
     step = StepOf(Step.INTERRUPT)
 
     failed = run_queue(runtime, step, an_interruption(1), an_interruption(2, "i-2"))
@@ -249,7 +249,7 @@ def test_every_interruption_runs_for_every_cluster(runtime):
 
 
 def test_interruption_is_counted_once_for_all_clusters(runtime, adapters):
-    """Although every cluster handles it."""
+    """The metric counts it once, although every cluster handles it."""
     run_queue(runtime, StepOf(Step.INTERRUPT), an_interruption(1))
 
     assert adapters.counted == [
@@ -260,7 +260,7 @@ def test_interruption_is_counted_once_for_all_clusters(runtime, adapters):
 
 
 def test_redelivered_interruption_is_counted_as_deleted_once(runtime, adapters):
-    """Received twice, deleted once."""
+    """The metrics count two receives and one deletion."""
     run_queue(runtime, StepOf(Step.INTERRUPT, fails={"green": RateLimitedError("busy")}), an_interruption(1))
     assert [name for name, _ in adapters.counted] == ["received_messages_total"]
 
@@ -271,7 +271,7 @@ def test_redelivered_interruption_is_counted_as_deleted_once(runtime, adapters):
 
 
 def test_ignored_event_is_counted_without_a_connection(runtime, adapters):
-    """Instances start all the time; Karpenter counts such messages, too."""
+    """Such messages are frequent; Karpenter counts them, too."""
     step = StepOf(Step.INTERRUPT)
 
     assert run_queue(runtime, step, an_interruption(1, state="running")) == []
@@ -287,7 +287,7 @@ def run_everywhere(runtime, step, trigger):
 
 
 def test_clusters_run_in_parallel(runtime):
-    """One whose API server does not respond must not use up the others' time."""
+    """A cluster without a responding API server must not use the others' time."""
     both = threading.Barrier(2, timeout=10)
     step = StepOf(Step.SWEEP)
 
@@ -302,7 +302,7 @@ def test_clusters_run_in_parallel(runtime):
 
 
 def test_unreachable_cluster_does_not_delay_others_of_its_batch(runtime):
-    """The healthy one is done while the other still waits, although it came later; only the other's messages come back."""
+    """A later message's cluster completes while an unreachable one waits; only the latter's messages are retried."""
     green_is_done = threading.Event()
 
     def step(run, trigger):
@@ -322,7 +322,7 @@ def test_unreachable_cluster_does_not_delay_others_of_its_batch(runtime):
 
 
 def test_unreachable_cluster_is_tried_once_per_batch(runtime, adapters):
-    """Ten Spot warnings in a batch would wait ten times, and use up the time of all."""
+    """Otherwise ten Spot warnings in a batch would wait ten times and use all the time."""
     step = StepOf(Step.INTERRUPT, fails={"blue": KubeUnavailableError("no answer")})
 
     failed = run_queue(runtime, step, an_interruption(1), an_interruption(2, "i-2"))
@@ -405,7 +405,7 @@ def test_cluster_without_a_connection_does_not_stop_others(adapters):
 
 
 def test_events_are_flushed_however_the_run_ends(runtime, adapters):
-    """A second before the platform ends the process."""
+    """That happens a second before the platform ends the process."""
     run_queue(runtime, StepOf(fails={"blue": ZeroDivisionError("oops")}), a_record(1))
 
     (record,) = adapters.records
@@ -475,5 +475,5 @@ def test_at_most_six_frames_from_lambda_entry_to_step(runtime):
     with installed(runtime):
         lambda_handler({"Records": [a_record(1)]}, LambdaContext())
 
-    own = frames[: len(frames) - 1]  # the last one is this test
+    own = frames[: len(frames) - 1]  # the last frame is this test's
     assert len(own) <= 6, own

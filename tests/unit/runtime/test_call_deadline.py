@@ -1,4 +1,4 @@
-"""Call deadlines: real boto3 clients against a slow server, and several runs in one process."""
+"""Call deadlines: real boto3 clients with a slow server, and several runs in one process."""
 
 import json
 import threading
@@ -41,8 +41,8 @@ def clock():
 
 
 @contextmanager
-def asked(clock, *, seconds_each, until=None):
-    """(A call to EC2, which fails inside after so long each time; when it was asked)."""
+def failing_call(clock, *, seconds_each, until=None):
+    """Return an EC2 call that fails each time after so many seconds, and the list of its request times."""
     times = []
 
     class Failing(BaseHTTPRequestHandler):
@@ -53,7 +53,7 @@ def asked(clock, *, seconds_each, until=None):
             self.end_headers()
 
         def log_message(self, *_):
-            """Nothing."""
+            """Write no log line."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Failing) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -73,31 +73,34 @@ def asked(clock, *, seconds_each, until=None):
 
 
 def test_quick_failures_are_retried(clock):
-    """As often as the SDK does by itself; the error is AWS's own."""
-    with asked(clock, seconds_each=1) as (call, times), pytest.raises(ClientError):
+    """They are retried as often as by the SDK, and the error is AWS's."""
+    with failing_call(clock, seconds_each=1) as (call, times), pytest.raises(ClientError):
         call()
     assert len(times) == ATTEMPTS
 
 
 def test_slow_calls_are_not_retried(clock):
     """Another attempt might outlast the Lease."""
-    with asked(clock, seconds_each=READ_SECONDS) as (call, times), pytest.raises(CloudUnavailableError) as caught:
+    with (
+        failing_call(clock, seconds_each=READ_SECONDS) as (call, times),
+        pytest.raises(CloudUnavailableError) as caught,
+    ):
         call()
     assert caught.value.retryable
     assert len(times) == 1
 
 
 def test_retries_that_may_outlast_the_run_are_not_started(clock):
-    """The message about what is left is sent at the very end."""
+    """The run needs the remaining time to send its requeue messages."""
     end = START + timedelta(seconds=10)
-    with asked(clock, seconds_each=1, until=end) as (call, times), pytest.raises(CloudUnavailableError):
+    with failing_call(clock, seconds_each=1, until=end) as (call, times), pytest.raises(CloudUnavailableError):
         call()
     assert len(times) == 1
 
 
 def test_no_call_is_made_after_the_run_has_ended(clock):
     """The platform may end the process at any moment."""
-    with asked(clock, seconds_each=1, until=START) as (call, times), pytest.raises(DeadlineError):
+    with failing_call(clock, seconds_each=1, until=START) as (call, times), pytest.raises(DeadlineError):
         call()
     assert times == []
 
@@ -118,7 +121,7 @@ TEN_SECONDS = SimpleNamespace(aws_request_id="req-1", get_remaining_time_in_mill
 
 @pytest.fixture
 def aws_runtime(clock, monkeypatch):
-    """Two clusters on AWS in one process, with the clients that a Lambda function has."""
+    """Return a runtime with two clusters on AWS and a Lambda function's clients."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "example")
     environment = read_environment({**MINIMAL, "JOURNEYMAN_CLUSTERS": TWO_CLUSTERS})
@@ -132,7 +135,7 @@ def run_of(runtime, cluster):
 
 
 def test_end_of_a_run_keeps_the_deadlines_of_other_runs(aws_runtime, clock):
-    """Up to 16 clusters run in one process: the first that is done must not let the others outlast it."""
+    """Up to 16 clusters run in one process; the first run's end must not remove the deadlines of the others."""
 
     def run_green():
         with run_of(aws_runtime, "green") as run:

@@ -20,8 +20,8 @@ MINIMAL = {
 }
 
 
-def test_karpenters_defaults_hold_where_nothing_is_said():
-    """A user who sets nothing gets what Karpenter would do."""
+def test_defaults_are_karpenters():
+    """Without settings the functions behave like Karpenter."""
     environment = read_environment(MINIMAL)
 
     assert set(environment.clusters) == {"dev", "prod"}
@@ -33,7 +33,7 @@ def test_karpenters_defaults_hold_where_nothing_is_said():
 
 
 def test_one_deployment_serves_many_clusters_on_several_clouds():
-    """The template's own cluster and further ones are two lists, as a person edits only the second."""
+    """The template's own cluster and further ones are two lists, of which a user edits only the second."""
     more = """[
         {"name": "elsewhere", "region": "us-east-1",
          "access": {"kind": "eks", "roleArn": "arn:aws:iam::111122223333:role/journeyman", "endpoint": "private"}},
@@ -48,7 +48,7 @@ def test_one_deployment_serves_many_clusters_on_several_clouds():
 
 
 def test_karpenters_variables_are_understood():
-    """The chart's settings can be carried over by name."""
+    """A user can copy the settings of Karpenter's chart by name."""
     settings = read_environment(
         {
             **MINIMAL,
@@ -65,7 +65,7 @@ def test_karpenters_variables_are_understood():
 
 
 def test_default_spread_constraints_are_read_from_yaml():
-    """As in kube-scheduler's configuration; blank text means none."""
+    """The format is kube-scheduler's; a blank value means none."""
     text = "podTopologySpread:\n  defaultConstraints:\n  - {maxSkew: 2, topologyKey: rack, whenUnsatisfiable: DoNotSchedule}"
     (constraint,) = read_environment({**MINIMAL, "SCHEDULER_CONFIG": text}).settings["prod"].default_spread
 
@@ -99,7 +99,7 @@ def test_default_spread_constraints_are_read_from_yaml():
     ],
 )
 def test_invalid_value_names_its_variable_and_a_valid_form(variable, value):
-    """Users read it in a log line."""
+    """The log shows the error to users."""
     with pytest.raises(ConfigurationError) as caught:
         read_environment({**MINIMAL, variable: value})
 

@@ -18,14 +18,14 @@ SENDER = read_sender({"FORWARDER_SERVICE_ACCOUNT": "journeyman/forwarder"})
 
 
 def test_sender_is_one_service_account_with_one_audience():
-    """By its Kubernetes user name."""
+    """Its Kubernetes user name identifies it."""
     sender = read_sender({"FORWARDER_SERVICE_ACCOUNT": "journeyman/forwarder", "FORWARDER_AUDIENCE": "us"})
 
     assert (sender.user, sender.audience) == ("system:serviceaccount:journeyman:forwarder", "us")
 
 
 def test_by_default_no_sender_is_authorized():
-    """The route is open to the internet; it has to be asked for."""
+    """The route is public, so a user must enable it."""
     assert read_sender({}).service_account == ""
     assert read_sender({}).audience == "journeyman"
 
@@ -38,7 +38,7 @@ def test_service_account_without_a_namespace_is_refused(account):
 
 
 class Moved:
-    """Adapters of a cluster that is gone from where it was when it was first connected to; elsewhere it knows the sender."""
+    """Adapters whose first connection leads to a deleted cluster; the second one accepts the sender."""
 
     def __init__(self):
         self.clock, self.fake_queue, self.connected = VirtualClock(NOW), FakeQueue(), 0
@@ -63,7 +63,7 @@ class KnowingCluster:
 
 
 def test_recreated_cluster_is_connected_for_the_next_event():
-    """The process that takes events may live for hours, and the forwarder sends again what was not taken."""
+    """The receiver's process may run for hours, and the forwarder retries rejected events."""
     moved = Moved()
     runtime, receiver = Runtime({"blue": Settings(cluster_name="blue")}, moved), Receiver(SENDER)
     event = {"version": "1", "source": "forwarder", "id": "m1", "time": NOW.isoformat(), "cluster": "blue"}

@@ -1,4 +1,4 @@
-"""The API's metrics route: gauges of the cluster as it is now, group by group, and nothing is written."""
+"""The API's metrics route returns gauges of the current cluster by group, and writes nothing."""
 
 from types import SimpleNamespace
 
@@ -53,7 +53,7 @@ def families(answer):
 
 
 def test_scrape_shows_every_group_and_writes_nothing(adapters):
-    """Each line has the cluster's name."""
+    """Each sample has the cluster's name."""
     writes = []
     adapters.cluster.server.on_write(writes.append)
 
@@ -73,8 +73,8 @@ def test_scrape_shows_every_group_and_writes_nothing(adapters):
     assert writes == []
 
 
-def test_groups_are_asked_for_by_name(adapters):
-    """A large cluster's do not fit into one answer."""
+def test_groups_are_selected_by_name(adapters):
+    """The groups of a large cluster do not fit into one response."""
     assert families(scraped(adapters, of="cluster, nodepools")) == {
         "karpenter_build_info",
         "karpenter_cluster_state_node_count",
@@ -94,7 +94,7 @@ def test_unknown_group_is_refused_with_the_known_ones(adapters):
 
 
 def test_too_large_response_says_what_to_do():
-    """The platform's own error would say nothing."""
+    """The platform's error would not name the remedy."""
     assert check_size("x" * MAX_BYTES)
     with pytest.raises(Exception, match=r"of=.*nodes"):
         check_size("x" * (MAX_BYTES + 1))

@@ -1,4 +1,4 @@
-"""Patches of neighbouring chains go out together, and every chain is still a chain."""
+"""The executor sends the patches of consecutive chains in parallel and keeps each chain's order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.helpers.fakes import Cluster
 
 
 class Watched:
-    """The store, and how many patches went out together each time; 1 for those that went alone."""
+    """A store that records how many patches each request sent in parallel; 1 for a single patch."""
 
     def __init__(self, server) -> None:
         self._server = server
@@ -32,39 +32,39 @@ class Watched:
 
 @pytest.fixture
 def cluster():
-    """Forty pools, and three claims."""
+    """Return a cluster with forty NodePools and three NodeClaims."""
     cluster = Cluster()
     cluster.add(*(pool_body(f"p{n:02}") for n in range(40)), *(claim_body(name) for name in "abc"))
     return cluster
 
 
 def carry_out(cluster, *chains):
-    """One step that does nothing else; the outcome, and what went out together."""
+    """Run a step that only executes these chains; return the outcome and how many patches each request sent."""
     store = Watched(cluster.server)
     outcome = cluster.execute(Plan(chains=tuple(chains)), run=cluster.run(store=store))
     return outcome, store.together
 
 
 def labelled(resource, name, value="x", *, version=""):
-    """A patch of its labels."""
+    """Return a patch of an object's labels."""
     patch = {"metadata": {"labels": {"touched": value}}}
     return PatchObject(ref=ObjectRef(resource=resource, name=name), patch=patch, why="test", resource_version=version)
 
 
 def imaged(name):
-    """A patch of a claim's status."""
+    """Return a patch of a NodeClaim's status."""
     ref, patch = ObjectRef(resource=NODECLAIM, name=name), {"status": {"imageID": "i"}}
     return PatchObject(ref=ref, patch=patch, why="test", subresource="status")
 
 
 def the_labels(cluster, resource, name):
-    """As they are stored."""
+    """Return the object's stored labels."""
     stored = cluster.server.get(resource, name)
     return stored["metadata"].get("labels", {}) if isinstance(stored, dict) else stored.metadata.labels
 
 
 def test_first_patches_are_sent_in_parallel_then_the_second(cluster):
-    """Six requests in the time of two."""
+    """Six requests take the time of two."""
     outcome, together = carry_out(cluster, *(chain_of(name, labelled(NODECLAIM, name), imaged(name)) for name in "abc"))
     assert together == [3, 3]
     assert outcome.counts == {"PatchObject": 6}
@@ -86,7 +86,7 @@ def test_refused_patch_stops_its_chain_and_its_events(cluster):
 
 
 def test_patches_of_one_object_wait_for_each_other(cluster):
-    """The second is made on what the first made of the version that both have read."""
+    """The second patch uses the resource version that the first one returned."""
     version = cluster.server.get(NODECLAIM, "a").metadata.resource_version
     chains = (chain_of(value, labelled(NODECLAIM, "a", value, version=version)) for value in ("first", "second"))
     outcome, together = carry_out(cluster, *chains)

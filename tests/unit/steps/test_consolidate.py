@@ -1,4 +1,4 @@
-"""Consolidate on a simulated cluster: it replaces and deletes nodes within budgets, and resumes or rolls back interrupted commands."""
+"""The consolidate step on a simulated cluster: replacement and deletion within budgets, resumption and rollback."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ TRIGGER = ScheduledRun(id="t", cluster="demo", step=Step.CONSOLIDATE, reason="te
 
 
 def a_simulated_cluster(**disruption) -> SimulatedCluster:
-    """With a pool that consolidates after thirty seconds and has budgets enough."""
+    """Return a cluster whose NodePool consolidates after thirty seconds with a budget of 100 %."""
     settings = {"consolidateAfter": "30s", "budgets": ALWAYS, **disruption}
     return SimulatedCluster(TYPES, pool_body(spec={"disruption": settings}))
 
 
 def with_cpu_burst(simulation: SimulatedCluster) -> SimulatedCluster:
-    """Ten pods on one node, of which five remain."""
+    """Run ten pods on one node, then scale to five."""
     simulation.deploy("cpu-burst", 10, cpu="1400m", memory="1200Mi")
     simulation.until(lambda: simulation.running() == 10, "ten pods")
     assert simulation.nodes() == ["xl"]
@@ -40,7 +40,7 @@ def with_cpu_burst(simulation: SimulatedCluster) -> SimulatedCluster:
 
 
 def test_an_oversized_node_is_replaced_after_its_replacement_is_ready():
-    """Propose, validate, launch a replacement, drain, terminate; the capacity always suffices for five pods."""
+    """The step proposes, validates, launches a replacement, drains and terminates; five pods run throughout."""
     simulation = with_cpu_burst(a_simulated_cluster())
     seen: list[list[str]] = []
 
@@ -66,8 +66,8 @@ def test_an_oversized_node_is_replaced_after_its_replacement_is_ready():
     assert expected <= set(simulation.record.reasons)
 
 
-def test_empty_nodes_go_and_the_bill_is_nothing():
-    """Everything scaled to zero: no claims, no nodes, no instances, no marks."""
+def test_empty_nodes_are_deleted_and_the_price_is_zero():
+    """After scaling to zero no NodeClaim, node, instance or disruption taint is left."""
     simulation = a_simulated_cluster()
     simulation.deploy("inflate", 4, cpu="1")
     simulation.until(lambda: simulation.running() == 4, "four pods")
@@ -81,7 +81,7 @@ def test_empty_nodes_go_and_the_bill_is_nothing():
 
 
 def test_the_step_requeues_itself_for_the_start_of_the_budget_window():
-    """A budget of zero from nine in the evening for an hour: at ten the node goes, without waiting for a sweep to see it."""
+    """The budget is zero from 21:00 for an hour; at 22:00 the step deletes the node without waiting for a sweep."""
     closed = [{"nodes": "0", "schedule": "0 21 * * *", "duration": "1h"}, *ALWAYS]
     simulation = a_simulated_cluster(budgets=closed)
     simulation.deploy("inflate", 1, cpu="1")
@@ -102,7 +102,7 @@ def test_the_step_requeues_itself_for_the_start_of_the_budget_window():
 
 
 def test_proposal_is_rejected_when_the_cluster_changed():
-    """Fifteen seconds later the pods are back: the node is never tainted, and the proposal says why it was dropped."""
+    """Fifteen seconds later the pods exist again: the node is not tainted, and the NodeDisruption has the reason."""
     simulation = with_cpu_burst(a_simulated_cluster())
     simulation.until(lambda: simulation.disruptions() == [("Underutilized", "replace", "")], "a proposal")
     assert not any(is_true(c.status.conditions, "DisruptionReason") for c in simulation.claims())
@@ -119,7 +119,7 @@ def test_proposal_is_rejected_when_the_cluster_changed():
 
 
 def test_command_with_an_unavailable_replacement_is_rolled_back():
-    """Out of stock: the candidate keeps its pods and loses its marks; later it is tried again and succeeds."""
+    """The candidate keeps its pods and loses its taint; a later attempt succeeds."""
     simulation = with_cpu_burst(a_simulated_cluster())
     simulation.cloud.out_of_stock = {(t.name, "a", "on-demand") for t in TYPES}
 
@@ -136,7 +136,7 @@ def test_command_with_an_unavailable_replacement_is_rolled_back():
 
 @pytest.mark.slow
 def test_next_run_finishes_or_rolls_back_an_interrupted_run():
-    """The run that carries the proposal out loses its fence before its nth effect, for every n: nothing leaks or is lost."""
+    """The executing run loses its Lease before its nth write, for every n: no object or instance leaks or is lost."""
     for effects in itertools.count():
         simulation = with_cpu_burst(a_simulated_cluster())
         simulation.until(
@@ -155,7 +155,7 @@ def test_next_run_finishes_or_rolls_back_an_interrupted_run():
 
         assert simulation.running() == 5
         assert simulation.cloud.price == pytest.approx(0.8)
-        assert len(simulation.cloud.launches) <= 3  # the first node, and at most one replacement asked for twice
+        assert len(simulation.cloud.launches) <= 3  # the first node, and at most one replacement launched twice
         assert all(phase in {"Succeeded", "RolledBack", "Rejected"} for _, _, phase in simulation.disruptions())
         assert all(n.spec.taints == () for n in simulation.server.list(NODE).items)
         if outcome.status == "done":
@@ -164,7 +164,7 @@ def test_next_run_finishes_or_rolls_back_an_interrupted_run():
 
 
 def test_a_disruption_taint_without_a_nodedisruption_is_removed():
-    """A user deleted the NodeDisruption of a command under way; the step removes the node's taint."""
+    """A user deleted the NodeDisruption of a running command; the step removes the node's taint."""
     simulation = with_cpu_burst(a_simulated_cluster())
     simulation.until(lambda: ("Underutilized", "replace", "Executing") in simulation.disruptions(), "the command")
     for raw in simulation.server.list(NODE_DISRUPTION).items:
@@ -193,8 +193,8 @@ def test_no_node_is_disrupted_while_a_claim_is_not_launched():
     ]
 
 
-def test_while_another_run_holds_the_step_nothing_is_written():
-    """The fence answers busy; the message that woke this run comes back."""
+def test_run_writes_nothing_while_another_run_holds_the_lease():
+    """The run ends as busy, and SQS delivers its message again."""
     simulation = with_cpu_burst(a_simulated_cluster())
     simulation.cluster.fence.held_by_other = True
     before = simulation.server.resource_version

@@ -13,10 +13,10 @@ AT_ONCE = {"consolidateAfter": "0s", "budgets": [{"nodes": "100%"}]}
 
 
 def a_tight_cluster() -> SimulatedCluster:
-    """Three nodes: twice a large pod and a small one, and a large one alone. Two nodes fit all pods.
+    """Return a cluster with three nodes: two have a large and a small pod, one has only a large pod. Two nodes fit all pods.
 
-    But only if the small pods are with one large pod. When one of the nodes goes, kube-scheduler puts the small pod on the
-    emptiest node, the large one's: then the other large one fits nowhere, and there are three nodes as before.
+    They fit only if both small pods share a node with one large pod. When a node is deleted, kube-scheduler binds its small pod
+    to the node with the most free capacity, so its large pod fits neither node, and a third node is launched again.
     """
     simulation = SimulatedCluster((FOUR,), pool_body(spec={"disruption": {**AT_ONCE, "consolidateAfter": "Never"}}))
     for i, filler in enumerate(("900m", "900m", "1900m")):
@@ -34,7 +34,7 @@ def a_tight_cluster() -> SimulatedCluster:
 
 
 def test_consolidation_backs_off_when_kube_scheduler_packs_otherwise():
-    """Without back-off there is a command and a launch each minute. Every reversal is stored, and an Event on the nodes."""
+    """Without back-off there is a command and a launch each minute. The step records every reversal and emits an Event."""
     simulation = a_tight_cluster()
     before = len(simulation.cloud.launches)
     counts = []
@@ -52,8 +52,8 @@ def test_consolidation_backs_off_when_kube_scheduler_packs_otherwise():
     assert simulation.running() == 5
 
 
-def test_replacements_that_never_join_are_paid_for_more_and_more_rarely():
-    """Karpenter opens one every ten minutes, for ever."""
+def test_back_off_grows_if_replacements_never_join():
+    """Karpenter launches one every ten minutes without end."""
     simulation = SimulatedCluster((FOUR, EIGHT), pool_body(spec={"disruption": {**AT_ONCE, "consolidateAfter": "30s"}}))
     simulation.deploy("web", 5, cpu="1400m")
     simulation.until(lambda: simulation.running() == 5, "five pods")

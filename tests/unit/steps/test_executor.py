@@ -41,7 +41,7 @@ def cluster():
 
 
 def carry_out(cluster, *chains, run=None, **plan):
-    """Run one step that does nothing but execute these chains."""
+    """Run a step that only executes these chains."""
 
     return cluster.execute(Plan(chains=chains, **plan), run=run)
 
@@ -65,7 +65,7 @@ def requeues(outcome):
 
 
 def test_chains_are_independent_and_failed_ones_emit_no_events(cluster):
-    """The first fails and is silent; the second goes through and speaks."""
+    """The first fails without an Event; the second succeeds with its Event."""
     failing = Chain(subject="x", actions=(mark("missing"),), events=(EVENT,), observations=(Observation(name="x"),))
     working = Chain(subject="y", actions=(mark(),), events=(EVENT,))
 
@@ -89,7 +89,7 @@ def test_following_chain_starts_after_the_first_succeeded(cluster):
 
 
 def test_conflict_stops_the_chain_and_requeues_the_step(cluster):
-    """The step overwrites no concurrent write; it loads again a second later."""
+    """The step overwrites no concurrent write; its next run, a second later, reads the cluster again."""
     other = {"metadata": {"annotations": {"other": "hand"}}}
     version = cluster.server.get(NODEPOOL, "default")["metadata"]["resourceVersion"]
     cluster.server.patch(NODEPOOL, "default", other)
@@ -102,7 +102,7 @@ def test_conflict_stops_the_chain_and_requeues_the_step(cluster):
 
 
 def test_two_writes_to_one_object_keep_its_resource_version_check(cluster):
-    """The run's own first write is no conflict for the second, another client's write is."""
+    """The run's first write is no conflict for its second one; another client's write is."""
     version = cluster.server.get(NODEPOOL, "default")["metadata"]["resourceVersion"]
     second = mark(version=version, patch={"metadata": {"annotations": {"second": "yes"}}})
     chain = chain_of("NodePool default", mark(version=version), second)
@@ -135,7 +135,7 @@ def test_events_about_a_claim_that_was_just_created_carry_its_uid(cluster):
 
 
 def test_creating_an_object_that_exists_succeeds_only_if_it_is_equal(cluster):
-    """An earlier run was cut off after its create; another object of that name is an error."""
+    """An earlier run may have crashed after the creation; a different object of that name is an error."""
     body = claim_body("mine")
     again = CreateObject(resource=NODECLAIM, body=body, why="test")
     different = CreateObject(resource=NODECLAIM, body=merge(body, {"spec": {"expireAfter": "1h"}}), why="test")
@@ -146,8 +146,8 @@ def test_creating_an_object_that_exists_succeeds_only_if_it_is_equal(cluster):
     assert outcome.notes[-1].startswith("c: another object has this name")
 
 
-def test_deleting_what_is_gone_or_came_back_as_another_is_done(cluster):
-    """The incarnation that was meant does not exist any more; the other one lives on."""
+def test_deletion_succeeds_if_the_object_is_gone_or_recreated(cluster):
+    """The object with the given UID no longer exists; the new one is kept."""
     cluster.add(claim_body("reborn"))
     gone = DeleteObject(ref=ObjectRef(resource=NODECLAIM, name="gone", uid="1"), why="test")
     reborn = DeleteObject(ref=ObjectRef(resource=NODECLAIM, name="reborn", uid="former"), why="test")
@@ -157,7 +157,7 @@ def test_deleting_what_is_gone_or_came_back_as_another_is_done(cluster):
 
 
 def test_a_conditional_deletion_is_skipped_if_the_field_changed(cluster):
-    """Our own writes of this run are no change; a stranger's is, and then all is decided again."""
+    """The run's own writes do not count as a change; after another client's write the step decides again."""
     cluster.add(claim_body("changed"), claim_body("ours"))
 
     def marked_and_deleted(name):
@@ -181,7 +181,7 @@ def test_a_conditional_deletion_is_skipped_if_the_field_changed(cluster):
     ("name", "uid", "deletes"), [("there", "", False), ("there", "former", True), ("absent", "", True)]
 )
 def test_a_conditional_deletion_is_skipped_if_the_field_now_exists(cluster, name, uid, deletes):
-    """The list that it was missing from was late; another incarnation of it does not count."""
+    """The list without it was stale; an object of that name with another UID does not count."""
     cluster.add(claim_body("there"), claim_body("conclusion", metadata={"finalizers": []}))
     absent = ObjectRef(resource=NODECLAIM, name=name, uid=uid)
     deletion = DeleteObject(ref=ref(cluster, NODECLAIM, "conclusion"), why="test", unless_there=absent)
@@ -197,7 +197,7 @@ NODE_REF = ObjectRef(resource=NODE, name="n", uid="uid-n")
 
 
 def budget(name):
-    """One that allows nothing."""
+    """Return a PodDisruptionBudget that allows no disruption."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -220,7 +220,7 @@ def eviction(pod_ref):
     it="should return a NodeDrainError event when two PDBs refer to the same pod",
 )
 def test_refused_eviction_is_an_event_and_no_error(cluster, budgets, code, says):
-    """429 is the answer PodDisruptionBudgets are for, 500 the one to two of them; the drain comes back by itself."""
+    """The server answers 429 for one PodDisruptionBudget and 500 for two; the drain retries by itself."""
     cluster.add(pod_body("p", node="n"), *(budget(f"web-{n}") for n in range(budgets)))
     cluster.server.sync_disruption_budgets()
 
@@ -239,7 +239,7 @@ def test_refused_eviction_is_an_event_and_no_error(cluster, budgets, code, says)
 @pytest.mark.karpenter("node/termination/terminator", it="should succeed with no event when the pod is not found")
 @pytest.mark.karpenter("node/termination/terminator", it="should succeed with no event when the pod UID conflicts")
 def test_evicting_a_deleted_pod_succeeds_and_counts_no_eviction(cluster, is_there, code):
-    """Another one may have its name by now: that one stays."""
+    """A new pod of that name is kept."""
     if is_there:
         cluster.add(pod_body("p", node="n"))
     former = ObjectRef(resource=POD, name="p", namespace="default", uid="former")
@@ -254,10 +254,10 @@ def test_evicting_a_deleted_pod_succeeds_and_counts_no_eviction(cluster, is_ther
 
 
 def test_an_eviction_that_fails_otherwise_is_an_error_with_its_code(cluster):
-    """A 500 is a refusal only if it says so."""
+    """A 500 counts as a refused eviction only if its message says so."""
 
     class Broken:
-        """A server whose evictions fail inside."""
+        """A server with an internal error at each eviction."""
 
         def __init__(self, store):
             self._store = store
@@ -285,7 +285,7 @@ def test_a_denied_instance_termination_is_an_event_on_its_node(cluster, error, e
     """An Event reports an error that the user has to fix, and no transient one."""
 
     class Refusing:
-        """A cloud that ends nothing."""
+        """A cloud that denies every termination."""
 
         def __getattr__(self, name):
             return getattr(cluster.cloud, name)
@@ -313,7 +313,7 @@ def test_pods_are_evicted_or_deleted_with_their_grace_period(cluster):
 
 
 def test_terminating_twice_is_terminating_once(cluster):
-    """Gone counts as done."""
+    """A terminated instance counts as success."""
     cluster.cloud.run_orphan("i-1", NOW)
     terminate = TerminateInstance(provider_id="i-1", claim="", why="test")
     gone = TerminateInstance(provider_id="i-2", claim="", why="test")
@@ -328,11 +328,11 @@ def test_terminating_twice_is_terminating_once(cluster):
         ("uid-a", "", "running"),
         ("uid-a", "i-1", "running"),
         ("uid-of-another-a", "", "shutting-down"),
-        ("uid-a", "i-2", "shutting-down"),  # it has another instance: this one is surplus
+        ("uid-a", "i-2", "shutting-down"),  # the NodeClaim has another instance
     ],
 )
 def test_instance_is_not_terminated_if_its_claim_exists(cluster, uid, provider_id, state):
-    """The claim was made after the list was read; what its chain would do next to the node is not done either."""
+    """The NodeClaim was created after the list was read; the chain's actions on the node are skipped, too."""
     cluster.add(claim_body("a", provider_id=provider_id, metadata={"uid": "uid-a"}))
     cluster.cloud.run_orphan("i-1", NOW)
     orphan = TerminateInstance(provider_id="i-1", claim="a", claim_uid=uid, unless_claimed=True, why="test")
@@ -345,8 +345,8 @@ def test_instance_is_not_terminated_if_its_claim_exists(cluster, uid, provider_i
     assert bool(cluster.server.list(NODE).items) == (state == "running")
 
 
-def test_refused_offerings_are_remembered_and_added_to_what_is_known(cluster):
-    """One OfferingState per NodeClass, created when first needed; a repeated message writes nothing."""
+def test_refused_offerings_are_added_to_the_offering_state(cluster):
+    """Each NodeClass gets one OfferingState at the first failure; a repeated failure writes nothing."""
 
     def remember(*offerings):
         return chain_of(
@@ -374,7 +374,7 @@ def test_refused_offerings_are_remembered_and_added_to_what_is_known(cluster):
 
 
 def test_all_launches_are_one_batch_and_their_chains_continue(cluster):
-    """What follows a launch in its chain happens once the instance is written down, further launches included."""
+    """The next actions of a chain, also further launches, run once the status has the instance."""
     first = [
         CreateObject(resource=NODECLAIM, body=claim_body("a"), why="test"),
         LaunchInstance(claim="a", why="test"),
@@ -400,7 +400,7 @@ def test_all_launches_are_one_batch_and_their_chains_continue(cluster):
 
 
 def test_failed_launch_ends_its_chain(cluster):
-    """The actions that need the instance are not performed."""
+    """The executor skips the actions that need the instance."""
     cluster.cloud.failures = [CloudProviderError("down")]
     create = CreateObject(resource=NODECLAIM, body=claim_body("a"), why="test")
     outcome = carry_out(cluster, chain_of("x", create, LaunchInstance(claim="a", why="test"), mark()))
@@ -419,7 +419,7 @@ def test_finalizer_is_added_before_the_launch(cluster):
 
 
 def test_launch_without_a_catalogue_is_an_invariant_error(cluster):
-    """It fails instead of doing nothing."""
+    """The run fails instead of ignoring the launch."""
     plan = Plan(chains=(chain_of("x", LaunchInstance(claim="a", why="test")),))
     with pytest.raises(InvariantError):
         cluster.execute(plan, step=Step.TERMINATE, needs_catalogue=False)
@@ -427,7 +427,7 @@ def test_launch_without_a_catalogue_is_an_invariant_error(cluster):
 
 
 def test_the_earliest_requeue_of_a_step_is_sent_even_if_chains_fail(cluster):
-    """One message for each step; one that is due goes without a time."""
+    """The executor sends one message for each step; one that is due has no time."""
     later, soon = NOW + timedelta(minutes=1), NOW + timedelta(seconds=5)
     chains = (
         chain_of("a", mark("missing"), Requeue(step=Step.TERMINATE, at=later, reason="late")),
@@ -453,14 +453,14 @@ def test_requeue_after_an_error_is_delayed(cluster):
 
 
 def test_late_requeue_is_left_to_the_sweep(cluster):
-    """A queue holds none for hours: each run's would be passed on and on, beside those of all other runs."""
+    """SQS delays a message by 15 minutes at most, so each run's message would be sent again and again for hours."""
     times = {Step.CONSOLIDATE: NOW + timedelta(minutes=15), Step.TERMINATE: NOW + timedelta(minutes=16)}
     carry_out(cluster, *(chain_of("x", Requeue(step=step, at=at, reason="t")) for step, at in times.items()))
     assert [m.step for m in cluster.queue.sent] == [Step.CONSOLIDATE]
 
 
 def test_requeues_are_sent_even_if_the_run_fails(cluster):
-    """Whatever was decided before is not lost."""
+    """Requeues that were decided before the failure are not lost."""
     noted = Plan(chains=(chain_of("x", Requeue(step=Step.TERMINATE, at=NOW, reason="noted")),))
     launching = Plan(chains=(chain_of("x", LaunchInstance(claim="a", why="test")),))
     with pytest.raises(InvariantError):
@@ -478,7 +478,7 @@ def test_failed_queue_does_not_fail_the_run(cluster):
 
 
 def test_near_the_deadline_remaining_chains_are_left_for_a_requeue(cluster):
-    """The first write uses the time up; the second is not made."""
+    """The first write uses all the time, so the executor skips the second."""
     cluster.add(pool_body("second"))
     tired = InterceptingStore(cluster.server, "patch", 1, lambda: cluster.clock.advance(56))
     outcome = carry_out(cluster, chain_of("a", mark(), mark("second")), run=cluster.run(store=tired))
@@ -488,7 +488,7 @@ def test_near_the_deadline_remaining_chains_are_left_for_a_requeue(cluster):
 
 
 def test_launch_result_is_written_within_the_deadline_margin(cluster):
-    """The margin is reserved for it."""
+    """The deadline margin is reserved for this write."""
     create = CreateObject(resource=NODECLAIM, body=claim_body("a"), why="test")
     store = InterceptingStore(cluster.server, "patch", 1, lambda: cluster.clock.advance(57))
     carry_out(cluster, chain_of("x", create, LaunchInstance(claim="a", why="test")), run=cluster.run(store=store))
@@ -512,8 +512,8 @@ def test_run_without_the_lease_does_nothing(cluster):
     assert not is_marked(cluster)
 
 
-def test_throttling_comes_back_when_the_cloud_says(cluster):
-    """A retryable error leaves a requeue, the other chains go on."""
+def test_throttled_call_requeues_after_the_clouds_delay(cluster):
+    """A retryable error requeues the step, and the other chains continue."""
 
     class Throttled(type(cluster.cloud)):
         def delete(self, provider_id):

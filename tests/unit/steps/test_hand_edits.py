@@ -1,4 +1,4 @@
-"""Manual edits of our objects: no pod loses its node without a drain, and no other claim's instance is terminated."""
+"""Manual edits of NodeClaims and Nodes: every node is drained, and no other NodeClaim's instance is terminated."""
 
 from collections.abc import Sequence
 
@@ -22,40 +22,40 @@ BLOCKED = {
 
 @pytest.fixture
 def simulation():
-    """Two nodes with a pod each, which nothing consolidates."""
+    """Return a cluster with two nodes and a pod on each, without consolidation."""
     simulation = starting()
-    simulation.until(lambda: simulation.running() == 2 and len(settled(simulation)) == 2, "two pods on two nodes")
+    simulation.until(lambda: simulation.running() == 2 and len(initialized(simulation)) == 2, "two pods on two nodes")
     return simulation
 
 
 def starting():
-    """Two instances that are to become those nodes."""
+    """Return a cluster with two launched instances whose nodes have not joined."""
     simulation = SimulatedCluster((SMALL,), pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
     simulation.deploy("web", 2, cpu="1.5")
     simulation.run_for(minutes=0.1)
     return simulation
 
 
-def said_of(simulation, claim, *conditions):
-    """Write these conditions into a claim's status, as a user might."""
+def write_conditions(simulation, claim, *conditions):
+    """Write these conditions to a NodeClaim's status, as a user might."""
     raw = simulation.server.get(msgspec.structs.replace(NODECLAIM, type=dict), claim.metadata.name)
     by_type = {c["type"]: c for c in (*raw["status"]["conditions"], *conditions)}
     status = {"conditions": list(by_type.values())}
     simulation.server.patch(NODECLAIM, claim.metadata.name, {"status": status}, subresource="status")
 
 
-def settled(simulation) -> Sequence[object]:
-    """The claims that are initialized."""
+def initialized(simulation) -> Sequence[object]:
+    """Return the initialized NodeClaims."""
     return [c for c in simulation.claims() if is_true(c.status.conditions, "Initialized")]
 
 
 def nodes(simulation) -> dict[str, object]:
-    """Nodes by provider id."""
+    """Return the Nodes by provider id."""
     return {node.spec.provider_id: node for node in simulation.server.list(NODE).items}
 
 
 def delete(simulation, claim):
-    """Delete a claim; two minutes pass, in which its pods may not be evicted."""
+    """Delete a NodeClaim and run for two minutes, in which a budget forbids the eviction of its pods."""
     simulation.cluster.add(BLOCKED)
     simulation.server.delete(NODECLAIM, claim)
     simulation.requeue(Step.TERMINATE)
@@ -63,12 +63,12 @@ def delete(simulation, claim):
 
 
 def states(simulation) -> list[str]:
-    """The states of the instances."""
+    """Return the states of the instances."""
     return [instance.state for instance in simulation.cloud.list()]
 
 
 def test_a_node_without_its_registered_label_is_drained(simulation):
-    """Its claim says that it registered. Without a drain its pod would die with the instance, against its budget."""
+    """Its NodeClaim is Registered, so the step respects the pod's budget before it terminates the instance."""
     claim = simulation.claims()[0]
     simulation.server.patch(NODE, claim.status.node_name, {"metadata": {"labels": {labels.REGISTERED: None}}})
 
@@ -79,7 +79,7 @@ def test_a_node_without_its_registered_label_is_drained(simulation):
 
 
 def test_a_node_whose_finalizer_was_just_removed_is_drained(simulation):
-    """Without it the node is gone as soon as it is deleted, and its pod with it, whatever its budget says."""
+    """Without the finalizer a deletion would remove the node and its pod immediately, against the pod's budget."""
     claim = simulation.claims()[0]
     simulation.server.patch(NODE, claim.status.node_name, {"metadata": {"finalizers": None}})
 
@@ -91,7 +91,7 @@ def test_a_node_whose_finalizer_was_just_removed_is_drained(simulation):
 
 
 def test_a_claim_that_loses_its_provider_id_continues_to_drain(simulation):
-    """The node that it owns says which instance it is; that one is ended after the drain, and nothing stays."""
+    """Its node has the provider id; the step drains the node and terminates that instance, and nothing is left."""
     claim = simulation.claims()[0]
     delete(simulation, claim.metadata.name)
     simulation.server.patch(NODECLAIM, claim.metadata.name, {"status": {"providerID": None}}, subresource="status")
@@ -107,7 +107,7 @@ def test_a_claim_that_loses_its_provider_id_continues_to_drain(simulation):
 
 
 def test_removed_claim_metadata_is_restored_within_two_minutes(simulation):
-    """The sweep finds it, and an Event reports it."""
+    """The sweep notices it, and an Event reports it."""
     claim = simulation.claims()[0]
     name, provider_id = claim.metadata.name, claim.status.provider_id
     simulation.server.patch(NODECLAIM, name, {"metadata": {"finalizers": [], "labels": {labels.NODEPOOL: None}}})
@@ -125,14 +125,14 @@ def test_removed_claim_metadata_is_restored_within_two_minutes(simulation):
 
 @pytest.mark.parametrize("lost", [["conditions"], ["conditions", "providerID", "nodeName", "capacity", "allocatable"]])
 def test_claim_with_a_removed_status_keeps_its_node(simulation, lost):
-    """Even long after the time that a launch may take: the node that it owns runs, and an Event says what was done."""
+    """The launch time-out does not apply, because its node runs; an Event reports the restored status."""
     simulation.run_for(minutes=10)
     claim = simulation.claims()[0]
     simulation.server.patch(NODECLAIM, claim.metadata.name, {"status": dict.fromkeys(lost)}, subresource="status")
 
     simulation.run_for(minutes=3)
 
-    assert {c.metadata.name for c in settled(simulation)} == {c.metadata.name for c in simulation.claims()}
+    assert {c.metadata.name for c in initialized(simulation)} == {c.metadata.name for c in simulation.claims()}
     assert claim.metadata.uid in {c.metadata.uid for c in simulation.claims()}
     assert claim.status.provider_id in {c.status.provider_id for c in simulation.claims()}
     assert "MetadataRestored" in simulation.record.reasons
@@ -141,7 +141,7 @@ def test_claim_with_a_removed_status_keeps_its_node(simulation, lost):
 
 
 def test_a_claim_with_an_invalid_provider_id_is_replaced():
-    """Before its node has joined nothing else knows its instance but its tags; those are enough to end it."""
+    """Before its node joins, only the instance's tags name the NodeClaim; they suffice to terminate the instance."""
     simulation = starting()
     simulation.cloud.get = particular(simulation.cloud.get)
     simulation.cloud.delete = particular(simulation.cloud.delete)
@@ -154,14 +154,14 @@ def test_a_claim_with_an_invalid_provider_id_is_replaced():
     assert simulation.running() == 2
     assert states(simulation) == ["running", "running"]
     assert first.status.provider_id not in {i.provider_id for i in simulation.cloud.list()}
-    assert other.metadata.name in {c.metadata.name for c in settled(simulation)}
-    assert len(settled(simulation)) == len(simulation.claims()) == 2
+    assert other.metadata.name in {c.metadata.name for c in initialized(simulation)}
+    assert len(initialized(simulation)) == len(simulation.claims()) == 2
     [event] = [e for e in simulation.record.events if e.reason == "InstanceNotFound"]
     assert event.ref.uid == first.metadata.uid
 
 
 def particular(method):
-    """A method of the cloud that, like the real one's, takes nothing for an id that is none."""
+    """Wrap a method of the cloud so that it rejects an invalid provider id, as the real one does."""
 
     def asked(provider_id):
         if not provider_id.startswith("aws:///"):
@@ -173,9 +173,9 @@ def particular(method):
 
 @pytest.mark.parametrize("said", ["Registered", "Initialized"])
 def test_a_claim_with_forged_conditions_is_registered(said):
-    """Its node joins, and loses the unregistered taint, whatever a user wrote into the claim's status before."""
+    """Its node joins and loses the unregistered taint, whatever conditions a user wrote before."""
     simulation = starting()
-    said_of(simulation, simulation.claims()[0], condition(said, since=simulation.clock.now()))
+    write_conditions(simulation, simulation.claims()[0], condition(said, since=simulation.clock.now()))
 
     simulation.run_for(minutes=4)
 
@@ -185,7 +185,7 @@ def test_a_claim_with_forged_conditions_is_registered(said):
 
 
 def test_claim_with_anothers_provider_id_is_deleted_alone(simulation):
-    """Made by hand, deleted by hand: the node whose id it carries, and the claim behind that, stay as they are."""
+    """A user creates and deletes it; the node with that provider id, and the node's NodeClaim, are not changed."""
     claim = simulation.claims()[0]
     simulation.server.create(NODECLAIM, claim_body("handmade"))
     simulation.server.patch(
@@ -202,14 +202,16 @@ def test_claim_with_anothers_provider_id_is_deleted_alone(simulation):
 
     assert (refused.status, refused.reason) == ("False", "MultipleNodeClaimsFound")
     assert claim.metadata.name in refused.message
-    assert sorted(c.metadata.name for c in simulation.claims()) == sorted(c.metadata.name for c in settled(simulation))
-    assert len(settled(simulation)) == 2
+    assert sorted(c.metadata.name for c in simulation.claims()) == sorted(
+        c.metadata.name for c in initialized(simulation)
+    )
+    assert len(initialized(simulation)) == 2
     assert states(simulation) == ["running", "running"]
     assert "Evicted" not in simulation.record.reasons
 
 
 def test_a_claim_with_anothers_provider_id_terminates_its_own_instance(simulation):
-    """Its node still says which one that is."""
+    """Its node has the right provider id."""
     mine, other = simulation.claims()
     simulation.server.patch(
         NODECLAIM, mine.metadata.name, {"status": {"providerID": other.status.provider_id}}, subresource="status"
@@ -223,17 +225,17 @@ def test_a_claim_with_anothers_provider_id_terminates_its_own_instance(simulatio
         lambda: mine.metadata.name not in {c.metadata.name for c in simulation.claims()}, "the claim is gone"
     )
 
-    assert other.metadata.name in {c.metadata.name for c in settled(simulation)}
+    assert other.metadata.name in {c.metadata.name for c in initialized(simulation)}
     assert other.status.provider_id in nodes(simulation)
     assert mine.status.provider_id not in nodes(simulation)
     assert mine.status.provider_id not in {i.provider_id for i in simulation.cloud.list()}
 
 
 def test_a_claim_with_a_forged_instance_terminating_is_replaced(simulation):
-    """InstanceTerminating on a claim without a deletion timestamp: the claim goes, with an Event, after its pod."""
+    """The step deletes a NodeClaim with InstanceTerminating but no deletion timestamp, with an Event, after a drain."""
     claim = simulation.claims()[0]
     simulation.cluster.add(BLOCKED)
-    said_of(simulation, claim, condition("InstanceTerminating", since=simulation.clock.now()))
+    write_conditions(simulation, claim, condition("InstanceTerminating", since=simulation.clock.now()))
 
     simulation.run_for(minutes=4)
     [event] = [e for e in simulation.record.events if e.reason == "InconsistentStatus"]
@@ -244,11 +246,11 @@ def test_a_claim_with_a_forged_instance_terminating_is_replaced(simulation):
     simulation.server.delete(PDB, "web", namespace="default")
     simulation.until(lambda: claim.status.provider_id not in nodes(simulation), "its node is gone")
     simulation.until(lambda: simulation.running() == 2, "its pod runs elsewhere")
-    assert len(settled(simulation)) == 2
+    assert len(initialized(simulation)) == 2
 
 
 def test_pod_of_an_externally_deleted_node_gets_a_new_node(simulation):
-    """The claim is still there, and registered: no node will come of it by waiting."""
+    """The NodeClaim is still Registered, but its node will not return, so the pod does not wait for it."""
     claim = simulation.claims()[0]
     machines = simulation.cloud.machines
     simulation.cloud.machines = lambda: tuple(m for m in machines() if m.node_name != claim.status.node_name)
@@ -261,6 +263,6 @@ def test_pod_of_an_externally_deleted_node_gets_a_new_node(simulation):
 
 
 def on(simulation, claim) -> str:
-    """The pod on the claim's node."""
+    """Return the pod on the NodeClaim's node."""
     [pod] = [p for p in simulation.server.list(POD).items if p.spec.node_name == claim.status.node_name]
     return str(pod.metadata.name)

@@ -11,7 +11,7 @@ from tests.helpers.simulated_cluster import SimulatedCluster
 
 @pytest.fixture
 def simulation():
-    """One node with a pod, which nothing consolidates."""
+    """Return a cluster with one node and a pod, without consolidation."""
     simulation = SimulatedCluster((SMALL,), pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
     simulation.deploy("web", 1, cpu="1.5")
     simulation.until(
@@ -35,7 +35,7 @@ def messages_of(simulation, reason):
 
 
 def test_removed_node_metadata_is_restored_within_two_minutes(simulation):
-    """Without the finalizer it would go without a drain, without the labels no controller would recognise it."""
+    """The finalizer is needed for the drain, the labels for all controllers."""
     node = the_node(simulation)
     gone = dict.fromkeys([labels.REGISTERED, labels.INITIALIZED, labels.NODEPOOL])
     simulation.server.patch(
@@ -53,7 +53,7 @@ def test_removed_node_metadata_is_restored_within_two_minutes(simulation):
 
 
 def test_a_cluster_taken_over_from_karpenter_keeps_its_nodes(simulation):
-    """Labels that older releases did not set are added, hashes are stamped anew; no node is replaced, and no Event is emitted."""
+    """The step adds labels that older releases did not set and updates hashes; it replaces no node and emits no Event."""
     claim, node = the_claim(simulation), the_node(simulation)
     theirs = {labels.NODEPOOL_HASH: "17231489120348", labels.NODEPOOL_HASH_VERSION: "v3"}
     simulation.server.patch(NODEPOOL, "default", {"metadata": {"annotations": theirs}})
@@ -74,7 +74,7 @@ def test_a_cluster_taken_over_from_karpenter_keeps_its_nodes(simulation):
 
 
 def test_a_node_smaller_than_its_claim_is_reported_in_ten_minutes(simulation):
-    """A huge page setting, a broken bank of memory: pods that were planned for it may not fit."""
+    """Huge pages or broken memory may lower its capacity, so that planned pods do not fit."""
     assert is_true(the_claim(simulation).status.conditions, "ConsistentStateFound")
     simulation.server.patch(
         NODE, the_node(simulation).metadata.name, {"status": {"capacity": {"memory": "2Gi"}}}, subresource="status"

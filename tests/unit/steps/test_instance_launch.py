@@ -1,4 +1,4 @@
-"""Launches of several claims, and the checks between them."""
+"""Launches of several NodeClaims, and the checks of deadline, Lease and limits between them."""
 
 from datetime import timedelta
 
@@ -12,7 +12,7 @@ from tests.helpers.fakes import Cluster, FakeCloud, FakeLease, InterceptingStore
 
 
 class SlowCloud(FakeCloud):
-    """Each answer takes half a minute."""
+    """A cloud whose launches take half a minute each."""
 
     def launch(self, requests):
         for request in requests:
@@ -21,7 +21,7 @@ class SlowCloud(FakeCloud):
 
 
 class TakenOver(FakeLease):
-    """Another run takes the step as soon as `done` says so."""
+    """A Lease that another run acquires as soon as `done` returns true."""
 
     done = staticmethod(lambda: False)
 
@@ -39,7 +39,7 @@ def cluster():
 
 
 def launch(cluster, *names, run=None):
-    """Run one step that creates these claims and launches them."""
+    """Run a step that creates and launches these NodeClaims."""
     return cluster.execute(Plan(chains=tuple(opened(name) for name in names)), run=run)
 
 
@@ -53,7 +53,7 @@ def with_instance(cluster):
 
 
 def test_a_launch_near_the_deadline_is_left_to_the_next_run(cluster):
-    """The third answer comes with 25 seconds to go, of which 5 are for the run's end: too short for a fourth."""
+    """After the third launch 25 seconds are left, 5 of them for the run's end: too few for a fourth launch."""
     cluster.cloud = SlowCloud(cluster.clock)
     outcome = launch(cluster, "a", "b", "c", "d", "e")
 
@@ -63,8 +63,8 @@ def test_a_launch_near_the_deadline_is_left_to_the_next_run(cluster):
     assert len(cluster.server.list(NODECLAIM).items) == 5
 
 
-def test_between_two_launches_the_fence_is_checked(cluster):
-    """What was launched is written down; who has the step now launches the rest."""
+def test_lease_is_checked_between_two_launches(cluster):
+    """The status has the launched instances; the run that holds the Lease launches the others."""
     cluster.fence.done = lambda: bool(with_instance(cluster))
     outcome = launch(cluster, "a", "b", "c")
 
@@ -73,7 +73,7 @@ def test_between_two_launches_the_fence_is_checked(cluster):
 
 
 def test_claims_created_during_the_run_count_against_the_limit(cluster):
-    """Another step opens a node between this run's reading and its launches: none goes beyond the limit, none is lost."""
+    """Another step creates a NodeClaim between this run's read and its launches; the limit holds, and none is lost."""
     cluster.server.patch(NODEPOOL, "default", {"spec": {"limits": {"nodes": "2"}}})
 
     def another():
@@ -95,8 +95,8 @@ def _stay(cluster):
     return [c.metadata.name for c in cluster.server.list(NODECLAIM).items if c.metadata.deletion_timestamp is None]
 
 
-def test_claims_are_read_again_only_for_the_sake_of_a_limit(cluster):
-    """Pools without one cost no further list."""
+def test_claims_are_listed_again_only_for_nodepools_with_a_limit(cluster):
+    """NodePools without a limit cause no further list."""
     lists = Counting(cluster.server)
     launch(cluster, "a", run=cluster.run(store=lists))
     assert lists.number == 0
@@ -107,7 +107,7 @@ def test_claims_are_read_again_only_for_the_sake_of_a_limit(cluster):
 
 
 class Counting(InterceptingStore):
-    """Counts lists."""
+    """A store that counts lists."""
 
     def __init__(self, store):
         super().__init__(store, "list", 0, lambda: None)
@@ -119,7 +119,7 @@ class Counting(InterceptingStore):
 
 
 class Late(FakeCloud):
-    """While the cloud launches, its claim is deleted and, as there is no instance yet, let go."""
+    """A cloud that deletes and finalizes the NodeClaim during its launch, as another run may do."""
 
     def launch(self, requests):
         for request in requests:
@@ -130,7 +130,7 @@ class Late(FakeCloud):
 
 
 def test_an_instance_whose_claim_was_deleted_at_launch_requeues(cluster):
-    """In a cluster without other claims the next garbage collection would be ten minutes later."""
+    """Without other NodeClaims the next garbage collection would be ten minutes later."""
     cluster.cloud = Late(cluster.clock)
     cluster.cloud.server = cluster.server
     outcome = launch(cluster, "a")
@@ -140,8 +140,8 @@ def test_an_instance_whose_claim_was_deleted_at_launch_requeues(cluster):
     assert timedelta(seconds=30) < at - cluster.clock.now() < timedelta(minutes=1)
 
 
-def test_so_is_one_that_a_run_launched_whose_step_another_has_by_then(cluster):
-    """It was frozen in the middle of the launch: the other may have given the claim up."""
+def test_launch_that_outlasts_the_lease_requeues_terminate(cluster):
+    """The sandbox was frozen during the launch; another run may have deleted the NodeClaim meanwhile."""
     cluster.fence.done = lambda: bool(cluster.cloud.launches)
     outcome = launch(cluster, "a")
 
@@ -151,5 +151,5 @@ def test_so_is_one_that_a_run_launched_whose_step_another_has_by_then(cluster):
 
 
 def test_an_instance_in_its_claims_status_is_not_searched(cluster):
-    """The usual case costs no further run."""
+    """In this usual case the step sends no requeue message."""
     assert Step.TERMINATE not in {requeue.step for requeue in launch(cluster, "a").requeues}

@@ -1,4 +1,4 @@
-"""Interrupt: each interruption is handled once and completely."""
+"""The interrupt step handles each interruption once and completely."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ THREE_MINUTES = timedelta(minutes=3)
 
 
 def a_notice(kind: str = "spot_interrupted", *instances: str, at: datetime = NOW) -> Interruption:
-    """As `events` parses one."""
+    """Return an interruption as `events` parses it."""
     return Interruption(
         id="e", cluster="demo", reason="test", time=at, kind=InterruptionKind(kind), instance_ids=instances
     )
 
 
 def a_cluster(*members) -> Cluster:
-    """An API server with these nodes."""
+    """Return a cluster with these nodes."""
     cluster = Cluster()
     cluster.add(pool_body(), node_class_body(), *bodies(*members))
     return cluster
 
 
 def decide(snapshot, kind: InterruptionKind, *instances: str, at=NOW):
-    """The plan for one notice."""
+    """Return the plan for one interruption."""
     return handle_interruption(
         snapshot, kind=kind, instance_ids=instances, event_time=at, unavailable_for=THREE_MINUTES
     )
 
 
 def the_claim(cluster: Cluster, name: str = "n"):
-    """As stored."""
+    """Return the stored NodeClaim."""
     return next(c for c in cluster.server.list(NODECLAIM).items if c.metadata.name == name)
 
 
 def test_a_spot_warning_deletes_the_claim_and_requeues_provision():
-    """Cordoned and its claim deleted in one run; its offering avoided for three minutes; both other steps at once."""
+    """One run cordons the node, deletes its NodeClaim, marks its offering unavailable, and requeues both other steps."""
     cluster = a_cluster(a_member("n", size="l", capacity_type=labels.SPOT, zone="a"), a_member("other"))
 
     outcome = interrupt(cluster.run(), a_notice("spot_interrupted", "i-n"))
@@ -71,7 +71,7 @@ def test_a_spot_warning_deletes_the_claim_and_requeues_provision():
 
 
 def test_repeated_and_late_interruptions_change_nothing():
-    """SQS delivers at least once; nothing is written, no step is requeued, no offering is avoided any longer."""
+    """SQS delivers at least once; a repetition writes nothing, requeues nothing and extends no back-off."""
     cluster = a_cluster(a_member("n", capacity_type=labels.SPOT))
     interrupt(cluster.run(), a_notice("spot_interrupted", "i-n"))
     before = cluster.server.resource_version
@@ -97,7 +97,7 @@ def test_interruption_of_a_foreign_instance_is_acknowledged():
 
 
 def test_partly_handled_interruption_is_delivered_again():
-    """EC2 sends an interruption once: if the deletion is refused, the message must not be acknowledged."""
+    """EC2 sends an interruption once, so the message is not acknowledged if the deletion is refused."""
     cluster = a_cluster(a_member("n"))
 
     def refuse() -> None:
@@ -113,7 +113,7 @@ def test_partly_handled_interruption_is_delivered_again():
 
 
 def test_conflict_on_the_cordon_does_not_stop_the_deletion():
-    """The kubelet wrote first: the cordon meets a conflict, the drain will do it; the claim is deleted all the same."""
+    """The kubelet wrote first, so the cordon fails with a conflict; the NodeClaim is deleted, and the drain cordons."""
     cluster = a_cluster(a_member("n"))
     label = {"metadata": {"labels": {"touched": "true"}}}
     store = InterceptingStore(cluster.server, "delete", 1, lambda: cluster.server.patch(NODE, "node-n", label))
@@ -125,8 +125,8 @@ def test_conflict_on_the_cordon_does_not_stop_the_deletion():
     assert Step.INTERRUPT not in {m.step for m in cluster.queue.sent}
 
 
-def test_many_notices_do_not_wait_for_each_other():
-    """Another run holds every fence there is; a warning of two minutes cannot wait for it."""
+def test_interruptions_need_no_lease():
+    """Another run holds all Leases; an interruption with two minutes' notice does not wait."""
     cluster = a_cluster(a_member("n"))
     cluster.fence.held_by_other = True
 
@@ -134,14 +134,14 @@ def test_many_notices_do_not_wait_for_each_other():
 
 
 def test_a_trigger_that_is_no_interruption_is_refused():
-    """To the dead-letter queue."""
+    """Its message goes to the dead-letter queue."""
     other = RequeueDue(id="e", cluster="demo", step=Step.INTERRUPT, reason="test", time=NOW)
     with pytest.raises(MalformedEventError, match="not an interruption"):
         interrupt(a_cluster().run(), other)
 
 
 def test_eventbridge_event_deletes_the_claim_of_its_instance():
-    """From EventBridge's JSON on."""
+    """The test starts from EventBridge's JSON."""
     event = {
         "version": "0",
         "id": "12345678-1234-1234-1234-123456789012",
@@ -169,8 +169,8 @@ def test_eventbridge_event_deletes_the_claim_of_its_instance():
         (InterruptionKind.CAPACITY_RESERVATION_INTERRUPTED, "CapacityReservationInstanceInterrupted"),
     ],
 )
-def test_other_ways_to_go_delete_the_claim_and_avoid_nothing(kind, reason):
-    """Only Spot that was taken back says something about the offering; the deletion names this incarnation."""
+def test_other_events_delete_the_claim_and_mark_no_offering(kind, reason):
+    """Only a Spot interruption marks the offering unavailable; the deletion has the UID as a precondition."""
     plan = decide(a_fleet(a_member("n", capacity_type=labels.SPOT)), kind, "i-n")
 
     assert [type(a) for a in plan.actions][:2] == [DeleteObject, PatchObject]
@@ -179,12 +179,12 @@ def test_other_ways_to_go_delete_the_claim_and_avoid_nothing(kind, reason):
 
 
 def rebalancing_pool(value: str = "replace"):
-    """A NodePool that says what recommendations are to it."""
+    """Return a NodePool with this value of the rebalance annotation."""
     return pool_body(metadata={"annotations": {labels.REBALANCE: value}})
 
 
 def test_rebalance_recommendation_is_annotated_once():
-    """On the claim, with the event's own time; consolidate goes on with it. Repeats and later ones change nothing."""
+    """The NodeClaim gets the event's time for the consolidate step; repeated and later ones change nothing."""
     cluster = Cluster()
     cluster.add(rebalancing_pool(), node_class_body(), *bodies(a_member("n", capacity_type=labels.SPOT)))
 
@@ -214,7 +214,7 @@ def test_unknown_rebalance_annotation_is_ignored():
 
 @pytest.mark.parametrize("kind", ["rebalance_recommendation", "spot_interrupted", "instance_terminated"])
 def test_later_events_of_a_terminating_instance_change_nothing(kind):
-    """The events of one instance arrive in any order: advice after the warning, the warning after the end."""
+    """An instance's events arrive in any order: recommendation after warning, warning after termination."""
     cluster = Cluster()
     leaving = a_member("n", capacity_type=labels.SPOT, deleting=True)
     cluster.add(rebalancing_pool(), node_class_body(), *bodies(leaving))
@@ -227,7 +227,7 @@ def test_later_events_of_a_terminating_instance_change_nothing(kind):
 
 
 def a_launching_cluster(**tags: str) -> Cluster:
-    """A claim whose instance i-9 runs, while its status has no provider id yet."""
+    """Return a cluster with a NodeClaim whose instance i-9 runs, but whose status has no provider id yet."""
     cluster = Cluster()
     cluster.add(pool_body(), node_class_body(), claim_body("young"))
     uid = the_claim(cluster, "young").metadata.uid
@@ -236,7 +236,7 @@ def a_launching_cluster(**tags: str) -> Cluster:
 
 
 def test_interruption_finds_a_claim_without_a_provider_id():
-    """The launch was cut off before it was written down, or is still under way: the instance's tag says whose it is."""
+    """The launching run crashed or has not written the status yet; the instance's tag names the NodeClaim."""
     cluster = a_launching_cluster()
 
     interrupt(cluster.run(), a_notice("instance_terminated", "i-9"))
@@ -256,7 +256,7 @@ def test_instance_of_an_earlier_claim_of_the_name_is_ignored():
 
 
 def test_an_instance_without_a_provider_id_marks_its_offering():
-    """The cloud says what it is; the claim's labels do not yet."""
+    """The cloud returns the offering, which the NodeClaim's labels do not have yet."""
     launched = Instance(
         provider_id="aws:///b/i-9", instance_type="l", zone="b", capacity_type=labels.SPOT, state="running",
         launched_at=NOW, tags={labels.NODECLAIM_UID_TAG: a_claim("young").metadata.uid},
@@ -284,7 +284,7 @@ def test_cloud_is_not_listed_while_every_claim_has_its_instance():
 
 
 def test_rebalance_recommendation_only_emits_an_event():
-    """By default."""
+    """That is the default."""
     plan = decide(a_fleet(a_member("n")), InterruptionKind.REBALANCE_RECOMMENDATION, "i-n")
 
     assert plan.chains == ()
@@ -295,7 +295,7 @@ def test_rebalance_recommendation_only_emits_an_event():
 
 
 def test_an_offering_is_avoided_from_the_time_of_the_event():
-    """A notice that took two minutes leaves one minute to avoid; after three there is nothing left to remember."""
+    """An event that is two minutes late marks the offering for one more minute; after three minutes, not at all."""
     fleet = a_fleet(a_member("n", capacity_type=labels.SPOT))
 
     late = decide(fleet, InterruptionKind.SPOT_INTERRUPTED, "i-n", at=ago(minutes=2))
@@ -312,7 +312,7 @@ def test_an_offering_is_avoided_from_the_time_of_the_event():
 
 @pytest.mark.parametrize("provider_id", ["aws:///a/i-0abc", "cn-hangzhou.i-0abc", "i-0abc"])
 def test_an_instance_is_found_by_the_end_of_its_provider_id(provider_id):
-    """However a cloud spells it; a part of an id is no match."""
+    """The prefix depends on the cloud; a part of an instance id is no match."""
     member = a_member("n", claim={"status": {"providerID": provider_id}}, node={"spec": {"providerID": provider_id}})
 
     plan = decide(a_fleet(member), InterruptionKind.INSTANCE_TERMINATED, "i-0abc", "0abc", "i-0ab")
@@ -322,7 +322,7 @@ def test_an_instance_is_found_by_the_end_of_its_provider_id(provider_id):
 
 
 def launching_runs(simulation: SimulatedCluster, moment: datetime) -> list[tuple[int, timedelta]]:
-    """Which of the runs of steps from then on launched something, and how long after that moment."""
+    """Return the runs since a time that launched instances, and how long after that time."""
     later = [(at, outcome) for at, outcome in simulation.functions.outcomes if at >= moment]
     return [(n, at - moment) for n, (at, outcome) in enumerate(later, start=1) if outcome.counts.get("launched")]
 
@@ -330,7 +330,7 @@ def launching_runs(simulation: SimulatedCluster, moment: datetime) -> list[tuple
 @pytest.mark.parametrize("kind", ["spot_interrupted", "capacity_reservation_interrupted", "scheduled_change"])
 @pytest.mark.parametrize(("nodes", "hit"), [(1, 1), (6, 4)])
 def test_interrupted_pods_run_on_replacements_within_two_minutes(kind, nodes, hit, record_property):
-    """One step from the event to the launch, however many are hit; nothing waits for a drain. Then all is at rest."""
+    """One run after the event launches all replacements without waiting for a drain; no further run is needed."""
     spot = [
         {"key": labels.CAPACITY_TYPE, "operator": "In", "values": [labels.SPOT]},
         {"key": labels.INSTANCE_TYPE, "operator": "In", "values": ["s", "m"]},
@@ -365,12 +365,12 @@ def test_interrupted_pods_run_on_replacements_within_two_minutes(kind, nodes, hi
 
 
 def on(simulation: SimulatedCluster, pod: Pod) -> str:
-    """The instance that a pod runs on."""
+    """Return the instance on which a pod runs."""
     return simulation.server.get(NODE, pod.spec.node_name).spec.provider_id
 
 
 def test_an_interrupted_offering_is_not_launched_again():
-    """The replacement is of another one, though this was the cheapest."""
+    """The replacement has another offering, although this one is the cheapest."""
     spot = {"key": labels.CAPACITY_TYPE, "operator": "In", "values": [labels.SPOT]}
     simulation = SimulatedCluster(types(), pool_body(spec={"template": {"spec": {"requirements": [spot]}}}))
     simulation.deploy("inflate", 3, cpu="1")

@@ -1,4 +1,4 @@
-"""Load: one consistent, tolerant picture of a cluster."""
+"""Load: one consistent snapshot of a cluster, without its invalid objects."""
 
 from datetime import timedelta
 
@@ -29,7 +29,7 @@ from tests.helpers.fakes import Cluster
 
 
 class Counting:
-    """A store that notes which kinds are listed, in order."""
+    """A store that records which kinds are listed, in order."""
 
     def __init__(self, server):
         self._server = server
@@ -41,7 +41,7 @@ class Counting:
 
 
 def test_nodes_and_claims_are_read_first_and_pods_last_each_kind_once():
-    """So a race under-provisions instead of doubling."""
+    """A race then launches too few nodes instead of duplicates."""
     cluster = Cluster()
     store = Counting(cluster.server)
     load(cluster.run(store=store), EVERYTHING)
@@ -52,7 +52,7 @@ def test_nodes_and_claims_are_read_first_and_pods_last_each_kind_once():
 
 
 def test_the_sweep_reads_only_the_kinds_it_needs():
-    """It runs every minute for ever."""
+    """The sweep runs every minute."""
     cluster = Cluster()
     cluster.add(pod_body("waiting"), pod_body("running", node="n"))
     store = Counting(cluster.server)
@@ -62,7 +62,7 @@ def test_the_sweep_reads_only_the_kinds_it_needs():
 
 
 def test_an_invalid_object_is_skipped_by_name_and_others_are_used():
-    """One typo must not stop a cluster."""
+    """One invalid object must not stop the others."""
     cluster = Cluster()
     cluster.add(pool_body("good"), merge(pool_body("bad"), {"spec": {"weight": 1000}}))
     snapshot = load(cluster.run(), EVERYTHING)
@@ -74,7 +74,7 @@ def test_an_invalid_object_is_skipped_by_name_and_others_are_used():
 
 
 def test_a_warm_sandbox_validates_each_version_of_an_object_once():
-    """What did not change is the very same model; what was changed, or refused and mended, is read anew."""
+    """An unchanged object is the same model; a changed or corrected one is validated again."""
     cluster = Cluster()
     cluster.add(pool_body("a"), pool_body("b"), merge(pool_body("c"), {"spec": {"weight": 1000}}))
     first = load(cluster.run(), EVERYTHING)
@@ -89,7 +89,7 @@ def test_a_warm_sandbox_validates_each_version_of_an_object_once():
 
 
 def test_storage_is_read_with_what_scheduling_needs_and_only_then():
-    """A StorageClass that does not say when it binds binds at once, as the API server fills in."""
+    """A StorageClass without volumeBindingMode binds immediately, which is the API server's default."""
     cluster = Cluster()
     cluster.add(
         {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "gp3"}, "provisioner": EBS},
@@ -111,7 +111,7 @@ def test_storage_is_read_with_what_scheduling_needs_and_only_then():
 
 
 def test_default_spread_constraints_require_services_and_owners():
-    """So every decision sees the pod as kube-scheduler does."""
+    """With them the steps see the pod's constraints as kube-scheduler does."""
     cluster = Cluster()
     cluster.add(
         {
@@ -136,7 +136,7 @@ def test_default_spread_constraints_require_services_and_owners():
 
 
 def test_overlays_are_applied_only_with_their_feature_gate():
-    """A change of an overlay makes a new catalogue, its status does not; one that does not validate is set aside."""
+    """A change of an overlay's spec makes a new catalogue, a change of its status does not; an invalid one is ignored."""
     cluster = Cluster()
     cluster.add(
         pool_body(),
@@ -162,7 +162,7 @@ def test_overlays_are_applied_only_with_their_feature_gate():
 
 
 def test_buffers_add_virtual_pods_and_only_their_refs_are_read():
-    """Behind their gate; the sweep sees the buffers alone, and wakes provisioning for them."""
+    """That needs the feature gate; the sweep reads only the buffers, and requeues provisioning for them."""
     cluster = Cluster()
     shape = {"metadata": {}, "spec": pod_body("x")["spec"]}
     cluster.add(
@@ -196,7 +196,7 @@ def test_buffers_add_virtual_pods_and_only_their_refs_are_read():
 
 
 def test_devices_and_their_claims_are_read_only_on_request():
-    """A pod says which claims it has, and which were made for it."""
+    """A pod names its ResourceClaims and those that were created for it."""
     cluster = Cluster()
     entry = {"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com", "count": 2}}
     expression = "device.driver == 'gpu.example.com'"
@@ -246,7 +246,7 @@ def test_a_kind_whose_definition_is_not_installed_reads_as_none():
     """NodeOverlays are optional; NodePools are not."""
 
     class Without(Counting):
-        """A store of a server that does not know one kind."""
+        """A store of a server that does not serve one kind."""
 
         def list(self, resource, **kwargs):
             if resource is NODE_OVERLAY:
@@ -276,7 +276,7 @@ def test_claims_and_pools_of_another_provider_are_not_ours():
 
 
 def test_the_catalogue_is_the_same_object_until_something_changes():
-    """Solvers keep what they derived from it; an offering that is avoided, or free again, makes a new one."""
+    """The scheduler caches by identity; an offering that becomes unavailable or available makes a new catalogue."""
     cluster = Cluster()
     cluster.add(pool_body(), node_class_body())
     first = scheduling_inputs_of(cluster.run(), load(cluster.run(), EVERYTHING)).catalogue
@@ -309,7 +309,7 @@ def test_the_catalogue_is_the_same_object_until_something_changes():
 
 
 def test_a_node_class_without_types_affects_only_its_own_pools():
-    """The cloud's fault with one does not stop the others."""
+    """The cloud's error for one NodeClass does not stop the others."""
     cluster = Cluster()
     other = {"template": {"spec": {"nodeClassRef": {"name": "other"}}}}
     cluster.add(node_class_body(), node_class_body("other"), pool_body(), pool_body("second", spec=other))
@@ -340,7 +340,7 @@ def test_pods_are_listed_by_node_for_few_nodes_and_at_once_for_many():
 
 
 def test_volumes_and_their_claims_are_read_only_where_needed():
-    """A drain waits for them; who drains nothing pays nothing."""
+    """A drain waits for them; a run without a drain does not list them."""
     cluster = Cluster()
     kind = {"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment"}
     for node, volume in (("n1", {"persistentVolumeName": "pv-1"}), ("n2", {"inlineVolumeSpec": {}})):
@@ -361,7 +361,7 @@ def test_volumes_and_their_claims_are_read_only_where_needed():
 
 
 def test_a_node_class_is_ready_only_at_its_current_generation():
-    """A spec that was changed after the last look is not known to work."""
+    """The provider has not validated a spec that changed since the last run."""
     cluster = Cluster()
     stale = {"conditions": [{"type": "Ready", "status": "True", "observedGeneration": 1}]}
     cluster.add(merge(node_class_body(), {"metadata": {"generation": 2}, "status": stale}))

@@ -9,15 +9,15 @@ from tests.helpers.simulated_cluster import SimulatedCluster
 
 @pytest.fixture
 def simulation():
-    """Two pods that need a node each; machines boot and never join, until `mend` is called."""
+    """Return a cluster with two pods that need a node each; instances boot but do not join until `let_nodes_join`."""
     simulation = SimulatedCluster((SMALL,), pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
     simulation.cloud.machines = tuple
     simulation.deploy("web", 2, cpu="1.5")
     return simulation
 
 
-def mend(simulation):
-    """Machines join from now on."""
+def let_nodes_join(simulation):
+    """Let instances join from now on."""
     del simulation.cloud.machines
 
 
@@ -27,7 +27,7 @@ def health(simulation):
 
 
 def test_nodes_that_never_join_are_reported_on_the_pool(simulation):
-    """Both time out after a quarter of an hour; the pool says so, and no more once enough of their successors joined."""
+    """Both time out after 15 minutes; the NodePool reports it until enough of their replacements have joined."""
     simulation.run_for(minutes=10)
     assert health(simulation) == ("Unknown", "AwaitingReconciliation")
     simulation.run_for(minutes=6)
@@ -40,7 +40,7 @@ def test_nodes_that_never_join_are_reported_on_the_pool(simulation):
         for text in messages
     )
 
-    mend(simulation)
+    let_nodes_join(simulation)
     simulation.until(lambda: simulation.running() == 2, "both pods run")
     simulation.deploy("more", 1, cpu="1.5")
     simulation.until(lambda: simulation.running() == 3, "a third pod runs")
@@ -49,7 +49,7 @@ def test_nodes_that_never_join_are_reported_on_the_pool(simulation):
 
 @pytest.mark.parametrize("end", ["lose", "stop"])
 def test_an_instance_that_ends_before_it_joins_is_replaced_at_once(simulation, end):
-    """No interruption notice arrived, so garbage collection finds it: after minutes, not at the 15-minute time-out."""
+    """No interruption event arrived; garbage collection finds it after minutes, before the 15-minute time-out."""
     simulation.run_for(minutes=2)
     first, second = simulation.claims()
     getattr(simulation.cloud, end)(first.status.provider_id)

@@ -19,8 +19,8 @@ from tests.helpers.simulated_cluster import SimulatedCluster
 PERIOD = timedelta(minutes=5)
 
 
-def looked_at(when, **changes):
-    """A NodeClass that was last looked at then, in words or as a time."""
+def resolved_at(when, **changes):
+    """Return a NodeClass that was last resolved at a time, given as a time or in words."""
     text = when if isinstance(when, str) else stamp(when)
     return a_node_class(raw=node_class_body(metadata={"annotations": {labels.RESOLVED_AT: text}}), **changes)
 
@@ -36,15 +36,15 @@ def looked_at(when, **changes):
     ],
 )
 def test_a_ready_node_class_is_checked_once_in_a_period(ago, due):
-    """A time far ahead was written by a clock that ran away: waiting for it would be waiting for ever."""
-    assert is_due(looked_at(NOW - ago), NOW, PERIOD) is due
+    """A time far in the future comes from a wrong clock, so the NodeClass is due at once."""
+    assert is_due(resolved_at(NOW - ago), NOW, PERIOD) is due
 
 
 def test_a_node_class_without_a_ready_condition_is_due_at_once():
-    """A user who mends it need not wait; the step ignores one that is being deleted."""
-    assert is_due(looked_at(NOW, ready=False), NOW, PERIOD)
-    assert is_due(looked_at("yesterday"), NOW, PERIOD)
-    assert not is_due(looked_at("yesterday", deleting=True), NOW, PERIOD)
+    """A user who corrects it does not have to wait; the step ignores a deleted one."""
+    assert is_due(resolved_at(NOW, ready=False), NOW, PERIOD)
+    assert is_due(resolved_at("yesterday"), NOW, PERIOD)
+    assert not is_due(resolved_at("yesterday", deleting=True), NOW, PERIOD)
 
 
 FINALIZER = "karpenter.k8s.aws/termination"
@@ -52,7 +52,7 @@ FINALIZER = "karpenter.k8s.aws/termination"
 
 @pytest.fixture
 def simulation():
-    """A node with a pod, which nothing consolidates."""
+    """Return a cluster with one node and a pod, without consolidation."""
     simulation = SimulatedCluster((SMALL,), pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
     simulation.deploy("web", 1, cpu="1.5")
     simulation.until(lambda: simulation.running() == 1, "a pod on a node")
@@ -60,7 +60,7 @@ def simulation():
 
 
 def class_of(simulation):
-    """The NodeClass as it is stored; None once it is gone."""
+    """Return the stored NodeClass; None if it is deleted."""
     return next(iter(simulation.server.list(EC2NODECLASS).items), None)
 
 
@@ -92,7 +92,7 @@ def test_node_class_in_use_gets_its_finalizer_first(simulation):
 
 
 def test_node_class_without_its_finalizer_is_not_resolved(simulation):
-    """Another client writes it at that moment: its instance profile might be left behind."""
+    """Another client writes it at that moment; without the finalizer its instance profile could leak."""
     drop_finalizer(simulation)
     simulation.server.patch(EC2NODECLASS, "default", {"spec": {"role": "another"}})
     before, run = simulation.cloud.resolved, simulation.cluster.run()
@@ -108,7 +108,7 @@ def test_node_class_without_its_finalizer_is_not_resolved(simulation):
 
 
 def test_a_deleted_node_class_waits_until_its_claims_are_gone(simulation):
-    """An Event says so every ten minutes; then the step deletes its cloud resources and removes the finalizer."""
+    """An Event reports it every ten minutes; then the step deletes its cloud resources and removes the finalizer."""
     simulation.server.delete(EC2NODECLASS, "default")
     simulation.run_for(minutes=21)
     (claim,) = simulation.claims()
@@ -128,7 +128,7 @@ def test_a_deleted_node_class_waits_until_its_claims_are_gone(simulation):
 
 
 def test_node_class_stays_until_its_cloud_resources_are_deleted(simulation):
-    """The cloud refuses at first: its finalizer is what remembers that something is left."""
+    """The cloud refuses at first, so the finalizer stays until a retry succeeds."""
     simulation.server.delete(NODEPOOL, "default")
     simulation.server.delete(NODECLAIM, simulation.claims()[0].metadata.name)
     simulation.until(lambda: not simulation.claims(), "the claim to go", minutes=10)

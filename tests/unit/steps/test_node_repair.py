@@ -23,7 +23,7 @@ TRIGGER = RequeueDue(id="1", cluster="demo", step=Step.TERMINATE, reason="test",
 
 
 def a_simulation(*, repair: bool = True, replicas: int = 2) -> SimulatedCluster:
-    """Pods on one node, which a budget protects from eviction."""
+    """Return a cluster with pods on one node, which a budget protects from eviction."""
     simulation = SimulatedCluster(types(), pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
     simulation.cluster.settings = replace(simulation.cluster.settings, feature_gates=FeatureGates(node_repair=repair))
     simulation.deploy("inflate", replicas, cpu="500m")
@@ -36,7 +36,7 @@ def a_simulation(*, repair: bool = True, replicas: int = 2) -> SimulatedCluster:
 
 
 def break_accelerators(simulation: SimulatedCluster) -> str:
-    """The node monitoring agent finds that the node's devices do not work; the name of its claim."""
+    """Set the condition of a node monitoring agent for broken devices; return the name of the node's NodeClaim."""
     (node,) = simulation.server.list(NODE).items
     conditions = [
         condition("Ready", since=simulation.clock.now()),
@@ -47,7 +47,7 @@ def break_accelerators(simulation: SimulatedCluster) -> str:
 
 
 def test_an_unhealthy_node_is_replaced_after_its_toleration_ends():
-    """Ten minutes and no earlier; its pods go though their budget forbids it, and run on another node."""
+    """The step waits ten minutes, then deletes its pods against their budget; they run on another node."""
     simulation = a_simulation()
     unhealthy = break_accelerators(simulation)
 
@@ -66,7 +66,7 @@ def test_an_unhealthy_node_is_replaced_after_its_toleration_ends():
 
 @pytest.mark.parametrize("repair", [True, False])
 def test_a_node_whose_kubelet_stops_is_repaired_after_half_an_hour(repair):
-    """EC2's checks pass and no kubelet confirms that pods have ended: force termination does not wait for it."""
+    """EC2's checks pass; force termination does not wait for the stopped kubelet to confirm the deletion of pods."""
     simulation = a_simulation(repair=repair)
     (instance,) = simulation.cloud.list()
     simulation.cloud.frozen = {instance.provider_id}
@@ -87,7 +87,7 @@ def test_a_node_whose_kubelet_stops_is_repaired_after_half_an_hour(repair):
 
 
 def test_without_the_feature_gate_unhealthy_nodes_are_kept():
-    """Opt-in, as in Karpenter."""
+    """The feature is opt-in, as in Karpenter."""
     simulation = a_simulation(repair=False)
     unhealthy = break_accelerators(simulation)
 
@@ -98,7 +98,7 @@ def test_without_the_feature_gate_unhealthy_nodes_are_kept():
 
 
 def test_a_node_whose_status_checks_fail_is_replaced_after_two_minutes():
-    """Whatever the feature gate says. The step requeues itself for that time, and does not wait for the instance's pods."""
+    """That does not need the feature gate. The step requeues itself for that time and does not wait for pods."""
     simulation = a_simulation(repair=False)
     (instance,) = simulation.cloud.list()
     since = simulation.clock.now()
@@ -125,8 +125,8 @@ def test_a_node_whose_status_checks_fail_is_replaced_after_two_minutes():
     assert simulation.record.count_of("karpenter_interruption_instance_status_unhealthy_total") == 1
 
 
-class VerifiedResults(FakeCloud):
-    """Counts how often it is asked for its checks; `refusal` is raised."""
+class StatusChecks(FakeCloud):
+    """A cloud that counts reads of its status checks and raises `refusal` if set."""
 
     asked = 0
     refusal: Exception | None = None
@@ -147,9 +147,9 @@ class VerifiedResults(FakeCloud):
     ],
 )
 def test_status_checks_are_read_once_a_minute_unless_denied(refusal, asked, warnings):
-    """One warning names the right that is missing; the step does all its other work."""
+    """One warning names the missing permission; the step does all its other work."""
     simulation = a_simulation()
-    cloud = VerifiedResults(simulation.clock)
+    cloud = StatusChecks(simulation.clock)
     cloud.refusal = refusal
     cluster = simulation.cluster
     cluster.memory.checks_due = None
@@ -164,9 +164,9 @@ def test_status_checks_are_read_once_a_minute_unless_denied(refusal, asked, warn
 
 
 def test_empty_cluster_reads_no_status_checks():
-    """It costs nothing."""
+    """The step sends no request for them."""
     simulation = SimulatedCluster(types(), pool_body())
-    cloud = VerifiedResults(simulation.clock)
+    cloud = StatusChecks(simulation.clock)
 
     terminate(simulation.cluster.run(cloud=cloud), TRIGGER)
 

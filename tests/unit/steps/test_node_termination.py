@@ -23,7 +23,7 @@ from tests.helpers.simulated_cluster import SimulatedCluster
 
 @pytest.fixture
 def simulation():
-    """Two nodes with a pod each, which nothing consolidates."""
+    """Return a cluster with two nodes and a pod on each, without consolidation."""
     return two_nodes()
 
 
@@ -31,12 +31,12 @@ def two_nodes(**template):
     spec = {"disruption": {"consolidateAfter": "Never"}, "template": {"spec": template}}
     simulation = SimulatedCluster((SMALL,), pool_body(spec=spec))
     simulation.deploy("web", 2, cpu="1.5")
-    simulation.until(lambda: simulation.running() == 2 and len(settled(simulation)) == 2, "two pods on two nodes")
+    simulation.until(lambda: simulation.running() == 2 and len(initialized(simulation)) == 2, "two pods on two nodes")
     return simulation
 
 
-def settled(simulation):
-    """The claims that are initialized."""
+def initialized(simulation):
+    """Return the initialized NodeClaims."""
     return [c for c in simulation.claims() if is_true(c.status.conditions, "Initialized")]
 
 
@@ -47,13 +47,13 @@ def a_budget(name, **spec):
 
 
 def delete(simulation, claim):
-    """Delete a claim."""
+    """Delete a NodeClaim."""
     simulation.server.delete(NODECLAIM, claim.metadata.name)
     simulation.requeue(Step.TERMINATE)
 
 
 def state(simulation, claim):
-    """The state of its instance, empty once it is gone."""
+    """Return the state of the NodeClaim's instance; empty if it no longer exists."""
     return next((i.state for i in simulation.cloud.list() if i.provider_id == claim.status.provider_id), "")
 
 
@@ -63,7 +63,7 @@ def kinds_with_event(simulation, reason):
 
 
 def is_gone(simulation, claim):
-    """No claim, no node, no instance."""
+    """Return whether the NodeClaim, its node and its instance no longer exist."""
     names = {c.metadata.name for c in simulation.claims()}
     ids = {n.spec.provider_id for n in simulation.server.list(NODE).items}
     return claim.metadata.name not in names and claim.status.provider_id not in ids and not state(simulation, claim)
@@ -80,7 +80,7 @@ def attach(simulation, node):
 
 
 def test_the_instance_waits_until_its_volumes_are_detached(simulation):
-    """The pod runs elsewhere by then; what it wrote must be there as soon as its volume is."""
+    """The pod already runs on another node; a detach completes its writes to the volume."""
     claim = simulation.claims()[0]
     attach(simulation, claim.status.node_name)
     delete(simulation, claim)
@@ -99,7 +99,7 @@ def test_the_instance_waits_until_its_volumes_are_detached(simulation):
 
 
 def test_termination_grace_period_ends_all_waiting():
-    """terminationGracePeriod: budget, annotation and volume hold until then, and not after."""
+    """A budget, an annotation and a volume block until terminationGracePeriod ends, but not longer."""
     simulation = two_nodes(terminationGracePeriod="10m")
     claim = simulation.claims()[0]
     simulation.cluster.add(a_budget("web", maxUnavailable=0))
@@ -117,7 +117,7 @@ def test_termination_grace_period_ends_all_waiting():
 
 
 def test_two_budgets_on_a_pod_block_the_drain_without_an_error(simulation):
-    """The Eviction API answers 500 for good; the drain keeps its own pace until one budget is taken away."""
+    """The Eviction API answers 500; the drain retries at its usual interval until one budget is deleted."""
     claim = simulation.claims()[0]
     simulation.cluster.add(a_budget("a", maxUnavailable=1), a_budget("b", maxUnavailable=1))
     delete(simulation, claim)
@@ -139,7 +139,7 @@ def test_two_budgets_on_a_pod_block_the_drain_without_an_error(simulation):
 
 
 def test_a_node_whose_claim_vanished_is_drained_before_termination(simulation):
-    """The API server deletes the node with its owner; its pod may not go yet, so its instance may not either."""
+    """The API server deletes the node with its owner; the instance stays until the pod's budget allows an eviction."""
     claim = simulation.claims()[0]
     simulation.cluster.add(a_budget("web", maxUnavailable=0))
     simulation.server.patch(NODECLAIM, claim.metadata.name, {"metadata": {"finalizers": []}})
@@ -156,7 +156,7 @@ def test_a_node_whose_claim_vanished_is_drained_before_termination(simulation):
 
 
 def test_a_node_without_claim_and_owner_is_drained_before_termination(simulation):
-    """No controller deletes it: its ownerReference was taken off, too."""
+    """Its ownerReference was removed, too, so the garbage collector does not delete it."""
     claim = simulation.claims()[0]
     simulation.cluster.add(a_budget("web", maxUnavailable=0))
     bare = {"metadata": {"ownerReferences": None, "finalizers": []}}
@@ -172,7 +172,7 @@ def test_a_node_without_claim_and_owner_is_drained_before_termination(simulation
 
 @pytest.mark.parametrize("protected", [False, True])
 def test_stopped_instance_is_replaced(simulation, protected):
-    """The notice was lost; nothing will start it again, and its disk is paid for, whatever protects what ran there."""
+    """The event was lost; the instance does not start again, so no protection of its pods applies."""
     claim = simulation.claims()[0]
     if protected:
         simulation.cluster.add(a_budget("web", maxUnavailable=0))
@@ -183,7 +183,7 @@ def test_stopped_instance_is_replaced(simulation, protected):
 
 
 def test_a_claim_whose_node_was_deleted_is_deleted_after_five_minutes(simulation):
-    """Its kubelet could have registered it again."""
+    """Within that time its kubelet could register it again."""
     claim = simulation.claims()[0]
     machines = simulation.cloud.machines
     simulation.cloud.machines = lambda: tuple(m for m in machines() if m.node_name != claim.status.node_name)
@@ -201,7 +201,7 @@ def test_a_claim_whose_node_was_deleted_is_deleted_after_five_minutes(simulation
 
 
 def test_a_node_that_registers_again_keeps_its_claim_and_accepts_pods(simulation):
-    """Its kubelet was restarted, say, and closed it as it does every new node."""
+    """For example, its kubelet restarted and added the taints of a new node."""
     claim = simulation.claims()[0]
     simulation.server.patch(NODE, claim.status.node_name, {"metadata": {"finalizers": []}})
     simulation.server.delete(NODE, claim.status.node_name)
@@ -226,7 +226,7 @@ def test_claim_is_finalized_without_its_node_class(simulation):
 
 
 def test_a_deleted_node_pool_drains_its_nodes_within_budgets(simulation):
-    """The API server deletes its claims; no new one is opened for it meanwhile."""
+    """The API server deletes its NodeClaims; the step creates no new one for it."""
     claims = simulation.claims()
     simulation.cluster.add(a_budget("web", maxUnavailable=0))
     simulation.server.delete(NODEPOOL, "default")
@@ -241,7 +241,7 @@ def test_a_deleted_node_pool_drains_its_nodes_within_budgets(simulation):
 
 
 def test_do_not_disrupt_is_honoured_and_its_end_reported(simulation):
-    """A duration counts from its start; until then the Event says when, later that it is over."""
+    """A duration counts from its start; the Event has the end, and later reports that it is over."""
     claim = simulation.claims()[0]
     (pod,) = [p for p in simulation.server.list(POD).items if p.spec.node_name == claim.status.node_name]
     protection = {"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "15m"}}}

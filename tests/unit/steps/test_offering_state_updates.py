@@ -17,7 +17,7 @@ OFFERING = ("m.small", "a", "spot")
 
 
 class PricedCloud(FakeCloud):
-    """A cloud whose prices have the age that a test gives them."""
+    """A cloud whose prices have a given age."""
 
     current = Prices(source="table of 2026-01")
 
@@ -38,7 +38,7 @@ def state(cluster):
 
 
 def run_later(cluster, *, minutes=6):
-    """A provision run after the NodeClass is due again."""
+    """Run the provision step after the NodeClass is due again."""
     cluster.clock.advance(minutes * 60)
     provision(cluster.run(), TRIGGER)
 
@@ -54,8 +54,8 @@ def failed(offering=OFFERING, at=NOW):
     )
 
 
-def test_how_old_prices_are_stands_beside_the_node_class(cluster):
-    """Of several sandboxes the one that read them last is right; one with older prices writes nothing."""
+def test_offering_state_has_the_age_of_prices(cluster):
+    """A sandbox with newer prices updates the age; one with older prices writes nothing."""
     read = NOW + timedelta(minutes=1, microseconds=5)
     cluster.cloud.current = Prices(source="table of 2026-01", spot_refreshed_at=read)
     run_later(cluster)
@@ -91,7 +91,7 @@ def test_offering_state_is_deleted_with_its_node_class(cluster):
 
 
 def test_launched_offering_is_removed_unless_it_failed_later(cluster):
-    """A launch that succeeds while the offering is avoided was asked for before that was known."""
+    """A launch that succeeds while the offering is unavailable started before the failure was recorded."""
     apply(cluster, failed())
     apply(cluster, ClearOfferingFailures(node_class=CLASS, offering=OFFERING, at=NOW + timedelta(minutes=1)))
     assert len(state(cluster)["status"]["unavailable"]) == 1
@@ -101,7 +101,7 @@ def test_launched_offering_is_removed_unless_it_failed_later(cluster):
 
 
 def test_back_off_restarts_after_a_successful_launch():
-    """Out of stock, had again, out of stock once more: the second shortage is avoided as shortly as the first."""
+    """After a failure, a success and another failure the back-off is as short as after the first one."""
     simulation = SimulatedCluster((SMALL,), pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
     simulation.cloud.out_of_stock |= {(SMALL.name, o.zone, o.capacity_type) for o in SMALL.offerings}
     simulation.deploy("web", 1, cpu="1.5")
@@ -116,13 +116,13 @@ def test_back_off_restarts_after_a_successful_launch():
 
 
 def failures(simulation):
-    """How often each offering failed, as far as it is remembered."""
+    """Return how many failures the OfferingState has for each offering."""
     known = simulation.server.get(OFFERING_STATE, CLASS)["status"]["unavailable"]
     return {(o["instanceType"], o["zone"], o["capacityType"]): o["failures"] for o in known}
 
 
 def test_offering_state_is_written_once_per_refresh_period(cluster):
-    """Two runs within the time that a NodeClass stays current look at its prices once."""
+    """Two runs within a NodeClass's refresh period read its prices once."""
     cluster.add(pod_body("p"))
     run_later(cluster)
     version = state(cluster)["metadata"]["resourceVersion"]

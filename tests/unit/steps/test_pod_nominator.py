@@ -1,4 +1,4 @@
-"""Pod nomination on the in-memory API server: refusals fail nothing, cleared nominations are repeated."""
+"""Pod nomination on the in-memory API server: a refusal fails no run, and cleared nominations are repeated."""
 
 import pytest
 from msgspec.structs import replace
@@ -64,7 +64,7 @@ def is_marked(cluster):
 
 
 def test_all_nominations_are_written_before_any_taint_is_removed(cluster):
-    """Also those of later chains; an empty node clears a nomination."""
+    """That includes those of later chains; a nomination with an empty node name clears one."""
     carry_out(cluster, chain_of("first", nomination(cluster, "a"), MARK))
     writes = []
     cluster.server.on_write(lambda write: writes.append(write.name))
@@ -82,7 +82,7 @@ def test_all_nominations_are_written_before_any_taint_is_removed(cluster):
 
 
 def test_taints_of_all_nodes_are_removed_before_claims_are_patched(cluster):
-    """A node that is gone stops its own chain alone."""
+    """A deleted node stops only its own chain."""
     cluster.add(*({"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"n{i:02}"}} for i in range(40)))
     names = [*(f"n{i:02}" for i in range(20)), "gone", *(f"n{i:02}" for i in range(20, 40))]
     first = [replace(MARK, ref=ObjectRef(resource=NODE, name=name)) for name in names]
@@ -98,14 +98,14 @@ def test_taints_of_all_nodes_are_removed_before_claims_are_patched(cluster):
 
 
 def clear(cluster, *names):
-    """As kube-scheduler does after an attempt that failed."""
+    """Clear the nominations as kube-scheduler does after a failed attempt."""
     for name in names:
         patch = {"status": {"nominatedNodeName": None}}
         cluster.server.patch(POD, name, patch, namespace="default", subresource="status")
 
 
 def test_cleared_nominations_are_repeated_after_the_taints_are_removed(cluster):
-    """Pods that kept theirs are left alone; pods that are not planned are not nominated."""
+    """Only planned pods without a nomination are nominated again."""
     writes = []
 
     def attempt(write):
@@ -125,7 +125,7 @@ def test_cleared_nominations_are_repeated_after_the_taints_are_removed(cluster):
 
 
 def test_bound_pods_are_not_nominated_again(cluster):
-    """They have a node, whatever became of the nomination."""
+    """They have a node, so a nomination has no effect."""
     planned = nomination(cluster, "a")
     cluster.server.bind("default", "a", "n")
 
@@ -152,7 +152,7 @@ def test_deleted_and_replaced_pods_are_not_nominated(cluster):
 
 @pytest.mark.parametrize("error", [ForbiddenError("pods/status may not be patched"), KubeUnavailableError("no answer")])
 def test_missing_permission_ends_nominations_but_removes_taints(cluster, error):
-    """Logged once, with what the API server said."""
+    """The run logs one warning with the API server's message."""
     store = Refusing(cluster.server, error)
 
     outcome = carry_out(
@@ -178,7 +178,7 @@ TRIGGER = ClusterChanged(id="1", cluster="demo", step=Step.PROVISION, reason="po
 
 
 def joined(cluster, **settings):
-    """Runs until the nodes of three pods are registered, with whatever the messages ask for."""
+    """Run the requeued steps until the nodes of three pods are registered."""
     cluster.settings = replace(cluster.settings, **settings)
     cluster.add(pool_body(), node_class_body())
     kubelets = Kubelets(cluster.server, cluster.clock, cluster.cloud)
@@ -194,7 +194,7 @@ def joined(cluster, **settings):
 
 
 def test_pods_are_nominated_when_their_nodes_join(cluster):
-    """From unschedulable pods to nominations, by the step's own messages; kubelets register in between."""
+    """The step's own requeue messages lead from unschedulable pods over registered nodes to nominations."""
     nodes = joined(cluster)
 
     assert set(nominations(cluster).values()) == nodes
@@ -203,7 +203,7 @@ def test_pods_are_nominated_when_their_nodes_join(cluster):
 
 @pytest.mark.parametrize("why", ["setting", "old", "silent"])
 def test_no_pods_are_nominated_if_turned_off_or_unsupported(cluster, why):
-    """Switched off, before 1.35, or if the API server does not say what it is."""
+    """The cases are: setting off, Kubernetes before 1.35, unknown version of the API server."""
     if why == "old":
         cluster.memory.kubernetes_version = (1, 34)
     if why == "silent":

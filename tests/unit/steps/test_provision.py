@@ -43,7 +43,7 @@ def requeue_of(cluster, step):
 
 
 def test_pending_pods_get_nodes_in_one_run(cluster):
-    """Claims first, protected and remembered; instances in the same run; and a look at them soon."""
+    """The run creates NodeClaims with finalizer and planned pods, launches instances, and requeues the step."""
     add_pods(cluster, 10)
     outcome = run(cluster)
 
@@ -67,7 +67,7 @@ def test_unchanged_cluster_is_not_solved_again(cluster):
         is_solved.append(cluster.memory.cached_results is not known)
         known = cluster.memory.cached_results
 
-    assert is_solved == [True, True, False, True]  # the first run writes that the pool is sound
+    assert is_solved == [True, True, False, True]  # the first run writes the NodePool's conditions
     assert len(known.by_problem) == 1
     assert cluster.record.reasons.count("FailedScheduling") == 5
 
@@ -84,7 +84,7 @@ def test_same_pods_do_not_get_nodes_twice(cluster):
 
 
 def test_claims_without_an_instance_are_launched_before_planning(cluster):
-    """A run was cut off between create and launch: its claim is finished and holds its pods."""
+    """An earlier run crashed between creation and launch; this one launches its NodeClaim, which keeps its pods."""
     body = claim_body("cut-off", metadata={"annotations": {labels.PLANNED_PODS: "default/p0,default/p1"}})
     cluster.add(body)
     add_pods(cluster, 2)
@@ -94,7 +94,7 @@ def test_claims_without_an_instance_are_launched_before_planning(cluster):
 
 
 def test_lost_launch_response_makes_no_second_instance(cluster):
-    """The claim's UID is the client token: the next run finds the instance."""
+    """The NodeClaim's UID is the client token, so the next run finds the instance."""
     add_pods(cluster, 1)
 
     class DyingError(Exception):
@@ -103,7 +103,7 @@ def test_lost_launch_response_makes_no_second_instance(cluster):
     def die():
         raise DyingError
 
-    with pytest.raises(DyingError):  # the patch of the launched claim's status is the last thing the process does
+    with pytest.raises(DyingError):  # the process dies at the patch of the launched NodeClaim's status
         run(cluster, store=InterceptingStore(cluster.server, "patch", 6, die))
     assert [c.status.provider_id for c in claims(cluster)] == [""]
 
@@ -113,7 +113,7 @@ def test_lost_launch_response_makes_no_second_instance(cluster):
 
 
 def test_nodes_that_joined_are_registered_and_initialized(cluster):
-    """From unschedulable pods to Ready claims, with nothing but runs at the times the requeues ask for."""
+    """Runs at the times of the requeue messages lead from unschedulable pods to Ready NodeClaims."""
     add_pods(cluster, 3)
     kubelets = Kubelets(cluster.server, cluster.clock, cluster.cloud)
     run(cluster)
@@ -124,7 +124,7 @@ def test_nodes_that_joined_are_registered_and_initialized(cluster):
         kubelets.act()
         run(cluster)
         assert cluster.clock.now() < NOW + BOOT + timedelta(minutes=1)
-    run(cluster)  # the pool counts what stands at a run's beginning
+    run(cluster)  # the NodePool's status counts the nodes at the start of a run
 
     (node,) = cluster.server.list(NODE).items
     assert node.metadata.labels[labels.INITIALIZED] == "true"
@@ -133,14 +133,14 @@ def test_nodes_that_joined_are_registered_and_initialized(cluster):
     assert cluster.server.get(NODEPOOL, "default")["status"]["nodes"] == 1
 
 
-def test_without_stock_the_next_run_takes_another_offering(cluster):
-    """The refused offering is remembered for three minutes, the claim given up, the pods planned again at once."""
+def test_next_run_uses_another_offering_after_insufficient_capacity(cluster):
+    """The offering is unavailable for three minutes, the NodeClaim is deleted, the pods are scheduled again at once."""
     add_pods(cluster, 1)
     cluster.cloud.out_of_stock = {("m.small", "a", "on-demand")}
     cluster.cloud.types = tuple(t for t in cluster.cloud.types if t.name in {"m.small", "m.large"})
 
     class OnlyTheCheapest(type(cluster.cloud)):
-        """A fleet that is asked for one type only, as claims with one suitable type are."""
+        """A cloud that tries one type per launch, as for NodeClaims with one compatible type."""
 
         def _launch(self, request):
             cheapest = [t for t in request.instance_types if t.name == "m.small" and t.offerings[0].available]
@@ -162,8 +162,8 @@ def test_without_stock_the_next_run_takes_another_offering(cluster):
     assert [i.instance_type for i in strict.list()] == ["m.large"]
 
 
-def test_pods_that_wait_for_stock_are_planned_again_when_it_may_be_back(cluster):
-    """Everything is out of stock: the next look is when the first offering is tried again."""
+def test_pods_are_scheduled_again_when_an_offering_expires(cluster):
+    """All offerings are unavailable; the step requeues itself for when the first one may be tried again."""
     add_pods(cluster, 1)
     cluster.cloud.out_of_stock = {(t.name, "a", "on-demand") for t in cluster.cloud.types}
     run(cluster)
@@ -173,7 +173,7 @@ def test_pods_that_wait_for_stock_are_planned_again_when_it_may_be_back(cluster)
 
 
 def test_claims_are_kept_while_instance_types_are_throttled(cluster):
-    """A throttled cold start: the claim keeps its place with the reason, and the run leaves a requeue."""
+    """At a throttled cold start the NodeClaim stays with the reason in its condition, and the step is requeued."""
     add_pods(cluster, 1)
     cluster.cloud.failures = [CreateError("not allowed", condition_reason="Unauthorized")]
     run(cluster)
@@ -211,8 +211,8 @@ class Throttled:
         (RateLimitedError("slow down", retry_after_seconds=1), "RequestLimitExceeded"),
     ],
 )
-def test_a_failed_launch_is_retried_and_says_why_meanwhile(cluster, error, reason):
-    """The claim stays, the pods keep their place on it, the back-off is kept."""
+def test_failed_launch_is_retried_and_its_condition_has_the_reason(cluster, error, reason):
+    """The NodeClaim keeps its pods, and the retries have a back-off."""
     add_pods(cluster, 1)
     cluster.cloud.failures = [error]
     run(cluster)
@@ -229,7 +229,7 @@ def test_a_failed_launch_is_retried_and_says_why_meanwhile(cluster, error, reaso
 
 
 def test_a_node_class_is_resolved_only_when_due(cluster):
-    """New, then every five minutes; a quiet cluster costs one write of a time stamp each."""
+    """It is resolved when it is new, then every five minutes; in an idle cluster each time writes a timestamp."""
     run(cluster)
     cluster.clock.advance(60)
     run(cluster)
@@ -243,7 +243,7 @@ def test_a_node_class_is_resolved_only_when_due(cluster):
 
 
 def test_a_node_class_that_is_not_ready_launches_no_nodes(cluster):
-    """The cloud's reason reaches the NodePool; no claim is made that could not be launched."""
+    """The NodePool's condition has the cloud's reason, and no NodeClaim is created."""
     cluster.cloud.ready = False
     add_pods(cluster, 1)
     run(cluster)
@@ -253,7 +253,7 @@ def test_a_node_class_that_is_not_ready_launches_no_nodes(cluster):
 
 
 def test_a_throttled_node_class_keeps_its_status(cluster):
-    """Throttled once: nothing is lost, nothing is claimed to be wrong."""
+    """One throttled call changes no condition."""
     run(cluster)
 
     class Throttled(type(cluster.cloud)):
@@ -276,7 +276,7 @@ def test_claim_without_its_node_class_is_deleted(cluster):
 
 
 def test_an_invalid_pool_is_reported_and_the_valid_one_serves(cluster):
-    """One clear condition on the bad one, nodes from the other."""
+    """The invalid one has a condition with the error; the nodes are of the other one."""
     cluster.add(merge(pool_body("bad"), {"spec": {"weight": 1000}}))
     add_pods(cluster, 1)
     run(cluster)
@@ -286,7 +286,7 @@ def test_an_invalid_pool_is_reported_and_the_valid_one_serves(cluster):
 
 
 def test_deleted_nodepool_gets_no_new_nodeclaims(cluster):
-    """It is read again just before they are created."""
+    """The step reads the NodePool again just before it creates them."""
     add_pods(cluster, 1)
     gone = InterceptingStore(cluster.server, "get", 1, lambda: cluster.server.delete(NODEPOOL, "default"))
     run(cluster, store=gone)
@@ -295,7 +295,7 @@ def test_deleted_nodepool_gets_no_new_nodeclaims(cluster):
 
 
 def test_a_pool_over_its_limits_by_terminating_nodes_is_requeued(cluster):
-    """The plan ignores terminating nodes, the limit counts them until they are gone; the step does not loop meanwhile."""
+    """The plan ignores terminating nodes, but the limit counts them; the step requeues itself with a delay."""
     cluster.server.patch(NODEPOOL, "default", {"spec": {"limits": {"cpu": "2"}}})
     add_pods(cluster, 1)
     run(cluster)
@@ -318,7 +318,7 @@ def test_one_run_creates_a_limited_number_of_nodeclaims(cluster):
 
 
 def test_next_run_finishes_a_run_that_reached_its_deadline(cluster):
-    """The deadline strikes after the claims are created: they are launched, not doubled, by the requeue's run."""
+    """The deadline passes after NodeClaims are created; the requeued run launches them and creates no others."""
     add_pods(cluster, 10)
     slow = InterceptingStore(cluster.server, "create", 2, lambda: cluster.clock.advance(56))
     outcome = run(cluster, store=slow)
@@ -333,7 +333,7 @@ def test_next_run_finishes_a_run_that_reached_its_deadline(cluster):
 
 
 def test_a_quiet_cluster_costs_no_writes(cluster):
-    """With nothing to do the step writes nothing and requeues no step."""
+    """Without pending pods the step writes nothing and requeues no step."""
     run(cluster)
     writes = []
     cluster.server.on_write(writes.append)

@@ -46,7 +46,7 @@ def conditions_of(cluster, resource, name, **where):
 
 
 def test_a_buffer_launches_one_node_and_its_pods_get_no_events(cluster):
-    """The pending claim is capacity enough for the next run, which says so."""
+    """The pending NodeClaim has enough capacity for the next run, and the buffer's condition reports it."""
     shape = {"metadata": {"labels": {"app": "spare"}}, "spec": pod_body("x", cpu="1")["spec"]}
     cluster.add(
         {
@@ -77,7 +77,7 @@ def test_a_buffer_launches_one_node_and_its_pods_get_no_events(cluster):
 
 
 def test_unavailable_capacity_buffer_does_not_affect_pods(cluster):
-    """Its condition says so; real pods are scheduled as ever."""
+    """Its condition reports it; pods are scheduled as without it."""
     shape = {"metadata": {}, "spec": pod_body("x", cpu="500")["spec"]}
     cluster.add(
         {
@@ -103,8 +103,8 @@ def test_unavailable_capacity_buffer_does_not_affect_pods(cluster):
     )
 
 
-def test_an_overlay_s_price_decides_the_type_and_its_status_says_so(cluster):
-    """The claim says so in Karpenter's annotation; one that does not validate is refused by name."""
+def test_overlay_price_decides_the_type_and_its_status_is_ready(cluster):
+    """The NodeClaim has Karpenter's annotation; the condition of an invalid overlay has the error."""
     only = [{"key": labels.INSTANCE_TYPE, "operator": "In", "values": [LARGE.name]}]
     cluster.add(overlay_body("savings-plan", requirements=only, price="0.01"), pod_body("p"))
     provision(cluster.run(), TRIGGER)
@@ -116,7 +116,7 @@ def test_an_overlay_s_price_decides_the_type_and_its_status_says_so(cluster):
 
 
 def test_default_constraints_spread_the_pods_of_a_service(cluster):
-    """As the cluster's own scheduler will ask."""
+    """kube-scheduler applies the same constraints."""
     small, medium = (
         an_instance_type(t.name, cpu=n, memory_gib=4 * n, price=t.offerings[0].price, zones=("a", "b"))
         for t, n in ((SMALL, 2), (MEDIUM, 4))

@@ -1,7 +1,7 @@
 """After random external changes to claims, nodes and instances, drawn by seed, the cluster becomes consistent again.
 
-Covers: finalizers, owners, labels, ids and conditions taken off or forged; claims and nodes deleted; machines stopped and lost;
-budgets and volumes in the way for a while.
+Covers: finalizers, owners, labels, ids and conditions removed or forged; NodeClaims and nodes deleted; instances stopped or
+deleted; budgets and volumes that block drains for a while.
 Scenario: four pods on four nodes; ten operations, then half an hour without any.
 """
 
@@ -124,12 +124,12 @@ def initialized(simulation):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_after_random_changes_every_claim_has_its_node_and_instance(seed):
-    """And every pod runs."""
+    """Every pod runs, too."""
     dice = random.Random(seed)
     simulation = four_nodes(dice)
     operations = RandomOperations(simulation, dice)
     for _ in range(10):
-        with suppress(NotFoundError):  # it is gone already
+        with suppress(NotFoundError):  # the instance is terminated already
             operations.act()
         simulation.run_for(minutes=dice.choice([0.1, 0.2, 0.5, 1, 3]))
     operations.finish()

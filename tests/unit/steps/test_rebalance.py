@@ -1,4 +1,4 @@
-"""Rebalancing lives: recommendations for running nodes, replacements first, and the warning that may overtake them."""
+"""Rebalance recommendations on a simulated cluster: replacement within budgets, and a later interruption warning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.helpers.simulated_cluster import SimulatedCluster
 
 
 def a_spot_fleet(nodes: int, *, budget: str) -> SimulatedCluster:
-    """So many Spot nodes with a pod each, in a pool that acts on recommendations and never consolidates."""
+    """Return a cluster of Spot nodes with a pod each, whose NodePool replaces on recommendations and never consolidates."""
     spot = [
         {"key": labels.CAPACITY_TYPE, "operator": "In", "values": [labels.SPOT]},
         {"key": labels.INSTANCE_TYPE, "operator": "In", "values": ["s"]},
@@ -34,7 +34,7 @@ def a_spot_fleet(nodes: int, *, budget: str) -> SimulatedCluster:
 
 
 def notify(simulation: SimulatedCluster, kind: str, provider_id: str) -> None:
-    """A notice about an instance of ours comes in."""
+    """Run the interrupt step for an event about one of the cluster's instances."""
     now = simulation.clock.now()
     trigger = Interruption(
         id="e",
@@ -48,12 +48,12 @@ def notify(simulation: SimulatedCluster, kind: str, provider_id: str) -> None:
 
 
 def offerings(simulation: SimulatedCluster) -> set[tuple[str, str]]:
-    """Where what runs runs."""
+    """Return the offerings of the running instances."""
     return {(i.instance_type, i.zone) for i in simulation.cloud.list() if i.state == "running"}
 
 
 def test_many_rebalance_recommendations_move_pods_within_budgets():
-    """All four nodes are at risk; two may go at a time. No pod stops before the node it moves to is ready."""
+    """All four nodes have recommendations, and two may be disrupted at a time, each after its replacement is Ready."""
     simulation = a_spot_fleet(4, budget="50%")
     at_risk = {i.provider_id for i in simulation.cloud.list()}
     risky = offerings(simulation)
@@ -89,7 +89,7 @@ def test_many_rebalance_recommendations_move_pods_within_budgets():
 
 
 def test_interruption_before_its_replacement_drains_at_once():
-    """The node is drained at once; the replacement that is on its way is the only one that is opened."""
+    """The step drains the node at once and launches no replacement besides the one in flight."""
     simulation = a_spot_fleet(1, budget="100%")
     (instance,) = simulation.cloud.list()
     notify(simulation, "rebalance_recommendation", instance.provider_id)
@@ -109,8 +109,8 @@ def test_interruption_before_its_replacement_drains_at_once():
     assert [phase for _, _, phase in simulation.disruptions()] == ["Succeeded"]
 
 
-def test_replacements_that_cannot_be_had_leave_the_node_as_it_is():
-    """Every other offering is out of stock: the pod runs on, and the cloud is not asked all the time."""
+def test_unavailable_replacement_keeps_the_node():
+    """All other offerings are unavailable: the pod keeps running, and launches are retried with a back-off."""
     simulation = a_spot_fleet(1, budget="100%")
     (instance,) = simulation.cloud.list()
     own = (instance.instance_type, instance.zone, instance.capacity_type)

@@ -24,7 +24,7 @@ def refused(name="a", **right):
 
 
 def test_a_missing_permission_is_reported_once_with_its_remedy():
-    """Many objects may be refused for want of one right."""
+    """One missing permission may fail the writes of many objects."""
     first, second, other = (
         event_for_operator(Step.PROVISION, e) for e in (refused(), refused("b"), refused(resource="nodepools"))
     )
@@ -36,7 +36,7 @@ def test_a_missing_permission_is_reported_once_with_its_remedy():
 
 
 def test_a_missing_kind_is_reported_and_a_missing_object_is_not():
-    """Objects go all the time; a kind goes with its CustomResourceDefinition."""
+    """Objects are deleted all the time, but a kind is missing only without its CustomResourceDefinition."""
     missing = NotFoundError("the API server does not serve nodeclaims", reason=NOT_SERVED, to_do="install the CRDs")
 
     event = event_for_operator(Step.TERMINATE, missing)
@@ -51,7 +51,7 @@ def test_a_missing_kind_is_reported_and_a_missing_object_is_not():
     "error", [ConflictError("changed"), KubeAPIError("full", status=507), CloudProviderError("no")]
 )
 def test_retryable_error_is_counted_without_an_event(error):
-    """By error class and step, for an alarm."""
+    """The metric has the error class and the step, for an alarm."""
     cluster = Cluster()
     emit_error(cluster.run(), Step.PROVISION, error)
 

@@ -18,7 +18,7 @@ from tests.helpers.simulated_cluster import SimulatedCluster
 
 
 def a_simulated_cluster(replicas: int, *, gate: bool = True, pool=None, types=(SMALL,), **spec) -> SimulatedCluster:
-    """With one pool of so many nodes, and consolidation that would take any node that it may."""
+    """Return a cluster with a static NodePool of so many nodes and aggressive consolidation."""
     quick = {"consolidateAfter": "0s", "budgets": [{"nodes": "100%"}]}
     simulation = SimulatedCluster(types, pool or pool_body(spec={"replicas": replicas, "disruption": quick, **spec}))
     gates = msgspec.structs.replace(simulation.cluster.settings.feature_gates, static_capacity=gate)
@@ -27,18 +27,18 @@ def a_simulated_cluster(replicas: int, *, gate: bool = True, pool=None, types=(S
 
 
 def ready(simulation) -> list[str]:
-    """Names of the claims that are initialized and stay."""
+    """Return the names of the initialized NodeClaims that are not terminating."""
     found = [c for c in simulation.claims() if c.metadata.deletion_timestamp is None]
     return [c.metadata.name for c in found if is_true(c.status.conditions, "Initialized")]
 
 
 def scale(simulation, replicas) -> None:
-    """As `kubectl scale nodepool` does."""
+    """Set the replicas, as `kubectl scale nodepool` does."""
     simulation.server.patch(NODEPOOL, "default", {"spec": {"replicas": replicas}})
 
 
 def settle(simulation, nodes) -> None:
-    """Until there are so many nodes and claims, and nothing changes that for ten minutes."""
+    """Run until there are so many nodes and NodeClaims, and check that the number stays for ten minutes."""
     simulation.until(lambda: len(ready(simulation)) == nodes == len(simulation.claims()), f"{nodes} nodes")
     launched = len(simulation.cloud.launches)
     simulation.run_for(minutes=10)
@@ -47,7 +47,7 @@ def settle(simulation, nodes) -> None:
 
 
 def test_static_nodepool_always_has_its_replicas():
-    """Without any pod, up, down and to zero; consolidation does not delete them as empty, and the status counts them."""
+    """It scales up, down and to zero without pods; consolidation deletes no empty node, and the status counts them."""
     simulation = a_simulated_cluster(3)
     settle(simulation, 3)
     assert simulation.server.list(NODEPOOL).items[0]["status"]["nodes"] == 3
@@ -62,15 +62,15 @@ def test_static_nodepool_always_has_its_replicas():
     assert simulation.record.count_of("karpenter_nodeclaims_disrupted_total") == 5
 
 
-def test_nothing_is_done_for_static_pools_while_the_feature_is_off():
-    """Karpenter's gate, and its default."""
+def test_static_nodepools_get_no_nodes_without_the_feature_gate():
+    """It is Karpenter's gate with Karpenter's default."""
     simulation = a_simulated_cluster(2, gate=False)
     simulation.run_for(minutes=5)
     assert simulation.claims() == ()
 
 
 def test_a_node_that_dies_is_replaced():
-    """In the slot of the one that went, whose name may be free again or not."""
+    """The replacement is created whether or not the old NodeClaim's name is free again."""
     simulation = a_simulated_cluster(3)
     settle(simulation, 3)
     slots = {c.metadata.annotations[labels.REPLICA_INDEX] for c in simulation.claims()}
@@ -83,7 +83,7 @@ def test_a_node_that_dies_is_replaced():
 
 
 def test_claims_are_made_of_the_template_alone():
-    """Its labels, annotations, taints and requirements; no instance types were chosen, and no pods are asked for."""
+    """They have its labels, annotations, taints and requirements, but no chosen instance types and no pods' requests."""
     template = {
         "metadata": {"labels": {"team": "a"}, "annotations": {"note": "mine"}},
         "spec": {
@@ -106,7 +106,7 @@ def test_claims_are_made_of_the_template_alone():
 
 
 def test_pods_are_put_on_static_nodes_and_open_no_others():
-    """The scheduler takes them as existing capacity, those just launched too."""
+    """The scheduler treats them as existing capacity, also if they were just launched."""
     simulation = a_simulated_cluster(2)
     simulation.deploy("web", 2, cpu="1500m")
     simulation.until(lambda: simulation.running() == 2, "two pods")
@@ -114,7 +114,7 @@ def test_pods_are_put_on_static_nodes_and_open_no_others():
 
 
 def test_terminating_nodes_count_against_the_limit_until_gone():
-    """Four of five; and when one is deleted the next is launched once the limit permits it."""
+    """Four of five replicas fit the limit; after a deletion the next one is launched once the limit permits it."""
     simulation = a_simulated_cluster(5, limits={"nodes": "4"})
     settle(simulation, 4)
     assert "NodeLimitReached" in simulation.record.reasons
@@ -133,7 +133,7 @@ def test_terminating_nodes_count_against_the_limit_until_gone():
 
 
 def test_a_limit_that_stays_exceeded_causes_no_requeue():
-    """What it needs is another limit, and that is seen."""
+    """Only a changed limit helps, and a change requeues the step."""
     simulation = a_simulated_cluster(3, limits={"nodes": "1"})
     settle(simulation, 1)
     runs = len(simulation.functions.outcomes)
@@ -145,7 +145,7 @@ def test_a_limit_that_stays_exceeded_causes_no_requeue():
 
 
 def test_overlapping_runs_create_the_same_nodeclaims():
-    """The second begins as the first has opened one of three, and does all the work; the first finds it done."""
+    """The second starts after the first created one of three, and creates the others; the first finds them created."""
     simulation = a_simulated_cluster(3)
     cluster = simulation.cluster
     interfering = InterceptingStore(
@@ -159,7 +159,7 @@ def test_overlapping_runs_create_the_same_nodeclaims():
 
 
 def under_way(claim, replacement: str) -> dict:
-    """A disruption that has just taken the claim, and opens another first."""
+    """Return a NodeDisruption that replaces a NodeClaim."""
     candidate = {"nodeClaim": claim.metadata.name, "nodeClaimUID": claim.metadata.uid, "nodePool": "default"}
     spec = {
         "reason": "Drifted",
@@ -198,7 +198,7 @@ def test_a_replacement_under_way_changes_no_other_node():
 
 
 def test_an_unavailable_offering_is_tried_again_after_its_expiry():
-    """One refused launch; no claim is opened while nothing could come of it."""
+    """After one refused launch no NodeClaim is created until the offering may be available again."""
     simulation = a_simulated_cluster(1)
     simulation.cloud.out_of_stock = {(SMALL.name, "a", labels.ON_DEMAND)}
     simulation.run_for(minutes=2)

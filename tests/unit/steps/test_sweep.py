@@ -26,7 +26,7 @@ from tests.helpers.builders import (
 )
 from tests.helpers.fakes import Cluster
 
-QUIET = NOW.replace(minute=1)  # no multiple of any period
+QUIET = NOW.replace(minute=1)  # not a multiple of any period
 READY = a_pool(status={"conditions": [condition(t, observedGeneration=1) for t in ("ValidationSucceeded", "Ready")]})
 
 
@@ -46,13 +46,13 @@ def consolidatable(more=(), **kwargs):
 
 
 def unlabelled(claim):
-    """The claim without its NodeClass's label, as Karpenter made them before it had one."""
+    """Return the NodeClaim without the NodeClass label, as older releases of Karpenter created it."""
     kept = {key: value for key, value in claim.metadata.labels.items() if key != CLASS_LABEL}
     return replace(claim, metadata=replace(claim.metadata, labels=kept))
 
 
 def disowned(claim):
-    """The claim without its NodePool's label, which its owner still names."""
+    """Return the NodeClaim without the NodePool label; its ownerReference still names the NodePool."""
     kept = {key: value for key, value in claim.metadata.labels.items() if key != labels.NODEPOOL}
     owner = OwnerReference(api_version="karpenter.sh/v1", kind="NodePool", name="default", uid="uid-default")
     return replace(claim, metadata=replace(claim.metadata, labels=kept, owner_references=(owner,)))
@@ -103,13 +103,13 @@ def disowned(claim):
     ],
 )
 def test_each_reason_requeues_its_step(cluster, steps):
-    """And no other step."""
+    """It requeues no other step."""
     assert due(**cluster) == steps
 
 
 @pytest.mark.parametrize(("claims", "enabled", "is_due"), [(1, True, True), (2, True, False), (1, False, False)])
 def test_static_nodepool_is_due_until_it_has_its_replicas(claims, enabled, is_due):
-    """Claims being deleted do not count; where the feature is off such pools make no step due."""
+    """Terminating NodeClaims do not count; without the feature gate static NodePools requeue no step."""
     pool = a_pool(spec={"replicas": 2}, status=READY.to_wire()["status"])
     living = tuple(consolidatable(name=f"c{n}") for n in range(claims))
     snapshot = a_snapshot(now=QUIET, node_pools=(pool,), claims=(*living, consolidatable(name="z", deleting=NOW)))
@@ -118,7 +118,7 @@ def test_static_nodepool_is_due_until_it_has_its_replicas(claims, enabled, is_du
 
 
 def test_a_budget_window_that_just_started_requeues_consolidation():
-    """Once: a minute later it is open, not opening."""
+    """That happens once: a minute later the window is no longer starting."""
     budgets = [{"nodes": "1", "schedule": "1 21 * * *", "duration": "1h"}]
     pool = a_pool(spec={"disruption": {"budgets": budgets}}, status=READY.to_wire()["status"])
     assert due(node_pools=(pool,), claims=(consolidatable(),)) == {Step.CONSOLIDATE}
@@ -126,7 +126,7 @@ def test_a_budget_window_that_just_started_requeues_consolidation():
 
 
 def test_garbage_and_consolidation_are_due_at_intervals():
-    """Schedules are late by seconds: of the sweeps of one hour, each period gets exactly its own."""
+    """Schedules fire seconds late; still, the sweeps of one hour find each period due exactly once."""
     sweeps = [NOW + timedelta(minutes=m, seconds=(m * 7) % 20 - 5) for m in range(60)]
     seen = [due(now=at, claims=(consolidatable(age=at - NOW),)) for at in sweeps]
     assert sum(Step.TERMINATE in steps for steps in seen) == 30
@@ -134,7 +134,7 @@ def test_garbage_and_consolidation_are_due_at_intervals():
 
 
 def test_a_nodedisruption_without_nodes_is_deleted_in_ten_minutes():
-    """Its own requeue may be lost, and with no claim left nothing else requeues the step."""
+    """Its requeue message may be lost, and without NodeClaims nothing else requeues the step."""
     sweeps = [NOW + timedelta(minutes=m) for m in range(60)]
     assert sum(Step.CONSOLIDATE in due(now=at) for at in sweeps) == 6
 

@@ -1,4 +1,4 @@
-"""Terminate: drains, instances, finalizers and garbage, run by run, on the in-memory API server."""
+"""The terminate step on the in-memory API server: drains, instances, finalizers and garbage collection."""
 
 from datetime import timedelta
 
@@ -21,7 +21,7 @@ TRIGGER = RequeueDue(id="1", cluster="demo", step=Step.TERMINATE, reason="test",
 
 @pytest.fixture
 def cluster():
-    """One initialized node with two pods, made by the product itself."""
+    """Return a cluster with one initialized node and two pods, which the provision step created."""
     cluster = Cluster()
     cluster.add(pool_body(), node_class_body(), pod_body("a"), pod_body("b"))
     kubelets = Kubelets(cluster.server, cluster.clock, cluster.cloud)
@@ -53,7 +53,7 @@ def run(cluster, **changes):
 
 
 def follow_requeues(cluster, within=timedelta(minutes=5)):
-    """Run whenever the step asked to; until it asks no more."""
+    """Run the step at each requeue until it sends no more."""
     end = cluster.clock.now() + within
     runs = 1
     run(cluster)
@@ -67,7 +67,7 @@ def follow_requeues(cluster, within=timedelta(minutes=5)):
 
 
 def test_deleted_claim_is_finalized_with_its_node_and_instance(cluster):
-    """Nothing left: no claim, no node, no instance; and the pool's counts say so."""
+    """No NodeClaim, node or instance is left, and the NodePool's status counts none."""
     cluster.server.delete(NODECLAIM, claim(cluster).metadata.name)
     follow_requeues(cluster)
 
@@ -79,7 +79,7 @@ def test_deleted_claim_is_finalized_with_its_node_and_instance(cluster):
 
 
 def test_a_node_deleted_by_hand_takes_its_claim_and_instance_along(cluster):
-    """kubectl delete node means the same."""
+    """`kubectl delete node` has the same effect as deleting the NodeClaim."""
     cluster.server.delete(NODE, cluster.server.list(NODE).items[0].metadata.name)
     follow_requeues(cluster)
     assert cluster.server.list(NODECLAIM).items == ()
@@ -87,7 +87,7 @@ def test_a_node_deleted_by_hand_takes_its_claim_and_instance_along(cluster):
 
 
 def test_budget_blocks_the_drain_until_it_allows_disruptions(cluster):
-    """An Event on the node reports refused evictions, and the instance stays; once the budget allows it all go."""
+    """An Event on the node reports refused evictions, and the instance stays until the budget allows them."""
     budget = {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -111,15 +111,15 @@ def test_budget_blocks_the_drain_until_it_allows_disruptions(cluster):
     assert cluster.cloud.list() == ()
 
 
-def test_pods_of_a_node_that_goes_wake_provision(cluster):
-    """Their next place is planned while they are still being evicted."""
+def test_pods_of_a_draining_node_requeue_provision(cluster):
+    """The provision step schedules them during the drain."""
     cluster.server.delete(NODECLAIM, claim(cluster).metadata.name)
     run(cluster)
     assert {m.step for m in cluster.queue.sent} == {Step.PROVISION, Step.TERMINATE}
 
 
 def test_a_vanished_instance_removes_its_claim_and_node(cluster):
-    """A user terminated it in the console: no drain, nothing left over."""
+    """A user terminated it in the console; the step needs no drain and leaves nothing."""
     cluster.cloud.lose(claim(cluster).status.provider_id)
     cluster.kubelets.act()
     run(cluster)
@@ -128,8 +128,8 @@ def test_a_vanished_instance_removes_its_claim_and_node(cluster):
     assert cluster.server.list(NODE).items == ()
 
 
-def test_orphans_are_terminated_and_young_ones_given_time(cluster):
-    """An instance of ours that no claim stands for, older than half a minute."""
+def test_instances_without_claim_are_terminated_after_30_seconds(cluster):
+    """The instance has the cluster's tag, but no NodeClaim has its provider id; younger ones are kept."""
     now = cluster.clock.now()
     cluster.cloud.run_orphan("aws:///a/i-old", now - timedelta(seconds=31))
     cluster.cloud.run_orphan("aws:///a/i-young", now - timedelta(seconds=29))
@@ -139,11 +139,11 @@ def test_orphans_are_terminated_and_young_ones_given_time(cluster):
 
 
 def test_a_claim_created_during_the_instance_list_keeps_its_instance(cluster):
-    """Our clock is a minute ahead of the cloud's, so that its instance looks old enough to be an orphan."""
+    """The function's clock is a minute ahead of the cloud's, so that the instance seems old enough to be garbage."""
     cloud = cluster.cloud
 
     class Racing:
-        """Provision launches just before this list is made."""
+        """A cloud in which the provision step launches an instance just before the list."""
 
         def __getattr__(self, name):
             return getattr(cloud, name)
@@ -160,10 +160,10 @@ def test_a_claim_created_during_the_instance_list_keeps_its_instance(cluster):
 
 @pytest.mark.parametrize("unseen", [{"NodeClaim"}, {"NodeClaim", "Node"}])
 def test_a_stale_list_of_claims_terminates_no_node(cluster, unseen):
-    """Before anything ends because a claim is missing, the claim is asked for by name."""
+    """Before the step terminates an instance without a NodeClaim, it reads that NodeClaim by name."""
 
     class Late:
-        """A store whose lists of these kinds are of a time before there was anything."""
+        """A store whose lists of these kinds are empty, as at an old version."""
 
         def __getattr__(self, name):
             return getattr(cluster.server, name)
@@ -181,8 +181,8 @@ def test_a_stale_list_of_claims_terminates_no_node(cluster, unseen):
     assert [w.at - cluster.clock.now() for w in outcome.requeues] == [timedelta(seconds=1)]
 
 
-def test_a_claim_deleted_before_its_instance_was_known_leaks_nothing(cluster):
-    """The instance carries the claim's name as a tag: it goes first, then the finalizer."""
+def test_claim_without_a_provider_id_leaks_no_instance(cluster):
+    """The instance's tag names the NodeClaim; the step terminates it before it removes the finalizer."""
     body = claim_body("cut-off", metadata={"deletionTimestamp": "2026-03-02T21:00:00Z"})
     cluster.add(body)
     cluster.cloud.run_orphan("aws:///a/i-cut-off", cluster.clock.now(), claim="cut-off")
@@ -194,7 +194,7 @@ def test_a_claim_deleted_before_its_instance_was_known_leaks_nothing(cluster):
 
 
 class Mute:
-    """A store that may not write the status of claims."""
+    """A store without the permission to write the status of NodeClaims."""
 
     def __init__(self, store):
         self._store = store
@@ -209,7 +209,7 @@ class Mute:
 
 
 def test_an_instance_is_terminated_even_if_status_writes_are_denied(cluster):
-    """A role that lacks one right must not leave an instance behind with every claim that is given up."""
+    """A missing permission must not leak an instance with each deleted NodeClaim."""
     cluster.add(claim_body("given-up", metadata={"deletionTimestamp": "2026-03-02T21:00:00Z"}))
     cluster.cloud.run_orphan("aws:///a/i-given-up", cluster.clock.now(), claim="given-up")
 
@@ -223,10 +223,10 @@ def test_an_instance_is_terminated_even_if_status_writes_are_denied(cluster):
 
 
 def test_nodes_go_even_if_volumes_may_not_be_read(cluster):
-    """A role of an earlier release: the log says what to do, and an empty node does not run for ever."""
+    """A role of an earlier release lacks the permission; the log has the remedy, and the empty node is deleted."""
 
     class Blind:
-        """A store that may not list VolumeAttachments."""
+        """A store without the permission to list VolumeAttachments."""
 
         def __getattr__(self, name):
             return getattr(cluster.server, name)
@@ -248,14 +248,14 @@ def test_nodes_go_even_if_volumes_may_not_be_read(cluster):
 
 
 def test_deleted_claim_without_an_instance_leaves_the_counts(cluster):
-    """Claims that wait for their instance are alike in having none; only the one that was let go is counted out."""
+    """Other NodeClaims without an instance still count in the NodePool's status."""
     cluster.add(claim_body("waits"), claim_body("goes", metadata={"deletionTimestamp": "2026-03-02T21:00:00Z"}))
     run(cluster)
     assert cluster.server.get(NODEPOOL, "default")["status"]["nodes"] == 2
 
 
 def test_an_expired_claim_is_deleted_and_drained_without_asking_a_budget(cluster):
-    """720 hours after its creation it goes."""
+    """It expires 720 hours after its creation."""
     cluster.clock.advance(timedelta(hours=720).total_seconds())
     cluster.kubelets.act()
     follow_requeues(cluster)
@@ -264,11 +264,11 @@ def test_an_expired_claim_is_deleted_and_drained_without_asking_a_budget(cluster
 
 
 def test_a_throttled_termination_is_repeated(cluster):
-    """The finalizers stay, the step comes back."""
+    """The finalizers stay, and the step requeues itself."""
     cluster.server.delete(NODECLAIM, claim(cluster).metadata.name)
 
     class Throttled:
-        """The same cloud, whose first termination is refused."""
+        """A cloud whose first termination is throttled."""
 
         def __init__(self, cloud):
             self._cloud, self._refusals = cloud, 1
@@ -289,7 +289,7 @@ def test_a_throttled_termination_is_repeated(cluster):
 
 
 def test_running_cluster_causes_no_writes_and_no_requeues(cluster):
-    """One read of the claims and nodes."""
+    """The step only reads NodeClaims and nodes."""
     writes = []
     cluster.server.on_write(writes.append)
     outcome = run(cluster)
