@@ -1,7 +1,7 @@
-"""The API server's errors: their codes, reasons and texts, and their `Status` on the wire.
+"""Builds the API server's errors: their codes, reasons and messages, and their `Status` in responses.
 
-Texts and codes follow k8s.io/apimachinery `pkg/api/errors/errors.go`, so that a log line of the simulation reads like one of a
-cluster.
+Messages and codes follow k8s.io/apimachinery `pkg/api/errors/errors.go`, so that a log line of the simulation equals one
+of a cluster.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from journeyman.errors import (
 
 
 class ErrorCause(Struct, frozen=True):
-    """An invalid field, and what is wrong with it."""
+    """An invalid field, with a message that describes the mistake."""
 
     field: str
     message: str
@@ -35,14 +35,14 @@ class ErrorCause(Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        """The machine-readable reason, which follows from the start of the message."""
+        """Return the machine-readable reason, which the start of the message determines."""
         if _WRONG_TYPE in self.message:
             return "FieldValueTypeInvalid"
         return next((reason for start, reason in _REASONS.items() if self.message.startswith(start)), _INVALID_VALUE)
 
     @property
     def blocks(self) -> bool:
-        """Whether rules over the whole object cannot be checked because of it."""
+        """Whether this error prevents the check of rules over the whole object."""
         return self.reason in _BLOCKING
 
     def on_wire(self) -> dict[str, str]:
@@ -85,39 +85,39 @@ def _details(resource: Resource[Any], name: str, kind: str) -> dict[str, Any]:
 
 
 def not_found(resource: Resource[Any], name: str) -> NotFoundError:
-    """404: no such object."""
+    """Return a 404: the object does not exist."""
     message = f'{group_resource(resource)} "{name}" not found'
     details = _details(resource, name, resource.plural)
     return NotFoundError(message, status=404, reason="NotFound", details=details)
 
 
 def unknown_resource() -> NotFoundError:
-    """404: no such kind, or no such subresource of it."""
+    """Return a 404: the kind or its subresource does not exist."""
     return NotFoundError("the server could not find the requested resource", status=404, reason="NotFound")
 
 
 def already_exists(resource: Resource[Any], name: str) -> AlreadyExistsError:
-    """409: the name is taken."""
+    """Return a 409: an object with the name exists."""
     message = f'{group_resource(resource)} "{name}" already exists'
     details = _details(resource, name, resource.plural)
     return AlreadyExistsError(message, status=409, reason="AlreadyExists", details=details)
 
 
 def conflict(resource: Resource[Any], name: str, why: str, *, kind: str = "") -> ConflictError:
-    """409: a precondition does not hold. `kind` is the server's name of it in the text, by default the plural."""
-    called = kind or resource.plural
-    message = f'Operation cannot be fulfilled on {_qualified(called, resource.group)} "{name}": {why}'
-    return ConflictError(message, status=409, reason="Conflict", details=_details(resource, name, called))
+    """Return a 409: a precondition does not hold. `kind` is the kind's name in the message, by default the plural."""
+    name_of_kind = kind or resource.plural
+    message = f'Operation cannot be fulfilled on {_qualified(name_of_kind, resource.group)} "{name}": {why}'
+    return ConflictError(message, status=409, reason="Conflict", details=_details(resource, name, name_of_kind))
 
 
 def modified(resource: Resource[Any], name: str) -> ConflictError:
-    """409: the resourceVersion is not the stored one."""
+    """Return a 409: the resourceVersion is not the stored one."""
     why = "the object has been modified; please apply your changes to the latest version and try again"
     return conflict(resource, name, why)
 
 
 def storage_precondition(resource: Resource[Any], key: str, name: str, wanted: str, stored: str) -> ConflictError:
-    """409: the UID in a binding or a replacement is not the stored one; `key` is where the object is stored."""
+    """Return a 409: the UID in a binding or a replacement is not the stored one; `key` is the object's storage key."""
     why = (
         f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: "
         f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {stored}"
@@ -125,8 +125,8 @@ def storage_precondition(resource: Resource[Any], key: str, name: str, wanted: s
     return conflict(resource, name, why)
 
 
-def other_incarnation(resource: Resource[Any], name: str, wanted: str, stored: str) -> ConflictError:
-    """409: the deletion's precondition names another UID."""
+def uid_mismatch(resource: Resource[Any], name: str, wanted: str, stored: str) -> ConflictError:
+    """Return a 409: the deletion's precondition has another UID."""
     why = (
         f"the UID in the precondition ({wanted}) does not match the UID in record ({stored}). "
         "The object might have been deleted and then recreated"
@@ -134,8 +134,8 @@ def other_incarnation(resource: Resource[Any], name: str, wanted: str, stored: s
     return conflict(resource, name, why, kind=resource.kind)
 
 
-def other_version(resource: Resource[Any], name: str, wanted: str, stored: str) -> ConflictError:
-    """409: the deletion's precondition names another resourceVersion."""
+def version_mismatch(resource: Resource[Any], name: str, wanted: str, stored: str) -> ConflictError:
+    """Return a 409: the deletion's precondition has another resourceVersion."""
     why = (
         f"the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record ({stored}). "
         "The object might have been modified"
@@ -143,14 +143,14 @@ def other_version(resource: Resource[Any], name: str, wanted: str, stored: str) 
     return conflict(resource, name, why, kind=resource.kind)
 
 
-def other_object(resource: Resource[Any], name: str, wanted: str) -> ConflictError:
-    """422: the patch names another UID; callers treat it as a conflict."""
+def immutable_uid(resource: Resource[Any], name: str, wanted: str) -> ConflictError:
+    """Return a 422: the patch has another UID. It is a ConflictError, as which callers handle it."""
     refused = invalid(resource, name, [ErrorCause("metadata.uid", f'Invalid value: "{wanted}": field is immutable')])
     return ConflictError(refused.message, status=422, reason="Invalid", details=refused.details)
 
 
 def invalid(resource: Resource[Any], name: str, causes: Sequence[ErrorCause]) -> InvalidError:
-    """422: one or more fields are invalid."""
+    """Return a 422: one or more fields are invalid."""
     listed = str(causes[0]) if len(causes) == 1 else f"[{', '.join(map(str, causes))}]"
     message = f'{_qualified(resource.kind, resource.group)} "{name}" is invalid: {listed}'
     details = {**_details(resource, name, resource.kind), "causes": [cause.on_wire() for cause in causes]}
@@ -158,7 +158,7 @@ def invalid(resource: Resource[Any], name: str, causes: Sequence[ErrorCause]) ->
 
 
 def namespace_is_terminating(resource: Resource[Any], name: str, namespace: str) -> ForbiddenError:
-    """403: the namespace is terminating."""
+    """Return a 403: the namespace is terminating."""
     why = f"unable to create new content in namespace {namespace} because it is being terminated"
     cause = {
         "reason": "NamespaceTerminating",
@@ -171,7 +171,7 @@ def namespace_is_terminating(resource: Resource[Any], name: str, namespace: str)
 
 
 def apply_conflicts(conflicts: Sequence[tuple[str, str]]) -> ConflictError:
-    """409: other managers own fields that the apply would change; (manager, field), in order of the fields."""
+    """Return a 409: other managers own fields that the apply would change, given as (manager, field) in field order."""
     owners = sorted({owner for owner, _ in conflicts})
     if len(conflicts) == 1:
         listed = f"conflict with {owners[0]}: {conflicts[0][1]}"
@@ -191,40 +191,40 @@ def apply_conflicts(conflicts: Sequence[tuple[str, str]]) -> ConflictError:
 
 
 def undeclared(resource: Resource[Any], name: str, path: str) -> KubeAPIError:
-    """500: the apply has a field that the schema does not declare."""
+    """Return a 500: the apply has a field that the schema does not declare."""
     what = f"/{name}; {resource.api_version}, Kind={resource.kind}"
-    return unreasoned(f"failed to create typed patch object ({what}): {path}: field not declared in schema")
+    return internal_error(f"failed to create typed patch object ({what}): {path}: field not declared in schema")
 
 
 def bad_options(cause: ErrorCause) -> InvalidError:
-    """422: a patch option is missing, or belongs to another kind of patch."""
+    """Return a 422: a patch option is missing, or belongs to another kind of patch."""
     details = {"group": "meta.k8s.io", "kind": "PatchOptions", "causes": [cause.on_wire()]}
     message = f'PatchOptions.meta.k8s.io "" is invalid: {cause}'
     return InvalidError(message, status=422, reason="Invalid", details=details)
 
 
 def bad_request(why: str) -> KubeAPIError:
-    """400: the request is malformed."""
+    """Return a 400: the request is malformed."""
     return KubeAPIError(why, status=400, reason="BadRequest")
 
 
-def other_name(wanted: str, name: str) -> KubeAPIError:
-    """400: the name in the body differs from the name in the URL."""
+def name_mismatch(wanted: str, name: str) -> KubeAPIError:
+    """Return a 400: the name in the body differs from the name in the URL."""
     return bad_request(f"the name of the object ({wanted}) does not match the name on the URL ({name})")
 
 
-def unreasoned(why: str) -> KubeAPIError:
-    """500 without a reason: an internal error that the server passes on."""
+def internal_error(why: str) -> KubeAPIError:
+    """Return a 500 without a reason: an internal error."""
     return KubeAPIError(why, status=500)
 
 
 def too_old(wanted: int, oldest: int) -> GoneError:
-    """410: the version is no longer in the history."""
+    """Return a 410: the version is no longer in the history."""
     return GoneError(f"too old resource version: {wanted} ({oldest})", status=410, reason="Expired")
 
 
-def budget_refuses(cause: str) -> TooManyRequestsError:
-    """429: a PodDisruptionBudget forbids the eviction; `cause` names it and the reason."""
+def eviction_forbidden(cause: str) -> TooManyRequestsError:
+    """Return a 429: a PodDisruptionBudget forbids the eviction; `cause` has its name and the reason."""
     return TooManyRequestsError(
         "Cannot evict pod as it would violate the pod's disruption budget.",
         retry_after_seconds=0.0,

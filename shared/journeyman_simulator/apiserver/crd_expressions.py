@@ -1,13 +1,13 @@
-"""The validation rules of CustomResourceDefinitions: the subset of CEL (Common Expression Language) that they use.
+"""Evaluates the validation rules of CustomResourceDefinitions, in the subset of CEL that they use.
 
-A rule is parsed once into a function of its variables (`self`, `oldSelf`, and those of enclosing macros):
+The parser turns a rule into a function of its variables (`self`, `oldSelf`, and those of enclosing macros):
 
     ==  !=  <  <=  >  >=  in  &&  ||  !  + - on numbers and texts  c ? a : b  literals, lists, x.y, x[y], has(x.y)
     all  exists  exists_one  filter  map  size  matches  find  startsWith  endsWith  contains  indexOf  split  duration
 
-The parser refuses everything else. Restates: the CEL specification; k8s.io/apiserver pkg/cel/library/regex.go.
-Differs: regular expressions are Python's, which agree with RE2 on all that the generated definitions use; there is no cost
-limit. `core.api.device_selectors` has the subset of CEL for devices, with its own values and limits.
+The parser rejects all other CEL. Restates: the CEL specification; k8s.io/apiserver pkg/cel/library/regex.go.
+Differs: regular expressions are Python's, which equal RE2's for the patterns of the generated definitions; rules have no
+cost limit. `core.api.device_selectors` has the subset of CEL for devices, with its own values and limits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from journeyman.errors import ConfigurationError
 
 Scope = Mapping[str, Any]
 Rule = Callable[[Scope], Any]
-"""The value of an expression, given its variables. Raises EvaluationError."""
+"""Returns the value of an expression, given its variables. Raises RuleEvaluationError."""
 
 _TOKEN: Final = re.compile(
     r"""\s+|(?P<text>r?"(?:[^"\\\n]|\\.)*"|r?'(?:[^'\\\n]|\\.)*')|(?P<number>\d+(?:\.\d+)?)|(?P<name>[A-Za-z_]\w*)
@@ -34,21 +34,21 @@ _TOKEN: Final = re.compile(
 
 
 class UnreadableRuleError(Exception):
-    """A rule that is malformed, or uses CEL that this parser does not support."""
+    """A rule is malformed, or uses CEL that the parser does not support."""
 
 
 class RuleEvaluationError(Exception):
-    """A rule without a value for this object: a field is missing, or types do not match."""
+    """A rule has no value for an object: a field is missing, or types do not match."""
 
 
 @lru_cache(maxsize=1024)
 def parse_rule(text: str) -> Rule:
-    """Parse a rule into a function. Raises UnreadableRuleError."""
-    return _RuleParser(text).whole()
+    """Parse a rule and return it as a function. Raises UnreadableRuleError."""
+    return _RuleParser(text).parse()
 
 
 class _RuleParser:
-    """A recursive-descent parser over the tokens, loosest operators first."""
+    """A recursive-descent parser, in order of increasing precedence of operators."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -56,62 +56,64 @@ class _RuleParser:
         self._next = 0
 
     def _split(self) -> list[tuple[str, str]]:
-        tokens, place = [], 0
-        while place < len(self._text):
-            match = _TOKEN.match(self._text, place)
+        tokens, position = [], 0
+        while position < len(self._text):
+            match = _TOKEN.match(self._text, position)
             if match is None:
-                raise UnreadableRuleError(f"{self._text!r}: {self._text[place:][:20]!r} is not understood")
+                raise UnreadableRuleError(f"{self._text!r}: {self._text[position:][:20]!r} is not a token")
             if match.lastgroup is not None:
                 tokens.append((match.lastgroup, match[0]))
-            place = match.end()
+            position = match.end()
         return tokens
 
     def _take(self, *wanted: str) -> str:
-        """Take the next token if it is one of these, and return its text."""
+        """Consume the next token if it is one of these, and return its text; empty if it is another."""
         kind, text = self._tokens[self._next]
         if kind in {"text", "end"} or text not in wanted:
             return ""
         self._next += 1
         return text
 
-    def _demand(self, wanted: str) -> None:
+    def _expect(self, wanted: str) -> None:
         if not self._take(wanted):
             raise UnreadableRuleError(f"{self._text!r}: {wanted!r} is missing before {self._tokens[self._next][1]!r}")
 
     def _name(self) -> str:
         kind, text = self._tokens[self._next]
         if kind != "name":
-            raise UnreadableRuleError(f"{self._text!r}: {text!r} is no name")
+            raise UnreadableRuleError(f"{self._text!r}: {text!r} is not a name")
         self._next += 1
         return text
 
-    def whole(self) -> Rule:
+    def parse(self) -> Rule:
         """Parse the whole text as one expression."""
-        found = self._choice()
+        found = self._conditional()
         if self._tokens[self._next][0] != "end":
-            raise UnreadableRuleError(f"{self._text!r}: {self._tokens[self._next][1]!r} is not understood there")
+            raise UnreadableRuleError(
+                f"{self._text!r}: {self._tokens[self._next][1]!r} is not allowed after an expression"
+            )
         return found
 
-    def _choice(self) -> Rule:
-        found = self._either()
+    def _conditional(self) -> Rule:
+        found = self._or()
         if not self._take("?"):
             return found
-        chosen = self._choice()
-        self._demand(":")
-        other = self._choice()
-        return lambda scope: chosen(scope) if _truth(found(scope)) else other(scope)
+        chosen = self._conditional()
+        self._expect(":")
+        other = self._conditional()
+        return lambda scope: chosen(scope) if _as_boolean(found(scope)) else other(scope)
 
-    def _either(self) -> Rule:
-        parts = [self._both()]
+    def _or(self) -> Rule:
+        parts = [self._and()]
         while self._take("||"):
-            parts.append(self._both())
-        return parts[0] if len(parts) == 1 else lambda scope: _decided(parts, scope, decisive=True)
+            parts.append(self._and())
+        return parts[0] if len(parts) == 1 else lambda scope: _short_circuit(parts, scope, decisive=True)
 
-    def _both(self) -> Rule:
+    def _and(self) -> Rule:
         parts = [self._relation()]
         while self._take("&&"):
             parts.append(self._relation())
-        return parts[0] if len(parts) == 1 else lambda scope: _decided(parts, scope, decisive=False)
+        return parts[0] if len(parts) == 1 else lambda scope: _short_circuit(parts, scope, decisive=False)
 
     def _relation(self) -> Rule:
         left = self._sum()
@@ -122,54 +124,54 @@ class _RuleParser:
         return lambda scope: relation(left(scope), right(scope))
 
     def _sum(self) -> Rule:
-        found = self._signed()
+        found = self._unary()
         while sign := self._take("+", "-"):
-            found = _added(found, self._signed(), negative=sign == "-")
+            found = _sum_of(found, self._unary(), negative=sign == "-")
         return found
 
-    def _signed(self) -> Rule:
+    def _unary(self) -> Rule:
         if self._take("!"):
-            inner = self._signed()
-            return lambda scope: not _truth(inner(scope))
+            inner = self._unary()
+            return lambda scope: not _as_boolean(inner(scope))
         if self._take("-"):
-            number = self._signed()
+            number = self._unary()
             return lambda scope: -number(scope)
         return self._member()[0]
 
     def _member(self) -> tuple[Rule, Rule]:
-        """Parse a value and its selectors; also return whether its last field exists, for `has`."""
+        """Parse a value with its selectors; return it, and a rule for whether its last field exists (for `has`)."""
         found = self._primary()
         present: Rule = _missing_field
         while sign := self._take(".", "["):
             if sign == "[":
-                found, present = _element(found, self._choice()), _missing_field
-                self._demand("]")
+                found, present = _element(found, self._conditional()), _missing_field
+                self._expect("]")
                 continue
             name = self._name()
             if self._take("("):
-                found, present = self._called(found, name), _missing_field
+                found, present = self._method_call(found, name), _missing_field
             else:
                 found, present = _field(found, name)
         return found, present
 
-    def _called(self, subject: Rule, name: str) -> Rule:
+    def _method_call(self, subject: Rule, name: str) -> Rule:
         if name in _MACROS:
             variable = self._name()
-            self._demand(",")
-            body, macro = self._choice(), _MACROS[name]
-            self._demand(")")
+            self._expect(",")
+            body, macro = self._conditional(), _MACROS[name]
+            self._expect(")")
             return lambda scope: macro(_items(subject(scope)), lambda item: body({**scope, variable: item}))
         if name not in _METHODS:
-            raise UnreadableRuleError(f"{self._text!r}: {name}() is not among the functions understood")
+            raise UnreadableRuleError(f"{self._text!r}: {name}() is not a supported function")
         method, arguments = _METHODS[name], self._list(")")
-        return lambda scope: _applied(method, subject(scope), *(argument(scope) for argument in arguments))
+        return lambda scope: _call(method, subject(scope), *(argument(scope) for argument in arguments))
 
     def _list(self, end: str) -> list[Rule]:
         found: list[Rule] = []
         while not self._take(end):
             if found:
-                self._demand(",")
-            found.append(self._choice())
+                self._expect(",")
+            found.append(self._conditional())
         return found
 
     def _primary(self) -> Rule:
@@ -179,8 +181,8 @@ class _RuleParser:
             value = literal_eval(text)
             return lambda _: value
         if self._take("("):
-            inner = self._choice()
-            self._demand(")")
+            inner = self._conditional()
+            self._expect(")")
             return inner
         if self._take("["):
             items = self._list("]")
@@ -194,13 +196,13 @@ class _RuleParser:
             return lambda scope: _variable(scope, name)
         if name == "has":
             present = self._member()[1]
-            self._demand(")")
+            self._expect(")")
             return present
         if name in _FUNCTIONS:
-            function, argument = _FUNCTIONS[name], self._choice()
-            self._demand(")")
-            return lambda scope: _applied(function, argument(scope))
-        raise UnreadableRuleError(f"{self._text!r}: {name}() is not among the functions understood")
+            function, argument = _FUNCTIONS[name], self._conditional()
+            self._expect(")")
+            return lambda scope: _call(function, argument(scope))
+        raise UnreadableRuleError(f"{self._text!r}: {name}() is not a supported function")
 
 
 def _missing_field(_: Scope) -> bool:
@@ -237,7 +239,7 @@ def _element(subject: Rule, key: Rule) -> Rule:
     return found
 
 
-def _added(left: Rule, right: Rule, *, negative: bool) -> Rule:
+def _sum_of(left: Rule, right: Rule, *, negative: bool) -> Rule:
     def found(scope: Scope) -> Any:
         try:
             return left(scope) - right(scope) if negative else left(scope) + right(scope)
@@ -247,20 +249,20 @@ def _added(left: Rule, right: Rule, *, negative: bool) -> Rule:
     return found
 
 
-def _truth(value: Any) -> bool:
+def _as_boolean(value: Any) -> bool:
     if not isinstance(value, bool):
         raise RuleEvaluationError("no such overload")
     return value
 
 
-def _decided(tests: Iterable[Callable[[Any], Any]], subject: Any, *, decisive: bool) -> bool:
-    """Evaluate `||` (True decides) or `&&` (False decides); an error counts only if no operand decides."""
+def _short_circuit(tests: Iterable[Callable[[Any], Any]], subject: Any, *, decisive: bool) -> bool:
+    """Evaluate `||` (decided by True) or `&&` (decided by False). Raises an operand's error only if no operand decides."""
     failure: RuleEvaluationError | None = None
     for test in tests:
         try:
-            if _truth(test(subject)) is decisive:
+            if _as_boolean(test(subject)) is decisive:
                 return decisive
-        except RuleEvaluationError as error:  # noqa: PERF203 - each part may fail by itself
+        except RuleEvaluationError as error:  # noqa: PERF203 - each operand fails separately
             failure = error
     if failure is not None:
         raise failure
@@ -268,13 +270,13 @@ def _decided(tests: Iterable[Callable[[Any], Any]], subject: Any, *, decisive: b
 
 
 def _items(value: Any) -> list[Any]:
-    """Return what a macro iterates over: a list's items, a map's keys."""
+    """Return the values over which a macro iterates: a list's items or a map's keys."""
     if not isinstance(value, (list, tuple, Mapping)):
         raise RuleEvaluationError("no such overload")
     return list(value)
 
 
-def _applied(function: Callable[..., Any], *arguments: Any) -> Any:
+def _call(function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except (TypeError, AttributeError) as error:
@@ -288,43 +290,43 @@ def _duration(text: str) -> timedelta:
         raise RuleEvaluationError("type conversion error from 'string' to 'google.protobuf.Duration'") from error
 
 
-def _found(text: str, pattern: str) -> str:
+def _find(text: str, pattern: str) -> str:
     match = re.search(pattern, text)
     return match[0] if match else ""
 
 
-def _same(left: Any, right: Any) -> bool:
+def _equal(left: Any, right: Any) -> bool:
     return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
 
 
 _CONSTANTS: Final[Mapping[str, Any]] = {"true": True, "false": False, "null": None}
 _RELATIONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
-    "==": _same,
-    "!=": lambda left, right: not _same(left, right),
-    "<": lambda left, right: _applied(lambda: left < right),
-    "<=": lambda left, right: _applied(lambda: left <= right),
-    ">": lambda left, right: _applied(lambda: left > right),
-    ">=": lambda left, right: _applied(lambda: left >= right),
-    "in": lambda item, container: _applied(lambda: item in container),
+    "==": _equal,
+    "!=": lambda left, right: not _equal(left, right),
+    "<": lambda left, right: _call(lambda: left < right),
+    "<=": lambda left, right: _call(lambda: left <= right),
+    ">": lambda left, right: _call(lambda: left > right),
+    ">=": lambda left, right: _call(lambda: left >= right),
+    "in": lambda item, container: _call(lambda: item in container),
 }
 _Test = Callable[[Any], Any]
 
 
-def _about(item: Any) -> Callable[[_Test], Any]:
+def _with_item(item: Any) -> Callable[[_Test], Any]:
     return lambda test: test(item)
 
 
 _MACROS: Final[Mapping[str, Callable[[list[Any], _Test], Any]]] = {
-    "all": lambda items, test: _decided(map(_about, items), test, decisive=False),
-    "exists": lambda items, test: _decided(map(_about, items), test, decisive=True),
-    "exists_one": lambda items, test: sum(_truth(test(item)) for item in items) == 1,
-    "filter": lambda items, test: [item for item in items if _truth(test(item))],
+    "all": lambda items, test: _short_circuit(map(_with_item, items), test, decisive=False),
+    "exists": lambda items, test: _short_circuit(map(_with_item, items), test, decisive=True),
+    "exists_one": lambda items, test: sum(_as_boolean(test(item)) for item in items) == 1,
+    "filter": lambda items, test: [item for item in items if _as_boolean(test(item))],
     "map": lambda items, test: [test(item) for item in items],
 }
 _METHODS: Final[Mapping[str, Callable[..., Any]]] = {
     "size": len,
     "matches": lambda text, pattern: re.search(pattern, text) is not None,
-    "find": _found,
+    "find": _find,
     "startsWith": lambda text, part: text.startswith(part),
     "endsWith": lambda text, part: text.endswith(part),
     "contains": lambda text, part: part in text,

@@ -1,4 +1,4 @@
-"""Custom resources as their definitions make the API server treat them: defaults, pruning, schema and rules.
+"""Applies CustomResourceDefinitions to custom resources: defaults, pruning, schema and validation rules.
 
 Restates: k8s.io/apiextensions-apiserver `pkg/registry/customresource/strategy.go` `Validate`, `ValidateUpdate`;
 `validator.go` `validateScaleSpec`.
@@ -21,10 +21,10 @@ JSON = Mapping[str, Any]
 
 
 class CustomResource:
-    """How the server treats one kind because of its CustomResourceDefinition."""
+    """The defaults and validation of one kind, from its CustomResourceDefinition."""
 
     def __init__(self, definition: CRDDefinition) -> None:
-        """Follow `definition`; its schema is compiled with the first object, once for all servers of this process."""
+        """Create the kind of `definition`, whose schema is compiled on first use, once per process."""
         self.resource = definition.resource
         self._definition = definition
 
@@ -33,45 +33,45 @@ class CustomResource:
         return _schema_of(self._definition.model)
 
     def shape(self) -> JSON:
-        """Return the schema, with that of the metadata."""
+        """Return the schema of the object, including its metadata."""
         return {**self._schema, "properties": {**self._schema["properties"], "metadata": METADATA_SHAPE}}
 
     def default(self, obj: JSON) -> JSON:
-        """Return the object with defaults, and without undeclared fields."""
+        """Return the object with defaults and without undeclared fields."""
         whole: JSON = apply_defaults_and_prune(obj, self._schema)
         return whole
 
     def validate(self, new: JSON, old: JSON | None) -> Iterable[ErrorCause]:
-        """Return what is invalid in an object.
+        """Return the errors of an object.
 
-        Faults that the stored object has already do not count (CRD ratcheting), so unchanged parts are not checked; that makes
-        status writes cheap.
+        Errors that the stored object has as well do not count (CRD ratcheting), so unchanged parts are not checked, which
+        makes status writes fast.
         """
         changed = new if old is None else (field for field in new if new[field] != old.get(field))
-        made = _ready(self._definition.model, frozenset(changed))
-        schema = made.schema
-        found = [*self._bad_scale(new)]
-        if not made.is_sound(new):
+        compiled = _compiled_schema(self._definition.model, frozenset(changed))
+        schema = compiled.schema
+        found = [*self._scale_errors(new)]
+        if not compiled.is_valid(new):
             found = [
-                *schema_validation.faults(new, schema, ""),
+                *schema_validation.schema_errors(new, schema, ""),
                 *found,
                 *schema_validation.duplicates(new, schema, ""),
             ]
         if any(cause.blocks for cause in found):
             found.append(schema_validation.UNCHECKED)
-        elif made.rules is not None:
-            found += schema_validation.broken_rules(new, old, made.rules, "")
-        return found if old is None or not found else self._beyond(old, found, schema)
+        elif compiled.rules is not None:
+            found += schema_validation.broken_rules(new, old, compiled.rules, "")
+        return found if old is None or not found else self._new_errors(old, found, schema)
 
-    def _beyond(self, old: JSON, found: list[ErrorCause], schema: JSON) -> Iterable[ErrorCause]:
-        """Return the faults that the stored object does not have."""
-        known = {*schema_validation.faults(old, schema, ""), *schema_validation.duplicates(old, schema, "")}
+    def _new_errors(self, old: JSON, found: list[ErrorCause], schema: JSON) -> Iterable[ErrorCause]:
+        """Return the errors that the stored object does not have."""
+        known = {*schema_validation.schema_errors(old, schema, ""), *schema_validation.duplicates(old, schema, "")}
         known |= {*schema_validation.broken_rules(old, None, schema, "")}
         kept = [cause for cause in found if cause not in known]
         return () if kept == [schema_validation.UNCHECKED] else kept
 
-    def _bad_scale(self, obj: JSON) -> Iterable[ErrorCause]:
-        """Refuse a negative number of replicas in the scale subresource."""
+    def _scale_errors(self, obj: JSON) -> Iterable[ErrorCause]:
+        """Yield an error if the number of replicas of the scale subresource is negative."""
         if self._definition.scale is None:
             return
         path = self._definition.scale[0]
@@ -83,8 +83,8 @@ class CustomResource:
 
 
 @cache
-def _ready(model: type[Model], fields: frozenset[str]) -> CompiledSchema:
-    """Return the compiled schema of these fields; the others must only be present."""
+def _compiled_schema(model: type[Model], fields: frozenset[str]) -> CompiledSchema:
+    """Return the compiled schema with the types of these fields only; required fields must still be present."""
     whole = _schema_of(model)
     return compile_schema(
         {**whole, "properties": {name: part for name, part in whole["properties"].items() if name in fields}}
@@ -97,8 +97,8 @@ def _schema_of(model: type[Model]) -> JSON:
 
 
 def apply_defaults_and_prune(value: Any, schema: JSON) -> Any:
-    """Return the value as the API server stores it. Values of a wrong type are left to validation."""
-    if isinstance(value, str):  # most values; `isinstance(…, Mapping)` is slow
+    """Return the value with defaults and without undeclared fields. A value of the wrong type stays for validation."""
+    if isinstance(value, str):  # checked first: most values are strings, and `isinstance(…, Mapping)` is slow
         return value
     if isinstance(value, Mapping):
         return _completed_map(value, schema)

@@ -1,7 +1,7 @@
-"""The fields of an object as server-side apply counts them: single fields, merged maps and lists, atomic lists.
+"""Computes an object's fields for server-side apply, and merges and removes fields.
 
-Maps are merged field by field. Lists are atomic, unless the schema declares a set or a map: then their items are fields of their
-own. Restates: sigs.k8s.io/structured-merge-diff `typed/{tofieldset,merge,remove}.go`.
+Maps are merged field by field. Lists are atomic, unless the schema declares a set or a map: then each item is a field.
+Restates: sigs.k8s.io/structured-merge-diff `typed/{tofieldset,merge,remove}.go`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ JSON = Mapping[str, Any]
 
 
 class Item(Struct, frozen=True):
-    """An item of a list: of a map by its key's fields, of a set by itself (then the only field is "")."""
+    """An item of a list. `key` has the key fields of a map's item, or the item of a set under the name ""."""
 
     key: tuple[tuple[str, Any], ...]
 
@@ -25,7 +25,7 @@ class Item(Struct, frozen=True):
 
 
 Path = tuple["str | Item", ...]
-"""Names and items from the root of the object."""
+"""The names and items from the root of an object to a field."""
 MISSING: Final = object()
 _ANYTHING: Final[JSON] = {}
 METADATA_SHAPE: Final[JSON] = {
@@ -40,16 +40,16 @@ _CONDITIONS: Final[JSON] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-
 BUILT_IN_SHAPE: Final[JSON] = {
     "properties": {"metadata": METADATA_SHAPE, "status": {"properties": {"conditions": _CONDITIONS}}},
 }
-"""The schema of built-in kinds, as far as needed: all other lists are atomic."""
+"""The schema of built-in kinds, without lists that are atomic."""
 
 
 def path_text(path: Path) -> str:
-    """Return a path as the server writes it: `.status.conditions[type="Ready"].status`."""
+    """Return a path in the server's notation: `.status.conditions[type="Ready"].status`."""
     return "".join(str(part) if isinstance(part, Item) else f".{part}" for part in path)
 
 
 def field_paths(value: Any, schema: JSON, path: Path = ()) -> Iterator[Path]:
-    """Yield every field of a value; the existence of an item is a field, too."""
+    """Yield the path of every field of a value; the existence of an item is a field as well."""
     parts = list(_parts(value, schema))
     if not parts:
         if path:
@@ -65,7 +65,7 @@ def field_paths(value: Any, schema: JSON, path: Path = ()) -> Iterator[Path]:
 
 
 def undeclared_fields(value: Any, schema: JSON, path: Path = ()) -> Iterator[Path]:
-    """Yield the fields that the schema does not declare."""
+    """Yield the paths of the fields that the schema does not declare."""
     for part, inner, shape in _parts(value, schema):
         known = isinstance(part, Item) or "properties" not in schema or part in schema["properties"]
         if known or schema.get("x-kubernetes-preserve-unknown-fields"):
@@ -75,7 +75,7 @@ def undeclared_fields(value: Any, schema: JSON, path: Path = ()) -> Iterator[Pat
 
 
 def value_at(value: Any, path: Path) -> Any:
-    """Return the value at a path; MISSING without one."""
+    """Return the value at a path; MISSING if it does not exist."""
     for part in path:
         if isinstance(part, Item):
             found = [item for item in value if _has_key(item, part)] if isinstance(value, list) else []
@@ -86,35 +86,35 @@ def value_at(value: Any, path: Path) -> Any:
 
 
 def merge_fields(live: Any, wanted: Any, schema: JSON) -> Any:
-    """Return `live` with every field of `wanted` applied."""
-    if isinstance(wanted, Mapping) and isinstance(live, Mapping) and not _is_whole(wanted, schema):
+    """Return `live` with every field of `wanted` merged into it."""
+    if isinstance(wanted, Mapping) and isinstance(live, Mapping) and not _is_atomic(wanted, schema):
         result = dict(live)
         for name, value in wanted.items():
             shape = _shape(schema, name)
             result[name] = merge_fields(live[name], value, shape) if name in live else value
         return result
-    if isinstance(wanted, list) and isinstance(live, list) and not _is_whole(wanted, schema):
+    if isinstance(wanted, list) and isinstance(live, list) and not _is_atomic(wanted, schema):
         result_items = list(live)
         for item in wanted:
             key = _item(item, schema)
-            place = next((index for index, other in enumerate(result_items) if _has_key(other, key)), None)
-            if place is None:
+            position = next((index for index, other in enumerate(result_items) if _has_key(other, key)), None)
+            if position is None:
                 result_items.append(item)
             else:
-                result_items[place] = merge_fields(result_items[place], item, schema.get("items", _ANYTHING))
+                result_items[position] = merge_fields(result_items[position], item, schema.get("items", _ANYTHING))
         return result_items
     return wanted
 
 
 def remove_field(value: Any, path: Path) -> Any:
-    """Return the value without a field, and without what is empty then."""
+    """Return the value without the field at a path, and without parts that become empty."""
     part, rest = path[0], path[1:]
     inner = value_at(value, (part,))
     if inner is MISSING:
         return value
-    left = remove_field(inner, rest) if rest else MISSING
-    if rest and (left or left == inner):
-        return _with(value, part, left)
+    remaining = remove_field(inner, rest) if rest else MISSING
+    if rest and (remaining or remaining == inner):
+        return _with(value, part, remaining)
     if isinstance(part, Item):
         return [item for item in value if not _has_key(item, part)]
     return {name: item for name, item in value.items() if name != part}
@@ -127,8 +127,8 @@ def _with(value: Any, part: str | Item, inner: Any) -> Any:
 
 
 def _parts(value: Any, schema: JSON) -> Iterator[tuple[str | Item, Any, JSON]]:
-    """Yield the parts of a value that is merged; nothing for a single field."""
-    if _is_whole(value, schema):
+    """Yield the parts of a value that is merged; none for an atomic value."""
+    if _is_atomic(value, schema):
         return
     if isinstance(value, Mapping):
         yield from ((name, inner, _shape(schema, name)) for name, inner in value.items())
@@ -136,7 +136,7 @@ def _parts(value: Any, schema: JSON) -> Iterator[tuple[str | Item, Any, JSON]]:
         yield from ((_item(item, schema), item, schema.get("items", _ANYTHING)) for item in value)
 
 
-def _is_whole(value: Any, schema: JSON) -> bool:
+def _is_atomic(value: Any, schema: JSON) -> bool:
     if isinstance(value, Mapping):
         return schema.get("x-kubernetes-map-type") == "atomic"
     return not isinstance(value, list) or schema.get("x-kubernetes-list-type", "atomic") == "atomic"

@@ -1,8 +1,8 @@
-"""The in-memory API server over HTTP/1.1, for clients that need the wire protocol.
+"""Serves the in-memory API server over HTTP/1.1, for clients that need the wire protocol.
 
-get, list (in pages), create, merge patch, server-side apply, replace, delete, status, eviction, binding, watch and discovery, with
-`Status` bodies for errors; large bodies are compressed when the client asks. Bind it to the loopback interface only: without
-`authenticate` it accepts every client.
+It supports get, list (in pages), create, merge patch, server-side apply, replace, delete, status, eviction, binding, watch
+and discovery, returns a `Status` for errors, and compresses large bodies if the client accepts it. Bind it to the loopback
+interface only: without `authenticate` it accepts every client.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ from journeyman_simulator.apiserver.server import ApiServer
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
 _GZIP_FROM_BYTES: Final = 128 * 1024  # k8s.io/apiserver `defaultGzipThresholdBytes`
-_BOOKMARK_AFTER_SECONDS: Final = 1.0  # kube-apiserver 1.36 was measured at 0.7 to 2.5
+_BOOKMARK_AFTER_SECONDS: Final = 1.0  # kube-apiserver 1.36 takes 0.7 to 2.5 s (measured)
 _WATCH_SECONDS: Final = 1800  # kube-apiserver's --min-request-timeout
 _VERSION: Final = {"major": "1", "minor": "36", "gitVersion": "v1.36.0+journeyman", "platform": "linux/amd64"}
 _SUCCESS: Final = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
 
 
 class HttpApiServer:
-    """Serves an `ApiServer` until closed; a context manager.
+    """A context manager that serves an `ApiServer` until it is closed.
 
     Args:
         server: The API server.
-        port: 0 picks a free one; see `url`.
-        authenticate: Returns whether a bearer token is accepted ("" if none was sent); None accepts every client.
-        ssl_context: Serve TLS with this context.
+        host: The address on which to listen.
+        port: The port on which to listen; 0 selects a free one, see `url`.
+        authenticate: Returns whether a bearer token ("" if the client sent none) is accepted; None accepts every client.
+        ssl_context: The context with which to serve TLS; None serves plain HTTP.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class HttpApiServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop; watches that are open end within a second."""
+        """Stop the server; open watches end within a second."""
         self._http.closing.set()
         self._http.shutdown()
         self._http.server_close()
@@ -93,25 +94,25 @@ class _Listener(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # one segment per answer
+    wbufsize = -1  # buffers a response, so that it is one segment
     disable_nagle_algorithm = True
     server: _Listener
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is http.server's
-        """Log nothing: the observers of the ApiServer see every write."""
+        """Log nothing, since the observers of the ApiServer receive every write."""
 
     def _handle(self) -> None:
-        """Answer one request; an error becomes its Status."""
+        """Handle one request, and send the Status of an error."""
         length = int(self.headers.get("Content-Length") or 0)
-        body = self.rfile.read(length)  # read the body before any error, or the connection cannot be reused
+        body = self.rfile.read(length)  # before any error, since an unread body would prevent reuse of the connection
         try:
             self._authenticate()
             self._dispatch(body)
         except NoSuchPathError:
             self._send(404, b"404 page not found\n", "text/plain; charset=utf-8")
         except KubeAPIError as error:
-            self._answer(error.status or 500, api_errors.status_of(error))
-        if self.server.closing.is_set():  # a kept connection must not outlive the server
+            self._respond(error.status or 500, api_errors.status_of(error))
+        if self.server.closing.is_set():  # a persistent connection must not outlive the server
             self.close_connection = True
 
     do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _handle  # noqa: N815 - the names are http.server's
@@ -125,7 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         self._query = dict(parse_qsl(url.query, keep_blank_values=True))
         self._api = self.server.api.acting_as((self.headers.get("User-Agent") or "").partition(" ")[0])
-        if self.command == "GET" and self._unrouted(url.path):
+        if self.command == "GET" and self._respond_without_object(url.path):
             return
         route = route_of(url.path, self._api.registry.kinds)
         action = _ACTIONS.get((self.command, bool(route.name)))
@@ -134,18 +135,18 @@ class _Handler(BaseHTTPRequestHandler):
             raise KubeAPIError(why, status=405, reason="MethodNotAllowed")
         action(self, route, body)
 
-    def _unrouted(self, path: str) -> bool:
-        """Answer the paths that name no object; return whether it was one."""
+    def _respond_without_object(self, path: str) -> bool:
+        """Respond to a path that names no object; return whether the path is one."""
         if path in {"/healthz", "/livez", "/readyz"}:
             self._send(200, b"ok", "text/plain")
             return True
-        answer = _VERSION if path == "/version" else discovery(path, self._api.registry.kinds)
-        if answer is not None:
-            self._answer(200, answer)
-        return answer is not None
+        response = _VERSION if path == "/version" else discovery(path, self._api.registry.kinds)
+        if response is not None:
+            self._respond(200, response)
+        return response is not None
 
     def _get(self, route: ApiRoute, _: bytes) -> None:
-        self._answer(200, self._api.entry(route.resource, route.namespace, route.name).encoded())
+        self._respond(200, self._api.entry(route.resource, route.namespace, route.name).encoded())
 
     def _list(self, route: ApiRoute, _: bytes) -> None:
         selection = (route.namespace, self._query.get("labelSelector", ""), self._query.get("fieldSelector", ""))
@@ -170,11 +171,11 @@ class _Handler(BaseHTTPRequestHandler):
         if page.remaining:
             metadata["remainingItemCount"] = page.remaining
         kind = {"kind": f"{route.resource.kind}List", "apiVersion": route.resource.api_version}
-        self._answer(200, {**kind, "metadata": metadata, "items": [entry.encoded() for entry in page.entries]})
+        self._respond(200, {**kind, "metadata": metadata, "items": [entry.encoded() for entry in page.entries]})
 
     def _post(self, route: ApiRoute, content: bytes) -> None:
         body = _object_of(route, content)
-        self._answer(201, self._api.create(route.resource, body, namespace=route.namespace))
+        self._respond(201, self._api.create(route.resource, body, namespace=route.namespace))
 
     def _post_to(self, route: ApiRoute, content: bytes) -> None:
         body = _json(content)
@@ -186,7 +187,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             uid = ((body.get("deleteOptions") or {}).get("preconditions") or {}).get("uid", "")
             self._api.evict(route.namespace, route.name, uid=uid)
-        self._answer(201, _SUCCESS)
+        self._respond(201, _SUCCESS)
 
     def _patch(self, route: ApiRoute, content: bytes) -> None:
         kind_of_patch = self.headers.get_content_type()
@@ -200,10 +201,10 @@ class _Handler(BaseHTTPRequestHandler):
         if "force" in self._query:
             raise api_errors.bad_options(ErrorCause("force", "Forbidden: may not be specified for non-apply patch"))
         where = {"namespace": route.namespace, "subresource": route.subresource}
-        self._answer(200, self._api.patch(route.resource, route.name, _json(content), **where))
+        self._respond(200, self._api.patch(route.resource, route.name, _json(content), **where))
 
     def _apply(self, route: ApiRoute, content: bytes) -> None:
-        """Apply server-side; YAML bodies must be JSON as well."""
+        """Apply server-side. The YAML body must also be JSON."""
         body, manager = _json(content), self._query.get("fieldManager", "")
         if not manager:
             raise api_errors.bad_options(ErrorCause("fieldManager", "Required value: is required for apply patch"))
@@ -215,11 +216,11 @@ class _Handler(BaseHTTPRequestHandler):
         where = {"namespace": route.namespace, "subresource": route.subresource}
         force = self._query.get("force", "") in {"1", "true"}
         applied, new = self._api.applied(route.resource, route.name, body, manager=manager, force=force, **where)
-        self._answer(201 if new else 200, applied)
+        self._respond(201 if new else 200, applied)
 
     def _put(self, route: ApiRoute, content: bytes) -> None:
         where = {"namespace": route.namespace, "subresource": route.subresource}
-        self._answer(200, self._api.update(route.resource, route.name, _object_of(route, content), **where))
+        self._respond(200, self._api.update(route.resource, route.name, _object_of(route, content), **where))
 
     def _delete(self, route: ApiRoute, content: bytes) -> None:
         options = _json(content)
@@ -233,9 +234,9 @@ class _Handler(BaseHTTPRequestHandler):
             resource_version=preconditions.get("resourceVersion", ""),
             grace_period_seconds=None if grace is None else _integer("gracePeriodSeconds", grace),
         )
-        self._answer(200, _SUCCESS)
+        self._respond(200, _SUCCESS)
 
-    def _answer(self, status: int, content: Any) -> None:
+    def _respond(self, status: int, content: Any) -> None:
         self._send(status, msgspec.json.encode(content), "application/json")
 
     def _send(self, status: int, body: bytes, content_type: str) -> None:
@@ -249,7 +250,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _stream(self, route: ApiRoute, watch: WatchStream) -> None:
-        """Stream one JSON document a line, each in its own chunk, until the client's timeout."""
+        """Stream JSON documents, one per line and chunk, until the client's timeout."""
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
@@ -258,12 +259,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._stream_events(route, watch)
             self.wfile.write(b"0\r\n\r\n")
         except (BrokenPipeError, ConnectionResetError):
-            self.close_connection = True  # the client has disconnected, as watchers do
+            self.close_connection = True  # the client disconnected
 
     def _stream_events(self, route: ApiRoute, watch: WatchStream) -> None:
         end = time.monotonic() + _integer("timeoutSeconds", self._query.get("timeoutSeconds") or _WATCH_SECONDS)
         wants_bookmarks = self._query.get("allowWatchBookmarks") in {"1", "true"}
-        bookmarked, quiet_since = -1, time.monotonic()
+        bookmarked, idle_since = -1, time.monotonic()
         while (now := time.monotonic()) < end and not self.server.closing.is_set():
             try:
                 events = watch.take()
@@ -272,8 +273,8 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             for type_, entry in events:
                 self._chunk(type_, entry.encoded())
-                quiet_since = now
-            if wants_bookmarks and watch.version > bookmarked and now - quiet_since >= _BOOKMARK_AFTER_SECONDS:
+                idle_since = now
+            if wants_bookmarks and watch.version > bookmarked and now - idle_since >= _BOOKMARK_AFTER_SECONDS:
                 bookmarked = self._bookmark(route, watch)
             self.wfile.flush()
             watch.wait(min(end - now, _BOOKMARK_AFTER_SECONDS / 4))
@@ -292,7 +293,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 _ACTIONS: Final[Mapping[tuple[str, bool], Callable[[_Handler, ApiRoute, bytes], None]]] = {
     # (method, whether the path names one object)
-    ("GET", False): _Handler._list,  # noqa: SLF001 - the handler's own table
+    ("GET", False): _Handler._list,  # noqa: SLF001 - the handler's dispatch table
     ("GET", True): _Handler._get,  # noqa: SLF001 - same
     ("POST", False): _Handler._post,  # noqa: SLF001 - same
     ("POST", True): _Handler._post_to,  # noqa: SLF001 - same
@@ -303,7 +304,7 @@ _ACTIONS: Final[Mapping[tuple[str, bool], Callable[[_Handler, ApiRoute, bytes], 
 
 
 def _json(body: bytes) -> Mapping[str, Any]:
-    """The body as a JSON object, empty if there is none. Raises 400 BadRequest."""
+    """Return the body as a JSON object; empty if the request has no body. Raises a 400 BadRequest if it is invalid."""
     if not body:
         return {}
     try:
@@ -316,15 +317,15 @@ def _json(body: bytes) -> Mapping[str, Any]:
 
 
 def _integer(name: str, value: Any) -> int:
-    """A whole number out of a query or body. Raises 400 BadRequest."""
+    """Return an integer of a query or body. Raises a 400 BadRequest if the value is not an integer."""
     try:
         return int(value)
     except (TypeError, ValueError) as error:
-        raise api_errors.bad_request(f"{name}: {value!r} is not a whole number") from error
+        raise api_errors.bad_request(f"{name}: {value!r} is not an integer") from error
 
 
 def _object_of(route: ApiRoute, content: bytes) -> Mapping[str, Any]:
-    """The body as an object of the route's kind. Raises 400 BadRequest."""
+    """Return the body as an object of the route's kind. Raises a 400 BadRequest if it has another kind."""
     body = _json(content)
     sent = body.get("kind", route.resource.kind)
     if sent != route.resource.kind:
@@ -337,7 +338,7 @@ _VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 
 
 class ApiRoute(Struct, frozen=True, kw_only=True):
-    """What a path names: a collection (without `name`), an object, or a subresource."""
+    """The target of a path: a collection (without `name`), an object, or a subresource."""
 
     resource: Resource[Any]
     namespace: str = ""
@@ -346,15 +347,15 @@ class ApiRoute(Struct, frozen=True, kw_only=True):
 
 
 class NoSuchPathError(Exception):
-    """A path that the server answers with a plain-text 404."""
+    """A path for which the server sends a plain-text 404."""
 
 
 def route_of(path: str, kinds: Iterable[ServedKind]) -> ApiRoute:
     """Return the route of a path.
 
     Raises:
-        NotFoundError: A built-in group has no such resource.
-        NoSuchPathError: Nothing is served there; also in groups that only CustomResourceDefinitions create.
+        NotFoundError: The path is in a built-in group, which has no such resource.
+        NoSuchPathError: The server serves nothing at the path, or it is in a group of CustomResourceDefinitions.
     """
     group, version, rest = _group_version(path.strip("/").split("/"))
     namespace = ""
@@ -383,7 +384,7 @@ def _group_version(parts: list[str]) -> tuple[str, str, list[str]]:
 
 
 def discovery(path: str, kinds: Iterable[ServedKind]) -> dict[str, Any] | None:
-    """Return the answer to a discovery path (`/api`, `/apis`, `/api/v1`, `/apis/GROUP/VERSION`), None for any other."""
+    """Return the response to a discovery path (`/api`, `/apis`, `/api/v1`, `/apis/GROUP/VERSION`); None for others."""
     parts = path.strip("/").split("/")
     served = tuple(kinds)
     if parts == ["api"]:

@@ -1,4 +1,4 @@
-"""Lists, whole or in pages of the same version, and watches."""
+"""Implements lists, in pages of one version, and watches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from journeyman_simulator.apiserver.object_storage import Key, ObjectStorage, St
 
 
 class ListPage(Struct, frozen=True, kw_only=True):
-    """Objects by (namespace, name) at `version`; `next` is empty on the last page. `remaining` 0 means unknown."""
+    """Objects in order of (namespace, name) at `version`. `next` is empty on the last page; `remaining` is 0 if unknown."""
 
     entries: tuple[StoredObject, ...]
     version: int
@@ -28,19 +28,19 @@ class ListPage(Struct, frozen=True, kw_only=True):
 def list_page(
     storage: ObjectStorage, kind: str, selected: Predicate, *, limit: int = 0, token: str = "", selective: bool = False
 ) -> ListPage:
-    """Return up to `limit` selected objects (0: all), continuing at `token`; a `selective` list does not count the rest.
+    """Return up to `limit` selected objects (0 for all), starting at `token`; a `selective` list does not count the rest.
 
     Raises:
-        KubeAPIError: 400, the token is invalid.
-        GoneError: The version of the token is no longer in the history; list again.
+        KubeAPIError: The token is invalid (400).
+        GoneError: The version of the token is no longer in the history; the client must list again.
     """
     table = storage.table(kind)
     if not token and not limit:
-        whole = table.in_order()
-        chosen = whole if selected is everything else tuple(entry for entry in whole if selected(entry.object))
+        objects = table.in_order()
+        chosen = objects if selected is everything else tuple(entry for entry in objects if selected(entry.object))
         return ListPage(entries=chosen, version=storage.version)
     if token:
-        version, start = _read(token)
+        version, start = _parse_token(token)
         try:
             entries = table.at(version)
         except GoneError as error:
@@ -51,7 +51,7 @@ def list_page(
     chosen = tuple(entry for _, entry in rest[: limit or None])
     if len(chosen) == len(rest):
         return ListPage(entries=chosen, version=version)
-    following = _write(version, rest[len(chosen) - 1][0])
+    following = _format_token(version, rest[len(chosen) - 1][0])
     remaining = 0 if selective else len(rest) - len(chosen)
     return ListPage(entries=chosen, version=version, next=following, remaining=remaining)
 
@@ -62,11 +62,11 @@ _EXPIRED = (
 )
 
 
-def _write(version: int, last: Key) -> str:
+def _format_token(version: int, last: Key) -> str:
     return base64.urlsafe_b64encode(json.dumps({"v": version, "start": last}).encode()).decode()
 
 
-def _read(token: str) -> tuple[int, Key]:
+def _parse_token(token: str) -> tuple[int, Key]:
     try:
         content: Any = json.loads(base64.urlsafe_b64decode(token.encode()))
         namespace, name = content["start"]
@@ -76,10 +76,10 @@ def _read(token: str) -> tuple[int, Key]:
 
 
 class WatchStream:
-    """A position in one kind's history. Everything up to `version` has been delivered."""
+    """A position in one kind's history. The client has received all changes up to `version`."""
 
     def __init__(self, storage: ObjectStorage, kind: str, selected: Predicate, resource_version: str) -> None:
-        """Start after `resource_version`; "" and "0" start with every existing object, as ADDED."""
+        """Start after `resource_version`; "" and "0" start with an ADDED event for each existing object."""
         self._storage = storage
         self._kind = kind
         self._selected = selected
@@ -87,21 +87,21 @@ class WatchStream:
         self.version = 0 if self._from_now else int(resource_version)
 
     def take(self) -> list[tuple[str, StoredObject]]:
-        """Return the (type, object) pairs since the last call, oldest first. Raises GoneError if some are no longer in the history."""
+        """Return the events since the last call as (type, object), oldest first. Raises GoneError if the history lacks some."""
         with self._storage.lock:
             table = self._storage.table(self._kind)
             if self._from_now:
                 self._from_now = False
                 entries = (entry for _, entry in sorted(table.entries.items()))
-                taken = [("ADDED", entry) for entry in entries if self._selected(entry.object)]
+                events = [("ADDED", entry) for entry in entries if self._selected(entry.object)]
             else:
                 changes = table.since(self.version)
-                taken = [event for change in changes if (event := _watch_event_of(change, self._selected)) is not None]
+                events = [event for change in changes if (event := _watch_event_of(change, self._selected)) is not None]
             self.version = max(self.version, self._storage.version)
-            return taken
+            return events
 
     def wait(self, seconds: float) -> None:
-        """Return after any change, or after that much real time."""
+        """Return after a change, or after `seconds` of real time."""
         with self._storage.changed:
             if self._storage.version == self.version:
                 self._storage.changed.wait(seconds)

@@ -1,4 +1,4 @@
-"""Loads objects as `kubectl get … -o yaml` prints them."""
+"""Loads objects in the form that `kubectl get … -o yaml` prints."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ JSON = Mapping[str, Any]
 
 
 def load(registry: ObjectRegistry, clock: Clock, objects: Iterable[JSON]) -> int:
-    """Store objects with their status, UID, generation and timestamps; return how many.
+    """Store objects with their status, UID, generation and timestamps; return their number.
 
-    Lists (`kind: List`, `PodList`…) are unpacked. Objects are not validated, because the recorded cluster's definitions may
-    have been looser. A missing UID, generation or timestamp is set as by a creation. Unserved kinds are registered, missing
-    namespaces created. An object that is stored under the same name is replaced.
+    The function unpacks lists (`kind: List`, `PodList`…), sets a missing UID, generation or timestamp as a creation does,
+    registers kinds that are not served, creates missing namespaces, and replaces stored objects of the same name. It does
+    not validate objects, since the recorded cluster's definitions may be less strict.
 
     Raises:
         InvalidObjectError: An object has no kind, apiVersion or name.
@@ -33,7 +33,7 @@ def load(registry: ObjectRegistry, clock: Clock, objects: Iterable[JSON]) -> int
         if namespace:
             _ensure_namespace(registry, namespace)
         key = registry.key(kind, namespace, obj["metadata"]["name"])
-        registry.storage.put(kind.id, key, _identified(registry, clock, kind, namespace, obj))
+        registry.storage.put(kind.id, key, _with_identity(registry, clock, kind, namespace, obj))
         count += 1
     return count
 
@@ -54,7 +54,7 @@ def _unpacked(objects: Iterable[JSON]) -> Iterator[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """A copy in JSON's own types: YAML reads timestamps as datetimes."""
+    """Return a copy with JSON's types; YAML parses timestamps as datetimes."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -95,7 +95,9 @@ def _ensure_namespace(registry: ObjectRegistry, name: str) -> None:
         registry.create(kind, "", {"metadata": {"name": name}})
 
 
-def _identified(registry: ObjectRegistry, clock: Clock, kind: ServedKind, namespace: str, obj: JSON) -> dict[str, Any]:
+def _with_identity(
+    registry: ObjectRegistry, clock: Clock, kind: ServedKind, namespace: str, obj: JSON
+) -> dict[str, Any]:
     meta = dict(obj["metadata"])
     meta.setdefault("uid", object_metadata.uid(registry.storage.next_serial()))
     meta.setdefault("creationTimestamp", object_metadata.text(clock.now()))

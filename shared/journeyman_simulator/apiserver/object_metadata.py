@@ -1,4 +1,4 @@
-"""Object metadata that the server keeps: names, UIDs, versions and deletion; and JSON merge patch."""
+"""Sets and validates object metadata (names, UIDs, versions, deletion), and implements JSON merge patch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SYSTEM_FIELDS: Final = (
     "deletionGracePeriodSeconds",
     "generation",
 )
-"""Metadata fields that the server keeps and clients cannot write."""
+"""Metadata fields that the server sets and clients cannot change."""
 _IMMUTABLE: Final = ("deletionTimestamp", "deletionGracePeriodSeconds")
 
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -43,26 +43,26 @@ _SUBDOMAIN_RULE: Final = (
     "end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
     r"'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
 )
-_MOST_ANNOTATION_BYTES: Final = 256 * 1024
+_MAX_ANNOTATION_BYTES: Final = 256 * 1024
 _STANDARD_FINALIZERS: Final = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
 _SUFFIX_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"  # those of k8s.io/apimachinery/pkg/util/rand
 _SUFFIX_LENGTH: Final = 5
-_SCATTER: Final = 8_191_159  # coprime with 27**5: consecutive serials give unlike suffixes, and none twice
+_MULTIPLIER: Final = 8_191_159  # coprime with 27**5, so that consecutive serials give different, dissimilar suffixes
 
 
 def text(moment: datetime) -> str:
-    """Return a time as `metav1.Time` is written: RFC 3339 in UTC with whole seconds."""
+    """Return a time in the format of `metav1.Time`: RFC 3339 in UTC with whole seconds."""
     return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def uid(serial: int) -> str:
-    """Return a UID that depends on the serial number only."""
+    """Return a UID that the serial number determines."""
     return str(UUID(int=(0x4A << 120) | (4 << 76) | (2 << 62) | serial))
 
 
 def generated_name(prefix: str, serial: int) -> str:
-    """Return the name for a `generateName`: the prefix and five letters."""
-    number = serial * _SCATTER % len(_SUFFIX_LETTERS) ** _SUFFIX_LENGTH
+    """Return the name for a `generateName`: the prefix and five characters."""
+    number = serial * _MULTIPLIER % len(_SUFFIX_LETTERS) ** _SUFFIX_LENGTH
     letters = []
     for _ in range(_SUFFIX_LENGTH):
         number, digit = divmod(number, len(_SUFFIX_LETTERS))
@@ -71,27 +71,27 @@ def generated_name(prefix: str, serial: int) -> str:
 
 
 def with_metadata(obj: JSON, **fields: Any) -> dict[str, Any]:
-    """Return the object with these metadata fields; None removes one."""
+    """Return the object with these metadata fields; None removes a field."""
     metadata = {**obj["metadata"], **fields}
     return {**obj, "metadata": {key: value for key, value in metadata.items() if value is not None}}
 
 
 def is_deleting(obj: JSON) -> bool:
-    """Return whether the object has a deletionTimestamp."""
+    """Whether the object has a deletionTimestamp."""
     return "deletionTimestamp" in obj["metadata"]
 
 
 def deletion_is_complete(obj: JSON) -> bool:
-    """Return whether neither a finalizer nor a grace period delays the deletion."""
+    """Whether neither a finalizer nor a grace period delays the deletion."""
     meta = obj["metadata"]
     return is_deleting(obj) and not meta.get("finalizers") and not meta.get("deletionGracePeriodSeconds")
 
 
 def marked_for_deletion(obj: JSON, now: datetime, grace_seconds: int) -> dict[str, Any]:
-    """The object with a deletionTimestamp at the end of its grace period.
+    """Return the object with a deletionTimestamp at the end of its grace period.
 
-    Restates: k8s.io/apiserver `pkg/registry/rest/delete.go` `BeforeDelete`: a later deletion may shorten the period,
-    never lengthen it; the first one counts as a new generation.
+    Restates: k8s.io/apiserver `pkg/registry/rest/delete.go` `BeforeDelete`: a later deletion can shorten the period but
+    not lengthen it; the first deletion increases the generation.
     """
     meta = obj["metadata"]
     if not is_deleting(obj):
@@ -112,8 +112,8 @@ def marked_for_deletion(obj: JSON, now: datetime, grace_seconds: int) -> dict[st
     )
 
 
-def changes_refused(requested: JSON, old: JSON) -> Iterable[ErrorCause]:
-    """Return the errors of a write that changes immutable metadata; other server-set fields are ignored.
+def immutable_field_errors(requested: JSON, old: JSON) -> Iterable[ErrorCause]:
+    """Yield the errors of a write that changes immutable metadata; changes of other server-set fields are ignored.
 
     Restates: k8s.io/apimachinery `pkg/api/validation/objectmeta.go` `ValidateObjectMetaAccessorUpdate`.
     """
@@ -123,8 +123,8 @@ def changes_refused(requested: JSON, old: JSON) -> Iterable[ErrorCause]:
             yield ErrorCause(f"metadata.{field}", f"Invalid value: {json.dumps(value)}: field is immutable")
 
 
-def problems(new: JSON, old: JSON | None, *, custom: bool) -> Iterable[ErrorCause]:
-    """What is wrong with an object's metadata; a custom resource's finalizers need no domain.
+def metadata_errors(new: JSON, old: JSON | None, *, custom: bool) -> Iterable[ErrorCause]:
+    """Yield the errors of an object's metadata; the finalizers of a custom resource need no domain.
 
     Restates: k8s.io/apimachinery `pkg/api/validation/objectmeta.go` `ValidateObjectMeta`; kubernetes
     `pkg/apis/core/validation/validation.go` `ValidateObjectMeta`.
@@ -135,20 +135,20 @@ def problems(new: JSON, old: JSON | None, *, custom: bool) -> Iterable[ErrorCaus
         yield ErrorCause("metadata.name", "Required value: name or generateName is required")
     elif len(name) > 253 or not _SUBDOMAIN.fullmatch(name):
         yield ErrorCause("metadata.name", f'Invalid value: "{name}": {_SUBDOMAIN_RULE}')
-    yield from _bad_labels(meta.get("labels") or {})
-    yield from _bad_annotations(meta.get("annotations") or {})
-    yield from _bad_owners(meta.get("ownerReferences") or ())
-    yield from _bad_finalizers(meta.get("finalizers") or (), custom=custom)
+    yield from _label_errors(meta.get("labels") or {})
+    yield from _annotation_errors(meta.get("annotations") or {})
+    yield from _owner_errors(meta.get("ownerReferences") or ())
+    yield from _finalizer_errors(meta.get("finalizers") or (), custom=custom)
     if old is not None and is_deleting(old):
-        yield from _added_finalizers(meta.get("finalizers") or (), old["metadata"].get("finalizers") or ())
+        yield from _added_finalizer_errors(meta.get("finalizers") or (), old["metadata"].get("finalizers") or ())
 
 
 @lru_cache(maxsize=4096)
 def qualified_name_problem(key: str) -> str:
     """Return why a label, annotation, taint or finalizer name is invalid; empty if it is valid."""
     prefix, slash, name = key.rpartition("/")
-    sound = len(name) <= 63 and _NAME.fullmatch(name) and (not slash or _SUBDOMAIN.fullmatch(prefix))
-    return "" if sound else f'Invalid value: "{key}": {_NAME_RULE}'
+    is_valid = len(name) <= 63 and _NAME.fullmatch(name) and (not slash or _SUBDOMAIN.fullmatch(prefix))
+    return "" if is_valid else f'Invalid value: "{key}": {_NAME_RULE}'
 
 
 @lru_cache(maxsize=4096)
@@ -159,7 +159,7 @@ def label_value_problem(value: str) -> str:
     return "" if not value or _NAME.fullmatch(value) else f'Invalid value: "{value}": {_LABEL_RULE}'
 
 
-def _bad_labels(labels: JSON) -> Iterable[ErrorCause]:
+def _label_errors(labels: JSON) -> Iterable[ErrorCause]:
     for key, value in labels.items():
         if not isinstance(value, str):
             yield ErrorCause(f"metadata.labels.{key}", f"Invalid value: {value!r}: must be a string")
@@ -168,17 +168,17 @@ def _bad_labels(labels: JSON) -> Iterable[ErrorCause]:
             yield from (ErrorCause("metadata.labels", problem) for problem in problems_ if problem)
 
 
-def _bad_annotations(annotations: JSON) -> Iterable[ErrorCause]:
+def _annotation_errors(annotations: JSON) -> Iterable[ErrorCause]:
     for key, value in annotations.items():
         if not isinstance(value, str):
             yield ErrorCause(f"metadata.annotations.{key}", f"Invalid value: {value!r}: must be a string")
         elif problem := qualified_name_problem(key.lower()):
             yield ErrorCause("metadata.annotations", problem)
-    if sum(len(key) + len(str(value)) for key, value in annotations.items()) > _MOST_ANNOTATION_BYTES:
-        yield ErrorCause("metadata.annotations", f"Too long: may not be more than {_MOST_ANNOTATION_BYTES} bytes")
+    if sum(len(key) + len(str(value)) for key, value in annotations.items()) > _MAX_ANNOTATION_BYTES:
+        yield ErrorCause("metadata.annotations", f"Too long: may not be more than {_MAX_ANNOTATION_BYTES} bytes")
 
 
-def _bad_owners(owners: Iterable[JSON]) -> Iterable[ErrorCause]:
+def _owner_errors(owners: Iterable[JSON]) -> Iterable[ErrorCause]:
     owners, controllers = list(owners), []
     for owner in owners:
         missing = [field for field in ("apiVersion", "kind", "name", "uid") if not owner.get(field)]
@@ -192,7 +192,7 @@ def _bad_owners(owners: Iterable[JSON]) -> Iterable[ErrorCause]:
         yield ErrorCause("metadata.ownerReferences", f"Invalid value: {shown}: {why} and {controllers[1]}")
 
 
-def _bad_finalizers(finalizers: Iterable[str], *, custom: bool) -> Iterable[ErrorCause]:
+def _finalizer_errors(finalizers: Iterable[str], *, custom: bool) -> Iterable[ErrorCause]:
     for index, finalizer in enumerate(finalizers):
         if problem := qualified_name_problem(finalizer):
             yield ErrorCause("metadata.finalizers", problem)
@@ -201,7 +201,7 @@ def _bad_finalizers(finalizers: Iterable[str], *, custom: bool) -> Iterable[Erro
             yield ErrorCause(f"metadata.finalizers[{index}]", why)
 
 
-def _added_finalizers(new: Sequence[str], old: Sequence[str]) -> Iterable[ErrorCause]:
+def _added_finalizer_errors(new: Sequence[str], old: Sequence[str]) -> Iterable[ErrorCause]:
     if added := [finalizer for finalizer in new if finalizer not in old]:
         shown = f"[]string{{{', '.join(map(json.dumps, added))}}}"
         why = f"no new finalizers can be added if the object is being deleted, found new finalizers {shown}"
@@ -209,9 +209,9 @@ def _added_finalizers(new: Sequence[str], old: Sequence[str]) -> Iterable[ErrorC
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """The value `target` becomes under `patch`: maps merge, null removes, everything else (lists too) replaces.
+    """Return `target` with `patch` applied: maps are merged, null removes a field, other values (and lists) replace it.
 
-    The result may share unchanged parts with both inputs; neither is modified.
+    The result may share parts with both arguments, which are not modified.
     """
     if type(patch) in _LEAVES or not isinstance(patch, Mapping):
         return patch
@@ -225,7 +225,7 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 _LEAVES: Final = frozenset({str, int, float, bool, type(None)})
-"""Checked first by exact type: most values are leaves, and `isinstance(…, Mapping)` is slow."""
+"""Types that are checked first, since most values are leaves, and `isinstance(…, Mapping)` is slow."""
 
 
 def clone(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Creation, update and deletion of objects of every kind, with preconditions, finalizers and garbage collection.
+"""Creates, updates and deletes objects of every kind, with preconditions, finalizers and garbage collection.
 
 Restates: k8s.io/apiserver `pkg/registry/generic/registry/store.go`, `pkg/registry/rest/{create,update,delete}.go`.
 """
@@ -20,7 +20,7 @@ JSON = Mapping[str, Any]
 
 
 class ObjectRegistry:
-    """All kinds over one storage. Callers hold the storage's lock."""
+    """The served kinds and their objects in one storage. Callers must hold the storage's lock."""
 
     def __init__(self, storage: ObjectStorage, clock: Clock, kinds: Iterable[ServedKind]) -> None:
         self.storage = storage
@@ -32,7 +32,7 @@ class ObjectRegistry:
             self.register(kind)
 
     def register(self, kind: ServedKind) -> None:
-        """Serve one more kind, or replace one."""
+        """Add a kind, or replace one."""
         self._kinds[kind.resource.group, kind.resource.plural] = kind
         self.kinds = tuple(kind for _, kind in sorted(self._kinds.items(), key=itemgetter(0)))
 
@@ -44,32 +44,32 @@ class ObjectRegistry:
         return kind
 
     def kind_named(self, group: str, name: str) -> ServedKind | None:
-        """Return the kind of that group and name (`apps`, `ReplicaSet`), None if it is not served."""
+        """Return the kind with that group and name (`apps`, `ReplicaSet`); None if it is not served."""
         return next((kind for kind in self.kinds if (kind.resource.group, kind.resource.kind) == (group, name)), None)
 
     def key(self, kind: ServedKind, namespace: str, name: str) -> Key:
-        """Return the storage key of an object; cluster-scoped kinds ignore the namespace."""
+        """Return the storage key of an object, which has no namespace for cluster-scoped kinds."""
         return (namespace if kind.resource.namespaced else "", name)
 
     def get(self, kind: ServedKind, key: Key) -> StoredObject:
-        """Return the stored object. Raises NotFoundError."""
+        """Return the stored object. Raises NotFoundError if it does not exist."""
         entry = self.storage.table(kind.id).entries.get(key)
         if entry is None:
             raise api_errors.not_found(kind.resource, key[1])
         return entry
 
     def create(self, kind: ServedKind, namespace: str, body: JSON) -> StoredObject:
-        """Store a new object with UID, first generation and defaults; `namespace` defaults to the object's.
+        """Store a new object with a UID, generation 1 and defaults; an empty `namespace` means the body's.
 
         Raises:
-            AlreadyExistsError: The name is taken.
+            AlreadyExistsError: An object with the name exists.
             NotFoundError, ForbiddenError: The namespace does not exist, or is terminating.
-            InvalidError: It is invalid.
+            InvalidError: The object is invalid.
         """
-        obj = self._identified(kind, namespace, body)
+        obj = self._with_identity(kind, namespace, body)
         if kind.status_subresource and not kind.status_on_create:
             obj.pop("status", None)
-        self._check(kind, obj, None)  # check the shape before anything reads it
+        self._check(kind, obj, None)  # checks the types before other code reads the object
         obj = dict(kind.default(obj))
         self._validate(kind, obj, None)
         key = self.key(kind, namespace or obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
@@ -78,26 +78,30 @@ class ObjectRegistry:
         return self.storage.put(kind.id, key, obj)
 
     def update(self, kind: ServedKind, key: Key, change: Callable[[JSON], JSON], subresource: str = "") -> StoredObject:
-        """Replace an object by the result of `change`, as far as the (sub)resource allows.
+        """Replace the fields of an object that belong to the (sub)resource by those of the result of `change`.
 
-        `metadata.resourceVersion` and `metadata.uid` of the result are preconditions; a custom resource's status ignores the UID.
-        An unchanged object is not written. An object that is marked for deletion is removed with its last finalizer.
+        `metadata.resourceVersion` and `metadata.uid` of the result are preconditions, except the UID for a custom resource's
+        status. An unchanged object is not written. An object that is marked for deletion is removed with its last finalizer.
 
         Raises:
-            NotFoundError, ConflictError, InvalidError: It does not exist, a precondition does not hold, or the result is invalid.
+            NotFoundError: The object does not exist.
+            ConflictError: A precondition does not hold.
+            InvalidError: The result is invalid.
         """
         entry = self.get(kind, key)
         old, requested = entry.object, change(entry.object)
         _check_is_map(requested.get("metadata", {}))
         self._check_preconditions(
-            kind, old, requested.get("metadata") or {}, heeds_uid=not (subresource and kind.custom)
+            kind, old, requested.get("metadata") or {}, checks_uid=not (subresource and kind.custom)
         )
         new = (
-            self._with_status(kind, old, requested) if subresource == "status" else self._changed(kind, old, requested)
+            self._with_status(kind, old, requested)
+            if subresource == "status"
+            else self._with_spec(kind, old, requested)
         )
         if new == old:
             return entry
-        if self._is_done(kind, new):
+        if self._can_be_removed(kind, new):
             return self.storage.remove(kind.id, key, new)
         return self.storage.put(kind.id, key, new)
 
@@ -110,10 +114,11 @@ class ObjectRegistry:
         resource_version: str = "",
         grace_period_seconds: int | None = None,
     ) -> StoredObject:
-        """Mark an object for deletion, or remove it if nothing delays that; return its last state.
+        """Mark an object for deletion, or remove it if nothing delays the deletion; return its last state.
 
         Raises:
-            NotFoundError, ConflictError: It does not exist, or has another UID or version than expected.
+            NotFoundError: The object does not exist.
+            ConflictError: It has another UID or resourceVersion than expected.
         """
         entry = self.get(kind, key)
         self._check_identity(kind, entry.object, uid, resource_version)
@@ -122,29 +127,29 @@ class ObjectRegistry:
         marked = object_metadata.marked_for_deletion(entry.object, self._clock.now(), grace)
         if kind.id == NAMESPACE.plural:
             marked["status"] = {**(marked.get("status") or {}), "phase": "Terminating"}
-        if not self._is_done(kind, marked):
+        if not self._can_be_removed(kind, marked):
             return entry if marked == entry.object else self.storage.put(kind.id, key, marked)
-        if is_pod and marked != entry.object:  # a deletion without grace period is recorded, too
+        if is_pod and marked != entry.object:  # also for a deletion without a grace period
             marked = self.storage.put(kind.id, key, marked).object
         return self.storage.remove(kind.id, key, marked)
 
     def finalize(self, name: str) -> StoredObject:
-        """Remove an empty namespace; return its last state."""
+        """Remove an empty namespace and return its last state."""
         kind, key = self.kind(NAMESPACE), ("", name)
         return self.storage.remove(kind.id, key, {**self.get(kind, key).object, "spec": {}})
 
-    def _is_done(self, kind: ServedKind, obj: JSON) -> bool:
-        """Return whether nothing delays the removal; objects in it delay that of a namespace."""
+    def _can_be_removed(self, kind: ServedKind, obj: JSON) -> bool:
+        """Whether nothing delays the removal of the object; finalizers delay that of a namespace."""
         held = kind.id == NAMESPACE.plural and bool((obj.get("spec") or {}).get("finalizers"))
         return object_metadata.deletion_is_complete(obj) and not held
 
-    def _identified(self, kind: ServedKind, namespace: str, body: JSON) -> dict[str, Any]:
+    def _with_identity(self, kind: ServedKind, namespace: str, body: JSON) -> dict[str, Any]:
         """Return a copy of the body with the server's metadata."""
         obj: dict[str, Any] = clone(body)
         meta = obj.setdefault("metadata", {})
         _check_is_map(meta)
         if meta.get("resourceVersion"):
-            raise api_errors.unreasoned("resourceVersion should not be set on objects to be created")
+            raise api_errors.internal_error("resourceVersion should not be set on objects to be created")
         serial = self.storage.next_serial()
         if not meta.get("name") and meta.get("generateName"):
             meta["name"] = object_metadata.generated_name(meta["generateName"], serial)
@@ -165,14 +170,14 @@ class ObjectRegistry:
             raise api_errors.bad_request("an empty namespace may not be set during creation")
         if meta.get("namespace") and meta["namespace"] != namespace:
             raise api_errors.bad_request(_OTHER_NAMESPACE)
-        home = self.storage.table(NAMESPACE.plural).entries.get(("", namespace))
-        if home is None:
+        namespace_entry = self.storage.table(NAMESPACE.plural).entries.get(("", namespace))
+        if namespace_entry is None:
             raise api_errors.not_found(NAMESPACE, namespace)
-        if object_metadata.is_deleting(home.object):
+        if object_metadata.is_deleting(namespace_entry.object):
             raise api_errors.namespace_is_terminating(kind.resource, str(meta.get("name", "")), namespace)
 
     def _with_status(self, kind: ServedKind, old: JSON, requested: JSON) -> dict[str, Any]:
-        """Return the object with the new status; a status write of a built-in kind may change metadata, too."""
+        """Return the object with the new status; for a built-in kind, a status write can also change metadata."""
         new: dict[str, Any] = {**old, "status": requested.get("status") or {}}
         if not kind.custom:
             new["metadata"] = self._metadata(kind, old, requested)
@@ -184,7 +189,7 @@ class ObjectRegistry:
         self._validate(kind, new, old)
         return new
 
-    def _changed(self, kind: ServedKind, old: JSON, requested: JSON) -> dict[str, Any]:
+    def _with_spec(self, kind: ServedKind, old: JSON, requested: JSON) -> dict[str, Any]:
         new = {**requested, "metadata": self._metadata(kind, old, requested)}
         new |= {field: old[field] for field in ("apiVersion", "kind") if field in old}
         if kind.status_subresource:
@@ -194,7 +199,7 @@ class ObjectRegistry:
         self._check(kind, new, old)
         new = _completed(kind, new, old)
         self._validate(kind, new, old)
-        if kind.generation and _counted(new) != _counted(old):
+        if kind.generation and _generation_fields(new) != _generation_fields(old):
             new = object_metadata.with_metadata(new, generation=old["metadata"].get("generation", 0) + 1)
         return new
 
@@ -203,20 +208,20 @@ class ObjectRegistry:
         wanted = requested.get("metadata") or {}
         name, namespace = old["metadata"]["name"], old["metadata"].get("namespace")
         if wanted.get("name", name) != name:
-            raise api_errors.other_name(wanted["name"], name)
+            raise api_errors.name_mismatch(wanted["name"], name)
         if namespace and wanted.get("namespace", namespace) != namespace:
             raise api_errors.bad_request(_OTHER_NAMESPACE)
-        if refused := list(object_metadata.changes_refused(wanted, old)):
-            raise api_errors.invalid(kind.resource, name, refused)
+        if errors := list(object_metadata.immutable_field_errors(wanted, old)):
+            raise api_errors.invalid(kind.resource, name, errors)
         kept = {field: old["metadata"].get(field) for field in (*object_metadata.SYSTEM_FIELDS, "resourceVersion")}
         merged = {**wanted, **kept}
         return {key: value for key, value in merged.items() if value is not None}
 
     def _check(self, kind: ServedKind, new: JSON, old: JSON | None) -> None:
-        causes = list(object_metadata.problems(new, old, custom=kind.custom))
+        causes = list(object_metadata.metadata_errors(new, old, custom=kind.custom))
         if kind.custom and any(cause.blocks for cause in causes):
             causes.append(schema_validation.UNCHECKED)
-        causes += [] if kind.custom else _shapeless(new)
+        causes += [] if kind.custom else _type_errors(new)
         if causes:
             raise api_errors.invalid(kind.resource, new["metadata"].get("name", ""), causes)
 
@@ -224,35 +229,35 @@ class ObjectRegistry:
         if causes := list(kind.validate(new, old)):
             raise api_errors.invalid(kind.resource, new["metadata"]["name"], causes)
 
-    def _check_preconditions(self, kind: ServedKind, old: JSON, requested: JSON, *, heeds_uid: bool) -> None:
+    def _check_preconditions(self, kind: ServedKind, old: JSON, requested: JSON, *, checks_uid: bool) -> None:
         uid, version = requested.get("uid", ""), requested.get("resourceVersion", "")
         stored = old["metadata"]
         if version and version != stored["resourceVersion"]:
             raise api_errors.modified(kind.resource, stored["name"])
-        if heeds_uid and uid and uid != stored["uid"]:
-            raise api_errors.other_object(kind.resource, stored["name"], uid)
+        if checks_uid and uid and uid != stored["uid"]:
+            raise api_errors.immutable_uid(kind.resource, stored["name"], uid)
 
     def _check_identity(self, kind: ServedKind, obj: JSON, uid: str, resource_version: str) -> None:
         stored = obj["metadata"]
         if uid and uid != stored["uid"]:
-            raise api_errors.other_incarnation(kind.resource, stored["name"], uid, stored["uid"])
+            raise api_errors.uid_mismatch(kind.resource, stored["name"], uid, stored["uid"])
         if resource_version and resource_version != stored["resourceVersion"]:
             version = stored["resourceVersion"]
-            raise api_errors.other_version(kind.resource, stored["name"], resource_version, version)
+            raise api_errors.version_mismatch(kind.resource, stored["name"], resource_version, version)
 
 
 _OTHER_NAMESPACE: Final = "the namespace of the provided object does not match the namespace sent on the request"
 
 
 def _completed(kind: ServedKind, new: JSON, old: JSON) -> dict[str, Any]:
-    """Return the object with defaults; a stored custom resource has them already."""
+    """Return the object with defaults, which unchanged parts of a custom resource already have."""
     kept = {field: part for field, part in new.items() if kind.custom and part is old.get(field)}
     completed = kind.default({field: part for field, part in new.items() if field not in kept})
     return {**{field: part for field, part in completed.items() if field not in kept}, **kept}
 
 
-def _shapeless(obj: JSON) -> Iterator[api_errors.ErrorCause]:
-    """Yield the parts of the wrong type; those of custom resources are left to the schema."""
+def _type_errors(obj: JSON) -> Iterator[api_errors.ErrorCause]:
+    """Yield an error for a spec or status that is not an object."""
     for field in ("spec", "status"):
         if not isinstance(obj.get(field, {}), Mapping):
             yield api_errors.ErrorCause(field, f"Invalid value: {obj[field]!r}: must be an object")
@@ -263,19 +268,19 @@ def _check_is_map(meta: Any) -> None:
         raise api_errors.bad_request(f"metadata must be an object, not {meta!r}")
 
 
-def _counted(obj: JSON) -> dict[str, Any]:
+def _generation_fields(obj: JSON) -> dict[str, Any]:
     """Return the part of an object whose changes increase the generation."""
     return {key: value for key, value in obj.items() if key not in {"metadata", "status"}}
 
 
 Delete = Callable[[ServedKind, Key], None]
-"""Deletes one object through the server."""
+"""Deletes one object by a request to the server."""
 
 
 def collect_garbage(registry: ObjectRegistry, delete: Delete) -> int:
-    """Delete objects that lost all owners or their namespace, repeatedly; return the number of deletions.
+    """Delete objects without owners or namespace until none is left; return the number of deletions.
 
-    An owner is lost if no stored object has its UID.
+    An object is without owners if it has owner references and no stored object has one of their UIDs.
     """
     deleted = 0
     while due := tuple(_due(registry)):
@@ -286,31 +291,34 @@ def collect_garbage(registry: ObjectRegistry, delete: Delete) -> int:
 
 
 def empty_namespaces(registry: ObjectRegistry) -> tuple[str, ...]:
-    """Return the terminating namespaces without objects, by name."""
+    """Return the names of the terminating namespaces without objects, sorted."""
     storage = registry.storage
     spaces = storage.table(NAMESPACE.plural).entries.items()
-    going = sorted(name for (_, name), entry in spaces if is_deleting(entry.object))
-    if not going:
+    terminating = sorted(name for (_, name), entry in spaces if is_deleting(entry.object))
+    if not terminating:
         return ()
-    inhabited = {key[0] for kind in registry.kinds for key in storage.table(kind.id).entries}
-    return tuple(name for name in going if name not in inhabited)
+    non_empty = {key[0] for kind in registry.kinds for key in storage.table(kind.id).entries}
+    return tuple(name for name in terminating if name not in non_empty)
 
 
 def _due(registry: ObjectRegistry) -> Iterator[tuple[ServedKind, Key]]:
     storage = registry.storage
-    homes = {"", *(key[1] for key, e in storage.table(NAMESPACE.plural).entries.items() if not is_deleting(e.object))}
+    namespaces = {
+        "",
+        *(key[1] for key, e in storage.table(NAMESPACE.plural).entries.items() if not is_deleting(e.object)),
+    }
     for kind in registry.kinds:
         found = (
             key
             for key, entry in storage.table(kind.id).entries.items()
-            if (key[0] not in homes or _orphaned(entry.object, storage.uids)) and not is_deleting(entry.object)
+            if (key[0] not in namespaces or _is_orphaned(entry.object, storage.uids)) and not is_deleting(entry.object)
         )
         yield from ((kind, key) for key in sorted(found))
 
 
-def _orphaned(obj: JSON, living: Container[str]) -> bool:
+def _is_orphaned(obj: JSON, uids_in_use: Container[str]) -> bool:
     owners = obj["metadata"].get("ownerReferences")
     if not owners:
         return False
     uids = [owner["uid"] for owner in owners if owner.get("uid")]
-    return bool(uids) and not any(uid in living for uid in uids)
+    return bool(uids) and not any(uid in uids_in_use for uid in uids)

@@ -1,4 +1,4 @@
-"""Label and field selectors as the API server reads them from a query string.
+"""Parses the label and field selectors of a request.
 
 Restates: k8s.io/apimachinery `pkg/labels/selector.go` `Parse` and `pkg/fields/selector.go` `ParseSelector`.
 """
@@ -14,7 +14,7 @@ from journeyman_simulator.apiserver import api_errors
 from journeyman_simulator.apiserver.object_metadata import label_value_problem
 
 Predicate = Callable[[Mapping[str, Any]], bool]
-"""Returns whether an object (as JSON) is selected."""
+"""Returns whether a selector selects an object, given as JSON."""
 
 _KEY = r"[A-Za-z0-9](?:[-A-Za-z0-9_./]*[A-Za-z0-9])?"
 _SET = re.compile(rf"({_KEY})\s+(in|notin)\s*\(([^()]*)\)")
@@ -23,12 +23,12 @@ _EXISTENCE = re.compile(rf"(!?)\s*({_KEY})")
 
 
 def everything(_: Mapping[str, Any]) -> bool:
-    """The empty selector."""
+    """Select every object, as the empty selector does."""
     return True
 
 
 def label_predicate(text: str) -> Predicate:
-    """Parse a label selector such as `app=web,tier in (a, b),!legacy`. Raises 400 BadRequest if it does not parse."""
+    """Return the predicate of a label selector such as `app=web,tier in (a, b),!legacy`. Raises a 400 if it is invalid."""
     if not text.strip():
         return everything
     requirements = [_requirement(part) for part in _split_outside_parentheses(text)]
@@ -36,12 +36,12 @@ def label_predicate(text: str) -> Predicate:
 
 
 def labels_of(obj: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return `metadata.labels`, empty if missing."""
+    """Return `metadata.labels`; empty if it is missing."""
     return obj["metadata"].get("labels") or {}
 
 
 def matches(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
-    """Return whether a `LabelSelector` selects these labels; None selects nothing, an empty one all."""
+    """Whether a `LabelSelector` selects these labels. None selects nothing; an empty selector selects all."""
     if selector is None:
         return False
     return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
@@ -50,10 +50,10 @@ def matches(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
 
 
 def field_predicate(text: str, supported: frozenset[str]) -> Predicate:
-    """Parse a field selector such as `spec.nodeName=,status.phase!=Failed`.
+    """Return the predicate of a field selector such as `spec.nodeName=,status.phase!=Failed`.
 
-    A missing field reads as the empty text, booleans as `true` and `false`.
-    Raises 400 BadRequest if it does not parse or names a field outside `supported`.
+    A missing field has an empty value; booleans have the values `true` and `false`.
+    Raises a 400 if the selector is invalid or has a field outside `supported`.
     """
     if not text.strip():
         return everything
@@ -66,7 +66,7 @@ def field_predicate(text: str, supported: frozenset[str]) -> Predicate:
 
 
 def field_value(obj: Mapping[str, Any], path: tuple[str, ...]) -> str:
-    """Return the text that a field selector compares with."""
+    """Return the value of a field as text, which a field selector compares."""
     value: Any = obj
     for part in path:
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -106,12 +106,12 @@ def _requirement(text: str) -> Callable[[Mapping[str, str]], bool]:
         negated, key = match.groups()
         expression = LabelSelectorRequirement(key=key, operator="DoesNotExist" if negated else "Exists")
     else:
-        raise api_errors.bad_request(_not_understood(text))
+        raise api_errors.bad_request(_parse_error(text))
     return lambda labels: _expression_holds(expression, labels)
 
 
-def _not_understood(text: str) -> str:
-    """Return the server's text about the first unexpected word."""
+def _parse_error(text: str) -> str:
+    """Return the server's message about the first unexpected word."""
     if match := re.match(rf"{_KEY}\s+(?:in|notin)\s+(\S+)", text):
         return f"unable to parse requirement: found '{match[1]}' expected: '('"
     if match := re.match(rf"{_KEY}\s*(?:==|=|!=|>|<)\s*\S+\s+(\S+)", text):

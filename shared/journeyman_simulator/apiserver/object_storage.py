@@ -1,6 +1,6 @@
-"""Stored objects with one version counter, and the bounded history that watches read.
+"""Stores objects with one version counter, and a bounded history for watches.
 
-Objects are plain JSON dicts, immutable by convention: a write stores a new dict, so readers share a `StoredObject`, which
+Objects are JSON dicts, immutable by convention: a write stores a new dict, so readers can share a `StoredObject`, which
 caches its decoded and encoded forms.
 """
 
@@ -23,7 +23,7 @@ Key = tuple[str, str]
 
 
 class StoredObject:
-    """One object at one version."""
+    """An object at one version."""
 
     __slots__ = ("_decoded", "_encoded", "object", "version")
 
@@ -56,9 +56,9 @@ class StoredObject:
 
 
 class StoredChange(Struct, frozen=True):
-    """One committed write: `before` is None for a creation; `after` is None for a removal.
+    """A committed write. `before` is None for a creation, `after` is None for a removal.
 
-    `last` is the object at its removal, with the removal's version, as watches report it.
+    `last` is the object after the write or, for a removal, its last state with the version of the removal.
     """
 
     version: int
@@ -69,7 +69,7 @@ class StoredChange(Struct, frozen=True):
 
 
 class KindTable(Struct):
-    """All objects of one kind, and its recent changes, oldest first."""
+    """The objects of one kind, and its recent changes, oldest first."""
 
     entries: dict[Key, StoredObject] = field(default_factory=dict)
     changes: list[StoredChange] = field(default_factory=list)
@@ -79,13 +79,13 @@ class KindTable(Struct):
     _decoded: dict[Any, tuple[Any, ...]] = field(default_factory=dict)
 
     def in_order(self) -> tuple[StoredObject, ...]:
-        """Return all objects by namespace and name; sorted once per state of the table."""
+        """Return all objects, sorted by namespace and name; cached until the next change."""
         if self._ordered is None:
             self._ordered = tuple(self.entries[key] for key in sorted(self.entries))
         return self._ordered
 
     def decoded(self, type_: Any) -> tuple[Any, ...]:
-        """Return the objects as `type_`; Structs are shared between callers, JSON is copied."""
+        """Return the objects as `type_`. Callers share Structs and get copies of JSON."""
         if type_ is dict:
             return tuple(entry.decoded(dict) for entry in self.in_order())
         if type_ not in self._decoded:
@@ -104,13 +104,13 @@ class KindTable(Struct):
             self.entries[change.key] = change.after
 
     def since(self, version: int) -> list[StoredChange]:
-        """Return the changes after `version`. Raises GoneError if some are no longer in the history."""
+        """Return the changes after `version`. Raises GoneError if the history lacks some."""
         if version < self.floor:
             raise api_errors.too_old(version, self.floor)
         return self.changes[bisect_right(self.changes, version, key=lambda change: change.version) :]
 
     def at(self, version: int) -> dict[Key, StoredObject]:
-        """Return the objects at `version`. Raises GoneError if the history does not reach that far."""
+        """Return the objects at `version`. Raises GoneError if the history starts later."""
         entries = dict(self.entries)
         for change in reversed(self.since(version)):
             if change.before is None:
@@ -128,7 +128,7 @@ class KindTable(Struct):
 
 
 class ObjectStorage:
-    """Tables with one lock and one version counter; `changed`, a condition of the lock, notifies waiting watches."""
+    """The tables of all kinds, with one lock and one version counter. The condition `changed` notifies waiting watches."""
 
     def __init__(self, history: int) -> None:
         self.lock = threading.RLock()
@@ -137,43 +137,43 @@ class ObjectStorage:
         self._history = history
         self._tables: dict[str, KindTable] = {}
         self.uids: set[str] = set()
-        """UIDs of all objects."""
-        self.stirred = 0
-        """Counts writes that may leave garbage."""
-        self.swept = -1
-        """The count up to which garbage was collected."""
+        """The UIDs of all objects."""
+        self.garbage_writes = 0
+        """The number of writes that may leave garbage."""
+        self.collected_writes = -1
+        """The value of `garbage_writes` at the last garbage collection."""
         self._serial = 0
 
     def table(self, kind: str) -> KindTable:
-        """Return the table of a kind (by its group resource); create it if needed."""
+        """Return the table of a kind, given by its group resource, after creating it if it does not exist."""
         table = self._tables.get(kind)
         if table is None:
             table = self._tables[kind] = KindTable()
         return table
 
     def kinds(self) -> Iterator[str]:
-        """Return the kinds that have a table, by name."""
+        """Return the kinds that have a table, sorted."""
         return iter(sorted(self._tables))
 
     def next_serial(self) -> int:
-        """Return a new number, for UIDs and generated names, so that runs are reproducible."""
+        """Return the next serial number, for reproducible UIDs and generated names."""
         self._serial += 1
         return self._serial
 
     def put(self, kind: str, key: Key, obj: Mapping[str, Any]) -> StoredObject:
-        """Store an object under the next version, and write that into its metadata."""
+        """Store an object with the next version in its metadata."""
         table, entry = self.table(kind), self._stamp(obj)
         self._commit(kind, table, StoredChange(entry.version, key, table.entries.get(key), entry, entry))
         return entry
 
     def remove(self, kind: str, key: Key, obj: Mapping[str, Any]) -> StoredObject:
-        """Remove an object; watches report `obj`, its last state, with the removal's version."""
+        """Remove an object; watches report its last state `obj` with the version of the removal."""
         table, entry = self.table(kind), self._stamp(obj)
         self._commit(kind, table, StoredChange(entry.version, key, table.entries[key], None, entry))
         return entry
 
     def compact(self) -> None:
-        """Drop the whole history: every watch or page from an older version is answered 410 Gone."""
+        """Drop the history, so that a watch or page from an older version gets a 410 Gone."""
         with self.lock:
             for table in self._tables.values():
                 table.changes.clear()
@@ -191,14 +191,14 @@ class ObjectStorage:
             self.uids.discard(change.before.object["metadata"]["uid"])
         if change.after is not None:
             self.uids.add(change.after.object["metadata"]["uid"])
-        self.stirred += _stirs(kind, change)
-        if len(table.changes) > 2 * self._history:  # trimmed in halves: constant cost per write
+        self.garbage_writes += _may_leave_garbage(kind, change)
+        if len(table.changes) > 2 * self._history:  # drops half at a time, for a constant cost per write
             table.forget(self._history)
         self.changed.notify_all()
 
 
-def _stirs(kind: str, change: StoredChange) -> bool:
-    """Return whether a change may leave garbage: a removal, or changed owner references."""
+def _may_leave_garbage(kind: str, change: StoredChange) -> bool:
+    """Whether a change may leave garbage: a removal, or a change of owner references."""
     if change.after is None or kind == NAMESPACE.plural:
         return True
     owners = change.after.object["metadata"].get("ownerReferences")

@@ -1,4 +1,4 @@
-"""Defaults and validation of pods, nodes, events, budgets and leases.
+"""Sets defaults of pods and workloads, and validates pods, nodes, events, PodDisruptionBudgets and Leases.
 
 Restates: kubernetes `pkg/apis/core/validation/validation.go` `ValidateNodeUpdate`, `validateNodeTaints`,
 `pkg/apis/core/validation/events.go` `legacyValidateEvent`, `pkg/apis/policy/validation`, `pkg/apis/coordination/validation`.
@@ -26,7 +26,7 @@ _PERCENT: Final = re.compile("[0-9]+%", re.ASCII)
 
 
 def validate_node(new: JSON, old: JSON | None) -> Iterable[ErrorCause]:
-    """Yield what is invalid in a node: taints, or a changed provider id."""
+    """Yield the errors of a node: invalid taints, or a changed provider id."""
     spec = new.get("spec") or {}
     seen: set[tuple[str, str]] = set()
     for index, taint in enumerate(spec.get("taints") or ()):
@@ -44,7 +44,7 @@ def validate_node(new: JSON, old: JSON | None) -> Iterable[ErrorCause]:
 
 
 def validate_event(new: JSON, _old: JSON | None) -> Iterable[ErrorCause]:
-    """Yield what is invalid in an event: its namespace must be its object's, or `default` for cluster-scoped objects."""
+    """Yield an error if an event is not in its object's namespace, or in `default` for a cluster-scoped object."""
     namespace = new["metadata"]["namespace"]
     involved = (new.get("involvedObject") or {}).get("namespace", "")
     if namespace != (involved or "default"):
@@ -52,7 +52,7 @@ def validate_event(new: JSON, _old: JSON | None) -> Iterable[ErrorCause]:
 
 
 def validate_disruption_budget(new: JSON, _old: JSON | None) -> Iterable[ErrorCause]:
-    """Yield what is invalid in a PodDisruptionBudget: both limits at once, or a malformed one."""
+    """Yield the errors of a PodDisruptionBudget: both limits, or a malformed limit or policy."""
     spec = new.get("spec") or {}
     limits = {field: spec[field] for field in ("minAvailable", "maxUnavailable") if spec.get(field) is not None}
     if len(limits) == 2:
@@ -74,7 +74,7 @@ def validate_disruption_budget(new: JSON, _old: JSON | None) -> Iterable[ErrorCa
 
 
 def validate_lease(new: JSON, _old: JSON | None) -> Iterable[ErrorCause]:
-    """Yield what is invalid in a Lease: negative numbers."""
+    """Yield the errors of a Lease: negative numbers."""
     spec = new.get("spec") or {}
     duration, transitions = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions")
     if duration is not None and duration <= 0:
@@ -93,7 +93,7 @@ def _limit(field: str, amount: int | str) -> Iterable[ErrorCause]:
 
 
 def _go(value: Any) -> str:
-    """Return a value as the server's texts show it."""
+    """Return a value in the notation of the server's messages."""
     return json.dumps(value, separators=(",", ":"))
 
 
@@ -117,7 +117,7 @@ POD_FIELDS: Final = (
     "status.podIP",
     "status.nominatedNodeName",
 )
-"""The fields that pods can be selected by."""
+"""The fields that a field selector of pods can have."""
 
 _SPEC_DEFAULTS: Final = {
     "restartPolicy": "Always",
@@ -130,7 +130,7 @@ _MUTABLE: Final = frozenset(
     {"activeDeadlineSeconds", "tolerations", "schedulingGates", "terminationGracePeriodSeconds"}
 )
 _MUTABLE_OF_CONTAINERS: Final = frozenset({"image", "resources"})
-_FROZEN: Final = (
+_IMMUTABLE_MESSAGE: Final = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
     "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
     "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
@@ -138,7 +138,7 @@ _FROZEN: Final = (
 
 
 def default_pod(pod: JSON) -> JSON:
-    """Return the pod with defaults: spec, requests from limits, priority, phase Pending."""
+    """Return the pod with the defaults of spec, requests (from limits), priority and phase (Pending)."""
     spec = {**_SPEC_DEFAULTS, **(pod.get("spec") or {})}
     for kind in ("containers", "initContainers"):
         if spec.get(kind):
@@ -150,50 +150,50 @@ def default_pod(pod: JSON) -> JSON:
 
 
 def default_replicas(workload: JSON) -> JSON:
-    """Return a workload with one replica by default."""
+    """Return the workload with one replica if it has no number of replicas."""
     return {**workload, "spec": {"replicas": 1, **(workload.get("spec") or {})}}
 
 
 def validate_pod(new: JSON, old: JSON | None) -> Iterable[ErrorCause]:
-    """Return what is invalid in a pod, or in the change from `old` to `new`.
+    """Return the errors of a pod, or of the change from `old` to `new`.
 
     Raises:
-        KubeAPIError: 400, a quantity is malformed.
+        KubeAPIError: A quantity is malformed (400).
     """
     if old is not None and new["spec"] is old["spec"]:  # a status write
         return
     if not new["spec"].get("containers"):
         yield ErrorCause("spec.containers", "Required value")
-    yield from _bad_quantities(new["spec"])
-    if old is not None and _frozen_part(new["spec"]) != _frozen_part(old["spec"]):
-        yield ErrorCause("spec", f"Forbidden: {_FROZEN}")
+    yield from _quantity_errors(new["spec"])
+    if old is not None and _immutable_part(new["spec"]) != _immutable_part(old["spec"]):
+        yield ErrorCause("spec", f"Forbidden: {_IMMUTABLE_MESSAGE}")
 
 
 def is_terminal(pod: JSON) -> bool:
-    """Return whether the pod has completed."""
+    """Whether the pod has completed."""
     return (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
 
 
 def is_ready(pod: JSON) -> bool:
-    """Return whether the pod's Ready condition is True."""
+    """Whether the pod's Ready condition is True."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
-def grace_period(pod: JSON, asked: int | None) -> int:
-    """Return the seconds between a pod's deletion and removal: none if it has no node or has completed.
+def grace_period(pod: JSON, requested: int | None) -> int:
+    """Return the seconds between a pod's deletion and its removal: 0 if it has no node or has completed.
 
     Restates: kubernetes `pkg/registry/core/pod/strategy.go` `CheckGracefulDelete`.
     """
     spec = pod.get("spec") or {}
     if not spec.get("nodeName") or is_terminal(pod):
         return 0
-    period = spec.get("terminationGracePeriodSeconds", 30) if asked is None else asked
+    period = spec.get("terminationGracePeriodSeconds", 30) if requested is None else requested
     return 0 if period == 0 else max(int(period), 1)  # a negative period means one second
 
 
 def _with_requests(container: JSON) -> JSON:
-    """Return a container whose missing requests are its limits."""
+    """Return the container with its limits as missing requests."""
     resources = container.get("resources") or {}
     limits = resources.get("limits")
     if not limits:
@@ -201,17 +201,17 @@ def _with_requests(container: JSON) -> JSON:
     return {**container, "resources": {**resources, "requests": {**limits, **(resources.get("requests") or {})}}}
 
 
-def _bad_quantities(spec: JSON) -> Iterable[ErrorCause]:
+def _quantity_errors(spec: JSON) -> Iterable[ErrorCause]:
     for kind in ("containers", "initContainers"):
         for index, container in enumerate(spec.get(kind) or ()):
             for part in ("requests", "limits"):
                 amounts = (container.get("resources") or {}).get(part) or {}
                 for name, amount in amounts.items():
                     field = f"spec.{kind}[{index}].resources.{part}[{name}]"
-                    yield from _bad_quantity(field, amount)
+                    yield from _quantity_error(field, amount)
 
 
-def _bad_quantity(field: str, amount: Any) -> Iterable[ErrorCause]:
+def _quantity_error(field: str, amount: Any) -> Iterable[ErrorCause]:
     try:
         negative = parse(amount).nano < 0
     except InvalidQuantityError as error:
@@ -221,7 +221,7 @@ def _bad_quantity(field: str, amount: Any) -> Iterable[ErrorCause]:
         yield ErrorCause(field, f'Invalid value: "{amount}": must be greater than or equal to 0')
 
 
-def _frozen_part(spec: JSON) -> dict[str, Any]:
+def _immutable_part(spec: JSON) -> dict[str, Any]:
     frozen = {key: value for key, value in spec.items() if key not in _MUTABLE}
     for kind in ("containers", "initContainers"):
         frozen[kind] = [

@@ -1,4 +1,4 @@
-"""The pod subresources `eviction` and `binding`, and the status of PodDisruptionBudgets.
+"""Implements the pod subresources `eviction` and `binding`, and the status of PodDisruptionBudgets.
 
 Restates: kubernetes `pkg/registry/core/pod/storage/eviction.go` `EvictionREST.Create`, `storage.go` `assignPod`.
 """
@@ -18,21 +18,21 @@ JSON = Mapping[str, Any]
 
 
 def evict(registry: ObjectRegistry, namespace: str, name: str, uid: str) -> StoredObject:
-    """Delete a pod gracefully if its budget allows; returns its last state.
+    """Delete a pod gracefully if its PodDisruptionBudget allows it; return its last state.
 
     Raises:
-        NotFoundError, ConflictError: It is gone, or another incarnation.
-        TooManyRequestsError: Its PodDisruptionBudget forbids it now.
-        KubeAPIError: 500, more than one budget covers it.
+        NotFoundError, ConflictError: The pod does not exist, or has another UID.
+        TooManyRequestsError: The PodDisruptionBudget currently forbids the eviction.
+        KubeAPIError: More than one PodDisruptionBudget covers the pod (500).
     """
     kind = registry.kind(POD)
     key = (namespace, name)
     pod = registry.get(kind, key).object
     if uid and uid != pod["metadata"]["uid"]:
-        raise api_errors.other_incarnation(POD, name, uid, pod["metadata"]["uid"])
-    covering = [] if _needs_no_budget(pod) else _covering(registry, namespace, pod)
+        raise api_errors.uid_mismatch(POD, name, uid, pod["metadata"]["uid"])
+    covering = [] if _ignores_budget(pod) else _covering(registry, namespace, pod)
     if len(covering) > 1:
-        raise api_errors.unreasoned(
+        raise api_errors.internal_error(
             "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
         )
     for pdb_key, pdb in covering:
@@ -44,7 +44,7 @@ def evict(registry: ObjectRegistry, namespace: str, name: str, uid: str) -> Stor
 
 
 def budget_status(registry: ObjectRegistry, key: Key) -> dict[str, Any] | None:
-    """Return a budget's current status; None if it is stored already."""
+    """Return a budget's current status; None if it equals the stored one."""
     entry = registry.get(registry.kind(PDB), key)
     status = _status(registry, key[0], entry.decoded(PodDisruptionBudget))
     stored = entry.object.get("status") or {}
@@ -52,11 +52,11 @@ def budget_status(registry: ObjectRegistry, key: Key) -> dict[str, Any] | None:
 
 
 def bind(registry: ObjectRegistry, namespace: str, name: str, node: str, *, uid: str, now: str) -> StoredObject:
-    """Assign a pod to a node, and remove its nomination.
+    """Assign a pod to a node, and clear its nomination.
 
     Raises:
-        NotFoundError: No such pod.
-        ConflictError: It is assigned already, being deleted, or another incarnation.
+        NotFoundError: The pod does not exist.
+        ConflictError: The pod is assigned or terminating, or has another UID.
     """
     kind = registry.kind(POD)
     pod = registry.get(kind, (namespace, name)).object
@@ -78,8 +78,8 @@ def bind(registry: ObjectRegistry, namespace: str, name: str, node: str, *, uid:
 _BINDING = type(POD)(group="", version="v1", kind="Binding", plural="pods/binding", namespaced=True, type=dict)
 
 
-def _needs_no_budget(pod: JSON) -> bool:
-    """Restates: kubernetes pkg/registry/core/pod/storage/eviction.go `canIgnorePDB`."""
+def _ignores_budget(pod: JSON) -> bool:
+    """Whether an eviction ignores budgets. Restates: kubernetes pkg/registry/core/pod/storage/eviction.go `canIgnorePDB`."""
     return (
         object_validation.is_terminal(pod)
         or pod["status"].get("phase") == "Pending"
@@ -94,20 +94,20 @@ def _covering(registry: ObjectRegistry, namespace: str, pod: JSON) -> list[tuple
 
 
 def _check_budget(registry: ObjectRegistry, key: Key, pdb: PodDisruptionBudget, pod: JSON) -> None:
-    """Raise TooManyRequestsError unless the budget allows this eviction."""
+    """Raise TooManyRequestsError if the budget forbids the eviction."""
     status = _status(registry, key[0], pdb)
     if not object_validation.is_ready(pod) and _allows_unhealthy_eviction(pdb, status):
         return
     if status["disruptionsAllowed"] > 0:
         return
-    needs, has = status["desiredHealthy"], status["currentHealthy"]
-    raise api_errors.budget_refuses(
-        f"The disruption budget {pdb.metadata.name} needs {needs} healthy pods and has {has} currently"
+    desired, healthy = status["desiredHealthy"], status["currentHealthy"]
+    raise api_errors.eviction_forbidden(
+        f"The disruption budget {pdb.metadata.name} needs {desired} healthy pods and has {healthy} currently"
     )
 
 
 def _write_status(registry: ObjectRegistry, key: Key) -> None:
-    """Write the budget's status, as the eviction itself does."""
+    """Write the budget's status, as kube-apiserver does for an eviction."""
     status = budget_status(registry, key)
     if status is not None:
         registry.update(
@@ -123,16 +123,16 @@ def _allows_unhealthy_eviction(pdb: PodDisruptionBudget, status: Mapping[str, in
 
 def _status(registry: ObjectRegistry, namespace: str, pdb: PodDisruptionBudget) -> dict[str, Any]:
     entries = registry.storage.table(registry.kind(POD).id).entries
-    here = [entry.object for key, entry in entries.items() if key[0] == namespace]
+    pods = [entry.object for key, entry in entries.items() if key[0] == namespace]
 
     def scale_of(where: str, owner: JSON) -> tuple[str, int | None]:
         return _scale(registry, where, owner)
 
-    return disruption_budget_status(pdb, here, scale_of)
+    return disruption_budget_status(pdb, pods, scale_of)
 
 
 def _scale(registry: ObjectRegistry, namespace: str, owner: JSON) -> tuple[str, int | None]:
-    """Return the workload that owns a pod, a Deployment behind its ReplicaSet, and its replicas."""
+    """Return the UID and replicas of the workload that owns a pod; for a ReplicaSet, those of its Deployment."""
     kind = registry.kind_named("apps", owner["kind"])
     entry = registry.storage.table(kind.id).entries.get((namespace, owner["name"])) if kind is not None else None
     if entry is None or entry.object["metadata"]["uid"] != owner["uid"]:
@@ -144,18 +144,18 @@ def _scale(registry: ObjectRegistry, namespace: str, owner: JSON) -> tuple[str, 
 
 
 Scale = Callable[[str, JSON], "tuple[str, int | None]"]
-"""Returns the UID and replicas of the workload behind (namespace, ownerReference); None if unknown."""
+"""Returns the UID and replicas of the workload of (namespace, ownerReference); replicas are None if unknown."""
 
 
 def covers_pod(pdb: PodDisruptionBudget, pod: JSON) -> bool:
-    """Return whether the budget covers this pod (of its own namespace)."""
+    """Whether the budget covers a pod of its namespace."""
     return object_selectors.matches(pdb.spec.selector, object_selectors.labels_of(pod))
 
 
 def disruption_budget_status(
     pdb: PodDisruptionBudget, namespace_pods: Iterable[JSON], scale_of: Scale
 ) -> dict[str, Any]:
-    """Return the budget's status as the disruption controller would write it now."""
+    """Return the status that the disruption controller would write now."""
     covered = [pod for pod in namespace_pods if covers_pod(pdb, pod)]
     healthy = sum(object_validation.is_ready(pod) and not object_metadata.is_deleting(pod) for pod in covered)
     expected, desired = _expected_and_desired(pdb, covered, scale_of)
@@ -172,28 +172,28 @@ def disruption_budget_status(
 def _expected_and_desired(pdb: PodDisruptionBudget, covered: Sequence[JSON], scale_of: Scale) -> tuple[int, int]:
     at_least, at_most = pdb.spec.min_available, pdb.spec.max_unavailable
     if at_most is not None:
-        expected = _wanted(covered, scale_of)
+        expected = _expected_pods(covered, scale_of)
         return expected, max(expected - _scaled(at_most, expected), 0)
     if isinstance(at_least, str) and at_least.endswith("%"):
-        expected = _wanted(covered, scale_of)
+        expected = _expected_pods(covered, scale_of)
         return expected, _scaled(at_least, expected)
     return len(covered), int(at_least or 0)
 
 
 def _scaled(value: int | str, total: int) -> int:
-    """A count, or a percentage of `total` rounded up."""
+    """Return a number of pods: `value`, or as a percentage of `total`, rounded up."""
     text = str(value)
     return -(-int(text[:-1]) * total // 100) if text.endswith("%") else int(text)
 
 
-def _wanted(covered: Sequence[JSON], scale_of: Scale) -> int:
-    """Return the sum of replicas over the pods' controllers; pods without one do not count."""
-    wants: dict[str, int | None] = {}
-    has: Counter[str] = Counter()
+def _expected_pods(covered: Sequence[JSON], scale_of: Scale) -> int:
+    """Return the sum of the replicas of the pods' controllers; pods without a controller do not count."""
+    replicas_by_owner: dict[str, int | None] = {}
+    pods_by_owner: Counter[str] = Counter()
     for pod in covered:
         for owner in pod["metadata"].get("ownerReferences") or ():
             if owner.get("controller"):
                 uid, replicas = scale_of(pod["metadata"]["namespace"], owner)
-                wants[uid] = replicas
-                has[uid] += 1
-    return sum(has[uid] if replicas is None else replicas for uid, replicas in wants.items())
+                replicas_by_owner[uid] = replicas
+                pods_by_owner[uid] += 1
+    return sum(pods_by_owner[uid] if replicas is None else replicas for uid, replicas in replicas_by_owner.items())

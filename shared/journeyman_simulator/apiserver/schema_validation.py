@@ -1,10 +1,10 @@
-"""Validation of custom resources against their structural schema, with the API server's texts.
+"""Validates custom resources against their structural schema, with the API server's messages.
 
 Restates: k8s.io/apiextensions-apiserver `pkg/apiserver/validation/validation.go`, k8s.io/kube-openapi
 `pkg/validation/{validate,errors}`; `pkg/apiserver/schema/listtype/validation.go`; `pkg/apiserver/schema/cel/validation.go`.
-Differs: faults come in the order of the schema, where the server's follow from its maps; formats other than date-time, and
-bounds that the generated definitions do not use, are not checked. Most objects are valid: a compiled schema decides that
-fast, and only then the faults are described.
+Differs: errors are in the order of the schema, where the server's order follows from its maps; formats other than
+date-time, and bounds that the generated definitions do not use, are not checked. A compiled schema accepts valid objects
+fast; the slower functions compute the errors of invalid ones.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ UNCHECKED: Final = ErrorCause(
     "Invalid value: null: some validation rules were not checked because the object was invalid; "
     "correct the existing errors to complete validation",
 )
-"""What the server adds where a fault prevents the rules from being checked."""
+"""The error that the server adds if another error prevents the check of rules."""
 
 
-def faults(value: Any, schema: JSON, path: str) -> Iterator[ErrorCause]:
-    """Yield what is invalid in a value, recursively: types, bounds, patterns and required fields."""
-    wrong = _type_fault(value, schema, path)
+def schema_errors(value: Any, schema: JSON, path: str) -> Iterator[ErrorCause]:
+    """Yield the errors of a value, recursively: types, bounds, patterns and required fields."""
+    wrong = _type_error(value, schema, path)
     if wrong is not None:
         yield wrong
         return
@@ -41,11 +41,11 @@ def faults(value: Any, schema: JSON, path: str) -> Iterator[ErrorCause]:
             message = check(value, schema[keyword], path)
             if message:
                 yield ErrorCause(path, message)
-    yield from _faults_inside(value, schema, path)
+    yield from _part_errors(value, schema, path)
 
 
 def duplicates(value: Any, schema: JSON, path: str) -> Iterator[ErrorCause]:
-    """Yield items that occur twice in a list of type set or map."""
+    """Yield an error for each repeated item of a list of type set or map."""
     if isinstance(value, list) and (identify := identity(schema)) is not None:
         seen: list[Any] = []
         for index, item in enumerate(value):
@@ -58,16 +58,16 @@ def duplicates(value: Any, schema: JSON, path: str) -> Iterator[ErrorCause]:
 
 
 def broken_rules(value: Any, old: Any, schema: JSON, path: str) -> Iterator[ErrorCause]:
-    """Yield the CEL rules that do not hold.
+    """Yield an error for each CEL rule that does not hold.
 
     Args:
-        value: The new value, valid by the schema.
-        old: The stored value; without one, transition rules are not checked.
-        schema: Of both.
-        path: Where they are in the object.
+        value: The new value, which satisfies the schema.
+        old: The stored value; if it is None, transition rules are not checked.
+        schema: The schema of both values.
+        path: The path of both values in the object.
     """
     for rule in schema.get("x-kubernetes-validations", ()):
-        message = _broken(rule, value, old)
+        message = _rule_error(rule, value, old)
         if message:
             yield ErrorCause(path, f"Invalid value: {message}")
     for name, part, inner, where in _parts(value, schema, path):
@@ -75,7 +75,7 @@ def broken_rules(value: Any, old: Any, schema: JSON, path: str) -> Iterator[Erro
         yield from broken_rules(part, before, inner, where)
 
 
-def _broken(rule: JSON, value: Any, old: Any) -> str:
+def _rule_error(rule: JSON, value: Any, old: Any) -> str:
     """Return the message of a rule that does not hold; empty if it holds."""
     scope = {"self": value, "oldSelf": old}
     if old is None:
@@ -92,7 +92,7 @@ def _broken(rule: JSON, value: Any, old: Any) -> str:
 
 
 def _parts(value: Any, schema: JSON, path: str) -> Iterator[tuple[str, Any, JSON, str]]:
-    """Yield the parts of a value: name (of items ""), value, schema and path."""
+    """Yield each part of a value as (name, value, schema, path); items of a list have the name ""."""
     if isinstance(value, list) and "items" in schema:
         yield from (("", item, schema["items"], f"{path}[{index}]") for index, item in enumerate(value))
     elif isinstance(value, Mapping):
@@ -105,16 +105,16 @@ def _parts(value: Any, schema: JSON, path: str) -> Iterator[tuple[str, Any, JSON
             yield from ((name, item, rest, f"{path}.{name}") for name, item in value.items() if name not in known)
 
 
-def _faults_inside(value: Any, schema: JSON, path: str) -> Iterator[ErrorCause]:
+def _part_errors(value: Any, schema: JSON, path: str) -> Iterator[ErrorCause]:
     for _, part, inner, where in _parts(value, schema, path):
-        yield from faults(part, inner, where)
+        yield from schema_errors(part, inner, where)
     if isinstance(value, Mapping):
         for name in schema.get("required", ()):
             if name not in value:
                 yield ErrorCause(f"{path}.{name}" if path else name, "Required value")
 
 
-def _type_fault(value: Any, schema: JSON, path: str) -> ErrorCause | None:
+def _type_error(value: Any, schema: JSON, path: str) -> ErrorCause | None:
     if schema.get("x-kubernetes-int-or-string"):
         wanted, fits = "integer,string", isinstance(value, (int, str)) and not isinstance(value, bool)
     else:
@@ -136,7 +136,7 @@ _TYPES: Final[Mapping[type, str]] = {str: "string", int: "integer", float: "numb
 
 
 def identity(schema: JSON) -> Callable[[Any], Any] | None:
-    """Return what identifies a list's items: themselves, or their key fields; None if duplicates are allowed."""
+    """Return a function that returns the identity of a list's item; None if the list allows duplicates."""
     kind, keys = schema.get("x-kubernetes-list-type"), schema.get("x-kubernetes-list-map-keys", ())
     if kind == "set":
         return lambda item: item
@@ -213,7 +213,7 @@ CHECKS: Final[Mapping[str, Callable[[Any, Any, str], str]]] = {
     "maxItems": _max_items,
     "maxProperties": _max_items,
 }
-"""The check of each keyword; an empty text means that it holds."""
+"""The check of each keyword, which returns an error's message or, for a valid value, an empty text."""
 
 
 @lru_cache(maxsize=256)
@@ -229,16 +229,16 @@ Test = Callable[[Any], bool]
 
 
 class CompiledSchema(Struct, frozen=True):
-    """A compiled schema: a fast test that finds valid values (`faults` and `duplicates` yield nothing), and its CEL rules."""
+    """A compiled schema: a fast test for values without errors (of `schema_errors` and `duplicates`), and the CEL rules."""
 
     schema: JSON
-    is_sound: Test
-    rules: JSON | None  # the schema without parts that have no rules; None if nothing has any
+    is_valid: Test
+    rules: JSON | None  # the schema without the parts that have no rules; None if it has no rules
 
 
 def compile_schema(schema: JSON) -> CompiledSchema:
     """Compile a schema."""
-    return CompiledSchema(schema, _test_of(schema), _ruled(schema))
+    return CompiledSchema(schema, _test_of(schema), _rules_schema(schema))
 
 
 def _test_of(schema: JSON) -> Test:
@@ -286,17 +286,17 @@ def _inside_maps(schema: JSON) -> tuple[Test, ...]:
     return (test,) if known or required or rest is not None else ()
 
 
-def _ruled(schema: JSON) -> JSON | None:
-    """Return the schema reduced to what its rules need; None if there are none."""
+def _rules_schema(schema: JSON) -> JSON | None:
+    """Return the schema without the parts that have no rules; None if it has no rules."""
     parts: dict[str, Any] = {}
     for keyword in ("items", "additionalProperties"):
-        if schema.get(keyword) is not None and (inner := _ruled(schema[keyword])) is not None:
+        if schema.get(keyword) is not None and (inner := _rules_schema(schema[keyword])) is not None:
             parts[keyword] = inner
-    known = {name: _ruled(inner) for name, inner in schema.get("properties", {}).items()}
+    known = {name: _rules_schema(inner) for name, inner in schema.get("properties", {}).items()}
     if any(known.values()):
         parts["properties"] = {name: inner for name, inner in known.items() if inner is not None}
     if "additionalProperties" in parts and known:
-        return schema  # what has a name of its own is none of the rest
+        return schema  # unreduced, since `additionalProperties` excludes the names in `properties`
     if schema.get("x-kubernetes-validations"):
         parts["x-kubernetes-validations"] = schema["x-kubernetes-validations"]
     return parts or None
@@ -307,7 +307,7 @@ def _all_differ(keys: list[Any]) -> bool:
 
 
 def _never(_: Any) -> bool:
-    return False  # an unknown type: `faults` decides
+    return False  # for an unknown type, which `schema_errors` reports
 
 
 def _is_integer(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The kinds that the API server serves: subresources, generation, selectable fields, defaults and validation."""
+"""Lists the kinds that the API server serves: subresources, generation, selectable fields, defaults and validation."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from journeyman_simulator.apiserver.field_sets import BUILT_IN_SHAPE
 
 JSON = Mapping[str, Any]
 Default = Callable[[JSON], JSON]
-"""Returns the object with defaults; called on every write of the main resource."""
+"""Returns the object with defaults; called for every write of the main resource."""
 Validate = Callable[[JSON, "JSON | None"], Iterable[ErrorCause]]
-"""Returns what is invalid in an object, given the stored one (None on creation)."""
+"""Returns the errors of an object, given the stored one (None for a creation)."""
 
 _METADATA_FIELDS = frozenset({"metadata.name", "metadata.namespace"})
 _INVOLVED = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
 
 
 class ServedKind(Struct, frozen=True, kw_only=True):
-    """How the server treats one kind.
+    """A served kind.
 
-    `status_on_create`: a creation stores the status (kubelets register nodes with it); otherwise a kind with a status subresource
-    drops it. `generation`: the server counts changes of everything but metadata and status. `custom`: defined by a
-    CustomResourceDefinition. `shape` returns the schema that defines which lists an apply merges.
+    `status_on_create` is whether a creation stores the status, which kubelets use to register nodes; otherwise a kind with
+    a status subresource drops it. `generation` is whether the server counts changes outside metadata and status. `custom`
+    is whether a CustomResourceDefinition defines the kind. `shape` returns the schema that defines which lists an apply
+    merges.
     """
 
     resource: Resource[Any]
@@ -41,7 +42,7 @@ class ServedKind(Struct, frozen=True, kw_only=True):
     shape: Callable[[], JSON] = lambda: BUILT_IN_SHAPE
     default: Default = lambda obj: obj
     validate: Validate = lambda _new, _old: ()
-    id: str = ""  # how the kind is stored, whatever Struct a reader asks for: `pods`, `nodeclaims.karpenter.sh`
+    id: str = ""  # the group resource, by which objects are stored: `pods`, `nodeclaims.karpenter.sh`
 
     def __post_init__(self) -> None:
         force_setattr(self, "id", api_errors.group_resource(self.resource))
@@ -63,7 +64,7 @@ _CLASS_REF_FIELDS = _selectable(*(f"spec.nodeClassRef.{field}" for field in ("gr
 
 
 def _default_storage_class(obj: JSON) -> JSON:
-    """Restates: kubernetes `pkg/apis/storage/v1/defaults.go` `SetDefaults_StorageClass`."""
+    """Return a StorageClass with defaults. Restates: kubernetes `pkg/apis/storage/v1/defaults.go` `SetDefaults_StorageClass`."""
     return {"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate", **obj}
 
 
@@ -103,7 +104,10 @@ def _plain() -> Iterable[ServedKind]:
 
 
 def _default_namespace(obj: JSON) -> JSON:
-    """Restates: kubernetes `pkg/registry/core/namespace/strategy.go` `PrepareForCreate`, `Canonicalize`."""
+    """Return a Namespace with defaults.
+
+    Restates: kubernetes `pkg/registry/core/namespace/strategy.go` `PrepareForCreate`, `Canonicalize`.
+    """
     meta = obj["metadata"]
     labels = {**(meta.get("labels") or {}), "kubernetes.io/metadata.name": meta["name"]}
     spec = {"finalizers": ["kubernetes"], **(obj.get("spec") or {})}
@@ -126,7 +130,7 @@ def _custom() -> Iterable[ServedKind]:
 
 
 def _buffers() -> Iterable[ServedKind]:
-    """Yield kinds of other autoscalers that Journeyman reads; nothing is validated."""
+    """Yield the kinds of other autoscalers that Journeyman reads, without validation."""
     yield ServedKind(resource=objects.CAPACITY_BUFFER, custom=True)
 
 

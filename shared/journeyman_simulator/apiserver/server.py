@@ -1,7 +1,7 @@
-"""The in-memory API server as a `ports.KubeStore`, with the rest of the API that a simulated cluster needs.
+"""Implements `ports.KubeStore` with an in-memory API server, and the rest of the API that a simulated cluster needs.
 
-One lock, one version counter, virtual time. Nothing waits here, so a watch delivers the changes so far and ends.
-(`http_server` serves the same store over HTTP, where watches wait.)
+The server has one lock and one version counter, and uses virtual time. Its calls do not wait, so a watch returns the
+changes so far and ends. (`http_server` serves the same store over HTTP, where watches wait.)
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ VERSION = (1, 36)
 
 
 class Write(Struct, frozen=True, kw_only=True):
-    """One request that the server accepted.
+    """A write that the server accepted.
 
-    `verb` is create, update, patch, apply, delete, evict or bind; `body` the request's body (for delete and evict: the
-    preconditions and grace period); `result` the object after the write, for a removal its last state; `version` the store's
-    version after the write; `user` the client (`ApiServer.acting_as`).
+    `verb` is create, update, patch, apply, delete, evict or bind. `body` is the request's body or, for delete and evict, the
+    preconditions and grace period. `result` is the object after the write or, for a removal, its last state. `version` is
+    the store's version after the write, and `user` the client (`ApiServer.acting_as`).
     """
 
     verb: str
@@ -60,14 +60,14 @@ class Write(Struct, frozen=True, kw_only=True):
 
 
 class ApiServer:
-    """The API server of one cluster; observers see every write."""
+    """The API server of one cluster. It calls observers for every write."""
 
     def __init__(self, clock: Clock, *, history: int = 10_000) -> None:
-        """An empty cluster.
+        """Create an empty cluster.
 
         Args:
-            clock: Gives creation and deletion timestamps.
-            history: How many changes of each kind are remembered at least, for watches and pages to continue from.
+            clock: The clock of creation and deletion timestamps.
+            history: The minimum number of changes of each kind to keep, from which watches and pages can continue.
         """
         self.registry = ObjectRegistry(ObjectStorage(history), clock, served_kinds.built_in())
         self._storage = self.registry.storage
@@ -81,9 +81,9 @@ class ApiServer:
     # -- users and observers ------------------------------------------------------------------------------------------------
 
     def acting_as(self, user: str) -> ApiServer:
-        """Return the same server, with this user's name on every write."""
+        """Return a view of the server whose writes have this user's name."""
         view = copy.copy(self)
-        view._user = user  # noqa: SLF001 - a copy of ourselves
+        view._user = user  # noqa: SLF001 - a copy of this object
         return view
 
     def on_write(self, observer: Callable[[Write], None]) -> None:
@@ -93,7 +93,7 @@ class ApiServer:
     # -- KubeStore ----------------------------------------------------------------------------------------------
 
     def version(self) -> tuple[int, int]:
-        """The Kubernetes whose behaviour this server restates."""
+        """Return the version of Kubernetes whose behaviour this server restates: (major, minor)."""
         return VERSION
 
     def list(
@@ -105,30 +105,30 @@ class ApiServer:
         field_selector: str = "",
         cached: bool = False,
     ) -> Listing[T]:
-        """All selected objects, by namespace and name; nothing is ever stale here, `cached` or not."""
+        """Return the selected objects, sorted by namespace and name. `cached` has no effect: the result is current."""
         if not (namespace or label_selector or field_selector):
             with self._storage.lock:
                 everything = self._storage.table(self.registry.kind(resource).id).decoded(resource.type)
                 return Listing(items=everything, resource_version=str(self._storage.version), in_order=True)
-        some = self.page(resource, namespace, label_selector, field_selector)
-        items = tuple(entry.decoded(resource.type) for entry in some.entries)
-        return Listing(items=items, resource_version=str(some.version), in_order=True)
+        page = self.page(resource, namespace, label_selector, field_selector)
+        items = tuple(entry.decoded(resource.type) for entry in page.entries)
+        return Listing(items=items, resource_version=str(page.version), in_order=True)
 
     def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
-        """Get one object."""
+        """Return one object. Raises NotFoundError if it does not exist."""
         decoded: T = self.entry(resource, namespace, name).decoded(resource.type)
         return decoded
 
     def create(self, resource: Resource[Any], body: JSON, *, namespace: str = "") -> dict[str, Any]:
-        """Create an object in `namespace`, by default the body's."""
+        """Create an object in `namespace`, by default the body's, and return it."""
         with self._storage.lock:
             kind = self.registry.kind(resource)
-            return self._wrote("create", resource, self.registry.create(kind, namespace, body), body)
+            return self._report_write("create", resource, self.registry.create(kind, namespace, body), body)
 
     def patch(
         self, resource: Resource[Any], name: str, patch: JSON, *, namespace: str = "", subresource: str = ""
     ) -> dict[str, Any]:
-        """JSON merge patch of the object, or of its status alone."""
+        """Apply a JSON merge patch to the object, or to its subresource, and return the object."""
 
         def merged(old: JSON) -> Any:
             return merge_patch(old, clone(patch))
@@ -138,8 +138,8 @@ class ApiServer:
     def patch_each(
         self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = ""
     ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
-        """Patch one object after the other, so that histories are reproducible."""
-        return patched_in_turn(self, resource, patches, subresource)
+        """Patch the objects one after another, so that histories are reproducible."""
+        return patch_sequentially(self, resource, patches, subresource)
 
     def applied(
         self,
@@ -152,7 +152,7 @@ class ApiServer:
         namespace: str = "",
         subresource: str = "",
     ) -> tuple[dict[str, Any], bool]:
-        """Apply server-side; return the object, and whether it is new."""
+        """Apply server-side; return the object, and whether the apply created it."""
         with self._storage.lock:
             kind = self.registry.kind(resource)
             _check_subresource(kind, subresource)
@@ -161,12 +161,12 @@ class ApiServer:
             entry, new = self._applier.apply(kind, key, body, manager, force=force, subresource=subresource)
             if self._storage.version == before:
                 return entry.decoded(dict), False
-            return self._wrote("apply", resource, entry, body, subresource), new
+            return self._report_write("apply", resource, entry, body, subresource), new
 
     def update(
         self, resource: Resource[Any], name: str, body: JSON, *, namespace: str = "", subresource: str = ""
     ) -> dict[str, Any]:
-        """Replace the object, or its status alone (HTTP PUT)."""
+        """Replace the object, or its subresource (HTTP PUT), and return the object."""
         return self._update(
             "update", resource, name, lambda _: clone(body), namespace=namespace, subresource=subresource, body=body
         )
@@ -182,7 +182,7 @@ class ApiServer:
         namespace: str = "",
         subresource: str = "",
     ) -> dict[str, Any]:
-        """Create the object, or apply `body` to it."""
+        """Create the object or apply `body` to it, and return it."""
         named = {**body, "metadata": {"name": name, **body.get("metadata", {})}}
         return self.applied(
             resource, name, named, manager=manager, force=force, namespace=namespace, subresource=subresource
@@ -198,7 +198,7 @@ class ApiServer:
         resource_version: str = "",
         grace_period_seconds: int | None = None,
     ) -> None:
-        """Remove the object, or mark it for deletion while finalizers or a grace period delay that."""
+        """Remove the object, or mark it for deletion if finalizers or a grace period delay the removal."""
         with self._storage.lock:
             kind = self.registry.kind(resource)
             entry = self.registry.delete(
@@ -209,7 +209,7 @@ class ApiServer:
                 grace_period_seconds=grace_period_seconds,
             )
             options = {"uid": uid, "resourceVersion": resource_version, "gracePeriodSeconds": grace_period_seconds}
-            self._wrote(
+            self._report_write(
                 "delete", resource, entry, {key: value for key, value in options.items() if value not in {"", None}}
             )
 
@@ -217,7 +217,7 @@ class ApiServer:
         """Evict a pod if every PodDisruptionBudget allows it."""
         with self._storage.lock:
             entry = pod_eviction.evict(self.registry, namespace, name, uid)
-            self._wrote("evict", POD, entry, {"uid": uid} if uid else {}, "eviction")
+            self._report_write("evict", POD, entry, {"uid": uid} if uid else {}, "eviction")
 
     def watch(
         self,
@@ -229,9 +229,9 @@ class ApiServer:
         field_selector: str = "",
         timeout_seconds: float = 30,
     ) -> Iterator[WatchEvent[T]]:
-        """Yield changes since that version, also those made while the watch is read, and a bookmark at the end.
+        """Yield the changes since a version, including those made during the iteration, and a bookmark at the end.
 
-        The timeout never elapses, because virtual time does not advance while the caller waits.
+        The timeout never elapses, since virtual time does not advance during a call.
         """
         watch = self.open_watch(resource, resource_version, namespace, label_selector, field_selector)
         while events := watch.take():
@@ -251,7 +251,7 @@ class ApiServer:
         label_selector: str = "",
         field_selector: str = "",
     ) -> Listing[T]:
-        """What `list` answered at that version. Raises GoneError if the history does not reach so far back."""
+        """Return the result of `list` at a version. Raises GoneError if the history starts later."""
         with self._storage.lock:
             kind = self.registry.kind(resource)
             selected = _predicate(kind, namespace, label_selector, field_selector)
@@ -261,11 +261,11 @@ class ApiServer:
 
     @property
     def resource_version(self) -> str:
-        """The store's current version; every write changes it."""
+        """Return the store's current version, which every write changes."""
         return str(self._storage.version)
 
     def stored(self, resource: Resource[Any]) -> tuple[JSON, ...]:
-        """Return all objects by namespace and name, as they are stored; callers must not change them."""
+        """Return the stored objects, sorted by namespace and name; callers must not change them."""
         return tuple(entry.object for entry in self.page(resource).entries)
 
     def version_of(self, *resources: Resource[Any]) -> int:
@@ -273,41 +273,41 @@ class ApiServer:
         return max(self._storage.table(self.registry.kind(resource).id).version for resource in resources)
 
     def register(self, kind: ServedKind) -> None:
-        """Serve one more kind."""
+        """Add a served kind."""
         self.registry.register(kind)
 
     def bind(self, namespace: str, name: str, node: str, *, uid: str = "") -> None:
         """Assign a pod to a node (`pods/binding`), as a scheduler does.
 
         Raises:
-            ConflictError: It is assigned, or being deleted, or another incarnation.
+            ConflictError: The pod is assigned or terminating, or has another UID.
         """
         with self._storage.lock:
             entry = pod_eviction.bind(
                 self.registry, namespace, name, node, uid=uid, now=object_metadata.text(self._clock.now())
             )
-            self._wrote("bind", POD, entry, {"target": {"kind": "Node", "name": node}}, "binding")
+            self._report_write("bind", POD, entry, {"target": {"kind": "Node", "name": node}}, "binding")
 
     def collect_garbage(self) -> int:
-        """Delete objects without owners or namespace; return how many."""
+        """Delete objects without owners or namespace; return the number of deletions."""
         collector = self.acting_as("garbage-collector")
 
         def delete(kind: ServedKind, key: Key) -> None:
             collector.delete(kind.resource, key[1], namespace=key[0])
 
         with self._storage.lock:
-            if self._storage.swept == self._storage.stirred:
+            if self._storage.collected_writes == self._storage.garbage_writes:
                 return 0
             deleted = object_registry.collect_garbage(self.registry, delete)
             for name in object_registry.empty_namespaces(self.registry):
-                collector._wrote("update", NAMESPACE, self.registry.finalize(name), {}, "finalize")  # noqa: SLF001 - ours
+                collector._report_write("update", NAMESPACE, self.registry.finalize(name), {}, "finalize")  # noqa: SLF001 - the same class
                 deleted += 1
             if not deleted:
-                self._storage.swept = self._storage.stirred
+                self._storage.collected_writes = self._storage.garbage_writes
             return deleted
 
     def sync_disruption_budgets(self) -> int:
-        """Update the status of every PodDisruptionBudget; return how many changed."""
+        """Update the status of every PodDisruptionBudget; return the number of changes."""
         controller = self.acting_as("disruption-controller")
         changed = 0
         with self._storage.lock:
@@ -319,18 +319,18 @@ class ApiServer:
         return changed
 
     def load(self, objects: Iterable[Mapping[str, Any]]) -> int:
-        """Store objects as `kubectl get -o yaml` prints them, with status and UID; return how many."""
+        """Store objects in the form that `kubectl get -o yaml` prints, with status and UID; return their number."""
         with self._storage.lock:
             return loading.load(self.registry, self._clock, objects)
 
     def compact_history(self) -> None:
-        """Return 410 Gone to every client that continues from an older version, as after a compaction."""
+        """Drop the history, as a compaction does: clients that continue from an older version get a 410 Gone."""
         self._storage.compact()
 
     # -- for the HTTP server ------------------------------------------------------------------------------------------------
 
     def entry(self, resource: Resource[Any], namespace: str, name: str) -> StoredObject:
-        """Return one stored object. Raises NotFoundError."""
+        """Return one stored object. Raises NotFoundError if it does not exist."""
         with self._storage.lock:
             kind = self.registry.kind(resource)
             return self.registry.get(kind, self.registry.key(kind, namespace, name))
@@ -345,7 +345,7 @@ class ApiServer:
         limit: int = 0,
         token: str = "",
     ) -> ListPage:
-        """Return stored objects, in pages if `limit` is not 0."""
+        """Return the selected stored objects, in pages if `limit` is not 0."""
         with self._storage.lock:
             kind = self.registry.kind(resource)
             selected = _predicate(kind, namespace, label_selector, field_selector)
@@ -360,12 +360,12 @@ class ApiServer:
         label_selector: str = "",
         field_selector: str = "",
     ) -> WatchStream:
-        """A watch that the caller drives. Raises KubeAPIError if the version or a selector does not parse."""
+        """Return a watch, of which the caller takes the events. Raises KubeAPIError if the version or a selector is invalid."""
         kind = self.registry.kind(resource)
         selected = _predicate(kind, namespace, label_selector, field_selector)
         if resource_version and not resource_version.isdecimal():
             why = f'resourceVersion: Invalid value: "{resource_version}"'
-            raise api_errors.unreasoned(f'{why}: strconv.ParseUint: parsing "{resource_version}": invalid syntax')
+            raise api_errors.internal_error(f'{why}: strconv.ParseUint: parsing "{resource_version}": invalid syntax')
         return WatchStream(self._storage, kind.id, selected, resource_version)
 
     # -- writes -------------------------------------------------------------------------------------------------------------
@@ -385,14 +385,14 @@ class ApiServer:
             kind = self.registry.kind(resource)
             _check_subresource(kind, subresource)
             entry = self.registry.update(kind, self.registry.key(kind, namespace, name), change, subresource)
-            return self._wrote(verb, resource, entry, body, subresource)
+            return self._report_write(verb, resource, entry, body, subresource)
 
-    def _wrote(
+    def _report_write(
         self, verb: str, resource: Resource[Any], entry: StoredObject, body: JSON, subresource: str = ""
     ) -> dict[str, Any]:
         meta = entry.object["metadata"]
         if verb != "apply":
-            self._disown(resource, entry, subresource)
+            self._record_ownership(resource, entry, subresource)
         write = Write(
             verb=verb,
             resource=resource,
@@ -409,12 +409,12 @@ class ApiServer:
         result: dict[str, Any] = entry.decoded(dict)
         return result
 
-    def _disown(self, resource: Resource[Any], entry: StoredObject, subresource: str) -> None:
-        """Report a write that was not an apply to server-side apply."""
+    def _record_ownership(self, resource: Resource[Any], entry: StoredObject, subresource: str) -> None:
+        """Pass a write that is not an apply to `ServerSideApply`, which records the new owner of the changed fields."""
         kind = self.registry.kind(resource)
         change = self._storage.table(kind.id).changes[-1]
         if change.last is not entry:
-            return  # nothing was written
+            return  # the request changed nothing
         if change.after is None:
             self._applier.forget(entry.object["metadata"]["uid"])
         elif change.before is not None:
@@ -430,7 +430,7 @@ def _check_subresource(kind: ServedKind, subresource: str) -> None:
 def _predicate(
     kind: ServedKind, namespace: str, label_selector: str, field_selector: str
 ) -> object_selectors.Predicate:
-    """Return one predicate for all selectors; absent ones cost nothing."""
+    """Return one predicate for all selectors that are present."""
     parts: list[object_selectors.Predicate] = []
     if namespace and kind.resource.namespaced:
         parts.append(lambda obj: bool(obj["metadata"].get("namespace") == namespace))
@@ -443,10 +443,10 @@ def _predicate(
     return parts[0] if len(parts) == 1 else lambda obj: all(part(obj) for part in parts)
 
 
-def patched_in_turn(
+def patch_sequentially(
     store: KubeStore, resource: Resource[Any], patches: Sequence[Patch], subresource: str = ""
 ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
-    """Patch one object after the other; return the results in their order."""
+    """Patch the objects one after another, and return the results in that order."""
 
     def one(patch: Patch) -> dict[str, Any] | KubeAPIError:
         try:

@@ -14,7 +14,7 @@ from journeyman.core.api.objects import POD, Resource
 from journeyman.errors import GoneError, KubeAPIError, KubeUnavailableError, TooManyRequestsError
 from journeyman.ports import Patch, WatchEvent
 from journeyman_simulator.apiserver import ApiServer
-from journeyman_simulator.apiserver.server import patched_in_turn
+from journeyman_simulator.apiserver.server import patch_sequentially
 from journeyman_simulator.faults.call_sites import KUBE_READS, aws_site, kube_site
 from journeyman_simulator.faults.fault_injection import FaultInjector, InjectableCall
 from journeyman_simulator.faults.fault_scenario import FaultKind
@@ -72,7 +72,7 @@ class FaultyStore:
         self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = ""
     ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
         """Patch the objects one after another, each in its own call."""
-        return patched_in_turn(self, resource, patches, subresource)
+        return patch_sequentially(self, resource, patches, subresource)
 
     def watch(self, resource: Resource[T], **_selection: Any) -> Iterator[WatchEvent[T]]:
         """Raise GoneError, since runs in these scenarios do not watch."""
