@@ -1,4 +1,4 @@
-"""Drain: who goes now, who later, who is forced."""
+"""Drain: which pods are evicted now, which later, and which are deleted despite their protection."""
 
 from datetime import timedelta
 
@@ -31,8 +31,8 @@ def names(pods):
 
 
 @pytest.mark.karpenter("node/termination", it="should evict non-critical pods first")
-def test_groups_go_one_after_another():
-    """Pods, then daemons, then critical pods, then critical daemons: only the first group that is there is asked."""
+def test_groups_of_pods_are_evicted_in_order():
+    """The order is pods, daemons, critical pods, critical daemons: only the first present group is evicted."""
     groups = [
         pod("plain"),
         pod("daemon", metadata=DAEMON),
@@ -48,8 +48,8 @@ def test_groups_go_one_after_another():
 
 
 @pytest.mark.karpenter("node/termination", it="should evict pods in order and wait until pods are fully deleted")
-def test_a_pod_that_still_terminates_holds_its_group():
-    """The next group waits for it, and it is not asked twice."""
+def test_terminating_pod_blocks_the_next_group():
+    """The next group waits for it, and it is not evicted again."""
     leaving = pod("leaving", metadata={"deletionTimestamp": stamp(NOW + timedelta(seconds=10))})
     decided = decide_drain([leaving, pod("daemon", metadata=DAEMON)], NOW, None)
     assert decided.evict == ()
@@ -73,12 +73,12 @@ def test_a_pod_that_still_terminates_holds_its_group():
 )
 @pytest.mark.karpenter("node/termination", it="should bypass pods which are stuck terminating past their grace period")
 def test_some_pods_are_not_waited_for(ignored):
-    """Ended, mirrors, those that tolerate the taint, and those stuck in termination for over a minute."""
+    """These are completed and mirror pods, pods that tolerate the taint, and pods stuck terminating for a minute."""
     assert decide_drain([ignored], NOW, None).remaining == ()
 
 
-def test_a_protected_pod_holds_the_drain_and_is_named():
-    """Without an end it may stay for ever; the event says who it is."""
+def test_protected_pod_blocks_the_drain_and_is_named():
+    """Without a terminationGracePeriod it blocks without end; the Event names it."""
     decided = decide_drain([pod("precious", metadata=PROTECTED)], NOW, None)
     assert decided.evict == ()
     assert names(decided.protected) == ["precious"]
@@ -94,7 +94,7 @@ def test_a_protected_pod_holds_the_drain_and_is_named():
     it="should only delete pods when their terminationGracePeriodSeconds is less than the the node's remaining terminationGracePeriod",
 )
 def test_near_the_end_pods_are_deleted_whatever_protects_them():
-    """From the end minus its own grace period each pod, of any group, is given what is left."""
+    """Once a pod's grace period would exceed the node's termination time, it is deleted with the remaining time."""
     end = NOW + timedelta(seconds=20)
     slow = pod("slow", metadata=PROTECTED, spec={"terminationGracePeriodSeconds": 60})
     quick = pod("quick", spec={**CRITICAL, "terminationGracePeriodSeconds": 5})
@@ -109,8 +109,8 @@ def test_near_the_end_pods_are_deleted_whatever_protects_them():
     "node/termination/terminator",
     it="should clamp gracePeriodSeconds to >= 1 when nodeTerminationTime is in the past",
 )
-def test_past_the_end_a_pod_is_given_one_second():
-    """Zero would mean: removed without the kubelet knowing."""
+def test_after_the_termination_time_pods_get_one_second():
+    """With zero, the API server would remove the pod without waiting for the kubelet."""
     assert [s for _, s in decide_drain([pod("late")], NOW, ago(minutes=5)).force] == [1]
 
 
@@ -119,7 +119,7 @@ def test_past_the_end_a_pod_is_given_one_second():
     it="should update deletion timestamp for terminating pods when it is after node deletion timestamp",
 )
 def test_a_terminating_pod_is_forced_only_if_it_would_outlive_the_node():
-    """Its deletion time says how long it still has."""
+    """Its deletionTimestamp is the end of its grace period."""
     end = NOW + timedelta(seconds=20)
     outlives = pod("outlives", metadata={"deletionTimestamp": stamp(end + timedelta(seconds=1))})
     in_time = pod("in-time", metadata={"deletionTimestamp": stamp(end)})
@@ -157,13 +157,13 @@ def test_terminating_pod_is_forced_only_if_it_outlives_the_node(seconds, forced)
 
 @pytest.mark.parametrize(("seconds", "forced"), [(31, []), (30, []), (29, ["p"])])
 def test_pod_is_forced_only_once_its_grace_period_no_longer_fits(seconds, forced):
-    """Evicted at that very moment it still has all of its grace period."""
+    """An eviction at exactly that time leaves it its whole grace period."""
     slow = pod("p", spec={"terminationGracePeriodSeconds": 30})
     assert [p.metadata.name for p, _ in decide_drain([slow], NOW, NOW + timedelta(seconds=seconds)).force] == forced
 
 
 def test_drain_is_checked_again_at_the_first_forced_deletion():
-    """Not at its next poll, which is later in a drain that takes long."""
+    """The next poll would be later in a long drain."""
     end = NOW + timedelta(seconds=20)
     pods = [pod(f"p{grace}", spec={"terminationGracePeriodSeconds": grace}) for grace in (5, 10)]
     decided = decide_drain(pods, NOW, end)
@@ -174,7 +174,7 @@ def test_drain_is_checked_again_at_the_first_forced_deletion():
 
 
 def test_drain_is_checked_again_for_a_pod_that_is_forced_a_moment_later():
-    """At that very moment its grace period still fits; without a requeue it would wait for the next poll."""
+    """Its grace period fits exactly now; without a requeue it would wait for the next poll."""
     slow = pod("p", spec={"terminationGracePeriodSeconds": 30})
     decided = decide_drain([slow], NOW, NOW + timedelta(seconds=30))
 

@@ -1,4 +1,4 @@
-"""What holds a node up, as people read it."""
+"""Events about pods and volumes that block a node's termination."""
 
 from datetime import timedelta
 
@@ -23,8 +23,8 @@ def protected(value, **changes):
         ("30m", "DoNotDisruptGracePeriodElapsed", "has elapsed"),
     ],
 )
-def test_what_comes_of_an_annotation_is_told_on_its_pod(value, reason, said):
-    """It has run for an hour; a value that is neither "true" nor a duration protects nothing, and says so as a warning."""
+def test_event_on_a_pod_has_the_effect_of_its_annotation(value, reason, said):
+    """The pod has run for an hour; a value that is neither "true" nor a duration has no effect and emits a warning."""
     (event,) = do_not_disrupt_events([protected(value)], NOW)
     assert (event.reason, event.ref.uid) == (reason, "uid-p")
     assert said in event.message
@@ -32,13 +32,13 @@ def test_what_comes_of_an_annotation_is_told_on_its_pod(value, reason, said):
 
 
 @pytest.mark.parametrize("pod", [a_pod("p", node="n"), protected("true"), protected("1h", status={"startTime": None})])
-def test_what_is_plain_is_not_told(pod):
-    """No annotation, one for ever, one whose time has not begun."""
+def test_unlimited_or_missing_protection_has_no_event(pod):
+    """The cases are no annotation, "true", and a duration whose pod has not started."""
     assert do_not_disrupt_events([pod], NOW) == ()
 
 
 def test_pods_that_block_a_drain_get_events_on_node_and_pod():
-    """Only of those whose turn it is: a daemon's annotation is looked at once the others are gone."""
+    """Only pods of the current group get them; a daemon's annotation matters once the other pods are removed."""
     daemon = {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d"}]}
     later = a_pod("later", node="n", metadata={**daemon, "annotations": {labels.DO_NOT_DISRUPT: "9h"}})
     events = drain_events(decide_drain([protected("2h"), later], NOW, None), a_node(), NOW)
@@ -57,8 +57,8 @@ def test_five_volumes_are_named_and_the_rest_counted():
     assert event.message == "Awaiting deletion of bound volumeattachments (v0, v1, v2, v3, v4 and 2 other(s))"
 
 
-def test_a_pod_in_termination_is_not_told_about():
-    """It has been asked to go already."""
+def test_terminating_pod_has_no_event():
+    """It is already evicted."""
     going = a_pod(
         "p",
         node="n",

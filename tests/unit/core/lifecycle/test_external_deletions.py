@@ -25,7 +25,7 @@ def recorded_events(claim, node=None, **kwargs):
 
 
 def test_deleted_node_is_recorded_on_its_nodeclaim():
-    """Said on both, and no more once the claim is being deleted: then that is our doing."""
+    """Both get an Event; a terminating NodeClaim gets none, because then Journeyman deleted the node."""
     node = a_node(deleting=NOW)
     claim = a_running_claim()
     assert recorded_events(claim, node, node_pools=(a_pool(),)) == [
@@ -42,26 +42,26 @@ def test_deleted_node_is_recorded_on_its_nodeclaim():
 )
 @pytest.mark.parametrize("claim", [a_launched_claim, a_running_claim], ids=["in mid-launch", "running"])
 def test_deleted_nodepool_is_recorded_on_its_nodeclaims(pools, claim):
-    """The API server deletes them with their owner, and says nothing."""
+    """The garbage collector deletes them with their owner, without an Event."""
     assert recorded_events(claim(deleting=NOW, metadata=OWNED), node_pools=pools) == [
         ("NodeClaim", "uid-default-1", "NodePoolDeleted")
     ]
 
 
 def test_invalid_nodepool_does_not_count_as_deleted():
-    """A claim that is deleted meanwhile was deleted by a user."""
+    """A NodeClaim that is deleted at that time was deleted by a user."""
     assert (
         recorded_events(a_running_claim(deleting=NOW, metadata=OWNED), node_pools=(), invalid_objects=(INVALID,)) == []
     )
 
 
 def test_claim_without_owning_nodepool_gets_no_deletion_event():
-    """Its label alone takes no claim along."""
+    """The garbage collector uses the ownerReference, not the label."""
     assert recorded_events(a_running_claim(deleting=NOW), node_pools=()) == []
 
 
 def test_external_deletion_is_recorded_once():
-    """Later runs see what the first one wrote."""
+    """Later runs read the condition that the first one wrote."""
     begun = condition("Drained", "Unknown", since=ago(seconds=1), reason="Draining")
     claim = a_running_claim(deleting=NOW - timedelta(seconds=1), metadata=OWNED, status={"conditions": [begun]})
     assert recorded_events(claim, node_pools=()) == []

@@ -1,4 +1,4 @@
-"""What is left over, and what has grown too old."""
+"""Garbage collection and expiration of NodeClaims."""
 
 from datetime import timedelta
 
@@ -33,7 +33,7 @@ def run(claims=(), nodes=(), instances=(), gone=()):
 
 @pytest.mark.parametrize("node", [a_node(ready=False), a_node(registered=False)], ids=["not Ready", "never registered"])
 def test_orphaned_instance_is_terminated_and_its_node_deleted(node):
-    """It would run for ever otherwise; an instance whose tags name an existing claim is kept."""
+    """An instance whose tags name an existing NodeClaim is kept."""
     (chain,) = run(nodes=[node], instances=[an_instance()]).chains
     terminate, delete = chain.actions
     assert isinstance(terminate, TerminateInstance)
@@ -44,7 +44,7 @@ def test_orphaned_instance_is_terminated_and_its_node_deleted(node):
 
 @pytest.mark.parametrize("registered", ["true", "no more"])
 def test_running_node_of_orphaned_instance_is_drained_first(registered):
-    """Its pods are drained before its instance goes; without our finalizer there would be no time for that."""
+    """Its pods are drained before its instance is terminated; the finalizer keeps the node until then."""
     node = a_node(metadata={"finalizers": [], "labels": {labels.REGISTERED: registered}})
     held, deleted, _ = run(nodes=[node], instances=[an_instance()]).actions
     assert isinstance(held, PatchObject)
@@ -55,7 +55,7 @@ def test_running_node_of_orphaned_instance_is_drained_first(registered):
 
 
 def test_orphaned_instance_of_draining_node_is_not_terminated():
-    """The drain ends the instance itself."""
+    """The drain's end terminates the instance."""
     assert run(nodes=[a_node(deleting=NOW)], instances=[an_instance()]).actions == ()
 
 
@@ -77,12 +77,12 @@ def test_orphaned_instance_of_draining_node_is_not_terminated():
     ],
 )
 def test_instance_with_claim_or_recent_launch_is_not_terminated(claims, instance):
-    """Terminating one of them would take a node out of use."""
+    """They belong to a node in use or to one that joins later."""
     assert run(claims, instances=[instance]).actions == ()
 
 
 def test_instance_of_claim_with_another_uid_is_an_orphan():
-    """The claim that waits for its own has another UID."""
+    """The new NodeClaim of the same name has another UID."""
     earlier = an_instance("again", tags={labels.NODECLAIM_TAG: "again", labels.NODECLAIM_UID_TAG: "another"})
     assert [type(a) for a in run([a_claim("again")], instances=[earlier]).actions] == [TerminateInstance]
 
@@ -97,7 +97,7 @@ def test_instance_of_claim_with_another_uid_is_an_orphan():
     it="should delete the NodeClaim when the Node is there in a NotReady state and the instance is gone",
 )
 def test_claim_without_instance_is_deleted(node, cloud):
-    """The instance is gone or stands still, and no Ready node says otherwise."""
+    """The instance is terminated or stopped, and its node is not Ready."""
     (chain,) = run([a_running_claim()], [node] if node else [], **cloud).chains
     (deletion, _) = chain.actions
     assert isinstance(deletion, DeleteObject)
@@ -117,12 +117,12 @@ def test_claim_without_instance_is_deleted(node, cloud):
     it="shouldn't delete the NodeClaim when the Node is there in a Ready state and the instance is gone",
 )
 def test_claim_that_is_ready_unregistered_or_terminating_is_kept(claim, nodes):
-    """A look at the cloud that is late must cost nothing."""
+    """A stale list of instances must not delete it."""
     assert run([claim], nodes, gone=[ID]).actions == ()
 
 
 def test_unlisted_instance_alone_does_not_delete_its_claim():
-    """Only if the cloud, asked for it by name, says that it is gone."""
+    """The step deletes it only if a read by id also finds no instance."""
     assert run([a_running_claim()], [a_node(ready=False)]).actions == ()
 
 
@@ -138,7 +138,7 @@ def test_unlisted_instance_alone_does_not_delete_its_claim():
     it="should fire a karpenter_nodeclaims_disrupted_total metric when expired",
 )
 def test_claim_expires_after_expire_after_and_not_before(expire_after, age, goes):
-    """Forceful: no budget is asked. Never means never."""
+    """Expiration ignores budgets, and `Never` disables it."""
     claim = a_running_claim(age=age, spec={"expireAfter": expire_after})
     plan = expire_nodeclaims(a_snapshot(claims=(claim,)))
     assert bool(plan.actions) is goes
@@ -157,7 +157,7 @@ def test_terminating_claim_does_not_expire_again():
 
 
 def test_running_second_node_of_orphaned_instance_is_deleted():
-    """Its kubelet was renamed: both are drained before the instance ends."""
+    """Its kubelet was renamed; both nodes are drained before the instance is terminated."""
     working = a_node(metadata={"name": "renamed", "uid": "uid-renamed"})
     plan = run(nodes=[a_node(deleting=NOW), working], instances=[an_instance()])
     assert [a.ref.name for a in plan.actions if isinstance(a, DeleteObject)] == ["renamed"]

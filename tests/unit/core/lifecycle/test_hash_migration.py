@@ -1,4 +1,4 @@
-"""Hash migration: from the hashes of another version to today's."""
+"""Hash migration: hashes of another version are replaced by current ones."""
 
 import pytest
 
@@ -27,8 +27,8 @@ def annotations(claim, pool=POOL, node_class=NODE_CLASS):
     "nodepool/hash",
     it="should update nodepool hash versions on all nodeclaims when the hash versions don't match the controller hash version",
 )
-def test_a_claim_that_another_version_stamped_is_stamped_anew(before):
-    """Karpenter's hashes cannot be compared with ours; later changes of its NodePool and NodeClass are detected."""
+def test_claim_with_a_hash_of_another_version_gets_current_hashes(before):
+    """Karpenter's hashes cannot be compared; later changes of its NodePool and NodeClass are detected."""
     assert annotations(a_running_claim(metadata={"annotations": {**before, "kept": "yes"}})) == {
         labels.NODEPOOL_HASH: node_pool_hash(POOL),
         labels.NODEPOOL_HASH_VERSION: NODEPOOL_HASH_VERSION,
@@ -39,8 +39,8 @@ def test_a_claim_that_another_version_stamped_is_stamped_anew(before):
 
 
 @pytest.mark.karpenter("nodepool/hash", it="should not update nodepool hash on the nodeclaim if it's drifted")
-def test_a_claim_that_has_drifted_stays_so():
-    """Its old hash never equals a new one, so it does not stop being replaced."""
+def test_drifted_claim_stays_drifted():
+    """It keeps its old hash, which never equals a new one."""
     drifted = {"status": {"conditions": [condition("Drifted", reason="NodePoolDrifted")]}}
     after = annotations(a_running_claim(metadata={"annotations": BY_KARPENTER}, **drifted))
     assert (after[labels.NODEPOOL_HASH], after[CLASS_HASH]) == ("1234", "5678")
@@ -51,8 +51,8 @@ def test_a_claim_that_has_drifted_stays_so():
     "nodepool/hash",
     it="should not update nodepool hash on all nodeclaims when the hash versions match the controller hash version",
 )
-def test_a_present_hash_is_left_alone_even_if_it_differs():
-    """That it differs is drift. And without owner nothing can be said."""
+def test_hash_of_the_current_version_is_not_changed():
+    """A different hash means drift; without an owner there is nothing to compare."""
     today = annotations(a_running_claim()) | {labels.NODEPOOL_HASH: "another", CLASS_HASH: "another"}
     claim = a_running_claim(metadata={"annotations": today})
     assert with_current_hashes(claim, POOL, NODE_CLASS) is claim

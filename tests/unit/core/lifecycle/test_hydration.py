@@ -1,4 +1,4 @@
-"""Hydration: registered nodes get back what was removed from them, and complete ones are left alone."""
+"""Hydration restores removed metadata of registered nodes, and does not change complete ones."""
 
 import pytest
 
@@ -16,13 +16,13 @@ OWNER = {
 
 
 def hydrate(**changes):
-    """The chains for the node of a running NodeClaim, complete but for these changes."""
+    """Return the chains for the complete node of a running NodeClaim with these changes."""
     metadata = {"ownerReferences": [OWNER], **changes.pop("metadata", {})}
     return hydrate_nodes(a_snapshot(claims=(a_running_claim(),), nodes=(a_node(metadata=metadata, **changes),))).chains
 
 
 def test_complete_node_needs_no_chain():
-    """Every sweep looks at every node."""
+    """Most nodes are complete, and every run checks all of them."""
     assert hydrate() == ()
 
 
@@ -37,8 +37,8 @@ def test_complete_node_needs_no_chain():
         ),
     ],
 )
-def test_what_a_node_lacks_is_restored_and_named(changes, restored):
-    """One thing missing is enough."""
+def test_removed_metadata_is_restored_with_an_event(changes, restored):
+    """A single missing part is enough."""
     (chain,) = hydrate(**changes)
     assert len(chain.actions) == 1
     assert [event.message for event in chain.events] == [f"Restored what was removed or changed: {restored}"]

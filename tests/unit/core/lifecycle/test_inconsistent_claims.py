@@ -1,4 +1,4 @@
-"""Inconsistent claims are deleted with an Event that gives the reason, so that none costs money for ever."""
+"""Inconsistent NodeClaims are deleted with an Event that has the reason."""
 
 from datetime import timedelta
 
@@ -30,12 +30,12 @@ def run(claim, *nodes, cloud=RUNNING):
 
 
 def missing(since, **changes):
-    """A claim whose node was first missed then."""
+    """Return a NodeClaim whose node is missing since a time."""
     return a_running_claim(metadata={"annotations": {labels.NODE_MISSING_SINCE: stamp(since)}}, **changes)
 
 
 def test_missing_node_is_recorded_and_requeued():
-    """Its kubelet may register it once more."""
+    """Its kubelet may register it again."""
     noted, look = run(a_running_claim()).actions
     assert isinstance(noted, PatchObject)
     assert noted.patch == {"metadata": {"annotations": {labels.NODE_MISSING_SINCE: stamp(NOW)}}}
@@ -43,7 +43,7 @@ def test_missing_node_is_recorded_and_requeued():
 
 
 def test_claim_of_missing_node_is_deleted_after_timeout():
-    """Five minutes later: no pod can be bound to it, and its instance costs money."""
+    """After five minutes it is deleted, because no pod can be bound to its instance."""
     waiting = run(missing(ago(minutes=4)))
     assert [type(a) for a in waiting.actions] == [Requeue]
     assert waiting.actions[0].at == NOW + timedelta(minutes=1)
@@ -58,7 +58,7 @@ def test_claim_of_missing_node_is_deleted_after_timeout():
 
 
 def test_reregistered_node_clears_node_missing_since():
-    """The next time counts from its own beginning."""
+    """If the node is missing again, the timeout starts again."""
     (forgotten,) = run(missing(ago(minutes=9)), a_node()).actions
     assert forgotten.patch == {"metadata": {"annotations": {labels.NODE_MISSING_SINCE: None}}}
 
@@ -70,7 +70,7 @@ def test_invalid_node_missing_since_counts_from_now():
 
 
 def test_claim_with_instance_terminating_and_no_deletion_is_deleted():
-    """That is what follows from the condition; its drain comes first all the same."""
+    """The condition implies a deletion; the step still drains it first."""
     claim = a_running_claim(status={"conditions": [condition("InstanceTerminating")]})
     plan = run(claim, a_node())
     assert [type(a) for a in plan.actions] == [DeleteObject, Requeue]
@@ -88,5 +88,5 @@ def test_claim_with_instance_terminating_and_no_deletion_is_deleted():
     ids=["it has its node", "its node has not joined yet", "it is going already", "its instance is gone: garbage"],
 )
 def test_consistent_claims_are_kept(claim, nodes, cloud):
-    """Others look after them."""
+    """Other reconcilers handle them."""
     assert run(claim, *nodes, cloud=cloud).actions == ()

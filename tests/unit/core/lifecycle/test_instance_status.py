@@ -1,4 +1,4 @@
-"""Impairment: EC2's own checks condemn a machine; what is only planned for it lets its pods go in good order."""
+"""Instance status: a failed check forces the node's termination, a planned event drains it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LONG_AGO = ago(minutes=3)
 
 
 def a_status(claim: str, category: str = "InstanceStatus", *, since=LONG_AGO) -> InstanceStatus:
-    """A check that fails."""
+    """Return a failed check."""
     return InstanceStatus(provider_id=provider_id_of(claim), category=category, name="reachability", since=since)
 
 
 def forced(plan) -> bool:
-    """Whether a grace period ends."""
+    """Return whether the plan ends a grace period."""
     return any(isinstance(a, PatchObject) and "annotations" in a.patch.get("metadata", {}) for a in plan.actions)
 
 
@@ -40,15 +40,15 @@ def forced(plan) -> bool:
     ],
 )
 def test_checks_count_after_two_minutes_and_planned_events_at_once(category, since, goes, by_force):
-    """A broken machine is not drained; a worn-out host leaves time for it."""
+    """A node with a failed check is not drained; a planned event leaves time for a drain."""
     plan = terminate_impaired_instances(a_fleet(a_member("n")), [a_status("n", category, since=since)], TWO_MINUTES)
 
     assert any(isinstance(a, DeleteObject) for a in plan.actions) is goes
     assert forced(plan) is by_force
 
 
-def test_the_end_is_told_counted_and_passed_on():
-    """As any interruption is; the category on top, once for each that fails."""
+def test_termination_has_an_event_a_metric_and_requeues():
+    """They are those of an interruption, plus a metric with the category of each failed check."""
     statuses = [a_status("n"), a_status("n", "SystemStatus"), a_status("n", "EventStatus", since=None)]
 
     plan = terminate_impaired_instances(a_fleet(a_member("n")), statuses, TWO_MINUTES)
@@ -68,8 +68,8 @@ def test_the_end_is_told_counted_and_passed_on():
     assert {a.step for a in plan.actions if isinstance(a, Requeue)} == {Step.PROVISION, Step.TERMINATE}
 
 
-def test_others_instances_and_nodes_that_are_leaving_ask_for_nothing():
-    """The checks are of the whole region, and go on failing while a machine ends."""
+def test_foreign_instances_and_terminating_nodes_are_ignored():
+    """The checks are of the whole region, and still fail while an instance shuts down."""
     fleet = a_fleet(a_member("going", deleting=True), a_member("well"))
 
     plan = terminate_impaired_instances(fleet, [a_status("going"), a_status("foreign")], TWO_MINUTES)
@@ -77,8 +77,8 @@ def test_others_instances_and_nodes_that_are_leaving_ask_for_nothing():
     assert (plan.chains, plan.events) == ((), ())
 
 
-def test_a_check_that_has_just_begun_to_fail_says_when_to_look():
-    """The first of those to come; planned events have no such moment."""
+def test_newly_failed_check_requeues_for_its_deadline():
+    """The requeue is for the earliest deadline; planned events have none."""
     statuses = [
         a_status("a", since=ago(seconds=100)),
         a_status("b", since=ago(seconds=30)),
@@ -90,7 +90,7 @@ def test_a_check_that_has_just_begun_to_fail_says_when_to_look():
 
 
 def test_next_check_is_the_first_that_is_still_to_come():
-    """A check that is due now is acted on now."""
+    """A check whose deadline is now is handled in this run."""
     wait = timedelta(minutes=2)
     statuses = [a_status("n", since=NOW - wait + timedelta(seconds=s)) for s in (0, 20, 40)]
     assert next_status_check(statuses, NOW, wait) == NOW + timedelta(seconds=20)

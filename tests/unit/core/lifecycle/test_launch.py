@@ -1,4 +1,4 @@
-"""Launch: what becomes of a claim, by the cloud's answer."""
+"""Launch: the changes of a NodeClaim for each outcome of the cloud."""
 
 from datetime import timedelta
 
@@ -48,7 +48,7 @@ def of_type(plan, kind):
 
 
 def patched(plan):
-    """All patches of a plan, laid over each other."""
+    """Return all patches of a plan, merged."""
     whole = {"metadata": {}, "status": {}}
     for action in of_type(plan, PatchObject):
         for part, value in action.patch.items():
@@ -65,7 +65,7 @@ def conditions_of(plan):
     it="should add the Launched status condition after creating the NodeClaim",
 )
 def test_launched_claim_gets_the_clouds_labels_and_keeps_its_own():
-    """Provider labels fill gaps; status has the instance; the retry mark goes; offerings refused on the way are noted."""
+    """The cloud's labels are added, the status has the instance, the retry annotation is removed, failures are recorded."""
     claim = a_claim(metadata={"labels": {"mine": "yes"}, "annotations": {labels.LAUNCH_RETRY: "2 x"}})
     instance = LaunchedInstance(
         provider_id="aws:///a/i-1",
@@ -94,8 +94,8 @@ def test_launched_claim_gets_the_clouds_labels_and_keeps_its_own():
     "nodeclaim/lifecycle/launch",
     it="should delete the nodeclaim if InsufficientCapacity is returned from the cloudprovider",
 )
-def test_without_capacity_the_claim_goes_and_its_pods_are_planned_again():
-    """The refused offerings are previously_failed before the claim is deleted, so the next plan avoids them."""
+def test_insufficient_capacity_deletes_the_claim_and_reschedules():
+    """The refused offerings are recorded before the NodeClaim is deleted, so the next plan avoids them."""
     plan = failed(a_claim(), InsufficientCapacityError("no stock", offerings=(OFFERING,)))
 
     kinds = [type(action) for action in plan.actions]
@@ -111,7 +111,7 @@ def test_without_capacity_the_claim_goes_and_its_pods_are_planned_again():
     it="should delete the nodeclaim if NodeClassNotReady is returned from the cloudprovider",
 )
 def test_unready_node_class_deletes_the_claim_and_requeues_terminate_only():
-    """Planning at once would only make the same claim again."""
+    """Provisioning now would only create the same NodeClaim again."""
     plan = failed(a_claim(), NodeClassNotReadyError("no subnets"))
 
     assert of_type(plan, DeleteObject)
@@ -132,7 +132,7 @@ def test_unready_node_class_deletes_the_claim_and_requeues_terminate_only():
     it="should set nodeClaim status condition from the condition message received if error returned is CreateError",
 )
 def test_other_launch_failure_sets_launched_unknown_and_retries(error, reason):
-    """Launched stays Unknown with the reason; long messages are cut; the next attempt is written down."""
+    """Launched is Unknown with the reason; long messages are truncated; an annotation has the next attempt."""
     plan = failed(a_claim(), error)
 
     assert conditions_of(plan)["Launched"] == ("Unknown", reason)
@@ -144,7 +144,7 @@ def test_other_launch_failure_sets_launched_unknown_and_retries(error, reason):
 
 
 def test_retries_back_off_from_a_second_to_a_minute():
-    """Each failure doubles the wait that the annotation asks for."""
+    """Each failure doubles the wait in the annotation."""
     waits, claim = [], a_claim()
     for _ in range(8):
         plan = failed(claim, CloudProviderError("down"))
@@ -156,7 +156,7 @@ def test_retries_back_off_from_a_second_to_a_minute():
 
 
 def test_only_an_answered_launch_failure_changes_the_next_client_token():
-    """Any other says nothing of what an earlier attempt may have launched, throttling neither; all count for the wait."""
+    """After any other failure, an earlier attempt may have launched an instance; all failures count for the wait."""
     counted, claim = [], a_claim()
     for error, answered in (
         (CloudUnavailableError("broke off"), False),
@@ -173,8 +173,8 @@ def test_only_an_answered_launch_failure_changes_the_next_client_token():
     assert retry_at(claim) == NOW + timedelta(seconds=8)
 
 
-def test_a_failure_may_ask_for_more_patience():
-    """What the cloud will have shown by then decides what the next attempt does."""
+def test_failure_may_have_its_own_retry_delay():
+    """After it, the cloud lists an instance of the failed attempt, if there is one."""
     unsettled = CreateError("used", condition_reason="LaunchFailed")
     plan = failed(a_claim(), unsettled, retry_after=timedelta(minutes=2))
 
@@ -182,7 +182,7 @@ def test_a_failure_may_ask_for_more_patience():
 
 
 def test_throttling_waits_at_least_as_long_as_the_cloud_asks():
-    """RateLimitedError carries its own delay."""
+    """RateLimitedError has its own delay."""
     plan = failed(a_claim(), RateLimitedError("slow down", retry_after_seconds=20))
     assert of_type(plan, Requeue)[0].at == NOW + timedelta(seconds=20)
 
@@ -190,7 +190,7 @@ def test_throttling_waits_at_least_as_long_as_the_cloud_asks():
 @pytest.mark.karpenter("nodeclaim/lifecycle", it="should add the finalizer if it doesn't exist")
 @pytest.mark.karpenter("nodeclaim/lifecycle/launch", it="should launch an instance when a new NodeClaim is created")
 def test_a_claim_gets_its_finalizer_before_its_instance():
-    """Intent before effect: in one chain, protected first, then launched."""
+    """One chain first adds the finalizer and then launches."""
     plan = launch_nodeclaims([a_claim(metadata={"finalizers": [], "labels": {CLASS_LABEL: "x"}})], NOW)
 
     (chain,) = plan.chains
@@ -201,7 +201,7 @@ def test_a_claim_gets_its_finalizer_before_its_instance():
 
 @pytest.mark.karpenter("nodeclaim/hydration", it="should hydrate missing metadata onto the NodeClaim")
 def test_hydration_labels_a_claim_with_its_node_class():
-    """A hand-made claim gets the label that everything of ours looks for."""
+    """A NodeClaim that a user created gets the label, too."""
     bare = a_claim()
     bare.metadata.labels.pop(CLASS_LABEL)
     (chain,) = launch_nodeclaims([bare], NOW).chains

@@ -1,4 +1,4 @@
-"""One run's worth of life: registration, initialization, liveness."""
+"""Registration, initialization and liveness of a NodeClaim."""
 
 from datetime import timedelta
 
@@ -75,7 +75,7 @@ def conditions(plan):
     it="should sync the startupTaints to the Node when the Node comes online, if node label do not sync taints is not present",
 )
 def test_registration_syncs_claim_to_node_and_removes_unregistered_taint():
-    """Finalizer, owner, labels, annotations and taints in one write; the unregistered taint goes; ours stay private."""
+    """One patch adds finalizer, owner, labels, annotations and taints, and removes the unregistered taint."""
     claim = a_launched_claim(
         metadata={
             "labels": {"team": "a"},
@@ -107,7 +107,7 @@ def test_registration_syncs_claim_to_node_and_removes_unregistered_taint():
 
 
 def test_registration_patches_node_before_claim():
-    """A run that dies in between leaves a node that the next one registers again, not a claim that lies."""
+    """After a crash in between, the next run registers the node again; the NodeClaim is never Registered too early."""
     plan = run([a_launched_claim()], [a_node(registered=False)])
     assert [p.ref.resource.kind for p in patches(plan)] == ["Node", "NodeClaim"]
 
@@ -117,7 +117,7 @@ def test_registration_patches_node_before_claim():
     it="should not sync the startupTaints to the Node when the Node comes online, with node label do not sync taints",
 )
 def test_taints_are_not_synced_with_do_not_sync_taints():
-    """With do-not-sync-taints the node's own taints stand: one that something removed already does not come back."""
+    """The node keeps its own taints, and a removed startup taint is not added again."""
     claim = a_launched_claim(spec={"startupTaints": [{"key": "cni", "effect": "NoExecute"}]})
     node = a_node(registered=False, metadata={"labels": {labels.DO_NOT_SYNC_TAINTS: "true"}})
     plan = run([claim], [node])
@@ -161,7 +161,7 @@ def test_only_the_unregistered_taint_or_label_prevents_the_warning(taint, node_l
     it="should add the initialization label to the node when the nodeClaim is initialized",
 )
 def test_ready_node_registers_and_initializes_in_one_run():
-    """Both labels in one patch, both conditions in another: Ready follows."""
+    """One patch has both labels, another both conditions; Ready is derived."""
     plan = run([a_launched_claim()], [a_node(registered=False)])
     assert patch_of(plan, "Node", "metadata")["labels"][labels.INITIALIZED] == "true"
     assert conditions(plan)["Ready"] == ("True", "Ready")
@@ -169,7 +169,7 @@ def test_ready_node_registers_and_initializes_in_one_run():
 
 
 def test_missing_node_sets_registered_unknown_once_and_requeues():
-    """The second look writes nothing."""
+    """The second run writes nothing."""
     plan = run([a_launched_claim()])
     assert conditions(plan)["Registered"] == ("Unknown", "NodeNotFound")
     (wake,) = [a for a in plan.actions if isinstance(a, Requeue)]
@@ -180,7 +180,7 @@ def test_missing_node_sets_registered_unknown_once_and_requeues():
 
 
 def test_claim_with_provider_id_of_another_claim_does_not_register():
-    """It says whose instance that is, once; the node stays as its own claim wants it."""
+    """One Event names the instance's NodeClaim; the node is not changed."""
     thief = a_launched_claim("z", provider_id=provider_id_of("a"), age=timedelta(0))
     plan = run([a_launched_claim("a"), thief], [a_node("a", registered=False)])
     refused = [p.patch["status"] for p in patches(plan) if p.ref.name == "z" and "status" in p.patch]
@@ -196,7 +196,7 @@ def test_claim_with_provider_id_of_another_claim_does_not_register():
 
 
 def test_claim_with_two_nodes_does_not_register():
-    """Something is wrong, and guessing would make it worse."""
+    """The right node is unknown."""
     twin = a_node(registered=False, metadata={"name": "twin", "uid": "twin"})
     plan = run([a_launched_claim()], [a_node(registered=False), twin])
     assert conditions(plan)["Registered"] == ("False", "MultipleNodesFound")
@@ -236,7 +236,7 @@ def test_claim_with_two_nodes_does_not_register():
     it="should not consider the Node to be initialized when all ephemeralTaints aren't removed",
 )
 def test_initialization_waits_for_readiness_taints_and_resources(node, spec, reason):
-    """The first gate that is not passed is the condition's reason."""
+    """The first unmet requirement is the condition's reason."""
     claim = a_launched_claim(true=("Launched", "Registered"), spec=spec)
     plan = run([claim], [a_node(**node)])
     assert conditions(plan)["Initialized"] == ("Unknown", reason)
@@ -248,7 +248,7 @@ def without_owners(published):
 
 
 def owned_by(kind, name):
-    """A slice without `nodeName`, whose only owner is this object."""
+    """Return a ResourceSlice without `nodeName`, whose only owner is this object."""
     published = a_slice("s", gpus(1), node="n")
     owner = replace(published.metadata.owner_references[0], kind=kind, name=name)
     return replace(
@@ -298,7 +298,7 @@ def owned_by(kind, name):
 @pytest.mark.karpenter("nodeclaim/lifecycle", it="does not consider an incomplete pool satisfied (b)")
 @pytest.mark.karpenter("nodeclaim/lifecycle", it="skips the gate when DRA is disabled (e)")
 def test_initialization_waits_for_complete_pools_of_dra_drivers(slices, waits):
-    """Each driver that the claim names must have a complete pool on the node; no claim waits where ResourceClaims are ignored."""
+    """Each driver of the NodeClaim must have a complete pool on the node, unless ResourceClaims are ignored."""
     claim = a_launched_claim(
         true=("Launched", "Registered"), metadata={"annotations": {labels.DRA_DRIVERS: "gpu.example.com"}}
     )
@@ -312,7 +312,7 @@ def test_initialization_waits_for_complete_pools_of_dra_drivers(slices, waits):
 
 
 def test_initialization_does_not_wait_for_resource_requested_at_zero():
-    """Zero of something that is not there is enough."""
+    """A missing resource satisfies a request of zero."""
     claim = a_launched_claim(true=("Launched", "Registered"), spec={"resources": {"requests": {"nvidia.com/gpu": "0"}}})
     assert conditions(run([claim], [a_node()]))["Initialized"][0] == "True"
 
@@ -337,7 +337,7 @@ def test_initialization_does_not_wait_for_resource_requested_at_zero():
     it="should not delete the NodeClaim when the NodeClaim hasn't launched before the launch timeout",
 )
 def test_claim_is_deleted_after_launch_or_registration_timeout(claim, minutes, reason):
-    """One second before it may still go on; its deletion wakes who terminates and who plans anew."""
+    """One second earlier it is kept; its deletion requeues terminate and provision."""
     early = run([claim(age=timedelta(minutes=minutes, seconds=-1))])
     assert not [a for a in early.actions if isinstance(a, DeleteObject)]
 
@@ -354,7 +354,7 @@ def test_claim_is_deleted_after_launch_or_registration_timeout(claim, minutes, r
     it="should use the status condition transition time for registration timeout, not the creation timestamp",
 )
 def test_registration_timeout_starts_at_the_launch():
-    """The claim looks an hour old at its launch; its node has all its time from there."""
+    """The NodeClaim is an hour old at its launch; the timeout of its node starts then."""
     claim = a_launched_claim(age=timedelta(hours=1))
     launched = [replace(c, last_transition_time=NOW) if c.type == "Launched" else c for c in claim.status.conditions]
     claim = replace(claim, status=replace(claim.status, conditions=tuple(launched)))
@@ -366,14 +366,14 @@ def test_registration_timeout_starts_at_the_launch():
     it="shouldn't delete the nodeClaim when the node has registered past the registration timeout",
 )
 def test_registered_claim_has_no_timeout():
-    """A node that takes an hour to become ready is waited for, ever more rarely."""
+    """The step waits for a node that takes an hour to become Ready, with growing intervals."""
     claim = a_launched_claim(true=("Launched", "Registered"), age=timedelta(hours=1))
     plan = run([claim], [a_node(ready=False)])
     assert [a.at for a in plan.actions if isinstance(a, Requeue)] == [NOW + timedelta(seconds=30)]
 
 
 def test_removed_finalizer_and_labels_of_claim_are_restored():
-    """Without the finalizer its instance would outlive it; without the label the claims of a NodeClass cannot be found."""
+    """The finalizer is needed to terminate its instance, the label to find a NodeClass's NodeClaims."""
     edited = a_running_claim(metadata={"finalizers": ["other"], "labels": {CLASS_LABEL: ""}, "annotations": HASHED})
     kept = {key: value for key, value in edited.metadata.labels.items() if key != CLASS_LABEL}
     edited = replace(edited, metadata=replace(edited.metadata, labels=kept))
@@ -392,7 +392,7 @@ def test_removed_finalizer_and_labels_of_claim_are_restored():
 
 @pytest.mark.parametrize("edited", ["", "aws:///a/i-another"])
 def test_provider_id_of_claim_is_restored_from_its_node(edited):
-    """A lookup by instance, as for an interruption notice, must find the claim."""
+    """For example, an interruption finds the NodeClaim by its provider id."""
     owner = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "name": "a", "uid": "uid-a"}
     claim = a_running_claim("a", provider_id=edited)
     plan = run([claim], [a_node("a", metadata={"ownerReferences": [owner]})])
@@ -402,28 +402,28 @@ def test_provider_id_of_claim_is_restored_from_its_node(edited):
 
 
 def test_finalizer_of_unregistered_claim_is_restored():
-    """Deleted without it, it would leave an instance behind."""
+    """A deletion without it would leak the instance."""
     plan = run([a_launched_claim(metadata={"finalizers": []})])
     assert patch_of(plan, "NodeClaim", "metadata") == {"finalizers": [labels.TERMINATION_FINALIZER]}
     assert "MetadataRestored" in {event.reason for chain in plan.chains for event in chain.events}
 
 
 def test_initialized_and_terminating_claims_cause_no_writes():
-    """A quiet cluster causes no writes and no requeues."""
+    """Without changes the step writes nothing and requeues nothing."""
     running = a_running_claim("a", metadata={"annotations": HASHED})
     plan = run([running, a_launched_claim("b", deleting=NOW)], [a_node("a")])
     assert plan.actions == ()
 
 
 def test_requeue_times_are_rounded_so_that_claims_share_them():
-    """A look between two moments of the grid asks for the next one that is not too near."""
+    """A run between two rounded times requeues for the next one that is not too near."""
     snapshot = a_snapshot(claims=(a_launched_claim(),), now=NOW + timedelta(seconds=2.5))
     (wake,) = [a for a in reconcile_nodeclaims(snapshot, LifecycleOptions()).actions if isinstance(a, Requeue)]
     assert wake.at == NOW + timedelta(seconds=5)
 
 
 def test_node_and_claim_builders_have_the_same_provider_id():
-    """The node of a claim carries the claim's provider id, or every test here would prove nothing."""
+    """The other tests here depend on it."""
     assert a_node("x").spec.provider_id == a_launched_claim("x").status.provider_id == provider_id_of("x")
     assert merge({"a": {"b": 1}}, {"a": {"c": 2}}) == {"a": {"b": 1, "c": 2}}
 
@@ -432,7 +432,7 @@ def test_node_and_claim_builders_have_the_same_provider_id():
     ("phase", "launched"), [("Executing", True), ("Succeeded", True), ("RolledBack", False), ("Rejected", False)]
 )
 def test_replacement_of_rolled_back_command_is_not_launched(phase, launched):
-    """A run that was frozen may create the claim of a command that another has undone."""
+    """A frozen run may create the NodeClaim of a command that another run has rolled back."""
     command = NodeDisruption.model_validate(
         {
             "metadata": {"name": "underutilized-1", "uid": "uid-1"},

@@ -9,8 +9,8 @@ from journeyman.core.state import InvalidObject
 from tests.helpers.builders import NOW, a_snapshot, an_overlay, condition, overlay_body, stamp
 
 
-def test_conditions_say_whether_an_overlay_is_applied_and_are_written_once():
-    """True, or False with `Conflict` or `RuntimeValidation`; what is so already is not written again."""
+def test_conditions_report_whether_an_overlay_is_applied():
+    """They are True, or False with `Conflict` or `RuntimeValidation`; an unchanged condition is not written again."""
     bad = InvalidObject(kind="NodeOverlay", name="bad", uid="uid-bad", why="spec.price: no", generation=1)
     pool = InvalidObject(kind="NodePool", name="pool", uid="uid-pool", why="no NodeOverlay")
     snapshot = a_snapshot(node_overlays=(an_overlay("good"), an_overlay("late")), invalid_objects=(bad, pool))
@@ -35,8 +35,8 @@ def test_conditions_say_whether_an_overlay_is_applied_and_are_written_once():
 
 
 @pytest.mark.parametrize(("deleted", "observed"), [(None, 1), (stamp(NOW), 2)])
-def test_conditions_of_others_count_as_observed_once_the_overlay_is_deleted(deleted, observed):
-    """Their controllers stop with the deletion; on an overlay that stays, their own controller does."""
+def test_other_conditions_count_as_observed_on_a_deleted_overlay(deleted, observed):
+    """Their controllers stop at the deletion; otherwise those controllers update them."""
     metadata = {"name": "o", "uid": "uid-o", "generation": 2, "deletionTimestamp": deleted}
     status = {"conditions": [condition("Audited", observedGeneration=1)]}
     overlay = parse(NodeOverlay, {**overlay_body("o"), "metadata": metadata, "status": status})

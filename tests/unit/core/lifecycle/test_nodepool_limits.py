@@ -1,4 +1,4 @@
-"""NodePool limits: claims that fit one by one are launched only if they fit together."""
+"""NodePool limits: NodeClaims that each fit the limits are launched only if all fit together."""
 
 import pytest
 from msgspec.structs import replace
@@ -32,8 +32,8 @@ CATALOGUE = Catalogue(
 LARGE = {"spec": {"requirements": [{"key": labels.INSTANCE_TYPE, "operator": "In", "values": ["m.large"]}]}}
 
 
-def looked(*claims, asked, limits, nodes=()):
-    """(Claims that are not to be launched, claims that are deleted, when steps are requeued first)."""
+def decide_limits(*claims, asked, limits, nodes=()):
+    """Return (NodeClaims that must not launch, deleted NodeClaims, the first requeue time)."""
     snapshot = a_snapshot(claims=claims, nodes=nodes, node_pools=(a_pool(spec={"limits": limits}),))
     checked = check_limits(asked, snapshot, CATALOGUE)
     deleted = [a.ref.name for a in checked.plan.actions if isinstance(a, DeleteObject)]
@@ -49,35 +49,35 @@ def unlaunched(name, *, seconds_ago=0, **more):
 
 @pytest.mark.parametrize("limits", [{}, {"cpu": "8"}, {"cpu": "8", "nodes": "2", "memory": "32Gi"}])
 def test_claims_that_fit_together_are_launched(limits):
-    """Each counts as the largest type that it may become."""
-    assert looked(unlaunched("a"), unlaunched("b"), asked=["a", "b"], limits=limits) == ([], [], {})
+    """Each counts as its largest possible type."""
+    assert decide_limits(unlaunched("a"), unlaunched("b"), asked=["a", "b"], limits=limits) == ([], [], {})
 
 
 @pytest.mark.parametrize("limits", [{"cpu": "7"}, {"nodes": "1"}, {"cpu": "80", "memory": "31Gi"}])
 def test_younger_claim_beyond_limits_is_deleted_and_older_waits(limits):
-    """None is launched while both exist: another run may be about to launch the other."""
+    """None is launched while both exist, because another run may launch the other."""
     older, younger = unlaunched("old", seconds_ago=3), unlaunched("a-young")
-    held, deleted, wakes = looked(older, younger, asked=["a-young", "old"], limits=limits)
+    held, deleted, wakes = decide_limits(older, younger, asked=["a-young", "old"], limits=limits)
     assert (held, deleted) == (["a-young", "old"], ["a-young"])
     assert wakes == {Step.TERMINATE: NOW, Step.PROVISION: NOW}
 
 
-def test_what_another_run_is_to_launch_is_its_own_to_withdraw():
-    """Here the older one waits; the other run, looking, withdraws the younger."""
+def test_run_deletes_only_the_nodeclaims_that_it_would_launch():
+    """This run's older NodeClaim waits; the other run deletes its younger one."""
     claims = unlaunched("old", seconds_ago=3), unlaunched("young")
-    held, deleted, wakes = looked(*claims, asked=["old"], limits={"cpu": "4"})
+    held, deleted, wakes = decide_limits(*claims, asked=["old"], limits={"cpu": "4"})
     assert (held, deleted) == (["old"], [])
     assert list(wakes) == [Step.PROVISION]
     assert wakes[Step.PROVISION] > NOW
-    assert looked(*claims, asked=["young"], limits={"cpu": "4"})[1] == ["young"]
+    assert decide_limits(*claims, asked=["young"], limits={"cpu": "4"})[1] == ["young"]
 
 
-def test_what_runs_stands_before_all_that_is_to_be_launched():
-    """However old that is; a claim that fits beside it waits only for those that do not."""
+def test_running_nodes_have_precedence_over_unlaunched_claims():
+    """Age does not matter for them; a NodeClaim that fits with them waits only for those that do not."""
     launched = a_launched_claim("launched", metadata={"creationTimestamp": stamp(NOW)})
     claims = (launched, unlaunched("old", seconds_ago=9), unlaunched("older", seconds_ago=20))
-    assert looked(*claims, asked=["old", "older"], limits={"cpu": "8"})[:2] == (["old", "older"], ["old"])
-    assert looked(*claims, asked=["old", "older"], limits={"cpu": "3"})[1] == ["older", "old"]
+    assert decide_limits(*claims, asked=["old", "older"], limits={"cpu": "8"})[:2] == (["old", "older"], ["old"])
+    assert decide_limits(*claims, asked=["old", "older"], limits={"cpu": "3"})[1] == ["older", "old"]
 
 
 @pytest.mark.parametrize(
@@ -89,10 +89,10 @@ def test_what_runs_stands_before_all_that_is_to_be_launched():
     ],
 )
 def test_terminating_nodes_free_capacity(leaving):
-    """Deleted, taken by a command, or closed for one."""
+    """The cases are: deleted, candidate of a command, and tainted for one."""
     taints = [{"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}] if leaving.pop("tainted", False) else []
     going = a_running_claim("going", **leaving)
-    found = looked(
+    found = decide_limits(
         going,
         unlaunched("new"),
         asked=["new"],
@@ -103,19 +103,19 @@ def test_terminating_nodes_free_capacity(leaving):
 
 
 def test_claims_that_are_gone_or_of_no_pool_have_no_limit():
-    """The launch itself finds out that they are gone."""
+    """The launch itself fails if they no longer exist."""
     alone = unlaunched("alone")
     alone = replace(alone, metadata=replace(alone.metadata, labels={labels.NODEPOOL: "deleted"}))
-    assert looked(alone, asked=["alone", "gone"], limits={"cpu": "4"}) == ([], [], {})
+    assert decide_limits(alone, asked=["alone", "gone"], limits={"cpu": "4"}) == ([], [], {})
 
 
 def test_withdrawn_claim_leaves_its_capacity_to_smaller_younger_ones():
-    """The older one does not fit; without it the younger one does."""
+    """The older one does not fit and is deleted; the younger one then fits."""
     older, younger = unlaunched("older", seconds_ago=9, **LARGE), unlaunched("younger")
-    assert looked(older, younger, asked=["older", "younger"], limits={"cpu": "6"})[1] == ["older"]
+    assert decide_limits(older, younger, asked=["older", "younger"], limits={"cpu": "6"})[1] == ["older"]
 
 
 def test_launched_claim_beyond_limits_still_counts():
-    """Its instance exists: nothing smaller fits beside it."""
+    """Its instance exists, so not even a smaller one fits."""
     launched = a_launched_claim("launched", status={"capacity": {"cpu": "8"}})
-    assert looked(launched, unlaunched("new"), asked=["new"], limits={"cpu": "6"})[1] == ["new"]
+    assert decide_limits(launched, unlaunched("new"), asked=["new"], limits={"cpu": "6"})[1] == ["new"]

@@ -18,7 +18,7 @@ from tests.helpers.builders import (
 
 
 def written(plan, pool):
-    """The pool as it is stored once the plan is carried out."""
+    """Return the NodePool with the plan's patches."""
     body = {"status": {"resources": dict(pool.status.resources)}}
     for action in plan.actions:
         body = merge(body, action.patch)
@@ -38,8 +38,8 @@ def conditions(plan):
     "nodepool/validation",
     it="should set the NodePoolValidationSucceeded status condition to true if nodePool healthy checks succeed",
 )
-def test_a_new_pool_gets_conditions_counts_and_hash_and_then_nothing_more():
-    """What is current is not written again."""
+def test_new_nodepool_gets_conditions_counts_and_hash_once():
+    """The second run writes nothing."""
     pool = a_pool()
     plan = reconcile_nodepools(a_snapshot(node_pools=(pool,)))
 
@@ -75,7 +75,7 @@ def test_a_new_pool_gets_conditions_counts_and_hash_and_then_nothing_more():
     it="should mark NodeClassReady status condition on nodePool as NotReady if nodeClass is terminating",
 )
 def test_a_pool_is_as_ready_as_its_node_class(node_classes, expected):
-    """The NodeClass's own reason is handed through."""
+    """The condition has the NodeClass's reason."""
     plan = reconcile_nodepools(a_snapshot(node_classes=node_classes))
     assert conditions(plan)["NodeClassReady"] == expected
     assert conditions(plan)["Ready"][0] == expected[0]
@@ -86,7 +86,7 @@ def test_a_pool_is_as_ready_as_its_node_class(node_classes, expected):
     it="should set the counter from the nodeClaim and then to the node when it initializes",
 )
 def test_usage_counts_nodes_by_their_capacity_and_pending_claims():
-    """A registered node's capacity replaces what its claim promised."""
+    """A registered node's capacity replaces its NodeClaim's."""
     snapshot = a_snapshot(
         claims=(a_running_claim("a"), a_launched_claim("b")),
         nodes=(a_node("a", status={"capacity": {"cpu": "3900m"}}),),
@@ -97,13 +97,13 @@ def test_usage_counts_nodes_by_their_capacity_and_pending_claims():
 
 
 def test_usage_leaves_out_unmanaged_nodes_and_claims_without_nodepool():
-    """The label karpenter.sh/nodepool alone makes no node ours."""
+    """The label karpenter.sh/nodepool alone does not make a node managed."""
     standalone = a_launched_claim("standalone", metadata={"labels": {labels.NODEPOOL: ""}})
     assert usage_by_pool(a_snapshot(claims=(standalone,), nodes=(a_node("unmanaged"),))) == {}
 
 
 def test_only_strictly_more_than_the_limit_exceeds_it():
-    """A pool that is exactly full is full, not over."""
+    """Usage equal to the limit does not exceed it."""
     usage = usage_by_pool(a_snapshot(claims=(a_launched_claim(),)))["default"]
     assert usage.exceeded({"cpu": 4000, "nodes": 1}) == ()
     assert usage.exceeded({"cpu": 3999, "nodes": 0}) == ("cpu", "nodes")
@@ -111,7 +111,7 @@ def test_only_strictly_more_than_the_limit_exceeds_it():
 
 @pytest.mark.karpenter("nodepool/counter", it="should zero out the counter when all nodes are deleted")
 @pytest.mark.karpenter("nodepool/counter", it="should update Status.Nodes when nodes are added and removed")
-def test_counts_follow_nodes_that_go():
+def test_counts_decrease_with_removed_nodes():
     """Resources that no node has any more are removed from the status."""
     gpu = a_launched_claim(status={"capacity": {"nvidia.com/gpu": "1"}})
     pool = a_pool()
@@ -128,8 +128,8 @@ def test_counts_follow_nodes_that_go():
     "nodepool/validation",
     it="should set the NodePoolValidationSucceeded status condition to false if nodePool validation failed",
 )
-def test_a_pool_that_does_not_validate_is_told_so_once():
-    """ValidationSucceeded False with the reason; the second run writes nothing."""
+def test_invalid_nodepool_gets_its_condition_once():
+    """ValidationSucceeded is False with the reason; the second run writes nothing."""
     bad = InvalidObject(
         kind="NodePool", name="bad", uid="u", why="weight: too heavy", generation=3, created=ago(hours=1)
     )

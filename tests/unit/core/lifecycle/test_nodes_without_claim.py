@@ -1,4 +1,4 @@
-"""Nodes of ours whose claim is gone: no pod loses its place without a drain, and no instance stays."""
+"""Managed nodes without a NodeClaim: their pods are drained, and their instances are terminated."""
 
 import pytest
 
@@ -33,8 +33,8 @@ def of_type(plan, kind):
     return [a for a in plan.actions if isinstance(a, kind)]
 
 
-def test_it_is_closed_and_drained_first_and_its_instance_waits():
-    """Its pods have all the time they need, as no claim says otherwise; and an Event says what goes on."""
+def test_node_is_tainted_and_drained_before_its_instance_ends():
+    """There is no terminationGracePeriod without a NodeClaim; an Event reports the drain."""
     plan = run(a_node(deleting=NOW), [a_pod("p", node=NODE)])
     (closed,) = of_type(plan, PatchObject)
     assert closed.patch["spec"]["taints"] == [{"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}]
@@ -44,15 +44,15 @@ def test_it_is_closed_and_drained_first_and_its_instance_waits():
     assert not of_type(plan, TerminateInstance) + of_type(plan, DeletePod)
 
 
-def test_then_volumes_are_waited_for():
-    """As on any other node."""
+def test_drained_node_waits_for_its_volumes():
+    """The same holds for any other node."""
     plan = run(a_node(deleting=NOW), attachments=[an_attachment("pv", NODE)])
     assert [type(a) for a in plan.actions] == [Requeue]
     assert [e.reason for e in plan.events] == ["AwaitingVolumeDetachment"]
 
 
-def test_then_its_instance_ends_unless_it_has_a_claim_after_all():
-    """The finalizer stays on the node until the cloud says that the instance is gone."""
+def test_instance_is_terminated_unless_a_nodeclaim_has_it():
+    """The node keeps the finalizer until the cloud reports that the instance no longer exists."""
     end, look = run(a_node(deleting=NOW)).actions
     assert (end.provider_id, end.claim, end.claim_uid) == (provider_id_of("default-1"), "default-1", "uid-default-1")
     assert end.unless_claimed
@@ -60,8 +60,8 @@ def test_then_its_instance_ends_unless_it_has_a_claim_after_all():
 
 
 @pytest.mark.karpenter("node/termination", it="should delete nodes without nodeclaims")
-def test_it_is_let_go_once_its_instance_is_gone_and_counted():
-    """With how long it took, and how old it became."""
+def test_node_is_finalized_and_measured_after_its_instance():
+    """The metrics are the duration of the termination and the node's lifetime."""
     plan = run(a_node(deleting=ago(seconds=30)), cloud=GONE)
     assert [a.patch for a in of_type(plan, PatchObject)] == [FREED]
     assert {o.name: o.value for o in plan.chains[0].observations} == {
@@ -72,25 +72,25 @@ def test_it_is_let_go_once_its_instance_is_gone_and_counted():
     }
 
 
-def test_with_its_instance_gone_there_is_nothing_to_drain():
-    """The kubelet does not speak, and the cloud knows of no instance."""
+def test_node_without_an_instance_is_not_drained():
+    """The node is NotReady, and the cloud has no such instance."""
     plan = run(a_node(ready=False, deleting=NOW), [a_pod("p", node=NODE)], GONE)
     assert [a.patch for a in plan.actions] == [FREED]
 
 
-def test_an_instance_that_is_not_of_this_cluster_is_not_ended():
-    """A node of another cluster with our finalizer is only drained."""
+def test_instance_of_another_cluster_is_not_terminated():
+    """A node with the finalizer but another cluster's instance is only drained."""
     plan = run(a_node(deleting=NOW), cloud=CloudInstances())
     assert [a.patch for a in plan.actions] == [FREED]
 
 
 def renamed(**changes):
-    """A second Node of the same instance: its kubelet was renamed."""
+    """Return a second Node of the same instance, whose kubelet was renamed."""
     return a_node(metadata={"name": "renamed", "uid": "uid-renamed"}, **changes)
 
 
 def test_an_instance_with_two_nodes_ends_once_both_are_drained():
-    """The node without pods must not end the instance under the other node."""
+    """The node without pods must not terminate the instance of the other one."""
     nodes = (a_node(deleting=NOW), renamed(deleting=NOW))
     snapshot = a_snapshot(nodes=nodes, pods=(a_pod("p", node="renamed"),))
     assert not of_type(finalize_terminating(snapshot, RUNNING, TerminationIntervals()), TerminateInstance)
@@ -100,7 +100,7 @@ def test_an_instance_with_two_nodes_ends_once_both_are_drained():
 
 
 def test_instance_is_kept_while_its_other_node_is_running():
-    """It is to be deleted and drained, too; its pods are known only then."""
+    """It must be deleted and drained first, too."""
     assert not run_with(a_node(deleting=NOW), renamed()).actions
     assert run_with(a_node(deleting=NOW), renamed(ready=False)).actions
 
@@ -110,7 +110,7 @@ def run_with(*nodes):
 
 
 def test_stopped_instance_is_not_waited_for():
-    """It is closed and its pods are asked to go; then it ends, whatever protects pods that no longer run on it."""
+    """The node is tainted and its pods evicted; then the instance is terminated, whatever protects the pods."""
     stopped = CloudInstances(listed=(an_instance(state="stopped"),))
     kept = a_pod("p", node=NODE, metadata={"annotations": {labels.DO_NOT_DISRUPT: "true"}})
     begun = run(a_node(ready=False, deleting=NOW), [kept], stopped)

@@ -1,4 +1,4 @@
-"""Pod nomination: which pods are nominated when, when a node keeps its taint for it, and what is cleared."""
+"""Pod nomination: which pods are nominated when, how long nodes keep their taint, and which nominations are cleared."""
 
 from datetime import timedelta
 
@@ -35,7 +35,8 @@ STARTING = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 CLOSED = {"key": labels.UNREGISTERED_TAINT, "effect": "NoExecute"}
 
 
-def remembering(*entries):
+def with_planned_pods(*entries):
+    """Return the metadata of a NodeClaim with these planned pods."""
     return {"annotations": {labels.PLANNED_PODS: ",".join(entries)}}
 
 
@@ -44,8 +45,8 @@ def a_joined_node(claim="default-1", **changes):
 
 
 def advanced(*pods, claims=None, nodes=None, most=100, **snapshot):
-    """A run over a claim for pods a and b, whose node has joined."""
-    claims = claims or (a_launched_claim(metadata=remembering("default/a:uid-a", "default/b:uid-b")),)
+    """Return the plan for a NodeClaim of pods a and b whose node has joined."""
+    claims = claims or (a_launched_claim(metadata=with_planned_pods("default/a:uid-a", "default/b:uid-b")),)
     nodes = (a_joined_node(),) if nodes is None else nodes
     return reconcile_nodeclaims(
         a_snapshot(claims=claims, nodes=nodes, pods=pods, **snapshot), LifecycleOptions(max_nominations=most)
@@ -53,25 +54,25 @@ def advanced(*pods, claims=None, nodes=None, most=100, **snapshot):
 
 
 def nominated(plan):
-    """(pod, node), in order."""
+    """Return (pod, node) of the nominations, in order."""
     return [(ref.name, a.node) for a in plan.actions if isinstance(a, NominatePods) for ref in a.pods]
 
 
-def opened(plan):
-    """The nodes whose unregistered taint goes."""
+def untainted(plan):
+    """Return the nodes whose unregistered taint is removed."""
     patches = [a for a in plan.actions if isinstance(a, PatchObject) and a.ref.resource.kind == "Node"]
     return [p.ref.name for p in patches if p.patch.get("spec", {}).get("taints") == []]
 
 
-def test_planned_pods_are_nominated_before_their_node_is_opened():
-    """In one chain, hints first; by UID, so that a namesake gets none."""
+def test_planned_pods_are_nominated_before_the_taint_is_removed():
+    """One chain has the nominations first, with the pods' UIDs as preconditions."""
     plan = advanced(a_pod("a"), a_pod("b"), a_pod("c"))
 
     chain = plan.chains[0]
     assert isinstance(chain.actions[0], NominatePods)
     assert nominated(plan) == [("a", "node-default-1"), ("b", "node-default-1")]
     assert [ref.uid for ref in chain.actions[0].pods] == ["uid-a", "uid-b"]
-    assert opened(plan) == ["node-default-1"]
+    assert untainted(plan) == ["node-default-1"]
 
 
 @pytest.mark.parametrize(
@@ -88,16 +89,16 @@ def test_planned_pods_are_nominated_before_their_node_is_opened():
     ],
     ids=lambda changes: str(next(iter(changes.values()))),
 )
-def test_pods_that_are_not_ours_to_place_are_left_alone(changes):
-    """Bound, another one, going, virtual, another scheduler's, gated, preempting: the node opens for the others."""
+def test_ineligible_pods_are_not_nominated(changes):
+    """Pods may be bound, replaced, terminating, virtual, gated, preempting, or of another scheduler."""
     plan = advanced(a_pod("a", **changes), a_pod("b"))
 
     assert nominated(plan) == [("b", "node-default-1")]
-    assert opened(plan) == ["node-default-1"]
+    assert untainted(plan) == ["node-default-1"]
 
 
 def test_a_stateful_sets_next_pod_is_the_one_that_was_planned():
-    """It comes back under its name, with another UID."""
+    """The new pod has the same name and another UID."""
     owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "u"}
     plan = advanced(a_pod("a", metadata={"uid": "next", "ownerReferences": [owner]}))
 
@@ -106,7 +107,7 @@ def test_a_stateful_sets_next_pod_is_the_one_that_was_planned():
 
 @pytest.mark.parametrize("off", ["cluster", "pool"])
 def test_without_nomination_the_taint_goes_once_a_node_joins(off):
-    """Switched off for the cluster, or by the NodePool's annotation: as Karpenter does it."""
+    """Nomination is off for the cluster or by the NodePool's annotation; Karpenter removes the taint so."""
     pool = a_pool(metadata={"annotations": {labels.POD_NOMINATION: "disabled"}} if off == "pool" else {})
     starting = a_joined_node(
         ready=False, spec={"taints": [CLOSED, STARTING]}, metadata={"creationTimestamp": stamp(NOW)}
@@ -120,21 +121,21 @@ def test_without_nomination_the_taint_goes_once_a_node_joins(off):
 
 
 def test_next_run_recovers_a_crash_between_nomination_and_taint_removal():
-    """Nominated pods need no second nomination; the taint goes, ready node or not, so that they do not wait."""
+    """Nominated pods are not nominated again; the taint is removed, even if the node is NotReady."""
     nominated_pod = a_pod("a", status={"nominatedNodeName": "node-default-1"})
 
     assert nominated(advanced(nominated_pod, a_pod("b"))) == [("b", "node-default-1")]
-    assert opened(advanced(nominated_pod)) == ["node-default-1"]
+    assert untainted(advanced(nominated_pod)) == ["node-default-1"]
 
 
-def test_a_node_that_takes_no_pods_yet_stays_closed_and_is_looked_at_soon():
-    """kube-scheduler would take the hints back: it fails pods on a node that is not ready."""
+def test_unready_node_keeps_its_taint_and_the_step_is_requeued():
+    """kube-scheduler would clear nominations to a node that is NotReady."""
     joined = {"metadata": {"creationTimestamp": stamp(ago(seconds=5))}}
     starting = a_joined_node(ready=False, spec={"taints": [CLOSED, STARTING]}, **joined)
 
     plan = advanced(a_pod("a"), nodes=(starting,))
 
-    assert (nominated(plan), opened(plan)) == ([], [])
+    assert (nominated(plan), untainted(plan)) == ([], [])
     (status,) = [a.patch["status"] for a in plan.actions if isinstance(a, PatchObject)]
     assert [(c["status"], c["reason"]) for c in status["conditions"] if c["type"] == "Registered"] == [
         ("Unknown", "AwaitingReadiness")
@@ -144,48 +145,48 @@ def test_a_node_that_takes_no_pods_yet_stays_closed_and_is_looked_at_soon():
 
 
 def test_ready_node_with_an_ephemeral_taint_takes_no_pods_yet():
-    """kube-scheduler would clear the nominations, whatever the condition Ready says."""
+    """kube-scheduler would clear the nominations, even if Ready is True."""
     node = a_joined_node(spec={"taints": [CLOSED, STARTING]}, metadata={"creationTimestamp": stamp(ago(seconds=5))})
 
     assert nominated(advanced(a_pod("a"), nodes=(node,))) == []
 
 
 def test_pods_are_not_nominated_to_a_node_that_registered_before():
-    """The scheduler decides anew on pods that lost their nomination after that."""
-    claim = a_launched_claim(true=("Launched", "Registered"), metadata=remembering("default/a:uid-a"))
+    """The scheduler plans pods that lost their nomination later again."""
+    claim = a_launched_claim(true=("Launched", "Registered"), metadata=with_planned_pods("default/a:uid-a"))
 
     assert nominated(advanced(a_pod("a"), claims=(claim,), nodes=(a_node(ready=False),))) == []
 
 
-def test_pods_are_not_nominated_for_a_claim_that_timed_out_or_shares_its_instance():
-    """The node of the first is terminated in this run; that of the second belongs to the older NodeClaim."""
-    late = a_launched_claim(metadata=remembering("default/a:uid-a"), age=timedelta(hours=1))
+def test_pods_are_not_nominated_for_timed_out_or_duplicate_claims():
+    """This run terminates the first one's node; the second one's node belongs to the older NodeClaim."""
+    late = a_launched_claim(metadata=with_planned_pods("default/a:uid-a"), age=timedelta(hours=1))
     node = a_joined_node()
     timed_out = advanced(a_pod("a"), claims=(late,), nodes=(node,))
     assert not [a for a in timed_out.actions if isinstance(a, NominatePods | RenominatePods)]
 
     owner = a_launched_claim(age=timedelta(minutes=2))
     duplicate = a_launched_claim(
-        "duplicate", provider_id=owner.status.provider_id, metadata=remembering("default/a:uid-a")
+        "duplicate", provider_id=owner.status.provider_id, metadata=with_planned_pods("default/a:uid-a")
     )
     assert nominated(advanced(a_pod("a"), claims=(owner, duplicate), nodes=(node,))) == []
 
 
 @pytest.mark.parametrize("why", ["too long", "no pod waits"])
-def test_a_node_is_kept_closed_for_its_pods_only_and_not_for_long(why):
-    """Daemons that do not tolerate the taint may be what it waits for."""
+def test_node_keeps_its_taint_for_its_pods_for_a_limited_time(why):
+    """It may wait for daemons that do not tolerate the taint."""
     age = TAINT_TIMEOUT if why == "too long" else timedelta(0)
     joined = {"metadata": {"creationTimestamp": stamp(NOW - age)}}
     starting = a_joined_node(ready=False, spec={"taints": [CLOSED]}, **joined)
     pods = (a_pod("a"),) if why == "too long" else ()
 
-    assert opened(advanced(*pods, nodes=(starting,))) == ["node-default-1"]
+    assert untainted(advanced(*pods, nodes=(starting,))) == ["node-default-1"]
 
 
 def test_run_nominates_a_bounded_number_of_pods():
-    """None is opened without its hints, and one node's pods go together whatever their number."""
+    """No taint is removed before its nominations, and all pods of one node are nominated together."""
     claims = tuple(
-        a_launched_claim(f"c{i}", metadata=remembering(*(f"default/p{i}{j}" for j in range(size))))
+        a_launched_claim(f"c{i}", metadata=with_planned_pods(*(f"default/p{i}{j}" for j in range(size))))
         for i, size in enumerate((3, 1, 0))
     )
     nodes = tuple(a_joined_node(c.metadata.name) for c in claims)
@@ -194,34 +195,34 @@ def test_run_nominates_a_bounded_number_of_pods():
     plan = advanced(*pods, claims=claims, nodes=nodes, most=2)
 
     assert {node for _, node in nominated(plan)} == {"node-c0"}
-    assert opened(plan) == ["node-c0", "node-c2"]
+    assert untainted(plan) == ["node-c0", "node-c2"]
     assert "NodeClaim c1 is not initialized yet" in {a.reason for a in plan.actions if isinstance(a, Requeue)}
 
 
-# -- what is taken back ---------------------------------------------------------------------------------------------
+# -- cleared nominations ---------------------------------------------------------------------------------------------
 
 
-def a_hinted_pod(**changes):
+def a_nominated_pod(**changes):
     return a_pod("a", **{"status": {"nominatedNodeName": "node-default-1"}, **changes})
 
 
 def a_ready_claim(since=NOMINATION_TIMEOUT, **changes):
     conditions = [condition("Launched"), condition("Registered"), condition("Initialized", since=NOW - since)]
     status = {"conditions": conditions, "nodeName": "node-default-1"}
-    return a_running_claim(metadata={**remembering("default/a:uid-a"), **changes}, status=status)
+    return a_running_claim(metadata={**with_planned_pods("default/a:uid-a"), **changes}, status=status)
 
 
 @pytest.mark.parametrize(
     ("claim", "nodes", "pod", "pointless"),
     [
-        (a_ready_claim(), (a_node(),), a_hinted_pod(), True),
-        (a_ready_claim(NOMINATION_TIMEOUT / 2), (a_node(),), a_hinted_pod(), False),
-        (a_ready_claim(NOMINATION_TIMEOUT / 2), (), a_hinted_pod(), True),
-        (a_ready_claim(deletionTimestamp=stamp(NOW)), (a_node(),), a_hinted_pod(), True),
-        (a_ready_claim(), (a_node(),), a_hinted_pod(node="node-default-1"), False),
-        (a_ready_claim(NOMINATION_TIMEOUT / 2), (a_node(),), a_hinted_pod(node="elsewhere"), True),
-        (a_ready_claim(), (a_node(),), a_hinted_pod(status={"nominatedNodeName": "elsewhere"}), False),
-        (a_ready_claim(), (a_node(),), a_hinted_pod(metadata={"uid": "not the one we planned"}), False),
+        (a_ready_claim(), (a_node(),), a_nominated_pod(), True),
+        (a_ready_claim(NOMINATION_TIMEOUT / 2), (a_node(),), a_nominated_pod(), False),
+        (a_ready_claim(NOMINATION_TIMEOUT / 2), (), a_nominated_pod(), True),
+        (a_ready_claim(deletionTimestamp=stamp(NOW)), (a_node(),), a_nominated_pod(), True),
+        (a_ready_claim(), (a_node(),), a_nominated_pod(node="node-default-1"), False),
+        (a_ready_claim(NOMINATION_TIMEOUT / 2), (a_node(),), a_nominated_pod(node="elsewhere"), True),
+        (a_ready_claim(), (a_node(),), a_nominated_pod(status={"nominatedNodeName": "elsewhere"}), False),
+        (a_ready_claim(), (a_node(),), a_nominated_pod(metadata={"uid": "not the one we planned"}), False),
     ],
     ids=[
         "not-bound",
@@ -235,7 +236,7 @@ def a_ready_claim(since=NOMINATION_TIMEOUT, **changes):
     ],
 )
 def test_only_our_obsolete_nominations_are_removed(claim, nodes, pod, pointless):
-    """A pod that a claim remembers, nominated to that claim's node; the step then plans for it again."""
+    """It is the nomination of a planned pod to its NodeClaim's node; the step then schedules the pod again."""
     plan = reconcile_nodeclaims(a_snapshot(claims=(claim,), nodes=nodes, pods=(pod,)), LifecycleOptions())
 
     assert nominated(plan) == ([("a", "")] if pointless else [])
@@ -244,11 +245,11 @@ def test_only_our_obsolete_nominations_are_removed(claim, nodes, pod, pointless)
 
 
 def test_pod_whose_capacity_others_took_is_planned_at_once():
-    """Not so while those who take it are leaving, or only nominated: kube-scheduler sees to them. It is looked at again soon."""
+    """While the other pods terminate or are only nominated, kube-scheduler decides, and the step is requeued."""
 
     def after(*others):
         node = a_node(status={"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}})
-        pods = (a_hinted_pod(cpu="3"), *others)
+        pods = (a_nominated_pod(cpu="3"), *others)
         return reconcile_nodeclaims(
             a_snapshot(claims=(a_ready_claim(RENOMINATION_DELAY),), nodes=(node,), pods=pods), LifecycleOptions()
         )
@@ -263,63 +264,63 @@ def test_pod_whose_capacity_others_took_is_planned_at_once():
 
 
 def test_nominations_to_an_existing_node_have_their_own_window():
-    """The claim says when they were given last; text that is no time does not matter."""
+    """An annotation has the time of the last nomination; an invalid time is ignored."""
 
-    def taken_back(hinted_at):
-        annotations = {**remembering("default/a")["annotations"], labels.NOMINATED_AT: hinted_at}
+    def cleared(nominated_at):
+        annotations = {**with_planned_pods("default/a")["annotations"], labels.NOMINATED_AT: nominated_at}
         claim = a_ready_claim(timedelta(hours=1), annotations=annotations)
         return nominated(
             reconcile_nodeclaims(
-                a_snapshot(claims=(claim,), nodes=(a_node(),), pods=(a_hinted_pod(),)), LifecycleOptions()
+                a_snapshot(claims=(claim,), nodes=(a_node(),), pods=(a_nominated_pod(),)), LifecycleOptions()
             )
         )
 
-    assert taken_back(stamp(ago(seconds=10))) == []
-    assert taken_back(stamp(NOW - NOMINATION_TIMEOUT)) == [("a", "")]
-    assert taken_back("yesterday") == [("a", "")]
+    assert cleared(stamp(ago(seconds=10))) == []
+    assert cleared(stamp(NOW - NOMINATION_TIMEOUT)) == [("a", "")]
+    assert cleared("yesterday") == [("a", "")]
 
 
 def test_sweep_finds_nominations_that_may_be_obsolete():
-    """From claims and unassigned pods alone."""
-    assert pod_with_stale_nomination(a_snapshot(claims=(a_ready_claim(),), pods=(a_hinted_pod(),))) == "default/a"
+    """The sweep needs only NodeClaims and unassigned pods."""
+    assert pod_with_stale_nomination(a_snapshot(claims=(a_ready_claim(),), pods=(a_nominated_pod(),))) == "default/a"
     assert not pod_with_stale_nomination(a_snapshot(claims=(a_ready_claim(),), pods=(a_pod("a"),)))
 
 
-# -- nodes that stand already ---------------------------------------------------------------------------------------
+# -- existing nodes ---------------------------------------------------------------------------------------
 
 
-def on_standing(claim, node, *pods, enabled=True):
+def nominate_to_existing(claim, node, *pods, enabled=True):
     snapshot = a_snapshot(claims=(claim,), nodes=(node,), pods=pods)
     (name,) = [n.name for n in snapshot.state_nodes]
     existing = {name: tuple(pod.key for pod in pods)}
     return nominate_to_existing_nodes(snapshot, existing, NominatablePods.of(snapshot, enabled=enabled))
 
 
-def remembered(plan):
-    """What the claim's annotation becomes."""
+def recorded_pods(plan):
+    """Return the new value of the NodeClaim's annotation."""
     patches = [a.patch["metadata"]["annotations"] for a in plan.actions if isinstance(a, PatchObject)]
     return [planned_pods(annotations) for annotations in patches]
 
 
 def test_pod_planned_onto_a_ready_node_is_recorded_and_nominated():
-    """A nomination that was lost is given again, once it is known that the pod still fits."""
-    plan = on_standing(a_ready_claim(), a_node(), a_pod("a"), a_pod("late"))
+    """A lost nomination is repeated if the pod still fits."""
+    plan = nominate_to_existing(a_ready_claim(), a_node(), a_pod("a"), a_pod("late"))
 
-    assert remembered(plan) == [("default/a", "default/late")]
+    assert recorded_pods(plan) == [("default/a", "default/late")]
     assert nominated(plan) == [("a", "node-default-1"), ("late", "node-default-1")]
     (chain,) = plan.chains
     assert isinstance(chain.actions[0], PatchObject)
 
 
 def test_pod_is_nominated_again_only_after_the_nomination_timeout():
-    """It cleared the second nomination, too: it knows something that we do not, and no step is requeued."""
+    """kube-scheduler cleared the second nomination, too, so the step does not requeue itself."""
 
     def nominated_before(seconds_ago):
         annotations = {
-            **remembering("default/a:uid-a")["annotations"],
+            **with_planned_pods("default/a:uid-a")["annotations"],
             labels.NOMINATED_AT: stamp(ago(seconds=seconds_ago)),
         }
-        return on_standing(a_ready_claim(annotations=annotations), a_node(), a_pod("a"))
+        return nominate_to_existing(a_ready_claim(annotations=annotations), a_node(), a_pod("a"))
 
     assert nominated_before(seconds_ago=5).chains == ()
     assert nominated(nominated_before(seconds_ago=45)) == [("a", "node-default-1")]
@@ -336,19 +337,19 @@ def test_pod_is_nominated_again_only_after_the_nomination_timeout():
     ],
 )
 def test_renomination_is_quick_while_the_node_is_new(initialized, nominated_ago, again):
-    """kube-scheduler still binds the first pods to it; later, what cleared a nomination has a reason."""
+    """kube-scheduler still binds the first pods to it; later, a cleared nomination has another reason."""
     annotations = {
-        **remembering("default/a:uid-a")["annotations"],
+        **with_planned_pods("default/a:uid-a")["annotations"],
         labels.NOMINATED_AT: stamp(NOW - nominated_ago),
     }
-    plan = on_standing(a_ready_claim(initialized, annotations=annotations), a_node(), a_pod("a"))
+    plan = nominate_to_existing(a_ready_claim(initialized, annotations=annotations), a_node(), a_pod("a"))
     assert nominated(plan) == ([("a", "node-default-1")] if again else [])
 
 
 def test_renomination_is_quick_while_the_node_is_not_initialized():
-    """However long ago its condition became Unknown."""
+    """The time since its condition became Unknown does not matter."""
     annotations = {
-        **remembering("default/a:uid-a")["annotations"],
+        **with_planned_pods("default/a:uid-a")["annotations"],
         labels.NOMINATED_AT: stamp(NOW - RENOMINATION_DELAY),
     }
     conditions = [
@@ -357,22 +358,22 @@ def test_renomination_is_quick_while_the_node_is_not_initialized():
         condition("Initialized", "Unknown", since=ago(hours=1)),
     ]
     claim = a_launched_claim(metadata={"annotations": annotations}, status={"conditions": conditions})
-    assert nominated(on_standing(claim, a_node(), a_pod("a"))) == [("a", "node-default-1")]
+    assert nominated(nominate_to_existing(claim, a_node(), a_pod("a"))) == [("a", "node-default-1")]
 
 
 def test_nominations_are_dated_only_if_they_are_written():
-    """A pod planned onto a node on its way is not nominated yet."""
+    """A pod planned onto a node that has not joined is not nominated yet."""
 
     def dated(plan):
         (patch,) = [a.patch["metadata"]["annotations"] for a in plan.actions if isinstance(a, PatchObject)]
         return patch.get(labels.NOMINATED_AT)
 
-    assert dated(on_standing(a_ready_claim(), a_node(), a_pod("a"), a_pod("late"))) == stamp(NOW)
-    assert dated(on_standing(a_launched_claim(), a_joined_node(), a_pod("a"))) is None
+    assert dated(nominate_to_existing(a_ready_claim(), a_node(), a_pod("a"), a_pod("late"))) == stamp(NOW)
+    assert dated(nominate_to_existing(a_launched_claim(), a_joined_node(), a_pod("a"))) is None
 
 
 def test_pods_are_nominated_only_to_claimed_nodes_that_stay():
-    """Nodes that are gone by now, have no claim, or terminate are left out."""
+    """Nodes that no longer exist, have no NodeClaim, or terminate are skipped."""
     snapshot = a_snapshot(
         claims=(a_ready_claim(), a_running_claim("going", deleting=NOW)),
         nodes=(a_node(), a_node("going"), a_node("unmanaged")),
@@ -403,20 +404,20 @@ def test_run_nominates_a_bounded_number_of_pods_to_existing_nodes(first, second)
 
 
 def test_pods_without_nomination_cause_no_requeue():
-    """Nomination is off, or all planned pods are nominated: nothing is written, no step is requeued."""
-    claim = a_ready_claim(annotations=remembering("default/a:uid-a")["annotations"])
+    """If nomination is off, or all planned pods are nominated, the step writes and requeues nothing."""
+    claim = a_ready_claim(annotations=with_planned_pods("default/a:uid-a")["annotations"])
 
-    assert on_standing(claim, a_node(), a_pod("a"), enabled=False).chains == ()
-    assert on_standing(claim, a_node(), a_hinted_pod()).chains == ()
+    assert nominate_to_existing(claim, a_node(), a_pod("a"), enabled=False).chains == ()
+    assert nominate_to_existing(claim, a_node(), a_nominated_pod()).chains == ()
 
 
-def test_a_pod_planned_onto_a_node_on_its_way_is_remembered_once():
-    """It gets its hint with the others when the node opens; pods that are gone are forgotten."""
-    claim = a_launched_claim(metadata=remembering("default/a:uid-a", "default/gone:uid-gone"))
+def test_pod_planned_onto_a_joining_node_is_recorded_once():
+    """It is nominated with the others when the node joins; deleted pods are removed from the annotation."""
+    claim = a_launched_claim(metadata=with_planned_pods("default/a:uid-a", "default/gone:uid-gone"))
     closed = a_joined_node()
 
-    plan = on_standing(claim, closed, a_pod("a"), a_pod("late"))
-    assert (remembered(plan), nominated(plan)) == ([("default/a", "default/late")], [])
+    plan = nominate_to_existing(claim, closed, a_pod("a"), a_pod("late"))
+    assert (recorded_pods(plan), nominated(plan)) == ([("default/a", "default/late")], [])
 
-    knows = a_launched_claim(metadata=remembering("default/a:uid-a", "default/late:uid-late"))
-    assert on_standing(knows, closed, a_pod("a"), a_pod("late")).chains == ()
+    knows = a_launched_claim(metadata=with_planned_pods("default/a:uid-a", "default/late:uid-late"))
+    assert nominate_to_existing(knows, closed, a_pod("a"), a_pod("late")).chains == ()

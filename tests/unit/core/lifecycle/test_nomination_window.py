@@ -1,4 +1,4 @@
-"""Settling: a node opens some seconds after its hints, with the others that join then, and never much later."""
+"""The nomination window: the taints of joining nodes are removed together, some seconds after nominations."""
 
 from datetime import timedelta
 
@@ -19,17 +19,18 @@ from tests.helpers.builders import NOW, a_launched_claim, a_node, a_pod, a_snaps
 MOMENT = timedelta(milliseconds=100)
 
 
-def remembering(name, **notes):
+def with_planned_pods(name, **notes):
+    """Return the metadata of a NodeClaim with a planned pod and other annotations."""
     return {"annotations": {labels.PLANNED_PODS: f"default/{name}:uid-{name}", **notes}}
 
 
 def a_claim(name, nominated_ago=None):
-    """For one pod of its name; nominated so long ago."""
+    """Return a NodeClaim for a pod of the same name, nominated so long ago."""
     notes = {labels.NOMINATED_AT: (NOW - nominated_ago).isoformat()} if nominated_ago is not None else {}
-    return a_launched_claim(name, metadata=remembering(name, **notes))
+    return a_launched_claim(name, metadata=with_planned_pods(name, **notes))
 
 
-def a_closed_node(name, *, joined=timedelta(seconds=12), ready=True, ready_for=timedelta(0)):
+def a_tainted_node(name, *, joined=timedelta(seconds=12), ready=True, ready_for=timedelta(0)):
     conditions = [condition("Ready", "True" if ready else "False", since=NOW - ready_for)]
     return a_node(
         name,
@@ -40,19 +41,19 @@ def a_closed_node(name, *, joined=timedelta(seconds=12), ready=True, ready_for=t
 
 
 def launched_after(name, delay):
-    """A claim created that long after those of `a_claim`, which are a minute old."""
-    return a_launched_claim(name, metadata=remembering(name), age=timedelta(minutes=1) - delay)
+    """Return a NodeClaim created so long after those of `a_claim`, which are a minute old."""
+    return a_launched_claim(name, metadata=with_planned_pods(name), age=timedelta(minutes=1) - delay)
 
 
-def has_hint(name):
+def a_nominated_pod(name):
     return a_pod(name, status={"nominatedNodeName": f"node-{name}"})
 
 
 def advanced(claims, *pods, batch_min_pods=0, **nodes):
-    """A run over these claims, whose nodes have joined; those named are given as they are."""
-    standing = tuple(nodes.get(c.metadata.name) or a_closed_node(c.metadata.name) for c in claims)
+    """Return the plan for these NodeClaims, whose nodes have joined, or have the given values."""
+    existing = tuple(nodes.get(c.metadata.name) or a_tainted_node(c.metadata.name) for c in claims)
     return reconcile_nodeclaims(
-        a_snapshot(claims=claims, nodes=standing, pods=pods),
+        a_snapshot(claims=claims, nodes=existing, pods=pods),
         LifecycleOptions(max_nominations=100, batch_min_pods=batch_min_pods),
     )
 
@@ -61,100 +62,100 @@ def nominated(plan):
     return [ref.name for a in plan.actions if isinstance(a, NominatePods) for ref in a.pods]
 
 
-def opened(plan):
-    """The claims whose nodes are opened."""
+def untainted(plan):
+    """Return the NodeClaims whose nodes lose the unregistered taint."""
     patches = [a for a in plan.actions if isinstance(a, PatchObject) and a.ref.resource.kind == "Node"]
     return [p.ref.name.removeprefix("node-") for p in patches if p.patch.get("spec", {}).get("taints") == []]
 
 
-def woken(plan):
-    """How long until the step is requeued."""
+def requeue_delay(plan):
+    """Return the delay until the step is requeued."""
     return min(a.at for a in plan.actions if isinstance(a, Requeue) and a.step is Step.PROVISION) - NOW
 
 
-def test_a_run_that_nominates_opens_nothing_and_comes_back():
-    """The claim has the time; nodes with nominated pods wait, too, since removing their taint clears other nominations."""
-    plan = advanced((a_claim("a"), a_claim("b", nominated_ago=WATCH_DELAY)), a_pod("a"), has_hint("b"))
+def test_nominating_run_removes_no_taint_and_requeues_the_step():
+    """An annotation has the time; nodes with nominated pods wait, too, since a removed taint clears other nominations."""
+    plan = advanced((a_claim("a"), a_claim("b", nominated_ago=WATCH_DELAY)), a_pod("a"), a_nominated_pod("b"))
 
-    assert (nominated(plan), opened(plan)) == (["a"], [])
+    assert (nominated(plan), untainted(plan)) == (["a"], [])
     notes = [
         a.patch["metadata"]["annotations"] for a in plan.actions if isinstance(a, PatchObject) and "metadata" in a.patch
     ]
     assert notes == [{labels.NOMINATED_AT: NOW.isoformat(timespec="milliseconds")}]
-    assert woken(plan) == WATCH_DELAY
+    assert requeue_delay(plan) == WATCH_DELAY
 
 
-def test_nodes_open_together_once_kube_scheduler_has_had_time():
-    """They are checked soon: a scheduling attempt under way may have cleared nominations."""
+def test_taints_are_removed_together_after_the_window():
+    """The step is requeued soon, because a concurrent scheduling attempt may clear nominations."""
     claims = (a_claim("a", nominated_ago=WATCH_DELAY), a_claim("b", nominated_ago=WATCH_DELAY + MOMENT))
 
-    plan = advanced(claims, has_hint("a"), has_hint("b"))
+    plan = advanced(claims, a_nominated_pod("a"), a_nominated_pod("b"))
 
-    assert opened(plan) == ["a", "b"]
-    assert woken(plan) == RENOMINATION_DELAY
+    assert untainted(plan) == ["a", "b"]
+    assert requeue_delay(plan) == RENOMINATION_DELAY
 
 
 def test_node_without_taint_expects_planned_pods_nominated_or_not():
-    """Those that lose them in this very moment get them again; the bound and the gone are expected no more."""
+    """Pods that lose their nomination are nominated again; bound and deleted ones are no longer expected."""
     notes = {labels.NOMINATED_AT: (NOW - MAX_WATCH_DELAY).isoformat()}
     remembered = ",".join(f"default/{name}:uid-{name}" for name in ("a", "b", "c", "gone"))
     claim = a_launched_claim("a", metadata={"annotations": {labels.PLANNED_PODS: remembered, **notes}})
     bound = a_pod("c", spec={"nodeName": "node-elsewhere"})
 
-    plan = advanced((claim,), has_hint("a"), a_pod("b", status={"nominatedNodeName": "node-a"}), bound)
+    plan = advanced((claim,), a_nominated_pod("a"), a_pod("b", status={"nominatedNodeName": "node-a"}), bound)
 
-    assert opened(plan) == ["a"]
+    assert untainted(plan) == ["a"]
     (again,) = [action for action in plan.chains[-1].actions if isinstance(action, RenominatePods)]
     assert [(n.node, [pod.name for pod in n.pods]) for n in again.nominations] == [("node-a", ["a", "b"])]
 
 
-def test_a_node_is_kept_closed_until_its_own_time_is_over():
-    """Whatever woke the run."""
-    plan = advanced((a_claim("a", nominated_ago=WATCH_DELAY - MOMENT),), has_hint("a"))
+def test_node_keeps_its_taint_until_its_own_window_ends():
+    """The cause of the run does not matter."""
+    plan = advanced((a_claim("a", nominated_ago=WATCH_DELAY - MOMENT),), a_nominated_pod("a"))
 
-    assert opened(plan) == []
-    assert woken(plan) == MOMENT
+    assert untainted(plan) == []
+    assert requeue_delay(plan) == MOMENT
 
 
 def test_lost_nominations_are_written_again_before_the_taint_goes():
-    """And the time begins anew, not the claim's note."""
+    """The window starts again."""
     plan = advanced((a_claim("a", nominated_ago=WATCH_DELAY),), a_pod("a"))
 
-    assert (nominated(plan), opened(plan)) == (["a"], [])
-    assert woken(plan) == WATCH_DELAY
+    assert (nominated(plan), untainted(plan)) == (["a"], [])
+    assert requeue_delay(plan) == WATCH_DELAY
 
 
 @pytest.mark.parametrize("bound", ["since its nominations", "since it joined"])
-def test_a_node_is_not_kept_closed_for_others_without_end(bound):
-    """The taint goes though nominations are missing; a node whose pods were just nominated keeps its taint."""
+def test_window_has_a_maximum(bound):
+    """The taint is removed even if nominations are missing; a node whose pods were just nominated keeps its taint."""
     late = a_claim("late", nominated_ago=MAX_WATCH_DELAY if bound == "since its nominations" else WATCH_DELAY)
-    nodes = {"late": a_closed_node("late", joined=TAINT_TIMEOUT)} if bound == "since it joined" else {}
+    nodes = {"late": a_tainted_node("late", joined=TAINT_TIMEOUT)} if bound == "since it joined" else {}
 
     plan = advanced((late, a_claim("news")), a_pod("late"), a_pod("news"), **nodes)
 
-    assert (nominated(plan), opened(plan)) == (["late", "news"], ["late"])
+    assert (nominated(plan), untainted(plan)) == (["late", "news"], ["late"])
 
 
 @pytest.mark.parametrize("other", ["not ready", "not there"])
 def test_nodes_that_are_ready_wait_for_those_launched_with_them(other):
-    """Hints would be lost until then: whatever happens to a node makes kube-scheduler try the pods that wait."""
+    """Until then, any change of a node makes kube-scheduler retry pending pods and clear nominations."""
     claims = (a_claim("a"), a_claim("b"))
-    starting = (a_closed_node("b", ready=False),) if other == "not ready" else ()
+    starting = (a_tainted_node("b", ready=False),) if other == "not ready" else ()
 
     def ready_for(time):
-        node = a_closed_node("a", ready_for=time)
+        node = a_tainted_node("a", ready_for=time)
         snapshot = a_snapshot(claims=claims, nodes=(node, *starting), pods=(a_pod("a"), a_pod("b")))
         return reconcile_nodeclaims(snapshot, LifecycleOptions(max_nominations=100))
 
     assert nominated(ready_for(BATCH_WINDOW - timedelta(seconds=1))) == []
-    assert opened(ready_for(BATCH_WINDOW - timedelta(seconds=1))) == []
+    assert untainted(ready_for(BATCH_WINDOW - timedelta(seconds=1))) == []
     assert nominated(ready_for(BATCH_WINDOW)) == ["a"]
 
 
 def test_nodes_do_not_wait_for_a_later_launch():
-    """Nodes that are launched all the time would wait for one another without end."""
-    later = a_launched_claim("b", metadata={**remembering("b"), "creationTimestamp": stamp(NOW)})
-    snapshot = a_snapshot(claims=(a_claim("a"), later), nodes=(a_closed_node("a"),), pods=(a_pod("a"), a_pod("b")))
+    """Otherwise constantly launched nodes would wait for each other without end."""
+    later = a_launched_claim("b", metadata={**with_planned_pods("b"), "creationTimestamp": stamp(NOW)})
+    snapshot = a_snapshot(claims=(a_claim("a"), later), nodes=(a_tainted_node("a"),), pods=(a_pod("a"), a_pod("b")))
 
     assert nominated(reconcile_nodeclaims(snapshot, LifecycleOptions(max_nominations=100))) == ["a"]
 
@@ -162,18 +163,18 @@ def test_nodes_do_not_wait_for_a_later_launch():
 @pytest.mark.parametrize(
     ("other", "node", "waits"),
     [
-        (a_launched_claim("b", metadata=remembering("b")), None, True),
-        (a_launched_claim("b", metadata=remembering("b"), deleting=NOW), None, False),
-        (a_launched_claim("b", provider_id="", true=(), metadata=remembering("b")), None, False),
-        (a_launched_claim("b", metadata=remembering("b")), a_closed_node("b", ready=False), True),
+        (a_launched_claim("b", metadata=with_planned_pods("b")), None, True),
+        (a_launched_claim("b", metadata=with_planned_pods("b"), deleting=NOW), None, False),
+        (a_launched_claim("b", provider_id="", true=(), metadata=with_planned_pods("b")), None, False),
+        (a_launched_claim("b", metadata=with_planned_pods("b")), a_tainted_node("b", ready=False), True),
         (
-            a_launched_claim("b", metadata=remembering("b")),
-            a_closed_node("b", ready=False, joined=TAINT_TIMEOUT),
+            a_launched_claim("b", metadata=with_planned_pods("b")),
+            a_tainted_node("b", ready=False, joined=TAINT_TIMEOUT),
             False,
         ),
         (
-            a_launched_claim("b", metadata=remembering("b"), true=("Launched", "Registered")),
-            a_closed_node("b", ready=False),
+            a_launched_claim("b", metadata=with_planned_pods("b"), true=("Launched", "Registered")),
+            a_tainted_node("b", ready=False),
             False,
         ),
         (launched_after("b", timedelta(seconds=2)), None, True),
@@ -191,10 +192,10 @@ def test_nodes_do_not_wait_for_a_later_launch():
     ],
 )
 def test_ready_node_waits_only_for_nodes_that_may_join_with_it(other, node, waits):
-    """For a NodeClaim of the same launch that has an instance, and whose node may still keep its taint."""
+    """It waits for NodeClaims of the same launch that have an instance and may still have the taint."""
     snapshot = a_snapshot(
         claims=(a_claim("a"), other),
-        nodes=(a_closed_node("a"), *([node] if node else [])),
+        nodes=(a_tainted_node("a"), *([node] if node else [])),
         pods=(a_pod("a"), a_pod("b")),
     )
     plan = reconcile_nodeclaims(snapshot, LifecycleOptions(max_nominations=100))
@@ -205,15 +206,15 @@ def test_latest_ready_node_decides_which_launches_are_waited_for():
     """Nodes of two launches are ready: a node of the second launch may still join."""
     claims = (a_claim("a"), launched_after("b", timedelta(seconds=30)), launched_after("c", timedelta(seconds=30)))
     snapshot = a_snapshot(
-        claims=claims, nodes=(a_closed_node("a"), a_closed_node("b")), pods=(a_pod("a"), a_pod("b"), a_pod("c"))
+        claims=claims, nodes=(a_tainted_node("a"), a_tainted_node("b")), pods=(a_pod("a"), a_pod("b"), a_pod("c"))
     )
     assert nominated(reconcile_nodeclaims(snapshot, LifecycleOptions(max_nominations=100))) == []
 
 
-def test_batch_window_starts_with_the_first_ready_node_that_has_pods_to_nominate():
+def test_batch_window_starts_with_the_first_ready_node_with_pods():
     """A later one does not extend it, and a node without pending pods does not start it."""
     claims = (a_claim("a"), a_claim("b"), a_claim("c"))
-    nodes = (a_closed_node("a", ready_for=BATCH_WINDOW), a_closed_node("b"))
+    nodes = (a_tainted_node("a", ready_for=BATCH_WINDOW), a_tainted_node("b"))
 
     def nominated_with(*pods):
         snapshot = a_snapshot(claims=claims, nodes=nodes, pods=pods)
@@ -223,7 +224,7 @@ def test_batch_window_starts_with_the_first_ready_node_that_has_pods_to_nominate
     assert nominated_with(a_pod("b"), a_pod("c")) == []
 
 
-def test_batch_window_starts_now_if_the_node_says_not_since_when_it_is_ready():
+def test_batch_window_starts_now_without_a_transition_time():
     """`lastTransitionTime` is optional."""
     node = a_node(
         "a",
@@ -235,34 +236,34 @@ def test_batch_window_starts_now_if_the_node_says_not_since_when_it_is_ready():
     plan = reconcile_nodeclaims(snapshot, LifecycleOptions(max_nominations=100))
 
     assert nominated(plan) == []
-    assert woken(plan) <= BATCH_WINDOW
+    assert requeue_delay(plan) <= BATCH_WINDOW
 
 
 def test_enough_planned_pods_make_nodes_wait_for_each_other():
-    """The number from which on they do counts all joining nodes."""
-    slow = a_closed_node("b", ready=False)
+    """The threshold counts the pods of all joining nodes."""
+    slow = a_tainted_node("b", ready=False)
 
     plan = advanced((a_claim("a"), a_claim("b")), a_pod("a"), a_pod("b"), batch_min_pods=2, b=slow)
 
-    assert (nominated(plan), opened(plan)) == ([], [])
+    assert (nominated(plan), untainted(plan)) == ([], [])
 
 
 def test_few_pods_are_not_worth_waiting_for():
     """One run nominates them and removes the taint, while the node of another claim has yet to join."""
-    slow = a_closed_node("b", ready=False)
+    slow = a_tainted_node("b", ready=False)
 
     plan = advanced((a_claim("a"), a_claim("b")), a_pod("a"), a_pod("b"), batch_min_pods=3, b=slow)
 
-    assert (nominated(plan), opened(plan)) == (["a"], ["a"])
+    assert (nominated(plan), untainted(plan)) == (["a"], ["a"])
 
 
 def test_crash_before_the_time_was_written_delays_no_pod():
-    """The hints are there, the claim does not say since when: the next run opens the node."""
-    assert opened(advanced((a_claim("a"),), has_hint("a"))) == ["a"]
+    """The pods are nominated, but the NodeClaim has no time, so the next run removes the taint."""
+    assert untainted(advanced((a_claim("a"),), a_nominated_pod("a"))) == ["a"]
 
 
 def test_nominations_are_removed_when_the_claim_is_deleted_unregistered():
-    """The claim does not name the node yet; the provider id does."""
-    claim = a_launched_claim("a", metadata={**remembering("a"), "deletionTimestamp": stamp(ago(seconds=1))})
+    """The NodeClaim does not have the node's name yet, but its provider id."""
+    claim = a_launched_claim("a", metadata={**with_planned_pods("a"), "deletionTimestamp": stamp(ago(seconds=1))})
 
-    assert [a.node for a in advanced((claim,), has_hint("a")).actions if isinstance(a, NominatePods)] == [""]
+    assert [a.node for a in advanced((claim,), a_nominated_pod("a")).actions if isinstance(a, NominatePods)] == [""]

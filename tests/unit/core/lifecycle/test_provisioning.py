@@ -1,4 +1,4 @@
-"""Scheduling results become claims, and Events on pods."""
+"""Scheduling results become NodeClaims, and Events on pods."""
 
 from datetime import timedelta
 
@@ -27,14 +27,14 @@ PLANNED = PlannedClaim(
 OUT = Unavailable(instance_type="m.small", zone="a", capacity_type="spot", until=NOW + timedelta(minutes=3))
 
 
-def opened(snapshot):
+def creation_chain(snapshot):
     (chain,) = create_nodeclaims(snapshot, [PLANNED], SOON).chains
     return chain
 
 
 def test_planned_node_becomes_protected_claim_then_instance_then_requeue():
-    """In this order in one chain; its pods hear of it once it is carried out."""
-    chain = opened(a_snapshot(pods=PODS))
+    """One chain has this order; the pods get their Events after it."""
+    chain = creation_chain(a_snapshot(pods=PODS))
     create, launch, wake = chain.actions
     assert isinstance(create, CreateObject)
     assert create.body["metadata"]["finalizers"] == [labels.TERMINATION_FINALIZER]
@@ -45,17 +45,19 @@ def test_planned_node_becomes_protected_claim_then_instance_then_requeue():
     assert [(e.reason, e.ref.name) for e in chain.events] == [("Nominated", "a"), ("Nominated", "b")]
 
 
-def test_same_decision_gives_its_claim_the_same_name_a_later_one_another():
-    """Making it twice opens one node; planning the same pods again, after a refusal or beside a new claim, opens another."""
+def test_same_decision_names_its_claim_equally_and_a_later_one_not():
+    """A repeated decision launches one node; a later plan for the same pods launches another one."""
     snapshot = a_snapshot(pods=PODS)
-    name = opened(snapshot).actions[0].name
-    assert opened(a_snapshot(pods=tuple(reversed(PODS)), now=NOW + timedelta(seconds=9))).actions[0].name == name
-    assert opened(replace(snapshot, unavailable=(OUT,))).actions[0].name != name
-    assert opened(replace(snapshot, claims=(a_claim(),))).actions[0].name != name
+    name = creation_chain(snapshot).actions[0].name
+    assert (
+        creation_chain(a_snapshot(pods=tuple(reversed(PODS)), now=NOW + timedelta(seconds=9))).actions[0].name == name
+    )
+    assert creation_chain(replace(snapshot, unavailable=(OUT,))).actions[0].name != name
+    assert creation_chain(replace(snapshot, claims=(a_claim(),))).actions[0].name != name
 
 
 def test_pods_get_events_with_their_node_or_the_reason_for_none():
-    """Pods that still run on a terminating node get no Event: their replacements will wait."""
+    """Pods that still run on a terminating node get no Event; their replacements will be pending."""
     moving = a_pod("moving", node="old")
     snapshot = a_snapshot(pods=(*PODS, moving), claims=(a_launched_claim("n1"),))
     error = PodError(kind="unschedulable", message="no instance type is large enough")
@@ -69,7 +71,7 @@ def test_pods_get_events_with_their_node_or_the_reason_for_none():
 
 
 def test_pod_event_has_the_remedy_however_many_nodepools_exist():
-    """The API server refuses events of more than 1,024 characters."""
+    """The API server rejects Events with messages of more than 1,024 characters."""
     reasons = "; ".join(f"NodePool pool-{n}: did not tolerate taint team=red:NoSchedule" for n in range(50))
     error = PodError(kind="unschedulable", message=f"{reasons}. Smallest change: tolerate", smallest_change="tolerate")
     (event,) = scheduling_events(a_snapshot(pods=PODS), Results(pod_errors={"default/a": error})).events
@@ -79,7 +81,7 @@ def test_pod_event_has_the_remedy_however_many_nodepools_exist():
 
 
 def test_nodepool_without_instance_types_gets_an_event():
-    """Its owner reads the NodePool's events, not those of pods that went elsewhere; other reasons have conditions."""
+    """A user reads the NodePool's Events; conditions report other reasons."""
     pools = (a_pool("dreams"), a_pool("unready"))
     reasons = {"dreams": f"{NO_TYPES}: there is none with x In [y]", "unready": "EC2NodeClass default does not exist"}
     (event,) = scheduling_events(a_snapshot(node_pools=pools), Results(unusable_node_pools=reasons)).events
@@ -88,15 +90,15 @@ def test_nodepool_without_instance_types_gets_an_event():
 
 
 def test_nodepool_with_an_invalid_annotation_gets_an_event():
-    """It is used, and its owner sees that it is not used as they meant."""
+    """The NodePool is used without the annotation."""
     warning = "annotation journeyman.dev/node-surcharge: 'a lot' is not a price"
     (event,) = scheduling_events(a_snapshot(node_pools=(a_pool("mine"),)), Results(warnings={"mine": warning})).events
     assert (event.reason, event.ref.name, event.type) == ("InvalidAnnotation", "mine", "Warning")
     assert warning in event.message
 
 
-def test_a_retry_is_due_when_the_first_avoided_offering_is_free_again():
-    """Only if some pod found no place; offerings that are free already are no reason."""
+def test_step_is_requeued_for_when_the_first_offering_expires():
+    """That happens only if a pod is unschedulable; offerings that have expired do not count."""
     later = replace(OUT, zone="b", until=NOW + timedelta(minutes=9))
     over = replace(OUT, zone="c", until=NOW)
     snapshot = a_snapshot(unavailable=(later, OUT, over))

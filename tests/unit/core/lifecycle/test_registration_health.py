@@ -1,4 +1,4 @@
-"""Registration health: what the last outcomes of a pool's claims say of it."""
+"""NodeRegistrationHealthy: a NodePool's condition from the last outcomes of its NodeClaims."""
 
 from datetime import timedelta
 
@@ -28,7 +28,7 @@ OWNED = {
 
 
 def after(pool, *news, **changes):
-    """The pool as it is stored once these outcomes are written, and whether anything was."""
+    """Return the NodePool after these outcomes are written, and whether there was a write."""
     snapshot = a_snapshot(node_pools=(pool,), **changes)
     body = pool.to_wire()
     patches = [a for a in reconcile_nodepools(snapshot, {"default": news}).actions if isinstance(a, PatchObject)]
@@ -42,8 +42,8 @@ def health(pool):
     return found.status, found.reason
 
 
-def test_health_is_unknown_until_a_claim_came_to_something():
-    """Said once, with the generation of the NodeClass that it is about; a second look writes nothing."""
+def test_health_is_unknown_until_the_first_outcome():
+    """It is written once with the NodeClass's generation; a second run writes nothing."""
     pool, _ = after(a_pool())
     assert health(pool) == ("Unknown", "AwaitingReconciliation")
     assert pool.status.node_class_observed_generation == 1
@@ -77,7 +77,7 @@ def test_health_is_unknown_until_a_claim_came_to_something():
     it="should update NodeRegistrationHealthy status condition to False if it was previously set to Unknown and there are >=2 registration failures",
 )
 def test_two_failures_among_the_last_four_are_too_many(news, expected, together):
-    """In one run or in many: the row is in the pool's annotation."""
+    """They may be of one run or of several, because an annotation of the NodePool has the last outcomes."""
     row = [JOINED if letter == "S" else FAILED for letter in news]
     pool, _ = after(a_pool())
     for part in [row] if together else [[outcome] for outcome in row]:
@@ -86,8 +86,8 @@ def test_two_failures_among_the_last_four_are_too_many(news, expected, together)
     assert pool.metadata.annotations[labels.REGISTRATION_HISTORY] == f"1/1:{news[-4:]}"
 
 
-def test_a_failed_launch_lends_the_condition_its_own_words():
-    """A person reads on the pool why nothing comes up."""
+def test_condition_has_the_reason_of_a_failed_launch():
+    """A user reads on the NodePool why no node joins."""
     refused = RegistrationOutcome(registered=False, reason="Unauthorized", message="grant ec2:CreateFleet")
     pool, _ = after(a_pool(), refused, refused)
     found = condition_of(pool.status.conditions, "NodeRegistrationHealthy")
@@ -103,8 +103,8 @@ def test_a_failed_launch_lends_the_condition_its_own_words():
     "nodepool/registrationhealth",
     it="should set NodeRegistrationHealthy status condition on nodePool as Unknown and reset the NodeRegistrationHealthBuffer if the nodeClass observed generation doesn't match with that on nodePool",
 )
-def test_a_changed_template_or_node_class_begins_a_new_row(changed):
-    """What the old one did says nothing of the new one; one outcome after that counts alone."""
+def test_changed_template_or_node_class_resets_the_outcomes(changed):
+    """Outcomes of the old template do not count for the new one."""
     pool, _ = after(a_pool(), FAILED, FAILED)
     node_class = a_node_class(generation=2 if changed == "class" else 1)
     if changed == "pool":
@@ -127,8 +127,8 @@ def test_a_changed_template_or_node_class_begins_a_new_row(changed):
     "nodepool/registrationhealth",
     it="should not set NodeRegistrationHealthy status condition on nodePool as Unknown if it is already set to false",
 )
-def test_a_pool_that_karpenter_judged_is_taken_up_where_it_stood(status, next_, expected):
-    """Without a row of ours, True counts as one node that joined and False as two that did not."""
+def test_karpenters_condition_is_the_initial_outcome(status, next_, expected):
+    """Without the annotation, True counts as one node that joined and False as two that did not."""
     judged = condition("NodeRegistrationHealthy", status, observedGeneration=1)
     pool = a_pool(status={"nodeClassObservedGeneration": 1, "conditions": [judged]})
     pool, _ = after(pool, next_)
@@ -136,7 +136,7 @@ def test_a_pool_that_karpenter_judged_is_taken_up_where_it_stood(status, next_, 
 
 
 def test_claim_counts_once_it_has_registered_or_timed_out():
-    """Not one that was deleted for want of capacity, nor one of another pool of that name, nor one that has no pool."""
+    """A NodeClaim deleted for insufficient capacity, or of another or no NodePool, does not count."""
     late = timedelta(minutes=20)
     claims = (
         a_launched_claim("a", metadata=OWNED),

@@ -18,7 +18,7 @@ HALF_AN_HOUR = timedelta(minutes=30)
 
 
 def an_unhealthy_member(name: str, type_: str = "Ready", status: str = "False", *, since: timedelta, **more) -> Member:
-    """A node with this condition besides Ready, which is True unless it is the one."""
+    """Return a node with this condition; Ready is True unless it is the condition."""
     conditions = [condition(type_, status, since=NOW - since)]
     if type_ != "Ready":
         conditions.append(condition("Ready", since=ago(hours=2)))
@@ -26,12 +26,12 @@ def an_unhealthy_member(name: str, type_: str = "Ready", status: str = "False", 
 
 
 def decide(*members: Member):
-    """The plan under AWS's policies."""
+    """Return the plan with AWS's repair policies."""
     return repair_nodes(a_fleet(*members), REPAIR_POLICIES)
 
 
 def repaired(plan) -> list[str]:
-    """The claims that are deleted."""
+    """Return the deleted NodeClaims."""
     return [a.ref.name for a in plan.actions if isinstance(a, DeleteObject)]
 
 
@@ -62,15 +62,15 @@ def repaired(plan) -> list[str]:
     it="should not delete node when health status does not match cloud provider passed in value",
 )
 @pytest.mark.karpenter("node/health", it="should not delete node when health duration is not reached")
-def test_a_node_goes_once_a_policy_tolerates_its_condition_no_longer(type_, status, minutes, goes):
-    """The kubelet's own word and that of node-problem agents alike; a condition without a policy is ignored."""
+def test_node_is_repaired_once_its_toleration_ends(type_, status, minutes, goes):
+    """That holds for conditions of the kubelet and of monitoring agents; a condition without a policy is ignored."""
     plan = decide(an_unhealthy_member("n", type_, status, since=timedelta(minutes=minutes)))
 
     assert repaired(plan) == (["n"] if goes else [])
 
 
 def test_of_several_conditions_the_earliest_deadline_counts():
-    """Ready for 25 of 30 minutes, but accelerators for 10 of 10."""
+    """Ready is False for 25 of 30 minutes, AcceleratedHardwareReady for 10 of 10."""
     conditions = [
         condition("Ready", "False", since=ago(minutes=25)),
         condition("AcceleratedHardwareReady", "False", since=ago(minutes=10)),
@@ -89,7 +89,7 @@ def test_of_several_conditions_the_earliest_deadline_counts():
 )
 @pytest.mark.karpenter("node/health", it="should fire a karpenter_nodeclaims_disrupted_total metric when unhealthy")
 def test_a_repair_ends_the_grace_period_before_it_deletes_the_claim():
-    """PodDisruptionBudgets do not apply. Both metrics, an Event on claim and node; provision and terminate are requeued."""
+    """PodDisruptionBudgets do not apply. There are two metrics, Events on NodeClaim and node, and two requeues."""
     member = an_unhealthy_member("n", since=HALF_AN_HOUR, claim={"status": {"imageID": "ami-1"}})
 
     (chain,) = decide(member).chains
@@ -112,8 +112,8 @@ def test_a_repair_ends_the_grace_period_before_it_deletes_the_claim():
 
 @pytest.mark.parametrize(("end", "moved"), [(ago(minutes=1), False), (NOW, False), (ago(minutes=-10), True)])
 @pytest.mark.karpenter("node/health", it="should not update termination grace period if set before the current time")
-def test_an_end_that_has_come_already_is_left_alone(end, moved):
-    """A grace period that has run out did so at its own time."""
+def test_expired_grace_period_is_not_changed(end, moved):
+    """Its end stays the recorded time."""
     annotations = {labels.TERMINATION_TIMESTAMP: stamp(end)}
 
     plan = decide(an_unhealthy_member("n", since=HALF_AN_HOUR, claim={"metadata": {"annotations": annotations}}))
@@ -122,8 +122,8 @@ def test_an_end_that_has_come_already_is_left_alone(end, moved):
     assert repaired(plan) == ["n"]
 
 
-def test_a_node_that_is_leaving_anyway_only_leaves_sooner():
-    """A dead machine's drain would wait for ever: its grace period ends, once, and nothing is counted twice."""
+def test_repair_of_a_terminating_node_ends_its_grace_period():
+    """The drain of a failed instance would never end; the grace period ends once, and metrics count the node once."""
     first = decide(an_unhealthy_member("n", since=HALF_AN_HOUR, deleting=True))
     over = {"metadata": {"annotations": {labels.TERMINATION_TIMESTAMP: stamp(NOW)}}}
     again = decide(an_unhealthy_member("n", since=HALF_AN_HOUR, deleting=True, claim=over))
@@ -143,7 +143,7 @@ def test_a_node_that_is_leaving_anyway_only_leaves_sooner():
 )
 @pytest.mark.karpenter("node/health", it="should consider round up when there is a low number of nodes for a nodepool")
 def test_a_fifth_of_a_nodepool_may_be_unhealthy_rounded_up(unhealthy, of, goes):
-    """Beyond that the cause is likely another, and new nodes would share it. One of a small pool may always go."""
+    """If more are unhealthy, new nodes may be, too. One node of a small NodePool may always be repaired."""
     members = [an_unhealthy_member(f"s{i}", since=HALF_AN_HOUR) for i in range(unhealthy)]
     members += [a_member(f"w{i}") for i in range(of - unhealthy)]
 
@@ -167,7 +167,7 @@ def test_conditions_count_before_their_deadline_does():
     it="should ignore unhealthy nodes if more then 20% of the nodes are unhealthy in a cluster",
 )
 def test_unhealthy_nodes_of_one_nodepool_do_not_block_another():
-    """And a claim without a pool asks the whole cluster."""
+    """For a NodeClaim without a NodePool the limit is of the whole cluster."""
     unhealthy = [an_unhealthy_member(f"s{i}", since=HALF_AN_HOUR, pool="broken") for i in range(2)]
     apart = an_unhealthy_member("apart", since=HALF_AN_HOUR)
     alone = an_unhealthy_member("alone", since=HALF_AN_HOUR)
@@ -184,15 +184,15 @@ def test_unhealthy_nodes_of_one_nodepool_do_not_block_another():
     "node/health",
     it="should return the requeue interval for the time between now and when the nodeClaim termination time",
 )
-def test_a_node_that_is_still_tolerated_is_looked_at_at_its_deadline():
-    """Terminate wakes itself for that moment."""
+def test_tolerated_condition_requeues_for_its_deadline():
+    """The terminate step requeues itself for that time."""
     plan = decide(an_unhealthy_member("n", since=timedelta(minutes=29)))
 
     assert [(a.step, a.at) for a in plan.actions] == [(Step.TERMINATE, NOW + timedelta(minutes=1))]
 
 
-def test_a_condition_without_a_time_starts_no_clock():
-    """An unhealthy node too many is better than a healthy one too few."""
+def test_condition_without_a_transition_time_is_ignored():
+    """Keeping an unhealthy node is better than deleting a healthy one."""
     broken = {**condition("Ready", "False"), "lastTransitionTime": None}
 
     plan = decide(a_member("n", node={"status": {"conditions": [broken]}}))

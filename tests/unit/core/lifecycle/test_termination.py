@@ -1,4 +1,4 @@
-"""Termination: from a deletionTimestamp to nothing left."""
+"""Termination: from the deletionTimestamp to the removal of NodeClaim, node and instance."""
 
 from datetime import timedelta
 
@@ -54,7 +54,7 @@ def conditions(plan):
     return found
 
 
-def wakes(plan):
+def requeued_steps(plan):
     return {w.step: w.at for w in of_type(plan, Requeue)}
 
 
@@ -67,7 +67,7 @@ VOLUME = an_attachment("pv", "node-default-1")
 
 
 def draining(seconds, *more):
-    """A claim whose drain began that long ago."""
+    """Return a NodeClaim whose drain started so long ago."""
     return a_running_claim(
         deleting=ago(seconds=seconds),
         status={
@@ -90,7 +90,7 @@ def draining(seconds, *more):
     it="should not annotate the node if the NodeClaim has no terminationGracePeriod",
 )
 def test_deleted_claim_taints_and_deletes_its_node_and_evicts_in_one_run():
-    """The taint comes before the deletion and the evictions; pods need another place, so provision is woken."""
+    """The taint is added before deletion and evictions; provision is requeued for the pods."""
     pod = a_pod("p", node="node-default-1")
     plan = run(a_running_claim(deleting=NOW), a_node(), [pod])
 
@@ -102,11 +102,11 @@ def test_deleted_claim_taints_and_deletes_its_node_and_evicts_in_one_run():
     assert deletion.ref.resource.kind == "Node"
     assert isinstance(eviction, EvictPod)
     assert conditions(plan)["Drained"] == ("Unknown", "Draining")
-    assert wakes(plan) == {Step.TERMINATE: NOW + timedelta(seconds=2), Step.PROVISION: NOW}
+    assert requeued_steps(plan) == {Step.TERMINATE: NOW + timedelta(seconds=2), Step.PROVISION: NOW}
 
 
-def test_nobody_is_evicted_before_the_node_is_closed():
-    """The eviction stands behind the taint; on a node that is closed already it waits for nothing."""
+def test_pods_are_evicted_after_the_node_is_tainted():
+    """The eviction follows the taint in its chain; on a node that is tainted already it does not wait."""
     (pod,) = pods = [a_pod("p", node="node-default-1")]
     claim = draining(3)
 
@@ -121,29 +121,29 @@ def test_nobody_is_evicted_before_the_node_is_closed():
 
 @pytest.mark.karpenter("node/termination", it="should delete nodeclaims associated with nodes")
 def test_deleted_node_deletes_its_claim():
-    """Deleting either half deletes the other."""
+    """The deletion of either deletes the other."""
     plan = run(a_running_claim(), a_node(deleting=NOW))
     assert [d.ref.resource.kind for d in of_type(plan, DeleteObject)] == ["NodeClaim"]
 
 
-def test_provision_is_woken_once_at_the_beginning_of_a_drain():
-    """Later its pods are pending, and wake it themselves."""
+def test_provision_is_requeued_once_at_the_start_of_a_drain():
+    """Later its pods are pending, and the forwarder requeues provision."""
     plan = run(draining(3), a_node(deleting=ago(seconds=3)), [a_pod("p", node="node-default-1")])
-    assert Step.PROVISION not in wakes(plan)
+    assert Step.PROVISION not in requeued_steps(plan)
 
 
 @pytest.mark.parametrize(("seconds", "drained"), [(4, False), (5, True)])
 @pytest.mark.karpenter("node/termination", it="should not finish draining until minDrainTime has passed")
 def test_even_an_empty_node_drains_for_five_seconds(seconds, drained):
-    """Pods that were bound at the last moment are seen."""
+    """So the step notices pods that were bound at the last moment."""
     plan = run(draining(seconds), a_node(deleting=ago(seconds=seconds)))
     assert bool(of_type(plan, TerminateInstance)) is drained
     if not drained:
-        assert wakes(plan)[Step.TERMINATE] == NOW + timedelta(seconds=1)
+        assert requeued_steps(plan)[Step.TERMINATE] == NOW + timedelta(seconds=1)
 
 
-def test_a_drained_node_s_instance_is_terminated_and_watched():
-    """All three conditions at once, and a look every five seconds."""
+def test_drained_nodes_instance_is_terminated_and_polled():
+    """One patch has all three conditions, and the step polls the instance every five seconds."""
     plan = run(draining(6), a_node(deleting=ago(seconds=6)))
     assert {t: conditions(plan)[t][0] for t in ("Drained", "VolumesDetached", "InstanceTerminating")} == {
         "Drained": "True",
@@ -151,19 +151,19 @@ def test_a_drained_node_s_instance_is_terminated_and_watched():
         "InstanceTerminating": "True",
     }
     assert [t.provider_id for t in of_type(plan, TerminateInstance)] == [provider_id_of("default-1")]
-    assert wakes(plan) == {Step.TERMINATE: NOW + timedelta(seconds=5)}
+    assert requeued_steps(plan) == {Step.TERMINATE: NOW + timedelta(seconds=5)}
 
 
 @pytest.mark.karpenter("node/termination", it="should wait for volume attachments")
 def test_a_drained_node_s_volumes_are_waited_for():
-    """A volume that loses its instance unasked can be attached elsewhere only minutes later."""
+    """A volume that was not detached before its instance's end can be attached again only minutes later."""
     node = a_node(deleting=ago(seconds=6))
     plan = run(draining(6), node, attachments=[VOLUME])
     assert not of_type(plan, TerminateInstance)
     assert conditions(plan)["Drained"] == ("True", "Drained")
     assert conditions(plan)["VolumesDetached"] == ("Unknown", "AwaitingVolumeDetachment")
     assert [(e.reason, e.ref.name) for e in plan.events] == [("AwaitingVolumeDetachment", "node-default-1")]
-    assert wakes(plan) == {Step.TERMINATE: NOW + timedelta(seconds=2)}
+    assert requeued_steps(plan) == {Step.TERMINATE: NOW + timedelta(seconds=2)}
 
     (status,) = [p["status"] for p in patches(plan, "NodeClaim")]
     after = run(a_running_claim(deleting=ago(seconds=9), status=status), node)
@@ -180,8 +180,8 @@ def test_a_drained_node_s_volumes_are_waited_for():
     "node/termination",
     it="should wait for volume attachments until the nodeclaim's termination grace period expires",
 )
-def test_at_the_node_s_end_volumes_are_waited_for_no_longer(left, elapsed):
-    """The condition says that they were not let go."""
+def test_volumes_do_not_block_after_the_grace_period(left, elapsed):
+    """The condition reports that they were not detached."""
     end = stamp(NOW + timedelta(seconds=left))
     claim = replace(
         draining(6), metadata=replace(draining(6).metadata, annotations={labels.TERMINATION_TIMESTAMP: end})
@@ -191,7 +191,7 @@ def test_at_the_node_s_end_volumes_are_waited_for_no_longer(left, elapsed):
     expected = ("False", "TerminationGracePeriodElapsed") if elapsed else ("Unknown", "AwaitingVolumeDetachment")
     assert conditions(plan)["VolumesDetached"] == expected
     if not elapsed:
-        assert wakes(plan)[Step.TERMINATE] == NOW + timedelta(seconds=1)
+        assert requeued_steps(plan)[Step.TERMINATE] == NOW + timedelta(seconds=1)
 
 
 @pytest.mark.parametrize(
@@ -204,13 +204,13 @@ def test_at_the_node_s_end_volumes_are_waited_for_no_longer(left, elapsed):
     ids=["no pod is waited for", "a pod is", "it stays"],
 )
 def test_volumes_are_read_only_once_they_matter(node, pods, reads):
-    """There is no list of one node's."""
+    """The API cannot list the attachments of one node."""
     (state,) = a_snapshot(nodes=(node,), claims=(a_running_claim(),), pods=tuple(pods)).state_nodes
     assert is_awaiting_volumes(state, NOW) is reads
 
 
 def test_pod_that_arrives_after_the_drain_is_evicted_without_a_condition():
-    """A user bound it there by hand."""
+    """A user set its nodeName."""
     claim = draining(60, condition("Drained", since=ago(seconds=30)))
     claim = replace(
         claim, status=replace(claim.status, conditions=[c for c in claim.status.conditions if c.reason != "Draining"])
@@ -220,16 +220,16 @@ def test_pod_that_arrives_after_the_drain_is_evicted_without_a_condition():
     assert "Drained" not in conditions(plan)
 
 
-def test_a_condition_that_somebody_wrote_does_not_replace_the_drain():
-    """InstanceTerminating alone says nothing about pods."""
+def test_forged_condition_does_not_replace_the_drain():
+    """InstanceTerminating does not imply that the pods are evicted."""
     claim = draining(60, condition("InstanceTerminating"))
     plan = run(claim, a_node(deleting=ago(minutes=1)), [a_pod("p", node="node-default-1")])
     assert of_type(plan, EvictPod)
     assert not of_type(plan, TerminateInstance)
 
 
-def test_a_taint_of_ours_with_another_effect_makes_room_for_the_right_one():
-    """Two taints of one key would leave the node closed for ever to who takes only one away."""
+def test_disruption_taint_with_another_effect_is_replaced():
+    """With two taints of one key, removing only one would leave the node tainted."""
     others = [{"key": labels.DISRUPTED_TAINT, "effect": "NoExecute"}, {"key": "team", "effect": "NoSchedule"}]
     plan = run(a_running_claim(deleting=NOW), a_node(spec={"taints": others}))
     (patch,) = patches(plan, "Node")
@@ -244,8 +244,8 @@ def test_a_taint_of_ours_with_another_effect_makes_room_for_the_right_one():
 @pytest.mark.karpenter("node/termination", it="should fire the nodesTerminated counter metric when deleting nodes")
 @pytest.mark.karpenter("node/termination", it="should fire the lifetime duration histogram metric when deleting nodes")
 @pytest.mark.karpenter("node/termination", it="should fire the terminationSummary metric when deleting nodes")
-def test_finalizers_stay_until_the_cloud_says_that_the_instance_is_gone():
-    """Terminating is repeated until then; afterwards the node is let go, then its claim."""
+def test_finalizers_stay_until_the_instance_no_longer_exists():
+    """The termination is repeated until then; afterwards the node is finalized first, then its NodeClaim."""
     node = a_node(deleting=ago(seconds=20))
     (status,) = [p["status"] for p in patches(run(draining(20), node), "NodeClaim")]
     claim = a_running_claim(deleting=ago(seconds=20), status=status)
@@ -272,7 +272,7 @@ def test_finalizers_stay_until_the_cloud_says_that_the_instance_is_gone():
     it="should delete nodes with no underlying instance even if not fully drained",
 )
 def test_a_node_whose_instance_vanished_is_not_drained():
-    """NotReady, and the cloud knows no such instance: nothing is left to evict from."""
+    """The node is NotReady, and the cloud has no such instance."""
     pod = a_pod("p", node="node-default-1")
     plan = run(draining(1), a_node(ready=False, deleting=ago(seconds=1)), [pod], cloud=GONE)
     assert patches(plan, "Node") == [{"metadata": {"finalizers": []}}]
@@ -280,7 +280,7 @@ def test_a_node_whose_instance_vanished_is_not_drained():
 
 
 def test_an_instance_with_two_nodes_ends_once_both_are_drained():
-    """Its kubelet was renamed; the node without pods must not end the instance under the other."""
+    """Its kubelet was renamed; the node without pods must not terminate the instance of the other."""
     renamed = a_node(metadata={"name": "renamed", "uid": "uid-renamed"}, deleting=ago(seconds=9))
     assert renamed.spec.provider_id == a_node().spec.provider_id
     pods = (a_pod("p", node="renamed"),)
@@ -297,7 +297,7 @@ def test_an_instance_with_two_nodes_ends_once_both_are_drained():
 
 
 def test_node_and_claim_are_deleted_before_either_finalizer_goes():
-    """A claim without a deletionTimestamp must not lose its finalizer."""
+    """A NodeClaim without a deletionTimestamp must keep its finalizer."""
     plan = run(a_running_claim(), a_node(ready=False, deleting=NOW), cloud=GONE)
     assert [d.ref.resource.kind for d in of_type(plan, DeleteObject)] == ["NodeClaim"]
     assert not of_type(plan, PatchObject)
@@ -311,8 +311,8 @@ def test_node_and_claim_are_deleted_before_either_finalizer_goes():
     "nodeclaim/lifecycle/termination",
     it="should not change the annotation if the NodeClaim has a terminationGracePeriod and the annotation already exists",
 )
-def test_the_end_is_written_down_once_and_forces_what_is_left():
-    """terminationGracePeriod counts from the deletion; a time that others set stands."""
+def test_termination_time_is_written_once_and_forces_the_drain():
+    """terminationGracePeriod counts from the deletion; an existing time is kept."""
     pod = a_pod("p", node="node-default-1", metadata={"annotations": {labels.DO_NOT_DISRUPT: "true"}})
     claim = a_running_claim(deleting=ago(minutes=1), spec={"terminationGracePeriod": "5m"})
     plan = run(claim, a_node(), [pod])
@@ -332,8 +332,8 @@ def test_the_end_is_written_down_once_and_forces_what_is_left():
     assert expiring(plan) == ["Node"]
 
 
-def test_a_time_that_is_none_is_written_anew():
-    """A user edited it: the terminationGracePeriod would never end."""
+def test_invalid_termination_time_is_replaced():
+    """A user edited it; without a valid time the terminationGracePeriod would never end."""
     claim = a_running_claim(
         deleting=ago(minutes=1),
         spec={"terminationGracePeriod": "5m"},
@@ -345,8 +345,8 @@ def test_a_time_that_is_none_is_written_anew():
     assert expiring(plan) == ["NodeClaim", "Node"]
 
 
-def test_a_claim_without_a_node_has_an_end_too():
-    """People see by when its instance is gone."""
+def test_claim_without_a_node_has_a_termination_time():
+    """Users can read when its instance is terminated at the latest."""
     claim = a_launched_claim(deleting=ago(minutes=1), spec={"terminationGracePeriod": "5m"})
     plan = run(claim)
     (noted,) = [p["metadata"] for p in patches(plan, "NodeClaim") if "metadata" in p]
@@ -354,8 +354,8 @@ def test_a_claim_without_a_node_has_an_end_too():
     assert expiring(plan) == ["NodeClaim"]
 
 
-def test_an_end_is_counted_from_the_claim_s_own_deletion():
-    """Its node was deleted first; the claim has no deletionTimestamp yet."""
+def test_termination_time_counts_from_the_claims_deletion():
+    """Its node was deleted first; the NodeClaim has no deletionTimestamp yet."""
     plan = run(a_running_claim(spec={"terminationGracePeriod": "5m"}), a_node(deleting=ago(minutes=1)))
     assert [p for p in patches(plan, "NodeClaim") if "metadata" in p] == []
 
@@ -364,15 +364,15 @@ def test_an_end_is_counted_from_the_claim_s_own_deletion():
     "nodeclaim/lifecycle/termination",
     it="should not delete Nodes if the NodeClaim is not registered",
 )
-def test_a_claim_that_never_registered_goes_without_a_drain():
-    """Its node, if there is one, is the cloud controller's."""
+def test_claim_that_never_registered_is_not_drained():
+    """The cloud controller deletes its node, if there is one."""
     plan = run(a_launched_claim(deleting=NOW), a_node(registered=False))
     assert [t.provider_id for t in of_type(plan, TerminateInstance)] == [provider_id_of("default-1")]
     assert patches(plan, "Node") == []
 
 
 def test_claim_without_provider_id_finds_its_instance_by_tag_on_deletion():
-    """The launch was cut off between the cloud's answer and the status: nothing leaks."""
+    """The run crashed between the launch and the write of the status; the instance does not leak."""
     orphan = CloudInstances(listed=(an_instance(provider_id="aws:///a/i-9"),))
     plan = run(a_claim(deleting=NOW), cloud=orphan)
     assert [t.provider_id for t in of_type(plan, TerminateInstance)] == ["aws:///a/i-9"]
@@ -380,7 +380,7 @@ def test_claim_without_provider_id_finds_its_instance_by_tag_on_deletion():
 
 
 def test_instance_of_the_node_is_terminated_even_if_it_is_not_listed():
-    """Tags decide only for a NodeClaim without a node."""
+    """Tags are used only for a NodeClaim without a node."""
     other = CloudInstances(listed=(an_instance(provider_id="aws:///a/i-9"),))
     claim = a_launched_claim(deleting=NOW)
 
@@ -390,8 +390,8 @@ def test_instance_of_the_node_is_terminated_even_if_it_is_not_listed():
     assert [t.provider_id for t in of_type(without_node, TerminateInstance)] == ["aws:///a/i-9"]
 
 
-def test_listed_instance_of_a_claim_is_terminated_before_those_that_only_name_it():
-    """A launch may have made two."""
+def test_instance_in_the_status_is_terminated_before_tagged_ones():
+    """A repeated launch may have created two."""
     both = CloudInstances(listed=(an_instance(), an_instance(provider_id="aws:///a/i-0")))
     plan = run(a_launched_claim(deleting=NOW), cloud=both)
     assert [t.provider_id for t in of_type(plan, TerminateInstance)] == [provider_id_of("default-1")]
@@ -399,33 +399,33 @@ def test_listed_instance_of_a_claim_is_terminated_before_those_that_only_name_it
 
 @pytest.mark.parametrize(("tags", "ends"), [({}, True), ({labels.NODECLAIM_UID_TAG: "another"}, False)])
 def test_instance_belongs_to_the_claim_of_its_uid_or_else_of_its_name(tags, ends):
-    """An earlier claim of the same name had an instance, too; Karpenter's carry the name alone."""
+    """An earlier NodeClaim of the name may have an instance, too; Karpenter's tags have only the name."""
     instance = an_instance(tags={labels.NODECLAIM_TAG: "default-1", **tags})
     plan = run(a_claim(deleting=NOW), cloud=CloudInstances(listed=(instance,)))
     assert bool(of_type(plan, TerminateInstance)) is ends
 
 
-def test_a_claim_without_an_instance_is_let_go_at_once():
-    """There is nothing to wait for."""
+def test_claim_without_an_instance_is_finalized_at_once():
+    """The finalizer protects only an instance."""
     plan = run(a_claim(deleting=NOW))
     assert patches(plan, "NodeClaim") == [{"metadata": {"finalizers": []}}]
 
 
 def test_other_finalizers_are_not_ours_to_remove():
-    """Only karpenter.sh/termination goes."""
+    """The step removes only karpenter.sh/termination."""
     claim = a_claim(deleting=NOW, metadata={"finalizers": ["x/y", labels.TERMINATION_FINALIZER]})
     assert patches(run(claim), "NodeClaim") == [{"metadata": {"finalizers": ["x/y"]}}]
 
 
-def test_a_drain_that_drags_on_is_looked_at_more_rarely():
-    """A pod that may never go must not cost a run every two seconds."""
+def test_long_drain_is_polled_with_growing_intervals():
+    """A pod that blocks the drain must not cause a run every two seconds."""
     pod = a_pod("p", node="node-default-1", metadata={"annotations": {labels.DO_NOT_DISRUPT: "true"}})
     plan = run(draining(3600), a_node(deleting=ago(hours=1)), [pod])
-    assert wakes(plan)[Step.TERMINATE] == NOW + timedelta(seconds=30)
+    assert requeued_steps(plan)[Step.TERMINATE] == NOW + timedelta(seconds=30)
 
 
-def test_living_nodes_and_those_without_our_finalizer_are_left_alone():
-    """Nothing is asked of a cluster where nothing goes."""
+def test_running_nodes_and_unmanaged_nodes_are_not_changed():
+    """Without a deletion the step has nothing to do."""
     assert run(a_running_claim(), a_node()).actions == ()
     assert run(None, a_node(deleting=NOW, metadata={"finalizers": []})).actions == ()
 
@@ -440,7 +440,7 @@ def test_living_nodes_and_those_without_our_finalizer_are_left_alone():
     ids=["not-drained", "volumes-attached", "volumes-unknown"],
 )
 def test_instance_terminating_counts_only_after_drain_and_volumes(written):
-    """A user may have written it: pods are evicted first."""
+    """A user may have written it, so pods are evicted first."""
     claim = a_running_claim(deleting=NOW)
     conditions = [condition(c.type, c.status) for c in claim.status.conditions]
     claim = a_running_claim(
@@ -454,7 +454,7 @@ def test_instance_terminating_counts_only_after_drain_and_volumes(written):
 @pytest.mark.parametrize("node", [{"ready": False}, {"ready": True}])
 @pytest.mark.parametrize("gone", [True, False])
 def test_drain_is_skipped_only_for_unready_node_of_instance_that_is_gone(node, gone):
-    """A kubelet that does not report may still run its pods, and one that does report surely runs them."""
+    """The kubelet of a NotReady node with an instance may still run its pods."""
     cloud = GONE if gone else CloudInstances(listed=(an_instance(),))
     plan = run(draining(3600), a_node(deleting=NOW, **node), [a_pod("p", node="node-default-1")], cloud)
     assert bool(of_type(plan, EvictPod)) is (node["ready"] or not gone)

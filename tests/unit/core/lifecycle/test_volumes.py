@@ -1,4 +1,4 @@
-"""Volumes: which of them still hold on to a node that has no pods to wait for."""
+"""Volumes that block the termination of a drained node."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def names(pods=(), attachments=(), claims=()):
 
 
 def test_volumes_of_this_node_are_waited_for_by_name():
-    """Not those of another node, nor what a pod brings along itself."""
+    """Volumes of other nodes and inline volumes do not block."""
     attached = [
         an_attachment("b", NODE),
         an_attachment("a", NODE),
@@ -41,7 +41,7 @@ def test_volumes_of_this_node_are_waited_for_by_name():
 @pytest.mark.parametrize("kind", ["claim", "ephemeral"])
 @pytest.mark.karpenter("node/termination", it="should only wait for volume attachments associated with drainable pods")
 def test_volumes_of_pods_that_no_drain_ends_are_not_waited_for(stays, kind):
-    """They stay attached until the instance goes, so waiting for them would be for ever."""
+    """They stay attached until the instance is terminated."""
     ephemeral = {"spec": {"volumes": [{"name": "data", "ephemeral": {}}]}}
     uses, claim = (claims_as_volumes("data"), "data") if kind == "claim" else (ephemeral, "daemon-data")
     daemon = a_pod("daemon", node=NODE, **merge(uses, stays))
@@ -50,7 +50,7 @@ def test_volumes_of_pods_that_no_drain_ends_are_not_waited_for(stays, kind):
     assert names([daemon], attached, claims) == (f"csi-pv-other-{NODE}",)
 
 
-def test_a_volume_claim_that_is_gone_keeps_its_volume_waited_for():
-    """Nothing says any more whose volume it is."""
+def test_volume_of_a_deleted_claim_blocks_termination():
+    """Without the PersistentVolumeClaim it is unknown whose volume it is."""
     daemon = a_pod("daemon", node=NODE, **merge(claims_as_volumes("data"), TOLERANT))
     assert names([daemon], [an_attachment("pv", NODE)]) == (f"csi-pv-{NODE}",)
