@@ -301,14 +301,14 @@ class NodeInventory:
         remains = np.array([name not in without for name in self._names], dtype=bool)
         places = np.flatnonzero(remains)
         leaving = frozenset(pod.key for pod in pods)
-        moved = (self._place_of.get(key) for key in leaving)
+        moved = (self._place_of[key] for key in self._place_of.keys() & leaving)
         return NodeSelection(
             nodes=tuple(self.nodes[place] for place in places.tolist()),
             places=places,
             gone=without,
             asking=pods,
             leaving=leaving,
-            touched=frozenset(place for place in moved if place is not None and remains[place]),
+            touched=frozenset(place for place in moved if remains[place]),
         )
 
     # --- the pods on them

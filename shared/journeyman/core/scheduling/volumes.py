@@ -85,7 +85,8 @@ class StorageObjects(Struct, frozen=True, kw_only=True, eq=False):
     @classmethod
     def of(cls, snapshot: Snapshot) -> StorageObjects:
         """Index a snapshot's storage objects."""
-        users = Counter(key for pod in snapshot.pods if not is_terminal(pod) for key in claim_keys(pod))
+        with_volumes = (pod for pod in snapshot.pods if pod.spec.volumes and not is_terminal(pod))
+        users = Counter(key for pod in with_volumes for key in claim_keys(pod))
         return cls(
             claims={f"{c.metadata.namespace}/{c.metadata.name}": c for c in snapshot.persistent_volume_claims},
             volumes={v.metadata.name: v for v in snapshot.persistent_volumes},

@@ -64,7 +64,12 @@ def is_provisionable(pod: Pod) -> bool:
     status = pod.status
     if pod.spec.node_name or status.nominated_node_name or not _is_unschedulable(status.conditions):
         return False
-    return is_active(pod) and not is_owned_by_daemon_set(pod) and not is_owned_by_node(pod)
+    return is_active(pod) and not _stays_on_its_node(pod)
+
+
+def _stays_on_its_node(pod: Pod) -> bool:
+    """Whether a DaemonSet or a Node owns the pod, so that no other node ever runs it."""
+    return bool(pod.metadata.owner_references) and (is_owned_by_daemon_set(pod) or is_owned_by_node(pod))
 
 
 def _is_unschedulable(conditions: tuple[Condition, ...]) -> bool:
@@ -79,7 +84,7 @@ def is_reschedulable(pod: Pod) -> bool:
     comes_back = is_active(pod) or (
         is_terminating(pod) and not is_terminal(pod) and is_owned_by(pod, "StatefulSet", "apps")
     )
-    return comes_back and not is_owned_by_daemon_set(pod) and not is_owned_by_node(pod)
+    return comes_back and not _stays_on_its_node(pod)
 
 
 def is_disruptable(pod: Pod, now: datetime) -> bool:
