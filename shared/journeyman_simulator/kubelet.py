@@ -93,7 +93,7 @@ class Kubelets:
                 self._run_pod(pod)
         return self._server.version_of(NODE, POD) != before
 
-    def _wait(self, until: datetime) -> bool:
+    def _wait_until(self, until: datetime) -> bool:
         """Whether `until` is in the future; if it is, `act` is due then."""
         if until <= self._clock.now():
             return False
@@ -103,11 +103,11 @@ class Kubelets:
     def _run_node(self, machine: Machine, node: Node | None) -> None:
         assert machine.running_since is not None  # noqa: S101 - the caller looked
         if node is None:
-            if not self._wait(machine.running_since + BOOT):
+            if not self._wait_until(machine.running_since + BOOT):
                 self._register(machine)
         elif not is_true(node.status.conditions, "Ready"):
             created = node.metadata.creation_timestamp or self._clock.now()
-            if not self._wait(created + BECOME_READY):
+            if not self._wait_until(created + BECOME_READY):
                 self._set_ready(node, "True", "KubeletReady", "kubelet is posting ready status")
 
     def _register(self, machine: Machine) -> None:
@@ -130,7 +130,7 @@ class Kubelets:
             self._server.create(NODE, body)
         except AlreadyExistsError:
             return
-        self._wait(self._clock.now() + BECOME_READY)
+        self._wait_until(self._clock.now() + BECOME_READY)
 
     def _set_ready(self, node: Node, status: str, reason: str, message: str) -> None:
         now = self._clock.now()
@@ -155,8 +155,8 @@ class Kubelets:
         elif pod.status.phase == "Pending":
             if pod.status.start_time is None:
                 self._patch_status(pod, {"startTime": _text(self._clock.now())})
-                self._wait(self._clock.now() + START_POD)
-            elif not self._wait(pod.status.start_time + START_POD):
+                self._wait_until(self._clock.now() + START_POD)
+            elif not self._wait_until(pod.status.start_time + START_POD):
                 self._start_pod(pod)
 
     def _start_pod(self, pod: Pod) -> None:
@@ -171,7 +171,7 @@ class Kubelets:
         deadline = pod.metadata.deletion_timestamp
         assert deadline is not None  # noqa: S101 - the caller looked
         grace = timedelta(seconds=pod.spec.termination_grace_period_seconds or 30)
-        if self._wait(min(deadline, max(deadline - grace, _started(pod)) + STOP_POD)):
+        if self._wait_until(min(deadline, max(deadline - grace, _started(pod)) + STOP_POD)):
             return
         try:
             self._server.delete(

@@ -182,7 +182,7 @@ class EventSourceMapping:
         failed = self._failed(invocation, {message["MessageId"] for message in messages})
         self._delete([message for message in messages if message["MessageId"] not in failed])
         if failed and invocation.outcome is InvocationOutcome.SUCCEEDED:
-            invocation = self._marked_partial(invocation)
+            invocation = self._with_partial_outcome(invocation)
         return invocation
 
     def _record(self, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,7 +221,7 @@ class EventSourceMapping:
             ]
             self._sqs.delete_message_batch(QueueUrl=self._url, Entries=entries)
 
-    def _marked_partial(self, invocation: LambdaInvocation) -> LambdaInvocation:
+    def _with_partial_outcome(self, invocation: LambdaInvocation) -> LambdaInvocation:
         partial = replace(invocation, outcome=InvocationOutcome.PARTLY)
         self.function.invocations[-1] = partial
         return partial

@@ -136,7 +136,7 @@ def open_replay(
         scratch.load(objects)
         create_selected_resources(account, scratch.list(EC2NODECLASS).items)
         new_ids = run_recorded_instances(account, scratch.list(NODECLAIM).items, cluster)
-        objects = [with_replaced_ids(o, new_ids) for o in _unresolved(objects)]
+        objects = [with_replaced_ids(o, new_ids) for o in _without_node_class_status(objects)]
         yield Replay(account, objects, cluster=cluster, now=now), new_ids
 
 
@@ -220,17 +220,17 @@ def _cluster_of(events: Iterable[JSON]) -> str:
 
 def _time_of(events: Iterable[JSON]) -> datetime:
     """Return the latest time in the events, so that no event is in the future."""
-    moments = [_moment(str(body.get("time", ""))) for event in events for body in _bodies(event)]
-    return max((m for m in moments if m is not None), default=DEFAULT_TIME)
+    times = [_parse_time(str(body.get("time", ""))) for event in events for body in _bodies(event)]
+    return max((m for m in times if m is not None), default=DEFAULT_TIME)
 
 
-def _moment(text: str) -> datetime | None:
+def _parse_time(text: str) -> datetime | None:
     with suppress(ValueError):
         return datetime.fromisoformat(text.replace("Z", "+00:00"))
     return None
 
 
-def _unresolved(objects: Iterable[JSON]) -> list[JSON]:
+def _without_node_class_status(objects: Iterable[JSON]) -> list[JSON]:
     """Return the objects, without the status of NodeClasses: it describes another account, and is resolved again."""
     return [{k: v for k, v in o.items() if k != "status"} if o.get("kind") == EC2NODECLASS.kind else o for o in objects]
 

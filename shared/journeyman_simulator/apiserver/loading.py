@@ -50,15 +50,15 @@ def _unpacked(objects: Iterable[JSON]) -> Iterator[dict[str, Any]]:
             raise InvalidObjectError(
                 "not a Kubernetes object: kind, apiVersion and metadata.name are needed", found=str(raw)[:200]
             )
-        yield _plain(raw)
+        yield _to_json(raw)
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     """Return a copy with JSON's types; YAML parses timestamps as datetimes."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_to_json(item) for item in value]
     if isinstance(value, datetime):
         aware = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
         return object_metadata.text(aware)

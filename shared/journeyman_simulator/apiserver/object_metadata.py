@@ -164,8 +164,8 @@ def _label_errors(labels: JSON) -> Iterable[ErrorCause]:
         if not isinstance(value, str):
             yield ErrorCause(f"metadata.labels.{key}", f"Invalid value: {value!r}: must be a string")
         else:
-            problems_ = (qualified_name_problem(key), label_value_problem(value))
-            yield from (ErrorCause("metadata.labels", problem) for problem in problems_ if problem)
+            problems = (qualified_name_problem(key), label_value_problem(value))
+            yield from (ErrorCause("metadata.labels", problem) for problem in problems if problem)
 
 
 def _annotation_errors(annotations: JSON) -> Iterable[ErrorCause]:

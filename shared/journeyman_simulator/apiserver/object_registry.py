@@ -185,7 +185,7 @@ class ObjectRegistry:
                 new = object_metadata.with_metadata(new, ownerReferences=old["metadata"].get("ownerReferences"))
         self._check(kind, new, old)
         if kind.custom:
-            new = _completed(kind, new, old)
+            new = _with_defaults(kind, new, old)
         self._validate(kind, new, old)
         return new
 
@@ -197,7 +197,7 @@ class ObjectRegistry:
             if "status" in old:
                 new["status"] = old["status"]
         self._check(kind, new, old)
-        new = _completed(kind, new, old)
+        new = _with_defaults(kind, new, old)
         self._validate(kind, new, old)
         if kind.generation and _generation_fields(new) != _generation_fields(old):
             new = object_metadata.with_metadata(new, generation=old["metadata"].get("generation", 0) + 1)
@@ -249,7 +249,7 @@ class ObjectRegistry:
 _OTHER_NAMESPACE: Final = "the namespace of the provided object does not match the namespace sent on the request"
 
 
-def _completed(kind: ServedKind, new: JSON, old: JSON) -> dict[str, Any]:
+def _with_defaults(kind: ServedKind, new: JSON, old: JSON) -> dict[str, Any]:
     """Return the object with defaults, which unchanged parts of a custom resource already have."""
     kept = {field: part for field, part in new.items() if kind.custom and part is old.get(field)}
     completed = kind.default({field: part for field, part in new.items() if field not in kept})

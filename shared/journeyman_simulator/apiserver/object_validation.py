@@ -35,7 +35,7 @@ def validate_node(new: JSON, old: JSON | None) -> Iterable[ErrorCause]:
         if (key, effect) in seen:
             shown = {"Key": key, "Value": str(taint.get("value", "")), "Effect": effect, "TimeAdded": None}
             why = "taints must be unique by key and effect pair"
-            yield ErrorCause(f"metadata.taints[{index}]", f"Duplicate value: {_go(shown)}: {why}")
+            yield ErrorCause(f"metadata.taints[{index}]", f"Duplicate value: {_go_syntax(shown)}: {why}")
         seen.add((key, effect))
     before = ((old or {}).get("spec") or {}).get("providerID")
     if before and spec.get("providerID") != before:
@@ -62,7 +62,9 @@ def validate_disruption_budget(new: JSON, _old: JSON | None) -> Iterable[ErrorCa
             "MaxUnavailable": spec["maxUnavailable"],
             "UnhealthyPodEvictionPolicy": spec.get("unhealthyPodEvictionPolicy"),
         }
-        yield ErrorCause("spec", f"Invalid value: {_go(shown)}: minAvailable and maxUnavailable cannot be both set")
+        yield ErrorCause(
+            "spec", f"Invalid value: {_go_syntax(shown)}: minAvailable and maxUnavailable cannot be both set"
+        )
     for field, amount in limits.items():
         yield from _limit(f"spec.{field}", amount)
     policy = spec.get("unhealthyPodEvictionPolicy")
@@ -92,7 +94,7 @@ def _limit(field: str, amount: int | str) -> Iterable[ErrorCause]:
         yield ErrorCause(field, f"Invalid value: {amount}: must be greater than or equal to 0")
 
 
-def _go(value: Any) -> str:
+def _go_syntax(value: Any) -> str:
     """Return a value in the notation of the server's messages."""
     return json.dumps(value, separators=(",", ":"))
 

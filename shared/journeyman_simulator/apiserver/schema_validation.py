@@ -51,7 +51,7 @@ def duplicates(value: Any, schema: JSON, path: str) -> Iterator[ErrorCause]:
         for index, item in enumerate(value):
             key = identify(item)
             if key in seen:
-                yield ErrorCause(f"{path}[{index}]", f"Duplicate value: {_shown(key)}")
+                yield ErrorCause(f"{path}[{index}]", f"Duplicate value: {_json_text(key)}")
             seen.append(key)
     for _, part, inner, where in _parts(value, schema, path):
         yield from duplicates(part, inner, where)
@@ -87,7 +87,7 @@ def _rule_error(rule: JSON, value: Any, old: Any) -> str:
         holds = crd_expressions.parse_rule(rule["rule"])(scope)
     except crd_expressions.RuleEvaluationError as error:
         return f'"{_type_of(value)}": {error} evaluating rule: {message}'
-    shown = "" if isinstance(value, (Mapping, list)) else f"{_shown(value)}: "
+    shown = "" if isinstance(value, (Mapping, list)) else f"{_json_text(value)}: "
     return "" if holds is True else f"{shown}{message}"
 
 
@@ -150,19 +150,19 @@ def _named(item: Any, keys: Iterable[str]) -> Any:
 def _enum(value: Any, allowed: Any, _: str) -> str:
     if value in allowed:
         return ""
-    return f"Unsupported value: {_shown(value)}: supported values: {', '.join(map(_shown, allowed))}"
+    return f"Unsupported value: {_json_text(value)}: supported values: {', '.join(map(_json_text, allowed))}"
 
 
 def _pattern(value: Any, pattern: str, path: str) -> str:
     if not isinstance(value, str) or _compiled(pattern).search(value):
         return ""
-    return f"Invalid value: {_shown(value)}: {path} in body should match '{pattern}'"
+    return f"Invalid value: {_json_text(value)}: {path} in body should match '{pattern}'"
 
 
 def _format(value: Any, name: str, path: str) -> str:
     if name != "date-time" or not isinstance(value, str) or _is_time(value):
         return ""
-    return f"Invalid value: {_shown(value)}: {path} in body must be of type date-time: {_shown(value)}"
+    return f"Invalid value: {_json_text(value)}: {path} in body must be of type date-time: {_json_text(value)}"
 
 
 def _is_time(text: str) -> bool:
@@ -184,7 +184,7 @@ def _maximum(value: Any, most: Any, path: str) -> str:
 
 def _min_length(value: Any, least: int, path: str) -> str:
     wrong = isinstance(value, str) and len(value) < least
-    return f"Invalid value: {_shown(value)}: {path} in body should be at least {least} chars long" if wrong else ""
+    return f"Invalid value: {_json_text(value)}: {path} in body should be at least {least} chars long" if wrong else ""
 
 
 def _max_length(value: Any, most: int, _: str) -> str:
@@ -221,7 +221,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.ASCII)
 
 
-def _shown(value: Any) -> str:
+def _json_text(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 

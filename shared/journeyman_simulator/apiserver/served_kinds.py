@@ -68,14 +68,14 @@ def _default_storage_class(obj: JSON) -> JSON:
     return {"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate", **obj}
 
 
-def _workloads() -> Iterable[ServedKind]:
+def _workload_kinds() -> Iterable[ServedKind]:
     for kind, plural in (("Deployment", "deployments"), ("ReplicaSet", "replicasets"), ("StatefulSet", "statefulsets")):
         yield ServedKind(resource=_raw("apps/v1", kind, plural), default=object_validation.default_replicas)
     yield ServedKind(resource=objects.DAEMONSET)
     yield ServedKind(resource=_raw("batch/v1", "Job", "jobs"))
 
 
-def _plain() -> Iterable[ServedKind]:
+def _kinds_without_validation() -> Iterable[ServedKind]:
     """Yield the kinds without defaults or validation."""
     for api_version, kind, plural, namespaced in (
         ("v1", "ConfigMap", "configmaps", True),
@@ -115,7 +115,7 @@ def _default_namespace(obj: JSON) -> JSON:
     return {**obj, "metadata": {**meta, "labels": labels}, "spec": spec, "status": status}
 
 
-def _custom() -> Iterable[ServedKind]:
+def _custom_kinds() -> Iterable[ServedKind]:
     for definition in crds.DEFINITIONS:
         custom = custom_resources.CustomResource(definition)
         fields = _CLASS_REF_FIELDS if custom.resource is objects.NODECLAIM else _METADATA_FIELDS
@@ -129,7 +129,7 @@ def _custom() -> Iterable[ServedKind]:
         )
 
 
-def _buffers() -> Iterable[ServedKind]:
+def _capacity_buffer_kinds() -> Iterable[ServedKind]:
     """Yield the kinds of other autoscalers that Journeyman reads, without validation."""
     yield ServedKind(resource=objects.CAPACITY_BUFFER, custom=True)
 
@@ -170,8 +170,8 @@ def built_in() -> tuple[ServedKind, ...]:
             validate=object_validation.validate_lease,
         ),
         ServedKind(resource=objects.PDB, validate=object_validation.validate_disruption_budget),
-        *_workloads(),
-        *_plain(),
-        *_custom(),
-        *_buffers(),
+        *_workload_kinds(),
+        *_kinds_without_validation(),
+        *_custom_kinds(),
+        *_capacity_buffer_kinds(),
     )

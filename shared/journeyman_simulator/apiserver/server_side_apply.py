@@ -118,7 +118,9 @@ class ServerSideApply:
         disowned = [path for path in owned if path not in after]
 
         def change(old: JSON) -> JSON:
-            return _with_preconditions(_pruned(merge_fields(old, wanted, kind.shape()), disowned, after), body)
+            return _with_preconditions(
+                _without_disowned(merge_fields(old, wanted, kind.shape()), disowned, after), body
+            )
 
         entry = self._registry.update(kind, key, change, owner.subresource)
         if entry is stored and after != owned:  # a change of owners is a change of the object
@@ -171,7 +173,7 @@ def _owners_after(
     return {path: owners for path, owners in after.items() if owners}
 
 
-def _pruned(obj: Any, disowned: Iterable[Path], owned: Mapping[Path, Any]) -> Any:
+def _without_disowned(obj: Any, disowned: Iterable[Path], owned: Mapping[Path, Any]) -> Any:
     """Return the object without the fields that have no owner any more and contain no owned field."""
     for path in sorted(disowned, key=lambda path: (len(path), path_text(path))):  # items before their key fields
         if not any(other[: len(path)] == path for other in owned):

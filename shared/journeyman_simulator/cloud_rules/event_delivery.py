@@ -120,11 +120,11 @@ def transformed_input(target: JSON, event: JSON) -> str:
     if "InputTransformer" in target:
         transformer = target["InputTransformer"]
         values = {name: _at_path(event, path) for name, path in transformer.get("InputPathsMap", {}).items()}
-        return _filled_in(transformer["InputTemplate"], values | {"aws.events.event.json": event})
+        return _fill_template(transformer["InputTemplate"], values | {"aws.events.event.json": event})
     return json.dumps(event)
 
 
-def _filled_in(template: str, values: JSON) -> str:
+def _fill_template(template: str, values: JSON) -> str:
     """Return the template with each `<name>` replaced: by text inside quotes, else by JSON. AWS drops unknown names."""
     quoted = False
 

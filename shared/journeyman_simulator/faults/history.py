@@ -62,11 +62,11 @@ class History:
 
     def record(self, what: str, who: str = "") -> None:
         """Record an action that is not a write."""
-        moment = HistoryEntry(self._clock.now(), who or self._who(), what)
-        self._digest.update(f"{moment.at.isoformat()} {moment.who} {what}\n".encode())
-        self.entries.append(moment)
+        entry = HistoryEntry(self._clock.now(), who or self._who(), what)
+        self._digest.update(f"{entry.at.isoformat()} {entry.who} {what}\n".encode())
+        self.entries.append(entry)
         if self._on_entry:
-            self._on_entry(moment)
+            self._on_entry(entry)
 
     def version_at(self, moment: datetime) -> int:
         """Return the API server's version after all writes at or before `moment`; 1 (an empty cluster) if there are none."""

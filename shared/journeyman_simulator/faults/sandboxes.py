@@ -97,7 +97,7 @@ class Sandboxes:
         self.last = event
         run = FunctionRun(step=self.step, serial=self.runs, ends_at=context.ends_at)
         self.active_runs[run.serial] = run
-        runtime = self._free.pop() if self._free else self._cold()
+        runtime = self._free.pop() if self._free else self._new_runtime()
         try:
             return self._run(run, runtime, event, context)
         finally:
@@ -127,7 +127,7 @@ class Sandboxes:
         )
         self._connections.on_error(reported)
 
-    def _cold(self) -> Runtime:
+    def _new_runtime(self) -> Runtime:
         return Runtime(self._connections.environment.settings, SimulatedAwsAdapters(self.step, self._connections))
 
 

@@ -55,7 +55,7 @@ _LAGGING: Final = 0.1  # of scenarios: any list may be stale
 _WITHOUT_SWEEP: Final = 0.15  # of scenarios: no sweep runs, so no message may be lost
 _LOST_LAUNCHES: Final = 0.1  # of scenarios: the response to a launch is lost
 _STALE_READS: Final = 10  # stale reads of instances, after the first one
-_AGAIN: Final = 0.3  # of faults: the next call of the site also fails
+_REPEATED: Final = 0.3  # of faults: the next call of the site also fails
 
 # a pause between two calls; beyond a Lease's expiry; until a message is visible again (90, 150 and 210 s)
 _PAUSES: Final = (0.0, 2.0, 5.0, 20.0, 61.0, 95.0, 155.0, 215.0)
@@ -77,12 +77,12 @@ def _scenario_of(seed: int) -> FaultScenario:
     setup = draw_setup(rng, sweep=sweep)
     operations = draw_operations(rng, setup)
     if not sweep:
-        return FaultScenario(seed=seed, setup=setup, operations=operations, faults=_overlaps(rng))
+        return FaultScenario(seed=seed, setup=setup, operations=operations, faults=_overlap_faults(rng))
     calls = _call_faults(rng, lags=rng.random() < _LAGGING)
     messages = _message_faults(rng)
     lost = _lost_launch(rng) if rng.random() < _LOST_LAUNCHES else ()
     return FaultScenario(
-        seed=seed, setup=setup, operations=operations, faults=(*_crash_in_turn(seed), *lost, *calls, *messages)
+        seed=seed, setup=setup, operations=operations, faults=(*_first_call_crash(seed), *lost, *calls, *messages)
     )
 
 
@@ -96,13 +96,13 @@ def _call_faults(rng: Random, *, lags: bool) -> tuple[CallFault, ...]:
         kind = _kind(rng, site, lags=lags)
         nth = _ordinal(rng)
         faults.append(CallFault(site=site, nth=nth, kind=kind, seconds=_seconds(rng, site, kind)))
-        if rng.random() < _AGAIN:
+        if rng.random() < _REPEATED:
             again = _kind(rng, site, lags=lags)
             faults.append(CallFault(site=site, nth=nth + 1, kind=again, seconds=_seconds(rng, site, again)))
     return tuple(faults)
 
 
-def _crash_in_turn(seed: int) -> tuple[CallFault, ...]:
+def _first_call_crash(seed: int) -> tuple[CallFault, ...]:
     """Return a crash at the first call of a site for every second seed: each site in turn, before and after the effect."""
     number, rest = divmod(seed, 2)
     round_, index = divmod(number, len(CALL_SITES))
@@ -127,7 +127,7 @@ def _seconds(rng: Random, site: str, kind: FaultKind) -> float:
     return rng.choice(spans[kind]) if kind in spans else 0.0
 
 
-def _overlaps(rng: Random) -> tuple[Fault, ...]:
+def _overlap_faults(rng: Random) -> tuple[Fault, ...]:
     """Draw faults for scenarios without a sweep: overlapping runs and late messages, but no lost messages."""
     faults: list[Fault] = [
         CallFault(site=rng.choice(CALL_SITES), nth=_ordinal(rng), kind=FaultKind.PAUSE, seconds=rng.choice(_PAUSES[:4]))

@@ -333,8 +333,8 @@ class SqsOperations:
             "QueueArn": self._arn + queue.name,
             "VisibilityTimeout": str(queue.visibility_seconds),
             "ApproximateNumberOfMessages": str(sum(m.visible_at <= now for m in queue.messages)),
-            "ApproximateNumberOfMessagesDelayed": str(_waiting(queue, now, received=False)),
-            "ApproximateNumberOfMessagesNotVisible": str(_waiting(queue, now, received=True)),
+            "ApproximateNumberOfMessagesDelayed": str(_count_messages(queue, now, received=False)),
+            "ApproximateNumberOfMessagesNotVisible": str(_count_messages(queue, now, received=True)),
         }
         wanted = request.get("AttributeNames", ())
         if unknown := sorted(set(wanted) - {*values, "All"}):
@@ -342,12 +342,12 @@ class SqsOperations:
         return {"Attributes": _named(values, wanted)}
 
     def _send(self, request: ServiceRequest) -> dict[str, Any]:
-        return self._sent(_name(request), request.parameters)
+        return self._send_entry(_name(request), request.parameters)
 
     def _send_batch(self, request: ServiceRequest) -> dict[str, Any]:
-        return _batch_results(request, lambda entry: self._sent(_name(request), entry))
+        return _batch_results(request, lambda entry: self._send_entry(_name(request), entry))
 
-    def _sent(self, queue: str, entry: JSON) -> dict[str, Any]:
+    def _send_entry(self, queue: str, entry: JSON) -> dict[str, Any]:
         delay = entry.get("DelaySeconds")
         if delay is not None and not 0 <= delay <= _MAX_DELAY_SECONDS:
             raise ServiceError("InvalidParameterValue", f"Value {delay} for parameter DelaySeconds is invalid.")
@@ -446,7 +446,7 @@ def _accepted_message(accepted: AcceptedMessage, body: str) -> dict[str, Any]:
     return response | ({"SequenceNumber": accepted.sequence} if accepted.sequence else {})
 
 
-def _waiting(queue: SimulatedQueue, now: int, *, received: bool) -> int:
+def _count_messages(queue: SimulatedQueue, now: int, *, received: bool) -> int:
     return sum(message.visible_at > now and bool(message.receives) is received for message in queue.messages)
 
 

@@ -65,7 +65,7 @@ class DemoScenario:
         """Run all phases. Raises WorldStuckError if the simulation cannot continue."""
         self._load_examples()
         self._first_pods()
-        self._smaller_node_in_the_window()
+        self._consolidate_in_window()
         self._spot_interruption()
         self._scale_to_zero()
 
@@ -91,7 +91,7 @@ class DemoScenario:
             self._timeline.external_event(f"10 of 10 pods run after {phase.seconds_to_run:.0f} s")
             self._until_initialized()
 
-    def _smaller_node_in_the_window(self) -> None:
+    def _consolidate_in_window(self) -> None:
         with self._phase("2. A burst ends; its node is replaced by a smaller one when the window opens") as phase:
             scaled_at = self._scale("cpu-burst", 10)
             self._until_running("cpu-burst", 10, within=timedelta(minutes=5))

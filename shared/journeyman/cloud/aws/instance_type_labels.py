@@ -136,10 +136,10 @@ def requirement(key: str, values: tuple[str, ...]) -> NodeSelectorRequirement:
 
 def satisfies(values: Labels, image_requirements: Iterable[Mapping[str, Any]]) -> bool:
     """Whether nodes with these labels meet the requirements that `status.amis` has for an image."""
-    return all(_meets(values.get(str(r["key"]), ()), r) for r in image_requirements)
+    return all(_satisfies(values.get(str(r["key"]), ()), r) for r in image_requirements)
 
 
-def _meets(values: tuple[str, ...], wanted: Mapping[str, Any]) -> bool:
+def _satisfies(values: tuple[str, ...], wanted: Mapping[str, Any]) -> bool:
     operator = wanted.get("operator")
     if operator == "Exists":
         return bool(values)

@@ -60,12 +60,12 @@ def capacity_type_of(types: Iterable[InstanceType]) -> str:
 
 def with_capacity_type(capacity_type: str, types: Iterable[InstanceType]) -> tuple[InstanceType, ...]:
     """Return the types that have offerings of the capacity type, with only those offerings, in the same order."""
-    return _narrowed(types, lambda offering: offering.capacity_type == capacity_type)
+    return _with_offerings(types, lambda offering: offering.capacity_type == capacity_type)
 
 
-def _narrowed(types: Iterable[InstanceType], keep: Callable[[Offering], bool]) -> tuple[InstanceType, ...]:
-    narrowed = (replace(t, offerings=tuple(o for o in t.offerings if keep(o))) for t in types)
-    return tuple(t for t in narrowed if t.offerings)
+def _with_offerings(types: Iterable[InstanceType], keep: Callable[[Offering], bool]) -> tuple[InstanceType, ...]:
+    reduced = (replace(t, offerings=tuple(o for o in t.offerings if keep(o))) for t in types)
+    return tuple(t for t in reduced if t.offerings)
 
 
 def _cheapest_price(instance_type: InstanceType) -> float:
@@ -85,7 +85,9 @@ def _compatible_and_available(
         and _is_compatible(required, t.requirements)
         and fits(requests, t.allocatable)
     )
-    return _narrowed(suitable, lambda offering: offering.available and _is_compatible(required, offering.requirements))
+    return _with_offerings(
+        suitable, lambda offering: offering.available and _is_compatible(required, offering.requirements)
+    )
 
 
 def _is_compatible(required: Requirements, offered: tuple[NodeSelectorRequirement, ...]) -> bool:
@@ -115,7 +117,7 @@ def _without_expensive_spot(types: tuple[InstanceType, ...]) -> tuple[InstanceTy
     if not on_demand:
         return types
     ceiling = min(on_demand)
-    return _narrowed(types, lambda offering: offering.capacity_type != labels.SPOT or offering.price <= ceiling)
+    return _with_offerings(types, lambda offering: offering.capacity_type != labels.SPOT or offering.price <= ceiling)
 
 
 def _has_variety(types: Iterable[InstanceType], wanted: Mapping[str, int]) -> bool:

@@ -83,7 +83,9 @@ class PodsEvictedAsAllowed(InvariantChecker):
         for budget in self.view.server.list(PDB).items:
             wanted = budget.spec.min_available
             if isinstance(wanted, int) and _selects(budget, pod["metadata"].get("labels", {})):
-                others = sum(_is_healthy(p) for p in _of(self.view, budget) if p.metadata.uid != pod["metadata"]["uid"])
+                others = sum(
+                    _is_healthy(p) for p in _covered_pods(self.view, budget) if p.metadata.uid != pod["metadata"]["uid"]
+                )
                 if others < wanted:
                     yield budget.metadata.name
 
@@ -123,7 +125,7 @@ def _selects(budget: PodDisruptionBudget, labels: Mapping[str, str]) -> bool:
     return selector is not None and selector.match_labels.items() <= labels.items()
 
 
-def _of(view: ScenarioView, budget: PodDisruptionBudget) -> Iterator[Pod]:
+def _covered_pods(view: ScenarioView, budget: PodDisruptionBudget) -> Iterator[Pod]:
     return (pod for pod in pods(view) if _selects(budget, pod.metadata.labels))
 
 
