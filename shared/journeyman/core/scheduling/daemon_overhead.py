@@ -51,12 +51,13 @@ def make_daemons(daemon_sets: Iterable[DaemonSet], pods: Iterable[Pod] = ()) -> 
 
 def _newest_by_owner(pods: Iterable[Pod]) -> dict[str, Pod]:
     """Return the newest pod of each DaemonSet, by the DaemonSet's UID."""
-    newest: dict[str, Pod] = {}
-    for pod in pods:
-        owner = next((o for o in pod.metadata.owner_references if o.controller and o.kind == "DaemonSet"), None)
-        if owner is not None and (owner.uid not in newest or _creation_order(pod) > _creation_order(newest[owner.uid])):
-            newest[owner.uid] = pod
-    return newest
+    owned = [
+        (owner.uid, pod)
+        for pod in pods
+        for owner in pod.metadata.owner_references
+        if owner.controller and owner.kind == "DaemonSet"
+    ]
+    return dict(sorted(owned, key=lambda entry: _creation_order(entry[1])))
 
 
 def _creation_order(pod: Pod) -> tuple[float, str]:

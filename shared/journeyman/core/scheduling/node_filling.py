@@ -186,8 +186,6 @@ class NodeFilling:
 
     def place(self, row: int, count: int, pins: Pins = ()) -> list[NodePods]:
         """Place as many pods of the row as fit on nodes with these labels; return the pods per node."""
-        if not self.existing.nodes or count <= 0:
-            return []
         is_open = self.open_to(row)
         if pins:
             is_open &= self._with_labels(pins)

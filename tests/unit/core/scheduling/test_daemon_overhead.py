@@ -9,10 +9,10 @@ import msgspec
 from journeyman.core.api import labels
 from journeyman.core.api.objects import OwnerReference
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.daemon_overhead import make_daemons, nodepool_options_of
+from journeyman.core.scheduling.daemon_overhead import make_daemons, missing_daemon_overhead, nodepool_options_of
 from journeyman.core.scheduling.nodeclaim_templates import make_templates
 from journeyman.core.scheduling.pod_classes import HostPort
-from tests.helpers.builders import LARGE, NOW, SMALL, a_daemon_set, a_pod, a_snapshot, stamp
+from tests.helpers.builders import LARGE, NOW, SMALL, a_daemon_set, a_node, a_pod, a_snapshot, stamp
 
 AXES = ("cpu", "pods")
 PORT = {"containerPort": 9100, "hostPort": 9100}
@@ -84,3 +84,38 @@ def test_a_pod_that_a_daemonset_owns_but_does_not_control_does_not_count():
     pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=(owner,)))
 
     assert make_daemons((agent,), (pod,))[0].requests["cpu"] == 100
+
+
+def _required(*zones):
+    """Node affinity to any of these zones, each a term of its own."""
+    terms = [{"matchExpressions": [{"key": labels.ZONE, "operator": "In", "values": [zone]}]} for zone in zones]
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+
+
+def test_a_node_misses_the_daemons_that_tolerate_it_and_choose_it():
+    """In zone a, tainted: one daemon chooses zones c or a, one zone b, one does not tolerate the taint, one runs."""
+    sets = (
+        a_daemon_set("here", cpu="100m", affinity=_required("c", "a")),
+        a_daemon_set("elsewhere", cpu="200m", affinity=_required("b", "c")),
+        a_daemon_set("delicate", cpu="400m", tolerations=[]),
+        a_daemon_set("running", cpu="800m"),
+    )
+    node = a_node("n", spec={"taints": [{"key": "gpu", "effect": "NoSchedule"}]})
+    pod = of(sets[3], a_pod("r", cpu="800m", memory="128Mi", node="node-n"))
+    (found,) = a_snapshot(nodes=(node,), pods=(pod,)).state_nodes
+
+    assert missing_daemon_overhead(found, make_daemons(sets))["cpu"] == 100
+
+
+def test_a_type_runs_a_daemon_if_one_of_its_terms_matches():
+    """The small type alone is chosen by the second term."""
+    terms = [
+        {"matchExpressions": [{"key": labels.INSTANCE_TYPE, "operator": "In", "values": [name]}]}
+        for name in ("m.huge", "m.small")
+    ]
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+    ((template,), _) = make_templates(a_snapshot(), Catalogue({"default": (LARGE, SMALL)}))
+
+    pool = nodepool_options_of(template, make_daemons((a_daemon_set("agent", affinity=affinity),)), AXES)
+
+    assert pool.overhead[:, 0].tolist() == [0, 100]

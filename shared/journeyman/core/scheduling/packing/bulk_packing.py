@@ -166,8 +166,7 @@ class BulkPacker:
         if self._various:
             taken = self._requests[item] @ self._shadow.unit.T
             own = max(float(self._shadow.items[item]), 1e-6 * float(taken.max()), 1e-300)
-            excess = taken / own - 1.0
-            similarity -= self._fill_order.thrift * excess[self._offers[nodes]]
+            similarity -= self._fill_order.thrift * (taken / own)[self._offers[nodes]]
         order: Ints = np.argsort(-np.round(similarity, _DECIMALS), kind="stable")
         return order
 

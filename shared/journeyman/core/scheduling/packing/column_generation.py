@@ -217,10 +217,8 @@ class ColumnGenerationSolver:
         holds = (self._problem.sizes[:, axes] // amounts).min(axis=1) * self._suits[:, item]
         offers = np.flatnonzero(holds)
         holds, prices = holds[offers], self._problem.prices[offers] + _EPSILON  # prefers fewer nodes at equal price
-        peeled = 0
         best = int(np.argmin(prices / holds))
-        if count > _EXACT_COUNT:
-            peeled = (count - _EXACT_COUNT) // int(holds[best])
+        peeled = max(count - _EXACT_COUNT, 0) // int(holds[best])
         rest = count - peeled * int(holds[best])
         cost, choice = np.zeros(rest + 1), np.zeros(rest + 1, dtype=np.int64)
         for n in range(1, rest + 1):
@@ -302,7 +300,7 @@ class ColumnGenerationSolver:
         free = np.ascontiguousarray((capacity - fillings @ problem.requests).T)
         remaining = np.where(suits, left - fillings, 0)
         has_loose, has_bound = (np.zeros((len(offers), problem.loose.shape[1]), dtype=bool) for _ in range(2))
-        for i in order[left[order] > 0].tolist():
+        for i in order[left[order] != 0].tolist():
             axes, amounts = self._axes[i], self._amounts[i][:, None]
             taken = np.minimum(np.minimum.reduce(free[axes] // amounts), remaining[:, i])
             if self._in_conflict[i]:

@@ -70,7 +70,7 @@ class CoveringProgram(Struct, kw_only=True, eq=False):
         if not len(self.prices):
             return np.zeros(rows)
         # perturb the demands: positive ones up, zero ones below zero
-        trifle = np.where(self.need > 0, _JITTER, -_JITTER) * (1 + np.arange(rows) / rows)
+        trifle = np.where(self.need > 0, _JITTER, -_JITTER) * np.linspace(1.0, 2.0, rows, endpoint=False)
         level = self._inverse @ (self.need + trifle)
         scale = np.abs(self.cover).max(axis=0) + _TOLERANCE
         duals = self._basis_prices() @ self._inverse

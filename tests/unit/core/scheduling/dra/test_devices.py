@@ -13,6 +13,7 @@ from journeyman.core.scheduling.dra.devices import (
     accessible_nodes_of,
     published_pools,
 )
+from journeyman.core.scheduling.dra.requests import MatchAttributeConstraint, RequestAlternative
 from tests.helpers.devices import a_slice, gpus
 
 GIB = 2**30 * 10**9
@@ -36,6 +37,9 @@ def capacity(policy=None):
         ({"validRange": {"min": "5Gi"}}, 6, 6),
         ({"validRange": {"min": "5Gi", "step": "4Gi"}}, 6, 9),
         ({"validRange": {"min": "5Gi", "step": "4Gi"}}, 9, 9),
+        ({"validRange": {"min": "0", "max": "12Gi"}}, 12, 12),
+        ({"validRange": {"min": "5Gi"}}, 5, 5),
+        ({"validValues": ["10Gi", "20Gi"]}, 20, 20),
         ({"validRange": {"min": "5Gi", "step": "4Gi", "max": "12Gi"}}, 10, None),
     ],
 )
@@ -73,3 +77,20 @@ def test_a_node_sees_its_own_devices_and_those_of_all():
 def test_a_node_selector_that_cannot_be_read_reaches_nobody(terms):
     """The API has one term; anything else is not guessed at."""
     assert accessible_nodes_of(msgspec.convert({"nodeSelectorTerms": terms}, NodeSelector)) is None
+
+
+@pytest.mark.parametrize(
+    ("requests", "concerned"),
+    [
+        (None, ["gpu", "gpu/large", "nic"]),
+        ({"gpu"}, ["gpu", "gpu/large"]),
+        ({"gpu/large"}, ["gpu/large"]),
+        ({"other"}, []),
+    ],
+)
+def test_a_constraint_concerns_requests_and_all_of_their_subrequests(requests, concerned):
+    """A request names its subrequests too; a subrequest names itself only."""
+    constraint = MatchAttributeConstraint("model", frozenset(requests) if requests is not None else None)
+    every = [RequestAlternative(name=name, device_class="c") for name in ("gpu", "gpu/large", "nic")]
+
+    assert [alternative.name for alternative in every if constraint.concerns(alternative)] == concerned
