@@ -531,3 +531,20 @@ def test_the_first_domain_of_an_affinity_is_that_of_the_nodepool_with_more_weigh
     pools = (a_pool("heavy", spec={"weight": 10, "template": in_zone["b"]}), a_pool(spec={"template": in_zone["a"]}))
 
     assert assign(*pods(3, spec=near()), types=types, node_pools=pools).sent() == {"b": 3}
+
+
+def test_first_zone_of_an_affinity_counts_only_pods_that_need_new_nodes():
+    """Zone a is dearer, but a node there takes three of the four pods; without the node all go to zone b."""
+    near = {"topologyKey": labels.ZONE, "labelSelector": {"matchLabels": {"app": "web"}}}
+    spec = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near]}}}
+    web = [a_pod(f"w{n}", cpu="1", spec=spec) for n in range(4)]
+    types = (
+        an_instance_type("a.large", cpu=8, memory_gib=32, price=0.6, zones=("a",)),
+        an_instance_type("b.large", cpu=8, memory_gib=32, price=0.4, zones=("b",)),
+    )
+    existing = {"nodes": (a_node("n"),), "claims": (a_running_claim("n"),)}
+    running = a_pod("r", cpu="500m", node="node-n", metadata={"labels": {"app": "other"}})
+
+    assert assign(*web, types=types).sent() == {"b": 4}
+    beside = assign(*web, running, types=types, **existing)
+    assert (beside.kept(), beside.sent()) == ({"node-n": 3}, {"a": 1})

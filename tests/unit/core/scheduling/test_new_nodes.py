@@ -21,6 +21,7 @@ from tests.helpers.builders import (
     SMALL,
     TYPES,
     a_claim,
+    a_daemon_set,
     a_pod,
     a_pool,
     a_snapshot,
@@ -35,8 +36,8 @@ ZONAL = an_instance_type("z.medium", cpu=4, memory_gib=16, price=0.2, zones=("a"
 class Outcome:
     """What became of some pods: the claims, and how many pods are left."""
 
-    def __init__(self, *pods, types=TYPES, pools=None, options=None, pins=(), claims=()):
-        snapshot = a_snapshot(pods=pods, node_pools=pools or (a_pool(),), claims=claims)
+    def __init__(self, *pods, types=TYPES, pools=None, options=None, pins=(), **cluster):
+        snapshot = a_snapshot(pods=pods, node_pools=pools or (a_pool(),), **cluster)
         catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
         inputs = ClusterInputs.of(snapshot, catalogue, options or Options())
         asked = prepare_task(inputs, pods, frozenset())
@@ -308,3 +309,15 @@ def test_a_claim_names_the_overlays_on_its_listed_types_only():
 
     (large,) = Outcome(a_pod("large", cpu="7"), types=types).claims
     assert (large.instance_types, large.overlays) == ((LARGE.name,), ())
+
+
+def test_ports_of_daemons_are_taken_on_the_types_that_run_them_only():
+    """An exporter on large nodes takes the port: pods that listen on it get the small type, others share a large node."""
+    ports = [{"containerPort": 80, "hostPort": 80}]
+    container = {"name": "c", "image": "i", "ports": ports, "resources": {"requests": {"cpu": "100m"}}}
+    exporter = a_daemon_set("exporter", nodeSelector={labels.INSTANCE_TYPE: "m.large"}, containers=[container])
+    listening = [a_pod(f"l{n}", spec={"containers": [container]}) for n in range(2)]
+
+    outcome = Outcome(*listening, *pods(6), types=(LARGE, SMALL), daemon_sets=(exporter,))
+
+    assert (outcome.left, outcome.types) == (0, ["m.large", "m.small", "m.small"])

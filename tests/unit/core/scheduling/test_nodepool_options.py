@@ -130,6 +130,40 @@ def test_labels_that_pool_or_offering_fix_need_no_variants():
     assert (dict(variant.narrowed), variant.open_keys) == ({}, frozenset())
 
 
+@pytest.mark.parametrize(
+    ("asked", "variants"),
+    [
+        ([entry("team", "In", "red"), entry("team", "In", "blue")], 2),
+        ([entry("team", "In", "red"), entry("team", "In", "red", "blue")], 1),
+        ([entry("team", "In", "red"), entry("team", "NotIn", "red")], 2),
+        ([entry("team", "In", "red"), entry("team", "NotIn", "blue")], 1),
+        ([entry("team", "In", "red"), entry("rack", "In", "1")], 1),
+        ([entry("team", "In", "red"), entry("team", "Exists")], 1),
+    ],
+)
+def test_demands_that_one_node_can_meet_share_a_variant(asked, variants):
+    """Teams and racks that the pool leaves open."""
+    pool = a_nodepool_options(requirements=[entry("team", "In", "red", "blue"), entry("rack", "Exists")])
+    terms = [of((requirement(e["key"], e["operator"], e.get("values", ())),)) for e in asked]
+
+    found = variants_of(pool.template, [NodeDemand(NodeConstraints((term,), ()), ()) for term in terms])
+
+    assert len(found) == variants
+    assert all(any(v.narrowed.conflict(term) is None for v in found) for term in terms)
+
+
+def test_pins_are_added_to_each_alternative_that_allows_all_of_them():
+    """Zone a contradicts the first alternative, the capacity type none."""
+    pins = ((labels.CAPACITY_TYPE, labels.SPOT), (labels.ZONE, "a"))
+
+    pinned = demand({labels.ZONE: ["b"]}, {labels.ZONE: ["a", "b"]}, {"team": ["red"]}, pins=pins).terms
+
+    assert [sorted((key, *r.values) for key, r in term.items()) for term in pinned] == [
+        sorted([(labels.CAPACITY_TYPE, labels.SPOT), (labels.ZONE, "a")]),
+        sorted([(labels.CAPACITY_TYPE, labels.SPOT), (labels.ZONE, "a"), ("team", "red")]),
+    ]
+
+
 # --- offers
 
 

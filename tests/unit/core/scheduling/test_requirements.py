@@ -9,6 +9,7 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.scheduling.requirements import (
     InvalidRequirementError,
+    Requirement,
     Requirements,
     from_labels,
     likely_meant,
@@ -152,3 +153,19 @@ def test_old_label_names_are_read_as_the_new_ones():
 def test_mistyped_label_is_recognized(written, meant):
     """One letter missing, too many, wrong, or two swapped; or a well-known key without its prefix."""
     assert likely_meant(written, ["team"]) == meant
+
+
+@pytest.mark.parametrize(
+    ("entries", "value"),
+    [
+        ([("Exists", ())], "0"),
+        ([("NotIn", ("0", "1"))], "2"),
+        ([("Gt", ("3",)), ("NotIn", ("4",))], "5"),
+    ],
+)
+def test_any_value_is_the_smallest_number_that_meets_a_complement(entries, value):
+    """Bounds and excluded values together."""
+    (wanted,) = of(requirement("size", operator, values) for operator, values in entries).values()
+
+    assert wanted.any_value() == value
+    assert Requirement("size", True, frozenset(), lower=-5).any_value() == "0"

@@ -10,7 +10,7 @@ from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.problem import ClusterInputs, PlannedNode, prepare_task
 from journeyman.core.scheduling.requirements import requirement
 from journeyman.core.scheduling.results import MinValuesPolicy, Options
-from journeyman.core.scheduling.sequential import schedule_sequentially
+from journeyman.core.scheduling.sequential import behind_leaders, schedule_sequentially
 from tests.helpers.builders import (
     LARGE,
     MEDIUM,
@@ -410,3 +410,42 @@ def test_arrival_order_never_matters():
     assert [(n.pods, n.requirements) for n in one.solution.new_nodes] == [
         (n.pods, n.requirements) for n in other.solution.new_nodes
     ]
+
+
+def a_queue(*apps, near=None):
+    """The problem of one pod per letter, by application; `near` maps applications to the one they must share a node with."""
+    near = near or {}
+
+    def affinity(app):
+        term = {"topologyKey": labels.HOSTNAME, "labelSelector": {"matchLabels": {"app": near[app]}}}
+        return {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+
+    pods = [
+        a_pod(f"{app}{n}", spec=affinity(app) if app in near else {}, metadata={"labels": {"app": app}})
+        for n, app in enumerate(apps)
+    ]
+    inputs = ClusterInputs.of(a_snapshot(pods=tuple(pods)), Catalogue({"default": TYPES}), Options())
+    problem = prepare_task(inputs, pods, frozenset()).problem
+    number = {problem.rows[rows[0]].labels["app"]: c for c, rows in enumerate(problem.levels)}
+    return problem, number
+
+
+@pytest.mark.parametrize(
+    ("queue", "near", "left", "order"),
+    [
+        ("oofffl", {"f": "l"}, "f", "lfffoo"),
+        ("ofgl", {"f": "l"}, "o", ""),
+        ("ffgl", {"g": "f", "f": "l"}, "gf", "fglf"),
+        ("fgh", {"g": "f", "h": "f"}, "gh", "fgh"),
+        ("ogg", {"g": "o"}, "gg", "ogg"),
+        ("of", {"f": "x"}, "f", ""),
+    ],
+    ids=["leader first", "no follower left", "chain", "leader used up", "same class twice", "no leader"],
+)
+def test_pods_that_must_join_others_are_queued_right_after_one(queue, near, left, order):
+    """Letters are applications; an empty order means that nothing would change."""
+    problem, number = a_queue(*queue, near=near)
+
+    found = behind_leaders(problem, [number[app] for app in queue], [number[app] for app in left])
+
+    assert [app for c in found for app, n in number.items() if n == c] == list(order)

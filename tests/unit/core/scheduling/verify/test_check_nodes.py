@@ -199,6 +199,7 @@ def test_a_node_attaches_only_so_many_volumes_of_a_driver():
     assert placed({"ebs_csi_aws_com": 3}, *pods) == ""
     assert "3 volumes of ebs.csi.aws.com with pods default/px" in placed({"ebs_csi_aws_com": 2}, *pods)
     assert placed({"efs_csi_aws_com": 0}, *pods) == ""
+    assert placed({"ebs_csi_aws_com": None}, *pods) == ""
     running = (a_pod("r", node=NODE, **claims_as_volumes("x", "y")),)
     assert placed({"ebs_csi_aws_com": 2}, pods[0], running=running) == ""
     assert "it attaches 2" in placed({"ebs_csi_aws_com": 2}, pods[2], running=running)
