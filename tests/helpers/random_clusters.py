@@ -212,12 +212,12 @@ class _Cluster:
         return spec
 
     def _selector(self, app: str) -> JSONDict:
-        kind = self.rng.randrange(6)
+        kind = self.rng.randrange(7)
         if kind < 3:
             return {"matchLabels": {"app": app}}
-        if kind == 3:
+        if kind < 5:
             return {"matchLabels": {"app": self.rng.choice(self.apps)}}
-        return {"matchExpressions": [in_("app", *self.some(*self.apps))]} if kind == 4 else {}
+        return {"matchExpressions": [in_("app", *self.some(*self.apps))]} if kind == 5 else {}
 
     def _spread(self, app: str) -> JSONDict:
         found: JSONDict = {
@@ -229,9 +229,9 @@ class _Cluster:
         if found["whenUnsatisfiable"] == "DoNotSchedule" and self.chance(30):
             found["minDomains"] = self.rng.choice((2, 3, 4))
         for key in ("nodeAffinityPolicy", "nodeTaintsPolicy"):
-            if self.chance(25):
+            if self.chance(45):
                 found[key] = self.rng.choice(("Honor", "Ignore"))
-        return {**found, "matchLabelKeys": ["rev"]} if self.chance(15) else found
+        return {**found, "matchLabelKeys": ["rev"]} if self.chance(20) else found
 
     def _affinity(self, app: str) -> JSONDict:
         found: JSONDict = {}
