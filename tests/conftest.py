@@ -15,6 +15,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("gate", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(  # for mutation tests, in which each property has seconds
+    "mutation", settings.get_profile("gate"), max_examples=25
+)
 settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 

@@ -111,6 +111,7 @@ def main() -> int:
     options = parser.parse_args()
     os.chdir(ROOT)
     os.environ.setdefault("JOURNEYMAN_CASES", "25")
+    os.environ.setdefault("HYPOTHESIS_PROFILE", "mutation")
     chosen = (
         [mutant for mutant in every_mutant(options.package) if any(is_at(mutant, place) for place in options.only)]
         if options.only

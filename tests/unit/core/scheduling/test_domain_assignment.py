@@ -548,3 +548,21 @@ def test_first_zone_of_an_affinity_counts_only_pods_that_need_new_nodes():
     assert assign(*web, types=types).sent() == {"b": 4}
     beside = assign(*web, running, types=types, **existing)
     assert (beside.kept(), beside.sent()) == ({"node-n": 3}, {"a": 1})
+
+
+def test_first_zone_of_an_affinity_is_rated_by_its_cheapest_cell():
+    """Zone a has dear on-demand and cheap Spot nodes, zone b on-demand nodes in between."""
+    near = {"topologyKey": labels.ZONE, "labelSelector": {"matchLabels": {"app": "web"}}}
+    loose = {"maxSkew": 9, "topologyKey": labels.CAPACITY_TYPE, "whenUnsatisfiable": "DoNotSchedule"}
+    spec = {
+        "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near]}},
+        "topologySpreadConstraints": [{**loose, "labelSelector": {"matchLabels": {"app": "web"}}}],
+    }
+    types = (
+        an_instance_type("a.large", cpu=8, memory_gib=32, price=0.9, zones=("a",), spot=0.1),
+        an_instance_type("b.large", cpu=8, memory_gib=32, price=0.4, zones=("b",)),
+    )
+
+    sent = assign(*(a_pod(f"w{n}", cpu="1", spec=spec) for n in range(2)), types=types).sent()
+
+    assert {where.split("/")[-1] for where in sent} == {"a"}

@@ -6,15 +6,17 @@ import random
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Toleration
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.existing_nodes import NodeColumns
-from journeyman.core.scheduling.problem import ClusterInputs
+from journeyman.core.scheduling.existing_nodes import NodeColumns, allocatable_of
+from journeyman.core.scheduling.problem import ClusterInputs, prepare_task
 from journeyman.core.scheduling.requirements import of, requirement
 from journeyman.core.scheduling.results import Options
 from journeyman.core.scheduling.scheduler import Scheduler, solve
+from journeyman.core.scheduling.sequential import schedule_sequentially
 from journeyman.core.scheduling.topology import Pin
 from tests.helpers.builders import (
     TYPES,
@@ -187,3 +189,49 @@ def test_anti_affinity_of_pods_that_move_excludes_no_domain():
     assert excluded(without=("node-a",)) == {"b"}
     assert excluded(running[0]) == {"b"}
     assert excluded(running[1], without=("node-a",)) == set()
+
+
+@pytest.mark.parametrize(
+    ("of_claim", "of_node", "initialized", "cpu"),
+    [
+        ({}, {}, False, 3000),
+        ({"cpu": "4"}, {}, False, 4000),
+        ({"cpu": "4"}, {"cpu": "2", "gpu": "0"}, False, 2000),
+        ({}, {"cpu": "2"}, False, 2000),
+        ({"cpu": "4"}, {"cpu": "2"}, True, 2000),
+        ({"cpu": "4"}, {}, True, 4000),
+    ],
+)
+def test_allocatable_is_completed_by_the_claim_until_the_node_is_initialized(of_claim, of_node, initialized, cpu):
+    """Its pods ask for three CPUs; a device that the node does not report yet is the claim's."""
+    marks = {} if initialized else {labels.INITIALIZED: "false"}
+    gpus = {"gpu": "1"} if of_claim else {}
+    node = a_node("one", metadata={"labels": marks})
+    node = replace(node, status=replace(node.status, allocatable=of_node))
+    claim = a_running_claim("one")
+    claim = replace(claim, status=replace(claim.status, allocatable={**of_claim, **gpus}))
+    (found,) = a_snapshot(nodes=(node,), claims=(claim,)).state_nodes
+
+    allocatable = allocatable_of(found)
+
+    assert allocatable["cpu"] == cpu
+    assert allocatable.get("gpu", 0) == (1 if of_claim and not (initialized and of_node) else 0)
+
+
+@pytest.mark.parametrize(("limit", "placed"), [(2, 1), (3, 2), (4, 3)])
+def test_shared_and_own_volumes_count_together_pod_by_pod(limit, placed):
+    """Each pod has a volume of its own, all share one; the next pod needs one more attachment."""
+    pods = tuple(a_pod(f"p{n}", cpu="100m", **claims_as_volumes(f"own-{n}", "shared")) for n in range(3))
+    cluster = a_snapshot(
+        nodes=(a_node("one"),),
+        claims=(a_running_claim("one"),),
+        pods=pods,
+        persistent_volume_claims=tuple(map(a_volume_claim, ("own-0", "own-1", "own-2", "shared"))),
+        storage_classes=(a_storage_class(),),
+        csi_nodes=(a_csi_node("node-one", ebs_csi_aws_com=limit),),
+    )
+    task = prepare_task(ClusterInputs.of(cluster, Catalogue({"default": TYPES}), Options()), pods, frozenset())
+
+    solution = schedule_sequentially(task.problem, task.initial_solution())
+
+    assert sum(n for entries in solution.on_existing.values() for _, n in entries) == placed

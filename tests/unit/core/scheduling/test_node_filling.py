@@ -310,3 +310,25 @@ def test_a_shared_volume_is_attached_once():
     assert (asked.fill("a", 1), asked.fill("b", 2), asked.fill("c", 2)) == (0, 0, 2)
     asked.filling.take_back(asked.row("b"), 0, 2)
     assert asked.fill("c", 2) == 0
+
+
+def test_ports_of_daemons_that_choose_a_node_by_any_term_are_taken_there():
+    """A daemon has not started there yet; one that chooses other zones takes nothing."""
+
+    def listening(port):
+        """A container that listens on its node."""
+        ports = [{"containerPort": port, "hostPort": port}]
+        return {"name": "c", "image": "i", "ports": ports, "resources": {"requests": {"cpu": "100m"}}}
+
+    def exporter(name, port, *zones):
+        """A daemon that listens in these zones, each a term of its own."""
+        terms = [{"matchExpressions": [{"key": labels.ZONE, "operator": "In", "values": [zone]}]} for zone in zones]
+        affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+        return a_daemon_set(name, containers=[listening(port)], affinity=affinity)
+
+    task = asking(
+        *(a_pod_of(f"app-{port}", spec={"containers": [listening(port)]}) for port in (80, 81)),
+        daemon_sets=(exporter("here", 80, "c", "a"), exporter("elsewhere", 81, "c", "b")),
+    )
+
+    assert (task.fill("app-80", 1), task.fill("app-81", 1)) == (1, 0)

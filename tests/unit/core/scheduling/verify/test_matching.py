@@ -170,3 +170,14 @@ def test_a_pod_asks_for_devices_if_any_container_does(kind):
     assert a_kind(**{kind: [plain, claiming]}).asks_for_devices
     assert a_kind(resourceClaims=[{"name": "gpu", "resourceClaimName": "gpu"}]).asks_for_devices
     assert not a_kind(**{kind: [plain]}).asks_for_devices
+
+
+def test_a_pod_that_only_prefers_nodes_requires_none():
+    """Preferred affinity is no requirement; the selector is one."""
+    preferred = [{"weight": 1, "preference": {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}}]
+    prefers = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+
+    assert a_kind(affinity=prefers).node_requirements == ()
+    assert a_kind(affinity={"podAffinity": {}}).node_requirements == ()
+    assert len(a_kind(affinity=prefers, nodeSelector={"disk": "x", "a": "b"}).node_requirements) == 1
+    assert a_kind(affinity=prefers).admits("zone", "a")

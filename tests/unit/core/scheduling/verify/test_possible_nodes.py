@@ -1,0 +1,84 @@
+"""What may be launched, as rows of offerings with the labels that each may get."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from journeyman.core.api.objects import NodeSelectorRequirement
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.scheduling.verify.possible_nodes import (
+    LaunchableOfferings,
+    PossibleLaunches,
+    offerings_by_node_pool,
+)
+from tests.helpers.builders import LARGE, MEDIUM, SMALL, TYPES, a_pool, an_instance_type
+
+RACK = "example.com/rack"
+
+
+def requires(key, operator, *values):
+    """A requirement."""
+    return NodeSelectorRequirement(key=key, operator=operator, values=values)
+
+
+def test_labels_of_an_offering_override_those_of_its_type():
+    """The type may get racks r1 and r2; its offering in zone b is in r1, the one in zone c in r3, zone a does not say."""
+    plain = an_instance_type("z", cpu=4, memory_gib=16, price=0.2, zones=("a", "b", "c"))
+    racks = {"b": "r1", "c": "r3"}
+    offerings = tuple(
+        replace(o, requirements=(*o.requirements, requires(RACK, "In", racks[o.zone]))) if o.zone in racks else o
+        for o in plain.offerings
+    )
+    either = replace(plain, offerings=offerings, requirements=(*plain.requirements, requires(RACK, "In", "r1", "r2")))
+    single = replace(plain, offerings=offerings, requirements=(*plain.requirements, requires(RACK, "In", "r1")))
+
+    def racks_by_zone(instance_type):
+        found = LaunchableOfferings([instance_type])
+        return {
+            offering.zone: {tuple(sorted(values)) for values, rows in found.columns[RACK].items() if rows >> row & 1}
+            for row, (_, offering) in enumerate(found.rows)
+        }
+
+    assert racks_by_zone(either) == {"a": {("r1", "r2")}, "b": {("r1",)}, "c": {("r3",)}}
+    assert racks_by_zone(single) == {"a": {("r1",)}, "b": {("r1",)}, "c": {("r3",)}}
+
+
+@pytest.mark.parametrize("amount", [0, 1, 1920, 1921, 3920, 7920, 7921])
+def test_rows_by_size_equal_looking_at_every_type(amount):
+    """Allocatable for what fits, capacity for what is largest."""
+    found = LaunchableOfferings(TYPES)
+    by_name = {SMALL.name: 2000, MEDIUM.name: 4000, LARGE.name: 8000}
+
+    smaller = {t.name for row, (t, _) in enumerate(found.rows) if found.smaller_than("cpu", amount) >> row & 1}
+
+    assert smaller == {name for name, capacity in by_name.items() if capacity - 80 < amount}
+    for row, (t, _) in enumerate(found.rows):
+        assert found.largest("cpu", 1 << row) == by_name[t.name]
+    assert found.largest("cpu", found.all_rows) == 8000
+    assert found.largest("cpu", 0) == 0
+
+
+def test_offerings_are_shared_by_pools_with_the_same_types():
+    """Another list of types has its own."""
+    offerings = offerings_by_node_pool(Catalogue({"one": TYPES, "two": TYPES, "three": (SMALL,)}))
+
+    assert offerings.of("one") is offerings.of("two")
+    assert [t.name for t, _ in offerings.of("three").rows] == ["m.small"]
+
+
+def test_values_of_a_label_are_listed_ones_that_nodes_may_get():
+    """The pool lists teams and leaves racks open: racks have values only if a pod names them."""
+    entries = [
+        {"key": "team", "operator": "In", "values": ["red", "blue"]},
+        {"key": RACK, "operator": "Exists"},
+    ]
+    pool = a_pool(spec={"template": {"spec": {"requirements": entries}}})
+    launches = PossibleLaunches(pool, LaunchableOfferings(TYPES), ())
+
+    assert launches.values("team", ()) == {"red", "blue"}
+    assert launches.values("team", (requires("team", "NotIn", "red"),)) == {"blue"}
+    assert launches.values(RACK, (requires(RACK, "Exists"),)) == set()
+    assert launches.values(RACK, (requires(RACK, "In", "r1"),)) == {"r1"}
+    assert launches.values("team", (requires("absent", "In", "x"),)) == set()
+    assert launches.values("absent", (requires("absent", "In", "x"),)) == set()
