@@ -321,3 +321,29 @@ def test_ports_of_daemons_are_taken_on_the_types_that_run_them_only():
     outcome = Outcome(*listening, *pods(6), types=(LARGE, SMALL), daemon_sets=(exporter,))
 
     assert (outcome.left, outcome.types) == (0, ["m.large", "m.small", "m.small"])
+
+
+def test_limits_of_one_pool_hold_beside_a_pool_without_limits():
+    """The heavier pool may have four CPUs; the other pods get nodes of the other pool."""
+    pools = (a_pool("heavy", spec={"weight": 10, "limits": {"cpu": "4"}}), a_pool("light"))
+
+    outcome = Outcome(*pods(9, cpu="1"), pools=pools)
+
+    by_pool = {name: [c for c in outcome.claims if c.node_pool == name] for name in ("heavy", "light")}
+    sizes = {t.name: t.capacity["cpu"] for t in TYPES}
+    assert outcome.left == 0
+    assert 0 < sum(sizes[claim.offering[0]] for claim in by_pool["heavy"]) <= 4000
+    assert sum(len(claim.pods) for claim in by_pool["light"]) >= 5
+
+
+def test_each_node_has_the_alternative_of_its_pods_that_suits_its_type():
+    """The pods require the large type or the small one; seven go to a large node, one to a small."""
+    terms = [
+        {"matchExpressions": [{"key": labels.INSTANCE_TYPE, "operator": "In", "values": [name]}]}
+        for name in ("m.large", "m.small")
+    ]
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+
+    outcome = Outcome(*pods(8, cpu="1", spec={"affinity": affinity}))
+
+    assert (outcome.left, outcome.types) == (0, ["m.large", "m.small"])
