@@ -14,7 +14,8 @@ from journeyman.core.scheduling.domain_assignment import assign_domains
 from journeyman.core.scheduling.node_filling import NodeFilling
 from journeyman.core.scheduling.problem import ClusterInputs, PartialSolution, SchedulingProblem, prepare_task
 from journeyman.core.scheduling.results import Options
-from journeyman.core.scheduling.scheduler import pods_to_schedule
+from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
+from journeyman.core.scheduling.verify import verify
 from tests.helpers.builders import a_node, a_pod, a_pool, a_running_claim, a_snapshot, an_instance_type
 
 ZONES = ("a", "b", "c")
@@ -566,3 +567,30 @@ def test_first_zone_of_an_affinity_is_rated_by_its_cheapest_cell():
     sent = assign(*(a_pod(f"w{n}", cpu="1", spec=spec) for n in range(2)), types=types).sent()
 
     assert {where.split("/")[-1] for where in sent} == {"a"}
+
+
+def test_node_whose_zone_is_open_keeps_repelled_pods_out_of_all_its_zones():
+    """Two pods share a large node in zone a or b; the pod that stays away from them gets zone c, or waits without one."""
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+
+    def term(key):
+        return {required: [{"topologyKey": key, "labelSelector": {"matchLabels": {"app": "db"}}}]}
+
+    def member(name, app, cpu, rules):
+        return a_pod(name, cpu=cpu, spec={"affinity": rules}, metadata={"labels": {"app": app}})
+
+    pods = (
+        *(member(f"db-{n}", "db", "3", {"podAffinity": term(labels.HOSTNAME)}) for n in range(2)),
+        member("web", "web", "1", {"podAntiAffinity": term(labels.ZONE)}),
+    )
+    large = an_instance_type("z.large", cpu=8, memory_gib=32, price=0.4, zones=("a", "b"))
+
+    def zone_of_web(zones):
+        types = (large, an_instance_type("z.small", cpu=2, memory_gib=8, price=0.1, zones=zones))
+        snapshot, catalogue = a_snapshot(pods=pods), Catalogue({"default": types})
+        results = solve(snapshot, catalogue, options=Options(compare_up_to=0))
+        assert verify(snapshot, catalogue, results, pods=pods) == ()
+        return [claim.offering[1] for claim in results.new_claims if claim.pods == ("default/web",)]
+
+    assert zone_of_web(ZONES) == ["c"]
+    assert zone_of_web(("a", "b")) == []
