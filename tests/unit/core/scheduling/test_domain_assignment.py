@@ -561,7 +561,7 @@ def test_first_zone_of_an_affinity_is_rated_by_its_cheapest_cell():
     }
     types = (
         an_instance_type("a.large", cpu=8, memory_gib=32, price=0.9, zones=("a",), spot=0.1),
-        an_instance_type("b.large", cpu=8, memory_gib=32, price=0.4, zones=("b",)),
+        an_instance_type("b.large", cpu=8, memory_gib=32, price=0.15, zones=("b",)),
     )
 
     sent = assign(*(a_pod(f"w{n}", cpu="1", spec=spec) for n in range(2)), types=types).sent()
