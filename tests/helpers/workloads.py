@@ -172,6 +172,18 @@ def spread(app: str, key: str, max_skew: int) -> list[JSONDict]:
     ]
 
 
+def spread_scenario(apps: int, replicas: int, keys: tuple[str, ...]) -> JSONDict:
+    """Return a scenario of several workloads, each spread evenly over the domains of each key."""
+    sizes = (("500m", "1Gi"), ("250m", "256Mi"), ("1", "2Gi"))
+    objects = [node_pool("spot", "on-demand")]
+    for number in range(apps):
+        app, (cpu, memory) = f"app{number}", sizes[number % len(sizes)]
+        constraints = [constraint for key in keys for constraint in spread(app, key, 1)]
+        objects += pods(app, replicas, cpu, memory, topologySpreadConstraints=constraints)
+    name = f"spread-{apps}x{replicas}"
+    return {"name": name, "instanceTypes": instance_types(), "objects": objects, "options": {}}
+
+
 def _mix() -> list[JSONDict]:
     return [
         *pods("small", 400, "250m", "256Mi"),

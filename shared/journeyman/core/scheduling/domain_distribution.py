@@ -186,9 +186,8 @@ class Distribution:
     def distribute(self, pods: int) -> list[int]:
         """Return the number of pods for each cell."""
         seen: dict[object, tuple[list[int], list[list[int]]]] = {}
-        choose = self._choose_by_one_rule if self.has_one_rule(pods) else self._choose
         while pods > 0:
-            chosen = next((i for strict in self._tried if (i := choose(strict=strict)) is not None), None)
+            chosen = next((i for strict in self._tried if (i := self._choose(strict=strict)) is not None), None)
             if chosen is None:
                 break
             self._give(chosen, 1)
@@ -210,37 +209,6 @@ class Distribution:
         self._more[i] -= pods - on_existing
         for rule_count in self._rule_counts:
             rule_count.add(i, pods)
-
-    def has_one_rule(self, pods: int) -> bool:
-        """Return whether a single rule decides: all cells are equally good, unlimited, and use only new nodes."""
-        if (
-            self._by_price
-            or len(self._rule_counts) != 1
-            or self._rule_counts[0].is_ban
-            or None in self._rule_counts[0].at
-            or any(self._free_pods)
-        ):
-            return False
-        first = self._cells[0]
-        alike = all(cell.order == first.order and cell.apart == first.apart for cell in self._cells)
-        return alike and min(self._more) >= pods and not any(self._dear)
-
-    def _choose_by_one_rule(self, *, strict: bool) -> int | None:
-        """Return the same cell as `_choose`, faster, if `has_one_rule`; most pods are distributed this way."""
-        rule_count = self._rule_counts[0]
-        counts, rivals = rule_count.counts, rule_count.rivals
-        most = UNLIMITED if rule_count.skew is None else rule_count.skew - rule_count.step + rule_count.floor()
-        best: int | None = None
-        least = UNLIMITED
-        for i in self._ranked:
-            place = rule_count.at[i]
-            if (
-                place is not None
-                and counts[place] < least
-                and (counts if strict else rivals)[place] <= most >= rivals[place]
-            ):
-                best, least = i, counts[place]
-        return best
 
     def _choose(self, *, strict: bool) -> int | None:
         """Return the best cell for the next pod, None if there is none.

@@ -531,6 +531,25 @@ def test_a_preference_that_costs_nothing_is_kept():
     assert {claim.offering[1] for claim in results.new_claims} == {"b"}
 
 
+def test_a_free_preference_is_kept_although_that_of_other_pods_has_a_price():
+    """One class prefers a zone of equal price, the other a node for each pod."""
+    demand = {
+        "weight": 1,
+        "preference": {"matchExpressions": [{"key": labels.ZONE, "operator": "In", "values": ["b"]}]},
+    }
+    zonal = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [demand]}}}
+    apart = spread(HOST, whenUnsatisfiable="ScheduleAnyway")
+
+    results = schedule(
+        *pods(2, cpu="100m", spec=zonal),
+        *pods(2, "apart", cpu="100m", spec=apart),
+        types=(ZONAL,),
+        options=Options(preferences=PreferencePolicy.WHEN_FREE),
+    )
+
+    assert [claim.offering[1] for claim in results.new_claims] == ["b"]
+
+
 # --- nodes that exist
 
 

@@ -3,8 +3,8 @@
 An *item* is a kind of pod with a count. An *offer* is a node that can be bought: it has a size on every axis, a price,
 and a signature that says which items it may hold. The method:
 
-1. `MergedItems` merges equal items; items that share no offer are packed separately.
-2. Offers with a stock (reserved capacity, already paid for) are filled first.
+1. Offers with a stock (reserved capacity, already paid for) are filled first.
+2. Items that share no offer are packed separately.
 3. `shadow_prices` solves a linear program in which nodes can be bought in fractions. Its dual prices say what a unit of
    cpu or memory is worth at today's offers; its primal solution is an ideal mix of nodes; its value is a lower bound of
    any price.
@@ -27,7 +27,6 @@ from journeyman.core.scheduling.arrays import Ints
 from journeyman.core.scheduling.packing.packing_problem import (
     Bin,
     Content,
-    MergedItems,
     Packing,
     PackingProblem,
     held_by,
@@ -45,8 +44,8 @@ def pack(problem: PackingProblem, *, fewest_nodes: bool = False) -> Packing:
 
     Offers with a stock are used first.
     """
-    kinds = MergedItems.of(problem, _placeable(problem))
-    whole = kinds.problem
+    suitable = _placeable(problem)
+    whole = problem.of_items(suitable)
     bins = fill_stocks(whole)
     rest = replace(whole, counts=whole.counts - held_by(bins, len(whole.counts)))
     offers = np.flatnonzero(~whole.limited)
@@ -54,7 +53,7 @@ def pack(problem: PackingProblem, *, fewest_nodes: bool = False) -> Packing:
     items = _placeable(bought)
     found = _buy(bought.of_items(items), fewest_nodes=fewest_nodes)
     bins += translated(found, items, offers, len(whole.counts))
-    packed = tuple(kinds.apart(bins))
+    packed = tuple(translated(bins, suitable, np.arange(len(problem.prices)), len(problem.counts)))
     left = problem.counts - held_by(packed, len(problem.counts))
     return Packing(packed, price_of(packed, problem.prices), tuple(left.tolist()))
 

@@ -1,4 +1,4 @@
-"""Defines the packing problem and its result (items, offers, bins), merges equal items, and prices contents.
+"""Defines the packing problem and its result (items, offers, bins), and prices contents.
 
 Offers have a signature, and `allowed` says which items an offer of that signature may hold.
 """
@@ -174,72 +174,6 @@ def translated(bins: Iterable[Bin], items: Ints, offers: Ints, width: int) -> li
         )
         for b in bins
     ]
-
-
-class MergedItems(Struct, frozen=True, kw_only=True, eq=False):
-    """A problem over kinds of items; `members[k]` are the items of kind k, of a problem with `width` items."""
-
-    problem: PackingProblem
-    members: tuple[Ints, ...]
-    width: int
-    counts: Ints  # by item
-
-    @classmethod
-    def of(cls, problem: PackingProblem, items: Ints) -> MergedItems:
-        """Merge equal items into kinds, in order of each kind's first item."""
-        part = problem.of_items(items)
-        unlike = np.where(_mixed_up(part), np.arange(len(items)), -1)
-        rows = np.column_stack(
-            (part.requests, unlike, *(np.packbits(bits, axis=1) for bits in (part.allowed.T, part.loose, part.bound)))
-        )
-        _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-        rank = np.argsort(np.argsort(first))
-        kind = rank[which.ravel()]
-        order = np.argsort(kind, kind="stable")
-        members = np.split(items[order], np.cumsum(np.bincount(kind))[:-1])
-        merged = part.of_items(np.sort(first))
-        counts = np.bincount(kind, weights=part.counts, minlength=len(first)).astype(np.int64)
-        return cls(
-            problem=replace(merged, counts=counts),
-            members=tuple(members),
-            width=len(problem.counts),
-            counts=problem.counts,
-        )
-
-    def apart(self, bins: Iterable[Bin]) -> list[Bin]:
-        """Return the bins by items: each kind uses up its items one after the other."""
-        left = self.counts.copy()
-        found: list[Bin] = []
-        for b in bins:
-            copies = b.copies
-            while copies:
-                drawn = self._drawn(b, left)
-                alike = min([copies, *(int(left[item]) // taken for item, taken in drawn.items())])  # hold the same
-                for item, taken in drawn.items():
-                    left[item] -= taken * alike
-                copies -= alike
-                found.append(Bin(b.offer, Content.of(drawn), alike, self.width))
-        return found
-
-    def _drawn(self, b: Bin, left: Ints) -> Mapping[int, int]:
-        """Return the content of one copy of the bin by item, given how many of each item are left."""
-        drawn: dict[int, int] = {}
-        for kind, count in b.content.pairs():
-            wanted = count
-            for item in self.members[kind].tolist():
-                taken = min(wanted, int(left[item]))
-                if taken:
-                    drawn[item] = taken
-                    wanted -= taken
-                if not wanted:
-                    break
-        return drawn
-
-
-def _mixed_up(problem: PackingProblem) -> Bools:
-    """Return which items are on both sides of a conflict; two such items conflict, two copies of one do not."""
-    found: Bools = np.logical_or.reduce(problem.loose & problem.bound, axis=1)
-    return found
 
 
 _CHUNK: Final = 1 << 20  # contents times offers compared at once
