@@ -160,6 +160,10 @@ def _of_plans() -> Iterator[Mechanism]:
         ("pods join those that their spread counts", SpreadChoice.CHEAPEST_IF_FIRST),
     ):
         yield Mechanism(name=name, changes=((scheduler, "spread_choices", _all_but(choice, scheduler.spread_choices)),))
+    yield Mechanism(
+        name="pods that cannot share a node as they prefer in bulk",
+        changes=((scheduler, "without_lost_preferences", lambda task, _plan: task),),
+    )
     yield Mechanism(name="rival sequential plans", without=lambda options: replace(options, compare_up_to=0))
     for policy in (
         TieBreakPolicy(),

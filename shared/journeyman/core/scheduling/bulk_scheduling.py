@@ -63,7 +63,8 @@ def co_located_classes(problem: SchedulingProblem) -> tuple[int, ...]:
     """
     groups: dict[bytes, TopologyGroup] = {}
     co_located: set[int] = set()
-    for row, cls in enumerate(problem.rows):
+    for row in (row for level_rows in problem.levels for row in level_rows):
+        cls = problem.rows[row]
         if cls.claims:
             co_located.add(problem.class_of_row[row])
         for group in cls.affinities:

@@ -5,9 +5,9 @@
 1. `problem.prepare_task` groups pods into classes, each with its relaxation levels, and measures the existing nodes.
 2. `reserved_placements` keeps pods on the pending NodeClaims that were created for them.
 3. `bulk_scheduling` plans whole classes: domains first, then existing nodes, then new nodes packed by price.
-4. With few pods, topology spread may also use cheaper domains (`spread_choices`), and `sequential` plans pod by pod as
-   Karpenter does, once for each tie-break policy. The plan with the fewest unschedulable pods wins, then the cheapest,
-   then the one with the fewest nodes.
+4. With few pods, topology spread may also use cheaper domains (`spread_choices`), pods that share no node although they
+   prefer to are planned in bulk as well, and `sequential` plans pod by pod as Karpenter does, once for each tie-break
+   policy. The plan with the fewest unschedulable pods wins, then the cheapest, then the one with the fewest nodes.
 5. `instance_type_choice` lists for every new node the suitable instance types with nearly the same price.
 6. `explanation` explains unschedulable pods, and `price_lower_bound` computes a lower bound of the price.
 
@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.bulk_scheduling import schedule_in_bulk
+from journeyman.core.scheduling.bulk_scheduling import co_located_classes, schedule_in_bulk
 from journeyman.core.scheduling.domain_counts import DomainCounts, is_wide
 from journeyman.core.scheduling.instance_type_choice import planned_nodeclaims
 from journeyman.core.scheduling.new_nodes import PackingItems
@@ -243,6 +243,10 @@ def _best(task: SchedulingTask) -> CandidatePlan:
             continue
         if choice is SpreadChoice.CHEAPEST or pods_to_bind_first(problem, uneven) <= pods_to_bind_first(problem, plan):
             best = uneven
+    settled = without_lost_preferences(task, plan)
+    if co_located_classes(settled.problem) != co_located_classes(problem):
+        rival = _finish(task, schedule_in_bulk(settled))
+        best = min(best, rival, key=lambda p: p.rank) if rival.leftover == best.leftover else best
     for policy in tie_break_policies(task):
         rival = _sequential_plan(task, policy)
         if policy == TieBreakPolicy() and best.left == rival.left and best.leftover != rival.leftover:
@@ -261,6 +265,14 @@ def spread_choices(problem: SchedulingProblem) -> Iterator[SpreadChoice]:
     own = [{spread.group.id for spread in row.spreads} for row in problem.rows]
     if any(spread.group.id not in own[row] for _, spread in wide for row in index.counted_by(spread.group)):
         yield SpreadChoice.CHEAPEST_IF_FIRST
+
+
+def without_lost_preferences(task: SchedulingTask, plan: CandidatePlan) -> SchedulingTask:
+    """Return the task without the first relaxation levels of each class that no pod of it has in the plan."""
+    on_nodes = (*plan.solution.on_existing.values(), *(node.pods for node in plan.solution.new_nodes))
+    used = {entry.row for pods in on_nodes for entry in pods}
+    first_used = [next((n for n, row in enumerate(rows) if row in used), 0) for rows in task.problem.levels]
+    return task.with_levels([rows[first:] for rows, first in zip(task.problem.levels, first_used, strict=True)])
 
 
 def pods_to_bind_first(problem: SchedulingProblem, plan: CandidatePlan) -> int:

@@ -109,6 +109,40 @@ def test_a_pod_joins_one_that_its_spread_counts_unless_another_zone_has_nodes(fu
     assert zones_of(results) == expected
 
 
+def preferred(kind, term, *, named="podAffinityTerm"):
+    """A spec with one preferred term of this kind of affinity."""
+    entry = {"weight": 1, named: term}
+    return {"affinity": {kind: {"preferredDuringSchedulingIgnoredDuringExecution": [entry]}}}
+
+
+def test_pods_that_cannot_share_a_node_as_they_prefer_are_packed_by_price():
+    """They prefer the node of a cache that is not there: two small nodes are cheaper than the large one for both."""
+    types = (
+        an_instance_type("large", cpu=16, memory_gib=64, price=0.4),
+        an_instance_type("small", cpu=8, memory_gib=32, price=0.1),
+    )
+    beside = {"topologyKey": HOST, "labelSelector": {"matchLabels": {"app": "cache"}}}
+
+    results = schedule(*pods(2, cpu="7", spec=preferred("podAffinity", beside)), types=types)
+
+    assert results.price == pytest.approx(0.2)
+
+
+def test_of_equal_pods_those_that_want_the_fewest_nodes_go_first():
+    """One prefers zone a, the other any zone without web pods: it leaves the node of zone a, which holds one pod."""
+    in_zone_a = {"matchExpressions": [{"key": labels.ZONE, "operator": "In", "values": ["a"]}]}
+    without_web = {"topologyKey": labels.ZONE, "labelSelector": {"matchLabels": {"app": "web"}}}
+    choosy = a_pod("z", cpu="1", spec=preferred("nodeAffinity", in_zone_a, named="preference"))
+    other = a_pod("a", cpu="1", spec=preferred("podAntiAffinity", without_web))
+    claims = tuple(a_running_claim(f"n{zone}") for zone in "ab")
+    nodes = tuple(a_node(f"n{zone}", metadata={"labels": {labels.ZONE: zone}}) for zone in "ab")
+    full = a_pod("full", cpu="3", node="node-na")
+
+    results = schedule(choosy, other, full, nodes=nodes, claims=claims)
+
+    assert results.existing == {"node-na": ("default/z",), "node-nb": ("default/a",)}
+
+
 def test_nothing_to_do_is_a_plan_without_claims():
     """And without a price."""
     results = schedule()

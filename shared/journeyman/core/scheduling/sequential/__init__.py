@@ -130,16 +130,18 @@ FALLBACK_POLICIES: Mapping[str, Callable[[SchedulingProblem, _SequentialAttempt]
 
 
 def _in_queue_order(problem: SchedulingProblem, solution: PartialSolution, classes: Iterable[int]) -> list[int]:
-    """Return the class of every pod to schedule: largest pods first, then oldest, then those with most preferred groups.
+    """Return the class of every pod to schedule: largest pods first, then oldest, then those with the fewest choices.
 
-    Of equal pods those with preferred topology groups go first, because the others can join them on their nodes.
+    Of equal pods those go first that want the fewest existing nodes, then those with the most preferred topology groups,
+    because the others can join them on their nodes.
     """
     queue = []
     for c in classes:
         cls = problem.rows[problem.levels[c][0]]
         size = (-cls.requests.get(CPU, 0), -cls.requests.get(MEMORY, 0))
+        wanted_nodes = int(problem.existing.columns.meeting(cls.node_terms).sum()) if problem.existing.nodes else 0
         queue += [
-            (*size, _age(pod), -len(cls.preferred_groups), pod.metadata.uid, pod.key, c)
+            (*size, _age(pod), wanted_nodes, -len(cls.preferred_groups), pod.metadata.uid, pod.key, c)
             for pod in cls.pods[len(cls.pods) - solution.left[c] :]
         ]
     queue.sort()
