@@ -8,18 +8,22 @@ something that would otherwise count as worse.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from journeyman.core.api.labels import HOSTNAME, RESERVED
 from journeyman.core.api.objects import LabelSelector, Pod, PodAffinityTerm
 from journeyman.core.scheduling.requirements import EMPTY, from_labels, from_selectors
 from journeyman.core.scheduling.results import Results
+from journeyman.core.scheduling.scheduler import pods_to_schedule
+from journeyman.core.scheduling.verify import Defect, verify
 from journeyman.core.state.pod_predicates import selects
 from tests.differential.compare import NO_MONEY, Finding, Ours, placed_in, read
 
 JSONDict = dict[str, Any]
+REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,15 +89,45 @@ def _wants_a_label_and_not(pod: Pod) -> bool:
 
 
 def _is_about_lent_labels(scenario: JSONDict, finding: Finding) -> bool:
-    """Whether each of the pods needs a label that nothing defines, of which another one refuses some values."""
-    known = read(scenario)
-    pools = {r.key for pool in known.snapshot.node_pools for r in pool.spec.template.spec.requirements}
-    given = {key for pool in known.snapshot.node_pools for key in pool.spec.template.metadata.labels}
-    about = _pods(scenario, finding)
-    refused = {key for pod in known.snapshot.pods for key, is_wanted in _asked_labels(pod) if not is_wanted}
-    lent = refused - pools - given
-    wanting = all(any(wanted and key in lent for key, wanted in _asked_labels(pod)) for pod in about)
-    return finding.kind in {"missing", "rejected"} and bool(about) and wanting
+    """Whether Karpenter has each pod on a node without a label that it needs, of which another pod there refuses values."""
+    pods = {pod.key: pod for pod in read(scenario).snapshot.pods}
+    lent = {
+        key
+        for node in _labelled_pods(scenario, finding.theirs)
+        for key in node.pods
+        if key in pods and (_wanted_labels(pods[key]) - node.labels) & _refused_labels(pods, node.pods)
+    }
+    about = {pod.key for pod in _pods(scenario, finding)}
+    return finding.kind in {"missing", "rejected"} and bool(about) and about <= lent
+
+
+class _LabelledPods(NamedTuple):
+    """The labels that a node surely has, and the pods planned there."""
+
+    labels: frozenset[str]
+    pods: tuple[str, ...]
+
+
+def _labelled_pods(scenario: JSONDict, plan: Results) -> Iterator[_LabelledPods]:
+    snapshot = read(scenario).snapshot
+    of_types = {r["key"] for instance_type in scenario["instanceTypes"] for r in instance_type["requirements"]}
+    nodes = {node.name: node for node in snapshot.state_nodes}
+    for name, there in plan.existing.items():
+        yield _LabelledPods(frozenset(nodes[name].labels), there)
+    for claim in plan.new_claims:
+        template = snapshot.node_pools_by_name[claim.node_pool].spec.template
+        of_pool = {*template.metadata.labels, *(r.key for r in template.spec.requirements)}
+        yield _LabelledPods(frozenset(of_types | of_pool), claim.pods)
+
+
+def _wanted_labels(pod: Pod) -> frozenset[str]:
+    return frozenset(key for key, is_wanted in _asked_labels(pod) if is_wanted)
+
+
+def _refused_labels(pods: Mapping[str, Pod], keys: Iterable[str]) -> frozenset[str]:
+    return frozenset(
+        label for key in keys if key in pods for label, is_wanted in _asked_labels(pods[key]) if not is_wanted
+    )
 
 
 def _asked_labels(pod: Pod) -> set[tuple[str, bool]]:
@@ -227,14 +261,70 @@ def _without_wishes(raw: JSONDict) -> JSONDict:
     spec = raw.get("spec") or {}
     affinity = spec.get("affinity") or {}
     wide = any(spread["topologyKey"] != HOSTNAME for spread in spec.get("topologySpreadConstraints") or ())
-    if (
-        raw["kind"] != "Pod"
-        or not wide
-        or "preferredDuringSchedulingIgnoredDuringExecution" not in (affinity.get("nodeAffinity") or {})
-    ):
+    if raw["kind"] != "Pod" or not wide or PREFERRED not in (affinity.get("nodeAffinity") or {}):
         return raw
     required = {k: v for k, v in affinity["nodeAffinity"].items() if k.startswith("required")}
     return {**raw, "spec": {**spec, "affinity": {**affinity, "nodeAffinity": required}}}
+
+
+def _is_about_kept_preferences(scenario: JSONDict, finding: Finding) -> bool:
+    """Whether without the preferred terms that our plan keeps and Karpenter's breaks we would pay no more either."""
+    if finding.kind != "dearer":
+        return False
+    placed = placed_in(finding.theirs)
+    mine = Ours(scenario).only(placed)
+    kept = [
+        term
+        for term in _preferred_terms(scenario)
+        if _breaks(scenario, finding.theirs, term) and not _breaks(scenario, mine, term)
+    ]
+    without = scenario
+    for term in reversed(kept):
+        without = _without_preference(without, term)
+    plan = Ours(without).only(placed)
+    return bool(kept) and placed_in(plan) >= placed and plan.price <= finding.theirs.price + NO_MONEY
+
+
+class _PreferredTerm(NamedTuple):
+    """A preferred term of a pod: the pod's place among the objects, podAffinity or podAntiAffinity, the term's place."""
+
+    pod: int
+    kind: str
+    term: int
+
+
+def _preferred_terms(scenario: JSONDict) -> Iterator[_PreferredTerm]:
+    for place, raw in enumerate(scenario["objects"]):
+        affinity = (raw.get("spec") or {}).get("affinity") or {} if raw["kind"] == "Pod" else {}
+        for kind in ("podAffinity", "podAntiAffinity"):
+            for n in range(len((affinity.get(kind) or {}).get(PREFERRED) or ())):
+                yield _PreferredTerm(place, kind, n)
+
+
+def _breaks(scenario: JSONDict, plan: Results, term: _PreferredTerm) -> bool:
+    """Whether verification finds more wrong with a plan if this term is required."""
+    required = _without_preference(scenario, term, is_required=True)
+    return len(_defects(required, plan)) > len(_defects(scenario, plan))
+
+
+def _defects(scenario: JSONDict, plan: Results) -> tuple[Defect, ...]:
+    case, keys = read(scenario), placed_in(plan) | plan.pod_errors.keys()
+    return verify(
+        case.snapshot, case.catalogue, plan, pods=[pod for pod in pods_to_schedule(case.snapshot) if pod.key in keys]
+    )
+
+
+def _without_preference(scenario: JSONDict, term: _PreferredTerm, *, is_required: bool = False) -> JSONDict:
+    """Return the scenario without a preferred term, or with it as a required one."""
+    objects = list(scenario["objects"])
+    raw = objects[term.pod]
+    affinity = raw["spec"]["affinity"]
+    preferred = affinity[term.kind][PREFERRED]
+    left = {PREFERRED: [entry for n, entry in enumerate(preferred) if n != term.term]}
+    required = [*affinity[term.kind].get(REQUIRED, ()), *([preferred[term.term]["podAffinityTerm"]] * is_required)]
+    changed = {**affinity, term.kind: {**left, REQUIRED: required}}
+    objects[term.pod] = {**raw, "spec": {**raw["spec"], "affinity": changed}}
+    return {**scenario, "objects": objects}
 
 
 def _is_about_like_sums(scenario: JSONDict, finding: Finding) -> bool:
@@ -304,7 +394,7 @@ ACCEPTED = (
     ),
     Difference(
         name="a label is not there because another pod refuses some values of it",
-        why="Karpenter takes what is left of them for a definition, and opens a node without the label for who needs it",
+        why="Karpenter takes what is left of them for a definition, and puts pods that need the label on a node without it",
         covers=_is_about_lent_labels,
     ),
     Difference(
@@ -357,6 +447,12 @@ ACCEPTED = (
         why="Karpenter distinguishes rules between pods by a hash in which app In [app0, app1, app2] is app In [app3]:"
         " FNV-1 of each value, joined by exclusive or; the second such rule of a pass is not heeded",
         covers=_is_about_like_sums,
+    ),
+    Difference(
+        name="a preference is kept where an order of the pods allows it",
+        why="Karpenter takes pods one by one, the largest first, and of equal ones by UID; a pod whose turn comes late loses"
+        " its preference, or joins those that it avoids on a node whose label is undecided, which may be cheaper",
+        covers=_is_about_kept_preferences,
     ),
     Difference(
         name="a preference is dropped when no zone satisfies it",

@@ -240,6 +240,7 @@ def _missing(ours: Ours, answer: JSONDict, missing: Sequence[str]) -> Finding:
     numbers = f"{len(missing)} of {count} pods (we place {len(ours.placed)})"
     return Finding(
         kind="missing",
+        theirs=results_of(answer),
         text=f"{numbers}, first {missing[0]}; Karpenter: {place}; we: {why}",
         cause=_without_names(why),
         pods=tuple(missing),

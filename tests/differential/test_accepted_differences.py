@@ -3,7 +3,7 @@
 import pytest
 
 from tests.differential.accepted_differences import unaccepted
-from tests.differential.compare import Finding, Ours, against, findings
+from tests.differential.compare import Finding, Ours, against, findings, results_of
 from tests.differential.draw.words import (
     ARCH,
     CAPACITY_TYPE,
@@ -194,6 +194,61 @@ def test_not_in_of_one_pod_does_not_define_the_label(karpenter):
     assert Ours(asked).placed == {"default/first"}
     assert {f.kind for f in found} == {"missing", "rejected"}
     assert unaccepted(asked, found) == []
+
+
+def test_not_in_of_one_pod_does_not_define_the_label_of_an_existing_node(karpenter):
+    """The node lacks the label tier, which the pool has. Karpenter puts both pods there; we one on a node of the pool."""
+
+    def tier(kind, *values):
+        terms = [{"matchExpressions": [require("tier", kind, *values)]}]
+        return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}
+
+    first, second = pods(1, cpu="2", affinity=tier("NotIn", "gold"))[0], pods(1, affinity=tier("Exists"))[0]
+    named(first, "first")
+    capacity = {"cpu": "8", "memory": "32Gi", "pods": "10"}
+    node = an_object("Node", "n0", status={"capacity": capacity, "allocatable": capacity})
+    pool = a_pool(requirements=[require("tier", "In", "silver")])
+    asked = scenario([a_type("m", cpu=4, price=0.2)], pool, node, first, second)
+
+    found = findings(asked, karpenter)
+
+    assert karpenter.ask(asked)["existing"] == {"n0": ["default/first", "default/web-0"]}
+    assert Ours(asked).results.existing == {"n0": ("default/first",)}
+    assert {f.kind for f in found} == {"rejected", "dearer"}
+    assert unaccepted(asked, found) == []
+
+
+def test_preference_is_kept_where_an_order_of_pods_allows_it(karpenter):
+    """Two pods prefer a capacity type of their own; a Spot node holds one more pod. Karpenter gives it to the third."""
+    avoiding = {"weight": 1, "podAffinityTerm": {"topologyKey": CAPACITY_TYPE, "labelSelector": WEB}}
+    apart = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [avoiding]}}
+    both = a_type("m", cpu=4, price=0.2, zones="a")
+    both["requirements"][-1]["values"] = ["on-demand", "spot"]
+    spot = {"requirements": [require(ZONE, "In", "a"), require(CAPACITY_TYPE, "In", "spot")], "price": 0.1}
+    both["offerings"].append({**spot, "available": True})
+    capacity = {"cpu": "1", "memory": "4Gi", "pods": "10"}
+    node = an_object("Node", "n0", metadata={"labels": {CAPACITY_TYPE: "spot"}}, status={"allocatable": capacity})
+    third = named(pods(1)[0], "third")
+    third["metadata"]["labels"] = {}
+    asked = scenario([both], a_pool(), node, third, *pods(2, affinity=apart))
+
+    found = findings(asked, karpenter)
+
+    assert karpenter.ask(asked)["existing"] == {"n0": ["default/third"]}
+    assert [claim.offering[-1] for claim in Ours(asked).results.new_claims] == ["on-demand"]
+    assert {f.kind for f in found} == {"dearer"}
+    assert unaccepted(asked, found) == []
+
+
+def test_a_dearer_plan_is_not_excused_by_a_preference_that_both_plans_keep(karpenter):
+    """Nothing prefers to avoid the web pods, so that the term is kept in every plan."""
+    avoiding = {"weight": 1, "podAffinityTerm": {"topologyKey": ZONE, "labelSelector": {"matchLabels": {"app": "db"}}}}
+    apart = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [avoiding]}}
+    asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(), *pods(1, affinity=apart))
+    theirs = results_of(karpenter.ask(asked))
+    found = [Finding(kind="dearer", text="", theirs=theirs)]
+
+    assert unaccepted(asked, found) == found
 
 
 def test_pods_on_a_starting_node_count_for_spreads(karpenter):
