@@ -133,7 +133,7 @@ def exchanging(old: type[ast.AST], new: type[ast.AST]) -> Callable[[ast.Function
 
 
 class Wrapper:
-    """Passes everything on; subclasses replace a method."""
+    """Forwards all attributes; subclasses replace a method."""
 
     def __init__(self, wrapped: Any) -> None:
         self.wrapped = wrapped

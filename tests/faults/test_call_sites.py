@@ -18,7 +18,7 @@ def test_recorded_call_sites_are_up_to_date():
 
 
 def test_a_new_call_of_a_step_is_recorded_by_itself():
-    """Nothing but the product's code says which calls there are."""
+    """The list of calls comes from the product's code alone."""
     version = ast.parse("run.store.version()").body
 
     def call_version(function):
@@ -32,5 +32,5 @@ def test_a_new_call_of_a_step_is_recorded_by_itself():
 
 
 def test_each_rare_call_with_a_scenario_of_its_own_is_a_call_site():
-    """A call that no step makes any more needs none."""
+    """A call that no step makes needs no scenario."""
     assert RARE_CALL_SCENARIOS.keys() <= {*CALL_SITES}

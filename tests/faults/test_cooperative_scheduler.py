@@ -11,8 +11,8 @@ from journeyman_simulator.world import World
 START = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
 
 
-class Diary:
-    """What runs do, in order: each writes, is paused for each of its pauses, and writes again."""
+class RunLog:
+    """Records in order what runs do: each writes an entry, pauses so many times, and writes again."""
 
     def __init__(self):
         self.clock = VirtualClock(START)
@@ -35,7 +35,7 @@ class Diary:
 
 def test_other_runs_continue_while_one_is_paused():
     """The second run starts and ends while the first is paused."""
-    diary = Diary()
+    diary = RunLog()
     diary.run("a", 5)
     diary.run("b")
     diary.world.run_for(timedelta(seconds=10))
@@ -44,8 +44,8 @@ def test_other_runs_continue_while_one_is_paused():
 
 
 def test_of_runs_due_at_the_same_time_the_first_started_resumes_first():
-    """Not the one that paused first."""
-    diary = Diary()
+    """The run that paused first does not resume first."""
+    diary = RunLog()
     diary.run("a", 2, 3)
     diary.run("b", 5)
     diary.world.run_for(timedelta(seconds=10))
@@ -54,7 +54,7 @@ def test_of_runs_due_at_the_same_time_the_first_started_resumes_first():
 
 def test_resume_all_ignores_the_times_of_paused_runs():
     """It resumes runs that pause again, too."""
-    diary = Diary()
+    diary = RunLog()
     diary.run("a", 60, 60)
     diary.run("b", 1)
     diary.scheduler.release()
@@ -63,8 +63,8 @@ def test_resume_all_ignores_the_times_of_paused_runs():
 
 
 def test_a_resumed_run_raises_where_it_was_resumed():
-    """An error of the simulation is not lost in a thread."""
-    diary = Diary()
+    """The simulation reports an error of another thread."""
+    diary = RunLog()
 
     def work():
         diary.scheduler.pause(START)
@@ -76,7 +76,7 @@ def test_a_resumed_run_raises_where_it_was_resumed():
 
 
 def test_a_run_that_needs_no_thread_cannot_pause():
-    """It is a plain call."""
+    """It runs as a plain call in the simulation's thread."""
     scheduler = CooperativeScheduler(VirtualClock(START))
     done = []
     scheduler.start(lambda: done.append(1), can_pause=False)

@@ -8,15 +8,15 @@ from journeyman_simulator.faults.invariants.checkers import InvariantChecker
 from journeyman_simulator.faults.scenario_run import run_scenario
 
 RAW_EVENT: Resource = Resource(group="", version="v1", kind="Event", plural="events", namespaced=True, type=dict)
-LATER, LAUNCHING = 90, 3  # seconds: all pods run; instances are on their way
+LATER, LAUNCHING = 90, 3  # seconds: at the first, all pods run; at the second, instances are launching
 ON_DEMAND = fault_scenario.ScenarioSetup(
     pools=(fault_scenario.ScenarioPool(name="default", capacity_types=("on-demand",)),)
 )
 SIX = fault_scenario.Deploy(at_seconds=0, app="a", replicas=6, cpu_millicores=900)
 
 
-def look(view):
-    """((Running pods, nodes with claim and instance, instances that ever were), kind and reason of every Event)."""
+def observe(view):
+    """Return (running pods, nodes with NodeClaim and instance, launched instances) and (kind, reason) of every Event."""
     server, instances = view.server, view.instances()
     running = sum(pod.status.phase == "Running" for pod in server.list(POD).items)
     claims, nodes = (len(server.list(resource).items) for resource in (NODECLAIM, NODE))
@@ -26,14 +26,14 @@ def look(view):
 
 
 def end_of(*operations, setup=None):
-    """Run the scenario; return what is seen at rest."""
+    """Run the scenario; return what `observe` returns at rest."""
     seen = []
 
     class AtRest(InvariantChecker):
         name = "at rest"
 
         def check_at_rest(self):
-            seen.append(look(self.view))
+            seen.append(observe(self.view))
             return ()
 
     ordered = tuple(sorted((*operations, SIX), key=lambda operation: operation.at_seconds))
@@ -98,7 +98,7 @@ def test_harmless_changes_replace_no_node(operation):
 @pytest.mark.parametrize("seconds", [LAUNCHING, LATER])
 @pytest.mark.parametrize("change", ["say-registered", "say-initialized"])
 def test_a_claim_with_conditions_set_by_hand_still_initializes(change, seconds):
-    """Its node's taints are removed all the same."""
+    """Its node's taints are removed, too."""
     assert end_of(fault_scenario.EditClaim(at_seconds=seconds, claim=0, change=change))[0][:2] == (6, 3)
 
 
@@ -147,7 +147,7 @@ def test_an_invalid_nodeclass_keeps_its_running_nodes():
 
 
 def test_a_clock_jump_past_the_registration_timeout_relaunches_nodes():
-    """As if the nodes had not registered in that time."""
+    """The nodes count as not registered in that time."""
     numbers, events = end_of(fault_scenario.JumpClock(at_seconds=LAUNCHING, seconds=1200))
 
     assert numbers == (6, 3, 6)
@@ -155,7 +155,7 @@ def test_a_clock_jump_past_the_registration_timeout_relaunches_nodes():
 
 
 def test_a_nodeclass_repaired_later_launches_as_many_nodes():
-    """Nothing is launched before."""
+    """No node is launched before."""
     numbers, _ = end_of(fault_scenario.BreakNodeClass(at_seconds=0), fault_scenario.MendNodeClass(at_seconds=LATER))
 
     assert numbers == (6, 3, 3)

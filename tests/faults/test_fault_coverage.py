@@ -1,4 +1,4 @@
-"""Counts of calls and faults: per scenario, added up, as a table."""
+"""Counts of calls and faults: for one scenario, added over several, and as a table."""
 
 from journeyman_simulator.faults.call_sites import CALL_SITES, FaultCoverage, from_json, has_effect, kinds_of, to_json
 from journeyman_simulator.faults.fault_scenario import FaultKind
@@ -26,13 +26,13 @@ def test_counts_of_scenarios_from_several_processes_add_up():
 
 
 def test_a_site_without_one_of_the_fault_kinds_is_reported():
-    """Any of the kinds is enough."""
+    """A site needs only one of the kinds."""
     coverage = counted((LAUNCH, FaultKind.CRASH_AFTER), (LOOK, FaultKind.LAG))
     assert coverage.sites_without([LAUNCH, LOOK], FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER) == (LOOK,)
 
 
 def test_the_table_marks_possible_faults_that_were_not_injected():
-    """A row per call and a column per kind; a launch is never stale."""
+    """The table has a row per call and a column per kind; a launch is never stale."""
     coverage = counted((LAUNCH, FaultKind.CRASH_AFTER))
     coverage.count_message_fault("requeue", "drop")
     _, head, launch, _, sweep, look, _, messages = coverage.table().splitlines()
@@ -45,7 +45,7 @@ def test_the_table_marks_possible_faults_that_were_not_injected():
 
 
 def test_every_call_site_is_unique_and_can_crash():
-    """Calls with an effect can lose their answer, too."""
+    """The response of a call with an effect can be lost, too."""
     assert len(set(CALL_SITES)) == len(CALL_SITES)
     assert all(
         {FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER, FaultKind.PAUSE} <= {*kinds_of(site)} for site in CALL_SITES

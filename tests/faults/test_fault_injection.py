@@ -29,7 +29,7 @@ MINUTE = timedelta(minutes=1)
 
 
 class Fixture:
-    """A function's connections in which these faults wait, and one run of it."""
+    """A function's connections with injected faults, and one run of it."""
 
     def __init__(self, *faults, thaw=False):
         self.clock = VirtualClock(START)
@@ -53,7 +53,7 @@ class Fixture:
         self.run = FunctionRun(step="provision", serial=1, ends_at=START + MINUTE)
 
     def do(self, call):
-        """What a call comes to inside the run."""
+        """Return the outcome of a call inside the run."""
         with running(self.run):
             return call()
 
@@ -108,7 +108,7 @@ def test_only_a_waiting_fault_of_its_own_step_can_pause_a_run():
 
 
 def test_a_crashed_run_makes_no_further_call():
-    """Whatever it tries on its way out."""
+    """That includes calls in its exception handlers."""
     fixture = Fixture(wrong(FaultKind.CRASH_BEFORE))
     with pytest.raises(ProcessCrashed):
         fixture.create("a")
@@ -119,8 +119,8 @@ def test_a_crashed_run_makes_no_further_call():
     assert fixture.nodes() == []
 
 
-def test_a_conflicting_write_comes_first_and_the_server_decides():
-    """With a precondition the write is refused, without one both take effect."""
+def test_conflicting_write_is_made_before_the_runs_own_write():
+    """With a precondition the server refuses the run's write, without one both take effect."""
     fixture = Fixture(
         wrong(FaultKind.CONFLICT, "provision: patch Node"), wrong(FaultKind.CONFLICT, "provision: patch Node", 2)
     )
@@ -151,7 +151,7 @@ def test_a_stale_list_shows_the_cluster_as_it_was():
 
 
 def test_an_uncached_list_may_lag():
-    """With a LAG fault."""
+    """A LAG fault makes it stale."""
     fixture = Fixture(wrong(FaultKind.LAG, "provision: list Node", seconds=10))
     fixture.clock.advance(11)
     fixture.create()
@@ -159,7 +159,7 @@ def test_an_uncached_list_may_lag():
 
 
 def test_instances_are_described_as_they_were():
-    """EC2 does not show an instance launched a moment ago; by its id it answers NotFound."""
+    """EC2 does not list an instance that was just launched, and answers NotFound for its id."""
     fixture = Fixture(*(wrong(FaultKind.STALE, "provision: ec2 DescribeInstances", nth, 5) for nth in (1, 2)))
     image = fixture.account.client("ec2").describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
     made = fixture.account.client("ec2").run_instances(ImageId=image, InstanceType="c5.large", MinCount=1, MaxCount=1)
@@ -181,7 +181,7 @@ def test_instances_are_described_as_they_were():
     ],
 )
 def test_aws_faults_are_botocore_errors(kind, error, done):
-    """So the adapter translates them as it would on AWS."""
+    """The adapter translates them as on AWS."""
     fixture = Fixture(wrong(kind, "provision: ec2 CreateLaunchTemplate"))
     data = {"ImageId": "ami-1"}
     with pytest.raises(error):
@@ -261,7 +261,7 @@ def test_possible_faults_depend_on_the_call():
 
 
 def test_a_store_without_faults_passes_every_verb_through():
-    """Under the step's name."""
+    """The server sees the step's name as the user."""
     fixture = Fixture()
     users = []
     fixture.server.on_write(lambda write: users.append((write.verb, write.user)))

@@ -7,7 +7,7 @@ DEAF = next(mutation for mutation in MUTATIONS if mutation.name == "no pod is pr
 
 
 def test_a_search_without_violations_succeeds_and_prints_its_coverage(capsys):
-    """A table of calls and faults, then the totals."""
+    """The output has a table of calls and faults, then the totals."""
     assert run_seeds("1..2", require_crash_coverage=False) == 0
     out = capsys.readouterr().out
     assert "  ec2 CreateFleet " in out
@@ -16,13 +16,13 @@ def test_a_search_without_violations_succeeds_and_prints_its_coverage(capsys):
 
 
 def test_a_call_without_a_crash_fails_a_search_that_requires_it(capsys):
-    """Two scenarios cannot have crashed everywhere."""
+    """Two scenarios cannot have a crash at every call."""
     assert run_seeds("1..2", require_crash_coverage=True) == 1
     assert "terminate: ec2 TerminateInstances: no process crashed at this call" in capsys.readouterr().out
 
 
 def test_a_violation_fails_the_search_and_prints_how_to_reproduce_it(capsys):
-    """By its seed."""
+    """The seed reproduces it."""
     with DEAF.applied():
         assert run_seeds("1..3", require_crash_coverage=False) == 1
     out = capsys.readouterr().out

@@ -54,7 +54,7 @@ TYPES = ("m5.large", "m5.xlarge")
 
 
 class Fixture:
-    """A scene that is put up by hand: a real API server, and whatever else is said."""
+    """An API server, instances and messages that a test sets up for one invariant checker."""
 
     def __init__(self, invariant, **setup):
         faults = setup.pop("faults", ())
@@ -99,7 +99,7 @@ class Fixture:
         return self.launch(name) if launched else None
 
     def say(self, name, *true, provider_id="", by="provision"):
-        """These conditions are True from now on, and no others."""
+        """Set exactly these conditions True."""
         conditions = [
             {
                 "type": t,
@@ -167,7 +167,7 @@ class Fixture:
 
 
 def leaving_node(fixture, *, annotations=None, **claim):
-    """A claim on its way out, its tainted node, and a pod on it."""
+    """Return a terminating NodeClaim, its tainted node, and a pod on it."""
     instance = fixture.claim("c1", "Registered", **claim)
     fixture.node("c1", taints=[TAINT])
     fixture.pod("p1", "node-c1", annotations=annotations)
@@ -176,13 +176,13 @@ def leaving_node(fixture, *, annotations=None, **claim):
 
 
 def test_there_are_fourteen_invariants_with_different_names():
-    """So that reports are unambiguous."""
+    """Reports name invariants unambiguously."""
     assert len({*ALL_CHECKERS}) == 14
     assert all(invariant.name for invariant in ALL_CHECKERS)
 
 
 def test_a_second_instance_of_a_nodeclaim_is_detected():
-    """By the UID in its tags, whatever became of the first."""
+    """The UID in its tags identifies the NodeClaim, even if the first instance is terminated."""
     fixture = Fixture(OneInstancePerNodeClaim)
     fixture.claim("c1")
     assert fixture.violations == []
@@ -191,7 +191,7 @@ def test_a_second_instance_of_a_nodeclaim_is_detected():
 
 
 def test_an_orphaned_instance_is_detected_at_rest_and_after_ten_minutes():
-    """While faults go on there is time to find it."""
+    """While faults are injected, the product has ten minutes to terminate it."""
     fixture = Fixture(NoOrphanedInstance)
     fixture.claim("c1", finalizers=())
     fixture.server.delete(NODECLAIM, "c1")
@@ -209,7 +209,7 @@ def test_an_orphaned_instance_is_detected_at_rest_and_after_ten_minutes():
 
 
 def test_a_claim_without_instance_node_or_finalizer_is_detected_at_rest():
-    """They are one to one."""
+    """Each NodeClaim must have one instance, one node and its finalizer."""
     fixture = Fixture(NoOrphanedInstance)
     fixture.claim("good")
     fixture.node("good")
@@ -224,7 +224,7 @@ def test_a_claim_without_instance_node_or_finalizer_is_detected_at_rest():
 
 
 def test_an_eviction_against_a_budget_is_detected():
-    """Even if the API server allowed it: the checker counts healthy pods itself."""
+    """The checker counts healthy pods itself, even if the API server allowed the eviction."""
     fixture = Fixture(PodsEvictedAsAllowed)
     leaving_node(fixture)
     budget = {"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}}
@@ -277,7 +277,7 @@ def test_an_eviction_from_a_node_that_is_not_disrupted_is_detected():
 
 @pytest.mark.parametrize(("seconds", "violation"), [(59, True), (60, False)])
 def test_a_forced_deletion_before_the_deadline_is_detected(seconds, violation):
-    """Ninety seconds after the NodeClaim's deletion, less the pod's grace period of thirty."""
+    """The deadline is ninety seconds after the NodeClaim's deletion, minus the pod's grace period of thirty."""
     fixture = Fixture(PodsEvictedAsAllowed)
     leaving_node(fixture, grace="90s")
     fixture.clock.advance(seconds - 1)
@@ -302,7 +302,7 @@ def test_a_termination_with_running_pods_is_detected():
     ("nodes", "taken", "violation"), [("1", 1, False), ("1", 2, True), ("50%", 2, False), ("30%", 2, True)]
 )
 def test_more_disrupted_nodes_than_the_budget_allows_are_detected(nodes, taken, violation):
-    """Of three nodes; percentages are rounded up."""
+    """There are three nodes; percentages are rounded up."""
     fixture = Fixture(
         DisruptionBudgetsHold, pools=(ScenarioPool(name="default", budgets=(ScenarioBudget(nodes=nodes),)),)
     )
@@ -324,7 +324,7 @@ def test_a_budget_for_another_reason_does_not_apply():
 
 
 def test_a_launch_beyond_the_limit_is_detected():
-    """Two and two vCPUs of three; a node that is being replaced does not count."""
+    """Two nodes of two vCPUs exceed a limit of three; a node with a replacement does not count."""
     fixture = Fixture(NodePoolLimitsHold, pools=(ScenarioPool(name="default", limit_cpus=3),))
     fixture.claim("c1", "Registered")
     fixture.as_("terminate").delete(NODECLAIM, "c1")
@@ -335,7 +335,7 @@ def test_a_launch_beyond_the_limit_is_detected():
 
 
 def test_candidate_deleted_before_its_replacement_initializes_is_detected():
-    """And one without a command."""
+    """A deletion without a command is detected, too."""
     fixture = Fixture(ReplacementsInitializedFirst)
     for name in ("old", "new", "other"):
         fixture.claim(name, "Launched")
@@ -351,7 +351,7 @@ def test_candidate_deleted_before_its_replacement_initializes_is_detected():
 
 
 def test_a_candidate_may_go_once_its_replacement_was_initialized():
-    """Whatever became of the replacement since."""
+    """The replacement may have been deleted since."""
     fixture = Fixture(ReplacementsInitializedFirst)
     fixture.claim("old", "Launched")
     fixture.claim("new", "Initialized")
@@ -412,7 +412,7 @@ def test_a_message_to_the_right_step_is_a_requeue():
 
 
 def test_leftover_taints_conditions_and_dead_letters_are_detected():
-    """At rest."""
+    """They are detected at rest."""
     fixture = Fixture(NothingStuck)
     fixture.claim("c1", "DisruptionReason")
     fixture.node("c1", taints=[TAINT])
@@ -427,7 +427,7 @@ def test_leftover_taints_conditions_and_dead_letters_are_detected():
 
 @pytest.mark.parametrize(("dying", "step", "seen"), [(4, "terminate", 0), (3, "terminate", 1), (4, "provision", 1)])
 def test_a_dead_letter_is_allowed_if_every_receive_failed(dying, step, seen):
-    """As often as it is received, and in its own step."""
+    """A fault must have hit each receive in the message's own step."""
     fixture = Fixture(NothingStuck)
     deaths = (
         CallFault(site="terminate: evict Pod", nth=nth, kind=FaultKind.CRASH_BEFORE) for nth in range(1, dying + 1)
@@ -471,7 +471,7 @@ def test_a_surplus_node_of_a_static_nodepool_is_detected_at_creation():
 
 
 def test_a_static_nodepool_of_the_wrong_size_is_detected_at_rest():
-    """Whatever its replicas were before."""
+    """Earlier replicas do not matter."""
     fixture = static(1)
     fixture.claim("c1")
     fixture.checkers.check_at_rest()
@@ -497,7 +497,7 @@ def test_a_node_unhealthy_for_too_long_is_detected_with_node_repair(node_repair,
 
 
 def test_an_eviction_of_a_temporarily_protected_pod_is_detected():
-    """Until the duration from its start has passed."""
+    """It is protected until the duration from its start has passed."""
     fixture = Fixture(PodsEvictedAsAllowed)
     leaving_node(fixture, annotations={"karpenter.sh/do-not-disrupt": "1h1m"})
     fixture.as_("terminate").evict("default", "p1")

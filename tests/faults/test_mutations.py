@@ -14,7 +14,7 @@ LAST_SEED = 300
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_mutation_is_detected_by_its_invariant_checker(mutation):
-    """In one of the first 300 seeds' scenarios that can violate it, and not in the same scenario without the mutation."""
+    """One of the first 300 suitable scenarios violates it, and does not without the mutation."""
     scenarios = filter(mutation.where, map(generate_scenario, seeds_from(mutation.seed)))
     with mutation.applied():
         caught = next((s for s in scenarios if violates(mutation, s, mutation.collaborators)), None)
@@ -23,12 +23,12 @@ def test_a_mutation_is_detected_by_its_invariant_checker(mutation):
 
 
 def test_every_invariant_has_a_mutation():
-    """An invariant that nothing violates checks nothing."""
+    """A mutation shows that the invariant's checker works."""
     assert {mutation.invariant for mutation in MUTATIONS} == {*ALL_CHECKERS}
 
 
 def seeds_from(first: int) -> Iterator[int]:
-    """All seeds once: from that one to the last, then those before it."""
+    """Yield all seeds once: from that one to the last, then those before it."""
     yield from range(first, LAST_SEED + 1)
     yield from range(1, first)
 

@@ -19,8 +19,8 @@ CALLS = (
 )  # fmt: skip
 
 
-def look(view):
-    """(NodeClasses, claims, instances that run, instance profiles, launch templates)."""
+def observe(view):
+    """Return (NodeClasses, NodeClaims, running instances, instance profiles, launch templates)."""
     account = view.account
     classes, claims = (len(view.server.list(kind).items) for kind in (EC2NODECLASS, NODECLAIM))
     templates = account.client("ec2").describe_launch_templates()["LaunchTemplates"]
@@ -29,14 +29,14 @@ def look(view):
 
 
 def end_of(*faults):
-    """What is left at rest, and how many launch templates and profiles there were while the pods ran."""
+    """Return the objects left at rest, and the numbers of launch templates and profiles while the pods ran."""
     seen = []
 
     class Looks(InvariantChecker):
         name = "looks"
 
         def check_at_rest(self):
-            seen.append(look(self.view))
+            seen.append(observe(self.view))
             return ()
 
     scenario = fault_scenario.FaultScenario(
@@ -52,7 +52,7 @@ def end_of(*faults):
 )
 @pytest.mark.parametrize("call", CALLS)
 def test_nothing_remains_after_a_fault_at_any_call(call, kind):
-    """The finalizer goes last, so the next run finds what is left."""
+    """The finalizer is removed last, so the next run deletes the rest."""
     site = f"provision: {call}"
     left, coverage = end_of(CallFault(site=site, nth=1, kind=kind))
 
@@ -61,7 +61,7 @@ def test_nothing_remains_after_a_fault_at_any_call(call, kind):
 
 
 def test_the_sweep_finds_a_deleted_nodeclass():
-    """Although every message to provision is lost for a while."""
+    """It does so although every message for provision is lost for a while."""
     lost = (MessageFault(queue="provision", nth=nth, kind=MessageFaultKind.DROP) for nth in range(4, 12))
 
     assert end_of(*lost)[0] == (0, 0, 0, 0, 0)

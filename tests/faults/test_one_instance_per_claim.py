@@ -35,14 +35,14 @@ def instances_by_claim(*faults):
 
 @pytest.mark.parametrize("kind", [FaultKind.FAIL_AFTER, FaultKind.TIMEOUT_AFTER, FaultKind.CRASH_AFTER])
 def test_a_lost_answer_and_a_stale_list_launch_no_second_instance(kind):
-    """The next attempt asks for other offerings, so EC2 compares the client token."""
+    """The next attempt requests other offerings, so EC2 compares the client token."""
     late = (CallFault(site=LISTING, nth=nth, kind=FaultKind.STALE, seconds=20) for nth in range(2, 12))
 
     assert set(instances_by_claim(CallFault(site=FLEET, nth=1, kind=kind, seconds=1), *late).values()) == {1}
 
 
 def test_a_throttled_retry_does_not_answer_for_the_first_launch():
-    """The first launch may have succeeded."""
+    """The retry's error does not prove that the first launch failed."""
     throttled = (CallFault(site=FLEET, nth=nth, kind=FaultKind.THROTTLE) for nth in (4, 5))
     late = (CallFault(site=LISTING, nth=nth, kind=FaultKind.STALE, seconds=20) for nth in range(2, 14))
     lost = CallFault(site=FLEET, nth=1, kind=FaultKind.FAIL_AFTER)

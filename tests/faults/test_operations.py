@@ -30,7 +30,7 @@ EXAMPLES = {
 
 
 class Fixture:
-    """A cluster with a pool and a node class, and an account; nodes are put there by hand."""
+    """A cluster with a NodePool and a NodeClass, and an account, to which tests add nodes."""
 
     def __init__(self, *pools):
         self.setup = fault_scenario.ScenarioSetup(pools=pools) if pools else fault_scenario.ScenarioSetup()
@@ -47,7 +47,7 @@ class Fixture:
         self.hand = AccountOperations(self.account, records)
 
     def machines(self):
-        """What the account's machines look like to kubelets."""
+        """Return the account's instances as machines for kubelets."""
         return tuple(
             Machine(
                 provider_id=f"aws:///{i.zone}/{i.id}", node_name=i.id, running_since=i.launched_at, terminated=False
@@ -56,7 +56,7 @@ class Fixture:
         )
 
     def run(self, *operations):
-        """All that happens in the scenario."""
+        """Run the scenario's operations."""
         self.operations = Operations(
             fault_scenario.FaultScenario(seed=1, setup=self.setup, operations=operations),
             server=self.server,
@@ -71,7 +71,7 @@ class Fixture:
         self.let_pass(max(operation.at_seconds for operation in operations))
 
     def let_pass(self, seconds):
-        """Let time pass, and due actors act."""
+        """Advance the clock and run the due actors."""
         end = self.clock.now() + timedelta(seconds=seconds)
         while True:
             self.operations.act()
@@ -93,7 +93,7 @@ class Fixture:
         )
 
     def node(self, name, *, spot=False):
-        """A node a minute younger than those before, with its claim and running instance."""
+        """Create a node with NodeClaim and running instance, a minute younger than the nodes before."""
         instance = self.instance(spot=spot)
         spec = {"providerID": f"aws:///{instance.zone}/{instance.id}"}
         self.server.create(NODE, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": spec})
@@ -132,7 +132,7 @@ def fixture():
 
 @pytest.mark.parametrize("kind", get_args(fault_scenario.AnyOperation), ids=lambda kind: kind.__name__)
 def test_an_operation_without_a_target_does_nothing(fixture, kind):
-    """So that any part of a scenario is a scenario."""
+    """Any part of a scenario is a valid scenario, which shrinking needs."""
     numbers = {name: EXAMPLES.get(name, 1) for name in kind.__struct_fields__ if name in kind.__annotations__}
     fields = {name: value for name, value in numbers.items() if name in EXAMPLES or name in _required(kind)}
     fixture.run(kind(at_seconds=0, **fields))
@@ -144,13 +144,13 @@ def test_an_operation_without_a_target_does_nothing(fixture, kind):
 
 
 def _required(kind):
-    """Fields without a default."""
+    """Return the fields without a default."""
     fields, defaults = kind.__struct_fields__, kind.__struct_defaults__
     return [name for name in fields[: len(fields) - len(defaults)] if name != "at_seconds"]
 
 
 def test_deployments_are_created_scaled_and_deleted(fixture):
-    """With their PodDisruptionBudgets."""
+    """So are their PodDisruptionBudgets."""
     fixture.run(
         fault_scenario.Deploy(at_seconds=0, app="web", replicas=3, min_available=2),
         fault_scenario.Scale(at_seconds=5, app="web", replicas=1),
@@ -165,7 +165,7 @@ def test_deployments_are_created_scaled_and_deleted(fixture):
 
 
 def test_nodepools_are_changed_and_deleted(fixture):
-    """Budget, limit, template, expiry; restoring ends expiry."""
+    """The changes are of budget, limit, template and expiry; restoring ends the expiry."""
     fixture.run(
         fault_scenario.SetBudget(at_seconds=0, pool=0, nodes="3"),
         fault_scenario.SetLimit(at_seconds=1, pool=0, cpus=8),
@@ -211,7 +211,7 @@ def test_a_nodeclass_is_broken_and_restored(fixture):
     ],
 )
 def test_aws_sends_its_notices(fixture, operation, detail_type):
-    """For the second oldest node's instance; on-demand instances are not reclaimed."""
+    """They are for the second oldest node's instance; on-demand instances are not interrupted."""
     for name in ("old", "young"):
         fixture.node(name, spot=True)
     fixture.events.clear()
@@ -222,7 +222,7 @@ def test_aws_sends_its_notices(fixture, operation, detail_type):
 
 
 def test_an_interrupted_instance_ends_after_two_minutes(fixture):
-    """By the cloud itself."""
+    """The cloud terminates it."""
     instance = fixture.node("a", spot=True)
     fixture.run(fault_scenario.Interrupt(at_seconds=0, node=0))
     fixture.let_pass(119)
@@ -244,7 +244,7 @@ def test_an_on_demand_instance_is_not_interrupted(fixture):
 
 
 def test_instances_are_stopped_and_terminated_in_the_console(fixture):
-    """By a person; Spot instances cannot be stopped."""
+    """A user does so; Spot instances cannot be stopped."""
     normal, spot = fixture.node("a"), fixture.node("b", spot=True)
     fixture.run(fault_scenario.StopInstance(at_seconds=0, node=0), fault_scenario.StopInstance(at_seconds=0, node=1))
     states = (normal.state, spot.state)
@@ -256,7 +256,7 @@ def test_instances_are_stopped_and_terminated_in_the_console(fixture):
 
 
 def test_nodes_and_claims_are_deleted_and_edited_by_hand(fixture):
-    """Chosen by age, modulo their number."""
+    """The operation chooses them by age, modulo their number."""
     for name in ("a", "b", "c"):
         fixture.node(name)
     fixture.run(
@@ -276,7 +276,7 @@ def test_nodes_and_claims_are_deleted_and_edited_by_hand(fixture):
 
 
 def test_offerings_are_unavailable_for_a_while(fixture):
-    """One or all of a kind; at the latest they return when faults end."""
+    """One offering or all of a kind are unavailable, until faults end at the latest."""
     capacity_pools = fixture.account.capacity_pools
 
     def sold_out():
@@ -301,7 +301,7 @@ def test_offerings_are_unavailable_for_a_while(fixture):
 
 
 def test_machines_never_join_and_kubelets_stop(fixture):
-    """A machine that never joins stays away; a stopped kubelet starts again."""
+    """The first is permanent; a stopped kubelet starts again."""
     fixture.node("a")
     fixture.run(fault_scenario.NeverJoins(at_seconds=0), fault_scenario.StopKubelet(at_seconds=0, node=0, seconds=30))
     fixture.instance()
@@ -318,7 +318,7 @@ def test_machines_never_join_and_kubelets_stop(fixture):
 
 
 def test_an_agent_reports_a_condition_for_a_while(fixture):
-    """Beside the other conditions."""
+    """The node's other conditions stay."""
     fixture.node("a")
     fixture.run(
         fault_scenario.UnhealthyCondition(at_seconds=0, node=0, condition="DiskFull", status="True", seconds=30)
@@ -334,7 +334,7 @@ def test_an_agent_reports_a_condition_for_a_while(fixture):
 
 
 def test_an_instance_fails_a_status_check_for_a_while(fixture):
-    """As EC2 reports it; all pass when faults end."""
+    """EC2 reports it; all checks pass when faults end."""
     instance = fixture.node("a")
 
     def check():
@@ -353,7 +353,7 @@ def test_an_instance_fails_a_status_check_for_a_while(fixture):
 
 
 def test_only_static_nodepools_change_their_replicas():
-    """The API server refuses it for others."""
+    """The API server refuses replicas for others."""
     fixture = Fixture(fault_scenario.ScenarioPool(name="a"), fault_scenario.ScenarioPool(name="b", replicas=2))
     fixture.run(
         fault_scenario.SetReplicas(at_seconds=0, pool=0, replicas=3),
@@ -385,7 +385,7 @@ def test_only_the_functions_clock_jumps(fixture):
 
 
 def test_pods_are_protected_and_unprotected(fixture):
-    """Only those annotated by an operation."""
+    """The operation removes only annotations that an operation added."""
     for name in ("a", "b"):
         fixture.pod(name)
 

@@ -1,4 +1,4 @@
-"""Whole scenarios, written by hand, with the deployed functions."""
+"""Whole handwritten scenarios with the deployed functions."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ SIX = Deploy(at_seconds=0, app="a", replicas=6, cpu_millicores=900)
 
 
 class Counted(InvariantChecker):
-    """Reports at rest the numbers of running pods, NodeClaims, nodes, and running and launched instances."""
+    """Records at rest the numbers of running pods, NodeClaims, nodes, and running and launched instances."""
 
     name = "counted"
 
@@ -52,7 +52,7 @@ class Counted(InvariantChecker):
 
 
 def end_of(*operations, faults=(), setup=None):
-    """(How it came to rest, what happened)."""
+    """Run a scenario; return (the counts at rest, the result)."""
     result = run_scenario(
         FaultScenario(seed=1, setup=setup or ScenarioSetup(), operations=operations, faults=faults), checkers=[Counted]
     )
@@ -64,7 +64,7 @@ def wrong(kind, site, nth=1, seconds=0.0):
 
 
 def happened(result, text):
-    """Whether something like that is in the history."""
+    """Return whether an entry of the history contains the text."""
     return any(text in str(entry) for entry in result.history)
 
 
@@ -80,7 +80,7 @@ def test_a_scenario_without_faults_ends_with_the_needed_nodes():
     [FaultKind.FAIL_BEFORE, FaultKind.FAIL_AFTER, FaultKind.THROTTLE, FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER],
 )
 def test_a_failed_launch_ends_like_a_successful_one(kind):
-    """Every NodeClaim has its instance, and none was launched twice."""
+    """Every NodeClaim has its instance, and no launch is repeated."""
     how, result = end_of(SIX, faults=(wrong(kind, "provision: ec2 CreateFleet", 2),))
     assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 3"
     assert result.coverage.fired == {"provision: ec2 CreateFleet": {kind.value: 1}}
@@ -130,7 +130,7 @@ def test_machines_that_never_join_are_replaced():
 
 
 def test_an_instance_terminated_in_the_console_is_replaced():
-    """With its node."""
+    """Its node is replaced, too."""
     how, _ = end_of(SIX, ConsoleTerminate(at_seconds=90, node=0))
     assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 4"
 
@@ -165,7 +165,7 @@ def test_drains_are_unblocked_when_faults_end():
 
 
 def test_pods_run_once_offerings_are_available_again():
-    """At the latest when faults end."""
+    """They return when faults end, at the latest."""
     sold_out = OutOfStock(at_seconds=0, type=-1, zone=-1, capacity_type="", seconds=60)
     how, result = end_of(SIX, sold_out)
     assert how.startswith("6 pods")
@@ -173,21 +173,21 @@ def test_pods_run_once_offerings_are_available_again():
 
 
 def test_requeues_suffice_without_a_sweep():
-    """The forwarder and the steps' own messages do all."""
+    """The messages of the forwarder and of the steps suffice."""
     how, result = end_of(SIX, setup=ScenarioSetup(sweep=False))
     assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 3"
     assert not happened(result, "sweep#")
 
 
 def test_a_scenario_may_end_with_an_empty_cluster():
-    """Deployments and NodePools are deleted, and whatever is ours follows."""
+    """Deployments and NodePools are deleted; then the product deletes its NodeClaims, nodes and instances."""
     result = run_scenario(FaultScenario(seed=1, setup=ScenarioSetup(ends_empty=True), operations=(SIX,)))
     assert result.violations == ()
     assert happened(result, "Deployments and NodePools are deleted")
 
 
 def test_a_violation_ends_the_scenario():
-    """At once."""
+    """The scenario ends immediately."""
 
     class NoClaims(InvariantChecker):
         name = "no claims"
@@ -222,7 +222,7 @@ def test_checkers_see_waiting_messages_and_paused_runs():
 
 
 def test_scenarios_survive_json():
-    """Every kind of operation and fault."""
+    """The scenario has every kind of operation and fault."""
     setup = ScenarioSetup(pools=(ScenarioPool(name="a", limit_cpus=8),), sweep=False)
     faults = (
         wrong(FaultKind.PAUSE, "sweep: list Pod", 2, 5),
@@ -250,7 +250,7 @@ STORMY = FaultScenario(
 
 
 def test_a_scenario_has_the_same_history_in_every_process(tmp_path):
-    """To the last byte of every write, whatever the hash seed."""
+    """Every byte of every write is the same for any hash seed."""
     path = tmp_path / "scenario.json"
     path.write_bytes(to_json(STORMY))
     program = (

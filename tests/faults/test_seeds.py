@@ -11,7 +11,7 @@ from journeyman_simulator.faults.seed_search import SeedSearchResult, search_see
 SEEDS = range(1, 301)
 EACH = 25  # seeds of a part; parts go to several workers
 COUNTED = range(101, 122)
-MEDIAN_RUNS = 70  # of many seeds it is 52; few of them scatter
+MEDIAN_RUNS = 70  # the mean of many seeds is 52; that of few seeds varies
 MOST_OF_ANY = 300
 
 with_those_counted = pytest.mark.xdist_group("counted-scenarios")  # on one worker they run once
@@ -23,7 +23,7 @@ PARTS = [
 
 @cache
 def result(seed: int) -> SeedSearchResult:
-    """What came of its scenario."""
+    """Return the result of the seed's scenario."""
     return search_seeds([seed])
 
 

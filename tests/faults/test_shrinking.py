@@ -1,4 +1,4 @@
-"""Shrinking removes whatever the violation does not need."""
+"""Shrinking removes every part of a scenario that the violation does not need."""
 
 from journeyman_simulator.faults.call_sites import CALL_SITES
 from journeyman_simulator.faults.fault_scenario import (
@@ -19,7 +19,7 @@ CULPRIT = CallFault(site="provision: ec2 CreateFleet", nth=3, kind=FaultKind.CRA
 
 
 def breaks(scenario):
-    """As if that death violated an invariant while at least three pods are wanted."""
+    """Return whether the scenario has that crash and at least three pods, which stands for a violation."""
     deaths = [
         f for f in scenario.faults if isinstance(f, CallFault) and f.site == CULPRIT.site and f.kind is CULPRIT.kind
     ]
@@ -29,7 +29,7 @@ def breaks(scenario):
 
 
 def test_parts_that_are_not_needed_are_removed():
-    """Operations, faults, NodePools and numbers."""
+    """Shrinking removes operations, faults and NodePools, and lowers numbers."""
     operations = (
         Deploy(at_seconds=0, app="a", replicas=9),
         *LONG.operations,
@@ -48,7 +48,7 @@ def test_parts_that_are_not_needed_are_removed():
 
 
 def test_shrinking_stops_after_the_given_number_of_runs():
-    """And returns what it found."""
+    """It returns the smallest scenario so far."""
     result = []
 
     def counting(scenario):
@@ -64,7 +64,7 @@ def test_shrinking_stops_after_the_given_number_of_runs():
 
 
 def test_a_seed_always_gives_the_same_scenario_and_each_site_crashes():
-    """Before and after its effect."""
+    """It crashes before and after its effect."""
     assert generate_scenario(7) == generate_scenario(7)
     scenarios = [generate_scenario(seed) for seed in range(4 * len(CALL_SITES))]
     died = {(f.site, f.kind) for s in scenarios for f in s.faults if isinstance(f, CallFault) and f.nth == 1}
@@ -76,7 +76,7 @@ def test_a_seed_always_gives_the_same_scenario_and_each_site_crashes():
 
 
 def test_a_description_shows_what_differs_from_the_defaults():
-    """A line per operation and fault."""
+    """It has a line per operation and fault."""
     scenario = FaultScenario(seed=1, operations=(Deploy(at_seconds=5, app="a", replicas=2),), faults=(CULPRIT,))
     assert describe_scenario(scenario) == [
         "scenario of seed 1:",
