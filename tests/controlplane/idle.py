@@ -10,7 +10,7 @@ from journeyman.core.api.resources import pod_requests
 from journeyman.core.api.workloads import DEPLOYMENT
 from journeyman.core.state.pod_predicates import is_active
 from journeyman.ports import KubeStore
-from journeyman_simulator.kube_scheduler import _node_infos, why_not
+from journeyman_simulator.kube_scheduler import _node_infos, failed_filter
 from tests.controlplane.caller import Caller
 
 
@@ -35,7 +35,7 @@ def _is_unschedulable(pod: Pod) -> bool:
 
 def _any_fits(pending: list[Pod], nodes: tuple[Node, ...], pods: tuple[Pod, ...]) -> bool:
     infos = _node_infos(nodes, pods)
-    return any(not why_not(pod, pod_requests(pod), info, infos) for pod in pending for info in infos.values())
+    return any(not failed_filter(pod, pod_requests(pod), info, infos) for pod in pending for info in infos.values())
 
 
 def _has_all_pods(deployment: Mapping[str, Any], active: list[Pod]) -> bool:
