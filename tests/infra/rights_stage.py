@@ -37,7 +37,7 @@ from journeyman_simulator.moto_account.moto_seed import seed_account
 from journeyman_simulator.moto_account.moto_server import MotoAccount
 from journeyman_simulator.sam_stack import SamStack, read_template
 from tests.controlplane.plane import ControlPlane
-from tests.controlplane.registered import registered
+from tests.controlplane.registration import registration
 
 FUNCTIONS = ("provision", "terminate", "consolidate", "interrupt", "sweep", "api")
 CLUSTER = "demo"
@@ -150,7 +150,7 @@ class RightsStage:
 
     def _sandbox(self, function: str, variables: Mapping[str, str]) -> Runtime:
         kubeconfig = self._plane.kubeconfig_for(function, [f"journeyman-{function}"])
-        clusters = json.dumps([registered(self._plane, CLUSTER, kubeconfig)])
+        clusters = json.dumps([registration(self._plane, CLUSTER, kubeconfig)])
         environment = read_environment({**self._stack.variables, **variables, "JOURNEYMAN_CLUSTERS": clusters})
         transport = Transport(from_kubeconfig(str(kubeconfig)))
         mirrors = ListCache(worth_caching=0)  # however small, every list is watched from where it was
