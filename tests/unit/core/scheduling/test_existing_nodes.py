@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import numpy as np
@@ -138,8 +139,8 @@ def test_columns_of_some_nodes_are_those_of_a_cluster_without_the_others(seed):
             for pins in found
         }
         assert all(any(where) for where in found.values())
-    for tolerations in ((), tolerating):
-        accepted = part.accepted(tolerations, avoids_prefer_no_schedule=False).tolist()
+    for columns, tolerations in itertools.product((part, alone), ((), tolerating)):
+        accepted = columns.accepted(tolerations, avoids_prefer_no_schedule=False).tolist()
         assert accepted == [
             not nodes[p].node.spec.unschedulable and all(t.value == "1" and tolerations for t in nodes[p].taints)
             for p in places

@@ -152,6 +152,24 @@ def test_demands_that_one_node_can_meet_share_a_variant(asked, variants):
     assert all(any(v.narrowed.conflict(term) is None for v in found) for term in terms)
 
 
+@pytest.mark.parametrize(
+    ("asked", "variants"),
+    [
+        ([entry("disk", "DoesNotExist"), entry("disk", "NotIn", "hdd")], 1),
+        ([entry("disk", "DoesNotExist"), entry("disk", "In", "ssd")], 2),
+        ([entry("disk", "NotIn", "hdd"), entry("disk", "In", "hdd")], 2),
+    ],
+)
+def test_demands_that_a_node_without_a_label_meets_share_a_variant(asked, variants):
+    """The pool excludes one value of the label; its nodes may do without it."""
+    pool = a_nodepool_options(requirements=[entry("disk", "NotIn", "tape")])
+    terms = [of((requirement(e["key"], e["operator"], e.get("values", ())),)) for e in asked]
+
+    found = variants_of(pool.template, [NodeDemand(NodeConstraints((term,), ()), ()) for term in terms])
+
+    assert len(found) == variants
+
+
 def test_pins_are_added_to_each_alternative_that_allows_all_of_them():
     """Zone a contradicts the first alternative, the capacity type none."""
     pins = ((labels.CAPACITY_TYPE, labels.SPOT), (labels.ZONE, "a"))
