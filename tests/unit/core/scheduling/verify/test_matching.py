@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from journeyman.core.api.objects import NodeSelectorRequirement
-from journeyman.core.scheduling.verify.matching import PodKind, PossibleLabels, is_met
-from tests.helpers.builders import a_pod
+from journeyman.core.scheduling.verify.matching import PodKind, PossibleLabels, daemon_of, is_met
+from tests.helpers.builders import a_daemon_set, a_pod, ago, stamp
 
 NUMBERS = st.integers(0, 6).map(str)
 REQUIREMENTS = st.one_of(
@@ -181,3 +181,25 @@ def test_a_pod_that_only_prefers_nodes_requires_none():
     assert a_kind(affinity={"podAffinity": {}}).node_requirements == ()
     assert len(a_kind(affinity=prefers, nodeSelector={"disk": "x", "a": "b"}).node_requirements) == 1
     assert a_kind(affinity=prefers).admits("zone", "a")
+
+
+def test_a_daemon_is_like_the_newest_pod_that_its_daemon_set_controls():
+    """Pods without a creation time are the oldest; without pods, the template counts."""
+    agent = a_daemon_set("agent", cpu="100m")
+
+    def pod(name, cpu, created, *, controller=True):
+        """A pod of the DaemonSet."""
+        owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "uid-agent"}
+        metadata = {"creationTimestamp": created, "ownerReferences": [{**owner, "controller": controller}]}
+        return a_pod(name, cpu=cpu, metadata=metadata)
+
+    pods = (
+        pod("middle", "200m", stamp(ago(hours=2))),
+        pod("newest", "300m", stamp(ago(hours=1))),
+        pod("undated", "400m", None),
+        pod("foreign", "500m", stamp(ago(minutes=1)), controller=False),
+    )
+
+    assert daemon_of(agent, pods).requests["cpu"] == 300
+    assert daemon_of(agent, pods[2:]).requests["cpu"] == 400
+    assert daemon_of(agent, ()).requests["cpu"] == 100
