@@ -13,7 +13,7 @@ Pod affinity: can the pods have come in an order in which each found a pod that 
 enter an empty domain if its own term selects it and no domain it could reach holds such a pod. In an undecided domain it
 must have such pods whatever the node becomes: on the same node, or in every domain that it may get. The likeliest orders
 are tried first: pods that no other pod can help start a domain first, then those that only pods with affinity can help;
-then all pods without affinity come.
+then all pods without affinity come. If that fails, pods that only their own terms select are the first of each kind.
 
 Anti-affinity: no two pods in one domain of which one has the term and the other is selected by it. It applies both ways,
 and to running pods: a running pod's term excludes new ones. A node with an undecided domain is in all that it may get.
@@ -432,6 +432,21 @@ def check_affinity(index: PlanIndex, presences: PodPresences) -> Iterator[Defect
     arrivals = _arrivals(index, presences)
     if not any(arrival.groups for arrival in arrivals):
         return
+    lacking = _lacking(arrivals, presences)
+    if lacking and _lacking(sorted(arrivals, key=_is_selected_by_others), presences):
+        for arrival, group in lacking:
+            yield arrival.node.defect(
+                f"pod {arrival.pod} finds none of the pods in its {group.key} that its affinity asks for"
+            )
+
+
+def _is_selected_by_others(arrival: _Arrival) -> bool:
+    """Whether terms that these pods do not have select them."""
+    return any(group not in arrival.groups for group in arrival.joins)
+
+
+def _lacking(arrivals: Sequence[_Arrival], presences: PodPresences) -> list[tuple[_Arrival, CountedPods]]:
+    """Return the pods that find none of those that one of their terms selects, if they come in about this order."""
     groups = {group.id: group for arrival in arrivals for group in arrival.groups}
     present = _PresentPods()
     for group in groups.values():
@@ -444,11 +459,8 @@ def check_affinity(index: PlanIndex, presences: PodPresences) -> Iterator[Defect
         waiting = _admit(waiting, present, _help_from(helpers))
     for arrival in free:
         _enter(arrival, present)
-    for arrival in _admit(waiting, present, _PresentPods()):
-        lacking = next(g for g in arrival.groups if not present.has_pod_for(g, arrival.node))
-        yield arrival.node.defect(
-            f"pod {arrival.pod} finds none of the pods in its {lacking.key} that its affinity asks for"
-        )
+    left = _admit(waiting, present, _PresentPods())
+    return [(a, next(g for g in a.groups if not present.has_pod_for(g, a.node))) for a in left]
 
 
 def _arrivals(index: PlanIndex, presences: PodPresences) -> list[_Arrival]:

@@ -324,6 +324,15 @@ def test_pods_without_wishes_may_come_last():
     assert by_zone(("a", first), ("b", a_member("q"))) == ""
 
 
+def test_a_pod_that_no_other_selects_may_come_before_those_that_it_selects():
+    """It starts its own node before the pod with another affinity is elsewhere; it cannot if such a pod runs."""
+    either = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["web", "db"]}]}
+    first = a_member("p", near({"topologyKey": labels.HOSTNAME, "labelSelector": either}))
+    other = a_member("d", near(term(labels.ZONE, "db")), app="db")
+    assert by_zone(("a", other), ("a", first)) == ""
+    assert "pod default/p finds none" in by_zone(("a", first), running=(a_member("r", app="db", node=NODE_A),))
+
+
 def test_a_chain_of_affinities_is_followed():
     """Each finds the one before it."""
     chain = [a_member("p0")] + [
