@@ -4,10 +4,12 @@ Journeyman relies on this behaviour, so the simulated kube-scheduler must have i
 """
 
 import itertools
+import time
 
 import pytest
 
 from journeyman.core.api.objects import NODE, POD, Resource, condition_of
+from journeyman.core.lifecycle.nomination import WATCH_DELAY
 from journeyman.kube.access.kubeconfig import from_kubeconfig
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
@@ -37,6 +39,9 @@ class Simulated:
         self._scheduler.act()
         assert holds()
 
+    def wait_for_watches(self):
+        """Return at once: the simulated kube-scheduler reads the API server."""
+
 
 class Real:
     """A real control plane with kube-scheduler."""
@@ -47,6 +52,10 @@ class Real:
 
     def until(self, holds):
         wait_until(holds, "kube-scheduler has not done it", PATIENCE_SECONDS)
+
+    def wait_for_watches(self):
+        """Wait until kube-scheduler has seen all pods: its watch of pods may lag behind its watch of nodes."""
+        time.sleep(WATCH_DELAY.total_seconds())
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +134,7 @@ def test_nominated_pods_keep_their_capacity_against_older_pods(cluster):
         cluster.side.until(lambda name=name: cluster.is_unschedulable(name))
 
     cluster.nominate("nominated", node)
+    cluster.side.wait_for_watches()
     cluster.remove_taints(node)
 
     cluster.side.until(lambda: cluster.is_on("nominated", node))
