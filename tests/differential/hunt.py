@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from tests.differential.accepted_differences import unaccepted
 from tests.differential.clusters import clusters
-from tests.differential.compare import KINDS, Finding, findings
+from tests.differential.compare import KINDS, Finding, answer_to, findings, read
 from tests.differential.karpenter import Karpenter
 from tests.differential.reduce import reduce
 
@@ -56,15 +56,26 @@ class Hunt:
     def smallest(self, cause: Cause, tries: int) -> tuple[JSONDict, Finding]:
         """The example of a cause, made smaller."""
         scenario, finding = self.examples[cause]
+        invalid = _invalid_pods(scenario)
 
         def shows(candidate: JSONDict) -> bool:
             try:
-                return any((f.kind, f.cause) == cause for f in self._found(candidate))
+                found = any((f.kind, f.cause) == cause for f in self._found(candidate))
+                return found and _invalid_pods(candidate) <= invalid
             except (KeyError, TypeError, AttributeError):  # too little is left of it to be looked at
                 return False
 
         small = reduce(scenario, shows, tries)
         return small, next((f for f in self._found(small) if (f.kind, f.cause) == cause), finding)
+
+
+def _invalid_pods(scenario: JSONDict) -> frozenset[str]:
+    """Return the keys of the pods that the API server would not accept; none if our solver raises, the finding then."""
+    try:
+        errors = answer_to(read(scenario)).pod_errors
+    except Exception:  # noqa: BLE001 - as in `findings`
+        return frozenset()
+    return frozenset(key for key, error in errors.items() if error.kind == "invalid")
 
 
 def draw_and_look(hunt: Hunt, cases: int, start: int, pods: int) -> None:
