@@ -36,6 +36,7 @@ class Finding(Struct, frozen=True, kw_only=True):
 
     `pods` are those it is about, `theirs` is Karpenter's plan. `as_many`: we place as many pods, but others.
     `in_scarce_room`: Karpenter has them where capacity is short (on nodes that exist, or in NodePools with limits).
+    `theirs_unrelaxed` is Karpenter's plan if no pod with topology spread had to be relaxed; see `_plan_unrelaxed`.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     as_many: bool = False
     in_scarce_room: bool = False
     theirs: Results = Results()
+    theirs_unrelaxed: Results | None = None
 
 
 KINDS = {
@@ -141,7 +143,40 @@ def findings(scenario: JSONDict, karpenter: Karpenter) -> list[Finding]:
         others = [{f.kind for f in against(ours, karpenter.ask(scenario))} for _ in range(ANSWERS - 1)]
         seen = Counter(kind for kinds in others for kind in kinds)
         found += [f for f in by_luck if 1 + seen[f.kind] >= (ANSWERS // 2 + 1 if f.kind == "rejected" else ANSWERS)]
-    return found
+    return [
+        replace(f, theirs_unrelaxed=_plan_unrelaxed(scenario, f.theirs, karpenter)) if f.kind == "dearer" else f
+        for f in found
+    ]
+
+
+def _plan_unrelaxed(scenario: JSONDict, theirs: Results, karpenter: Karpenter) -> Results | None:
+    """Return Karpenter's plan if pods with topology spread tolerated PreferNoSchedule from the start.
+
+    It changes the pods that are in Karpenter's first plan on new nodes with such a taint: Karpenter relaxed those that
+    do not tolerate it. Of several plans for at least the same pods it is the most expensive; None if there is none, or
+    nothing to change.
+    """
+    pools = read(scenario).snapshot.node_pools
+    tainted = {
+        p.metadata.name for p in pools if any(t.effect == "PreferNoSchedule" for t in p.spec.template.spec.taints)
+    }
+    relaxed = {pod for claim in theirs.new_claims if claim.node_pool in tainted for pod in claim.pods}
+    objects = [_tolerating(raw) if key_of(raw) in relaxed else raw for raw in scenario["objects"]]
+    if objects == scenario["objects"]:
+        return None
+    answers = [karpenter.ask({**scenario, "objects": objects}) for _ in range(ANSWERS)]
+    plans = [results_of(answer) for answer in answers if not answer.get("error")]
+    return max(
+        (plan for plan in plans if placed_in(plan) >= placed_in(theirs)), key=lambda plan: plan.price, default=None
+    )
+
+
+def _tolerating(raw: JSONDict) -> JSONDict:
+    """Return a pod that has topology spread with the toleration that Karpenter adds when it relaxes a pod."""
+    if raw["kind"] != "Pod" or not raw["spec"].get("topologySpreadConstraints"):
+        return raw
+    toleration = {"operator": "Exists", "effect": "PreferNoSchedule"}
+    return {**raw, "spec": {**raw["spec"], "tolerations": [*raw["spec"].get("tolerations", ()), toleration]}}
 
 
 def _on_its_own(scenario: JSONDict, ours: Ours) -> Iterable[Finding]:

@@ -1,6 +1,7 @@
 """Each way in which we mean to differ from Karpenter, on the smallest cluster that shows it."""
 
 import pytest
+from msgspec.structs import replace
 
 from tests.differential.accepted_differences import unaccepted
 from tests.differential.compare import Finding, Ours, against, findings, results_of
@@ -295,6 +296,48 @@ def test_relaxed_pod_counts_the_pods_placed_in_the_pass(karpenter):
     assert len(Ours(asked).results.new_claims) == 2
     assert {f.kind for f in found} == {"rejected", "dearer"}
     assert unaccepted(asked, found) == []
+
+
+def a_tainted_pool():
+    pool = a_pool()
+    pool["spec"]["template"]["spec"]["taints"] = [{"key": "dedicated", "effect": "PreferNoSchedule"}]
+    return pool
+
+
+def spread_over_all_pods():
+    """Two pods without topology spread, and a smaller one that counts them and must be where its own app is."""
+    web = {"podAffinity": {REQUIRED: [{"topologyKey": HOSTNAME, "labelSelector": WEB}]}}
+    over_all = [{**spread_over(HOSTNAME)[0], "maxSkew": 2, "labelSelector": {}}]
+    small = named(pods(1, cpu="100m", affinity=web, topologySpreadConstraints=over_all)[0], "small")
+    counted = pods(2)
+    for pod in counted:
+        pod["metadata"]["labels"] = {}
+    return [small, *counted]
+
+
+def test_pod_that_tolerates_a_taint_at_last_counts_the_pods_placed_in_the_pass(karpenter):
+    """A pod counts two others. Karpenter relaxes it because of the pool's taint, and forgets them."""
+    asked = scenario([a_type("m", cpu=4, price=0.2)], a_tainted_pool(), *spread_over_all_pods())
+
+    found = findings(asked, karpenter)
+
+    assert len(karpenter.ask(asked)["nodeClaims"]) == 1
+    assert len(karpenter.ask({**asked, "objects": [a_pool(), *spread_over_all_pods()]})["nodeClaims"]) == 2
+    assert len(Ours(asked).results.new_claims) == 2
+    assert {f.kind for f in found} == {"dearer"}
+    assert unaccepted(asked, found) == []
+
+
+def test_a_dearer_plan_is_not_excused_by_a_taint_if_karpenter_pays_less_without_relaxing(karpenter):
+    """What Karpenter plans for a pod that tolerates the taint from the start decides."""
+    asked = scenario([a_type("m", cpu=4, price=0.2)], a_tainted_pool(), *spread_over_all_pods())
+    cheaper = results_of(karpenter.ask(asked))
+    as_dear = results_of(karpenter.ask({**asked, "objects": [a_pool(), *spread_over_all_pods()]}))
+    dearer = Finding(kind="dearer", text="", theirs=cheaper)
+
+    assert unaccepted(asked, [dearer]) == [dearer]
+    assert unaccepted(asked, [replace(dearer, theirs_unrelaxed=cheaper)])
+    assert not unaccepted(asked, [replace(dearer, theirs_unrelaxed=as_dear)])
 
 
 def test_each_pod_has_its_own_min_domains(karpenter):
