@@ -20,7 +20,6 @@ from journeyman.core.scheduling.domain_distribution import UNLIMITED, DomainCell
 from journeyman.core.scheduling.node_filling import NodeFilling, NodePods
 from journeyman.core.scheduling.nodeclaim_templates import PoolOrder
 from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodeDemand, NodePoolOptions
-from journeyman.core.scheduling.pod_classes import HostPort
 from journeyman.core.scheduling.problem import PartialSolution, RowDomains, SchedulingProblem
 from journeyman.core.scheduling.requirements import Requirement
 from journeyman.core.scheduling.topology import Pin, Pins
@@ -210,7 +209,7 @@ class DomainSupply:
                 offer
                 for pool, allowed in zip(self._problem.pools, self._allowed, strict=True)
                 if pool.serves(NodeDemand(shape))
-                for offer in _offers_in(pool, allowed & _free_of(pool, ports), shape, keys, needed)
+                for offer in _offers_in(pool, allowed & pool.types_with_free_ports(ports), shape, keys, needed)
             )
         return self._offers[case]
 
@@ -225,13 +224,6 @@ def _offers_in(
         return
     for pins, where in _by_domains(pool, shape, keys, needed, np.flatnonzero(rows)):
         yield _offer(pool, pins, where)
-
-
-def _free_of(pool: NodePoolOptions, ports: Sequence[HostPort]) -> Bools:
-    """Return for each instance type whether its daemons leave these host ports free."""
-    free = [not any(port.conflicts(used) for port in ports for used in taken) for taken in pool.daemon_ports]
-    free_by_type: Bools = np.array(free, dtype=bool)[pool.daemon_group]
-    return free_by_type
 
 
 def _by_domains(

@@ -28,7 +28,7 @@ from journeyman.core.scheduling.nodepool_options import NodeDemand, NodePoolOpti
 from journeyman.core.scheduling.offerings import OfferingTable
 from journeyman.core.scheduling.problem import PlannedNode, SchedulingProblem
 from journeyman.core.scheduling.requirements import Requirement, Requirements, requirement
-from journeyman.core.scheduling.results import MinValuesPolicy, Options, PlannedClaim
+from journeyman.core.scheduling.results import MinValuesPolicy, PlannedClaim
 from journeyman.errors import InvariantError
 
 
@@ -107,7 +107,7 @@ def planned_nodeclaims(
         if key in by_offering_labels:
             candidates = replace(by_offering_labels[key], wanted=wanted)
         else:
-            candidates = by_offering_labels[key] = CandidateTypes.of(problem.pools[pool], wanted, problem.options)
+            candidates = by_offering_labels[key] = CandidateTypes.of(problem, problem.pools[pool], wanted)
         for index, choice in zip(members, candidates.choices([nodes[m] for m in members]), strict=True):
             choices[index] = choice
     axes = problem.axes
@@ -171,25 +171,25 @@ class CandidateTypes(Struct, kw_only=True, eq=False, dict=True):
     """The instance types of one NodePool that meet the requirements `wanted`, by price, then name.
 
     Attributes:
+        problem: The problem for which nodes were planned.
         pool: The NodePool.
         wanted: The requirements.
-        options: The options of the pass.
         rows: All offerings that meet the requirements, by price.
         types: The types of these offerings, by the price of their cheapest offering.
         firsts: The cheapest offering of each type.
         reservation: The reservation that the requirements name; empty if none.
     """
 
+    problem: SchedulingProblem
     pool: NodePoolOptions
     wanted: Requirements
-    options: Options
     rows: Ints
     types: Ints
     firsts: Ints
     reservation: str
 
     @classmethod
-    def of(cls, pool: NodePoolOptions, wanted: Requirements, options: Options) -> CandidateTypes:
+    def of(cls, problem: SchedulingProblem, pool: NodePoolOptions, wanted: Requirements) -> CandidateTypes:
         """Return the types that meet the requirements; reserved capacity counts only if they name a reservation."""
         table, reservation = pool.template.table, reservation_of(wanted)
         meets = pool.template.rows & table.rows_meeting(wanted) & pool.usable[table.row_type]
@@ -198,9 +198,9 @@ class CandidateTypes(Struct, kw_only=True, eq=False, dict=True):
         first = dict(zip(table.row_type[rows][::-1].tolist(), rows[::-1].tolist(), strict=True))
         types = list(dict.fromkeys(table.row_type[rows].tolist()))
         return cls(
+            problem=problem,
             pool=pool,
             wanted=wanted,
-            options=options,
             rows=rows,
             types=np.array(types, dtype=np.int64),
             firsts=np.array([first[t] for t in types], dtype=np.int64),
@@ -237,7 +237,10 @@ class CandidateTypes(Struct, kw_only=True, eq=False, dict=True):
                 yield known[key]
 
     def holding(self, nodes: Sequence[PlannedNode]) -> Bools:
-        """Return by node and type whether the type holds the node's pods and stays within the node's share of limits."""
+        """Return by node and type whether the type holds the node's pods and stays within the node's share of limits.
+
+        A type whose daemons use a host port of the pods does not hold them.
+        """
         totals = np.array([node.total for node in nodes], dtype=np.int64)
         sizes = self.pool.sizes[self.types]
         holds: Bools = np.ones((len(nodes), len(self.types)), dtype=bool)
@@ -247,6 +250,10 @@ class CandidateTypes(Struct, kw_only=True, eq=False, dict=True):
             shares = np.array([node.share for node in nodes], dtype=np.int64)
             for resource in range(shares.shape[1]):
                 holds &= self._costs[:, resource] <= shares[:, resource, None]
+        if any(self.pool.daemon_ports):
+            for number, node in enumerate(nodes):
+                ports = {port for row, _ in node.pods for port in self.problem.rows[row].ports}
+                holds[number] &= self.pool.types_with_free_ports(ports)[self.types]
         return holds
 
     def _listed(self, holds: Bools) -> Bools:
@@ -254,11 +261,11 @@ class CandidateTypes(Struct, kw_only=True, eq=False, dict=True):
         if not holds.any():
             return holds
         best = np.argmax(holds, axis=1)
-        ceiling = self.prices[best] * self.options.near_price
+        ceiling = self.prices[best] * self.problem.options.near_price
         near = np.searchsorted(self.prices, ceiling, side="right")  # the number of types that cost no more
         rank = np.cumsum(holds, axis=1, dtype=np.int32)
         within = rank[np.arange(len(holds)), near - 1]
-        count = np.minimum(np.maximum(within, self.options.min_types), self.options.max_types)
+        count = np.minimum(np.maximum(within, self.problem.options.min_types), self.problem.options.max_types)
         listed: Bools = holds & (rank <= count[:, None])
         return listed
 
@@ -268,7 +275,7 @@ class CandidateTypes(Struct, kw_only=True, eq=False, dict=True):
         relaxed = False
         if self.pool.template.min_values and len(listed):
             if not distinct_enough(self.pool, self.types[listed]):
-                if self.options.min_values is MinValuesPolicy.STRICT:
+                if self.problem.options.min_values is MinValuesPolicy.STRICT:
                     return None
                 wanted, relaxed = self._lowered(listed), True
             listed = self._with_variety(types)
@@ -287,7 +294,7 @@ class CandidateTypes(Struct, kw_only=True, eq=False, dict=True):
         place = {int(t): int(at) for t, at in zip(self.types[holding], holding, strict=True)}
         needed = {place[t] for t in needed_for_variety(self.pool, self.types[holding])}
         others = [int(at) for at in usual if int(at) not in needed]
-        cheapest = others[: max(self.options.max_types - len(needed), 0)]
+        cheapest = others[: max(self.problem.options.max_types - len(needed), 0)]
         return np.array(sorted((*needed, *cheapest)), dtype=np.int64)
 
     def _listing(self, listed: Ints, wanted: Requirements, *, relaxed: bool) -> InstanceTypeChoice:

@@ -439,8 +439,9 @@ class WeightTier:
         s, own = int(self._offerings.pools[b.offer]), int(self._offerings.types[b.offer])
         pool, types = self._pools[s], [own]
         if pool.template.min_values:
-            candidates = CandidateTypes.of(pool, self._requirements(b), self._problem.options)
-            holding = candidates.types[candidates.holding([self._node(b)])[0]]
+            candidates = CandidateTypes.of(self._problem, pool, self._requirements(b))
+            pods = tuple(RowPods(int(self._items.rows[item]), count) for item, count in b.content.pairs())
+            holding = candidates.types[candidates.holding([replace(self._node(b), pods=pods)])[0]]
             if self._varied and not distinct_enough(pool, holding):
                 return None
             types += needed_for_variety(pool, holding)

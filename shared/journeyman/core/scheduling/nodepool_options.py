@@ -14,7 +14,7 @@ NodePool, type and bits, and no offering that is neither cheaper nor larger than
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import product
 
@@ -201,6 +201,12 @@ class NodePoolOptions(Struct, kw_only=True, eq=False):
             if variant.admits(term):
                 found |= rows
         return found
+
+    def types_with_free_ports(self, ports: Collection[HostPort]) -> Bools:
+        """Return which instance types' daemons leave these host ports free."""
+        free = [not any(port.conflicts(used) for port in ports for used in taken) for taken in self.daemon_ports]
+        by_type: Bools = np.array(free, dtype=bool)[self.daemon_group]
+        return by_type
 
     def serves(self, demand: NodeDemand) -> bool:
         """Whether any offering meets a demand, regardless of size."""

@@ -109,9 +109,7 @@ class OfferingMasks:
             return -1
         found = self._free_of.get(ports)
         if found is None:
-            taken = [any(p.conflicts(q) for p in ports for q in used) for used in self.pool.daemon_ports]
-            groups = self.pool.daemon_group[self._types]
-            found = self._free_of[ports] = as_mask(~np.array(taken, dtype=bool)[groups])
+            found = self._free_of[ports] = as_mask(self.pool.types_with_free_ports(ports)[self._types])
         return found
 
     def holding(self, axis: int, amount: int) -> int:

@@ -20,10 +20,8 @@ SEEDS = range(160, 200)
 KNOWN_DEFECTS = {
     420: "a topology spread over zones",
     464: "a topology spread over a label of instance types",
-    470: "a host port that a daemon also uses",
     599: "a topology spread over hostnames",
     649: "a ResourceClaim without an allocation that a running pod shares",
-    834: "a host port that a daemon also uses",
     852: "an anti-affinity of a running pod over a label of instance types",
 }
 
