@@ -252,8 +252,8 @@ class CandidateTypes(Struct, kw_only=True, eq=False, dict=True):
                 holds &= self._costs[:, resource] <= shares[:, resource, None]
         if any(self.pool.daemon_ports):
             for number, node in enumerate(nodes):
-                ports = {port for row, _ in node.pods for port in self.problem.rows[row].ports}
-                holds[number] &= self.pool.types_with_free_ports(ports)[self.types]
+                if ports := {port for row, _ in node.pods for port in self.problem.rows[row].ports}:
+                    holds[number] &= self.pool.types_with_free_ports(ports)[self.types]
         return holds
 
     def _listed(self, holds: Bools) -> Bools:
