@@ -125,12 +125,8 @@ def alibaba_headers(
     if credentials.security_token:
         headers["x-acs-security-token"] = credentials.security_token
     names = ";".join(sorted(headers))
-    lines = "".join(f"{name}:{headers[name].strip()}\n" for name in sorted(headers))
-    canonical = "\n".join(
-        (method, escaped_path(path), escaped_query(query), lines, names, headers["x-acs-content-sha256"])
-    )
-    to_sign = f"{_ALIBABA_ALGORITHM}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
-    signature = hmac.new(credentials.access_key_secret.encode(), to_sign.encode(), hashlib.sha256).hexdigest()
+    request_hash = _request_hash(method, escaped_path(path), query, headers, body)
+    signature = _signature(f"{_ALIBABA_ALGORITHM}\n{request_hash}", credentials)
     authorization = (
         f"{_ALIBABA_ALGORITHM} Credential={credentials.access_key_id},SignedHeaders={names},Signature={signature}"
     )
@@ -172,13 +168,22 @@ def huawei_headers(
     if credentials.security_token:
         all_headers["x-security-token"] = credentials.security_token
     names = ";".join(sorted(all_headers))
-    lines = "".join(f"{name}:{all_headers[name]}\n" for name in sorted(all_headers))
-    signed_path = f"{escaped_path(path).rstrip('/')}/"
-    body_hash = hashlib.sha256(body).hexdigest()
-    canonical = "\n".join((method, signed_path, escaped_query(query), lines, names, body_hash))
-    to_sign = f"{_HUAWEI_ALGORITHM}\n{all_headers['x-sdk-date']}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
-    signature = hmac.new(credentials.access_key_secret.encode(), to_sign.encode(), hashlib.sha256).hexdigest()
+    request_hash = _request_hash(method, f"{escaped_path(path).rstrip('/')}/", query, all_headers, body)
+    signature = _signature(f"{_HUAWEI_ALGORITHM}\n{all_headers['x-sdk-date']}\n{request_hash}", credentials)
     authorization = (
         f"{_HUAWEI_ALGORITHM} Access={credentials.access_key_id}, SignedHeaders={names}, Signature={signature}"
     )
     return {**all_headers, "Authorization": authorization}
+
+
+def _request_hash(method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes) -> str:
+    """Return the SHA-256 of the canonical request, which both algorithms build from all headers in the same way."""
+    names = sorted(headers)
+    lines = "".join(f"{name}:{headers[name].strip()}\n" for name in names)
+    body_hash = hashlib.sha256(body).hexdigest()
+    canonical = "\n".join((method, path, escaped_query(query), lines, ";".join(names), body_hash))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _signature(text: str, credentials: Credentials) -> str:
+    return hmac.new(credentials.access_key_secret.encode(), text.encode(), hashlib.sha256).hexdigest()
