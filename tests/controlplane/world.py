@@ -238,20 +238,14 @@ class RealWorld:
 
     def _description(self) -> str:
         """Describe cluster and account, for the message of a wait that timed out."""
-        gone = {"shutting-down", "terminated", "forgotten"}
-        letters = {url.rsplit("/", 1)[-1]: self._message_count(url) for url in self.stack.dead_letter_urls}
-        found = {
-            "pods": Counter(f"{p.status.phase} on {p.spec.node_name or 'no node'}" for p in self.store.list(POD).items),
-            "nodes": [(n.metadata.name, n.spec.provider_id, n.metadata.deletion_timestamp) for n in self.nodes()],
-            "nodeclaims": [
-                (claim.metadata.name, claim.status.provider_id, claim.metadata.deletion_timestamp)
-                for claim in self.claims()
-            ],
-            "instances": {id_: state for id_, state in self.instances().items() if state not in gone},
-            "disruptions": [(d["metadata"]["name"], d.get("status")) for d in self.store.list(NODE_DISRUPTION).items],
-            "dead letters": {queue: number for queue, number in letters.items() if number},
-        }
-        return "; ".join(f"{what}: {value}" for what, value in found.items())
+        pods = Counter(f"{p.status.phase} on {p.spec.node_name or 'no node'}" for p in self.store.list(POD).items)
+        disruptions = (f"{d['metadata']['name']} {d.get('status')}" for d in self.store.list(NODE_DISRUPTION).items)
+        found = [
+            *(f"{number} pods {where}" for where, number in sorted(pods.items())),
+            *(f"NodeDisruption {text}" for text in disruptions),
+            *self.leftovers(),
+        ]
+        return "; ".join(found)
 
     def _variables(self, kubeconfig: Path | None = None) -> dict[str, str]:
         """Return the functions' environment variables."""

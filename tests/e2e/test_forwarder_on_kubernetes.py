@@ -322,13 +322,13 @@ def test_outage_of_the_api_server_loses_and_repeats_nothing(env):
 
 def test_message_is_kept_while_the_receiver_rejects_it(env, monkeypatch):
     """A wrong audience in the receiver's settings delays the message, but does not lose it."""
-    monkeypatch.setenv("FORWARDER_AUDIENCE", "somebody-else")
+    monkeypatch.setenv("FORWARDER_AUDIENCE", "another-audience")
     env.forward()
     env.pod("patient")
     refused = {"step": "provision", "sink": "https", "outcome": "failed"}
     wait_until(lambda: env.metrics.value(MESSAGES, **refused), "nothing failed to be sent")
     assert env.next_reason(seconds=0.3) is None
-    (env.folder / "token").write_text(env.token("somebody-else"))  # as kubelet does once the volume is corrected
+    (env.folder / "token").write_text(env.token("another-audience"))  # as kubelet does once the volume is corrected
 
     assert env.next_reason() == "1 pods are unschedulable"
     assert env.next_reason(seconds=0.5) is None

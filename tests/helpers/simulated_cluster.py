@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, POD
+from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, POD, NodeClaim
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.plan import Step
 from journeyman.ports import Message, RequeueDue, Trigger
@@ -99,6 +99,13 @@ class SimulatedCluster:
     def scale(self, name: str, replicas: int) -> None:
         """Set the replicas of a Deployment."""
         self.server.patch(DEPLOYMENT, name, {"spec": {"replicas": replicas}}, namespace="default")
+
+    def delete_node_and_kubelet(self, claim: NodeClaim) -> None:
+        """Delete a NodeClaim's Node without its finalizers; its kubelet does not register it again."""
+        name, machines = claim.status.node_name, self.cloud.machines
+        self.cloud.machines = lambda: tuple(m for m in machines() if m.node_name != name)
+        self.server.patch(NODE, name, {"metadata": {"finalizers": []}})
+        self.server.delete(NODE, name)
 
     def requeue(self, step: Step) -> None:
         """Send a requeue message for a step."""

@@ -252,10 +252,7 @@ def test_a_claim_with_a_forged_instance_terminating_is_replaced(simulation):
 def test_pod_of_an_externally_deleted_node_gets_a_new_node(simulation):
     """The NodeClaim is still Registered, but its node will not return, so the pod does not wait for it."""
     claim = simulation.claims()[0]
-    machines = simulation.cloud.machines
-    simulation.cloud.machines = lambda: tuple(m for m in machines() if m.node_name != claim.status.node_name)
-    simulation.server.patch(NODE, claim.status.node_name, {"metadata": {"finalizers": []}})
-    simulation.server.delete(NODE, claim.status.node_name)
+    simulation.delete_node_and_kubelet(claim)
     simulation.server.delete(POD, on(simulation, claim), namespace="default", grace_period_seconds=0)
 
     simulation.requeue(Step.PROVISION)

@@ -185,10 +185,7 @@ def test_stopped_instance_is_replaced(simulation, protected):
 def test_a_claim_whose_node_was_deleted_is_deleted_after_five_minutes(simulation):
     """Within that time its kubelet could register it again."""
     claim = simulation.claims()[0]
-    machines = simulation.cloud.machines
-    simulation.cloud.machines = lambda: tuple(m for m in machines() if m.node_name != claim.status.node_name)
-    simulation.server.patch(NODE, claim.status.node_name, {"metadata": {"finalizers": []}})
-    simulation.server.delete(NODE, claim.status.node_name)
+    simulation.delete_node_and_kubelet(claim)
 
     simulation.run_for(minutes=4)
     (waiting,) = [c for c in simulation.claims() if c.metadata.name == claim.metadata.name]
