@@ -266,6 +266,7 @@ class Chain(Struct, frozen=True, kw_only=True):
     observations: tuple[Observation, ...] = ()
     then: tuple[Chain, ...] = ()  # begin once all of it has been carried out; independent of one another
     node_pool: str = ""  # it starts only if this NodePool, as it is stored then, exists and is within its limits
+    wave: int = 0  # its first patch is sent once those of chains with a lower number have been answered
 
     @property
     def all_actions(self) -> tuple[Action, ...]:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
-_PARALLEL_WRITES: Final = 8
+_PARALLEL_WRITES: Final = 16
 _SILENCE_SECONDS: Final = 10.0  # beyond the timeout of a watch; then the connection is dead
 
 

@@ -336,18 +336,24 @@ def _has_only_patches(chain: Chain) -> bool:
 def _next_batch(chains: Sequence[_PendingPatches]) -> tuple[_PendingPatches, ...]:
     """Return the chains whose next patches may be sent in parallel, in order; empty once all patches are sent.
 
-    All first patches are sent before any second one. The patches of a batch are of one kind and subresource, and each is of
-    another object, because the second patch of an object needs the version that the first one returns.
+    All first patches are sent before any second one, and of equal ones those of a lower wave. The patches of a batch are of
+    one kind and subresource, and each is of another object, because the second patch of an object needs the version that the
+    first one returns.
     """
     kind: tuple[str, str] | None = None  # plural, subresource
     batch: dict[tuple[str, str], _PendingPatches] = {}  # by namespace, name
     unsent = [chain for chain in chains if chain.remaining]
-    sent = min((chain.sent for chain in unsent), default=0)
+    turn = min((_turn(chain) for chain in unsent), default=None)
     for chain in unsent:
-        if chain.sent > sent:
+        if _turn(chain) != turn:
             continue
         patch = chain.remaining[0]
         kind = kind or (patch.ref.resource.plural, patch.subresource)
         if (patch.ref.resource.plural, patch.subresource) == kind:
             batch.setdefault((patch.ref.namespace, patch.ref.name), chain)
     return tuple(batch.values())[:MAX_PARALLEL_PATCHES]
+
+
+def _turn(chain: _PendingPatches) -> tuple[int, int]:
+    """Return what orders the chain's next patch: the patches sent before it, and the chain's wave."""
+    return chain.sent, chain.chain.wave

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from journeyman.core.api.objects import NODECLAIM, NODEPOOL
 from journeyman.core.plan import Chain, CreateObject, Event, ObjectRef, PatchObject, Plan, chain_of
@@ -71,6 +72,15 @@ def test_first_patches_are_sent_in_parallel_then_the_second(cluster):
     for name in "abc":
         claim = cluster.server.get(NODECLAIM, name)
         assert (claim.metadata.labels["touched"], claim.status.image_id) == ("x", "i")
+
+
+def test_chains_of_a_higher_wave_begin_once_the_first_patches_of_the_others_are_answered(cluster):
+    """They do not wait for second patches."""
+    chains = {name: chain_of(name, labelled(NODECLAIM, name), imaged(name)) for name in "abc"}
+    _, together = carry_out(cluster, replace(chains["a"], wave=1), chains["b"], chains["c"])
+    versions = {name: cluster.server.get(NODECLAIM, name).metadata.version_number for name in "abc"}
+    assert together == [2, 1, 2, 1]
+    assert versions["a"] > max(versions["b"], versions["c"])
 
 
 def test_refused_patch_stops_its_chain_and_its_events(cluster):

@@ -56,6 +56,9 @@ PLANNED_PODS: Final = (
     f"{OWN_GROUP}/planned-pods"  # NodeClaim: the pods it was created for (`core.scheduling.nodeclaims`)
 )
 NOMINATED_AT: Final = f"{OWN_GROUP}/nominated-at"  # NodeClaim: when pods were nominated to its node
+OLDEST_POD_VERSION: Final = (
+    f"{OWN_GROUP}/oldest-pod-version"  # NodeClaim: the lowest resourceVersion of its pods before they were nominated
+)
 REPLICA_INDEX: Final = f"{OWN_GROUP}/replica-index"  # NodeClaim of a static NodePool: which replica it is, from 0
 DISRUPTION: Final = f"{OWN_GROUP}/node-disruption"  # NodeClaim: the NodeDisruption whose replacement it is
 PODS_HASH: Final = f"{OWN_GROUP}/pods-hash"  # NodeClaim: the node's pods when lastPodEventTime was last computed

@@ -127,7 +127,7 @@ def _reconcile_nodeclaim(
     nodes = () if state.duplicate_of else by_provider.get(state.provider_id, ())
     progress = start_progress(stored, claim, snapshot.now)
     if nomination is not None and nomination.nominate:
-        progress = replace(progress, claim=with_nominated_at(progress.claim, snapshot.now))
+        progress = replace(progress, claim=with_nominated_at(progress.claim, nomination.nominate, snapshot.now))
     keep_taint = nomination.keep_taint if nomination is not None else ""
     progress = register(progress, nodes, keep_taint=keep_taint, duplicate_of=state.duplicate_of)
     progress = initialize(progress, snapshot.resource_slices if lifecycle.wait_for_devices else None)
@@ -154,7 +154,7 @@ def _to_plan(progress: NodeClaimProgress, intervals: RequeueIntervals, nominatio
     """Return the plan, nominations first: once the taint is removed, kube-scheduler binds pods within milliseconds."""
     chain = progress.chain(why="NodeClaim lifecycle")
     if nomination is not None:
-        chain = replace(chain, actions=(*nomination.actions, *chain.actions))
+        chain = replace(chain, actions=(*nomination.actions, *chain.actions), wave=int(nomination.is_last))
     chains: tuple[Chain, ...] = (chain,) if chain.actions else ()
     claim = progress.claim
     if not is_initialized(claim):

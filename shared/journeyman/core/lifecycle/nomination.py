@@ -17,6 +17,11 @@ taint. Its watch of pods lags behind its watch of nodes by 100 ms and more. So n
 (`NominationWindow`): their pods are nominated, two seconds later all of them lose the taint, and right after that the pods
 whose nomination was cleared are nominated once more.
 
+kube-scheduler sees the taints go one by one, and retries a few pods meanwhile. One whose nomination it clears does no harm
+as long as its node has the taint: nobody else can take its place. kube-scheduler retries in the order of the last attempts
+(pkg/scheduler/framework/plugins/queuesort `Less`), each of which updated the pod. So the nodes of the pods that it retries
+first, those with the lowest resourceVersions, lose the taint last (`LAST_NODES`).
+
 A nomination is ours if the NodeClaim of the nominated node lists the pod. Ours are cleared once they are of no use; those of
 others (preemption, other schedulers) are neither changed nor overwritten. After a crash between the nominations and the
 removal of the taint, the next run removes the taint.
@@ -29,6 +34,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import INITIALIZED, REGISTERED, format_time
@@ -70,6 +76,9 @@ MAX_WATCH_DELAY: Final = timedelta(seconds=12)
 RENOMINATION_DELAY: Final = timedelta(seconds=2)
 """Between two nominations to a new node: kube-scheduler leaves a pod that failed alone for a second at least
 (pkg/scheduler `podInitialBackoffSeconds`)."""
+LAST_NODES: Final = 4
+"""How many nodes of a batch lose the taint after the others: those of the five or so pods that kube-scheduler retries
+meanwhile. Few, since these lose it one after the other, too."""
 NOMINATION_TIMEOUT: Final = timedelta(seconds=30)
 """How long after its node is initialized a pod may stay nominated: three times kube-scheduler's longest back-off."""
 BINDING_POLL: Final = timedelta(seconds=5)
@@ -128,7 +137,7 @@ class NodeNomination(Struct, frozen=True, kw_only=True):
     """What to do with a joining node: nominate `nominate` to it now; keep its taint for `keep_taint`, or remove it.
 
     `keep_taint` is the reason for the condition Registered, empty if the taint is removed now; `until`: when to decide again,
-    None for soon. `planned`: all pending pods that were planned for it.
+    None for soon. `planned`: all pending pods that were planned for it. `is_last`: whether it loses the taint after others.
     """
 
     node: Node
@@ -136,6 +145,7 @@ class NodeNomination(Struct, frozen=True, kw_only=True):
     planned: tuple[Pod, ...] = ()
     keep_taint: str = ""
     until: datetime | None = None
+    is_last: bool = False
 
     @property
     def actions(self) -> tuple[NominatePods, ...]:
@@ -219,7 +229,7 @@ class NominationWindow(Struct, frozen=True, kw_only=True):
 
 
 def decide_nominations(
-    window: NominationWindow, joining: Iterable[JoiningNode], pods: NominatablePods, max_pods: int
+    window: NominationWindow, joining: Sequence[JoiningNode], pods: NominatablePods, max_pods: int
 ) -> Mapping[str, NodeNomination]:
     """Return what to do with each joining node, by the name of its NodeClaim.
 
@@ -232,7 +242,9 @@ def decide_nominations(
         found = window.decide(each, pods, len(pods.pods) if unlimited else capacity)
         capacity -= len(found.nominate)
         decided[each.claim.metadata.name] = found
-    return decided
+    claims = [each.claim for each in joining if decided[each.claim.metadata.name].planned] if window.is_batch else []
+    last = sorted(claims, key=_oldest_pod_version)[:LAST_NODES]
+    return decided | {c.metadata.name: replace(decided[c.metadata.name], is_last=True) for c in last}
 
 
 def renominate(nominations: Iterable[NodeNomination], now: datetime) -> Plan:
@@ -307,12 +319,21 @@ def nominated_at(claim: NodeClaim) -> datetime | None:
     return at if at.tzinfo else None
 
 
-def with_nominated_at(claim: NodeClaim, now: datetime) -> NodeClaim:
-    """Return the NodeClaim with the annotation `nominated-at`, in milliseconds; an earlier one stays."""
+def with_nominated_at(claim: NodeClaim, pods: Iterable[Pod], now: datetime) -> NodeClaim:
+    """Return the NodeClaim with the annotations about the first nominations to its node; earlier ones stay.
+
+    `nominated-at` is in milliseconds. `oldest-pod-version` has to be written now, since a nomination changes the version.
+    """
     if nominated_at(claim) is not None:
         return claim
-    at = now.isoformat(timespec="milliseconds")
-    return with_metadata(claim, annotations={**claim.metadata.annotations, labels.NOMINATED_AT: at})
+    at, version = now.isoformat(timespec="milliseconds"), min(pod.metadata.version_number for pod in pods)
+    notes = {labels.NOMINATED_AT: at, labels.OLDEST_POD_VERSION: str(version)}
+    return with_metadata(claim, annotations={**claim.metadata.annotations, **notes})
+
+
+def _oldest_pod_version(claim: NodeClaim) -> int:
+    version = claim.metadata.annotations.get(labels.OLDEST_POD_VERSION, "")
+    return int(version) if version.isdecimal() else 0
 
 
 def is_starting(node: Node, now: datetime) -> bool:

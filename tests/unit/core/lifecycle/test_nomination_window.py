@@ -24,9 +24,10 @@ def with_planned_pods(name, **notes):
     return {"annotations": {labels.PLANNED_PODS: f"default/{name}:uid-{name}", **notes}}
 
 
-def a_claim(name, nominated_ago=None):
-    """Return a NodeClaim for a pod of the same name, nominated so long ago."""
-    notes = {labels.NOMINATED_AT: (NOW - nominated_ago).isoformat()} if nominated_ago is not None else {}
+def a_claim(name, nominated_ago=None, **notes):
+    """Return a NodeClaim for a pod of the same name, nominated so long ago, with these annotations."""
+    if nominated_ago is not None:
+        notes[labels.NOMINATED_AT] = (NOW - nominated_ago).isoformat()
     return a_launched_claim(name, metadata=with_planned_pods(name, **notes))
 
 
@@ -74,14 +75,17 @@ def requeue_delay(plan):
 
 
 def test_nominating_run_removes_no_taint_and_requeues_the_step():
-    """An annotation has the time; nodes with nominated pods wait, too, since a removed taint clears other nominations."""
-    plan = advanced((a_claim("a"), a_claim("b", nominated_ago=WATCH_DELAY)), a_pod("a"), a_nominated_pod("b"))
+    """Annotations have the time and the pods' lowest version; nodes with nominated pods wait, too, since a removed taint
+    clears other nominations."""
+    waiting = a_pod("a", metadata={"resourceVersion": "41"})
+    plan = advanced((a_claim("a"), a_claim("b", nominated_ago=WATCH_DELAY)), waiting, a_nominated_pod("b"))
 
     assert (nominated(plan), untainted(plan)) == (["a"], [])
     notes = [
         a.patch["metadata"]["annotations"] for a in plan.actions if isinstance(a, PatchObject) and "metadata" in a.patch
     ]
-    assert notes == [{labels.NOMINATED_AT: NOW.isoformat(timespec="milliseconds")}]
+    at = NOW.isoformat(timespec="milliseconds")
+    assert notes == [{labels.NOMINATED_AT: at, labels.OLDEST_POD_VERSION: "41"}]
     assert requeue_delay(plan) == WATCH_DELAY
 
 
@@ -93,6 +97,20 @@ def test_taints_are_removed_together_after_the_window():
 
     assert untainted(plan) == ["a", "b"]
     assert requeue_delay(plan) == RENOMINATION_DELAY
+
+
+def test_nodes_of_the_pods_retried_first_lose_the_taint_last():
+    """Versions are numbers. What a pod loses on a node with the taint, no other pod can take."""
+    versions = {"a": 7, "b": 100, "c": 20, "d": 9, "e": 30, "f": 8}
+    claims = tuple(a_claim(name, WATCH_DELAY, **{labels.OLDEST_POD_VERSION: str(v)}) for name, v in versions.items())
+
+    plan = advanced(claims, *map(a_nominated_pod, versions))
+
+    waves = {
+        chain.actions[0].ref.name: chain.wave for chain in plan.chains if isinstance(chain.actions[0], PatchObject)
+    }
+    assert [name for name, wave in waves.items() if wave] == ["node-a", "node-c", "node-d", "node-f"]
+    assert untainted(plan) == list(versions)
 
 
 def test_node_without_taint_expects_planned_pods_nominated_or_not():
