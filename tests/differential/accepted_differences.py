@@ -44,11 +44,13 @@ def _is_about_limited_nodes(scenario: JSONDict, finding: Finding) -> bool:
 
 def _is_about_scarce_room(scenario: JSONDict, finding: Finding) -> bool:
     """Capacity is short on nodes and in limits, and in domains where too few of them let in maxSkew pods at most."""
-    about = _pods(scenario, finding)
-    few_domains = bool(about) and all(
-        any((spread.min_domains or 1) > 1 for spread in pod.spec.topology_spread_constraints) for pod in about
-    )
-    return finding.kind == "missing" and finding.as_many and (finding.in_scarce_room or few_domains)
+    in_few_domains = {
+        pod.key
+        for pod in _pods(scenario, finding)
+        if any((spread.min_domains or 1) > 1 for spread in pod.spec.topology_spread_constraints)
+    }
+    explained = in_few_domains | set(finding.in_scarce_room)
+    return finding.kind == "missing" and finding.as_many and bool(finding.pods) and explained >= set(finding.pods)
 
 
 def _is_about_exclusion(scenario: JSONDict, finding: Finding) -> bool:

@@ -7,7 +7,7 @@ import random
 import re
 import traceback
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -28,14 +28,16 @@ from tests.differential.karpenter import Karpenter
 JSONDict = dict[str, Any]
 TOLERANCE = 1e-9
 NO_MONEY = 1e-5  # per hour: reserved capacity is paid for already, its price only says which to prefer
-ANSWERS = 5  # how often Karpenter is asked before a finding that its luck may explain stands
+ANSWERS = 20  # how often Karpenter is asked at most before a finding that its luck may explain stands
+UNRELAXED_ANSWERS = 5  # how often it is asked about pods that tolerate PreferNoSchedule from the start
 
 
 class Finding(Struct, frozen=True, kw_only=True):
     """Something that should not be. `kind` is one of KINDS; `cause` groups findings that look alike.
 
-    `pods` are those it is about, `theirs` is Karpenter's plan. `as_many`: we place as many pods, but others.
-    `in_scarce_room`: Karpenter has them where capacity is short (on nodes that exist, or in NodePools with limits).
+    `pods` are those it is about, `theirs` is Karpenter's plan. `as_many`: we place as many pods as Karpenter does without
+    breaking a rule, but others. `in_scarce_room`: those of the pods that Karpenter has where capacity is short (on nodes
+    that exist, or in NodePools with limits).
     `theirs_unrelaxed` is Karpenter's plan if no pod with topology spread had to be relaxed; see `_plan_unrelaxed`.
     """
 
@@ -44,7 +46,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     cause: str = ""
     pods: tuple[str, ...] = ()
     as_many: bool = False
-    in_scarce_room: bool = False
+    in_scarce_room: tuple[str, ...] = ()
     theirs: Results = Results()
     theirs_unrelaxed: Results | None = None
 
@@ -61,7 +63,8 @@ KINDS = {
     "dearer": "our plan for the pods that Karpenter places costs more than Karpenter's",
     "rejected": "Karpenter's plan does not pass our verification",
 }
-BY_LUCK = {"missing", "dearer", "rejected"}
+BY_LUCK = {"missing": ANSWERS, "dearer": ANSWERS, "rejected": ANSWERS // 2 + 1}
+"""How many of the answers must show a finding that Karpenter's luck may explain."""
 
 
 class Ours:
@@ -139,14 +142,25 @@ def findings(scenario: JSONDict, karpenter: Karpenter) -> list[Finding]:
         return [Finding(kind="crash", text="".join(traceback.format_exception(error)), cause=where)]
     found += [f for f in first if f.kind not in BY_LUCK]
     by_luck = [f for f in first if f.kind in BY_LUCK]
-    if by_luck:
-        others = [{f.kind for f in against(ours, karpenter.ask(scenario))} for _ in range(ANSWERS - 1)]
-        seen = Counter(kind for kinds in others for kind in kinds)
-        found += [f for f in by_luck if 1 + seen[f.kind] >= (ANSWERS // 2 + 1 if f.kind == "rejected" else ANSWERS)]
+    standing = _standing({f.kind for f in by_luck}, lambda: {f.kind for f in against(ours, karpenter.ask(scenario))})
+    found += [f for f in by_luck if f.kind in standing]
     return [
         replace(f, theirs_unrelaxed=_plan_unrelaxed(scenario, f.theirs, karpenter)) if f.kind == "dearer" else f
         for f in found
     ]
+
+
+def _standing(kinds: Collection[str], ask: Callable[[], Collection[str]]) -> frozenset[str]:
+    """Return the kinds that enough answers show. The first showed all of them; `ask` returns those that another shows."""
+    shown, absent = Counter(kinds), Counter[str]()
+    for _ in range(ANSWERS - 1):
+        undecided = [k for k in kinds if shown[k] < BY_LUCK[k] and absent[k] <= ANSWERS - BY_LUCK[k]]
+        if not undecided:
+            break
+        seen = ask()
+        for kind in undecided:
+            (shown if kind in seen else absent)[kind] += 1
+    return frozenset(kind for kind in kinds if shown[kind] >= BY_LUCK[kind])
 
 
 def _plan_unrelaxed(scenario: JSONDict, theirs: Results, karpenter: Karpenter) -> Results | None:
@@ -164,7 +178,7 @@ def _plan_unrelaxed(scenario: JSONDict, theirs: Results, karpenter: Karpenter) -
     objects = [_tolerating(raw) if key_of(raw) in relaxed else raw for raw in scenario["objects"]]
     if objects == scenario["objects"]:
         return None
-    answers = [karpenter.ask({**scenario, "objects": objects}) for _ in range(ANSWERS)]
+    answers = [karpenter.ask({**scenario, "objects": objects}) for _ in range(UNRELAXED_ANSWERS)]
     plans = [results_of(answer) for answer in answers if not answer.get("error")]
     return max(
         (plan for plan in plans if placed_in(plan) >= placed_in(theirs)), key=lambda plan: plan.price, default=None
@@ -271,17 +285,34 @@ def _missing(ours: Ours, answer: JSONDict, missing: Sequence[str]) -> Finding:
     error = ours.results.pod_errors.get(missing[0])
     why = f"{error.kind}: {error.message}" if error else "not even an error"
     place = _place(answer, missing[0])
-    count = len(placed_in(results_of(answer)))
-    numbers = f"{len(missing)} of {count} pods (we place {len(ours.placed)})"
+    theirs = results_of(answer)
+    numbers = f"{len(missing)} of {len(placed_in(theirs))} pods (we place {len(ours.placed)})"
     return Finding(
         kind="missing",
-        theirs=results_of(answer),
+        theirs=theirs,
         text=f"{numbers}, first {missing[0]}; Karpenter: {place}; we: {why}",
         cause=_without_names(why),
         pods=tuple(missing),
-        as_many=len(ours.placed) >= count,
-        in_scarce_room=all(_is_scarce(ours, answer, pod) for pod in missing),
+        as_many=len(ours.placed) >= len(_lawfully_placed(ours, theirs)),
+        in_scarce_room=tuple(pod for pod in missing if _is_scarce(ours, answer, pod)),
     )
+
+
+def _lawfully_placed(ours: Ours, theirs: Results) -> frozenset[str]:
+    """Return the pods of Karpenter's plan that are left once those that break a rule are taken out, one after the other."""
+    while True:
+        placed = placed_in(theirs)
+        about = {pod for f in _as_findings("rejected", _objections_to(ours, theirs)) for pod in f.pods} & placed
+        if not about:
+            return placed
+        theirs = _without(theirs, max(about))
+
+
+def _without(plan: Results, pod: str) -> Results:
+    claims = tuple(replace(claim, pods=tuple(p for p in claim.pods if p != pod)) for claim in plan.new_claims)
+    existing = {node: tuple(p for p in pods if p != pod) for node, pods in plan.existing.items()}
+    errors = {**plan.pod_errors, pod: PodError(kind="unschedulable", message="it broke a rule")}
+    return replace(plan, new_claims=tuple(c for c in claims if c.pods), existing=existing, pod_errors=errors)
 
 
 def _is_scarce(ours: Ours, answer: JSONDict, pod: str) -> bool:
