@@ -164,25 +164,39 @@ def _standing(kinds: Collection[str], ask: Callable[[], Collection[str]]) -> fro
 
 
 def _plan_unrelaxed(scenario: JSONDict, theirs: Results, karpenter: Karpenter) -> Results | None:
-    """Return Karpenter's plan if pods with topology spread tolerated PreferNoSchedule from the start.
+    """Return Karpenter's plan if it need not relax pods with topology spread, the most expensive of several.
 
-    It changes the pods that are in Karpenter's first plan on new nodes with such a taint: Karpenter relaxed those that
-    do not tolerate it. Of several plans for at least the same pods it is the most expensive; None if there is none, or
-    nothing to change.
+    It asks for the pods that Karpenter has on new nodes with a PreferNoSchedule taint as if they tolerated it from the start,
+    for pods with alternatives of node affinity as if they had only the last one, and for both. Plans for fewer pods do not
+    count; None if there is none, or nothing to change.
     """
     pools = read(scenario).snapshot.node_pools
     tainted = {
         p.metadata.name for p in pools if any(t.effect == "PreferNoSchedule" for t in p.spec.template.spec.taints)
     }
-    relaxed = {pod for claim in theirs.new_claims if claim.node_pool in tainted for pod in claim.pods}
-    objects = [_tolerating(raw) if key_of(raw) in relaxed else raw for raw in scenario["objects"]]
-    if objects == scenario["objects"]:
-        return None
-    answers = [karpenter.ask({**scenario, "objects": objects}) for _ in range(UNRELAXED_ANSWERS)]
+    dissuaded = {pod for claim in theirs.new_claims if claim.node_pool in tainted for pod in claim.pods}
+    objects = scenario["objects"]
+    tolerating = [_tolerating(raw) if key_of(raw) in dissuaded else raw for raw in objects]
+    variants = [tolerating, [_decided(raw) for raw in objects], [_decided(raw) for raw in tolerating]]
+    changed = [variant for n, variant in enumerate(variants) if variant not in (objects, *variants[:n])]
+    answers = [karpenter.ask({**scenario, "objects": v}) for v in changed for _ in range(UNRELAXED_ANSWERS)]
     plans = [results_of(answer) for answer in answers if not answer.get("error")]
     return max(
         (plan for plan in plans if placed_in(plan) >= placed_in(theirs)), key=lambda plan: plan.price, default=None
     )
+
+
+def _decided(raw: JSONDict) -> JSONDict:
+    """Return a pod that has topology spread with the last of its alternatives of required node affinity only."""
+    if raw["kind"] != "Pod" or not raw["spec"].get("topologySpreadConstraints"):
+        return raw
+    affinity = raw["spec"].get("affinity") or {}
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    terms = ((affinity.get("nodeAffinity") or {}).get(required) or {}).get("nodeSelectorTerms") or ()
+    if len(terms) < 2:
+        return raw
+    node_affinity = {**affinity["nodeAffinity"], required: {"nodeSelectorTerms": [terms[-1]]}}
+    return {**raw, "spec": {**raw["spec"], "affinity": {**affinity, "nodeAffinity": node_affinity}}}
 
 
 def _tolerating(raw: JSONDict) -> JSONDict:

@@ -364,6 +364,21 @@ def test_the_larger_reservation_is_used_if_the_smaller_leaves_pods():
     assert (outcome.domains(labels.RESERVATION_ID), outcome.left) == (["cr-large"], 0)
 
 
+def test_the_last_alternative_is_tried_first_if_pods_are_left():
+    """By its first alternative the leader gets a node on which its follower does not fit."""
+    terms = [
+        {"matchExpressions": [{"key": labels.INSTANCE_TYPE, "operator": "In", "values": [name]}]}
+        for name in ("m.small", "m.large")
+    ]
+    either = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+    leader = a_pod("leader", cpu="1", metadata={"labels": {"app": "db"}}, spec={"affinity": either})
+    joins = rule("podAffinity", key=labels.HOSTNAME, selector={"matchLabels": {"app": "db"}})
+
+    outcome = Outcome(leader, a_pod("follower", cpu="4", **joins))
+
+    assert (outcome.domains(labels.INSTANCE_TYPE), outcome.sizes, outcome.left) == (["m.large"], [2], 0)
+
+
 def test_who_must_share_a_node_comes_before_others_have_filled_it_up():
     """The small pod to be joined is the last to come; by then its node would be full of those in between."""
     leader = a_pod("leader", cpu="100m", metadata={"labels": {"app": "db"}})

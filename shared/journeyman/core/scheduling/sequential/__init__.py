@@ -122,10 +122,15 @@ def _may_choose_less(problem: SchedulingProblem, _: _SequentialAttempt) -> bool:
     return wanted and problem.options.min_values is MinValuesPolicy.BEST_EFFORT
 
 
+def _has_alternatives(problem: SchedulingProblem, _: _SequentialAttempt) -> bool:
+    return any(len(row.terms) > 1 for row in problem.rows)  # of any pod, as those left may have to join it
+
+
 FALLBACK_POLICIES: Mapping[str, Callable[[SchedulingProblem, _SequentialAttempt], bool]] = {
     "bind_anti_affinity_domains": _keeps_apart,
     "prefer_largest_reservation": _drew_on_reservations,
     "ignore_type_variety": _may_choose_less,
+    "prefer_last_alternative": _has_alternatives,
 }
 
 

@@ -65,6 +65,7 @@ class TieBreakPolicy(Struct, frozen=True):
         prefer_cheapest_domain: Of equally good domains, choose the one with the cheapest offering, else the one that is
             cheapest for most types.
         ignore_type_variety: With best-effort minValues, do not preserve the variety of a node's instance types.
+        prefer_last_alternative: Of the terms of a pod's required node affinity, try the last first, else in their order.
         prefer_last_pool_name: Of NodePools with equal weight, choose the one with the last name, regardless of price.
     """
 
@@ -72,6 +73,7 @@ class TieBreakPolicy(Struct, frozen=True):
     prefer_largest_reservation: bool = False
     prefer_cheapest_domain: bool = False
     ignore_type_variety: bool = False
+    prefer_last_alternative: bool = False
     prefer_last_pool_name: bool = False
 
 
@@ -127,11 +129,13 @@ class SequentialScheduler:
             self._resume(node)
 
     def _constraints_of(self, row: int) -> tuple[PodConstraints, ...]:
-        """Return the constraints of a row's pods, one entry per term."""
+        """Return the constraints of a row's pods, one entry per term, in the order in which they are tried."""
         found = self._constraints.get(row)
         if found is None:
             rules = self._rules.of(row)
             terms = self._problem.rows[row].terms
+            if self._policy.prefer_last_alternative:
+                terms = terms[::-1]
             found = self._constraints[row] = tuple(
                 PodConstraints(self._problem, row, term, rules, self._interner) for term in terms
             )
