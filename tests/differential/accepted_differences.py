@@ -152,6 +152,13 @@ def _is_about_starting_nodes(scenario: JSONDict, finding: Finding) -> bool:
     return finding.kind == "rejected" and "its spread allows" in finding.text and named and heeding
 
 
+def _is_about_leaving_pods_without_volumes(scenario: JSONDict, finding: Finding) -> bool:
+    about, errors = _pods(scenario, finding), Ours(scenario).results.pod_errors
+    invalid = {key for key, error in errors.items() if error.kind == "invalid"}
+    leaving = bool(about) and all(pod.spec.node_name and pod.key in invalid for pod in about)
+    return finding.kind in {"missing", "rejected"} and leaving
+
+
 def _is_about_relaxed_pods(scenario: JSONDict, finding: Finding) -> bool:
     """Of a dearer plan, whether Karpenter would pay no less if it had not had to relax the pods with topology spread."""
     if finding.kind == "dearer":
@@ -409,6 +416,12 @@ ACCEPTED = (
         why="Karpenter lets pods go to a node whose startup taint will be gone by then, but a spread that heeds taints"
         " does not see those that are there already",
         covers=_is_about_starting_nodes,
+    ),
+    Difference(
+        name="a pod without its volumes gets no capacity, also if it leaves a node",
+        why="Karpenter checks the PersistentVolumeClaims of pending pods only; a pod that leaves its node and has lost"
+        " its claim cannot start elsewhere",
+        covers=_is_about_leaving_pods_without_volumes,
     ),
     Difference(
         name="a pod that was relaxed still counts the others",

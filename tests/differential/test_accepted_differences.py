@@ -283,6 +283,41 @@ def test_pods_on_a_starting_node_count_for_spreads(karpenter):
     assert unaccepted(asked, found) == []
 
 
+def test_leaving_pod_without_its_volume_claim_gets_no_capacity(karpenter):
+    """Its node is being deleted, and so was its claim. Karpenter moves it to the other node; we move nothing."""
+    capacity = {"cpu": "8", "memory": "32Gi", "pods": "10"}
+    labels = {HOSTNAME: "n0", ZONE: "a", INSTANCE_TYPE: "m", CAPACITY_TYPE: "on-demand", NODEPOOL: "default"}
+    claim = an_object(
+        "NodeClaim",
+        "c0",
+        "karpenter.sh/v1",
+        metadata={
+            "labels": labels,
+            "deletionTimestamp": "2026-01-05T11:59:00Z",
+            "finalizers": ["karpenter.sh/termination"],
+        },
+        spec={"nodeClassRef": NODE_CLASS, "requirements": []},
+        status={"providerID": "aws:///a/i-0", "capacity": capacity, "allocatable": capacity},
+    )
+    registered = labels | {"karpenter.sh/registered": "true", "karpenter.sh/initialized": "true"}
+    status = {"capacity": capacity, "allocatable": capacity}
+    leaving = an_object(
+        "Node", "n0", metadata={"labels": registered}, spec={"providerID": "aws:///a/i-0"}, status=status
+    )
+    other = an_object("Node", "n1", status=status)
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "gone"}}
+    asked = scenario(
+        [a_type("m", cpu=8, price=0.2)], a_pool(), claim, leaving, other, *pods(1, nodeName="n0", volumes=[volume])
+    )
+
+    found = findings(asked, karpenter)
+
+    assert karpenter.ask(asked)["existing"] == {"n1": ["default/web-0"]}
+    assert Ours(asked).placed == set()
+    assert {f.kind for f in found} == {"missing", "rejected"}
+    assert unaccepted(asked, found) == []
+
+
 def test_relaxed_pod_counts_the_pods_placed_in_the_pass(karpenter):
     """Two pods with anti-affinity. Karpenter drops the second one's first alternative, and forgets the first pod."""
     terms = [{"matchExpressions": [require(key, "In", value)]} for key, value in ((ARCH, "arm64"), (ZONE, "a"))]

@@ -317,6 +317,16 @@ def test_nodes_never_outgrow_a_limit():
     assert (sum(outcome.sizes), outcome.left) == (8, 4)
 
 
+def test_a_spread_chooses_among_the_domains_within_a_limit():
+    """The cheapest domain has only a type that is too large."""
+    cheap = an_instance_type("m.large", cpu=8, memory_gib=32, price=0.1, zones=("a",))
+    fitting = an_instance_type("m.small", cpu=2, memory_gib=8, price=0.2, zones=("b",))
+
+    outcome = Outcome(a_pod("p", **spread()), types=(cheap, fitting), pools=(a_pool(spec={"limits": {"cpu": "4"}}),))
+
+    assert (outcome.domains(), outcome.left) == (["b"], 0)
+
+
 def test_terms_of_an_affinity_are_tried_one_after_the_other():
     """The first term that any place can meet decides, be the second cheaper."""
     terms = [

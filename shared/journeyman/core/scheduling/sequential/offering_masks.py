@@ -256,7 +256,7 @@ class ResourceShares:
         """
         if not masks.pool.template.min_values and not self._headroom[masks.index].resources:
             return True
-        left = self._within(masks, offerings, held)
+        left = self.within(masks, offerings, held)
         if self._ignore_type_variety:
             return bool(left)
         return bool(left) and all(n >= wanted for n, wanted in zip(self.variety(masks, left), least, strict=True))
@@ -266,14 +266,15 @@ class ResourceShares:
         pool_headroom = self._headroom[masks.index]
         if not pool_headroom.resources:
             return None
-        within = self._within(masks, offerings, held)
+        within = self.within(masks, offerings, held)
         share: Ints = pool_headroom.costs[self._needed(masks, within)].max(axis=0)
         if held is not None:
             pool_headroom.left = pool_headroom.left + held
         pool_headroom.left = pool_headroom.left - share
         return share
 
-    def _within(self, masks: OfferingMasks, offerings: int, held: Ints | None) -> int:
+    def within(self, masks: OfferingMasks, offerings: int, held: Ints | None) -> int:
+        """Return the offerings of a node that are within the limits; `held` is the share that the node has already."""
         pool_headroom = self._headroom[masks.index]
         if not pool_headroom.resources:
             return offerings

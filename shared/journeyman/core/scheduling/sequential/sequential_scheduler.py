@@ -252,8 +252,8 @@ class SequentialScheduler:
             if wanted == NONE or not (left := offerings & masks.suiting(wanted)):
                 continue
             hopeless = False
-            bound = self._with_devices(candidate, masks, LaunchOption(wanted, left), constraints, choices)
-            if bound is not None and self._resource_shares.usable(masks, bound.offerings, node.share, node.variety):
+            bound = self._usable(candidate, masks, LaunchOption(wanted, left), constraints, choices)
+            if bound is not None:
                 self._put(candidate, node, constraints, bound)
                 return True
         if hopeless:
@@ -268,9 +268,7 @@ class SequentialScheduler:
                 for masks in tier
                 for opening in constraints.on_new(masks)
                 if (not opening.reservation or self._reservations.left.get(opening.reservation, 0) > 0)
-                and (bound := self._with_devices(self._candidates.size, masks, opening, constraints, choices))
-                is not None
-                and self._resource_shares.usable(masks, bound.offerings, None, self._least_variety(masks))
+                and (bound := self._usable(self._candidates.size, masks, opening, constraints, choices)) is not None
             ]
             if rated:
                 best = min(rated, key=lambda way: way.rank)
@@ -283,6 +281,31 @@ class SequentialScheduler:
                 self._put(self._candidates.open(node), node, constraints, best.bound)
                 return True
         return False
+
+    def _usable(
+        self,
+        candidate: int,
+        masks: OfferingMasks,
+        option: LaunchOption,
+        constraints: PodConstraints,
+        choices: Sequence[DomainChoice],
+    ) -> _BoundNode | None:
+        """Return the node with its domains chosen, within limits and with enough variety; None if that is impossible.
+
+        If the domains chosen from all offerings exceed the limits, they are chosen from the offerings within the limits.
+        """
+        shares, share, least = self._resource_shares, None, self._least_variety(masks)
+        if candidate < self._candidates.size:
+            node = self._candidates.node(candidate)
+            share, least = node.share, node.variety
+        bound = self._with_devices(candidate, masks, option, constraints, choices)
+        if bound is None or shares.usable(masks, bound.offerings, share, least):
+            return bound
+        within = shares.within(masks, option.offerings, share)
+        if not choices or not within:
+            return None
+        bound = self._with_devices(candidate, masks, replace(option, offerings=within), constraints, choices)
+        return bound if bound is not None and shares.usable(masks, bound.offerings, share, least) else None
 
     def _rate(self, masks: OfferingMasks, offerings: int, opening: LaunchOption) -> float:
         """Return the rate of a new node, lowest is best; the price of a reservation only ranks it by size."""

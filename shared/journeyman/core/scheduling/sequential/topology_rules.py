@@ -11,7 +11,10 @@ another pass.
 
 from __future__ import annotations
 
+import heapq
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
@@ -35,6 +38,18 @@ from journeyman.core.scheduling.topology import LabelIndex, TopologyGroup, Topol
 from journeyman.core.state.taints import untolerated
 
 
+class SpreadCeiling(NamedTuple):
+    """The most pods that a domain may hold before one more is added: `there` in the emptiest domain, else `elsewhere`."""
+
+    emptiest: str
+    there: int
+    elsewhere: int
+
+    def in_domain(self, domain: str) -> int:
+        """Return the most pods that this domain may hold."""
+        return self.there if domain == self.emptiest else self.elsewhere
+
+
 class SpreadRule(Struct, frozen=True):
     """A spread over a label's domains; `own` is 1 if it counts its own pods.
 
@@ -48,12 +63,18 @@ class SpreadRule(Struct, frozen=True):
     eligible: frozenset[str]
 
     @property
-    def highest(self) -> int:
-        """Return the highest pod count at which a domain still admits another pod of the row."""
+    def ceiling(self) -> SpreadCeiling:
+        """Return the pod counts at which domains still admit another pod of the row.
+
+        Each domain is compared with the emptiest of the others: of its own pods some may not count in the end.
+        """
+        more = self.max_skew - self.own
+        if len(self.eligible) < max(self.min_domains, 1):
+            return SpreadCeiling("", more, more)
         counts = self.counter.counts
-        few = len(self.eligible) < self.min_domains
-        floor = 0 if few else min((counts.get(domain, 0) for domain in self.eligible), default=0)
-        return floor + self.max_skew - self.own
+        emptiest, *others = heapq.nsmallest(2, ((counts.get(domain, 0), domain) for domain in self.eligible))
+        there = others[0][0] + more if others else sys.maxsize
+        return SpreadCeiling(emptiest[1], there, emptiest[0] + more)
 
 
 class JoinRule(Struct, frozen=True):
@@ -113,19 +134,19 @@ class LabelRules(Struct):
                 starting = True
                 continue
             joined = options if joined is None else joined & options
-        highest = tuple(spread.highest for spread in self.spreads)
-        return DomainChoice(self, highest, joined, self.binding or starting)
+        ceilings = tuple(spread.ceiling for spread in self.spreads)
+        return DomainChoice(self, ceilings, joined, self.binding or starting)
 
 
 class DomainChoice(Struct, frozen=True):
     """The domains of a label that a pod may use now.
 
-    `highest`, by spread: the most pods a domain may hold. `joined`: the domains it may join (None: any). `binding`: its
+    `ceilings`, by spread: the most pods a domain may hold. `joined`: the domains it may join (None: any). `binding`: its
     node must be bound to one domain.
     """
 
     rules: LabelRules
-    highest: tuple[int, ...]
+    ceilings: tuple[SpreadCeiling, ...]
     joined: frozenset[str] | None
     binding: bool
 
@@ -137,8 +158,8 @@ class DomainChoice(Struct, frozen=True):
         if domain in rules.repelled or any(counter.counts.get(domain) for counter in rules.apart):
             return False
         return all(
-            spread.counter.possible.get(domain, 0) <= most
-            for spread, most in zip(rules.spreads, self.highest, strict=True)
+            spread.counter.possible.get(domain, 0) <= ceiling.in_domain(domain)
+            for spread, ceiling in zip(rules.spreads, self.ceilings, strict=True)
         )
 
     def rank(self, domain: str) -> tuple[int, ...]:
