@@ -59,7 +59,7 @@ VARIABLES: Final = (
     Variable(
         "PREFERENCE_POLICY",
         "Respect",
-        "`Respect`: preferences are constraints until no node satisfies them. `Ignore`: they are ignored. `WhenFree`: they are "
+        "`Respect`: preferences are constraints until no node satisfies them. `Ignore`: those of pods are ignored. `WhenFree`: they are "
         "kept where they cost nothing.",
         is_karpenters=True,
     ),

@@ -32,13 +32,11 @@ def relaxation_levels(cls: PodClass, *, policy: PreferencePolicy, any_preference
 
     Args:
         cls: As `pod_classes.group_pods` made it.
-        policy: With IGNORE only the last level is returned.
+        policy: With IGNORE the preferences of the pods count for nothing; that of taints does, as in Karpenter.
         any_preference_taint: Whether any NodePool has a PreferNoSchedule taint; if not, no level avoids them.
     """
-    if policy is PreferencePolicy.IGNORE:
-        return (cls,)
     heeds = any_preference_taint and not any(_welcomes_all(t) for t in cls.tolerations)
-    if cls.preferences == NO_PREFERENCES:
+    if policy is PreferencePolicy.IGNORE or cls.preferences == NO_PREFERENCES:
         return (replace(cls, avoids_prefer_no_schedule=True), cls) if heeds else (cls,)
     levels = [level for kept in _given_up(cls.preferences) if (level := _level(cls, kept, heeds)) is not None]
     return (*levels, cls) if heeds else tuple(levels)

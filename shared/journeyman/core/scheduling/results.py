@@ -130,8 +130,8 @@ class Results(Struct, frozen=True, kw_only=True):
 class PreferencePolicy(str, Enum):
     """What the scheduler does with preferences (preferred affinity, ScheduleAnyway, PreferNoSchedule).
 
-    RESPECT requires them until it has to relax them (Karpenter's default). IGNORE ignores them. WHEN_FREE respects them
-    where that does not raise the price.
+    RESPECT requires them until it has to relax them (Karpenter's default). IGNORE ignores those of pods. WHEN_FREE respects
+    them where that does not raise the price.
     """
 
     RESPECT = "Respect"

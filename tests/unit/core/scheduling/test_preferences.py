@@ -116,9 +116,9 @@ def test_alternatives_stay_alternatives_on_every_level():
     assert [summary(level)[2] for level in climb({"affinity": {"nodeAffinity": node}})] == ["x", "xz"]
 
 
-def test_ignored_preferences_leave_the_last_rung():
-    """Nothing preferred is looked at."""
-    (only,) = climb(EVERYTHING, policy=PreferencePolicy.IGNORE, taints=True)
+def test_ignore_leaves_the_preferences_of_taints():
+    """Nothing that a pod prefers counts."""
+    first, last = climb(EVERYTHING, policy=PreferencePolicy.IGNORE, taints=True)
 
-    assert summary(only) == ("", "r", "", "h")
-    assert not only.avoids_prefer_no_schedule
+    assert summary(first) == summary(last) == ("", "r", "", "h")
+    assert (first.avoids_prefer_no_schedule, last.avoids_prefer_no_schedule) == (True, False)
