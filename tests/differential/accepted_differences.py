@@ -221,10 +221,16 @@ def _is_about_variety_of_reservations(scenario: JSONDict, finding: Finding) -> b
 
 
 def _is_about_company(scenario: JSONDict, finding: Finding) -> bool:
-    """Whether each of the pods must be where others are, over a label that has few values."""
+    """Whether each of the pods must be where others are, over a label that has few values, or can only be the first."""
     about = _pods(scenario, finding)
-    bound = bool(about) and all(any(term.topology_key != HOSTNAME for term in _terms(pod)) for pod in about)
-    return finding.kind == "missing" and finding.as_many and bound
+    few_values = bool(about) and all(any(term.topology_key != HOSTNAME for term in _terms(pod)) for pod in about)
+    only_first = bool(about) and all(_excludes_those_that_it_follows(pod) for pod in about)
+    return finding.kind == "missing" and finding.as_many and (few_values or only_first)
+
+
+def _excludes_those_that_it_follows(pod: Pod) -> bool:
+    affinity = pod.spec.affinity.pod_anti_affinity if pod.spec.affinity is not None else None
+    return affinity is not None and any(term in affinity.required for term in _terms(pod))
 
 
 def _is_about_variety_of_reserved_nodes(_: JSONDict, finding: Finding) -> bool:
