@@ -17,6 +17,7 @@ from tests.differential.compare import findings
 from tests.differential.failure_report import describe_failure
 
 CASES = Path(__file__).parent / "cases/regressions"
+OPEN = CASES.with_name("open")
 MANY = int(os.environ.get("JOURNEYMAN_CASES", "150"))
 # hypothesis would shrink a failure for minutes; `hunt` does it in seconds, and knows what a cluster is
 DRAWN = settings(max_examples=MANY, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
@@ -35,6 +36,19 @@ def test_every_pod_that_karpenter_schedules_is_scheduled_for_no_more(karpenter, 
 @pytest.mark.parametrize("path", sorted(CASES.glob("*.json")), ids=lambda path: path.stem)
 def test_regression_clusters_agree_with_karpenter(karpenter, path):
     """Minimal clusters of earlier findings."""
+    scenario = json.loads(path.read_text())
+
+    found = unaccepted(scenario, findings(scenario, karpenter))
+
+    assert not found, describe_failure(scenario, found)
+
+
+@pytest.mark.xfail(
+    reason="Karpenter schedules a pod that we do not; once mended, it is a regression case", strict=False
+)
+@pytest.mark.parametrize("path", sorted(OPEN.glob("*.json")), ids=lambda path: path.stem)
+def test_open_finding_is_mended(karpenter, path):
+    """Findings that are not mended yet. Karpenter does not give the same answer each time, so some runs pass."""
     scenario = json.loads(path.read_text())
 
     found = unaccepted(scenario, findings(scenario, karpenter))
