@@ -18,7 +18,7 @@ taint. Its watch of pods lags behind its watch of nodes by 100 ms and more. So n
 whose nomination was cleared are nominated once more.
 
 kube-scheduler sees the taints go one by one, and retries a few pods meanwhile. One whose nomination it clears does no harm
-as long as its node has the taint: nobody else can take its place. kube-scheduler retries in the order of the last attempts
+as long as its node has the taint: no other pod can be bound there. kube-scheduler retries in the order of the last attempts
 (pkg/scheduler/framework/plugins/queuesort `Less`), each of which updated the pod. So the nodes of the pods that it retries
 first, those with the lowest resourceVersions, lose the taint last (`LAST_NODES`).
 
