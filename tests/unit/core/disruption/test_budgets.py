@@ -1,4 +1,4 @@
-"""Budgets: how many nodes may be disrupted, and when that changes."""
+"""Disruption budgets: how many nodes may be disrupted, and when that changes."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def test_budget_with_an_invalid_schedule_allows_no_disruption(schedule):
     "apis/v1/nodepool_budgets",
     it="should return that a schedule is inactive when the schedule hit is after the duration",
 )
-def test_budget_window_opens_at_its_firing_and_closes_after_its_duration(at, active):
-    """To the second."""
+def test_budget_window_opens_when_its_schedule_fires_and_closes_after_its_duration(at, active):
+    """The budget is active from 09:00:00 until just before 17:00:00."""
     moment = datetime.fromisoformat(f"2026-01-05T{at}+00:00")
 
     assert is_active(OFFICE, moment) is active
@@ -86,7 +86,7 @@ def test_budget_window_opens_at_its_firing_and_closes_after_its_duration(at, act
 
 @pytest.mark.karpenter("apis/v1/nodepool_budgets", it="should always consider a schedule and time in UTC")
 def test_budget_schedule_is_in_utc():
-    """Whatever the time zone of the clock."""
+    """The time zone of the clock does not matter."""
     elsewhere = datetime(2026, 1, 5, 4, 30, tzinfo=timezone(timedelta(hours=-5)))  # 09:30 UTC
 
     assert is_active(OFFICE, elsewhere)
@@ -94,7 +94,7 @@ def test_budget_schedule_is_in_utc():
 
 @pytest.mark.parametrize("macro", ["@daily", "@midnight", "0 0 * * *", "0 0 ? * ?"])
 def test_cron_macros_and_question_marks_are_supported(macro):
-    """As in robfig/cron."""
+    """robfig/cron, which Karpenter uses, supports them, too."""
     assert windows([Budget(schedule=macro, duration="1h")], NOW, NOW + timedelta(days=1)) == (
         Window(opens=NOW + timedelta(hours=12), closes=NOW + timedelta(hours=13)),
     )
@@ -104,8 +104,8 @@ def test_cron_macros_and_question_marks_are_supported(macro):
     "apis/v1/nodepool_budgets",
     it="should return that a schedule is active when the duration is longer than the recurrence",
 )
-def test_adjacent_budget_windows_are_merged():
-    """An hourly schedule with a duration of an hour and a half never closes."""
+def test_overlapping_budget_windows_are_merged():
+    """A budget with an hourly schedule and a duration of 1h30m is always active."""
     always = Budget(nodes="0", schedule="@hourly", duration="1h30m")
 
     found = windows([always], NOW, NOW + timedelta(hours=6))
@@ -115,7 +115,7 @@ def test_adjacent_budget_windows_are_merged():
     assert next_window_change([always], NOW) is None
 
 
-def test_next_window_change_is_the_nearest_edge_of_any_window():
+def test_next_window_change_is_the_earliest_start_or_end_of_any_window():
     """At noon the day window closes next; on Friday night no window opens within a day."""
     night = Budget(nodes="1", schedule="0 22 * * *", duration="2h")
 
@@ -149,13 +149,13 @@ def test_not_ready_deleting_and_marked_nodes_consume_the_budget():
     assert (found.total, found.disrupting, found.allowed, found.remaining) == (7, 3, 4, 1)
 
 
-def test_windows_that_touch_are_one_window():
-    """An hourly schedule with a duration of an hour never closes."""
+def test_back_to_back_budget_windows_are_merged():
+    """A budget with an hourly schedule and a duration of 1h is always active."""
     assert len(windows([Budget(schedule="@hourly", duration="1h")], NOW, NOW + timedelta(hours=6))) == 1
 
 
 def test_next_window_change_is_after_now_and_within_a_day():
-    """A window that opens now closes next; a change in exactly a day is left to the sweep."""
+    """If a window opens now, its end is the next change; a change exactly a day from now is not returned."""
     closes_tomorrow_at_noon = Budget(nodes="0", schedule="0 0 5 1 *", duration="36h")
 
     assert next_window_change([OFFICE], NOW.replace(hour=9)) == NOW.replace(hour=17)

@@ -32,7 +32,7 @@ def a_pdb(name: str = "web", *, allowed: int = 0, **spec) -> PodDisruptionBudget
 
 
 def test_candidate_has_price_reschedulable_pods_and_disruption_cost():
-    """DaemonSet pods are not rescheduled and cost nothing."""
+    """DaemonSet pods are not rescheduled and add no disruption cost."""
     daemon = a_pod("daemon", node="node-n", owner="DaemonSet")
     snapshot = a_fleet(a_member("n", size="l", capacity_type="spot", cpus=["1", "1"], pods=[daemon]))
 
@@ -81,7 +81,7 @@ def test_node_with_pods_of_negative_eviction_cost_is_empty():
 )
 @pytest.mark.karpenter("disruption", it="should have a higher disruptionCost for a pod with a higher priority")
 def test_eviction_cost_is_bounded(cost, priority, expected):
-    """2^27 of deletion cost equals one pod; priorities of system pods reach the bound."""
+    """A deletion cost of 2^27 adds as much as one pod; priorities of system pods reach the bound."""
     annotations = {"controller.kubernetes.io/pod-deletion-cost": cost}
     pod = a_pod(
         "p", node="n", metadata={"annotations": annotations}, spec={} if priority is None else {"priority": priority}
@@ -135,7 +135,7 @@ BLOCKED = [
 @pytest.mark.karpenter("disruption", it="should not consider candidates that have fully blocking PDBs")
 @pytest.mark.karpenter("disruption", it="should not consider candidates that have multiple PDBs on the same pod")
 def test_blocked_node_is_not_a_candidate_and_has_events(snapshot, why):
-    """On Node and NodeClaim, with Karpenter's messages."""
+    """The Node and the NodeClaim have Events with Karpenter's messages."""
     found = find(snapshot)
 
     assert found.candidates == ()
@@ -148,7 +148,7 @@ def test_blocked_node_is_not_a_candidate_and_has_events(snapshot, why):
 @pytest.mark.karpenter("disruption", it="should not consider candidates that are actively being processed in the queue")
 @pytest.mark.karpenter("disruption", it="should not consider candidates that has just a Node representation")
 def test_nodes_in_commands_and_unmanaged_nodes_have_no_events():
-    """Neither is a candidate."""
+    """Neither a node in a command nor a node without a NodeClaim is a candidate."""
     fleet = a_fleet(a_member("busy"), a_member("foreign"))
     snapshot = replace(fleet, claims=tuple(c for c in fleet.claims if c.metadata.name == "busy"))
 
@@ -159,7 +159,7 @@ def test_nodes_in_commands_and_unmanaged_nodes_have_no_events():
 
 @pytest.mark.karpenter("disruption", it="should not consider candidate that has just a NodeClaim representation")
 def test_nodeclaim_without_a_node_is_not_a_candidate():
-    """The event is on the NodeClaim."""
+    """The NodeClaim has an Event with the reason."""
     found = find(a_fleet(an_unlaunched_member("n")))
 
     assert [(e.ref.resource.kind, e.message) for e in found.events] == [
@@ -167,8 +167,8 @@ def test_nodeclaim_without_a_node_is_not_a_candidate():
     ]
 
 
-def test_expired_do_not_disrupt_and_always_allow_do_not_block():
-    """The duration counts from the pod's start; AlwaysAllow exempts pods that are not ready from their PodDisruptionBudget."""
+def test_node_is_a_candidate_when_do_not_disrupt_expired_and_its_pdb_has_always_allow():
+    """A do-not-disrupt duration starts with the pod; AlwaysAllow exempts unready pods from a PodDisruptionBudget."""
     brief = a_pod("brief", node="node-n", metadata={"annotations": {labels.DO_NOT_DISRUPT: "30m"}})
     unready = a_pod("not_ready", node="node-n", status={"conditions": []})
     pdb = a_pdb(unhealthyPodEvictionPolicy="AlwaysAllow", selector={"matchLabels": {"app": "not_ready"}})
@@ -182,12 +182,12 @@ def test_expired_do_not_disrupt_and_always_allow_do_not_block():
 
 
 def brief_for(duration: str) -> dict:
-    """Metadata of a pod that was started an hour ago and is protected for this long."""
+    """Metadata with a do-not-disrupt annotation of this duration."""
     return {"annotations": {labels.DO_NOT_DISRUPT: duration}}
 
 
 @pytest.mark.karpenter("disruption", it="should consider candidates that have an instance type that cannot be resolved")
-def test_unknown_instance_type_has_no_price():
+def test_candidate_with_unknown_instance_type_has_no_price():
     """The node may still be deleted when it is empty."""
     (candidate,) = find(
         a_fleet(a_member("n", node={"metadata": {"labels": {labels.INSTANCE_TYPE: "gone"}}}))
@@ -196,7 +196,7 @@ def test_unknown_instance_type_has_no_price():
     assert (candidate.instance_type, candidate.price) == ("", 0.0)
 
 
-def test_pdb_over_a_completed_pod_does_not_block_its_node():
+def test_pdb_of_a_completed_pod_does_not_block_its_node():
     """Karpenter evicts active pods only."""
     done = a_pod("done", node="node-n", metadata={"labels": {"app": "web"}}, status={"phase": "Succeeded"})
     running = a_pod("web", node="node-n", metadata={"labels": {"app": "web"}})

@@ -18,19 +18,19 @@ SECONDS = timedelta(seconds=1)
 
 
 def seen(*pods) -> dict:
-    """A NodeClaim whose hash is of these pods."""
+    """A NodeClaim manifest whose pods-hash annotation covers these pods."""
     return {"metadata": {"annotations": {labels.PODS_HASH: pods_hash(pods)}}}
 
 
 def patched(found, key: str):
-    """What the plan writes into the field of `status`; None if it does not write it."""
+    """The value that the plan writes to this field of `status`; None if it does not write it."""
     patches = [a.patch["status"] for a in found.plan.actions if "status" in a.patch]
     return next((status.get(key) for status in patches if key in status), None)
 
 
 @pytest.mark.karpenter("nodeclaim/disruption/consolidation", it="should mark NodeClaims as consolidatable")
 def test_node_is_consolidatable_after_consolidate_after():
-    """To the second; the condition is written at the version that was read."""
+    """The plan writes the condition at the resource version that was read, and records an Event."""
     node = a_member("n", quiet_for=30 * SECONDS, claim=seen())
 
     found = assess_consolidatable(a_fleet(node))
@@ -65,8 +65,8 @@ def test_node_within_consolidate_after_is_not_consolidatable():
     [a_pool(consolidateAfter="Never"), a_pool("static")],
 )
 @pytest.mark.karpenter("nodeclaim/disruption", it="should not set consolidatable condition for Static Nodepool")
-def test_consolidate_after_never_has_no_consolidatable_nodes(pool):
-    """Nor has a static NodePool."""
+def test_node_is_not_consolidatable_when_consolidate_after_is_never(pool):
+    """Nodes of a static NodePool are not consolidatable either."""
     node = a_member("n", pool=pool.metadata.name, claim=seen())
     static = pool.model_copy(update={"spec": pool.spec.model_copy(update={"replicas": 3})})
 
@@ -76,7 +76,7 @@ def test_consolidate_after_never_has_no_consolidatable_nodes(pool):
 
 
 def test_uninitialized_node_is_not_consolidatable():
-    """Its pods are still to be bound."""
+    """kube-scheduler has yet to bind its pods."""
     found = assess_consolidatable(a_fleet(a_member("n", initialized=False, claim=seen())))
 
     assert found.claims == frozenset()
@@ -85,7 +85,7 @@ def test_uninitialized_node_is_not_consolidatable():
 
 @pytest.mark.karpenter("nodeclaim/podevents", it="should set the nodeclaim lastPodEvent")
 def test_removed_pod_restarts_consolidate_after():
-    """The hash changes: it is written after lastPodEventTime."""
+    """The plan writes lastPodEventTime first, and then the changed pods hash."""
     stays, goes = a_pod("stays", node="node-n"), a_pod("goes", node="node-n")
     node = a_member("n", pods=[stays], claim=seen(stays, goes))
 
@@ -99,7 +99,7 @@ def test_removed_pod_restarts_consolidate_after():
 
 
 def test_terminating_pod_restarts_consolidate_after_once():
-    """Its removal is not a second event."""
+    """The removal of the terminating pod does not restart it again."""
     going = a_pod("p", node="node-n", metadata={"deletionTimestamp": stamp(NOW)})
 
     began = assess_consolidatable(a_fleet(a_member("n", pods=[going], claim=seen(a_pod("p", node="node-n")))))
@@ -110,7 +110,7 @@ def test_terminating_pod_restarts_consolidate_after_once():
 
 
 def test_daemonset_pods_do_not_restart_consolidate_after():
-    """They say nothing about the use of a node."""
+    """A new DaemonSet pod is not a pod event."""
     daemon = a_pod("daemon", node="node-n", owner="DaemonSet")
 
     found = assess_consolidatable(a_fleet(a_member("n", pods=[daemon], claim=seen())))
@@ -118,8 +118,8 @@ def test_daemonset_pods_do_not_restart_consolidate_after():
     assert found.claims == {"n"}
 
 
-def test_first_run_uses_the_last_pod_bound():
-    """Removed pods are unknown in the first run."""
+def test_first_run_sets_last_pod_event_time_to_the_last_pod_binding():
+    """The first run does not know which pods were removed."""
     conditions = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(ago(seconds=10))}]
     fresh = a_pod("fresh", node="node-n", status={"conditions": conditions})
 
@@ -133,8 +133,8 @@ def test_first_run_uses_the_last_pod_bound():
     "nodeclaim/podevents",
     it="should only set the nodeclaim lastPodEvent once within the dedupe timeframe",
 )
-def test_pod_events_are_written_at_most_every_ten_seconds():
-    """The decision still uses the current time."""
+def test_last_pod_event_time_is_written_at_most_every_ten_seconds():
+    """The decision still counts consolidateAfter from the current time."""
     node = a_member("n", quiet_for=5 * SECONDS, pods=[a_pod("p", node="node-n")], claim=seen())
 
     found = assess_consolidatable(a_fleet(node))
@@ -145,7 +145,7 @@ def test_pod_events_are_written_at_most_every_ten_seconds():
 
 
 def test_unchanged_nodeclaim_is_not_written():
-    """A second run on what the first one wrote has no actions."""
+    """A second run that reads the conditions written by the first has no actions."""
     first = assess_consolidatable(a_fleet(a_member("n", claim=seen())))
     written = patched(first, "conditions")
     again = a_fleet(a_member("n", claim={**seen(), "status": {"conditions": written}}))
@@ -154,16 +154,16 @@ def test_unchanged_nodeclaim_is_not_written():
     assert assess_consolidatable(replace(again, now=NOW + timedelta(hours=1))).plan.chains == ()
 
 
-def test_nodeclaims_written_elsewhere_are_not_written():
-    """Conditions are one list, and a second writer in a run would undo the first."""
+def test_nodeclaim_is_not_written_when_it_is_excluded_from_writes():
+    """A patch replaces the whole list of conditions, so a second patch in the same run would undo the first."""
     found = assess_consolidatable(a_fleet(a_member("n", claim=seen())), without_writes=frozenset({"n"}))
 
     assert found.claims == {"n"}
     assert found.plan.chains == ()
 
 
-def test_next_change_is_of_the_node_whose_consolidate_after_ends_first():
-    """The step requeues itself for it."""
+def test_next_change_is_the_earliest_end_of_consolidate_after():
+    """The step requeues itself for that time."""
     members = [a_member(f"n{s}", quiet_for=s * SECONDS, claim=seen()) for s in (5, 20)]
 
     assert assess_consolidatable(a_fleet(*members)).next_at == NOW + 10 * SECONDS

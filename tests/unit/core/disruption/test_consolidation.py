@@ -53,7 +53,7 @@ def values_of(claim, key: str) -> tuple[str, ...]:
 
 @pytest.mark.karpenter("disruption/consolidation", it="can delete nodes")
 def test_node_whose_pods_fit_on_existing_nodes_is_deleted():
-    """It saves the whole price of the node."""
+    """The command saves the whole price of the node."""
     snapshot = a_fleet(a_member("spare", cpus=["1"]), a_member("roomy", size="l", cpus=["1"]))
 
     command = decide(snapshot, "spare")
@@ -63,7 +63,7 @@ def test_node_whose_pods_fit_on_existing_nodes_is_deleted():
 
 
 def test_underutilized_node_is_replaced_by_a_cheaper_one():
-    """As after a scale-down of a large deployment."""
+    """The command saves the difference between the two prices."""
     command = decide(a_fleet(a_member("n", size="xl", cpus=["1400m"] * 5)), "n")
 
     assert command.decision is Decision.REPLACE
@@ -85,8 +85,8 @@ def test_cheapest_node_is_not_replaced():
     assert command.why_not == "Can't replace with a cheaper node"
 
 
-def test_on_demand_node_is_replaced_by_spot_and_pinned_to_spot():
-    """Without the pin the launch might fall back to on-demand and cost more."""
+def test_replacement_of_an_on_demand_node_by_spot_requires_spot():
+    """Without this requirement, the launch might fall back to on-demand and cost more."""
     snapshot = a_fleet(a_member("n", size="l", cpus=["1400m"] * 5), pools=[a_pool(capacity_types=BOTH)])
 
     (replacement,) = decide(snapshot, "n").replacements
@@ -98,7 +98,7 @@ def test_on_demand_node_is_replaced_by_spot_and_pinned_to_spot():
 
 
 def test_replacement_is_on_demand_if_spot_is_unavailable():
-    """Karpenter pins to Spot here, and fails to launch."""
+    """Karpenter requires Spot here, and its launch fails."""
     pools = [a_pool(capacity_types=BOTH)]
     sold_out = tuple(
         replace(t, offerings=tuple(replace(o, available=o.capacity_type != labels.SPOT) for o in t.offerings))
@@ -122,7 +122,7 @@ def test_replacement_is_on_demand_if_spot_is_unavailable():
     it="cannot replace spot with spot if less than minimum InstanceTypes flexibility",
 )
 def test_spot_to_spot_needs_the_feature_gate_and_fifteen_types():
-    """So that the replacement is not the next candidate."""
+    """Without these rules, consolidation could replace the replacement again."""
     snapshot = a_fleet(
         a_member("n", size="xl", capacity_type=labels.SPOT, cpus=["1"] * 5), pools=[a_pool(capacity_types=BOTH)]
     )
@@ -136,7 +136,7 @@ def test_spot_to_spot_needs_the_feature_gate_and_fifteen_types():
     it="spot to spot consolidation should order the instance types by price before enforcing minimum flexibility.",
 )
 def test_spot_to_spot_keeps_the_fifteen_cheapest_types():
-    """So that a cheaper type is already among the options of the replacement."""
+    """The cheaper instance types are then already options of the replacement."""
     small = [
         builders.an_instance_type(f"t{i:02}", cpu=4, memory_gib=16, price=0.4, zones=("a",), spot=0.1 + i / 1000)
         for i in range(20)
@@ -154,7 +154,7 @@ def test_spot_to_spot_keeps_the_fifteen_cheapest_types():
     "disruption/consolidation",
     it="won't delete nodes if it would make a non-pending pod go pending",
 )
-def test_node_with_unschedulable_pods_stays():
+def test_node_is_not_consolidated_when_its_pods_would_be_unschedulable():
     """The reason names the pod."""
     picky = a_pod("picky", node="node-n", spec={"nodeSelector": {labels.ZONE: "nowhere"}})
 
@@ -164,7 +164,7 @@ def test_node_with_unschedulable_pods_stays():
     assert command.why_not.startswith("not all pods would schedule, pod default/picky:")
 
 
-def test_node_is_not_replaced_by_several():
+def test_node_is_not_replaced_by_several_nodes():
     """Pods spread over two zones would need two nodes."""
     pods = [a_pod(f"p{z}", node="node-n", cpu="1", spec={"nodeSelector": {labels.ZONE: z}}) for z in ("a", "b")]
 
@@ -175,7 +175,7 @@ def test_node_is_not_replaced_by_several():
 
 @pytest.mark.karpenter("disruption/consolidation", it="can delete nodes with a permanently pending pod")
 def test_unschedulable_pending_pod_does_not_block_consolidation():
-    """It was pending before the disruption."""
+    """The pod was pending before the disruption."""
     hopeless = a_pod("hopeless", spec={"nodeSelector": {labels.ZONE: "nowhere"}})
     snapshot = a_fleet(a_member("spare", cpus=["1"]), a_member("roomy", size="l"), pending=[hopeless])
 
@@ -205,7 +205,7 @@ def test_pods_are_not_moved_to_uninitialized_or_recently_changed_nodes(pending):
 
 
 def test_recently_changed_node_counts_against_limits():
-    """It gets no pods, and it stays."""
+    """No pods move to the node, but its resources count against its NodePool's limits."""
     spot = a_pool("spot", capacity_types=(labels.SPOT,))
     limited = spot.model_copy(update={"spec": spot.spec.model_copy(update={"limits": {"cpu": "8"}})})
     old = a_member("old", size="l", cpus=["1400m"] * 5)
@@ -221,7 +221,7 @@ def test_recently_changed_node_counts_against_limits():
 
 
 def test_nodes_marked_for_deletion_have_no_capacity():
-    """Their own pods need other nodes, too."""
+    """Their own pods need capacity on other nodes, too."""
     snapshot = a_fleet(
         a_member("a", cpus=["3"]),
         a_member("b", cpus=["3"]),
@@ -233,8 +233,8 @@ def test_nodes_marked_for_deletion_have_no_capacity():
     assert decide(snapshot, "a", marked=frozenset({"b", "going"})).decision is not Decision.DELETE
 
 
-def test_min_values_hold_after_the_price_filter():
-    """A NodePool with minValues 2 keeps its node if only one type is cheaper."""
+def test_min_values_apply_after_the_price_filter():
+    """A node of a NodePool with minValues 2 is not replaced if only one instance type is cheaper."""
     pool = builders.a_pool(
         spec={
             "template": {
@@ -254,7 +254,7 @@ def test_min_values_hold_after_the_price_filter():
 
 
 def test_worst_launch_price_is_of_the_launched_capacity_type():
-    """Reserved before Spot before on-demand, the most expensive zone; unavailable offerings do not count."""
+    """It uses reserved before Spot before on-demand offerings, and of these the most expensive available one."""
     offers = {o.capacity_type: o for o in TYPES[0].offerings if o.zone == "a"}
     dear = replace(next(o for o in TYPES[0].offerings if o.zone == "b" and o.capacity_type == "spot"), price=0.15)
     reserved = replace(offers["spot"], capacity_type="reserved", price=0.0)
@@ -273,7 +273,7 @@ def test_worst_launch_price_is_of_the_launched_capacity_type():
 
 
 @pytest.mark.karpenter("disruption/singlenodeconsolidation", it="should sort candidates by savings ratio descending")
-def test_single_node_consolidation_orders_by_savings_within_budgets():
+def test_single_node_consolidation_orders_candidates_by_savings_ratio_within_budgets():
     """NodePools whose budgets allow no disruption are skipped."""
     snapshot = a_fleet(
         a_member("dear", size="xl", cpus=["1"] * 2),
@@ -289,8 +289,8 @@ def test_single_node_consolidation_orders_by_savings_within_budgets():
     assert seen == ["dear", "cheap"]
 
 
-def test_another_nodepool_is_first_every_minute():
-    """So that runs that reach their timeout still reach all NodePools."""
+def test_single_node_consolidation_starts_with_another_nodepool_every_minute():
+    """Runs that time out still reach all NodePools over time."""
     pools = [a_pool("one"), a_pool("two")]
     members = [
         a_member(f"{p}{i}", pool=p, cpus=["1"], size=s) for p in ("one", "two") for i, s in enumerate(("l", "m"))
@@ -312,7 +312,7 @@ def test_another_nodepool_is_first_every_minute():
     ],
 )
 def test_nodepool_may_disable_consolidation(disruption, why):
-    """The reason is in the node's events."""
+    """The node's Events contain the reason."""
     snapshot = a_fleet(a_member("n", cpus=["1"]), pools=[a_pool(**disruption)])
     simulation, candidates = a_simulation(snapshot)
 
@@ -343,7 +343,7 @@ def test_mixed_candidates_may_be_replaced_by_spot_without_the_feature_gate():
 
 @pytest.mark.parametrize(("cheaper", "decision"), [(14, Decision.NO_OP), (15, Decision.REPLACE)])
 def test_fifteen_cheaper_types_are_enough_for_spot_to_spot(cheaper, decision):
-    """Fourteen are not."""
+    """Fourteen cheaper instance types are not enough."""
     small = [
         builders.an_instance_type(f"t{i:02}", cpu=4, memory_gib=16, price=0.4, zones=("a",), spot=0.1)
         for i in range(cheaper)
@@ -359,8 +359,8 @@ def test_fifteen_cheaper_types_are_enough_for_spot_to_spot(cheaper, decision):
 
 
 @pytest.mark.parametrize(("least", "types"), [(2, ("m", "l")), (3, None)])
-def test_replacement_keeps_min_values_and_just_enough_types(least, types):
-    """Two cheaper types meet minValues 2, which stays on the replacement's requirement."""
+def test_replacement_keeps_min_values_when_enough_cheaper_types_remain(least, types):
+    """Two cheaper types satisfy minValues 2, which the replacement keeps; they do not satisfy minValues 3."""
     spec = {
         "template": {
             "spec": {
@@ -382,7 +382,7 @@ def test_replacement_keeps_min_values_and_just_enough_types(least, types):
         assert [r.min_values for r in replacement.requirements if r.key == labels.INSTANCE_TYPE] == [least]
 
 
-def test_first_error_is_of_the_first_pod_by_name():
-    """With the number of the others."""
+def test_first_error_names_the_first_pod_by_name():
+    """The message also contains the number of other pods with errors."""
     assert first_error({"default/b": "no capacity"}) == "pod default/b: no capacity"
     assert first_error({"default/b": "no capacity", "default/a": "no zone"}) == "pod default/a: no zone and 1 more"

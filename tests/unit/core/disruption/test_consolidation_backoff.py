@@ -1,4 +1,4 @@
-"""Consolidation back-off: commands that had no effect are found, stored, and backed off from for longer each time."""
+"""Consolidation back-off: finds and stores reversed consolidations, and backs off longer after each."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def a_replacing_command(node_pool: str) -> Command:
     return Command(reason=reason, candidates=(a_candidate("default/other-1"),), replacements=(planned,))
 
 
-# -- reversed consolidations --------------------------------------------------------------------------------------------------------
+# -- reversed consolidations ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def a_replacing_command(node_pool: str) -> Command:
     ],
 )
 def test_workload_is_derived_from_the_pod_name(pod, workload):
-    """Dashes of the namespace do not count."""
+    """Dashes in the namespace are not part of the pod name."""
     assert workload_of(pod) == workload
 
 
@@ -109,14 +109,14 @@ def test_workload_is_derived_from_the_pod_name(pod, workload):
         "its-replacement", "rolled-back", "rejected", "another-method", "stored",
     ],
 )  # fmt: skip
-def test_nodeclaim_for_moved_workloads_reverses_a_consolidation(command, claim, is_reversed):
-    """The workload identifies the pods, whose names differ."""
+def test_consolidation_is_reversed_when_a_nodeclaim_is_created_for_its_moved_workloads(command, claim, is_reversed):
+    """Pods are compared by workload, because new pods have other names."""
     found = find_reversed(a_snapshot(node_disruptions=(command,), claims=(claim,)))
     assert [(r.claim, r.workloads) for r in found] == is_reversed * [("new", ("default/api-6d", "default/web-7c"))]
 
 
 def test_reversed_consolidation_stores_all_moved_workloads():
-    """At the version that was read."""
+    """The patch has the resource version that was read."""
     command = a_command("c")
     [action] = record_reversed(
         find_reversed(a_snapshot(node_disruptions=(command,), claims=(a_created_claim("default/web-7c-z"),)))
@@ -140,8 +140,8 @@ def backs_off_after(*ends: datetime, now: datetime = NOW, **changes) -> bool:
     )
 
 
-def test_backoff_doubles_each_time_up_to_an_hour():
-    """Counted from the last one, over six hours."""
+def test_backoff_doubles_with_each_reversed_consolidation_up_to_an_hour():
+    """It starts at the last reversed consolidation; those of the last six hours count."""
     long_ago = [ago(hours=4, minutes=minute) for minute in range(9)]
     for times, minutes in enumerate((2, 4, 8, 16, 32, 60, 60, 60), start=1):
         ends = (NOW, *long_ago[: times - 1])
@@ -151,15 +151,15 @@ def test_backoff_doubles_each_time_up_to_an_hour():
     assert not backs_off_after(*old, now=NOW + timedelta(minutes=2))
 
 
-def test_reversal_found_in_this_run_counts_before_it_is_stored():
-    """The same run does not propose the same again."""
+def test_reversed_consolidation_causes_backoff_before_it_is_stored():
+    """The same run does not propose the same consolidation again."""
     snapshot = a_snapshot(node_disruptions=(a_command("c"),), claims=(a_created_claim("default/web-7c-z"),))
     assert ConsolidationBackoff.from_history(snapshot).workloads == {}
     assert "default/web-7c" in ConsolidationBackoff.from_history(snapshot, find_reversed(snapshot)).workloads
 
 
 def test_backoff_applies_to_nodes_with_pods_of_the_workloads():
-    """With a reason for the events."""
+    """The reason contains the end of the back-off and the workload."""
     backoff = ConsolidationBackoff.from_history(
         a_snapshot(node_disruptions=(a_command("c", reprovisioned_workloads=("default/web-7c",)),))
     )
@@ -170,7 +170,7 @@ def test_backoff_applies_to_nodes_with_pods_of_the_workloads():
 
 
 def test_backoff_after_rollback_applies_to_replacements_of_the_nodepool():
-    """Nodes may still be deleted, or replaced by those of another NodePool."""
+    """Nodes may still be deleted, or replaced by nodes of another NodePool."""
     pools = (builders.a_pool(), builders.a_pool("other"))
     rolled_back = a_command("c", phase="RolledBack")
     backoff = ConsolidationBackoff.from_history(a_snapshot(node_disruptions=(rolled_back,), node_pools=pools))
@@ -185,7 +185,7 @@ def test_backoff_after_rollback_applies_to_replacements_of_the_nodepool():
 
 @pytest.mark.parametrize("changes", [{"reason": "Interrupted"}, {"phase": "Rejected"}, {"phase": "Succeeded"}])
 def test_other_methods_and_successful_commands_cause_no_backoff(changes):
-    """A rebalance without capacity says nothing about consolidation."""
+    """Only a consolidation that was rolled back causes a back-off of its NodePool."""
     command = a_command("c", **{"phase": "RolledBack", **changes})
     backoff = ConsolidationBackoff.from_history(
         a_snapshot(node_disruptions=(command,), node_pools=(builders.a_pool(),))
@@ -193,7 +193,7 @@ def test_other_methods_and_successful_commands_cause_no_backoff(changes):
     assert backoff == ConsolidationBackoff(workloads={}, node_pools={})
 
 
-def test_commands_without_effect_are_kept_beside_a_hundred_others():
+def test_reversed_command_is_kept_when_a_hundred_newer_commands_exist():
     """Deleting many empty nodes must not end a back-off."""
     busy = [a_command(f"b{index:03}", ended=ago(seconds=index)) for index in range(101)]
     reversed_ = a_command("reversed_", ended=ago(hours=1), reprovisioned_workloads=("default/web-7c",))
@@ -201,8 +201,8 @@ def test_commands_without_effect_are_kept_beside_a_hundred_others():
     assert [action.ref.name for action in plan.actions] == ["b100"]
 
 
-def test_back_off_names_the_workload_that_waits_longest():
-    """Of the two whose pods the node has."""
+def test_backoff_reason_names_the_workload_with_the_longest_backoff():
+    """Only the two workloads whose pods run on the node count."""
     entries = {
         "default/api-6d": BackoffEntry(until=NOW + timedelta(hours=1), times=1),
         "default/web-7c": BackoffEntry(until=NOW + timedelta(hours=2), times=2),

@@ -28,7 +28,7 @@ def a_buffer_pod(cpu: str):
 @pytest.mark.karpenter("disruption/emptiness", it="should not disrupt a node that hosts virtual buffer pods")
 @pytest.mark.karpenter("disruption/emptiness", it="should only protect the specific node with buffer pods, not others")
 def test_node_with_buffer_pods_is_not_empty():
-    """Without pods, but the next run would launch another node."""
+    """If emptiness deleted the node, the next run would launch another one for the buffer pods."""
     empty = (a_member("n"), a_member("surplus"))
 
     assert proposed(a_fleet(*empty)) == ("emptiness", ["n", "surplus"])
@@ -42,7 +42,7 @@ def test_buffer_pods_may_move_to_a_cheaper_node():
 
 
 def evaluations(snapshot):
-    """What each method found, by method."""
+    """The evaluation of each method, by method name."""
     names = frozenset(claim.metadata.name for claim in snapshot.claims)
     consolidatability = Consolidatability(claims=names, within_window=frozenset(), next_at=None, plan=Plan())
     return {e.method: e for e in DisruptionController(snapshot, a_catalogue(), consolidatability).evaluate_methods()}
@@ -62,8 +62,8 @@ def test_empty_nodes_are_not_candidates_of_single_node_consolidation():
 
 
 @pytest.mark.parametrize(("nodes", "blocked"), [("0", True), ("100%", False)])
-def test_nodepool_whose_budgets_allow_nothing_has_an_event(nodes, blocked):
-    """A NodePool with nodes; one without nodes has nothing to disrupt."""
+def test_nodepool_has_an_event_when_its_budgets_allow_no_disruption(nodes, blocked):
+    """A NodePool without nodes has no Event, because it has nothing to disrupt."""
     pools = [a_pool(budgets=[{"nodes": nodes}]), a_pool("unused", budgets=[{"nodes": nodes}])]
 
     events = evaluations(a_fleet(a_member("n"), pools=pools))["emptiness"].plan.events

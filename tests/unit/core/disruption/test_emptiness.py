@@ -43,7 +43,7 @@ def test_budget_limits_the_number_of_empty_nodes_deleted():
 
 @pytest.mark.karpenter("disruption/emptiness", it="should ignore nodes that have pods")
 @pytest.mark.karpenter("disruption/emptiness", it="should ignore nodes without the consolidatable status condition")
-def test_nodes_with_pods_or_within_consolidate_after_stay():
+def test_nodes_with_pods_or_within_consolidate_after_are_not_deleted():
     """Without candidates the command is a no-op."""
     command, constrained = delete_empty(
         [a_candidate("busy", cost=2.0), a_candidate("fresh", consolidatable=False)], {NodePoolName("default"): 9}
@@ -54,8 +54,8 @@ def test_nodes_with_pods_or_within_consolidate_after_stay():
 
 
 @pytest.mark.karpenter("disruption/emptiness", it="should allow no empty nodes to be disrupted")
-def test_nodepool_without_budget_entry_loses_no_nodes():
-    """Missing means 0."""
+def test_nodes_of_a_nodepool_without_budget_entry_are_not_deleted():
+    """A NodePool without an entry has a budget of 0."""
     command, constrained = delete_empty([a_candidate("n", pool="unknown")], {})
 
     assert command.candidates == ()

@@ -1,4 +1,4 @@
-"""Orchestration of commands: what each run writes, and how later runs continue."""
+"""Orchestration of disruption commands: what each run writes, and how later runs continue."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TAINTED = {"spec": {"taints": [DISRUPTED]}}
 
 
 def a_controller(snapshot) -> DisruptionController:
-    """With all NodeClaims consolidatable."""
+    """A controller for which all NodeClaims are consolidatable."""
     names = frozenset(c.metadata.name for c in snapshot.claims)
     consolidatability = Consolidatability(claims=names, within_window=frozenset(), next_at=None, plan=Plan())
     return DisruptionController(snapshot, a_catalogue(), consolidatability)
@@ -98,7 +98,7 @@ def phase_of(plan) -> str:
 
 
 def test_proposal_creates_the_nodedisruption_only():
-    """Candidates, replacement, price and savings are in the object; its name is derived from them."""
+    """Its spec has candidates, replacements, prices and savings; its name depends on the command and the time."""
     disruption, command = first_command(an_oversized_fleet())
 
     plan = proposal_plan(disruption, command, NOW + POLL)
@@ -140,7 +140,7 @@ def test_replacement_is_created_before_its_candidate_is_tainted():
 
 @pytest.mark.karpenter("disruption/queue", it="should not wait for replacements when none are needed")
 def test_delete_command_deletes_in_the_run_that_validated_it():
-    """Condition, phase, taint, deletion; each NodeClaim by its UID."""
+    """The plan writes conditions, phase and taints, and then deletes each NodeClaim by its UID."""
     snapshot = a_fleet(a_member("a"), a_member("b"))
     disruption, command = first_command(snapshot)
 
@@ -157,7 +157,7 @@ def test_delete_command_deletes_in_the_run_that_validated_it():
     it="should keep nodes tainted when replacements haven't finished initialization",
 )
 def test_candidates_are_deleted_when_every_replacement_is_initialized():
-    """Until then the step is requeued, with an event."""
+    """Until then the command deletes nothing."""
     member = a_member("n", size="xl", claim=CONDITION, node=TAINTED)
     disruption, _ = executing(member)
 
@@ -166,8 +166,8 @@ def test_candidates_are_deleted_when_every_replacement_is_initialized():
         assert kinds(wait_or_terminate(disruption, snapshot, POLL)) == expected
 
 
-def test_missing_taint_is_added_while_waiting():
-    """The run that started the command was cut off."""
+def test_missing_disruption_taint_is_added_while_waiting_for_replacements():
+    """The run that started the command crashed before it tainted the node."""
     member = a_member("n", size="xl", claim=CONDITION)
     disruption, _ = executing(member)
     snapshot = a_fleet(member, the_replacement(disruption, initialized=False), node_disruptions=(disruption,))
@@ -179,8 +179,8 @@ def test_missing_taint_is_added_while_waiting():
 
 
 @pytest.mark.karpenter("disruption", it="should add and remove taints from NodeClaims that fail to disrupt")
-def test_lost_replacement_rolls_the_command_back():
-    """Taints are removed before the phase is written, so that a run that is cut off is repeated."""
+def test_command_is_rolled_back_when_its_replacement_no_longer_exists():
+    """The plan removes taints before it writes the phase, so that the next run repeats a crashed rollback."""
     member = a_member("n", size="xl", claim=CONDITION, node=TAINTED)
     disruption, snapshot = executing(member)
 
@@ -193,8 +193,8 @@ def test_lost_replacement_rolls_the_command_back():
     assert [o.name for o in plan.observations] == ["karpenter_voluntary_disruption_queue_failures_total"]
 
 
-def test_rollback_that_was_cut_off_is_finished():
-    """The condition was removed, the taint was not."""
+def test_rollback_continues_after_a_crash():
+    """The crashed run removed the condition, but not the taint."""
     disruption, snapshot = executing(a_member("n", size="xl", node=TAINTED))
 
     plan = wait_or_terminate(disruption, snapshot, POLL)
@@ -205,8 +205,8 @@ def test_rollback_that_was_cut_off_is_finished():
 
 @pytest.mark.parametrize(("seconds", "phase"), [(599, None), (600, "RolledBack")])
 @pytest.mark.karpenter("disruption/queue", it="should not return an error when handling commands before the timeout")
-def test_command_is_rolled_back_if_not_initialized_in_ten_minutes(seconds, phase):
-    """The replacement stays, and is consolidated when it is empty."""
+def test_command_is_rolled_back_when_replacements_are_not_initialized_in_ten_minutes(seconds, phase):
+    """The rollback keeps the replacement; consolidation deletes it later if it is empty."""
     member = a_member("n", size="xl", claim=CONDITION, node=TAINTED)
     disruption, _ = executing(member, ago_seconds=seconds)
     snapshot = a_fleet(member, the_replacement(disruption, initialized=False), node_disruptions=(disruption,))
@@ -218,7 +218,7 @@ def test_command_is_rolled_back_if_not_initialized_in_ten_minutes(seconds, phase
 
 
 def test_command_timeout_grows_with_its_candidates_up_to_an_hour():
-    """80 ms each, at least ten minutes."""
+    """The timeout is 80 ms per candidate, but at least ten minutes."""
     disruption, _ = executing(a_member("n", size="xl"), ago_seconds=0)
     (candidate,) = disruption.spec.candidates
 
@@ -234,7 +234,7 @@ def test_command_timeout_grows_with_its_candidates_up_to_an_hour():
 
 
 def test_command_succeeds_when_its_candidates_are_removed():
-    """During the drain it is requeued ever more rarely; a NodeClaim of the same name and another UID is not a candidate."""
+    """During a long drain it is requeued less often; a NodeClaim with the same name but another UID does not count."""
     draining = a_member("n", size="xl", claim=CONDITION, node=TAINTED, deleting=True)
     disruption, snapshot = executing(draining, ago_seconds=300)
     requeues = [a.at for a in wait_or_terminate(disruption, snapshot, POLL).actions if isinstance(a, Requeue)]
@@ -245,8 +245,8 @@ def test_command_succeeds_when_its_candidates_are_removed():
     assert phase_of(wait_or_terminate(disruption, gone, POLL)) == "Succeeded"
 
 
-def test_command_disrupts_only_candidates_with_the_condition():
-    """Validation of emptiness may drop candidates, which are not touched."""
+def test_command_disrupts_only_candidates_with_the_disruption_reason_condition():
+    """Validation of emptiness may drop candidates, which the command does not disrupt."""
     fleet = a_fleet(a_member("kept", claim=CONDITION, node=TAINTED), a_member("dropped"))
     proposed, _ = first_command(a_fleet(a_member("kept"), a_member("dropped")))
     disruption = stored(proposed, phase="Executing", startedAt=stamp(NOW))
@@ -260,7 +260,7 @@ def test_command_disrupts_only_candidates_with_the_condition():
 
 
 def test_candidates_are_marked_for_deletion_once_replacements_exist():
-    """Earlier, the provisioner would launch nodes for pods that have a replacement."""
+    """Before that, the provisioner would launch more nodes for pods that will get a replacement."""
     member = a_member("n", size="xl", claim=CONDITION, node=TAINTED)
     disruption, before = executing(member)
     after = a_fleet(member, the_replacement(disruption, initialized=False), node_disruptions=(disruption,))
@@ -270,7 +270,7 @@ def test_candidates_are_marked_for_deletion_once_replacements_exist():
 
 
 def test_rejected_proposal_removes_taints_and_conditions():
-    """A start that was cut off may have left them."""
+    """A run that crashed while it started the command may have left them."""
     proposed, _ = first_command(an_oversized_fleet())
     snapshot = an_oversized_fleet(claim=CONDITION, node=TAINTED)
 
@@ -303,7 +303,7 @@ REVALIDATED = [
     it="should not consolidate if the action becomes invalid during the node TTL wait",
 )
 def test_proposal_is_validated_before_it_is_executed(later, why):
-    """Kinds of failure: churn, budget and scheduling."""
+    """Validation fails because of churn, a budget or scheduling."""
     disruption, _ = first_command(an_oversized_fleet())
 
     command = a_controller(replace(later, node_disruptions=(disruption,))).revalidate(disruption)
@@ -316,8 +316,8 @@ def test_proposal_is_validated_before_it_is_executed(later, why):
     "disruption/consolidation",
     it="should not consolidate if the action picks different instance types after the node TTL wait",
 )
-def test_validation_fails_if_the_proposed_type_is_no_longer_an_option():
-    """The proposed instance type is unavailable now."""
+def test_validation_fails_when_the_proposed_instance_type_is_no_longer_an_option():
+    """The new decision does not include the proposed instance type."""
     proposed, _ = first_command(an_oversized_fleet())
     body = proposed.to_wire()
     body["spec"]["replacements"][0]["instanceType"] = "s"
@@ -328,7 +328,7 @@ def test_validation_fails_if_the_proposed_type_is_no_longer_an_option():
 
 
 def test_emptiness_continues_with_candidates_that_are_still_empty():
-    """A candidate that got a pod is dropped."""
+    """Validation drops candidates with new pods, and fails if none is left."""
     disruption, _ = first_command(a_fleet(a_member("a"), a_member("b")))
     later = a_fleet(a_member("a", cpus=["1"]), a_member("b"), node_disruptions=(disruption,))
     busy = a_fleet(a_member("a", cpus=["1"]), a_member("b", cpus=["1"]), node_disruptions=(disruption,))
@@ -341,8 +341,8 @@ def test_emptiness_continues_with_candidates_that_are_still_empty():
     "disruption",
     it="should remove taints from NodeClaims that were left tainted from a previous disruption action",
 )
-def test_stale_taints_are_removed_and_those_of_commands_stay():
-    """Deleting nodes keep theirs."""
+def test_stale_disruption_taints_are_removed_and_those_of_commands_are_kept():
+    """Terminating nodes keep their taints, too."""
     both = {"claim": CONDITION, "node": TAINTED}
     disruption, _ = executing(a_member("n", size="xl"))
     snapshot = a_fleet(
@@ -359,7 +359,7 @@ def test_stale_taints_are_removed_and_those_of_commands_stay():
 
 
 def test_removing_the_disruption_taint_keeps_other_taints():
-    """The list is replaced as a whole."""
+    """The patch replaces the whole list of taints."""
     other = Taint(key="team", value="a", effect="NoSchedule")
     member = a_member("stale", node={"spec": {"taints": [msgspec.to_builtins(other), DISRUPTED]}})
 
@@ -369,7 +369,7 @@ def test_removing_the_disruption_taint_keeps_other_taints():
 
 
 def test_finished_commands_are_kept_for_a_day_and_at_most_a_hundred():
-    """Unfinished ones are never deleted."""
+    """Unfinished commands are never deleted."""
     proposed, _ = first_command(an_oversized_fleet())
 
     def ended(name: str, hours: float) -> NodeDisruption:
@@ -385,8 +385,8 @@ def test_finished_commands_are_kept_for_a_day_and_at_most_a_hundred():
     assert [a.ref.name for a in delete_old_commands(snapshot).actions] == ["d100", "old"]
 
 
-def test_finished_commands_are_kept_for_a_day():
-    """To the second."""
+def test_finished_command_is_deleted_after_a_day():
+    """A command that finished exactly a day ago is kept; a second later it is deleted."""
     proposed, _ = first_command(an_oversized_fleet())
 
     def deletions(**age) -> int:
@@ -409,7 +409,7 @@ def test_finished_commands_are_kept_for_a_day():
     ],
 )
 def test_summary_names_five_candidates_and_counts_the_rest(candidates, replacements, text):
-    """And counts equal replacements."""
+    """Several equal replacements are shown as a number."""
     spec = NodeDisruptionSpec(
         reason="Underutilized",
         decision="replace",

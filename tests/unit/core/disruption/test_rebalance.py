@@ -1,4 +1,4 @@
-"""Rebalance: nodes with a recommendation are replaced within budgets, by offerings that are not at risk."""
+"""Rebalance: replaces nodes with a rebalance recommendation, within budgets, by offerings that are not at risk."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def a_rebalancing_pool(name: str = "default", *, value: str = "replace", **disru
 
 
 def a_controller(snapshot: Snapshot, *, within_window: frozenset[str] = frozenset()) -> DisruptionController:
-    """As in the step, which does not use offerings at risk."""
+    """A controller that, like the step, does not use offerings at risk."""
     types = without_unavailable(TYPES, offerings_at_risk(snapshot), snapshot.now)
     catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
     consolidatability = Consolidatability(claims=frozenset(), within_window=within_window, plan=Plan(), next_at=None)
@@ -54,7 +54,7 @@ def candidates_of(evaluation: Evaluation | None) -> list[str]:
 
 
 def test_node_with_recommendation_is_replaced_by_another_offering():
-    """Whatever the price, never by the same offering."""
+    """The price does not matter, and the replacement never has the same offering."""
     fleet = a_fleet(a_risky_member("n", size="m", zone="a"), pools=[a_rebalancing_pool()])
     evaluation = found(fleet)
 
@@ -65,8 +65,8 @@ def test_node_with_recommendation_is_replaced_by_another_offering():
     assert a_controller(fleet).simulation.verify(evaluation.command) == ()
 
 
-def test_rebalance_without_replacement_if_pods_fit_on_existing_nodes():
-    """Also on recently changed nodes, because consolidateAfter is about price."""
+def test_rebalance_launches_no_replacement_when_pods_fit_on_existing_nodes():
+    """The pods may move to recently changed nodes, because consolidateAfter limits only consolidation."""
     fleet = a_fleet(a_risky_member("n", cpus=["1"]), a_member("other", size="l"), pools=[a_rebalancing_pool()])
 
     evaluation = found(fleet, within_window=frozenset({"other"}))
@@ -99,8 +99,8 @@ def test_node_is_not_rebalanced_without_recommendation_or_permission(member, poo
     assert found(a_fleet(member, pools=[pool])) is None
 
 
-def test_many_recommendations_are_one_command_within_budgets():
-    """Oldest recommendations first; budgets with other reasons do not count."""
+def test_rebalance_of_several_nodes_is_one_command_within_budgets():
+    """Nodes with the oldest recommendations are first; budgets for other reasons do not count."""
     members = [a_risky_member(f"n{i}", since=ago(minutes=i)) for i in range(5)]
     budgets = [{"nodes": "40%"}, {"nodes": "0", "reasons": ["Underutilized"]}]
 
@@ -111,7 +111,7 @@ def test_many_recommendations_are_one_command_within_budgets():
 
 
 def test_node_that_cannot_be_rebalanced_does_not_block_others():
-    """Its pod fits on no node that could be launched."""
+    """The pod of the other node fits on no new node."""
     stuck = a_pod("stuck", node="node-a", spec={"nodeSelector": {"only": "here"}})
     here = {"metadata": {"labels": {"only": "here"}}}
     fleet = a_fleet(
@@ -122,7 +122,7 @@ def test_node_that_cannot_be_rebalanced_does_not_block_others():
 
 
 def test_pending_pods_are_provisioned_before_rebalance():
-    """A replacement that is planned together with them would be launched twice."""
+    """If rebalance also planned new nodes for the pending pods, those nodes would be launched twice."""
     waiting = a_pod("big", cpu="14")
     fleet = a_fleet(a_risky_member("n"), pending=[waiting], pools=[a_rebalancing_pool()])
 
@@ -144,7 +144,7 @@ def a_rolled_back(member: Member, minutes_ago: float) -> NodeDisruption:
     ("ended", "again"), [([0.5], False), ([1], True), ([1.5, 10], False), ([2, 10], True), ([3.5, 10, 20], False)]
 )
 def test_rebalance_backs_off_after_rollbacks(ended, again):
-    """For a minute after the first, doubling each time."""
+    """The back-off is a minute after the first rollback, and doubles with each further one."""
     member = a_risky_member("n")
     history = tuple(a_rolled_back(member, minutes) for minutes in ended)
 
@@ -158,8 +158,8 @@ def a_proposal(snapshot: Snapshot) -> NodeDisruption:
     return to_node_disruption(found(snapshot).command, "rebalance", snapshot.now)
 
 
-def test_valid_rebalance_proposal_is_executed():
-    """The same candidates and replacements."""
+def test_valid_rebalance_proposal_passes_validation():
+    """Validation returns the same candidates and as many replacements."""
     fleet = a_fleet(a_risky_member("a"), a_risky_member("b"), pools=[a_rebalancing_pool()])
 
     command = a_controller(fleet).revalidate(a_proposal(fleet))
@@ -177,7 +177,7 @@ def test_valid_rebalance_proposal_is_executed():
     ],
 )
 def test_invalid_rebalance_proposal_is_rejected_with_the_reason(later, why):
-    """An interruption followed, a budget changed, or capacity became free."""
+    """A candidate was removed, a budget changed, or capacity became free."""
     before = a_fleet(a_risky_member("a"), a_risky_member("b"), pools=[a_rebalancing_pool()])
     members = [a_risky_member(name) for name in later.get("members", ("a", "b"))]
     free = [a_member("free", size="xl")] if later.get("capacity") else []
@@ -190,7 +190,7 @@ def test_invalid_rebalance_proposal_is_rejected_with_the_reason(later, why):
 
 
 def test_offerings_at_risk_are_not_used_for_a_day():
-    """Each Spot offering once; on-demand nodes are not at risk."""
+    """Each Spot offering is returned once; offerings of on-demand nodes are not at risk."""
     other = a_member("other", claim={"metadata": {"annotations": {labels.REBALANCE_RECOMMENDED_AT: stamp(NOW)}}})
     fleet = a_fleet(
         a_risky_member("a"), a_risky_member("b"), a_risky_member("c", zone="b"), other, pools=[a_rebalancing_pool()]

@@ -31,7 +31,7 @@ def a_cluster(pool, *claims):
 
 
 def name_of(claim) -> str:
-    """Return its name."""
+    """The name of the NodeClaim."""
     return claim.metadata.name
 
 
@@ -74,8 +74,8 @@ def test_static_nodeclaim_names_are_derived_from_pool_and_replica_index():
     assert len(names) == 8
 
 
-def test_replica_whose_nodeclaim_is_deleting_gets_another_name():
-    """Once the deleting ones are removed, the first name is free again."""
+def test_replica_gets_a_nodeclaim_of_another_name_when_its_nodeclaim_is_deleting():
+    """The first name is free again once its NodeClaim is removed."""
     pool = a_static_pool(1)
     [first] = created(a_cluster(pool))
     [second] = created(a_cluster(pool, from_body(first, deleting=True)))
@@ -109,7 +109,7 @@ def test_replica_whose_nodeclaim_is_deleting_gets_another_name():
     it="should only consider running nodeclaims and not deleting nodeclaims",
 )
 def test_static_provisioning_respects_replicas_limits_and_max_claims(replicas, limit, kinds, max_claims):
-    """And creates no fewer than they allow."""
+    """It creates as many NodeClaims as they allow."""
     pool = a_static_pool(replicas, **({} if limit is None else {"limits": {"nodes": str(limit)}}))
     claims = [a_claim_that_is(kind, index) for index, kind in enumerate(kinds)]
     made = len(created(a_cluster(pool, *claims), max_claims=max_claims))
@@ -149,8 +149,8 @@ def a_claim_that_is(kind: str, index: int):
 )
 @pytest.mark.karpenter("static/provisioning", it="should return early if nodepool is being deleted")
 @pytest.mark.karpenter("static/provisioning", it="should return early if nodepool replicas is nil")
-def test_unusable_static_nodepool_provisions_nothing(changes, node_class):
-    """Until its NodeClass and requirements are usable."""
+def test_unusable_static_nodepool_creates_no_nodeclaims(changes, node_class):
+    """Its NodeClass is not usable, it is deleting or not static, or no instance type is compatible."""
     pool = builders.a_pool(**builders.merge({"spec": {"replicas": 2}}, changes))
     assert created(a_snapshot(node_pools=(pool,), node_classes=(node_class,))) == []
 
@@ -166,7 +166,7 @@ def test_unusable_static_nodepool_provisions_nothing(changes, node_class):
 @pytest.mark.karpenter("static/deprovisioning", it="to 0 (drops do-not-disrupt last)")
 @pytest.mark.karpenter("static/deprovisioning", it="should handle zero replicas by terminating all nodeclaims")
 def test_static_deprovisioning_deletes_the_cheapest_to_disrupt_first():
-    """Without an instance, empty, low cost, high cost, and do-not-disrupt last."""
+    """The order is: no instance, empty, low disruption cost, high disruption cost, do-not-disrupt."""
     protected = a_pod("kept", node="node-d-protected", metadata={"annotations": {labels.DO_NOT_DISRUPT: "true"}})
     daemon = a_pod("agent", node="node-z-empty", owner="DaemonSet")
     members = [
@@ -179,7 +179,7 @@ def test_static_deprovisioning_deletes_the_cheapest_to_disrupt_first():
     assert deleted(fleet) == ["zz-unlaunched", "z-empty", "b-cheap", "a-costly", "d-protected"]
 
 
-def test_static_deprovisioning_prefers_the_node_that_expires_sooner():
+def test_static_deprovisioning_deletes_the_node_that_expires_sooner():
     """Both nodes have the same pods."""
     old = {"metadata": {"creationTimestamp": stamp(ago(hours=9))}, "spec": {"expireAfter": "10h"}}
     members = [a_member("a-young", cpus=["1"]), a_member("b-old", cpus=["1"], claim=old)]
@@ -190,14 +190,14 @@ def test_static_deprovisioning_prefers_the_node_that_expires_sooner():
     ("expire_after", "age", "left"),
     [("10h", 0, 1.0), ("10h", 9, 0.1), ("10h", 11, 0.0), ("Never", 900, 1.0), ("0s", 1, 1.0)],
 )
-def test_lifetime_remaining(expire_after, age, left):
-    """1 for nodes that never expire."""
+def test_lifetime_remaining_is_the_remaining_fraction_of_expire_after(expire_after, age, left):
+    """It is 1 for nodes that never expire."""
     claim = a_running_claim("c", age=timedelta(hours=age), spec={"expireAfter": expire_after})
     assert lifetime_remaining(claim, NOW) == pytest.approx(left)
 
 
 def test_deleting_node_counts_as_deprovisioned():
-    """Its NodeClaim follows; no other node is deleted in its place."""
+    """Its NodeClaim will be removed, too, so no other node is deleted instead."""
     going = {"metadata": {"deletionTimestamp": stamp(NOW), "finalizers": [labels.TERMINATION_FINALIZER]}}
     members = [a_member("a"), a_member("b", node=going), a_member("c")]
     assert deleted(a_fleet(*members, pools=[a_static_pool(2)])) == []
@@ -213,8 +213,8 @@ def test_dynamic_and_deleting_nodepools_are_not_static():
     assert deleted(a_fleet(a_member("a"), a_member("b", pool="going"), pools=pools)) == []
 
 
-def test_missing_replicas_beyond_max_claims_are_requeued_at_once():
-    """All that are allowed need neither a requeue nor a warning."""
+def test_provisioning_is_requeued_immediately_when_max_claims_leaves_replicas_missing():
+    """If max_claims allows all replicas, the plan has neither an immediate requeue nor an Event."""
     snapshot = a_cluster(a_static_pool(3))
 
     def plan(max_claims: int):
@@ -228,7 +228,7 @@ def test_missing_replicas_beyond_max_claims_are_requeued_at_once():
     assert plan(3).events == ()
 
 
-def test_max_claims_holds_for_all_static_nodepools_together():
+def test_max_claims_applies_to_all_static_nodepools_together():
     """The first NodePool by name gets its replicas first."""
     pools = tuple(builders.a_pool(name, spec={"replicas": 2}) for name in ("a", "b"))
     snapshot = a_snapshot(node_pools=pools, node_classes=(a_node_class(),), claims=())
@@ -241,8 +241,8 @@ def test_max_claims_holds_for_all_static_nodepools_together():
     assert owners == ["a", "a", "b"]
 
 
-def test_static_nodepool_without_available_offerings_is_requeued_for_the_first():
-    """Records that have expired do not count."""
+def test_static_nodepool_is_requeued_when_its_first_unavailable_offering_expires():
+    """Expired records do not count; without any record the plan only has an Event."""
     none = tuple(replace(t, offerings=tuple(replace(o, available=False) for o in t.offerings)) for t in TYPES)
     records = tuple(
         Unavailable(instance_type=name, zone="a", capacity_type=labels.ON_DEMAND, until=NOW + timedelta(minutes=m))
@@ -258,8 +258,8 @@ def test_static_nodepool_without_available_offerings_is_requeued_for_the_first()
     assert [e.reason for e in plan(()).events] == ["InsufficientCapacityError"]
 
 
-def test_one_protected_or_workload_pod_makes_a_node_dearer_to_deprovision():
-    """Beside an unprotected pod, and beside a DaemonSet pod."""
+def test_node_is_deprovisioned_later_when_it_has_a_do_not_disrupt_or_workload_pod():
+    """Other pods without do-not-disrupt, or of a DaemonSet, do not change this."""
     protected = a_pod("kept", node="node-a-protected", metadata={"annotations": {labels.DO_NOT_DISRUPT: "true"}})
     daemon = a_pod("agent", node="node-b-mixed", owner="DaemonSet")
     members = [

@@ -1,4 +1,4 @@
-"""Gauges of a snapshot: Karpenter's names, labels and units."""
+"""Gauges computed from a snapshot, with Karpenter's names, labels and units."""
 
 from datetime import timedelta
 
@@ -20,7 +20,7 @@ GI = 2**30
 
 
 def limited(pod, *, cpu, init_cpu=""):
-    """The pod with limits."""
+    """The pod with CPU limits on its container and, if given, on an init container."""
     first = msgspec.structs.replace(
         pod.spec.containers[0], resources=msgspec.structs.replace(pod.spec.containers[0].resources, limits={"cpu": cpu})
     )
@@ -34,7 +34,7 @@ def limited(pod, *, cpu, init_cpu=""):
 
 
 def values(samples, name, *of):
-    """Values by some of their labels."""
+    """The values of a metric, by these labels."""
     return {tuple(s.labels.get(label, "") for label in of): s.value for s in samples if s.name == f"karpenter_{name}"}
 
 
@@ -50,7 +50,7 @@ def fleet():
 
 
 def test_node_gauges_have_allocatable_requests_and_daemon_requests(fleet):
-    """cpu in cores, memory in bytes; pods are a resource, too."""
+    """CPU is in cores and memory in bytes; pods are a resource, too."""
     samples = tuple(node_gauges(fleet))
 
     def of(name):
@@ -61,12 +61,12 @@ def test_node_gauges_have_allocatable_requests_and_daemon_requests(fleet):
     assert of("system_overhead")["cpu"] == 0.5
     assert of("total_pod_requests") == {"cpu": 1.5, "memory": 2 * GI, "pods": 2}
     assert of("total_daemon_requests") == {"cpu": 0.5, "memory": 1 * GI, "pods": 1}
-    assert of("total_pod_limits") == {"cpu": 4.0, "pods": 2}  # an init container of 3 weighs more than the app's 2
+    assert of("total_pod_limits") == {"cpu": 4.0, "pods": 2}  # the init container's limit of 3 exceeds the app's 2
     assert of("total_daemon_limits") == {"cpu": 1.0, "pods": 1}
 
 
-def test_node_gauges_have_well_known_labels_and_managed(fleet):
-    """Dashboards group by them; missing labels are omitted."""
+def test_node_gauges_have_well_known_labels_and_the_managed_label(fleet):
+    """Dashboards group by these labels; labels without a value are omitted."""
     samples = tuple(node_gauges(fleet))
 
     ours, other = (
@@ -86,7 +86,7 @@ def test_node_gauges_have_well_known_labels_and_managed(fleet):
 
 
 def test_utilization_is_over_all_nodes_and_cluster_state_is_synced(fleet):
-    """Requests of all pods by allocatable of all nodes."""
+    """Utilization is the requests of all pods divided by the allocatable of all nodes."""
     samples = (*node_gauges(fleet), *cluster_gauges(fleet))
     nodes = [msgspec.structs.replace(fleet, nodes=(node,)) for node in fleet.nodes]
     cpus = sum(values(node_gauges(n), "nodes_allocatable", "resource_type")[("cpu",)] for n in nodes)
@@ -97,7 +97,7 @@ def test_utilization_is_over_all_nodes_and_cluster_state_is_synced(fleet):
 
 
 def test_nodepool_gauges_have_limits_usage_and_cost(fleet):
-    """Usage from the status; cost of the nodes with a known price."""
+    """Usage is read from the NodePool's status; cost is the sum over its nodes with a known price."""
     pool = a_pool(spec={"limits": {"cpu": "10", "memory": "64Gi"}}, status={"resources": {"cpu": "4", "nodes": "1"}})
     snapshot = msgspec.structs.replace(fleet, node_pools=(pool,))
 
@@ -108,8 +108,8 @@ def test_nodepool_gauges_have_limits_usage_and_cost(fleet):
     assert values(samples, "nodepools_cost_total", "nodepool") == {("default",): pytest.approx(price("m"))}
 
 
-def test_pod_gauges_have_state_and_waiting_time(fleet):
-    """A pending pod has no node labels; a ready pod has no waiting time."""
+def test_pod_gauges_have_state_and_unbound_and_unstarted_time(fleet):
+    """A pending pod has no node labels; a ready pod has no unbound or unstarted time."""
     samples = tuple(pod_gauges(fleet))
 
     waits, app = (
@@ -123,8 +123,8 @@ def test_pod_gauges_have_state_and_waiting_time(fleet):
     assert values(samples, "pods_unstarted_time_seconds", "name") == {("waits",): 120}
 
 
-def test_condition_gauges_of_every_kind_have_their_age():
-    """Also of terminating objects, and of a NodePool that is invalid."""
+def test_condition_gauges_have_count_and_age_for_every_kind():
+    """Terminating objects and invalid NodePools have them, too."""
     said = condition("Launched", since=NOW - timedelta(minutes=3), reason="Launched")
     member = a_member("n", deleting=True, claim={"status": {"conditions": [said]}})
     bad = InvalidObject(kind="NodePool", name="bad", uid="u", why="weight", conditions=member.claim.status.conditions)
@@ -142,7 +142,7 @@ def test_condition_gauges_of_every_kind_have_their_age():
 
 
 def test_offering_gauges_have_availability_and_price():
-    """An instance type of two NodeClasses is one series."""
+    """An instance type of two NodeClasses has only one series."""
     samples = tuple(offering_gauges((*types(), *types())))
 
     available = values(
@@ -154,7 +154,7 @@ def test_offering_gauges_have_availability_and_price():
 
 
 def test_gauges_have_the_declared_kind_and_labels(fleet):
-    """And no series is repeated."""
+    """No series is repeated."""
     samples = (
         *node_gauges(fleet),
         *cluster_gauges(fleet),
@@ -170,7 +170,7 @@ def test_gauges_have_the_declared_kind_and_labels(fleet):
 
 
 def test_unreadable_nodeclass_conditions_do_not_hide_other_gauges():
-    """Such as those of another controller with an invalid time."""
+    """A NodeClass has a condition with an invalid lastTransitionTime."""
     strange = [{"type": "Ready", "status": "True", "lastTransitionTime": "lately"}]
     broken = a_node_class("broken", raw={"metadata": {"name": "broken"}, "status": {"conditions": strange}})
 

@@ -1,4 +1,4 @@
-"""Pending pods by the zones that they allow, and ignored pods."""
+"""Gauges of pending pods by effective zone, and of ignored pods."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.helpers.builders import a_pod, a_snapshot, a_volume, a_volume_claim, 
 
 
 def wanting(*terms):
-    """A pod whose required node affinity has these terms: zones, or an operator."""
+    """A pod spec whose required node affinity has these terms, each of them zones or an expression."""
     expressions = [
         [{"key": labels.ZONE, "operator": "In", "values": list(zones)}] if isinstance(zones, tuple) else [zones]
         for zones in terms
@@ -41,7 +41,7 @@ NOT_A = {"key": labels.ZONE, "operator": "NotIn", "values": ["a"]}
     ],
 )
 def test_effective_zone_is_what_selectors_and_volumes_allow(spec, zone):
-    """A name for one, `flexible` for several, `none` if they conflict."""
+    """The zone is its name if only one is allowed, `flexible` for several, `none` if they conflict."""
     snapshot = a_snapshot(
         persistent_volume_claims=(a_volume_claim("data", volume="disk"),),
         persistent_volumes=(a_volume("disk", {labels.ZONE: ("a",)}),),
@@ -51,7 +51,7 @@ def test_effective_zone_is_what_selectors_and_volumes_allow(spec, zone):
 
 
 def test_ignored_pods_are_counted_and_have_no_zone():
-    """Pods that no NodePool can run; not those that are unschedulable for lack of capacity."""
+    """Invalid pods and pods that avoid all NodePools are ignored; other unschedulable pods are not."""
     elsewhere = wanting({"key": labels.NODEPOOL, "operator": "DoesNotExist"})
     pods = (
         a_pod("elsewhere", spec=elsewhere),

@@ -1,4 +1,4 @@
-"""Pods distributed over cells: bulk distribution gives the same result as one pod at a time."""
+"""Distributes pods over cells; bulk distribution gives the same result as distributing one pod at a time."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from journeyman.core.scheduling.topology import SpreadChoice
 
 
 def cells(**more):
-    """Cells of one label by value, with so much to be had on new nodes each."""
+    """Return one cell per zone, each with the number of pods that may use new nodes."""
     return [DomainCell((("zone", value),), {"zone": value}, more=n) for value, n in more.items()]
 
 
 def a_level(counts, *, skew=1, step=1, **changes):
-    """A rule over zones."""
+    """Return a rule over zones whose counted pods all count in whatever order pods are bound."""
     return DomainRule(key="zone", counts=counts, rivals=counts, skew=skew, step=step, **changes)
 
 
 def one_by_one(pods, some, counts, skew, *, loose):
-    """Distribute the same pods one at a time, from counts alone."""
+    """Distribute the pods one at a time, and return the pods by cell."""
     counts, given = dict(counts), [0] * len(some)
     for _ in range(pods):
         floor = min(counts.values())
@@ -39,8 +39,8 @@ def one_by_one(pods, some, counts, skew, *, loose):
 
 
 @pytest.mark.parametrize("loose", [False, True])
-def test_bulk_distribution_equals_one_pod_at_a_time(loose):
-    """For any counts at the start, and in cells that become full."""
+def test_bulk_distribution_equals_distribution_of_one_pod_at_a_time(loose):
+    """The initial counts are random, and some cells become full."""
     for number in range(150):
         draw = random.Random(number)
         counts = {zone: draw.choice((0, 0, 1, 5, 40)) for zone in "abcd"[: draw.randint(1, 4)]}
@@ -55,7 +55,7 @@ def test_bulk_distribution_equals_one_pod_at_a_time(loose):
 
 
 class OneByOne:
-    """Distributes pods one at a time, each to the best cell by the documented order among those that all rules admit."""
+    """Distributes pods one at a time, each to the best cell, in the documented order, that all rules admit."""
 
     def __init__(self, some, rules, *, has_no_spread, spread_choice):
         self.cells, self.rules = some, rules
@@ -121,7 +121,7 @@ class OneByOne:
 
 
 def any_rule(draw, key, values, *, has_no_spread):
-    """A rule over a label: a preference, a ban, or a spread, with pods that count only in some orders."""
+    """Return a random preference, ban or spread over a label; some pods count only in some binding orders."""
     counts = {value: draw.choice((0, 0, 1, 2, 9, 30)) for value in values if draw.random() < 0.9}
     rivals = counts if draw.random() < 0.5 else {value: draw.randint(0, counts[value]) for value in counts}
     is_ban = draw.random() < 0.2
@@ -138,8 +138,8 @@ def any_rule(draw, key, values, *, has_no_spread):
 
 
 @pytest.mark.parametrize("part", range(8))
-def test_distribution_equals_the_best_cell_for_each_pod_in_turn(part):
-    """For any rules over two labels, prices, NodePools, followers and capacities."""
+def test_distribution_gives_each_pod_in_turn_the_best_cell(part):
+    """The rules over two labels, prices, NodePool orders, pods that must follow, and capacities are random."""
     choices = [SpreadChoice.EMPTIEST] * 4 + list(SpreadChoice)
     for number in range(60):
         draw = random.Random(number * 8 + part)
@@ -166,16 +166,16 @@ def test_distribution_equals_the_best_cell_for_each_pod_in_turn(part):
         assert distribute(pods, some, rules, **options) == OneByOne(some, rules, **options).distribute(pods)
 
 
-def test_a_ban_takes_a_domain_once():
-    """Cells of one domain are open or closed together."""
+def test_ban_admits_one_pod_per_domain_when_a_domain_has_several_cells():
+    """Zone a has a spot and an on-demand cell; one pod in either of them excludes further pods from both."""
     pair = [DomainCell((("ct", ct), ("zone", "a")), {"zone": "a", "ct": ct}, more=UNLIMITED) for ct in ("spot", "od")]
     ban = DomainRule(key="zone", counts={}, rivals={}, skew=1, step=1, from_zero=True, is_ban=True)
 
     assert sum(distribute(5, [*pair, *cells(b=UNLIMITED)], [ban], has_no_spread=True)) == 2
 
 
-def test_counted_pods_without_capacity_block_no_pod_of_the_rule():
-    """Ten pods that are merely counted are in zone a, and b has no capacity: the rule's own pods come first then."""
+def test_pods_that_may_be_bound_later_do_not_block_the_only_zone_with_capacity():
+    """The rule counts ten pods in zone a that may be bound later; pods use zone a only if zone b has no capacity."""
     rule = DomainRule(key="zone", counts={"a": 10, "b": 0}, rivals={}, skew=1, step=1)
 
     assert distribute(3, cells(a=UNLIMITED, b=UNLIMITED), [rule], has_no_spread=False) == [0, 3]
@@ -186,8 +186,8 @@ def test_counted_pods_without_capacity_block_no_pod_of_the_rule():
     ("choice", "expected"),
     [(SpreadChoice.EMPTIEST, [1, 2]), (SpreadChoice.CHEAPEST, [1, 2]), (SpreadChoice.CHEAPEST_IF_FIRST, [2, 1])],
 )
-def test_pods_may_join_those_that_are_merely_counted_where_it_is_cheaper(choice, expected):
-    """Zone a is cheaper and holds one such pod: a pod that is bound before it may go there while b is empty."""
+def test_only_cheapest_if_first_ignores_pods_that_may_be_bound_later_in_a_cheaper_zone(choice, expected):
+    """Zone a is cheaper and has one such pod; a pod that is bound before it may use zone a while zone b is empty."""
     rule = DomainRule(key="zone", counts={"a": 1, "b": 0}, rivals={}, skew=1, step=1)
     a, b = cells(a=UNLIMITED, b=UNLIMITED)
     priced = [replace(a, price=1.0), replace(b, price=2.0)]
@@ -195,8 +195,8 @@ def test_pods_may_join_those_that_are_merely_counted_where_it_is_cheaper(choice,
     assert distribute(3, priced, [rule], has_no_spread=False, spread_choice=choice) == expected
 
 
-def test_two_labels_at_once_end_in_no_corner():
-    """Zone c has spot only: if the spot share goes elsewhere first, zone c stays closed."""
+def test_spread_over_zone_and_capacity_type_schedules_all_pods():
+    """Zone c has only spot capacity; if zones a and b used up the spot share, zone c could take no more pods."""
     some = [("od", "a"), ("od", "b"), ("spot", "a"), ("spot", "b"), ("spot", "c")]
     pair = [DomainCell((("ct", ct), ("zone", z)), {"ct": ct, "zone": z}, more=UNLIMITED) for ct, z in some]
     rules = [

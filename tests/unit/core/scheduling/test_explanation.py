@@ -1,4 +1,4 @@
-"""Why a pod has no place, with counts, and the smallest change that would give it one."""
+"""Explains why a pod is unschedulable, with counts, and the smallest change that would let it schedule."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def an_explainer(*node_pools, types=(LARGE, SMALL), unavailable=(), **options):
-    """What explains in a cluster with these node_pools, `POOL` alone by default, after a pass that used up nothing."""
+    """Return an explainer for these NodePools (default: only `POOL`) at the end of a pass that launched no node."""
     node_pools = node_pools or (a_pool(),)
     offered = without_unavailable(types, unavailable, NOW)
     catalogue = Catalogue({pool.metadata.name: offered for pool in node_pools})
@@ -39,7 +39,7 @@ def an_explainer(*node_pools, types=(LARGE, SMALL), unavailable=(), **options):
 
 
 def explained(explainer, stuck="", **pod):
-    """Why such a pod has no place."""
+    """Return the error that explains why such a pod is unschedulable."""
     (cls,), errors = group_pods([a_pod("p", **pod)], {})
     assert not errors
     request = np.array([cls.requests.get(axis, 0) for axis in AXES], dtype=np.int64)
@@ -47,7 +47,7 @@ def explained(explainer, stuck="", **pod):
 
 
 def gone(*types, zones=("a", "b"), capacity_types=(labels.ON_DEMAND, labels.SPOT)):
-    """Offerings that are out of stock for four minutes."""
+    """Return offerings that are unavailable for four minutes."""
     return [
         Unavailable(instance_type=t, zone=z, capacity_type=c, until=BACK, reason="InsufficientCapacity")
         for t in types
@@ -57,18 +57,18 @@ def gone(*types, zones=("a", "b"), capacity_types=(labels.ON_DEMAND, labels.SPOT
 
 
 def selecting(**values):
-    """A spec with a node selector."""
+    """Return a pod spec with a node selector."""
     return {"nodeSelector": values}
 
 
 def tainted(name=POOL, **spec):
-    """A pool for those who tolerate it."""
+    """Return a NodePool with a NoSchedule taint."""
     taint = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
     return a_pool(name, spec={"template": {"spec": {"taints": [taint]}}, **spec})
 
 
-def test_an_answer_counts_types_and_says_until_when_stock_is_missing():
-    """The issue in one sentence, and the same as data."""
+def test_reason_counts_instance_types_and_states_until_when_offerings_are_unavailable():
+    """The reason states the cause in one sentence, and the same facts as fields."""
     error = explained(
         an_explainer(unavailable=gone("m.large", zones=("b",))), cpu="12", spec=selecting(**{labels.ZONE: "b"})
     )
@@ -136,8 +136,8 @@ def test_an_answer_counts_types_and_says_until_when_stock_is_missing():
         (an_explainer(tainted()), {"cpu": "99"}, "taints", "create a NodePool with instance types for it"),
     ],
 )
-def test_the_first_change_that_suffices_alone_is_told(explainer, pod, kind, change):
-    """With the concrete value, each tried on the offers there are."""
+def test_smallest_change_is_the_first_change_that_suffices_alone(explainer, pod, kind, change):
+    """The explainer checks each change against the available offerings, and states its concrete value."""
     error = explained(explainer, **pod)
 
     assert error.reasons[0].kind == kind
@@ -145,23 +145,23 @@ def test_the_first_change_that_suffices_alone_is_told(explainer, pod, kind, chan
     assert change in error.message
 
 
-def test_a_change_that_would_not_suffice_is_not_told():
-    """A toleration gets the pod into a pool that has no capacity for it either: a smaller request does."""
+def test_change_that_does_not_suffice_is_not_suggested():
+    """With a toleration, the tainted NodePool still has no capacity for the pod; a smaller request suffices."""
     error = explained(an_explainer(tainted("other", limits={"cpu": "1"}), a_pool()), cpu="20")
 
     assert error.smallest_change == "request at most 15.92 vCPU (it asks for 20 vCPU)"
 
 
 def placed(*node_pools, types=(LARGE, SMALL), unavailable=(), **pod):
-    """Whether the scheduler finds a place for such a pod."""
+    """Return whether the scheduler schedules such a pod."""
     node_pools = node_pools or (a_pool(),)
     offered = without_unavailable(types, unavailable, NOW)
     snapshot = a_snapshot(node_pools=node_pools, pods=(a_pod("p", **pod),))
     return not solve(snapshot, Catalogue({pool.metadata.name: offered for pool in node_pools})).pod_errors
 
 
-def test_what_is_told_is_exactly_enough():
-    """The scheduler itself places the pod with the change, and without it, or with a little less, does not."""
+def test_suggested_changes_are_just_enough_for_the_scheduler_to_schedule_the_pod():
+    """The scheduler schedules the pod with the change, but not without it or with a slightly smaller change."""
     tolerating = {"tolerations": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]}
     limited = [a_pool(spec={"limits": {"cpu": limit}}) for limit in ("1999m", "2")]
     lost = gone("m.large", zones=("b",))
@@ -173,15 +173,15 @@ def test_what_is_told_is_exactly_enough():
     assert [placed(unavailable=lost, cpu="12", spec=spec) for spec in in_zone] == [False, True]
 
 
-def test_a_mistyped_label_gets_a_hint():
-    """Karpenter's."""
+def test_error_names_the_well_known_label_when_a_label_is_mistyped():
+    """The error has the text that Karpenter uses."""
     error = explained(an_explainer(), spec=selecting(zone="a"))
 
     assert 'typo of "topology.kubernetes.io/zone"?' in error.message
 
 
-def test_the_pool_that_came_nearest_is_named_first():
-    """Limits before taints, node_pools that sit out last."""
+def test_nodepool_that_passes_the_most_filters_is_listed_first():
+    """A NodePool without limit left comes before a tainted NodePool; an unusable NodePool comes last."""
     node_pools = (tainted("b"), a_pool("a", spec={"limits": {"cpu": "1"}}), a_pool("c", spec={"replicas": 1}))
     error = explained(an_explainer(*node_pools))
 
@@ -194,8 +194,8 @@ APART = {"affinity": {"podAntiAffinity": {REQUIRED: [{"topologyKey": labels.ZONE
 SPREAD = {"topologySpreadConstraints": [{"topologyKey": labels.ZONE, "labelSelector": {}}]}
 
 
-def test_a_rule_about_other_pods_is_blamed_when_everything_else_would_do():
-    """In the scheduler's words, and the only rule there is may go."""
+def test_constraint_about_other_pods_is_the_reason_when_all_other_filters_pass():
+    """The reason has the scheduler's text, and the smallest change removes the pod's only such constraint."""
     error = explained(an_explainer(), stuck="no zone is free of such pods", spec=APART)
 
     assert (error.reasons[0].kind, error.kind) == ("rules", "unschedulable")
@@ -204,8 +204,8 @@ def test_a_rule_about_other_pods_is_blamed_when_everything_else_would_do():
     assert error.smallest_change == f"remove its pod anti-affinity over {labels.ZONE} to {whom}"
 
 
-def test_an_error_names_one_rule_only_if_no_other_rule_can_block_the_pod():
-    """A new node has a host name of its own; rules of other pods count as well."""
+def test_error_names_one_constraint_only_if_no_other_constraint_can_block_the_pod():
+    """A spread over hostnames cannot block a pod on a new node; the anti-affinity of other pods can."""
     over_hosts = {"topologySpreadConstraints": [{"topologyKey": labels.HOSTNAME, "labelSelector": {}}]}
     any_of_them = "relax its constraints about other pods, or theirs about it"
     (cls,), _ = group_pods([a_pod("other", spec=APART)], {})
@@ -218,8 +218,8 @@ def test_an_error_names_one_rule_only_if_no_other_rule_can_block_the_pod():
     )
 
 
-def test_sequential_pods_get_the_name_of_the_rule_that_blocks_them():
-    """Host ports and affinity per host are placed one by one, where the scheduler records no reason by node."""
+def test_error_names_the_constraint_that_blocks_a_sequentially_scheduled_pod():
+    """The scheduler handles host ports and affinity over hostnames sequentially, and records no reason per node."""
     beside = {"topologyKey": labels.HOSTNAME, "labelSelector": {"matchLabels": {"app": "db"}}}
     follows = {"affinity": {"podAffinity": {REQUIRED: [beside]}}}
     listens = {"containers": [{"name": "c", "ports": [{"containerPort": 80, "hostPort": 8080}]}]}
@@ -230,16 +230,16 @@ def test_sequential_pods_get_the_name_of_the_rule_that_blocks_them():
     assert "unsatisfiable constraints of the pod: host port 8080" in explained(an_explainer(), spec=listens).message
 
 
-def test_a_resource_that_no_type_has_is_said_to_be_missing():
-    """Not to be too small."""
+def test_resource_that_no_instance_type_has_is_reported_as_missing():
+    """The reason states that no compatible instance type has the resource, not that it has too little."""
     asked = {"containers": [{"name": "c", "resources": {"requests": {"nvidia.com/gpu": "1"}}}]}
     (reason,) = explained(an_explainer(), spec=asked).reasons
 
     assert reason.detail == "no instance type has enough resources: none of the 2 compatible types has nvidia.com/gpu"
 
 
-def test_a_value_that_alone_would_not_do_is_not_suggested():
-    """Three types are to choose from: one more than the pod names is not enough."""
+def test_label_value_that_does_not_suffice_alone_is_not_suggested():
+    """minValues requires three instance types; one more than the one that the pod allows is not enough."""
     families = {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": 3}
     pool = a_pool(spec={"template": {"spec": {"requirements": [families]}}})
     types = (SMALL, LARGE, an_instance_type("m.huge", cpu=32, memory_gib=64, price=2.0))
@@ -248,7 +248,7 @@ def test_a_value_that_alone_would_not_do_is_not_suggested():
     assert error.smallest_change == "drop its requirement on instance type"
 
 
-def test_where_volumes_are_is_said_when_that_is_the_reason():
+def test_error_names_the_zone_of_the_volumes_when_it_is_the_reason():
     """The pod's manifest does not name the zone; its volume does."""
     elsewhere = PodVolumes(terms=(from_labels({labels.ZONE: "mars"}),))
     spec = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}
@@ -261,8 +261,8 @@ def test_where_volumes_are_is_said_when_that_is_the_reason():
     assert error.smallest_change == f"move its volumes out of {labels.ZONE} In [mars]"
 
 
-def test_a_pool_without_enough_choice_says_so():
-    """Strict minValues are no limit that could be raised, and no stock to wait for."""
+def test_error_states_that_the_nodepool_cannot_meet_min_values():
+    """With strict minValues, neither a higher limit nor waiting for offerings would help."""
     families = {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": 3}
     pool = a_pool(spec={"template": {"spec": {"requirements": [families]}}})
     error = explained(an_explainer(pool))
@@ -273,8 +273,8 @@ def test_a_pool_without_enough_choice_says_so():
     assert explained(an_explainer(pool, strict_min_values=False)).reasons[0].kind == "rules"
 
 
-def test_the_search_is_bounded():
-    """Past the bound pods still get their reasons."""
+def test_number_of_searches_for_the_smallest_change_is_limited():
+    """Beyond the limit, pods still get their reasons."""
     explainer = an_explainer(searches=1)
 
     first, second, again = (explained(explainer, cpu=cpu) for cpu in ("98", "99", "98"))
@@ -286,27 +286,27 @@ def test_the_search_is_bounded():
 
 
 def requiring(*requirements, **spec):
-    """A NodePool whose nodes meet these requirements."""
+    """Return a NodePool with these requirements."""
     return a_pool(spec={"template": {"spec": {"requirements": list(requirements), **spec}}})
 
 
 def test_a_limit_error_states_what_is_left_of_the_limit():
-    """In the unit of the resource."""
+    """The error states the amount in the unit of the resource."""
     error = explained(an_explainer(a_pool(spec={"limits": {"cpu": "1"}})))
 
     assert "exceed limits for nodepool (left: 1 vCPU)" in error.message
 
 
-def test_an_allowed_value_is_added_to_those_the_pod_names():
-    """Two instance types are needed: the one that the pod names, and the cheapest other."""
+def test_suggested_value_extends_the_values_that_the_pod_allows():
+    """minValues requires two instance types: the one that the pod allows, and the cheapest other one."""
     two = {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": 2}
     error = explained(an_explainer(requiring(two)), spec=selecting(**{labels.INSTANCE_TYPE: "m.large"}))
 
     assert error.smallest_change == "allow instance type m.small"
 
 
-def test_moving_volumes_is_not_suggested_to_a_pod_that_fits_nowhere():
-    """It is too large for every instance type, wherever its volumes are."""
+def test_moving_volumes_is_not_suggested_when_the_pod_fits_no_instance_type():
+    """The pod is too large for every instance type, in whatever zone its volumes are."""
     elsewhere = PodVolumes(terms=(from_labels({labels.ZONE: "mars"}),))
     spec = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}
     (cls,), _ = group_pods([a_pod("p", cpu="99", spec=spec)], {}, volumes_of=lambda _: elsewhere)
@@ -316,15 +316,15 @@ def test_moving_volumes_is_not_suggested_to_a_pod_that_fits_nowhere():
 
 
 def test_only_instance_types_that_the_nodepool_admits_are_counted():
-    """It requires Spot, which one of the two types does not have."""
+    """The NodePool requires spot capacity, which one of the two instance types does not have."""
     spot = {"key": labels.CAPACITY_TYPE, "operator": "In", "values": [labels.SPOT]}
     (reason,) = explained(an_explainer(requiring(spot)), cpu="12").reasons
 
     assert (reason.kind, reason.types_total) == ("resources", 1)
 
 
-def test_reserved_capacity_alone_may_run_out_within_a_pass():
-    """A NodePool of reserved capacity that the pass has used up."""
+def test_error_states_that_no_reservation_is_left_when_only_reserved_capacity_is_allowed():
+    """The reserved offering is available but the pod is unschedulable, so the pass has used up the reservation."""
     reserved = {"key": labels.CAPACITY_TYPE, "operator": "In", "values": [labels.RESERVED]}
     types = (with_reservation(SMALL, "cr-1", price=0.01),)
     (reason,) = explained(an_explainer(requiring(reserved), types=types)).reasons
@@ -334,7 +334,7 @@ def test_reserved_capacity_alone_may_run_out_within_a_pass():
 
 
 def test_a_min_values_error_names_only_the_labels_that_lack_values():
-    """There are just enough zones, and one instance type too few."""
+    """The NodePool has enough zones, but one instance type too few."""
     wanted = [
         {"key": key, "operator": "Exists", "minValues": n} for key, n in ((labels.INSTANCE_TYPE, 3), (labels.ZONE, 2))
     ]
@@ -343,8 +343,8 @@ def test_a_min_values_error_names_only_the_labels_that_lack_values():
     assert reason.detail.endswith(f"the minValues requirement is not met (2 of 3 for {labels.INSTANCE_TYPE})")
 
 
-def test_of_several_sufficient_requests_the_smallest_change_is_told():
-    """Half of the cpu would fit beside the memory; beside the cpu a quarter of the memory would."""
+def test_smallest_sufficient_reduction_of_the_requests_is_suggested():
+    """The pod would fit one instance type with half of its cpu, the other with a quarter of its memory."""
     types = (
         an_instance_type("r.slow", cpu=2, memory_gib=64, price=0.3),
         an_instance_type("c.fast", cpu=16, memory_gib=8, price=0.3),
@@ -355,8 +355,8 @@ def test_of_several_sufficient_requests_the_smallest_change_is_told():
     assert error.smallest_change.startswith("request at most 1.92 vCPU")
 
 
-def test_the_value_that_is_cheapest_in_any_pool_is_suggested():
-    """One pool has large nodes in zone a, the other small ones in zone b."""
+def test_cheapest_label_value_of_all_nodepools_is_suggested():
+    """One NodePool has large nodes in zone a, the other has small nodes in zone b."""
 
     def only(name, zone, instance_type):
         values = {labels.ZONE: zone, labels.INSTANCE_TYPE: instance_type}

@@ -1,4 +1,4 @@
-"""Which instance types claims list: the cheapest, enough of them, and none that takes what was not set aside."""
+"""Tests of the instance types that a NodeClaim lists: price order, how many, limits and minValues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MANY = tuple(an_instance_type(f"t.{n:03}", cpu=4, memory_gib=16, price=round(0.1
 
 
 class NewNodes:
-    """Nodes for single pods of one core, and the claims made of them."""
+    """Planned nodes for pods that request 1 CPU, and the NodeClaims created from them."""
 
     def __init__(self, *, types=TYPES, options=None, pool=None, **cluster):
         pods = tuple(a_pod(f"p{i}") for i in range(9))
@@ -27,7 +27,7 @@ class NewNodes:
         self.problem = prepare_task(inputs, pods, frozenset()).problem
 
     def node(self, *, pods=1, share=None, **wanted):
-        """An open node with so many pods; `wanted` are requirements beyond its pool's, by label."""
+        """Return a planned node with `pods` pods; `wanted` are its own requirements, values by label."""
         (pool,) = self.problem.pools
         own = of(requirement(key, "In", values) for key, values in wanted.items())
         return PlannedNode(
@@ -39,7 +39,7 @@ class NewNodes:
         )
 
     def claims(self, *nodes):
-        """The claims, pods drawn in order."""
+        """Return the NodeClaims of these nodes; pods are assigned in order."""
         keys = iter(self.problem.rows[0].keys)
         return planned_nodeclaims(nodes, self.problem, lambda _, count: [next(keys) for _ in range(count)])
 
@@ -47,15 +47,15 @@ class NewNodes:
 @pytest.mark.parametrize(
     ("options", "listed"),
     [
-        (Options(), 26),  # those up to a quarter dearer than 0.1
+        (Options(), 26),  # instance types that cost at most 25% more than 0.1
         (Options(near_price=1.0), 15),
         (Options(near_price=1.0, min_types=1), 1),
         (Options(near_price=2.0), 60),
         (Options(near_price=1.05, min_types=1, max_types=3), 3),
     ],
 )
-def test_a_claim_lists_enough_types_near_the_best_price(options, listed):
-    """Always the cheapest, in their order."""
+def test_nodeclaim_lists_the_cheapest_types_within_price_and_count_options(options, listed):
+    """The instance types are in price order; the options near_price, min_types and max_types decide how many."""
     new_nodes = NewNodes(types=MANY, options=options)
 
     (claim,) = new_nodes.claims(new_nodes.node())
@@ -64,8 +64,8 @@ def test_a_claim_lists_enough_types_near_the_best_price(options, listed):
     assert (claim.price, claim.offering) == (0.1, ("t.000", "a", labels.ON_DEMAND))
 
 
-def test_every_node_gets_its_own_pods_and_its_own_size():
-    """Nodes of equal requirements are looked at together, and answered in their order."""
+def test_each_nodeclaim_has_its_own_pods_requests_and_instance_types():
+    """Nodes with equal requirements are processed together; the NodeClaims keep the order of the nodes."""
     new_nodes = NewNodes(daemon_sets=(a_daemon_set("agent", cpu="100m"),))
 
     six, one, two = new_nodes.claims(new_nodes.node(pods=6), new_nodes.node(), new_nodes.node(pods=2))
@@ -76,8 +76,8 @@ def test_every_node_gets_its_own_pods_and_its_own_size():
     assert len({*six.pods, *one.pods, *two.pods}) == 9
 
 
-def test_what_a_node_asks_for_narrows_its_types_and_is_said_in_the_claim():
-    """The type is named, so there is no choice."""
+def test_requirements_of_a_node_restrict_its_types_and_appear_in_its_nodeclaim():
+    """The node requires one instance type."""
     new_nodes = NewNodes()
 
     (claim,) = new_nodes.claims(new_nodes.node(**{labels.INSTANCE_TYPE: ["m.large"]}))
@@ -87,8 +87,8 @@ def test_what_a_node_asks_for_narrows_its_types_and_is_said_in_the_claim():
     assert entry.values == ("m.large",)
 
 
-def test_no_type_is_listed_that_takes_more_of_a_limit_than_was_set_aside():
-    """Four cores were set aside."""
+def test_nodeclaim_lists_no_instance_type_above_its_share_of_a_limit():
+    """The share of the NodePool's CPU limit is 4 cores."""
     new_nodes = NewNodes(pool=a_pool(spec={"limits": {"cpu": "100"}}))
 
     (claim,) = new_nodes.claims(new_nodes.node(share=[4000]))
@@ -96,16 +96,16 @@ def test_no_type_is_listed_that_takes_more_of_a_limit_than_was_set_aside():
     assert claim.instance_types == ("m.small", "m.medium")
 
 
-def test_a_node_that_nothing_can_be_is_a_defect():
-    """The packing that opened the node has checked its types."""
+def test_node_without_a_fitting_instance_type_raises_invariant_error():
+    """The packing that planned the node has already checked its instance types."""
     new_nodes = NewNodes(types=(SMALL,))
 
     with pytest.raises(InvariantError, match="no instance type of NodePool default"):
         new_nodes.claims(new_nodes.node(pods=3))
 
 
-def test_types_listed_for_min_values_displace_others():
-    """A dear type brings the second zone, and the claim lists no more types than allowed."""
+def test_instance_types_needed_for_min_values_replace_cheaper_ones():
+    """An expensive instance type adds the second zone, and the NodeClaim lists at most max_types types."""
     types = (*MANY, an_instance_type("z.dear", cpu=4, memory_gib=16, price=5.0, zones=("b",)))
     zones = {"key": labels.ZONE, "operator": "Exists", "minValues": 2}
     pool = a_pool(spec={"template": {"spec": {"requirements": [zones]}}})

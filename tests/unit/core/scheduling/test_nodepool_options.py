@@ -1,4 +1,4 @@
-"""Compatible offerings by demand: domains, variants of open labels, and the offers worth considering."""
+"""Tests of NodePool options: topology domains, template variants, and offerings compatible with pods."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ ZONAL = (
 
 
 def a_nodepool_options(*, types=ZONAL, daemons=(), **template_spec) -> NodePoolOptions:
-    """The options of one pool with these requirements and taints."""
+    """Return the options of one NodePool with this template spec."""
     pool = a_pool(spec={"template": {"spec": template_spec}})
     ((template,), _) = make_templates(a_snapshot(node_pools=(pool,)), Catalogue({pool.metadata.name: types}))
     return nodepool_options_of(template, daemons, AXES)
 
 
 def entry(key, operator, *values):
-    """A requirement as a NodePool has it."""
+    """Return a requirement as in a NodePool spec."""
     return {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
 
 
 def demand(*terms, pins=(), tolerations=()):
-    """A demand whose alternatives are maps of label to values."""
+    """Return a NodeDemand whose alternative terms are maps from label to values."""
     made = tuple(of(requirement(k, "In", v) for k, v in term.items()) for term in terms) or (EMPTY,)
     return NodeDemand(NodeConstraints(made, tolerations), pins)
 
@@ -53,8 +53,8 @@ def demand(*terms, pins=(), tolerations=()):
 # --- domains
 
 
-def test_domains_are_the_values_that_offerings_have_together():
-    """The large type is not sold in zone c, and nowhere as spot."""
+def test_domains_are_combinations_of_label_values_that_an_offering_has():
+    """The large instance type has no offering in zone c and no spot offering."""
     pool, keys = a_nodepool_options(), (labels.ZONE, labels.CAPACITY_TYPE)
     huge = np.array([4000, 0, 1])
 
@@ -63,8 +63,8 @@ def test_domains_are_the_values_that_offerings_have_together():
     assert pool.domains_for(demand(), keys, huge) == {("a", labels.ON_DEMAND), ("b", labels.ON_DEMAND)}
 
 
-def test_domains_of_a_wish_are_those_of_all_its_alternatives():
-    """Zone a, or spot anywhere but there: a pod whose first alternative fails elsewhere has the second."""
+def test_domains_of_a_demand_are_those_of_all_its_alternative_terms():
+    """The terms are zone a, and spot in zone b."""
     either = demand({labels.ZONE: ["a"]}, {labels.CAPACITY_TYPE: [labels.SPOT], labels.ZONE: ["b"]})
 
     assert a_nodepool_options().domains_for(either, (labels.ZONE, labels.CAPACITY_TYPE)) == {
@@ -84,20 +84,20 @@ def test_domains_of_a_wish_are_those_of_all_its_alternatives():
         ([], demand(), set()),
     ],
 )
-def test_a_label_that_only_the_pool_defines_has_the_values_that_it_lists(requirements, asked, racks):
-    """Or those that the pod lists, if the pool leaves them open."""
+def test_domains_of_a_custom_label_are_the_values_that_node_pool_or_pod_lists(requirements, asked, racks):
+    """If the NodePool only requires that the label exists, the values come from the pod."""
     assert a_nodepool_options(requirements=requirements).domains_for(asked, ("rack",)) == racks
 
 
-def test_taints_leave_a_demand_no_domain():
-    """The demand does not tolerate it."""
+def test_node_pool_with_an_untolerated_taint_has_no_domains():
+    """The demand has no toleration for the taint."""
     pool = a_nodepool_options(taints=[{"key": "gpu", "effect": "NoSchedule"}])
 
     assert pool.domains_for(demand(), (labels.ZONE,)) == frozenset()
 
 
-def test_what_pool_type_and_pod_leave_together_must_not_be_nothing():
-    """Each two of them agree on a tenancy, all three on none."""
+def test_node_pool_instance_type_and_pod_must_agree_on_a_label_value():
+    """Any two of them share a tenancy, but no tenancy is common to all three."""
     both = NodeSelectorRequirement(key=TENANCY, operator="In", values=("default", "dedicated"))
     types = tuple(replace(t, requirements=(*t.requirements, both)) for t in ZONAL)
     pool = a_nodepool_options(types=types, requirements=[entry(TENANCY, "In", "host", "default")])
@@ -109,8 +109,8 @@ def test_what_pool_type_and_pod_leave_together_must_not_be_nothing():
 # --- variants
 
 
-def test_a_pool_has_one_variant_per_demanded_value_of_an_open_label():
-    """Two teams and a pod that does not care, which is admitted to both."""
+def test_node_pool_has_one_variant_per_requested_value_of_an_undecided_label():
+    """Two pods require different teams; a third requires none and fits both variants."""
     pool = a_nodepool_options(requirements=[entry("team", "In", "red", "blue", "green")])
     demands = [demand(pins=(("team", "red"),)), demand({"team": ["blue"]}), demand()]
 
@@ -120,8 +120,8 @@ def test_a_pool_has_one_variant_per_demanded_value_of_an_open_label():
     assert sorted(map(tuple, offerings.allowed.tolist())) == [(False, True, True), (True, False, True)]
 
 
-def test_labels_that_pool_or_offering_fix_need_no_variants():
-    """A zone, a NodePool's own name, and a label of one value."""
+def test_labels_that_node_pool_or_offering_decide_need_no_variants():
+    """The labels are the zone, the NodePool name, and a label with one value in the NodePool."""
     pool = a_nodepool_options(requirements=[entry("team", "In", "red")])
     asked = demand({labels.ZONE: ["a"], labels.NODEPOOL: ["default"], "team": ["red"]})
 
@@ -141,8 +141,8 @@ def test_labels_that_pool_or_offering_fix_need_no_variants():
         ([entry("team", "In", "red"), entry("team", "Exists")], 1),
     ],
 )
-def test_demands_that_one_node_can_meet_share_a_variant(asked, variants):
-    """Teams and racks that the pool leaves open."""
+def test_demands_share_a_variant_when_one_node_can_meet_both(asked, variants):
+    """The NodePool allows two teams and any rack."""
     pool = a_nodepool_options(requirements=[entry("team", "In", "red", "blue"), entry("rack", "Exists")])
     terms = [of((requirement(e["key"], e["operator"], e.get("values", ())),)) for e in asked]
 
@@ -160,8 +160,8 @@ def test_demands_that_one_node_can_meet_share_a_variant(asked, variants):
         ([entry("disk", "NotIn", "hdd"), entry("disk", "In", "hdd")], 2),
     ],
 )
-def test_demands_that_a_node_without_a_label_meets_share_a_variant(asked, variants):
-    """The pool excludes one value of the label; its nodes may do without it."""
+def test_demands_share_a_variant_when_a_node_without_the_label_meets_both(asked, variants):
+    """The NodePool excludes one value of the label, so its nodes may lack the label."""
     pool = a_nodepool_options(requirements=[entry("disk", "NotIn", "tape")])
     terms = [of((requirement(e["key"], e["operator"], e.get("values", ())),)) for e in asked]
 
@@ -170,8 +170,8 @@ def test_demands_that_a_node_without_a_label_meets_share_a_variant(asked, varian
     assert len(found) == variants
 
 
-def test_pins_are_added_to_each_alternative_that_allows_all_of_them():
-    """Zone a contradicts the first alternative, the capacity type none."""
+def test_pinned_labels_are_added_to_each_alternative_term_that_allows_them():
+    """The pinned zone contradicts the first term, which is dropped; the pinned capacity type contradicts none."""
     pins = ((labels.CAPACITY_TYPE, labels.SPOT), (labels.ZONE, "a"))
 
     pinned = demand({labels.ZONE: ["b"]}, {labels.ZONE: ["a", "b"]}, {"team": ["red"]}, pins=pins).terms
@@ -182,18 +182,18 @@ def test_pins_are_added_to_each_alternative_that_allows_all_of_them():
     ]
 
 
-# --- offers
+# --- offerings
 
 
-def test_offers_that_nobody_can_tell_apart_are_represented_by_the_cheapest():
-    """Zones and ways to buy do not matter to this pod: one offer for each type."""
+def test_only_the_cheapest_of_interchangeable_offerings_is_kept():
+    """The pod has no zone or capacity type requirement, so each instance type keeps one offering."""
     offerings = compatible_offerings([a_nodepool_options()], [demand()])
 
     assert offerings.prices.tolist() == [0.04, 0.4]
 
 
-def test_only_undominated_offerings_are_considered():
-    """The medium type is as cheap as the small one."""
+def test_offering_is_ignored_when_a_larger_one_has_the_same_price():
+    """The medium instance type costs as much as the small one."""
     types = (SMALL, replace(MEDIUM, offerings=SMALL.offerings), LARGE)
     pool = a_nodepool_options(types=types)
     offerings = compatible_offerings([pool], [demand()])
@@ -203,23 +203,23 @@ def test_only_undominated_offerings_are_considered():
     assert [types[t].name for t in sorted(offerings.types[worth].tolist())] == ["m.medium", "m.large"]
 
 
-def test_a_zone_without_offerings_gives_none():
-    """No type has an offering in zone z."""
+def test_zone_without_offerings_has_no_compatible_offerings():
+    """No instance type has an offering in zone z."""
     offerings = compatible_offerings([a_nodepool_options()], [demand(pins=((labels.ZONE, "z"),))])
 
     assert (len(offerings.prices), offerings.allowed.shape, offerings.sizes.shape) == (0, (0, 1), (0, len(AXES)))
 
 
-def test_undominated_keeps_what_no_earlier_row_contains():
-    """Of equal rows the first."""
+def test_undominated_drops_rows_that_an_earlier_row_equals_or_exceeds():
+    """It keeps the first of equal rows, and accepts an empty array."""
     sizes = np.array([[2, 2], [1, 2], [3, 1], [3, 1], [2, 3]])
 
     assert undominated(sizes).tolist() == [0, 2, 4]
     assert undominated(sizes[:0]).tolist() == []
 
 
-def test_numbered_tells_equal_columns():
-    """And gives their bits back."""
+def test_numbered_gives_equal_columns_the_same_number():
+    """It also returns the column of each number."""
     bits = np.array([[1, 0, 1, 1], [0, 0, 0, 1]], dtype=bool)
 
     numbers, patterns = numbered(bits)
@@ -228,8 +228,8 @@ def test_numbered_tells_equal_columns():
     assert (bits == patterns[numbers].T).all()
 
 
-def test_a_table_is_made_once_for_pools_with_the_same_types():
-    """Two pools of one NodeClass."""
+def test_node_pools_with_the_same_instance_types_share_an_offering_table():
+    """The catalogue has the same instance types for both NodePools."""
     tables = offering_tables(Catalogue({"one": TYPES, "two": TYPES}))
 
     assert tables["one"] is tables["two"]

@@ -1,4 +1,4 @@
-"""Which pods are alike, and what a class keeps of them."""
+"""Tests of grouping pods into pod classes, and of the constraints that a pod class contains."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def labelled(**values):
 
 
 def apart_from(app, key=labels.HOSTNAME):
-    """A spec with required anti-affinity to the pods of an app."""
+    """Return a spec with required anti-affinity to the pods of an app."""
     term = {"topologyKey": key, "labelSelector": {"matchLabels": {"app": app}}}
     return {"affinity": {"podAntiAffinity": {REQUIRED: [term]}}}
 
 
 def by_name(classes):
-    """The pods' names, class by class."""
+    """Return the names of the pods in each class."""
     return [tuple(pod.metadata.name for pod in cls.pods) for cls in classes]
 
 
-def test_pods_that_only_differ_in_what_scheduling_cannot_see_are_one_class():
-    """Names, container names, ports that are not the node's, priorities, tokens, labels that no selector uses."""
+def test_pods_that_differ_only_in_fields_irrelevant_to_scheduling_share_a_class():
+    """They differ in names, container ports, priority, token volumes, and labels that no selector uses."""
     other = {
         "containers": [
             {"name": "x", "ports": [{"containerPort": 1}], "resources": {"requests": {"cpu": "1000m", "memory": "1Gi"}}}
@@ -53,8 +53,8 @@ def test_pods_that_only_differ_in_what_scheduling_cannot_see_are_one_class():
     assert not errors
 
 
-def test_pods_that_say_the_same_in_other_words_are_one_class():
-    """A node selector or a term for it, tolerations in any order and however long they last, labels or expressions."""
+def test_pods_with_equivalent_constraints_share_a_class():
+    """Node selector or node affinity term, tolerations in any order and with any tolerationSeconds."""
     first, second = {"key": "a", "operator": "Exists", "tolerationSeconds": 9}, {"key": "b", "operator": "Exists"}
     arch = {"key": labels.ARCH, "operator": "In", "values": ["arm64"]}
     term = {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [arch]}]}}
@@ -68,8 +68,8 @@ def test_pods_that_say_the_same_in_other_words_are_one_class():
     assert by_name(group_pods(pods, {})[0]) == [("a", "b")]
 
 
-def test_labels_tell_pods_apart_once_a_selector_looks_at_them():
-    """A selector of another pod's, or of a pod that runs."""
+def test_pods_with_different_labels_get_separate_classes_when_a_selector_uses_the_label():
+    """The selector belongs to another pending pod or to the anti-affinity of a running pod."""
     watching = [a_pod("a"), a_pod("b", metadata=labelled(app="db")), a_pod("c", spec=apart_from("db"))]
     running = InverseAntiAffinity(
         group=group_of(
@@ -86,8 +86,8 @@ def test_labels_tell_pods_apart_once_a_selector_looks_at_them():
     assert by_name(group_pods(watching[:2], {})[0]) == [("a", "b")]
 
 
-def test_classes_are_in_queue_order_and_so_are_their_pods():
-    """CPU first, then memory, then age."""
+def test_classes_and_their_pods_are_sorted_by_cpu_memory_and_age():
+    """CPU is compared first, then memory, then creation time."""
     pods = [
         a_pod("small", cpu="1"),
         a_pod("late", cpu="2", metadata={"creationTimestamp": stamp(NOW)}),
@@ -99,8 +99,8 @@ def test_classes_are_in_queue_order_and_so_are_their_pods():
 
 
 @given(st.permutations(range(8)))
-def test_arrival_order_never_matters(order):
-    """The same pods make the same classes however they are listed."""
+def test_pod_classes_do_not_depend_on_the_order_of_pods(order):
+    """The same pods give the same classes in any order."""
     pods = [
         a_pod(f"p{i}", cpu=str(1 + i % 2), metadata=labelled(app=f"a{i % 3}"), spec=apart_from("a1")) for i in range(8)
     ]
@@ -108,8 +108,8 @@ def test_arrival_order_never_matters(order):
     assert by_name(group_pods([pods[i] for i in order], {})[0]) == by_name(group_pods(pods, {})[0])
 
 
-def test_a_class_keeps_ports_volumes_and_rules():
-    """All that an engine needs to place its pods."""
+def test_class_contains_host_ports_volumes_node_terms_and_anti_affinity():
+    """The class has everything that a solver needs to schedule its pods."""
     spec = {
         "containers": [{"name": "c", "ports": [{"hostPort": 80, "hostIP": "10.0.0.1"}, {"containerPort": 9}]}],
         "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}],
@@ -129,8 +129,8 @@ def test_a_class_keeps_ports_volumes_and_rules():
     assert not cls.anti_affinities[0].counts("other", {"app": "web"})
 
 
-def test_equal_volumes_make_one_class_and_a_missing_claim_fails_its_pod():
-    """As the pods of a StatefulSet, each with a claim of its own."""
+def test_pods_with_equal_volumes_share_a_class_and_a_missing_volume_claim_is_an_error():
+    """Like pods of a StatefulSet, each pod has its own PersistentVolumeClaim."""
 
     def volumes_of(pod):
         name = pod.spec.volumes[0].persistent_volume_claim.claim_name
@@ -149,8 +149,8 @@ def test_equal_volumes_make_one_class_and_a_missing_claim_fails_its_pod():
     ]
 
 
-def test_a_rule_and_a_preference_about_the_same_pods_stay_apart():
-    """One group is required by the one and merely preferred by the other."""
+def test_required_and_preferred_constraints_on_the_same_pods_use_separate_groups():
+    """The spread is required and the anti-affinity is preferred, with the same selector and topology key."""
     term = {"topologyKey": labels.ZONE, "labelSelector": {"matchLabels": {"app": "web"}}}
     spec = {
         "topologySpreadConstraints": [term],

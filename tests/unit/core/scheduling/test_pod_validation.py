@@ -1,4 +1,4 @@
-"""Which pods are set aside before anything is placed, and why."""
+"""Tests of pods that are invalid or ignored before scheduling, and the reasons."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.helpers.builders import a_pod
 
 
 def affinity(*expressions, **term):
-    """A spec with one required node affinity term."""
+    """Return a spec with one required node affinity term."""
     terms = [{"matchExpressions": list(expressions), **term}]
     return {
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
@@ -35,8 +35,8 @@ def affinity(*expressions, **term):
         ({"nodeSelector": {"team": "a", labels.ZONE: "b"}}, ""),
     ],
 )
-def test_selectors_that_cannot_be_read_are_named(spec, why):
-    """Nothing is said about a pod that is well formed."""
+def test_invalid_node_selector_or_affinity_is_reported_with_its_reason(spec, why):
+    """The reason is empty for a valid pod."""
     pod = a_pod("p", spec=spec)
 
     reason = invalid_selection(pod.spec.node_selector, pod.spec.affinity)
@@ -45,16 +45,16 @@ def test_selectors_that_cannot_be_read_are_named(spec, why):
     assert bool(reason) is bool(why)
 
 
-def test_a_pod_may_opt_out_of_our_nodes():
-    """How the autoscaler's own parts stay off them."""
+def test_pod_opts_out_when_it_requires_a_node_without_a_node_pool_label():
+    """The autoscaler's own pods use this to stay off nodes that it manages."""
     expression = {"key": labels.NODEPOOL, "operator": "DoesNotExist"}
 
     assert opted_out(a_pod("p", spec=affinity(expression)))
     assert not opted_out(a_pod("p"))
 
 
-def test_a_pod_with_another_way_in_has_not_opted_out():
-    """Terms are alternatives: one of them staying off our nodes leaves the other."""
+def test_pod_with_another_node_affinity_term_has_not_opted_out():
+    """Terms are alternatives: only one of the two excludes nodes of a NodePool."""
     out, zone = (
         {"matchExpressions": [{"key": labels.NODEPOOL, "operator": "DoesNotExist"}]},
         {"matchExpressions": [{"key": labels.ZONE, "operator": "Exists"}]},
@@ -65,18 +65,18 @@ def test_a_pod_with_another_way_in_has_not_opted_out():
 
 
 def spread(**changes):
-    """A spec with one spread constraint over zones."""
+    """Return a spec with one topology spread constraint over zones."""
     return {"topologySpreadConstraints": [{"topologyKey": labels.ZONE, "labelSelector": {}, **changes}]}
 
 
 def apart(kind, **term):
-    """A spec with one term about other pods."""
+    """Return a spec with one required pod affinity or anti-affinity term."""
     required = {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": labels.ZONE, **term}]}
     return {"affinity": {kind: required}}
 
 
 def takes(**requests):
-    """A spec whose one container asks for these."""
+    """Return a spec with one container that has these requests."""
     return {"containers": [{"name": "c", "resources": {"requests": requests}}]}
 
 
@@ -96,8 +96,8 @@ def takes(**requests):
         ({"containers": [{"name": "c", "resources": {"claims": [{"name": "gpu"}]}}]}, "unsupported", "Dynamic"),
     ],
 )
-def test_a_bad_pod_is_set_aside_with_its_reason_and_the_others_go_on(spec, kind, why):
-    """An invalid pod does not keep other pods from a node."""
+def test_invalid_pod_gets_an_error_and_other_pods_are_still_grouped(spec, kind, why):
+    """An invalid or unsupported pod does not prevent scheduling of other pods."""
     classes, errors = group_pods([a_pod("bad", spec=spec), a_pod("good")], {})
 
     assert [cls.keys for cls in classes] == [("default/good",)]
@@ -117,8 +117,8 @@ def test_a_bad_pod_is_set_aside_with_its_reason_and_the_others_go_on(spec, kind,
         apart("podAntiAffinity", labelSelector={}),
     ],
 )
-def test_what_is_understood_is_no_error(spec):
-    """Host ports, any spread, and rules about other pods."""
+def test_supported_pod_features_give_no_error(spec):
+    """Covers volumes, host ports, topology spread, pod affinity and anti-affinity."""
     classes, errors = group_pods([a_pod("p", spec=spec)], {})
 
     assert not errors
@@ -135,7 +135,7 @@ def test_what_is_understood_is_no_error(spec):
     ],
 )
 def test_pod_that_requires_a_node_without_nodepool_is_ignored(terms, ignored):
-    """One expression of each alternative is enough."""
+    """Every term needs one expression that requires the missing NodePool label."""
     body = [{"matchExpressions": [{"key": key, "operator": operator} for key, operator in term]} for term in terms]
     rule = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": body}} if terms else {}
 

@@ -1,4 +1,4 @@
-"""In which order a class gives up what it would rather have."""
+"""Tests of the order in which preferences of a pod class are relaxed."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def near(key):
-    """A term about the pods of the app."""
+    """Return a term that selects the pods of the app."""
     return {"topologyKey": key, "labelSelector": {"matchLabels": {"app": "web"}}}
 
 
 def weighted(**weights):
-    """Preferred terms about other pods, by topology key."""
+    """Return preferred pod affinity terms with these weights by topology key."""
     return [{"weight": weight, "podAffinityTerm": near(key)} for key, weight in weights.items()]
 
 
 def in_zone(zone, **extra):
-    """A node affinity term."""
+    """Return a node affinity term for one zone."""
     return {"matchExpressions": [{"key": labels.ZONE, "operator": "In", "values": [zone]}], **extra}
 
 
 def climb(spec, *, policy=PreferencePolicy.RESPECT, taints=False):
-    """The relaxation levels of one pod."""
+    """Return the relaxation levels of one pod."""
     (cls,), errors = group_pods([a_pod("p", spec=spec)], {})
     assert not errors
     return relaxation_levels(cls, policy=policy, any_preference_taint=taints)
 
 
 def summary(level):
-    """A level in short: affinities, anti-affinities, zones, spreads."""
+    """Return affinities, anti-affinities, zones and spreads of a level, each as a short text."""
     return (
         "".join(g.key for g in level.affinities),
         "".join(g.key for g in level.anti_affinities),
@@ -64,8 +64,8 @@ EVERYTHING = {
 
 
 @pytest.mark.karpenter("provisioning", it="should relax to use lighter weights")
-def test_preferences_are_given_up_one_by_one_in_karpenters_order():
-    """Pod affinity, pod anti-affinity, node affinity (the next heaviest steps in), ScheduleAnyway: heaviest first."""
+def test_preferences_are_relaxed_one_by_one_in_karpenters_order():
+    """Pod affinity, anti-affinity, node affinity (only the heaviest left applies), ScheduleAnyway; heaviest first."""
     levels = climb(EVERYTHING)
 
     assert [summary(level) for level in levels] == [
@@ -82,16 +82,16 @@ def test_preferences_are_given_up_one_by_one_in_karpenters_order():
     assert levels[0].strict_terms == levels[-1].terms
 
 
-def test_only_preferences_are_soft():
-    """Required rules bind on every level, and are not among the soft ones on any."""
+def test_required_constraints_bind_on_every_relaxation_level():
+    """Exactly the required anti-affinity and the DoNotSchedule spread are not in preferred_groups."""
     for level in climb(EVERYTHING):
         groups = (*level.affinities, *level.anti_affinities, *(s.group for s in level.spreads))
 
         assert {g.key for g in groups if g.id not in level.preferred_groups} == {"r", "h"}
 
 
-def test_preferred_taints_are_heeded_until_all_else_is_given_up():
-    """One more level, and only where a NodePool has such a taint."""
+def test_prefer_no_schedule_taints_are_avoided_until_the_last_relaxation_level():
+    """This adds one level, but only if a NodePool has such a taint and the pod does not tolerate all taints."""
     spread = {"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway", **near("s")}]}
 
     assert [(len(r.spreads), r.avoids_prefer_no_schedule) for r in climb(spread, taints=True)] == [
@@ -106,8 +106,8 @@ def test_preferred_taints_are_heeded_until_all_else_is_given_up():
     ]
 
 
-def test_alternatives_stay_alternatives_on_every_level():
-    """Each required term holds together with the preferred one; a contradiction drops the other term, or the level."""
+def test_required_node_affinity_terms_are_combined_with_the_preferred_term():
+    """A required term that contradicts the preferred one is dropped; if all do, the relaxation level is dropped."""
     node = {
         REQUIRED: {"nodeSelectorTerms": [in_zone("x"), in_zone("z")]},
         PREFERRED: [{"weight": 9, "preference": in_zone("x")}, {"weight": 1, "preference": in_zone("w")}],
@@ -116,8 +116,8 @@ def test_alternatives_stay_alternatives_on_every_level():
     assert [summary(level)[2] for level in climb({"affinity": {"nodeAffinity": node}})] == ["x", "xz"]
 
 
-def test_ignore_leaves_the_preferences_of_taints():
-    """Nothing that a pod prefers counts."""
+def test_ignore_policy_drops_pod_preferences_but_keeps_prefer_no_schedule_levels():
+    """No preference of the pod applies on any level."""
     first, last = climb(EVERYTHING, policy=PreferencePolicy.IGNORE, taints=True)
 
     assert summary(first) == summary(last) == ("", "r", "", "h")

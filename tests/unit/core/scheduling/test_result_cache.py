@@ -1,4 +1,4 @@
-"""Answers of the scheduler hold as long as the cluster is as it was when they were given, and no longer."""
+"""Tests of `CachedResults`: scheduler results are valid until the cluster changes."""
 
 from datetime import timedelta
 
@@ -15,7 +15,7 @@ QUESTION = ProblemKey(("default/p",), frozenset())
 
 
 def stored(obj, version="1"):
-    """An object as the API server has it."""
+    """Return the object with a resourceVersion, as the API server stores it."""
     return replace(obj, metadata=replace(obj.metadata, resource_version=version))
 
 
@@ -28,12 +28,12 @@ CLUSTER = a_snapshot(node_pools=(a_stored_pool(),), pods=(stored(a_pod("p")),), 
 
 @pytest.fixture
 def answers():
-    """With one answer about CLUSTER."""
+    """Return a cache with one result for CLUSTER."""
     return CachedResults().valid_for(CLUSTER, CATALOGUE, Options()).with_results({QUESTION: Results(price=1.0)})
 
 
-def test_an_answer_holds_at_a_later_time(answers):
-    """The scheduler knows none."""
+def test_cached_result_stays_valid_when_only_time_passes(answers):
+    """The scheduler does not use the current time."""
     later = replace(CLUSTER, now=NOW + timedelta(hours=1))
     assert answers.valid_for(later, CATALOGUE, Options()).by_problem.get(QUESTION) == Results(price=1.0)
 
@@ -51,21 +51,21 @@ def test_an_answer_holds_at_a_later_time(answers):
     ],
     ids=lambda changed: next(iter(changed)),
 )
-def test_an_answer_holds_no_longer_once_anything_has_changed(answers, changed):
-    """Nor does it when the cluster has become again what it was: only the last state is kept."""
+def test_cached_result_is_dropped_when_an_object_changes(answers, changed):
+    """It stays dropped when the cluster returns to its earlier state: the cache keeps only the latest state."""
     since = answers.valid_for(replace(CLUSTER, **changed), CATALOGUE, Options())
     assert len(since.by_problem) == 0
     assert len(since.valid_for(CLUSTER, CATALOGUE, Options()).by_problem) == 0
 
 
-def test_an_answer_is_about_one_catalogue_and_one_way_to_decide(answers):
-    """What could be launched has changed, or what is preferred."""
+def test_cached_result_is_dropped_when_the_catalogue_or_the_options_change(answers):
+    """One case changes a scheduler option, the other passes a new catalogue."""
     assert len(answers.valid_for(CLUSTER, CATALOGUE, Options(near_price=2.0)).by_problem) == 0
     assert len(answers.valid_for(CLUSTER, Catalogue({}), Options()).by_problem) == 0
 
 
-def test_what_has_no_version_is_not_known_again():
-    """Pods that stand for a CapacityBuffer are made anew in each run."""
+def test_results_for_pods_without_a_resource_version_are_not_cached():
+    """Virtual pods of a CapacityBuffer are created anew in each run."""
     cluster = replace(CLUSTER, pods=(a_pod("virtual"),))
     answers = CachedResults().valid_for(cluster, CATALOGUE, Options()).with_results({QUESTION: Results()})
     assert len(answers.valid_for(cluster, CATALOGUE, Options()).by_problem) == 0

@@ -1,4 +1,4 @@
-"""Transitions: the Events and metrics recorded when a condition changes its status."""
+"""Status condition transitions: the Events and metrics recorded when a condition changes its status."""
 
 from datetime import timedelta
 
@@ -17,7 +17,7 @@ POOL = ObjectRef(resource=NODEPOOL, name="default")
 
 
 def conditions(**status):
-    """Conditions by type, each (status, reason, message, minutes since), what is missing at the end left out."""
+    """Conditions by type, each given as (status, reason, message, minutes since the last transition)."""
     return tuple(
         msgspec.convert(
             condition(type_, said[0], reason=said[1], since=NOW - timedelta(minutes=said[3]), message=said[2]),
@@ -27,8 +27,8 @@ def conditions(**status):
     )
 
 
-def test_each_status_change_has_the_event_that_karpenter_records():
-    """What was never said was Unknown; another reason for the same status is no transition, and neither is a removal."""
+def test_status_transition_has_the_event_that_karpenter_records():
+    """A missing condition counts as Unknown; a new reason for the same status, or a removal, is no transition."""
     before = conditions(
         Launched=("Unknown", "LaunchFailed", "", 5),
         Registered=("Unknown", "NodeNotFound", "", 5),
@@ -57,8 +57,8 @@ def test_each_status_change_has_the_event_that_karpenter_records():
     ]
 
 
-def test_changes_are_counted_and_timed_by_the_status_that_was_lost():
-    """With exactly the labels that the metrics are declared with."""
+def test_transition_seconds_is_how_long_the_previous_status_lasted():
+    """Each transition is also counted; the samples have exactly the declared labels."""
     before = conditions(Launched=("Unknown", "LaunchFailed", "", 5))
     after = conditions(Launched=("True", "Launched", "", 1), Drained=("True", "Drained", "", 0))
     of = {labels.NODEPOOL: "default", CLASS_LABEL: "linux", "app": "mine"}

@@ -1,4 +1,4 @@
-"""Which NodeClaim is a node's: by provider id, and by what else is written down where that was tampered with."""
+"""How nodes are matched to NodeClaims: by provider ID, ownerReference or node name."""
 
 from datetime import timedelta
 
@@ -20,19 +20,19 @@ from tests.helpers.builders import (
 
 
 def stripped(claim):
-    """The claim, once registered, without its provider id."""
+    """A registered NodeClaim whose provider ID was removed."""
     return a_running_claim(claim, provider_id="", status={"providerID": "", "nodeName": f"node-{claim}"})
 
 
 def owned_by(claim, **changes):
-    """The claim's node, with its ownerReference, as registration leaves it."""
+    """The NodeClaim's node, with the ownerReference that registration adds."""
     owner = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "name": claim, "uid": f"uid-{claim}"}
     metadata = {"ownerReferences": [owner], **changes.pop("metadata", {})}
     return a_node(claim, metadata=metadata, **changes)
 
 
 def joined(*, nodes=(), claims=()):
-    """(name of the node, name of the claim, whose duplicate the claim is) of each state node."""
+    """(node name, NodeClaim name, name of the NodeClaim that it duplicates) of each state node."""
     found = a_snapshot(nodes=tuple(nodes), claims=tuple(claims)).state_nodes
     return [
         (n.node.metadata.name if n.node else "", n.claim.metadata.name if n.claim else "", n.duplicate_of)
@@ -40,39 +40,39 @@ def joined(*, nodes=(), claims=()):
     ]
 
 
-def test_nodes_and_claims_of_one_provider_id_are_one():
-    """Whatever else is there stands alone: claims on their way, nodes of others."""
+def test_node_and_nodeclaim_with_the_same_provider_id_are_one_state_node():
+    """NodeClaims without a node, and unmanaged nodes, each have a state node of their own."""
     foreign = a_node("x", registered=False)
     found = joined(nodes=[a_node("a"), foreign], claims=[a_running_claim("a"), a_launched_claim("b"), a_claim("c")])
 
     assert found == [("", "b", ""), ("", "c", ""), ("node-a", "a", ""), ("node-x", "", "")]
 
 
-def test_claim_without_provider_id_keeps_the_node_that_it_owns():
-    """A user edited its status: its node must not count as one without a claim."""
+def test_nodeclaim_without_provider_id_is_matched_to_the_node_that_it_owns():
+    """A user edited its status; its node must not count as a node without a NodeClaim."""
     claim = stripped("a")
 
     assert joined(nodes=[owned_by("a")], claims=[claim]) == [("node-a", "a", "")]
     assert a_snapshot(nodes=(owned_by("a"),), claims=(claim,)).state_nodes[0].provider_id == provider_id_of("a")
 
 
-def test_a_claim_that_lost_its_provider_id_keeps_the_node_it_registered_as():
-    """Even if the node's owner is gone too; a claim that never registered has no such node."""
+def test_registered_nodeclaim_without_provider_id_is_matched_by_its_node_name():
+    """The node needs no ownerReference; a NodeClaim that never registered is not matched by node name."""
     waiting = a_claim("b", true=("Launched",), status={"nodeName": "node-b"})
     found = joined(nodes=[a_node("a"), a_node("b")], claims=[stripped("a"), waiting])
 
     assert found == [("", "b", ""), ("node-a", "a", ""), ("node-b", "", "")]
 
 
-def test_a_node_of_that_name_with_another_instance_is_not_the_claims():
-    """Names are used again; an instance id never is."""
+def test_nodeclaim_is_not_matched_by_node_name_when_the_node_has_another_provider_id():
+    """Node names are reused; instance IDs are not."""
     other = a_node("a", spec={"providerID": provider_id_of("z")})
 
     assert joined(nodes=[other], claims=[a_running_claim("a")]) == [("", "a", ""), ("node-a", "", "")]
 
 
-def test_a_claim_that_took_over_anothers_provider_id_is_its_duplicate():
-    """The node says whose it is; by name the duplicate would come last, and first."""
+def test_nodeclaim_with_the_provider_id_of_another_nodeclaim_is_its_duplicate():
+    """The node's ownerReference decides, whether the duplicate sorts first or last by name."""
     for name in ("0", "z"):
         thief = a_launched_claim(name, provider_id=provider_id_of("a"), age=timedelta(days=1))
         found = joined(
@@ -82,8 +82,8 @@ def test_a_claim_that_took_over_anothers_provider_id_is_its_duplicate():
         assert sorted(found) == [("", name, "a"), ("node-a", "a", "")]
 
 
-def test_before_a_node_joins_the_claim_that_was_first_has_the_instance():
-    """By age, then by name."""
+def test_oldest_nodeclaim_keeps_a_shared_provider_id_before_the_node_joins():
+    """If several are equally old, the first by name keeps it."""
     claims = [
         a_launched_claim("a", age=timedelta(minutes=1)),
         a_launched_claim("b", age=timedelta(minutes=2), provider_id=provider_id_of("a")),
@@ -93,8 +93,8 @@ def test_before_a_node_joins_the_claim_that_was_first_has_the_instance():
     assert joined(claims=claims) == [("", "a", "b"), ("", "b", ""), ("", "c", "b")]
 
 
-def test_claim_with_anothers_provider_id_and_its_own_node_is_no_duplicate():
-    """Its own instance is the one that its node runs on, and goes with it."""
+def test_nodeclaim_with_a_shared_provider_id_is_no_duplicate_when_it_owns_a_node():
+    """Its state node has the provider ID of the node that it owns."""
     confused = a_running_claim("b", provider_id=provider_id_of("a"))
     snapshot = a_snapshot(nodes=(owned_by("a"), owned_by("b")), claims=(a_running_claim("a"), confused))
 
@@ -105,8 +105,8 @@ def test_claim_with_anothers_provider_id_and_its_own_node_is_no_duplicate():
     assert snapshot.state_nodes_by_claim["b"].node == owned_by("b")
 
 
-def test_two_nodes_of_one_instance_both_belong_to_its_claim():
-    """A machine that joined anew under another name; both go when the claim goes."""
+def test_two_nodes_with_the_same_provider_id_belong_to_one_nodeclaim():
+    """An instance joined again under another node name; both nodes are removed with the NodeClaim."""
     again = a_node("a", metadata={"name": "node-again", "uid": "uid-again"})
 
     assert joined(nodes=[a_node("a"), again], claims=[a_running_claim("a")]) == [
@@ -115,8 +115,8 @@ def test_two_nodes_of_one_instance_both_belong_to_its_claim():
     ]
 
 
-def test_our_nodes_without_a_provider_id_wait_for_it():
-    """Karpenter's rule: its claim already stands for it, so it would count twice. Leaving ones are looked after."""
+def test_managed_node_without_provider_id_is_ignored_until_it_has_one():
+    """As in Karpenter, it would count twice beside its NodeClaim; terminating, owned and unmanaged nodes are kept."""
     nameless = {"spec": {"providerID": ""}}
     claim = a_launched_claim("a")
 
@@ -127,8 +127,8 @@ def test_our_nodes_without_a_provider_id_wait_for_it():
     assert joined(nodes=[unmanaged]) == [("node-x", "", "")]
 
 
-def test_a_node_counts_as_registered_by_its_label_or_its_claims_condition():
-    """A run may die between the two writes, and a label is easily lost by hand: neither may hide that pods run there."""
+def test_node_is_registered_by_its_label_or_by_the_condition_of_its_nodeclaim():
+    """A run may crash between the two writes, and a user may remove the label."""
     bare = {"metadata": {"labels": {labels.REGISTERED: ""}}}
     by_label = a_snapshot(nodes=(a_node("a"),), claims=(a_launched_claim("a"),))
     by_condition = a_snapshot(nodes=(a_node("a", **bare),), claims=(a_running_claim("a"),))
@@ -137,8 +137,8 @@ def test_a_node_counts_as_registered_by_its_label_or_its_claims_condition():
     assert [s.state_nodes[0].registered for s in (by_label, by_condition, neither)] == [True, True, False]
 
 
-def test_only_a_deletion_makes_a_node_terminating():
-    """A condition that a user wrote does not: its instance runs, and its pods stay."""
+def test_node_is_terminating_only_when_it_or_its_nodeclaim_is_deleted():
+    """A condition that a user wrote does not make it terminating; its instance still runs."""
     marked = a_running_claim("a", true=("Launched", "Registered", "Initialized", "InstanceTerminating"))
     gone = a_running_claim("b", deleting=NOW)
     snapshot = a_snapshot(nodes=(a_node("a"), a_node("b"), a_node("c", deleting=NOW)), claims=(marked, gone))
@@ -146,8 +146,8 @@ def test_only_a_deletion_makes_a_node_terminating():
     assert [n.is_terminating for n in snapshot.state_nodes] == [False, True, True]
 
 
-def test_no_pods_are_planned_onto_claims_that_stand_for_no_node():
-    """One whose node went away after it had registered, and one that shares another's instance."""
+def test_pods_are_not_scheduled_to_duplicate_nodeclaims_or_those_with_a_missing_node():
+    """One NodeClaim lost its node after registration; another has the provider ID of an older NodeClaim."""
     stray = a_running_claim("a")
     thief = a_launched_claim("c", provider_id=provider_id_of("b"), age=timedelta(0))
     snapshot = a_snapshot(claims=(stray, a_launched_claim("b"), thief), pods=(a_pod("p", cpu="3"), a_pod("q", cpu="3")))
@@ -163,15 +163,15 @@ def test_no_pods_are_planned_onto_claims_that_stand_for_no_node():
     assert sum(len(claim.pods) for claim in results.new_claims) == 1
 
 
-def test_claim_with_unknown_registration_is_consistent():
-    """Unknown is not True."""
+def test_nodeclaim_has_no_missing_node_when_its_registration_is_unknown():
+    """Only a NodeClaim whose Registered condition is True can have a missing node."""
     undecided = a_launched_claim("a", status={"conditions": [condition("Registered", "Unknown")]})
 
     assert not a_snapshot(claims=(undecided,)).state_nodes[0].is_node_missing
 
 
-def test_a_claim_that_two_nodes_name_as_owner_has_the_instance_of_either():
-    """One of them is left from before; which of them is listed last must not matter."""
+def test_nodeclaim_that_owns_two_nodes_is_matched_to_both():
+    """The node with the NodeClaim's provider ID is its main node, even if another node is listed last."""
     old = owned_by("a", metadata={"name": "node-z", "uid": "uid-z"}, spec={"providerID": provider_id_of("z")})
     thief = a_launched_claim("b", provider_id=provider_id_of("a"), age=timedelta(days=1))
 

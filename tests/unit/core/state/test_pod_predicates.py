@@ -1,4 +1,4 @@
-"""Which pods a decision is about."""
+"""Pod predicates: which pods are provisionable, reschedulable, disruptable, or blocked by PodDisruptionBudgets."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.helpers.builders import NOW, a_pod, ago, stamp
 
 
 def owned_by(kind, api_version="apps/v1"):
-    """Metadata of a pod with that owner."""
+    """Pod metadata with an ownerReference of this kind."""
     return {"ownerReferences": [{"apiVersion": api_version, "kind": kind, "name": "o", "uid": "o"}]}
 
 
 def a_pdb(name="pdb", *, app="web", **spec):
-    """A budget over the pods of an app."""
+    """A PodDisruptionBudget for the pods of an app."""
     body = {
         "metadata": {"name": name, "namespace": "default"},
         "spec": {"selector": {"matchLabels": {"app": app}}, **spec},
@@ -47,13 +47,13 @@ def a_pdb(name="pdb", *, app="web", **spec):
         ({"status": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]}}, False),
     ],
 )
-def test_only_pods_that_a_new_node_may_help_are_provisionable(changes, expected):
-    """Bound, nominated, ended, leaving, daemon, static and gated pods are not."""
+def test_pod_is_provisionable_only_when_a_new_node_may_help(changes, expected):
+    """Bound, nominated, completed, terminating, DaemonSet, static and scheduling-gated pods are not."""
     assert is_provisionable(a_pod("p", **changes)) is expected
 
 
-def test_a_terminating_stateful_set_pod_needs_a_new_place():
-    """Its successor keeps its name, and will come."""
+def test_terminating_statefulset_pod_is_reschedulable():
+    """The StatefulSet controller creates another pod of the same name."""
     going = {"deletionTimestamp": stamp(NOW)}
 
     assert is_reschedulable(a_pod("p", node="n", metadata=going | owned_by("StatefulSet")))
@@ -72,8 +72,8 @@ def test_a_terminating_stateful_set_pod_needs_a_new_place():
         ("", 1, True),
     ],
 )
-def test_do_not_disrupt_protects_for_ever_or_for_a_time_from_the_start(value, started, expected):
-    """Values that are neither "true" nor a positive duration protect nothing."""
+def test_do_not_disrupt_protects_a_pod_forever_or_for_a_duration_from_its_start(value, started, expected):
+    """A value that is neither "true" nor a positive duration does not protect the pod."""
     pod = a_pod(
         "p",
         node="n",
@@ -85,8 +85,8 @@ def test_do_not_disrupt_protects_for_ever_or_for_a_time_from_the_start(value, st
 
 
 @pytest.mark.parametrize(("value", "expected"), [("2h", False), ("soon", True)])
-def test_a_pod_that_has_not_started_has_its_protected_time_before_it(value, expected):
-    """Nothing says how long it has run, so it is not cut short."""
+def test_do_not_disrupt_duration_protects_a_pod_that_has_not_started(value, expected):
+    """The duration starts with the pod; an invalid duration does not protect the pod."""
     pod = a_pod("p", metadata={"annotations": {labels.DO_NOT_DISRUPT: value}})
     assert is_disruptable(pod, NOW) is expected
 
@@ -103,8 +103,8 @@ def test_a_pod_that_has_not_started_has_its_protected_time_before_it(value, expe
         ([a_pdb(maxUnavailable=0, unhealthyPodEvictionPolicy="AlwaysAllow")], False),
     ],
 )
-def test_budgets_that_never_allow_an_eviction_block_a_pod(pdbs, blocked):
-    """None at all allowed, or several budgets on one pod; unhealthy pods may be exempt."""
+def test_pod_is_fully_blocked_when_its_pdbs_never_allow_an_eviction(pdbs, blocked):
+    """One that allows no eviction, or several for one pod, block it; a policy may exempt unhealthy pods."""
     pod = a_pod("p", node="n")
 
     assert is_fully_blocked(pod, pdbs) is blocked

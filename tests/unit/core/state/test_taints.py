@@ -1,4 +1,4 @@
-"""Which tolerations cover which taints."""
+"""Which tolerations tolerate which taints."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ LEVEL = Taint(key="level", value="5", effect="NoExecute")
         (Toleration(key="gpu", operator="Lt", value="9"), GPU, False),
     ],
 )
-def test_a_toleration_covers_a_taint_by_key_value_and_effect(toleration, taint, covered):
-    """Including numeric comparison, which a value that is no number never passes."""
+def test_toleration_matches_a_taint_by_key_value_and_effect(toleration, taint, covered):
+    """Gt and Lt compare numbers, and never match a value that is not a number."""
     assert tolerates(toleration, taint) is covered
 
 
-def test_a_preference_keeps_no_pod_away_but_is_known():
-    """PreferNoSchedule asks; it does not forbid."""
+def test_prefer_no_schedule_taint_does_not_block_a_pod_but_is_reported():
+    """PreferNoSchedule does not make a taint untolerated; has_untolerated_preference reports it."""
     quiet = Taint(key="quiet", effect="PreferNoSchedule")
     assert untolerated((quiet,), ()) is None
     assert has_untolerated_preference((GPU, quiet), ())
     assert not has_untolerated_preference((GPU, quiet), (Toleration(key="quiet", operator="Exists"),))
 
 
-def test_the_first_uncovered_taint_is_named():
-    """So that the error can say which."""
+def test_first_untolerated_taint_is_returned():
+    """The error message can then name the taint."""
     assert untolerated((GPU, LEVEL), (Toleration(key="gpu", operator="Exists"),)) == LEVEL
     assert untolerated((GPU, LEVEL), (Toleration(operator="Exists"),)) is None

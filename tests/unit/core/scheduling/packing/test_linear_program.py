@@ -10,7 +10,7 @@ from journeyman.core.scheduling.packing.linear_program import CoveringProgram, a
 
 
 def a_program(seed, rows, columns):
-    """Random covers, a tenth of them set, and a column that covers everything dearly."""
+    """Return a random program; a tenth of the entries is set, and an expensive first column covers every row."""
     rng = np.random.default_rng(seed)
     cover = rng.uniform(0.1, 1.0, (rows, columns)) * (rng.random((rows, columns)) < 0.1)
     cover[:, 0] = 0.1
@@ -18,8 +18,8 @@ def a_program(seed, rows, columns):
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 5), (5, 40), (30, 200), (60, 120)])
-def test_prices_and_levels_are_optimal(rows, columns):
-    """The duals are worth what the optimum costs, no column is worth more than its price, and the levels cost as much."""
+def test_dual_prices_and_levels_are_optimal(rows, columns):
+    """Dual prices and levels both yield the optimal price, and no column is worth more than its price."""
     program = a_program(rows, rows, columns)
 
     duals = program.solve()
@@ -31,7 +31,7 @@ def test_prices_and_levels_are_optimal(rows, columns):
 
 
 def test_columns_may_be_added_between_solves():
-    """One that covers everything for next to nothing takes over."""
+    """A column that covers every row at almost no price replaces all other columns."""
     program = a_program(7, 10, 50)
     program.solve()
 
@@ -41,8 +41,8 @@ def test_columns_may_be_added_between_solves():
     assert program.levels() == [(50, pytest.approx(1.0))]
 
 
-def test_a_row_may_limit_instead_of_demand():
-    """Ten are needed; of the cheap ones there are four."""
+def test_row_with_negative_need_limits_a_column():
+    """Ten units are needed; the cheap column may supply at most four of them."""
     program = CoveringProgram(
         prices=np.array([1.0, 3.0]),
         cover=np.array([[1.0, 1.0], [-1.0, 0.0]]),
@@ -54,15 +54,15 @@ def test_a_row_may_limit_instead_of_demand():
     assert program.levels() == [(1, pytest.approx(6.0)), (0, pytest.approx(4.0))]
 
 
-def test_worth_is_shrunk_to_what_offers_cost():
-    """Ten and two units at 0.2 each are worth 2.4, and sold for 1.2."""
+def test_shadow_prices_are_reduced_until_no_offer_is_worth_more_than_its_price():
+    """An offer of ten and two units at 0.2 each is worth 2.4 but costs 1.2, so the shadow prices are halved."""
     worth = affordable(np.array([0.2, 0.2]), np.array([1.2, 5.0]), np.array([[10.0, 2.0], [2.0, 10.0]]))
 
     assert worth == pytest.approx([0.1, 0.1])
 
 
-def test_worth_is_shrunk_by_the_offer_that_is_exceeded_most():
-    """The first is worth 3 at a price of 2, the second 6 at a price of 2; the third has no worth and decides nothing."""
+def test_offer_worth_most_above_its_price_determines_the_reduction():
+    """Offer 1 is worth 3 and costs 2, offer 2 is worth 6 and costs 2; offer 3 is worth 0 and is ignored."""
     sizes = np.array([[3.0, 0.0, 0.0], [0.0, 6.0, 0.0], [0.0, 0.0, 5.0]])
 
     worth = affordable(np.array([1.0, 1.0, 0.0]), np.array([2.0, 2.0, 0.0]), sizes)
@@ -70,13 +70,13 @@ def test_worth_is_shrunk_by_the_offer_that_is_exceeded_most():
     assert worth == pytest.approx([1 / 3, 1 / 3, 0.0])
 
 
-def test_worth_that_no_offer_exceeds_is_kept():
-    """It is never raised to the prices."""
+def test_shadow_prices_are_kept_when_no_offer_is_worth_more_than_its_price():
+    """The function never raises shadow prices to match the prices of offers."""
     assert affordable(np.array([0.5]), np.array([2.0]), np.array([[1.0]])) == pytest.approx([0.5])
 
 
-def test_a_program_starts_with_artificial_columns_and_surpluses():
-    """A demand starts with its artificial column, a row without one with its surplus."""
+def test_initial_basis_has_artificial_columns_and_surpluses():
+    """A row with positive need starts with its artificial column, any other row with its surplus."""
     program = CoveringProgram(
         prices=np.array([1.0]),
         cover=np.array([[1.0], [1.0], [1.0]]),
@@ -88,15 +88,15 @@ def test_a_program_starts_with_artificial_columns_and_surpluses():
 
 
 def test_penalty_of_a_row_is_twice_its_cheapest_cover():
-    """3 / 2 and 1 / 0.25 by column for the first row; no column covers the second."""
+    """The columns cover row 1 at 3 / 2 and 1 / 0.25 per unit; no column covers row 2, so its penalty is 0."""
     program = CoveringProgram.of(np.array([3.0, 1.0]), np.array([[2.0, 0.25], [0.0, 0.0]]))
 
     assert program.penalties == pytest.approx([3.0, 0.0])
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_demands_limits_and_zero_rows_together_are_optimal(seed):
-    """Rows that demand, rows that demand nothing and rows that limit, with scales of columns that differ widely."""
+def test_solution_is_optimal_when_rows_have_positive_zero_and_negative_needs(seed):
+    """The entries of different columns differ by orders of magnitude."""
     rng = np.random.default_rng(seed)
     columns = 12
     scale = 10.0 ** rng.integers(-2, 3, columns)

@@ -1,4 +1,4 @@
-"""Packing by price, on problems small enough to know the answer."""
+"""Packs problems with a known optimum, and larger problems whose price is compared with the lower bound."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from journeyman.core.scheduling.packing.shadow_prices import OfferGroups
 def a_problem(
     counts, requests, sizes, prices, *, allowed=None, signatures=None, loose=None, bound=None, stock=(), stocks=()
 ):
-    """A problem whose offers may hold everything unless `allowed` says otherwise."""
+    """Return a problem in which every offer may hold every item unless `allowed` excludes it."""
     items = len(counts)
     none = np.zeros((items, 0), dtype=bool)
     return PackingProblem(
@@ -33,7 +33,7 @@ def a_problem(
 
 
 def check(problem, packing):
-    """Every item placed once, no node overfull, no conflict on one, no stock overdrawn, the price right."""
+    """Check that the packing respects counts, sizes, signatures, conflicts and stocks, and that its price is right."""
     placed = np.zeros(len(problem.counts), dtype=np.int64)
     drawn = np.zeros(len(problem.stocks), dtype=np.int64)
     for b in packing.bins:
@@ -51,15 +51,15 @@ def check(problem, packing):
 
 
 def nodes_of(packing):
-    """How many nodes it opens."""
+    """Return the number of nodes in the packing."""
     return sum(b.copies for b in packing.bins)
 
 
 def a_trace(seed, pods, *, zones=1, apart=0):
-    """Differing pods with heavy tails on nodes of three shapes from 2 to 96 cores, discounts drawn.
+    """Return pods with heavy-tailed requests, and nodes of three shapes with 2 to 96 cores at random discounts.
 
-    With `zones` every second pod is bound to one, and each zone has its own discounts; the first `apart` pods share no
-    node with one another.
+    Every second pod requires one of the `zones`, and each zone has its own discounts; no two of the first `apart` pods
+    may share a node.
     """
     rng = np.random.default_rng(seed)
     cpu = np.minimum(100 * np.exp(rng.exponential(1.1, pods)), 16_000).astype(np.int64)
@@ -79,7 +79,7 @@ def a_trace(seed, pods, *, zones=1, apart=0):
 
 
 def cheapest_by_trying(problem, most_nodes):
-    """The optimum for one kind of item: every multiset of offers."""
+    """Return the lowest price for a single item, by trying every combination of up to `most_nodes` nodes."""
     holds = (problem.sizes // problem.requests[0]).min(axis=1)
     costs = [
         problem.prices[list(combination)].sum()
@@ -91,8 +91,8 @@ def cheapest_by_trying(problem, most_nodes):
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 9, 14, 23])
-def test_one_kind_of_item_is_packed_at_the_least_price_there_is(count):
-    """Compared with every combination of offers."""
+def test_single_item_is_packed_at_the_lowest_price(count):
+    """The price equals the lowest price over all combinations of offers."""
     problem = a_problem([count], [[3, 2]], [[10, 9], [20, 7], [31, 40], [7, 7]], [1.0, 1.2, 3.1, 0.8])
 
     packing = pack(problem)
@@ -101,8 +101,8 @@ def test_one_kind_of_item_is_packed_at_the_least_price_there_is(count):
     assert packing.price == pytest.approx(cheapest_by_trying(problem, 9))
 
 
-def test_small_items_fill_what_large_ones_leave():
-    """Two large and four small ones share two nodes; apart they would need three."""
+def test_small_items_use_the_free_capacity_beside_large_items():
+    """Two large and four small items share two nodes; on separate nodes they would need three."""
     problem = a_problem([2, 4], [[6, 6], [2, 2]], [[10, 10]], [1.0])
 
     packing = pack(problem)
@@ -112,7 +112,7 @@ def test_small_items_fill_what_large_ones_leave():
 
 
 def test_items_that_complement_each_other_are_packed_together():
-    """Half ask for cpu, half for memory; one balanced kind of node is cheaper than two lopsided ones."""
+    """One item requests mostly cpu, the other mostly memory; balanced nodes for both cost less than lopsided nodes."""
     problem = a_problem([8, 8], [[4, 1], [1, 4]], [[20, 20], [20, 5], [5, 20]], [1.0, 0.7, 0.7])
 
     packing = pack(problem)
@@ -121,8 +121,8 @@ def test_items_that_complement_each_other_are_packed_together():
     assert packing.price == 2.0
 
 
-def test_an_item_no_offer_can_hold_is_left():
-    """And the others are placed."""
+def test_item_that_fits_no_offer_stays_unpacked():
+    """The packing still contains the other item."""
     problem = a_problem([1, 2], [[50, 1], [1, 1]], [[10, 10]], [1.0])
 
     packing = pack(problem)
@@ -131,8 +131,8 @@ def test_an_item_no_offer_can_hold_is_left():
     assert packing.left == (1, 0)
 
 
-def test_signatures_keep_items_off_offers_that_do_not_suit():
-    """The second item may only use the dear offer, the first prefers the cheap one."""
+def test_items_use_only_offers_whose_signature_allows_them():
+    """The second item may use only the expensive offer; the first item may use both offers."""
     problem = a_problem(
         [4, 1], [[5], [5]], [[10], [10]], [1.0, 3.0], allowed=[[True, False], [True, True]], signatures=[0, 1]
     )
@@ -140,11 +140,11 @@ def test_signatures_keep_items_off_offers_that_do_not_suit():
     packing = pack(problem)
 
     check(problem, packing)
-    assert packing.price == 5.0  # the dear node takes one of the first items along
+    assert packing.price == 5.0  # two cheap nodes and one expensive node
 
 
-def test_items_on_two_sides_of_a_conflict_never_share_a_node():
-    """Although one node would hold both."""
+def test_conflicting_items_never_share_a_node():
+    """One node has enough capacity for both items, but the packing uses two."""
     problem = a_problem([1, 1], [[1], [1]], [[10]], [1.0], loose=[[True], [False]], bound=[[False], [True]])
 
     packing = pack(problem)
@@ -153,8 +153,8 @@ def test_items_on_two_sides_of_a_conflict_never_share_a_node():
     assert nodes_of(packing) == 2
 
 
-def test_conflicting_items_exclude_each_other_but_not_themselves():
-    """Two of each of two items, and capacity for four: how many of one item share a node is for axes to say."""
+def test_conflict_does_not_separate_copies_of_the_same_item():
+    """A node has capacity for both copies of both items; only axes limit how many copies of one item share a node."""
     both = [[True], [True]]
     problem = a_problem([2, 2], [[1], [1]], [[4]], [1.0], loose=both, bound=both)
 
@@ -164,8 +164,8 @@ def test_conflicting_items_exclude_each_other_but_not_themselves():
     assert sorted(tuple(b.filling) for b in packing.bins) == [(0, 2), (2, 0)]
 
 
-def test_conflicts_hold_among_hundreds_of_items():
-    """Every third item is loose, every third bound; the others may go anywhere."""
+def test_conflicts_are_respected_with_hundreds_of_items():
+    """A third of the items conflicts with another third; the others may share a node with any item."""
     kind = np.arange(240) % 3
     rng = np.random.default_rng(5)
     problem = a_problem(
@@ -184,8 +184,8 @@ def test_conflicts_hold_among_hundreds_of_items():
     assert packing.price <= 1.2 * lower_bound(problem)
 
 
-def test_what_there_is_a_stock_of_is_used_first_and_never_overdrawn():
-    """Two reserved nodes take the two that are dearest to place; the third has to be bought."""
+def test_stock_is_used_first_and_never_exceeded():
+    """Two of the three large copies use the two reserved nodes; the third needs a node at full price."""
     problem = a_problem([3, 3], [[8], [1]], [[10], [10]], [0.001, 5.0], stock=[0, -1], stocks=[2])
 
     packing = pack(problem)
@@ -195,8 +195,8 @@ def test_what_there_is_a_stock_of_is_used_first_and_never_overdrawn():
     assert lower_bound(problem) == pytest.approx(0.002 + 0.7 * 5.0)
 
 
-def test_what_costs_nothing_at_all_is_packed_like_anything_else():
-    """Two stocks that are free beside offers that are not."""
+def test_offers_with_price_zero_are_used():
+    """All items fit on the free nodes in stock, so the packing does not use the expensive offer."""
     problem = a_problem(
         [3, 2, 4],
         [[2, 1], [1, 3], [1, 1]],
@@ -212,8 +212,8 @@ def test_what_costs_nothing_at_all_is_packed_like_anything_else():
     assert (sum(packing.left), packing.price) == (0, 0.0)
 
 
-def test_an_item_that_only_a_stock_can_hold_is_left_when_it_is_used_up():
-    """And the others do not suffer."""
+def test_copies_stay_unpacked_when_the_only_stock_they_fit_is_used_up():
+    """The stock has one node for two copies of the large item; the packing still contains the small item."""
     problem = a_problem([2, 4], [[20], [5]], [[20], [10]], [0.001, 1.0], stock=[0, -1], stocks=[1])
 
     packing = pack(problem)
@@ -222,16 +222,16 @@ def test_an_item_that_only_a_stock_can_hold_is_left_when_it_is_used_up():
     assert packing.left == (1, 0)
 
 
-def test_fewest_nodes_takes_one_large_node_where_two_small_are_cheaper():
-    """Karpenter's way, on request."""
+def test_fewest_nodes_uses_one_large_node_when_two_small_nodes_are_cheaper():
+    """With `fewest_nodes`, the packing uses fewer nodes, as Karpenter does; by default it minimizes the price."""
     problem = a_problem([4], [[5]], [[10], [20]], [1.0, 2.5])
 
     assert nodes_of(pack(problem, fewest_nodes=True)) == 1
     assert pack(problem).price == 2.0
 
 
-def test_the_bound_is_the_linear_programs_and_adds_up_over_problems():
-    """Ten units at 0.1 a unit, and four at 0.5."""
+def test_lower_bound_adds_up_the_linear_programs_of_independent_items():
+    """Ten units cost 0.1 each and four units cost 0.5 each; no offer may hold both items."""
     problem = a_problem(
         [10, 4], [[1], [1]], [[10], [2]], [1.0, 1.0], allowed=[[True, False], [False, True]], signatures=[0, 1]
     )
@@ -240,8 +240,8 @@ def test_the_bound_is_the_linear_programs_and_adds_up_over_problems():
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_no_packing_undercuts_the_bound_and_none_is_far_above(seed):
-    """Random items; offers of much the same proportions, priced roughly by size."""
+def test_price_is_at_least_the_lower_bound_and_at_most_ten_percent_above(seed):
+    """Items are random; offers have similar proportions, and their prices roughly follow their sizes."""
     rng = np.random.default_rng(seed)
     requests = rng.integers(1, 40, (12, 3))
     sizes = (rng.integers(100, 1500, (25, 1)) * rng.uniform(0.85, 1.15, (25, 3))).astype(np.int64)
@@ -258,8 +258,8 @@ def test_no_packing_undercuts_the_bound_and_none_is_far_above(seed):
     ("pods", "most"),
     [(150, 1.03), pytest.param(600, 1.06, marks=pytest.mark.slow), pytest.param(1500, 1.09, marks=pytest.mark.slow)],
 )
-def test_differing_pods_cost_little_more_than_the_bound(pods, most):
-    """As a production trace has them; prices without any order, so that no size of node is best for all."""
+def test_price_is_close_to_the_lower_bound_when_pods_have_different_requests(pods, most):
+    """Requests resemble a production trace; discounts are random, so no node size is the best for all pods."""
     problem = a_trace(pods, pods)
 
     packing = pack(problem)
@@ -269,8 +269,8 @@ def test_differing_pods_cost_little_more_than_the_bound(pods, most):
 
 
 @pytest.mark.slow
-def test_pods_bound_to_zones_are_packed_along_with_those_that_are_not():
-    """Three zones with prices of their own."""
+def test_price_is_close_to_the_lower_bound_when_half_of_the_pods_require_a_zone():
+    """Each of the three zones has its own prices."""
     problem = a_trace(3, 600, zones=3)
 
     packing = pack(problem)
@@ -279,8 +279,8 @@ def test_pods_bound_to_zones_are_packed_along_with_those_that_are_not():
     assert packing.price <= 1.12 * lower_bound(problem)
 
 
-def test_pods_that_keep_apart_share_their_nodes_with_the_others():
-    """Of 600 pods 60 go to 60 nodes; the bound knows that there are so many."""
+def test_pods_that_exclude_each_other_share_nodes_with_other_pods():
+    """60 of the 600 pods need 60 different nodes, and the lower bound includes these nodes."""
     problem = a_trace(4, 600, apart=60)
 
     packing = pack(problem)
@@ -291,8 +291,8 @@ def test_pods_that_keep_apart_share_their_nodes_with_the_others():
 
 
 @pytest.mark.slow
-def test_fewest_nodes_are_few_for_many_differing_pods_too():
-    """No node less is possible by cores alone than two below."""
+def test_fewest_nodes_is_close_to_the_minimum_when_many_pods_have_different_requests():
+    """The packing has at most two nodes more than the total requests need on nodes of the largest capacity."""
     problem = a_trace(6, 1000)
 
     packing = pack(problem, fewest_nodes=True)
@@ -302,8 +302,8 @@ def test_fewest_nodes_are_few_for_many_differing_pods_too():
     assert nodes_of(packing) <= np.ceil(need.max()) + 2
 
 
-def test_equal_items_are_packed_nearly_as_cheaply_as_one_item_of_their_number():
-    """Sixty items of five kinds cost at most 3 % more than five items of twelve, which can be packed exactly."""
+def test_many_equal_items_cost_little_more_than_one_item_with_the_same_count():
+    """Sixty items with one copy cost at most 3 % more than five items with twelve copies, which are packed exactly."""
     five = a_problem([12] * 5, [[3, 1], [1, 4], [2, 2], [5, 1], [1, 1]], [[16, 16], [8, 16]], [1.0, 0.6])
     sixty = a_problem([1] * 60, np.tile(five.requests, (12, 1)), five.sizes, five.prices)
 
@@ -313,8 +313,8 @@ def test_equal_items_are_packed_nearly_as_cheaply_as_one_item_of_their_number():
     assert packing.price <= 1.03 * pack(five).price
 
 
-def test_nodes_are_kept_balanced_where_an_unpriced_axis_nearly_runs_out():
-    """Cpu alone has a price on what is bought, and memory is used to 97 % there: nodes are kept balanced all the same."""
+def test_nodes_stay_balanced_when_an_axis_without_a_shadow_price_is_nearly_used_up():
+    """Only cpu has a shadow price on the nodes used, but the pods request 97 % of the memory of these nodes."""
     rng = random.Random(3)
     requests = [(rng.randint(50, 4000), rng.randint(64, 8000), 1) for _ in range(5000)]
     prices = {1: (8.7, 11.4, 15.6), 2: (16.8, 22.2, 33.1), 4: (35.6, 43.2, 64.3), 8: (69.2, 91.6, 124.8)}
@@ -332,10 +332,10 @@ def test_nodes_are_kept_balanced_where_an_unpriced_axis_nearly_runs_out():
     assert packing.price <= 1.01 * lower_bound(problem)
 
 
-def test_program_is_as_fine_as_its_rows_allow():
-    """A row for each place and axis and for each group of items; one row less, and items or places are merged."""
+def test_offer_and_item_groups_are_as_fine_as_the_row_limit_allows():
+    """The program has a row per offer group and axis, and a row per item group; a lower row limit merges groups."""
     problem = a_trace(3, 60, zones=2)
-    axes = 3  # no item requests the fourth
+    axes = 3  # no item requests the fourth axis
 
     def rows(found):
         return len(found.allowed) * axes + len(np.unique(found.group))
@@ -349,11 +349,11 @@ def test_program_is_as_fine_as_its_rows_allow():
     assert len(coarser.allowed) == len(finest.allowed)
     assert rows(OfferGroups.of(problem, most_rows=rows(coarser), coarse=False)) == rows(coarser)
     assert rows(OfferGroups.of(problem, most_rows=rows(coarser) - 1, coarse=False)) == rows(coarsest)
-    assert len(coarsest.allowed) == 2  # the zones
+    assert len(coarsest.allowed) == 2  # one offer group per zone
 
 
-def test_offers_are_one_place_if_even_zones_are_too_many_rows():
-    """Sixty zones with three axes each are more rows than the program may have."""
+def test_all_offers_form_one_group_when_a_group_per_zone_exceeds_the_row_limit():
+    """Sixty zones with three axes each need at least 180 rows, but the program may have only 160."""
     problem = a_trace(3, 120, zones=60)
 
     found = OfferGroups.of(problem, most_rows=160, coarse=False)

@@ -1,4 +1,4 @@
-"""The second opinion on devices: whatever is changed about a right plan is objected to."""
+"""Tests that the plan verifier reports every wrong device allocation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CATALOGUE = Catalogue({"default": (PAIR,)})
 
 
 def a_case():
-    """A node whose GPU the first pod gets, a new node for the other two, and the plan for that."""
+    """Return a snapshot and its valid plan: p0 gets the existing node's GPU, p1 and p2 get a new node."""
     snapshot = a_snapshot(
         pods=tuple(a_claiming_pod(f"p{n}", made=[f"c{n}"]) for n in range(3)),
         resource_claims=tuple(a_resource_claim(f"c{n}", exactly(select=selecting("A100"))) for n in range(3)),
@@ -48,12 +48,12 @@ def a_case():
 
 
 def objections(snapshot, results):
-    """All that is wrong, in one text."""
+    """Return all of the verifier's findings as one text."""
     return "; ".join(map(str, verify(snapshot, CATALOGUE, results, pods=pods_to_schedule(snapshot))))
 
 
 def with_grants(results, change):
-    """The plan with the new node's grants changed."""
+    """Return the plan with changed device allocations on the new node."""
     (claim,) = results.new_claims
     grants = change(claim.devices["g.pair"])
     return replace(results, new_claims=(replace(claim, devices={"g.pair": tuple(grants)}),))
@@ -76,15 +76,15 @@ def with_grants(results, change):
     ],
     ids=["missing", "twice", "unselected", "unknown", "request", "claim", "count", "unreachable"],
 )
-def test_devices_of_a_new_node_are_checked_one_by_one(change, objection):
-    """Each claim has the right number of the right devices, each of them once."""
+def test_wrong_device_allocation_of_a_new_node_is_reported(change, objection):
+    """Each ResourceClaim must get the requested number of matching devices, and each device is allocated once."""
     snapshot, results = a_case()
 
     assert objection in objections(snapshot, with_grants(results, change))
 
 
-def test_every_listed_type_must_have_the_devices():
-    """A type that the plan says nothing of might be launched without."""
+def test_instance_type_without_planned_devices_is_reported():
+    """The NodeClaim lists an instance type for which the plan allocates no devices."""
     snapshot, results = a_case()
     (claim,) = results.new_claims
 
@@ -106,15 +106,15 @@ def test_every_listed_type_must_have_the_devices():
     ],
     ids=["claims", "slices", "classes", "incomplete"],
 )
-def test_a_plan_for_another_cluster_is_objected_to(changes, objection):
-    """What was published or asked for has changed."""
+def test_plan_is_invalid_when_claims_slices_or_device_classes_have_changed(changes, objection):
+    """ResourceClaims, ResourceSlices or DeviceClasses are missing, or a ResourceSlice pool is incomplete."""
     snapshot, results = a_case()
 
     assert objection in objections(replace(snapshot, **changes), results)
 
 
-def test_an_allocated_device_is_not_allocated_twice():
-    """An allocation of a claim that stays."""
+def test_device_of_an_allocated_claim_cannot_be_allocated_again():
+    """Another ResourceClaim in the cluster already holds the planned device."""
     snapshot, results = a_case()
     held = an_allocated_claim("held", (NODE, "gpu-0"))
 
@@ -123,8 +123,8 @@ def test_an_allocated_device_is_not_allocated_twice():
     assert "device gpu.example.com/node-a/gpu-0 is taken 2 times" in objections(changed, results)
 
 
-def test_an_allocated_claim_must_be_reached_from_its_pods_node():
-    """The claim is bound to a node, the plan has its pod elsewhere."""
+def test_pod_must_be_scheduled_to_a_node_that_reaches_its_allocated_devices():
+    """The ResourceClaim is allocated on one node, but the plan schedules its pod to another."""
     snapshot, results = a_case()
     bound = an_allocated_claim("c1", ("node-b", "gpu-0"), node="node-b")
     claims = tuple(bound if c.metadata.name == "c1" else c for c in snapshot.resource_claims)
@@ -134,8 +134,8 @@ def test_an_allocated_claim_must_be_reached_from_its_pods_node():
     assert "from where the devices of ResourceClaim default/c1 cannot be reached" in found
 
 
-def test_whoever_asks_for_devices_on_a_node_that_is_not_there_is_told_so():
-    """Nothing can be said of the devices there, and everything else is said all the same."""
+def test_pod_with_devices_scheduled_to_a_missing_node_is_reported():
+    """The verifier cannot check devices on a missing node, but still reports that the node does not exist."""
     snapshot, results = a_case()
 
     found = objections(snapshot, replace(results, existing={"node-gone": ("default/p0",)}, devices={}))
@@ -143,8 +143,8 @@ def test_whoever_asks_for_devices_on_a_node_that_is_not_there_is_told_so():
     assert "node node-gone gets pods (default/p0) although it does not exist" in found
 
 
-def test_only_the_newest_generation_of_a_pool_is_read():
-    """The planned device is in an older generation, which no longer counts."""
+def test_only_the_newest_generation_of_a_resource_slice_pool_counts():
+    """The planned device is only in a ResourceSlice of an older generation."""
     snapshot, results = a_case()
     old = a_slice("s", gpus(1), node=NODE)
     new = a_slice("t", [gpu("gpu-9")], node=NODE, generation=2)
@@ -154,7 +154,7 @@ def test_only_the_newest_generation_of_a_pool_is_read():
     assert "there is no device gpu.example.com/node-a/gpu-0 to be had" in found
 
 
-def test_slices_of_older_generations_do_no_harm():
+def test_resource_slices_of_older_generations_are_ignored():
     """The newest generation has the planned device and is complete."""
     snapshot, results = a_case()
     old = a_slice("s", [gpu("gpu-9")], node=NODE)
@@ -163,8 +163,8 @@ def test_slices_of_older_generations_do_no_harm():
     assert objections(replace(snapshot, resource_slices=(old, new)), results) == ""
 
 
-def test_a_claim_that_one_user_keeps_is_not_released():
-    """One of its two users is deleted, the other stays."""
+def test_resource_claim_stays_allocated_while_one_of_its_pods_remains():
+    """One of the two pods that use the ResourceClaim is being deleted, the other remains."""
     snapshot, results = a_case()
     leaving = a_pod("leaving", metadata={"uid": "uid-leaving", "deletionTimestamp": stamp(NOW)})
     claim = an_allocated_claim("held", (NODE, "gpu-0"), users=["uid-leaving", "uid-staying"])
@@ -173,8 +173,8 @@ def test_a_claim_that_one_user_keeps_is_not_released():
     assert "device gpu.example.com/node-a/gpu-0 is taken 2 times" in objections(changed, results)
 
 
-def test_a_claim_that_no_user_keeps_is_released():
-    """Its only user is deleted."""
+def test_resource_claim_is_released_when_all_its_pods_are_being_deleted():
+    """The only pod that uses the ResourceClaim is being deleted."""
     snapshot, results = a_case()
     leaving = a_pod("leaving", metadata={"uid": "uid-leaving", "deletionTimestamp": stamp(NOW)})
     claim = an_allocated_claim("held", (NODE, "gpu-0"), users=["uid-leaving"])
@@ -183,8 +183,8 @@ def test_a_claim_that_no_user_keeps_is_released():
     assert "taken 2 times" not in objections(changed, results)
 
 
-def test_usage_is_raised_to_the_maximum():
-    """Per counter, the larger of both amounts, whichever side has it."""
+def test_take_maximum_keeps_the_larger_amount_of_each_counter():
+    """The larger amount may be on either side, or the counter only on one side."""
     left, right = DeviceUsage(), DeviceUsage()
     left.add({("a",): 1, ("b",): 5})
     right.add({("a",): 3, ("b",): 2, ("c",): 4})

@@ -1,4 +1,4 @@
-"""Verification of what pods take of a node besides resources: host ports and volumes."""
+"""Verification of host ports and volumes of the pods on a node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TYPES = (an_instance_type("z", cpu=8, memory_gib=32, price=0.2, zones=("a", "b")
 
 
 def objections(results, *pods, running=(), **cluster):
-    """All that is wrong with a plan for these pods on one node that is there and new ones, in one text."""
+    """Return the findings about a plan for these pods as one text; the cluster has one existing node."""
     there = {"nodes": (a_node(),), "claims": (a_running_claim(),)}
     snapshot = a_snapshot(**{"pods": (*pods, *running), **there, **cluster})
     catalogue = Catalogue({pool.metadata.name: TYPES for pool in snapshot.node_pools})
@@ -37,17 +37,17 @@ def objections(results, *pods, running=(), **cluster):
 
 
 def on_a_new_node(*pods, zone="a", **cluster):
-    """What is wrong if they share a new node in this zone."""
+    """Return the findings when all these pods are scheduled to one new node in this zone."""
     return objections(a_plan(a_planned_claim(*pods, types=TYPES, zone=zone)), *pods, **cluster)
 
 
 def on_the_node(*pods, **cluster):
-    """What is wrong if they go to the node that is there, in zone a."""
+    """Return the findings when these pods are scheduled to the existing node, in zone a."""
     return objections(a_plan(node_default_1=pods), *pods, **cluster)
 
 
 def listening(name, port=80, protocol="TCP", address="", **more):
-    """A pod that takes a port of its node."""
+    """Return a pod with this host port."""
     return a_pod(name, cpu="100m", spec={"containers": [_container(port, protocol, address)]}, **more)
 
 
@@ -69,8 +69,8 @@ def _container(port, protocol="TCP", address=""):
         ((0,), (0,), False),
     ],
 )
-def test_two_pods_of_one_node_do_not_take_the_same_port_of_it(first, second, clash):
-    """Same number and protocol, and addresses that overlap; on new nodes and on those that are there."""
+def test_pods_on_one_node_cannot_use_the_same_host_port(first, second, clash):
+    """Host ports conflict if number and protocol are equal and addresses overlap, on new and existing nodes."""
     pods = (listening("p0", *first), listening("p1", *second))
     for found in (
         on_a_new_node(*pods),
@@ -83,8 +83,8 @@ def test_two_pods_of_one_node_do_not_take_the_same_port_of_it(first, second, cla
     assert objections(apart, *pods) == ""
 
 
-def test_daemons_keep_their_ports():
-    """On every new node they will run on."""
+def test_host_ports_of_daemon_sets_are_taken_on_new_nodes():
+    """A pod cannot use a host port of a DaemonSet that will run on its node."""
     daemon = a_daemon_set("agent", containers=[_container(80)])
     assert "host port 80/TCP of pod default/p is taken by its daemons" in on_a_new_node(
         listening("p"), daemon_sets=(daemon,)
@@ -112,8 +112,8 @@ ZONES_A, ZONES_B = {labels.ZONE: ("a",)}, {labels.ZONE: ("b",)}
     ],
     ids=["here", "elsewhere", "either", "anywhere", "old-label", "unknown-label"],
 )
-def test_a_pod_goes_where_its_volume_can_be_reached_from(terms, zone, right):
-    """One of the terms of the PersistentVolume must hold."""
+def test_pod_is_scheduled_only_to_zones_that_its_volume_allows(terms, zone, right):
+    """The node must meet one node affinity term of the PersistentVolume."""
     storage = {
         "persistent_volume_claims": (a_volume_claim("data", volume="pv"),),
         "persistent_volumes": (a_volume("pv", *terms),),
@@ -125,8 +125,8 @@ def test_a_pod_goes_where_its_volume_can_be_reached_from(terms, zone, right):
         assert (on_the_node(pod_with("data"), **storage) == "") == right
 
 
-def test_several_volumes_must_be_reached_from_one_node():
-    """Each alone could be; together they contradict each other."""
+def test_node_must_meet_the_node_affinity_of_all_volumes_of_a_pod():
+    """One volume allows zones a and b, the other only zone b, so zone a is reported."""
     storage = {
         "persistent_volume_claims": (a_volume_claim("x", volume="x"), a_volume_claim("y", volume="y")),
         "persistent_volumes": (a_volume("x", ZONES_A, ZONES_B), a_volume("y", ZONES_B)),
@@ -135,8 +135,8 @@ def test_several_volumes_must_be_reached_from_one_node():
     assert "cannot be reached" in on_a_new_node(pod_with("x", "y"), zone="a", **storage)
 
 
-def test_a_local_volume_does_not_hold_its_pod_to_the_old_host():
-    """Its other labels do."""
+def test_hostname_of_a_local_volume_is_ignored():
+    """Its zone still binds the pod, and so does the hostname of a volume that is not local."""
     bound = (a_volume_claim("data", volume="pv"),)
     here = a_volume("pv", {labels.HOSTNAME: ("old",)}, spec={"local": {"path": "/x"}})
     assert on_a_new_node(pod_with("data"), persistent_volume_claims=bound, persistent_volumes=(here,)) == ""
@@ -148,8 +148,8 @@ def test_a_local_volume_does_not_hold_its_pod_to_the_old_host():
     assert "cannot be reached" in found
 
 
-def test_a_volume_to_be_made_is_made_where_its_class_may():
-    """Also that of an ephemeral volume, whose claim is named after pod and volume."""
+def test_unbound_volume_must_be_in_a_zone_that_its_storage_class_allows():
+    """The same holds for an ephemeral volume, whose PersistentVolumeClaim is named after pod and volume."""
     waiting = (a_volume_claim("data"), a_volume_claim("p-scratch"))
     limited = {"persistent_volume_claims": waiting, "storage_classes": (a_storage_class(zones=("b",)),)}
     assert on_a_new_node(pod_with("data"), zone="b", **limited) == ""
@@ -172,8 +172,8 @@ def test_a_volume_to_be_made_is_made_where_its_class_may():
     ],
     ids=["missing", "deleting", "lost", "no-volume", "half-bound", "no-class", "immediate"],
 )
-def test_a_pod_whose_volumes_cannot_be_used_must_not_be_placed(claim, storage_class, words):
-    """kube-scheduler would never bind it."""
+def test_scheduled_pod_with_unusable_volumes_is_reported(claim, storage_class, words):
+    """kube-scheduler would never bind such a pod."""
     storage = {
         "persistent_volume_claims": () if claim is None else (a_volume_claim("data", **claim),),
         "persistent_volumes": (a_volume("pv"),),
@@ -184,8 +184,8 @@ def test_a_pod_whose_volumes_cannot_be_used_must_not_be_placed(claim, storage_cl
     assert words in found
 
 
-def test_a_node_attaches_only_so_many_volumes_of_a_driver():
-    """Each claim counts once, however many pods use it; other drivers and new nodes have no limit."""
+def test_volumes_on_a_node_stay_within_the_attach_limit_of_their_csi_driver():
+    """Each PersistentVolumeClaim counts once, even if several pods use it; new nodes have no limit."""
     names = ("x", "y", "z")
     storage = {
         "persistent_volume_claims": tuple(a_volume_claim(name) for name in names),
@@ -207,7 +207,7 @@ def test_a_node_attaches_only_so_many_volumes_of_a_driver():
 
 
 def test_in_tree_volume_drivers_count_as_their_csi_drivers():
-    """An in-tree provisioner, and an in-tree volume."""
+    """Covers an in-tree provisioner in the StorageClass and an in-tree volume source."""
     storage = {
         "persistent_volume_claims": (a_volume_claim("x"), a_volume_claim("y", volume="y")),
         "persistent_volumes": (a_volume("y", spec={"csi": None, "awsElasticBlockStore": {"volumeID": "vol-1"}}),),

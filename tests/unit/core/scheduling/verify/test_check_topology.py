@@ -1,7 +1,7 @@
-"""The second opinion on rules between pods: topology spread, affinity, anti-affinity.
+"""Verification of topology spread constraints, pod affinity and anti-affinity.
 
-Plans are made by hand: each pod with the zone of the new node it gets, or on nodes that are there. A right plan passes; the
-same with one thing changed is named.
+Each test builds a plan by hand: it assigns each pod to a new node in a given zone, or to an existing node. The verifier
+accepts a valid plan and reports the violated constraint of an invalid one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NODE_A = "node-n1"
 
 
 def objections(results, *pods, running=(), types=(TYPE,), **cluster):
-    """All that is wrong with a plan, in one text; one node stands in zone a."""
+    """Return the findings about a plan as one text; the cluster has one existing node, in zone a."""
     there = {"nodes": (a_node("n1"),), "claims": (a_running_claim("n1"),)}
     snapshot = a_snapshot(**{"pods": (*pods, *running), **there, **cluster})
     catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
@@ -40,28 +40,28 @@ def objections(results, *pods, running=(), types=(TYPE,), **cluster):
 
 
 def by_zone(*placed, types=(TYPE,), **cluster):
-    """What is wrong if each pod gets a new node of its own in this zone ("": left open); `placed` are (zone, pod)."""
+    """Return the findings when each pod gets its own new node; `placed` are (zone, pod), zone "" is undecided."""
     claims = [a_planned_claim(pod, types=types, **({"zone": zone} if zone else {})) for zone, pod in placed]
     return objections(a_plan(*claims), *(pod for _, pod in placed), types=types, **cluster)
 
 
 def in_zones(zones, pods, **kwargs):
-    """The same, with the zones as letters."""
+    """Call `by_zone` with the zones as a string of letters and the pods as a list."""
     return by_zone(*zip(zones, pods, strict=True), **kwargs)
 
 
 def together(*pods, **cluster):
-    """What is wrong if they share a new node in zone a."""
+    """Return the findings when all these pods are scheduled to one new node in zone a."""
     return objections(a_plan(a_planned_claim(*pods, types=(TYPE,), zone="a")), *pods, **cluster)
 
 
 def on_the_node(*pods, **cluster):
-    """What is wrong if they go to the node in zone a."""
+    """Return the findings when these pods are scheduled to the existing node in zone a."""
     return objections(a_plan(node_n1=pods), *pods, **cluster)
 
 
 def a_member(name, *specs, app="web", namespace="default", node="", **values):
-    """A small pod of an application, with these specs merged."""
+    """Return a small pod with label app=`app` and these specs merged."""
     spec = {}
     for more in specs:
         spec = merge(spec, more)
@@ -75,7 +75,7 @@ def selecting(app):
 
 
 def spread(key=labels.ZONE, app="web", **more):
-    """A spec that spreads the pods of an application with a skew of one."""
+    """Return a spec with a topology spread constraint on the pods of an app, maxSkew 1."""
     constraint = {
         "maxSkew": 1,
         "topologyKey": key,
@@ -101,15 +101,15 @@ def apart(*terms):
 
 
 def members(count, *specs, **kwargs):
-    """Several of them."""
+    """Return `count` such pods, named p0, p1, ..."""
     return [a_member(f"p{i}", *specs, **kwargs) for i in range(count)]
 
 
 # -- spread ----------------------------------------------------------------------------------------------------------
 
 
-def test_pods_that_spread_over_nodes_are_not_put_together():
-    """A node holds maxSkew of them, those that run there included; new nodes can always be opened."""
+def test_hostname_spread_limits_the_pods_per_node_to_max_skew():
+    """Running pods count too; the global minimum is 0 because a new node can always be launched."""
     one, two = members(2, spread(labels.HOSTNAME))
     assert by_zone(("a", one), ("a", two)) == ""
     found = together(one, two)
@@ -120,16 +120,16 @@ def test_pods_that_spread_over_nodes_are_not_put_together():
     assert together(*looser) == ""
 
 
-def test_pods_of_one_spread_with_other_node_affinities_count_on_their_node():
-    """On the node that both are planned for, the affinity of each holds, so both count."""
+def test_pods_with_different_node_selectors_count_together_in_a_hostname_spread():
+    """The shared node meets the node selector of each pod, so both pods count there."""
     plain = a_member("p0", spread(labels.HOSTNAME))
     choosy = a_member("p1", spread(labels.HOSTNAME), {"nodeSelector": {labels.ZONE: "a"}})
     assert by_zone(("a", plain), ("a", choosy)) == ""
     assert "is one of 2 in kubernetes.io/hostname" in together(plain, choosy)
 
 
-def test_pods_that_spread_over_zones_are_level():
-    """Against the emptiest zone that could take them."""
+def test_zone_spread_is_measured_against_the_emptiest_eligible_zone():
+    """A zone may exceed the emptiest of the three zones by at most maxSkew; running pods count."""
     pods = members(4, spread())
     assert in_zones("abca", pods) == ""
     assert f"is one of 2 in {labels.ZONE} a, the emptiest domain has 0" in in_zones("aabb", pods)
@@ -138,16 +138,16 @@ def test_pods_that_spread_over_zones_are_level():
     assert in_zones("bcbc", pods, running=running) == ""
 
 
-def test_a_zone_must_be_decided_unless_every_one_would_do():
-    """An open node may come up where there are too many already."""
+def test_node_may_have_an_undecided_zone_only_if_every_zone_satisfies_the_spread():
+    """Otherwise the node could launch in a zone that already has too many pods."""
     one, two = members(2, spread())
     assert by_zone(("", one)) == ""
     assert "is one of 2" in by_zone(("", one), ("a", two))
     assert by_zone(("", one), ("a", a_member("p1", spread(maxSkew=2)))) == ""
 
 
-def test_a_label_that_a_node_lacks_is_no_domain():
-    """Neither on new nodes nor on those that are there."""
+def test_pod_that_spreads_over_a_label_which_its_node_lacks_is_reported():
+    """This applies to new nodes and existing nodes."""
     pod = a_member("p", spread("rack"))
     assert "pod default/p spreads over rack, which is not decided there" in by_zone(("a", pod))
     assert "pod default/p spreads over rack, which is not decided there" in on_the_node(pod)
@@ -183,13 +183,13 @@ def test_a_label_that_a_node_lacks_is_no_domain():
     ],
 )
 def test_a_plan_is_valid_if_some_order_of_its_pods_keeps_every_spread(specs, right):
-    """Two pods in zone a while b and c are empty."""
+    """The plan schedules two pods to zone a and none to zones b and c."""
     pods = [a_member(f"p{i}", spec, rev=str(i)) for i, spec in enumerate(specs)]
     assert (by_zone(*(("a", pod) for pod in pods)) == "") == right
 
 
-def test_a_pod_outside_its_own_spread_stays_off_crowded_domains():
-    """What ran there before it came is held against it; what comes with it is not."""
+def test_pod_not_matching_its_own_spread_selector_avoids_domains_above_max_skew():
+    """Pods that already run in the domain count; pods of the same plan do not, as they may be scheduled later."""
     stranger = a_member("p", spread(app="db"))
     running = [a_member(f"r{i}", app="db", node=NODE_A) for i in range(2)]
     assert on_the_node(stranger, running=running[:1]) == ""
@@ -197,14 +197,14 @@ def test_a_pod_outside_its_own_spread_stays_off_crowded_domains():
     assert by_zone(("a", stranger), ("a", a_member("d0", app="db")), ("a", a_member("d1", app="db"))) == ""
 
 
-def test_too_few_domains_count_as_empty_ones():
-    """With minDomains above what there is, the emptiest has none."""
+def test_global_minimum_is_zero_when_there_are_fewer_domains_than_min_domains():
+    """Two zones with two pods each satisfy minDomains 2 but violate minDomains 3."""
     assert in_zones("abab", members(4, spread(minDomains=2)), types=(TWO_ZONES,)) == ""
     assert "the emptiest domain has 0" in in_zones("abab", members(4, spread(minDomains=3)), types=(TWO_ZONES,))
 
 
-def test_a_zone_that_cannot_be_had_is_no_domain():
-    """Nothing can be launched there, and no node stands there. A node there makes it one."""
+def test_zone_without_available_offerings_and_without_nodes_is_no_domain():
+    """An existing node in the zone makes it a domain, unless the node is being deleted."""
     pods = members(4, spread())
     sold_out = replace(TYPE, offerings=tuple(replace(o, available=o.zone != "c") for o in TYPE.offerings))
     assert in_zones("abab", pods, types=(sold_out,)) == ""
@@ -215,8 +215,8 @@ def test_a_zone_that_cannot_be_had_is_no_domain():
     assert in_zones("abab", pods, types=(sold_out,), **cordoned) == ""
 
 
-def test_zones_that_the_pod_itself_rules_out_are_no_domains():
-    """By node selector, by taint of the only NodePool there."""
+def test_zones_excluded_by_the_node_affinity_of_a_pod_are_no_domains():
+    """The required node affinity excludes zone c, so an empty zone c does not violate the spread."""
     elsewhere = {
         "affinity": {
             "nodeAffinity": {
@@ -237,23 +237,23 @@ def test_zones_that_the_pod_itself_rules_out_are_no_domains():
     [({}, True), ({"nodeTaintsPolicy": "Honor"}, True), ({"nodeAffinityPolicy": "Ignore"}, False)],
     ids=["default", "heeds-taints", "ignores-affinity"],
 )
-def test_policies_say_on_which_nodes_pods_count(policy, right):
-    """A node in zone a that the pod does not accept runs two: by default they do not count."""
+def test_pods_on_a_node_that_the_pod_does_not_match_count_only_if_affinity_is_ignored(policy, right):
+    """Two pods run on a node in zone a that the pod's node selector excludes; nodeAffinityPolicy defaults to Honor."""
     here = {"nodeSelector": {labels.ARCH: "amd64"}}
     running = [a_member(f"r{i}", node=NODE_A) for i in range(2)]
     assert (by_zone(("a", a_member("p", spread(**policy), here)), running=running) == "") == right
 
 
-def test_a_tainted_node_counts_unless_taints_are_honoured():
-    """nodeTaintsPolicy."""
+def test_pods_on_an_untolerated_node_count_unless_node_taints_policy_is_honor():
+    """Two pods run on a tainted node in zone a; nodeTaintsPolicy defaults to Ignore."""
     tainted = {"nodes": (a_node("n1", spec={"taints": [{"key": "gpu", "effect": "NoSchedule"}]}),)}
     running = [a_member(f"r{i}", node=NODE_A) for i in range(2)]
     assert by_zone(("a", a_member("p", spread())), running=running, **tainted) != ""
     assert by_zone(("a", a_member("p", spread(nodeTaintsPolicy="Honor"))), running=running, **tainted) == ""
 
 
-def test_pods_that_end_or_move_do_not_count_where_they_are():
-    """Nor do pods of another namespace."""
+def test_terminating_and_rescheduled_pods_do_not_count_on_their_current_node():
+    """Pods of another namespace do not count either."""
     pod = a_member("p", spread(labels.HOSTNAME))
     going = a_pod("r", cpu="100m", node=NODE_A, metadata={"deletionTimestamp": stamp(ago(minutes=1))})
     assert on_the_node(pod, running=(going,)) == ""
@@ -263,8 +263,8 @@ def test_pods_that_end_or_move_do_not_count_where_they_are():
     assert objections(plan, pod, moving) == ""
 
 
-def test_a_node_pool_makes_domains_of_its_own_labels():
-    """Spread over a label whose values only the NodePool names."""
+def test_label_values_of_a_node_pool_requirement_are_topology_domains():
+    """Only the NodePool lists values of the label over which the pods spread."""
     pool = a_pool(
         spec={"template": {"spec": {"requirements": [{"key": "rack", "operator": "In", "values": ["x", "y"]}]}}}
     )
@@ -281,8 +281,8 @@ def test_a_node_pool_makes_domains_of_its_own_labels():
 # -- affinity --------------------------------------------------------------------------------------------------------
 
 
-def test_a_pod_that_asks_for_company_finds_it():
-    """On its node, in its zone; running or planned."""
+def test_required_pod_affinity_needs_a_matching_pod_in_the_same_domain():
+    """The matching pod may be running or planned; the domain is a node or a zone."""
     guest, host = a_member("p", near(term(labels.HOSTNAME, "db"))), a_member("d", app="db")
     assert together(guest, host) == ""
     assert "pod default/p finds none of the pods in its kubernetes.io/hostname" in by_zone(("a", guest), ("a", host))
@@ -293,8 +293,8 @@ def test_a_pod_that_asks_for_company_finds_it():
     assert "finds none" in by_zone(("a", zonal))
 
 
-def test_only_the_first_of_a_kind_may_come_alone():
-    """It must be one that its own term selects, and the others go to where it is."""
+def test_only_the_first_pod_of_a_self_affinity_may_start_a_domain():
+    """The other pods that the term selects must be in the same zone, or in the zone of a running pod."""
     pods = members(3, near(term(labels.ZONE)))
     assert in_zones("bbb", pods) == ""
     assert "finds none of the pods" in in_zones("bbc", pods)
@@ -302,14 +302,14 @@ def test_only_the_first_of_a_kind_may_come_alone():
     assert in_zones("aaa", pods, running=(a_member("r", node=NODE_A),)) == ""
 
 
-def test_pods_that_cannot_reach_each_other_may_each_come_first():
-    """Their node selectors keep them in different zones."""
+def test_pods_with_self_affinity_may_start_separate_zones_when_node_selectors_differ():
+    """Their node selectors require different zones."""
     pods = [a_member(f"p{z}", near(term(labels.ZONE)), {"nodeSelector": {labels.ZONE: z}}) for z in "ab"]
     assert by_zone(("a", pods[0]), ("b", pods[1])) == ""
 
 
-def test_pods_that_only_wait_for_each_other_never_come():
-    """A circle is no order."""
+def test_circular_pod_affinity_is_reported():
+    """Each pod needs the other one first; a running pod that one of them selects breaks the circle."""
     egg, hen = (
         a_member("e", near(term(labels.ZONE, "hen")), app="egg"),
         a_member("h", near(term(labels.ZONE, "egg")), app="hen"),
@@ -318,14 +318,14 @@ def test_pods_that_only_wait_for_each_other_never_come():
     assert by_zone(("a", egg), ("a", hen), running=(a_member("r", app="hen", node=NODE_A),)) == ""
 
 
-def test_pods_without_wishes_may_come_last():
-    """One that starts a domain may do so before others of its kind are elsewhere."""
+def test_pod_without_affinity_may_be_scheduled_after_the_first_pod_of_an_affinity():
+    """The pod with the affinity starts zone a before the matching pod is scheduled to zone b."""
     first = a_member("p", near(term(labels.ZONE)))
     assert by_zone(("a", first), ("b", a_member("q"))) == ""
 
 
-def test_a_pod_that_no_other_selects_may_come_before_those_that_it_selects():
-    """It starts its own node before the pod with another affinity is elsewhere; it cannot if such a pod runs."""
+def test_pod_may_start_a_domain_before_pods_that_its_affinity_selects_are_scheduled():
+    """No other affinity selects it, so it may be first; it may not if a pod that it selects already runs."""
     either = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["web", "db"]}]}
     first = a_member("p", near({"topologyKey": labels.HOSTNAME, "labelSelector": either}))
     other = a_member("d", near(term(labels.ZONE, "db")), app="db")
@@ -333,8 +333,8 @@ def test_a_pod_that_no_other_selects_may_come_before_those_that_it_selects():
     assert "pod default/p finds none" in by_zone(("a", first), running=(a_member("r", app="db", node=NODE_A),))
 
 
-def test_a_chain_of_affinities_is_followed():
-    """Each finds the one before it."""
+def test_chain_of_pod_affinities_is_valid_on_one_node():
+    """Each pod selects the previous one; without the first pod of the chain the plan is invalid."""
     chain = [a_member("p0")] + [
         a_member(f"p{i}", near(term(labels.HOSTNAME, f"app{i - 1}")), app=f"app{i}") for i in (2, 1)
     ]
@@ -343,8 +343,8 @@ def test_a_chain_of_affinities_is_followed():
     assert "finds none" in together(*chain[1:])
 
 
-def test_in_an_open_domain_company_comes_along_or_is_everywhere():
-    """The zone of a node that may be any says nothing of who is there."""
+def test_affinity_in_an_undecided_zone_needs_its_pod_on_the_same_node_or_in_every_zone():
+    """A node without a decided zone may launch in a zone that has no matching pod."""
     guest, host = a_member("p", near(term(labels.ZONE, "db"))), a_member("d", app="db")
     both = a_planned_claim(guest, host, types=(TYPE,))
     assert objections(a_plan(both), guest, host) == ""
@@ -357,8 +357,8 @@ def test_in_an_open_domain_company_comes_along_or_is_everywhere():
 
 
 @pytest.mark.parametrize("swapped", [False, True])
-def test_pods_that_repel_others_are_not_put_together(swapped):
-    """It works both ways, and for those that run already."""
+def test_required_anti_affinity_is_checked_in_both_directions(swapped):
+    """Either pod may come first in the plan, and either pod may already run."""
     shy, loud = a_member("s", apart(term(labels.HOSTNAME, "loud")), app="shy"), a_member("l", app="loud")
     pair = (loud, shy) if swapped else (shy, loud)
     assert by_zone(("a", shy), ("a", loud)) == ""
@@ -373,8 +373,8 @@ def test_pods_that_repel_others_are_not_put_together(swapped):
     assert by_zone(("b", loud), running=(zonal,)) == ""
 
 
-def test_pods_that_repel_their_own_kind_have_a_domain_each():
-    """A pod does not repel itself; an open zone is all that it may become."""
+def test_pods_with_self_anti_affinity_need_separate_zones():
+    """A pod does not count against itself; a node with an undecided zone counts in every zone it may get."""
     pods = members(2, apart(term(labels.ZONE)))
     assert in_zones("ab", pods) == ""
     assert "selects 1 other pod(s)" in in_zones("aa", pods)
@@ -382,8 +382,8 @@ def test_pods_that_repel_their_own_kind_have_a_domain_each():
     assert "selects 1 other pod(s)" in by_zone(("", pods[0]), ("b", pods[1]))
 
 
-def test_running_pods_that_repel_each_other_are_not_our_doing():
-    """The plan is judged, not the cluster."""
+def test_anti_affinity_violation_between_running_pods_is_not_reported():
+    """The verifier checks the plan, not the current state of the cluster."""
     running = members(2, apart(term(labels.HOSTNAME)), node=NODE_A)
     assert on_the_node(a_member("p", app="db"), running=running) == ""
 
@@ -416,13 +416,13 @@ CALM = (Object(metadata=ObjectMeta(name="calm", labels={"mood": "calm"})), Objec
     ],
 )
 def test_terms_select_pods_as_kubernetes_does(more, other, clash):
-    """Namespaces by name and by label, labels that must match or mismatch, all operators; what is malformed selects none."""
+    """Covers namespaces, namespaceSelector, (mis)matchLabelKeys and all operators; an unknown one selects no pod."""
     owner = a_member("s", apart(term(labels.HOSTNAME, **more)), app="shy", rev="1")
     assert (together(owner, a_member("o", **other), namespaces=CALM) != "") == clash
 
 
-def test_preferences_are_no_rules():
-    """Preferred terms bind no pod."""
+def test_preferred_pod_affinity_and_anti_affinity_are_not_enforced():
+    """A plan that violates only preferred terms is valid."""
     preferred = {
         "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term(labels.HOSTNAME)}]
     }
@@ -431,8 +431,8 @@ def test_preferences_are_no_rules():
     assert by_zone(("a", a_member("p", {"affinity": {"podAffinity": preferred}}, app="db"))) == ""
 
 
-def test_a_claim_may_come_to_be_in_any_zone_that_its_requirements_leave():
-    """Two of three zones: the third may hold a pod that it must not meet."""
+def test_zonal_anti_affinity_is_checked_in_every_zone_that_a_nodeclaim_may_get():
+    """Requirements that exclude the zone of the selected pod make the plan valid."""
     shy, loud = a_member("s", apart(term(labels.ZONE, "loud")), app="shy"), a_member("l", app="loud")
     zones = NodeSelectorRequirement(key=labels.ZONE, operator="In", values=("a", "b"))
     wide = a_planned_claim(shy, types=(TYPE,))

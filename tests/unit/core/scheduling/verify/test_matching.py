@@ -1,4 +1,4 @@
-"""Sets of rows by what their labels may become, compared with trying every value."""
+"""Tests of matching requirements with possible labels of offerings, compared with trying every value."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ TRIED = (None, *(str(n) for n in range(-1, 9)))
 
 
 @given(st.lists(REQUIREMENTS, min_size=1, max_size=3))
-def test_an_undecided_label_can_meet_what_some_value_meets(wanted):
-    """Rows are left exactly if a value, or a missing label, meets all requirements."""
+def test_undecided_label_meets_requirements_when_some_value_meets_them(wanted):
+    """The rows are kept exactly if some value, or the missing label, meets all requirements."""
     possible = any(all(is_met(requirement, value) for requirement in wanted) for value in TRIED)
 
     assert PossibleLabels(0b11, {}).narrowed(wanted).rows == (0b11 if possible else 0)
@@ -43,8 +43,8 @@ def test_an_undecided_label_can_meet_what_some_value_meets(wanted):
     st.lists(REQUIREMENTS, min_size=1, max_size=3),
     st.dictionaries(st.integers(0, 5), st.sampled_from(["1", "2", "4"])),
 )
-def test_rows_with_values_are_narrowed_to_those_that_meet(wanted, value_of):
-    """Rows with one value each; the other rows have no such label."""
+def test_narrowed_keeps_only_rows_whose_label_meets_all_requirements(wanted, value_of):
+    """Some rows have one value of the label; the other rows do not have the label."""
     column = {frozenset(): 0}
     for row in range(6):
         values = frozenset({value_of[row]} if row in value_of else set())
@@ -58,8 +58,8 @@ def test_rows_with_values_are_narrowed_to_those_that_meet(wanted, value_of):
     assert labels.narrowed(wanted).rows == expected
 
 
-def test_every_row_is_in_one_entry_of_a_column():
-    """Entries without rows are left out, rows in two entries are in the first, and undecided rows are last."""
+def test_column_yields_every_row_in_exactly_one_entry():
+    """It omits entries without rows, keeps a row of two entries in the first, and yields undecided rows last."""
     labels = PossibleLabels(
         0b1111, {"size": {frozenset({"1"}): 0b10011, frozenset({"2"}): 0b0110, frozenset({"3"}): 0b110000}}
     )
@@ -71,7 +71,7 @@ def test_every_row_is_in_one_entry_of_a_column():
 
 
 def any_requirement(draw, key):
-    """A requirement over small numbers."""
+    """Return a random requirement over small numbers."""
     operator = draw.choice(("In", "NotIn", "Gt", "Gte", "Lt", "Lte", "Exists", "DoesNotExist"))
     if operator in {"Exists", "DoesNotExist"}:
         return NodeSelectorRequirement(key=key, operator=operator)
@@ -80,8 +80,8 @@ def any_requirement(draw, key):
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_answers_about_rows_equal_trying_every_value(seed):
-    """Rows whose labels get one of several values, get none, or are undecided; alternatives over two labels."""
+def test_possible_labels_agree_with_trying_every_value(seed):
+    """Labels of rows have one of several values, are missing, or are undecided; alternatives cover two labels."""
     draw = random.Random(seed)
     rows, keys = range(5), ("size", "zone")
     values = {
@@ -101,7 +101,7 @@ def test_answers_about_rows_equal_trying_every_value(seed):
     ]
 
     def left_of(row, key):
-        """The values that meet what is wanted of the label; a missing or undecided label may stay so."""
+        """Return whether the label may be missing, and which of its values meet the requirements."""
         about = [r for r in wanted if r.key == key]
         having = values[row, key]
         lacks = not having and all(is_met(r, None) for r in about)
@@ -136,12 +136,12 @@ def test_answers_about_rows_equal_trying_every_value(seed):
 
 
 def a_kind(**spec):
-    """The kind of a pod."""
+    """Return the PodKind of a pod with this spec."""
     return PodKind(a_pod("p", spec=spec))
 
 
 def affinity(*terms):
-    """Required node affinity to one of these terms, each a zone's values and a size's."""
+    """Return required node affinity with these terms, each a map from label to values."""
     made = [
         {"matchExpressions": [{"key": key, "operator": "In", "values": list(found)} for key, found in term.items()]}
         for term in terms
@@ -149,8 +149,8 @@ def affinity(*terms):
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": made}}}
 
 
-def test_a_pod_admits_values_that_one_of_its_terms_admits():
-    """The selector must admit them too; terms about other labels admit all."""
+def test_pod_admits_a_label_value_that_one_node_affinity_term_admits():
+    """The node selector must admit the value too; a term without the label admits every value."""
     kind = a_kind(
         affinity=affinity({"zone": "ab"}, {"zone": "c", "size": "1"}, {"zone": "d"}), nodeSelector={"disk": "x"}
     )
@@ -162,8 +162,8 @@ def test_a_pod_admits_values_that_one_of_its_terms_admits():
 
 
 @pytest.mark.parametrize("kind", ["containers", "initContainers"])
-def test_a_pod_asks_for_devices_if_any_container_does(kind):
-    """Even if its claims are named nowhere else."""
+def test_pod_requests_devices_when_any_container_does(kind):
+    """A claim of a container counts even if the pod lists no resourceClaims, and the other way round."""
     plain = {"name": "p", "image": "i"}
     claiming = {"name": "c", "image": "i", "resources": {"claims": [{"name": "gpu"}]}}
 
@@ -172,8 +172,8 @@ def test_a_pod_asks_for_devices_if_any_container_does(kind):
     assert not a_kind(**{kind: [plain]}).asks_for_devices
 
 
-def test_a_pod_that_only_prefers_nodes_requires_none():
-    """Preferred affinity is no requirement; the selector is one."""
+def test_preferred_node_affinity_is_no_requirement():
+    """A node selector beside it is a requirement."""
     preferred = [{"weight": 1, "preference": {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}}]
     prefers = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
 
@@ -183,12 +183,12 @@ def test_a_pod_that_only_prefers_nodes_requires_none():
     assert a_kind(affinity=prefers).admits("zone", "a")
 
 
-def test_a_daemon_is_like_the_newest_pod_that_its_daemon_set_controls():
-    """Pods without a creation time are the oldest; without pods, the template counts."""
+def test_daemon_overhead_uses_the_newest_pod_that_the_daemon_set_controls():
+    """Pods without a creation time count as the oldest; a DaemonSet without pods uses its pod template."""
     agent = a_daemon_set("agent", cpu="100m")
 
     def pod(name, cpu, created, *, controller=True):
-        """A pod of the DaemonSet."""
+        """Return a pod owned by the DaemonSet."""
         owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "uid-agent"}
         metadata = {"creationTimestamp": created, "ownerReferences": [{**owner, "controller": controller}]}
         return a_pod(name, cpu=cpu, metadata=metadata)

@@ -1,4 +1,4 @@
-"""What may be launched, as rows of offerings with the labels that each may get."""
+"""Tests of `LaunchableOfferings` and `PossibleLaunches`: the offerings and the labels their nodes can have."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ RACK = "example.com/rack"
 
 
 def requires(key, operator, *values):
-    """A requirement."""
+    """Return a requirement."""
     return NodeSelectorRequirement(key=key, operator=operator, values=values)
 
 
-def test_labels_of_an_offering_override_those_of_its_type():
-    """The type may get racks r1 and r2; its offering in zone b is in r1, the one in zone c in r3, zone a does not say."""
+def test_labels_of_an_offering_override_labels_of_its_instance_type():
+    """The offerings in zones b and c set a rack, so the racks of the instance type apply only in zone a."""
     plain = an_instance_type("z", cpu=4, memory_gib=16, price=0.2, zones=("a", "b", "c"))
     racks = {"b": "r1", "c": "r3"}
     offerings = tuple(
@@ -45,8 +45,8 @@ def test_labels_of_an_offering_override_those_of_its_type():
 
 
 @pytest.mark.parametrize("amount", [0, 1, 1920, 1921, 3920, 7920, 7921])
-def test_rows_by_size_equal_looking_at_every_type(amount):
-    """Allocatable for what fits, capacity for what is largest."""
+def test_offerings_by_size_use_allocatable_and_largest_uses_capacity(amount):
+    """`smaller_than` compares the amount with allocatable, `largest` returns capacity."""
     found = LaunchableOfferings(TYPES)
     by_name = {SMALL.name: 2000, MEDIUM.name: 4000, LARGE.name: 8000}
 
@@ -59,16 +59,16 @@ def test_rows_by_size_equal_looking_at_every_type(amount):
     assert found.largest("cpu", 0) == 0
 
 
-def test_offerings_are_shared_by_pools_with_the_same_types():
-    """Another list of types has its own."""
+def test_node_pools_with_the_same_instance_types_share_offerings():
+    """A NodePool with other instance types has its own offerings."""
     offerings = offerings_by_node_pool(Catalogue({"one": TYPES, "two": TYPES, "three": (SMALL,)}))
 
     assert offerings.of("one") is offerings.of("two")
     assert [t.name for t, _ in offerings.of("three").rows] == ["m.small"]
 
 
-def test_values_of_a_label_are_listed_ones_that_nodes_may_get():
-    """The pool lists teams and leaves racks open: racks have values only if a pod names them."""
+def test_label_values_come_from_node_pool_and_pod_requirements():
+    """The NodePool lists teams but only requires that a rack exists, so racks have values only if a pod lists them."""
     entries = [
         {"key": "team", "operator": "In", "values": ["red", "blue"]},
         {"key": RACK, "operator": "Exists"},

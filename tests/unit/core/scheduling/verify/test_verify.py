@@ -1,7 +1,7 @@
-"""The second opinion on pods and nodes one by one: it passes right plans, and names what is wrong with any other.
+"""Verification of single pods and nodes: the verifier accepts valid plans and reports the faults of invalid ones.
 
-Each case makes a right plan by hand, breaks one rule, and looks for the sentence that says so. Rules between pods are in
-`test_verify_between_pods`, storage and host ports in `test_verify_ports_and_volumes`.
+Each case builds a valid plan by hand, breaks one constraint, and expects the message about it. Constraints between pods
+are in `test_check_topology`, volumes and host ports in `test_check_nodes`.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ BOTH = (SMALL, LARGE)
 
 
 def objections(results, *pods, types=BOTH, without_nodes=frozenset(), **cluster):
-    """All that is wrong with a plan for these pods, in one text."""
+    """Return the findings about a plan for these pods as one text."""
     snapshot = a_snapshot(**{"pods": pods, **cluster})
     catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
     return "\n".join(map(str, verify(snapshot, catalogue, results, pods=pods, without_nodes=without_nodes)))
 
 
 def on_a_new_node(*pods, types=BOTH, **cluster):
-    """What is wrong if these pods share a new node of any of these types."""
+    """Return the findings when these pods share one new node of any of these instance types."""
     return objections(a_plan(a_planned_claim(*pods, types=types)), *pods, types=types, **cluster)
 
 
 def on_the_node(*pods, node=None, claim=None, **cluster):
-    """What is wrong if these pods go to the one node that is there."""
+    """Return the findings when these pods are scheduled to the one existing node."""
     there = {"nodes": (a_node(**(node or {})),), "claims": (a_running_claim(**(claim or {})),)}
     kept = cluster.pop("running", ())
     return objections(a_plan(node_default_1=pods), *pods, **{**there, "pods": (*pods, *kept), **cluster})
 
 
 def required(*terms):
-    """A spec whose required node affinity has these terms, each a list of expressions."""
+    """Return a spec whose required node affinity has these terms, each a list of expressions."""
     return {
         "affinity": {
             "nodeAffinity": {
@@ -69,11 +69,11 @@ def required(*terms):
 
 
 def expression(key, operator, *values):
-    """A requirement as JSON."""
+    """Return a requirement as JSON."""
     return {"key": key, "operator": operator, "values": list(values)}
 
 
-# -- bookkeeping -----------------------------------------------------------------------------------------------------
+# -- completeness ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -90,16 +90,16 @@ def expression(key, operator, *values):
     ],
     ids=["twice", "placed-and-error", "unknown", "forgotten", "empty"],
 )
-def test_every_pod_has_one_place_or_an_error(change, words):
-    """The books must balance before anything else is looked at."""
+def test_every_pod_is_either_scheduled_once_or_has_an_error(change, words):
+    """The verifier also reports unknown pods and NodeClaims without pods."""
     pod = a_pod("p0")
     right = a_plan(a_planned_claim(pod, types=BOTH))
     assert objections(right, pod) == ""
     assert words in objections(change(right), pod)
 
 
-def test_a_pod_that_opted_out_of_our_nodes_needs_no_explanation():
-    """Karpenter's own pods ask for nodes without a NodePool; they get no error."""
+def test_pod_that_requires_nodes_without_a_node_pool_needs_no_error():
+    """Karpenter's own pods have such a node affinity; the plan may omit them."""
     pod = a_pod("operator", spec=required([expression(labels.NODEPOOL, "DoesNotExist")]))
     assert objections(Results(), pod) == ""
 
@@ -112,15 +112,15 @@ def test_a_pod_that_opted_out_of_our_nodes_needs_no_explanation():
     ],
     ids=["devices", "negative"],
 )
-def test_a_pod_that_no_node_can_serve_must_not_be_placed(spec, words):
-    """Devices that no solver plans for, and requests that cannot be read."""
+def test_scheduled_pod_with_unsupported_or_invalid_requests_is_reported(spec, words):
+    """The pod has a resource claim that the verifier rejects, or a negative request."""
     plain = a_pod("p")
     plan = a_plan(a_planned_claim(plain, types=BOTH))
     assert objections(plan, plain) == ""
     assert words in objections(plan, a_pod("p", spec=spec))
 
 
-# -- planned claims --------------------------------------------------------------------------------------------------
+# -- planned NodeClaims ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,8 @@ def test_a_pod_that_no_node_can_serve_must_not_be_placed(spec, words):
     ],
     ids=["too-few-types", "invented-type", "offering", "price", "nan", "requests", "pool", "nowhere"],
 )
-def test_a_claim_says_rightly_what_it_will_be(change, words):
-    """Its types are those that can be launched, its price that of the cheapest, its requests those of its pods."""
+def test_planned_nodeclaim_with_wrong_contents_is_reported(change, words):
+    """Checks instance types, offering, price, requests, NodePool and requirements of the NodeClaim."""
     pod = a_pod("p")
     claim = a_planned_claim(pod, types=BOTH)
     assert objections(a_plan(claim), pod) == ""
@@ -156,8 +156,8 @@ def test_a_claim_says_rightly_what_it_will_be(change, words):
     ],
     ids=["static", "deleting", "not-ready", "class-going", "no-class"],
 )
-def test_only_a_usable_node_pool_opens_nodes(pool, node_class, words):
-    """Static NodePools, those that go, and those whose NodeClass cannot be used open none."""
+def test_only_a_dynamic_ready_node_pool_can_launch_nodes(pool, node_class, words):
+    """A static NodePool, one that is being deleted, or one without a ready NodeClass cannot launch nodes."""
     assert words in on_a_new_node(a_pod("p"), node_pools=(a_pool(**pool),), node_classes=(a_node_class(**node_class),))
 
 
@@ -200,8 +200,8 @@ def test_only_a_usable_node_pool_opens_nodes(pool, node_class, words):
         "undecided-label",
     ],
 )
-def test_a_new_node_suits_its_pods_and_its_node_pool(pod, pool, words):
-    """A plan right for a plain pod and NodePool, put before ones that have one rule more."""
+def test_new_node_must_meet_the_constraints_of_its_pods_and_its_node_pool(pod, pool, words):
+    """The plan is valid for a plain pod and NodePool, but not with one additional constraint."""
     assert on_a_new_node(a_pod("p")) == ""
     assert words in on_a_new_node(a_pod("p", spec=pod), node_pools=(a_pool(spec=pool),))
 
@@ -224,8 +224,8 @@ GENERATION = "karpenter.k8s.aws/instance-generation"
         ("Near", "5", False),
     ],
 )
-def test_bounds_compare_whole_numbers(operator, bound, right):
-    """All of Karpenter's operators; what is malformed is met by nothing."""
+def test_gt_gte_lt_and_lte_compare_integers(operator, bound, right):
+    """No label value meets a requirement with an invalid number or an unknown operator."""
     label = NodeSelectorRequirement(key=GENERATION, operator="In", values=("5",))
     fifth = replace(SMALL, requirements=(*SMALL.requirements, label))
     pod = a_pod("p", spec=required([expression(GENERATION, operator, bound)]))
@@ -233,7 +233,7 @@ def test_bounds_compare_whole_numbers(operator, bound, right):
 
 
 def test_one_node_affinity_term_must_hold_for_every_launchable_node():
-    """A claim of either zone serves a pod that takes either, not one that takes one of them."""
+    """A NodeClaim for zones a and b suits a pod that accepts both zones, but not a pod that accepts only zone a."""
     zonal = an_instance_type("z", cpu=4, memory_gib=16, price=0.2, zones=("a", "b"))
     either = a_pod("p", spec=required([expression(labels.ZONE, "In", "a")], [expression(labels.ZONE, "In", "b")]))
     assert on_a_new_node(either, types=(zonal,)) == ""
@@ -241,23 +241,23 @@ def test_one_node_affinity_term_must_hold_for_every_launchable_node():
     assert "pod default/p does not accept its labels as z in b" in on_a_new_node(one, types=(zonal,))
 
 
-def test_terms_with_match_fields_match_nothing():
-    """As Karpenter has it: they are about nodes by name."""
+def test_node_affinity_terms_with_match_fields_match_no_new_node():
+    """As in Karpenter: matchFields select nodes by name."""
     spec = required([])
     terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     terms[0]["matchFields"] = [expression("metadata.name", "In", "x")]
     assert "does not accept its labels" in on_a_new_node(a_pod("p", spec=spec))
 
 
-def test_every_type_of_a_claim_holds_all_its_pods():
-    """Also the smallest."""
+def test_all_pods_of_a_nodeclaim_fit_each_of_its_instance_types():
+    """The smallest instance type must fit them too."""
     pods = (a_pod("p0", cpu="1"), a_pod("p1", cpu="900m"))
     assert on_a_new_node(*pods) == ""
     assert "cpu 2000 requested beside 0 of daemons, m.small in a has less" in on_a_new_node(*pods[:1], a_pod("p1"))
 
 
-def test_a_node_takes_only_as_many_pods_as_it_has_slots():
-    """`pods` is a resource as any other."""
+def test_pods_on_a_node_stay_within_its_pod_capacity():
+    """The verifier checks the resource `pods` like any other resource."""
     tiny = replace(SMALL, capacity={**SMALL.capacity, "pods": 2})
     pods = tuple(a_pod(f"p{i}", cpu="10m", memory="1Mi") for i in range(3))
     assert on_a_new_node(*pods[:2], types=(tiny,)) == ""
@@ -276,16 +276,16 @@ def test_a_node_takes_only_as_many_pods_as_it_has_slots():
     ],
     ids=["everywhere", "suits", "elsewhere", "second-term", "untolerated", "unreadable"],
 )
-def test_what_daemons_take_is_counted_on_nodes_where_they_run(daemon, fits):
-    """By instance type, with all their terms; PreferNoSchedule keeps none away."""
+def test_daemon_overhead_counts_on_nodes_where_the_daemon_set_can_run(daemon, fits):
+    """Node selectors, node affinity terms and taints decide; a PreferNoSchedule taint does not exclude a daemon."""
     pod = a_pod("p", cpu="1900m", spec={"tolerations": [{"operator": "Exists"}]})
     spec = {"template": {"spec": {"taints": [TAINT, {"key": "calm", "effect": "PreferNoSchedule"}]}}}
     found = a_daemon_set("agent", **daemon)
     assert (on_a_new_node(pod, node_pools=(a_pool(spec=spec),), daemon_sets=(found,), types=(SMALL,)) == "") == fits
 
 
-def test_min_values_are_kept_unless_the_claim_says_they_were_relaxed():
-    """Two types give two values of the type label; three they do not."""
+def test_min_values_must_be_met_unless_the_nodeclaim_says_they_were_relaxed():
+    """Two instance types meet minValues 2 of the instance type label, but not minValues 3."""
     pod = a_pod("p")
     claim = a_planned_claim(pod, types=BOTH)
 
@@ -300,8 +300,8 @@ def test_min_values_are_kept_unless_the_claim_says_they_were_relaxed():
     assert objections(a_plan(relaxed), pod, node_pools=asked(3)) == ""
 
 
-def test_usage_and_the_largest_type_of_each_claim_stay_within_the_limits():
-    """What runs counts, what leaves and what is thought away does not, and an unlaunched claim is its largest type."""
+def test_node_pool_limits_cover_usage_and_the_largest_type_of_each_nodeclaim():
+    """Nodes that are being deleted or left out do not count; an unlaunched NodeClaim counts as its largest type."""
     pods = (a_pod("p0"), a_pod("p1"))
     plan = a_plan(*(a_planned_claim(pod, types=(SMALL,)) for pod in pods))
     pool = a_pool(spec={"limits": {"cpu": "4"}})
@@ -322,8 +322,8 @@ def test_usage_and_the_largest_type_of_each_claim_stay_within_the_limits():
     assert "cpu could reach 8000" in objections(a_plan(*claims), *pods, node_pools=(pool,), **unlaunched)
 
 
-def test_a_reservation_serves_no_more_claims_than_it_has_room_for():
-    """Claims that can fall back to something else do not count."""
+def test_nodeclaims_that_need_a_reservation_stay_within_its_capacity():
+    """NodeClaims that can use another offering do not count, unless they hold the reservation."""
     reserved = replace(SMALL.offerings[0], capacity_type=labels.RESERVED, price=0.01, requirements=())
     reserved = replace(reserved, reservation_id="cr-1", reservation_capacity=1)
     both = (replace(SMALL, offerings=(*SMALL.offerings, reserved)),)
@@ -354,14 +354,14 @@ def test_a_reservation_serves_no_more_claims_than_it_has_room_for():
     ],
     ids=["taint", "label", "exists", "well-known", "cordoned", "overbooked", "unreadable", "tainted", "going"],
 )
-def test_a_node_that_exists_suits_the_pods_it_gets(pod, node, words):
-    """Taints, labels (a missing one suits no demand), capacity, and whether it stays at all."""
+def test_existing_node_must_meet_the_constraints_of_its_pods(pod, node, words):
+    """Checks taints, labels (also missing ones), allocatable, and whether the node is being deleted."""
     assert on_the_node(a_pod("p")) == ""
     assert words in on_the_node(a_pod("p", spec=pod), node=node)
 
 
-def test_cordons_and_preferences_do_not_bind_pods_that_may_ignore_them():
-    """A toleration covers a cordon; PreferNoSchedule never keeps a pod away."""
+def test_tolerated_cordon_and_prefer_no_schedule_taint_allow_a_pod():
+    """The pod tolerates the unschedulable taint; a PreferNoSchedule taint never excludes a pod."""
     pod = a_pod("p", spec={"tolerations": [{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]})
     quiet = {"unschedulable": True, "taints": [{"key": "quiet", "effect": "PreferNoSchedule"}]}
     assert on_the_node(pod, node={"spec": quiet}) == ""
@@ -380,20 +380,20 @@ def test_cordons_and_preferences_do_not_bind_pods_that_may_ignore_them():
         ({"key": "other", "operator": "Exists"}, False),
     ],
 )
-def test_tolerations_are_read_as_kubernetes_reads_them(toleration, tolerated):
-    """Equal, Exists, and the numeric ones."""
+def test_tolerations_match_taints_as_in_kubernetes(toleration, tolerated):
+    """Covers the operators Equal, Exists, Gt and Lt, keys and effects."""
     pod = a_pod("p", spec={"tolerations": [{"key": "risk", **toleration}]})
     taint = {"key": "risk", "value": "5", "effect": "NoSchedule"}
     assert (on_the_node(pod, node={"spec": {"taints": [taint]}}) == "") == tolerated
 
 
-def test_nodes_that_were_to_be_left_out_get_no_pods():
-    """Consolidation asks what would become of the cluster without them."""
+def test_pod_scheduled_to_an_excluded_node_is_reported():
+    """Consolidation simulates scheduling without its candidate nodes."""
     assert "was to be left out" in on_the_node(a_pod("p"), without_nodes=frozenset({NODE}))
 
 
-def test_pods_that_run_there_or_are_promised_a_place_take_their_room():
-    """Nominated pods hold theirs; pods on their way to another place do not."""
+def test_running_and_nominated_pods_use_resources_of_a_node():
+    """A running pod that the plan reschedules to another node does not count."""
     running = a_pod("r", cpu="3500m", node=NODE)
     assert "cpu is exceeded by 500" in on_the_node(a_pod("p"), running=(running,))
     nominated = a_pod("n", cpu="3500m", status={"nominatedNodeName": NODE})
@@ -411,7 +411,7 @@ def test_pods_that_run_there_or_are_promised_a_place_take_their_room():
 
 
 def test_daemon_overhead_counts_future_daemons_and_running_ones_once():
-    """What all daemons expect, less what daemon pods have."""
+    """The overhead is the requests of all DaemonSets for the node, minus those of daemon pods that already run."""
     agent = a_daemon_set("agent", cpu="500m")
     pod = a_pod("p", cpu="3800m")
     assert on_the_node(pod) == ""
@@ -421,8 +421,8 @@ def test_daemon_overhead_counts_future_daemons_and_running_ones_once():
     assert on_the_node(a_pod("p", cpu="3500m"), daemon_sets=(agent,), running=(there,)) == ""
 
 
-def test_an_uninitialized_node_has_its_claims_size_and_no_startup_taints():
-    """Until it is initialized; a claim without an instance promises no more than it asks for."""
+def test_uninitialized_node_uses_nodeclaim_resources_and_ignores_startup_taints():
+    """A NodeClaim that has not launched has only the capacity that it requests."""
     starting = {
         "metadata": {"labels": {labels.INITIALIZED: "false"}},
         "spec": {"taints": [{"key": "boot", "effect": "NoSchedule"}]},
