@@ -1,4 +1,4 @@
-"""What daemons take of a node: their newest pod counts, and where they run is the DaemonSet's word."""
+"""Daemon overhead: the newest pod determines the requests, the DaemonSet's template determines the nodes."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ PORT = {"containerPort": 9100, "hostPort": 9100}
 
 
 def of(daemon_set, pod):
-    """The pod as one that the DaemonSet made."""
+    """Return the pod as one that the DaemonSet controls."""
     owner = OwnerReference(api_version="apps/v1", kind="DaemonSet", uid=daemon_set.metadata.uid, controller=True)
     return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=(owner,)))
 
 
 def made(seconds_ago):
-    """Metadata of a pod made then."""
+    """Return the metadata of a pod that was created this many seconds ago."""
     return {"creationTimestamp": stamp(NOW - timedelta(seconds=seconds_ago))}
 
 
-def test_the_newest_pod_tells_what_a_daemon_takes():
-    """A webhook has raised the requests since the template was written."""
+def test_daemon_requests_are_those_of_its_newest_pod():
+    """The newest pod requests more than the template, for example because a webhook raised the requests."""
     agent = a_daemon_set("agent", cpu="100m")
     old = of(agent, a_pod("old", cpu="200m", node="n1", metadata=made(600)))
     new = of(agent, a_pod("new", cpu="300m", node="n2", metadata=made(60)))
@@ -39,8 +39,8 @@ def test_the_newest_pod_tells_what_a_daemon_takes():
     assert make_daemons((agent,), (new, old, a_pod("other", cpu="9")))[0].requests["cpu"] == 300
 
 
-def test_where_daemons_run_is_what_the_template_says():
-    """A running daemon is bound to its own node by affinity; that is not for the others."""
+def test_daemon_node_affinity_is_that_of_the_template():
+    """The DaemonSet controller binds each pod to its node by node affinity, which is irrelevant to other nodes."""
     agent = a_daemon_set("agent")
     term = {"matchExpressions": [{"key": labels.ZONE, "operator": "In", "values": ["nowhere"]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
@@ -51,13 +51,13 @@ def test_where_daemons_run_is_what_the_template_says():
     assert [dict(t) for t in daemon.terms] == [{}]
 
 
-def test_a_daemon_that_cannot_be_read_takes_nothing():
-    """Its pods could not be made either."""
+def test_daemon_set_with_invalid_requests_has_no_overhead():
+    """Kubernetes cannot create its pods either."""
     assert make_daemons((a_daemon_set("broken", cpu="lots"),)) == ()
 
 
-def test_types_are_grouped_by_the_host_ports_that_their_daemons_use():
-    """An exporter that runs on large nodes alone."""
+def test_instance_types_are_grouped_by_the_host_ports_of_their_daemons():
+    """The exporter runs on large nodes only, so only the large type has its host port and overhead."""
     exporter = a_daemon_set("exporter", cpu="500m")
     spec = exporter.spec.template.spec
     ported = msgspec.convert(
@@ -76,8 +76,8 @@ def test_types_are_grouped_by_the_host_ports_that_their_daemons_use():
     assert pool.sizes[:, 0].tolist() == [8000 - 80 - 500, 2000 - 80]
 
 
-def test_a_pod_that_a_daemonset_owns_but_does_not_control_does_not_count():
-    """Another controller made it."""
+def test_pod_that_a_daemon_set_owns_but_does_not_control_does_not_count():
+    """Another controller created the pod."""
     agent = a_daemon_set("agent", cpu="100m")
     owner = OwnerReference(api_version="apps/v1", kind="DaemonSet", uid=agent.metadata.uid, controller=False)
     pod = a_pod("other", cpu="9", node="n1")
@@ -87,13 +87,13 @@ def test_a_pod_that_a_daemonset_owns_but_does_not_control_does_not_count():
 
 
 def _required(*zones):
-    """Node affinity to any of these zones, each a term of its own."""
+    """Return a node affinity with one term for each of these zones."""
     terms = [{"matchExpressions": [{"key": labels.ZONE, "operator": "In", "values": [zone]}]} for zone in zones]
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
 
 
-def test_a_node_misses_the_daemons_that_tolerate_it_and_choose_it():
-    """In zone a, tainted: one daemon chooses zones c or a, one zone b, one does not tolerate the taint, one runs."""
+def test_missing_overhead_counts_daemons_that_tolerate_and_select_the_node():
+    """One of four daemons is missing; one selects other zones, one lacks the toleration, one runs already."""
     sets = (
         a_daemon_set("here", cpu="100m", affinity=_required("c", "a")),
         a_daemon_set("elsewhere", cpu="200m", affinity=_required("b", "c")),
@@ -107,8 +107,8 @@ def test_a_node_misses_the_daemons_that_tolerate_it_and_choose_it():
     assert missing_daemon_overhead(found, make_daemons(sets))["cpu"] == 100
 
 
-def test_a_type_runs_a_daemon_if_one_of_its_terms_matches():
-    """The small type alone is chosen by the second term."""
+def test_instance_type_runs_a_daemon_when_any_affinity_term_matches():
+    """The first term matches neither type, the second term matches the small type."""
     terms = [
         {"matchExpressions": [{"key": labels.INSTANCE_TYPE, "operator": "In", "values": [name]}]}
         for name in ("m.huge", "m.small")

@@ -1,4 +1,4 @@
-"""Domains for pods: spread, affinity and anti-affinity over any label, with the relaxation of preferences."""
+"""Domain assignment: topology spread, pod affinity and anti-affinity over any label, and relaxed preferences."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RACK = "example.com/rack"
 
 @dataclass(frozen=True)
 class Assigned:
-    """What became of the pods, by the `app` label of theirs."""
+    """The result of domain assignment, with counts by the `app` label of the pods."""
 
     problem: SchedulingProblem
     solution: PartialSolution
@@ -35,11 +35,11 @@ class Assigned:
     left: dict
 
     def app(self, row):
-        """The app of a row."""
+        """Returns the app of a row."""
         return self.problem.rows[row].pods[0].metadata.labels["app"]
 
     def sent(self, app="web"):
-        """New nodes by the domains they must be in, and how many pods go there."""
+        """Counts the pods on new nodes, by the domains in which the nodes must be."""
         found = Counter()
         for batch in self.batches:
             if self.app(batch.row) == app:
@@ -47,7 +47,7 @@ class Assigned:
         return dict(found)
 
     def kept(self, app="web"):
-        """Existing nodes with how many pods go there."""
+        """Counts the pods on existing nodes, by the name of the node."""
         nodes = self.problem.existing.nodes
         found = Counter()
         for node, entries in self.solution.on_existing.items():
@@ -55,16 +55,16 @@ class Assigned:
         return {name: n for name, n in found.items() if n}
 
     def reasons(self, app="web"):
-        """How many pods no domain may take."""
+        """Counts the pods that no domain can take."""
         return sum(n for c, n in self.left.items() if self.app(self.problem.levels[c][0]) == app)
 
     def why(self):
-        """The words for those."""
+        """Returns the reasons why pods are unschedulable, as one text."""
         return " ".join(self.solution.reasons.values())
 
 
 def assign(*pods, types=(ZONAL,), ceilings=None, **cluster):
-    """Domains for these pods in a cluster."""
+    """Assigns domains to these pods in a cluster."""
     snapshot = a_snapshot(pods=tuple(sorted(pods, key=lambda p: p.key)), **cluster)
     catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
     asked = prepare_task(ClusterInputs.of(snapshot, catalogue, Options()), pods_to_schedule(snapshot), frozenset())
@@ -80,24 +80,24 @@ def assign(*pods, types=(ZONAL,), ceilings=None, **cluster):
 
 
 def pods(count, app="web", prefix="", **kwargs):
-    """That many equal pods of an app."""
+    """Returns `count` equal pods of an app."""
     return [a_pod(f"{prefix or app}{i}", metadata={"labels": {"app": app}}, **kwargs) for i in range(count)]
 
 
 def spread(key=labels.ZONE, *, skew=1, app="web", **more):
-    """A spread constraint over the pods of an app."""
+    """Returns a spec with a topology spread constraint over the pods of an app."""
     selector = {"matchLabels": {"app": app}}
     base = {"maxSkew": skew, "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector}
     return {"topologySpreadConstraints": [{**base, **more}]}
 
 
 def near(app="web", key=labels.ZONE):
-    """A spec that wants to be where pods of an app are."""
+    """Returns a spec with required pod affinity to the pods of an app."""
     return {"affinity": {"podAffinity": {_REQUIRED: [_term(app, key)]}}}
 
 
 def apart(app="web", key=labels.ZONE):
-    """A spec that wants to be where no pod of an app is."""
+    """Returns a spec with required pod anti-affinity to the pods of an app."""
     return {"affinity": {"podAntiAffinity": {_REQUIRED: [_term(app, key)]}}}
 
 
@@ -109,13 +109,13 @@ def _term(app, key):
 
 
 def only(*zones):
-    """Part of a spec: node affinity for some zones."""
+    """Returns the `nodeAffinity` part of a spec that requires one of these zones."""
     expression = {"key": labels.ZONE, "operator": "In", "values": list(zones)}
     return {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}}
 
 
 def a_full_cluster(*zones, free=0):
-    """Nodes and claims, one per zone, each with `free` of their four CPUs to spare, and the pods that fill them."""
+    """Returns pods that leave `free` of four CPUs on each node, and one node and NodeClaim per zone."""
     names = [f"n{index}" for index in range(len(zones))]
     nodes = tuple(a_node(n, metadata={"labels": {labels.ZONE: z}}) for n, z in zip(names, zones, strict=True))
     filler = [
@@ -126,11 +126,11 @@ def a_full_cluster(*zones, free=0):
     return filler, {"nodes": nodes, "claims": tuple(a_running_claim(n) for n in names)}
 
 
-# -- pods that no rule touches ----------------------------------------------------------------------------------------
+# -- pods without effective constraints -------------------------------------------------------------------------------
 
 
-def test_a_spread_that_counts_nobody_sends_nobody_anywhere():
-    """Whatever node such pods go to has a zone. A label that nodes may lack is asked for all the same."""
+def test_spread_that_matches_no_pod_restricts_no_zone_but_needs_its_label():
+    """Every node has a zone, so any node will do; no node has the rack label, so those pods are unschedulable."""
     idle = assign(*pods(5, spec=spread(app="unmatched")))
     rack = assign(*pods(5, spec=spread("example.com/rack", app="unmatched")))
 
@@ -138,16 +138,16 @@ def test_a_spread_that_counts_nobody_sends_nobody_anywhere():
     assert (rack.sent(), rack.reasons()) == ({}, 5)
 
 
-def test_pods_without_rules_may_go_anywhere():
-    """They get one unit, and packing decides."""
+def test_pods_without_topology_constraints_get_no_domain():
+    """Packing chooses the domain of these pods, and no batch is a quota."""
     assigned = assign(*pods(5))
 
     assert assigned.sent() == {"": 5}
     assert not any(batch.is_quota for batch in assigned.batches)
 
 
-def test_what_nothing_can_take_is_stuck_without_a_word_about_domains():
-    """Its reasons are the NodePools'."""
+def test_pods_too_large_for_all_instance_types_get_no_reason_about_domains():
+    """The reasons come from the NodePools, not from domain assignment."""
     assigned = assign(*pods(2, cpu="64"))
 
     assert assigned.reasons() == 2
@@ -159,27 +159,27 @@ def test_what_nothing_can_take_is_stuck_without_a_word_about_domains():
 
 @pytest.mark.parametrize(("count", "expected"), [(1, [1]), (7, [3, 2, 2]), (10_000, [3334, 3333, 3333])])
 def test_spread_fills_the_emptiest_domain_first(count, expected):
-    """However many there are."""
+    """The numbers of pods in two zones differ by at most one, for any number of pods."""
     assert sorted(assign(*pods(count, spec=spread())).sent().values(), reverse=True) == expected
 
 
-def test_pods_that_run_count():
-    """Two pods in zone a leave the next two for b and c."""
+def test_spread_counts_running_pods():
+    """Two pods run in zone a, so the next two pods go to zones b and c."""
     filler, cluster = a_full_cluster("a")
     running = pods(2, prefix="old", cpu="0", node="node-n0")
 
     assert assign(*filler, *running, *pods(2, spec=spread()), **cluster).sent() == {"b": 1, "c": 1}
 
 
-def test_a_zone_out_of_stock_is_no_domain():
-    """No pod waits for it, and its count of zero keeps no pod out of other zones."""
+def test_zone_without_available_offerings_is_no_domain_of_a_spread():
+    """No pod goes to zone c, and its count of zero does not limit the other zones."""
     sold_out = replace(ZONAL, offerings=tuple(replace(o, available=o.zone != "c") for o in ZONAL.offerings))
 
     assert assign(*pods(6, spec=spread()), types=(sold_out,)).sent() == {"a": 3, "b": 3}
 
 
-def test_too_few_domains_count_as_empty_ones():
-    """minDomains 4 in three zones: each zone may have maxSkew pods."""
+def test_min_domains_limits_each_domain_to_max_skew_when_there_are_too_few_domains():
+    """With minDomains 4 and only three zones, each zone takes at most maxSkew pods."""
     assigned = assign(*pods(8, spec=spread(skew=2, minDomains=4)))
 
     assert assigned.sent() == {"a": 2, "b": 2, "c": 2}
@@ -196,8 +196,8 @@ def test_too_few_domains_count_as_empty_ones():
     "provisioning/scheduling/topology",
     it="should balance pods across a label (NodeAffinityPolicy=ignore)",
 )
-def test_the_node_affinity_policy_tells_whose_pods_count(policy, expected):
-    """Pods on a node that the spread's own pods may not use count only if it ignores that."""
+def test_node_affinity_policy_decides_which_running_pods_a_spread_counts(policy, expected):
+    """The spread counts pods on a node that its own pods cannot use only with policy Ignore."""
     filler, cluster = a_full_cluster("a")
     running = pods(2, prefix="old", cpu="0", node="node-n0")
     disk = {"nodeSelector": {"disk": "fast"}}
@@ -217,8 +217,8 @@ def test_the_node_affinity_policy_tells_whose_pods_count(policy, expected):
     "provisioning/scheduling/topology",
     it="should balance pods across a label (NodeTaintsPolicy=ignore)",
 )
-def test_the_node_taints_policy_tells_whose_pods_count(policy, expected):
-    """Pods on a tainted node count unless the spread honours taints."""
+def test_node_taints_policy_decides_which_running_pods_a_spread_counts(policy, expected):
+    """The spread counts pods on a node with an untolerated taint only with policy Ignore."""
     taint = {"key": "mine", "effect": "NoSchedule"}
     node = a_node("n0", spec={"taints": [taint]})
     running = pods(2, prefix="old", cpu="0", node="node-n0")
@@ -230,15 +230,15 @@ def test_the_node_taints_policy_tells_whose_pods_count(policy, expected):
     assert assigned.sent() == expected
 
 
-def test_capacity_types_are_domains():
-    """Half on spot, half on demand."""
+def test_spread_over_capacity_types_balances_spot_and_on_demand():
+    """Half of the pods go to spot nodes and half to on-demand nodes."""
     assigned = assign(*pods(6, spec=spread(labels.CAPACITY_TYPE)), types=(SPOTTY,))
 
     assert assigned.sent() == {"on-demand": 3, "spot": 3}
 
 
-def test_a_nodepool_defines_domains_of_a_label_of_its_own():
-    """A requirement In [r1, r2] leaves the rack open; the pods' spread decides."""
+def test_nodepool_requirement_defines_the_domains_of_a_custom_label():
+    """The NodePool requires rack In [r1, r2], and the spread distributes the pods over both racks."""
     racks = [{"key": RACK, "operator": "In", "values": ["r1", "r2"]}]
     pools = (a_pool(spec={"template": {"spec": {"requirements": racks}}}),)
 
@@ -247,7 +247,7 @@ def test_a_nodepool_defines_domains_of_a_label_of_its_own():
 
 @pytest.mark.karpenter("provisioning/scheduling/topology", it="should spread pods while respecting both constraints")
 def test_two_spreads_over_different_labels_hold_at_once():
-    """Zones and capacity types, each level."""
+    """The pods are balanced over the zones and over the capacity types."""
     both = [c for key in (labels.ZONE, labels.CAPACITY_TYPE) for c in spread(key)["topologySpreadConstraints"]]
     assigned = assign(*pods(100, spec={"topologySpreadConstraints": both}), types=(SPOTTY,))
 
@@ -260,16 +260,16 @@ def test_two_spreads_over_different_labels_hold_at_once():
         assert set(totals.values()) == {50}
 
 
-def test_ties_go_to_the_cheaper_zone():
-    """Karpenter leaves them to chance."""
+def test_spread_chooses_the_cheaper_zone_when_zones_are_equally_full():
+    """Karpenter chooses at random between equally full zones."""
     dear = an_instance_type("x.large", cpu=8, memory_gib=32, price=0.5, zones=("a",))
     cheap = an_instance_type("y.large", cpu=8, memory_gib=32, price=0.4, zones=("b",))
 
     assert assign(*pods(3, spec=spread()), types=(dear, cheap)).sent() == {"a": 1, "b": 2}
 
 
-def test_room_on_existing_nodes_comes_first_as_far_as_the_skew_allows():
-    """Two fit on a node in zone a; a third there would be one too many anyway."""
+def test_spread_uses_existing_nodes_first_within_max_skew():
+    """Two pods go to the existing node in zone a; a third pod in zone a would exceed maxSkew."""
     filler, cluster = a_full_cluster("a", free=3)
     assigned = assign(*filler, *pods(6, spec=spread()), **cluster)
 
@@ -277,8 +277,8 @@ def test_room_on_existing_nodes_comes_first_as_far_as_the_skew_allows():
     assert assigned.sent() == {"b": 2, "c": 2}
 
 
-def test_pods_that_are_merely_counted_are_kept_level_but_never_refused():
-    """They have no spread themselves; the pods that have one stay level around them."""
+def test_pods_without_a_spread_that_a_spread_counts_are_balanced_but_never_rejected():
+    """The selector matches pods that have no spread; the pods with the spread balance the zones around them."""
     loose = pods(9, prefix="loose", cpu="500m")
     bound = pods(3, prefix="bound", spec=spread())
 
@@ -287,8 +287,8 @@ def test_pods_that_are_merely_counted_are_kept_level_but_never_refused():
     assert assign(*tied, *bound).sent() == {"a": 5, "b": 2, "c": 1}
 
 
-def test_pods_that_are_merely_counted_do_not_pay_for_it():
-    """A zone that costs more is not worth being level."""
+def test_pods_without_a_spread_that_a_spread_counts_stay_in_the_cheaper_zone():
+    """Domain assignment does not pay for a dearer zone to balance pods that have no spread."""
     dear = an_instance_type("x.large", cpu=8, memory_gib=32, price=0.5, zones=("a",))
     cheap = an_instance_type("y.large", cpu=8, memory_gib=32, price=0.4, zones=("b",))
     bound = pods(1, prefix="bound", cpu="2", spec=spread())
@@ -296,8 +296,8 @@ def test_pods_that_are_merely_counted_do_not_pay_for_it():
     assert assign(*pods(4, prefix="loose"), *bound, types=(dear, cheap)).sent() == {"a": 1, "b": 4}
 
 
-def test_classes_with_less_choice_go_first():
-    """Pods that must be in zone a are placed before the others level the rest."""
+def test_pods_with_fewer_allowed_zones_are_assigned_first():
+    """Pods that require zone a are assigned first; the other pods then balance the zones."""
     tied = pods(4, prefix="tied", cpu="500m", spec={**spread(), "nodeSelector": {labels.ZONE: "a"}})
 
     assert assign(*pods(8, prefix="free", spec=spread()), *tied).sent() == {"a": 4, "b": 4, "c": 4}
@@ -306,8 +306,8 @@ def test_classes_with_less_choice_go_first():
 # -- affinity ---------------------------------------------------------------------------------------------------------
 
 
-def test_affinity_to_its_own_kind_chooses_one_domain_by_price():
-    """All classes that must follow have their say."""
+def test_self_affinity_chooses_one_domain_by_price():
+    """The price covers all pod classes that must be in the same domain."""
     types = (
         an_instance_type("x.large", cpu=8, memory_gib=32, price=0.5, zones=("a",)),
         an_instance_type("y.large", cpu=8, memory_gib=32, price=0.4, zones=("b",)),
@@ -316,15 +316,15 @@ def test_affinity_to_its_own_kind_chooses_one_domain_by_price():
     assert assign(*pods(3, spec=near()), *pods(2, prefix="big", cpu="4", spec=near()), types=types).sent() == {"b": 5}
 
 
-def test_the_first_domain_suits_those_with_less_choice():
-    """One class can only be in zone c, so all go there."""
+def test_self_affinity_chooses_the_domain_that_the_most_constrained_pods_allow():
+    """One pod class can only be in zone c, so all pods go there."""
     tied = {"affinity": {**near()["affinity"], **only("c")}}
 
     assert assign(*pods(3, cpu="2", spec=near()), *pods(1, prefix="tied", spec=tied)).sent() == {"c": 4}
 
 
-def test_affinity_goes_where_the_pods_run():
-    """The domain is taken, be it dearer."""
+def test_affinity_uses_the_domain_of_the_running_pods():
+    """A pod of app db runs in zone b, so the pods with affinity to it go to zone b."""
     filler, cluster = a_full_cluster("b")
     running = pods(1, app="db", cpu="0", node="node-n0")
 
@@ -332,7 +332,7 @@ def test_affinity_goes_where_the_pods_run():
 
 
 def test_those_to_be_followed_are_where_the_followers_can_be():
-    """The target is free to go anywhere, its followers are not; the order of the queue does not matter."""
+    """The db pods may use any zone; they go to zone c because the pods with affinity to them can only be there."""
     followers = pods(2, cpu="4", spec={"affinity": {**near("db")["affinity"], **only("c")}})
 
     assigned = assign(*followers, *pods(2, app="db"))
@@ -341,24 +341,24 @@ def test_those_to_be_followed_are_where_the_followers_can_be():
 
 
 @pytest.mark.karpenter("provisioning/scheduling/topology", it="should handle multiple dependent affinities")
-def test_followers_of_followers_find_their_way():
-    """web follows db, db follows disk."""
+def test_chained_affinities_put_all_pods_into_one_zone():
+    """The web pod has affinity to db, and the db pod has affinity to disk."""
     assigned = assign(*pods(1, cpu="4", spec=near("db")), *pods(1, "db", cpu="2", spec=near("disk")), *pods(1, "disk"))
 
     assert assigned.sent() == assigned.sent("db") == assigned.sent("disk")
     assert not assigned.left
 
 
-def test_affinity_to_nobody_is_stuck():
-    """There is no such pod, and it does not match its own selector."""
+def test_affinity_that_matches_no_pod_leaves_pods_unschedulable():
+    """No pod of app db exists, and the pods do not match their own affinity selector."""
     assigned = assign(*pods(2, spec=near("db")))
 
     assert assigned.reasons() == 2
     assert "no domain of topology.kubernetes.io/zone that it can reach holds any of the pods" in assigned.why()
 
 
-def test_affinity_out_of_reach_may_be_founded_anew():
-    """Its kind runs in zone a, where it must not go: it is the first of those that may be elsewhere."""
+def test_self_affinity_starts_a_new_domain_when_running_pods_are_in_an_excluded_zone():
+    """A matching pod runs in zone a, which the new pods exclude; they choose a common zone among b and c."""
     filler, cluster = a_full_cluster("a")
     running = pods(1, prefix="old", cpu="0", node="node-n0")
     spec = {"affinity": {**near()["affinity"], **only("b", "c")}}
@@ -369,8 +369,8 @@ def test_affinity_out_of_reach_may_be_founded_anew():
 # -- anti-affinity ----------------------------------------------------------------------------------------------------
 
 
-def test_anti_affinity_takes_every_domain_once():
-    """All of them in one pass, and no more."""
+def test_self_anti_affinity_allows_one_pod_per_domain():
+    """Each of three zones takes one pod, and the other two pods are unschedulable."""
     assigned = assign(*pods(5, spec=apart()))
 
     assert assigned.sent() == {"a": 1, "b": 1, "c": 1}
@@ -378,8 +378,8 @@ def test_anti_affinity_takes_every_domain_once():
     assert "every domain of topology.kubernetes.io/zone that it can reach is taken (a, b, c)" in assigned.why()
 
 
-def test_anti_affinity_holds_both_ways():
-    """Pods that it selects are not with it, in either order of the queue."""
+def test_anti_affinity_applies_in_both_directions():
+    """The web pods and the db pods that they exclude share no zone, whichever come first in the queue."""
     for mine, theirs in (("4", "1"), ("1", "4")):
         assigned = assign(*pods(3, cpu=mine, spec=apart("db")), *pods(6, "db", cpu=theirs))
 
@@ -387,8 +387,8 @@ def test_anti_affinity_holds_both_ways():
         assert not assigned.sent().keys() & assigned.sent("db").keys()
 
 
-def test_pods_that_run_keep_others_away():
-    """Their rule is not ours, its effect is."""
+def test_anti_affinity_of_a_running_pod_excludes_new_pods_from_its_zone():
+    """The new pods have no constraint, but the running pod's anti-affinity excludes them from zone a."""
     filler, cluster = a_full_cluster("a", free=3)
     loner = a_pod("loner", cpu="0", node="node-n0", metadata={"labels": {"app": "loner"}}, spec=apart("web"))
 
@@ -399,19 +399,19 @@ def test_pods_that_run_keep_others_away():
     assert sum(assigned.sent().values()) == 2
 
 
-def test_anti_affinity_keeps_away_from_pods_that_run():
-    """A running pod without rules of its own occupies zone a."""
+def test_anti_affinity_excludes_the_zones_of_matching_running_pods():
+    """The running pod in zone a has no constraint itself."""
     filler, cluster = a_full_cluster("a")
     running = pods(1, app="db", cpu="0", node="node-n0")
 
     assert set(assign(*filler, *running, *pods(3, spec=apart("db")), **cluster).sent()) <= {"b", "c"}
 
 
-# -- preferences, ceilings, what is there -----------------------------------------------------------------------------
+# -- preferences, ceilings, pod order ---------------------------------------------------------------------------------
 
 
-def test_a_preferred_spread_is_kept_as_far_as_it_goes():
-    """Zone b has only nodes too small for them: the first pod keeps the preference, the others give it up."""
+def test_preferred_spread_is_relaxed_only_for_pods_that_cannot_satisfy_it():
+    """Zone b has only types that are too small: the first pod satisfies the spread, the others relax it."""
     types = (ZONAL_A, an_instance_type("y.small", cpu=2, memory_gib=8, price=0.1, zones=("b",)))
 
     assigned = assign(*pods(3, cpu="6", spec=spread(whenUnsatisfiable="ScheduleAnyway")), types=types)
@@ -420,8 +420,8 @@ def test_a_preferred_spread_is_kept_as_far_as_it_goes():
     assert [batch.row for batch in assigned.batches] == [1, 0]
 
 
-def test_a_preference_binds_nobody_else():
-    """Pods that prefer to be apart take a zone each and then double up; those they shun go where they like."""
+def test_preferred_anti_affinity_does_not_exclude_other_pods():
+    """Three pods take a zone each; the fourth may use any zone, although the others prefer to avoid it."""
     shun = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [_weighted("web")]}}
 
     assigned = assign(*pods(4, spec={"affinity": shun}))
@@ -434,8 +434,8 @@ def _weighted(app):
     return {"weight": 1, "podAffinityTerm": _term(app, labels.ZONE)}
 
 
-def test_a_ceiling_closes_a_domain():
-    """Learned from an attempt in which limits cut the quota short."""
+def test_ceiling_limits_how_many_pods_a_domain_takes():
+    """The scheduler sets ceilings after an attempt in which limits reduce the quota of a domain."""
 
     def ceilings(problem):
         return {(0, ((labels.ZONE, "a"),)): 1, (0, ((labels.ZONE, "b"),)): 0}
@@ -443,8 +443,8 @@ def test_a_ceiling_closes_a_domain():
     assert assign(*pods(9, spec=spread(skew=9)), ceilings=ceilings).sent() == {"a": 1, "c": 8}
 
 
-def test_the_order_of_pods_does_not_matter():
-    """The API server's order is an accident."""
+def test_pod_order_does_not_change_the_assignment():
+    """The API server lists pods in arbitrary order."""
     some = [
         *pods(5, spec=spread()),
         *pods(3, "db", cpu="2", spec=apart("web")),
@@ -462,15 +462,15 @@ def test_the_order_of_pods_does_not_matter():
 
 
 def test_the_cheaper_zone_is_the_one_with_the_lower_price_per_cpu():
-    """The larger type costs more, a pod on it less."""
+    """The larger instance type costs more per node, but less per pod."""
     small = an_instance_type("x.small", cpu=2, memory_gib=8, price=0.2, zones=("a",))
     large = an_instance_type("y.large", cpu=8, memory_gib=32, price=0.4, zones=("b",))
 
     assert assign(*pods(3, spec=spread()), types=(small, large)).sent() == {"a": 1, "b": 2}
 
 
-def test_a_pod_that_fits_only_a_type_that_is_largest_in_nothing_is_assigned():
-    """Others have more CPU or more memory; it fits the one between them to the byte."""
+def test_pod_is_assigned_when_its_only_type_has_neither_the_most_cpu_nor_the_most_memory():
+    """The other types have more CPU or more memory; the pod exactly fits the type between them."""
     types = (
         an_instance_type("c.large", cpu=8, memory_gib=8, price=0.3),
         an_instance_type("m.medium", cpu=4, memory_gib=16, price=0.3),
@@ -482,14 +482,14 @@ def test_a_pod_that_fits_only_a_type_that_is_largest_in_nothing_is_assigned():
 
 
 def test_a_node_without_free_cpu_takes_pods_that_request_none():
-    """Nothing of it is overdrawn."""
+    """A CPU request of zero fits on a node whose CPU is fully requested."""
     filler, cluster = a_full_cluster("a")
 
     assert assign(*filler, *pods(1, cpu="0", spec=near("filler")), **cluster).kept() == {"node-n0": 1}
 
 
-def test_affinity_to_its_own_kind_uses_one_of_two_domains():
-    """A node in zone a has capacity for one of the pods, new nodes are cheaper in zone b."""
+def test_self_affinity_puts_all_pods_into_one_of_two_domains():
+    """An existing node in zone a has capacity for one of the pods, but new nodes are cheaper in zone b."""
     types = (
         an_instance_type("x.large", cpu=8, memory_gib=32, price=0.5, zones=("a",)),
         an_instance_type("y.large", cpu=8, memory_gib=32, price=0.4, zones=("b",)),
@@ -502,7 +502,7 @@ def test_affinity_to_its_own_kind_uses_one_of_two_domains():
 
 
 def test_the_first_domain_of_an_affinity_is_chosen_by_the_price_of_whole_nodes():
-    """Zone a has large nodes alone: cheap by the CPU, dear for one pod."""
+    """Zone a has only large nodes, which cost less per CPU but more for a single pod."""
     types = (
         an_instance_type("x.huge", cpu=64, memory_gib=256, price=2.0, zones=("a",)),
         an_instance_type("y.small", cpu=2, memory_gib=8, price=0.1, zones=("b",)),
@@ -511,8 +511,8 @@ def test_the_first_domain_of_an_affinity_is_chosen_by_the_price_of_whole_nodes()
     assert assign(*pods(1, spec=near()), types=types).sent() == {"b": 1}
 
 
-def test_a_constraint_that_leaves_a_domain_open_is_not_the_reason():
-    """The spread leaves zone a alone, the anti-affinity zone b alone: only both together exclude the pod."""
+def test_constraint_that_allows_a_domain_is_not_reported_as_the_reason():
+    """The spread allows only zone a, the anti-affinity only zone b: neither alone excludes the pod."""
     types = (an_instance_type("z.large", cpu=8, memory_gib=32, price=0.4, zones=("a", "b")),)
     filler, cluster = a_full_cluster("a", "b")
     running = [*pods(1, "db", cpu="0", node="node-n0"), *pods(1, prefix="old", cpu="0", node="node-n1")]
@@ -522,8 +522,8 @@ def test_a_constraint_that_leaves_a_domain_open_is_not_the_reason():
     assert assigned.why() == "unsatisfiable rules between pods: no domain that it can reach keeps all of them"
 
 
-def test_the_first_domain_of_an_affinity_is_that_of_the_nodepool_with_more_weight():
-    """Its zone is the dearer one."""
+def test_first_domain_of_an_affinity_is_that_of_the_nodepool_with_more_weight():
+    """The NodePool with more weight has the dearer zone."""
     types = (
         an_instance_type("x.large", cpu=8, memory_gib=32, price=0.4, zones=("a",)),
         an_instance_type("y.large", cpu=8, memory_gib=32, price=0.5, zones=("b",)),
@@ -535,7 +535,7 @@ def test_the_first_domain_of_an_affinity_is_that_of_the_nodepool_with_more_weigh
 
 
 def test_first_zone_of_an_affinity_counts_only_pods_that_need_new_nodes():
-    """Zone a is dearer, but a node there takes three of the four pods; without the node all go to zone b."""
+    """Zone a is dearer, but an existing node there takes three of the four pods; without it all pods go to zone b."""
     near = {"topologyKey": labels.ZONE, "labelSelector": {"matchLabels": {"app": "web"}}}
     spec = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near]}}}
     web = [a_pod(f"w{n}", cpu="1", spec=spec) for n in range(4)]
@@ -551,8 +551,8 @@ def test_first_zone_of_an_affinity_counts_only_pods_that_need_new_nodes():
     assert (beside.kept(), beside.sent()) == ({"node-n": 3}, {"a": 1})
 
 
-def test_first_zone_of_an_affinity_is_rated_by_its_cheapest_cell():
-    """Zone a has dear on-demand and cheap Spot nodes, zone b on-demand nodes in between."""
+def test_first_zone_of_an_affinity_is_rated_by_its_cheapest_capacity_type():
+    """Zone a has expensive on-demand and cheap spot nodes; the on-demand nodes of zone b cost less than the former."""
     near = {"topologyKey": labels.ZONE, "labelSelector": {"matchLabels": {"app": "web"}}}
     loose = {"maxSkew": 9, "topologyKey": labels.CAPACITY_TYPE, "whenUnsatisfiable": "DoNotSchedule"}
     spec = {
@@ -569,8 +569,8 @@ def test_first_zone_of_an_affinity_is_rated_by_its_cheapest_cell():
     assert {where.split("/")[-1] for where in sent} == {"a"}
 
 
-def test_node_whose_zone_is_open_keeps_repelled_pods_out_of_all_its_zones():
-    """Two pods share a large node in zone a or b; the pod that stays away from them gets zone c, or waits without one."""
+def test_anti_affinity_excludes_every_zone_that_a_new_node_may_get():
+    """Two pods share a new node in zone a or b; a pod with anti-affinity to them gets zone c or is unschedulable."""
     required = "requiredDuringSchedulingIgnoredDuringExecution"
 
     def term(key):

@@ -1,4 +1,4 @@
-"""A cluster's nodes asked about again and again: what is kept must never show."""
+"""Existing nodes: cached data returns the same results as new data; allocatable, anti-affinity and volumes."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ RULES = (
 
 
 def a_web_pod(number, spec, **where):
-    """One of the pods of an app, with a rule of its own."""
+    """Return a pod of the app `web` with this spec."""
     return a_pod(f"web-{number}", metadata={"labels": {"app": "web"}}, spec=spec, **where)
 
 
 @pytest.fixture
 def cluster():
-    """A node for every kind of rule, a claim on its way with a pod planned onto it, a limited pool."""
+    """A node for every kind of constraint, a launched NodeClaim with a planned pod, and a NodePool with a limit."""
     running = tuple(a_web_pod(n, RULES[n], node=f"node-{name}") for n, name in enumerate(NODES))
     pending = (a_web_pod("planned", {}), a_web_pod("nominated", {}, status={"nominatedNodeName": "node-one"}))
     planned = {"metadata": {"annotations": {labels.PLANNED_PODS: "default/web-planned"}}}
@@ -88,8 +88,8 @@ def cluster():
 
 
 @pytest.mark.parametrize("with_pending", [False, True])
-def test_a_question_asked_again_is_answered_as_if_it_were_the_first(cluster, with_pending):
-    """Each node thought away, twice over, and pods placed anew without their nodes going."""
+def test_reused_scheduler_returns_the_same_results_as_a_new_one(cluster, with_pending):
+    """Each problem is solved twice: nodes are removed, or their pods are rescheduled while the nodes stay."""
     catalogue = Catalogue({pool.metadata.name: TYPES for pool in cluster.node_pools})
     scheduler = Scheduler(cluster, catalogue)
     pending = tuple(pod for pod in cluster.pods if not pod.spec.node_name) if with_pending else ()
@@ -104,7 +104,7 @@ def test_a_question_asked_again_is_answered_as_if_it_were_the_first(cluster, wit
 
 
 def some_columns(draw, count):
-    """Labels and taints of nodes, of which some lack labels, some are cordoned, and some are equal."""
+    """Return nodes with random labels and taints; some lack labels, some are cordoned, and some may be equal."""
     nodes = [
         a_node(
             f"c{n}",
@@ -120,8 +120,8 @@ def some_columns(draw, count):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_columns_of_some_nodes_are_those_of_a_cluster_without_the_others(seed):
-    """Labels, taints, cells, tolerations, terms and pins, in the order asked for."""
+def test_columns_of_a_subset_of_nodes_equal_columns_built_from_that_subset(seed):
+    """Labels, topology domains, tolerated taints, terms and pins are equal and in the order of the subset."""
     draw = random.Random(seed)
     nodes = some_columns(draw, 7)
     places = draw.sample(range(7), draw.randint(0, 5))
@@ -160,8 +160,8 @@ def test_columns_of_some_nodes_are_those_of_a_cluster_without_the_others(seed):
     ]
 
 
-def test_node_that_is_overcommitted_on_one_axis_takes_nothing():
-    """A node of four CPUs runs pods that ask for six; its memory would do."""
+def test_node_that_is_overcommitted_on_one_resource_gets_no_pods():
+    """A node of four CPUs runs pods that request six; a pod that requests only memory is not scheduled to it."""
     running = tuple(a_pod(f"r{n}", cpu="3", node="node-one") for n in range(2))
     cluster = a_snapshot(
         nodes=(a_node("one"),),
@@ -172,8 +172,8 @@ def test_node_that_is_overcommitted_on_one_axis_takes_nothing():
     assert solve(cluster, Catalogue({"default": TYPES})).existing == {}
 
 
-def test_anti_affinity_of_pods_that_move_excludes_no_domain():
-    """Of two nodes with such a pod one is removed: only the other's zone is excluded."""
+def test_anti_affinity_of_pods_to_reschedule_excludes_no_domain():
+    """Two zones run a pod with anti-affinity; a zone is not excluded if its node is removed or its pod rescheduled."""
     apart = {
         "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": labels.ZONE, **WEB}]}
     }
@@ -203,8 +203,8 @@ def test_anti_affinity_of_pods_that_move_excludes_no_domain():
         ({"cpu": "4"}, {}, True, 4000),
     ],
 )
-def test_allocatable_is_completed_by_the_claim_until_the_node_is_initialized(of_claim, of_node, initialized, cpu):
-    """Its pods ask for three CPUs; a device that the node does not report yet is the claim's."""
+def test_nodeclaim_completes_node_allocatable_until_the_node_is_initialized(of_claim, of_node, initialized, cpu):
+    """Without a status the NodeClaim's request of three CPUs counts; the NodeClaim adds a GPU not yet reported."""
     marks = {} if initialized else {labels.INITIALIZED: "false"}
     gpus = {"gpu": "1"} if of_claim else {}
     node = a_node("one", metadata={"labels": marks})
@@ -220,8 +220,8 @@ def test_allocatable_is_completed_by_the_claim_until_the_node_is_initialized(of_
 
 
 @pytest.mark.parametrize(("limit", "placed"), [(2, 1), (3, 2), (4, 3)])
-def test_shared_and_own_volumes_count_together_pod_by_pod(limit, placed):
-    """Each pod has a volume of its own, all share one; the next pod needs one more attachment."""
+def test_shared_and_own_volumes_count_against_the_attach_limit(limit, placed):
+    """Each pod has its own volume and all share one: the first pod needs two attachments, each other pod one."""
     pods = tuple(a_pod(f"p{n}", cpu="100m", **claims_as_volumes(f"own-{n}", "shared")) for n in range(3))
     cluster = a_snapshot(
         nodes=(a_node("one"),),

@@ -1,4 +1,4 @@
-"""Rules about one node alone as axes and conflicts: what they let share a node."""
+"""Constraints within one node, as axes and conflicts: which pods may share a node."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.helpers.builders import a_pod
 
 
 def group(app="web", key=labels.HOSTNAME):
-    """The pods of an app, by node."""
+    """Returns the topology group of the pods of an app, by node unless `key` differs."""
     selector = LabelSelector(match_labels={"app": app})
     return TopologyGroup(key=key, namespaces=frozenset({"default"}), selector=selector, id=f"{key} {app}".encode())
 
 
 def spread(app="web", skew=1, key=labels.HOSTNAME):
-    """So many of an app's pods a node."""
+    """Returns a spread that allows `skew` pods of an app per node, unless `key` differs."""
     found = group(app, key)
     return TopologySpread(
         group=found, max_skew=skew, min_domains=1, honors_node_affinity=True, honors_node_taints=False
@@ -29,34 +29,34 @@ def spread(app="web", skew=1, key=labels.HOSTNAME):
 
 
 def a_row(app="web", **rules):
-    """A row of pods of an app."""
+    """Returns a row (a pod class) with one pod of an app."""
     base = {"requests": {}, "terms": (EMPTY,), "tolerations": (), "spreads": ()}
     return PodClass(pods=(a_pod(app),), namespace="default", labels={"app": app}, **{**base, **rules})
 
 
 def port(number=80, address=""):
-    """A host port."""
+    """Returns a TCP host port."""
     return HostPort(port=number, protocol="TCP", address=address)
 
 
 def may_share(caps, *counts, beside=()):
-    """Whether one new node may hold so many pods of each row."""
+    """Returns whether one new node may hold these counts of pods, one count per row, beside these host ports."""
     wanted = np.array(counts)
     here = wanted > 0
     apart = (caps.counted & here[:, None]).any(axis=0) & (caps.bound & here[:, None]).any(axis=0)
     return bool((wanted @ caps.takes <= caps.beside(beside)).all()) and not apart.any()
 
 
-def test_spread_gives_a_node_as_many_as_its_skew():
-    """Rows over the same pods share the axis; pods merely counted are free."""
+def test_hostname_spread_allows_max_skew_pods_per_node():
+    """Rows whose spreads count the same pods share an axis; counted pods without a spread are not limited."""
     caps = host_constraints_of([a_row(spreads=(spread(skew=2),)), a_row(spreads=(spread(skew=2),)), a_row()])
 
     assert may_share(caps, 1, 1, 5)
     assert not may_share(caps, 2, 1, 0)
 
 
-def test_rows_with_different_skews_over_the_same_pods_share_no_node():
-    """Each may have nodes of its own."""
+def test_rows_with_different_max_skew_over_the_same_pods_share_no_node():
+    """Each row may have nodes of its own."""
     caps = host_constraints_of([a_row(spreads=(spread(skew=1),)), a_row(spreads=(spread(skew=3),))])
 
     assert may_share(caps, 1, 0)
@@ -65,21 +65,21 @@ def test_rows_with_different_skews_over_the_same_pods_share_no_node():
     assert not may_share(caps, 0, 4)
 
 
-def test_of_two_spreads_over_the_same_pods_the_stricter_holds():
-    """A pod may say it twice."""
+def test_stricter_of_two_spreads_over_the_same_pods_applies():
+    """The pod has two spreads over the same pods, with maxSkew 3 and 1."""
     caps = host_constraints_of([a_row(spreads=(spread(skew=3), spread(skew=1)))])
 
     assert may_share(caps, 1)
     assert not may_share(caps, 2)
 
 
-def test_pods_that_a_spread_does_not_count_take_nothing_of_it():
-    """Its own pods are not those it selects."""
+def test_hostname_spread_does_not_limit_pods_that_it_does_not_count():
+    """The selector of the spread does not match the pods that have the spread."""
     assert may_share(host_constraints_of([a_row("web", spreads=(spread("db"),))]), 9)
 
 
-def test_anti_affinity_to_its_own_kind_allows_one_a_node():
-    """Whatever the class."""
+def test_self_anti_affinity_allows_one_pod_per_node():
+    """The limit applies within a pod class and across pod classes."""
     caps = host_constraints_of([a_row(anti_affinities=(group(),)), a_row(anti_affinities=(group(),))])
 
     assert may_share(caps, 1, 0)
@@ -88,8 +88,8 @@ def test_anti_affinity_to_its_own_kind_allows_one_a_node():
 
 
 @pytest.mark.parametrize("theirs", [(), (group("web"),)])
-def test_anti_affinity_to_others_keeps_these_off_its_nodes(theirs):
-    """Many of its own may share a node, be those it shuns apart themselves or not."""
+def test_anti_affinity_excludes_matching_pods_from_its_nodes(theirs):
+    """Pods with the anti-affinity may share a node, whether or not the excluded pods have self-anti-affinity."""
     caps = host_constraints_of([a_row("db", anti_affinities=(group("web"),)), a_row("web", anti_affinities=theirs)])
 
     assert may_share(caps, 5, 0)
@@ -97,15 +97,15 @@ def test_anti_affinity_to_others_keeps_these_off_its_nodes(theirs):
     assert not may_share(caps, 1, 1)
 
 
-def test_rules_over_other_labels_are_none_of_a_nodes():
+def test_constraints_over_other_topology_keys_are_no_host_constraints():
     """Domain assignment handles zones."""
     wide = a_row(spreads=(spread(key=labels.ZONE),), anti_affinities=(group(key=labels.ZONE),))
 
     assert host_constraints_of([wide, wide]).takes.shape == (2, 0)
 
 
-def test_a_port_is_had_once_a_node():
-    """By one pod, of whatever row; other ports are free."""
+def test_host_port_is_used_by_one_pod_per_node():
+    """The limit applies within a row and across rows; pods with other ports may share the node."""
     caps = host_constraints_of([a_row(ports=(port(80),)), a_row(ports=(port(80), port(81))), a_row(ports=(port(82),))])
 
     assert may_share(caps, 1, 0, 1)
@@ -113,8 +113,8 @@ def test_a_port_is_had_once_a_node():
     assert not may_share(caps, 1, 1, 0)
 
 
-def test_addresses_share_a_port_unless_one_means_all_of_them():
-    """As the kubelet has it."""
+def test_host_port_addresses_conflict_only_when_equal_or_wildcard():
+    """An empty address and 0.0.0.0 are wildcards, as in the kubelet."""
     caps = host_constraints_of([a_row(ports=(port(address=a),)) for a in ("10.0.0.1", "10.0.0.2", "", "0.0.0.0")])
 
     assert may_share(caps, 1, 1, 0, 0)
@@ -122,8 +122,8 @@ def test_addresses_share_a_port_unless_one_means_all_of_them():
         assert not may_share(caps, *clash)
 
 
-def test_ports_of_daemons_are_taken_from_the_start():
-    """A daemon at one address stands in the way of that address and of all of them."""
+def test_daemon_host_ports_are_in_use_on_new_nodes():
+    """A daemon's port at one address conflicts with the wildcard address, but not with another address."""
     daemon = port(address="10.0.0.9")
     caps = host_constraints_of([a_row(ports=(port(),)), a_row(ports=(port(address="10.0.0.1"),))], used_ports=[daemon])
 
@@ -132,8 +132,8 @@ def test_ports_of_daemons_are_taken_from_the_start():
     assert may_share(caps, 1, 0, beside=[port(443)])
 
 
-def test_equal_axes_of_new_nodes_are_one_with_all_their_ports():
-    """Two ports that the same row takes: a daemon at either stands in the way."""
+def test_equal_axes_for_new_nodes_merge_and_keep_all_their_ports():
+    """One row uses two ports; a daemon on either of them excludes the row."""
     rows = [a_row(ports=(port(80), port(81))), a_row("db", ports=(port(82),))]
     daemons = [port(n, "10.0.0.9") for n in (80, 81, 82)]
     caps = host_constraints_of(rows, used_ports=daemons).for_new_nodes(np.array([3, 2]))
@@ -143,16 +143,16 @@ def test_equal_axes_of_new_nodes_are_one_with_all_their_ports():
         assert (may_share(caps, 1, 0, beside=[taken]), may_share(caps, 0, 1, beside=[taken])) == (first, second)
 
 
-def test_running_pods_rules_are_conflicts_with_named_hosts():
-    """Who is counted is known; the conflict says where."""
+def test_anti_affinity_of_running_pods_is_a_conflict_with_named_hosts():
+    """The conflict lists the hosts, and it counts the rows that the anti-affinity selects."""
     caps = host_constraints_of([a_row(), a_row("db")], [InverseAntiAffinity(group=group(), domains=frozenset({"n1"}))])
 
     assert [conflict.domains for conflict in caps.conflicts] == [{"n1"}]
     assert caps.counted.tolist() == [[True], [False]]
 
 
-def test_a_preference_binds_for_its_own_row_alone():
-    """It is bound, but not for good."""
+def test_preferred_anti_affinity_binds_only_its_own_row():
+    """The preference binds the row that has it, but is not a lasting constraint."""
     soft = group().preferred
     caps = host_constraints_of([a_row("db", anti_affinities=(soft,), preferred_groups=frozenset({soft.id})), a_row()])
 
@@ -160,8 +160,8 @@ def test_a_preference_binds_for_its_own_row_alone():
     assert not caps.lasting.any()
 
 
-def test_new_nodes_need_only_what_can_be_violated():
-    """One pod breaks no rule of its own, equal axes are one, and conflicts need both sides; ports stay for daemons."""
+def test_new_nodes_get_only_the_constraints_that_can_be_violated():
+    """One pod alone violates nothing, equal axes merge, and a conflict needs both sides; daemons may use any port."""
     rows = [
         a_row(spreads=(spread(skew=1),), anti_affinities=(group(),)),
         a_row("db", anti_affinities=(group("cache"),)),
@@ -180,8 +180,8 @@ def test_new_nodes_need_only_what_can_be_violated():
     assert not may_share(many, 0, 1, 1, 0)
 
 
-def test_who_follows_whom():
-    """Rows that go only where a pod of a group is, and the rows whose pods those are."""
+def test_follows_and_leads_mark_the_two_sides_of_a_pod_affinity():
+    """`follows` marks the rows with the affinity, and `leads` marks the rows that the affinity selects."""
     caps = host_constraints_of([a_row(affinities=(group("db"),)), a_row("db")])
 
     assert caps.follows.tolist() == [[True], [False]]

@@ -1,4 +1,4 @@
-"""Opening nodes for units of pods: limits, reservations, minValues, node prices, pins, and the claims that come of it."""
+"""New nodes for pods: limits, reservations, minValues, node surcharges, pins, overlays and the planned NodeClaims."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ZONAL = an_instance_type("z.medium", cpu=4, memory_gib=16, price=0.2, zones=("a"
 
 
 class Outcome:
-    """What became of some pods: the claims, and how many pods are left."""
+    """The planned NodeClaims for some pods, and the number of pods that stay unschedulable."""
 
     def __init__(self, *pods, types=TYPES, pools=None, options=None, pins=(), **cluster):
         snapshot = a_snapshot(pods=pods, node_pools=pools or (a_pool(),), **cluster)
@@ -53,29 +53,29 @@ class Outcome:
 
     @property
     def types(self):
-        """The cheapest type of every claim, sorted."""
+        """The cheapest instance type of each NodeClaim, sorted."""
         return sorted(claim.offering[0] for claim in self.claims)
 
 
 def pods(count, prefix="p", **kwargs):
-    """That many equal pods."""
+    """Return this many equal pods."""
     return [a_pod(f"{prefix}{i}", **kwargs) for i in range(count)]
 
 
 def demanding(key, count, **extra):
-    """A pool whose claims must leave a choice of so many values of a label."""
+    """Return a NodePool whose minValues requires this many values of a label."""
     entry = {"key": key, "operator": "Exists", "minValues": count}
     return a_pool(spec={"template": {"spec": {"requirements": [entry]}}}, **extra)
 
 
 def of_family(instance_type, family):
-    """The type with an instance family."""
+    """Return the instance type with an instance family."""
     own = NodeSelectorRequirement(key=FAMILY, operator="In", values=(family,))
     return replace(instance_type, requirements=(*instance_type.requirements, own))
 
 
 def reserved(instance_type, *, name="cr-1", capacity=1):
-    """The type with capacity reserved in zone a as well."""
+    """Return the instance type with an additional reserved offering in zone a."""
     values = {labels.ZONE: "a", labels.CAPACITY_TYPE: labels.RESERVED, labels.RESERVATION_ID: name}
     offering = Offering(
         zone="a",
@@ -95,15 +95,15 @@ def reserved(instance_type, *, name="cr-1", capacity=1):
 
 
 def values_of(claim, key):
-    """What a claim asks of a label."""
+    """Return the values that the NodeClaim requires for a label."""
     return next((r.values for r in claim.requirements if r.key == key), None)
 
 
 # --- minValues
 
 
-def test_a_node_holds_no_more_than_enough_differing_types_hold():
-    """Seven cores fit one large node, but three types must be left to choose from, and two of them have less."""
+def test_node_gets_only_pods_that_fit_as_many_types_as_min_values_requires():
+    """Seven pods fit one large node, but minValues requires three types, and the smallest type fits one pod."""
     results = Outcome(*pods(7), pools=(demanding(labels.INSTANCE_TYPE, 3),))
 
     assert results.left == 0
@@ -111,8 +111,8 @@ def test_a_node_holds_no_more_than_enough_differing_types_hold():
     assert [len(claim.pods) for claim in results.claims] == [1] * 7
 
 
-def test_values_of_any_label_count_and_are_asked_of_the_claim():
-    """Two families: of four types the two that are large enough are of one family, so five cores find no node."""
+def test_min_values_apply_to_any_label_and_are_set_on_the_nodeclaim():
+    """minValues requires two families: types of both families fit three CPUs, only one type fits five CPUs."""
     types = tuple(of_family(t, f) for t, f in ((SMALL, "m"), (MEDIUM, "n"), (LARGE, "m")))
     pool = demanding(FAMILY, 2)
 
@@ -127,8 +127,8 @@ def test_values_of_any_label_count_and_are_asked_of_the_claim():
     assert (five.claims, five.left) == ([], 1)
 
 
-def test_min_values_add_instance_types_beyond_the_usual_price():
-    """Usually a claim would list the cheapest two."""
+def test_min_values_add_more_expensive_instance_types_to_the_nodeclaim():
+    """Without minValues the NodeClaim lists only the two cheapest instance types."""
     options = Options(near_price=1.0, min_types=2)
 
     (plain,) = Outcome(*pods(1), options=options).claims
@@ -139,8 +139,8 @@ def test_min_values_add_instance_types_beyond_the_usual_price():
     assert not varied.min_values_relaxed
 
 
-def test_best_effort_min_values_are_lowered_to_open_a_node():
-    """A pod that asks for one type cannot leave a choice of three."""
+def test_best_effort_policy_lowers_min_values_when_too_few_types_fit():
+    """The pod's node selector allows one instance type, but minValues requires three."""
     pod = a_pod("p", spec={"nodeSelector": {labels.INSTANCE_TYPE: "m.large"}})
     pool = demanding(labels.INSTANCE_TYPE, 3)
 
@@ -152,8 +152,8 @@ def test_best_effort_min_values_are_lowered_to_open_a_node():
     assert [r.min_values for r in claim.requirements if r.key == labels.INSTANCE_TYPE] == [1]
 
 
-def test_a_picky_pod_does_not_take_the_choice_from_the_others():
-    """One pod wants the large type only, which alone is no choice; the small pods are placed all the same."""
+def test_pod_that_cannot_satisfy_min_values_does_not_block_other_pods():
+    """One pod allows only the large type, but minValues requires two types; the other two pods are scheduled."""
     picky = a_pod("picky", spec={"nodeSelector": {labels.INSTANCE_TYPE: "m.large"}})
 
     results = Outcome(picky, *pods(2), pools=(demanding(labels.INSTANCE_TYPE, 2),))
@@ -166,7 +166,7 @@ def test_a_picky_pod_does_not_take_the_choice_from_the_others():
 
 
 def test_under_a_tight_limit_the_plan_that_places_most_pods_wins():
-    """Three pods fit either node by memory: one of the wide ones exhausts the limit, of the lean ones three do."""
+    """Three pods fit either type by memory; the CPU limit allows one wide node or three lean nodes."""
     wasteful = an_instance_type("w.wide", cpu=12, memory_gib=16, price=0.10)
     lean = an_instance_type("w.lean", cpu=4, memory_gib=16, price=0.20)
     pool = a_pool(spec={"limits": {"cpu": "12"}})
@@ -177,15 +177,15 @@ def test_under_a_tight_limit_the_plan_that_places_most_pods_wins():
     assert results.left == 0
 
 
-def test_a_claim_of_a_limited_pool_lists_only_types_within_its_share():
-    """Two cores are left: the small type alone fits the limit, whatever else would hold the pod."""
+def test_nodeclaim_lists_only_instance_types_within_the_nodepool_limit():
+    """The limit of two CPUs allows the small type only, although larger types fit the pod too."""
     (claim,) = Outcome(*pods(1), pools=(a_pool(spec={"limits": {"cpu": "2"}}),)).claims
 
     assert claim.instance_types == ("m.small",)
 
 
-def test_the_number_of_nodes_may_be_limited():
-    """Two nodes at most: what a third would take is left."""
+def test_nodes_limit_of_a_nodepool_caps_the_number_of_new_nodes():
+    """The limit is two nodes, so the third pod stays unschedulable."""
     results = Outcome(*pods(3, cpu="7"), pools=(a_pool(spec={"limits": {"nodes": "2"}}),))
 
     assert (len(results.claims), results.left) == (2, 1)
@@ -194,8 +194,8 @@ def test_the_number_of_nodes_may_be_limited():
 # --- reserved capacity
 
 
-def test_reserved_capacity_comes_first_and_says_which():
-    """Two nodes are needed, one is paid for already."""
+def test_reserved_offering_is_used_first_and_nodeclaim_names_the_reservation():
+    """Two pods need two nodes; the reservation has capacity for one, the other node is on-demand."""
     results = Outcome(*pods(2, cpu="3"), types=(reserved(MEDIUM),))
 
     free, bought = sorted(results.claims, key=lambda claim: claim.price)
@@ -205,8 +205,8 @@ def test_reserved_capacity_comes_first_and_says_which():
     assert (bought.price, bought.reservations) == (0.19, ())
 
 
-def test_claims_that_have_not_launched_hold_their_reservation():
-    """The cloud does not know of them yet."""
+def test_nodeclaim_that_has_not_launched_uses_its_reservation():
+    """The cloud provider does not count this NodeClaim against the reservation yet."""
     entry = {"key": labels.RESERVATION_ID, "operator": "In", "values": ["cr-1"]}
     waiting = a_claim(spec={"requirements": [entry]})
 
@@ -215,8 +215,8 @@ def test_claims_that_have_not_launched_hold_their_reservation():
     assert values_of(claim, labels.CAPACITY_TYPE) == (labels.ON_DEMAND,)
 
 
-def test_the_least_that_any_offering_says_is_what_a_reservation_has():
-    """Two pools see the same reservation, one of them late."""
+def test_reservation_capacity_is_the_lowest_that_any_offering_reports():
+    """Two instance types report capacities of three and one for the same reservation."""
     types = (reserved(MEDIUM, capacity=3), reserved(replace(LARGE, name="m.large"), capacity=1))
 
     results = Outcome(*pods(3, cpu="3"), types=types)
@@ -224,12 +224,12 @@ def test_the_least_that_any_offering_says_is_what_a_reservation_has():
     assert sum(1 for claim in results.claims if claim.reservations) == 1
 
 
-# --- node price
+# --- node surcharge
 
 
 @pytest.mark.parametrize(("annotation", "nodes"), [(None, 4), ("0.10", 1), ("a lot", 4), ("-1", 4)])
-def test_a_price_for_each_node_makes_for_fewer_nodes(annotation, nodes):
-    """Four tiny nodes cost 0.28 and one large 0.37; what cannot be read counts for nothing."""
+def test_node_surcharge_leads_to_fewer_nodes(annotation, nodes):
+    """Four tiny nodes cost 0.28 and one large node costs 0.37; an invalid surcharge is ignored."""
     tiny = an_instance_type("m.tiny", cpu=2, memory_gib=4, price=0.07)
     annotations = {labels.NODE_SURCHARGE: annotation} if annotation else {}
     pool = a_pool(metadata={"annotations": annotations})
@@ -240,8 +240,8 @@ def test_a_price_for_each_node_makes_for_fewer_nodes(annotation, nodes):
     assert sum(claim.price for claim in results.claims) == pytest.approx(0.28 if nodes == 4 else 0.37)
 
 
-def test_a_price_that_cannot_be_read_is_told():
-    """The pool is used without it."""
+def test_an_invalid_node_surcharge_gets_a_warning():
+    """The warning of the NodePool quotes the invalid annotation value."""
     pool = a_pool(metadata={"annotations": {labels.NODE_SURCHARGE: "a lot"}})
     inputs = ClusterInputs.of(a_snapshot(node_pools=(pool,)), Catalogue({"default": TYPES}), Options())
 
@@ -273,16 +273,16 @@ def test_an_invalid_rebalance_annotation_gets_a_warning():
 # --- pins
 
 
-def test_units_go_where_they_are_pinned():
-    """Zone b, and nothing but it."""
+def test_pods_pinned_to_a_zone_get_a_node_in_that_zone():
+    """The instance type has offerings in zones a and b; the NodeClaim requires zone b only."""
     (claim,) = Outcome(*pods(2), types=(ZONAL,), pins=((labels.ZONE, "b"),)).claims
 
     assert values_of(claim, labels.ZONE) == ("b",)
     assert claim.offering[1] == "b"
 
 
-def test_a_pin_on_a_label_that_the_pool_leaves_open_narrows_the_claim():
-    """The pool has racks one and two; the node says which it is of."""
+def test_pin_to_one_of_the_nodepool_values_narrows_the_nodeclaim():
+    """The NodePool allows racks one and two; the NodeClaim requires rack two."""
     entry = {"key": "rack", "operator": "In", "values": ["one", "two"]}
     pool = a_pool(spec={"template": {"spec": {"requirements": [entry]}}})
 
@@ -294,8 +294,8 @@ def test_a_pin_on_a_label_that_the_pool_leaves_open_narrows_the_claim():
 # --- NodeOverlays
 
 
-def test_a_claim_names_the_overlays_on_its_listed_types_only():
-    """An overlaid price decides like any other; the annotations are Karpenter's."""
+def test_nodeclaim_names_only_node_overlays_on_its_instance_types():
+    """The overlay's price makes the medium type the cheapest; the annotations are Karpenter's."""
     on_medium = [{"key": labels.INSTANCE_TYPE, "operator": "In", "values": [MEDIUM.name]}]
     catalogue = Catalogue({"default": TYPES})
     overlay = an_overlay("o", requirements=on_medium, price="0.01", capacity={"smarter-devices/fuse": 1})
@@ -311,8 +311,8 @@ def test_a_claim_names_the_overlays_on_its_listed_types_only():
     assert (large.instance_types, large.overlays) == ((LARGE.name,), ())
 
 
-def test_ports_of_daemons_are_taken_on_the_types_that_run_them_only():
-    """An exporter on large nodes takes the port: pods that listen on it get the small type, others share a large node."""
+def test_daemon_host_ports_are_in_use_only_on_types_that_run_the_daemon():
+    """A DaemonSet uses a host port on large nodes: pods with that port get small nodes, others share a large node."""
     ports = [{"containerPort": 80, "hostPort": 80}]
     container = {"name": "c", "image": "i", "ports": ports, "resources": {"requests": {"cpu": "100m"}}}
     exporter = a_daemon_set("exporter", nodeSelector={labels.INSTANCE_TYPE: "m.large"}, containers=[container])
@@ -323,8 +323,8 @@ def test_ports_of_daemons_are_taken_on_the_types_that_run_them_only():
     assert (outcome.left, outcome.types) == (0, ["m.large", "m.small", "m.small"])
 
 
-def test_limits_of_one_pool_hold_beside_a_pool_without_limits():
-    """The heavier pool may have four CPUs; the other pods get nodes of the other pool."""
+def test_nodepool_limit_holds_beside_a_nodepool_without_limits():
+    """The NodePool with the higher weight has a limit of four CPUs; other pods get nodes of the other NodePool."""
     pools = (a_pool("heavy", spec={"weight": 10, "limits": {"cpu": "4"}}), a_pool("light"))
 
     outcome = Outcome(*pods(9, cpu="1"), pools=pools)
@@ -336,8 +336,8 @@ def test_limits_of_one_pool_hold_beside_a_pool_without_limits():
     assert sum(len(claim.pods) for claim in by_pool["light"]) >= 5
 
 
-def test_each_node_has_the_alternative_of_its_pods_that_suits_its_type():
-    """The pods require the large type or the small one; seven go to a large node, one to a small."""
+def test_nodes_satisfy_different_node_affinity_terms_of_equal_pods():
+    """The pods require the large or the small type; seven pods share a large node, one gets a small node."""
     terms = [
         {"matchExpressions": [{"key": labels.INSTANCE_TYPE, "operator": "In", "values": [name]}]}
         for name in ("m.large", "m.small")

@@ -1,4 +1,4 @@
-"""Nodes that exist: what is free on them, who may go there, and in which order they are filled."""
+"""Existing nodes: their free capacity, which pods they accept, and the order in which they are filled."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ from tests.helpers.builders import (
 
 @dataclass(frozen=True)
 class SchedulingTask:
-    """Existing nodes to be filled, by hand."""
+    """A scheduling problem and the existing nodes that a test fills with pods."""
 
     problem: SchedulingProblem
     filling: NodeFilling
 
     def fill(self, app, count, pins=(), level=0):
-        """Place pods of an app; how many are left."""
+        """Schedule pods of an app to the existing nodes; return how many do not fit."""
         return self.filling.fill(self.row(app, level), count, pins)
 
     def row(self, app, level=0):
-        """A row of an app's class."""
+        """Return the row of an app's pod class at a relaxation level."""
         levels = self.problem.levels
         found = [rows for rows in levels if self.problem.rows[rows[0]].pods[0].metadata.labels["app"] == app]
         return found[0][level]
 
     @property
     def where(self):
-        """How many pods went to each node."""
+        """The number of pods that each node got."""
         nodes, found = self.problem.existing.nodes, Counter()
         for node, entries in self.filling.taken.items():
             found[nodes[node].name] += sum(n for _, n in entries)
@@ -58,7 +58,7 @@ class SchedulingTask:
 
 
 def asking(*pods, nodes=("n0",), **cluster):
-    """What there is for these pods on nodes of four CPUs each."""
+    """Return the scheduling task for these pods and existing nodes of four CPUs each."""
     made = tuple(a_node(n) if isinstance(n, str) else n for n in nodes)
     claims = tuple(a_running_claim(n.metadata.name.removeprefix("node-")) for n in made)
     snapshot = a_snapshot(
@@ -74,12 +74,12 @@ def asking(*pods, nodes=("n0",), **cluster):
 
 
 def a_pod_of(app, name="", **kwargs):
-    """A pod of an app."""
+    """Return a pod with the label of an app."""
     return a_pod(name or app, metadata={"labels": {"app": app}}, **kwargs)
 
 
 def rule(kind, app, weight=None, key=labels.HOSTNAME):
-    """A spec with one (anti-)affinity term; preferred if it has a weight."""
+    """Return a pod spec with one pod affinity or anti-affinity term; preferred if it has a weight."""
     term = {"topologyKey": key, "labelSelector": {"matchLabels": {"app": app}}}
     if weight is None:
         return {"affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
@@ -88,7 +88,7 @@ def rule(kind, app, weight=None, key=labels.HOSTNAME):
 
 
 def spread(app, skew=1):
-    """So many of an app's pods a node."""
+    """Return a pod spec with a topology spread constraint over nodes for an app's pods."""
     return {
         "topologySpreadConstraints": [
             {
@@ -102,16 +102,16 @@ def spread(app, skew=1):
 
 
 def ports(*numbers):
-    """A container that asks for ports of its node."""
+    """Return a pod spec with a container that uses these host ports."""
     asked = [{"containerPort": n, "hostPort": n, "protocol": "TCP"} for n in numbers]
     return {"containers": [{"name": "c", "image": "i", "ports": asked}]}
 
 
-# -- what is free -----------------------------------------------------------------------------------------------------
+# -- free capacity -----------------------------------------------------------------------------------------------------
 
 
 def test_nodes_are_filled_in_karpenters_order():
-    """Initialized ones first, then by name; each until it is full."""
+    """Initialized nodes come first, then nodes are sorted by name; each node is filled before the next."""
     joining = a_node("n0", metadata={"labels": {labels.INITIALIZED: "false"}})
     asked = asking(a_pod_of("web"), nodes=(joining, "n1", "n2"))
 
@@ -119,8 +119,8 @@ def test_nodes_are_filled_in_karpenters_order():
     assert asked.where == {"node-n1": 4, "node-n2": 4, "node-n0": 3}
 
 
-def test_running_pods_and_daemons_take_their_part():
-    """Daemons that are not there yet included; pods that are to be placed anew take nothing."""
+def test_running_pods_and_daemons_reduce_free_capacity():
+    """A daemon that does not run on the node yet counts too; a node that is being deleted gets no pods."""
     running = a_pod_of("old", cpu="1", node="node-n0")
     leaving = a_pod_of("web", "leaving", cpu="1", node="node-n1")
     going = a_node("n1", deleting=ago(minutes=1))
@@ -132,16 +132,16 @@ def test_running_pods_and_daemons_take_their_part():
     assert asked.where == {"node-n0": 2}
 
 
-def test_units_with_labels_go_to_nodes_that_have_them():
-    """Zone b is one of them."""
+def test_pods_pinned_to_a_zone_go_to_nodes_in_that_zone():
+    """Only the node in zone b gets pods; the other pods stay unschedulable."""
     asked = asking(a_pod_of("web"), nodes=("n0", a_node("n1", metadata={"labels": {labels.ZONE: "b"}})))
 
     assert asked.fill("web", 9, ((labels.ZONE, "b"),)) == 5
     assert asked.where == {"node-n1": 4}
 
 
-def test_a_node_without_a_label_suits_no_demand_for_it():
-    """Not even Exists; NotIn it does."""
+def test_node_without_a_label_satisfies_not_in_but_not_exists():
+    """The node has no label `disk`."""
     expressions = {
         "exists": {"key": "disk", "operator": "Exists"},
         "not": {"key": "disk", "operator": "NotIn", "values": ["slow"]},
@@ -157,16 +157,16 @@ def _node_affinity(expression):
 
 
 @pytest.mark.parametrize("spec", [{"taints": [{"key": "mine", "effect": "NoSchedule"}]}, {"unschedulable": True}])
-def test_taints_and_cordons_keep_pods_away(spec):
-    """Unless they tolerate them."""
+def test_tainted_or_cordoned_node_gets_only_pods_that_tolerate_it(spec):
+    """A pod that tolerates every taint is scheduled; a pod without tolerations is not."""
     brave = a_pod_of("brave", spec={"tolerations": [{"operator": "Exists"}]})
     asked = asking(a_pod_of("web"), brave, nodes=(a_node("n0", spec=spec),))
 
     assert (asked.fill("web", 1), asked.fill("brave", 1)) == (1, 0)
 
 
-def test_what_is_taken_back_is_free_again():
-    """As if it had never been there."""
+def test_taking_pods_back_opens_the_node_to_them_again():
+    """Anti-affinity and topology spread allow the same pods on the node as before."""
     asked = asking(a_pod_of("web", spec=rule("podAntiAffinity", "web")), a_pod_of("db", spec=spread("db")))
     before = asked.filling.open_to(asked.row("web")).tolist(), asked.filling.open_to(asked.row("db")).tolist()
     for app in ("web", "db"):
@@ -180,8 +180,8 @@ def test_what_is_taken_back_is_free_again():
     )
 
 
-def test_what_earlier_engines_placed_counts():
-    """And is kept beside what comes after."""
+def test_pods_that_were_scheduled_before_count_and_are_kept():
+    """A pod was scheduled to the first node before; anti-affinity sends the next pod to the second node."""
     asked = asking(a_pod_of("web", spec=rule("podAntiAffinity", "web")), nodes=("n0", "n1"))
     problem, taken = asked.problem, {0: [(asked.row("web"), 1)]}
 
@@ -191,11 +191,11 @@ def test_what_earlier_engines_placed_counts():
     assert filling.taken == {0: [(asked.row("web"), 1)], 1: [(asked.row("web"), 1)]}
 
 
-# -- rules about one node ---------------------------------------------------------------------------------------------
+# -- constraints on one node -------------------------------------------------------------------------------------------
 
 
-def test_spread_counts_the_pods_that_run():
-    """One of two is there already; pods that are merely counted are free."""
+def test_topology_spread_counts_running_pods():
+    """With a maxSkew of two, the node with one running pod gets one more pod and the empty node gets two."""
     running = a_pod_of("web", "old", cpu="0", node="node-n0")
     asked = asking(running, a_pod_of("web", spec=spread("web", 2)), nodes=("n0", "n1"))
 
@@ -203,8 +203,8 @@ def test_spread_counts_the_pods_that_run():
     assert asked.where == {"node-n0": 1, "node-n1": 2}
 
 
-def test_spread_of_pods_it_does_not_count_heeds_those_it_does():
-    """As long as there are not too many, they may all go there."""
+def test_topology_spread_holds_for_pods_that_its_selector_does_not_match():
+    """Two matching pods on the first node exceed maxSkew; all pods that fit go to the second node."""
     running = [a_pod_of("db", f"old{i}", cpu="0", node="node-n0") for i in range(2)]
     asked = asking(*running, a_pod_of("web", spec=spread("db")), nodes=("n0", "n1"))
 
@@ -212,8 +212,8 @@ def test_spread_of_pods_it_does_not_count_heeds_those_it_does():
     assert asked.where == {"node-n1": 4}
 
 
-def test_anti_affinity_holds_against_pods_that_run_and_both_ways():
-    """A pod it selects runs on the first node, a pod that shuns it on the second."""
+def test_anti_affinity_with_running_pods_holds_in_both_directions():
+    """The new pods avoid the pod on the first node; the pod on the second node avoids the new pods."""
     selected = a_pod_of("db", "there", cpu="0", node="node-n0")
     shunning = a_pod_of("other", "shunning", cpu="0", node="node-n1", spec=rule("podAntiAffinity", "web"))
     asked = asking(selected, shunning, a_pod_of("web", spec=rule("podAntiAffinity", "db")), nodes=("n0", "n1", "n2"))
@@ -222,8 +222,8 @@ def test_anti_affinity_holds_against_pods_that_run_and_both_ways():
     assert asked.where == {"node-n2": 4}
 
 
-def test_anti_affinity_holds_among_pods_placed_now():
-    """Whichever of the two comes first."""
+def test_anti_affinity_holds_between_pods_that_are_scheduled_together():
+    """The two pods get different nodes, whichever pod is scheduled first."""
     some = (a_pod_of("web", spec=rule("podAntiAffinity", "db")), a_pod_of("db"))
     for first, second in (("web", "db"), ("db", "web")):
         asked = asking(*some, nodes=("n0", "n1"))
@@ -231,8 +231,8 @@ def test_anti_affinity_holds_among_pods_placed_now():
         assert asked.where == {"node-n0": 1, "node-n1": 1}
 
 
-def test_a_preference_binds_a_pod_only_when_it_is_placed():
-    """Afterwards others may join it; and a lower level joins them."""
+def test_preferred_anti_affinity_of_a_scheduled_pod_does_not_block_relaxed_pods():
+    """With the preference only one pod is scheduled; without it the other pods join that pod's node."""
     asked = asking(a_pod_of("web", spec=rule("podAntiAffinity", "web", weight=1)))
 
     assert asked.fill("web", 3) == 2
@@ -240,8 +240,8 @@ def test_a_preference_binds_a_pod_only_when_it_is_placed():
     assert asked.where == {"node-n0": 3}
 
 
-def test_affinity_goes_where_a_pod_is():
-    """One that runs or one that was placed; nowhere else."""
+def test_pod_affinity_needs_a_node_with_a_matching_pod():
+    """The web pods stay unschedulable until a db pod is scheduled to the second node; then they join it."""
     asked = asking(a_pod_of("web", spec=rule("podAffinity", "db")), a_pod_of("db"), nodes=("n0", "n1"))
 
     assert asked.fill("web", 2) == 2
@@ -250,8 +250,8 @@ def test_affinity_goes_where_a_pod_is():
     assert asked.where == {"node-n1": 3}
 
 
-def test_host_ports_of_pods_and_daemons_are_in_use():
-    """A daemon's from the start, be it there yet or not."""
+def test_host_ports_of_running_pods_and_daemons_are_in_use():
+    """A daemon's host port is in use even on a node where its pod does not run yet."""
     daemon = _with_spec(a_daemon_set("agent"), ports(80))
     running = a_pod_of("old", node="node-n0", spec=ports(81))
     some = (a_pod_of("a", spec=ports(80)), a_pod_of("b", spec=ports(81)), a_pod_of("c", spec=ports(82)))
@@ -263,7 +263,7 @@ def test_host_ports_of_pods_and_daemons_are_in_use():
 
 
 def _with_spec(daemon_set, spec):
-    """The same with another pod spec."""
+    """Return the DaemonSet with another pod spec."""
     template = msgspec.structs.replace(daemon_set.spec.template, spec=msgspec.convert(spec, PodSpec))
     return msgspec.structs.replace(daemon_set, spec=msgspec.structs.replace(daemon_set.spec, template=template))
 
@@ -272,7 +272,7 @@ def _with_spec(daemon_set, spec):
 
 
 def _storage(*names):
-    """Claims of a class that binds late."""
+    """Return PersistentVolumeClaims and their StorageClass, which binds at the first consumer."""
     return {
         "persistent_volume_claims": tuple(a_volume_claim(name) for name in names),
         "storage_classes": (a_storage_class(),),
@@ -280,8 +280,8 @@ def _storage(*names):
 
 
 @pytest.mark.karpenter("provisioning/scheduling", it="should launch multiple nodes if required due to volume limits")
-def test_a_node_attaches_no_more_volumes_than_its_driver_can():
-    """One is attached already, of three; pods without volumes do not care."""
+def test_node_attaches_no_more_volumes_than_its_csi_driver_allows():
+    """One of three attachments is in use, so two more pods fit; pods without volumes are not limited."""
     names = [f"c{i}" for i in range(5)]
     running = a_pod_of("old", cpu="0", node="node-n0", **claims_as_volumes("c0"))
     waiting = [a_pod_of("db", f"p{i}", cpu="100m", **claims_as_volumes(f"c{i}")) for i in range(1, 5)]
@@ -295,7 +295,7 @@ def test_a_node_attaches_no_more_volumes_than_its_driver_can():
 
 @pytest.mark.karpenter("provisioning/scheduling", it="should launch a single node if all pods use the same PVC")
 def test_a_shared_volume_is_attached_once():
-    """However many pods use it, and whether it was there before."""
+    """A volume needs one attachment for all pods that use it, whether it is attached already or not."""
     running = a_pod_of("old", cpu="0", node="node-n0", **claims_as_volumes("one"))
     apps = {"a": "one", "b": "two", "c": "three"}
     waiting = [
@@ -312,16 +312,16 @@ def test_a_shared_volume_is_attached_once():
     assert asked.fill("c", 2) == 0
 
 
-def test_ports_of_daemons_that_choose_a_node_by_any_term_are_taken_there():
-    """A daemon has not started there yet; one that chooses other zones takes nothing."""
+def test_daemon_host_ports_are_in_use_where_any_affinity_term_matches():
+    """The daemon does not run on the node yet; a daemon whose terms match other zones uses no host port."""
 
     def listening(port):
-        """A container that listens on its node."""
+        """Return a container that uses this host port."""
         ports = [{"containerPort": port, "hostPort": port}]
         return {"name": "c", "image": "i", "ports": ports, "resources": {"requests": {"cpu": "100m"}}}
 
     def exporter(name, port, *zones):
-        """A daemon that listens in these zones, each a term of its own."""
+        """Return a DaemonSet with a host port and one node affinity term for each zone."""
         terms = [{"matchExpressions": [{"key": labels.ZONE, "operator": "In", "values": [zone]}]} for zone in zones]
         affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
         return a_daemon_set(name, containers=[listening(port)], affinity=affinity)

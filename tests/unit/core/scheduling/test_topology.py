@@ -1,4 +1,4 @@
-"""Whom a rule between pods is about, and how many of them there are where."""
+"""Which pods a topology constraint counts, and how many of them each node and domain has."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ NAMESPACES = {
 
 
 def a_term(**fields):
-    """A term about the pods of an app."""
+    """Returns a pod affinity term that selects the pods of an app."""
     return msgspec.convert(
         {"topologyKey": labels.ZONE, "labelSelector": {"matchLabels": {"app": "web"}}, **fields}, PodAffinityTerm
     )
 
 
 def a_group(own=None, **fields):
-    """Whom such a term of a pod in `default` is about."""
+    """Returns the topology group of such a term of a pod in namespace `default`."""
     return group_of(a_term(**fields), "default", own or {}, NAMESPACES)
 
 
 def on_node(name, *pods, named=True, **node_labels):
-    """An unmanaged node with these pods; its host name label may be missing."""
+    """Returns an unmanaged node with these pods; without `named` it has no hostname label."""
     node = a_node(name, metadata={"name": name, "labels": {labels.HOSTNAME: name, **node_labels}})
     kept = {k: v for k, v in node.metadata.labels.items() if named or k != labels.HOSTNAME}
     metadata = msgspec.structs.replace(node.metadata, labels=kept)
@@ -66,13 +66,13 @@ def on_node(name, *pods, named=True, **node_labels):
     "provisioning/scheduling/topology",
     it="should filter pod affinity topologies by namespace, empty namespace selector",
 )
-def test_a_term_is_about_the_namespaces_it_names_or_selects(fields, namespaces):
-    """Its own without either; an empty selector means all, known or not."""
+def test_pod_affinity_term_applies_to_the_namespaces_it_names_or_selects(fields, namespaces):
+    """The default is the pod's own namespace; an empty namespaceSelector selects all namespaces."""
     assert a_group(**fields).namespaces == (None if namespaces is None else frozenset(namespaces))
 
 
-def test_groups_that_count_the_same_pods_are_equal_however_written():
-    """Order, repetition, aliases of the key, and labels written as expressions make no difference."""
+def test_equivalent_terms_give_equal_topology_groups():
+    """Duplicates, aliases of the topology key, and labels written as expressions make no difference."""
     same = a_group(
         topologyKey="failure-domain.beta.kubernetes.io/zone",
         labelSelector={"matchExpressions": [{"key": "app", "operator": "In", "values": ["web", "web"]}] * 2},
@@ -87,8 +87,8 @@ def test_groups_that_count_the_same_pods_are_equal_however_written():
     "provisioning/scheduling/topology",
     it="should ignore unknown labels specified in matchLabelKeys",
 )
-def test_label_keys_narrow_a_term_to_pods_like_or_unlike_its_own():
-    """A key the pod does not have is passed over; a term without a selector still counts no pod."""
+def test_match_and_mismatch_label_keys_narrow_a_pod_affinity_term():
+    """A key that the pod lacks is ignored; a term without a label selector still counts no pod."""
     narrowed = a_group({"rev": "1", "cell": "x"}, matchLabelKeys=["rev", "none"], mismatchLabelKeys=["cell"])
 
     assert narrowed.counts("default", {"app": "web", "rev": "1", "cell": "y"})
@@ -98,8 +98,8 @@ def test_label_keys_narrow_a_term_to_pods_like_or_unlike_its_own():
 
 
 @pytest.mark.karpenter("provisioning/scheduling/topology", it="should support matchLabelKeys")
-def test_a_spread_reads_all_of_its_fields():
-    """Policies have Kubernetes' defaults, and minDomains is one."""
+def test_spread_of_reads_all_fields_of_the_constraint():
+    """The policies have the defaults of Kubernetes, and minDomains defaults to 1."""
     body = {"topologyKey": "rack", "labelSelector": {}, "maxSkew": 2, "matchLabelKeys": ["rev"]}
     plain = spread_of(msgspec.convert(body, TopologySpreadConstraint), "default", {"rev": "1"})
     policies = {"minDomains": 3, "nodeAffinityPolicy": "Ignore", "nodeTaintsPolicy": "Honor"}
@@ -117,8 +117,8 @@ def test_a_spread_reads_all_of_its_fields():
     assert not plain.counts("default", {"rev": "2"})
 
 
-def test_running_pods_keep_others_away_from_their_own_domains_only():
-    """Those that ended, or are placed anew, keep no pod away; a node's name stands in for its host name."""
+def test_anti_affinity_of_running_pods_excludes_only_their_own_domains():
+    """Finished pods and pods to reschedule exclude nothing; the node name replaces a missing hostname label."""
     anti = {
         "affinity": {
             "podAntiAffinity": {
@@ -146,8 +146,8 @@ def test_running_pods_keep_others_away_from_their_own_domains_only():
     "provisioning/scheduling/topology",
     it="should only count running/scheduled pods with matching labels scheduled to nodes with a corresponding domain",
 )
-def test_a_census_counts_by_node_and_by_domain():
-    """Pods that are leaving, being deleted, or of another kind do not count; a domain without any counts nought."""
+def test_running_pod_counts_are_by_node_and_by_domain():
+    """Pods to reschedule, terminating pods and pods of other apps do not count; a domain without pods counts 0."""
     going = {"deletionTimestamp": stamp(NOW)}
     nodes = [
         on_node("n1", a_pod("a", node="n1"), a_pod("b", node="n1"), rack="r1"),
@@ -169,7 +169,7 @@ def test_a_census_counts_by_node_and_by_domain():
 
 
 class Entry(msgspec.Struct):
-    """What selectors see."""
+    """The fields of a pod that selectors read."""
 
     namespace: str
     labels: dict[str, str]
@@ -188,8 +188,8 @@ selectors = st.none() | st.builds(
 
 
 @given(st.lists(st.builds(Entry, st.sampled_from(["default", "shop"]), values)), selectors, st.booleans())
-def test_the_index_finds_whom_asking_everyone_would_find(entries, selector, everywhere):
-    """Whatever the selector."""
+def test_label_index_finds_the_same_entries_as_a_full_scan(entries, selector, everywhere):
+    """The index agrees with a full scan for any selector, in one namespace or in all."""
     scope = {"namespaceSelector": {}} if everywhere else {}
     group = a_group(labelSelector=selector, **scope)
 
