@@ -107,7 +107,7 @@ def ports(*numbers):
     return {"containers": [{"name": "c", "image": "i", "ports": asked}]}
 
 
-# -- free capacity -----------------------------------------------------------------------------------------------------
+# -- free capacity ----------------------------------------------------------------------------------------------------
 
 
 def test_nodes_are_filled_in_karpenters_order():
@@ -191,7 +191,7 @@ def test_pods_that_were_scheduled_before_count_and_are_kept():
     assert filling.taken == {0: [(asked.row("web"), 1)], 1: [(asked.row("web"), 1)]}
 
 
-# -- constraints on one node -------------------------------------------------------------------------------------------
+# -- constraints on one node ------------------------------------------------------------------------------------------
 
 
 def test_topology_spread_counts_running_pods():
