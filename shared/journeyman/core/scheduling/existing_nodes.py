@@ -217,16 +217,16 @@ class NodeSelection(Struct, frozen=True, kw_only=True, eq=False):
         nodes: The nodes, in the order of the inventory, with their running and nominated pods.
         places: Their positions in the inventory.
         gone: The names of the removed nodes.
-        asking: The pods to place.
-        leaving: The keys of these pods.
+        pods: The pods to place.
+        rescheduled: The keys of these pods.
         touched: The positions of nodes that run some of these pods, so that cached results do not hold.
     """
 
     nodes: tuple[StateNode, ...]
     places: Ints
     gone: Collection[str]
-    asking: Sequence[Pod]
-    leaving: frozenset[str]
+    pods: Sequence[Pod]
+    rescheduled: frozenset[str]
     touched: frozenset[int]
 
 
@@ -300,14 +300,14 @@ class NodeInventory:
         """
         remains = np.array([name not in without for name in self._names], dtype=bool)
         places = np.flatnonzero(remains)
-        leaving = frozenset(pod.key for pod in pods)
-        moved = (self._place_of[key] for key in self._place_of.keys() & leaving)
+        rescheduled = frozenset(pod.key for pod in pods)
+        moved = (self._place_of[key] for key in self._place_of.keys() & rescheduled)
         return NodeSelection(
             nodes=tuple(self.nodes[place] for place in places.tolist()),
             places=places,
             gone=without,
-            asking=pods,
-            leaving=leaving,
+            pods=pods,
+            rescheduled=rescheduled,
             touched=frozenset(place for place in moved if remains[place]),
         )
 
@@ -333,7 +333,7 @@ class NodeInventory:
             for entry in entries
         )
         fresh = (e for node in self._touched(standing) for e in running_anti_affinities(node, self._namespaces))
-        return inverse_anti_affinities((*cached, *fresh), standing.leaving)
+        return inverse_anti_affinities((*cached, *fresh), standing.rescheduled)
 
     def used_ports(self, standing: NodeSelection) -> frozenset[HostPort]:
         """Return the host ports that running pods and any daemons use."""
@@ -344,7 +344,7 @@ class NodeInventory:
         """Return the counts of running pods; `watched` are the pod labels that the problem's topology groups select on."""
         keys = tuple(sorted(set(watched)))
         if standing.touched:
-            return RunningPodCounts(standing.nodes, standing.leaving, keys)
+            return RunningPodCounts(standing.nodes, standing.rescheduled, keys)
         if keys not in self._pod_counts_by_keys:
             self._pod_counts_by_keys[keys] = RunningPodCounts(self.nodes, (), keys)
         return self._pod_counts_by_keys[keys].without(standing.gone)
@@ -408,7 +408,7 @@ class NodeInventory:
         free: Ints = table[order]
         for n, place in enumerate(order.tolist()) if standing.touched else ():
             if place in standing.touched:
-                free[n] = _free_on(nodes[n], standing.leaving, self._daemons, axes)
+                free[n] = _free_on(nodes[n], standing.rescheduled, self._daemons, axes)
         return free
 
     def _rules(self, standing: NodeSelection, order: Ints, nodes: Sequence[StateNode], caps: HostConstraints) -> Ints:
@@ -417,7 +417,7 @@ class NodeInventory:
         if any(axis.ports for axis in caps.axes):
             for n, (place, node) in enumerate(zip(order.tolist(), nodes, strict=True)):
                 if place in standing.touched:
-                    used = _used_on(node, standing.leaving, self._daemons)
+                    used = _used_on(node, standing.rescheduled, self._daemons)
                 else:
                     used = self._used_on(place)
                 free[n] = caps.beside(used)
@@ -428,7 +428,7 @@ class NodeInventory:
     ) -> tuple[VolumeUsage, ...]:
         """Return the volumes that each of these nodes can attach."""
         return tuple(
-            volume_usage(node, self._storage, standing.leaving)
+            volume_usage(node, self._storage, standing.rescheduled)
             if place in standing.touched
             else self._volume_usage_of(place)
             for place, node in zip(order.tolist(), nodes, strict=True)
@@ -445,16 +445,18 @@ class NodeInventory:
         return self._ports[place]
 
 
-def _free_on(node: StateNode, leaving: Collection[str], daemons: Sequence[Daemon], axes: Sequence[str]) -> list[int]:
+def _free_on(
+    node: StateNode, rescheduled: Collection[str], daemons: Sequence[Daemon], axes: Sequence[str]
+) -> list[int]:
     """Return the free amount on each axis; 0 on all axes if any resource is overcommitted."""
-    staying = [p for p in node.pods if p.key not in leaving]
+    staying = [p for p in node.pods if p.key not in rescheduled]
     taken = add(total_requests(staying), missing_daemon_overhead(node, daemons))
     available = subtract(allocatable_of(node), taken)
     overcommitted = any(amount < 0 for amount in available.values())
     return [0 if overcommitted else available.get(axis, 0) for axis in axes]
 
 
-def _used_on(node: StateNode, leaving: Collection[str], daemons: Iterable[Daemon]) -> frozenset[HostPort]:
+def _used_on(node: StateNode, rescheduled: Collection[str], daemons: Iterable[Daemon]) -> frozenset[HostPort]:
     """Return the host ports of the pods that stay and of all daemons that belong on the node, running or not."""
     offered = from_labels(node.labels)
     expected = (
@@ -464,7 +466,7 @@ def _used_on(node: StateNode, leaving: Collection[str], daemons: Iterable[Daemon
         and untolerated(node.taints, daemon.tolerations) is None
         and any(offered.compatible(term) is None for term in daemon.terms)
     )
-    staying = (host_ports(pod) for pod in node.pods if pod.key not in leaving)
+    staying = (host_ports(pod) for pod in node.pods if pod.key not in rescheduled)
     return frozenset(port for ports in (*staying, *expected) for port in ports)
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
@@ -343,13 +344,13 @@ def compatible_offerings(
         for index, pool in enumerate(pools)
         for part in _parts(_PoolPart(index, pool, variants[index], reservations, varied), demands, signatures)
     ]
-    place = np.concatenate([p[0] for p in parts] or [np.zeros((5, 0), dtype=np.int64)], axis=1)
-    pool, variant, types, numbers, stock = place
+    indices = np.concatenate([p.indices for p in parts] or [np.zeros((5, 0), dtype=np.int64)], axis=1)
+    pool, variant, types, numbers, stock = indices
     fees = np.array([s.template.node_surcharge for s in pools])[pool]
-    prices = np.concatenate([p[1] for p in parts] or [np.zeros(0)]) + fees
+    prices = np.concatenate([p.prices for p in parts] or [np.zeros(0)]) + fees
     order = np.lexsort((types, variant, pool, prices))
     packed = np.frombuffer(b"".join(signatures), dtype=np.uint8).reshape(len(signatures), -(-len(demands) // 8))
-    sizes = np.concatenate((*(p[2] for p in parts), pools[0].sizes[:0]))
+    sizes = np.concatenate((*(p.sizes for p in parts), pools[0].sizes[:0]))
     return CompatibleOfferings(
         pools=pool[order],
         variants=variant[order],
@@ -365,8 +366,15 @@ def compatible_offerings(
     )
 
 
-_Part = tuple[Ints, Floats, Ints]
-"""Some offerings: an array with columns NodePool, variant, type, signature and stock; prices; sizes."""
+class _VariantOfferings(NamedTuple):
+    """The compatible offerings of one variant of a NodePool.
+
+    `indices` has the rows pool, variant, type, signature and stock, as in `CompatibleOfferings`; a column per offering.
+    """
+
+    indices: Ints
+    prices: Floats
+    sizes: Ints
 
 
 class _PoolPart(Struct, frozen=True):
@@ -386,7 +394,9 @@ class _PoolPart(Struct, frozen=True):
         return stock
 
 
-def _parts(place: _PoolPart, demands: Sequence[NodeDemand], signatures: dict[bytes, int]) -> Iterator[_Part]:
+def _parts(
+    place: _PoolPart, demands: Sequence[NodeDemand], signatures: dict[bytes, int]
+) -> Iterator[_VariantOfferings]:
     """Yield the offerings of one NodePool by variant; adds new bit patterns to `signatures`, which numbers them."""
     pool = place.pool
     table = pool.template.table
@@ -419,7 +429,7 @@ def _parts(place: _PoolPart, demands: Sequence[NodeDemand], signatures: dict[byt
             numbers[codes[kept]],
             stock[kept],
         )
-        yield np.stack(columns), table.prices[rows[kept]], sizes[kept]
+        yield _VariantOfferings(np.stack(columns), table.prices[rows[kept]], sizes[kept])
 
 
 def _cheapest(table: OfferingTable, rows: Ints, codes: Ints) -> tuple[Ints, Ints]:

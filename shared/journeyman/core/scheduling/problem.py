@@ -99,7 +99,7 @@ class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
 
     `rows[r]` is a class at one relaxation level, `class_of_row[r]` the index of that class, `levels[c]` the rows of class c
     from the first relaxation level to the last, `counts[c]` the number of its pods to schedule. `requests` is indexed by
-    row and axis. `leaving` are the keys of the pods to schedule, bound or not. `repelled` are the domains that the
+    row and axis. `rescheduled` are the keys of the pods to schedule, bound or not. `repelled` are the domains that the
     anti-affinity of running pods excludes. `host_constraints` are the rows' constraints on a single node.
     `devices` is None if no row has ResourceClaims.
     """
@@ -112,7 +112,7 @@ class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
     requests: Ints
     pools: tuple[NodePoolOptions, ...]
     existing: ExistingNodes
-    leaving: frozenset[str]
+    rescheduled: frozenset[str]
     repelled: tuple[InverseAntiAffinity, ...]
     options: Options
     host_constraints: HostConstraints
@@ -242,12 +242,12 @@ def prepare_task(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: froz
     """
     snapshot, inventory = inputs.snapshot, inputs.inventory
     standing = inventory.standing(pods, without_nodes)
-    asking, leaving = standing.asking, standing.leaving
+    rescheduled = standing.rescheduled
     namespaces = {n.metadata.name: n for n in snapshot.namespaces}
     repelled = inventory.repelled(standing)
-    claims = _claims(inputs, asking, without_nodes)
+    claims = _claims(inputs, pods, without_nodes)
     classes, errors = group_pods(
-        asking,
+        pods,
         namespaces,
         repelled=repelled,
         volumes_of=lambda pod: resolve_volumes(pod, inputs.storage),
@@ -269,13 +269,13 @@ def prepare_task(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: froz
         requests=_requests(relaxation.rows, axes),
         pools=inputs.pools(axes),
         existing=existing,
-        leaving=leaving,
+        rescheduled=rescheduled,
         repelled=repelled,
         options=inputs.options,
         host_constraints=caps,
         shapes=tuple(shapes),
         shape_of_row=shape_of_row,
-        devices=_devices(inputs, claims, classes, existing, leaving),
+        devices=_devices(inputs, claims, classes, existing, rescheduled),
     )
     return SchedulingTask(
         problem=problem,
@@ -285,7 +285,7 @@ def prepare_task(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: froz
     )
 
 
-def _claims(inputs: ClusterInputs, asking: Sequence[Pod], without_nodes: frozenset[str]) -> ClaimReader | None:
+def _claims(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: frozenset[str]) -> ClaimReader | None:
     """Return a reader of the ResourceClaims as they are once the pods have left their nodes; None if claims are ignored."""
     if inputs.options.ignore_dra_requests:
         return None
@@ -293,7 +293,7 @@ def _claims(inputs: ClusterInputs, asking: Sequence[Pod], without_nodes: frozens
 
     snapshot = inputs.snapshot
     gone = (pod for n in snapshot.state_nodes if n.name in without_nodes or n.is_being_disrupted for pod in n.pods)
-    moved = (pod for pod in asking if pod.spec.node_name)
+    moved = (pod for pod in pods if pod.spec.node_name)
     going = (pod for pod in snapshot.pods if pod.spec.resource_claims and is_terminating(pod))
     return ClaimReader(snapshot, frozenset(pod.metadata.uid for pods in (gone, moved, going) for pod in pods))
 
@@ -303,7 +303,7 @@ def _devices(
     claims: ClaimReader | None,
     classes: Sequence[PodClass],
     existing: ExistingNodes,
-    leaving: frozenset[str],
+    rescheduled: frozenset[str],
 ) -> DeviceInventory | None:
     """Return the devices of the cluster; None if these classes have no ResourceClaims."""
     if claims is None or not any(cls.claims for cls in classes):
@@ -311,7 +311,7 @@ def _devices(
     from journeyman.core.scheduling.dra import DeviceInventory  # noqa: PLC0415 - only with ResourceClaims
 
     types = {(t.name, found.name): found for t in inputs.templates for found in t.table.types}
-    return DeviceInventory.of(claims, inputs.snapshot.resource_slices, existing.nodes, types, leaving)
+    return DeviceInventory.of(claims, inputs.snapshot.resource_slices, existing.nodes, types, rescheduled)
 
 
 class _RelaxationRows(Struct, kw_only=True, eq=False):

@@ -94,14 +94,14 @@ def pods_to_schedule(snapshot: Snapshot) -> tuple[Pod, ...]:
     Restates: karpenter pkg/controllers/provisioning/provisioner.go `Schedule`.
     """
     pending = [pod for pod in snapshot.pods if is_provisionable(pod)]
-    leaving = [
+    rescheduled = [
         pod
         for node in snapshot.state_nodes
         if node.is_being_disrupted
         for pod in node.pods
         if is_currently_reschedulable(pod, snapshot.pdbs, snapshot.now)
     ]
-    return (*pending, *leaving)
+    return (*pending, *rescheduled)
 
 
 class Scheduler:

@@ -277,18 +277,18 @@ def running_anti_affinities(node: StateNode, namespaces: Mapping[str, Object]) -
 
 
 def inverse_anti_affinities(
-    running: Iterable[RunningAntiAffinity], leaving: Collection[str]
+    running: Iterable[RunningAntiAffinity], rescheduled: Collection[str]
 ) -> tuple[InverseAntiAffinity, ...]:
     """Return the domains from which running pods exclude others, by group.
 
     Args:
         running: The running pods' anti-affinity.
-        leaving: Keys of pods that this pass reschedules; their anti-affinity no longer applies where they are.
+        rescheduled: Keys of pods that this pass reschedules; their anti-affinity no longer applies where they are.
     """
     groups: dict[bytes, TopologyGroup] = {}
     domains: dict[bytes, set[str]] = {}
     for entry in running:
-        if entry.pod not in leaving:
+        if entry.pod not in rescheduled:
             groups[entry.group.id] = entry.group
             domains.setdefault(entry.group.id, set()).add(entry.domain)
     return tuple(InverseAntiAffinity(group=groups[id_], domains=frozenset(domains[id_])) for id_ in sorted(groups))
@@ -349,17 +349,17 @@ class _VisibleLabels(Struct, frozen=True):
 class RunningPodCounts:
     """Counts the pods on nodes for any group, after looking at each pod once.
 
-    Pods that are being deleted do not count, nor do those in `leaving`, which this pass reschedules.
+    Pods that are being deleted do not count, nor do those in `rescheduled`, which this pass reschedules.
     """
 
-    def __init__(self, nodes: Iterable[StateNode], leaving: Collection[str], watched: Iterable[str]) -> None:
+    def __init__(self, nodes: Iterable[StateNode], rescheduled: Collection[str], watched: Iterable[str]) -> None:
         """Count the nodes' pods; `watched` are the labels that any group asked about looks at."""
         self.nodes = tuple(nodes)
         keys = tuple(sorted(set(watched)))
         counts: dict[tuple[str | None, ...], dict[str, int]] = {}
         for node in self.nodes:
             for pod in node.pods:
-                if is_terminating(pod) or pod.key in leaving:
+                if is_terminating(pod) or pod.key in rescheduled:
                     continue
                 seen = (pod.metadata.namespace, *map(pod.metadata.labels.get, keys))
                 by_node = counts.setdefault(seen, {})

@@ -258,13 +258,13 @@ class VolumeUsage(Struct, frozen=True, kw_only=True):
 _ANY_NUMBER: Final = VolumeUsage(limits={}, attached={})
 
 
-def volume_usage(node: StateNode, storage: StorageObjects, leaving: Collection[str]) -> VolumeUsage:
+def volume_usage(node: StateNode, storage: StorageObjects, rescheduled: Collection[str]) -> VolumeUsage:
     """Return how many volumes a node can attach, and what it has attached.
 
     Args:
         node: A node with the pods bound to it.
         storage: The storage objects.
-        leaving: Keys of pods that this pass reschedules; their volumes go with them.
+        rescheduled: Keys of pods that this pass reschedules; their volumes go with them.
 
     Restates: karpenter volumeusage.go `VolumeUsage`: a claim counts once per node, one that does not exist does not count.
     """
@@ -276,7 +276,7 @@ def volume_usage(node: StateNode, storage: StorageObjects, leaving: Collection[s
         for driver in found.spec.drivers
         if driver.allocatable is not None and driver.allocatable.count is not None
     }
-    staying = (pod for pod in node.pods if pod.key not in leaving)
+    staying = (pod for pod in node.pods if pod.key not in rescheduled)
     return VolumeUsage(limits=limits, attached=_attached(staying, storage) if limits else {})
 
 

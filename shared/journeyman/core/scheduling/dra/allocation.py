@@ -59,7 +59,7 @@ class DeviceInventory(Struct, kw_only=True, eq=False):
     taken: frozenset[DeviceId]
     used: Mapping[CounterId, int]
     types: Mapping[tuple[str, str], InstanceType]
-    leaving: Collection[str]
+    rescheduled: Collection[str]
     _templates: dict[bytes, tuple[DevicePool, ...]] = field(default_factory=dict)
     _targets: dict[int, AllocationTarget] = field(default_factory=dict)
 
@@ -70,7 +70,7 @@ class DeviceInventory(Struct, kw_only=True, eq=False):
         slices: Iterable[ResourceSlice],
         nodes: Sequence[StateNode],
         types: Mapping[tuple[str, str], InstanceType],
-        leaving: Collection[str],
+        rescheduled: Collection[str],
     ) -> DeviceInventory:
         """The devices of a cluster.
 
@@ -79,7 +79,7 @@ class DeviceInventory(Struct, kw_only=True, eq=False):
             slices: What drivers publish.
             nodes: The nodes that pods may be put on.
             types: Instance types by NodePool and name.
-            leaving: Keys of the pods that are to be placed, wherever they are now.
+            rescheduled: Keys of the pods that are to be placed, wherever they are now.
         """
         ready = frozenset(node.name for node in nodes if node.initialized and node.node is not None)
         pools = published_pools(slices, ready)
@@ -91,7 +91,7 @@ class DeviceInventory(Struct, kw_only=True, eq=False):
             taken=taken,
             used=used,
             types=types,
-            leaving=leaving,
+            rescheduled=rescheduled,
         )
 
     def begin(self) -> AllocationTracker:
@@ -99,7 +99,7 @@ class DeviceInventory(Struct, kw_only=True, eq=False):
         made = AllocationTracker(self.published, self.taken, self.used)
         for place, node in enumerate(self.nodes):
             for pod in node.pods:
-                if pod.spec.resource_claims and pod.key not in self.leaving and not self.claims.leaves(pod):
+                if pod.spec.resource_claims and pod.key not in self.rescheduled and not self.claims.leaves(pod):
                     demands = self.claims.read(pod, ignore_allocation=not node.initialized)
                     if not isinstance(demands, PodError):
                         found = made.propose(place, self.target(place), demands, -1, 0)

@@ -50,6 +50,13 @@ class CounterId(NamedTuple):
     name: str
 
 
+class CounterDraw(NamedTuple):
+    """The amount that an allocation takes of a counter."""
+
+    counter: CounterId
+    amount: int
+
+
 class AccessibleNodes(Struct, frozen=True):
     """The nodes that can access something: those named (None: any), if their labels meet `wanted`."""
 
@@ -82,7 +89,7 @@ class PoolDevice(Struct, frozen=True, kw_only=True, eq=False):
     id: DeviceId
     facts: DeviceFacts
     capacity: Mapping[str, ConsumableCapacity]
-    draws: tuple[tuple[CounterId, int], ...]
+    draws: tuple[CounterDraw, ...]
     shared: bool
     taints: tuple[Taint, ...]
     accessible_nodes: AccessibleNodes
@@ -178,7 +185,7 @@ def _pool_defect(
     sets = [counters.name for spec in slices for counters in spec.shared_counters]
     if len(set(sets)) != len(sets):
         return "two of its counter sets have the same name"
-    if any(counter not in limits for device in devices for counter, _ in device.draws):
+    if any(draw.counter not in limits for device in devices for draw in device.draws):
         return "a device draws on counters that it does not have"
     return ""
 
@@ -229,9 +236,11 @@ def _device(
         facts=DeviceFacts.of(driver, device),
         capacity={name: ConsumableCapacity.of(found) for name, found in device.capacity.items()},
         draws=tuple(
-            (CounterId(driver, pool, published, False, drawn.counter_set, name), nano_amount(counter.value))
-            for drawn in device.consumes_counters
-            for name, counter in drawn.counters.items()
+            CounterDraw(
+                CounterId(driver, pool, published, False, consumed.counter_set, name), nano_amount(counter.value)
+            )
+            for consumed in device.consumes_counters
+            for name, counter in consumed.counters.items()
         ),
         shared=device.allow_multiple_allocations,
         taints=tuple(Taint(t.key, t.effect, t.value) for t in device.taints if t.effect in _BLOCKING),

@@ -204,11 +204,11 @@ DeviceDemands = tuple[DeviceDemand, ...]
 class ClaimReader:
     """The claims of a cluster. `names` are those of the pods read so far, by pod key, in the order of their demands."""
 
-    def __init__(self, snapshot: Snapshot, leaving: Collection[str]) -> None:
-        """`leaving` are the UIDs of pods that are rescheduled."""
+    def __init__(self, snapshot: Snapshot, rescheduled: Collection[str]) -> None:
+        """`rescheduled` are the UIDs of pods that are rescheduled."""
         self._claims = {_key(claim): claim for claim in snapshot.resource_claims}
         self._classes = {found.metadata.name: found for found in snapshot.device_classes}
-        self._leaving = leaving
+        self._rescheduled = rescheduled
         self._known: dict[tuple[str, bytes], DeviceDemand | PodError] = {}
         self.names: dict[str, tuple[str, ...]] = {}
 
@@ -234,7 +234,7 @@ class ClaimReader:
 
     def leaves(self, pod: Pod) -> bool:
         """Whether the pod is rescheduled to another node."""
-        return pod.metadata.uid in self._leaving
+        return pod.metadata.uid in self._rescheduled
 
     def gives_back(self, claim: ResourceClaim) -> bool:
         """Whether all pods that use its devices are rescheduled, so that it is allocated anew.
@@ -243,7 +243,7 @@ class ClaimReader:
         """
         users = claim.status.reserved_for
         return bool(users) and all(
-            user.resource == "pods" and not user.api_group and user.uid in self._leaving for user in users
+            user.resource == "pods" and not user.api_group and user.uid in self._rescheduled for user in users
         )
 
     def _used_by(self, pod: Pod) -> list[tuple[ResourceClaim, bool]] | PodError:

@@ -17,7 +17,7 @@ from typing import Final
 from msgspec import Struct
 
 from journeyman.core.api.device_selectors import SelectorEvaluationError, Value, are_equal
-from journeyman.core.scheduling.dra.devices import CounterId, DeviceId, DevicePool, PoolDevice
+from journeyman.core.scheduling.dra.devices import CounterDraw, CounterId, DeviceId, DevicePool, PoolDevice
 from journeyman.core.scheduling.dra.requests import (
     MAX_DEVICES,
     DeviceDemand,
@@ -39,7 +39,7 @@ class ChosenDevice(Struct, frozen=True):
     claim: int
     alternative: RequestAlternative
     device: PoolDevice
-    draws: tuple[tuple[CounterId, int], ...]
+    draws: tuple[CounterDraw, ...]
     before: Requirements
 
     @property
@@ -197,7 +197,7 @@ class DeviceSearch:
                 values = self._values.setdefault((choice.claim, constraint), [])
                 values.append(choice.device.facts.attribute(constraint.attribute)) if sign > 0 else values.pop()
 
-    def _draws(self, device: PoolDevice, alternative: RequestAlternative) -> tuple[tuple[CounterId, int], ...] | None:
+    def _draws(self, device: PoolDevice, alternative: RequestAlternative) -> tuple[CounterDraw, ...] | None:
         """Return the amounts drawn on counters and, if shared, the device's capacity; None if it cannot provide them."""
         if not device.shared:
             return device.draws
@@ -205,10 +205,10 @@ class DeviceSearch:
             (device.counter(name), capacity.consumed(alternative.capacity.get(name)))
             for name, capacity in device.capacity.items()
         ]
-        sure = tuple((counter, amount) for counter, amount in consumed if amount is not None)
+        sure = tuple(CounterDraw(counter, amount) for counter, amount in consumed if amount is not None)
         return (*device.draws, *sure) if len(sure) == len(consumed) else None
 
-    def _affordable(self, device: PoolDevice, draws: Sequence[tuple[CounterId, int]]) -> bool:
+    def _affordable(self, device: PoolDevice, draws: Sequence[CounterDraw]) -> bool:
         return all(
             self.node.used(counter) + self._drawn.get(counter, 0) + amount <= self._limit(counter, device)
             for counter, amount in draws

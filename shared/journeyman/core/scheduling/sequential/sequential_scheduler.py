@@ -119,7 +119,7 @@ class SequentialScheduler:
         if problem.devices is not None and solution.devices is not None:
             self._node_devices = NodeDevices(problem.devices, solution.devices.copy(), self._interner)
         self._existing_ports = [
-            tuple(port for pod in node.pods if pod.key not in problem.leaving for port in host_ports(pod))
+            tuple(port for pod in node.pods if pod.key not in problem.rescheduled for port in host_ports(pod))
             for node in problem.existing.nodes
         ]
         for candidate, pods in solution.on_existing.items():
