@@ -1,6 +1,6 @@
-"""The handlers that are deployed, on the template that is deployed: true-shaped events in, the right effect out.
+"""The deployed handlers on the deployed template: each recorded event has its intended effect.
 
-Real: handlers, parsers, steps, AWS adapter, queues and template, over moto and the in-memory API server.
+Handlers, parsers, steps, AWS adapter, queues and template are real, over moto and the in-memory API server.
 """
 
 import ast
@@ -57,14 +57,14 @@ def failed(answer) -> list[str]:
 
 
 def messages(deployed, queue: str) -> list[dict]:
-    """What waits in a queue now or later, parsed; the clock moves past the longest delay."""
+    """The parsed messages of a queue, also delayed ones; the clock moves past the longest delay."""
     deployed.clock.advance(900)
     url = deployed.stack.queue_urls[f"{queue}Queue"]
     found = deployed.aws.client("sqs").receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", [])
     return [parse_trigger(json.loads(message["Body"])) for message in found]
 
 
-def test_pending_pods_get_instances_and_only_the_bad_record_fails(deployed):
+def test_pending_pods_get_instances_and_only_the_malformed_record_fails(deployed):
     """Zero nodes, ten pods, one malformed message in the middle of the batch. Provision requeues itself while nodes join."""
     cluster(deployed, "zero-nodes")
 
@@ -115,8 +115,8 @@ def test_sweep_finds_pending_pods_without_a_notification(deployed):
     assert [(t.step, t.cluster) for t in messages(deployed, "Provision")] == [(Step.PROVISION, "demo")]
 
 
-def test_requeues_are_forwarded_when_due_and_sent_back_when_not(deployed):
-    """One is due, the other in an hour."""
+def test_requeue_messages_are_forwarded_when_due_and_sent_back_when_not(deployed):
+    """One message is due, the other is due in an hour."""
     answer = invoke(deployed, "Sweep", sample("sqs/requeue-batch.json"))
 
     assert failed(answer) == []
@@ -130,7 +130,7 @@ def test_requeues_are_forwarded_when_due_and_sent_back_when_not(deployed):
     [("Consolidate", "sqs/consolidate-window-batch.json"), ("Provision", "sqs/provision-batch.json")],
 )
 def test_messages_fail_while_another_run_holds_the_lease(deployed, function, event):
-    """The function itself does not fail, and nothing is changed."""
+    """The function itself does not fail, and it changes nothing."""
     cluster(deployed, "zero-nodes")
     hold_lease(deployed, function.lower())
 
@@ -147,8 +147,8 @@ def hold_lease(deployed, step: str) -> None:
     deployed.server.load([{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}])
 
 
-def test_api_shows_what_provision_would_do_and_writes_nothing(deployed, writes):
-    """Nodes, price, and why some pods are unschedulable."""
+def test_api_returns_the_plan_of_provision_and_writes_nothing(deployed, writes):
+    """The plan has nodes, price, and the errors of unschedulable pods."""
     cluster(deployed, "zero-nodes")
     invoke(deployed, "Sweep", sample("schedule/minute-sweep.json"))
     writes.clear()
@@ -180,8 +180,8 @@ def test_events_are_rejected_until_a_sender_is_configured(deployed):
     assert messages(deployed, "Terminate") == []
 
 
-def test_unknown_cluster_is_a_404_with_the_registered_ones(deployed):
-    """The response says what to do."""
+def test_api_answers_404_with_the_registered_clusters_for_an_unknown_one(deployed):
+    """The user sees which names are valid."""
     answer = invoke(deployed, "Api", sample("api/get-plan-unknown-cluster.json"))
 
     body = json.loads(answer["body"])

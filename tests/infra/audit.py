@@ -1,7 +1,7 @@
-"""What was asked of an API server and by whom, from its own audit log; and what the chart's roles grant, to compare with.
+"""Requests to an API server, from its own audit log, and the rights that the chart's roles grant.
 
-The API server writes a line for each request once it is answered: the caller, the verb and the resource as authorization saw
-them, and what authorization decided.
+The API server writes a line for each request that it answered: the caller, the verb and the resource as authorization
+saw them, and what authorization decided.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class AuditLog:
     """The log of one API server.
 
     Args:
-        folder: Where policy and log lie.
+        folder: The folder of policy and log.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -78,11 +78,11 @@ class AuditLog:
         self.flags = (
             f"--audit-policy-file={policy}",
             f"--audit-log-path={self._log}",
-            "--audit-log-mode=blocking-strict",  # a request is in the log before its answer is on its way
+            "--audit-log-mode=blocking-strict",  # the API server logs a request before it answers
         )
 
     def requests(self) -> Iterator[Request]:
-        """All requests for resources so far, in order; what is no resource (`/version`, discovery) is left out."""
+        """All requests for resources so far, in order; requests for `/version` or discovery are left out."""
         for line in self._log.read_text().splitlines():
             event = json.loads(line)
             if ref := event.get("objectRef"):
@@ -90,7 +90,7 @@ class AuditLog:
 
 
 def _verbs(event: Mapping[str, Any]) -> tuple[str, ...]:
-    """An apply that made the object needed the right to create it, too, which the log does not distinguish."""
+    """An apply that created the object also needed the right to create it, which the log does not show."""
     made = event["verb"] == "patch" and event.get("responseStatus", {}).get("code") == 201
     return ("patch", "create") if made else (event["verb"],)
 

@@ -17,7 +17,7 @@ from tests.helpers.go_programs import GoProgram, print_path
 
 CHART = Path(__file__).parents[2] / "infra" / "chart"
 EXAMPLES = sorted((CHART / "ci").glob("*.yaml"))
-KUBERNETES = "1.36"  # what Helm believes where it cannot ask
+KUBERNETES = "1.36"  # what Helm assumes without a cluster
 RELEASE = NAMESPACE = "journeyman"
 HELM = GoProgram(
     name="helm",
@@ -30,7 +30,7 @@ HELM = GoProgram(
 
 
 class HelmError(Exception):
-    """Helm refused; the text is its own."""
+    """Helm failed; the text is its output."""
 
 
 def helm(*arguments: str, cwd: Path | None = None) -> str:
@@ -38,7 +38,7 @@ def helm(*arguments: str, cwd: Path | None = None) -> str:
 
     Raises:
         HelmError: It failed.
-        GoProgramMissingError: It is not there and cannot be built.
+        GoProgramMissingError: Helm is missing and cannot be built.
     """
     done = subprocess.run([str(HELM.path()), *arguments], capture_output=True, text=True, cwd=cwd, check=False)
     if done.returncode:

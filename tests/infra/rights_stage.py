@@ -3,9 +3,9 @@
     with RightsStage(plane) as stage:
         stage.run("provision")
 
-Each function has its own composition, as on Lambda: the chart's group, its own memory, the real store. AWS is moto, nodes
-are played by `journeyman_simulator.kubelet`, kube-scheduler's part by `bind`; both follow a clock that is moved by hand. The API server
-stamps in real time, which that clock is always ahead of.
+Each function has its own composition, as on Lambda: the chart's group, its own memory, the real store. moto simulates
+AWS, `journeyman_simulator.kubelet` the nodes, and `bind` kube-scheduler; all follow a simulated clock. That clock is
+always ahead of the real time of the API server.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ ALL_FEATURES = {
 
 
 class RightsStage:
-    """A context; inside it the application is deployed, and nothing runs unless a test calls it.
+    """A context with the application deployed; functions run only when a test calls them.
 
     Args:
         plane: A control plane without scheduler and controllers, with the chart installed.
@@ -109,7 +109,7 @@ class RightsStage:
         return self._runtimes[function]
 
     def run(self, function: str, event: Mapping[str, Any] | None = None) -> Any:
-        """Invoke a function; by default for a requeue of its step. Its answer.
+        """Invoke a function, by default for a requeue of its step, and return its answer.
 
         Fails the test if the function fails.
         """
@@ -135,7 +135,7 @@ class RightsStage:
         return self.record(body, f"journeyman-{step}.fifo")
 
     def record(self, body: Mapping[str, Any], queue: str) -> dict[str, Any]:
-        """A batch of one message, as a queue hands it to a function."""
+        """A batch of one message, as a function gets it from a queue."""
         message = {
             "messageId": "m-1",
             "receiptHandle": "r-1",
@@ -153,7 +153,7 @@ class RightsStage:
         clusters = json.dumps([registration(self._plane, CLUSTER, kubeconfig)])
         environment = read_environment({**self._stack.variables, **variables, "JOURNEYMAN_CLUSTERS": clusters})
         transport = Transport(from_kubeconfig(str(kubeconfig)))
-        mirrors = ListCache(worth_caching=0)  # however small, every list is watched from where it was
+        mirrors = ListCache(worth_caching=0)  # the cache watches every list, however small
         store = _Repeating(CachingKubeStore(HttpKubeStore(transport), mirrors, cluster=CLUSTER), self.doubled)
         adapters = _Adapters(
             environment,
@@ -168,18 +168,18 @@ class RightsStage:
 
     @property
     def zones(self) -> list[str]:
-        """Where the account has subnets."""
+        """The zones in which the account has subnets."""
         return sorted({s["AvailabilityZone"] for s in self.aws.client("ec2").describe_subnets()["Subnets"]})
 
     def advance(self, **span: float) -> None:
-        """Let time pass, and the cloud and the kubelets do what is due then."""
+        """Advance the clock; the cloud and the kubelets do what is due."""
         self.clock.advance(timedelta(**span).total_seconds())
         while self.aws.act():
             pass
         self._kubelets.act()
 
     def boot(self) -> None:
-        """Let nodes join, and become ready."""
+        """Advance the clock until nodes join and become ready."""
         for seconds in (25, 8):
             self.advance(seconds=seconds)
 
@@ -188,7 +188,7 @@ class RightsStage:
         return self.admin.do("POST", path, body)
 
     def pend(self, name: str, spec: Mapping[str, Any], **metadata: Any) -> None:
-        """A pod that kube-scheduler found no node for."""
+        """Create a pod for which kube-scheduler found no node."""
         container = {"name": "main", "image": "pause", "resources": {"requests": {"cpu": "500m"}}}
         body = {"metadata": {"name": name, **metadata}, "spec": {"containers": [container], **spec}}
         self.create("/api/v1/namespaces/default/pods", body)
@@ -197,7 +197,7 @@ class RightsStage:
         self.admin.do("PATCH", path, {"status": {"conditions": [refused]}}, kind=MERGE)
 
     def bind(self, pod: str, node: str) -> None:
-        """What kube-scheduler does with a pod that fits."""
+        """Bind a pod to a node, as kube-scheduler does."""
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         self.create(f"/api/v1/namespaces/default/pods/{pod}/binding", {"metadata": {"name": pod}, "target": target})
 
@@ -207,7 +207,7 @@ class RightsStage:
         return {item["metadata"]["name"]: item for item in items}
 
     def initialized(self) -> set[str]:
-        """The pools that have a node ready for pods."""
+        """The NodePools that have an initialized node."""
         return {
             claim["metadata"]["labels"]["karpenter.sh/nodepool"]
             for claim in self.claims().values()
@@ -220,7 +220,7 @@ class RightsStage:
         return sorted(name for name, claim in self.claims().items() if "deletionTimestamp" in claim["metadata"])
 
     def claim_of(self, pool: str) -> dict[str, Any]:
-        """The one NodeClaim of a pool that is not going."""
+        """The one NodeClaim of a NodePool that is not being deleted."""
         (claim,) = (
             c
             for c in self.claims().values()
@@ -230,7 +230,7 @@ class RightsStage:
 
 
 class _Adapters(AwsAdapters):
-    """As on Lambda, but one cloud adapter serves all: who asks AWS for its thousand instance types does not matter here."""
+    """The adapters as on Lambda, but all functions share one cloud adapter, so that AWS lists its types only once."""
 
     clouds: list[CloudProvider]
 
@@ -241,18 +241,18 @@ class _Adapters(AwsAdapters):
 
 
 class _Kubelet(HttpKubeStore):
-    """The admin's store; simulated kubelets ask it whether they did anything, which is not used here."""
+    """The admin's store; simulated kubelets compare versions to see whether they wrote, which no test uses."""
 
     def __init__(self, plane: ControlPlane) -> None:
         super().__init__(Transport(from_kubeconfig(str(plane.kubeconfig))))
 
     def version_of(self, *_: Resource[Any]) -> int:
-        """Always the same."""
+        """A constant."""
         return 0
 
 
 class _Repeating:
-    """A store whose network loses the answer to the first creation of each intent, so that it is sent a second time."""
+    """A store whose network loses the answer to the first creation of each kind, so that the client repeats it."""
 
     def __init__(self, store: Any, doubled: list[str], left: set[str] | None = None) -> None:
         self._store = store
@@ -265,7 +265,7 @@ class _Repeating:
         return run
 
     def create(self, resource: Resource[Any], body: Any, *, namespace: str = "") -> Any:
-        """Create, the first time of each kind twice."""
+        """Create an object, the first of each kind twice."""
         if resource.kind in self._left:
             self._left.remove(resource.kind)
             self._doubled.append(resource.kind)

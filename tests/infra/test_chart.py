@@ -84,7 +84,7 @@ def test_api_server_accepts_every_object_with_strict_validation(values, control_
 
 @pytest.mark.parametrize("values", [SQS, HTTPS], ids=lambda path: path.stem)
 def test_restricted_pod_security_standard_admits_the_forwarder(values, control_plane, namespace):
-    """Where it is enforced, a pod with any further capability is forbidden."""
+    """A namespace that enforces it forbids a pod with any further capability."""
     admin = control_plane.admin
     label = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
     admin.do("PATCH", f"/api/v1/namespaces/{namespace}", label, kind="application/merge-patch+json")
@@ -105,7 +105,7 @@ def test_restricted_pod_security_standard_admits_the_forwarder(values, control_p
 
 
 def test_chart_has_the_generated_crds_and_uninstall_keeps_them():
-    """The same text as `make crds` generates, with Helm's annotation to keep them."""
+    """Their text is that of `make crds`; an annotation makes Helm keep them."""
     generated = {path.name: path.read_text() for path in CRDS.glob("*.yaml")}
     carried = {path.name: path.read_text() for path in (CHART / "files" / "crds").iterdir()}
     made = of_kind(rendered(RIGHTS_ONLY), "CustomResourceDefinition")
@@ -118,7 +118,7 @@ def test_chart_has_the_generated_crds_and_uninstall_keeps_them():
 
 
 def test_skipped_crds_are_left_out():
-    """Karpenter's, where its own chart installs them; or all."""
+    """A user may skip Karpenter's, if Karpenter's own chart installs them, or all."""
     ours = of_kind(rendered(RIGHTS_ONLY, "--set=crds.karpenter=skip"), "CustomResourceDefinition")
     none = of_kind(rendered(RIGHTS_ONLY, "--set=crds.karpenter=skip,crds.journeyman=skip"), "CustomResourceDefinition")
 
@@ -174,7 +174,7 @@ def test_features_add_their_permissions_only():
 
 
 def test_no_step_has_administrator_permissions():
-    """No wildcards, secrets, impersonation or RBAC; only terminate deletes pods."""
+    """No role has wildcards, secrets, impersonation or RBAC; only terminate deletes pods."""
     documents = rendered(HTTPS)
     all_rights = {step: rights(documents, step) for step in (*STEPS, "forwarder")}
 
@@ -192,7 +192,7 @@ def test_no_step_has_administrator_permissions():
 
 
 def test_forwarder_reads_its_settings_from_the_deployment():
-    """`read_settings` on the environment of each sink's Deployment."""
+    """`read_settings` accepts the environment of each sink's Deployment."""
     settings_of = {}
     for values in (SQS, HTTPS, EVENTBRIDGE):
         _, container = the_pod(rendered(values))
@@ -225,8 +225,8 @@ def test_receiver_token_and_ca_are_mounted_where_the_forwarder_reads_them():
     assert settings.receiver_ca_file == f"{mounts['receiver-ca']}/ca.crt"
 
 
-def test_forwarder_has_two_replicas_that_survive_a_node():
-    """They are spread over zones and nodes, and at most one is unavailable."""
+def test_forwarder_has_two_replicas_on_different_nodes_and_zones():
+    """At most one of them is unavailable."""
     documents = rendered(SQS)
     template, container = the_pod(documents)
     (deployment,) = of_kind(documents, "Deployment").values()
@@ -287,7 +287,7 @@ def test_network_policy_allows_what_the_forwarder_needs():
     ],
 )
 def test_invalid_value_is_rejected_with_its_path(given, named):
-    """The schema validates before anything is installed."""
+    """The schema validates values before Helm installs anything."""
     with pytest.raises(HelmError, match="values don't meet the specifications") as refusal:
         rendered(SQS, "--set", given)
 
@@ -295,7 +295,7 @@ def test_invalid_value_is_rejected_with_its_path(given, named):
 
 
 def test_readme_describes_every_value():
-    """By its whole path, or its last name."""
+    """It has the whole path of the value, or its last name."""
     readme = (CHART / "README.md").read_text()
     values = yaml.safe_load((CHART / "values.yaml").read_text())
 
@@ -315,7 +315,7 @@ def paths(values, above=()):
 
 
 def test_release_name_prefixes_every_object():
-    """Two releases share the custom resource definitions only."""
+    """Two releases share only the CustomResourceDefinitions."""
     text = helm("template", "second", str(CHART), "--kube-version=1.36", f"--namespace={NAMESPACE}", f"--values={SQS}")
     names = {
         d["metadata"]["name"]

@@ -20,7 +20,7 @@ RULES = [name for name, resource in HOME["Resources"].items() if resource["Type"
 
 @pytest.mark.xdist_group("sam")
 def test_cfn_lint_accepts_the_template():
-    """The linter comes with the SAM CLI, as `make sam` installs it."""
+    """`make sam` installs the linter with the SAM CLI."""
     command = os.environ.get("CFN_LINT") or str(ROOT / ".tools" / "sam" / "bin" / "cfn-lint")
     assert shutil.which(command), f"there is no cfn-lint at {command}: run `make sam`"
     done = subprocess.run([command, str(FILE)], text=True, capture_output=True, check=False)
@@ -38,7 +38,7 @@ def test_role_has_the_policies_of_the_functions(name):
 
 
 def test_role_has_no_other_policies():
-    """No AWS managed policy either."""
+    """It has no AWS managed policy either."""
     attached = [name for name, resource in RESOURCES.items() if resource["Type"] == "AWS::IAM::ManagedPolicy"]
 
     assert sorted(attached) == sorted(POLICIES)
@@ -46,7 +46,7 @@ def test_role_has_no_other_policies():
 
 
 def test_only_the_functions_may_assume_the_role():
-    """With the external id, if there is one."""
+    """They need the external id, if the parameter is set."""
     (statement,) = RESOURCES["Role"]["Properties"]["AssumeRolePolicyDocument"]["Statement"]
     condition, with_id, without = statement["Condition"]["Fn::If"]
 

@@ -11,7 +11,7 @@ LOCKED = [ROOT / "shared" / "requirements.txt", ROOT / "infra" / "forwarder" / "
 
 @pytest.mark.parametrize("path", LOCKED, ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_requirement_is_pinned_with_hashes_and_names_no_index(path):
-    """What was reviewed is what is built."""
+    """The build installs exactly what was reviewed."""
     text = path.read_text().replace("\\\n", " ")
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
 

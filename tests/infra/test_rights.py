@@ -1,8 +1,9 @@
 """The chart's roles have exactly the needed permissions: a real API server with RBAC, and its audit log.
 
-Covers: every function under its own role through one scenario that needs every right: launches that fail and succeed, requests
-sent twice, registration and hints, consolidation with a replacement, warnings and interruption, evictions refused and forced,
-nodes deleted by hand, volumes that stay attached, an instance that lost its claim, history forgotten; the forwarder's watches, and its events over HTTPS.
+Covers: every function under its own role through one scenario that needs every right: failed and successful launches,
+repeated requests, registration and nomination, consolidation with a replacement, rebalance recommendations and
+interruption, refused and forced evictions, a node deleted by a user, attached volumes, an instance without a NodeClaim,
+deletion of old NodeDisruptions; the forwarder's watches, and its events over HTTPS.
 Scenario: two NodePools, five pods; all optional features on, then all off.
 """
 
@@ -33,7 +34,7 @@ FORWARDER = f"{RELEASE}-forwarder"
 SMALL, LARGE = "m5.large", "m5.4xlarge"
 KARPENTER, OURS = "/apis/karpenter.sh/v1", "/apis/journeyman.dev/v1alpha1"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-# All features, and an HTTPS sink, whose receiver asks who sends.
+# All features, and an HTTPS sink, whose receiver authenticates the sender.
 VALUES = {
     "features": {"nodeOverlay": True, "capacityBuffer": True, "dynamicResourceAllocation": True, "defaultSpread": True},
     "forwarder": {
@@ -68,7 +69,7 @@ BUFFER_CRD = {
 
 
 class Lived:
-    """The result: requests to the API server, granted rights, and what Helm left behind."""
+    """The result: requests to the API server, granted rights, and the objects that Helm left."""
 
     def __init__(self, requests, documents, doubled, installed, left):
         self.requests = requests
@@ -91,7 +92,7 @@ def user(who):
 
 @pytest.fixture(scope="module")
 def lived(make_control_plane, tmp_path_factory) -> Lived:
-    """The scenario, once, on a cluster where Karpenter's NodePools are known already, from `helm install` to `uninstall`."""
+    """One run of the scenario, from `helm install` to `uninstall`; the cluster already has Karpenter's NodePool CRD."""
     folder = tmp_path_factory.mktemp("rights")
     log = AuditLog(folder)
     values = folder / "values.yaml"
@@ -114,7 +115,7 @@ def lived(make_control_plane, tmp_path_factory) -> Lived:
 
 
 def owners(admin):
-    """Which release has which kind; empty for none."""
+    """The release that owns each CRD; empty for none."""
     items = admin.do("GET", CRDS)["items"]
     key = "meta.helm.sh/release-name"
     return {crd["metadata"]["name"]: crd["metadata"].get("annotations", {}).get(key, "") for crd in items}
@@ -139,7 +140,7 @@ def run_scenario(stage, plane):
 
 
 def work_without_features(stage):
-    """The functions' settings and the chart's are changed together."""
+    """Run the functions after both their settings and the chart's turned the features off."""
     look_on(stage)
     for step in ("provision", "consolidate"):
         stage.run(step)
@@ -196,7 +197,7 @@ def a_pool(name, capacity_type, types, *, nodes):
 
 
 def look_on(stage):
-    """Those who only look: twice, as the second time they watch."""
+    """Run the read-only functions twice; the second time they watch."""
     for _ in range(2):
         stage.run("sweep", json.loads((SAMPLES / "schedule" / "minute-sweep.json").read_text()))
         answer = stage.run("api", json.loads((SAMPLES / "api" / "get-plan.json").read_text()))
@@ -206,7 +207,7 @@ def look_on(stage):
 
 @contextmanager
 def forwarding(stage, plane):
-    """The forwarder itself, as its own service account, until it follows everything it wants to follow."""
+    """Run the forwarder as its own service account until it watches all its resources."""
     token = token_of(stage)
     context = client_context(ca_file=str(plane.ca_file))
     transport = Transport(Connection(server=plane.server, ssl_context=context, authorization=lambda: f"Bearer {token}"))
@@ -215,12 +216,12 @@ def forwarding(stage, plane):
     forwarder.start()
     yield
     wait_until(lambda: forwarder.is_ready, "the forwarder does not get ready")
-    time.sleep(1.2)  # a watch is in the log when it has ended
+    time.sleep(1.2)  # the API server logs a watch when it ends
     forwarder.stop()
 
 
 def token_of(stage, *audiences):
-    """What the kubelet would mount."""
+    """The token that the kubelet would mount."""
     path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{FORWARDER}/token"
     return stage.create(path, {"spec": {"audiences": list(audiences)}})["status"]["token"]
 
@@ -255,7 +256,7 @@ def nodes_come(stage):
 
 
 def until(stage, done, *steps):
-    """Run these steps again and again while nodes join; a run may see the cluster as it was a moment ago."""
+    """Repeat these steps while nodes join; a run may read a slightly older state of the cluster."""
     for _ in range(12):
         for step in steps:
             stage.run(step)
@@ -266,14 +267,14 @@ def until(stage, done, *steps):
 
 
 def out_of_stock(stage, instance_type, capacity_type):
-    """For two minutes, everywhere."""
+    """Make an instance type unavailable for two minutes in all zones."""
     until = stage.clock.now() + timedelta(minutes=2)
     for zone in stage.zones:
         stage.aws.out_of_stock(instance_type, zone, capacity_type, until)
 
 
 def one_is_replaced(stage):
-    """The large pod goes; a small node is enough, but cannot be had at first."""
+    """A user deletes the large pod; a small node is enough, but out of stock at first."""
     forget_offerings(stage)
     old = stage.claim_of("steady")["metadata"]["name"]
     stage.admin.do("DELETE", "/api/v1/namespaces/default/pods/large?gracePeriodSeconds=0")
@@ -284,7 +285,7 @@ def one_is_replaced(stage):
 
 
 def one_is_deleted_by_hand(stage):
-    """The replacement's node; and every earlier message is sent again."""
+    """A user deletes the replacement's node; the steps run again after 16 minutes."""
     node = stage.claim_of("steady")["status"]["nodeName"]
     stage.admin.do("DELETE", f"/api/v1/nodes/{node}")
     stage.advance(minutes=16)
@@ -293,12 +294,12 @@ def one_is_deleted_by_hand(stage):
 
 
 def forget_offerings(stage):
-    """The next who learns that something is out of stock finds nothing to add it to."""
+    """Delete the OfferingState, so that the next failed launch has to create it."""
     stage.admin.do("DELETE", f"{OURS}/offeringstates")
 
 
 def one_is_taken_away(stage):
-    """A recommendation, another, the end; a budget stands in the way, then the claims' grace period ends."""
+    """Two recommendations, then an interruption; a PodDisruptionBudget blocks until the grace period ends."""
     forget_offerings(stage)
     instance = stage.claim_of("spot")["status"]["providerID"].rpartition("/")[2]
     for _ in range(2):
@@ -317,7 +318,7 @@ def one_is_taken_away(stage):
 
 
 def attach_volumes(stage):
-    """Every node that goes holds one, for as long as this takes."""
+    """Attach a volume to every node that is being deleted."""
     nodes = {name: stage.claims()[name].get("status", {}).get("nodeName") for name in stage.going()}
     for name, node in nodes.items():
         if node is None:
@@ -328,7 +329,7 @@ def attach_volumes(stage):
 
 
 def one_belongs_to_nobody(stage):
-    """A user removes our finalizer from a claim: the claim is read by name before its instance is terminated."""
+    """A user removes our finalizer: terminate reads the NodeClaim by name before it terminates the instance."""
     claim = stage.claim_of("steady")
     path = f"{KARPENTER}/nodeclaims/{claim['metadata']['name']}"
     stage.admin.do("PATCH", path, {"metadata": {"finalizers": []}}, kind=MERGE)
@@ -348,14 +349,14 @@ def notice(stage, sample, instance):
 
 
 def history_is_forgotten(stage):
-    """A day after it ended; so it has to end first."""
+    """Finish the NodeDisruptions, and wait until consolidate deletes them a day later."""
     for _ in range(2):
         stage.run("consolidate")
     stage.advance(hours=25)
     until(stage, lambda: not stage.admin.do("GET", f"{OURS}/nodedisruptions")["items"], "consolidate")
 
 
-# --- what came of it
+# --- the result
 
 
 @pytest.mark.parametrize("who", [*FUNCTIONS, "forwarder"])
@@ -369,7 +370,7 @@ def test_no_request_is_forbidden(lived, who):
 
 @pytest.mark.parametrize("who", [*FUNCTIONS, "forwarder"])
 def test_every_permission_is_used(lived, who):
-    """A permission that the scenario does not use fails."""
+    """The test fails for a permission that the scenario does not use."""
     asked = lived.asked(who)
     rights = lived.granted(who)
 
@@ -377,13 +378,13 @@ def test_every_permission_is_used(lived, who):
     assert sorted(str(right) for right in rights if not any(right.covers(r) for r in asked)) == []
 
 
-def test_requests_were_sent_twice_so_that_their_answers_were_looked_for(lived):
-    """The rights to `get` are used where an answer is lost: by provision for a claim, by consolidate for both kinds."""
+def test_creations_with_a_lost_answer_are_sent_twice(lived):
+    """Then provision needs `get` for NodeClaims, and consolidate for NodeClaims and NodeDisruptions."""
     assert sorted(lived.doubled) == ["NodeClaim", "NodeClaim", "NodeDisruption"]
 
 
-def test_crds_of_another_owner_are_kept_unchanged_and_ours_are_retained(lived):
-    """Karpenter's NodePools were there; the others belong to the release, and outlive it with all their objects."""
+def test_helm_keeps_the_crds_of_another_owner_and_its_own(lived):
+    """The NodePool CRD existed; the release owns the others, which outlive it with all their objects."""
     before, after, roles_left = lived.installed, *lived.left
 
     assert before.pop("nodepools.karpenter.sh") == ""

@@ -41,7 +41,7 @@ def sam(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
 
 @pytest.mark.parametrize("arguments", [("validate",), ("validate", "--lint")], ids=" ".join)
 def test_template_validates(arguments):
-    """By both validators, since each finds mistakes that the other does not (a misspelt SAM property, a misspelt SQS one)."""
+    """Each validator finds mistakes that the other does not: a misspelt SAM property, a misspelt SQS one."""
     done = sam(*arguments)
 
     assert done.returncode == 0, done.stdout + done.stderr
@@ -57,7 +57,7 @@ class Built(NamedTuple):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> Built:
-    """Built once: for the template's Python if this machine has it, to be run, otherwise for the one that tests."""
+    """One build: for the template's Python if this machine has it, otherwise for the Python of the tests."""
     found = interpreter(RUNTIME)
     version = RUNTIME if found else "{}.{}".format(*sys.version_info)
     folder = tmp_path_factory.mktemp("sam")
@@ -69,7 +69,7 @@ def built(tmp_path_factory) -> Built:
 
 
 def interpreter(version: str) -> str | None:
-    """An interpreter of exactly that version; a pyenv shim is none until it answers."""
+    """An interpreter of exactly that version; a pyenv shim without that version does not run."""
     pyenv = sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python{version}"))
     for candidate in (f"python{version}", *map(str, pyenv)):
         path = shutil.which(candidate)
@@ -117,7 +117,7 @@ def test_layer_modules_import_with_the_layers_requirements_alone(built):
 
 
 def test_layer_is_compiled_if_its_interpreter_is_installed(built):
-    """Unchecked: the deployment's zip loses file times, and stale-looking files would be compiled on every cold start."""
+    """The files are unchecked: the zip loses file times, and each cold start would compile files again."""
     site = built.folder / "JourneymanLayer" / "python"
     compiled = list((site / "journeyman").rglob(f"*.cpython-{built.version.replace('.', '')}.pyc"))
 

@@ -60,7 +60,7 @@ def test_every_step_and_the_api_has_a_function_with_its_handler():
 
 
 def test_scheduler_parameters_have_the_defaults_of_the_code():
-    """Who deploys without a word gets what Karpenter would do, and no policy can be chosen that there is not."""
+    """By default, the scheduler follows Karpenter; the template allows only the policies of the code."""
     parameters = TEMPLATE["Parameters"]
     given = TEMPLATE["Globals"]["Function"]["Environment"]["Variables"]
     settings = ("PREFERENCE_POLICY", "MIN_VALUES_POLICY", "FEATURE_GATES", "IGNORE_DRA_REQUESTS", "SCHEDULER_CONFIG")
@@ -107,7 +107,7 @@ def test_every_queue_has_a_dead_letter_queue_with_an_alarm(name):
 
 
 def test_rejected_placements_raise_an_alarm():
-    """Its message does not come to the dead-letter queue; the metric is declared, and written under that namespace."""
+    """No message goes to a dead-letter queue, so the alarm reads a declared metric in the product's namespace."""
     alarm = of_type("AWS::CloudWatch::Alarm")["DefectsAlarm"]
     (query,) = alarm["Metrics"]
     name, namespace = re.fullmatch(r"SELECT SUM\((\w+)\) FROM (\w+)", query["Expression"]).groups()
@@ -118,7 +118,7 @@ def test_rejected_placements_raise_an_alarm():
 
 @pytest.mark.parametrize("name", QUEUES)
 def test_every_queue_is_encrypted_and_requires_tls(name):
-    """At rest and in transit."""
+    """Messages are encrypted at rest and in transit."""
     assert QUEUES[name]["SqsManagedSseEnabled"] is True
     policies = [p for p in of_type("AWS::SQS::QueuePolicy").values() if {"Ref": name} in p["Queues"]]
     (policy,) = policies  # a second one would replace the first
@@ -207,7 +207,7 @@ def every_allow() -> Iterator[tuple[str, dict]]:
 
 
 def test_no_policy_allows_a_wildcard_action():
-    """The test lists every allowed action."""
+    """The policies list every allowed action."""
     allowed = {(name, action) for name, s in every_allow() for action in listed(s["Action"])}
 
     assert allowed
@@ -222,7 +222,7 @@ def test_only_read_actions_are_allowed_on_all_resources():
 
 
 def test_launches_and_terminations_require_the_clusters_tags():
-    """Other clusters' instances in the account cannot be changed."""
+    """The functions cannot change other clusters' instances in the account."""
     for _, statement in every_allow():
         if {"ec2:TerminateInstances", "ec2:CreateTags", "iam:CreateInstanceProfile"} & set(listed(statement["Action"])):
             tags = {
@@ -240,9 +240,9 @@ def test_only_the_node_role_can_be_passed_and_only_to_ec2():
 
 
 def test_each_function_has_the_policies_of_its_step():
-    """Launching: provision, and consolidate for replacements. Ending: terminate alone, but for what is a NodeClass's.
+    """Provision and consolidate launch instances, terminate ends them, and provision deletes resources of NodeClasses.
 
-    Interrupt looks instances up.
+    Interrupt describes instances.
     """
     launching = {f for f in FUNCTIONS if "ec2:RunInstances" in actions_of(f)}
     ending = {f for f in FUNCTIONS if "ec2:TerminateInstances" in actions_of(f)}
@@ -268,7 +268,7 @@ def test_access_entries_have_the_groups_of_the_chart():
 
 
 def test_vpc_is_optional_and_its_interfaces_are_denied_to_our_code():
-    """Private endpoints need it; the rights that Lambda then has through our roles are denied to our code."""
+    """Private endpoints need a VPC; Lambda manages its interfaces through our roles, but our code may not."""
     parameters, settings = TEMPLATE["Parameters"], TEMPLATE["Globals"]["Function"]
     condition, inside, outside = settings["VpcConfig"]["Fn::If"]
 
@@ -297,7 +297,7 @@ def test_only_named_cluster_roles_may_be_assumed():
 
 @pytest.mark.parametrize("kind", ["eks", "kubeconfig"])
 def test_template_registers_clusters_in_the_form_that_the_code_parses(kind):
-    """Its own by the access that is chosen; further ones as they are written."""
+    """Its own cluster has the chosen access; further clusters are registered as written."""
     more = '[{"name": "emea", "region": "eu-west-1", "access": {"kind": "eks", "endpoint": "private"}}]'
     parameters = {
         "ClusterName": "dev",
@@ -314,7 +314,7 @@ def test_template_registers_clusters_in_the_form_that_the_code_parses(kind):
 
 
 class Account:
-    """An account as far as a template's variables need one: queues that have a URL."""
+    """An account with what a template's variables need: queues that have a URL."""
 
     region, account = "eu-central-1", "123456789012"
 
@@ -329,7 +329,7 @@ class Account:
 
 
 def test_api_routes_except_the_forwarders_require_credentials():
-    """A plan reveals much of a cluster. The forwarder has no AWS credentials; its route is throttled."""
+    """A plan reveals much of a cluster. The forwarder has no AWS credentials, so its route is throttled instead."""
     api = RESOURCES["JourneymanApi"]["Properties"]
     assert api["Auth"] == {"DefaultAuthorizer": "AWS_IAM"}
     routes = [event["Properties"] for event in FUNCTIONS["ApiFunction"]["Events"].values()]

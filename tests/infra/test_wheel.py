@@ -1,6 +1,7 @@
-"""`journeyman` from a wheel, away from a checkout: the commands that the simulator contributes work in an empty folder.
+"""`journeyman` from a wheel, without a checkout: the commands of the simulator work in an empty folder.
 
-The wheel has the same files as the checkout, where other tests run the demo and replays to their end. So here they only start.
+The wheel has the same files as the checkout, where other tests run the demo and replays to their end. So here they
+only start.
 """
 
 import os
@@ -19,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel"), pytest.mark.ti
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory) -> Path:
-    """A virtual environment with the wheel; the requirements are the ones of this process's environment."""
+    """A virtual environment with the wheel; its requirements are those of this process's environment."""
     folder = tmp_path_factory.mktemp("wheel")
     uv = Path(sys.executable).with_name("uv")
     offline = ("--offline", "--quiet", "--python")
@@ -47,7 +48,7 @@ def clean():
 
 
 def test_wheel_holds_the_product_the_simulator_and_the_deployment(environment, tmp_path):
-    """Nothing is found in the checkout: modules, template and handlers lie in the new environment."""
+    """Modules, template and handlers are files of the new environment, not of the checkout."""
     code = (
         "import journeyman, journeyman_simulator.deployment_files as files\n"
         "found = (journeyman.__file__, files.__file__, files.deployment_file('template.yaml'),"
@@ -64,13 +65,13 @@ def test_wheel_holds_the_product_the_simulator_and_the_deployment(environment, t
 
 @pytest.mark.parametrize("folder", ["journeyman", "journeyman_simulator"])
 def test_wheel_has_every_file_of_the_packages(environment, folder):
-    """Modules and the data beside them."""
+    """It has their modules and data files."""
     assert files(site_of(environment) / folder, "deployment") == files(ROOT / "shared" / folder)
 
 
 @pytest.mark.parametrize("folder", ["functions", "infra/crds", "infra/forwarder", "docs/examples", "events"])
 def test_wheel_has_every_file_of_the_deployment(environment, folder):
-    """What the commands run and read."""
+    """The commands run and read these files."""
     assert files(site_of(environment) / "journeyman_simulator" / "deployment" / folder) == files(ROOT / folder)
 
 
@@ -86,7 +87,7 @@ def files(folder, *without):
 
 
 def until(text, lines):
-    """The lines up to the first that contains the text, which is the last."""
+    """Yield the lines up to the first that contains the text."""
     for line in lines:
         yield line
         if text in line:
@@ -110,7 +111,7 @@ def test_demo_runs_from_the_wheel_in_an_empty_folder(environment, tmp_path):
 
 
 def test_replay_runs_from_the_wheel_in_an_empty_folder(environment, tmp_path):
-    """On an event and a cluster that the wheel carries."""
+    """The event and the cluster are files of the wheel."""
     events = site_of(environment) / "journeyman_simulator" / "deployment" / "events"
     event, cluster = events / "schedule" / "minute-sweep.json", events / "clusters" / "two-spot-nodes.yaml"
 

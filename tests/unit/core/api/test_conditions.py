@@ -36,7 +36,7 @@ def test_new_object_awaits_reconciliation():
 
 
 def test_ready_is_true_when_all_dependents_are_true():
-    """From the time of the last one."""
+    """Its transition time is that of the last dependent."""
     conditions = a_set().set_true("A", LATER)
     assert summary(conditions) == ("Unknown", "ReconcilingDependents", "B=Unknown")
     conditions = conditions.set_true("B", LATEST)
@@ -46,20 +46,20 @@ def test_ready_is_true_when_all_dependents_are_true():
 
 
 def test_one_false_dependent_makes_ready_false():
-    """The message names all that are not True, latest transition first."""
+    """The message names all dependents that are not True, latest transition first."""
     conditions = a_set().set_false("B", LATER, "Broken", "no subnets")
     assert summary(conditions) == ("False", "UnhealthyDependents", "B=False, A=Unknown")
 
 
 def test_false_dependent_of_an_older_generation_leaves_ready_unknown():
-    """It refers to the previous spec."""
+    """The dependent condition refers to the previous spec."""
     before = a_set().set_true("A", LATER).set_false("B", LATER, "Broken")
     edited = ConditionSet(conditions=before.conditions, dependents=("A", "B"), generation=2, created=CREATED)
     assert summary(edited.set_true("A", LATEST)) == ("Unknown", "ReconcilingDependents", "B=False")
 
 
 def test_transition_time_changes_with_the_status_only():
-    """Not with reason or message."""
+    """A new reason or message does not change it."""
     first = a_set().set_unknown("A", LATER, "NodeNotFound", "waiting")
     assert first.get("A").last_transition_time == CREATED
     again = first.set_false("A", LATER, "MultipleNodesFound").set_false("A", LATEST, "Other", "text")
@@ -76,7 +76,7 @@ def test_setting_an_equal_condition_changes_nothing():
 
 
 def test_independent_conditions_do_not_change_ready():
-    """A new one has the current time, not the creation's."""
+    """A new independent condition has the current time, not the creation time."""
     ready = a_set().set_true("A", LATER).set_true("B", LATER)
     drifted = ready.set_true("Drifted", LATEST, "AMIDrift", "AMIDrift")
     assert drifted.get("Drifted").last_transition_time == LATEST
@@ -91,13 +91,13 @@ def test_ready_and_dependents_cannot_be_cleared():
 
 
 def test_ready_is_the_last_condition():
-    """The others by transition time, then type."""
+    """The others are sorted by transition time, then type."""
     conditions = a_set().set_true("Drifted", LATEST).set_true("B", LATER)
     assert [c.type for c in conditions.conditions] == ["A", "B", "Drifted", "Ready"]
 
 
 def test_deleting_object_observes_all_conditions():
-    """The others are no longer reconciled, and must not look stale."""
+    """All conditions get the current generation, although only some are still reconciled."""
     old = a_set().set_true("A", LATER).set_true("B", LATER)
     deleting = ConditionSet(
         conditions=old.conditions, dependents=("A", "B"), generation=2, created=CREATED, deleting=True
@@ -106,7 +106,7 @@ def test_deleting_object_observes_all_conditions():
 
 
 def test_condition_set_of_a_nodeclaim():
-    """Generation, creation and three dependent conditions."""
+    """The NodeClaim gives it generation, creation time and three dependent conditions."""
     claim = NodeClaim(
         metadata=ObjectMeta(name="a", generation=4, creation_timestamp=CREATED),
         status=NodeClaimStatus(conditions=(Condition(type="Launched", status="True", last_transition_time=LATER),)),
@@ -117,7 +117,7 @@ def test_condition_set_of_a_nodeclaim():
 
 
 def test_set_condition_does_not_derive_ready():
-    """The same tuple if nothing changes; the type if there is no reason."""
+    """It returns the same tuple if nothing changes; the default reason is the type."""
     once = set_condition((), "Consolidatable", "True", now=LATER, generation=1)
     assert (once[0].reason, once[0].last_transition_time) == ("Consolidatable", LATER)
     assert set_condition(once, "Consolidatable", "True", now=LATEST, generation=1) is once

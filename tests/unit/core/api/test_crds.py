@@ -54,7 +54,7 @@ def test_crd_files_are_valid_yaml_with_the_right_name():
 
 @pytest.mark.parametrize("kind", SCHEMAS)
 def test_schemas_are_structural(kind):
-    """No references, alternatives or untyped parts, which the API server rejects."""
+    """They have no references, alternatives or untyped parts, which the API server rejects."""
     for path, part in nodes(SCHEMAS[kind]):
         if part.get("x-kubernetes-int-or-string"):
             assert part["anyOf"] == [{"type": "integer"}, {"type": "string"}], path
@@ -69,7 +69,7 @@ def test_schemas_are_structural(kind):
 
 @pytest.mark.parametrize("kind", SCHEMAS)
 def test_only_kubelet_preserves_unknown_fields(kind):
-    """All other unknown fields are pruned."""
+    """The API server prunes all other unknown fields."""
     opened = [path for path, part in nodes(SCHEMAS[kind]) if part.get("x-kubernetes-preserve-unknown-fields")]
     assert opened == (["spec.kubelet"] if kind == "EC2NodeClass" else [])
 
@@ -86,7 +86,7 @@ def test_lists_and_strings_under_a_cel_rule_are_bounded(kind):
 
 @pytest.mark.parametrize("kind", RECORDED)
 def test_crds_have_every_field_of_karpenters_and_are_no_narrower(kind):
-    """Path, type, default, allowed values, required fields and bounds."""
+    """Path, type, default, allowed values, required fields and bounds are compared."""
     ours = dict(nodes(SCHEMAS[kind]))
     for path, theirs in RECORDED[kind]["fields"].items():
         assert path in ours, f"{kind} lacks {path}"
@@ -102,7 +102,7 @@ def test_crds_have_every_field_of_karpenters_and_are_no_narrower(kind):
 
 @pytest.mark.parametrize("kind", RECORDED)
 def test_crds_have_karpenters_printer_columns(kind):
-    """Same names, paths, types and priorities, in the same order."""
+    """They have the same names, paths, types and priorities, in the same order."""
     definition = next(d for d in crds.DEFINITIONS if d.resource.kind == kind)
     shown = [[c.name, c.path, c.type, int(c.wide)] for c in definition.columns]
     assert shown == RECORDED[kind]["columns"]
@@ -119,7 +119,7 @@ def test_nodepool_has_the_scale_subresource():
 
 
 def test_immutable_fields_have_a_cel_rule():
-    """Specs of NodeClaims and NodeDisruptions; group, kind and mode of a NodePool."""
+    """Specs of NodeClaims and NodeDisruptions are immutable, and group, kind and mode of a NodePool."""
     for kind in ("NodeClaim", "NodeDisruption"):
         assert {"message": "spec is immutable", "rule": "self == oldSelf"} in SCHEMAS[kind]["properties"]["spec"][
             "x-kubernetes-validations"

@@ -60,8 +60,8 @@ SIZE = 'device.capacity["gpu.example.com"].memory'
         (f'{MINE}.cores == "108"', False),
     ],
 )
-def test_supported_selectors_mean_what_they_mean_in_kubernetes(expression, selected):
-    """Attributes, capacity, versions, texts and the operators between them."""
+def test_supported_selectors_have_the_same_result_as_in_kubernetes(expression, selected):
+    """They use attributes, capacity, versions, strings and operators."""
     assert parse_selector(expression).selects(A100) is selected
 
 
@@ -69,14 +69,14 @@ def test_supported_selectors_mean_what_they_mean_in_kubernetes(expression, selec
     "expression",
     [f"{MINE}.tensors == 4", f"{MINE}.model > 3", "device.driver", f"{SIZE} > 3", f"{MINE}.tensors == 4 && true"],
 )
-def test_what_has_no_value_for_a_device_does_not_select_it(expression):
-    """A missing attribute, or values that do not compare, is an error of evaluation."""
+def test_selector_without_a_value_for_a_device_raises_an_error(expression):
+    """The attribute is missing, or the values do not compare."""
     with pytest.raises(SelectorEvaluationError):
         parse_selector(expression).selects(A100)
 
 
-def test_the_other_side_of_an_or_absorbs_a_missing_attribute():
-    """Logical operators decide wherever one side can."""
+def test_logical_operator_ignores_an_error_if_the_other_side_decides():
+    """A missing attribute on one side is such an error."""
     assert parse_selector(f"{MINE}.tensors == 4 || true").selects(A100)
     assert not parse_selector(f"false && {MINE}.tensors == 4").selects(A100)
 
@@ -111,16 +111,16 @@ def test_unsupported_selector_is_rejected_with_its_position(expression, message)
     starts=st.booleans(),
     ends=st.booleans(),
 )
-def test_simple_patterns_find_what_regular_expressions_find(text, pieces, starts, ends):
-    """Piece by piece comes to the same as with backtracking."""
+def test_simple_patterns_match_as_regular_expressions_do(text, pieces, starts, ends):
+    """The match piece by piece gives the same result as backtracking."""
     pattern = "^" * starts + "".join(pieces) + "$" * ends
 
     assert matches(text, pattern) == (re.search(pattern, text) is not None)
 
 
 @given(st.text(max_size=60))
-def test_any_text_is_read_or_refused(text):
-    """No input escapes with another error."""
+def test_any_text_is_parsed_or_rejected(text):
+    """No text raises another error."""
     try:
         found = parse_selector(text).text
     except InvalidSelectorError as error:

@@ -13,11 +13,11 @@ from journeyman.errors import ConfigurationError
     [("0s", 0), ("30s", 30), ("1h30m", 5400), ("720h", 2592000), ("1m1m", 120), ("720h0m0s", 2592000)],
 )
 def test_duration_sums_hours_minutes_and_seconds(text, seconds):
-    """In any order and number, as in Go."""
+    """Units may have any order and number, as in Go."""
     assert parse_duration(text) == timedelta(seconds=seconds)
 
 
-def test_never_is_none_where_it_is_allowed():
+def test_never_is_parsed_as_none_if_it_is_allowed():
     """`Never` is not a duration."""
     assert parse_nillable_duration("Never") is None
     assert parse_nillable_duration("1h") == timedelta(hours=1)
@@ -27,6 +27,6 @@ def test_never_is_none_where_it_is_allowed():
     "text", ["", "5", "5d", "-5m", "1.5h", "1h 30m", "never", "Never", "\uff11h", "99999999999h", "1s" * 40]
 )
 def test_invalid_duration_is_rejected_with_the_text(text):
-    """And with what to write."""
+    """The message also says what to write."""
     with pytest.raises(ConfigurationError, match=r"duration"):
         parse_duration(text)

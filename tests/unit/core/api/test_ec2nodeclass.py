@@ -1,4 +1,4 @@
-"""EC2NodeClasses: defaults, exclusive fields, and what is rejected."""
+"""EC2NodeClasses: defaults, exclusive fields, and rejected values."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def a_node_class(**spec):
 
 
 def test_metadata_options_default_to_imdsv2_with_one_hop():
-    """As the CRD's defaults are, field by field."""
+    """Each missing field gets the CRD's default."""
     options = parse(EC2NodeClass, a_node_class(metadataOptions={"httpPutResponseHopLimit": 2})).spec.metadata_options
     assert options.to_wire() == {
         "httpEndpoint": "enabled",
@@ -49,7 +49,7 @@ def test_ami_family_is_derived_from_the_alias(spec, family):
 
 @pytest.mark.parametrize("size", ["1Gi", "59000Gi", "64000G", "1Ti", "18Ti", "58Ti", "64T"])
 def test_volume_size_is_from_1gi_to_58ti(size):
-    """In whole Gi, G, Ti or T."""
+    """Sizes are whole Gi, G, Ti or T."""
     mapping = {"deviceName": "/dev/xvda", "ebs": {"volumeSize": size}}
     node_class = parse(EC2NodeClass, a_node_class(blockDeviceMappings=[mapping]))
     assert node_class.spec.block_device_mappings[0].ebs.volume_size == size
@@ -61,8 +61,8 @@ def test_kubelet_accepts_unknown_fields():
     assert node_class.spec.kubelet == {"maxPods": 110, "whatever": {"a": [1]}}
 
 
-def test_aws_field_spellings_survive_the_round_trip():
-    """associatePublicIPAddress, kmsKeyID, ownerID, zoneID, ipPrefixCount."""
+def test_aws_field_spellings_are_unchanged_by_the_round_trip():
+    """They are associatePublicIPAddress, kmsKeyID, ownerID, zoneID and ipPrefixCount."""
     raw = a_node_class(
         associatePublicIPAddress=False,
         ipPrefixCount=2,
@@ -148,7 +148,7 @@ def test_aws_field_spellings_survive_the_round_trip():
     ],
 )
 def test_ec2nodeclass_that_karpenter_rejects_is_rejected(spec, words):
-    """Each rule of the CRD, with the field in the message."""
+    """Each rule of the CRD applies, and the message names the field."""
     with pytest.raises(InvalidObjectError, match=words):
         parse(EC2NodeClass, a_node_class(**spec))
 
@@ -162,7 +162,7 @@ def test_ec2nodeclass_that_karpenter_rejects_is_rejected(spec, words):
     ],
 )
 def test_network_interfaces_need_a_primary_and_unique_indexes(interfaces, words):
-    """(card, device, type) of each."""
+    """`interfaces` has card, device and type of each interface."""
     listed = [{"networkCardIndex": c, "deviceIndex": d, "interfaceType": t} for c, d, t in interfaces]
     with pytest.raises(InvalidObjectError, match=words):
         parse(EC2NodeClass, a_node_class(networkInterfaces=listed))

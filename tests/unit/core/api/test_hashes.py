@@ -1,4 +1,4 @@
-"""Drift hashes: which fields count, and how hashes of Karpenter are treated."""
+"""Drift hashes: which fields count, and which hashes are compared."""
 
 import copy
 
@@ -35,7 +35,7 @@ NODE_CLASS = {
 
 
 def pool(change=lambda template: None, **spec):
-    """A pool with a changed template."""
+    """A NodePool with a changed template."""
     template = copy.deepcopy(TEMPLATE)
     change(template)
     return parse(NodePool, {"metadata": {"name": "default"}, "spec": {"template": template, **spec}})
@@ -58,7 +58,7 @@ def node_class(**spec):
 )
 @pytest.mark.karpenter("nodepool/hash", it="should not update the drift hash when NodePool behavior field is updated")
 def test_nodepool_hash_ignores_changes_that_do_not_affect_nodes(same):
-    """List order, notation of durations, empty fields, requirements, and all outside the template."""
+    """It ignores list order, duration notation, empty fields, requirements, and fields outside the template."""
     assert node_pool_hash(same) == node_pool_hash(pool())
 
 
@@ -83,12 +83,12 @@ def test_nodepool_hash_ignores_changes_that_do_not_affect_nodes(same):
 @pytest.mark.karpenter("nodeclaim/disruption/drift", it="ExpireAfter")
 @pytest.mark.karpenter("nodeclaim/disruption/drift", it="TerminationGracePeriod")
 def test_nodepool_hash_changes_when_nodes_would_differ(different):
-    """Labels, annotations, taints, NodeClass and durations."""
+    """It covers labels, annotations, taints, NodeClass and durations."""
     assert node_pool_hash(different) != node_pool_hash(pool())
 
 
 def test_nodeclass_hash_ignores_selectors():
-    """Subnets, groups and images have their own drift checks."""
+    """Subnets, security groups and images have their own drift checks."""
     before = ec2_node_class_hash(node_class())
     assert ec2_node_class_hash(node_class(subnetSelectorTerms=[{"id": "subnet-9"}])) == before
     assert ec2_node_class_hash(node_class(amiFamily="AL2023", ipPrefixCount=1)) == before
@@ -109,7 +109,7 @@ def test_nodeclass_hash_ignores_selectors():
     ],
 )
 def test_nodeclass_hash_changes_with_its_settings(spec):
-    """User data, tags, kubelet, addresses, metadata options, volumes, identity; `false` differs from unset."""
+    """It covers user data, tags, kubelet, addresses, metadata options, volumes and role; `false` differs from unset."""
     assert ec2_node_class_hash(node_class(**spec)) != ec2_node_class_hash(node_class())
 
 
@@ -119,7 +119,7 @@ def test_nodeclass_hash_includes_the_ca_bundle():
 
 
 def test_hashes_do_not_change_between_releases():
-    """They are stored on NodeClaims: another value would replace every node."""
+    """NodeClaims store them, so other values would replace every node."""
     assert node_pool_hash_annotations(pool()) == {
         "karpenter.sh/nodepool-hash": "ef7befbd568d166a",
         "karpenter.sh/nodepool-hash-version": "journeyman-v3",

@@ -27,13 +27,13 @@ print(sorted(sys.modules.keys() & {"yaml", "kubernetes", "boto3", "cronsim", "nu
 
 
 def test_importing_models_builds_no_validators():
-    """A cold start pays for the kinds that it reads only."""
+    """A cold start builds only the validators of the kinds that it reads."""
     done = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n[]\n"
 
 
 def test_models_are_immutable():
-    """So that a decision's input cannot change."""
+    """No code can change the input of a decision."""
     state = parse(OfferingState, {"metadata": {"name": "default"}})
     with pytest.raises(pydantic.ValidationError, match="frozen"):
         state.kind = "Other"
@@ -49,6 +49,6 @@ def test_models_are_immutable():
     ],
 )
 def test_object_of_another_kind_is_rejected(raw, words):
-    """Lists, invalid metadata, another kind."""
+    """Lists and invalid metadata are rejected, too."""
     with pytest.raises(InvalidObjectError, match=words):
         parse(OfferingState, raw)

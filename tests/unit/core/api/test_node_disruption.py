@@ -29,7 +29,7 @@ RAW = {
 
 
 def test_prices_are_decimal_text_in_json():
-    """Without floating-point noise."""
+    """The text has no floating-point noise."""
     disruption = parse(NodeDisruption, RAW)
     assert disruption.spec.saving_per_hour == "0.096"
     assert disruption.spec.saving == 0.096
@@ -48,12 +48,12 @@ def test_nodedisruption_round_trip():
     [("Proposed", False), ("Executing", False), ("Succeeded", True), ("RolledBack", True), ("Rejected", True)],
 )
 def test_nodedisruption_is_finished_when_succeeded_rolled_back_or_rejected(phase, finished):
-    """Others are continued by the next run."""
+    """The next run continues those in other phases."""
     assert parse(NodeDisruption, {**RAW, "status": {"phase": phase}}).finished is finished
 
 
-def test_nodedisruption_since_is_the_decision_or_the_creation():
-    """The creation, if the spec has no time."""
+def test_nodedisruption_since_is_the_decision_time_or_the_creation_time():
+    """It is the creation time if the spec has no `createdAt`."""
     assert parse(NodeDisruption, RAW).since == parse(NodeDisruption, RAW).metadata.creation_timestamp
     dated = {**RAW, "spec": {**RAW["spec"], "createdAt": "2026-03-01T11:59:58Z"}}
     assert parse(NodeDisruption, dated).since.second == 58
@@ -71,6 +71,6 @@ def test_nodedisruption_since_is_the_decision_or_the_creation():
     ],
 )
 def test_invalid_nodedisruption_is_rejected(spec, words):
-    """No candidates, an unknown reason, invalid prices, a time without a zone."""
+    """It has no candidates, an unknown reason, an invalid price, or a time without a zone."""
     with pytest.raises(InvalidObjectError, match=words):
         parse(NodeDisruption, {**RAW, "spec": {**RAW["spec"], **spec}})

@@ -28,7 +28,7 @@ def a_claim(**spec):
 
 
 def test_nodeclaim_may_require_its_nodepool_and_nodeclass_labels():
-    """Unlike a NodePool's template."""
+    """The template of a NodePool may not."""
     claim = parse(NodeClaimSchema, a_claim())
     assert claim.spec.requirements[0].values == ("default",)
     assert claim.spec.resources == objects.ResourceRequirements(
@@ -38,7 +38,7 @@ def test_nodeclaim_may_require_its_nodepool_and_nodeclass_labels():
 
 
 def test_schema_and_struct_read_the_same_nodeclaim():
-    """What one writes, the other reads."""
+    """The struct reads what the schema writes."""
     import msgspec
 
     claim = parse(NodeClaimSchema, a_claim(startupTaints=[{"key": "a", "effect": "NoExecute"}], expireAfter="Never"))
@@ -63,6 +63,6 @@ def test_schema_and_struct_read_the_same_nodeclaim():
     ],
 )
 def test_invalid_nodeclaim_is_rejected(spec, words):
-    """Before it is written."""
+    """The error is raised before anything is written."""
     with pytest.raises(InvalidObjectError, match=words):
         parse(NodeClaimSchema, a_claim(**spec))

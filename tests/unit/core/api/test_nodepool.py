@@ -36,7 +36,7 @@ def changed(path, value):
 
 
 def test_minimal_nodepool_has_karpenters_defaults():
-    """720 hours, a budget of 10 %, consolidation at once when empty or underutilized."""
+    """Nodes expire after 720 hours, the budget is 10 %, and consolidation does not wait."""
     pool = parse(NodePool, MINIMAL)
     assert pool.spec.template.spec.expire_after == "720h"
     assert pool.spec.template.spec.termination_grace_period is None
@@ -48,7 +48,7 @@ def test_minimal_nodepool_has_karpenters_defaults():
 
 
 def test_nested_fields_are_the_structs_of_the_core():
-    """Requirements, taints, reference, metadata and conditions."""
+    """They are requirements, taints, reference, metadata and conditions."""
     raw = changed(
         "spec.template.spec.taints", [{"key": "gpu", "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}]
     )
@@ -66,8 +66,8 @@ def test_nested_fields_are_the_structs_of_the_core():
     assert objects.is_true(pool.status.conditions, "Ready")
 
 
-def test_full_nodepool_survives_the_round_trip():
-    """What is read is what is written."""
+def test_full_nodepool_is_unchanged_by_the_round_trip():
+    """The model reads what it writes."""
     raw = changed("spec.limits", {"cpu": 1000, "memory": "1000Gi", "nodes": "10"})
     raw["spec"]["weight"] = 10
     raw["spec"]["template"]["metadata"] = {"labels": {"team": "a"}, "annotations": {"example.com/owner": "b"}}
@@ -87,7 +87,7 @@ def test_full_nodepool_survives_the_round_trip():
 
 
 def test_unknown_fields_and_nulls_are_ignored():
-    """As on the API server."""
+    """The API server ignores them, too."""
     raw = changed("spec.template.spec.novelty", {"x": 1})
     raw["spec"]["limits"] = None
     raw["metadata"]["labels"] = None
@@ -131,7 +131,7 @@ def test_snake_case_and_camel_case_are_accepted():
     ],
 )
 def test_nodepool_that_karpenter_accepts_is_accepted(path, value):
-    """Values at the edges of the rules."""
+    """The values are at the limits of the rules."""
     assert parse(NodePool, changed(path, value)).metadata.name == "default"
 
 
@@ -197,7 +197,7 @@ def test_nodepool_that_karpenter_accepts_is_accepted(path, value):
     ],
 )
 def test_nodepool_that_karpenter_rejects_is_rejected_with_a_message(path, value, words):
-    """Object, field, error and what to do."""
+    """The message has object, field, error and what to do."""
     with pytest.raises(InvalidObjectError, match=words) as caught:
         parse(NodePool, changed(path, value))
     assert "\n" not in caught.value.message
@@ -205,8 +205,8 @@ def test_nodepool_that_karpenter_rejects_is_rejected_with_a_message(path, value,
     assert caught.value.context["kind"] == "NodePool"
 
 
-def test_static_nodepool_rejects_weight_and_limits_but_nodes():
-    """It does not depend on pods."""
+def test_static_nodepool_rejects_weight_and_limits_other_than_nodes():
+    """Its size does not depend on pods."""
     raw = changed("spec.replicas", 3)
     raw["spec"]["limits"] = {"nodes": "5"}
     assert parse(NodePool, raw).spec.static
@@ -220,7 +220,7 @@ def test_static_nodepool_rejects_weight_and_limits_but_nodes():
 
 
 def test_message_shows_the_first_errors_and_counts_the_rest():
-    """In one line."""
+    """The message is one line."""
     requirement = {"key": "a", "operator": "Nope"}
     with pytest.raises(InvalidObjectError, match=r"requirements\[2\].*; and 2 more\. Correct") as caught:
         parse(NodePool, changed("spec.template.spec.requirements", [requirement] * 5))
@@ -235,7 +235,7 @@ def test_value_that_is_not_an_object_is_rejected():
 
 @pytest.mark.parametrize(("text", "price"), [("0.05", 0.05), ("1e-3", 0.001), ("0", 0.0)])
 def test_node_surcharge_is_read_from_the_annotation(text, price):
-    """In the provider's currency per hour; 0 if unset."""
+    """It is in the provider's currency per hour, and 0 if unset."""
     assert parse(NodePool, changed("metadata.annotations", {labels.NODE_SURCHARGE: text})).node_surcharge == price
     assert parse(NodePool, changed("metadata.annotations", {})).node_surcharge == 0.0
 

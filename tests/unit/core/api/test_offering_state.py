@@ -1,4 +1,4 @@
-"""Unavailable offerings: until when, and how failures and launches change that."""
+"""Unavailable offerings: until when, and how failures and launches change this time."""
 
 from datetime import datetime, timedelta, timezone
 
@@ -30,7 +30,7 @@ def test_failed_offering_is_unavailable_for_three_minutes():
 
 
 def test_time_unavailable_doubles_with_each_failure_up_to_an_hour():
-    """An offering that is out of stock for hours is requested a few times, not every three minutes."""
+    """Provisioning retries an offering that is out of stock for hours a few times, not every three minutes."""
     known, at, waits = (), NOW, []
     for _ in range(7):
         known = failed(known, LARGE, at=at)
@@ -81,8 +81,8 @@ def test_list_is_bounded_and_keeps_entries_that_expire_last():
     assert LARGE in {o.key for o in kept}
 
 
-def test_offering_state_round_trip():
-    """With and without a NodeClass reference."""
+def test_offering_state_is_unchanged_by_the_round_trip():
+    """The NodeClass reference is optional."""
     unavailable = [o.to_wire() for o in failed((), LARGE)]
     raw = {
         "metadata": {"name": "default"},

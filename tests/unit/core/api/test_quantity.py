@@ -15,7 +15,7 @@ RECORDED = json.loads((Path(__file__).parent / "recorded" / "quantities.json").r
 
 @pytest.mark.parametrize(("text", "canonical", "amount"), RECORDED)
 def test_quantities_equal_kubernetes(text, canonical, amount):
-    """Validity, exact amount and canonical text, as recorded from Kubernetes."""
+    """Validity, exact amount and canonical text equal those recorded from Kubernetes."""
     if not canonical:
         with pytest.raises(InvalidQuantityError):
             quantity.parse(text)
@@ -37,7 +37,7 @@ def test_json_numbers_are_read_as_printed(value, nano):
     "value", ["m", "Ki", ".", "1e100", "1e-100", "9" * 65, "\uff11", "1\n", "inf", float("nan"), True, None, [1]]
 )
 def test_invalid_quantity_is_rejected_with_the_text(value):
-    """Also absurd lengths, exponents and other alphabets."""
+    """Absurd lengths and exponents and other alphabets are invalid, too."""
     with pytest.raises(InvalidQuantityError, match=r"is not a quantity: ") as caught:
         quantity.parse(value)
     assert str(value)[:60] in str(caught.value)
@@ -47,7 +47,7 @@ def test_invalid_quantity_is_rejected_with_the_text(value):
     ("text", "up", "down"), [("1500m", 2, 1), ("-1500m", -1, -2), ("2", 2, 2), ("1n", 1, 0), ("0", 0, 0)]
 )
 def test_units_round_up_or_down(text, up, down):
-    """Requests up, capacity down, below zero too."""
+    """Requests round up and capacity down, below zero too."""
     parsed = quantity.parse(text)
     assert (parsed.units(round_up=True), parsed.units(round_up=False)) == (up, down)
 
@@ -59,7 +59,7 @@ def test_millicores_round_up_or_down():
 
 
 def test_amount_is_formatted_in_the_given_notation():
-    """Memory in powers of two, cores in thousandths."""
+    """Memory is in powers of two, cores are in thousandths."""
     assert str(quantity.from_units(3 * 2**30, Format.BINARY_SI)) == "3Gi"
     assert str(quantity.from_milli(1500)) == "1500m"
     assert str(Quantity(nano=10**30)) == "1e21"

@@ -20,12 +20,12 @@ def a_pod(spec):
 
 @pytest.mark.parametrize("case", RECORDED, ids=lambda case: case["name"])
 def test_pod_requests_equal_kubernetes(case):
-    """Recorded results of the scheduler's helper, and the pod itself."""
+    """They equal the recorded results of kube-scheduler's helper, plus one pod."""
     assert resources.pod_requests(a_pod(case["spec"])) == {**case["requests"], "pods": 1}
 
 
 def test_missing_container_request_defaults_to_its_limit():
-    """As on admission, for every resource and for init containers too."""
+    """The API server does the same on admission, for every resource and for init containers."""
     limits = {"limits": {"cpu": "2", "nvidia.com/gpu": "1"}, "requests": {"cpu": "1"}}
     pod = a_pod({"containers": [{"resources": limits}], "initContainers": [{"resources": {"limits": {"cpu": "3"}}}]})
     assert resources.pod_requests(pod) == {"cpu": 3000, "nvidia.com/gpu": 1, "pods": 1}
@@ -39,27 +39,27 @@ def test_pod_level_limits_default_requests_without_container_requests():
 
 
 def test_invalid_quantity_names_pod_resource_and_text():
-    """So that the pod can be found."""
+    """The user can find the pod."""
     with pytest.raises(InvalidQuantityError, match=r"Pod default/web: memory: 'lots' is not a quantity") as caught:
         resources.pod_requests(a_pod({"containers": [{"resources": {"requests": {"memory": "lots"}}}]}))
     assert caught.value.context == {"pod": "default/web", "resource": "memory", "quantity": "lots"}
 
 
 def test_negative_amounts_are_rejected():
-    """In requests and in capacities."""
+    """Requests and capacities cannot be negative."""
     with pytest.raises(InvalidQuantityError, match=r"cpu: '-1' is negative"):
         resources.to_resources({"cpu": "-1"}, round_up=True)
 
 
 def test_requests_round_up_and_capacity_rounds_down():
-    """cpu in millicores, the rest in whole units."""
+    """cpu is in millicores, the rest in whole units."""
     texts = {"cpu": 0.0015, "memory": "1.5", "pods": 110}
     assert resources.to_resources(texts, round_up=True) == {"cpu": 2, "memory": 2, "pods": 110}
     assert resources.to_resources(texts, round_up=False) == {"cpu": 1, "memory": 1, "pods": 110}
 
 
 def test_amounts_are_formatted_as_the_kubelet_does():
-    """Binary for bytes, thousandths for cores; sorted by name."""
+    """Bytes are in powers of two, cores in thousandths; names are sorted."""
     written = resources.format_resources({"pods": 110, "memory": 3 * 2**30, "cpu": 1930, "hugepages-2Mi": 2**21})
     assert list(written.items()) == [("cpu", "1930m"), ("hugepages-2Mi", "2Mi"), ("memory", "3Gi"), ("pods", "110")]
 
@@ -79,7 +79,7 @@ def test_request_fits_available_resources_only():
 
 
 def test_total_requests_include_the_number_of_pods():
-    """Zero for no pods."""
+    """Without pods, it is zero."""
     pod = a_pod({"containers": [{"resources": {"requests": {"cpu": "250m"}}}]})
     assert resources.total_requests([pod, pod]) == {"cpu": 500, "pods": 2}
     assert resources.total_requests([]) == {"pods": 0}

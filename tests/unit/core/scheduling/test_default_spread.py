@@ -1,4 +1,4 @@
-"""Default spread constraints: what the setting may say, and which pods get them with which selector."""
+"""Default spread constraints: valid settings, and which pods get them with which selector."""
 
 import msgspec
 import pytest
@@ -39,16 +39,16 @@ def selector_of(pod, workloads):
     "provisioning/scheduling/defaultconstraints",
     it="should be a no-op when no defaults are configured",
 )
-def test_nothing_configured_is_nothing_applied():
-    """The pods come back as they are."""
+def test_pods_are_unchanged_without_default_constraints():
+    """An empty setting is the same as none."""
     pods = (a_pod("a"), a_pod("b"))
     assert read_default_spread(None) == ()
     assert read_default_spread({"podTopologySpread": {}}) == ()
     assert with_default_spread(pods, Workloads(services=(named(Service, "s", selector={"app": "web"}),)), ()) == pods
 
 
-def test_settings_within_the_rules_are_taken_as_they_are():
-    """One constraint of each kind over a label, with minDomains where it is allowed."""
+def test_valid_default_constraints_are_parsed():
+    """Each kind may have one constraint per label, and DoNotSchedule may have minDomains."""
     anyway = {**ZONE, "whenUnsatisfiable": "ScheduleAnyway", "maxSkew": 3}
 
     strict, loose = read_default_spread(document({**ZONE, "minDomains": 2}, anyway))
@@ -73,8 +73,8 @@ def test_settings_within_the_rules_are_taken_as_they_are():
         (document(ZONE, {**ZONE, "maxSkew": 3}), "two defaultConstraints"),
     ],
 )
-def test_a_mistake_in_the_setting_is_refused_with_what_is_wrong(bad, why):
-    """A constraint that is silently ignored would strand pods."""
+def test_invalid_default_constraints_are_rejected_with_the_reason(bad, why):
+    """Pods would stay pending if the parser ignored a constraint."""
     with pytest.raises(ConfigurationError, match=why):
         read_default_spread(bad)
 
@@ -96,8 +96,8 @@ def test_a_mistake_in_the_setting_is_refused_with_what_is_wrong(bad, why):
     "provisioning/scheduling/defaultconstraints",
     it="should carry a ReplicaSet's matchExpressions through verbatim",
 )
-def test_a_pod_takes_the_selectors_of_its_services_and_its_owner_together():
-    """As kube-scheduler deduces them; Services of other pods and other namespaces do not count."""
+def test_pod_selector_combines_its_services_and_its_owner():
+    """As in kube-scheduler, Services of other pods and other namespaces do not count."""
     workloads = Workloads(
         services=(
             named(Service, "web", selector={"app": "web"}),
@@ -136,8 +136,8 @@ def test_a_pod_takes_the_selectors_of_its_services_and_its_owner_together():
     "provisioning/scheduling/defaultconstraints",
     it="should not deduce a selector from an unsupported owner kind",
 )
-def test_an_owner_alone_is_enough(kind, api_version, workloads):
-    """Of the kinds that kube-scheduler asks, and of their own API group only."""
+def test_owner_without_a_service_gives_the_selector(kind, api_version, workloads):
+    """Only the kinds and API groups that kube-scheduler reads count."""
     ((field, (type_, selector)),) = workloads.items()
     owners = Workloads(**{field: (named(type_, "web", selector=selector),)})
     mine = a_pod("web-0", metadata=owned_by(kind, "web", api_version))
@@ -156,7 +156,7 @@ def test_an_owner_alone_is_enough(kind, api_version, workloads):
     it="should tolerate an owner that no longer exists",
 )
 def test_constrained_or_unselected_pods_get_no_default_spread():
-    """All or nothing, for each pod; so do pods that have ended, and those of owners that are gone."""
+    """Completed pods and pods of deleted owners do not get it either."""
     workloads = Workloads(services=(named(Service, "web", selector={"app": "web"}),))
     own = a_pod("own", spec={"topologySpreadConstraints": [{**ZONE, "whenUnsatisfiable": "ScheduleAnyway"}]})
     lonely = a_pod("lonely", metadata={"labels": {"app": "db"}, **owned_by("ReplicaSet", "gone")})
@@ -169,7 +169,7 @@ def test_constrained_or_unselected_pods_get_no_default_spread():
     it="should AND a ReplicaSet's conflicting selector, selecting nothing",
 )
 def test_an_owner_and_a_service_with_different_values_select_no_pod():
-    """A pod that was relabelled keeps its owner reference; no pod meets both selectors."""
+    """A relabelled pod keeps its owner reference; no pod matches both selectors."""
     workloads = Workloads(
         services=(named(Service, "web", selector={"app": "web"}),),
         replica_sets=(named(Workload, "old", selector={"matchLabels": {"app": "old"}}),),

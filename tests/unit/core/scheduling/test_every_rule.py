@@ -1,4 +1,4 @@
-"""Every kind of rule through the whole scheduler: a small cluster, the plan it leads to, and the second opinion."""
+"""Every kind of scheduling rule on a small cluster: the scheduler's plan, which `verify` accepts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TYPES_EVERYWHERE = (
 
 
 def plan(*pods, types=TYPES_EVERYWHERE, options=Options(), **cluster):  # noqa: B008 - a frozen value
-    """The verified plan for these pods and whatever else the cluster holds."""
+    """The verified plan for these pods and the other objects of the cluster."""
     snapshot = a_snapshot(pods=tuple(sorted(pods, key=lambda p: p.key)), **cluster)
     catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
     results = solve(snapshot, catalogue, options=options)
@@ -54,7 +54,7 @@ def spread(key, **more):
 
 
 def values_of(results, key):
-    """What each claim asks for under a key."""
+    """The values that each new NodeClaim requires for a key."""
     return [next((r.values for r in c.requirements if r.key == key), None) for c in results.new_claims]
 
 
@@ -67,12 +67,12 @@ def pods_by(results, key):
 
 
 def a_pool_that_requires(*requirements):
-    """The pool with these requirements of its template, and no others."""
+    """A NodePool whose template has exactly these requirements."""
     return a_pool(spec={"template": {"spec": {"requirements": list(requirements)}}})
 
 
 def on_ports(*ports):
-    """A spec whose container asks for these ports of its node."""
+    """A spec whose container uses these host ports."""
     resources = {"requests": {"cpu": "500m", "memory": "1Gi"}}
     return {"containers": [{"name": "main", "resources": resources, "ports": [{"hostPort": p} for p in ports]}]}
 
@@ -81,13 +81,13 @@ def on_ports(*ports):
     "provisioning/scheduling/topology",
     it="should separate nodes using simple pod anti-affinity on hostname",
 )
-def test_pods_that_keep_apart_per_host_get_a_node_each():
-    """One rule, three nodes."""
+def test_hostname_anti_affinity_gives_each_pod_a_node():
+    """Three pods get three nodes."""
     assert len(plan(*pods(3, cpu="100m", spec=apart(labels.HOSTNAME))).new_claims) == 3
 
 
-def test_pods_that_keep_apart_per_zone_get_a_zone_each_and_the_fourth_none():
-    """All zones are used in one pass; Karpenter places one pod a pass."""
+def test_zone_anti_affinity_gives_each_pod_a_zone():
+    """One pass uses all three zones, Karpenter one zone per pass; the fourth pod stays pending."""
     results = plan(*pods(4, cpu="100m", spec=apart(labels.ZONE)))
 
     assert sorted(values_of(results, labels.ZONE)) == [("a",), ("b",), ("c",)]
@@ -95,8 +95,8 @@ def test_pods_that_keep_apart_per_zone_get_a_zone_each_and_the_fourth_none():
 
 
 @pytest.mark.karpenter("provisioning/scheduling/topology", it="should respect self pod affinity (hostname)")
-def test_pods_that_stay_together_per_host_share_a_node():
-    """Although smaller nodes for each would do as well."""
+def test_pods_with_hostname_affinity_share_a_node():
+    """A smaller node for each pod would be enough without the rule."""
     results = plan(*pods(3, cpu="1", spec=near(labels.HOSTNAME)))
 
     assert [len(claim.pods) for claim in results.new_claims] == [3]
@@ -106,8 +106,8 @@ def test_pods_that_stay_together_per_host_share_a_node():
     "provisioning/scheduling/topology",
     it="should support pod affinity with zone topology (constrained target)",
 )
-def test_pods_follow_others_to_their_zone():
-    """The followers' target is pending too: it is given a zone first."""
+def test_pods_with_zone_affinity_go_to_the_zone_of_their_target():
+    """The target is pending too, so the scheduler gives it a zone first."""
     target = pods(1, "target", app="db", cpu="1", spec={"nodeSelector": {labels.ZONE: "b"}})
 
     results = plan(*target, *pods(2, "follower", cpu="6", spec=near(labels.ZONE, "db")))
@@ -115,8 +115,8 @@ def test_pods_follow_others_to_their_zone():
     assert set(values_of(results, labels.ZONE)) == {("b",)}
 
 
-def test_co_located_pods_choose_the_zone_by_the_price_of_whole_nodes():
-    """A core is cheaper on the huge type of zone a, but the small one of zone b is enough for one pod."""
+def test_zone_of_co_located_pods_is_chosen_by_the_price_of_whole_nodes():
+    """A core is cheaper on the huge type of zone a, but the small type of zone b is enough for one pod."""
     types = (
         an_instance_type("huge", cpu=64, memory_gib=256, price=1.6, zones=("a",)),
         an_instance_type("small", cpu=2, memory_gib=8, price=0.1, zones=("b",)),
@@ -131,15 +131,15 @@ def test_co_located_pods_choose_the_zone_by_the_price_of_whole_nodes():
     "provisioning/scheduling/topology",
     it="should not schedule pods with affinity to a non-existent pod",
 )
-def test_pods_that_follow_nobody_have_no_place():
-    """There is no pod of that app, and they are none themselves."""
+def test_pod_with_affinity_to_a_missing_pod_stays_pending():
+    """No pod matches its affinity, not even the pod itself."""
     results = plan(*pods(1, spec=near(labels.ZONE, "ghost")), a_pod("fine"))
 
     assert set(results.pod_errors) == {"default/p0"}
 
 
-def test_two_pods_that_want_one_host_port_get_a_node_each():
-    """A third with another port shares."""
+def test_pods_with_the_same_host_port_get_different_nodes():
+    """A third pod with another port shares a node."""
     first, second = (a_pod(name, spec=on_ports(8080)) for name in ("a", "b"))
 
     results = plan(first, second, a_pod("c", spec=on_ports(9090)), types=TYPES)
@@ -149,16 +149,16 @@ def test_two_pods_that_want_one_host_port_get_a_node_each():
 
 
 @pytest.mark.karpenter("provisioning/scheduling/topology", it="should balance pods across capacity types")
-def test_pods_spread_over_capacity_types():
-    """Any label that offerings differ in is a domain."""
+def test_spread_distributes_pods_over_capacity_types():
+    """Every label in which offerings differ can be a topology key."""
     results = plan(*pods(4, cpu="1", spec=spread(labels.CAPACITY_TYPE)))
 
     assert pods_by(results, labels.CAPACITY_TYPE) == {("on-demand",): 2, ("spot",): 2}
 
 
 @pytest.mark.karpenter("provisioning/scheduling/topology", it="should balance pods across NodePool requirements")
-def test_pods_spread_over_a_label_that_the_node_pool_leaves_open():
-    """The values that the NodePool allows are the domains."""
+def test_spread_distributes_pods_over_values_that_the_nodepool_allows():
+    """The values of the NodePool's requirement are the domains."""
     rack = {"key": "example.com/rack", "operator": "In", "values": ["r1", "r2"]}
     pool = a_pool_that_requires(rack)
 
@@ -167,8 +167,8 @@ def test_pods_spread_over_a_label_that_the_node_pool_leaves_open():
     assert pods_by(results, "example.com/rack") == {("r1",): 2, ("r2",): 2}
 
 
-def test_min_domains_beyond_the_existing_zones_count_as_empty_domains():
-    """With minDomains 4 and three zones the emptiest zone counts as 0: one pod each."""
+def test_missing_min_domains_count_as_empty_domains():
+    """With minDomains 4 and three zones, each zone takes one pod."""
     results = plan(*pods(5, cpu="100m", spec=spread(labels.ZONE, minDomains=4)))
 
     assert len(results.pod_errors) == 2
@@ -181,8 +181,8 @@ def test_min_domains_beyond_the_existing_zones_count_as_empty_domains():
     "provisioning/scheduling/instance_selection",
     it="schedule should fail if minimum number of InstanceTypes is not met as per the minValues in the requirement",
 )
-def test_min_values_that_cannot_be_met_open_nothing_or_are_lowered(policy, placed):
-    """Two types there are, three are asked for."""
+def test_only_best_effort_policy_relaxes_unsatisfied_min_values(policy, placed):
+    """The NodePool requires three instance types, and two exist."""
     wanted = {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": 3}
     pool = a_pool_that_requires(wanted)
 
@@ -196,8 +196,8 @@ def test_min_values_that_cannot_be_met_open_nothing_or_are_lowered(policy, place
     "provisioning/scheduling/instance_selection",
     it="should schedule respecting the minValues from instance-type requirements",
 )
-def test_min_values_keep_a_claim_to_what_enough_types_can_hold():
-    """Both types must hold what the claim plans for: no node takes more than the small one."""
+def test_min_values_limit_the_pods_of_a_nodeclaim():
+    """Both types must hold the pods of a NodeClaim: none has more pods than fit on the small type."""
     wanted = {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": 2}
 
     results = plan(*pods(4, cpu="1500m"), node_pools=(a_pool_that_requires(wanted),))
@@ -210,8 +210,8 @@ def test_min_values_keep_a_claim_to_what_enough_types_can_hold():
     "provisioning/scheduling/topology",
     it="should not violate pod anti-affinity on zone (inverse w/existing nodes)",
 )
-def test_running_pods_anti_affinity_bars_their_zone():
-    """A pod that the rule selects goes to another zone, existing node or not."""
+def test_zone_anti_affinity_of_a_running_pod_excludes_its_zone():
+    """The selected pod gets a new node in another zone, although the existing node has capacity."""
     guard = a_pod("guard", node="node-default-1", metadata={"labels": {"app": "db"}}, spec=apart(labels.ZONE))
     node = a_node()
     zone = node.metadata.labels[labels.ZONE]
@@ -222,8 +222,8 @@ def test_running_pods_anti_affinity_bars_their_zone():
     assert offering[1] != zone
 
 
-def test_a_repelled_zone_stays_excluded_beside_a_spread_without_domains():
-    """The pod counted by that spread has no domain under its label, and still must keep out of the zone."""
+def test_anti_affinity_excludes_a_zone_beside_a_spread_without_domains():
+    """The pod counts for a spread whose topology key no node has, and still avoids the zone."""
     guard = a_pod("guard", node="node-default-1", metadata={"labels": {"app": "db"}}, spec=apart(labels.ZONE))
     node = a_node()
 
@@ -239,8 +239,8 @@ def test_a_repelled_zone_stays_excluded_beside_a_spread_without_domains():
     assert results.new_claims[0].offering[1] != node.metadata.labels[labels.ZONE]
 
 
-def test_the_same_cluster_in_any_order_makes_the_same_plan():
-    """Order is an accident of the API server."""
+def test_pod_order_does_not_change_the_plan():
+    """The API server lists pods in any order."""
     mixed = [*pods(5, cpu="1", spec=spread(labels.ZONE)), *pods(3, "q", app="db", spec=apart(labels.HOSTNAME, "db"))]
     snapshot = a_snapshot(pods=tuple(mixed))
     catalogue = Catalogue({pool.metadata.name: TYPES_EVERYWHERE for pool in snapshot.node_pools})

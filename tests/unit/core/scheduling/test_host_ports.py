@@ -1,4 +1,4 @@
-"""Which host ports cannot be had on one node together."""
+"""Host ports: which of them conflict on one node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.helpers.builders import a_pod
 
 
 def a_port(port=80, protocol="TCP", address=""):
-    """A port on every address."""
+    """A host port, by default on every address."""
     return HostPort(port=port, protocol=protocol, address=address)
 
 
@@ -33,14 +33,14 @@ def a_port(port=80, protocol="TCP", address=""):
 )
 @pytest.mark.karpenter("scheduling/hostportusage", it="mismatched protocols don't match")
 @pytest.mark.karpenter("scheduling/hostportusage", it="mismatched ports don't match")
-def test_ports_conflict_where_port_protocol_and_address_meet(first, second, expected):
-    """Whichever asks first; no address means all of them."""
+def test_host_ports_conflict_if_port_protocol_and_address_match(first, second, expected):
+    """The order does not matter; no address means all addresses."""
     assert first.conflicts(second) is expected
     assert second.conflicts(first) is expected
 
 
-def test_a_pods_host_ports_are_those_of_its_containers():
-    """Each once; ports that are the pod's own, and those of init containers, do not count."""
+def test_host_ports_of_a_pod_are_those_of_its_containers():
+    """Each counts once; container ports and ports of init containers do not count."""
     ports = [
         {"hostPort": 80},
         {"hostPort": 80, "protocol": "TCP"},

@@ -57,7 +57,7 @@ class SchedulingTask:
         return dict(found)
 
 
-def asking(*pods, nodes=("n0",), **cluster):
+def task_of(*pods, nodes=("n0",), **cluster):
     """Return the scheduling task for these pods and existing nodes of four CPUs each."""
     made = tuple(a_node(n) if isinstance(n, str) else n for n in nodes)
     claims = tuple(a_running_claim(n.metadata.name.removeprefix("node-")) for n in made)
@@ -113,10 +113,10 @@ def ports(*numbers):
 def test_nodes_are_filled_in_karpenters_order():
     """Initialized nodes come first, then nodes are sorted by name; each node is filled before the next."""
     joining = a_node("n0", metadata={"labels": {labels.INITIALIZED: "false"}})
-    asked = asking(a_pod_of("web"), nodes=(joining, "n1", "n2"))
+    task = task_of(a_pod_of("web"), nodes=(joining, "n1", "n2"))
 
-    assert asked.fill("web", 11) == 0
-    assert asked.where == {"node-n1": 4, "node-n2": 4, "node-n0": 3}
+    assert task.fill("web", 11) == 0
+    assert task.where == {"node-n1": 4, "node-n2": 4, "node-n0": 3}
 
 
 def test_running_pods_and_daemons_reduce_free_capacity():
@@ -126,18 +126,18 @@ def test_running_pods_and_daemons_reduce_free_capacity():
     going = a_node("n1", deleting=ago(minutes=1))
     daemon = a_daemon_set("agent", cpu="500m")
 
-    asked = asking(running, leaving, a_pod_of("web"), nodes=("n0", going), daemon_sets=(daemon,))
+    task = task_of(running, leaving, a_pod_of("web"), nodes=("n0", going), daemon_sets=(daemon,))
 
-    assert asked.fill("web", 9) == 7
-    assert asked.where == {"node-n0": 2}
+    assert task.fill("web", 9) == 7
+    assert task.where == {"node-n0": 2}
 
 
 def test_pods_pinned_to_a_zone_go_to_nodes_in_that_zone():
     """Only the node in zone b gets pods; the other pods stay unschedulable."""
-    asked = asking(a_pod_of("web"), nodes=("n0", a_node("n1", metadata={"labels": {labels.ZONE: "b"}})))
+    task = task_of(a_pod_of("web"), nodes=("n0", a_node("n1", metadata={"labels": {labels.ZONE: "b"}})))
 
-    assert asked.fill("web", 9, ((labels.ZONE, "b"),)) == 5
-    assert asked.where == {"node-n1": 4}
+    assert task.fill("web", 9, ((labels.ZONE, "b"),)) == 5
+    assert task.where == {"node-n1": 4}
 
 
 def test_node_without_a_label_satisfies_not_in_but_not_exists():
@@ -146,9 +146,9 @@ def test_node_without_a_label_satisfies_not_in_but_not_exists():
         "exists": {"key": "disk", "operator": "Exists"},
         "not": {"key": "disk", "operator": "NotIn", "values": ["slow"]},
     }
-    asked = asking(*(a_pod_of(app, spec={"affinity": _node_affinity(e)}) for app, e in expressions.items()))
+    task = task_of(*(a_pod_of(app, spec={"affinity": _node_affinity(e)}) for app, e in expressions.items()))
 
-    assert (asked.fill("exists", 1), asked.fill("not", 1)) == (1, 0)
+    assert (task.fill("exists", 1), task.fill("not", 1)) == (1, 0)
 
 
 def _node_affinity(expression):
@@ -160,35 +160,35 @@ def _node_affinity(expression):
 def test_tainted_or_cordoned_node_gets_only_pods_that_tolerate_it(spec):
     """A pod that tolerates every taint is scheduled; a pod without tolerations is not."""
     brave = a_pod_of("brave", spec={"tolerations": [{"operator": "Exists"}]})
-    asked = asking(a_pod_of("web"), brave, nodes=(a_node("n0", spec=spec),))
+    task = task_of(a_pod_of("web"), brave, nodes=(a_node("n0", spec=spec),))
 
-    assert (asked.fill("web", 1), asked.fill("brave", 1)) == (1, 0)
+    assert (task.fill("web", 1), task.fill("brave", 1)) == (1, 0)
 
 
 def test_taking_pods_back_opens_the_node_to_them_again():
     """Anti-affinity and topology spread allow the same pods on the node as before."""
-    asked = asking(a_pod_of("web", spec=rule("podAntiAffinity", "web")), a_pod_of("db", spec=spread("db")))
-    before = asked.filling.open_to(asked.row("web")).tolist(), asked.filling.open_to(asked.row("db")).tolist()
+    task = task_of(a_pod_of("web", spec=rule("podAntiAffinity", "web")), a_pod_of("db", spec=spread("db")))
+    before = task.filling.open_to(task.row("web")).tolist(), task.filling.open_to(task.row("db")).tolist()
     for app in ("web", "db"):
-        for node, count in asked.filling.place(asked.row(app), 1):
-            asked.filling.take_back(asked.row(app), node, count)
+        for node, count in task.filling.place(task.row(app), 1):
+            task.filling.take_back(task.row(app), node, count)
 
-    assert asked.where == {}
+    assert task.where == {}
     assert before == (
-        asked.filling.open_to(asked.row("web")).tolist(),
-        asked.filling.open_to(asked.row("db")).tolist(),
+        task.filling.open_to(task.row("web")).tolist(),
+        task.filling.open_to(task.row("db")).tolist(),
     )
 
 
 def test_pods_that_were_scheduled_before_count_and_are_kept():
     """A pod was scheduled to the first node before; anti-affinity sends the next pod to the second node."""
-    asked = asking(a_pod_of("web", spec=rule("podAntiAffinity", "web")), nodes=("n0", "n1"))
-    problem, taken = asked.problem, {0: [(asked.row("web"), 1)]}
+    task = task_of(a_pod_of("web", spec=rule("podAntiAffinity", "web")), nodes=("n0", "n1"))
+    problem, taken = task.problem, {0: [(task.row("web"), 1)]}
 
     filling = NodeFilling(problem.existing, problem.rows, problem.requests, problem.host_constraints, taken)
 
-    assert filling.fill(asked.row("web"), 5) == 4
-    assert filling.taken == {0: [(asked.row("web"), 1)], 1: [(asked.row("web"), 1)]}
+    assert filling.fill(task.row("web"), 5) == 4
+    assert filling.taken == {0: [(task.row("web"), 1)], 1: [(task.row("web"), 1)]}
 
 
 # -- constraints on one node ------------------------------------------------------------------------------------------
@@ -197,57 +197,57 @@ def test_pods_that_were_scheduled_before_count_and_are_kept():
 def test_topology_spread_counts_running_pods():
     """With a maxSkew of two, the node with one running pod gets one more pod and the empty node gets two."""
     running = a_pod_of("web", "old", cpu="0", node="node-n0")
-    asked = asking(running, a_pod_of("web", spec=spread("web", 2)), nodes=("n0", "n1"))
+    task = task_of(running, a_pod_of("web", spec=spread("web", 2)), nodes=("n0", "n1"))
 
-    assert asked.fill("web", 9) == 6
-    assert asked.where == {"node-n0": 1, "node-n1": 2}
+    assert task.fill("web", 9) == 6
+    assert task.where == {"node-n0": 1, "node-n1": 2}
 
 
 def test_topology_spread_holds_for_pods_that_its_selector_does_not_match():
     """Two matching pods on the first node exceed maxSkew; all pods that fit go to the second node."""
     running = [a_pod_of("db", f"old{i}", cpu="0", node="node-n0") for i in range(2)]
-    asked = asking(*running, a_pod_of("web", spec=spread("db")), nodes=("n0", "n1"))
+    task = task_of(*running, a_pod_of("web", spec=spread("db")), nodes=("n0", "n1"))
 
-    assert asked.fill("web", 9) == 5
-    assert asked.where == {"node-n1": 4}
+    assert task.fill("web", 9) == 5
+    assert task.where == {"node-n1": 4}
 
 
 def test_anti_affinity_with_running_pods_holds_in_both_directions():
     """The new pods avoid the pod on the first node; the pod on the second node avoids the new pods."""
     selected = a_pod_of("db", "there", cpu="0", node="node-n0")
     shunning = a_pod_of("other", "shunning", cpu="0", node="node-n1", spec=rule("podAntiAffinity", "web"))
-    asked = asking(selected, shunning, a_pod_of("web", spec=rule("podAntiAffinity", "db")), nodes=("n0", "n1", "n2"))
+    task = task_of(selected, shunning, a_pod_of("web", spec=rule("podAntiAffinity", "db")), nodes=("n0", "n1", "n2"))
 
-    assert asked.fill("web", 9) == 5
-    assert asked.where == {"node-n2": 4}
+    assert task.fill("web", 9) == 5
+    assert task.where == {"node-n2": 4}
 
 
 def test_anti_affinity_holds_between_pods_that_are_scheduled_together():
     """The two pods get different nodes, whichever pod is scheduled first."""
     some = (a_pod_of("web", spec=rule("podAntiAffinity", "db")), a_pod_of("db"))
     for first, second in (("web", "db"), ("db", "web")):
-        asked = asking(*some, nodes=("n0", "n1"))
-        assert (asked.fill(first, 1), asked.fill(second, 1)) == (0, 0)
-        assert asked.where == {"node-n0": 1, "node-n1": 1}
+        task = task_of(*some, nodes=("n0", "n1"))
+        assert (task.fill(first, 1), task.fill(second, 1)) == (0, 0)
+        assert task.where == {"node-n0": 1, "node-n1": 1}
 
 
 def test_preferred_anti_affinity_of_a_scheduled_pod_does_not_block_relaxed_pods():
     """With the preference only one pod is scheduled; without it the other pods join that pod's node."""
-    asked = asking(a_pod_of("web", spec=rule("podAntiAffinity", "web", weight=1)))
+    task = task_of(a_pod_of("web", spec=rule("podAntiAffinity", "web", weight=1)))
 
-    assert asked.fill("web", 3) == 2
-    assert asked.fill("web", 2, level=1) == 0
-    assert asked.where == {"node-n0": 3}
+    assert task.fill("web", 3) == 2
+    assert task.fill("web", 2, level=1) == 0
+    assert task.where == {"node-n0": 3}
 
 
 def test_pod_affinity_needs_a_node_with_a_matching_pod():
     """The web pods stay unschedulable until a db pod is scheduled to the second node; then they join it."""
-    asked = asking(a_pod_of("web", spec=rule("podAffinity", "db")), a_pod_of("db"), nodes=("n0", "n1"))
+    task = task_of(a_pod_of("web", spec=rule("podAffinity", "db")), a_pod_of("db"), nodes=("n0", "n1"))
 
-    assert asked.fill("web", 2) == 2
-    asked.fill("db", 1, ((labels.HOSTNAME, "node-n1"),))
-    assert asked.fill("web", 2) == 0
-    assert asked.where == {"node-n1": 3}
+    assert task.fill("web", 2) == 2
+    task.fill("db", 1, ((labels.HOSTNAME, "node-n1"),))
+    assert task.fill("web", 2) == 0
+    assert task.where == {"node-n1": 3}
 
 
 def test_host_ports_of_running_pods_and_daemons_are_in_use():
@@ -256,10 +256,10 @@ def test_host_ports_of_running_pods_and_daemons_are_in_use():
     running = a_pod_of("old", node="node-n0", spec=ports(81))
     some = (a_pod_of("a", spec=ports(80)), a_pod_of("b", spec=ports(81)), a_pod_of("c", spec=ports(82)))
 
-    asked = asking(running, *some, nodes=("n0", "n1"), daemon_sets=(daemon,))
+    task = task_of(running, *some, nodes=("n0", "n1"), daemon_sets=(daemon,))
 
-    assert (asked.fill("a", 1), asked.fill("b", 2), asked.fill("c", 3)) == (1, 1, 1)
-    assert asked.where == {"node-n0": 1, "node-n1": 2}
+    assert (task.fill("a", 1), task.fill("b", 2), task.fill("c", 3)) == (1, 1, 1)
+    assert task.where == {"node-n0": 1, "node-n1": 2}
 
 
 def _with_spec(daemon_set, spec):
@@ -287,10 +287,10 @@ def test_node_attaches_no_more_volumes_than_its_csi_driver_allows():
     waiting = [a_pod_of("db", f"p{i}", cpu="100m", **claims_as_volumes(f"c{i}")) for i in range(1, 5)]
     limits = (a_csi_node("node-n0", **{EBS: 3}),)
 
-    asked = asking(running, *waiting, a_pod_of("web"), **_storage(*names), csi_nodes=limits)
+    task = task_of(running, *waiting, a_pod_of("web"), **_storage(*names), csi_nodes=limits)
 
-    assert asked.fill("db", 4) == 2
-    assert asked.fill("web", 1) == 0
+    assert task.fill("db", 4) == 2
+    assert task.fill("web", 1) == 0
 
 
 @pytest.mark.karpenter("provisioning/scheduling", it="should launch a single node if all pods use the same PVC")
@@ -305,11 +305,11 @@ def test_a_shared_volume_is_attached_once():
     ]
     limits = (a_csi_node("node-n0", **{EBS: 2}),)
 
-    asked = asking(running, *waiting, **_storage("one", "two", "three"), csi_nodes=limits)
+    task = task_of(running, *waiting, **_storage("one", "two", "three"), csi_nodes=limits)
 
-    assert (asked.fill("a", 1), asked.fill("b", 2), asked.fill("c", 2)) == (0, 0, 2)
-    asked.filling.take_back(asked.row("b"), 0, 2)
-    assert asked.fill("c", 2) == 0
+    assert (task.fill("a", 1), task.fill("b", 2), task.fill("c", 2)) == (0, 0, 2)
+    task.filling.take_back(task.row("b"), 0, 2)
+    assert task.fill("c", 2) == 0
 
 
 def test_daemon_host_ports_are_in_use_where_any_affinity_term_matches():
@@ -326,7 +326,7 @@ def test_daemon_host_ports_are_in_use_where_any_affinity_term_matches():
         affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
         return a_daemon_set(name, containers=[listening(port)], affinity=affinity)
 
-    task = asking(
+    task = task_of(
         *(a_pod_of(f"app-{port}", spec={"containers": [listening(port)]}) for port in (80, 81)),
         daemon_sets=(exporter("here", 80, "c", "a"), exporter("elsewhere", 81, "c", "b")),
     )

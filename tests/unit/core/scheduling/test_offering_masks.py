@@ -11,7 +11,7 @@ from journeyman.core.scheduling.sequential.offering_masks import as_mask, lowest
 
 @given(st.sets(st.integers(0, 200), min_size=1))
 def test_lowest_is_the_smallest_position_in_the_mask(positions):
-    """Whichever other bits are set."""
+    """Higher bits do not matter."""
     assert lowest(sum(1 << position for position in positions)) == min(positions)
 
 

@@ -1,4 +1,4 @@
-"""The scheduler as a whole: small clusters, one rule at a time, and the second opinion on every plan."""
+"""The whole scheduler on small clusters, one rule at a time; `verify` accepts every plan."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ HOST = labels.HOSTNAME
 
 
 def schedule(*pods, types=TYPES, catalogue=None, options=Options(), **cluster):  # noqa: B008 - a frozen value
-    """The verified plan for these pods (and whatever else the cluster holds)."""
+    """The verified plan for these pods and the other objects of the cluster."""
     snapshot = a_snapshot(pods=tuple(sorted(pods, key=lambda p: p.key)), **cluster)
     catalogue = catalogue or Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
     results = solve(snapshot, catalogue, options=options)
@@ -72,7 +72,7 @@ def required(*terms):
 
 
 def zones_of(results):
-    """How many pods each claim pinned to one zone has, by zone."""
+    """The number of pods of the new NodeClaims by zone."""
     counts = {}
     for claim in results.new_claims:
         (zone,) = next(r.values for r in claim.requirements if r.key == labels.ZONE)
@@ -83,8 +83,8 @@ def zones_of(results):
 # --- price
 
 
-def test_a_spread_that_is_wide_enough_sends_more_pods_where_it_is_cheap():
-    """Zones may differ by three pods, and b costs four times as much: one pod there will do."""
+def test_spread_with_max_skew_3_puts_more_pods_in_the_cheaper_zone():
+    """Zone b costs four times as much as zone a, so it gets only the one pod that maxSkew requires."""
     types = [an_instance_type(f"in-{z}", cpu=2, memory_gib=8, price=p, zones=(z,)) for z, p in (("a", 0.1), ("b", 0.4))]
     web = pods(5, cpu="1500m", metadata={"labels": {"app": "web"}}, spec=spread(labels.ZONE, skew=3))
 
@@ -94,8 +94,8 @@ def test_a_spread_that_is_wide_enough_sends_more_pods_where_it_is_cheap():
 
 
 @pytest.mark.parametrize(("full_zones", "expected"), [((), {"b": 2}), (("b",), {"b": 2}), (("a",), {"a": 1, "b": 1})])
-def test_a_pod_joins_one_that_its_spread_counts_unless_another_zone_has_nodes(full_zones, expected):
-    """kube-scheduler knows only zones with nodes: with one in zone a it binds no second pod in b before one is in a."""
+def test_pod_joins_a_counted_pod_unless_another_zone_has_nodes(full_zones, expected):
+    """kube-scheduler counts only zones with nodes: if zone a has a node, zone b gets its second pod after zone a."""
     types = [an_instance_type(f"in-{z}", cpu=4, memory_gib=8, price=p, zones=(z,)) for z, p in (("a", 0.4), ("b", 0.3))]
     claims = tuple(a_running_claim(f"n{z}") for z in full_zones)
     nodes = tuple(a_node(f"n{z}", metadata={"labels": {labels.ZONE: z}}) for z in full_zones)
@@ -115,8 +115,8 @@ def preferred(kind, term, *, named="podAffinityTerm"):
     return {"affinity": {kind: {"preferredDuringSchedulingIgnoredDuringExecution": [entry]}}}
 
 
-def test_pods_that_cannot_share_a_node_as_they_prefer_are_packed_by_price():
-    """They prefer the node of a cache that is not there: two small nodes are cheaper than the large one for both."""
+def test_pods_with_unsatisfied_preferred_affinity_are_packed_by_price():
+    """No pod matches the preferred affinity, and two small nodes are cheaper than one large node."""
     types = (
         an_instance_type("large", cpu=16, memory_gib=64, price=0.4),
         an_instance_type("small", cpu=8, memory_gib=32, price=0.1),
@@ -128,8 +128,8 @@ def test_pods_that_cannot_share_a_node_as_they_prefer_are_packed_by_price():
     assert results.price == pytest.approx(0.2)
 
 
-def test_of_equal_pods_those_that_want_the_fewest_nodes_go_first():
-    """One prefers zone a, the other any zone without web pods: it leaves the node of zone a, which holds one pod."""
+def test_equal_pods_with_fewer_preferred_nodes_are_scheduled_first():
+    """One pod prefers zone a, whose node holds one pod; the other prefers a zone without web pods, and gets zone b."""
     in_zone_a = {"matchExpressions": [{"key": labels.ZONE, "operator": "In", "values": ["a"]}]}
     without_web = {"topologyKey": labels.ZONE, "labelSelector": {"matchLabels": {"app": "web"}}}
     choosy = a_pod("z", cpu="1", spec=preferred("nodeAffinity", in_zone_a, named="preference"))
@@ -143,8 +143,8 @@ def test_of_equal_pods_those_that_want_the_fewest_nodes_go_first():
     assert results.existing == {"node-na": ("default/z",), "node-nb": ("default/a",)}
 
 
-def test_nothing_to_do_is_a_plan_without_claims():
-    """And without a price."""
+def test_plan_without_pods_has_no_nodeclaims():
+    """Its price and lower bound are 0."""
     results = schedule()
 
     assert (results.new_claims, results.price, results.lower_bound) == ((), 0.0, 0.0)
@@ -154,8 +154,8 @@ def test_nothing_to_do_is_a_plan_without_claims():
     "provisioning/scheduling/instance_selection",
     it="should schedule on one of the cheapest instances",
 )
-def test_the_cheapest_nodes_that_hold_the_pods_are_planned():
-    """Seven cores on one large node, not on two medium ones."""
+def test_scheduler_plans_the_cheapest_nodes_that_hold_the_pods():
+    """Seven pods get one large node, not two medium ones."""
     results = schedule(*pods(7))
 
     (claim,) = results.new_claims
@@ -164,16 +164,16 @@ def test_the_cheapest_nodes_that_hold_the_pods_are_planned():
     assert 0 < results.lower_bound <= results.price
 
 
-def test_a_claim_lists_every_type_that_still_fits_cheapest_first():
-    """One core fits all three; three cores no longer fit the small one."""
+def test_nodeclaim_lists_the_types_that_hold_its_pods_cheapest_first():
+    """One pod fits on all three types, three pods do not fit on the small type."""
     one, three = schedule(*pods(1)), schedule(*pods(3))
 
     assert one.new_claims[0].instance_types == ("m.small", "m.medium", "m.large")
     assert three.new_claims[0].instance_types == ("m.medium", "m.large")
 
 
-def test_unavailable_offerings_are_not_planned_for():
-    """Spot is out of stock in every zone, so on-demand it is."""
+def test_scheduler_does_not_use_unavailable_offerings():
+    """Spot is out of stock in every zone, so the NodeClaim is on-demand."""
     offerings = tuple(replace(o, available=o.capacity_type != labels.SPOT) for o in ZONAL.offerings)
 
     results = schedule(*pods(1), types=(replace(ZONAL, offerings=offerings),))
@@ -182,8 +182,8 @@ def test_unavailable_offerings_are_not_planned_for():
 
 
 @pytest.mark.karpenter("provisioning", it="should account for daemonsets")
-def test_daemons_take_their_share_of_every_node():
-    """Three cores and a daemon of one do not fit a node of four."""
+def test_new_node_has_capacity_for_daemonset_pods():
+    """Pods of three cores and a DaemonSet pod of one core do not fit on a node of four."""
     results = schedule(*pods(3), daemon_sets=(a_daemon_set("agent", cpu="1"),))
 
     (claim,) = results.new_claims
@@ -191,8 +191,8 @@ def test_daemons_take_their_share_of_every_node():
     assert claim.requests["cpu"] == 4000
 
 
-def test_fewest_nodes_can_be_asked_for():
-    """The annotation on the NodePool chooses Karpenter's way."""
+def test_packing_annotation_of_a_nodepool_selects_fewest_nodes():
+    """With the annotation, the scheduler packs nodes as Karpenter does."""
     cheap = an_instance_type("m.tiny", cpu=1, memory_gib=4, price=0.01)
     few = a_pool(metadata={"annotations": {labels.PACKING: "fewest-nodes"}})
 
@@ -205,8 +205,8 @@ def test_fewest_nodes_can_be_asked_for():
 
 @pytest.mark.karpenter("provisioning/scheduling", it="should use node selectors")
 @pytest.mark.karpenter("provisioning/scheduling", it="should schedule compatible requirements with Operator=NotIn")
-def test_selectors_and_affinity_narrow_the_offerings():
-    """Zone b, on-demand: what the claim says is exactly that."""
+def test_node_selector_and_node_affinity_restrict_the_offerings():
+    """The pod allows only on-demand offerings in zone b."""
     pod = a_pod(
         "p",
         spec={
@@ -221,8 +221,8 @@ def test_selectors_and_affinity_narrow_the_offerings():
 
 
 @pytest.mark.karpenter("provisioning/scheduling", it="should relax multiple terms")
-def test_the_first_term_that_can_be_met_is_used():
-    """Terms are alternatives: the first names a type that does not exist."""
+def test_first_node_affinity_term_that_a_type_matches_is_used():
+    """Terms are alternatives; the first names a type that does not exist."""
     pod = a_pod(
         "p",
         spec=required([(labels.INSTANCE_TYPE, "In", ("x.none",))], [(labels.INSTANCE_TYPE, "In", ("m.large",))]),
@@ -231,8 +231,8 @@ def test_the_first_term_that_can_be_met_is_used():
     assert schedule(pod).new_claims[0].instance_types == ("m.large",)
 
 
-def test_affinity_alternatives_are_chosen_with_the_other_pods_of_a_node():
-    """One pod would take zone a or any on-demand node; with one that needs zone b beside it, it is the latter."""
+def test_node_affinity_term_is_chosen_for_all_pods_of_the_node():
+    """One pod allows zone a or on-demand; beside a pod that needs zone b, the on-demand term is used."""
     either = required([(labels.ZONE, "In", ["a"])], [(labels.CAPACITY_TYPE, "In", [labels.ON_DEMAND])])
     types = (an_instance_type("z.large", cpu=8, memory_gib=32, price=0.3, zones=("a", "b")),)
     results = schedule(a_pod("p0", spec=either), a_pod("p1", spec={"nodeSelector": {labels.ZONE: "b"}}), types=types)
@@ -243,7 +243,7 @@ def test_affinity_alternatives_are_chosen_with_the_other_pods_of_a_node():
 @pytest.mark.karpenter("provisioning/scheduling", it="should schedule compatible pods to the same node")
 @pytest.mark.karpenter("provisioning/scheduling", it="should schedule incompatible pods to the different node")
 def test_pods_with_different_values_of_an_open_label_get_different_nodes():
-    """The pool allows both teams; one node can belong to one only."""
+    """The NodePool allows both teams, but a node has only one."""
     pool = a_pool(
         spec={"template": {"spec": {"requirements": [{"key": "team", "operator": "In", "values": ["red", "blue"]}]}}}
     )
@@ -262,8 +262,8 @@ def test_pods_with_different_values_of_an_open_label_get_different_nodes():
 
 @pytest.mark.karpenter("provisioning", it="should schedule pods that tolerate taints")
 @pytest.mark.karpenter("provisioning/scheduling/topology", it="should schedule pods that tolerate NodePool constraints")
-def test_taints_keep_pods_out_unless_tolerated():
-    """One of two pods tolerates the pool's taint."""
+def test_pod_without_toleration_of_the_nodepool_taint_stays_pending():
+    """One of two pods tolerates the NodePool's taint."""
     pool = a_pool(spec={"template": {"spec": {"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]}}})
     brave = a_pod("brave", spec={"tolerations": [{"key": "gpu", "operator": "Exists"}]})
 
@@ -273,8 +273,8 @@ def test_taints_keep_pods_out_unless_tolerated():
     assert "did not tolerate taint (taint=gpu=yes:NoSchedule)" in results.pod_errors["default/shy"].message
 
 
-def test_a_pool_that_could_not_be_read_is_named_to_pods_that_have_no_other():
-    """The error names the unreadable pool."""
+def test_pod_error_names_the_only_nodepool_which_is_invalid():
+    """The error contains the reason."""
     unread = InvalidObject(kind="NodePool", name="broken", uid="u", why="requirements: operator Is is none")
 
     results = schedule(a_pod("p"), node_pools=(), invalid_objects=(unread,))
@@ -289,8 +289,8 @@ def test_a_pool_that_could_not_be_read_is_named_to_pods_that_have_no_other():
     "provisioning",
     it="should not match NodePool with PreferNoSchedule taint when other NodePool match",
 )
-def test_a_prefer_no_schedule_taint_holds_while_another_node_is_possible():
-    """PreferNoSchedule: another NodePool first, even a dearer one of less weight, and this one rather than none."""
+def test_prefer_no_schedule_nodepool_is_used_only_if_others_are_full():
+    """Another NodePool comes first, even at a higher price and a lower weight."""
     taints = [{"key": "quiet", "effect": "PreferNoSchedule"}]
     quiet = a_pool("quiet", spec={"weight": 10, "template": {"spec": {"taints": taints}}})
     other = a_pool("other", spec={"limits": {"cpu": "2"}})
@@ -299,16 +299,16 @@ def test_a_prefer_no_schedule_taint_holds_while_another_node_is_possible():
     assert sorted((c.node_pool, len(c.pods)) for c in results.new_claims) == [("other", 1), ("quiet", 1)]
 
 
-def test_pods_outside_their_own_spread_use_capacity_of_every_admitted_zone():
-    """Zone a has a node with capacity for some and nothing to buy; the rest goes to zone b."""
+def test_pods_that_their_spread_does_not_count_may_use_every_zone():
+    """Zone a has a node with capacity for some pods but no offerings; the other pods go to zone b."""
     spec = spread(labels.ZONE, app="other")
     results = schedule(*pods(5, spec=spec), types=(ZONAL_B,), nodes=(a_node(),), claims=(a_running_claim(),))
     assert not results.pod_errors
 
 
 @pytest.mark.parametrize("skews", [(1, 2), (2, 1)])
-def test_of_two_spreads_over_the_same_pods_the_stricter_holds(skews):
-    """In whatever order they are written: with a node in a zone that takes none, one pod is all there may be."""
+def test_stricter_of_two_spreads_over_the_same_pods_applies(skews):
+    """Their order does not matter: zone a has only a full node, so zone b takes one pod."""
     both = [c for skew in skews for c in spread(labels.ZONE, skew=skew)["topologySpreadConstraints"]]
     full = a_pod("full", cpu="4", node="node-default-1", metadata={"labels": {"app": "other"}})
     spec = {"topologySpreadConstraints": both}
@@ -317,8 +317,8 @@ def test_of_two_spreads_over_the_same_pods_the_stricter_holds(skews):
     assert list(results.pod_errors) == ["default/p1"]
 
 
-def test_spread_uses_prefer_no_schedule_zones_only_if_the_skew_demands_it():
-    """With a skew of two, two pods stay in zone b, and the third has to go to zone c, where the node is full."""
+def test_spread_uses_a_prefer_no_schedule_zone_only_if_max_skew_requires():
+    """With maxSkew 2, two pods stay in zone b; the third must go to zone c, where the node is full."""
     zones = [{"key": labels.ZONE, "operator": "In", "values": ["c"]}]
     quiet = {"requirements": zones, "taints": [{"key": "quiet", "effect": "PreferNoSchedule"}]}
     catalogue = Catalogue({"default": (ZONAL_B,), "quiet": (ZONAL,)})
@@ -331,8 +331,8 @@ def test_spread_uses_prefer_no_schedule_zones_only_if_the_skew_demands_it():
     assert (zones_of(two), zones_of(three)) == ({"b": 2}, {"b": 2, "c": 1})
 
 
-def test_a_label_that_only_has_to_be_there_gets_a_value():
-    """A NodePool with `team Exists`: the node comes up with some team, for a pod that asks for one and not for 0."""
+def test_label_that_the_nodepool_requires_to_exist_gets_a_value():
+    """The NodePool requires `team Exists`, the pod any team but 0; the NodeClaim gets team 1."""
     requirement = {"key": "team", "operator": "Exists"}
     pool = a_pool(spec={"template": {"spec": {"requirements": [requirement]}}})
     pod = a_pod("p", spec=required([("team", "NotIn", ["0"])]))
@@ -350,8 +350,8 @@ def test_a_label_that_only_has_to_be_there_gets_a_value():
     ],
     ids=["there-and-not", "there-but-nowhere", "two-values", "well-known"],
 )
-def test_a_pod_whose_rules_no_node_can_meet_gets_none_and_the_others_go_on(term):
-    """It would never run there, and a node would be opened for it again and again."""
+def test_pod_with_contradictory_node_affinity_gets_no_node(term):
+    """A node would not help it, and every pass would open another; the other pod is scheduled."""
     results = schedule(a_pod("never", spec=required(term)), a_pod("plain"))
     assert [claim.pods for claim in results.new_claims] == [("default/plain",)]
     assert results.pod_errors["default/never"].kind == "unschedulable"
@@ -359,7 +359,7 @@ def test_a_pod_whose_rules_no_node_can_meet_gets_none_and_the_others_go_on(term)
 
 @pytest.mark.parametrize(("tolerations", "taken"), [([], False), ([{"operator": "Exists"}], True)])
 def test_a_cordoned_node_takes_only_pods_that_tolerate_it(tolerations, taken):
-    """Its taint may not be there yet; kube-scheduler reads the field."""
+    """kube-scheduler reads `spec.unschedulable`; the node may not have the taint yet."""
     node = a_node(spec={"unschedulable": True})
     pod = a_pod("p", spec={"tolerations": tolerations})
     results = schedule(pod, nodes=(node,), claims=(a_running_claim(),))
@@ -368,8 +368,8 @@ def test_a_cordoned_node_takes_only_pods_that_tolerate_it(tolerations, taken):
 
 
 @pytest.mark.karpenter("provisioning", it="should schedule to the nodepool with the highest priority always")
-def test_a_heavier_pool_takes_what_it_can_even_at_a_higher_price():
-    """The light pool gets only the pod that the heavy one cannot have."""
+def test_nodepool_with_highest_weight_is_used_even_at_a_higher_price():
+    """The light NodePool gets only the pod that does not fit on the heavy one's type."""
     heavy, light = a_pool("heavy", spec={"weight": 10}), a_pool("light")
     catalogue = Catalogue({"heavy": (MEDIUM,), "light": (SMALL, LARGE)})
 
@@ -378,8 +378,8 @@ def test_a_heavier_pool_takes_what_it_can_even_at_a_higher_price():
     assert {c.node_pool: c.pods for c in results.new_claims} == {"heavy": ("default/p0",), "light": ("default/big",)}
 
 
-def test_limits_are_kept_and_what_is_beyond_them_goes_to_the_next_pool():
-    """Four cores in the heavy pool are one medium node; the rest falls through."""
+def test_pods_beyond_a_nodepool_limit_go_to_the_next_nodepool():
+    """The limit of four cores allows one medium node in the heavy NodePool."""
     heavy, light = a_pool("heavy", spec={"weight": 10, "limits": {"cpu": "4"}}), a_pool("light")
 
     results = schedule(*pods(6), types=(MEDIUM,), node_pools=(heavy, light))
@@ -389,8 +389,8 @@ def test_limits_are_kept_and_what_is_beyond_them_goes_to_the_next_pool():
 
 
 @pytest.mark.karpenter("provisioning", it="should partially schedule if limits would be exceeded")
-def test_pods_beyond_all_limits_say_so():
-    """The error is of kind limits, and what is left is in it."""
+def test_pods_beyond_all_nodepool_limits_have_a_limits_error():
+    """The limit allows one node with three of the six pods."""
     results = schedule(*pods(6), types=(MEDIUM,), node_pools=(a_pool(spec={"limits": {"cpu": "4"}}),))
 
     assert len(results.new_claims) == 1
@@ -398,8 +398,8 @@ def test_pods_beyond_all_limits_say_so():
     assert len(results.pod_errors) == 3
 
 
-def test_a_limited_pool_takes_large_reservations_where_that_is_cheaper():
-    """The limit allows the large reservation for all pods, or the small one for one pod; the others would be bought."""
+def test_limited_nodepool_uses_the_reservation_that_makes_the_plan_cheaper():
+    """The limit allows the large reservation for all pods, or the small one for one pod and paid nodes for the rest."""
     limited = a_pool("limited", spec={"limits": {"memory": "32Gi"}})
     booked = (with_reservation(SMALL, "cr-small", price=1e-7), with_reservation(LARGE, "cr-large", price=4e-7))
 
@@ -411,8 +411,8 @@ def test_a_limited_pool_takes_large_reservations_where_that_is_cheaper():
     assert results.price < 1e-5
 
 
-def test_nodes_that_exist_count_against_the_limits():
-    """The pool's four cores are taken."""
+def test_existing_nodes_count_against_nodepool_limits():
+    """The existing node uses the four cores of the limit."""
     results = schedule(
         *pods(1, cpu="3"),
         a_pod("running", cpu="3", node="node-default-1"),
@@ -443,8 +443,8 @@ def test_nodes_that_exist_count_against_the_limits():
         ),
     ],
 )
-def test_a_pool_that_cannot_be_used_is_set_aside_with_the_reason(pool, node_class, why):
-    """And the error of its pods says that no NodePool is left."""
+def test_plan_has_unusable_nodepools_with_the_reason(pool, node_class, why):
+    """The pod's error is that there is no usable NodePool."""
     results = schedule(*pods(1), node_pools=(pool,), node_classes=(node_class,))
 
     assert why in results.unusable_node_pools["default"]
@@ -456,14 +456,14 @@ def test_a_pool_that_cannot_be_used_is_set_aside_with_the_reason(pool, node_clas
 
 @pytest.mark.karpenter("provisioning/scheduling/topology", it="should balance pods across zones (match labels)")
 def test_zone_spread_divides_pods_evenly_over_provisionable_zones():
-    """Eight pods, three zones: 3, 3, 2."""
+    """Eight pods are spread over three zones as 3, 3, 2."""
     results = schedule(*pods(8, spec=spread(labels.ZONE)), types=(ZONAL,))
 
     assert sorted(zones_of(results).values()) == [2, 3, 3]
 
 
-def test_zone_spread_counts_pods_that_run():
-    """Two run in zone a already; the four new ones even that out."""
+def test_zone_spread_counts_running_pods():
+    """Two pods run in zone a, so the four new pods go to zones b and c."""
     running = [a_pod(f"r{i}", cpu="100m", node="node-default-1") for i in range(2)]
     full = a_pod("full", cpu="3500m", node="node-default-1", metadata={"labels": {"app": "other"}})
 
@@ -479,8 +479,8 @@ def test_zone_spread_counts_pods_that_run():
     assert zones_of(results) == {"b": 2, "c": 2}
 
 
-def test_a_pod_that_no_zone_can_take_after_all_is_not_counted_on():
-    """Only one type holds the large pod, and the pool wants two to choose from; no zone can take it."""
+def test_zone_spread_does_not_count_a_pod_that_no_zone_can_take():
+    """Only one type holds the large pod, and the NodePool requires two types with minValues."""
     zones = tuple("abcdefgh")
     types = tuple(
         an_instance_type(f"t.{cpu}", cpu=cpu, memory_gib=4 * cpu, price=0.05 * cpu, zones=zones) for cpu in (2, 4, 32)
@@ -496,7 +496,7 @@ def test_a_pod_that_no_zone_can_take_after_all_is_not_counted_on():
 
 
 def test_few_pods_go_to_the_zone_in_which_their_node_is_cheapest():
-    """One zone has more and larger types, cheaper by the core; the pod needs one node, the cheapest is in the other."""
+    """Zone b has more types and cheaper cores, but zone a has the cheapest node for one pod."""
     types = (
         an_instance_type("s.a", cpu=8, memory_gib=32, price=0.18, zones=("a",)),
         an_instance_type("l.b", cpu=16, memory_gib=64, price=0.22, zones=("b",)),
@@ -508,8 +508,8 @@ def test_few_pods_go_to_the_zone_in_which_their_node_is_cheapest():
     assert results.price == pytest.approx(0.18)
 
 
-def test_a_zone_out_of_stock_does_not_stall_the_spread():
-    """Zone c has nothing to offer and no nodes: it is no domain."""
+def test_zone_out_of_stock_does_not_block_the_spread():
+    """Zone c has no available offerings and no nodes, so it is no domain."""
     offerings = tuple(replace(o, available=o.zone != "c") for o in ZONAL.offerings)
 
     results = schedule(*pods(6, spec=spread(labels.ZONE)), types=(replace(ZONAL, offerings=offerings),))
@@ -518,8 +518,8 @@ def test_a_zone_out_of_stock_does_not_stall_the_spread():
 
 
 @pytest.mark.karpenter("provisioning/scheduling/topology", it="should respect minDomains constraints")
-def test_too_few_domains_hold_the_spread_to_its_skew():
-    """`minDomains` of four with three zones: one pod each, the others wait."""
+def test_spread_with_too_few_domains_allows_max_skew_pods_per_domain():
+    """With minDomains 4 and three zones, each zone takes one pod; the others stay pending."""
     results = schedule(*pods(5, spec=spread(labels.ZONE, minDomains=4)), types=(ZONAL,))
 
     assert zones_of(results) == {"a": 1, "b": 1, "c": 1}
@@ -527,15 +527,15 @@ def test_too_few_domains_hold_the_spread_to_its_skew():
 
 
 @pytest.mark.karpenter("provisioning/scheduling/topology", it="should balance pods on the same hostname up to maxskew")
-def test_hostname_spread_caps_the_pods_on_a_node():
-    """At most two of five on a node makes three nodes."""
+def test_hostname_spread_limits_the_pods_per_node():
+    """Five pods with at most two per node need three nodes."""
     results = schedule(*pods(5, cpu="100m", spec=spread(HOST, skew=2)))
 
     assert sorted(len(c.pods) for c in results.new_claims) == [1, 2, 2]
 
 
-def test_pods_that_a_hostname_spread_only_counts_fill_its_nodes_later():
-    """Order decides, as in Karpenter: the spread is not held against pods that do not have it."""
+def test_pods_without_a_hostname_spread_may_fill_nodes_that_it_counts():
+    """As in Karpenter, pods without the spread are scheduled later, and it does not restrict them."""
     results = schedule(*pods(2, cpu="100m", spec=spread(HOST)), *pods(3, "loose", cpu="100m"))
 
     spread_out = [sum(key.startswith("default/p") for key in claim.pods) for claim in results.new_claims]
@@ -543,8 +543,8 @@ def test_pods_that_a_hostname_spread_only_counts_fill_its_nodes_later():
 
 
 @pytest.mark.parametrize(("policy", "nodes"), [("Respect", 4), ("Ignore", 1), ("WhenFree", 1)])
-def test_a_preferred_spread_binds_until_it_blocks_or_the_policy_ignores_it(policy, nodes):
-    """Respect opens a node for each pod; Ignore does not know it; WhenFree knows what it would cost."""
+def test_preference_policy_decides_whether_a_preferred_spread_applies(policy, nodes):
+    """Respect opens a node for each pod; Ignore drops the spread; WhenFree drops it because it costs more."""
     spec = spread(HOST, whenUnsatisfiable="ScheduleAnyway")
 
     results = schedule(*pods(4, cpu="100m", spec=spec), options=Options(preferences=PreferencePolicy(policy)))
@@ -552,8 +552,8 @@ def test_a_preferred_spread_binds_until_it_blocks_or_the_policy_ignores_it(polic
     assert len(results.new_claims) == nodes
 
 
-def test_a_preference_that_costs_nothing_is_kept():
-    """The zone costs the same, and an equally cheap plan keeps to it."""
+def test_when_free_policy_keeps_a_preference_that_costs_nothing():
+    """The plan with the preferred zone has the same price."""
     demand = {
         "weight": 1,
         "preference": {"matchExpressions": [{"key": labels.ZONE, "operator": "In", "values": ["b"]}]},
@@ -566,7 +566,7 @@ def test_a_preference_that_costs_nothing_is_kept():
 
 
 def test_a_free_preference_is_kept_although_that_of_other_pods_has_a_price():
-    """One class prefers a zone of equal price, the other a node for each pod."""
+    """Two pods prefer a zone of equal price, two other pods a node each."""
     demand = {
         "weight": 1,
         "preference": {"matchExpressions": [{"key": labels.ZONE, "operator": "In", "values": ["b"]}]},
@@ -584,7 +584,7 @@ def test_a_free_preference_is_kept_although_that_of_other_pods_has_a_price():
     assert [claim.offering[1] for claim in results.new_claims] == ["b"]
 
 
-# --- nodes that exist
+# --- existing nodes
 
 
 @pytest.mark.karpenter(
@@ -605,15 +605,15 @@ def test_existing_nodes_are_filled_first():
     "provisioning/scheduling",
     it="should order initialized nodes for scheduling uninitialized nodes",
 )
-def test_initialized_nodes_come_before_those_on_their_way():
-    """Then by name."""
+def test_initialized_nodes_are_filled_before_in_flight_nodes():
+    """The order by name comes second."""
     cluster = {"nodes": (a_node("b"),), "claims": (a_launched_claim("a"), a_running_claim("b"))}
 
     assert schedule(*pods(1), **cluster).existing == {"node-b": ("default/p0",)}
 
 
 def opened_for(*names, zone="", **changes):
-    """A claim on its way for these pods, in a zone."""
+    """Fields of an in-flight NodeClaim planned for these pods, in a zone."""
     asked = [{"key": labels.ZONE, "operator": "In", "values": [zone]}] if zone else []
     remembered = {labels.PLANNED_PODS: ",".join(f"default/{name}" for name in names)}
     return merge(
@@ -629,8 +629,8 @@ def opened_for(*names, zone="", **changes):
     "provisioning/scheduling",
     it="should not launch a second node if there is an in-flight node that can support the pod",
 )
-def test_a_claim_in_flight_keeps_the_pods_it_was_opened_for():
-    """Although its node may come to be in one of two zones, both of which suit them, nothing is launched twice."""
+def test_in_flight_nodeclaim_keeps_its_planned_pods():
+    """The pod allows both zones in which its node may be, so the scheduler opens no second node."""
     wanted = {"key": labels.ZONE, "operator": "In", "values": ["a", "b"]}
     asked = {"requirements": [wanted], "resources": {"requests": {"cpu": "3", "memory": "4Gi", "pods": "3"}}}
     claim = a_claim(metadata={"annotations": {labels.PLANNED_PODS: "default/p,default/gone"}}, spec=asked)
@@ -641,8 +641,8 @@ def test_a_claim_in_flight_keeps_the_pods_it_was_opened_for():
     assert results.new_claims == ()
 
 
-def test_pods_of_an_in_flight_claim_leave_capacity_for_a_later_daemon():
-    """Both fitted when it was opened; now the second needs another node."""
+def test_in_flight_nodeclaim_has_capacity_for_a_later_daemonset():
+    """Both planned pods fitted before the DaemonSet; now the second needs another node."""
     claim = a_launched_claim(**opened_for("p0", "p1"))
 
     results = schedule(*pods(2, cpu="2"), claims=(claim,), daemon_sets=(a_daemon_set("agent", cpu="500m"),))
@@ -651,8 +651,8 @@ def test_pods_of_an_in_flight_claim_leave_capacity_for_a_later_daemon():
     assert [c.pods for c in results.new_claims] == [("default/p1",)]
 
 
-def test_pods_stay_with_their_claim_though_another_zone_became_available():
-    """Zone b was all there was; kube-scheduler will let them in there, so none of them is provisioned for twice."""
+def test_planned_pods_stay_although_another_zone_became_available():
+    """Only zone b was available at first; kube-scheduler will bind the pods there, so they need no second node."""
     web = pods(3, spec=spread(labels.ZONE))
 
     results = schedule(*web, claims=(a_launched_claim(**opened_for("p0", "p1", "p2", zone="b")),), types=(ZONAL,))
@@ -661,8 +661,8 @@ def test_pods_stay_with_their_claim_though_another_zone_became_available():
     assert results.new_claims == ()
 
 
-def test_a_pod_that_comes_later_is_spread_around_those_who_stay():
-    """To zone a, which is empty, not to the claim in zone b, which has capacity."""
+def test_later_pod_is_spread_around_the_planned_pods():
+    """It goes to zone a, which is empty, not to the NodeClaim in zone b, which has capacity."""
     web = pods(4, cpu="500m", spec=spread(labels.ZONE))
 
     results = schedule(*web, claims=(a_launched_claim(**opened_for("p0", "p1", "p2", zone="b")),), types=(ZONAL,))
@@ -671,8 +671,8 @@ def test_a_pod_that_comes_later_is_spread_around_those_who_stay():
     assert [claim.offering[1] for claim in results.new_claims] == ["a"]
 
 
-def test_pods_of_an_in_flight_claim_stay_only_where_their_spread_allows():
-    """Nothing can be launched any more. Two run in zone a, so that of the four planned for zone b three may come."""
+def test_planned_pods_stay_only_as_far_as_their_spread_allows():
+    """Two pods run in zone a, so three of the four planned for zone b stay; no NodePool is ready."""
     running = [a_pod(f"r{i}", node="node-a", cpu="1900m") for i in range(2)]
     coming = a_launched_claim("b", **opened_for("p0", "p1", "p2", "p3", zone="b"))
 
@@ -689,8 +689,8 @@ def test_pods_of_an_in_flight_claim_stay_only_where_their_spread_allows():
 
 
 @pytest.mark.parametrize("kind", ["podAffinity", "podAntiAffinity"])
-def test_a_pod_leaves_an_in_flight_claim_if_its_other_pods_changed(kind):
-    """It was planned for zone b; whom it must be with is in zone a only, or whom it must avoid came to b."""
+def test_planned_pod_leaves_a_nodeclaim_that_violates_its_affinity(kind):
+    """It is planned for zone b; the pod of its affinity is only in zone a, or that of its anti-affinity in zone b."""
     term = {"topologyKey": labels.ZONE, "labelSelector": {"matchLabels": {"app": "db"}}}
     moody = a_pod("p", spec={"affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}})
     where = "a" if kind == "podAffinity" else "b"
@@ -708,8 +708,8 @@ def test_a_pod_leaves_an_in_flight_claim_if_its_other_pods_changed(kind):
     assert [claim.offering[1] for claim in results.new_claims] == ["a"]
 
 
-def test_pods_kept_on_an_unlaunched_claim_count_for_their_spread():
-    """Its node will suit them whatever becomes of it. A host port lets one of two stay; zone b may have no second pod."""
+def test_planned_pods_of_an_unlaunched_nodeclaim_count_for_their_spread():
+    """The host port keeps the second pod from this node, and the spread allows no second pod in zone b."""
     listening = {"containers": [{"name": "c", "ports": [{"containerPort": 80, "hostPort": 80}]}]}
     processors = required([(labels.ARCH, "In", ("amd64", "arm64"))])
     wanted = [{"key": labels.ZONE, "operator": "In", "values": ["b"]}]
@@ -726,8 +726,8 @@ def test_pods_kept_on_an_unlaunched_claim_count_for_their_spread():
     assert list(results.pod_errors) == ["default/p1"]
 
 
-def test_a_pod_is_kept_by_one_claim_if_two_remember_it():
-    """The first by name that has the capacity."""
+def test_pod_planned_for_two_nodeclaims_stays_on_one():
+    """The first NodeClaim by name that has the capacity keeps it."""
     claims = [a_launched_claim(name, **opened_for("p0", "p1")) for name in ("first", "second")]
 
     results = schedule(*pods(2, cpu="3"), claims=tuple(claims))
@@ -735,8 +735,8 @@ def test_a_pod_is_kept_by_one_claim_if_two_remember_it():
     assert results.existing == {"first": ("default/p0",), "second": ("default/p1",)}
 
 
-def test_a_pod_of_an_in_flight_claim_is_not_counted_where_it_still_runs():
-    """It is on its way from a node that goes, in zone a, to zone b: the other three are spread as if it were there."""
+def test_spread_counts_a_moving_pod_in_the_zone_it_is_planned_for():
+    """Its node in zone a is being deleted; the other three pods are spread as if it ran in zone b."""
     web = {"metadata": {"labels": {"app": "web"}}, "spec": spread(labels.ZONE)}
     going = a_running_claim("going", deleting=NOW)
     coming = a_launched_claim(
@@ -754,8 +754,8 @@ def test_a_pod_of_an_in_flight_claim_is_not_counted_where_it_still_runs():
     assert len(results.existing["coming"]) == 2
 
 
-def test_pod_that_must_share_a_node_is_scheduled_beside_reserved_placements():
-    """The claim of the other pod is too small for it, and nothing can be launched."""
+def test_pod_with_affinity_gets_a_node_although_its_target_has_a_small_one():
+    """It does not fit on the NodeClaim planned for its target, and no NodePool has instance types."""
     term = {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": labels.HOSTNAME}
     together = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
     small = {"status": {"allocatable": {"cpu": "500m", "memory": "4Gi", "pods": "10"}}}
@@ -771,8 +771,8 @@ def test_pod_that_must_share_a_node_is_scheduled_beside_reserved_placements():
     assert "default/together" in results.existing["wide"]
 
 
-def test_pods_nominated_to_a_node_hold_their_place():
-    """The scheduler does not plan a nominated pod again, and keeps its capacity."""
+def test_nominated_pod_keeps_its_capacity():
+    """The scheduler does not plan a nominated pod again, and reserves its capacity."""
     nominated = a_pod("nominated", cpu="3", status={"nominatedNodeName": "node-default-1"})
 
     results = schedule(nominated, *pods(1, cpu="2"), nodes=(a_node(),), claims=(a_running_claim(),))
@@ -785,8 +785,8 @@ def test_pods_nominated_to_a_node_hold_their_place():
     "provisioning/scheduling",
     it="should re-schedule pods from a deleting node when pods are active",
 )
-def test_pods_of_a_leaving_node_are_given_new_places():
-    """The node is being deleted: its pod needs another one."""
+def test_pods_of_a_deleting_node_are_rescheduled():
+    """The node is being deleted, so its pod gets another node."""
     results = schedule(
         a_pod("moving", node="node-default-1"), nodes=(a_node(deleting=NOW),), claims=(a_running_claim(deleting=NOW),)
     )
@@ -794,8 +794,8 @@ def test_pods_of_a_leaving_node_are_given_new_places():
     assert [c.pods for c in results.new_claims] == [("default/moving",)]
 
 
-def test_nodes_can_be_thought_away():
-    """What would become of the pods of node a without it? They fit node b."""
+def test_pods_are_rescheduled_without_an_excluded_node():
+    """Without node a, its pod fits on node b."""
     snapshot = a_snapshot(
         pods=(a_pod("p", node="node-a"),),
         nodes=(a_node("a"), a_node("b")),
@@ -807,11 +807,11 @@ def test_nodes_can_be_thought_away():
     assert results.existing == {"node-b": ("default/p",)}
 
 
-# --- pods left alone
+# --- pods that get no node, and pods to ignore
 
 
-def test_a_pod_with_an_unsupported_rule_fails_and_the_others_are_placed():
-    """Its error is of kind unsupported and names the rule."""
+def test_pod_with_an_unsupported_rule_has_an_error():
+    """The error is of kind unsupported and names the rule; the other pod is scheduled."""
     results = schedule(a_pod("odd", spec={"resourceClaims": [{"name": "gpu"}]}), *pods(1))
 
     assert results.pod_errors["default/odd"].kind == "unsupported"
@@ -819,8 +819,8 @@ def test_a_pod_with_an_unsupported_rule_fails_and_the_others_are_placed():
     assert [c.pods for c in results.new_claims] == [("default/p0",)]
 
 
-def test_a_pod_that_a_running_pods_anti_affinity_selects_goes_elsewhere():
-    """The rule is the other pod's, the effect is on this one."""
+def test_anti_affinity_of_a_running_pod_repels_the_pods_it_selects():
+    """The selected pod gets a new node, the other pod joins the running one."""
     term = {"topologyKey": HOST, "labelSelector": {"matchLabels": {"app": "web"}}}
     anti = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     loner = a_pod("loner", node="node-default-1", spec={"affinity": anti})
@@ -851,8 +851,8 @@ def test_a_pod_that_a_running_pods_anti_affinity_selects_goes_elsewhere():
         (a_pod("p", spec=required([("team", "In", ())])), "invalid", "at least one value"),
     ],
 )
-def test_a_pod_without_a_place_says_why(pod, kind, word):
-    """The error says what to change; the other pod is placed."""
+def test_unschedulable_pod_has_an_error_with_the_reason(pod, kind, word):
+    """The error says what to change; the other pod is scheduled."""
     results = schedule(pod, a_pod("fine"))
 
     assert results.pod_errors["default/p"].kind == kind
@@ -860,8 +860,8 @@ def test_a_pod_without_a_place_says_why(pod, kind, word):
     assert [c.pods for c in results.new_claims] == [("default/fine",)]
 
 
-def test_terminating_and_bound_pods_are_not_asked_about():
-    """Nor those that have ended."""
+def test_bound_completed_and_terminating_pods_are_not_scheduled():
+    """The plan has no NodeClaims and no errors."""
     ignored = (
         a_pod("bound", node="somewhere"),
         a_pod("ended", status={"phase": "Succeeded"}),
@@ -875,8 +875,8 @@ def test_terminating_and_bound_pods_are_not_asked_about():
 
 
 @pytest.mark.karpenter("provisioning/scheduling", it="should launch a second node if an in-flight node is terminating")
-def test_a_node_that_left_the_cloud_without_its_claim_is_no_place():
-    """A claim that is being deleted takes no pod, launched or not."""
+def test_deleting_nodeclaim_without_a_node_takes_no_pods():
+    """It takes no pods before or after its launch."""
     going = a_claim("default-9", provider_id=provider_id_of("default-9"), deleting=NOW)
 
     assert len(schedule(*pods(1), claims=(going,)).new_claims) == 1

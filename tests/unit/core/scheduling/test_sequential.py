@@ -1,4 +1,4 @@
-"""Karpenter's own algorithm: the order of places, rules between pods, growth of nodes, limits, ports, reservations."""
+"""Karpenter's own algorithm: order of pods and nodes, topology rules, growth of nodes, limits, ports, reservations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OWN = {"matchLabels": {"app": "web"}}
 
 
 class Outcome:
-    """What became of some pods: the draft, and who is on which node to open (by pod class' sample name)."""
+    """The draft for some pods after sequential scheduling, with the pods of existing and new nodes."""
 
     def __init__(
         self,
@@ -57,28 +57,28 @@ class Outcome:
 
     @property
     def left(self):
-        """How many pods have no place."""
+        """How many pods stay pending."""
         return sum(self.solution.left)
 
     @property
     def sizes(self):
-        """Pods by node to open, most first."""
+        """The number of pods of each new node, largest first."""
         return sorted((sum(n for _, n in node.pods) for node in self.solution.new_nodes), reverse=True)
 
     @property
     def on_existing(self):
-        """How many pods existing nodes took."""
+        """How many pods go to existing nodes."""
         return sum(n for pods in self.solution.on_existing.values() for _, n in pods)
 
     def domains(self, key=labels.ZONE):
-        """The label's value each node to open is bound to, sorted; None where it is open."""
+        """The label value that each new node requires, sorted; None if the label is open."""
         found = [
             node.requirements[key].single if key in node.requirements else None for node in self.solution.new_nodes
         ]
         return sorted(found, key=str)
 
     def pools(self):
-        """The NodePools of the nodes to open."""
+        """The NodePools of the new nodes."""
         return [self.problem.pools[node.pool].template.name for node in self.solution.new_nodes]
 
 
@@ -88,7 +88,7 @@ def pods(count, prefix="p", **kwargs):
 
 
 def rule(kind, *, key=labels.ZONE, selector=None, preferred=False, **kwargs):
-    """A pod with one (anti-)affinity term."""
+    """Arguments for a pod with one (anti-)affinity term."""
     term = {"topologyKey": key, "labelSelector": selector or OWN}
     if preferred:
         entry = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term}]}
@@ -98,7 +98,7 @@ def rule(kind, *, key=labels.ZONE, selector=None, preferred=False, **kwargs):
 
 
 def spread(key=labels.ZONE, *, skew=1, when="DoNotSchedule", **changes):
-    """A pod with one topology spread constraint over its like."""
+    """Arguments for a pod with one topology spread constraint over the pods of the app web."""
     entry = {"maxSkew": skew, "topologyKey": key, "whenUnsatisfiable": when, "labelSelector": OWN, **changes}
     return {"spec": {"topologySpreadConstraints": [entry]}}
 
@@ -109,14 +109,14 @@ def standing(name="default-1", **changes):
 
 
 def test_pods_fill_existing_nodes_first():
-    """Three pods of one CPU fit on the existing node, the fourth opens one."""
+    """Three pods fit on the existing node; the fourth gets a new node."""
     outcome = Outcome(*pods(4, cpu="1300m"), **standing())
 
     assert (outcome.on_existing, outcome.sizes, outcome.left) == (3, [1], 0)
 
 
-def test_a_node_grows_to_the_largest_type_that_holds_its_pods():
-    """Seven pods of one CPU share one node, which only the largest type can still be."""
+def test_new_node_takes_pods_up_to_the_largest_instance_type():
+    """Seven pods of one CPU share a new node, which only the largest type can hold."""
     outcome = Outcome(*pods(7))
 
     (node,) = outcome.solution.new_nodes
@@ -124,15 +124,15 @@ def test_a_node_grows_to_the_largest_type_that_holds_its_pods():
     assert node.total[outcome.problem.axes.index("cpu")] == 7000
 
 
-def test_larger_pods_go_first():
-    """The pod of seven CPUs gets the node, and the small ones that no longer fit there another."""
+def test_larger_pods_are_scheduled_first():
+    """The pod of seven CPUs gets the first node; the small pods do not fit there and share another."""
     outcome = Outcome(*pods(2, "small", cpu="1"), a_pod("big", cpu="7"))
 
     assert outcome.sizes == [2, 1]
 
 
-def test_the_heavier_pool_opens_nodes_and_equal_ones_compete_on_price():
-    """Weight decides before price; price before the name."""
+def test_nodepool_weight_decides_before_price():
+    """Of two NodePools with equal weight, the cheaper one opens the node."""
     cheap, dear = (replace(SMALL, name="s"), replace(LARGE, name="l"))
     offered = {"aa": (cheap,), "zz": (dear,)}
 
@@ -143,8 +143,8 @@ def test_the_heavier_pool_opens_nodes_and_equal_ones_compete_on_price():
 
 
 @pytest.mark.parametrize("count", [3, 7])
-def test_zone_spread_deals_pods_out_evenly(count):
-    """Each node is bound to a zone, and zones differ by one pod at most."""
+def test_zone_spread_distributes_pods_evenly(count):
+    """Each new node requires one zone, and zones differ by at most one pod."""
     outcome = Outcome(*pods(count, **spread()), types=(ZONAL,))
 
     assert outcome.left == 0
@@ -152,8 +152,8 @@ def test_zone_spread_deals_pods_out_evenly(count):
     assert max(outcome.sizes) - min(outcome.sizes) <= 1
 
 
-def test_pods_on_nodes_that_will_suit_count_though_no_claim_says_so():
-    """All types are amd64; that only one of the pods asks for it makes them no strangers."""
+def test_spread_counts_new_nodes_whose_types_all_match_the_node_selector():
+    """One pod selects amd64; its spread also counts the other pod's node, whose types are all amd64."""
     selective = spread()
     selective["spec"] = {**selective["spec"], "nodeSelector": {labels.ARCH: "amd64"}}
 
@@ -162,8 +162,8 @@ def test_pods_on_nodes_that_will_suit_count_though_no_claim_says_so():
     assert (outcome.sizes, outcome.left) == ([1, 1], 0)
 
 
-def test_a_zone_filled_by_pods_on_nodes_that_will_suit_is_not_the_emptiest():
-    """One pod runs in zone a, one without a selector is sent to b: then the third may go to its node."""
+def test_spread_minimum_includes_pods_on_matching_new_nodes():
+    """Zones a and b have one pod each, so the third pod may join the new node in zone b."""
     selective = spread()
     selective["spec"] = {**selective["spec"], "nodeSelector": {labels.ARCH: "amd64"}}
     sent = a_pod("q", cpu="2", spec={"nodeSelector": {labels.ZONE: "b"}})
@@ -176,36 +176,36 @@ def test_a_zone_filled_by_pods_on_nodes_that_will_suit_is_not_the_emptiest():
     assert (outcome.sizes, outcome.left) == ([2], 0)
 
 
-def test_a_zone_that_cannot_be_had_is_no_domain():
-    """With everything in zone c out of stock the spread is over the other two."""
+def test_zone_without_available_offerings_is_no_spread_domain():
+    """Zone c is out of stock, so the spread covers zones a and b."""
     offerings = tuple(replace(o, available=o.zone != "c") for o in ZONAL.offerings)
     outcome = Outcome(*pods(6, **spread()), types=(replace(ZONAL, offerings=offerings),))
 
     assert (outcome.left, outcome.domains(), outcome.sizes) == (0, ["a", "b"], [3, 3])
 
 
-def test_pods_that_run_count_for_a_spread():
-    """Two pods in zone a already: the next two go to the other zones."""
+def test_spread_counts_running_pods():
+    """Two pods run in zone a, so the next two go to zones b and c."""
     running = pods(2, "r", node="node-default-1")
     outcome = Outcome(*pods(2, **spread()), types=(ZONAL,), running=running, **standing())
 
     assert (outcome.on_existing, outcome.domains()) == (0, ["b", "c"])
 
 
-def test_too_few_domains_count_as_empty_ones():
-    """With minDomains beyond what there is every zone holds maxSkew pods and no more."""
+def test_spread_with_too_few_domains_allows_max_skew_pods_per_zone():
+    """With minDomains 4 and three zones, each zone takes one pod and two pods stay pending."""
     outcome = Outcome(*pods(5, **spread(minDomains=4)), types=(ZONAL,))
 
     assert (outcome.sizes, outcome.left) == ([1, 1, 1], 2)
 
 
-def test_hostname_spread_caps_every_node():
-    """Two pods a node, however much capacity it has."""
+def test_hostname_spread_limits_the_pods_per_node():
+    """A node takes two pods, however much capacity it has."""
     assert Outcome(*pods(5, cpu="100m", **spread(labels.HOSTNAME, skew=2))).sizes == [2, 2, 1]
 
 
-def test_a_wish_is_a_rule_until_nothing_else_helps():
-    """ScheduleAnyway pods open nodes to stay apart; where none can be opened they share."""
+def test_schedule_anyway_spread_is_relaxed_if_no_node_can_be_opened():
+    """Each pod gets a node if new nodes are possible; otherwise the pods share the existing node."""
     demand = spread(labels.HOSTNAME, when="ScheduleAnyway")
 
     apart = Outcome(*pods(3, cpu="100m", **demand), **standing())
@@ -216,23 +216,23 @@ def test_a_wish_is_a_rule_until_nothing_else_helps():
 
 
 @pytest.mark.karpenter("provisioning/scheduling/topology", it="should respect self pod affinity (zone)")
-def test_pods_with_affinity_share_the_first_ones_zone():
-    """The first starts a domain, the others follow."""
+def test_pods_with_zone_affinity_share_a_zone():
+    """The first pod chooses the zone, and the others follow."""
     outcome = Outcome(*pods(6, cpu="2", **rule("podAffinity")), types=(ZONAL,))
 
     assert outcome.left == 0
     assert len(set(outcome.domains())) == 1
 
 
-def test_affinity_to_nobody_stays_pending():
-    """A pod that wants company it is not itself, and finds none, is left."""
+def test_pod_with_affinity_to_missing_pods_stays_pending():
+    """No pod matches its affinity, not even the pod itself."""
     outcome = Outcome(a_pod("p", **rule("podAffinity", selector={"matchLabels": {"app": "db"}})))
 
     assert (outcome.left, outcome.solution.new_nodes) == (1, [])
 
 
-def test_a_pod_waits_for_those_it_wants_to_join():
-    """The larger pod comes first, fails, and is tried again once the smaller one it follows has a node."""
+def test_pod_is_retried_after_its_affinity_target_gets_a_node():
+    """The larger pod is tried first and fails; once the smaller pod has a node, it joins."""
     follower = a_pod(
         "big", cpu="2", **rule("podAffinity", key=labels.HOSTNAME, selector={"matchLabels": {"app": "db"}})
     )
@@ -243,8 +243,8 @@ def test_a_pod_waits_for_those_it_wants_to_join():
     assert (outcome.sizes, outcome.left) == ([2], 0)
 
 
-def test_an_affinity_target_with_an_open_zone_takes_its_followers_zone():
-    """The leader could be in any zone, the follower (of two starts) only where its small type is: there both go."""
+def test_affinity_target_goes_to_the_only_zone_of_its_follower():
+    """The leader may go to any zone, the follower only to zone c, so both go to zone c."""
     only_in_c = an_instance_type("c.small", cpu=1, memory_gib=4, price=0.1, zones=("c",))
     small = {"nodeSelector": {labels.INSTANCE_TYPE: "c.small"}}
     follower = rule("podAffinity")
@@ -259,15 +259,15 @@ def test_an_affinity_target_with_an_open_zone_takes_its_followers_zone():
     assert (outcome.left, outcome.domains()) == (0, ["c", "c"])
 
 
-def test_anti_affinity_over_zones_places_one_pod_a_zone_within_one_pass():
-    """Each is bound to a zone of its own; the fourth finds none."""
+def test_zone_anti_affinity_schedules_one_pod_per_zone_in_one_pass():
+    """Each new node requires its own zone; the fourth pod stays pending."""
     outcome = Outcome(*pods(4, **rule("podAntiAffinity")), types=(ZONAL,))
 
     assert (outcome.domains(), outcome.left) == (list(ZONES), 1)
 
 
-def test_anti_affinity_holds_the_other_way_round_too():
-    """A pod without a term keeps off the node of one whose term is about it, and off those of running ones."""
+def test_anti_affinity_of_another_pod_repels_a_pod_without_terms():
+    """The pod shares no node with a new or running pod whose anti-affinity selects it."""
     shy = a_pod("shy", cpu="2", metadata={"labels": {"app": "db"}}, **rule("podAntiAffinity", key=labels.HOSTNAME))
     fellow = a_pod("p", cpu="100m")
     running = a_pod(
@@ -279,8 +279,8 @@ def test_anti_affinity_holds_the_other_way_round_too():
 
 
 @pytest.mark.karpenter("provisioning/scheduling/topology", it="should allow violation of preferred pod anti-affinity")
-def test_preferred_anti_affinity_opens_nodes_but_leaves_nobody_pending():
-    """While a pool's limit allows new nodes pods stay apart, then they share."""
+def test_preferred_anti_affinity_opens_nodes_up_to_the_nodepool_limit():
+    """The limit allows two nodes, so two of the three pods share one."""
     limited = a_pool(spec={"limits": {"nodes": "2"}})
     outcome = Outcome(
         *pods(3, cpu="100m", **rule("podAntiAffinity", key=labels.HOSTNAME, preferred=True)), pools=(limited,)
@@ -289,8 +289,8 @@ def test_preferred_anti_affinity_opens_nodes_but_leaves_nobody_pending():
     assert (outcome.sizes, outcome.left) == ([2, 1], 0)
 
 
-def test_preferred_anti_affinity_counts_those_whose_zone_is_settled():
-    """Beside a pod whose node may still be in any zone the preference repels no pod; once it is bound to one, it does."""
+def test_preferred_zone_anti_affinity_counts_only_pods_with_one_zone():
+    """A pod whose node may be in any zone repels no pod; a pod that selects zone a does."""
     anywhere = a_pod("q", cpu="2", metadata={"labels": {"app": "db"}})
     bound = a_pod("q", cpu="2", metadata={"labels": {"app": "db"}}, spec={"nodeSelector": {labels.ZONE: "a"}})
     shy = a_pod("p", cpu="1", **rule("podAntiAffinity", selector={"matchLabels": {"app": "db"}}, preferred=True))
@@ -300,15 +300,15 @@ def test_preferred_anti_affinity_counts_those_whose_zone_is_settled():
 
 
 @pytest.mark.karpenter("provisioning/scheduling", it="should schedule pods with the same host port to different nodes")
-def test_host_ports_keep_pods_apart():
-    """The same port twice is two nodes."""
+def test_pods_with_the_same_host_port_get_a_node_each():
+    """Two pods with host port 8080 get two nodes."""
     port = {"containers": [{"name": "c", "image": "x", "ports": [{"containerPort": 80, "hostPort": 8080}]}]}
 
     assert Outcome(*pods(2, spec=port)).sizes == [1, 1]
 
 
-def test_nodes_never_outgrow_a_limit():
-    """Ten CPUs allow a type of eight and one of two, not a second of four."""
+def test_new_nodes_stay_within_the_nodepool_limit():
+    """A limit of ten CPUs allows a type of eight and one of two, not a second of four."""
     outcome = Outcome(*pods(12), pools=(a_pool(spec={"limits": {"cpu": "10"}}),))
 
     shares = sum(int(node.share[0]) for node in outcome.solution.new_nodes)
@@ -317,8 +317,8 @@ def test_nodes_never_outgrow_a_limit():
     assert (sum(outcome.sizes), outcome.left) == (8, 4)
 
 
-def test_a_spread_chooses_among_the_domains_within_a_limit():
-    """The cheapest domain has only a type that is too large."""
+def test_spread_skips_a_zone_whose_types_exceed_the_nodepool_limit():
+    """The cheapest zone has only a type that exceeds the limit."""
     cheap = an_instance_type("m.large", cpu=8, memory_gib=32, price=0.1, zones=("a",))
     fitting = an_instance_type("m.small", cpu=2, memory_gib=8, price=0.2, zones=("b",))
 
@@ -327,8 +327,8 @@ def test_a_spread_chooses_among_the_domains_within_a_limit():
     assert (outcome.domains(), outcome.left) == (["b"], 0)
 
 
-def test_terms_of_an_affinity_are_tried_one_after_the_other():
-    """The first term that any place can meet decides, be the second cheaper."""
+def test_first_node_affinity_term_that_an_offering_matches_is_used():
+    """No type matches the first term; the second is used although the third is cheaper."""
     terms = [
         {"matchExpressions": [{"key": labels.INSTANCE_TYPE, "operator": "In", "values": [name]}]}
         for name in ("nowhere", "m.large", "m.small")
@@ -339,8 +339,8 @@ def test_terms_of_an_affinity_are_tried_one_after_the_other():
     assert outcome.domains(labels.INSTANCE_TYPE) == ["m.large"]
 
 
-def test_a_draft_is_carried_on():
-    """A node opened before keeps its pods, takes more while it can, and counts for the rules."""
+def test_scheduling_continues_from_a_draft():
+    """A node of the draft keeps its pods, takes more if they fit, and counts for the spread."""
 
     def one_open(problem, solution):
         pool = problem.pools[0]
@@ -356,8 +356,8 @@ def test_a_draft_is_carried_on():
     assert sum(outcome.sizes) == 4
 
 
-def test_reserved_capacity_is_used_as_far_as_it_goes():
-    """The node that draws on the reservation is bound to it; when it is used up, others are bought."""
+def test_new_nodes_use_a_reservation_until_it_is_exhausted():
+    """The first node requires the reservation; the second uses other offerings."""
     outcome = Outcome(*pods(2, cpu="3"), types=(with_reservation(MEDIUM, "cr-1", price=1e-8),))
 
     assert set(outcome.domains(labels.RESERVATION_ID)) == {"cr-1", None}
@@ -365,7 +365,7 @@ def test_reserved_capacity_is_used_as_far_as_it_goes():
 
 
 def test_the_larger_reservation_is_used_if_the_smaller_leaves_pods():
-    """The limit allows one node of either; Karpenter's claim would grow from one to the other, ours is bound to one."""
+    """The limit allows one node; Karpenter's NodeClaim could use either reservation, ours requires one."""
     types = (with_reservation(SMALL, "cr-small", price=1e-7), with_reservation(LARGE, "cr-large", price=4e-7))
     limited = a_pool(spec={"limits": {"memory": "32Gi"}})
 
@@ -374,8 +374,8 @@ def test_the_larger_reservation_is_used_if_the_smaller_leaves_pods():
     assert (outcome.domains(labels.RESERVATION_ID), outcome.left) == (["cr-large"], 0)
 
 
-def test_the_last_alternative_is_tried_first_if_pods_are_left():
-    """By its first alternative the leader gets a node on which its follower does not fit."""
+def test_last_node_affinity_term_is_tried_first_if_pods_stay_pending():
+    """The first term gives the leader a node on which its follower does not fit."""
     terms = [
         {"matchExpressions": [{"key": labels.INSTANCE_TYPE, "operator": "In", "values": [name]}]}
         for name in ("m.small", "m.large")
@@ -389,8 +389,8 @@ def test_the_last_alternative_is_tried_first_if_pods_are_left():
     assert (outcome.domains(labels.INSTANCE_TYPE), outcome.sizes, outcome.left) == (["m.large"], [2], 0)
 
 
-def test_who_must_share_a_node_comes_before_others_have_filled_it_up():
-    """The small pod to be joined is the last to come; by then its node would be full of those in between."""
+def test_leader_and_follower_are_scheduled_before_others_fill_the_node():
+    """The leader is the last pod in the queue; its node would then be full of other pods."""
     leader = a_pod("leader", cpu="100m", metadata={"labels": {"app": "db"}})
     follower = a_pod(
         "follower", cpu="4", **rule("podAffinity", key=labels.HOSTNAME, selector={"matchLabels": {"app": "db"}})
@@ -401,8 +401,8 @@ def test_who_must_share_a_node_comes_before_others_have_filled_it_up():
     assert (outcome.sizes, outcome.left) == ([5, 4], 0)
 
 
-def test_who_was_left_over_goes_first_where_that_serves_more():
-    """One zone. The large pod comes first, and may not be with any of the two small ones; without it both have a place."""
+def test_pending_pods_go_first_if_that_schedules_more_pods():
+    """The large pod is first and repels both small pods from the only zone; without it, both are scheduled."""
     alone = rule("podAntiAffinity")
 
     outcome = Outcome(
@@ -414,8 +414,8 @@ def test_who_was_left_over_goes_first_where_that_serves_more():
     assert (outcome.sizes, outcome.left) == ([2], 1)
 
 
-def test_choice_that_is_a_best_effort_is_given_up_for_a_place():
-    """The limit allows a medium node or two small ones. Keeping both types open would cost the second pod its place."""
+def test_best_effort_min_values_are_relaxed_if_pods_stay_pending():
+    """The limit allows one medium node or two small ones; with both types open, the second pod would stay pending."""
     variety = {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": 2}
     pool = a_pool(spec={"limits": {"memory": "16Gi"}, "template": {"spec": {"requirements": [variety]}}})
 
@@ -426,8 +426,8 @@ def test_choice_that_is_a_best_effort_is_given_up_for_a_place():
     assert outcome.left == 0
 
 
-def test_arrival_order_never_matters():
-    """The same pods in another order give the same draft."""
+def test_pod_order_does_not_change_the_draft():
+    """The same pods in reverse order give the same nodes."""
     asked = [*pods(5, **spread()), *pods(4, "q", cpu="2"), *pods(3, "r", **rule("podAntiAffinity"))]
 
     one, other = Outcome(*asked, types=(ZONAL, LARGE)), Outcome(*reversed(asked), types=(ZONAL, LARGE))
@@ -438,7 +438,7 @@ def test_arrival_order_never_matters():
 
 
 def a_queue(*apps, near=None):
-    """The problem of one pod per letter, by application; `near` maps applications to the one they must share a node with."""
+    """The problem of one pod per letter, and pod classes by app; `near` maps an app to the app whose node it needs."""
     near = near or {}
 
     def affinity(app):
@@ -467,8 +467,8 @@ def a_queue(*apps, near=None):
     ],
     ids=["leader first", "no follower left", "chain", "leader used up", "same class twice", "no leader"],
 )
-def test_pods_that_must_join_others_are_queued_right_after_one(queue, near, left, order):
-    """Letters are applications; an empty order means that nothing would change."""
+def test_follower_is_queued_right_after_a_leader(queue, near, left, order):
+    """Letters are apps; an empty order means that the queue would not change."""
     problem, number = a_queue(*queue, near=near)
 
     found = behind_leaders(problem, [number[app] for app in queue], [number[app] for app in left])

@@ -1,4 +1,4 @@
-"""Volumes: from where they can be reached, and how many more a node attaches."""
+"""Volumes: which nodes can attach them, and how many more a node attaches."""
 
 import msgspec
 import pytest
@@ -52,8 +52,8 @@ def zones(terms):
     return [sorted(term[labels.ZONE].values) for term in terms]
 
 
-def test_a_pod_without_volumes_may_go_anywhere():
-    """Volumes that need no claim (empty directories, say) do not count."""
+def test_pod_without_volume_claims_may_use_any_node():
+    """Volumes without a PersistentVolumeClaim, such as emptyDir, do not count."""
     assert (
         resolve_volumes(a_pod("web", spec={"volumes": [{"name": "scratch", "emptyDir": {}}]}), storage()) is NO_VOLUMES
     )
@@ -68,7 +68,7 @@ def test_a_pod_without_volumes_may_go_anywhere():
     it="should schedule pods using a StorageClass with multiple zones in AllowedTopologies",
 )
 def test_a_volumes_topology_comes_from_its_pv_or_its_storage_class():
-    """The zone label of the EBS driver is the zone; the terms are alternatives, in one order."""
+    """The EBS driver's zone label counts as the zone; the terms are alternatives in a fixed order."""
     world = storage(
         claims=(a_volume_claim("bound", volume="pv"), a_volume_claim("free")),
         volumes=(a_volume("pv", {AWS_ZONE: ("b",)}, {labels.ZONE: ("a",)}),),
@@ -83,8 +83,8 @@ def test_a_volumes_topology_comes_from_its_pv_or_its_storage_class():
     "provisioning/scheduling",
     it="should schedule pods when a valid multi-volume topology alternative remains after pruning disjoint branches",
 )
-def test_several_volumes_are_reached_from_where_all_of_them_are():
-    """The cross product without its contradictions; the order of the volumes makes no difference."""
+def test_pod_with_several_volumes_needs_a_topology_that_reaches_all():
+    """The terms are all combinations without contradictions; the order of the volumes does not matter."""
     world = storage(
         claims=(a_volume_claim("one", volume="pv-1"), a_volume_claim("two", volume="pv-2")),
         volumes=(
@@ -98,8 +98,8 @@ def test_several_volumes_are_reached_from_where_all_of_them_are():
     assert hash(found) == hash(resolve_volumes(using("y", "two", "one"), world))
 
 
-def test_volumes_that_no_node_reaches_together_leave_a_contradiction():
-    """So the pod fails on every node, as it would with one label asked to have two values."""
+def test_volumes_in_different_zones_give_an_impossible_term():
+    """The pod fails on every node, as with one label that must have two values."""
     world = storage(
         claims=(a_volume_claim("one", volume="pv-1"), a_volume_claim("two", volume="pv-2")),
         volumes=(a_volume("pv-1", {labels.ZONE: ("a",)}), a_volume("pv-2", {labels.ZONE: ("b",)})),
@@ -109,8 +109,8 @@ def test_volumes_that_no_node_reaches_together_leave_a_contradiction():
 
 
 @pytest.mark.karpenter("provisioning", it="should ignore hostname affinity scheduling when using local path volumes")
-def test_a_local_volume_does_not_tie_its_pod_to_the_host():
-    """The pod will have another host anyway; what else the volume asks for still holds."""
+def test_local_volume_does_not_bind_its_pod_to_the_host():
+    """The pod gets another host anyway; the volume's other requirements still apply."""
     local = {"spec": {"local": {"path": "/d"}, "csi": None}}
     world = storage(
         claims=(a_volume_claim("tied", volume="pv-1"), a_volume_claim("zonal", volume="pv-2")),
@@ -159,8 +159,8 @@ def test_a_local_volume_does_not_tie_its_pod_to_the_host():
     it="should not launch nodes for pod with bound persistentVolume that is marked for deletion",
 )
 @pytest.mark.karpenter("provisioning/scheduling", it="should not launch nodes for pod with Lost persistentVolumeClaim")
-def test_what_cannot_be_had_is_said_and_leaves_the_other_pods_alone(claim, why):
-    """Missing, leaving or contradictory objects give a reason; nothing raises."""
+def test_unusable_volume_claim_gives_an_error_for_its_pods_only(claim, why):
+    """Missing, deleting or contradictory objects give a reason; the function does not raise."""
     term = {"matchExpressions": [{"key": "z", "operator": "Near", "values": ["a"]}]}
     odd = {"nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}}
     world = storage(
@@ -180,8 +180,8 @@ def test_what_cannot_be_had_is_said_and_leaves_the_other_pods_alone(claim, why):
     assert resolve_volumes(a_pod("other"), world) is NO_VOLUMES
 
 
-def test_an_absurd_number_of_alternatives_is_refused():
-    """A dozen volumes over as many labels would make millions of combinations."""
+def test_too_many_combinations_of_volume_topologies_are_rejected():
+    """Twelve volumes with four terms each would give millions of combinations."""
     many = range(12)
     world = storage(
         claims=[a_volume_claim(f"c-{i}", volume=f"pv-{i}") for i in many],
@@ -191,15 +191,15 @@ def test_an_absurd_number_of_alternatives_is_refused():
 
 
 def test_an_ephemeral_volume_has_a_claim_named_after_its_pod():
-    """It is made for this pod alone."""
+    """Only this pod uses the claim."""
     pod = a_pod("web-0", spec={"volumes": [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": {}}}]})
     assert claim_keys(pod) == ("default/web-0-scratch",)
     world = storage(claims=(a_volume_claim("web-0-scratch"),), classes=(a_storage_class(),))
     assert resolve_volumes(pod, world).counts == {EBS: 1}
 
 
-def test_claims_that_several_pods_use_are_shared():
-    """A node attaches such a volume once, however many of its pods use it; ended pods do not use it any more."""
+def test_volume_claim_of_several_pods_is_shared():
+    """A node attaches it once, however many of its pods use it; completed pods do not use it."""
     ended = a_pod("ended", status={"phase": "Succeeded"}, **claims_as_volumes("own"))
     pods = (using("a", "all", "own"), using("b", "all"), ended)
     world = storage(pods=pods, claims=(a_volume_claim("all"), a_volume_claim("own")), classes=(a_storage_class(),))
@@ -208,8 +208,8 @@ def test_claims_that_several_pods_use_are_shared():
     assert found.counts == {EBS: 1}
 
 
-def test_drivers_that_were_once_built_in_count_as_what_took_over():
-    """An old volume takes the same slot as a new one; a volume of no driver takes none."""
+def test_in_tree_volumes_count_for_the_csi_driver_that_replaced_them():
+    """An in-tree EBS volume takes the same slot as a CSI volume; a volume without a driver takes none."""
     old = msgspec.convert(
         {"metadata": {"name": "old"}, "spec": {"awsElasticBlockStore": {"volumeID": "v"}}}, PersistentVolume
     )
@@ -227,8 +227,8 @@ def test_drivers_that_were_once_built_in_count_as_what_took_over():
     assert resolve_volumes(using("x", "old", "nfs", "new"), world).counts == {EBS: 2}
 
 
-def test_a_node_attaches_its_csinode_limit_less_the_claims_of_running_pods():
-    """Each claim once; pods that leave take theirs along; without a CSINode nothing is limited."""
+def test_free_slots_are_the_csinode_limit_minus_claims_of_running_pods():
+    """Each claim counts once; claims of rescheduled pods do not count; a node without a CSINode has no limit."""
     pods = (
         a_pod("a", node="node-one", **claims_as_volumes("all", "own", "missing")),
         a_pod("b", node="node-one", **claims_as_volumes("all")),
@@ -253,7 +253,7 @@ def test_a_node_attaches_its_csinode_limit_less_the_claims_of_running_pods():
 
 
 def test_one_label_without_a_value_makes_a_combination_impossible():
-    """The other labels agree; the combination is left out all the same."""
+    """The other labels match, and the combination is still left out."""
     world = storage(
         claims=(a_volume_claim("one", volume="pv-1"), a_volume_claim("two", volume="pv-2")),
         volumes=(
@@ -266,8 +266,8 @@ def test_one_label_without_a_value_makes_a_combination_impossible():
 
 
 @pytest.mark.parametrize(("operator", "limit"), [("Gt", 0), ("Gt", 1), ("Gt", 2), ("Lt", 1), ("Lt", 2), ("Lt", 3)])
-def test_a_limit_differs_from_no_limit(operator, limit):
-    """Two alternatives, one of them with a numeric limit, stay two, whatever the limit."""
+def test_term_with_a_numeric_bound_differs_from_one_without(operator, limit):
+    """Two alternatives, one of them with `Gt` or `Lt`, stay two, whatever the bound."""
     expressions = (
         {"key": "size", "operator": "Exists"},
         {"key": "size", "operator": operator, "values": (str(limit),)},

@@ -1,4 +1,4 @@
-"""Pools as one node sees them, and what a request consumes of a shared device."""
+"""Device pools as one node sees them, and the capacity that a request consumes of a shared device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GIB = 2**30 * 10**9
 
 
 def capacity(policy=None):
-    """40Gi, given out by a policy."""
+    """A capacity of 40Gi with this request policy."""
     found = msgspec.convert({"value": "40Gi", **({"requestPolicy": policy} if policy else {})}, DeviceCapacity)
     return ConsumableCapacity.of(found)
 
@@ -43,15 +43,15 @@ def capacity(policy=None):
         ({"validRange": {"min": "5Gi", "step": "4Gi", "max": "12Gi"}}, 10, None),
     ],
 )
-def test_requests_are_rounded_up_to_what_a_device_gives(policy, asked, consumed):
-    """By default values, valid values, or a range with steps."""
+def test_consumed_capacity_is_rounded_up_by_the_request_policy(policy, asked, consumed):
+    """The policy has a default, valid values, or a range with steps."""
     found = capacity(policy).consumed(None if asked is None else asked * GIB)
 
     assert found == (None if consumed is None else consumed * GIB)
 
 
-def test_a_node_sees_its_own_devices_and_those_of_all():
-    """Others' devices are not even looked at."""
+def test_node_sees_its_own_devices_and_those_of_all_nodes():
+    """It does not see the devices of other nodes."""
     slices = [
         a_slice("a", gpus(2), node="node-a"),
         a_slice("b", gpus(2), node="node-b"),
@@ -74,8 +74,8 @@ def test_a_node_sees_its_own_devices_and_those_of_all():
     ],
     ids=["none", "two", "field", "operator"],
 )
-def test_a_node_selector_that_cannot_be_read_reaches_nobody(terms):
-    """The API has one term; anything else is not guessed at."""
+def test_unsupported_node_selector_of_devices_matches_no_node(terms):
+    """The API allows one term with label expressions."""
     assert accessible_nodes_of(msgspec.convert({"nodeSelectorTerms": terms}, NodeSelector)) is None
 
 
@@ -88,8 +88,8 @@ def test_a_node_selector_that_cannot_be_read_reaches_nobody(terms):
         ({"other"}, []),
     ],
 )
-def test_a_constraint_concerns_requests_and_all_of_their_subrequests(requests, concerned):
-    """A request names its subrequests too; a subrequest names itself only."""
+def test_constraint_applies_to_requests_and_all_of_their_subrequests(requests, concerned):
+    """The name of a request includes its subrequests; that of a subrequest includes no other."""
     constraint = MatchAttributeConstraint("model", frozenset(requests) if requests is not None else None)
     every = [RequestAlternative(name=name, device_class="c") for name in ("gpu", "gpu/large", "nic")]
 

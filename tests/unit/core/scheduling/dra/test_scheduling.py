@@ -1,4 +1,4 @@
-"""Pods with ResourceClaims: where they go, what nodes are opened for them, and the second opinion on every plan."""
+"""Pods with ResourceClaims: their existing and new nodes, and their devices; `verify` accepts every plan."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def error(results, pod="p"):
 
 
 def a_cluster(*nodes, initialized=True):
-    """Nodes by name with their claims; names end up as `node-<name>`."""
+    """Nodes and their NodeClaims; the node of NodeClaim `a` is `node-a`."""
     make = a_running_claim if initialized else a_launched_claim
     kinds = {labels.NODEPOOL: "default", labels.INSTANCE_TYPE: "g.one"}
     metadata = {"labels": kinds}
@@ -87,8 +87,8 @@ def a_cluster(*nodes, initialized=True):
 # -- new nodes --------------------------------------------------------------------------------------------------------
 
 
-def test_a_node_is_opened_with_the_devices_that_a_claim_asks_for():
-    """Only types whose devices satisfy the claim are listed, and the claim names the driver to wait for."""
+def test_new_node_has_the_devices_of_a_resource_claim():
+    """The NodeClaim lists only types with matching devices, and the driver to wait for."""
     results = schedule(
         a_claiming_pod("p", "gpu"), resource_claims=[a_resource_claim("gpu", exactly(select=selecting("A100")))]
     )
@@ -100,8 +100,8 @@ def test_a_node_is_opened_with_the_devices_that_a_claim_asks_for():
     assert [g.device for g in claim.devices["g.four"]] == ["gpu-0"]
 
 
-def test_the_manifest_names_the_drivers_to_wait_for():
-    """The annotation is Karpenter's; claims without devices do not have it."""
+def test_nodeclaim_annotation_names_the_dra_drivers_to_wait_for():
+    """The annotation is Karpenter's; NodeClaims without devices do not have it."""
     with_gpu = schedule(a_claiming_pod("p", "gpu"), resource_claims=[a_resource_claim("gpu")]).new_claims[0]
     plain = schedule(a_pod("p")).new_claims[0]
 
@@ -114,8 +114,8 @@ def test_the_manifest_names_the_drivers_to_wait_for():
     assert "karpenter.sh/requested-dra-drivers" not in annotations[1]
 
 
-def test_claims_are_ignored_by_default():
-    """As in Karpenter the pod is set aside, and others go on."""
+def test_pod_with_a_resource_claim_has_an_error_by_default():
+    """As in Karpenter, the scheduler skips the pod and schedules the others."""
     results = schedule(
         a_claiming_pod("p", "gpu"), a_pod("q"), resource_claims=[a_resource_claim("gpu")], options=Options()
     )
@@ -124,8 +124,8 @@ def test_claims_are_ignored_by_default():
     assert [claim.pods for claim in results.new_claims] == [("default/q",)]
 
 
-def test_replicas_with_own_claims_share_nodes_as_far_as_devices_go():
-    """Five GPUs are one node of four and one of one; a node is never promised twice."""
+def test_pods_with_own_resource_claims_share_the_devices_of_nodes():
+    """Five ResourceClaims get five GPUs, and no GPU twice."""
     pods = [a_claiming_pod(f"p{i}", made=[f"gpu-{i}"]) for i in range(5)]
     claims = [a_resource_claim(f"gpu-{i}", exactly(select=selecting("A100"))) for i in range(5)]
 
@@ -137,8 +137,8 @@ def test_replicas_with_own_claims_share_nodes_as_far_as_devices_go():
     assert granted == {f"default/gpu-{i}" for i in range(5)}
 
 
-def test_pods_that_share_a_claim_share_the_node_that_brings_its_device():
-    """A device that comes with a node is used there and nowhere else."""
+def test_pods_with_a_shared_resource_claim_share_a_new_node():
+    """Pods can use the device of a new node only there."""
     pods = [a_claiming_pod(f"p{i}", "shared", cpu="1500m") for i in range(3)]
 
     results = schedule(*pods, resource_claims=[a_resource_claim("shared")])
@@ -148,8 +148,8 @@ def test_pods_that_share_a_claim_share_the_node_that_brings_its_device():
     assert claim.instance_types == ("g.four",)
 
 
-def test_a_pod_that_finds_no_room_beside_its_shared_claim_stays_pending():
-    """The devices are bound to the first pod's node, which cannot be larger than the largest type."""
+def test_pod_that_does_not_fit_beside_its_shared_claim_stays_pending():
+    """The device is on the first pod's node, and no type holds both pods."""
     pods = [a_claiming_pod(f"p{i}", "shared", cpu="9") for i in range(2)]
 
     results = schedule(*pods, resource_claims=[a_resource_claim("shared")])
@@ -158,15 +158,15 @@ def test_a_pod_that_finds_no_room_beside_its_shared_claim_stays_pending():
     assert "cannot be had together on one node" in error(results, "p1")
 
 
-def test_several_requests_and_counts_are_for_one_node():
-    """Three of one request and one of another need the node of four."""
+def test_all_requests_of_a_resource_claim_are_for_one_node():
+    """Three devices of one request and one of another need the node with four."""
     claim = a_resource_claim("gpu", exactly("many", count=3), exactly("one"))
 
     assert opened(schedule(a_claiming_pod("p", "gpu"), resource_claims=[claim])) == [(("g.four",), ("default/p",))]
 
 
-def test_all_takes_every_device_of_the_kind():
-    """A second pod finds none left on that node."""
+def test_allocation_mode_all_takes_every_matching_device_of_the_node():
+    """The second pod needs another node."""
     claims = [a_resource_claim(f"gpu-{i}", exactly(allocationMode="All")) for i in range(2)]
     pods = [a_claiming_pod(f"p{i}", f"gpu-{i}") for i in range(2)]
 
@@ -176,7 +176,7 @@ def test_all_takes_every_device_of_the_kind():
     assert {len(claim.devices["g.four"]) for claim in results.new_claims} == {4}
 
 
-def test_the_first_alternative_that_can_be_had_is_chosen():
+def test_first_available_subrequest_is_allocated():
     """No type has a B200; the H100 is next, before the cheaper A100."""
     options = [{"selectors": [{"cel": {"expression": selecting(m)}}]} for m in ("B200", "H100", "A100")]
     claim = a_resource_claim("gpu", first_of(*options))
@@ -187,8 +187,8 @@ def test_the_first_alternative_that_can_be_had_is_chosen():
     assert by_type == {"g.one": "gpu/option-2", "g.four": "gpu/option-2", "h.one": "gpu/option-1"}
 
 
-def test_devices_must_agree_in_an_attribute():
-    """Two GPUs of one root: the type that has each on its own is pruned."""
+def test_match_attribute_constraint_excludes_types_without_equal_devices():
+    """Two GPUs must have the same root; one type has only GPUs with different roots."""
     apart = [gpu(f"gpu-{n}", attributes={"root": {"string": f"r{n}"}}) for n in range(2)]
     together = [gpu(f"gpu-{n}", attributes={"root": {"string": f"r{n // 2}"}}) for n in range(3)]
     types = (
@@ -202,8 +202,8 @@ def test_devices_must_agree_in_an_attribute():
     ]
 
 
-def test_partitions_of_a_device_draw_on_what_it_has():
-    """Of two halves and a whole, a node gives the two halves or the whole."""
+def test_partitions_of_a_device_share_its_counters():
+    """Of two halves and a whole, a node provides the two halves or the whole."""
 
     def partition(name, amount):
         drawn = {"counterSet": "gpu-0", "counters": {"memory": {"value": amount}}}
@@ -221,8 +221,8 @@ def test_partitions_of_a_device_draw_on_what_it_has():
     assert sorted(len(claim.pods) for claim in results.new_claims) == [1, 1, 2]
 
 
-def test_shared_devices_are_consumed_in_the_amounts_there_are():
-    """Requests for 9Gi are rounded up to 10Gi, so four fit into 40Gi."""
+def test_shared_device_capacity_is_rounded_up_for_each_request():
+    """Requests for 9Gi consume 10Gi, so four fit into 40Gi."""
     policy = {"default": "40Gi", "validRange": {"min": "5Gi", "step": "5Gi", "max": "20Gi"}}
     shared = gpu(
         "gpu-0", allowMultipleAllocations=True, capacity={"memory": {"value": "40Gi", "requestPolicy": policy}}
@@ -236,8 +236,8 @@ def test_shared_devices_are_consumed_in_the_amounts_there_are():
     assert sorted(len(claim.pods) for claim in results.new_claims) == [1, 4]
 
 
-def test_more_than_a_shared_device_gives_to_one_is_nowhere_to_be_had():
-    """30Gi is beyond the policy's 20Gi although 40Gi are free."""
+def test_request_above_the_maximum_of_a_shared_device_fails():
+    """30Gi exceed the policy's maximum of 20Gi, although 40Gi are free."""
     policy = {"validRange": {"min": "5Gi", "max": "20Gi"}}
     shared = gpu(
         "gpu-0", allowMultipleAllocations=True, capacity={"memory": {"value": "40Gi", "requestPolicy": policy}}
@@ -253,8 +253,8 @@ def test_more_than_a_shared_device_gives_to_one_is_nowhere_to_be_had():
 # -- published devices ------------------------------------------------------------------------------------------------
 
 
-def test_devices_that_are_there_are_used_before_a_node_is_opened():
-    """The node's GPU takes the first pod, a new node the second."""
+def test_published_devices_are_used_before_a_node_is_opened():
+    """The first pod gets the GPU of the existing node, the second pod a new node."""
     pods = [a_claiming_pod(f"p{n}", made=[f"c{n}"]) for n in range(2)]
     claims = [a_resource_claim(f"c{n}") for n in range(2)]
 
@@ -265,8 +265,8 @@ def test_devices_that_are_there_are_used_before_a_node_is_opened():
     assert [claim.pods for claim in results.new_claims] == [("default/p1",)]
 
 
-def test_a_device_that_another_claim_has_is_taken():
-    """Even if no pod uses that claim any more: it has not been given back."""
+def test_device_of_an_allocated_claim_without_pods_is_not_available():
+    """No pod uses the other claim, but it still has its allocation."""
     taken = an_allocated_claim("other", ("node-a", "gpu-0"))
 
     results = schedule(
@@ -280,8 +280,8 @@ def test_a_device_that_another_claim_has_is_taken():
     assert len(results.new_claims) == 1
 
 
-def test_devices_of_deleting_pods_are_given_back():
-    """The claim's only user is going, so its GPU can be planned for."""
+def test_device_of_a_deleting_pod_is_available():
+    """The only pod that uses the claim is being deleted, so another pod gets its GPU."""
     going = a_claiming_pod("going", "other", node="node-a", metadata={"deletionTimestamp": stamp(NOW)})
     held = an_allocated_claim("other", ("node-a", "gpu-0"), users=["uid-going"], node="node-a")
 
@@ -296,8 +296,8 @@ def test_devices_of_deleting_pods_are_given_back():
     assert results.existing == {"node-a": ("default/p",)}
 
 
-def test_a_claim_that_has_its_devices_binds_its_pods_to_their_node():
-    """A second pod that shares the claim can only go there."""
+def test_allocated_claim_binds_its_pods_to_the_node_of_its_devices():
+    """A second pod that shares the claim goes to the same node."""
     user = a_claiming_pod("user", "shared", node="node-b")
     held = an_allocated_claim("shared", ("node-b", "gpu-0"), users=["uid-user"], node="node-b")
     slices = [a_slice(f"s-{n}", gpus(1), node=f"node-{n}") for n in "ab"]
@@ -309,8 +309,8 @@ def test_a_claim_that_has_its_devices_binds_its_pods_to_their_node():
     assert results.existing == {"node-b": ("default/p",)}
 
 
-def test_devices_of_the_network_narrow_the_node_to_where_they_are():
-    """They are taken before a dearer GPU node is opened, and the new node's claim asks for their zone."""
+def test_network_devices_restrict_a_new_node_to_their_zone():
+    """They are used before a more expensive GPU node is opened, and the NodeClaim requires their zone."""
     zonal = an_instance_type("z", cpu=4, memory_gib=16, price=0.2, zones=("a", "b"))
     term = {"matchExpressions": [{"key": labels.ZONE, "operator": "In", "values": ["b"]}]}
     slices = [a_slice("fabric", gpus(2), nodeSelector={"nodeSelectorTerms": [term]})]
@@ -324,8 +324,8 @@ def test_devices_of_the_network_narrow_the_node_to_where_they_are():
     assert not results.pod_errors
 
 
-def test_an_in_flight_node_has_its_types_devices_less_the_allocated_ones():
-    """The pod that it was opened for is bound to get the GPU; the next one needs a node of its own."""
+def test_in_flight_node_has_the_unallocated_devices_of_its_type():
+    """Its planned pod gets the GPU; the next pod needs another node."""
     mine = {labels.INSTANCE_TYPE: "g.one", labels.NODEPOOL: "default"}
     planned = {labels.PLANNED_PODS: "default/first"}
     claim = a_launched_claim("a", metadata={"labels": mine, "annotations": planned})
@@ -360,8 +360,8 @@ def test_an_in_flight_node_has_its_types_devices_less_the_allocated_ones():
     ],
     ids=["class", "malformed", "macro", "not-cel", "zero", "many", "mode", "quantity", "negative", "empty"],
 )
-def test_a_claim_that_cannot_be_read_sets_its_pods_aside(request_, message):
-    """Others go on."""
+def test_invalid_resource_claim_gives_its_pods_an_error(request_, message):
+    """Other pods are scheduled."""
     claims = [a_resource_claim("c", request_), a_resource_claim("good")]
 
     results = schedule(a_claiming_pod("p", "c"), a_claiming_pod("q", "good"), a_pod("r"), resource_claims=claims)
@@ -389,24 +389,24 @@ def test_a_claim_that_cannot_be_read_sets_its_pods_aside(request_, message):
     ],
     ids=["named", "made", "container", "not-made"],
 )
-def test_a_pod_without_its_claim_is_set_aside(pod, message):
-    """A missing claim is one pod's matter."""
+def test_pod_without_its_resource_claim_has_an_error(pod, message):
+    """Other pods are scheduled."""
     results = schedule(pod, a_pod("r"))
 
     assert message in error(results)
     assert set(results.pod_errors) == {"default/p"}
 
 
-def test_a_template_claim_that_is_not_needed_asks_for_nothing():
-    """The status says so by an entry without a name."""
+def test_pod_that_needs_no_claim_from_its_template_is_scheduled():
+    """An entry without a name in the pod's status means that it needs none."""
     entry = {"spec": {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}]}}
     pod = a_pod("p", **entry, status={"resourceClaimStatuses": [{"name": "gpu"}]})
 
     assert not schedule(pod).pod_errors
 
 
-def test_a_claim_that_is_going_sets_its_pods_aside():
-    """No new claim of that name can be made before it is gone."""
+def test_deleting_resource_claim_gives_its_pods_an_error():
+    """Kubernetes can create no new claim of that name before it is deleted."""
     going = a_resource_claim("c", metadata={"name": "c", "namespace": "default", "deletionTimestamp": stamp(NOW)})
 
     assert "ResourceClaim default/c is being deleted" in error(
@@ -414,8 +414,8 @@ def test_a_claim_that_is_going_sets_its_pods_aside():
     )
 
 
-def test_constraints_other_than_match_attribute_are_refused():
-    """As Karpenter 1.14 does; nothing is placed that might break one."""
+def test_constraints_other_than_match_attribute_are_not_supported():
+    """As in Karpenter 1.14, the pod has an error."""
     spec = {"devices": {"requests": [exactly()], "constraints": [{"distinctAttribute": "a/b"}]}}
 
     results = schedule(a_claiming_pod("p", "c"), resource_claims=[a_resource_claim("c", spec=spec)])
@@ -423,8 +423,8 @@ def test_constraints_other_than_match_attribute_are_refused():
     assert "has a constraint other than matchAttribute" in error(results)
 
 
-def test_what_nobody_has_is_said():
-    """The reason names the request and its class."""
+def test_error_names_the_request_that_no_device_satisfies():
+    """It also names the DeviceClass."""
     claim = a_resource_claim("c", exactly(select=selecting("B200")))
 
     results = schedule(a_claiming_pod("p", "c"), resource_claims=[claim])
@@ -455,8 +455,8 @@ def test_what_nobody_has_is_said():
     ],
     ids=["incomplete", "outdated", "twins", "odd", "no-node", "tainted", "nowhere", "no-counters"],
 )
-def test_published_devices_that_cannot_be_had_are_left_alone(slices):
-    """The pod gets a node of its own."""
+def test_unusable_published_devices_are_not_allocated(slices):
+    """The pod gets a new node."""
     results = schedule(
         a_claiming_pod("p", "c"), resource_claims=[a_resource_claim("c")], slices=slices, **a_cluster("a")
     )
@@ -465,8 +465,8 @@ def test_published_devices_that_cannot_be_had_are_left_alone(slices):
     assert len(results.new_claims) == 1
 
 
-def test_a_tolerated_taint_of_a_device_keeps_nobody_away():
-    """Tolerations belong to the request."""
+def test_request_with_a_toleration_gets_a_tainted_device():
+    """The request has the toleration, not the pod."""
     tainted = a_slice("s", gpus(1, taints=[{"key": "old", "effect": "NoSchedule"}]), node="node-a")
     claim = a_resource_claim("c", exactly(tolerations=[{"key": "old", "operator": "Exists"}]))
 
@@ -475,8 +475,8 @@ def test_a_tolerated_taint_of_a_device_keeps_nobody_away():
     assert results.existing == {"node-a": ("default/p",)}
 
 
-def test_an_administrator_may_have_a_device_that_is_in_use():
-    """And the pods that use it keep it."""
+def test_admin_access_request_gets_a_device_in_use():
+    """The pods that use the device keep it."""
     held = an_allocated_claim("other", ("node-a", "gpu-0"), users=["uid-user"])
     claim = a_resource_claim("c", exactly(adminAccess=True))
 
@@ -490,8 +490,8 @@ def test_an_administrator_may_have_a_device_that_is_in_use():
     assert results.existing == {"node-a": ("default/p",)}
 
 
-def test_devices_may_name_their_nodes_themselves():
-    """`perDeviceNodeSelection`: of one pool each device has its own reach."""
+def test_each_device_of_a_slice_may_name_its_own_node():
+    """The slice has `perDeviceNodeSelection`."""
     devices = [gpu("gpu-a", nodeName="node-a"), gpu("gpu-b", nodeName="node-b")]
     pods = [a_claiming_pod(f"p{n}", made=[f"c{n}"]) for n in range(2)]
     claims = [a_resource_claim(f"c{n}") for n in range(2)]
@@ -509,8 +509,8 @@ def test_devices_may_name_their_nodes_themselves():
 # -- effort and order -------------------------------------------------------------------------------------------------
 
 
-def test_a_hopeless_search_ends():
-    """Sixty devices, each of its own kind, of which none agree: the search gives up after so many tries."""
+def test_search_for_devices_stops_after_a_number_of_tries():
+    """Four of sixty devices must have the same root, but only three of them do."""
     odd = [gpu(f"gpu-{n}", attributes={"root": {"string": f"r{n // 3}"}, "n": {"int": n}}) for n in range(60)]
     types = (with_devices(an_instance_type("odd", cpu=64, memory_gib=64, price=1), slice_spec(odd)),)
     claims = [
@@ -523,8 +523,8 @@ def test_a_hopeless_search_ends():
     assert "cannot be had together on one node" in error(results)
 
 
-def test_the_plan_does_not_depend_on_the_order_of_anything():
-    """Pods, claims, slices and types shuffled give the same plan."""
+def test_order_of_pods_claims_and_slices_does_not_change_the_plan():
+    """The reverse order gives the same plan."""
     pods = [a_claiming_pod(f"p{n}", made=[f"c{n}"]) for n in range(6)]
     claims = [a_resource_claim(f"c{n}", exactly(count=1 + n % 2)) for n in range(6)]
     slices = [a_slice(f"s-{n}", gpus(2), node=f"node-{n}") for n in "ab"]
@@ -536,8 +536,8 @@ def test_the_plan_does_not_depend_on_the_order_of_anything():
     assert forward == backward
 
 
-def test_pods_without_claims_are_planned_as_ever():
-    """Turning the setting on changes nothing for them."""
+def test_dra_option_does_not_change_the_plan_of_pods_without_claims():
+    """The plan is the same with the option on and off."""
     pods = [a_pod(f"p{n}", cpu="700m") for n in range(20)]
 
     assert schedule(*pods) == schedule(*pods, options=Options())
