@@ -42,33 +42,12 @@ def _is_about_limited_nodes(scenario: JSONDict, finding: Finding) -> bool:
     return limited and (stopped_us or stopped_them)
 
 
-def _is_about_scarce_room(scenario: JSONDict, finding: Finding) -> bool:
-    """Capacity is short on nodes and in limits, and in domains where too few of them let in maxSkew pods at most."""
-    in_few_domains = {
-        pod.key
-        for pod in _pods(scenario, finding)
-        if any((spread.min_domains or 1) > 1 for spread in pod.spec.topology_spread_constraints)
-    }
-    explained = in_few_domains | set(finding.in_scarce_room)
-    return finding.kind == "missing" and finding.as_many and bool(finding.pods) and explained >= set(finding.pods)
-
-
-def _is_about_exclusion(scenario: JSONDict, finding: Finding) -> bool:
-    about, others = _pods(scenario, finding), read(scenario).snapshot.pods
-    excluded = {pod.key for pod in about if any(_exclude_each_other(pod, other) for other in others)}
-    behind = all(p.key in excluded or any(o.key in excluded and _follows(p, o) for o in about) for p in about)
-    return finding.kind == "missing" and finding.as_many and bool(about) and behind
-
-
-def _exclude_each_other(pod: Pod, other: Pod) -> bool:
-    """Whether one of them may not be where the other is, over a label that has few values."""
-    return pod.key != other.key and (_excludes(pod, other) or _excludes(other, pod))
-
-
-def _excludes(pod: Pod, other: Pod) -> bool:
-    affinity = pod.spec.affinity.pod_anti_affinity if pod.spec.affinity is not None else None
-    terms = affinity.required if affinity is not None else ()
-    return any(t.topology_key != HOSTNAME and selects(t.label_selector, other.metadata.labels) for t in terms)
+def _is_about_selection(scenario: JSONDict, finding: Finding) -> bool:
+    """Whether we schedule as many pods as Karpenter does without breaking a rule, and all of these if no others are pending."""
+    if finding.kind != "missing" or not finding.lawful:
+        return False
+    ours = Ours(scenario)
+    return len(ours.placed) >= len(finding.lawful) and placed_in(ours.only(finding.lawful)) >= finding.lawful
 
 
 def _is_about_presence(scenario: JSONDict, finding: Finding) -> bool:
@@ -218,19 +197,6 @@ def _is_about_variety_of_reservations(scenario: JSONDict, finding: Finding) -> b
     varied = {p.metadata.name for p in pools if any(r.min_values for r in p.spec.template.spec.requirements)}
     reserved = any(c.node_pool in varied and c.offering[-1] == RESERVED for c in finding.theirs.new_claims)
     return finding.kind == "dearer" and reserved
-
-
-def _is_about_company(scenario: JSONDict, finding: Finding) -> bool:
-    """Whether each of the pods must be where others are, over a label that has few values, or can only be the first."""
-    about = _pods(scenario, finding)
-    few_values = bool(about) and all(any(term.topology_key != HOSTNAME for term in _terms(pod)) for pod in about)
-    only_first = bool(about) and all(_excludes_those_that_it_follows(pod) for pod in about)
-    return finding.kind == "missing" and finding.as_many and (few_values or only_first)
-
-
-def _excludes_those_that_it_follows(pod: Pod) -> bool:
-    affinity = pod.spec.affinity.pod_anti_affinity if pod.spec.affinity is not None else None
-    return affinity is not None and any(term in affinity.required for term in _terms(pod))
 
 
 def _is_about_variety_of_reserved_nodes(_: JSONDict, finding: Finding) -> bool:
@@ -397,14 +363,9 @@ ACCEPTED = (
         covers=_is_about_limited_nodes,
     ),
     Difference(
-        name="where capacity is short, which pods get it",
+        name="where not all pods can be scheduled, which are",
         why="Karpenter takes pods one by one, the largest first, and of equal ones by UID; we take kinds of pods at once",
-        covers=_is_about_scarce_room,
-    ),
-    Difference(
-        name="of pods that exclude each other from a zone, which get it",
-        why="whichever comes first keeps the others out; we place as many pods as Karpenter, or more",
-        covers=_is_about_exclusion,
+        covers=_is_about_selection,
     ),
     Difference(
         name="a label that must be there must be there",
@@ -457,11 +418,6 @@ ACCEPTED = (
         name="a claim holds one reservation",
         why="where a NodePool wants variety Karpenter lists several reservations on one claim, and takes a slot in each",
         covers=_is_about_variety_of_reservations,
-    ),
-    Difference(
-        name="of pods that must be together and cannot, which get a place",
-        why="whichever comes first says where; we place as many pods as Karpenter, or more",
-        covers=_is_about_company,
     ),
     Difference(
         name="a spread counts the nodes that will suit it, said or not",

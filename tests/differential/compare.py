@@ -35,9 +35,7 @@ UNRELAXED_ANSWERS = 5  # how often it is asked about pods that tolerate PreferNo
 class Finding(Struct, frozen=True, kw_only=True):
     """Something that should not be. `kind` is one of KINDS; `cause` groups findings that look alike.
 
-    `pods` are those it is about, `theirs` is Karpenter's plan. `as_many`: we place as many pods as Karpenter does without
-    breaking a rule, but others. `in_scarce_room`: those of the pods that Karpenter has where capacity is short (on nodes
-    that exist, or in NodePools with limits).
+    `pods` are those it is about, `theirs` is Karpenter's plan, `lawful` the pods that it schedules without breaking a rule.
     `theirs_unrelaxed` is Karpenter's plan if no pod with topology spread had to be relaxed; see `_plan_unrelaxed`.
     """
 
@@ -45,9 +43,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     text: str
     cause: str = ""
     pods: tuple[str, ...] = ()
-    as_many: bool = False
-    in_scarce_room: tuple[str, ...] = ()
     theirs: Results = Results()
+    lawful: frozenset[str] = frozenset()
     theirs_unrelaxed: Results | None = None
 
 
@@ -307,8 +304,7 @@ def _missing(ours: Ours, answer: JSONDict, missing: Sequence[str]) -> Finding:
         text=f"{numbers}, first {missing[0]}; Karpenter: {place}; we: {why}",
         cause=_without_names(why),
         pods=tuple(missing),
-        as_many=len(ours.placed) >= len(_lawfully_placed(ours, theirs)),
-        in_scarce_room=tuple(pod for pod in missing if _is_scarce(ours, answer, pod)),
+        lawful=_lawfully_placed(ours, theirs),
     )
 
 
@@ -327,12 +323,6 @@ def _without(plan: Results, pod: str) -> Results:
     existing = {node: tuple(p for p in pods if p != pod) for node, pods in plan.existing.items()}
     errors = {**plan.pod_errors, pod: PodError(kind="unschedulable", message="it broke a rule")}
     return replace(plan, new_claims=tuple(c for c in claims if c.pods), existing=existing, pod_errors=errors)
-
-
-def _is_scarce(ours: Ours, answer: JSONDict, pod: str) -> bool:
-    """Whether Karpenter has the pod on a node that exists, or in a NodePool with limits."""
-    claim = next((claim for claim in answer["nodeClaims"] if pod in claim["pods"]), None)
-    return claim is None or bool(ours.case.snapshot.node_pools_by_name[claim["nodePool"]].spec.limits)
 
 
 def _place(answer: JSONDict, pod: str) -> str:

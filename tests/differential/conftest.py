@@ -1,4 +1,4 @@
-"""Karpenter for the tests of this folder."""
+"""The oracle, as a fixture."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.differential.karpenter import Karpenter, OracleMissingError
 
 @pytest.fixture(scope="session")
 def karpenter():
-    """A running oracle; without one, and without `go` to build it, the test is skipped and says so."""
+    """Yield the running oracle; skip the test if it is missing and cannot be built."""
     try:
         running = Karpenter()
     except OracleMissingError as missing:

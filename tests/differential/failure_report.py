@@ -28,5 +28,5 @@ def describe_failure(scenario: JSONDict, found: Sequence[Finding], folder: Path 
         lines += [
             f"  {json.dumps(o)}" for o in scenario["objects"] if o["kind"] == "Pod" and key_of(o) in finding.pods[:1]
         ]
-    lines.append(f"make it smaller: python -m tests.differential.hunt {path}")
+    lines.append(f"to reduce it: python -m tests.differential.hunt {path}")
     return "\n".join(lines)

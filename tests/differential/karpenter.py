@@ -1,12 +1,12 @@
-"""Karpenter as an oracle: its own scheduler, built as a program, answering scenarios.
+"""Karpenter's scheduler as an oracle: a program that reads scenarios and answers with its results.
 
-`tests/differential/oracle` is a Go module that imports Karpenter. It is built once per version of its sources, into a
-cache outside the repository:
+`tests/differential/oracle` is a Go module that imports Karpenter. `GoProgram` builds it once per version of its
+sources, into a cache outside the repository:
 
-    python -m tests.differential.karpenter      builds if needed, prints where the program is
+    python -m tests.differential.karpenter      builds the program if needed, prints its path
 
-JOURNEYMAN_ORACLE names a program to use instead. Without either it, a cached build, or `go` to make one, nothing can
-be compared, and `OracleMissingError` says so.
+JOURNEYMAN_ORACLE is the path of a program to use instead. Without it, a cached build and `go`, `program` raises
+`OracleMissingError`.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ JSONDict = dict[str, Any]
 
 
 class OracleMissingError(GoProgramMissingError):
-    """There is no oracle, and none can be built; the text says what to install."""
+    """The oracle is missing and cannot be built; the message names what to install."""
 
 
 class Karpenter:
-    """A running oracle. Usable as a context; one question at a time."""
+    """A running oracle and context manager; it solves one scenario at a time."""
 
     def __init__(self) -> None:
         self._program = str(program())
-        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as this does
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - `__exit__` closes it
         self._process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._complaints}
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._stderr}
         return subprocess.Popen([self._program], **streams)
 
     def __enter__(self) -> Karpenter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate()  # closes its input, which ends it, and waits
-        self._complaints.close()
+        self._process.communicate()  # closes stdin, which ends the process, and waits
+        self._stderr.close()
 
     def ask(self, scenario: JSONDict) -> JSONDict:
-        """The answer to a scenario; with an `error` in it if Karpenter could not read or solve it."""
+        """Return Karpenter's answer to a scenario; it has an `error` if Karpenter cannot read or solve it."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(scenario).encode() + b"\n")
@@ -62,20 +62,20 @@ class Karpenter:
         line = self._process.stdout.readline()
         if not line:  # a panic in one of Karpenter's goroutines ends the process
             self._process.communicate()
-            self._complaints.seek(0)
-            why = self._complaints.read().decode()[:500]
-            self._complaints.truncate(0)
+            self._stderr.seek(0)
+            message = self._stderr.read().decode()[:500]
+            self._stderr.truncate(0)
             self._process = self._start()
-            line = json.dumps({"name": scenario.get("name", ""), "error": f"Karpenter panicked: {why}"}).encode()
-        found: JSONDict = json.loads(line)
-        return found
+            line = json.dumps({"name": scenario.get("name", ""), "error": f"Karpenter panicked: {message}"}).encode()
+        answer: JSONDict = json.loads(line)
+        return answer
 
 
 def program() -> Path:
-    """Where the oracle is, built if need be. Raises OracleMissingError."""
-    named = os.environ.get("JOURNEYMAN_ORACLE")
-    if named:
-        return Path(named)
+    """Return the path of the oracle, and build it if needed. Raises OracleMissingError."""
+    path = os.environ.get("JOURNEYMAN_ORACLE")
+    if path:
+        return Path(path)
     try:
         return ORACLE.path()
     except GoProgramMissingError as missing:

@@ -1,4 +1,4 @@
-"""Published workloads against Karpenter's recorded answers and the linear-programming bound.
+"""Our plans for published workloads, against Karpenter's recorded answers and the linear-programming bound.
 
 Covers: requests, Spot and on-demand, host and zone spread, on 1,125 real instance types.
 """
@@ -15,13 +15,13 @@ from tests.helpers.lower_bound import lower_bound
 from tests.helpers.workloads import WORKLOADS, scenario
 
 RECORDED = json.loads((Path(__file__).parent / "cases/published_workloads.json").read_text())["answers"]
-NEAR_THE_BOUND = {"habr-400x250m": 1.10, "habr-mixed": 1.10, "habr-mixed-od": 1.10}
+MAX_RATIO_TO_BOUND = {"habr-400x250m": 1.10, "habr-mixed": 1.10, "habr-mixed-od": 1.10}
 TRUE_OPTIMUM = {"habr-100x1": 1.1767, "habr-10x10": 1.2749, "cce-cpu-burst": 0.1772}  # by integer programming
 
 
 @pytest.fixture(scope="module")
 def plans():
-    """Each workload solved once."""
+    """Return a cache, so that each workload is solved once."""
     return {}
 
 
@@ -35,36 +35,36 @@ def solved(request, plans):
     return plans[name]
 
 
-EACH = pytest.mark.parametrize("solved", sorted(WORKLOADS), indirect=True)
+EACH_WORKLOAD = pytest.mark.parametrize("solved", sorted(WORKLOADS), indirect=True)
 
 
-@EACH
+@EACH_WORKLOAD
 def test_every_pod_is_scheduled_and_the_plan_passes_verification(solved):
-    """No pod is left over."""
+    """The scheduler reports no pod error."""
     _, _, case, results = solved
     assert not results.pod_errors
     assert verify(case.snapshot, case.catalogue, results, pods=case.snapshot.pods) == ()
 
 
-@EACH
+@EACH_WORKLOAD
 def test_price_is_never_above_karpenters(solved):
-    """Same pods, rules, types and prices."""
+    """Karpenter's recorded answers are for the same pods, constraints, instance types and prices."""
     name, _, _, results = solved
     assert results.price <= RECORDED[name]["pricePerHour"] + 1e-9
 
 
-@EACH
+@EACH_WORKLOAD
 def test_price_is_near_the_lower_bound_and_never_below_it(solved):
-    """Mixed workloads stay within the documented factor."""
+    """The price stays within the documented factor of the bound."""
     name, raw, _, results = solved
     bound = lower_bound(raw)
     assert results.price >= bound - 1e-9
     assert results.lower_bound <= results.price + 1e-9
-    assert results.price <= NEAR_THE_BOUND.get(name, 2.0) * bound
+    assert results.price <= MAX_RATIO_TO_BOUND.get(name, 2.0) * bound
 
 
 @pytest.mark.parametrize("solved", sorted(TRUE_OPTIMUM), indirect=True)
 def test_small_workloads_are_within_two_percent_of_the_optimum(solved):
-    """Where whole pods cannot reach the bound, the integer optimum is the measure."""
+    """The integer optimum is the reference where whole pods cannot reach the bound."""
     name, _, _, results = solved
     assert results.price <= 1.02 * TRUE_OPTIMUM[name]

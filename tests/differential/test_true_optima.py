@@ -1,6 +1,6 @@
-"""Integer programming proves the optimum of small workloads, and how near our plans are.
+"""The prices of our plans for small workloads, against the optimum that integer programming finds.
 
-Covers: three published workloads on real types, whose optima are known; small random mixes of up to three sizes.
+Covers: three published workloads on real types, whose optima are known; random workloads of up to three pod sizes.
 """
 
 import json
@@ -15,11 +15,11 @@ from tests.helpers.optimum import optimum
 from tests.helpers.workloads import instance_types, node_pool, pods, scenario
 
 KNOWN = {"habr-100x1": 1.1767, "habr-10x10": 1.2749, "cce-cpu-burst": 0.1772}
-MIXES = 12
+RANDOM_WORKLOADS = 12
 
 
 def price_of(raw):
-    """What our plan for the scenario costs; it must place every pod."""
+    """Return the price of our plan for the scenario; assert that it schedules every pod."""
     case = parse_scenario(json.dumps(raw).encode())
     results = solve(case.snapshot, case.catalogue)
     assert not results.pod_errors
@@ -28,35 +28,35 @@ def price_of(raw):
 
 @pytest.mark.parametrize("name", sorted(KNOWN))
 def test_published_workloads_are_within_two_percent_of_their_optimum(name):
-    """The optimum is computed here, and is what is known of it."""
+    """The computed optimum equals the known one."""
     best = optimum(scenario(name))
 
     assert best == pytest.approx(KNOWN[name], abs=5e-5)
     assert best - 1e-9 <= price_of(scenario(name)) <= 1.02 * best
 
 
-def mix(seed):
-    """Up to three sizes of pods, a handful each, on every sixtieth type that the pool admits."""
+def random_workload(seed):
+    """Return a scenario with up to nine pods of each of three sizes, and about every twentieth instance type."""
     rng = random.Random(seed)
     sizes = [(rng.choice((250, 600, 1000, 1900, 3000)), rng.choice((256, 900, 2000, 5000))) for _ in range(3)]
-    made = [
+    drawn = [
         pod
         for index, (cpu, memory) in enumerate(sizes)
         for pod in pods(f"a{index}", rng.randint(1, 9), f"{cpu}m", f"{memory}Mi")
     ]
-    few = [t for t in instance_types() if rng.random() < 1 / 20]
+    types = [t for t in instance_types() if rng.random() < 1 / 20]
     pool = node_pool("spot", "on-demand")
-    return {"name": f"mix-{seed}", "instanceTypes": few, "objects": [pool, *made], "options": {}}
+    return {"name": f"mix-{seed}", "instanceTypes": types, "objects": [pool, *drawn], "options": {}}
 
 
-@pytest.mark.parametrize("seed", range(MIXES))
-def test_small_mixes_are_within_two_percent_of_their_optimum(seed):
-    """Sizes that do not add up well are where packing is hard."""
-    best = optimum(mix(seed))
+@pytest.mark.parametrize("seed", range(RANDOM_WORKLOADS))
+def test_small_random_workloads_are_within_two_percent_of_their_optimum(seed):
+    """Pod sizes that do not add up to node sizes are hard to pack."""
+    best = optimum(random_workload(seed))
 
-    assert best - 1e-9 <= price_of(mix(seed)) <= 1.02 * best
+    assert best - 1e-9 <= price_of(random_workload(seed)) <= 1.02 * best
 
 
-def test_the_workloads_with_a_known_optimum_are_the_published_ones():
-    """Or the proof would be about something else."""
+def test_workloads_with_a_known_optimum_are_published():
+    """`WORKLOADS` has each workload of `KNOWN`."""
     assert KNOWN.keys() <= workloads.WORKLOADS.keys()

@@ -1,4 +1,4 @@
-"""Objects that change what others mean: daemon sets, overlays of instance types, buffers, disruption budgets."""
+"""DaemonSets, NodeOverlays, CapacityBuffers and PodDisruptionBudgets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from tests.differential.draw.pods import TERM, Workload, expressions
+from tests.differential.draw.pods import REQUIRED, Workload, node_selector_requirements
 from tests.differential.draw.words import (
     ARCH,
     CAPACITY_TYPE,
@@ -22,12 +22,12 @@ from tests.differential.draw.words import (
     require,
 )
 
-EXTENDED = "example.com/licence"
+EXTENDED_RESOURCE = "example.com/licence"
 
 
 @st.composite
 def daemon_sets(draw: Draw, name: str, types: Sequence[JSONDict]) -> JSONDict:
-    """One that runs on all nodes, or on some."""
+    """Draw a DaemonSet for all nodes, or for some."""
     requests = {"cpu": pick(draw, ("50m", "200m", "500m")), "memory": pick(draw, ("64Mi", "256Mi"))}
     container: JSONDict = {"name": "c", "image": "i", "resources": {"requests": requests}}
     if chance(draw, 10):
@@ -38,8 +38,8 @@ def daemon_sets(draw: Draw, name: str, types: Sequence[JSONDict]) -> JSONDict:
     if chance(draw, 30):
         spec["nodeSelector"] = pick(draw, ({CAPACITY_TYPE: "spot"}, {ARCH: "amd64"}))
     elif chance(draw, 20):
-        terms = [{"matchExpressions": [draw(expressions(types))]}]
-        spec["affinity"] = {"nodeAffinity": {TERM: {"nodeSelectorTerms": terms}}}
+        terms = [{"matchExpressions": [draw(node_selector_requirements(types))]}]
+        spec["affinity"] = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}
     labels = {"daemon": name}
     template = {"metadata": {"labels": labels}, "spec": spec}
     body = {"selector": {"matchLabels": labels}, "template": template}
@@ -48,7 +48,7 @@ def daemon_sets(draw: Draw, name: str, types: Sequence[JSONDict]) -> JSONDict:
 
 @st.composite
 def node_overlays(draw: Draw, types: Sequence[JSONDict]) -> list[JSONDict]:
-    """Up to three that set or change prices, or add a resource; they may contradict each other."""
+    """Draw up to three NodeOverlays that set or adjust prices, or add a resource; they may conflict."""
     found = []
     for index in range(pick(draw, (1, 2, 3))):
         key = pick(draw, (FAMILY, INSTANCE_TYPE, CAPACITY_TYPE, ZONE, NODEPOOL))
@@ -66,7 +66,7 @@ def node_overlays(draw: Draw, types: Sequence[JSONDict]) -> list[JSONDict]:
                 {"priceAdjustment": "-30%"},
                 {"priceAdjustment": "+0.2"},
                 {"priceAdjustment": "+50%"},
-                {"capacity": {EXTENDED: "2"}},
+                {"capacity": {EXTENDED_RESOURCE: "2"}},
             ),
         )
         spec = {"requirements": [require(key, pick(draw, ("In", "NotIn")), values[key])], **change}
@@ -77,25 +77,25 @@ def node_overlays(draw: Draw, types: Sequence[JSONDict]) -> list[JSONDict]:
 
 
 @st.composite
-def buffers(draw: Draw, workloads: Sequence[Workload]) -> list[JSONDict]:
-    """Capacity buffers: capacity kept free for more pods of a workload."""
-    replicas, like = draw(st.integers(1, 4)), pick(draw, workloads)
-    template = {"metadata": {"labels": like.labels}, "spec": like.spec}
+def capacity_buffers(draw: Draw, workloads: Sequence[Workload]) -> list[JSONDict]:
+    """Draw a CapacityBuffer for pods of a workload, with its PodTemplate."""
+    replicas, workload = draw(st.integers(1, 4)), pick(draw, workloads)
+    template = {"metadata": {"labels": workload.labels}, "spec": workload.spec}
     ready = {"type": "ReadyForProvisioning", "status": "True", "reason": "Resolved", "message": ""}
     buffer = an_object(
         "CapacityBuffer",
         "spare",
         "autoscaling.x-k8s.io/v1beta1",
-        namespace=like.namespace,
+        namespace=workload.namespace,
         spec={"podTemplateRef": {"name": "spare"}, "replicas": replicas},
         status={"replicas": replicas, "conditions": [{**ready, "lastTransitionTime": "2026-01-05T11:00:00Z"}]},
     )
-    return [an_object("PodTemplate", "spare", namespace=like.namespace, template=template), buffer]
+    return [an_object("PodTemplate", "spare", namespace=workload.namespace, template=template), buffer]
 
 
 @st.composite
 def disruption_budgets(draw: Draw, workloads: Sequence[Workload]) -> list[JSONDict]:
-    """One or two for pods of a workload; some allow nothing."""
+    """Draw one or two PodDisruptionBudgets; some allow no disruption."""
     amounts: tuple[JSONDict, ...] = (
         {"maxUnavailable": 0},
         {"maxUnavailable": 1},
@@ -104,7 +104,9 @@ def disruption_budgets(draw: Draw, workloads: Sequence[Workload]) -> list[JSONDi
     )
     found = []
     for index in range(pick(draw, (1, 2))):
-        like = pick(draw, workloads)
-        spec = {"selector": {"matchLabels": {"app": like.labels["app"]}}, **pick(draw, amounts)}
-        found.append(an_object("PodDisruptionBudget", f"b{index}", "policy/v1", namespace=like.namespace, spec=spec))
+        workload = pick(draw, workloads)
+        spec = {"selector": {"matchLabels": {"app": workload.labels["app"]}}, **pick(draw, amounts)}
+        found.append(
+            an_object("PodDisruptionBudget", f"b{index}", "policy/v1", namespace=workload.namespace, spec=spec)
+        )
     return found

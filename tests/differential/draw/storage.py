@@ -1,4 +1,4 @@
-"""Volumes: claims that are bound to a zone's disk, and claims whose StorageClass waits for a node."""
+"""PersistentVolumeClaims: bound to a volume in a zone, or pending with WaitForFirstConsumer."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterable, Sequence
 from hypothesis import strategies as st
 
 from tests.differential.draw.pods import Workload
-from tests.differential.draw.words import DRIVER, ZONE, Draw, JSONDict, an_object, chance, pick, require, some
+from tests.differential.draw.words import CSI_DRIVER, ZONE, Draw, JSONDict, an_object, chance, pick, pick_some, require
 
 SIZE = {"requests": {"storage": "10Gi"}}
 
 
 @st.composite
 def volumes(draw: Draw, workloads: Sequence[Workload], pods: Iterable[JSONDict]) -> list[JSONDict]:
-    """What the pods' volumes need: two StorageClasses, and claims, each bound or not."""
-    found = [_storage_class("anywhere", ()), _storage_class("some-zones", tuple(some(draw, ("a", "b", "c"))))]
-    names = {w.namespace for w in workloads if w.shared_claims}
-    for namespace in sorted(names):
+    """Draw two StorageClasses, and the bound or pending PersistentVolumeClaims that the pods mount."""
+    found = [_storage_class("anywhere", ()), _storage_class("some-zones", tuple(pick_some(draw, ("a", "b", "c"))))]
+    namespaces = {w.namespace for w in workloads if w.shared_claims}
+    for namespace in sorted(namespaces):
         found += draw(_claims("shared", namespace, bound=chance(draw, 50)))
     for pod in pods:
         running = "nodeName" in pod["spec"]
@@ -34,7 +34,7 @@ def _storage_class(name: str, zones: tuple[str, ...]) -> JSONDict:
         "StorageClass",
         name,
         "storage.k8s.io/v1",
-        provisioner=DRIVER,
+        provisioner=CSI_DRIVER,
         volumeBindingMode="WaitForFirstConsumer",
         allowedTopologies=topologies,
     )
@@ -42,7 +42,7 @@ def _storage_class(name: str, zones: tuple[str, ...]) -> JSONDict:
 
 @st.composite
 def _claims(draw: Draw, name: str, namespace: str, *, bound: bool) -> list[JSONDict]:
-    """A claim; if it is bound, its volume too."""
+    """Draw a PersistentVolumeClaim, and its PersistentVolume if it is bound."""
     spec: JSONDict = {"accessModes": ["ReadWriteOnce"], "resources": SIZE}
     if not bound:
         spec["storageClassName"] = pick(draw, ("anywhere", "some-zones"))
@@ -50,7 +50,7 @@ def _claims(draw: Draw, name: str, namespace: str, *, bound: bool) -> list[JSOND
     volume = f"pv-{namespace}-{name}"
     terms = [{"matchExpressions": [require(ZONE, "In", pick(draw, ("a", "b", "c")))]}]
     disk = {
-        "csi": {"driver": DRIVER, "volumeHandle": volume},
+        "csi": {"driver": CSI_DRIVER, "volumeHandle": volume},
         "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
     }
     claim = an_object(
@@ -64,7 +64,7 @@ def _claims(draw: Draw, name: str, namespace: str, *, bound: bool) -> list[JSOND
     return [claim, an_object("PersistentVolume", volume, spec={**disk, "storageClassName": "anywhere"})]
 
 
-def attach_limit(node: str, count: int) -> JSONDict:
-    """The CSINode that says how many volumes a node takes."""
-    driver = {"name": DRIVER, "nodeID": node, "topologyKeys": [ZONE], "allocatable": {"count": count}}
+def csi_node(node: str, count: int) -> JSONDict:
+    """Return a CSINode that limits how many volumes can be attached to the node."""
+    driver = {"name": CSI_DRIVER, "nodeID": node, "topologyKeys": [ZONE], "allocatable": {"count": count}}
     return an_object("CSINode", node, "storage.k8s.io/v1", spec={"drivers": [driver]})

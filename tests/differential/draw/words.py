@@ -1,4 +1,4 @@
-"""The small vocabulary that drawn clusters are written in, so that their parts meet: labels, their values, draws."""
+"""Shared by the strategies for clusters: labels with few values, so that constraints match, and helpers that draw."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ GENERATION = "karpenter.k8s.aws/instance-generation"
 RESERVATION = "karpenter.k8s.aws/capacity-reservation-id"
 TEAM, TIER, RACK = "team", "tier", "example.com/rack"
 GPU = "nvidia.com/gpu"
-DRIVER = "ebs.csi.aws.com"
+CSI_DRIVER = "ebs.csi.aws.com"
 
-VALUES: dict[str, tuple[str, ...]] = {
+LABEL_VALUES: dict[str, tuple[str, ...]] = {
     ZONE: ("a", "b", "c"),
     CAPACITY_TYPE: ("spot", "on-demand"),
     ARCH: ("amd64", "arm64"),
@@ -41,80 +41,80 @@ VALUES: dict[str, tuple[str, ...]] = {
 }
 NODE_CLASS = {"group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default"}
 NODE_CLASS_LABEL = "karpenter.test.sh/testnodeclass"
-EARLIER = "2026-01-05T11:00:00Z"
+TRANSITION_TIME = "2026-01-05T11:00:00Z"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mix:
-    """Which kinds of rules a cluster has at all: few at a time, so that they meet often and examples stay small."""
+class Features:
+    """The kinds of constraints and objects in a cluster: few at a time, so that they interact in small examples."""
 
-    selectors: bool
+    node_selectors: bool
     node_affinity: bool
     preferences: bool
     taints: bool
-    spread: bool
-    affinity: bool
-    anti_affinity: bool
-    ports: bool
+    topology_spread: bool
+    pod_affinity: bool
+    pod_anti_affinity: bool
+    host_ports: bool
     volumes: bool
     gpus: bool
     namespaces: bool
-    daemons: bool
-    nodes: bool
-    limits: bool
-    weights: bool
+    daemon_sets: bool
+    existing_nodes: bool
+    pool_limits: bool
+    pool_weights: bool
     min_values: bool
     reservations: bool
-    out_of_stock: bool
-    oddities: bool
-    overlays: bool
-    buffers: bool
-    budgets: bool
+    unavailable_offerings: bool
+    edge_cases: bool  # rare pod fields, pods that terminate or have completed, static NodePools
+    node_overlays: bool
+    capacity_buffers: bool
+    disruption_budgets: bool
 
 
-RARE = {
-    "ports": 15,
+PERCENT = {
+    "host_ports": 15,
     "volumes": 15,
     "gpus": 12,
     "namespaces": 10,
     "min_values": 15,
     "reservations": 10,
-    "oddities": 15,
-    "overlays": 8,
-    "buffers": 6,
-    "budgets": 10,
+    "edge_cases": 15,
+    "node_overlays": 8,
+    "capacity_buffers": 6,
+    "disruption_budgets": 10,
 }
 
 
 @st.composite
-def mixes(draw: Draw) -> Mix:
-    """Each kind in two of five clusters, some more rarely."""
-    return Mix(**{name: chance(draw, RARE.get(name, 40)) for name in Mix.__dataclass_fields__})
+def feature_sets(draw: Draw) -> Features:
+    """Draw features: each with a probability of 40 %, or of the percentage in `PERCENT`."""
+    return Features(**{name: chance(draw, PERCENT.get(name, 40)) for name in Features.__dataclass_fields__})
 
 
 def chance(draw: Draw, percent: int) -> bool:
-    """True that often; False is the simpler case."""
+    """Draw True with a probability of this many percent; False is the simpler value."""
     return bool(draw(st.integers(0, 99)) >= 100 - percent)
 
 
-def pick(draw: Draw, among: Sequence[T]) -> T:
-    """One of them; the first is the simplest."""
-    found: T = draw(st.sampled_from(among))
-    return found
+def pick(draw: Draw, values: Sequence[T]) -> T:
+    """Draw one of the values; the first is the simplest."""
+    value: T = draw(st.sampled_from(values))
+    return value
 
 
-def some(draw: Draw, among: Sequence[T]) -> list[T]:
-    """One or more of them, in the order given."""
-    chosen = draw(st.sets(st.sampled_from(range(len(among))), min_size=1))
-    return [among[index] for index in sorted(chosen)]
+def pick_some(draw: Draw, values: Sequence[T]) -> list[T]:
+    """Draw one or more of the values, in the order given."""
+    indices = draw(st.sets(st.sampled_from(range(len(values))), min_size=1))
+    return [values[index] for index in sorted(indices)]
 
 
 def require(key: str, operator: str, *values: str) -> JSONDict:
-    """A requirement; without values for operators that take none."""
+    """Return a node selector requirement, without `values` if there are none."""
     return {"key": key, "operator": operator} | ({"values": list(values)} if values else {})
 
 
-def an_object(kind: str, name: str, api: str = "v1", *, namespace: str = "", **rest: Any) -> JSONDict:
-    """A Kubernetes object; `metadata` among the rest is added to its name."""
-    metadata = {"name": name, **({"namespace": namespace} if namespace else {}), **rest.pop("metadata", {})}
-    return {"apiVersion": api, "kind": kind, "metadata": metadata, **rest}
+def an_object(kind: str, name: str, api: str = "v1", *, namespace: str = "", **fields: Any) -> JSONDict:
+    """Return a Kubernetes object; `metadata` in `fields` is added to its name and namespace."""
+    metadata = {"name": name, **({"namespace": namespace} if namespace else {}), **fields.pop("metadata", {})}
+    return {"apiVersion": api, "kind": kind, "metadata": metadata, **fields}

@@ -292,7 +292,7 @@ def tie_break_policies(task: SchedulingTask) -> Iterator[TieBreakPolicy]:
         yield TieBreakPolicy(prefer_cheapest_domain=True)
     if few and len({pool.template.order for pool in problem.pools}) < len(problem.pools):
         yield TieBreakPolicy(prefer_last_pool_name=True)
-    if any(task.reservations.left.values()) and any(headroom.resources for headroom in task.headroom):
+    if any(task.reservations.left.values()):
         yield TieBreakPolicy(prefer_largest_reservation=True)
 
 

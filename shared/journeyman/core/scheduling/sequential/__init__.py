@@ -129,6 +129,7 @@ def _has_alternatives(problem: SchedulingProblem, _: _SequentialAttempt) -> bool
 FALLBACK_POLICIES: Mapping[str, Callable[[SchedulingProblem, _SequentialAttempt], bool]] = {
     "bind_anti_affinity_domains": _keeps_apart,
     "prefer_largest_reservation": _drew_on_reservations,
+    "avoid_reservations": _drew_on_reservations,
     "ignore_type_variety": _may_choose_less,
     "prefer_last_alternative": _has_alternatives,
 }

@@ -62,6 +62,8 @@ class TieBreakPolicy(Struct, frozen=True):
     Attributes:
         bind_anti_affinity_domains: Bind each pod affected by required anti-affinity to one domain, else to none.
         prefer_largest_reservation: Choose the largest type of reserved capacity, else the smallest that fits the pod.
+        avoid_reservations: Use reserved capacity only where nothing else fits the pod, because pods that must join it over
+            a label may not fit there, else first.
         prefer_cheapest_domain: Of equally good domains, choose the one with the cheapest offering, else the one that is
             cheapest for most types.
         ignore_type_variety: With best-effort minValues, do not preserve the variety of a node's instance types.
@@ -71,6 +73,7 @@ class TieBreakPolicy(Struct, frozen=True):
 
     bind_anti_affinity_domains: bool = False
     prefer_largest_reservation: bool = False
+    avoid_reservations: bool = False
     prefer_cheapest_domain: bool = False
     ignore_type_variety: bool = False
     prefer_last_alternative: bool = False
@@ -312,6 +315,8 @@ class SequentialScheduler:
         if self._policy.prefer_last_pool_name:
             return 0.0  # NodePools are already sorted by name
         price = masks.price(offerings)
+        if opening.reservation and self._policy.avoid_reservations:
+            return float("inf")
         return -price if opening.reservation and self._policy.prefer_largest_reservation else price
 
     def _least_variety(self, masks: OfferingMasks) -> tuple[int, ...]:

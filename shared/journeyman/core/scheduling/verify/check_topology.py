@@ -428,12 +428,16 @@ class _PresentPods:
 
 
 def check_affinity(index: PlanIndex, presences: PodPresences) -> Iterator[Defect]:
-    """Check required pod affinity: one defect per kind of pod and node."""
+    """Check required pod affinity: one defect per kind of pod and node, if none of three orders lets all pods in."""
     arrivals = _arrivals(index, presences)
     if not any(arrival.groups for arrival in arrivals):
         return
     lacking = _lacking(arrivals, presences)
-    if lacking and _lacking(sorted(arrivals, key=_is_selected_by_others), presences):
+    if (
+        lacking
+        and _lacking(sorted(arrivals, key=_is_selected_by_others), presences)
+        and _lacking(arrivals, presences, first=[arrival for arrival, _ in lacking])
+    ):
         for arrival, group in lacking:
             yield arrival.node.defect(
                 f"pod {arrival.pod} finds none of the pods in its {group.key} that its affinity asks for"
@@ -445,15 +449,21 @@ def _is_selected_by_others(arrival: _Arrival) -> bool:
     return any(group not in arrival.groups for group in arrival.joins)
 
 
-def _lacking(arrivals: Sequence[_Arrival], presences: PodPresences) -> list[tuple[_Arrival, CountedPods]]:
-    """Return the pods that find none of those that one of their terms selects, if they come in about this order."""
+def _lacking(
+    arrivals: Sequence[_Arrival], presences: PodPresences, first: Sequence[_Arrival] = ()
+) -> list[tuple[_Arrival, CountedPods]]:
+    """Return the pods that find none of those that one of their terms selects, if they come in about this order.
+
+    `first` come before all others, also those that others could help.
+    """
     groups = {group.id: group for arrival in arrivals for group in arrival.groups}
     present = _PresentPods()
     for group in groups.values():
         for presence in presences.presences(group):
             if presence.remaining:
                 present.enter(group, presence.node)
-    waiting = [arrival for arrival in arrivals if arrival.groups]
+    early = [arrival for arrival in first if _admit_one(arrival, present, _PresentPods())]
+    waiting = [arrival for arrival in arrivals if arrival.groups and arrival not in early]
     free = [arrival for arrival in arrivals if not arrival.groups]
     for helpers in (arrivals, free):
         waiting = _admit(waiting, present, _help_from(helpers))
