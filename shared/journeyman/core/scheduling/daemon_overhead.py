@@ -6,7 +6,7 @@ provisioner.go `getDaemonSetPods`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -118,16 +118,17 @@ def _types_running(template: NodeClaimTemplate, daemon: Daemon) -> Bools:
     return running
 
 
-def missing_daemon_overhead(node: StateNode, daemons: Sequence[Daemon]) -> dict[str, int]:
-    """Return the resources, by name, that daemons will use on this node in addition to those that already run there."""
+def daemons_of(node: StateNode, daemons: Iterable[Daemon]) -> Iterator[Daemon]:
+    """Yield the daemons that belong on this node, running or not."""
     offered = from_labels(node.labels)
-    expected = add(
-        *(
-            daemon.requests
-            for daemon in daemons
-            if untolerated(node.taints, daemon.tolerations) is None
-            and any(offered.compatible(term) is None for term in daemon.terms)
-        )
-    )
+    for daemon in daemons:
+        tolerates = untolerated(node.taints, daemon.tolerations) is None
+        if tolerates and any(offered.compatible(term) is None for term in daemon.terms):
+            yield daemon
+
+
+def missing_daemon_overhead(node: StateNode, daemons: Iterable[Daemon]) -> dict[str, int]:
+    """Return the resources, by name, that daemons will use on this node in addition to those that already run there."""
+    expected = add(*(daemon.requests for daemon in daemons_of(node, daemons)))
     running = add(*(pod_requests(pod) for pod in node.pods if is_owned_by_daemon_set(pod)))
     return {name: max(amount - running.get(name, 0), 0) for name, amount in expected.items()}

@@ -8,6 +8,8 @@ compared with each distinct value once, and the result is then looked up for eve
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/existingnode.go `NewExistingNode`, scheduler.go
 `calculateExistingNodeClaims`.
+Differs: the host ports of daemons that have not started yet are in use, like their resources; Karpenter counts only the
+ports of running pods.
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import Object, Pod, Taint, Toleration
 from journeyman.core.api.resources import add, subtract, to_resources, total_requests
 from journeyman.core.scheduling.arrays import Bools, Ints, read_only
-from journeyman.core.scheduling.daemon_overhead import Daemon, missing_daemon_overhead
+from journeyman.core.scheduling.daemon_overhead import Daemon, daemons_of, missing_daemon_overhead
 from journeyman.core.scheduling.host_constraints import HostConstraints
 from journeyman.core.scheduling.pod_classes import HostPort, PodClass, host_ports
-from journeyman.core.scheduling.requirements import Requirement, Requirements, from_labels
+from journeyman.core.scheduling.requirements import Requirement, Requirements
 from journeyman.core.scheduling.topology import (
     InverseAntiAffinity,
     Pin,
@@ -194,6 +196,8 @@ class ExistingNodes(Struct, frozen=True, kw_only=True, eq=False):
         counted: Running pods of the first kind, by node and conflict of the host constraints.
         bound: Running pods of the second kind, by node and conflict.
         company: Running pods that a hostname affinity looks for, by node and group.
+        used_ports: The host ports in use on each node, by running pods and by all daemons that belong there, running or
+            not; no ports if no pod of the problem requests one.
         volume_usages: The volumes that each node can attach; empty if no node limits them.
     """
 
@@ -207,6 +211,7 @@ class ExistingNodes(Struct, frozen=True, kw_only=True, eq=False):
     counted: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     bound: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     company: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
+    used_ports: tuple[frozenset[HostPort], ...] = ()
     volume_usages: tuple[VolumeUsage, ...] = ()
 
 
@@ -372,9 +377,9 @@ class NodeInventory:
         at = dict(zip(standing.places.tolist(), standing.nodes, strict=True))
         nodes = tuple(at[place] for place in order.tolist())
         pod_counts = self.pod_counts(standing, _watched(rows))
-        free = np.concatenate(
-            (self._resources(standing, order, nodes, axes), self._rules(standing, order, nodes, caps)), axis=1
-        )
+        has_ports = any(row.ports for row in rows)
+        used_ports = self._used_ports(standing, order, nodes) if has_ports else (frozenset[HostPort](),) * len(nodes)
+        free = np.concatenate((self._resources(standing, order, nodes, axes), _rules(used_ports, caps)), axis=1)
         for a, axis in enumerate(caps.axes):
             free[:, len(axes) + a] -= _counts(pod_counts, axis.group, nodes)
         hostnames = [domain_of(node, labels.HOSTNAME) for node in nodes] if caps.conflicts else []
@@ -391,6 +396,7 @@ class NodeInventory:
                 [np.array([h in c.domains for h in hostnames], dtype=np.int64) for c in caps.conflicts], len(nodes)
             ),
             company=_table([_counts(pod_counts, group, nodes) for group in caps.followed], len(nodes)),
+            used_ports=used_ports,
             volume_usages=self._volume_usages(standing, order, nodes) if self._storage.nodes else (),
         )
 
@@ -411,17 +417,14 @@ class NodeInventory:
                 free[n] = _free_on(nodes[n], standing.rescheduled, self._daemons, axes)
         return free
 
-    def _rules(self, standing: NodeSelection, order: Ints, nodes: Sequence[StateNode], caps: HostConstraints) -> Ints:
-        """Return the free amounts on the axes of host constraints, before running pods that these count are subtracted."""
-        free: Ints = np.tile(caps.caps, (len(nodes), 1))
-        if any(axis.ports for axis in caps.axes):
-            for n, (place, node) in enumerate(zip(order.tolist(), nodes, strict=True)):
-                if place in standing.touched:
-                    used = _used_on(node, standing.rescheduled, self._daemons)
-                else:
-                    used = self._used_on(place)
-                free[n] = caps.beside(used)
-        return free
+    def _used_ports(
+        self, standing: NodeSelection, order: Ints, nodes: Sequence[StateNode]
+    ) -> tuple[frozenset[HostPort], ...]:
+        """Return the host ports in use on each of these nodes (`order`: their positions)."""
+        return tuple(
+            _used_on(node, standing.rescheduled, self._daemons) if place in standing.touched else self._used_on(place)
+            for place, node in zip(order.tolist(), nodes, strict=True)
+        )
 
     def _volume_usages(
         self, standing: NodeSelection, order: Ints, nodes: Sequence[StateNode]
@@ -456,16 +459,18 @@ def _free_on(
     return [0 if overcommitted else available.get(axis, 0) for axis in axes]
 
 
+def _rules(used_ports: Sequence[frozenset[HostPort]], caps: HostConstraints) -> Ints:
+    """Return the free amounts on the axes of host constraints, before running pods that these count are subtracted."""
+    free: Ints = np.tile(caps.caps, (len(used_ports), 1))
+    for n, ports in enumerate(used_ports):
+        if ports:
+            free[n] = caps.beside(ports)
+    return free
+
+
 def _used_on(node: StateNode, rescheduled: Collection[str], daemons: Iterable[Daemon]) -> frozenset[HostPort]:
     """Return the host ports of the pods that stay and of all daemons that belong on the node, running or not."""
-    offered = from_labels(node.labels)
-    expected = (
-        daemon.ports
-        for daemon in daemons
-        if daemon.ports
-        and untolerated(node.taints, daemon.tolerations) is None
-        and any(offered.compatible(term) is None for term in daemon.terms)
-    )
+    expected = (daemon.ports for daemon in daemons_of(node, (daemon for daemon in daemons if daemon.ports)))
     staying = (host_ports(pod) for pod in node.pods if pod.key not in rescheduled)
     return frozenset(port for ports in (*staying, *expected) for port in ports)
 

@@ -99,9 +99,8 @@ class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
 
     `rows[r]` is a class at one relaxation level, `class_of_row[r]` the index of that class, `levels[c]` the rows of class c
     from the first relaxation level to the last, `counts[c]` the number of its pods to schedule. `requests` is indexed by
-    row and axis. `rescheduled` are the keys of the pods to schedule, bound or not. `repelled` are the domains that the
-    anti-affinity of running pods excludes. `host_constraints` are the rows' constraints on a single node.
-    `devices` is None if no row has ResourceClaims.
+    row and axis. `repelled` are the domains that the anti-affinity of running pods excludes. `host_constraints` are the
+    rows' constraints on a single node. `devices` is None if no row has ResourceClaims.
     """
 
     rows: tuple[PodClass, ...]
@@ -112,7 +111,6 @@ class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
     requests: Ints
     pools: tuple[NodePoolOptions, ...]
     existing: ExistingNodes
-    rescheduled: frozenset[str]
     repelled: tuple[InverseAntiAffinity, ...]
     options: Options
     host_constraints: HostConstraints
@@ -269,7 +267,6 @@ def prepare_task(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: froz
         requests=_requests(relaxation.rows, axes),
         pools=inputs.pools(axes),
         existing=existing,
-        rescheduled=rescheduled,
         repelled=repelled,
         options=inputs.options,
         host_constraints=caps,

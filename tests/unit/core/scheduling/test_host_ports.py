@@ -1,11 +1,18 @@
-"""Host ports: which of them conflict on one node."""
+"""Host ports: which of them conflict on one node, and which are in use on existing nodes."""
 
 from __future__ import annotations
 
 import pytest
 
+from journeyman.core.api import labels
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.scheduling.bulk_scheduling import schedule_in_bulk
 from journeyman.core.scheduling.pod_classes import HostPort, host_ports
-from tests.helpers.builders import a_pod
+from journeyman.core.scheduling.problem import ClusterInputs, prepare_task
+from journeyman.core.scheduling.results import Options
+from journeyman.core.scheduling.scheduler import pods_to_schedule
+from journeyman.core.scheduling.sequential import schedule_sequentially
+from tests.helpers.builders import a_daemon_set, a_node, a_pod, a_running_claim, a_snapshot
 
 
 def a_port(port=80, protocol="TCP", address=""):
@@ -53,3 +60,44 @@ def test_host_ports_of_a_pod_are_those_of_its_containers():
     }
 
     assert host_ports(a_pod("p", spec=spec)) == (a_port(53, "UDP"), a_port(80))
+
+
+def listening(port):
+    """Return the containers of a pod with this host port."""
+    return [{"name": "c", "ports": [{"containerPort": port, "hostPort": port}]}]
+
+
+@pytest.fixture
+def cluster():
+    """One node in zone a, no capacity for others, daemons that do not run yet, and a pending pod for each port.
+
+    Port 80 is that of a daemon for all nodes, 81 that of a daemon for zone b, and 82 that of a running pod.
+    """
+    return a_snapshot(
+        nodes=(a_node(),),
+        claims=(a_running_claim(),),
+        daemon_sets=(
+            a_daemon_set("everywhere", containers=listening(80)),
+            a_daemon_set("elsewhere", containers=listening(81), nodeSelector={labels.ZONE: "b"}),
+        ),
+        pods=(
+            *(a_pod(f"p{port}", cpu="100m", spec={"containers": listening(port)}) for port in (80, 81, 82, 83)),
+            a_pod("running", cpu="100m", spec={"containers": listening(82)}, node="node-default-1"),
+        ),
+    )
+
+
+def one_by_one(task):
+    """Return the solution of the sequential scheduler."""
+    return schedule_sequentially(task.problem, task.initial_solution())
+
+
+@pytest.mark.parametrize("schedule", [schedule_in_bulk, one_by_one])
+def test_ports_of_daemons_that_have_not_started_are_in_use_on_existing_nodes(cluster, schedule):
+    """Both schedulers leave the pods with the ports of the daemon and of the running pod unscheduled."""
+    task = prepare_task(ClusterInputs.of(cluster, Catalogue({}), Options()), pods_to_schedule(cluster), frozenset())
+
+    solution = schedule(task)
+
+    scheduled = [task.problem.rows[row] for pods in solution.on_existing.values() for row, _ in pods]
+    assert {port.port for row in scheduled for port in row.ports} == {81, 83}

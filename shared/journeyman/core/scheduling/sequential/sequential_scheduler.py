@@ -10,7 +10,7 @@ reservation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.core.scheduling.instance_type_choice import reservation_of
-from journeyman.core.scheduling.pod_classes import HostPort, RowPods, host_ports
+from journeyman.core.scheduling.pod_classes import HostPort, RowPods
 from journeyman.core.scheduling.problem import PartialSolution, PlannedNode, SchedulingProblem
 from journeyman.core.scheduling.results import MinValuesPolicy
 from journeyman.core.scheduling.sequential.candidate_nodes import CandidateNodes, NewNode, VolumeAttachments
@@ -121,10 +121,7 @@ class SequentialScheduler:
         self._node_devices: NodeDevices | None = None  # None if no pod has ResourceClaims
         if problem.devices is not None and solution.devices is not None:
             self._node_devices = NodeDevices(problem.devices, solution.devices.copy(), self._interner)
-        self._existing_ports = [
-            tuple(port for pod in node.pods if pod.key not in problem.rescheduled for port in host_ports(pod))
-            for node in problem.existing.nodes
-        ]
+        self._existing_ports = list(problem.existing.used_ports)
         for candidate, pods in solution.on_existing.items():
             for row, count in pods:
                 self._add_to_existing(candidate, row, count)
@@ -231,7 +228,7 @@ class SequentialScheduler:
     def _add_to_existing(self, candidate: int, row: int, count: int) -> None:
         cls = self._problem.rows[row]
         self._candidates.take(candidate, self._problem.requests[row] * count)
-        self._existing_ports[candidate] += cls.ports
+        self._existing_ports[candidate] = self._existing_ports[candidate].union(cls.ports)
         self._attachments.attach(candidate, cls, count)
         self._rules.topology.record_existing(candidate, row, count)
         added = self._added.setdefault(candidate, {})
@@ -441,5 +438,5 @@ def _by_row(pods: Mapping[int, int]) -> tuple[RowPods, ...]:
     return tuple(map(RowPods, pods.keys(), pods.values()))
 
 
-def _conflict(ports: Sequence[HostPort], others: Sequence[HostPort]) -> bool:
+def _conflict(ports: Collection[HostPort], others: Collection[HostPort]) -> bool:
     return any(port.conflicts(other) for port in ports for other in others)
