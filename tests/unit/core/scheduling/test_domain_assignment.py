@@ -407,6 +407,70 @@ def test_anti_affinity_excludes_the_zones_of_matching_running_pods():
     assert set(assign(*filler, *running, *pods(3, spec=apart("db")), **cluster).sent()) <= {"b", "c"}
 
 
+# -- rules that later placements violate ------------------------------------------------------------------------------
+
+BOTH = {"labelSelector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["loose", "tight"]}]}}
+
+
+def _spread_in(zones, *, skew):
+    """Returns a spec with a spread over the pods of the apps `loose` and `tight`, which requires one of these zones."""
+    return {**spread(skew=skew, **BOTH), "affinity": only(*zones)}
+
+
+def _solved(pods, types=(), **cluster):
+    """Returns a bulk plan without rivals: scheduled pods by app and zone, and unschedulable ones; verification passes."""
+    snapshot = a_snapshot(pods=tuple(sorted(pods, key=lambda p: p.key)), **cluster)
+    catalogue = Catalogue({"default": types})
+    results = solve(snapshot, catalogue, options=Options(compare_up_to=0))
+    assert verify(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
+    zones = {node.name: node.labels[labels.ZONE] for node in snapshot.state_nodes}
+    places = [(zones[name], keys) for name, keys in results.existing.items()]
+    places += [(claim.offering.zone, claim.pods) for claim in results.new_claims]
+    scheduled = Counter((key.removeprefix("default/")[:-1], zone) for zone, keys in places for key in keys)
+    return dict(scheduled), sorted(key.removeprefix("default/") for key in results.pod_errors)
+
+
+def test_pods_that_exceed_their_max_skew_because_of_later_pods_are_unplaced():
+    """Loose pods (maxSkew 2) fill zone a first; the tight pod (maxSkew 1) fits only there, and only if it is bound first.
+
+    Zones b and c have capacity for one loose pod each, so zone a takes three pods at most, in any order of binding.
+    """
+    filler, cluster = a_full_cluster("b", "c", free=1)
+    loose = pods(5, app="loose", spec=spread(skew=2, **BOTH))
+    tight = pods(1, app="tight", cpu="2", spec=spread(skew=1, **BOTH))
+
+    assigned = assign(*filler, *loose, *tight, types=(ZONAL_A,), **cluster)
+    scheduled, errors = _solved((*filler, *loose, *tight), types=(ZONAL_A,), **cluster)
+
+    assert (assigned.sent("tight"), assigned.sent("loose"), assigned.reasons("loose")) == ({"a": 1}, {}, 3)
+    assert scheduled == {("loose", "a"): 2, ("loose", "b"): 1, ("loose", "c"): 1, ("tight", "a"): 1}
+    assert errors == ["loose4"]
+
+
+def test_pods_that_followed_unplaced_pods_are_unplaced_too():
+    """Three loose pods go to zone a and one follows them; then six tight pods go there, and leave no place for loose pods.
+
+    Zone c runs five pods, so the tight pods may go up to six, while zone b has capacity for one loose pod only.
+    """
+    _, cluster = a_full_cluster("a", "b", "c")
+    filler = (*pods(1, app="fill-b", cpu="3", node="node-n1"), *pods(1, app="fill-c", cpu="4", node="node-n2"))
+    running = pods(5, app="tight", prefix="old", cpu="0", node="node-n2")
+    loose = pods(4, app="loose", spec=_spread_in("ab", skew=2))
+    tight = pods(6, app="tight", cpu="100m", spec=_spread_in("ac", skew=1))
+    near_loose = {"affinity": {**near("loose")["affinity"], **only("a")}}
+    follower = pods(1, app="follower", cpu="100m", spec=near_loose)
+    waiting = (*filler, *running, *loose, *tight, *follower)
+
+    assigned = assign(*waiting, types=(), **cluster)
+    scheduled, errors = _solved(waiting, **cluster)
+
+    assert (assigned.kept("loose"), assigned.kept("tight")) == ({"node-n1": 1}, {"node-n0": 6})
+    assert (assigned.reasons("loose"), assigned.reasons("follower")) == (3, 1)
+    assert "unsatisfiable pod affinity" in assigned.why()
+    assert scheduled == {("loose", "b"): 1, ("tight", "a"): 6}
+    assert errors == ["follower0", "loose1", "loose2", "loose3"]
+
+
 # -- preferences, ceilings, pod order ---------------------------------------------------------------------------------
 
 
