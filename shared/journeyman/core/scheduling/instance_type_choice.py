@@ -42,7 +42,8 @@ def node_requirements_of(
     """Return the requirements of a node: those of NodePool, variant, reservation and all demands combined.
 
     Of a demand's alternative terms the first compatible one is used. An alternative must leave an offering of the
-    instance type that meets all demands, so that no choice excludes a later demand.
+    instance type that meets all demands, so that no choice excludes a later demand. Reserved capacity counts only for a
+    node that uses a reservation.
     """
     together = pool.template.requirements & variant.narrowed
     if reservation:
@@ -52,7 +53,7 @@ def node_requirements_of(
             together &= demand.terms[0]
         return together
     table = pool.template.table
-    possible: Bools = table.row_type == type_index
+    possible: Bools = (table.row_type == type_index) & ((table.row_reservation < 0) | bool(reservation))
     for demand in demands:
         possible &= pool.rows(demand, variant)
     for demand in demands:

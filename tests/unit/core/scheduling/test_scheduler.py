@@ -260,6 +260,16 @@ def test_pods_with_different_values_of_an_open_label_get_different_nodes():
     assert results.pod_errors == {}
 
 
+def test_affinity_term_for_reserved_capacity_is_skipped_on_other_nodes():
+    """One slot is reserved; the first term of the affinity excludes on-demand capacity, the second one does not."""
+    reserved_only = [(labels.CAPACITY_TYPE, "NotIn", ("on-demand", "spot"))]
+    spec = required(reserved_only, [(labels.ZONE, "Exists", ())])
+
+    results = schedule(*pods(2, cpu="3", spec=spec), types=(with_reservation(MEDIUM, "cr-1", price=1e-8),))
+
+    assert sorted(claim.offering.capacity_type for claim in results.new_claims) == ["on-demand", "reserved"]
+
+
 @pytest.mark.karpenter("provisioning", it="should schedule pods that tolerate taints")
 @pytest.mark.karpenter("provisioning/scheduling/topology", it="should schedule pods that tolerate NodePool constraints")
 def test_pod_without_toleration_of_the_nodepool_taint_stays_pending():
