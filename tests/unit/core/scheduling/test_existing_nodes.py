@@ -182,9 +182,9 @@ def test_anti_affinity_of_pods_to_reschedule_excludes_no_domain():
     cluster = a_snapshot(nodes=nodes, claims=tuple(map(a_running_claim, "ab")), pods=running)
     inventory = ClusterInputs.of(cluster, Catalogue({"default": TYPES}), Options()).inventory
 
-    def excluded(*asking, without=()):
-        standing = inventory.standing(asking, frozenset(without))
-        return {domain for entry in inventory.repelled(standing) for domain in entry.domains}
+    def excluded(*rescheduled, without=()):
+        selection = inventory.select(rescheduled, frozenset(without))
+        return {domain for entry in inventory.repelled(selection) for domain in entry.domains}
 
     assert excluded() == {"a", "b"}
     assert excluded(without=("node-a",)) == {"b"}
