@@ -178,6 +178,10 @@ def _of_plans() -> Iterator[Mechanism]:
     for change in sequential.FALLBACK_POLICIES:
         others = {name: test for name, test in sequential.FALLBACK_POLICIES.items() if name != change}
         yield Mechanism(name=f"second try: {change}", changes=((sequential, "FALLBACK_POLICIES", others),))
+    yield Mechanism(
+        name="second try: avoid_reservations",
+        changes=((sequential, "used_reservations", lambda _problem, _attempt: False),),
+    )
     for order in sequential.QUEUE_ORDERS:
         rest = tuple(other for other in sequential.QUEUE_ORDERS if other is not order)
         yield Mechanism(

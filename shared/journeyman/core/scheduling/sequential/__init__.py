@@ -98,6 +98,10 @@ def _best(
         attempt = _SequentialAttempt.at(problem, solution, order, policy) if order else best
         if len(attempt.left) < len(best.left):
             best = attempt
+    if best.left and used_reservations(problem, best):  # last, as plans without them cost more
+        attempt = _SequentialAttempt.at(problem, solution, queue, replace(policy, avoid_reservations=True))
+        if len(attempt.left) < len(best.left):
+            best = attempt
     return best
 
 
@@ -113,7 +117,8 @@ def _keeps_apart(problem: SchedulingProblem, attempt: _SequentialAttempt) -> boo
     return any(attempt.scheduler.involves_keeping_apart(row) for row in rows)
 
 
-def _drew_on_reservations(_: SchedulingProblem, attempt: _SequentialAttempt) -> bool:
+def used_reservations(_: SchedulingProblem, attempt: _SequentialAttempt) -> bool:
+    """Whether the attempt has nodes on reserved capacity."""
     return attempt.scheduler.reserved > 0
 
 
@@ -128,8 +133,7 @@ def _has_alternatives(problem: SchedulingProblem, _: _SequentialAttempt) -> bool
 
 FALLBACK_POLICIES: Mapping[str, Callable[[SchedulingProblem, _SequentialAttempt], bool]] = {
     "bind_anti_affinity_domains": _keeps_apart,
-    "prefer_largest_reservation": _drew_on_reservations,
-    "avoid_reservations": _drew_on_reservations,
+    "prefer_largest_reservation": used_reservations,
     "ignore_type_variety": _may_choose_less,
     "prefer_last_alternative": _has_alternatives,
 }
