@@ -123,7 +123,7 @@ def measure(raw: JSONDict, karpenter: Karpenter | None) -> Row:
         seconds=best[0],
         verify_seconds=time.perf_counter() - start,
         objections=objections,
-        karpenter=karpenter.ask(raw) if karpenter and raw["name"] not in TOO_LONG_FOR_KARPENTER else None,
+        karpenter=karpenter.solve(raw) if karpenter and raw["name"] not in TOO_LONG_FOR_KARPENTER else None,
     )
 
 

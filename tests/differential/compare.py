@@ -1,4 +1,4 @@
-"""Our answer to a scenario against Karpenter's, and against what must hold whatever Karpenter says."""
+"""Compares our plan for a scenario with Karpenter's, and checks what must hold for every plan of ours."""
 
 from __future__ import annotations
 
@@ -27,164 +27,179 @@ from tests.differential.karpenter import Karpenter
 
 JSONDict = dict[str, Any]
 TOLERANCE = 1e-9
-NO_MONEY = 1e-5  # per hour: reserved capacity is paid for already, its price only says which to prefer
-ANSWERS = 20  # how often Karpenter is asked at most before a finding that its luck may explain stands
-UNRELAXED_ANSWERS = 5  # how often it is asked about pods that tolerate PreferNoSchedule from the start
+NEGLIGIBLE_PRICE = 1e-5  # per hour; reserved capacity is paid for already, and its tiny price only ranks reservations
+KARPENTER_RUNS = 20  # Karpenter solves a scenario at most this often before a finding that a tie may explain is kept
+UNRELAXED_RUNS = 5  # it solves each variant of `_solve_unrelaxed` this often
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """Something that should not be. `kind` is one of KINDS; `cause` groups findings that look alike.
+    """A defect, or a difference from Karpenter to our disadvantage.
 
-    `pods` are those it is about, `theirs` is Karpenter's plan, `lawful` the pods that it schedules without breaking a rule.
-    `theirs_unrelaxed` is Karpenter's plan if no pod with topology spread had to be relaxed; see `_plan_unrelaxed`.
+    Attributes:
+        kind: One of KINDS.
+        text: The message.
+        cause: The message without names and numbers, which groups findings.
+        pods: Keys of the affected pods.
+        karpenter_plan: Karpenter's plan.
+        valid_pods: Keys of the pods that Karpenter's plan schedules without violating a constraint.
+        karpenter_plan_unrelaxed: Karpenter's plan if it need not relax pods with topology spread (`_solve_unrelaxed`).
     """
 
     kind: str
     text: str
     cause: str = ""
     pods: tuple[str, ...] = ()
-    theirs: Results = Results()
-    lawful: frozenset[str] = frozenset()
-    theirs_unrelaxed: Results | None = None
+    karpenter_plan: Results = Results()
+    valid_pods: frozenset[str] = frozenset()
+    karpenter_plan_unrelaxed: Results | None = None
 
 
 KINDS = {
-    "oracle": "Karpenter cannot answer",
-    "crash": "our solver raised",
+    "oracle": "Karpenter cannot solve the scenario",
+    "crash": "our solver raises an exception",
     "verify": "our plan does not pass verification",
-    "repetition": "asked again, we answer something else",
-    "order": "asked with everything in another order, we answer something else",
+    "repetition": "our solver returns another plan when it runs again",
+    "order": "our solver returns another plan when the objects are in another order",
     "bound": "our plan costs less than its lower bound",
-    "considered": "we and Karpenter do not look at the same pods",
-    "missing": "Karpenter places a pod that we do not",
-    "dearer": "our plan for the pods that Karpenter places costs more than Karpenter's",
+    "considered": "we and Karpenter do not try to schedule the same pods",
+    "missing": "Karpenter schedules a pod that we do not",
+    "dearer": "our plan for the pods that Karpenter schedules costs more than Karpenter's",
     "rejected": "Karpenter's plan does not pass our verification",
 }
-BY_LUCK = {"missing": ANSWERS, "dearer": ANSWERS, "rejected": ANSWERS // 2 + 1}
-"""How many of the answers must show a finding that Karpenter's luck may explain."""
+MIN_OCCURRENCES = {"missing": KARPENTER_RUNS, "dearer": KARPENTER_RUNS, "rejected": KARPENTER_RUNS // 2 + 1}
+"""Of these kinds only findings that occur in so many of Karpenter's plans are kept, since it breaks ties at random."""
 
 
-class Ours:
-    """Our answer to a scenario."""
+class OurSolution:
+    """Our plan for a scenario."""
 
     def __init__(self, scenario: JSONDict) -> None:
         self.scenario = scenario
-        self.case = read(scenario)
-        self.results = answer_to(self.case)
+        self.case = parse(scenario)
+        self.results = solve_scenario(self.case)
 
-    def only(self, pods: Collection[str]) -> Results:
-        """The answer if the other pods that ask for a place were not there."""
-        gone = {pod.key for pod in pods_to_schedule(self.case.snapshot)} - set(pods)
-        left = [_shrunk(o, gone) for o in self.scenario["objects"] if o["kind"] != "Pod" or key_of(o) not in gone]
-        return answer_to(read({**self.scenario, "objects": left}))
+    def solve_only(self, pods: Collection[str]) -> Results:
+        """Return our plan if no other pods were pending."""
+        removed = {pod.key for pod in pods_to_schedule(self.case.snapshot)} - set(pods)
+        objects = self.scenario["objects"]
+        kept = [_without_virtual_pods(o, removed) for o in objects if o["kind"] != "Pod" or key_of(o) not in removed]
+        return solve_scenario(parse({**self.scenario, "objects": kept}))
 
-    def objections(self, results: Results, pods: Iterable[str] | None = None) -> tuple[Defect, ...]:
-        """What verification says about a plan."""
-        wanted = None if pods is None else set(pods)
-        asked = [p for p in pods_to_schedule(self.case.snapshot) if wanted is None or p.key in wanted]
-        return verify(self.case.snapshot, self.case.catalogue, results, pods=asked)
+    def defects_of(self, results: Results, pods: Iterable[str] | None = None) -> tuple[Defect, ...]:
+        """Return what verification finds wrong with a plan; with `pods`, as if only these were pending."""
+        keys = None if pods is None else set(pods)
+        pending = [p for p in pods_to_schedule(self.case.snapshot) if keys is None or p.key in keys]
+        return verify(self.case.snapshot, self.case.catalogue, results, pods=pending)
 
     @cached_property
-    def placed(self) -> frozenset[str]:
-        """Keys of the pods that have a place."""
-        return placed_in(self.results)
+    def scheduled(self) -> frozenset[str]:
+        """The keys of the pods that our plan schedules."""
+        return scheduled_pods(self.results)
 
 
-def _shrunk(raw: JSONDict, gone: Collection[str]) -> JSONDict:
-    """The object itself; of a CapacityBuffer one without the virtual pods that are gone."""
+def _without_virtual_pods(raw: JSONDict, removed: Collection[str]) -> JSONDict:
+    """Return the object; a CapacityBuffer without those of its virtual pods that are in `removed`."""
     if raw["kind"] != "CapacityBuffer":
         return raw
-    fewer = sum(1 for key in gone if re.fullmatch(key_of(raw).replace("/", "/capacity-buffer-") + r"-\d+", key))
+    fewer = sum(1 for key in removed if re.fullmatch(key_of(raw).replace("/", "/capacity-buffer-") + r"-\d+", key))
     return {**raw, "spec": {**raw["spec"], "replicas": raw["spec"]["replicas"] - fewer}}
 
 
-def read(scenario: JSONDict) -> Scenario:
-    """As `journeyman solve` would."""
+def parse(scenario: JSONDict) -> Scenario:
+    """Parse a scenario as `journeyman solve` does."""
     return parse_scenario(json.dumps(scenario).encode())
 
 
-def answer_to(case: Scenario) -> Results:
-    """Our plan."""
+def solve_scenario(case: Scenario) -> Results:
+    """Return our plan."""
     return solve(case.snapshot, case.catalogue, options=options_of(case))
 
 
 def key_of(raw: JSONDict) -> str:
-    """`namespace/name` of an object."""
+    """Return the `namespace/name` of an object."""
     return f"{raw['metadata'].get('namespace', '')}/{raw['metadata'].get('name', '')}"
 
 
-def placed_in(results: Results) -> frozenset[str]:
-    """Keys of the pods that a plan places."""
+def scheduled_pods(results: Results) -> frozenset[str]:
+    """Return the keys of the pods that a plan schedules."""
     on_new = {pod for claim in results.new_claims for pod in claim.pods}
     return frozenset(on_new | {pod for pods in results.existing.values() for pod in pods})
 
 
-def findings(scenario: JSONDict, karpenter: Karpenter) -> list[Finding]:
-    """All that is wrong with our answer.
+def compare_plans(scenario: JSONDict, karpenter: Karpenter) -> list[Finding]:
+    """Return the findings about our plan, and about Karpenter's.
 
-    Karpenter breaks some ties by chance (it iterates over maps), so that its answers differ in what they place and cost.
-    What may be its luck counts only if all of `ANSWERS` answers show it: a plan that Karpenter itself might have come to
-    is good enough. A plan of Karpenter's that breaks a rule counts if most do.
+    Karpenter breaks some ties at random (it iterates over maps), so its plans for a scenario differ in pods and price.
+    Our plan need only be as good as one of them: a `missing` or `dearer` finding is kept only if all `KARPENTER_RUNS`
+    plans show it. A `rejected` finding is kept if most of them do.
     """
-    answer = karpenter.ask(scenario)
+    answer = karpenter.solve(scenario)
     if answer.get("error"):
-        return [Finding(kind="oracle", text=answer["error"], cause=_without_names(answer["error"]))]
+        return [Finding(kind="oracle", text=answer["error"], cause=_generalize(answer["error"]))]
     try:
-        ours = Ours(scenario)
-        found = [*_on_its_own(scenario, ours)]
-        first = against(ours, answer)
-    except Exception as error:  # noqa: BLE001 - whatever it raises is what we look for
+        ours = OurSolution(scenario)
+        found = [*_check_our_plan(scenario, ours)]
+        first = compare_with_answer(ours, answer)
+    except Exception as error:  # noqa: BLE001 - every exception is a finding
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{type(error).__name__} in {last.name}"
         return [Finding(kind="crash", text="".join(traceback.format_exception(error)), cause=where)]
-    found += [f for f in first if f.kind not in BY_LUCK]
-    by_luck = [f for f in first if f.kind in BY_LUCK]
-    standing = _standing({f.kind for f in by_luck}, lambda: {f.kind for f in against(ours, karpenter.ask(scenario))})
-    found += [f for f in by_luck if f.kind in standing]
-    return [
-        replace(f, theirs_unrelaxed=_plan_unrelaxed(scenario, f.theirs, karpenter)) if f.kind == "dearer" else f
-        for f in found
-    ]
+    found += [f for f in first if f.kind not in MIN_OCCURRENCES]
+    uncertain = [f for f in first if f.kind in MIN_OCCURRENCES]
+
+    def compare_again() -> set[str]:
+        return {f.kind for f in compare_with_answer(ours, karpenter.solve(scenario))}
+
+    kept = _frequent_kinds({f.kind for f in uncertain}, compare_again)
+    found += [f for f in uncertain if f.kind in kept]
+    return [_with_unrelaxed_plan(f, scenario, karpenter) if f.kind == "dearer" else f for f in found]
 
 
-def _standing(kinds: Collection[str], ask: Callable[[], Collection[str]]) -> frozenset[str]:
-    """Return the kinds that enough answers show. The first showed all of them; `ask` returns those that another shows."""
-    shown, absent = Counter(kinds), Counter[str]()
-    for _ in range(ANSWERS - 1):
-        undecided = [k for k in kinds if shown[k] < BY_LUCK[k] and absent[k] <= ANSWERS - BY_LUCK[k]]
+def _frequent_kinds(kinds: Collection[str], compare_again: Callable[[], Collection[str]]) -> frozenset[str]:
+    """Return the kinds that occur often enough; all occur in the first run, `compare_again` runs another."""
+    present, absent = Counter(kinds), Counter[str]()
+    for _ in range(KARPENTER_RUNS - 1):
+        undecided = [k for k in kinds if present[k] < MIN_OCCURRENCES[k] <= KARPENTER_RUNS - absent[k]]
         if not undecided:
             break
-        seen = ask()
+        found = compare_again()
         for kind in undecided:
-            (shown if kind in seen else absent)[kind] += 1
-    return frozenset(kind for kind in kinds if shown[kind] >= BY_LUCK[kind])
+            (present if kind in found else absent)[kind] += 1
+    return frozenset(kind for kind in kinds if present[kind] >= MIN_OCCURRENCES[kind])
 
 
-def _plan_unrelaxed(scenario: JSONDict, theirs: Results, karpenter: Karpenter) -> Results | None:
+def _with_unrelaxed_plan(finding: Finding, scenario: JSONDict, karpenter: Karpenter) -> Finding:
+    return replace(finding, karpenter_plan_unrelaxed=_solve_unrelaxed(scenario, finding.karpenter_plan, karpenter))
+
+
+def _solve_unrelaxed(scenario: JSONDict, karpenter_plan: Results, karpenter: Karpenter) -> Results | None:
     """Return Karpenter's plan if it need not relax pods with topology spread, the most expensive of several.
 
-    It asks for the pods that Karpenter has on new nodes with a PreferNoSchedule taint as if they tolerated it from the start,
-    for pods with alternatives of node affinity as if they had only the last one, and for both. Plans for fewer pods do not
-    count; None if there is none, or nothing to change.
+    Karpenter solves three variants: the pods that it schedules to new nodes with a PreferNoSchedule taint tolerate it
+    from the start; pods with several terms of required node affinity have only the last one; both. Plans that schedule
+    fewer pods are ignored. Returns None if no variant differs, or none has a plan for all pods.
     """
-    pools = read(scenario).snapshot.node_pools
+    pools = parse(scenario).snapshot.node_pools
     tainted = {
         p.metadata.name for p in pools if any(t.effect == "PreferNoSchedule" for t in p.spec.template.spec.taints)
     }
-    dissuaded = {pod for claim in theirs.new_claims if claim.node_pool in tainted for pod in claim.pods}
+    on_tainted = {pod for claim in karpenter_plan.new_claims if claim.node_pool in tainted for pod in claim.pods}
     objects = scenario["objects"]
-    tolerating = [_tolerating(raw) if key_of(raw) in dissuaded else raw for raw in objects]
-    variants = [tolerating, [_decided(raw) for raw in objects], [_decided(raw) for raw in tolerating]]
+    tolerating = [_with_toleration(raw) if key_of(raw) in on_tainted else raw for raw in objects]
+    variants = [
+        tolerating,
+        [_with_last_affinity_term(raw) for raw in objects],
+        [_with_last_affinity_term(raw) for raw in tolerating],
+    ]
     changed = [variant for n, variant in enumerate(variants) if variant not in (objects, *variants[:n])]
-    answers = [karpenter.ask({**scenario, "objects": v}) for v in changed for _ in range(UNRELAXED_ANSWERS)]
-    plans = [results_of(answer) for answer in answers if not answer.get("error")]
-    return max(
-        (plan for plan in plans if placed_in(plan) >= placed_in(theirs)), key=lambda plan: plan.price, default=None
-    )
+    answers = [karpenter.solve({**scenario, "objects": v}) for v in changed for _ in range(UNRELAXED_RUNS)]
+    plans = [plan_of(answer) for answer in answers if not answer.get("error")]
+    complete = [plan for plan in plans if scheduled_pods(plan) >= scheduled_pods(karpenter_plan)]
+    return max(complete, key=lambda plan: plan.price, default=None)
 
 
-def _decided(raw: JSONDict) -> JSONDict:
-    """Return a pod that has topology spread with the last of its alternatives of required node affinity only."""
+def _with_last_affinity_term(raw: JSONDict) -> JSONDict:
+    """Return the object; a pod with topology spread keeps only the last term of its required node affinity."""
     if raw["kind"] != "Pod" or not raw["spec"].get("topologySpreadConstraints"):
         return raw
     affinity = raw["spec"].get("affinity") or {}
@@ -196,22 +211,22 @@ def _decided(raw: JSONDict) -> JSONDict:
     return {**raw, "spec": {**raw["spec"], "affinity": {**affinity, "nodeAffinity": node_affinity}}}
 
 
-def _tolerating(raw: JSONDict) -> JSONDict:
-    """Return a pod that has topology spread with the toleration that Karpenter adds when it relaxes a pod."""
+def _with_toleration(raw: JSONDict) -> JSONDict:
+    """Return the object; a pod with topology spread gets the toleration that Karpenter adds when it relaxes a pod."""
     if raw["kind"] != "Pod" or not raw["spec"].get("topologySpreadConstraints"):
         return raw
     toleration = {"operator": "Exists", "effect": "PreferNoSchedule"}
     return {**raw, "spec": {**raw["spec"], "tolerations": [*raw["spec"].get("tolerations", ()), toleration]}}
 
 
-def _on_its_own(scenario: JSONDict, ours: Ours) -> Iterable[Finding]:
-    """What needs no Karpenter to be wrong."""
+def _check_our_plan(scenario: JSONDict, ours: OurSolution) -> Iterable[Finding]:
+    """Yield the findings that need no comparison with Karpenter."""
     results = ours.results
-    yield from _as_findings("verify", ours.objections(results))
+    yield from _as_findings("verify", ours.defects_of(results))
     if results.lower_bound > results.price * (1 + TOLERANCE) + TOLERANCE:
         yield Finding(kind="bound", text=f"price {results.price} < bound {results.lower_bound}")
     for kind, other in (("repetition", scenario), ("order", shuffled(scenario))):
-        again = answer_to(read(other))
+        again = solve_scenario(parse(other))
         if repr(again) != repr(results):
             yield Finding(kind=kind, text=_difference(results, again))
 
@@ -222,32 +237,33 @@ def _difference(first: Results, second: Results) -> str:
 
 
 def shuffled(scenario: JSONDict) -> JSONDict:
-    """The same with its lists in another order, always the same other order."""
+    """Return the scenario with its lists in another order, which is always the same."""
     rng = random.Random(0)
     types = [{**t, "offerings": rng.sample(t["offerings"], len(t["offerings"]))} for t in scenario["instanceTypes"]]
     objects = scenario["objects"]
     return {**scenario, "instanceTypes": rng.sample(types, len(types)), "objects": rng.sample(objects, len(objects))}
 
 
-def against(ours: Ours, answer: JSONDict) -> list[Finding]:
-    """What is wrong in comparison with one answer of Karpenter's."""
-    theirs = results_of(answer)
-    rejected = [replace(f, theirs=theirs) for f in _as_findings("rejected", _objections_to(ours, theirs))]
-    found = [*_considered(ours, answer), *rejected]
-    missing = tuple(sorted(placed_in(theirs) - ours.placed))
+def compare_with_answer(ours: OurSolution, answer: JSONDict) -> list[Finding]:
+    """Return the findings of a comparison with one answer of the oracle."""
+    karpenter_plan = plan_of(answer)
+    scheduled = scheduled_pods(karpenter_plan)
+    rejected = _as_findings("rejected", _karpenter_defects(ours, karpenter_plan))
+    found = [*_compare_considered_pods(ours, answer), *(replace(f, karpenter_plan=karpenter_plan) for f in rejected)]
+    missing = tuple(sorted(scheduled - ours.scheduled))
     if missing:
-        return [*found, _missing(ours, answer, missing)]
-    mine = ours.results if ours.placed == placed_in(theirs) else ours.only(placed_in(theirs))
-    lost = placed_in(theirs) - placed_in(mine)
-    if lost:  # with fewer pods asking, fewer of these got a place
-        found.append(Finding(kind="missing", text=f"asked for only what Karpenter places, we leave out {sorted(lost)}"))
-    elif mine.price > theirs.price * (1 + TOLERANCE) + NO_MONEY:
-        found.append(_dearer(mine, theirs))
+        return [*found, _missing_finding(ours, answer, missing)]
+    our_plan = ours.results if ours.scheduled == scheduled else ours.solve_only(scheduled)
+    lost = scheduled - scheduled_pods(our_plan)
+    if lost:  # with fewer pending pods we schedule fewer of these
+        found.append(Finding(kind="missing", text=f"if no other pods are pending, we do not schedule {sorted(lost)}"))
+    elif our_plan.price > karpenter_plan.price * (1 + TOLERANCE) + NEGLIGIBLE_PRICE:
+        found.append(_dearer_finding(our_plan, karpenter_plan))
     return found
 
 
-def results_of(answer: JSONDict) -> Results:
-    """Karpenter's plan as one of ours."""
+def plan_of(answer: JSONDict) -> Results:
+    """Return the plan in an answer of the oracle."""
     claims = tuple(_planned(claim) for claim in answer["nodeClaims"])
     errors = {pod: PodError(kind="unschedulable", message=why) for pod, why in answer["errors"].items()}
     existing = {node: tuple(pods) for node, pods in answer["existing"].items()}
@@ -269,94 +285,93 @@ def _planned(claim: JSONDict) -> PlannedClaim:
     )
 
 
-def _objections_to(ours: Ours, theirs: Results) -> tuple[Defect, ...]:
-    """Verification of Karpenter's plan, but for what only our own plans promise.
+def _karpenter_defects(ours: OurSolution, karpenter_plan: Results) -> tuple[Defect, ...]:
+    """Return what verification finds wrong with Karpenter's plan, except what only our plans guarantee.
 
-    With BestEffort its claims say only sometimes that minValues were lowered: whether this is known when the first pod is
-    placed, not when the last is.
+    With BestEffort Karpenter marks a NodeClaim as relaxed if its first pod lowers minValues, not if a later one does.
     """
     if ours.scenario["options"].get("minValuesPolicy") == "BestEffort":
-        claims = tuple(replace(claim, min_values_relaxed=True) for claim in theirs.new_claims)
-        theirs = replace(theirs, new_claims=claims)
-    return ours.objections(theirs, pods=placed_in(theirs) | theirs.pod_errors.keys())
+        claims = tuple(replace(claim, min_values_relaxed=True) for claim in karpenter_plan.new_claims)
+        karpenter_plan = replace(karpenter_plan, new_claims=claims)
+    return ours.defects_of(karpenter_plan, pods=scheduled_pods(karpenter_plan) | karpenter_plan.pod_errors.keys())
 
 
-def _considered(ours: Ours, answer: JSONDict) -> Iterable[Finding]:
-    theirs = placed_in(results_of(answer)) | answer["errors"].keys()
-    mine = ours.placed | ours.results.pod_errors.keys()
-    if theirs - mine:
-        yield Finding(kind="considered", text=f"only Karpenter: {sorted(theirs - mine)}", cause="only Karpenter")
-    let_in = sorted(ours.placed & answer["ignored"].keys())
-    if let_in:
-        why = answer["ignored"][let_in[0]]
-        yield Finding(kind="considered", text=f"Karpenter ignores {let_in}: {why}", cause="only we", pods=tuple(let_in))
+def _compare_considered_pods(ours: OurSolution, answer: JSONDict) -> Iterable[Finding]:
+    considered = scheduled_pods(plan_of(answer)) | answer["errors"].keys()
+    left_out = sorted(considered - ours.scheduled - ours.results.pod_errors.keys())
+    if left_out:
+        yield Finding(kind="considered", text=f"only Karpenter: {left_out}", cause="only Karpenter")
+    ignored = tuple(sorted(ours.scheduled & answer["ignored"].keys()))
+    if ignored:
+        text = f"Karpenter ignores {[*ignored]}: {answer['ignored'][ignored[0]]}"
+        yield Finding(kind="considered", text=text, cause="only we", pods=ignored)
 
 
-def _missing(ours: Ours, answer: JSONDict, missing: Sequence[str]) -> Finding:
+def _missing_finding(ours: OurSolution, answer: JSONDict, missing: Sequence[str]) -> Finding:
     error = ours.results.pod_errors.get(missing[0])
-    why = f"{error.kind}: {error.message}" if error else "not even an error"
-    place = _place(answer, missing[0])
-    theirs = results_of(answer)
-    numbers = f"{len(missing)} of {len(placed_in(theirs))} pods (we place {len(ours.placed)})"
+    why = f"{error.kind}: {error.message}" if error else "no error"
+    node = _describe_node(answer, missing[0])
+    karpenter_plan = plan_of(answer)
+    numbers = f"{len(missing)} of {len(scheduled_pods(karpenter_plan))} pods (we schedule {len(ours.scheduled)})"
     return Finding(
         kind="missing",
-        theirs=theirs,
-        text=f"{numbers}, first {missing[0]}; Karpenter: {place}; we: {why}",
-        cause=_without_names(why),
+        karpenter_plan=karpenter_plan,
+        text=f"{numbers}, first {missing[0]}; Karpenter: {node}; we: {why}",
+        cause=_generalize(why),
         pods=tuple(missing),
-        lawful=_lawfully_placed(ours, theirs),
+        valid_pods=_validly_scheduled(ours, karpenter_plan),
     )
 
 
-def _lawfully_placed(ours: Ours, theirs: Results) -> frozenset[str]:
-    """Return the pods of Karpenter's plan that are left once those that break a rule are taken out, one after the other."""
+def _validly_scheduled(ours: OurSolution, karpenter_plan: Results) -> frozenset[str]:
+    """Return the pods of Karpenter's plan that remain after removing, one by one, those that violate a constraint."""
     while True:
-        placed = placed_in(theirs)
-        about = {pod for f in _as_findings("rejected", _objections_to(ours, theirs)) for pod in f.pods} & placed
-        if not about:
-            return placed
-        theirs = _without(theirs, max(about))
+        scheduled = scheduled_pods(karpenter_plan)
+        rejected = _as_findings("rejected", _karpenter_defects(ours, karpenter_plan))
+        violating = scheduled & {pod for finding in rejected for pod in finding.pods}
+        if not violating:
+            return scheduled
+        karpenter_plan = _without_pod(karpenter_plan, max(violating))
 
 
-def _without(plan: Results, pod: str) -> Results:
+def _without_pod(plan: Results, pod: str) -> Results:
     claims = tuple(replace(claim, pods=tuple(p for p in claim.pods if p != pod)) for claim in plan.new_claims)
     existing = {node: tuple(p for p in pods if p != pod) for node, pods in plan.existing.items()}
-    errors = {**plan.pod_errors, pod: PodError(kind="unschedulable", message="it broke a rule")}
+    errors = {**plan.pod_errors, pod: PodError(kind="unschedulable", message="it violates a constraint")}
     return replace(plan, new_claims=tuple(c for c in claims if c.pods), existing=existing, pod_errors=errors)
 
 
-def _place(answer: JSONDict, pod: str) -> str:
+def _describe_node(answer: JSONDict, pod: str) -> str:
     for claim in answer["nodeClaims"]:
         if pod in claim["pods"]:
             return f"new node of {claim['nodePool']}, {claim['cheapestOffering']}, with {len(claim['pods'])} pods"
-    return next((f"node {node}" for node, pods in answer["existing"].items() if pod in pods), "nowhere")
+    return next((f"node {node}" for node, pods in answer["existing"].items() if pod in pods), "no node")
 
 
-def _dearer(mine: Results, theirs: Results) -> Finding:
-    text = (
-        f"{mine.price:.6f} > {theirs.price:.6f} ({mine.price / theirs.price if theirs.price else float('inf'):.4f}); "
-        f"we {_nodes(mine)}, Karpenter {_nodes(theirs)}"
-    )
-    return Finding(kind="dearer", text=text, theirs=theirs)
+def _dearer_finding(our_plan: Results, karpenter_plan: Results) -> Finding:
+    ratio = our_plan.price / karpenter_plan.price if karpenter_plan.price else float("inf")
+    prices = f"{our_plan.price:.6f} > {karpenter_plan.price:.6f} ({ratio:.4f})"
+    text = f"{prices}; we {_summarize_nodes(our_plan)}, Karpenter {_summarize_nodes(karpenter_plan)}"
+    return Finding(kind="dearer", text=text, karpenter_plan=karpenter_plan)
 
 
-def _nodes(results: Results) -> str:
+def _summarize_nodes(results: Results) -> str:
     kinds = Counter(f"{claim.node_pool}:{'/'.join(claim.offering)}" for claim in results.new_claims)
     on_existing = sum(map(len, results.existing.values()))
     return ", ".join([*(f"{n}x {kind}" for kind, n in sorted(kinds.items())), f"{on_existing} pods on existing nodes"])
 
 
-def _as_findings(kind: str, objections: Iterable[Defect]) -> Iterable[Finding]:
+def _as_findings(kind: str, defects: Iterable[Defect]) -> Iterable[Finding]:
     by_cause: dict[str, list[str]] = {}
-    for objection in map(str, objections):
-        by_cause.setdefault(_without_names(objection), []).append(objection)
-    for cause, alike in by_cause.items():
-        about = tuple(re.findall(r"\bpod ([\w.-]+/[\w.-]+)", " ".join(alike)))
-        yield Finding(kind=kind, text=f"{len(alike)}x {alike[0]}", cause=cause, pods=about)
+    for message in map(str, defects):
+        by_cause.setdefault(_generalize(message), []).append(message)
+    for cause, messages in by_cause.items():
+        pods = tuple(re.findall(r"\bpod ([\w.-]+/[\w.-]+)", " ".join(messages)))
+        yield Finding(kind=kind, text=f"{len(messages)}x {messages[0]}", cause=cause, pods=pods)
 
 
-def _without_names(text: str) -> str:
-    """So that findings can be counted: numbers and names of objects blotted out."""
+def _generalize(text: str) -> str:
+    """Return the text without numbers and names of objects, so that findings can be counted."""
     text = re.sub(r"\b(default|batch)/[\w.-]+", "POD", text)
     text = re.sub(r"POD(, POD)*…?", "POD", text)
     text = re.sub(r"\b(p|n|c|d)\d+\b", r"\1#", text)

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from tests.differential.accepted_differences import unaccepted
 from tests.differential.clusters import clusters
-from tests.differential.compare import KINDS, Finding, answer_to, findings, read
+from tests.differential.compare import KINDS, Finding, compare_plans, parse, solve_scenario
 from tests.differential.karpenter import Karpenter
 from tests.differential.reduce import reduce
 
@@ -51,7 +51,7 @@ class Hunt:
                 self.examples[cause] = (scenario, finding)
 
     def _findings(self, scenario: JSONDict) -> list[Finding]:
-        return unaccepted(scenario, findings(scenario, self.karpenter))
+        return unaccepted(scenario, compare_plans(scenario, self.karpenter))
 
     def reduced_example(self, cause: Cause, tries: int) -> tuple[JSONDict, Finding]:
         """Return the example of a cause, reduced in at most `tries` comparisons."""
@@ -72,8 +72,8 @@ class Hunt:
 def _invalid_pods(scenario: JSONDict) -> frozenset[str]:
     """Return the keys of the pods that the API server would reject; none if our solver raises."""
     try:
-        errors = answer_to(read(scenario)).pod_errors
-    except Exception:  # noqa: BLE001 - as in `findings`
+        errors = solve_scenario(parse(scenario)).pod_errors
+    except Exception:  # noqa: BLE001 - as in `compare_plans`
         return frozenset()
     return frozenset(key for key, error in errors.items() if error.kind == "invalid")
 

@@ -53,7 +53,7 @@ class Karpenter:
         self._process.communicate()  # closes stdin, which ends the process, and waits
         self._stderr.close()
 
-    def ask(self, scenario: JSONDict) -> JSONDict:
+    def solve(self, scenario: JSONDict) -> JSONDict:
         """Return Karpenter's answer to a scenario; it has an `error` if Karpenter cannot read or solve it."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None

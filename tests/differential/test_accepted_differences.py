@@ -1,10 +1,10 @@
-"""Each way in which we mean to differ from Karpenter, on the smallest cluster that shows it."""
+"""Each intended difference from Karpenter, on the smallest cluster that shows it."""
 
 import pytest
 from msgspec.structs import replace
 
 from tests.differential.accepted_differences import unaccepted
-from tests.differential.compare import Finding, Ours, against, findings, results_of
+from tests.differential.compare import Finding, OurSolution, compare_plans, compare_with_answer, plan_of
 from tests.differential.draw.words import (
     ARCH,
     CAPACITY_TYPE,
@@ -54,12 +54,12 @@ def pods(count, *, cpu="1", **spec):
     return [an_object("Pod", f"web-{i}", namespace="default", metadata=labels, spec=spec) for i in range(count)]
 
 
-def named(pod, name):
+def renamed(pod, name):
     pod["metadata"] = {**pod["metadata"], "name": name}
     return pod
 
 
-def scenario(types, *objects):
+def a_scenario(types, *objects):
     return {"name": "difference", "instanceTypes": types, "objects": list(objects), "options": {}}
 
 
@@ -70,15 +70,15 @@ def spread_over(key):
 
 def test_zone_without_available_offerings_is_no_spread_domain(karpenter):
     """Zone b is unavailable. Karpenter leaves all pods but one at most pending; we schedule all of them in zone a."""
-    asked = scenario(
+    scenario = a_scenario(
         [a_type("m", cpu=4, price=0.2, out_of_stock="b")],
         a_pool(),
         *pods(5, topologySpreadConstraints=spread_over(ZONE)),
     )
 
-    assert len(karpenter.ask(asked)["errors"]) >= 4
-    assert len(Ours(asked).placed) == 5
-    assert not findings(asked, karpenter)
+    assert len(karpenter.solve(scenario)["errors"]) >= 4
+    assert len(OurSolution(scenario).scheduled) == 5
+    assert not compare_plans(scenario, karpenter)
 
 
 def test_node_affinity_terms_are_alternatives(karpenter):
@@ -86,11 +86,11 @@ def test_node_affinity_terms_are_alternatives(karpenter):
     terms = [{"matchExpressions": [require(INSTANCE_TYPE, "In", name)]} for name in ("dear", "cheap")]
     affinity = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}
     types = [a_type("dear", cpu=4, price=0.9), a_type("cheap", cpu=4, price=0.2)]
-    asked = scenario(types, a_pool(), *pods(1, affinity=affinity))
+    scenario = a_scenario(types, a_pool(), *pods(1, affinity=affinity))
 
-    assert karpenter.ask(asked)["price"] == pytest.approx(0.9)
-    assert Ours(asked).results.price == pytest.approx(0.2)
-    assert not findings(asked, karpenter)
+    assert karpenter.solve(scenario)["price"] == pytest.approx(0.9)
+    assert OurSolution(scenario).results.price == pytest.approx(0.2)
+    assert not compare_plans(scenario, karpenter)
 
 
 def test_nodepools_of_equal_weight_compete_on_price(karpenter):
@@ -99,33 +99,33 @@ def test_nodepools_of_equal_weight_compete_on_price(karpenter):
         a_pool("a", requirements=[require(INSTANCE_TYPE, "In", "cheap")]),
         a_pool("z", requirements=[require(INSTANCE_TYPE, "In", "dear")]),
     ]
-    asked = scenario([a_type("dear", cpu=4, price=0.9), a_type("cheap", cpu=4, price=0.2)], *pools, *pods(1))
+    scenario = a_scenario([a_type("dear", cpu=4, price=0.9), a_type("cheap", cpu=4, price=0.2)], *pools, *pods(1))
 
-    assert karpenter.ask(asked)["price"] == pytest.approx(0.9)
-    assert Ours(asked).results.price == pytest.approx(0.2)
-    assert not findings(asked, karpenter)
+    assert karpenter.solve(scenario)["price"] == pytest.approx(0.9)
+    assert OurSolution(scenario).results.price == pytest.approx(0.2)
+    assert not compare_plans(scenario, karpenter)
 
 
 def test_limit_counts_the_planned_instance_type(karpenter):
     """A limit of 8 cores, pods with anti-affinity. Karpenter counts the largest type each time, and stops early."""
     types = [a_type("small", cpu=2, price=0.1), a_type("large", cpu=8, price=0.4)]
-    asked = scenario(types, a_pool(limits={"cpu": "8"}), *pods(4, affinity=APART))
+    scenario = a_scenario(types, a_pool(limits={"cpu": "8"}), *pods(4, affinity=APART))
 
-    assert len(karpenter.ask(asked)["errors"]) == 3
-    assert len(Ours(asked).placed) == 4
-    assert not findings(asked, karpenter)
+    assert len(karpenter.solve(scenario)["errors"]) == 3
+    assert len(OurSolution(scenario).scheduled) == 4
+    assert not compare_plans(scenario, karpenter)
 
 
 def test_limit_on_nodes_holds_within_a_pass(karpenter):
-    """One node allowed, pods with anti-affinity. Karpenter plans three nodes; we one, and report why the others are pending."""
-    asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(limits={"nodes": "1"}), *pods(3, affinity=APART))
+    """One node allowed, pods with anti-affinity. Karpenter plans three nodes; we one, with two pod errors."""
+    scenario = a_scenario([a_type("m", cpu=4, price=0.2)], a_pool(limits={"nodes": "1"}), *pods(3, affinity=APART))
 
-    found = findings(asked, karpenter)
+    found = compare_plans(scenario, karpenter)
 
-    assert len(karpenter.ask(asked)["nodeClaims"]) == 3
-    assert len(Ours(asked).results.new_claims) == 1
+    assert len(karpenter.solve(scenario)["nodeClaims"]) == 3
+    assert len(OurSolution(scenario).results.new_claims) == 1
     assert {f.kind for f in found} == {"missing", "rejected"}
-    assert unaccepted(asked, found) == []
+    assert unaccepted(scenario, found) == []
 
 
 def test_other_pods_may_get_scarce_capacity(karpenter):
@@ -139,13 +139,13 @@ def test_other_pods_may_get_scarce_capacity(karpenter):
     first, second, third = pods(3)
     zone_a = {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [require(ZONE, "In", "a")]}]}}
     second["spec"] = {**second["spec"], "affinity": {"nodeAffinity": zone_a}}
-    asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(limits={"cpu": "0"}), node, first, second, third)
+    scenario = a_scenario([a_type("m", cpu=4, price=0.2)], a_pool(limits={"cpu": "0"}), node, first, second, third)
 
-    found = findings(asked, karpenter)
+    found = compare_plans(scenario, karpenter)
 
-    assert len(Ours(asked).placed) == 2
+    assert len(OurSolution(scenario).scheduled) == 2
     assert {f.kind for f in found} <= {"missing"}
-    assert unaccepted(asked, found) == []
+    assert unaccepted(scenario, found) == []
 
 
 def test_other_pods_may_get_a_zone_exclusively(karpenter):
@@ -153,70 +153,70 @@ def test_other_pods_may_get_a_zone_exclusively(karpenter):
     alone = {"podAntiAffinity": {REQUIRED: [{"topologyKey": ZONE, "labelSelector": WEB}]}}
     first, second = pods(2)
     large = pods(1, cpu="3", affinity=alone)[0]
-    named(large, "large")
-    asked = scenario([a_type("m", cpu=4, price=0.2, zones="a")], a_pool(), first, second, large)
+    renamed(large, "large")
+    scenario = a_scenario([a_type("m", cpu=4, price=0.2, zones="a")], a_pool(), first, second, large)
 
-    found = findings(asked, karpenter)
+    found = compare_plans(scenario, karpenter)
 
-    assert sorted(karpenter.ask(asked)["errors"]) == ["default/web-0", "default/web-1"]
-    assert Ours(asked).placed == {"default/web-0", "default/web-1"}
+    assert sorted(karpenter.solve(scenario)["errors"]) == ["default/web-0", "default/web-1"]
+    assert OurSolution(scenario).scheduled == {"default/web-0", "default/web-1"}
     assert {f.kind for f in found} == {"missing"}
-    assert unaccepted(asked, found) == []
+    assert unaccepted(scenario, found) == []
 
 
 def test_exists_with_not_in_requires_the_label(karpenter):
     """The pod requires the label tier, and excludes gold. Karpenter launches a node without the label."""
-    rather = {"weight": 1, "preference": {"matchExpressions": [require("tier", "NotIn", "gold")]}}
-    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [rather]}}
-    asked = scenario(
+    preference = {"weight": 1, "preference": {"matchExpressions": [require("tier", "NotIn", "gold")]}}
+    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preference]}}
+    scenario = a_scenario(
         [a_type("m", cpu=4, price=0.2)], a_pool(), *pods(1, nodeSelector={"tier": "gold"}, affinity=affinity)
     )
 
-    found = findings(asked, karpenter)
+    found = compare_plans(scenario, karpenter)
 
     assert {f.kind for f in found} == {"missing", "rejected"}
-    assert unaccepted(asked, found) == []
+    assert unaccepted(scenario, found) == []
 
 
 def test_not_in_of_one_pod_does_not_define_the_label(karpenter):
-    """No pool has the label team. One pod excludes a value, the other requires any; Karpenter puts both on one node."""
+    """No pool has the label team. One pod excludes a value, the other requires any; Karpenter adds both to one node."""
 
     def team(kind, *values):
         terms = [{"matchExpressions": [require("team", kind, *values)]}]
         return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}
 
     first, second = pods(1, cpu="2", affinity=team("NotIn", "blue"))[0], pods(1, affinity=team("Exists"))[0]
-    named(first, "first")
-    asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(), first, second)
+    renamed(first, "first")
+    scenario = a_scenario([a_type("m", cpu=4, price=0.2)], a_pool(), first, second)
 
-    found = findings(asked, karpenter)
+    found = compare_plans(scenario, karpenter)
 
-    assert not karpenter.ask(asked)["errors"]
-    assert Ours(asked).placed == {"default/first"}
+    assert not karpenter.solve(scenario)["errors"]
+    assert OurSolution(scenario).scheduled == {"default/first"}
     assert {f.kind for f in found} == {"missing", "rejected"}
-    assert unaccepted(asked, found) == []
+    assert unaccepted(scenario, found) == []
 
 
 def test_not_in_of_one_pod_does_not_define_the_label_of_an_existing_node(karpenter):
-    """The node lacks the label tier, which the pool has. Karpenter puts both pods there; we one on a node of the pool."""
+    """The node lacks the label tier, which the pool has. Karpenter schedules both pods there; we only one."""
 
     def tier(kind, *values):
         terms = [{"matchExpressions": [require("tier", kind, *values)]}]
         return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}
 
     first, second = pods(1, cpu="2", affinity=tier("NotIn", "gold"))[0], pods(1, affinity=tier("Exists"))[0]
-    named(first, "first")
+    renamed(first, "first")
     capacity = {"cpu": "8", "memory": "32Gi", "pods": "10"}
     node = an_object("Node", "n0", status={"capacity": capacity, "allocatable": capacity})
     pool = a_pool(requirements=[require("tier", "In", "silver")])
-    asked = scenario([a_type("m", cpu=4, price=0.2)], pool, node, first, second)
+    scenario = a_scenario([a_type("m", cpu=4, price=0.2)], pool, node, first, second)
 
-    found = findings(asked, karpenter)
+    found = compare_plans(scenario, karpenter)
 
-    assert karpenter.ask(asked)["existing"] == {"n0": ["default/first", "default/web-0"]}
-    assert Ours(asked).results.existing == {"n0": ("default/first",)}
+    assert karpenter.solve(scenario)["existing"] == {"n0": ["default/first", "default/web-0"]}
+    assert OurSolution(scenario).results.existing == {"n0": ("default/first",)}
     assert {f.kind for f in found} == {"rejected", "dearer"}
-    assert unaccepted(asked, found) == []
+    assert unaccepted(scenario, found) == []
 
 
 def test_preference_is_kept_where_an_order_of_pods_allows_it(karpenter):
@@ -229,27 +229,27 @@ def test_preference_is_kept_where_an_order_of_pods_allows_it(karpenter):
     both["offerings"].append({**spot, "available": True})
     capacity = {"cpu": "1", "memory": "4Gi", "pods": "10"}
     node = an_object("Node", "n0", metadata={"labels": {CAPACITY_TYPE: "spot"}}, status={"allocatable": capacity})
-    third = named(pods(1)[0], "third")
+    third = renamed(pods(1)[0], "third")
     third["metadata"]["labels"] = {}
-    asked = scenario([both], a_pool(), node, third, *pods(2, affinity=apart))
+    scenario = a_scenario([both], a_pool(), node, third, *pods(2, affinity=apart))
 
-    found = findings(asked, karpenter)
+    found = compare_plans(scenario, karpenter)
 
-    assert karpenter.ask(asked)["existing"] == {"n0": ["default/third"]}
-    assert [claim.offering[-1] for claim in Ours(asked).results.new_claims] == ["on-demand"]
+    assert karpenter.solve(scenario)["existing"] == {"n0": ["default/third"]}
+    assert [claim.offering[-1] for claim in OurSolution(scenario).results.new_claims] == ["on-demand"]
     assert {f.kind for f in found} == {"dearer"}
-    assert unaccepted(asked, found) == []
+    assert unaccepted(scenario, found) == []
 
 
-def test_a_dearer_plan_is_not_excused_by_a_preference_that_both_plans_keep(karpenter):
-    """Nothing prefers to avoid the web pods, so that the term is kept in every plan."""
+def test_dearer_plan_is_a_finding_if_both_plans_keep_the_preference(karpenter):
+    """No pod matches the term, so every plan satisfies it."""
     avoiding = {"weight": 1, "podAffinityTerm": {"topologyKey": ZONE, "labelSelector": {"matchLabels": {"app": "db"}}}}
     apart = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [avoiding]}}
-    asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(), *pods(1, affinity=apart))
-    theirs = results_of(karpenter.ask(asked))
-    found = [Finding(kind="dearer", text="", theirs=theirs)]
+    scenario = a_scenario([a_type("m", cpu=4, price=0.2)], a_pool(), *pods(1, affinity=apart))
+    karpenter_plan = plan_of(karpenter.solve(scenario))
+    found = [Finding(kind="dearer", text="", karpenter_plan=karpenter_plan)]
 
-    assert unaccepted(asked, found) == found
+    assert unaccepted(scenario, found) == found
 
 
 def test_pods_on_a_starting_node_count_for_spreads(karpenter):
@@ -270,21 +270,21 @@ def test_pods_on_a_starting_node_count_for_spreads(karpenter):
     )
     claim["status"]["conditions"] = [{"type": kind, "status": "True"} for kind in ("Launched", "Registered")]
     spread = [{**spread_over(HOSTNAME)[0], "maxSkew": 2, "nodeTaintsPolicy": "Honor"}]
-    there, *others = pods(3, topologySpreadConstraints=spread)
-    there["spec"] = {**there["spec"], "nodeName": "n0"}
-    there["status"] = {"phase": "Running"}
-    asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(), node, claim, there, *others)
+    running, *pending = pods(3, topologySpreadConstraints=spread)
+    running["spec"] = {**running["spec"], "nodeName": "n0"}
+    running["status"] = {"phase": "Running"}
+    scenario = a_scenario([a_type("m", cpu=4, price=0.2)], a_pool(), node, claim, running, *pending)
 
-    found = findings(asked, karpenter)
+    found = compare_plans(scenario, karpenter)
 
-    assert len(karpenter.ask(asked)["nodeClaims"]) == 0
-    assert len(Ours(asked).results.new_claims) == 1
+    assert len(karpenter.solve(scenario)["nodeClaims"]) == 0
+    assert len(OurSolution(scenario).results.new_claims) == 1
     assert {f.kind for f in found} == {"rejected", "dearer"}
-    assert unaccepted(asked, found) == []
+    assert unaccepted(scenario, found) == []
 
 
-def test_leaving_pod_without_its_volume_claim_gets_no_capacity(karpenter):
-    """Its node is being deleted, and so was its claim. Karpenter moves it to the other node; we move nothing."""
+def test_pod_of_a_deleted_node_is_not_scheduled_without_its_volume_claim(karpenter):
+    """Its PersistentVolumeClaim is gone. Karpenter schedules the pod to the other node; we do not."""
     capacity = {"cpu": "8", "memory": "32Gi", "pods": "10"}
     labels = {HOSTNAME: "n0", ZONE: "a", INSTANCE_TYPE: "m", CAPACITY_TYPE: "on-demand", NODEPOOL: "default"}
     claim = an_object(
@@ -306,31 +306,31 @@ def test_leaving_pod_without_its_volume_claim_gets_no_capacity(karpenter):
     )
     other = an_object("Node", "n1", status=status)
     volume = {"name": "data", "persistentVolumeClaim": {"claimName": "gone"}}
-    asked = scenario(
+    scenario = a_scenario(
         [a_type("m", cpu=8, price=0.2)], a_pool(), claim, leaving, other, *pods(1, nodeName="n0", volumes=[volume])
     )
 
-    found = findings(asked, karpenter)
+    found = compare_plans(scenario, karpenter)
 
-    assert karpenter.ask(asked)["existing"] == {"n1": ["default/web-0"]}
-    assert Ours(asked).placed == set()
+    assert karpenter.solve(scenario)["existing"] == {"n1": ["default/web-0"]}
+    assert OurSolution(scenario).scheduled == set()
     assert {f.kind for f in found} == {"missing", "rejected"}
-    assert unaccepted(asked, found) == []
+    assert unaccepted(scenario, found) == []
 
 
-def test_relaxed_pod_counts_the_pods_placed_in_the_pass(karpenter):
-    """Two pods with anti-affinity. Karpenter drops the second one's first alternative, and forgets the first pod."""
+def test_relaxed_pod_counts_the_pods_scheduled_in_the_pass(karpenter):
+    """Karpenter drops the second pod's first affinity term, and its spread no longer counts the first pod."""
     terms = [{"matchExpressions": [require(key, "In", value)]} for key, value in ((ARCH, "arm64"), (ZONE, "a"))]
     first, second = pods(2, topologySpreadConstraints=[{**spread_over(HOSTNAME)[0], "nodeAffinityPolicy": "Ignore"}])
     second["spec"] = {**second["spec"], "affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}}
-    asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(), first, second)
+    scenario = a_scenario([a_type("m", cpu=4, price=0.2)], a_pool(), first, second)
 
-    found = findings(asked, karpenter)
+    found = compare_plans(scenario, karpenter)
 
-    assert len(karpenter.ask(asked)["nodeClaims"]) == 1
-    assert len(Ours(asked).results.new_claims) == 2
+    assert len(karpenter.solve(scenario)["nodeClaims"]) == 1
+    assert len(OurSolution(scenario).results.new_claims) == 2
     assert {f.kind for f in found} == {"rejected", "dearer"}
-    assert unaccepted(asked, found) == []
+    assert unaccepted(scenario, found) == []
 
 
 def a_tainted_pool():
@@ -340,39 +340,39 @@ def a_tainted_pool():
 
 
 def spread_over_all_pods():
-    """Two pods without topology spread, and a smaller one that counts them and must be where its own app is."""
+    """Return two pods without topology spread, and a smaller one that counts them and has affinity to its own app."""
     web = {"podAffinity": {REQUIRED: [{"topologyKey": HOSTNAME, "labelSelector": WEB}]}}
     over_all = [{**spread_over(HOSTNAME)[0], "maxSkew": 2, "labelSelector": {}}]
-    small = named(pods(1, cpu="100m", affinity=web, topologySpreadConstraints=over_all)[0], "small")
+    small = renamed(pods(1, cpu="100m", affinity=web, topologySpreadConstraints=over_all)[0], "small")
     counted = pods(2)
     for pod in counted:
         pod["metadata"]["labels"] = {}
     return [small, *counted]
 
 
-def test_pod_that_tolerates_a_taint_at_last_counts_the_pods_placed_in_the_pass(karpenter):
-    """A pod counts two others. Karpenter relaxes it because of the pool's taint, and forgets them."""
-    asked = scenario([a_type("m", cpu=4, price=0.2)], a_tainted_pool(), *spread_over_all_pods())
+def test_pod_with_an_added_toleration_counts_the_pods_scheduled_in_the_pass(karpenter):
+    """A pod counts two others. Karpenter relaxes it because of the pool's taint, and does not count them."""
+    scenario = a_scenario([a_type("m", cpu=4, price=0.2)], a_tainted_pool(), *spread_over_all_pods())
 
-    found = findings(asked, karpenter)
+    found = compare_plans(scenario, karpenter)
 
-    assert len(karpenter.ask(asked)["nodeClaims"]) == 1
-    assert len(karpenter.ask({**asked, "objects": [a_pool(), *spread_over_all_pods()]})["nodeClaims"]) == 2
-    assert len(Ours(asked).results.new_claims) == 2
+    assert len(karpenter.solve(scenario)["nodeClaims"]) == 1
+    assert len(karpenter.solve({**scenario, "objects": [a_pool(), *spread_over_all_pods()]})["nodeClaims"]) == 2
+    assert len(OurSolution(scenario).results.new_claims) == 2
     assert {f.kind for f in found} == {"dearer"}
-    assert unaccepted(asked, found) == []
+    assert unaccepted(scenario, found) == []
 
 
-def test_a_dearer_plan_is_not_excused_by_a_taint_if_karpenter_pays_less_without_relaxing(karpenter):
-    """What Karpenter plans for a pod that tolerates the taint from the start decides."""
-    asked = scenario([a_type("m", cpu=4, price=0.2)], a_tainted_pool(), *spread_over_all_pods())
-    cheaper = results_of(karpenter.ask(asked))
-    as_dear = results_of(karpenter.ask({**asked, "objects": [a_pool(), *spread_over_all_pods()]}))
-    dearer = Finding(kind="dearer", text="", theirs=cheaper)
+def test_dearer_plan_is_a_finding_if_karpenter_pays_less_without_relaxing(karpenter):
+    """Karpenter's plan for a pod that tolerates the taint from the start is the reference."""
+    scenario = a_scenario([a_type("m", cpu=4, price=0.2)], a_tainted_pool(), *spread_over_all_pods())
+    cheaper = plan_of(karpenter.solve(scenario))
+    as_dear = plan_of(karpenter.solve({**scenario, "objects": [a_pool(), *spread_over_all_pods()]}))
+    dearer = Finding(kind="dearer", text="", karpenter_plan=cheaper)
 
-    assert unaccepted(asked, [dearer]) == [dearer]
-    assert unaccepted(asked, [replace(dearer, theirs_unrelaxed=cheaper)])
-    assert not unaccepted(asked, [replace(dearer, theirs_unrelaxed=as_dear)])
+    assert unaccepted(scenario, [dearer]) == [dearer]
+    assert unaccepted(scenario, [replace(dearer, karpenter_plan_unrelaxed=cheaper)])
+    assert not unaccepted(scenario, [replace(dearer, karpenter_plan_unrelaxed=as_dear)])
 
 
 def test_each_pod_has_its_own_min_domains(karpenter):
@@ -380,31 +380,31 @@ def test_each_pod_has_its_own_min_domains(karpenter):
     first, *others = pods(3, topologySpreadConstraints=spread_over(ZONE))
     for other in others:
         other["spec"] = {**other["spec"], "topologySpreadConstraints": [{**spread_over(ZONE)[0], "minDomains": 2}]}
-    asked = scenario([a_type("m", cpu=4, price=0.2, zones="a")], a_pool(), first, *others)
+    scenario = a_scenario([a_type("m", cpu=4, price=0.2, zones="a")], a_pool(), first, *others)
 
-    found = findings(asked, karpenter)
+    found = compare_plans(scenario, karpenter)
 
-    assert not karpenter.ask(asked)["errors"]
-    assert len(Ours(asked).placed) == 2
+    assert not karpenter.solve(scenario)["errors"]
+    assert len(OurSolution(scenario).scheduled) == 2
     assert {f.kind for f in found} <= {"missing", "rejected"}
-    assert unaccepted(asked, found) == []
+    assert unaccepted(scenario, found) == []
 
 
-def test_affinity_follows_only_into_decided_zones(karpenter):
+def test_pod_affinity_is_satisfied_only_in_decided_zones(karpenter):
     """Two pods that must share a zone and need a node each. Karpenter sometimes leaves their zones to the launch."""
     together = {"podAffinity": {REQUIRED: [{"topologyKey": ZONE, "labelSelector": WEB}]}}
-    asked = scenario([a_type("m", cpu=4, price=0.2, zones="abc")], a_pool(), *pods(2, cpu="3", affinity=together))
-    ours = Ours(asked)
+    scenario = a_scenario([a_type("m", cpu=4, price=0.2, zones="abc")], a_pool(), *pods(2, cpu="3", affinity=together))
+    ours = OurSolution(scenario)
 
-    found = [f for _ in range(60) for f in against(ours, karpenter.ask(asked))]
+    found = [f for _ in range(60) for f in compare_with_answer(ours, karpenter.solve(scenario))]
 
-    assert len(ours.placed) == 2
+    assert len(ours.scheduled) == 2
     assert {f.kind for f in found} == {"rejected"}
-    assert unaccepted(asked, found) == []
+    assert unaccepted(scenario, found) == []
 
 
-def test_affinity_on_an_undecided_node_follows_no_zone(karpenter):
-    """The large pod starts a node, its capacity type open, that small ones must follow. Theirs says on-demand at once."""
+def test_pod_affinity_is_not_satisfied_by_an_undecided_capacity_type(karpenter):
+    """The small pod has affinity to the large one, whose NodeClaim has an undecided capacity type."""
     capacity_types = {"matchExpressions": [require("app", "NotIn", "other")]}
     follow = {"podAffinity": {REQUIRED: [{"topologyKey": CAPACITY_TYPE, "labelSelector": capacity_types}]}}
     beside = {"podAffinity": {REQUIRED: [{"topologyKey": HOSTNAME, "labelSelector": WEB}]}}
@@ -413,51 +413,61 @@ def test_affinity_on_an_undecided_node_follows_no_zone(karpenter):
     spot = {"requirements": [require(ZONE, "In", "a"), require(CAPACITY_TYPE, "In", "spot")], "price": 0.1}
     both["offerings"].append({**spot, "available": True})
     large, small = pods(1, cpu="3", affinity=beside)[0], pods(1, cpu="2", affinity=follow)[0]
-    named(large, "large")
-    asked = scenario([both], a_pool(), large, small)
-    ours = Ours(asked)
+    renamed(large, "large")
+    scenario = a_scenario([both], a_pool(), large, small)
+    ours = OurSolution(scenario)
 
-    found = [f for _ in range(20) for f in against(ours, karpenter.ask(asked))]
+    found = [f for _ in range(20) for f in compare_with_answer(ours, karpenter.solve(scenario))]
 
-    assert len(ours.placed) == 2
+    assert len(ours.scheduled) == 2
     assert {f.kind for f in found} == {"rejected"}
-    assert unaccepted(asked, found) == []
+    assert unaccepted(scenario, found) == []
 
 
 def test_min_values_count_launchable_types(karpenter):
-    """Two types required, one of them reserved. Karpenter's claim can only become the reserved one; ours either."""
+    """Two types required, one of them reserved. Karpenter's NodeClaim lists only the reserved one; ours both."""
     first, second = a_type("m", cpu=4, price=0.2, zones="a"), a_type("n", cpu=4, price=0.3, zones="a")
     first["requirements"][-1]["values"] = ["on-demand", "reserved"]
-    booked = [require(ZONE, "In", "a"), require(CAPACITY_TYPE, "In", "reserved"), require(RESERVATION, "In", "cr-1")]
-    first["offerings"].append({"requirements": booked, "price": 2e-7, "available": True, "reservationCapacity": 1})
-    variety = {**require(INSTANCE_TYPE, "Exists"), "minValues": 2}
-    asked = scenario([first, second], a_pool(requirements=[variety]), *pods(1))
+    requirements = [
+        require(ZONE, "In", "a"),
+        require(CAPACITY_TYPE, "In", "reserved"),
+        require(RESERVATION, "In", "cr-1"),
+    ]
+    first["offerings"].append(
+        {"requirements": requirements, "price": 2e-7, "available": True, "reservationCapacity": 1}
+    )
+    min_types = {**require(INSTANCE_TYPE, "Exists"), "minValues": 2}
+    scenario = a_scenario([first, second], a_pool(requirements=[min_types]), *pods(1))
 
-    found = findings(asked, karpenter)
+    found = compare_plans(scenario, karpenter)
 
-    assert karpenter.ask(asked)["nodeClaims"][0]["instanceTypes"] == ["m"]
-    assert Ours(asked).results.new_claims[0].instance_types == ("m", "n")
+    assert karpenter.solve(scenario)["nodeClaims"][0]["instanceTypes"] == ["m"]
+    assert OurSolution(scenario).results.new_claims[0].instance_types == ("m", "n")
     assert {f.kind for f in found} == {"rejected", "dearer"}
-    assert unaccepted(asked, found) == []
+    assert unaccepted(scenario, found) == []
 
 
 def test_nodeclaim_holds_one_reservation(karpenter):
-    """Two types required, one reserved in each zone. Karpenter's claim names both reservations; ours pays for one of them."""
+    """Two types required, one reserved in each zone. Karpenter's NodeClaim lists both reservations; ours one."""
     types = [a_type(name, cpu=4, price=price, zones=zone) for name, price, zone in (("m", 0.2, "a"), ("n", 0.3, "b"))]
-    for found, zone in zip(types, "ab", strict=True):
-        found["requirements"][-1]["values"] = ["on-demand", "reserved"]
-        where = [require(ZONE, "In", zone), require(CAPACITY_TYPE, "In", "reserved")]
-        booked = [*where, require(RESERVATION, "In", f"cr-{zone}")]
-        found["offerings"].append({"requirements": booked, "price": 2e-7, "available": True, "reservationCapacity": 1})
-    variety = {**require(INSTANCE_TYPE, "Exists"), "minValues": 2}
-    asked = scenario(types, a_pool(requirements=[variety]), *pods(1))
+    for instance_type, zone in zip(types, "ab", strict=True):
+        instance_type["requirements"][-1]["values"] = ["on-demand", "reserved"]
+        requirements = [
+            require(ZONE, "In", zone),
+            require(CAPACITY_TYPE, "In", "reserved"),
+            require(RESERVATION, "In", f"cr-{zone}"),
+        ]
+        offering = {"requirements": requirements, "price": 2e-7, "available": True, "reservationCapacity": 1}
+        instance_type["offerings"].append(offering)
+    min_types = {**require(INSTANCE_TYPE, "Exists"), "minValues": 2}
+    scenario = a_scenario(types, a_pool(requirements=[min_types]), *pods(1))
 
-    found = findings(asked, karpenter)
+    found = compare_plans(scenario, karpenter)
 
-    assert karpenter.ask(asked)["price"] < 1e-6
-    assert Ours(asked).results.price == pytest.approx(0.2)
+    assert karpenter.solve(scenario)["price"] < 1e-6
+    assert OurSolution(scenario).results.price == pytest.approx(0.2)
     assert {f.kind for f in found} == {"dearer"}
-    assert unaccepted(asked, found) == []
+    assert unaccepted(scenario, found) == []
 
 
 def test_other_pods_may_be_scheduled_when_affinity_cannot_be_met(karpenter):
@@ -466,26 +476,26 @@ def test_other_pods_may_be_scheduled_when_affinity_cannot_be_met(karpenter):
     first, second = pods(2, affinity=together)
     for pod, zone in ((first, "a"), (second, "b")):
         pod["spec"] = {**pod["spec"], "nodeSelector": {ZONE: zone}}
-    asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(), first, second)
+    scenario = a_scenario([a_type("m", cpu=4, price=0.2)], a_pool(), first, second)
 
-    found = findings(asked, karpenter)
+    found = compare_plans(scenario, karpenter)
 
-    assert len(Ours(asked).placed) >= 1
-    assert unaccepted(asked, found) == []
+    assert len(OurSolution(scenario).scheduled) >= 1
+    assert unaccepted(scenario, found) == []
 
 
 def test_spread_counts_nodes_that_will_match_its_filter(karpenter):
     """One of two pods requires the architecture that all types have. Karpenter counts them apart."""
     first, second = pods(2, topologySpreadConstraints=[{**spread_over(ZONE)[0], "minDomains": 2}])
     second["spec"] = {**second["spec"], "nodeSelector": {ARCH: "amd64"}}
-    asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(), first, second)
+    scenario = a_scenario([a_type("m", cpu=4, price=0.2)], a_pool(), first, second)
 
-    found = findings(asked, karpenter)
+    found = compare_plans(scenario, karpenter)
 
-    assert len(karpenter.ask(asked)["nodeClaims"]) == 1
-    assert len(Ours(asked).results.new_claims) == 2
+    assert len(karpenter.solve(scenario)["nodeClaims"]) == 1
+    assert len(OurSolution(scenario).results.new_claims) == 2
     assert {f.kind for f in found} == {"rejected", "dearer"}
-    assert unaccepted(asked, found) == []
+    assert unaccepted(scenario, found) == []
 
 
 def test_different_selectors_are_different_constraints(karpenter):
@@ -498,30 +508,30 @@ def test_different_selectors_are_different_constraints(karpenter):
     first = pods(1, cpu="2", affinity=away_from("app3"))[0]
     first["metadata"] = {**first["metadata"], "name": "first", "labels": {"app": "app1"}}
     second = pods(1, affinity=away_from("app0", "app1", "app2"))[0]
-    asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(), first, second)
+    scenario = a_scenario([a_type("m", cpu=4, price=0.2)], a_pool(), first, second)
 
-    found = findings(asked, karpenter)
+    found = compare_plans(scenario, karpenter)
 
-    assert len(karpenter.ask(asked)["nodeClaims"]) == 1
-    assert len(Ours(asked).results.new_claims) == 2
+    assert len(karpenter.solve(scenario)["nodeClaims"]) == 1
+    assert len(OurSolution(scenario).results.new_claims) == 2
     assert {f.kind for f in found} == {"rejected", "dearer"}
-    assert unaccepted(asked, found) == []
+    assert unaccepted(scenario, found) == []
 
 
 def test_preference_is_dropped_when_no_zone_satisfies_it(karpenter):
     """A type in each zone; the pod prefers not to have the cheaper one. Karpenter sometimes tries only its zone."""
-    rather = {"weight": 1, "preference": {"matchExpressions": [require(INSTANCE_TYPE, "NotIn", "cheap")]}}
-    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [rather]}}
+    preference = {"weight": 1, "preference": {"matchExpressions": [require(INSTANCE_TYPE, "NotIn", "cheap")]}}
+    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preference]}}
     types = [a_type("cheap", cpu=4, price=0.2, zones="a"), a_type("dear", cpu=4, price=0.9, zones="b")]
-    asked = scenario(types, a_pool(), *pods(1, affinity=affinity, topologySpreadConstraints=spread_over(ZONE)))
-    ours = Ours(asked)
+    scenario = a_scenario(types, a_pool(), *pods(1, affinity=affinity, topologySpreadConstraints=spread_over(ZONE)))
+    ours = OurSolution(scenario)
 
-    found = [f for _ in range(30) for f in against(ours, karpenter.ask(asked))]
+    found = [f for _ in range(30) for f in compare_with_answer(ours, karpenter.solve(scenario))]
 
     assert ours.results.price == pytest.approx(0.9)
     assert {f.kind for f in found} == {"dearer"}
     assert len(found) < 30
-    assert unaccepted(asked, found) == []
+    assert unaccepted(scenario, found) == []
 
 
 def test_other_pods_may_get_scarce_domains(karpenter):
@@ -529,18 +539,18 @@ def test_other_pods_may_get_scarce_domains(karpenter):
     spread = [{**spread_over(ZONE)[0], "minDomains": 3}]
     large, small = pods(3, cpu="2", topologySpreadConstraints=spread), pods(3, topologySpreadConstraints=spread)
     for pod in large:
-        named(pod, f"large-{pod['metadata']['name']}")
-    asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(), *large, *small)
+        renamed(pod, f"large-{pod['metadata']['name']}")
+    scenario = a_scenario([a_type("m", cpu=4, price=0.2)], a_pool(), *large, *small)
 
-    found = findings(asked, karpenter)
+    found = compare_plans(scenario, karpenter)
 
-    assert len(Ours(asked).placed) == 2
-    assert unaccepted(asked, found) == []
+    assert len(OurSolution(scenario).scheduled) == 2
+    assert unaccepted(scenario, found) == []
 
 
 def test_difference_applies_only_where_it_can_be_the_reason():
     """The same finding on a cluster whose pool limits cores, not nodes."""
-    asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(limits={"cpu": "4"}), *pods(2))
+    scenario = a_scenario([a_type("m", cpu=4, price=0.2)], a_pool(limits={"cpu": "4"}), *pods(2))
     found = [
         Finding(
             kind="missing",
@@ -548,4 +558,4 @@ def test_difference_applies_only_where_it_can_be_the_reason():
         )
     ]
 
-    assert unaccepted(asked, found) == found
+    assert unaccepted(scenario, found) == found

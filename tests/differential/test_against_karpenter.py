@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.differential.accepted_differences import unaccepted
 from tests.differential.clusters import clusters
-from tests.differential.compare import findings
+from tests.differential.compare import compare_plans
 from tests.differential.failure_report import describe_failure
 
 CASES = Path(__file__).parent / "cases/regressions"
@@ -27,7 +27,7 @@ GENERATE_ONLY = settings(max_examples=MAX_EXAMPLES, phases=[Phase.generate], sup
 @given(scenario=clusters())
 def test_every_pod_that_karpenter_schedules_is_scheduled_for_no_more(karpenter, scenario):
     """The plan passes verification, costs no more, is repeatable, and does not depend on the order of the objects."""
-    found = unaccepted(scenario, findings(scenario, karpenter))
+    found = unaccepted(scenario, compare_plans(scenario, karpenter))
 
     assert not found, describe_failure(scenario, found)
 
@@ -37,6 +37,6 @@ def test_regression_clusters_agree_with_karpenter(karpenter, path):
     """Reduced clusters of earlier findings."""
     scenario = json.loads(path.read_text())
 
-    found = unaccepted(scenario, findings(scenario, karpenter))
+    found = unaccepted(scenario, compare_plans(scenario, karpenter))
 
     assert not found, describe_failure(scenario, found)

@@ -1,9 +1,9 @@
 """`hunt` reduces its examples, and an API server would still accept them."""
 
-from tests.differential.compare import Finding, Ours
+from tests.differential.compare import Finding, OurSolution
 from tests.differential.draw.words import ZONE, require
 from tests.differential.hunt import Hunt
-from tests.differential.test_accepted_differences import REQUIRED, a_pool, a_type, pods, scenario
+from tests.differential.test_accepted_differences import REQUIRED, a_pool, a_scenario, a_type, pods
 
 
 class NodeAffinityHunt(Hunt):
@@ -18,7 +18,7 @@ class NodeAffinityHunt(Hunt):
 def test_reduced_example_has_no_invalid_pods():
     """Required node affinity without terms would be smaller, but the API server rejects it."""
     in_zone_a = {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [require(ZONE, "In", "a")]}]}}
-    drawn = scenario([a_type("m", cpu=4, price=0.2)], a_pool(), *pods(3, affinity={"nodeAffinity": in_zone_a}))
+    drawn = a_scenario([a_type("m", cpu=4, price=0.2)], a_pool(), *pods(3, affinity={"nodeAffinity": in_zone_a}))
     hunt = NodeAffinityHunt(karpenter=None)
     hunt.compare(drawn)
 
@@ -26,4 +26,4 @@ def test_reduced_example_has_no_invalid_pods():
 
     (pod,) = (o for o in small["objects"] if o["kind"] == "Pod")
     assert len(pod["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]) == 1
-    assert all(error.kind != "invalid" for error in Ours(small).results.pod_errors.values())
+    assert all(error.kind != "invalid" for error in OurSolution(small).results.pod_errors.values())

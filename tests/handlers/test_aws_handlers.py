@@ -32,13 +32,13 @@ def deployed() -> Iterator[LocalDeployment]:
 
 @pytest.fixture
 def writes(deployed) -> list:
-    """What the functions write to the API server, in order."""
-    seen: list = []
-    deployed.server.on_write(lambda write: seen.append(write) if write.user == "journeyman" else None)
-    return seen
+    """Return a list that receives the functions' writes to the API server, in order."""
+    found: list = []
+    deployed.server.on_write(lambda write: found.append(write) if write.user == "journeyman" else None)
+    return found
 
 
-def cluster(deployed: LocalDeployment, name: str) -> None:
+def load_cluster(deployed: LocalDeployment, name: str) -> None:
     deployed.server.load(list(yaml.safe_load_all((SAMPLES / "clusters" / f"{name}.yaml").read_text())))
 
 
@@ -52,12 +52,12 @@ def invoke(deployed, function, event):
     return invocation.response
 
 
-def failed(answer) -> list[str]:
+def failed_messages(answer) -> list[str]:
     return [failure["itemIdentifier"] for failure in answer["batchItemFailures"]]
 
 
 def messages(deployed, queue: str) -> list[dict]:
-    """The parsed messages of a queue, also delayed ones; the clock moves past the longest delay."""
+    """Return the parsed messages of a queue, delayed ones too; the clock moves past the longest delay."""
     deployed.clock.advance(900)
     url = deployed.stack.queue_urls[f"{queue}Queue"]
     found = deployed.aws.client("sqs").receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", [])
@@ -66,11 +66,11 @@ def messages(deployed, queue: str) -> list[dict]:
 
 def test_pending_pods_get_instances_and_only_the_malformed_record_fails(deployed):
     """Zero nodes, ten pods, one malformed message in the middle of the batch. Provision requeues itself while nodes join."""
-    cluster(deployed, "zero-nodes")
+    load_cluster(deployed, "zero-nodes")
 
     answer = invoke(deployed, "Provision", sample("sqs/provision-batch-one-malformed.json"))
 
-    assert failed(answer) == ["059f36b4-87a3-44ab-83d2-661970000002"]
+    assert failed_messages(answer) == ["059f36b4-87a3-44ab-83d2-661970000002"]
     claims = deployed.server.list(NODECLAIM).items
     assert claims
     assert all(claim.status.provider_id for claim in claims)
@@ -80,7 +80,7 @@ def test_pending_pods_get_instances_and_only_the_malformed_record_fails(deployed
 
 def test_second_delivery_of_an_event_launches_nothing(deployed):
     """SQS delivers at least once."""
-    cluster(deployed, "zero-nodes")
+    load_cluster(deployed, "zero-nodes")
     event = sample("sqs/provision-batch.json")
 
     invoke(deployed, "Provision", event)
@@ -92,11 +92,11 @@ def test_second_delivery_of_an_event_launches_nothing(deployed):
 
 def test_spot_interruption_deletes_the_claim_of_its_instance_only(deployed):
     """The other record of the batch is about a foreign instance: it is acknowledged without effect."""
-    cluster(deployed, "two-spot-nodes")
+    load_cluster(deployed, "two-spot-nodes")
 
     answer = invoke(deployed, "Interrupt", sample("sqs/interrupt-batch.json"))
 
-    assert failed(answer) == []
+    assert failed_messages(answer) == []
     going = {c.metadata.name: c.metadata.deletion_timestamp is not None for c in deployed.server.list(NODECLAIM).items}
     assert going == {"default-b4m9q": False, "default-x7k2p": True}
     tainted = [n.metadata.name for n in deployed.server.list(NODE).items if n.spec.taints or n.spec.unschedulable]
@@ -107,7 +107,7 @@ def test_spot_interruption_deletes_the_claim_of_its_instance_only(deployed):
 
 def test_sweep_finds_pending_pods_without_a_notification(deployed):
     """A lost message costs a minute at most."""
-    cluster(deployed, "zero-nodes")
+    load_cluster(deployed, "zero-nodes")
 
     answer = invoke(deployed, "Sweep", sample("schedule/minute-sweep.json"))
 
@@ -119,7 +119,7 @@ def test_requeue_messages_are_forwarded_when_due_and_sent_back_when_not(deployed
     """One message is due, the other is due in an hour."""
     answer = invoke(deployed, "Sweep", sample("sqs/requeue-batch.json"))
 
-    assert failed(answer) == []
+    assert failed_messages(answer) == []
     assert [t.reason for t in messages(deployed, "Terminate")] == ["node default-x7k2p is draining"]
     (early,) = messages(deployed, "Requeue")
     assert (early.step, early.at) == (Step.CONSOLIDATE, NINE + timedelta(hours=1))
@@ -131,12 +131,12 @@ def test_requeue_messages_are_forwarded_when_due_and_sent_back_when_not(deployed
 )
 def test_messages_fail_while_another_run_holds_the_lease(deployed, function, event):
     """The function itself does not fail, and it changes nothing."""
-    cluster(deployed, "zero-nodes")
+    load_cluster(deployed, "zero-nodes")
     hold_lease(deployed, function.lower())
 
     answer = invoke(deployed, function, sample(event))
 
-    assert failed(answer) == [record["messageId"] for record in sample(event)["Records"]]
+    assert failed_messages(answer) == [record["messageId"] for record in sample(event)["Records"]]
     assert deployed.server.list(NODECLAIM).items == ()
 
 
@@ -149,7 +149,7 @@ def hold_lease(deployed, step: str) -> None:
 
 def test_api_returns_the_plan_of_provision_and_writes_nothing(deployed, writes):
     """The plan has nodes, price, and the errors of unschedulable pods."""
-    cluster(deployed, "zero-nodes")
+    load_cluster(deployed, "zero-nodes")
     invoke(deployed, "Sweep", sample("schedule/minute-sweep.json"))
     writes.clear()
 

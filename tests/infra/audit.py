@@ -51,7 +51,7 @@ class Right(Struct, frozen=True, kw_only=True):
     name: str = ""
 
     def covers(self, request: Request) -> bool:
-        """Whether the request needed this right."""
+        """Return whether this right permits the request."""
         same = (self.verb, self.group, self.resource) == (request.verb, request.group, request.resource)
         return same and self.namespace in {"", request.namespace} and self.name in {"", request.name}
 
@@ -59,9 +59,10 @@ class Right(Struct, frozen=True, kw_only=True):
         return _permission_text(self)
 
 
-def _permission_text(asked: Request | Right) -> str:
-    where = f" in {asked.namespace}" if asked.namespace else ""
-    return f"{asked.verb} {asked.resource}{f'.{asked.group}' if asked.group else ''} {asked.name}{where}"
+def _permission_text(permission: Request | Right) -> str:
+    where = f" in {permission.namespace}" if permission.namespace else ""
+    group = f".{permission.group}" if permission.group else ""
+    return f"{permission.verb} {permission.resource}{group} {permission.name}{where}"
 
 
 class AuditLog:
@@ -82,7 +83,7 @@ class AuditLog:
         )
 
     def requests(self) -> Iterator[Request]:
-        """All requests for resources so far, in order; requests for `/version` or discovery are left out."""
+        """Yield all requests for resources so far, in order, without those for `/version` or discovery."""
         for line in self._log.read_text().splitlines():
             event = json.loads(line)
             if ref := event.get("objectRef"):
@@ -90,7 +91,7 @@ class AuditLog:
 
 
 def _verbs(event: Mapping[str, Any]) -> tuple[str, ...]:
-    """An apply that created the object also needed the right to create it, which the log does not show."""
+    """Return the verbs that a request needs; an apply that creates an object needs `create` too (not logged)."""
     made = event["verb"] == "patch" and event.get("responseStatus", {}).get("code") == 201
     return ("patch", "create") if made else (event["verb"],)
 
@@ -108,7 +109,7 @@ def _request(event: Mapping[str, Any], ref: Mapping[str, str], verb: str) -> Req
 
 
 def granted(documents: Iterable[Mapping[str, Any]], subject: str) -> set[Right]:
-    """All rights that bindings among these objects give to a group or a service account of that name."""
+    """Return the rights that bindings among these objects grant to a group or service account of that name."""
     objects = list(documents)
     roles = {(d["kind"], d["metadata"].get("namespace", ""), d["metadata"]["name"]): d for d in objects}
     found: set[Right] = set()

@@ -53,14 +53,15 @@ def rendered(values: Path | Mapping[str, Any], *arguments: str) -> list[dict[str
         values: A file of values, or values themselves.
         arguments: More for `helm template`.
     """
-    given = (
+    flags = (
         ["--values", str(values)] if isinstance(values, Path) else [f"--set-json={k}={v}" for k, v in values.items()]
     )
-    text = helm("template", RELEASE, str(CHART), f"--namespace={NAMESPACE}", *given, *arguments, *_believed(arguments))
+    version = _default_version(arguments)
+    text = helm("template", RELEASE, str(CHART), f"--namespace={NAMESPACE}", *flags, *arguments, *version)
     return [document for document in yaml.load_all(text, yaml.CSafeLoader) if document]
 
 
-def _believed(arguments: Sequence[str]) -> list[str]:
+def _default_version(arguments: Sequence[str]) -> list[str]:
     return [] if any(a.startswith("--kube") for a in arguments) else ["--kube-version", KUBERNETES]
 
 

@@ -68,7 +68,7 @@ class RightsStage:
         self.admin = plane.admin
         self.clock = VirtualClock(SystemClock().now() + timedelta(minutes=1))
         self.logs: list[Mapping[str, Any]] = []
-        self.doubled: list[str] = []
+        self.repeated: list[str] = []
         self._plane = plane
         self._clouds: list[CloudProvider] = []
         self._runtimes: dict[str, Runtime] = {}
@@ -105,7 +105,7 @@ class RightsStage:
     # --- functions
 
     def runtime(self, function: str) -> Runtime:
-        """A function's composition."""
+        """Return a function's composition."""
         return self._runtimes[function]
 
     def run(self, function: str, event: Mapping[str, Any] | None = None) -> Any:
@@ -115,13 +115,13 @@ class RightsStage:
         """
         deployed = self._stack.functions[f"{function.title()}Function"]
         with installed(self._runtimes[function]):
-            invocation = deployed.invoke(dict(event or self._woken(function)))
+            invocation = deployed.invoke(dict(event or self._requeue_event(function)))
         assert invocation.outcome is InvocationOutcome.SUCCEEDED, invocation.error
         failures = (invocation.response or {}).get("batchItemFailures", ())
         assert not failures, [line for line in self.logs if line["level"] in {"ERROR", "WARNING"}][-3:]
         return invocation.response
 
-    def _woken(self, step: str) -> dict[str, Any]:
+    def _requeue_event(self, step: str) -> dict[str, Any]:
         now = self.clock.now().isoformat()
         body = {
             "version": "1",
@@ -135,7 +135,7 @@ class RightsStage:
         return self.record(body, f"journeyman-{step}.fifo")
 
     def record(self, body: Mapping[str, Any], queue: str) -> dict[str, Any]:
-        """A batch of one message, as a function gets it from a queue."""
+        """Return an SQS event with one message."""
         message = {
             "messageId": "m-1",
             "receiptHandle": "r-1",
@@ -153,8 +153,8 @@ class RightsStage:
         clusters = json.dumps([registration(self._plane, CLUSTER, kubeconfig)])
         environment = read_environment({**self._stack.variables, **variables, "JOURNEYMAN_CLUSTERS": clusters})
         transport = Transport(from_kubeconfig(str(kubeconfig)))
-        mirrors = ListCache(worth_caching=0)  # the cache watches every list, however small
-        store = _Repeating(CachingKubeStore(HttpKubeStore(transport), mirrors, cluster=CLUSTER), self.doubled)
+        lists = ListCache(worth_caching=0)  # the cache watches every list, however small
+        store = _RepeatingStore(CachingKubeStore(HttpKubeStore(transport), lists, cluster=CLUSTER), self.repeated)
         adapters = _Adapters(
             environment,
             clock=self.clock,
@@ -187,14 +187,14 @@ class RightsStage:
         """Create an object."""
         return self.admin.do("POST", path, body)
 
-    def pend(self, name: str, spec: Mapping[str, Any], **metadata: Any) -> None:
+    def create_unschedulable_pod(self, name: str, spec: Mapping[str, Any], **metadata: Any) -> None:
         """Create a pod for which kube-scheduler found no node."""
         container = {"name": "main", "image": "pause", "resources": {"requests": {"cpu": "500m"}}}
         body = {"metadata": {"name": name, **metadata}, "spec": {"containers": [container], **spec}}
         self.create("/api/v1/namespaces/default/pods", body)
-        refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/0 nodes"}
+        unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/0 nodes"}
         path = f"/api/v1/namespaces/default/pods/{name}/status"
-        self.admin.do("PATCH", path, {"status": {"conditions": [refused]}}, kind=MERGE)
+        self.admin.do("PATCH", path, {"status": {"conditions": [unschedulable]}}, kind=MERGE)
 
     def bind(self, pod: str, node: str) -> None:
         """Bind a pod to a node, as kube-scheduler does."""
@@ -202,12 +202,12 @@ class RightsStage:
         self.create(f"/api/v1/namespaces/default/pods/{pod}/binding", {"metadata": {"name": pod}, "target": target})
 
     def claims(self) -> dict[str, dict[str, Any]]:
-        """The NodeClaims by name."""
+        """Return the NodeClaims by name."""
         items = self.admin.do("GET", "/apis/karpenter.sh/v1/nodeclaims")["items"]
         return {item["metadata"]["name"]: item for item in items}
 
     def initialized(self) -> set[str]:
-        """The NodePools that have an initialized node."""
+        """Return the NodePools that have an initialized node."""
         return {
             claim["metadata"]["labels"]["karpenter.sh/nodepool"]
             for claim in self.claims().values()
@@ -215,12 +215,12 @@ class RightsStage:
             if (condition["type"], condition["status"]) == ("Initialized", "True")
         }
 
-    def going(self) -> list[str]:
-        """The NodeClaims that are being deleted."""
+    def terminating_claims(self) -> list[str]:
+        """Return the names of the NodeClaims that are being deleted."""
         return sorted(name for name, claim in self.claims().items() if "deletionTimestamp" in claim["metadata"])
 
     def claim_of(self, pool: str) -> dict[str, Any]:
-        """The one NodeClaim of a NodePool that is not being deleted."""
+        """Return the one NodeClaim of a NodePool that is not being deleted."""
         (claim,) = (
             c
             for c in self.claims().values()
@@ -247,28 +247,28 @@ class _Kubelet(HttpKubeStore):
         super().__init__(Transport(from_kubeconfig(str(plane.kubeconfig))))
 
     def version_of(self, *_: Resource[Any]) -> int:
-        """A constant."""
+        """Return a constant."""
         return 0
 
 
-class _Repeating:
+class _RepeatingStore:
     """A store whose network loses the answer to the first creation of each kind, so that the client repeats it."""
 
-    def __init__(self, store: Any, doubled: list[str], left: set[str] | None = None) -> None:
+    def __init__(self, store: Any, repeated: list[str], unrepeated: set[str] | None = None) -> None:
         self._store = store
-        self._doubled = doubled
-        self._left = {NODECLAIM.kind, NODE_DISRUPTION.kind} if left is None else left
+        self._repeated = repeated
+        self._unrepeated = {NODECLAIM.kind, NODE_DISRUPTION.kind} if unrepeated is None else unrepeated
 
     def for_run(self, *arguments: Any) -> KubeStore:
-        """The same for one run."""
-        run: Any = _Repeating(self._store.for_run(*arguments), self._doubled, self._left)
+        """Return the store for one run."""
+        run: Any = _RepeatingStore(self._store.for_run(*arguments), self._repeated, self._unrepeated)
         return run
 
     def create(self, resource: Resource[Any], body: Any, *, namespace: str = "") -> Any:
         """Create an object, the first of each kind twice."""
-        if resource.kind in self._left:
-            self._left.remove(resource.kind)
-            self._doubled.append(resource.kind)
+        if resource.kind in self._unrepeated:
+            self._unrepeated.remove(resource.kind)
+            self._repeated.append(resource.kind)
             self._store.create(resource, body, namespace=namespace)
         return self._store.create(resource, body, namespace=namespace)
 

@@ -69,13 +69,13 @@ def test_api_server_accepts_every_object_with_strict_validation(values, control_
     """Strict validation rejects unknown and duplicate fields."""
     documents = rendered(values, f"--namespace={namespace}", f"--set=access.leaseNamespace={namespace}")
 
-    def answer(document):
+    def dry_run(document):
         meta = document["metadata"]
         path = f"{PATHS[document['kind']]}/{meta['name']}".format(namespace=meta.get("namespace"))
         query = "dryRun=All&fieldValidation=Strict&fieldManager=chart&force=true"
         return control_plane.admin.call("PATCH", f"{path}?{query}", document, kind="application/apply-patch+yaml")
 
-    answers = {(d["kind"], d["metadata"]["name"]): answer(d) for d in documents}
+    answers = {(d["kind"], d["metadata"]["name"]): dry_run(d) for d in documents}
 
     assert len(answers) == len(documents) > 20
     assert {d["metadata"].get("namespace", namespace) for d in documents} == {namespace}
@@ -304,7 +304,7 @@ def test_readme_describes_every_value():
 
 
 def paths(values, above=()):
-    """Paths of values; values with Kubernetes' own schema are not split."""
+    """Yield the paths of values; values with Kubernetes' own schema are not split."""
     opaque = {"resources", "affinity", "nodeSelector", "podDisruptionBudget", "annotations"}
     for name, value in values.items():
         path = (*above, name)

@@ -68,31 +68,31 @@ BUFFER_CRD = {
 }
 
 
-class Lived:
-    """The result: requests to the API server, granted rights, and the objects that Helm left."""
+class ScenarioResult:
+    """The requests to the API server, the granted rights, and the objects that Helm left."""
 
-    def __init__(self, requests, documents, doubled, installed, left):
+    def __init__(self, requests, documents, repeated, installed, left):
         self.requests = requests
         self.documents = documents
-        self.doubled = doubled
+        self.repeated = repeated
         self.installed = installed
         self.left = left
 
-    def asked(self, who):
-        return [r for r in self.requests if r.user == user(who)]
+    def requests_of(self, component):
+        return [r for r in self.requests if r.user == user(component)]
 
-    def granted(self, who):
-        return granted(self.documents, FORWARDER if who == "forwarder" else f"journeyman-{who}")
+    def rights_of(self, component):
+        return granted(self.documents, FORWARDER if component == "forwarder" else f"journeyman-{component}")
 
 
-def user(who):
-    """The name that the API server sees."""
-    return f"system:serviceaccount:{NAMESPACE}:{FORWARDER}" if who == "forwarder" else who
+def user(component):
+    """Return the user name in the API server's audit log."""
+    return f"system:serviceaccount:{NAMESPACE}:{FORWARDER}" if component == "forwarder" else component
 
 
 @pytest.fixture(scope="module")
-def lived(make_control_plane, tmp_path_factory) -> Lived:
-    """One run of the scenario, from `helm install` to `uninstall`; the cluster already has Karpenter's NodePool CRD."""
+def result(make_control_plane, tmp_path_factory) -> ScenarioResult:
+    """Run the scenario from `helm install` to `uninstall`; the cluster already has Karpenter's NodePool CRD."""
     folder = tmp_path_factory.mktemp("rights")
     log = AuditLog(folder)
     values = folder / "values.yaml"
@@ -108,14 +108,14 @@ def lived(make_control_plane, tmp_path_factory) -> Lived:
             run_scenario(stage, plane)
             helm("upgrade", RELEASE, str(CHART), *on_plane, f"--values={values}", *WITHOUT_FEATURES)
             stage.deploy({})
-            work_without_features(stage)
+            run_without_features(stage)
         helm("uninstall", RELEASE, *on_plane)
         left = owners(plane.admin), roles(plane.admin)
-    return Lived(list(log.requests()), rendered(values), stage.doubled, installed, left)
+    return ScenarioResult(list(log.requests()), rendered(values), stage.repeated, installed, left)
 
 
 def owners(admin):
-    """The release that owns each CRD; empty for none."""
+    """Return the release that owns each CRD; empty for none."""
     items = admin.do("GET", CRDS)["items"]
     key = "meta.helm.sh/release-name"
     return {crd["metadata"]["name"]: crd["metadata"].get("annotations", {}).get(key, "") for crd in items}
@@ -127,21 +127,21 @@ def roles(admin):
 
 
 def run_scenario(stage, plane):
-    furnish(stage)
-    look_on(stage)
-    with forwarding(stage, plane):
+    create_objects(stage)
+    run_read_only_functions(stage)
+    with running_forwarder(stage, plane):
         send_over_https(stage)
-    nodes_come(stage)
-    one_is_replaced(stage)
-    one_is_deleted_by_hand(stage)
-    one_is_taken_away(stage)
-    one_belongs_to_nobody(stage)
-    history_is_forgotten(stage)
+    launch_nodes(stage)
+    replace_node(stage)
+    delete_node(stage)
+    interrupt_node(stage)
+    orphan_instance(stage)
+    expire_node_disruptions(stage)
 
 
-def work_without_features(stage):
-    """Run the functions after both their settings and the chart's turned the features off."""
-    look_on(stage)
+def run_without_features(stage):
+    """Run the functions with all features off, in their settings and the chart's."""
+    run_read_only_functions(stage)
     for step in ("provision", "consolidate"):
         stage.run(step)
 
@@ -149,7 +149,7 @@ def work_without_features(stage):
 # --- the scenario
 
 
-def furnish(stage):
+def create_objects(stage):
     stage.create(CRDS, BUFFER_CRD)
     selected = [{"tags": {"karpenter.sh/discovery": CLUSTER}}]
     spec = {
@@ -196,7 +196,7 @@ def a_pool(name, capacity_type, types, *, nodes):
     return an_object("NodePool", "karpenter.sh/v1", spec, name)
 
 
-def look_on(stage):
+def run_read_only_functions(stage):
     """Run the read-only functions twice; the second time they watch."""
     for _ in range(2):
         stage.run("sweep", json.loads((SAMPLES / "schedule" / "minute-sweep.json").read_text()))
@@ -206,7 +206,7 @@ def look_on(stage):
 
 
 @contextmanager
-def forwarding(stage, plane):
+def running_forwarder(stage, plane):
     """Run the forwarder as its own service account until it watches all its resources."""
     token = token_of(stage)
     context = client_context(ca_file=str(plane.ca_file))
@@ -221,7 +221,7 @@ def forwarding(stage, plane):
 
 
 def token_of(stage, *audiences):
-    """The token that the kubelet would mount."""
+    """Return the token that the kubelet would mount."""
     path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{FORWARDER}/token"
     return stage.create(path, {"spec": {"audiences": list(audiences)}})["status"]["token"]
 
@@ -231,23 +231,23 @@ def send_over_https(stage):
     body |= {"time": stage.clock.now().isoformat(), "step": "provision"}
     receiver = Receiver(Sender(service_account=f"{NAMESPACE}/{FORWARDER}"))
     token = f"Bearer {token_of(stage, 'journeyman')}"
-    verdict = receiver.receive(stage.runtime("api"), CLUSTER, token, json.dumps(body).encode())
-    assert verdict.status == 202, verdict
+    reply = receiver.receive(stage.runtime("api"), CLUSTER, token, json.dumps(body).encode())
+    assert reply.status == 202, reply
 
 
-def nodes_come(stage):
-    """Spot is out of stock at first; then both nodes join, and pods are bound as planned."""
+def launch_nodes(stage):
+    """Spot is unavailable at first; then both nodes join, and kube-scheduler binds the pods as planned."""
     out_of_stock(stage, SMALL, "spot")
     on_spot, steady = ({"nodeSelector": {"karpenter.sh/nodepool": pool}} for pool in ("spot", "steady"))
     large = {"name": "main", "image": "pause", "resources": {"requests": {"cpu": "10"}}}
-    stage.pend("evictable", on_spot, labels={"app": "guarded"})
-    stage.pend("stubborn", on_spot, annotations={"karpenter.sh/do-not-disrupt": "true"})
-    stage.pend("large", {**steady, "containers": [large]})
-    stage.pend("small", steady)
-    stage.pend("impossible", {"nodeSelector": {"nowhere": "ever"}})
+    stage.create_unschedulable_pod("evictable", on_spot, labels={"app": "guarded"})
+    stage.create_unschedulable_pod("stubborn", on_spot, annotations={"karpenter.sh/do-not-disrupt": "true"})
+    stage.create_unschedulable_pod("large", {**steady, "containers": [large]})
+    stage.create_unschedulable_pod("small", steady)
+    stage.create_unschedulable_pod("impossible", {"nodeSelector": {"nowhere": "ever"}})
     stage.run("provision")
     stage.advance(minutes=4)
-    until(stage, lambda: stage.initialized() == {"spot", "steady"}, "provision")
+    run_until(stage, lambda: stage.initialized() == {"spot", "steady"}, "provision")
     for pool, pods in {"spot": ("evictable", "stubborn"), "steady": ("large", "small")}.items():
         for pod in pods:
             stage.bind(pod, stage.claim_of(pool)["status"]["nodeName"])
@@ -255,7 +255,7 @@ def nodes_come(stage):
     stage.advance(seconds=5)
 
 
-def until(stage, done, *steps):
+def run_until(stage, done, *steps):
     """Repeat these steps while nodes join; a run may read a slightly older state of the cluster."""
     for _ in range(12):
         for step in steps:
@@ -263,28 +263,28 @@ def until(stage, done, *steps):
         if done():
             return
         stage.boot()
-    raise AssertionError(f"{', '.join(steps)} did not get there: {[line['message'] for line in stage.logs[-20:]]}")
+    raise AssertionError(f"{', '.join(steps)} did not finish: {[line['message'] for line in stage.logs[-20:]]}")
 
 
 def out_of_stock(stage, instance_type, capacity_type):
     """Make an instance type unavailable for two minutes in all zones."""
-    until = stage.clock.now() + timedelta(minutes=2)
+    end = stage.clock.now() + timedelta(minutes=2)
     for zone in stage.zones:
-        stage.aws.out_of_stock(instance_type, zone, capacity_type, until)
+        stage.aws.out_of_stock(instance_type, zone, capacity_type, end)
 
 
-def one_is_replaced(stage):
-    """A user deletes the large pod; a small node is enough, but out of stock at first."""
-    forget_offerings(stage)
+def replace_node(stage):
+    """A user deletes the large pod; a small node is enough, but unavailable at first."""
+    delete_offering_states(stage)
     old = stage.claim_of("steady")["metadata"]["name"]
     stage.admin.do("DELETE", "/api/v1/namespaces/default/pods/large?gracePeriodSeconds=0")
     out_of_stock(stage, SMALL, "on-demand")
-    until(stage, lambda: stage.admin.do("GET", f"{OURS}/offeringstates")["items"], "consolidate")
+    run_until(stage, lambda: stage.admin.do("GET", f"{OURS}/offeringstates")["items"], "consolidate")
     stage.advance(minutes=3)
-    until(stage, lambda: "deletionTimestamp" in stage.claims()[old]["metadata"], "consolidate", "provision")
+    run_until(stage, lambda: "deletionTimestamp" in stage.claims()[old]["metadata"], "consolidate", "provision")
 
 
-def one_is_deleted_by_hand(stage):
+def delete_node(stage):
     """A user deletes the replacement's node; the steps run again after 16 minutes."""
     node = stage.claim_of("steady")["status"]["nodeName"]
     stage.admin.do("DELETE", f"/api/v1/nodes/{node}")
@@ -293,14 +293,14 @@ def one_is_deleted_by_hand(stage):
     stage.run("consolidate")
 
 
-def forget_offerings(stage):
+def delete_offering_states(stage):
     """Delete the OfferingState, so that the next failed launch has to create it."""
     stage.admin.do("DELETE", f"{OURS}/offeringstates")
 
 
-def one_is_taken_away(stage):
+def interrupt_node(stage):
     """Two recommendations, then an interruption; a PodDisruptionBudget blocks until the grace period ends."""
-    forget_offerings(stage)
+    delete_offering_states(stage)
     instance = stage.claim_of("spot")["status"]["providerID"].rpartition("/")[2]
     for _ in range(2):
         stage.run("interrupt", notice(stage, "ec2-rebalance-recommendation/elevated-risk", instance))
@@ -314,12 +314,12 @@ def one_is_taken_away(stage):
         stage.run("terminate")
         stage.advance(minutes=3)
     stage.advance(hours=1)
-    until(stage, lambda: not stage.going(), "terminate")
+    run_until(stage, lambda: not stage.terminating_claims(), "terminate")
 
 
 def attach_volumes(stage):
     """Attach a volume to every node that is being deleted."""
-    nodes = {name: stage.claims()[name].get("status", {}).get("nodeName") for name in stage.going()}
+    nodes = {name: stage.claims()[name].get("status", {}).get("nodeName") for name in stage.terminating_claims()}
     for name, node in nodes.items():
         if node is None:
             continue
@@ -328,7 +328,7 @@ def attach_volumes(stage):
         stage.create("/apis/storage.k8s.io/v1/volumeattachments", attachment)
 
 
-def one_belongs_to_nobody(stage):
+def orphan_instance(stage):
     """A user removes our finalizer: terminate reads the NodeClaim by name before it terminates the instance."""
     claim = stage.claim_of("steady")
     path = f"{KARPENTER}/nodeclaims/{claim['metadata']['name']}"
@@ -348,44 +348,44 @@ def notice(stage, sample, instance):
     return stage.record(event, "journeyman-interrupt")
 
 
-def history_is_forgotten(stage):
+def expire_node_disruptions(stage):
     """Finish the NodeDisruptions, and wait until consolidate deletes them a day later."""
     for _ in range(2):
         stage.run("consolidate")
     stage.advance(hours=25)
-    until(stage, lambda: not stage.admin.do("GET", f"{OURS}/nodedisruptions")["items"], "consolidate")
+    run_until(stage, lambda: not stage.admin.do("GET", f"{OURS}/nodedisruptions")["items"], "consolidate")
 
 
 # --- the result
 
 
-@pytest.mark.parametrize("who", [*FUNCTIONS, "forwarder"])
-def test_no_request_is_forbidden(lived, who):
+@pytest.mark.parametrize("component", [*FUNCTIONS, "forwarder"])
+def test_no_request_is_forbidden(result, component):
     """Every request of the scenario is within the chart's role."""
-    asked = lived.asked(who)
+    requests = result.requests_of(component)
 
-    assert asked
-    assert sorted({str(r) for r in asked if not r.allowed}) == []
+    assert requests
+    assert sorted({str(r) for r in requests if not r.allowed}) == []
 
 
-@pytest.mark.parametrize("who", [*FUNCTIONS, "forwarder"])
-def test_every_permission_is_used(lived, who):
+@pytest.mark.parametrize("component", [*FUNCTIONS, "forwarder"])
+def test_every_permission_is_used(result, component):
     """The test fails for a permission that the scenario does not use."""
-    asked = lived.asked(who)
-    rights = lived.granted(who)
+    requests = result.requests_of(component)
+    rights = result.rights_of(component)
 
     assert rights
-    assert sorted(str(right) for right in rights if not any(right.covers(r) for r in asked)) == []
+    assert sorted(str(right) for right in rights if not any(right.covers(r) for r in requests)) == []
 
 
-def test_creations_with_a_lost_answer_are_sent_twice(lived):
+def test_creations_with_a_lost_answer_are_sent_twice(result):
     """Then provision needs `get` for NodeClaims, and consolidate for NodeClaims and NodeDisruptions."""
-    assert sorted(lived.doubled) == ["NodeClaim", "NodeClaim", "NodeDisruption"]
+    assert sorted(result.repeated) == ["NodeClaim", "NodeClaim", "NodeDisruption"]
 
 
-def test_helm_keeps_the_crds_of_another_owner_and_its_own(lived):
+def test_helm_keeps_the_crds_of_another_owner_and_its_own(result):
     """The NodePool CRD existed; the release owns the others, which outlive it with all their objects."""
-    before, after, roles_left = lived.installed, *lived.left
+    before, after, roles_left = result.installed, *result.left
 
     assert before.pop("nodepools.karpenter.sh") == ""
     assert set(before.values()) == {RELEASE}

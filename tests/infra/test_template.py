@@ -321,11 +321,11 @@ class Account:
     def client(self, _service):
         return self
 
-    def create_queue(self, **asked):
-        return {"QueueUrl": f"https://sqs/{asked['QueueName']}"}
+    def create_queue(self, **parameters):
+        return {"QueueUrl": f"https://sqs/{parameters['QueueName']}"}
 
-    def get_queue_attributes(self, **asked):
-        return {"Attributes": {"QueueArn": f"arn:{asked['QueueUrl']}"}}
+    def get_queue_attributes(self, **parameters):
+        return {"Attributes": {"QueueArn": f"arn:{parameters['QueueUrl']}"}}
 
 
 def test_api_routes_except_the_forwarders_require_credentials():

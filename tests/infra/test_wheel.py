@@ -81,12 +81,12 @@ def site_of(environment):
 
 
 def files(folder, *without):
-    """The relative paths of the files in a folder, without what Python wrote there."""
+    """Return the relative paths of the files in a folder, without Python's caches."""
     paths = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
     return {path.as_posix() for path in paths if not {"__pycache__", *without} & {*path.parts}}
 
 
-def until(text, lines):
+def lines_until(text, lines):
     """Yield the lines up to the first that contains the text."""
     for line in lines:
         yield line
@@ -103,7 +103,7 @@ def test_demo_runs_from_the_wheel_in_an_empty_folder(environment, tmp_path):
         text=True,
         stdout=subprocess.PIPE,
     ) as demo:
-        lines = list(until("10 of 10 pods run", demo.stdout))
+        lines = list(lines_until("10 of 10 pods run", demo.stdout))
         demo.kill()
 
     assert "10 of 10 pods run" in lines[-1], "".join(lines)

@@ -18,13 +18,13 @@ AXES = ("cpu", "pods")
 PORT = {"containerPort": 9100, "hostPort": 9100}
 
 
-def of(daemon_set, pod):
+def controlled_by(daemon_set, pod):
     """Return the pod as one that the DaemonSet controls."""
     owner = OwnerReference(api_version="apps/v1", kind="DaemonSet", uid=daemon_set.metadata.uid, controller=True)
     return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=(owner,)))
 
 
-def made(seconds_ago):
+def created(seconds_ago):
     """Return the metadata of a pod that was created this many seconds ago."""
     return {"creationTimestamp": stamp(NOW - timedelta(seconds=seconds_ago))}
 
@@ -32,8 +32,8 @@ def made(seconds_ago):
 def test_daemon_requests_are_those_of_its_newest_pod():
     """The newest pod requests more than the template, for example because a webhook raised the requests."""
     agent = a_daemon_set("agent", cpu="100m")
-    old = of(agent, a_pod("old", cpu="200m", node="n1", metadata=made(600)))
-    new = of(agent, a_pod("new", cpu="300m", node="n2", metadata=made(60)))
+    old = controlled_by(agent, a_pod("old", cpu="200m", node="n1", metadata=created(600)))
+    new = controlled_by(agent, a_pod("new", cpu="300m", node="n2", metadata=created(60)))
 
     assert make_daemons((agent,))[0].requests["cpu"] == 100
     assert make_daemons((agent,), (new, old, a_pod("other", cpu="9")))[0].requests["cpu"] == 300
@@ -44,7 +44,7 @@ def test_daemon_node_affinity_is_that_of_the_template():
     agent = a_daemon_set("agent")
     term = {"matchExpressions": [{"key": labels.ZONE, "operator": "In", "values": ["nowhere"]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
-    running = of(agent, a_pod("running", node="n1", spec={"affinity": affinity}))
+    running = controlled_by(agent, a_pod("running", node="n1", spec={"affinity": affinity}))
 
     (daemon,) = make_daemons((agent,), (running,))
 
@@ -101,7 +101,7 @@ def test_missing_overhead_counts_daemons_that_tolerate_and_select_the_node():
         a_daemon_set("running", cpu="800m"),
     )
     node = a_node("n", spec={"taints": [{"key": "gpu", "effect": "NoSchedule"}]})
-    pod = of(sets[3], a_pod("r", cpu="800m", memory="128Mi", node="node-n"))
+    pod = controlled_by(sets[3], a_pod("r", cpu="800m", memory="128Mi", node="node-n"))
     (found,) = a_snapshot(nodes=(node,), pods=(pod,)).state_nodes
 
     assert missing_daemon_overhead(found, make_daemons(sets))["cpu"] == 100

@@ -26,7 +26,7 @@ RACK = "example.com/rack"
 
 
 @dataclass(frozen=True)
-class Assigned:
+class AssignmentResult:
     """The result of domain assignment, with counts by the `app` label of the pods."""
 
     problem: SchedulingProblem
@@ -38,7 +38,7 @@ class Assigned:
         """Returns the app of a row."""
         return self.problem.rows[row].pods[0].metadata.labels["app"]
 
-    def sent(self, app="web"):
+    def on_new_nodes(self, app="web"):
         """Counts the pods on new nodes, by the domains in which the nodes must be."""
         found = Counter()
         for batch in self.batches:
@@ -46,7 +46,7 @@ class Assigned:
                 found["/".join(value for _, value in batch.pins)] += batch.count
         return dict(found)
 
-    def kept(self, app="web"):
+    def on_existing_nodes(self, app="web"):
         """Counts the pods on existing nodes, by the name of the node."""
         nodes = self.problem.existing.nodes
         found = Counter()
@@ -54,11 +54,11 @@ class Assigned:
             found[nodes[node].name] += sum(n for row, n in entries if self.app(row) == app)
         return {name: n for name, n in found.items() if n}
 
-    def reasons(self, app="web"):
+    def unassigned(self, app="web"):
         """Counts the pods that no domain can take."""
         return sum(n for c, n in self.left.items() if self.app(self.problem.levels[c][0]) == app)
 
-    def why(self):
+    def reasons_text(self):
         """Returns the reasons why pods are unschedulable, as one text."""
         return " ".join(self.solution.reasons.values())
 
@@ -67,8 +67,8 @@ def assign(*pods, types=(ZONAL,), ceilings=None, **cluster):
     """Assigns domains to these pods in a cluster."""
     snapshot = a_snapshot(pods=tuple(sorted(pods, key=lambda p: p.key)), **cluster)
     catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
-    asked = prepare_task(ClusterInputs.of(snapshot, catalogue, Options()), pods_to_schedule(snapshot), frozenset())
-    solution, problem = asked.initial_solution(), asked.problem
+    task = prepare_task(ClusterInputs.of(snapshot, catalogue, Options()), pods_to_schedule(snapshot), frozenset())
+    solution, problem = task.initial_solution(), task.problem
     if ceilings is not None:
         solution = replace(solution, ceilings=ceilings(problem))
     filling = NodeFilling(
@@ -76,7 +76,7 @@ def assign(*pods, types=(ZONAL,), ceilings=None, **cluster):
     )
     assigned = assign_domains(problem, solution, filling)
     solution = replace(solution, on_existing=filling.taken, reasons=assigned.reasons)
-    return Assigned(problem, solution, assigned.batches, assigned.left)
+    return AssignmentResult(problem, solution, assigned.batches, assigned.left)
 
 
 def pods(count, app="web", prefix="", **kwargs):
@@ -134,15 +134,15 @@ def test_spread_that_matches_no_pod_restricts_no_zone_but_needs_its_label():
     idle = assign(*pods(5, spec=spread(app="unmatched")))
     rack = assign(*pods(5, spec=spread("example.com/rack", app="unmatched")))
 
-    assert idle.sent() == {"": 5}
-    assert (rack.sent(), rack.reasons()) == ({}, 5)
+    assert idle.on_new_nodes() == {"": 5}
+    assert (rack.on_new_nodes(), rack.unassigned()) == ({}, 5)
 
 
 def test_pods_without_topology_constraints_get_no_domain():
     """Packing chooses the domain of these pods, and no batch is a quota."""
     assigned = assign(*pods(5))
 
-    assert assigned.sent() == {"": 5}
+    assert assigned.on_new_nodes() == {"": 5}
     assert not any(batch.is_quota for batch in assigned.batches)
 
 
@@ -150,8 +150,8 @@ def test_pods_too_large_for_all_instance_types_get_no_reason_about_domains():
     """The reasons come from the NodePools, not from domain assignment."""
     assigned = assign(*pods(2, cpu="64"))
 
-    assert assigned.reasons() == 2
-    assert assigned.why() == ""
+    assert assigned.unassigned() == 2
+    assert assigned.reasons_text() == ""
 
 
 # -- spread -----------------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def test_pods_too_large_for_all_instance_types_get_no_reason_about_domains():
 @pytest.mark.parametrize(("count", "expected"), [(1, [1]), (7, [3, 2, 2]), (10_000, [3334, 3333, 3333])])
 def test_spread_fills_the_emptiest_domain_first(count, expected):
     """The numbers of pods in two zones differ by at most one, for any number of pods."""
-    assert sorted(assign(*pods(count, spec=spread())).sent().values(), reverse=True) == expected
+    assert sorted(assign(*pods(count, spec=spread())).on_new_nodes().values(), reverse=True) == expected
 
 
 def test_spread_counts_running_pods():
@@ -168,23 +168,23 @@ def test_spread_counts_running_pods():
     filler, cluster = a_full_cluster("a")
     running = pods(2, prefix="old", cpu="0", node="node-n0")
 
-    assert assign(*filler, *running, *pods(2, spec=spread()), **cluster).sent() == {"b": 1, "c": 1}
+    assert assign(*filler, *running, *pods(2, spec=spread()), **cluster).on_new_nodes() == {"b": 1, "c": 1}
 
 
 def test_zone_without_available_offerings_is_no_domain_of_a_spread():
     """No pod goes to zone c, and its count of zero does not limit the other zones."""
     sold_out = replace(ZONAL, offerings=tuple(replace(o, available=o.zone != "c") for o in ZONAL.offerings))
 
-    assert assign(*pods(6, spec=spread()), types=(sold_out,)).sent() == {"a": 3, "b": 3}
+    assert assign(*pods(6, spec=spread()), types=(sold_out,)).on_new_nodes() == {"a": 3, "b": 3}
 
 
 def test_min_domains_limits_each_domain_to_max_skew_when_there_are_too_few_domains():
     """With minDomains 4 and only three zones, each zone takes at most maxSkew pods."""
     assigned = assign(*pods(8, spec=spread(skew=2, minDomains=4)))
 
-    assert assigned.sent() == {"a": 2, "b": 2, "c": 2}
-    assert assigned.reasons() == 2
-    assert "exceeds its maxSkew" in assigned.why()
+    assert assigned.on_new_nodes() == {"a": 2, "b": 2, "c": 2}
+    assert assigned.unassigned() == 2
+    assert "exceeds its maxSkew" in assigned.reasons_text()
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("Honor", {"a": 1, "b": 1}), ("Ignore", {"b": 2})])
@@ -205,7 +205,7 @@ def test_node_affinity_policy_decides_which_running_pods_a_spread_counts(policy,
     types = (an_instance_type("z.large", cpu=8, memory_gib=32, price=0.4, zones=("a", "b")),)
     new = pods(2, spec={**spread(nodeAffinityPolicy=policy), **disk})
 
-    assert assign(*filler, *running, *new, types=types, node_pools=pools, **cluster).sent() == expected
+    assert assign(*filler, *running, *new, types=types, node_pools=pools, **cluster).on_new_nodes() == expected
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("Honor", {"a": 1, "b": 1}), ("Ignore", {"b": 2})])
@@ -227,14 +227,14 @@ def test_node_taints_policy_decides_which_running_pods_a_spread_counts(policy, e
 
     assigned = assign(*running, *new, types=types, nodes=(node,), claims=(a_running_claim("n0"),))
 
-    assert assigned.sent() == expected
+    assert assigned.on_new_nodes() == expected
 
 
 def test_spread_over_capacity_types_balances_spot_and_on_demand():
     """Half of the pods go to spot nodes and half to on-demand nodes."""
     assigned = assign(*pods(6, spec=spread(labels.CAPACITY_TYPE)), types=(SPOTTY,))
 
-    assert assigned.sent() == {"on-demand": 3, "spot": 3}
+    assert assigned.on_new_nodes() == {"on-demand": 3, "spot": 3}
 
 
 def test_nodepool_requirement_defines_the_domains_of_a_custom_label():
@@ -242,7 +242,7 @@ def test_nodepool_requirement_defines_the_domains_of_a_custom_label():
     racks = [{"key": RACK, "operator": "In", "values": ["r1", "r2"]}]
     pools = (a_pool(spec={"template": {"spec": {"requirements": racks}}}),)
 
-    assert assign(*pods(4, spec=spread(RACK)), node_pools=pools).sent() == {"r1": 2, "r2": 2}
+    assert assign(*pods(4, spec=spread(RACK)), node_pools=pools).on_new_nodes() == {"r1": 2, "r2": 2}
 
 
 @pytest.mark.karpenter("provisioning/scheduling/topology", it="should spread pods while respecting both constraints")
@@ -251,7 +251,7 @@ def test_two_spreads_over_different_labels_hold_at_once():
     both = [c for key in (labels.ZONE, labels.CAPACITY_TYPE) for c in spread(key)["topologySpreadConstraints"]]
     assigned = assign(*pods(100, spec={"topologySpreadConstraints": both}), types=(SPOTTY,))
 
-    found = {tuple(cell.split("/")): n for cell, n in assigned.sent().items()}
+    found = {tuple(cell.split("/")): n for cell, n in assigned.on_new_nodes().items()}
     assert sum(found.values()) == 100
     for position in (0, 1):
         totals = Counter()
@@ -265,7 +265,7 @@ def test_spread_chooses_the_cheaper_zone_when_zones_are_equally_full():
     dear = an_instance_type("x.large", cpu=8, memory_gib=32, price=0.5, zones=("a",))
     cheap = an_instance_type("y.large", cpu=8, memory_gib=32, price=0.4, zones=("b",))
 
-    assert assign(*pods(3, spec=spread()), types=(dear, cheap)).sent() == {"a": 1, "b": 2}
+    assert assign(*pods(3, spec=spread()), types=(dear, cheap)).on_new_nodes() == {"a": 1, "b": 2}
 
 
 def test_spread_uses_existing_nodes_first_within_max_skew():
@@ -273,8 +273,8 @@ def test_spread_uses_existing_nodes_first_within_max_skew():
     filler, cluster = a_full_cluster("a", free=3)
     assigned = assign(*filler, *pods(6, spec=spread()), **cluster)
 
-    assert assigned.kept() == {"node-n0": 2}
-    assert assigned.sent() == {"b": 2, "c": 2}
+    assert assigned.on_existing_nodes() == {"node-n0": 2}
+    assert assigned.on_new_nodes() == {"b": 2, "c": 2}
 
 
 def test_pods_without_a_spread_that_a_spread_counts_are_balanced_but_never_rejected():
@@ -282,9 +282,9 @@ def test_pods_without_a_spread_that_a_spread_counts_are_balanced_but_never_rejec
     loose = pods(9, prefix="loose", cpu="500m")
     bound = pods(3, prefix="bound", spec=spread())
 
-    assert assign(*loose, *bound).sent() == {"a": 4, "b": 4, "c": 4}
+    assert assign(*loose, *bound).on_new_nodes() == {"a": 4, "b": 4, "c": 4}
     tied = pods(5, prefix="tied", cpu="500m", spec={"nodeSelector": {labels.ZONE: "a"}})
-    assert assign(*tied, *bound).sent() == {"a": 5, "b": 2, "c": 1}
+    assert assign(*tied, *bound).on_new_nodes() == {"a": 5, "b": 2, "c": 1}
 
 
 def test_pods_without_a_spread_that_a_spread_counts_stay_in_the_cheaper_zone():
@@ -293,14 +293,14 @@ def test_pods_without_a_spread_that_a_spread_counts_stay_in_the_cheaper_zone():
     cheap = an_instance_type("y.large", cpu=8, memory_gib=32, price=0.4, zones=("b",))
     bound = pods(1, prefix="bound", cpu="2", spec=spread())
 
-    assert assign(*pods(4, prefix="loose"), *bound, types=(dear, cheap)).sent() == {"a": 1, "b": 4}
+    assert assign(*pods(4, prefix="loose"), *bound, types=(dear, cheap)).on_new_nodes() == {"a": 1, "b": 4}
 
 
 def test_pods_with_fewer_allowed_zones_are_assigned_first():
     """Pods that require zone a are assigned first; the other pods then balance the zones."""
     tied = pods(4, prefix="tied", cpu="500m", spec={**spread(), "nodeSelector": {labels.ZONE: "a"}})
 
-    assert assign(*pods(8, prefix="free", spec=spread()), *tied).sent() == {"a": 4, "b": 4, "c": 4}
+    assert assign(*pods(8, prefix="free", spec=spread()), *tied).on_new_nodes() == {"a": 4, "b": 4, "c": 4}
 
 
 # -- affinity ---------------------------------------------------------------------------------------------------------
@@ -313,14 +313,16 @@ def test_self_affinity_chooses_one_domain_by_price():
         an_instance_type("y.large", cpu=8, memory_gib=32, price=0.4, zones=("b",)),
     )
 
-    assert assign(*pods(3, spec=near()), *pods(2, prefix="big", cpu="4", spec=near()), types=types).sent() == {"b": 5}
+    assert assign(*pods(3, spec=near()), *pods(2, prefix="big", cpu="4", spec=near()), types=types).on_new_nodes() == {
+        "b": 5
+    }
 
 
 def test_self_affinity_chooses_the_domain_that_the_most_constrained_pods_allow():
     """One pod class can only be in zone c, so all pods go there."""
     tied = {"affinity": {**near()["affinity"], **only("c")}}
 
-    assert assign(*pods(3, cpu="2", spec=near()), *pods(1, prefix="tied", spec=tied)).sent() == {"c": 4}
+    assert assign(*pods(3, cpu="2", spec=near()), *pods(1, prefix="tied", spec=tied)).on_new_nodes() == {"c": 4}
 
 
 def test_affinity_uses_the_domain_of_the_running_pods():
@@ -328,7 +330,7 @@ def test_affinity_uses_the_domain_of_the_running_pods():
     filler, cluster = a_full_cluster("b")
     running = pods(1, app="db", cpu="0", node="node-n0")
 
-    assert assign(*filler, *running, *pods(3, spec=near("db")), **cluster).sent() == {"b": 3}
+    assert assign(*filler, *running, *pods(3, spec=near("db")), **cluster).on_new_nodes() == {"b": 3}
 
 
 def test_those_to_be_followed_are_where_the_followers_can_be():
@@ -337,7 +339,7 @@ def test_those_to_be_followed_are_where_the_followers_can_be():
 
     assigned = assign(*followers, *pods(2, app="db"))
 
-    assert (assigned.sent(), assigned.sent("db")) == ({"c": 2}, {"c": 2})
+    assert (assigned.on_new_nodes(), assigned.on_new_nodes("db")) == ({"c": 2}, {"c": 2})
 
 
 @pytest.mark.karpenter("provisioning/scheduling/topology", it="should handle multiple dependent affinities")
@@ -345,7 +347,7 @@ def test_chained_affinities_put_all_pods_into_one_zone():
     """The web pod has affinity to db, and the db pod has affinity to disk."""
     assigned = assign(*pods(1, cpu="4", spec=near("db")), *pods(1, "db", cpu="2", spec=near("disk")), *pods(1, "disk"))
 
-    assert assigned.sent() == assigned.sent("db") == assigned.sent("disk")
+    assert assigned.on_new_nodes() == assigned.on_new_nodes("db") == assigned.on_new_nodes("disk")
     assert not assigned.left
 
 
@@ -353,8 +355,8 @@ def test_affinity_that_matches_no_pod_leaves_pods_unschedulable():
     """No pod of app db exists, and the pods do not match their own affinity selector."""
     assigned = assign(*pods(2, spec=near("db")))
 
-    assert assigned.reasons() == 2
-    assert "no domain of topology.kubernetes.io/zone that it can reach holds any of the pods" in assigned.why()
+    assert assigned.unassigned() == 2
+    assert "no domain of topology.kubernetes.io/zone that it can reach holds any of the pods" in assigned.reasons_text()
 
 
 def test_self_affinity_starts_a_new_domain_when_running_pods_are_in_an_excluded_zone():
@@ -363,7 +365,7 @@ def test_self_affinity_starts_a_new_domain_when_running_pods_are_in_an_excluded_
     running = pods(1, prefix="old", cpu="0", node="node-n0")
     spec = {"affinity": {**near()["affinity"], **only("b", "c")}}
 
-    assert assign(*filler, *running, *pods(2, spec=spec), **cluster).sent() == {"b": 2}
+    assert assign(*filler, *running, *pods(2, spec=spec), **cluster).on_new_nodes() == {"b": 2}
 
 
 # -- anti-affinity ----------------------------------------------------------------------------------------------------
@@ -373,9 +375,9 @@ def test_self_anti_affinity_allows_one_pod_per_domain():
     """Each of three zones takes one pod, and the other two pods are unschedulable."""
     assigned = assign(*pods(5, spec=apart()))
 
-    assert assigned.sent() == {"a": 1, "b": 1, "c": 1}
-    assert assigned.reasons() == 2
-    assert "every domain of topology.kubernetes.io/zone that it can reach is taken (a, b, c)" in assigned.why()
+    assert assigned.on_new_nodes() == {"a": 1, "b": 1, "c": 1}
+    assert assigned.unassigned() == 2
+    assert "every domain of topology.kubernetes.io/zone that it can reach is taken (a, b, c)" in assigned.reasons_text()
 
 
 def test_anti_affinity_applies_in_both_directions():
@@ -384,7 +386,7 @@ def test_anti_affinity_applies_in_both_directions():
         assigned = assign(*pods(3, cpu=mine, spec=apart("db")), *pods(6, "db", cpu=theirs))
 
         assert not assigned.left
-        assert not assigned.sent().keys() & assigned.sent("db").keys()
+        assert not assigned.on_new_nodes().keys() & assigned.on_new_nodes("db").keys()
 
 
 def test_anti_affinity_of_a_running_pod_excludes_new_pods_from_its_zone():
@@ -394,9 +396,9 @@ def test_anti_affinity_of_a_running_pod_excludes_new_pods_from_its_zone():
 
     assigned = assign(*filler, loner, *pods(2), **cluster)
 
-    assert assigned.kept() == {}
-    assert "a" not in assigned.sent()
-    assert sum(assigned.sent().values()) == 2
+    assert assigned.on_existing_nodes() == {}
+    assert "a" not in assigned.on_new_nodes()
+    assert sum(assigned.on_new_nodes().values()) == 2
 
 
 def test_anti_affinity_excludes_the_zones_of_matching_running_pods():
@@ -404,7 +406,7 @@ def test_anti_affinity_excludes_the_zones_of_matching_running_pods():
     filler, cluster = a_full_cluster("a")
     running = pods(1, app="db", cpu="0", node="node-n0")
 
-    assert set(assign(*filler, *running, *pods(3, spec=apart("db")), **cluster).sent()) <= {"b", "c"}
+    assert set(assign(*filler, *running, *pods(3, spec=apart("db")), **cluster).on_new_nodes()) <= {"b", "c"}
 
 
 # -- rules that later placements violate ------------------------------------------------------------------------------
@@ -442,7 +444,11 @@ def test_pods_that_exceed_their_max_skew_because_of_later_pods_are_unplaced():
     assigned = assign(*filler, *loose, *tight, types=(ZONAL_A,), **cluster)
     scheduled, errors = _solved((*filler, *loose, *tight), types=(ZONAL_A,), **cluster)
 
-    assert (assigned.sent("tight"), assigned.sent("loose"), assigned.reasons("loose")) == ({"a": 1}, {}, 3)
+    assert (assigned.on_new_nodes("tight"), assigned.on_new_nodes("loose"), assigned.unassigned("loose")) == (
+        {"a": 1},
+        {},
+        3,
+    )
     assert scheduled == {("loose", "a"): 2, ("loose", "b"): 1, ("loose", "c"): 1, ("tight", "a"): 1}
     assert errors == ["loose4"]
 
@@ -464,9 +470,12 @@ def test_pods_that_followed_unplaced_pods_are_unplaced_too():
     assigned = assign(*waiting, types=(), **cluster)
     scheduled, errors = _solved(waiting, **cluster)
 
-    assert (assigned.kept("loose"), assigned.kept("tight")) == ({"node-n1": 1}, {"node-n0": 6})
-    assert (assigned.reasons("loose"), assigned.reasons("follower")) == (3, 1)
-    assert "unsatisfiable pod affinity" in assigned.why()
+    assert (assigned.on_existing_nodes("loose"), assigned.on_existing_nodes("tight")) == (
+        {"node-n1": 1},
+        {"node-n0": 6},
+    )
+    assert (assigned.unassigned("loose"), assigned.unassigned("follower")) == (3, 1)
+    assert "unsatisfiable pod affinity" in assigned.reasons_text()
     assert scheduled == {("loose", "b"): 1, ("tight", "a"): 6}
     assert errors == ["follower0", "loose1", "loose2", "loose3"]
 
@@ -480,7 +489,7 @@ def test_preferred_spread_is_relaxed_only_for_pods_that_cannot_satisfy_it():
 
     assigned = assign(*pods(3, cpu="6", spec=spread(whenUnsatisfiable="ScheduleAnyway")), types=types)
 
-    assert assigned.sent() == {"a": 1, "": 2}
+    assert assigned.on_new_nodes() == {"a": 1, "": 2}
     assert [batch.row for batch in assigned.batches] == [1, 0]
 
 
@@ -490,7 +499,7 @@ def test_preferred_anti_affinity_does_not_exclude_other_pods():
 
     assigned = assign(*pods(4, spec={"affinity": shun}))
 
-    assert assigned.sent() == {"a": 1, "b": 1, "c": 1, "": 1}
+    assert assigned.on_new_nodes() == {"a": 1, "b": 1, "c": 1, "": 1}
     assert not assigned.left
 
 
@@ -504,7 +513,7 @@ def test_ceiling_limits_how_many_pods_a_domain_takes():
     def ceilings(problem):
         return {(0, ((labels.ZONE, "a"),)): 1, (0, ((labels.ZONE, "b"),)): 0}
 
-    assert assign(*pods(9, spec=spread(skew=9)), ceilings=ceilings).sent() == {"a": 1, "c": 8}
+    assert assign(*pods(9, spec=spread(skew=9)), ceilings=ceilings).on_new_nodes() == {"a": 1, "c": 8}
 
 
 def test_pod_order_does_not_change_the_assignment():
@@ -530,7 +539,7 @@ def test_the_cheaper_zone_is_the_one_with_the_lower_price_per_cpu():
     small = an_instance_type("x.small", cpu=2, memory_gib=8, price=0.2, zones=("a",))
     large = an_instance_type("y.large", cpu=8, memory_gib=32, price=0.4, zones=("b",))
 
-    assert assign(*pods(3, spec=spread()), types=(small, large)).sent() == {"a": 1, "b": 2}
+    assert assign(*pods(3, spec=spread()), types=(small, large)).on_new_nodes() == {"a": 1, "b": 2}
 
 
 def test_pod_is_assigned_when_its_only_type_has_neither_the_most_cpu_nor_the_most_memory():
@@ -541,15 +550,15 @@ def test_pod_is_assigned_when_its_only_type_has_neither_the_most_cpu_nor_the_mos
         an_instance_type("r.small", cpu=2, memory_gib=32, price=0.3),
     )
 
-    assert assign(*pods(1, cpu="3920m", memory="15872Mi"), types=types).sent() == {"": 1}
-    assert assign(*pods(1, cpu="3921m", memory="15872Mi"), types=types).reasons() == 1
+    assert assign(*pods(1, cpu="3920m", memory="15872Mi"), types=types).on_new_nodes() == {"": 1}
+    assert assign(*pods(1, cpu="3921m", memory="15872Mi"), types=types).unassigned() == 1
 
 
 def test_a_node_without_free_cpu_takes_pods_that_request_none():
     """A CPU request of zero fits on a node whose CPU is fully requested."""
     filler, cluster = a_full_cluster("a")
 
-    assert assign(*filler, *pods(1, cpu="0", spec=near("filler")), **cluster).kept() == {"node-n0": 1}
+    assert assign(*filler, *pods(1, cpu="0", spec=near("filler")), **cluster).on_existing_nodes() == {"node-n0": 1}
 
 
 def test_self_affinity_puts_all_pods_into_one_of_two_domains():
@@ -562,7 +571,7 @@ def test_self_affinity_puts_all_pods_into_one_of_two_domains():
     assigned = assign(*filler, *pods(3, spec=near()), types=types, **cluster)
 
     assert not assigned.left
-    assert {"a" if assigned.kept() else "b"} | assigned.sent().keys() in ({"a"}, {"b"})
+    assert {"a" if assigned.on_existing_nodes() else "b"} | assigned.on_new_nodes().keys() in ({"a"}, {"b"})
 
 
 def test_the_first_domain_of_an_affinity_is_chosen_by_the_price_of_whole_nodes():
@@ -572,7 +581,7 @@ def test_the_first_domain_of_an_affinity_is_chosen_by_the_price_of_whole_nodes()
         an_instance_type("y.small", cpu=2, memory_gib=8, price=0.1, zones=("b",)),
     )
 
-    assert assign(*pods(1, spec=near()), types=types).sent() == {"b": 1}
+    assert assign(*pods(1, spec=near()), types=types).on_new_nodes() == {"b": 1}
 
 
 def test_constraint_that_allows_a_domain_is_not_reported_as_the_reason():
@@ -582,8 +591,8 @@ def test_constraint_that_allows_a_domain_is_not_reported_as_the_reason():
     running = [*pods(1, "db", cpu="0", node="node-n0"), *pods(1, prefix="old", cpu="0", node="node-n1")]
     assigned = assign(*filler, *running, *pods(1, spec={**spread(), **apart("db")}), types=types, **cluster)
 
-    assert assigned.reasons() == 1
-    assert assigned.why() == "unsatisfiable rules between pods: no domain that it can reach keeps all of them"
+    assert assigned.unassigned() == 1
+    assert assigned.reasons_text() == "unsatisfiable rules between pods: no domain that it can reach keeps all of them"
 
 
 def test_first_domain_of_an_affinity_is_that_of_the_nodepool_with_more_weight():
@@ -595,7 +604,7 @@ def test_first_domain_of_an_affinity_is_that_of_the_nodepool_with_more_weight():
     in_zone = {z: {"spec": {"requirements": [{"key": labels.ZONE, "operator": "In", "values": [z]}]}} for z in "ab"}
     pools = (a_pool("heavy", spec={"weight": 10, "template": in_zone["b"]}), a_pool(spec={"template": in_zone["a"]}))
 
-    assert assign(*pods(3, spec=near()), types=types, node_pools=pools).sent() == {"b": 3}
+    assert assign(*pods(3, spec=near()), types=types, node_pools=pools).on_new_nodes() == {"b": 3}
 
 
 def test_first_zone_of_an_affinity_counts_only_pods_that_need_new_nodes():
@@ -610,9 +619,9 @@ def test_first_zone_of_an_affinity_counts_only_pods_that_need_new_nodes():
     existing = {"nodes": (a_node("n"),), "claims": (a_running_claim("n"),)}
     running = a_pod("r", cpu="500m", node="node-n", metadata={"labels": {"app": "other"}})
 
-    assert assign(*web, types=types).sent() == {"b": 4}
+    assert assign(*web, types=types).on_new_nodes() == {"b": 4}
     beside = assign(*web, running, types=types, **existing)
-    assert (beside.kept(), beside.sent()) == ({"node-n": 3}, {"a": 1})
+    assert (beside.on_existing_nodes(), beside.on_new_nodes()) == ({"node-n": 3}, {"a": 1})
 
 
 def test_first_zone_of_an_affinity_is_rated_by_its_cheapest_capacity_type():
@@ -628,9 +637,9 @@ def test_first_zone_of_an_affinity_is_rated_by_its_cheapest_capacity_type():
         an_instance_type("b.large", cpu=8, memory_gib=32, price=0.15, zones=("b",)),
     )
 
-    sent = assign(*(a_pod(f"w{n}", cpu="1", spec=spec) for n in range(2)), types=types).sent()
+    on_new = assign(*(a_pod(f"w{n}", cpu="1", spec=spec) for n in range(2)), types=types).on_new_nodes()
 
-    assert {where.split("/")[-1] for where in sent} == {"a"}
+    assert {where.split("/")[-1] for where in on_new} == {"a"}
 
 
 def test_anti_affinity_excludes_every_zone_that_a_new_node_may_get():

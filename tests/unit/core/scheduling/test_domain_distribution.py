@@ -22,48 +22,51 @@ def a_level(counts, *, skew=1, step=1, **changes):
     return DomainRule(key="zone", counts=counts, rivals=counts, skew=skew, step=step, **changes)
 
 
-def one_by_one(pods, some, counts, skew, *, loose):
+def distribute_sequentially(pods, targets, counts, skew, *, loose):
     """Distribute the pods one at a time, and return the pods by cell."""
-    counts, given = dict(counts), [0] * len(some)
+    counts, pods_by_cell = dict(counts), [0] * len(targets)
     for _ in range(pods):
         floor = min(counts.values())
-        left = [n for n, cell in enumerate(some) if given[n] < cell.free_pods + cell.more]
+        left = [n for n, cell in enumerate(targets) if pods_by_cell[n] < cell.free_pods + cell.more]
         if not loose:
-            left = [n for n in left if counts[some[n].values["zone"]] + 1 - floor <= skew]
+            left = [n for n in left if counts[targets[n].values["zone"]] + 1 - floor <= skew]
         if not left:
             break
-        chosen = min(left, key=lambda n: (given[n] >= some[n].free_pods, counts[some[n].values["zone"]], n))
-        given[chosen] += 1
-        counts[some[chosen].values["zone"]] += 1
-    return given
+        ranks = {n: (pods_by_cell[n] >= targets[n].free_pods, counts[targets[n].values["zone"]], n) for n in left}
+        chosen = min(ranks, key=ranks.__getitem__)
+        pods_by_cell[chosen] += 1
+        counts[targets[chosen].values["zone"]] += 1
+    return pods_by_cell
 
 
 @pytest.mark.parametrize("loose", [False, True])
 def test_bulk_distribution_equals_distribution_of_one_pod_at_a_time(loose):
-    """The initial counts are random, and some cells become full."""
+    """The initial counts are random, and several cells become full."""
     for number in range(150):
         draw = random.Random(number)
         counts = {zone: draw.choice((0, 0, 1, 5, 40)) for zone in "abcd"[: draw.randint(1, 4)]}
         reach = [zone for zone in counts if draw.random() < 0.8]
         limits = [draw.choice((UNLIMITED, UNLIMITED, 3, 60)) for _ in reach]
-        some = cells(**dict(zip(reach, limits, strict=True)))
-        some = [replace(cell, free_pods=draw.choice((0, 0, 2, 30))) for cell in some]
+        targets = cells(**dict(zip(reach, limits, strict=True)))
+        targets = [replace(cell, free_pods=draw.choice((0, 0, 2, 30))) for cell in targets]
         pods, skew = draw.choice((3, 50, 400)), draw.choice((1, 2, 7))
         rule = a_level(counts, skew=None if loose else skew)
 
-        assert distribute(pods, some, [rule], has_no_spread=loose) == one_by_one(pods, some, counts, skew, loose=loose)
+        assert distribute(pods, targets, [rule], has_no_spread=loose) == distribute_sequentially(
+            pods, targets, counts, skew, loose=loose
+        )
 
 
-class OneByOne:
+class SequentialDistribution:
     """Distributes pods one at a time, each to the best cell, in the documented order, that all rules admit."""
 
-    def __init__(self, some, rules, *, has_no_spread, spread_choice):
-        self.cells, self.rules = some, rules
+    def __init__(self, targets, rules, *, has_no_spread, spread_choice):
+        self.cells, self.rules = targets, rules
         self.has_no_spread, self.choice = has_no_spread, spread_choice
-        self.given = [0] * len(some)
+        self.pods_by_cell = [0] * len(targets)
         self.counts, self.rivals = [], []
         for rule in rules:
-            values = [cell.values[rule.key] for cell in some if rule.key in cell.values]
+            values = [cell.values[rule.key] for cell in targets if rule.key in cell.values]
             counts = {**{value: rule.rivals.get(value, 0) for value in values}, **rule.counts}
             self.counts.append(counts)
             self.rivals.append(counts if rule.rivals is rule.counts else {v: rule.rivals.get(v, 0) for v in counts})
@@ -71,16 +74,16 @@ class OneByOne:
     def distribute(self, pods):
         """Return the pods by cell."""
         for _ in range(pods):
-            left = [n for n, cell in enumerate(self.cells) if self.given[n] < cell.free_pods + cell.more]
+            left = [n for n, cell in enumerate(self.cells) if self.pods_by_cell[n] < cell.free_pods + cell.more]
             bound_last = self.choice is not SpreadChoice.CHEAPEST_IF_FIRST
             admitted = [n for n in left if self.is_admitted(n, strict=bound_last)]
             admitted = admitted or [n for n in left if self.is_admitted(n, strict=False)]
             if not admitted:
                 break
-            self.give(min(admitted, key=self.rank))
-        return self.given
+            self.add_pod(min(admitted, key=self.rank))
+        return self.pods_by_cell
 
-    def places(self, n):
+    def rules_of(self, n):
         """Yield each rule about the cell's labels with its position and the cell's domain."""
         for r, rule in enumerate(self.rules):
             if rule.key in self.cells[n].values:
@@ -91,17 +94,19 @@ class OneByOne:
         return 0 if self.rules[r].from_zero else min(self.counts[r].values(), default=0)
 
     def is_admitted(self, n, *, strict):
-        """Whether all rules admit one more pod; if not strict, pods that may be bound later do not count against it."""
+        """Return whether all rules admit one more pod; unless strict, pods that may be bound later do not count."""
         return all(
             max(self.rivals[r][value], self.counts[r][value] if strict else 0) + rule.step - self.floor(r) <= rule.skew
-            for r, rule, value in self.places(n)
+            for r, rule, value in self.rules_of(n)
             if rule.skew is not None
         )
 
     def rank(self, n):
         """Return the sort key of a cell."""
-        cell, has_no_node = self.cells[n], self.given[n] >= self.cells[n].free_pods
-        above = [(rule, self.counts[r][value] - self.floor(r)) for r, rule, value in self.places(n) if not rule.is_ban]
+        cell, has_no_node = self.cells[n], self.pods_by_cell[n] >= self.cells[n].free_pods
+        above = [
+            (rule, self.counts[r][value] - self.floor(r)) for r, rule, value in self.rules_of(n) if not rule.is_ban
+        ]
         bound = max((more for rule, more in above if rule.skew is not None), default=0)
         other = max((more for rule, more in above if rule.skew is None), default=0)
         if self.has_no_spread:
@@ -111,10 +116,10 @@ class OneByOne:
         first = 0.0 if self.choice is SpreadChoice.EMPTIEST else cell.price
         return has_no_node, cell.order, first, max(bound, 0), cell.apart, max(other, 0), cell.price, cell.pins
 
-    def give(self, n):
-        """Give one pod to a cell."""
-        self.given[n] += 1
-        for r, rule, value in self.places(n):
+    def add_pod(self, n):
+        """Add one pod to a cell."""
+        self.pods_by_cell[n] += 1
+        for r, rule, value in self.rules_of(n):
             self.counts[r][value] += rule.step
             if self.rivals[r] is not self.counts[r]:
                 self.rivals[r][value] += rule.step
@@ -144,9 +149,9 @@ def test_distribution_gives_each_pod_in_turn_the_best_cell(part):
     for number in range(60):
         draw = random.Random(number * 8 + part)
         zones, types = "abcd"[: draw.randint(1, 4)], ("od", "spot")[: draw.randint(1, 2)]
-        places = [{"zone": z, "ct": t} for z in zones for t in types if draw.random() < 0.8] or [{"zone": "a"}]
+        domains = [{"zone": z, "ct": t} for z in zones for t in types if draw.random() < 0.8] or [{"zone": "a"}]
         is_plain = draw.random() < 0.4
-        some = [
+        targets = [
             DomainCell(
                 tuple(sorted(values.items())),
                 values,
@@ -156,14 +161,16 @@ def test_distribution_gives_each_pod_in_turn_the_best_cell(part):
                 order=PoolOrder(0 if is_plain else draw.choice((0, 0, 0, 1)), fewest_nodes=False),
                 apart=0 if is_plain else draw.choice((0, 0, 0, 2)),
             )
-            for values in sorted(places, key=lambda place: sorted(place.items()))
+            for values in sorted(domains, key=lambda domain: sorted(domain.items()))
         ]
         kinds = [("zone", zones), ("ct", types), ("zone", zones)][: draw.choice((1, 1, 2, 3))]
         options = {"has_no_spread": draw.random() < 0.3, "spread_choice": draw.choice(choices)}
         rules = [any_rule(draw, key, values, has_no_spread=options["has_no_spread"]) for key, values in kinds]
         pods = draw.choice((1, 7, 60, 200))
 
-        assert distribute(pods, some, rules, **options) == OneByOne(some, rules, **options).distribute(pods)
+        assert distribute(pods, targets, rules, **options) == SequentialDistribution(
+            targets, rules, **options
+        ).distribute(pods)
 
 
 def test_ban_admits_one_pod_per_domain_when_a_domain_has_several_cells():
@@ -197,14 +204,14 @@ def test_only_cheapest_if_first_ignores_pods_that_may_be_bound_later_in_a_cheape
 
 def test_spread_over_zone_and_capacity_type_schedules_all_pods():
     """Zone c has only spot capacity; if zones a and b used up the spot share, zone c could take no more pods."""
-    some = [("od", "a"), ("od", "b"), ("spot", "a"), ("spot", "b"), ("spot", "c")]
-    pair = [DomainCell((("ct", ct), ("zone", z)), {"ct": ct, "zone": z}, more=UNLIMITED) for ct, z in some]
+    domains = [("od", "a"), ("od", "b"), ("spot", "a"), ("spot", "b"), ("spot", "c")]
+    pair = [DomainCell((("ct", ct), ("zone", z)), {"ct": ct, "zone": z}, more=UNLIMITED) for ct, z in domains]
     rules = [
         a_level({"a": 0, "b": 0, "c": 0}),
         DomainRule(key="ct", counts={"od": 0, "spot": 0}, rivals={}, skew=1, step=1),
     ]
 
-    given = distribute(9_999, pair, rules, has_no_spread=False)
+    pods_by_cell = distribute(9_999, pair, rules, has_no_spread=False)
 
-    assert sum(given) == 9_999
-    assert given[4] == 3_333
+    assert sum(pods_by_cell) == 9_999
+    assert pods_by_cell[4] == 3_333

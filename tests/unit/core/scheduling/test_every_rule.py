@@ -20,7 +20,7 @@ TYPES_EVERYWHERE = (
 
 
 def plan(*pods, types=TYPES_EVERYWHERE, options=Options(), **cluster):  # noqa: B008 - a frozen value
-    """The verified plan for these pods and the other objects of the cluster."""
+    """Return the verified plan for these pods and the other objects of the cluster."""
     snapshot = a_snapshot(pods=tuple(sorted(pods, key=lambda p: p.key)), **cluster)
     catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
     results = solve(snapshot, catalogue, options=options)
@@ -29,17 +29,17 @@ def plan(*pods, types=TYPES_EVERYWHERE, options=Options(), **cluster):  # noqa: 
 
 
 def pods(count, prefix="p", *, app="web", **kwargs):
-    """That many equal pods of one app."""
+    """Return this many equal pods of one app."""
     return [a_pod(f"{prefix}{i}", metadata={"labels": {"app": app}}, **kwargs) for i in range(count)]
 
 
 def near(key, app="web"):
-    """A spec with required affinity to the pods of an app."""
+    """Return a spec with required affinity to the pods of an app."""
     return {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [_term(key, app)]}}}
 
 
 def apart(key, app="web"):
-    """A spec with required anti-affinity to the pods of an app."""
+    """Return a spec with required anti-affinity to the pods of an app."""
     return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [_term(key, app)]}}}
 
 
@@ -48,18 +48,18 @@ def _term(key, app):
 
 
 def spread(key, **more):
-    """A spec with one required spread over the pods of the app web."""
+    """Return a spec with one required spread over the pods of the app web."""
     constraint = {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule"}
     return {"topologySpreadConstraints": [{**constraint, "labelSelector": {"matchLabels": {"app": "web"}}, **more}]}
 
 
 def values_of(results, key):
-    """The values that each new NodeClaim requires for a key."""
+    """Return the values that each new NodeClaim requires for a key."""
     return [next((r.values for r in c.requirements if r.key == key), None) for c in results.new_claims]
 
 
 def pods_by(results, key):
-    """How many pods go to nodes with each value of a key."""
+    """Return the number of pods on nodes with each value of a key."""
     counts = {}
     for claim, values in zip(results.new_claims, values_of(results, key), strict=True):
         counts[values] = counts.get(values, 0) + len(claim.pods)
@@ -67,12 +67,12 @@ def pods_by(results, key):
 
 
 def a_pool_that_requires(*requirements):
-    """A NodePool whose template has exactly these requirements."""
+    """Return a NodePool whose template has exactly these requirements."""
     return a_pool(spec={"template": {"spec": {"requirements": list(requirements)}}})
 
 
 def on_ports(*ports):
-    """A spec whose container uses these host ports."""
+    """Return a spec whose container uses these host ports."""
     resources = {"requests": {"cpu": "500m", "memory": "1Gi"}}
     return {"containers": [{"name": "main", "resources": resources, "ports": [{"hostPort": p} for p in ports]}]}
 

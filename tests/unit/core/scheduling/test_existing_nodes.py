@@ -99,8 +99,10 @@ def test_reused_scheduler_returns_the_same_results_as_a_new_one(cluster, with_pe
     questions += [((*nodes[0].pods, *nodes[1].pods), frozenset({nodes[0].name})), ((), frozenset({"node-coming"}))]
 
     for pods, gone in (*questions, *questions):
-        asked = (*pods, *pending)
-        assert scheduler.solve(asked, gone) == solve(cluster, catalogue, pods=asked, without_nodes=gone)
+        requested_pods = (*pods, *pending)
+        assert scheduler.solve(requested_pods, gone) == solve(
+            cluster, catalogue, pods=requested_pods, without_nodes=gone
+        )
 
 
 def some_columns(draw, count):

@@ -46,7 +46,7 @@ def explained(explainer, stuck="", **pod):
     return explainer.explain(cls, request, stuck=stuck)
 
 
-def gone(*types, zones=("a", "b"), capacity_types=(labels.ON_DEMAND, labels.SPOT)):
+def unavailable_offerings(*types, zones=("a", "b"), capacity_types=(labels.ON_DEMAND, labels.SPOT)):
     """Return offerings that are unavailable for four minutes."""
     return [
         Unavailable(instance_type=t, zone=z, capacity_type=c, until=BACK, reason="InsufficientCapacity")
@@ -70,7 +70,9 @@ def tainted(name=POOL, **spec):
 def test_reason_counts_instance_types_and_states_until_when_offerings_are_unavailable():
     """The reason states the cause in one sentence, and the same facts as fields."""
     error = explained(
-        an_explainer(unavailable=gone("m.large", zones=("b",))), cpu="12", spec=selecting(**{labels.ZONE: "b"})
+        an_explainer(unavailable=unavailable_offerings("m.large", zones=("b",))),
+        cpu="12",
+        spec=selecting(**{labels.ZONE: "b"}),
     )
 
     (reason,) = error.reasons
@@ -128,7 +130,7 @@ def test_reason_counts_instance_types_and_states_until_when_offerings_are_unavai
             "raise NodePool default's limit on cpu by 1",
         ),
         (
-            an_explainer(unavailable=gone("m.small", "m.large")),
+            an_explainer(unavailable=unavailable_offerings("m.small", "m.large")),
             {},
             "offerings",
             "wait until 2026-03-02 21:04 UTC, when unavailable offerings are tried again",
@@ -164,7 +166,7 @@ def test_suggested_changes_are_just_enough_for_the_scheduler_to_schedule_the_pod
     """The scheduler schedules the pod with the change, but not without it or with a slightly smaller change."""
     tolerating = {"tolerations": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]}
     limited = [a_pool(spec={"limits": {"cpu": limit}}) for limit in ("1999m", "2")]
-    lost = gone("m.large", zones=("b",))
+    lost = unavailable_offerings("m.large", zones=("b",))
     in_zone = [selecting(**{labels.ZONE: zone}) for zone in "ba"]
 
     assert [placed(cpu=cpu) for cpu in ("15921m", "15920m")] == [False, True]
@@ -232,8 +234,8 @@ def test_error_names_the_constraint_that_blocks_a_sequentially_scheduled_pod():
 
 def test_resource_that_no_instance_type_has_is_reported_as_missing():
     """The reason states that no compatible instance type has the resource, not that it has too little."""
-    asked = {"containers": [{"name": "c", "resources": {"requests": {"nvidia.com/gpu": "1"}}}]}
-    (reason,) = explained(an_explainer(), spec=asked).reasons
+    gpu_spec = {"containers": [{"name": "c", "resources": {"requests": {"nvidia.com/gpu": "1"}}}]}
+    (reason,) = explained(an_explainer(), spec=gpu_spec).reasons
 
     assert reason.detail == "no instance type has enough resources: none of the 2 compatible types has nvidia.com/gpu"
 

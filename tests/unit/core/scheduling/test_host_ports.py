@@ -87,12 +87,12 @@ def cluster():
     )
 
 
-def one_by_one(task):
+def schedule_one_by_one(task):
     """Return the solution of the sequential scheduler."""
     return schedule_sequentially(task.problem, task.initial_solution())
 
 
-@pytest.mark.parametrize("schedule", [schedule_in_bulk, one_by_one])
+@pytest.mark.parametrize("schedule", [schedule_in_bulk, schedule_one_by_one])
 def test_ports_of_daemons_that_have_not_started_are_in_use_on_existing_nodes(cluster, schedule):
     """Both schedulers leave the pods with the ports of the daemon and of the running pod unscheduled."""
     task = prepare_task(ClusterInputs.of(cluster, Catalogue({}), Options()), pods_to_schedule(cluster), frozenset())

@@ -40,12 +40,12 @@ class Outcome:
         snapshot = a_snapshot(pods=pods, node_pools=pools or (a_pool(),), **cluster)
         catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
         inputs = ClusterInputs.of(snapshot, catalogue, options or Options())
-        asked = prepare_task(inputs, pods, frozenset())
-        problem = asked.problem
+        task = prepare_task(inputs, pods, frozenset())
+        problem = task.problem
         levels = zip(problem.levels, problem.counts, strict=True)
         batches = [PodBatch(row=rows[0], count=count, pins=pins) for rows, count in levels]
         reservations = Reservations.of((t.table for t in inputs.templates), snapshot.claims)
-        new_nodes = plan_new_nodes(batches, problem, asked.initial_solution().headroom, reservations)
+        new_nodes = plan_new_nodes(batches, problem, task.initial_solution().headroom, reservations)
         queues = {row: iter(cls.keys) for row, cls in enumerate(problem.rows)}
         self.claims = planned_nodeclaims(new_nodes.nodes, problem, lambda row, n: [next(queues[row]) for _ in range(n)])
         assert reservations.left == Reservations.of((t.table for t in inputs.templates), snapshot.claims).left
@@ -62,19 +62,19 @@ def pods(count, prefix="p", **kwargs):
     return [a_pod(f"{prefix}{i}", **kwargs) for i in range(count)]
 
 
-def demanding(key, count, **extra):
+def a_pool_with_min_values(key, count, **extra):
     """Return a NodePool whose minValues requires this many values of a label."""
     entry = {"key": key, "operator": "Exists", "minValues": count}
     return a_pool(spec={"template": {"spec": {"requirements": [entry]}}}, **extra)
 
 
-def of_family(instance_type, family):
+def with_family(instance_type, family):
     """Return the instance type with an instance family."""
     own = NodeSelectorRequirement(key=FAMILY, operator="In", values=(family,))
     return replace(instance_type, requirements=(*instance_type.requirements, own))
 
 
-def reserved(instance_type, *, name="cr-1", capacity=1):
+def with_reservation(instance_type, *, name="cr-1", capacity=1):
     """Return the instance type with an additional reserved offering in zone a."""
     values = {labels.ZONE: "a", labels.CAPACITY_TYPE: labels.RESERVED, labels.RESERVATION_ID: name}
     offering = Offering(
@@ -104,7 +104,7 @@ def values_of(claim, key):
 
 def test_node_gets_only_pods_that_fit_as_many_types_as_min_values_requires():
     """Seven pods fit one large node, but minValues requires three types, and the smallest type fits one pod."""
-    results = Outcome(*pods(7), pools=(demanding(labels.INSTANCE_TYPE, 3),))
+    results = Outcome(*pods(7), pools=(a_pool_with_min_values(labels.INSTANCE_TYPE, 3),))
 
     assert results.left == 0
     assert {len(claim.instance_types) for claim in results.claims} == {3}
@@ -113,8 +113,8 @@ def test_node_gets_only_pods_that_fit_as_many_types_as_min_values_requires():
 
 def test_min_values_apply_to_any_label_and_are_set_on_the_nodeclaim():
     """minValues requires two families: types of both families fit three CPUs, only one type fits five CPUs."""
-    types = tuple(of_family(t, f) for t, f in ((SMALL, "m"), (MEDIUM, "n"), (LARGE, "m")))
-    pool = demanding(FAMILY, 2)
+    types = tuple(with_family(t, f) for t, f in ((SMALL, "m"), (MEDIUM, "n"), (LARGE, "m")))
+    pool = a_pool_with_min_values(FAMILY, 2)
 
     three, five = (
         Outcome(*pods(1, cpu="3"), types=types, pools=(pool,)),
@@ -132,7 +132,7 @@ def test_min_values_add_more_expensive_instance_types_to_the_nodeclaim():
     options = Options(near_price=1.0, min_types=2)
 
     (plain,) = Outcome(*pods(1), options=options).claims
-    (varied,) = Outcome(*pods(1), options=options, pools=(demanding(labels.INSTANCE_TYPE, 3),)).claims
+    (varied,) = Outcome(*pods(1), options=options, pools=(a_pool_with_min_values(labels.INSTANCE_TYPE, 3),)).claims
 
     assert plain.instance_types == ("m.small", "m.medium")
     assert varied.instance_types == ("m.small", "m.medium", "m.large")
@@ -142,7 +142,7 @@ def test_min_values_add_more_expensive_instance_types_to_the_nodeclaim():
 def test_best_effort_policy_lowers_min_values_when_too_few_types_fit():
     """The pod's node selector allows one instance type, but minValues requires three."""
     pod = a_pod("p", spec={"nodeSelector": {labels.INSTANCE_TYPE: "m.large"}})
-    pool = demanding(labels.INSTANCE_TYPE, 3)
+    pool = a_pool_with_min_values(labels.INSTANCE_TYPE, 3)
 
     strict = Outcome(pod, pools=(pool,))
     (claim,) = Outcome(pod, pools=(pool,), options=Options(min_values=MinValuesPolicy.BEST_EFFORT)).claims
@@ -156,7 +156,7 @@ def test_pod_that_cannot_satisfy_min_values_does_not_block_other_pods():
     """One pod allows only the large type, but minValues requires two types; the other two pods are scheduled."""
     picky = a_pod("picky", spec={"nodeSelector": {labels.INSTANCE_TYPE: "m.large"}})
 
-    results = Outcome(picky, *pods(2), pools=(demanding(labels.INSTANCE_TYPE, 2),))
+    results = Outcome(picky, *pods(2), pools=(a_pool_with_min_values(labels.INSTANCE_TYPE, 2),))
 
     assert results.left == 1
     assert sorted(key for claim in results.claims for key in claim.pods) == ["default/p0", "default/p1"]
@@ -196,7 +196,7 @@ def test_nodes_limit_of_a_nodepool_caps_the_number_of_new_nodes():
 
 def test_reserved_offering_is_used_first_and_nodeclaim_names_the_reservation():
     """Two pods need two nodes; the reservation has capacity for one, the other node is on-demand."""
-    results = Outcome(*pods(2, cpu="3"), types=(reserved(MEDIUM),))
+    results = Outcome(*pods(2, cpu="3"), types=(with_reservation(MEDIUM),))
 
     free, bought = sorted(results.claims, key=lambda claim: claim.price)
     assert values_of(free, labels.CAPACITY_TYPE) == (labels.RESERVED,)
@@ -210,14 +210,14 @@ def test_nodeclaim_that_has_not_launched_uses_its_reservation():
     entry = {"key": labels.RESERVATION_ID, "operator": "In", "values": ["cr-1"]}
     waiting = a_claim(spec={"requirements": [entry]})
 
-    (claim,) = Outcome(*pods(1, cpu="3"), types=(reserved(MEDIUM),), claims=(waiting,)).claims
+    (claim,) = Outcome(*pods(1, cpu="3"), types=(with_reservation(MEDIUM),), claims=(waiting,)).claims
 
     assert values_of(claim, labels.CAPACITY_TYPE) == (labels.ON_DEMAND,)
 
 
 def test_reservation_capacity_is_the_lowest_that_any_offering_reports():
     """Two instance types report capacities of three and one for the same reservation."""
-    types = (reserved(MEDIUM, capacity=3), reserved(replace(LARGE, name="m.large"), capacity=1))
+    types = (with_reservation(MEDIUM, capacity=3), with_reservation(replace(LARGE, name="m.large"), capacity=1))
 
     results = Outcome(*pods(3, cpu="3"), types=types)
 

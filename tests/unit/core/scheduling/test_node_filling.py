@@ -103,8 +103,8 @@ def spread(app, skew=1):
 
 def ports(*numbers):
     """Return a pod spec with a container that uses these host ports."""
-    asked = [{"containerPort": n, "hostPort": n, "protocol": "TCP"} for n in numbers]
-    return {"containers": [{"name": "c", "image": "i", "ports": asked}]}
+    container_ports = [{"containerPort": n, "hostPort": n, "protocol": "TCP"} for n in numbers]
+    return {"containers": [{"name": "c", "image": "i", "ports": container_ports}]}
 
 
 # -- free capacity ----------------------------------------------------------------------------------------------------

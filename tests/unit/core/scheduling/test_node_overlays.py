@@ -1,4 +1,4 @@
-"""NodeOverlays: which offerings they are about, who wins, and what is left out."""
+"""NodeOverlays: the offerings that they select, their order by weight, and invalid overlays."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def selecting(**values):
     return [{"key": keys[key], "operator": "In", "values": [value]} for key, value in values.items()]
 
 
-def overlaid(*overlays, pools=("default",)):
+def apply(*overlays, pools=("default",)):
     catalogue = Catalogue(dict.fromkeys(pools, (LARGE, SMALL)))
     return apply_overlays([a_pool(name) for name in pools], catalogue, overlays)
 
@@ -37,7 +37,7 @@ def price(result, name, zone, capacity_type, pool="default"):
 
 def test_an_overlay_prices_the_offerings_it_selects_and_no_others():
     """By zone and capacity type, by type, by NodePool and by labels of the pool's template."""
-    result = overlaid(
+    result = apply(
         an_overlay("spot-a", requirements=selecting(zone="a", capacity="spot"), price="0.9"),
         an_overlay("cheaper", requirements=selecting(pool="reserved", capacity="on-demand"), priceAdjustment="-25%"),
         pools=("default", "reserved"),
@@ -65,12 +65,12 @@ def test_an_overlay_prices_the_offerings_it_selects_and_no_others():
 )
 def test_prices_are_set_or_adjusted_and_never_negative(change, expected):
     """Absolute, by an amount, or by a part."""
-    assert price(overlaid(an_overlay("o", **change)), "large", "a", "on-demand") == pytest.approx(expected)
+    assert price(apply(an_overlay("o", **change)), "large", "a", "on-demand") == pytest.approx(expected)
 
 
 def test_the_heaviest_overlay_alone_adjusts_each_offering():
     """The others still hold where it does not match."""
-    result = overlaid(
+    result = apply(
         an_overlay("light", weight=1, priceAdjustment="+1"),
         an_overlay("heavy", weight=5, requirements=selecting(zone="a"), priceAdjustment="+10"),
     )
@@ -80,7 +80,7 @@ def test_the_heaviest_overlay_alone_adjusts_each_offering():
 
 def test_the_heaviest_overlay_sets_an_extended_resource_of_a_type():
     """All or nothing for a type: one matching offering is enough."""
-    result = overlaid(
+    result = apply(
         an_overlay("more", weight=2, requirements=selecting(type="small", zone="b"), capacity={FUSE: "4"}),
         an_overlay("less", weight=1, capacity={FUSE: 1, "example.com/other": "2k"}),
     )
@@ -94,7 +94,7 @@ def test_the_heaviest_overlay_sets_an_extended_resource_of_a_type():
 
 def test_of_conflicting_overlays_of_equal_weight_the_first_name_is_ignored():
     """Names from the top, as Karpenter orders them; without anything in common both are applied."""
-    result = overlaid(
+    result = apply(
         an_overlay("a", price="3", requirements=selecting(zone="a"), capacity={"example.com/a": 1}),
         an_overlay("b", price="2", requirements=selecting(capacity="spot")),
         an_overlay("c", capacity={FUSE: 1}),
@@ -117,23 +117,23 @@ def test_overlays_that_match_nothing_return_the_same_catalogue():
     overlays = [
         an_overlay(name, price=str(i), requirements=selecting(zone="ab"[i % 2])) for i, name in enumerate("abcd")
     ]
-    first, again = overlaid(*overlays), overlaid(*reversed(overlays))
+    first, again = apply(*overlays), apply(*reversed(overlays))
     assert first.catalogue.by_node_pool == again.catalogue.by_node_pool
     assert first.conflicts == again.conflicts
 
 
 def test_pools_that_no_overlay_tells_apart_keep_sharing_their_types():
     """What solvers derive from a list of types they derive once for all pools that have it."""
-    by_type = overlaid(an_overlay("o", requirements=selecting(type="small"), price="1"), pools=("one", "two"))
+    by_type = apply(an_overlay("o", requirements=selecting(type="small"), price="1"), pools=("one", "two"))
     assert by_type.catalogue.instance_types("one") is by_type.catalogue.instance_types("two")
-    by_pool = overlaid(an_overlay("o", requirements=selecting(pool="one"), price="1"), pools=("one", "two"))
+    by_pool = apply(an_overlay("o", requirements=selecting(pool="one"), price="1"), pools=("one", "two"))
     assert price(by_pool, "small", "a", "on-demand", pool="one") == 1.0
     assert by_pool.catalogue.instance_types("two")[1] is SMALL
 
 
 def test_claims_say_that_overlays_had_a_part_in_them():
     """Karpenter's annotations, by what their types carry."""
-    result = overlaid(an_overlay("o", requirements=selecting(type="small", zone="a"), price="1", capacity={FUSE: 1}))
+    result = apply(an_overlay("o", requirements=selecting(type="small", zone="a"), price="1", capacity={FUSE: 1}))
     large, small = result.catalogue.instance_types("default")
     assert overlay_annotations(large) == ()
     assert overlay_annotations(small) == (labels.CAPACITY_OVERLAY_APPLIED, labels.PRICE_OVERLAY_APPLIED)

@@ -75,7 +75,7 @@ def test_domains_of_a_demand_are_those_of_all_its_alternative_terms():
 
 
 @pytest.mark.parametrize(
-    ("requirements", "asked", "racks"),
+    ("requirements", "requested", "racks"),
     [
         ([entry("rack", "In", "1", "2")], demand(), {("1",), ("2",)}),
         ([entry("rack", "In", "1", "2")], demand({"rack": ["2", "3"]}), {("2",)}),
@@ -84,9 +84,9 @@ def test_domains_of_a_demand_are_those_of_all_its_alternative_terms():
         ([], demand(), set()),
     ],
 )
-def test_domains_of_a_custom_label_are_the_values_that_node_pool_or_pod_lists(requirements, asked, racks):
+def test_domains_of_a_custom_label_are_the_values_that_node_pool_or_pod_lists(requirements, requested, racks):
     """If the NodePool only requires that the label exists, the values come from the pod."""
-    assert a_nodepool_options(requirements=requirements).domains_for(asked, ("rack",)) == racks
+    assert a_nodepool_options(requirements=requirements).domains_for(requested, ("rack",)) == racks
 
 
 def test_node_pool_with_an_untolerated_taint_has_no_domains():
@@ -123,15 +123,15 @@ def test_node_pool_has_one_variant_per_requested_value_of_an_undecided_label():
 def test_labels_that_node_pool_or_offering_decide_need_no_variants():
     """The labels are the zone, the NodePool name, and a label with one value in the NodePool."""
     pool = a_nodepool_options(requirements=[entry("team", "In", "red")])
-    asked = demand({labels.ZONE: ["a"], labels.NODEPOOL: ["default"], "team": ["red"]})
+    requested = demand({labels.ZONE: ["a"], labels.NODEPOOL: ["default"], "team": ["red"]})
 
-    (variant,) = variants_of(pool.template, [asked])
+    (variant,) = variants_of(pool.template, [requested])
 
     assert (dict(variant.narrowed), variant.open_keys) == ({}, frozenset())
 
 
 @pytest.mark.parametrize(
-    ("asked", "variants"),
+    ("requested", "variants"),
     [
         ([entry("team", "In", "red"), entry("team", "In", "blue")], 2),
         ([entry("team", "In", "red"), entry("team", "In", "red", "blue")], 1),
@@ -141,10 +141,10 @@ def test_labels_that_node_pool_or_offering_decide_need_no_variants():
         ([entry("team", "In", "red"), entry("team", "Exists")], 1),
     ],
 )
-def test_demands_share_a_variant_when_one_node_can_meet_both(asked, variants):
+def test_demands_share_a_variant_when_one_node_can_meet_both(requested, variants):
     """The NodePool allows two teams and any rack."""
     pool = a_nodepool_options(requirements=[entry("team", "In", "red", "blue"), entry("rack", "Exists")])
-    terms = [of((requirement(e["key"], e["operator"], e.get("values", ())),)) for e in asked]
+    terms = [of((requirement(e["key"], e["operator"], e.get("values", ())),)) for e in requested]
 
     found = variants_of(pool.template, [NodeDemand(NodeConstraints((term,), ()), ()) for term in terms])
 
@@ -153,17 +153,17 @@ def test_demands_share_a_variant_when_one_node_can_meet_both(asked, variants):
 
 
 @pytest.mark.parametrize(
-    ("asked", "variants"),
+    ("requested", "variants"),
     [
         ([entry("disk", "DoesNotExist"), entry("disk", "NotIn", "hdd")], 1),
         ([entry("disk", "DoesNotExist"), entry("disk", "In", "ssd")], 2),
         ([entry("disk", "NotIn", "hdd"), entry("disk", "In", "hdd")], 2),
     ],
 )
-def test_demands_share_a_variant_when_a_node_without_the_label_meets_both(asked, variants):
+def test_demands_share_a_variant_when_a_node_without_the_label_meets_both(requested, variants):
     """The NodePool excludes one value of the label, so its nodes may lack the label."""
     pool = a_nodepool_options(requirements=[entry("disk", "NotIn", "tape")])
-    terms = [of((requirement(e["key"], e["operator"], e.get("values", ())),)) for e in asked]
+    terms = [of((requirement(e["key"], e["operator"], e.get("values", ())),)) for e in requested]
 
     found = variants_of(pool.template, [NodeDemand(NodeConstraints((term,), ()), ()) for term in terms])
 

@@ -29,7 +29,7 @@ def in_zone(zone, **extra):
     return {"matchExpressions": [{"key": labels.ZONE, "operator": "In", "values": [zone]}], **extra}
 
 
-def climb(spec, *, policy=PreferencePolicy.RESPECT, taints=False):
+def levels_of(spec, *, policy=PreferencePolicy.RESPECT, taints=False):
     """Return the relaxation levels of one pod."""
     (cls,), errors = group_pods([a_pod("p", spec=spec)], {})
     assert not errors
@@ -66,7 +66,7 @@ EVERYTHING = {
 @pytest.mark.karpenter("provisioning", it="should relax to use lighter weights")
 def test_preferences_are_relaxed_one_by_one_in_karpenters_order():
     """Pod affinity, anti-affinity, node affinity (only the heaviest left applies), ScheduleAnyway; heaviest first."""
-    levels = climb(EVERYTHING)
+    levels = levels_of(EVERYTHING)
 
     assert [summary(level) for level in levels] == [
         ("ba", "rc", "y", "hsut"),
@@ -84,7 +84,7 @@ def test_preferences_are_relaxed_one_by_one_in_karpenters_order():
 
 def test_required_constraints_bind_on_every_relaxation_level():
     """Exactly the required anti-affinity and the DoNotSchedule spread are not in preferred_groups."""
-    for level in climb(EVERYTHING):
+    for level in levels_of(EVERYTHING):
         groups = (*level.affinities, *level.anti_affinities, *(s.group for s in level.spreads))
 
         assert {g.key for g in groups if g.id not in level.preferred_groups} == {"r", "h"}
@@ -94,14 +94,14 @@ def test_prefer_no_schedule_taints_are_avoided_until_the_last_relaxation_level()
     """This adds one level, but only if a NodePool has such a taint and the pod does not tolerate all taints."""
     spread = {"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway", **near("s")}]}
 
-    assert [(len(r.spreads), r.avoids_prefer_no_schedule) for r in climb(spread, taints=True)] == [
+    assert [(len(r.spreads), r.avoids_prefer_no_schedule) for r in levels_of(spread, taints=True)] == [
         (1, True),
         (0, True),
         (0, False),
     ]
-    assert [r.avoids_prefer_no_schedule for r in climb({}, taints=True)] == [True, False]
-    assert [r.avoids_prefer_no_schedule for r in climb({})] == [False]
-    assert [r.avoids_prefer_no_schedule for r in climb({"tolerations": [{"operator": "Exists"}]}, taints=True)] == [
+    assert [r.avoids_prefer_no_schedule for r in levels_of({}, taints=True)] == [True, False]
+    assert [r.avoids_prefer_no_schedule for r in levels_of({})] == [False]
+    assert [r.avoids_prefer_no_schedule for r in levels_of({"tolerations": [{"operator": "Exists"}]}, taints=True)] == [
         False
     ]
 
@@ -113,12 +113,12 @@ def test_required_node_affinity_terms_are_combined_with_the_preferred_term():
         PREFERRED: [{"weight": 9, "preference": in_zone("x")}, {"weight": 1, "preference": in_zone("w")}],
     }
 
-    assert [summary(level)[2] for level in climb({"affinity": {"nodeAffinity": node}})] == ["x", "xz"]
+    assert [summary(level)[2] for level in levels_of({"affinity": {"nodeAffinity": node}})] == ["x", "xz"]
 
 
 def test_ignore_policy_drops_pod_preferences_but_keeps_prefer_no_schedule_levels():
     """No preference of the pod applies on any level."""
-    first, last = climb(EVERYTHING, policy=PreferencePolicy.IGNORE, taints=True)
+    first, last = levels_of(EVERYTHING, policy=PreferencePolicy.IGNORE, taints=True)
 
     assert summary(first) == summary(last) == ("", "r", "", "h")
     assert (first.avoids_prefer_no_schedule, last.avoids_prefer_no_schedule) == (True, False)

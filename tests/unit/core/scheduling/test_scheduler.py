@@ -622,14 +622,14 @@ def test_initialized_nodes_are_filled_before_in_flight_nodes():
     assert schedule(*pods(1), **cluster).existing == {"node-b": ("default/p0",)}
 
 
-def opened_for(*names, zone="", **changes):
-    """Fields of an in-flight NodeClaim planned for these pods, in a zone."""
-    asked = [{"key": labels.ZONE, "operator": "In", "values": [zone]}] if zone else []
-    remembered = {labels.PLANNED_PODS: ",".join(f"default/{name}" for name in names)}
+def planned_for(*names, zone="", **changes):
+    """Return the fields of an in-flight NodeClaim planned for these pods, in a zone."""
+    requirements = [{"key": labels.ZONE, "operator": "In", "values": [zone]}] if zone else []
+    annotations = {labels.PLANNED_PODS: ",".join(f"default/{name}" for name in names)}
     return merge(
         {
-            "metadata": {"annotations": remembered, "labels": {labels.ZONE: zone} if zone else {}},
-            "spec": {"requirements": asked},
+            "metadata": {"annotations": annotations, "labels": {labels.ZONE: zone} if zone else {}},
+            "spec": {"requirements": requirements},
         },
         changes,
     )
@@ -640,10 +640,10 @@ def opened_for(*names, zone="", **changes):
     it="should not launch a second node if there is an in-flight node that can support the pod",
 )
 def test_in_flight_nodeclaim_keeps_its_planned_pods():
-    """The pod allows both zones in which its node may be, so the scheduler opens no second node."""
+    """The pod allows both zones in which its node may be, so the scheduler plans no second node."""
     wanted = {"key": labels.ZONE, "operator": "In", "values": ["a", "b"]}
-    asked = {"requirements": [wanted], "resources": {"requests": {"cpu": "3", "memory": "4Gi", "pods": "3"}}}
-    claim = a_claim(metadata={"annotations": {labels.PLANNED_PODS: "default/p,default/gone"}}, spec=asked)
+    spec = {"requirements": [wanted], "resources": {"requests": {"cpu": "3", "memory": "4Gi", "pods": "3"}}}
+    claim = a_claim(metadata={"annotations": {labels.PLANNED_PODS: "default/p,default/gone"}}, spec=spec)
 
     results = schedule(a_pod("p", spec=required([(labels.ZONE, "In", ("a", "b"))])), claims=(claim,), types=(ZONAL,))
 
@@ -653,7 +653,7 @@ def test_in_flight_nodeclaim_keeps_its_planned_pods():
 
 def test_in_flight_nodeclaim_has_capacity_for_a_later_daemonset():
     """Both planned pods fitted before the DaemonSet; now the second needs another node."""
-    claim = a_launched_claim(**opened_for("p0", "p1"))
+    claim = a_launched_claim(**planned_for("p0", "p1"))
 
     results = schedule(*pods(2, cpu="2"), claims=(claim,), daemon_sets=(a_daemon_set("agent", cpu="500m"),))
 
@@ -665,7 +665,7 @@ def test_planned_pods_stay_although_another_zone_became_available():
     """Only zone b was available at first; kube-scheduler will bind the pods there, so they need no second node."""
     web = pods(3, spec=spread(labels.ZONE))
 
-    results = schedule(*web, claims=(a_launched_claim(**opened_for("p0", "p1", "p2", zone="b")),), types=(ZONAL,))
+    results = schedule(*web, claims=(a_launched_claim(**planned_for("p0", "p1", "p2", zone="b")),), types=(ZONAL,))
 
     assert results.existing == {"default-1": ("default/p0", "default/p1", "default/p2")}
     assert results.new_claims == ()
@@ -675,7 +675,7 @@ def test_later_pod_is_spread_around_the_planned_pods():
     """It goes to zone a, which is empty, not to the NodeClaim in zone b, which has capacity."""
     web = pods(4, cpu="500m", spec=spread(labels.ZONE))
 
-    results = schedule(*web, claims=(a_launched_claim(**opened_for("p0", "p1", "p2", zone="b")),), types=(ZONAL,))
+    results = schedule(*web, claims=(a_launched_claim(**planned_for("p0", "p1", "p2", zone="b")),), types=(ZONAL,))
 
     assert results.existing == {"default-1": ("default/p0", "default/p1", "default/p2")}
     assert [claim.offering[1] for claim in results.new_claims] == ["a"]
@@ -684,7 +684,7 @@ def test_later_pod_is_spread_around_the_planned_pods():
 def test_planned_pods_stay_only_as_far_as_their_spread_allows():
     """Two pods run in zone a, so three of the four planned for zone b stay; no NodePool is ready."""
     running = [a_pod(f"r{i}", node="node-a", cpu="1900m") for i in range(2)]
-    coming = a_launched_claim("b", **opened_for("p0", "p1", "p2", "p3", zone="b"))
+    coming = a_launched_claim("b", **planned_for("p0", "p1", "p2", "p3", zone="b"))
 
     results = schedule(
         *running,
@@ -710,7 +710,7 @@ def test_planned_pod_leaves_a_nodeclaim_that_violates_its_affinity(kind):
         moody,
         db,
         nodes=(a_node("db", metadata={"labels": {labels.ZONE: where}}),),
-        claims=(a_running_claim("db"), a_launched_claim("late", **opened_for("p", zone="b"))),
+        claims=(a_running_claim("db"), a_launched_claim("late", **planned_for("p", zone="b"))),
         types=(ZONAL,),
     )
 
@@ -724,7 +724,7 @@ def test_planned_pods_of_an_unlaunched_nodeclaim_count_for_their_spread():
     processors = required([(labels.ARCH, "In", ("amd64", "arm64"))])
     wanted = [{"key": labels.ZONE, "operator": "In", "values": ["b"]}]
     wanted += [{"key": labels.ARCH, "operator": "In", "values": ["amd64", "arm64"]}]
-    claim = a_claim(**merge(opened_for("p0", "p1"), {"spec": {"requirements": wanted}}))
+    claim = a_claim(**merge(planned_for("p0", "p1"), {"spec": {"requirements": wanted}}))
 
     results = schedule(
         *pods(2, spec={**spread(labels.ZONE, minDomains=2), **processors, **listening}),
@@ -738,7 +738,7 @@ def test_planned_pods_of_an_unlaunched_nodeclaim_count_for_their_spread():
 
 def test_pod_planned_for_two_nodeclaims_stays_on_one():
     """The first NodeClaim by name that has the capacity keeps it."""
-    claims = [a_launched_claim(name, **opened_for("p0", "p1")) for name in ("first", "second")]
+    claims = [a_launched_claim(name, **planned_for("p0", "p1")) for name in ("first", "second")]
 
     results = schedule(*pods(2, cpu="3"), claims=tuple(claims))
 
@@ -773,7 +773,7 @@ def test_pod_with_affinity_gets_a_node_although_its_target_has_a_small_one():
     results = schedule(
         a_pod("reserved", cpu="100m"),
         a_pod("together", cpu="1", spec=together),
-        claims=(a_launched_claim("small", **opened_for("reserved", **small)), a_launched_claim("wide")),
+        claims=(a_launched_claim("small", **planned_for("reserved", **small)), a_launched_claim("wide")),
         types=(),
     )
 

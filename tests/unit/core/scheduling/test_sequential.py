@@ -31,7 +31,7 @@ OWN = {"matchLabels": {"app": "web"}}
 
 
 class Outcome:
-    """The draft for some pods after sequential scheduling, with the pods of existing and new nodes."""
+    """The solution of sequential scheduling for these pods."""
 
     def __init__(
         self,
@@ -48,16 +48,16 @@ class Outcome:
         snapshot = a_snapshot(pods=(*pods, *running), node_pools=pools, nodes=nodes, claims=claims)
         by_pool = types if isinstance(types, dict) else {pool.metadata.name: types for pool in pools}
         inputs = ClusterInputs.of(snapshot, Catalogue(by_pool), options)
-        asked = prepare_task(inputs, pods, frozenset())
-        self.problem = asked.problem
-        self.solution = asked.initial_solution()
+        task = prepare_task(inputs, pods, frozenset())
+        self.problem = task.problem
+        self.solution = task.initial_solution()
         if prepare is not None:
             self.solution = prepare(self.problem, self.solution)
         self.solution = schedule_sequentially(self.problem, self.solution)
 
     @property
     def left(self):
-        """How many pods stay pending."""
+        """The number of pods that stay pending."""
         return sum(self.solution.left)
 
     @property
@@ -67,28 +67,28 @@ class Outcome:
 
     @property
     def on_existing(self):
-        """How many pods go to existing nodes."""
+        """The number of pods on existing nodes."""
         return sum(n for pods in self.solution.on_existing.values() for _, n in pods)
 
     def domains(self, key=labels.ZONE):
-        """The label value that each new node requires, sorted; None if the label is open."""
+        """Return the label value that each new node requires, sorted; None if the label is undecided."""
         found = [
             node.requirements[key].single if key in node.requirements else None for node in self.solution.new_nodes
         ]
         return sorted(found, key=str)
 
     def pools(self):
-        """The NodePools of the new nodes."""
+        """Return the NodePools of the new nodes."""
         return [self.problem.pools[node.pool].template.name for node in self.solution.new_nodes]
 
 
 def pods(count, prefix="p", **kwargs):
-    """That many equal pods."""
+    """Return this many equal pods."""
     return [a_pod(f"{prefix}{i:02d}", **kwargs) for i in range(count)]
 
 
 def rule(kind, *, key=labels.ZONE, selector=None, preferred=False, **kwargs):
-    """Arguments for a pod with one (anti-)affinity term."""
+    """Return the arguments for a pod with one (anti-)affinity term."""
     term = {"topologyKey": key, "labelSelector": selector or OWN}
     if preferred:
         entry = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term}]}
@@ -98,19 +98,19 @@ def rule(kind, *, key=labels.ZONE, selector=None, preferred=False, **kwargs):
 
 
 def spread(key=labels.ZONE, *, skew=1, when="DoNotSchedule", **changes):
-    """Arguments for a pod with one topology spread constraint over the pods of the app web."""
+    """Return the arguments for a pod with one topology spread constraint over the pods of the app web."""
     entry = {"maxSkew": skew, "topologyKey": key, "whenUnsatisfiable": when, "labelSelector": OWN, **changes}
     return {"spec": {"topologySpreadConstraints": [entry]}}
 
 
-def standing(name="default-1", **changes):
-    """An existing node of 4 CPUs in zone a, and its claim."""
+def existing_node(name="default-1", **changes):
+    """Return an existing node of 4 CPUs in zone a, and its NodeClaim."""
     return {"nodes": (a_node(name, **changes),), "claims": (a_running_claim(name),)}
 
 
 def test_pods_fill_existing_nodes_first():
     """Three pods fit on the existing node; the fourth gets a new node."""
-    outcome = Outcome(*pods(4, cpu="1300m"), **standing())
+    outcome = Outcome(*pods(4, cpu="1300m"), **existing_node())
 
     assert (outcome.on_existing, outcome.sizes, outcome.left) == (3, [1], 0)
 
@@ -169,7 +169,7 @@ def test_spread_minimum_includes_pods_on_matching_new_nodes():
     sent = a_pod("q", cpu="2", spec={"nodeSelector": {labels.ZONE: "b"}})
     two_zones = an_instance_type("z.medium", cpu=4, memory_gib=16, price=0.2, zones=("a", "b"))
     running = a_pod("r", cpu="4", node="node-default-1")
-    full = standing(metadata={"labels": {labels.ARCH: "amd64"}})
+    full = existing_node(metadata={"labels": {labels.ARCH: "amd64"}})
 
     outcome = Outcome(sent, a_pod("p", **selective), types=(two_zones,), running=[running], **full)
 
@@ -187,7 +187,7 @@ def test_zone_without_available_offerings_is_no_spread_domain():
 def test_spread_counts_running_pods():
     """Two pods run in zone a, so the next two go to zones b and c."""
     running = pods(2, "r", node="node-default-1")
-    outcome = Outcome(*pods(2, **spread()), types=(ZONAL,), running=running, **standing())
+    outcome = Outcome(*pods(2, **spread()), types=(ZONAL,), running=running, **existing_node())
 
     assert (outcome.on_existing, outcome.domains()) == (0, ["b", "c"])
 
@@ -208,8 +208,8 @@ def test_schedule_anyway_spread_is_relaxed_if_no_node_can_be_opened():
     """Each pod gets a node if new nodes are possible; otherwise the pods share the existing node."""
     demand = spread(labels.HOSTNAME, when="ScheduleAnyway")
 
-    apart = Outcome(*pods(3, cpu="100m", **demand), **standing())
-    together = Outcome(*pods(3, cpu="100m", **demand), types=(), **standing())
+    apart = Outcome(*pods(3, cpu="100m", **demand), **existing_node())
+    together = Outcome(*pods(3, cpu="100m", **demand), types=(), **existing_node())
 
     assert (apart.on_existing, apart.sizes, apart.left) == (1, [1, 1], 0)
     assert (together.on_existing, together.left) == (3, 0)
@@ -275,7 +275,7 @@ def test_anti_affinity_of_another_pod_repels_a_pod_without_terms():
     )
 
     assert Outcome(shy, fellow).sizes == [1, 1]
-    assert Outcome(fellow, running=[running], **standing()).on_existing == 0
+    assert Outcome(fellow, running=[running], **existing_node()).on_existing == 0
 
 
 @pytest.mark.karpenter("provisioning/scheduling/topology", it="should allow violation of preferred pod anti-affinity")
@@ -339,16 +339,16 @@ def test_first_node_affinity_term_that_an_offering_matches_is_used():
     assert outcome.domains(labels.INSTANCE_TYPE) == ["m.large"]
 
 
-def test_scheduling_continues_from_a_draft():
-    """A node of the draft keeps its pods, takes more if they fit, and counts for the spread."""
+def test_scheduling_continues_from_a_partial_solution():
+    """A planned node keeps its pods, takes more if they fit, and counts for the spread."""
 
-    def one_open(problem, solution):
+    def add_planned_node(problem, solution):
         pool = problem.pools[0]
         bound = pool.template.requirements & {labels.ZONE: requirement(labels.ZONE, "In", ("b",))}
         node = PlannedNode(pool=0, requirements=bound, pods=((0, 1),), total=problem.requests[0].copy())
         return replace(solution, new_nodes=[node], left=[solution.left[0] - 1, *solution.left[1:]])
 
-    outcome = Outcome(*pods(4, **spread()), types=(ZONAL,), prepare=one_open)
+    outcome = Outcome(*pods(4, **spread()), types=(ZONAL,), prepare=add_planned_node)
 
     assert outcome.left == 0
     assert outcome.solution.new_nodes[0].requirements[labels.ZONE].single == "b"
@@ -426,11 +426,11 @@ def test_best_effort_min_values_are_relaxed_if_pods_stay_pending():
     assert outcome.left == 0
 
 
-def test_pod_order_does_not_change_the_draft():
+def test_pod_order_does_not_change_the_solution():
     """The same pods in reverse order give the same nodes."""
-    asked = [*pods(5, **spread()), *pods(4, "q", cpu="2"), *pods(3, "r", **rule("podAntiAffinity"))]
+    pending = [*pods(5, **spread()), *pods(4, "q", cpu="2"), *pods(3, "r", **rule("podAntiAffinity"))]
 
-    one, other = Outcome(*asked, types=(ZONAL, LARGE)), Outcome(*reversed(asked), types=(ZONAL, LARGE))
+    one, other = Outcome(*pending, types=(ZONAL, LARGE)), Outcome(*reversed(pending), types=(ZONAL, LARGE))
 
     assert [(n.pods, n.requirements) for n in one.solution.new_nodes] == [
         (n.pods, n.requirements) for n in other.solution.new_nodes

@@ -20,13 +20,13 @@ GIB = 2**30 * 10**9
 
 
 def capacity(policy=None):
-    """A capacity of 40Gi with this request policy."""
+    """Return a capacity of 40Gi with this request policy."""
     found = msgspec.convert({"value": "40Gi", **({"requestPolicy": policy} if policy else {})}, DeviceCapacity)
     return ConsumableCapacity.of(found)
 
 
 @pytest.mark.parametrize(
-    ("policy", "asked", "consumed"),
+    ("policy", "requested", "consumed"),
     [
         (None, None, 40),
         (None, 7, 7),
@@ -43,9 +43,9 @@ def capacity(policy=None):
         ({"validRange": {"min": "5Gi", "step": "4Gi", "max": "12Gi"}}, 10, None),
     ],
 )
-def test_consumed_capacity_is_rounded_up_by_the_request_policy(policy, asked, consumed):
+def test_consumed_capacity_is_rounded_up_by_the_request_policy(policy, requested, consumed):
     """The policy has a default, valid values, or a range with steps."""
-    found = capacity(policy).consumed(None if asked is None else asked * GIB)
+    found = capacity(policy).consumed(None if requested is None else requested * GIB)
 
     assert found == (None if consumed is None else consumed * GIB)
 

@@ -48,7 +48,7 @@ TYPES = (SMALL, MEDIUM, LARGE, ONE_GPU, FOUR_GPUS, H100)
 
 
 def schedule(*pods, resource_claims=(), slices=(), types=TYPES, options=PLANNING, classes=None, **cluster):
-    """The verified plan for these pods."""
+    """Return the verified plan for these pods."""
     snapshot = a_snapshot(
         pods=tuple(sorted(pods, key=lambda p: p.key)),
         resource_claims=tuple(resource_claims),
@@ -62,19 +62,19 @@ def schedule(*pods, resource_claims=(), slices=(), types=TYPES, options=PLANNING
     return results
 
 
-def opened(results):
-    """Instance types and pods of every new node."""
+def new_nodes(results):
+    """Return the instance types and pods of every new node."""
     return sorted((claim.instance_types, claim.pods) for claim in results.new_claims)
 
 
 def error(results, pod="p"):
-    """Kind and message of a pod's error."""
+    """Return the kind and message of a pod's error."""
     found = results.pod_errors[f"default/{pod}"]
     return f"{found.kind}: {found.message}"
 
 
 def a_cluster(*nodes, initialized=True):
-    """Nodes and their NodeClaims; the node of NodeClaim `a` is `node-a`."""
+    """Return nodes and their NodeClaims; the node of NodeClaim `a` is `node-a`."""
     make = a_running_claim if initialized else a_launched_claim
     kinds = {labels.NODEPOOL: "default", labels.INSTANCE_TYPE: "g.one"}
     metadata = {"labels": kinds}
@@ -162,7 +162,7 @@ def test_all_requests_of_a_resource_claim_are_for_one_node():
     """Three devices of one request and one of another need the node with four."""
     claim = a_resource_claim("gpu", exactly("many", count=3), exactly("one"))
 
-    assert opened(schedule(a_claiming_pod("p", "gpu"), resource_claims=[claim])) == [(("g.four",), ("default/p",))]
+    assert new_nodes(schedule(a_claiming_pod("p", "gpu"), resource_claims=[claim])) == [(("g.four",), ("default/p",))]
 
 
 def test_allocation_mode_all_takes_every_matching_device_of_the_node():
@@ -172,7 +172,7 @@ def test_allocation_mode_all_takes_every_matching_device_of_the_node():
 
     results = schedule(*pods, resource_claims=claims, types=(SMALL, FOUR_GPUS))
 
-    assert opened(results) == [(("g.four",), ("default/p0",)), (("g.four",), ("default/p1",))]
+    assert new_nodes(results) == [(("g.four",), ("default/p0",)), (("g.four",), ("default/p1",))]
     assert {len(claim.devices["g.four"]) for claim in results.new_claims} == {4}
 
 
@@ -197,7 +197,7 @@ def test_match_attribute_constraint_excludes_types_without_equal_devices():
     )
     claim = a_resource_claim("gpu", exactly(count=2), match=f"{DRIVER}/root")
 
-    assert opened(schedule(a_claiming_pod("p", "gpu"), resource_claims=[claim], types=types)) == [
+    assert new_nodes(schedule(a_claiming_pod("p", "gpu"), resource_claims=[claim], types=types)) == [
         (("together",), ("default/p",))
     ]
 
@@ -310,7 +310,7 @@ def test_allocated_claim_binds_its_pods_to_the_node_of_its_devices():
 
 
 def test_network_devices_restrict_a_new_node_to_their_zone():
-    """They are used before a more expensive GPU node is opened, and the NodeClaim requires their zone."""
+    """They are used before a more expensive GPU node is launched, and the NodeClaim requires their zone."""
     zonal = an_instance_type("z", cpu=4, memory_gib=16, price=0.2, zones=("a", "b"))
     term = {"matchExpressions": [{"key": labels.ZONE, "operator": "In", "values": ["b"]}]}
     slices = [a_slice("fabric", gpus(2), nodeSelector={"nodeSelectorTerms": [term]})]

@@ -50,9 +50,9 @@ def on_a_new_node(*pods, types=BOTH, **cluster):
 
 def on_the_node(*pods, node=None, claim=None, **cluster):
     """Return the findings when these pods are scheduled to the one existing node."""
-    there = {"nodes": (a_node(**(node or {})),), "claims": (a_running_claim(**(claim or {})),)}
-    kept = cluster.pop("running", ())
-    return objections(a_plan(node_default_1=pods), *pods, **{**there, "pods": (*pods, *kept), **cluster})
+    cluster_objects = {"nodes": (a_node(**(node or {})),), "claims": (a_running_claim(**(claim or {})),)}
+    running = cluster.pop("running", ())
+    return objections(a_plan(node_default_1=pods), *pods, **{**cluster_objects, "pods": (*pods, *running), **cluster})
 
 
 def required(*terms):
@@ -289,15 +289,15 @@ def test_min_values_must_be_met_unless_the_nodeclaim_says_they_were_relaxed():
     pod = a_pod("p")
     claim = a_planned_claim(pod, types=BOTH)
 
-    def asked(number):
+    def pool_with_min_values(number):
         wanted = {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": number}
         return (a_pool(spec={"template": {"spec": {"requirements": [wanted]}}}),)
 
-    assert objections(a_plan(claim), pod, node_pools=asked(2)) == ""
-    found = objections(a_plan(claim), pod, node_pools=asked(3))
+    assert objections(a_plan(claim), pod, node_pools=pool_with_min_values(2)) == ""
+    found = objections(a_plan(claim), pod, node_pools=pool_with_min_values(3))
     assert f"for default/p: its types offer 2 value(s) of {labels.INSTANCE_TYPE}, NodePool default wants 3" in found
     relaxed = replace(claim, min_values_relaxed=True)
-    assert objections(a_plan(relaxed), pod, node_pools=asked(3)) == ""
+    assert objections(a_plan(relaxed), pod, node_pools=pool_with_min_values(3)) == ""
 
 
 def test_node_pool_limits_cover_usage_and_the_largest_type_of_each_nodeclaim():
