@@ -140,6 +140,15 @@ def _is_due_to_missing_volume_claim(scenario: JSONDict, finding: Finding) -> boo
     return finding.kind in {"missing", "rejected"} and are_invalid
 
 
+def _is_due_to_host_port_of_daemon(scenario: JSONDict, finding: Finding) -> bool:
+    """Return whether Karpenter has each pod on an existing node whose DaemonSet has not started and needs its host port."""
+    if finding.kind not in {"missing", "rejected"} or not finding.pods:
+        return False
+    defects = [str(defect) for defect in _defects(scenario, finding.karpenter_plan)]
+    taken = [text for text in defects if "by its daemons" in text]
+    return all(any(f" of pod {pod} is taken" in text for text in taken) for pod in finding.pods)
+
+
 def _is_due_to_relaxation(scenario: JSONDict, finding: Finding) -> bool:
     """Return, for a dearer plan, whether Karpenter pays no less without relaxing pods with topology spread."""
     if finding.kind == "dearer":
@@ -408,6 +417,12 @@ ACCEPTED = (
         why="Karpenter checks the PersistentVolumeClaims of pending pods only; a pod of a deleted node that has lost"
         " its claim cannot start on another node",
         explains=_is_due_to_missing_volume_claim,
+    ),
+    Difference(
+        name="our scheduler reserves the host ports of DaemonSets that have not started, on existing nodes too",
+        why="Karpenter reserves them on new nodes only; a pod that uses one on an existing node keeps the DaemonSet's pod"
+        " from starting there",
+        explains=_is_due_to_host_port_of_daemon,
     ),
     Difference(
         name="our scheduler counts the pods of this pass for a relaxed pod too",

@@ -318,6 +318,26 @@ def test_pod_of_a_deleted_node_is_not_scheduled_without_its_volume_claim(karpent
     assert unaccepted(scenario, found) == []
 
 
+def test_host_port_of_a_daemon_that_has_not_started_is_in_use(karpenter):
+    """The pod needs the DaemonSet's host port. Karpenter schedules it to the node, where the daemon then cannot start."""
+    capacity = {"cpu": "8", "memory": "32Gi", "pods": "10"}
+    node = an_object("Node", "n0", status={"capacity": capacity, "allocatable": capacity})
+    (pod,) = pods(1)
+    (container,) = pod["spec"]["containers"]
+    container["ports"] = [{"containerPort": 80, "hostPort": 80, "protocol": "TCP"}]
+    template = {"metadata": {"labels": {"app": "agent"}}, "spec": {"containers": [container]}}
+    body = {"selector": {"matchLabels": {"app": "agent"}}, "template": template}
+    daemon = an_object("DaemonSet", "agent", "apps/v1", namespace="kube-system", spec=body)
+    scenario = a_scenario([a_type("m", cpu=4, price=0.2)], a_pool(), node, daemon, pod)
+
+    found = compare_plans(scenario, karpenter)
+
+    assert karpenter.solve(scenario)["existing"] == {"n0": ["default/web-0"]}
+    assert OurSolution(scenario).scheduled == set()
+    assert {f.kind for f in found} == {"missing", "rejected"}
+    assert unaccepted(scenario, found) == []
+
+
 def test_relaxed_pod_counts_the_pods_scheduled_in_the_pass(karpenter):
     """Karpenter drops the second pod's first affinity term, and its spread no longer counts the first pod."""
     terms = [{"matchExpressions": [require(key, "In", value)]} for key, value in ((ARCH, "arm64"), (ZONE, "a"))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
@@ -10,8 +11,9 @@ from journeyman.core.scheduling.bulk_scheduling import schedule_in_bulk
 from journeyman.core.scheduling.pod_classes import HostPort, host_ports
 from journeyman.core.scheduling.problem import ClusterInputs, prepare_task
 from journeyman.core.scheduling.results import Options
-from journeyman.core.scheduling.scheduler import pods_to_schedule
+from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.scheduling.sequential import schedule_sequentially
+from journeyman.core.scheduling.verify import verify
 from tests.helpers.builders import a_daemon_set, a_node, a_pod, a_running_claim, a_snapshot
 
 
@@ -101,3 +103,20 @@ def test_ports_of_daemons_that_have_not_started_are_in_use_on_existing_nodes(clu
 
     scheduled = [task.problem.rows[row] for pods in solution.on_existing.values() for row, _ in pods]
     assert {port.port for row in scheduled for port in row.ports} == {81, 83}
+
+
+def test_plan_that_leaves_ports_to_daemons_passes_verification(cluster):
+    """The verifier accepts the pods that were scheduled, and rejects the one that takes the daemon's port."""
+    catalogue, pods = Catalogue({}), pods_to_schedule(cluster)
+    results = solve(cluster, catalogue)
+    greedy = replace(
+        results,
+        existing={"node-default-1": ("default/p80", "default/p81", "default/p83")},
+        pod_errors={"default/p82": results.pod_errors["default/p82"]},
+    )
+
+    assert results.existing == {"node-default-1": ("default/p81", "default/p83")}
+    assert verify(cluster, catalogue, results, pods=pods) == ()
+    assert [str(defect) for defect in verify(cluster, catalogue, greedy, pods=pods)] == [
+        "node node-default-1: host port 80/TCP of pod default/p80 is taken by its daemons"
+    ]

@@ -5,13 +5,14 @@ exceeded, whichever instance types are launched.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/nodeclaim.go, existingnode.go, scheduler.go
 `filterByRemainingResources`, reservationmanager.go, volumetopology.go, pkg/scheduling/volumeusage.go.
-Differs: `nodes` is counted within a pass as well.
+Differs: `nodes` is counted within a pass as well; the host ports of daemons that have not started yet are in use on
+existing nodes as well.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from journeyman.core.api import labels
@@ -159,17 +160,25 @@ def _check_claim_capacity(launches: PossibleLaunches, node: CheckedNode, claim: 
                 yield node.defect(
                     f"{resource} {amount} requested beside {taken} of daemons, {_first(launches, short)} has less"
                 )
-        yield from check_ports(node, part.ports, "its daemons")
+        yield from _check_ports(node, {"its daemons": part.ports})
 
 
-def check_ports(node: CheckedNode, taken: Iterable[PortUse], by: str) -> Iterator[Defect]:
-    """Check that the planned pods use each host port once, and none that is in use."""
-    before = list(taken)
+def _check_ports(node: CheckedNode, in_use: Mapping[str, Sequence[PortUse]]) -> Iterator[Defect]:
+    """Check that the planned pods use each host port once, and none that is in use.
+
+    Args:
+        node: The node.
+        in_use: The host ports in use there, by the words that say who uses them.
+    """
+    planned: list[PortUse] = []
+    taken: dict[str, Sequence[PortUse]] = {**in_use, "another pod": planned}
     for pod, kind in sorted(node.planned.items()):
-        port = conflicting_port(kind.ports, before) if kind.ports else None
-        if port is not None:
-            yield node.defect(f"host port {port.number}/{port.protocol} of pod {pod} is taken by {by} or another pod")
-        before += kind.ports
+        for by, ports in taken.items() if kind.ports else ():
+            port = conflicting_port(kind.ports, ports)
+            if port is not None:
+                yield node.defect(f"host port {port.number}/{port.protocol} of pod {pod} is taken by {by}")
+                break
+        planned += kind.ports
 
 
 def total_requests(kinds: Iterable[PodKind]) -> dict[str, int]:
@@ -219,7 +228,8 @@ def _check_node(index: PlanIndex, node: CheckedNode, storage: StorageIndex) -> I
     daemons = [daemon for daemon in index.daemons if _belongs(daemon, node)]
     yield from _check_node_capacity(node, daemons)
     running = [port for kind in node.remaining for port in kind.ports]
-    yield from check_ports(node, running, "a pod that runs there")
+    expected = [port for daemon in daemons for port in daemon.ports]
+    yield from _check_ports(node, {"a pod that runs there": running, "its daemons": expected})
     yield from storage.check_attachments(node)
 
 

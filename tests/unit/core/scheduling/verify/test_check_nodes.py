@@ -92,6 +92,24 @@ def test_host_ports_of_daemon_sets_are_taken_on_new_nodes():
     assert on_a_new_node(listening("p", 81), daemon_sets=(daemon,)) == ""
 
 
+def test_host_ports_of_daemon_sets_are_taken_on_existing_nodes():
+    """The daemon does not run there yet; a DaemonSet for another zone takes no port of a node in zone a."""
+    here = a_daemon_set("here", containers=[_container(80)], nodeSelector={labels.ZONE: "a"})
+    elsewhere = a_daemon_set("elsewhere", containers=[_container(81)], nodeSelector={labels.ZONE: "b"})
+    found = on_the_node(listening("p", 80), listening("q", 81), daemon_sets=(here, elsewhere))
+
+    assert found == f"node {NODE}: host port 80/TCP of pod default/p is taken by its daemons"
+
+
+def test_host_port_conflict_names_who_uses_the_port():
+    """A pod that runs there is named before the daemon that it keeps from starting."""
+    daemon = a_daemon_set("agent", containers=[_container(80)])
+    running = listening("old", 80, node=NODE)
+
+    assert "taken by a pod that runs there" in on_the_node(listening("p"), running=(running,), daemon_sets=(daemon,))
+    assert "of pod default/q is taken by another pod" in on_the_node(listening("p"), listening("q"))
+
+
 def pod_with(*claims):
     """A pod that uses these PersistentVolumeClaims."""
     return a_pod("p", **claims_as_volumes(*claims))
