@@ -248,10 +248,10 @@ def _node_filter(pod: Pod) -> tuple[object, object]:
 
 
 def _is_due_to_dropped_preference(scenario: JSONDict, finding: Finding) -> bool:
-    """Return whether we pay no more than Karpenter if pods with a spread over zones (or the like) prefer no nodes."""
+    """Return whether we pay no more than Karpenter if pods with a spread over zones (or the like) have no preferences."""
     if finding.kind != "dearer":
         return False
-    without = {**scenario, "objects": [_without_node_preferences(raw) for raw in scenario["objects"]]}
+    without = {**scenario, "objects": [_without_preferences(raw) for raw in scenario["objects"]]}
     scheduled = scheduled_pods(finding.karpenter_plan)
     plan = OurSolution(without).solve_only(scheduled)
     return without != scenario and _is_as_good(plan, finding.karpenter_plan)
@@ -262,15 +262,18 @@ def _is_as_good(plan: Results, reference: Results) -> bool:
     return scheduled_pods(plan) >= scheduled_pods(reference) and plan.price <= reference.price + NEGLIGIBLE_PRICE
 
 
-def _without_node_preferences(raw: JSONDict) -> JSONDict:
-    """Return the object; a pod with a spread over another label than the hostname has no preferred node affinity."""
+def _without_preferences(raw: JSONDict) -> JSONDict:
+    """Return the object; a pod with a spread over another label than the hostname has no preferred node affinity or spread."""
     spec = raw.get("spec") or {}
-    affinity = spec.get("affinity") or {}
-    is_spread = any(spread["topologyKey"] != HOSTNAME for spread in spec.get("topologySpreadConstraints") or ())
-    if raw["kind"] != "Pod" or not is_spread or PREFERRED not in (affinity.get("nodeAffinity") or {}):
+    spreads = spec.get("topologySpreadConstraints") or ()
+    if raw["kind"] != "Pod" or not any(spread["topologyKey"] != HOSTNAME for spread in spreads):
         return raw
-    required = {k: v for k, v in affinity["nodeAffinity"].items() if k.startswith("required")}
-    return {**raw, "spec": {**spec, "affinity": {**affinity, "nodeAffinity": required}}}
+    kept = {"topologySpreadConstraints": [s for s in spreads if s["whenUnsatisfiable"] == "DoNotSchedule"]}
+    affinity = spec.get("affinity") or {}
+    if PREFERRED in (affinity.get("nodeAffinity") or {}):
+        required = {k: v for k, v in affinity["nodeAffinity"].items() if k != PREFERRED}
+        kept["affinity"] = {**affinity, "nodeAffinity": required}
+    return {**raw, "spec": {**spec, **kept}}
 
 
 def _is_due_to_kept_preference(scenario: JSONDict, finding: Finding) -> bool:
@@ -485,6 +488,8 @@ ACCEPTED = (
 
 def unaccepted(scenario: JSONDict, found: Sequence[Finding]) -> list[Finding]:
     """Return the findings that no accepted difference explains; an invalid plan of Karpenter's sets no price."""
+    if any(f.kind in {"oracle", "crash"} for f in found):
+        return list(found)
     explained = [f for f in found if any(difference.explains(scenario, f) for difference in ACCEPTED)]
     is_invalid = any(f.kind == "rejected" for f in explained)
     return [f for f in found if f not in explained and not (is_invalid and f.kind == "dearer")]
