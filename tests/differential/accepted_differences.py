@@ -125,12 +125,13 @@ def _label_requirements(pod: Pod) -> set[tuple[str, bool]]:
 
 
 def _is_due_to_starting_node(scenario: JSONDict, finding: Finding) -> bool:
-    """Return whether Karpenter exceeds maxSkew on a tainted node, for a spread with `nodeTaintsPolicy: Honor`."""
-    nodes = parse(scenario).snapshot.nodes
-    is_on_tainted = any(f"node {n.metadata.name}:" in finding.text and n.spec.taints for n in nodes)
+    """Return whether Karpenter exceeds maxSkew in the domain of a tainted node, for a spread with `nodeTaintsPolicy: Honor`."""
     spreads = [s for pod in _pods_of(scenario, finding) for s in pod.spec.topology_spread_constraints]
-    honors_taints = any(spread.node_taints_policy == "Honor" for spread in spreads)
-    return finding.kind == "rejected" and "its spread allows" in finding.text and is_on_tainted and honors_taints
+    keys = {spread.topology_key for spread in spreads if spread.node_taints_policy == "Honor"}
+    tainted = [n.metadata for n in parse(scenario).snapshot.nodes if n.spec.taints]
+    domains = {f"{key} {node.labels.get(key, node.name)}," for node in tainted for key in keys}
+    exceeds = finding.kind == "rejected" and "its spread allows" in finding.text
+    return exceeds and any(domain in finding.text for domain in domains)
 
 
 def _is_due_to_missing_volume_claim(scenario: JSONDict, finding: Finding) -> bool:

@@ -129,9 +129,10 @@ def scheduled_pods(results: Results) -> frozenset[str]:
 def compare_plans(scenario: JSONDict, karpenter: Karpenter) -> list[Finding]:
     """Return the findings about our plan, and about Karpenter's.
 
-    Karpenter breaks some ties at random (it iterates over maps), so its plans for a scenario differ in pods and price.
-    Our plan need only be as good as one of them: a `missing` or `dearer` finding is kept only if all `KARPENTER_RUNS`
-    plans show it. A `rejected` finding is kept if most of them do.
+    Karpenter breaks some ties at random (it iterates over maps), others by the pods' UIDs, which the API server draws, so
+    its plans for a scenario differ in pods and price. Our plan need only be as good as one of them: a `missing` or
+    `dearer` finding is kept only if all `KARPENTER_RUNS` plans show it, every other one of which has other UIDs. A
+    `rejected` finding is kept if most of them do.
     """
     answer = karpenter.solve(scenario)
     if answer.get("error"):
@@ -147,22 +148,41 @@ def compare_plans(scenario: JSONDict, karpenter: Karpenter) -> list[Finding]:
     found += [f for f in first if f.kind not in MIN_OCCURRENCES]
     uncertain = [f for f in first if f.kind in MIN_OCCURRENCES]
 
-    def compare_again() -> set[str]:
-        return {f.kind for f in compare_with_answer(ours, karpenter.solve(scenario))}
+    def compare_again(run: int) -> set[str]:
+        again = _with_other_uids(scenario, run) if run % 2 else scenario
+        return {f.kind for f in compare_with_answer(ours, karpenter.solve(again))}
 
     kept = _frequent_kinds({f.kind for f in uncertain}, compare_again)
     found += [f for f in uncertain if f.kind in kept]
     return [_with_unrelaxed_plan(f, scenario, karpenter) if f.kind == "dearer" else f for f in found]
 
 
-def _frequent_kinds(kinds: Collection[str], compare_again: Callable[[], Collection[str]]) -> frozenset[str]:
-    """Return the kinds that occur often enough; all occur in the first run, `compare_again` runs another."""
+def _with_other_uids(scenario: JSONDict, seed: int) -> JSONDict:
+    """Return the scenario with a random UID for each pending pod without one; Karpenter orders equal pods by UID."""
+    rng = random.Random(seed)
+    objects = [_with_uid(raw, f"{rng.getrandbits(64):016x}") for raw in scenario["objects"]]
+    return {**scenario, "objects": objects}
+
+
+def _with_uid(raw: JSONDict, uid: str) -> JSONDict:
+    if (
+        raw["kind"] != "Pod"
+        or "uid" in raw["metadata"]
+        or raw["spec"].get("nodeName")
+        or raw["spec"].get("resourceClaims")
+    ):
+        return raw
+    return {**raw, "metadata": {**raw["metadata"], "uid": uid}}
+
+
+def _frequent_kinds(kinds: Collection[str], compare_again: Callable[[int], Collection[str]]) -> frozenset[str]:
+    """Return the kinds that occur often enough; all occur in the first run, `compare_again` does the run of a number."""
     present, absent = Counter(kinds), Counter[str]()
-    for _ in range(KARPENTER_RUNS - 1):
+    for run in range(1, KARPENTER_RUNS):
         undecided = [k for k in kinds if present[k] < MIN_OCCURRENCES[k] <= KARPENTER_RUNS - absent[k]]
         if not undecided:
             break
-        found = compare_again()
+        found = compare_again(run)
         for kind in undecided:
             (present if kind in found else absent)[kind] += 1
     return frozenset(kind for kind in kinds if present[kind] >= MIN_OCCURRENCES[kind])

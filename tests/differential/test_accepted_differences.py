@@ -60,6 +60,10 @@ def renamed(pod, name):
 
 
 def a_scenario(types, *objects):
+    """Return a scenario whose pods have UIDs in the order of their names, so that Karpenter's queue is the same each time."""
+    for raw in objects:
+        if raw["kind"] == "Pod":
+            raw["metadata"] = {**raw["metadata"], "uid": raw["metadata"]["name"]}
     return {"name": "difference", "instanceTypes": types, "objects": list(objects), "options": {}}
 
 

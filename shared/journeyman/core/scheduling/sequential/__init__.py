@@ -27,6 +27,8 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod
 from journeyman.core.api.resources import CPU, MEMORY
+from journeyman.core.scheduling.arrays import every
+from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodeDemand
 from journeyman.core.scheduling.problem import PartialSolution, SchedulingProblem
 from journeyman.core.scheduling.results import MinValuesPolicy
 from journeyman.core.scheduling.sequential.sequential_scheduler import SequentialScheduler, TieBreakPolicy
@@ -220,5 +222,28 @@ def _others(queue: Sequence[int], head: Counter[int]) -> Iterator[int]:
             yield c
 
 
-QUEUE_ORDERS: Final = (behind_leaders, _left_first)
+def in_turns(problem: SchedulingProblem, queue: Sequence[int], _: Sequence[int]) -> list[int]:
+    """Return the queue (of classes) with one pod of each class in turn, the classes with the fewest offerings first.
+
+    So no class uses up what a topology spread allows in the domains that another class needs. Empty if there is one class.
+    """
+    waiting = Counter(queue)
+    if len(waiting) < 2:
+        return []
+    classes = sorted(waiting, key=lambda c: _offerings_for(problem, c))
+    return [c for turn in range(max(waiting.values())) for c in classes if turn < waiting[c]]
+
+
+def _offerings_for(problem: SchedulingProblem, c: int) -> int:
+    """Return the number of offerings that hold a pod of the class, without its preferences."""
+    row = problem.levels[c][-1]
+    demand = NodeDemand(NodeConstraints.of(problem.rows[row]))
+    holding = (
+        pool.rows(demand) & every(pool.sizes >= problem.requests[row])[pool.template.table.row_type]
+        for pool in problem.pools
+    )
+    return sum(int(rows.sum()) for rows in holding)
+
+
+QUEUE_ORDERS: Final = (behind_leaders, _left_first, in_turns)
 """Functions that reorder the queue for a retry if pods are left; each returns an empty list if nothing changes."""
