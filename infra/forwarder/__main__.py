@@ -52,7 +52,7 @@ def transport_to(settings: ForwarderSettings) -> Transport:
 
 
 def sink_of(settings: ForwarderSettings) -> Sink:
-    """Return the configured sink; botocore is imported only for those that need it."""
+    """Return the configured sink; botocore is imported only for the AWS sinks."""
     if settings.sink == "https":
         from infra.forwarder.https_sink import HttpsSink  # noqa: PLC0415 - see above
 

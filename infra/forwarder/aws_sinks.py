@@ -71,10 +71,10 @@ class EventBridgeSink:
         """Send one message. Raises SendError."""
         entry = {"EventBusName": self._bus, "Source": EVENT_SOURCE, "DetailType": DETAIL_TYPE, "Detail": body}
         try:
-            answer = self._events.put_events(Entries=[entry])
+            response = self._events.put_events(Entries=[entry])
         except (BotoCoreError, ClientError) as error:
             raise SendError(f"EventBridge did not accept the message for bus {self._bus}: {error}") from error
-        if answer["FailedEntryCount"]:
-            refused = answer["Entries"][0]
+        if response["FailedEntryCount"]:
+            refused = response["Entries"][0]
             why = f"{refused.get('ErrorCode')} {refused.get('ErrorMessage', '')}".strip()
             raise SendError(f"EventBridge refused the message for bus {self._bus}: {why}")

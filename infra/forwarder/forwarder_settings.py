@@ -93,10 +93,10 @@ def _read(variables: Mapping[str, str], name: str, default: str, parse: Callable
         raise SettingError(f"{name} is {text!r}: {error}; an example is {default!r}") from error
 
 
-def _one_of(*known: str) -> Callable[[str], str]:
+def _one_of(*choices: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
-        if text.lower() not in known:
-            raise ValueError(f"none of {', '.join(known)}")
+        if text.lower() not in choices:
+            raise ValueError(f"none of {', '.join(choices)}")
         return text.lower()
 
     return parse

@@ -52,14 +52,14 @@ class HttpsSink:
             "User-Agent": "journeyman-forwarder",
         }
         try:
-            answer = self._pool.request("POST", self._url, body=body.encode(), headers=headers, redirect=False)
+            response = self._pool.request("POST", self._url, body=body.encode(), headers=headers, redirect=False)
         except HTTPError as error:
             raise SendError(f"{self._url} cannot be reached: {error}") from error
-        if not 200 <= answer.status < 300:
-            content = answer.data[:300].decode(errors="replace")
-            advice = _ADVICE.get(answer.status, "")
-            text = f"{self._url} returned {answer.status}: {content}"
-            raise SendError(f"{text}; {advice}" if advice else text, retry_after=_retry_after(answer))
+        if not 200 <= response.status < 300:
+            excerpt = response.data[:300].decode(errors="replace")
+            advice = _ADVICE.get(response.status, "")
+            text = f"{self._url} returned {response.status}: {excerpt}"
+            raise SendError(f"{text}; {advice}" if advice else text, retry_after=_retry_after(response))
 
 
 def _pool(url: str, trust: Mapping[str, Any]) -> urllib3.PoolManager:
@@ -71,7 +71,7 @@ def _pool(url: str, trust: Mapping[str, Any]) -> urllib3.PoolManager:
     return urllib3.PoolManager(**options)
 
 
-def _retry_after(answer: urllib3.BaseHTTPResponse) -> float:
+def _retry_after(response: urllib3.BaseHTTPResponse) -> float:
     """Return the seconds of a Retry-After header; 0 without one."""
-    seconds = answer.headers.get("Retry-After", "")
+    seconds = response.headers.get("Retry-After", "")
     return float(seconds) if seconds.isdecimal() else 0.0

@@ -211,7 +211,7 @@ class BatchWindow:
 
         Args:
             now: The time.
-            min_seconds: The shortest pause, if the sink asked for one; `LONGEST_PAUSE_SECONDS` still holds.
+            min_seconds: The shortest pause, if the sink requested one, up to `LONGEST_PAUSE_SECONDS`.
             jitter: A factor above 0 up to 1, so that many senders do not try again together.
         """
         pause = jitter * min(FIRST_PAUSE_SECONDS * 2**self._failures, LONGEST_PAUSE_SECONDS)

@@ -65,8 +65,8 @@ def set_up_logging(cluster: str, level: str, stream: TextIO = sys.stdout) -> Non
 
 def _log_failed_thread(failure: threading.ExceptHookArgs) -> None:
     name = failure.thread.name if failure.thread else "a thread"
-    what = (failure.exc_type, failure.exc_value or failure.exc_type(), failure.exc_traceback)
-    logging.getLogger("forwarder").error("thread %s ended with an error; /healthz reports it", name, exc_info=what)
+    exc_info = (failure.exc_type, failure.exc_value or failure.exc_type(), failure.exc_traceback)
+    logging.getLogger("forwarder").error("thread %s ended with an error; /healthz reports it", name, exc_info=exc_info)
 
 
 class Metrics:
@@ -103,12 +103,12 @@ class Metrics:
 
 
 def _sample(name: str, labels: tuple[tuple[str, str], ...], value: float) -> str:
-    inside = ",".join(f'{key}="{text}"' for key, text in labels)
-    return f"{PREFIX}{name}{{{inside}}} {value:g}" if inside else f"{PREFIX}{name} {value:g}"
+    label_text = ",".join(f'{key}="{text}"' for key, text in labels)
+    return f"{PREFIX}{name}{{{label_text}}} {value:g}" if label_text else f"{PREFIX}{name} {value:g}"
 
 
 class Probed(Protocol):
-    """What the probes ask for; `Forwarder` is it."""
+    """The state that probes and scrapes read; `Forwarder` implements it."""
 
     @property
     def is_live(self) -> bool:

@@ -1,7 +1,7 @@
-"""What the forwarder knows of the watched objects, and which changes it sends notifications for.
+"""The state that the forwarder keeps of watched objects, and the changes that it sends notifications for.
 
-A tracker keeps no objects: a pod is one number, a node two flags. A list is taken into a new tracker page by page and compared with
-the one before, so that changes during an outage are found and nothing is sent twice.
+A tracker keeps no objects: a pod is one number, a node two flags. A list fills a new tracker page by page, which is compared with the
+one before, so that changes during an outage are found and nothing is sent twice.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ MAX_PODS: Final = 40_000
 """Pods that are tracked one by one, in some 160 bytes each, and twice during a list. Pods beyond them are not counted, and a
 notification is sent each time they change."""
 
-_UNKNOWN: Final = 2**40  # a second later than any
+_UNKNOWN: Final = 2**40  # later than any creation time
 
 
 class Tracker(Protocol):
-    """What is known of the objects of one kind."""
+    """The state of the objects of one kind."""
 
     @property
     def needs_list(self) -> bool:
@@ -66,8 +66,8 @@ class PodTracker:
     def add_page(self, pods: Iterable[PendingPod], before: PodTracker) -> Iterator[Notification]:
         """Add a page of a list; notify of pods that were not unschedulable before."""
         for pod in pods:
-            known = before._pods.get(pod.metadata.uid, 0) < 0
-            if self._put(pod) and not known:
+            was_unschedulable = before._pods.get(pod.metadata.uid, 0) < 0
+            if self._put(pod) and not was_unschedulable:
                 yield _unschedulable(pod)
 
     def finish_list(self, before: PodTracker, version: str) -> Iterator[Notification]:
@@ -82,8 +82,8 @@ class PodTracker:
         if type_ == "DELETED":
             self._pods.pop(pod.metadata.uid, None)
             return None
-        known = self._pods.get(pod.metadata.uid, 0) < 0
-        return _unschedulable(pod) if self._put(pod) and not known else None
+        was_unschedulable = self._pods.get(pod.metadata.uid, 0) < 0
+        return _unschedulable(pod) if self._put(pod) and not was_unschedulable else None
 
     @property
     def needs_list(self) -> bool:
@@ -226,7 +226,7 @@ class SpecTracker:
     corrected. A NodeClass that is being deleted is finalized after its last NodeClaim.
 
     Args:
-        cause: Of its notifications.
+        cause: The cause of its notifications.
     """
 
     needs_list: Final = False
@@ -258,8 +258,8 @@ class SpecTracker:
             return None
         return self._put(spec, self._revisions)
 
-    def _put(self, spec: SpecState, known: dict[str, SpecRevision]) -> Notification | None:
+    def _put(self, spec: SpecState, earlier: dict[str, SpecRevision]) -> Notification | None:
         uid, revision = spec.metadata.uid, spec.revision
-        has_changed = known.get(uid) != revision
+        has_changed = earlier.get(uid) != revision
         self._revisions[uid] = revision
         return Notification(self._cause, uid, spec.metadata.resource_version) if has_changed else None

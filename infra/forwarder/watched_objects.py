@@ -3,8 +3,8 @@
 pods     Pods without a node that have not finished, whole (two to four kB each): whether kube-scheduler found no node for a pod
          is a condition, which is part of neither the metadata nor the table row.
 nodes    Rows of the server's own table, as `kubectl get nodes` prints it, with the metadata that the server adds to each row:
-         Ready is in the row only, the deletion timestamp in the metadata only. That is one to three kB, a whole node has ten to
-         twenty (its images alone!). The Status column reads `Ready` or `NotReady`, perhaps followed by `,SchedulingDisabled`
+         Ready is in the row only, the deletion timestamp in the metadata only. That is one to three kB; a whole node has ten to
+         twenty, most of them for its images. The Status column reads `Ready` or `NotReady`, perhaps followed by `,SchedulingDisabled`
          (kubernetes v1.36.3 pkg/printers/internalversion/printers.go `printNode`).
 claims   Metadata of NodeClaims: created, being deleted, gone.
 pools    Metadata of NodePools and NodeClasses: the generation counts changes of their specs.
@@ -120,7 +120,7 @@ class SpecState(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def revision(self) -> SpecRevision:
-        """What a notification is sent for when it changes."""
+        """The fields whose changes the forwarder sends notifications for."""
         return SpecRevision(self.metadata.generation, self.metadata.deletion_timestamp is not None)
 
 

@@ -1,7 +1,7 @@
 """Watch one kind of object: list it, watch from there, and never give up.
 
 An outage is waited out with growing, jittered pauses; then the watch resumes where it ended. Where that is too long ago (410), the
-objects are listed again and compared with what was known, so that no change is missed or sent twice.
+objects are listed again and compared with the tracked ones, so that no change is missed or sent twice.
 
 A page of a list that turns out too large (pods of a megabyte each) is dropped and requested again with fewer objects, so that the
 process holds one page and one object at a time.
@@ -121,8 +121,8 @@ class Watcher(Generic[K]):
 
     Args:
         transport: The cluster.
-        resource: What is watched.
-        tracker: What is known of it; empty at first.
+        resource: The kind of object to watch.
+        tracker: The state of its objects; empty at first.
         notify: Takes notifications; called with `lock` held.
         lock: Held while the tracker changes.
         metrics: Counts bytes, and how watches end.
@@ -162,7 +162,7 @@ class Watcher(Generic[K]):
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask the thread to end; the current watch ends with its next line or timeout, and notifies of nothing more."""
+        """Signal the thread to end; the current watch ends with its next line or timeout, and sends no further notification."""
         self._stopping.set()
 
     @property
@@ -173,27 +173,27 @@ class Watcher(Generic[K]):
     def _run(self) -> None:
         version, pause, failed_at = "", self._first_pause, 0.0
         while not self._stopping.is_set():
-            self._last_progress = began = time.monotonic()
+            self._last_progress = started_at = time.monotonic()
             try:
                 version = version or self._list()
                 events = watch(self._transport, self._resource, version, seconds=self._watch_seconds)
                 if failed_at:
-                    log.info("watching the %s again, after %.0f s", self._resource.name, began - failed_at)
+                    log.info("watching the %s again, after %.0f s", self._resource.name, started_at - failed_at)
                 pause, failed_at = self._first_pause, 0.0
                 for reached in self._apply(events):
                     version = reached
                 version = "" if self.tracker.needs_list else version
                 self._count_watch("ended")
-                self._wait(began + pause - time.monotonic())  # a proxy may end watches at once
+                self._wait(started_at + pause - time.monotonic())  # a proxy may end watches at once
             except GoneError as error:
                 log.info("listing the %s again: %s", self._resource.name, error)
                 version = ""
                 self._count_watch("expired")
                 self._wait(pause)
             except JourneymanError as error:
-                failed_at = failed_at or began
-                requested = error.retry_after_seconds if isinstance(error, TooManyRequestsError) else 0.0
-                wait = max(pause * _jitter.uniform(0.5, 1.0), min(requested, LONGEST_PAUSE_SECONDS))
+                failed_at = failed_at or started_at
+                retry_after = error.retry_after_seconds if isinstance(error, TooManyRequestsError) else 0.0
+                wait = max(pause * _jitter.uniform(0.5, 1.0), min(retry_after, LONGEST_PAUSE_SECONDS))
                 log.warning("cannot watch the %s: %s; trying again in %.1f s", self._resource.name, error, wait)
                 self._count_watch("failed")
                 self._wait(wait)

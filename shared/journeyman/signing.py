@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from journeyman.errors import CloudUnavailableError
 
-_UNRESERVED: Final = "-_.~"  # beside letters and digits (RFC 3986)
+_UNRESERVED: Final = "-_.~"  # and letters and digits (RFC 3986)
 _TIMEOUT: Final = urllib3.Timeout(connect=3.0, read=15.0)
 # Repeat only connection attempts: a nonce or timestamp may be rejected when the same signed request is sent twice.
 _RETRIES: Final = urllib3.Retry(total=2, connect=2, read=0, status=0, redirect=0, other=0, backoff_factor=0.2)

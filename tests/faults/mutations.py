@@ -351,7 +351,7 @@ MUTATIONS = (
     Mutation(
         name="consolidation accepts the same price",
         syntax=SyntaxMutation(
-            function_named("journeyman.core.disruption.consolidation", "_below"), exchanging(ast.Lt, ast.LtE)
+            function_named("journeyman.core.disruption.consolidation", "_cheaper_types"), exchanging(ast.Lt, ast.LtE)
         ),
         invariant=ConsolidationLowersPrice,
         seed=145,

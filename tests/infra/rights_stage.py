@@ -153,7 +153,7 @@ class RightsStage:
         clusters = json.dumps([registration(self._plane, CLUSTER, kubeconfig)])
         environment = read_environment({**self._stack.variables, **variables, "JOURNEYMAN_CLUSTERS": clusters})
         transport = Transport(from_kubeconfig(str(kubeconfig)))
-        lists = ListCache(worth_caching=0)  # the cache watches every list, however small
+        lists = ListCache(min_objects=0)  # the cache watches every list, however small
         store = _RepeatingStore(CachingKubeStore(HttpKubeStore(transport), lists, cluster=CLUSTER), self.repeated)
         adapters = _Adapters(
             environment,

@@ -1,1 +1,1 @@
-"""What a person types: `journeyman demo`, `journeyman solve`, `journeyman replay`."""
+"""The `journeyman` command and its subcommand `solve`; other packages contribute further subcommands."""

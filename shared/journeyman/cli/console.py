@@ -7,12 +7,12 @@ from typing import Final
 
 from rich.console import Console
 
-_WIDTH_OF_A_FILE: Final = 120  # columns; rich would take 80
+_FILE_WIDTH: Final = 120  # columns; rich would take 80
 
 
 def standard_output() -> Console:
     """Return the console for standard output; without a terminal it is 120 columns wide, unless COLUMNS is set."""
     console = Console()
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _WIDTH_OF_A_FILE
+        console.width = _FILE_WIDTH
     return console

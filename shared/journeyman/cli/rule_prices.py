@@ -134,19 +134,19 @@ def _with_affinity(spec: PodSpec, **parts: Any) -> PodSpec:
 
 
 def _without_selectors(spec: PodSpec) -> PodSpec:
-    own = spec.affinity.node_affinity if spec.affinity is not None else None
-    kept = _changed(own, required=None) if own is not None else None
+    node_affinity = spec.affinity.node_affinity if spec.affinity is not None else None
+    kept = _changed(node_affinity, required=None) if node_affinity is not None else None
     return _with_affinity(_changed(spec, node_selector={}), node_affinity=kept)
 
 
 def _without_affinity(spec: PodSpec) -> PodSpec:
-    own = spec.affinity.pod_affinity if spec.affinity is not None else None
-    return _with_affinity(spec, pod_affinity=_changed(own, required=()) if own is not None else None)
+    terms = spec.affinity.pod_affinity if spec.affinity is not None else None
+    return _with_affinity(spec, pod_affinity=_changed(terms, required=()) if terms is not None else None)
 
 
 def _without_anti_affinity(spec: PodSpec) -> PodSpec:
-    own = spec.affinity.pod_anti_affinity if spec.affinity is not None else None
-    return _with_affinity(spec, pod_anti_affinity=_changed(own, required=()) if own is not None else None)
+    terms = spec.affinity.pod_anti_affinity if spec.affinity is not None else None
+    return _with_affinity(spec, pod_anti_affinity=_changed(terms, required=()) if terms is not None else None)
 
 
 def _without_spread(spec: PodSpec) -> PodSpec:
@@ -170,19 +170,19 @@ def _without_volumes(spec: PodSpec) -> PodSpec:
 def _without_preferred(spec: PodSpec) -> PodSpec:
     hard = tuple(c for c in spec.topology_spread_constraints if c.when_unsatisfiable == "DoNotSchedule")
     kept = _changed(spec, topology_spread_constraints=hard)
-    return _changed(kept, affinity=_required_alone(spec.affinity)) if spec.affinity is not None else kept
+    return _changed(kept, affinity=_without_preferred_terms(spec.affinity)) if spec.affinity is not None else kept
 
 
-def _required_alone(affinity: Affinity) -> Affinity:
+def _without_preferred_terms(affinity: Affinity) -> Affinity:
     return _changed(
         affinity,
-        node_affinity=_no_preferences(affinity.node_affinity),
-        pod_affinity=_no_preferences(affinity.pod_affinity),
-        pod_anti_affinity=_no_preferences(affinity.pod_anti_affinity),
+        node_affinity=_required_only(affinity.node_affinity),
+        pod_affinity=_required_only(affinity.pod_affinity),
+        pod_anti_affinity=_required_only(affinity.pod_anti_affinity),
     )
 
 
-def _no_preferences(part: NodeAffinity | PodAffinity | None) -> NodeAffinity | PodAffinity | None:
+def _required_only(part: NodeAffinity | PodAffinity | None) -> NodeAffinity | PodAffinity | None:
     return _changed(part, preferred=()) if part is not None else None
 
 

@@ -11,7 +11,7 @@
                      (true), disrupt (false), spotToSpotConsolidation (false)
 
 A pod without a node and without conditions counts as unschedulable; NodePools and the NodeClasses they name count as
-ready; an object without a UID or a creation time gets one. NodeOverlays and CapacityBuffers count whatever the gates.
+ready; an object without a UID or a creation time gets one. NodeOverlays and CapacityBuffers are used without feature gates.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _File(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Scenario(Struct, frozen=True, kw_only=True):
-    """A question to the scheduler: the cluster, what could be launched, and the file's options."""
+    """A scheduling problem: the cluster, the instance types that can be launched, and the file's options."""
 
     name: str
     snapshot: Snapshot
@@ -90,7 +90,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
 
 
 def read_scenario(path: Path) -> Scenario:
-    """The scenario in a file.
+    """Return the scenario in a file.
 
     Raises:
         ConfigurationError: The file cannot be read or is no scenario.
@@ -102,39 +102,39 @@ def read_scenario(path: Path) -> Scenario:
 
 
 def parse_scenario(raw: bytes, *, name: str = "") -> Scenario:
-    """The scenario in JSON text; `name` if it has none itself. Raises ConfigurationError."""
+    """Return the scenario in JSON text, with `name` if the text has none. Raises ConfigurationError."""
     try:
         file = msgspec.json.decode(raw, type=_File)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise ConfigurationError(f"{name or 'this'} is not a scenario: {error}", path=name) from error
     types = tuple(sorted((_instance_type(t) for t in file.instance_types), key=lambda t: t.name))
     snapshot = _snapshot(file)
-    plain = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
-    catalogue = apply_overlays(snapshot.node_pools, plain, snapshot.node_overlays).catalogue
+    without_overlays = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
+    catalogue = apply_overlays(snapshot.node_pools, without_overlays, snapshot.node_overlays).catalogue
     return Scenario(name=file.name or name, snapshot=snapshot, catalogue=catalogue, options=file.options)
 
 
-def _instance_type(read: _InstanceType) -> InstanceType:
+def _instance_type(entry: _InstanceType) -> InstanceType:
     return InstanceType(
-        name=read.name,
-        requirements=read.requirements,
-        offerings=tuple(_offering(o) for o in read.offerings),
-        capacity=to_resources(read.capacity, round_up=False),
-        overhead=to_resources(read.overhead, round_up=True),
-        device_slices=read.resource_slices,
+        name=entry.name,
+        requirements=entry.requirements,
+        offerings=tuple(_offering(o) for o in entry.offerings),
+        capacity=to_resources(entry.capacity, round_up=False),
+        overhead=to_resources(entry.overhead, round_up=True),
+        device_slices=entry.resource_slices,
     )
 
 
-def _offering(read: _Offering) -> Offering:
-    single = {r.key: r.values[0] for r in read.requirements if r.operator == "In" and len(r.values) == 1}
+def _offering(entry: _Offering) -> Offering:
+    single = {r.key: r.values[0] for r in entry.requirements if r.operator == "In" and len(r.values) == 1}
     return Offering(
         zone=single.get(labels.ZONE, ""),
         capacity_type=single.get(labels.CAPACITY_TYPE, ""),
-        price=read.price,
-        available=read.available is not False,
-        requirements=read.requirements,
+        price=entry.price,
+        available=entry.available is not False,
+        requirements=entry.requirements,
         reservation_id=single.get(labels.RESERVATION_ID, ""),
-        reservation_capacity=read.reservation_capacity,
+        reservation_capacity=entry.reservation_capacity,
     )
 
 
@@ -143,9 +143,9 @@ def _snapshot(file: _File) -> Snapshot:
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for raw in file.objects:
         by_kind.setdefault(str(raw.get("kind", "")), []).append(_completed(raw, now))
-    pools, bad_pools = _parsed(by_kind.get("NodePool", ()), NodePool)
-    overlays, bad_overlays = _parsed(by_kind.get("NodeOverlay", ()), NodeOverlay)
-    buffers, bad_buffers = _parsed(by_kind.get("CapacityBuffer", ()), CapacityBuffer)
+    pools, invalid_pools = _parsed(by_kind.get("NodePool", ()), NodePool)
+    overlays, invalid_overlays = _parsed(by_kind.get("NodeOverlay", ()), NodeOverlay)
+    buffers, invalid_buffers = _parsed(by_kind.get("CapacityBuffer", ()), CapacityBuffer)
     workloads = _workloads(by_kind)
     pods = tuple(_unschedulable(pod) for pod in _decoded(by_kind.get("Pod", ()), Pod))
     virtual = virtual_pods(resolve_buffers(buffers, workloads), now, (pod.key for pod in pods))
@@ -170,7 +170,7 @@ def _snapshot(file: _File) -> Snapshot:
         workloads=workloads,
         capacity_buffers=buffers,
         node_overlays=overlays,
-        invalid_objects=(*bad_pools, *bad_overlays, *bad_buffers),
+        invalid_objects=(*invalid_pools, *invalid_overlays, *invalid_buffers),
     )
 
 
@@ -186,7 +186,7 @@ def _workloads(by_kind: Mapping[str, list[dict[str, Any]]]) -> Workloads:
 
 
 def _completed(raw: dict[str, Any], now: datetime) -> dict[str, Any]:
-    """The object with the UID and creation time that an API server would have given it."""
+    """Return the object with a UID and a creation time, as an API server sets them."""
     metadata = raw.get("metadata") or {}
     uid = f"{raw.get('kind', '')}-{metadata.get('namespace', '')}-{metadata.get('name', '')}"
     created = (now - timedelta(hours=1)).isoformat()
@@ -206,11 +206,11 @@ def _in_order(found: Iterable[T]) -> tuple[T, ...]:
 
 
 def _parsed(raws: Iterable[dict[str, Any]], model: type[M]) -> tuple[tuple[M, ...], tuple[InvalidObject, ...]]:
-    """Objects that validate, and those that do not, both by name."""
+    """Return the valid and the invalid objects, both by name."""
     by_name = sorted(raws, key=lambda raw: str(raw["metadata"].get("name", "")))
-    read = [_parse(raw, model) for raw in by_name]
-    good = tuple(item for item in read if not isinstance(item, InvalidObject))
-    return good, tuple(item for item in read if isinstance(item, InvalidObject))
+    parsed = [_parse(raw, model) for raw in by_name]
+    valid = tuple(item for item in parsed if not isinstance(item, InvalidObject))
+    return valid, tuple(item for item in parsed if isinstance(item, InvalidObject))
 
 
 def _parse(raw: dict[str, Any], model: type[M]) -> M | InvalidObject:
@@ -222,7 +222,7 @@ def _parse(raw: dict[str, Any], model: type[M]) -> M | InvalidObject:
 
 
 def _node_classes(pools: Iterable[NodePool]) -> tuple[NodeClassState, ...]:
-    """A ready NodeClass for every reference."""
+    """Return a ready NodeClass for each reference of a NodePool."""
     refs = {(r.group, r.kind, r.name) for r in (p.spec.template.spec.node_class_ref for p in pools)}
     return tuple(
         NodeClassState(name=name, uid=f"{kind}-{name}", kind=kind, group=group, generation=1, ready=True)

@@ -27,8 +27,8 @@ def solve(paths: list[Path], *, rules: bool = False) -> None:
     """
     for path in paths:
         scenario = read_scenario(path)
-        found = answer(scenario)
-        print(json.dumps({**found, "rules": rule_prices(scenario)} if rules else found), flush=True)
+        data = answer(scenario)
+        print(json.dumps({**data, "rules": rule_prices(scenario)} if rules else data), flush=True)
 
 
 def rule_prices(scenario: Scenario) -> list[dict[str, Any]]:
@@ -38,7 +38,7 @@ def rule_prices(scenario: Scenario) -> list[dict[str, Any]]:
         return schedule(snapshot, catalogue, options=options_of(scenario))
 
     gap = price_of_rules(scenario.snapshot, scenario.catalogue, plan)
-    return [{"rule": found.rule, "pricePerHour": found.per_hour, "nodes": found.nodes} for found in gap.rules]
+    return [{"rule": price.rule, "pricePerHour": price.per_hour, "nodes": price.nodes} for price in gap.rules]
 
 
 def answer(scenario: Scenario) -> dict[str, Any]:
@@ -46,10 +46,10 @@ def answer(scenario: Scenario) -> dict[str, Any]:
     start = time.perf_counter()
     results = schedule(scenario.snapshot, scenario.catalogue, options=options_of(scenario))
     seconds = time.perf_counter() - start
-    found = to_data(scenario.name, results, seconds)
+    data = to_data(scenario.name, results, seconds)
     if scenario.options.get("disrupt"):
-        found["commands"] = commands(scenario)
-    return found
+        data["commands"] = commands(scenario)
+    return data
 
 
 def options_of(scenario: Scenario) -> Options:
@@ -73,7 +73,7 @@ def commands(scenario: Scenario) -> list[dict[str, Any]]:
         spot_to_spot=bool(scenario.options.get("spotToSpotConsolidation")),
         options=options_of(scenario),
     )
-    first = next((found for found in controller.evaluate_methods() if found.command.candidates), None)
+    first = next((e for e in controller.evaluate_methods() if e.command.candidates), None)
     if first is None:
         return []
     command = first.command

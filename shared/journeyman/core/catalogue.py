@@ -25,8 +25,8 @@ class Offering(Struct, frozen=True, kw_only=True):
     """One way to buy an instance type. `price` is provider currency per hour.
 
     `requirements` are what the node will carry as labels if launched this way (zone and capacity type among
-    them, each `In` one value; reservation ids and the like too). If it draws on reserved capacity, `reservation_id`
-    names that, and `reservation_capacity` is how many more nodes it has.
+    them, each `In` one value; reservation ids and the like too). `reservation_id` is the capacity reservation that it uses,
+    if any, and `reservation_capacity` how many more nodes fit into that.
     """
 
     zone: str
@@ -36,7 +36,7 @@ class Offering(Struct, frozen=True, kw_only=True):
     unavailable_reason: str = ""
     unavailable_until: datetime | None = None
     requirements: tuple[NodeSelectorRequirement, ...] = ()
-    price_overlaid: bool = False  # a NodeOverlay said what it costs
+    price_overlaid: bool = False  # a NodeOverlay sets or adjusts it
     reservation_id: str = ""
     reservation_capacity: int = 0
 
@@ -54,12 +54,12 @@ class InstanceType(Struct, frozen=True, kw_only=True):
     offerings: tuple[Offering, ...]
     capacity: Resources
     overhead: Resources = field(default_factory=dict)
-    capacity_overlaid: bool = False  # a NodeOverlay added to it
+    capacity_overlaid: bool = False  # a NodeOverlay adds resources
     device_slices: tuple[ResourceSliceSpec, ...] = ()
 
     @property
     def allocatable(self) -> dict[str, int]:
-        """Capacity less overhead: what pods can request, daemons included."""
+        """Capacity less overhead, for the requests of all pods, DaemonSet pods included."""
         return {name: max(amount - self.overhead.get(name, 0), 0) for name, amount in self.capacity.items()}
 
 
@@ -69,7 +69,7 @@ class Catalogue(Struct, frozen=True, eq=False):
     by_node_pool: Mapping[str, tuple[InstanceType, ...]]
 
     def instance_types(self, node_pool: str) -> tuple[InstanceType, ...]:
-        """The types this pool may use, by name; empty if the pool is unknown."""
+        """Return the instance types that the NodePool may use, by name; empty if the NodePool is unknown."""
         return self.by_node_pool.get(node_pool, ())
 
 
@@ -90,23 +90,22 @@ def without_unavailable(
 
     `instance_type` "*" means every type of that zone and capacity type (a missing spot service-linked role, say).
     """
-    avoid = {(u.instance_type, u.zone, u.capacity_type): u for u in unavailable if u.until > now}
-    if not avoid:
+    skipped = {(u.instance_type, u.zone, u.capacity_type): u for u in unavailable if u.until > now}
+    if not skipped:
         return tuple(types)
 
     def mark(name: str, offering: Offering) -> Offering:
-        hit = avoid.get((name, offering.zone, offering.capacity_type)) or avoid.get(
-            ("*", offering.zone, offering.capacity_type)
-        )
-        if hit is None or not offering.available:
+        zone, capacity_type = offering.zone, offering.capacity_type
+        entry = skipped.get((name, zone, capacity_type)) or skipped.get(("*", zone, capacity_type))
+        if entry is None or not offering.available:
             return offering
-        return replace(offering, available=False, unavailable_reason=hit.reason, unavailable_until=hit.until)
+        return replace(offering, available=False, unavailable_reason=entry.reason, unavailable_until=entry.until)
 
     return tuple(replace(t, offerings=tuple(mark(t.name, o) for o in t.offerings)) for t in types)
 
 
 def price_of(types: Iterable[InstanceType], instance_type: str, zone: str, capacity_type: str) -> float:
-    """Hourly price of a running node, 0.0 if its offering is unknown (Karpenter: unknown price counts as 0)."""
+    """Return the price per hour of a running node; 0.0 if its offering is unknown, as in Karpenter."""
     for candidate in types:
         if candidate.name == instance_type:
             for offering in candidate.offerings:
@@ -116,6 +115,6 @@ def price_of(types: Iterable[InstanceType], instance_type: str, zone: str, capac
 
 
 def label_requirements(**values: str) -> tuple[NodeSelectorRequirement, ...]:
-    """`In` requirements for zone and capacity type, as an offering carries them."""
+    """Return `In` requirements for `zone` and `capacity_type`, as an offering has them."""
     keys = {"zone": labels.ZONE, "capacity_type": labels.CAPACITY_TYPE}
     return tuple(NodeSelectorRequirement(key=keys[k], operator="In", values=(v,)) for k, v in values.items())

@@ -1,8 +1,8 @@
-"""Plan: what a decision writes: a closed union of actions, and the events and observations that explain them.
+"""Plan: the result of a decision: a closed union of actions, and the Events and observations that explain them.
 
-A `Plan` is a list of independent `Chain`s. Inside a chain order is law: intent before effect, and a failed action stops
-the rest of its chain and what stands behind it (`Chain.then`), never the other chains. `steps.executor` is the only code that
-carries actions out, and matches the union exhaustively. Every action may be carried out twice with the effect of once.
+A `Plan` is a list of independent `Chain`s. A chain's actions are carried out in order, intent before effect: a failed one stops
+the rest of its chain and the chains behind it (`Chain.then`), never the other chains. Only `steps.executor` carries actions
+out, and it matches the union exhaustively. Every action is idempotent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from journeyman.core.api.objects import OfferingKey, Resource
+from journeyman.core.api.objects import NODE, NODECLAIM, POD, Node, NodeClaim, OfferingKey, Pod, Resource
 from journeyman.errors import JourneymanError
 
 
@@ -40,8 +40,24 @@ class ObjectRef(Struct, frozen=True, kw_only=True):
         return f"{self.resource.kind} {self.namespace + '/' if self.namespace else ''}{self.name}"
 
 
+def claim_ref(claim: NodeClaim) -> ObjectRef:
+    """Return a reference to the NodeClaim, by name and UID."""
+    return ObjectRef(resource=NODECLAIM, name=claim.metadata.name, uid=claim.metadata.uid)
+
+
+def node_ref(node: Node) -> ObjectRef:
+    """Return a reference to the Node, by name and UID."""
+    return ObjectRef(resource=NODE, name=node.metadata.name, uid=node.metadata.uid)
+
+
+def pod_ref(pod: Pod) -> ObjectRef:
+    """Return a reference to the pod, by name and UID."""
+    meta = pod.metadata
+    return ObjectRef(resource=POD, name=meta.name, namespace=meta.namespace, uid=meta.uid)
+
+
 class CreateObject(Struct, frozen=True, kw_only=True):
-    """Create an object (NodeClaim, NodeDisruption, OfferingState); one of that name already there counts as done."""
+    """Create an object (NodeClaim, NodeDisruption, OfferingState); done if an object of that name exists."""
 
     resource: Resource[Any]
     body: Mapping[str, Any]
@@ -54,10 +70,10 @@ class CreateObject(Struct, frozen=True, kw_only=True):
 
 
 class PatchObject(Struct, frozen=True, kw_only=True):
-    """JSON merge patch under a precondition.
+    """Send a JSON merge patch of an object.
 
-    With `resource_version` the write only goes through on that version (lists are replaced whole by a merge patch, so
-    conditions, taints and finalizers always need it). A conflict means: reload and decide again.
+    With `resource_version` it is a conflict if the object has another version; the run then reads the cluster and decides again.
+    Patches of conditions, taints and finalizers always need it, because a merge patch replaces lists whole.
     """
 
     ref: ObjectRef
@@ -68,21 +84,20 @@ class PatchObject(Struct, frozen=True, kw_only=True):
 
 
 class DeleteObject(Struct, frozen=True, kw_only=True):
-    """Delete an object (its finalizers do the rest); already gone counts as done. `ref.uid` is the precondition.
+    """Delete an object; done if it does not exist. `ref.uid` is a precondition.
 
-    With `resource_version` it is a conflict if the object has changed since: who deletes because of what the object says,
-    and would not if it said otherwise, gives it. A run that was frozen right before the call, for as long as it liked,
-    deletes nothing then that others have decided on meanwhile. What cannot be taken back (its end has come, its instance
-    is gone) needs none.
+    With `resource_version` it is a conflict if the object has changed since. A decision that rests on the object's content sets
+    it, so that a run that froze before the call deletes nothing that another run has changed meanwhile. A decision that no
+    change can revoke (the NodeClaim has expired, its instance does not exist) needs none.
 
-    It is a conflict if there is `unless_there` after all, of that UID if it has one: who deletes because something else
-    is absent names that.
+    It is a conflict if the object `unless_exists` exists, with its UID if it has one. A decision that rests on the absence of
+    another object sets it.
     """
 
     ref: ObjectRef
     why: str
     resource_version: str = ""
-    unless_there: ObjectRef | None = None
+    unless_exists: ObjectRef | None = None
 
 
 class LaunchInstance(Struct, frozen=True, kw_only=True):
@@ -96,11 +111,10 @@ class LaunchInstance(Struct, frozen=True, kw_only=True):
 
 
 class TerminateInstance(Struct, frozen=True, kw_only=True):
-    """Start terminating an instance; already gone counts as done.
+    """Start terminating an instance; done if it does not exist.
 
-    With `unless_claimed` it is a conflict, so that the chain stops and all is decided again, if there is the NodeClaim
-    that it was launched for after all: of the name `claim`, of `claim_uid` if that is known, and with this instance or
-    none yet. A decision that rests on a claim's absence sets it. A refusal is recorded on `node`.
+    With `unless_claimed` it is a conflict if the NodeClaim `claim` exists, with `claim_uid` if that is known, and has this
+    instance or none yet. A decision that rests on the NodeClaim's absence sets it. A refusal of the cloud is recorded on `node`.
     """
 
     provider_id: str
@@ -112,7 +126,7 @@ class TerminateInstance(Struct, frozen=True, kw_only=True):
 
 
 class ReleaseNodeClass(Struct, frozen=True, kw_only=True):
-    """Delete the cloud resources made for this NodeClass only; missing ones count as done. `raw` is the object as read."""
+    """Delete the cloud resources created for this NodeClass alone, as far as they exist. `raw` is the object as read."""
 
     name: str
     raw: Mapping[str, Any]
@@ -139,8 +153,8 @@ class DeletePod(Struct, frozen=True, kw_only=True):
 class NominatePods(Struct, frozen=True, kw_only=True):
     """Nominate pods to a node (`status.nominatedNodeName`); an empty `node` clears their nominations.
 
-    If a pod cannot be nominated, that is logged and the chain goes on. Nominations that chains begin with are all written
-    before any other action of the plan.
+    If a pod cannot be nominated, that is logged and the chain continues. The nominations with which chains start are all
+    written before any other action of the plan.
     """
 
     pods: tuple[ObjectRef, ...]
@@ -149,7 +163,7 @@ class NominatePods(Struct, frozen=True, kw_only=True):
 
 
 class RenominatePods(Struct, frozen=True, kw_only=True):
-    """Nominate once more those of the pods that have neither a node nor a nomination by now."""
+    """Repeat the nominations of pods that have neither a node nor a nomination when this action is carried out."""
 
     nominations: tuple[NominatePods, ...]
 
@@ -157,8 +171,8 @@ class RenominatePods(Struct, frozen=True, kw_only=True):
 class MarkOfferingUnavailable(Struct, frozen=True, kw_only=True):
     """Write offerings that failed at `at` into the NodeClass's OfferingState; launches skip them for a while.
 
-    The first time for `first`, longer if it fails again and again, at most for `longest`: who writes it knows how often
-    it failed before.
+    An offering is skipped for `first` after its first failure, longer after each further one, at most for `longest`.
+    OfferingState counts the failures.
     """
 
     node_class: str
@@ -170,14 +184,14 @@ class MarkOfferingUnavailable(Struct, frozen=True, kw_only=True):
 
     @property
     def soonest_end(self) -> datetime:
-        """Until when they are avoided at least."""
+        """Until when launches skip the offerings at least."""
         return self.at + self.first
 
 
 class ClearOfferingFailures(Struct, frozen=True, kw_only=True):
-    """Remove an offering's failures before `at`, when a launch got it, from the NodeClass's OfferingState.
+    """Remove an offering's failures from the NodeClass's OfferingState, because a launch at `at` used the offering.
 
-    What is still avoided at `at` stays: it failed meanwhile.
+    An offering that is still unavailable at `at` failed after the launch, and stays.
     """
 
     node_class: str
@@ -256,7 +270,7 @@ class Observation(Struct, frozen=True, kw_only=True):
 class Chain(Struct, frozen=True, kw_only=True):
     """Actions that depend on each other, in order. `subject` names what they are about, for logs.
 
-    `events` and `observations` are true only once the whole chain has been carried out, and are emitted then; those of
+    `events` and `observations` are emitted once the whole chain has been carried out, as they are true only then; those of
     the Plan are true as soon as it is decided.
     """
 
@@ -264,18 +278,18 @@ class Chain(Struct, frozen=True, kw_only=True):
     actions: tuple[Action, ...]
     events: tuple[Event, ...] = ()
     observations: tuple[Observation, ...] = ()
-    then: tuple[Chain, ...] = ()  # begin once all of it has been carried out; independent of one another
-    node_pool: str = ""  # it starts only if this NodePool, as it is stored then, exists and is within its limits
-    wave: int = 0  # its first patch is sent once those of chains with a lower number have been answered
+    then: tuple[Chain, ...] = ()  # start once this chain has been carried out; independent of each other
+    node_pool: str = ""  # the chain starts only if this NodePool, read again, exists and is within its limits
+    wave: int = 0  # its first patch is sent once the first patches of all lower waves have been answered
 
     @property
     def all_actions(self) -> tuple[Action, ...]:
-        """Its actions, then those of the chains behind it."""
+        """The actions of this chain, then of the chains behind it."""
         return self.actions + tuple(action for chain in self.then for action in chain.all_actions)
 
 
 class LogLine(Struct, frozen=True, kw_only=True):
-    """A line for the log alone."""
+    """A log line with fields."""
 
     level: str
     message: str
@@ -311,33 +325,33 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 REQUEUE_GRIDS: Final = (60, 30, 10, 5, 2, 1)
-"""Seconds between looks that runs share, longest first."""
+"""Intervals in seconds of the times at which runs requeue, longest first."""
 
 
 def next_requeue(now: datetime, wait: timedelta) -> datetime:
     """Return when to check again, about `wait` from now.
 
-    Looks lie on a grid as coarse as the wait, so that all runs that wait ask for the same moments. Otherwise each run
-    that anything else woke would begin a series of requeues of its own, and a drain that stands still for a day would
-    gather hundreds of them. For a moment that something ends at, requeue at that moment instead.
+    The time is on a grid as coarse as the wait, so that all waiting runs requeue for the same times. Otherwise each run that
+    has another trigger would start its own series of requeues, and a drain that is blocked for a day would accumulate hundreds
+    of them. If the end of the wait is known, requeue for that time instead.
 
     Args:
         now: The time.
-        wait: The pace; a look is at most half of it early or late.
+        wait: The interval; the result is at most half of it early or late.
     """
     grid = next((seconds for seconds in REQUEUE_GRIDS if wait.total_seconds() >= seconds), REQUEUE_GRIDS[-1])
-    soonest = now + timedelta(seconds=grid / 2)
-    past = timedelta(seconds=soonest.timestamp() % grid)
-    return soonest - past + timedelta(seconds=grid) if past else soonest
+    earliest = now + timedelta(seconds=grid / 2)
+    past = timedelta(seconds=earliest.timestamp() % grid)
+    return earliest - past + timedelta(seconds=grid) if past else earliest
 
 
 def chain_of(subject: str, *actions: Action) -> Chain:
-    """A chain of these actions."""
+    """Return a chain of these actions."""
     return Chain(subject=subject, actions=actions)
 
 
 def merge_plans(plans: Iterable[Plan]) -> Plan:
-    """All of them as one, in order."""
+    """Return one plan with the content of all plans, in order."""
     parts = tuple(plans)
     return Plan(
         chains=tuple(chain for plan in parts for chain in plan.chains),

@@ -1,7 +1,7 @@
 """Parses triggers: one parser per source, one closed union of values (`ports.Trigger`).
 
-``parse_trigger`` accepts an SQS record (its body is parsed), an EventBridge event, or a message of ours (forwarder,
-requeue, schedule, sweep). What cannot be read raises MalformedEventError, which names the message and says what to do;
+`parse_trigger` accepts an SQS record (its body is parsed), an EventBridge event, or a message of ours (forwarder,
+requeue, schedule, sweep). Any other payload raises MalformedEventError, which names the message and says what to do;
 redelivery cannot help, so the message ends in the dead-letter queue.
 """
 
@@ -19,8 +19,8 @@ def parse_trigger(payload: Mapping[str, Any]) -> Trigger:
     """Return the trigger in a payload.
 
     Args:
-        payload: An SQS record as Lambda hands it over (`body` is text), an EventBridge event (`detail-type`), or a
-            message of ours (`version` and `source`).
+        payload: An SQS record as Lambda passes it (`body` is text), an EventBridge event (`detail-type`), or a message
+            of ours (`version` and `source`).
 
     Raises:
         MalformedEventError: It is none of these, or a field is missing or wrong.
@@ -32,9 +32,9 @@ def parse_trigger(payload: Mapping[str, Any]) -> Trigger:
     source = payload.get("source")
     parser = wire_format.PARSERS.get(source) if isinstance(source, str) else None
     if parser is None:
-        known = ", ".join(sorted(wire_format.PARSERS))
+        sources = ", ".join(sorted(wire_format.PARSERS))
         raise malformed(
-            f"cannot read the event: source {source!r} is none of {known}, nor an EventBridge event", payload
+            f"cannot read the event: source {source!r} is none of {sources}, nor an EventBridge event", payload
         )
     return parser(payload)
 
@@ -44,4 +44,4 @@ def _parse_sqs_record(record: Mapping[str, Any]) -> Trigger:
     body = record["body"]
     if not isinstance(body, str):
         raise malformed(f"cannot read SQS message {message_id}: its body is not text", {"id": message_id})
-    return parse_trigger(decode_json(body, what=f"body of SQS message {message_id}", which=message_id))
+    return parse_trigger(decode_json(body, what=f"body of SQS message {message_id}", message_id=message_id))

@@ -1,7 +1,7 @@
-"""Parses EventBridge events: Spot warnings, rebalance, state changes, health, reservations; and the forwarder's.
+"""Parses EventBridge events: Spot interruption, rebalance, state change, health, capacity reservation; and the forwarder's.
 
-Events about instances name no cluster, so the trigger is for every registered cluster, and each checks whether the
-instance is its own. What Karpenter ignores becomes kind `no_op`: acknowledged, and no step runs.
+Events about instances name no cluster, so the trigger is for every registered cluster, and the step checks in each whether
+it has the instance. An event that Karpenter ignores gets the kind `no_op`: it is acknowledged, and no step runs.
 
 Restates: karpenter-provider-aws pkg/controllers/interruption/messages (`Parser`, `Kind` of each event).
 Differs: one trigger per event holds all instances of a health event; the kinds are the metric reasons.
@@ -32,7 +32,7 @@ STATE_KINDS: Mapping[str, InterruptionKind] = {
 
 
 class _Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """What EventBridge puts around every event."""
+    """The fields of every EventBridge event."""
 
     id: Name
     source: Name
@@ -49,7 +49,7 @@ class _InstanceDetail(msgspec.Struct, frozen=True, kw_only=True, rename="kebab")
 
 
 class _OtherDetail(msgspec.Struct, frozen=True):
-    """The detail of an event that we do not act upon."""
+    """The detail of an event that starts no step."""
 
 
 class _HealthEntity(msgspec.Struct, frozen=True, rename="camel"):
@@ -57,7 +57,7 @@ class _HealthEntity(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _HealthDetail(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The detail of an AWS Health event; public ones carry no entities."""
+    """The detail of an AWS Health event; public events name no entities."""
 
     service: str
     event_type_category: str
@@ -65,7 +65,7 @@ class _HealthDetail(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 Parsed = tuple[InterruptionKind, tuple[str, ...]]
-"""What kind of interruption it is, and the instances' ids, sorted."""
+"""The kind of interruption, and the instances' ids, sorted."""
 
 
 def _of_kind(kind: InterruptionKind) -> Callable[[_InstanceDetail], Parsed]:
@@ -98,7 +98,7 @@ PARSERS: Mapping[tuple[str, str], tuple[type[Any], Callable[[Any], Parsed]]] = {
     ("aws.ec2", "EC2 Instance State-change Notification"): (_InstanceDetail, _state_change),
     ("aws.health", "AWS Health Event"): (_HealthDetail, _health),
 }
-"""By source and detail-type: what the detail decodes to, and its parser."""
+"""The type of the detail and the detail's parser, by source and detail-type."""
 
 
 _IGNORED: tuple[type[Any], Callable[[Any], Parsed]] = (_OtherDetail, lambda _: (InterruptionKind.NO_OP, ()))
@@ -108,7 +108,7 @@ def parse(payload: Mapping[str, Any]) -> Trigger:
     """Return the trigger in one EventBridge event.
 
     Raises:
-        MalformedEventError: The envelope, or the detail of an event we know, cannot be read.
+        MalformedEventError: The envelope, or the detail of an event in `PARSERS`, does not parse.
     """
     envelope = decode(_Envelope, payload, what="EventBridge event")
     if (envelope.source, envelope.detail_type) == ("aws.events", "Scheduled Event"):
@@ -128,7 +128,7 @@ def parse(payload: Mapping[str, Any]) -> Trigger:
 
 
 def _scheduled(envelope: _Envelope) -> ScheduledRun:
-    """A plain scheduled rule, for deployments that sweep with one instead of EventBridge Scheduler."""
+    """Return the trigger of a scheduled rule, for deployments that sweep with a rule instead of EventBridge Scheduler."""
     return ScheduledRun(
         id=envelope.id, cluster=EVERY_CLUSTER, reason=envelope.detail_type, time=envelope.time, step=Step.SWEEP
     )

@@ -8,7 +8,7 @@
     {…, "source": "schedule", "step": "consolidate"}                  a budget window opens
     {…, "source": "sweep", "cluster": "*"}                            the sweep of every cluster, each minute
 
-`decode` and `decode_json` turn the untrusted JSON of any sender into typed values, and say in one kind of error what is wrong with it.
+`decode` and `decode_json` decode the JSON of untrusted senders; their errors say what is wrong with it.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from journeyman.ports import EVERY_CLUSTER, ClusterChanged, RequeueDue, Schedule
 T = TypeVar("T")
 
 Time = Annotated[datetime, msgspec.Meta(tz=True)]
-"""A moment with its offset; a naive time would mean a different moment on every machine."""
+"""A time with its offset; a naive time would mean another moment on each machine."""
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 """A text that must not be empty."""
 
 
 def decode(type_: type[T], payload: Mapping[str, Any], *, what: str) -> T:
-    """The payload as `type_`; unknown fields are ignored, so that a sender may be newer than its reader.
+    """Return the payload as `type_`; unknown fields are ignored, so that a sender may be newer than its reader.
 
     Args:
         type_: A msgspec Struct.
         payload: Parsed JSON.
-        what: The message in a person's words, for the error: "forwarder message", "Spot interruption warning".
+        what: The kind of message, for the error: "forwarder message", "EventBridge event".
 
     Raises:
         MalformedEventError: A field is missing or has the wrong type; it is named by its path.
@@ -49,23 +49,23 @@ def decode(type_: type[T], payload: Mapping[str, Any], *, what: str) -> T:
         raise malformed(f"cannot read the {what}: {error}", payload) from error
 
 
-def decode_json(text: str | bytes, *, what: str, which: str) -> Mapping[str, Any]:
-    """The JSON object in a message body.
+def decode_json(text: str | bytes, *, what: str, message_id: str) -> Mapping[str, Any]:
+    """Return the JSON object in a message body; `what` and `message_id` name the message in the error.
 
     Raises:
         MalformedEventError: It is not JSON, or not an object.
     """
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.DecodeError as error:  # ValidationError is one of its kinds
-        raise MalformedEventError(f"cannot read the {what}: {error}", id=which, to_do=TO_DO) from error
+    except msgspec.DecodeError as error:  # ValidationError is a subclass
+        raise MalformedEventError(f"cannot read the {what}: {error}", id=message_id, to_do=TO_DO) from error
 
 
 TO_DO = "fix the sender, then redrive the message from the dead-letter queue or delete it; the sweep makes up for it"
 
 
 def malformed(message: str, payload: Mapping[str, Any]) -> MalformedEventError:
-    """The error, with what identifies the message and what to do about it."""
+    """Return the error, with the message's id and source, and what to do."""
     return MalformedEventError(
         message, id=str(payload.get("id", "")), source=str(payload.get("source", "")), to_do=TO_DO
     )
@@ -75,7 +75,7 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What every message carries."""
+    """The fields of every message."""
 
     version: Literal["1"]
     id: Name
@@ -84,7 +84,7 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class _Forwarded(_Message, frozen=True):
-    """The forwarder: pods are unschedulable, or nodes or NodeClaims were added, changed or removed."""
+    """A message of the forwarder: pods are unschedulable, or objects that it watches were added, changed or removed."""
 
     cluster: Name
     step: Step = Step.PROVISION
@@ -93,7 +93,7 @@ class _Forwarded(_Message, frozen=True):
 
 
 class _Requeue(_Message, frozen=True):
-    """A step runs again; `at` missing means now."""
+    """A requeue message: the step runs again at `at`, or now if that is missing."""
 
     cluster: Name
     step: Step
@@ -101,7 +101,7 @@ class _Requeue(_Message, frozen=True):
 
 
 class _Scheduled(_Message, frozen=True):
-    """A schedule fired; without a cluster it means every one."""
+    """A message of a schedule; without a cluster it is for every cluster."""
 
     cluster: Name = EVERY_CLUSTER
     step: Step = Step.SWEEP
@@ -125,7 +125,7 @@ def _requeue(payload: Mapping[str, Any]) -> Trigger:
     return RequeueDue(
         id=message.id,
         cluster=message.cluster,
-        reason=message.reason or "a step asked to run again",
+        reason=message.reason or "a step requeued itself",
         time=message.time,
         step=message.step,
         at=message.at,

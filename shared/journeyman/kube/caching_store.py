@@ -11,7 +11,7 @@ server's, and after `RELIST_AFTER_SECONDS`. Where watching is forbidden, lists a
 that was replaced under the same name has another address or other certificates; if both are the same, its objects' UIDs differ.
 
 The first list of a run starts reading all lists that the last run for the same purpose read, in parallel, so that their round
-trips and silences overlap. It starts no earlier, because only then the run holds its lease. A list that is read later than
+trips and silences overlap. It starts no earlier, because only then the run holds its Lease. A list that is read later than
 `PREFETCH_SECONDS` after that, or after the run has written something, is read again.
 """
 
@@ -55,7 +55,7 @@ class _SingleConnections:
 
     @contextmanager
     def transport(self, transport: Transport) -> Iterator[Transport]:
-        """The transport over a connection that no other thread uses meanwhile."""
+        """Yield the transport over a connection that no other thread uses meanwhile."""
         try:
             pool = self._idle.pop()
         except IndexError:
@@ -192,8 +192,8 @@ class CachingKubeStore(HttpKubeStore):
         """List everything, and cache it if it is large enough, may be watched, and its type is immutable."""
         listed_at = time.time()
         listing = super().list(query.resource, cached=query.cached, **query.selection)
-        worth_caching = len(listing.items) >= self._cache.worth_caching and issubclass(query.resource.type, Object)
-        if worth_caching and self._cache.may_watch(self._cluster, query):
+        is_cacheable = len(listing.items) >= self._cache.min_objects and issubclass(query.resource.type, Object)
+        if is_cacheable and self._cache.may_watch(self._cluster, query):
             objects = {key_of(item): item for item in sorted(listing.items, key=key_of)}
             cached = CachedList(query=query, objects=objects, version=listing.resource_version, listed_at=listed_at)
             self._cache.put(self._cluster, cached)

@@ -1,6 +1,6 @@
-"""The clusters that one deployment serves, and how each is reached.
+"""The clusters that one deployment serves, and the access to each.
 
-A registered cluster is an entry of the settings: a name, a region, and its kind of access with what that needs. The registry
+A registered cluster is an entry of the settings: a name, a region, and its kind of access with that kind's settings. The registry
 checks them when a process starts, connects when a cluster is first needed, and adds the cluster's name to each error. It keeps
 no connections: a process keeps a connection for as long as it works (`runtime.composition`).
 """
@@ -18,16 +18,16 @@ from journeyman.kube.access.eks import Endpoint
 from journeyman.kube.connection_pool import Connection
 
 Name = Annotated[str, msgspec.Meta(min_length=1)]
-Side = Literal["public", "private"]
+EndpointType = Literal["public", "private"]
 RoleArn = Annotated[str, msgspec.Meta(pattern=r"^(arn:[a-z-]+:iam::\d{12}:role/.+)?$")]
-Minutes = Annotated[int, msgspec.Meta(ge=15, le=4320)]  # what DescribeClusterUserKubeconfig takes
-Days = Annotated[int, msgspec.Meta(ge=1, le=1827)]  # what CreateKubernetesClusterCert takes
+Minutes = Annotated[int, msgspec.Meta(ge=15, le=4320)]  # the range that DescribeClusterUserKubeconfig accepts
+Days = Annotated[int, msgspec.Meta(ge=1, le=1827)]  # the range that CreateKubernetesClusterCert accepts
 
 
 class EksAccess(
     Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, tag_field="kind", tag="eks"
 ):
-    """EKS: with the functions' own role, or with one that they assume (in another account, or for other rights)."""
+    """EKS: with the functions' own role, or with one that they assume (in another account, or for other permissions)."""
 
     role_arn: RoleArn = ""
     external_id: str = ""
@@ -40,7 +40,7 @@ class AckAccess(
     """ACK: with client certificates that are valid for some minutes."""
 
     cluster_id: Name
-    endpoint: Side = "public"
+    endpoint: EndpointType = "public"
     minutes: Minutes = 180
     api: str = ""  # another URL of Container Service, as inside a VPC
 
@@ -52,7 +52,7 @@ class CceAccess(
 
     cluster_id: Name
     project_id: Name
-    endpoint: Side = "public"
+    endpoint: EndpointType = "public"
     days: Days = 1
     api: str = ""  # another URL of CCE, as on Huawei Cloud's other sites
 
@@ -141,7 +141,7 @@ class ClusterRegistry:
 
         Raises:
             UnknownClusterError: The cluster is not registered, or does not exist in its cloud.
-            ConfigurationError: Its settings are invalid, or this process lacks a right.
+            ConfigurationError: Its settings are invalid, or this process lacks a permission.
             CloudUnavailableError: The cluster's cloud does not answer.
         """
         cluster = self[name]

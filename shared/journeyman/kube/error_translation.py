@@ -40,8 +40,8 @@ _BY_STATUS: Final[Mapping[int, type[KubeAPIError]]] = {
     503: KubeUnavailableError,
     504: KubeUnavailableError,
 }
-_RIGHTS: Final = (
-    "the ClusterRoles of the Helm chart grant every right that is needed: helm upgrade --install journeyman infra/chart; "
+_PERMISSIONS: Final = (
+    "the ClusterRoles of the Helm chart grant every permission that is needed: helm upgrade --install journeyman infra/chart; "
     "then check that this identity is in the group that they are bound to"
 )
 _CRDS: Final = (
@@ -51,7 +51,7 @@ _OWN_GROUPS: Final = frozenset({"karpenter.sh", "karpenter.k8s.aws", "journeyman
 _ADVICE: Final[Mapping[int, str]] = {
     401: "check the cluster's access entries, that the token or client certificate has not expired, and that the clock is "
     "right",
-    403: _RIGHTS,
+    403: _PERMISSIONS,
     415: "the server is too old, or is not a Kubernetes API server",
 }
 _NO_SUCH_KIND: Final = "the server could not find the requested resource"
@@ -95,7 +95,7 @@ class Status(msgspec.Struct, frozen=True):
     details: StatusDetails | None = None
 
 
-_STATUS: Final = msgspec.json.Decoder(Status)  # made at import: see `json_decoding.decoder`
+_STATUS: Final = msgspec.json.Decoder(Status)  # created at import: see `json_decoding.decoder`
 
 
 def decode_status(body: bytes) -> Status:
@@ -134,30 +134,30 @@ def from_status(
     status: Status, request: str, *, code: int = 0, retry_after: str = "", cluster: str = ""
 ) -> KubeAPIError:
     """Return the error for a Status object, of a response or inside a watch."""
-    number = code or status.code
-    context: dict[str, Any] = {**_named(cluster), "status": number, "reason": status.reason, "request": request}
-    if number in _ADVICE:
-        context["to_do"] = _ADVICE[number]
+    code = code or status.code
+    context: dict[str, Any] = {**_cluster_field(cluster), "status": code, "reason": status.reason, "request": request}
+    if code in _ADVICE:
+        context["to_do"] = _ADVICE[code]
     details = status.details or StatusDetails()
-    if number == 401:
+    if code == 401:
         return ForbiddenError(f"the API server does not accept this identity: {status.message}", **context)
-    if number == 403 and (right := _FORBIDDEN.search(status.message)):
-        context |= right.groupdict()
+    if code == 403 and (permission := _FORBIDDEN.search(status.message)):
+        context |= permission.groupdict()
     if _TOO_LARGE_VERSION in status.message:
         return GoneError(status.message, **context)
-    if number == 404 and (status.message == _NO_SUCH_KIND or not status.reason):
+    if code == 404 and (status.message == _NO_SUCH_KIND or not status.reason):
         return _not_served(status.message, context)
-    if number == 429:
+    if code == 429:
         if details.causes:
             context["cause"] = "; ".join(cause.message for cause in details.causes)
         return TooManyRequestsError(
             status.message, retry_after_seconds=_seconds(retry_after, details.retry_after_seconds), **context
         )
-    if number == 409 and status.reason == "AlreadyExists":
+    if code == 409 and status.reason == "AlreadyExists":
         return AlreadyExistsError(status.message, **context)
-    if number == 422 and any(cause.field == "metadata.uid" for cause in details.causes):
+    if code == 422 and any(cause.field == "metadata.uid" for cause in details.causes):
         return ConflictError(status.message, **context)  # a patch whose UID precondition failed
-    return _BY_STATUS.get(number, KubeAPIError)(status.message, **context)
+    return _BY_STATUS.get(code, KubeAPIError)(status.message, **context)
 
 
 def _not_served(message: str, context: dict[str, Any]) -> NotFoundError:
@@ -183,7 +183,7 @@ def with_served_versions(error: NotFoundError, version: str, served: Sequence[st
 def unreachable(error: exceptions.HTTPError, server: str, request: str, *, cluster: str = "") -> JourneymanError:
     """Return the error for a request without a complete response."""
     reason = error.reason if isinstance(error, exceptions.MaxRetryError) and error.reason is not None else error
-    context: dict[str, Any] = {**_named(cluster), "server": server, "request": request}
+    context: dict[str, Any] = {**_cluster_field(cluster), "server": server, "request": request}
     if isinstance(reason, exceptions.SSLError) or isinstance(reason.__cause__, ssl.SSLError):
         names = _mismatched_names(str(reason), getattr(error, "pool", None))
         return _name_mismatch(*names, context) if names else _tls_error(_brief(reason), context)
@@ -209,7 +209,7 @@ def _name_mismatch(used: str, names: Sequence[str], context: Mapping[str, Any]) 
     shown = ", ".join(map(repr, names)) or "other names"
     advice = (
         "correct the endpoint; if it is the right server, use a name of its certificate (in a kubeconfig: server, or "
-        f"tls-server-name beside it), or add {used} to the certificate"
+        f"tls-server-name next to it), or add {used} to the certificate"
     )
     return ConfigurationError(
         f"the API server's certificate is not for {used!r} but for {shown}", to_do=advice, **context
@@ -231,8 +231,8 @@ def _mismatched_names(message: str, pool: ConnectionPool | None) -> tuple[str, t
 
 
 def _certificate_names(pool: ConnectionPool) -> tuple[str, ...]:
-    given: ssl.SSLContext | None = getattr(pool, "conn_kw", {}).get("ssl_context")
-    authorities = b"".join(given.get_ca_certs(binary_form=True)) if given is not None else b""
+    trusted: ssl.SSLContext | None = getattr(pool, "conn_kw", {}).get("ssl_context")
+    authorities = b"".join(trusted.get_ca_certs(binary_form=True)) if trusted is not None else b""
     context = client_context(ca_data=authorities)
     context.check_hostname = False
     try:
@@ -248,9 +248,8 @@ def _certificate_names(pool: ConnectionPool) -> tuple[str, ...]:
 
 def _tls_error(message: str, context: Mapping[str, Any]) -> JourneymanError:
     """Return the error for a failed handshake, by the certificate that OpenSSL's message is about."""
-    if "alert" in message and any(
-        sign in message for sign in _CLIENT_CERTIFICATE_ALERTS
-    ):  # an alert comes from the server
+    # an alert comes from the server
+    if "alert" in message and any(text in message for text in _CLIENT_CERTIFICATE_ALERTS):
         advice = "renew the client certificate of the kubeconfig"
         return ConfigurationError(
             f"the API server does not accept the client certificate: {message}", to_do=advice, **context
@@ -269,7 +268,7 @@ def _tls_error(message: str, context: Mapping[str, Any]) -> JourneymanError:
     )
 
 
-def _named(cluster: str) -> dict[str, str]:
+def _cluster_field(cluster: str) -> dict[str, str]:
     return {"cluster": cluster} if cluster else {}
 
 

@@ -27,7 +27,7 @@ T = TypeVar("T")
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
 _PARALLEL_WRITES: Final = 16
-_SILENCE_SECONDS: Final = 10.0  # beyond the timeout of a watch; then the connection is dead
+_SILENCE_SECONDS: Final = 10.0  # after the timeout of a watch; a connection that is silent for longer is dead
 
 
 class _ServerVersion(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class HttpKubeStore:
         self.page_size = page_size
 
     def version(self) -> tuple[int, int]:
-        """Return the API server's version; clouds append a sign to the minor one ("33+").
+        """Return the API server's version; clouds append a plus to its minor part ("33+").
 
         Raises:
             KubeAPIError: The response is not a version, so another program than an API server sent it.
@@ -104,9 +104,9 @@ class HttpKubeStore:
 
     def create(self, resource: Resource[Any], body: JSON, *, namespace: str = "") -> dict[str, Any]:
         """Create an object in `namespace`, by default the body's, and return it."""
-        where = namespace or str((body.get("metadata") or {}).get("namespace", ""))
-        whole = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
-        return self._write("POST", resource, resource.path(where), whole)
+        namespace = namespace or str((body.get("metadata") or {}).get("namespace", ""))
+        manifest = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
+        return self._write("POST", resource, resource.path(namespace), manifest)
 
     def patch(
         self, resource: Resource[Any], name: str, patch: JSON, *, namespace: str = "", subresource: str = ""
@@ -135,10 +135,10 @@ class HttpKubeStore:
     ) -> dict[str, Any]:
         """Apply a configuration on the server, and return the object. The server expects YAML, of which JSON is a subset."""
         metadata = {"name": name, **body.get("metadata", {})}
-        whole = {"apiVersion": resource.api_version, "kind": resource.kind, **body, "metadata": metadata}
+        manifest = {"apiVersion": resource.api_version, "kind": resource.kind, **body, "metadata": metadata}
         query = {"fieldManager": manager} | ({"force": "true"} if force else {})
         path = resource.path(namespace, name, subresource)
-        return self._write("PATCH", resource, path, whole, APPLY_PATCH, query=query)
+        return self._write("PATCH", resource, path, manifest, APPLY_PATCH, query=query)
 
     def delete(
         self,
@@ -151,10 +151,10 @@ class HttpKubeStore:
         grace_period_seconds: int | None = None,
     ) -> None:
         """Delete an object; Kubernetes collects its dependents in the background."""
-        preconditions = {"uid": uid, "resourceVersion": resource_version}
+        preconditions = {name: value for name, value in (("uid", uid), ("resourceVersion", resource_version)) if value}
         options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
-        if given := {key: value for key, value in preconditions.items() if value}:
-            options["preconditions"] = given
+        if preconditions:
+            options["preconditions"] = preconditions
         if grace_period_seconds is not None:
             options["gracePeriodSeconds"] = grace_period_seconds
         self.transport.request("DELETE", resource.path(namespace, name), body=msgspec.json.encode(options))
@@ -230,7 +230,7 @@ class HttpKubeStore:
 
     @contextmanager
     def _explain_unserved_kinds(self, resource: Resource[Any]) -> Iterator[None]:
-        """Add the served versions to the error for a kind that is not served in ours."""
+        """Add the served versions to the error for a kind that the API server does not serve in our version."""
         try:
             yield
         except NotFoundError as error:
@@ -246,7 +246,7 @@ class HttpKubeStore:
             found: _Group = msgspec.json.decode(self.transport.request("GET", f"/apis/{group}"), type=_Group)
         except (KubeAPIError, msgspec.DecodeError):
             return ()
-        return tuple(one.version for one in found.versions)
+        return tuple(served.version for served in found.versions)
 
     def _event(self, line: bytes, resource: Resource[T], request: str) -> WatchEvent[T]:
         change = decode_watch_line(line, request, kind=resource.kind, cluster=self.transport.cluster)
@@ -279,6 +279,6 @@ class HttpKubeStore:
         query: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         content = msgspec.json.encode(body)
-        answer = self.transport.request(method, path, query=query, body=content, content_type=content_type)
-        written: dict[str, Any] = decode(answer, dict, kind=resource.kind, name=path)
+        response = self.transport.request(method, path, query=query, body=content, content_type=content_type)
+        written: dict[str, Any] = decode(response, dict, kind=resource.kind, name=path)
         return written

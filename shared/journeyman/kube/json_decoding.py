@@ -12,11 +12,11 @@ from journeyman.errors import InvalidObjectError, KubeAPIError
 from journeyman.kube import error_translation
 
 JSON: Final = "application/json"
-_making = threading.Lock()
+_decoder_lock = threading.Lock()
 
 
 class ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
-    """`metadata` of a list, or as much of an object's as both have."""
+    """`metadata` of a list; of an object, the fields that a list has as well."""
 
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
@@ -75,12 +75,12 @@ def decode_watch_line(line: bytes, request: str, *, kind: str, cluster: str = ""
 def decoder(type_: Any) -> msgspec.json.Decoder[Any]:
     """Return the decoder of a type.
 
-    One thread at a time makes decoders: msgspec inspects a type at its first use, and may crash when two threads do so at once.
+    One thread at a time creates decoders: msgspec inspects a type at its first use, and may crash when two threads do so at once.
     """
-    with _making:
-        return _made(type_)
+    with _decoder_lock:
+        return _cached_decoder(type_)
 
 
 @lru_cache(maxsize=128)
-def _made(type_: Any) -> msgspec.json.Decoder[Any]:
+def _cached_decoder(type_: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(type_)

@@ -23,7 +23,7 @@ class KubeLease:
 
     Args:
         store: The cluster.
-        clock: Decides what has expired.
+        clock: Decides whether the Lease has expired.
         name: The Lease's name, one per step.
         holder: The id of this run, the same if its message is delivered again.
         namespace: The Lease's namespace.
@@ -47,7 +47,7 @@ class KubeLease:
         self._namespace = namespace
         self._duration = duration_seconds
         self._version = ""
-        self._renewed: datetime | None = None
+        self._renewed_at: datetime | None = None
 
     def acquire(self) -> None:
         """Acquire the Lease if it is free, expired, or held by an earlier delivery of this run's message.
@@ -61,34 +61,34 @@ class KubeLease:
             self._create(now)
             return
         self._check_free(current, now)
-        ours = current.spec.holder_identity == self._holder
+        is_holder = current.spec.holder_identity == self._holder
         change: dict[str, Any] = {"holderIdentity": self._holder, "leaseDurationSeconds": self._duration}
-        if not ours:
+        if not is_holder:
             change |= {"acquireTime": _text(now), "leaseTransitions": current.spec.lease_transitions + 1}
         self._write(change, now, current.metadata.resource_version)
 
     def check(self) -> None:
-        """Verify that this run still holds the Lease; renews it once half of its duration is over.
+        """Verify that this run still holds the Lease; renew it once half of its duration is over.
 
         Raises:
             LeaseLostError: It was never acquired, or another run has acquired it since.
         """
         now = self._clock.now()
-        if self._renewed is None:
+        if self._renewed_at is None:
             raise LeaseLostError(f"Lease {self._name} is not held by this run", holder=self._holder)
-        if now - self._renewed >= timedelta(seconds=self._duration) / 2:
+        if now - self._renewed_at >= timedelta(seconds=self._duration) / 2:
             self._write({}, now, self._version)
 
     def release(self) -> None:
         """Release the Lease, if this run holds it; errors are ignored, because the Lease expires."""
-        if self._renewed is None:
+        if self._renewed_at is None:
             return
         try:
             self._write({"holderIdentity": ""}, self._clock.now(), self._version)
         except JourneymanError:
             pass  # it expires by itself
         finally:
-            self._renewed = None
+            self._renewed_at = None
 
     def _read(self) -> LeaseObject | None:
         try:
@@ -119,20 +119,20 @@ class KubeLease:
             written = self._store.create(LEASE, body, namespace=self._namespace)
         except AlreadyExistsError as error:
             raise LeaseLostError(f"another run acquired Lease {self._name} first", holder="") from error
-        self._hold(written, now)
+        self._record(written, now)
 
     def _write(self, change: dict[str, Any], now: datetime, resource_version: str) -> None:
         patch = {"metadata": {"resourceVersion": resource_version}, "spec": {**change, "renewTime": _text(now)}}
         try:
             written = self._store.patch(LEASE, self._name, patch, namespace=self._namespace)
         except (ConflictError, NotFoundError) as error:
-            self._renewed = None
+            self._renewed_at = None
             raise LeaseLostError(f"another run has acquired Lease {self._name}", holder=self._holder) from error
-        self._hold(written, now)
+        self._record(written, now)
 
-    def _hold(self, written: dict[str, Any], now: datetime) -> None:
+    def _record(self, written: dict[str, Any], now: datetime) -> None:
         self._version = written["metadata"]["resourceVersion"]
-        self._renewed = now
+        self._renewed_at = now
 
 
 def _text(moment: datetime) -> str:

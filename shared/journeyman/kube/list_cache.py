@@ -36,13 +36,13 @@ from journeyman.ports import Listing
 T = TypeVar("T")
 ListKey = tuple[str, str, str]
 
-WORTH_CACHING: Final = 100
-"""Objects. A watch costs its connection, which cannot be used again; listing fewer objects costs less."""
+MIN_OBJECTS: Final = 100
+"""Of a cached list. A watch costs its connection, which cannot be used again; listing fewer objects costs less."""
 MAX_OBJECTS: Final = 100_000
 """Of all clusters that a sandbox serves: about 5 kB each."""
 RELIST_AFTER_SECONDS: Final = 900.0
-"""A cached list is watched for so long before it is listed again, and a kind that may not be watched is not watched for so long."""
-_WATCH_SECONDS: Final = 5.0  # the silence ends it long before
+"""The age at which a cached list is listed again, and the time after a refused watch of a kind until the next one."""
+_WATCH_SECONDS: Final = 5.0  # a silence ends it long before
 
 key_of: Final[Callable[[Object], tuple[str, str]]] = attrgetter("metadata.namespace", "metadata.name")
 """Namespace and name."""
@@ -87,7 +87,7 @@ class CachedList(Struct, Generic[T], frozen=True, kw_only=True):
 
     @property
     def is_expired(self) -> bool:
-        """Whether it is to be listed again."""
+        """Whether the list must be listed again because of its age."""
         return time.time() - self.listed_at > RELIST_AFTER_SECONDS
 
     def listing(self) -> Listing[T]:
@@ -102,11 +102,11 @@ class ListCache:
 
     Args:
         max_objects: Objects to cache in all.
-        worth_caching: Lists of fewer objects are not cached.
+        min_objects: Lists of fewer objects are not cached.
     """
 
-    def __init__(self, max_objects: int = MAX_OBJECTS, *, worth_caching: int = WORTH_CACHING) -> None:
-        self.worth_caching = worth_caching
+    def __init__(self, max_objects: int = MAX_OBJECTS, *, min_objects: int = MIN_OBJECTS) -> None:
+        self.min_objects = min_objects
         self._max_objects = max_objects
         self._lists: OrderedDict[tuple[str, ListKey], CachedList[Any]] = OrderedDict()
         self._recurring: dict[tuple[str, str], tuple[ListQuery, ...]] = {}
@@ -126,7 +126,7 @@ class ListCache:
         with self._lock:
             self._lists[(cluster, cached.query.key)] = cached
             self._lists.move_to_end((cluster, cached.query.key))
-            while sum(len(each.objects) for each in self._lists.values()) > self._max_objects:
+            while sum(len(cached_list.objects) for cached_list in self._lists.values()) > self._max_objects:
                 self._lists.popitem(last=False)
 
     def drop(self, cluster: str, query: ListQuery) -> None:
@@ -189,7 +189,7 @@ class _SampleList(Struct, frozen=True):
         return None if remaining is None else len(self.items) + remaining
 
 
-_SAMPLE_LIST: Final = msgspec.json.Decoder(_SampleList)  # made at import: see `json_decoding.decoder`
+_SAMPLE_LIST: Final = msgspec.json.Decoder(_SampleList)  # created at import: see `json_decoding.decoder`
 
 
 def resume_watch(store: HttpKubeStore, cached: CachedList[Any], quiet_seconds: float) -> CachedList[Any]:
@@ -261,10 +261,10 @@ def _matches(cached: CachedList[Any], sample: _SampleList) -> bool:
         return True
     if sample.count is not None and sample.count != len(cached.objects):
         return False
-    return all(_has(cached, item.metadata) for item in sample.items)
+    return all(_contains(cached, item.metadata) for item in sample.items)
 
 
-def _has(cached: CachedList[Any], expected: ObjectMeta) -> bool:
+def _contains(cached: CachedList[Any], expected: ObjectMeta) -> bool:
     found = cached.objects.get((expected.namespace, expected.name))
     return found is not None and (found.metadata.uid, found.metadata.resource_version) == (
         expected.uid,

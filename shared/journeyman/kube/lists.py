@@ -64,7 +64,7 @@ class WholeList(Generic[T]):
         self._resource = resource
 
     def prepare(self) -> None:
-        """Import protobuf and make the message classes (some dozens of milliseconds), while the server prepares its response."""
+        """Import protobuf and create the message classes (some dozens of milliseconds), while the server prepares its response."""
         self._reader()
 
     def read(self, pieces: Iterable[bytes]) -> Listing[T]:

@@ -1,4 +1,4 @@
-"""What one run may spend on its API server, and has spent (time, retries, requests, bytes); and which requests are repeated.
+"""One run's limits for requests to its API server (time, retries), what it has used of them, and the retry policies.
 
 Reads are repeated after a broken connection, 429 and 5xx. Writes are repeated only when the server cannot have seen them
 (no connection was made) or says that it did not carry them out (429 of API Priority and Fairness). A write that may
@@ -60,7 +60,7 @@ class RequestBudget:
 
     @property
     def usage(self) -> RequestUsage:
-        """What has been spent so far."""
+        """Requests, retries and bytes so far."""
         return self._usage
 
     def remaining_seconds(self) -> float:
@@ -108,22 +108,22 @@ LONGEST_WAIT_SECONDS: Final = 8.0
 
 
 class BudgetedRetry(urllib3.Retry):
-    """Waits as long as the server asks, up to `LONGEST_WAIT_SECONDS`; takes each retry from the run's budget, if it has one."""
+    """Waits as long as the server requests, up to `LONGEST_WAIT_SECONDS`; takes each retry from the run's budget, if it has one."""
 
     RETRY_AFTER_STATUS_CODES = frozenset({429})  # a write that is answered with 503 may have taken effect
     budget: RequestBudget | None = None
 
     def new(self, **changes: Any) -> BudgetedRetry:
         """Return a copy with the same budget."""
-        fresh: BudgetedRetry = super().new(**changes)
-        fresh.budget = self.budget
-        return fresh
+        policy: BudgetedRetry = super().new(**changes)
+        policy.budget = self.budget
+        return policy
 
     def within(self, budget: RequestBudget) -> BudgetedRetry:
         """Return the same policy with a run's budget."""
-        fresh = self.new()
-        fresh.budget = budget
-        return fresh
+        policy = self.new()
+        policy.budget = budget
+        return policy
 
     def get_retry_after(self, response: BaseHTTPResponse) -> float | None:
         """Return the seconds of the Retry-After header, at most `LONGEST_WAIT_SECONDS`; None without the header."""
@@ -140,12 +140,12 @@ class BudgetedRetry(urllib3.Retry):
         _stacktrace: TracebackType | None = None,
     ) -> BudgetedRetry:
         """Return the policy for the next attempt. Raises MaxRetryError if there is none left."""
-        following = super().increment(method, url, response, error, _pool, _stacktrace)
-        requested = following.get_retry_after(response) if response is not None else None
-        wait = following.get_backoff_time() if requested is None else requested
+        next_policy = super().increment(method, url, response, error, _pool, _stacktrace)
+        requested = next_policy.get_retry_after(response) if response is not None else None
+        wait = next_policy.get_backoff_time() if requested is None else requested
         if self.budget is not None and not self.budget.take_retry(wait_seconds=wait):
             raise MaxRetryError(_pool, url or "", error or ResponseError("no retries left"))  # type: ignore[arg-type]
-        return following
+        return next_policy
 
 
 def _policy(methods: Collection[str], *, read: int, statuses: Collection[int]) -> BudgetedRetry:

@@ -1,4 +1,4 @@
-"""Send requests to one API server: authorization, compression, retries (`retries`) and errors (`error_translation`), within a run's budget.
+"""Send requests to one API server: authorization, compression, retries (`request_budget`) and errors (`error_translation`).
 
 Responses may be compressed: kube-apiserver compresses those of more than 128 KiB. Lists that are read in pieces are not
 compressed if the API server has private addresses only, because compressing them takes it longer than sending them
@@ -32,8 +32,8 @@ READ_SECONDS: Final = 30.0
 CONNECTIONS: Final = 16
 """Connections to keep open: more than the threads of one run. The pool opens them when they are needed."""
 QUIET_FACTOR: Final = 4.0
-"""A server that takes long to begin its response also pauses for longer within it, so a silence that ends a watch is at least
-that many times as long."""
+"""A server that is slow to begin its response also pauses for longer within it, so a silence ends a watch only if it is at least
+that many times as long as the response took to begin."""
 LONGEST_QUIET_SECONDS: Final = 1.0
 MAX_LINE_BYTES: Final = 16 << 20
 """The longest line of a watch; etcd stores objects of 1.5 MiB, and JSON is longer."""
@@ -121,22 +121,22 @@ class Transport:
     def read(
         self,
         path: str,
-        take: Callable[[Iterator[bytes]], T],
+        consume: Callable[[Iterator[bytes]], T],
         *,
         query: Mapping[str, str] | None = None,
         accept: str = "application/json",
         retries: BudgetedRetry = READS,
         decode_status: Callable[[bytes], error_translation.Status] = error_translation.decode_status,
     ) -> T:
-        """Return what `take` makes of the body of a successful response, whose pieces it gets while they arrive.
+        """Return the result of `consume`, which gets the pieces of a successful response's body while they arrive.
 
         The response is compressed only if the server has a public address: an API server on the same network takes longer to
-        compress a large list than to send it. If the connection breaks, the request is repeated as in `request`, and `take` is
-        called again. Raises as `request`, and what `take` raises.
+        compress a large list than to send it. If the connection breaks, the request is repeated as in `request`, and `consume`
+        is called again. Raises as `request` and `consume`.
 
         Args:
             path: The list's path.
-            take: Reads the body; it may be called several times.
+            consume: Reads the body; it may be called several times.
             query: Query parameters.
             accept: Media types.
             retries: When the request is repeated.
@@ -148,7 +148,7 @@ class Transport:
             while True:
                 response = self._send("GET", path, query, policy, headers=headers, preload_content=False)
                 try:
-                    return self._take(response, path, take, decode_status)
+                    return self._consume(response, path, consume, decode_status)
                 except (ProtocolError, ReadTimeoutError) as error:
                     policy = _next_attempt(response, path, error)
 
@@ -165,7 +165,7 @@ class Transport:
         """Yield the lines of a streaming response as they arrive, until the server ends it. The request is sent at once.
 
         Args:
-            path: What is watched.
+            path: The path of the watched list.
             query: Query parameters.
             read_seconds: The longest silence of the server.
             quiet_seconds: If given, a silence of that long ends the response once it has begun, or a silence `QUIET_FACTOR` times
@@ -178,7 +178,7 @@ class Transport:
             KubeAPIError: The server refused, or a line is longer than `MAX_LINE_BYTES`.
             DeadlineError: The run has ended; nothing was sent.
         """
-        began = time.monotonic()
+        started_at = time.monotonic()
         headers = {"Accept": accept, "Accept-Encoding": "identity"}
         with self._translated_errors("GET", path):
             response = self._send(
@@ -188,7 +188,7 @@ class Transport:
                 with closing(response):
                     self._check(response, response.data, "GET", path)
         if quiet_seconds is not None:
-            slow_start = min(QUIET_FACTOR * (time.monotonic() - began), LONGEST_QUIET_SECONDS)
+            slow_start = min(QUIET_FACTOR * (time.monotonic() - started_at), LONGEST_QUIET_SECONDS)
             quiet_seconds = max(quiet_seconds, slow_start)
         return self._stream_lines(response, path, quiet_seconds)
 
@@ -214,9 +214,8 @@ class Transport:
             connection.settimeout(quiet_seconds)
         pending = bytearray()
         try:
-            while chunk := response.read1(
-                _LINE_BUFFER_BYTES
-            ):  # whatever has arrived, however a proxy cut it into chunks
+            # `read1` returns whatever has arrived, however a proxy cut it into chunks
+            while chunk := response.read1(_LINE_BUFFER_BYTES):
                 self._budget.count_received(len(chunk))
                 *complete, rest = chunk.split(b"\n")
                 for part in complete:
@@ -233,20 +232,20 @@ class Transport:
         if pending:
             raise KubeUnavailableError(f"the watch of {path} was cut off in the middle of an object")
 
-    def _take(
+    def _consume(
         self,
         response: BaseHTTPResponse,
         path: str,
-        take: Callable[[Iterator[bytes]], T],
+        consume: Callable[[Iterator[bytes]], T],
         decode_status: Callable[[bytes], error_translation.Status],
     ) -> T:
         try:
             if not _is_success(response):
                 self._check(response, response.data, "GET", path, decode_status)
-            return take(_pieces(response))
+            return consume(_pieces(response))
         finally:
             self._budget.count_received(response.tell())
-            response.close()  # a response that is not read to its end; the connections of others are in the pool already
+            response.close()  # also if it was not read to its end; otherwise its connection is in the pool already
 
     def _send(
         self,

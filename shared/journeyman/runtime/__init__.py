@@ -1,4 +1,4 @@
-"""Composition roots, which handlers call: the only code that names concrete adapters.
+"""Composition roots for the handlers: the only code that names concrete adapters.
 
 `composition` holds the adapters of a process on any cloud; `aws` creates them from the environment; `batch` runs a step for
 the messages of a queue or a schedule; `lambda_entry` adds logging and tracing to a handler.

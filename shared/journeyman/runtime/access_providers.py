@@ -55,46 +55,52 @@ def access_providers(
         describe: Returns the response of EKS's DescribeCluster for a cluster.
     """
 
-    def connect_eks(cluster: RegisteredCluster, how: EksAccess) -> Connection:
+    def connect_eks(cluster: RegisteredCluster, access: EksAccess) -> Connection:
         return eks.connect(
             cluster.name,
             sessions(cluster),
             clock,
             described=describe(cluster),
-            endpoint=how.endpoint,
-            role_arn=how.role_arn,
-            groups=_groups(variables.get("_HANDLER", ""), how),
+            endpoint=access.endpoint,
+            role_arn=access.role_arn,
+            groups=_groups(variables.get("_HANDLER", ""), access),
         )
 
-    def connect_ack(cluster: RegisteredCluster, how: AckAccess) -> Connection:
+    def connect_ack(cluster: RegisteredCluster, access: AckAccess) -> Connection:
         from journeyman.kube.access.ack import AckCluster  # noqa: PLC0415 - 10 ms of a cold start without such clusters
 
-        private = how.endpoint == "private"
+        private = access.endpoint == "private"
         credentials = _credentials(variables, ALIBABA_VARIABLES)
         return AckCluster(
-            how.cluster_id, cluster.region, credentials, clock, private=private, minutes=how.minutes, api=how.api
-        ).connect()
-
-    def connect_cce(cluster: RegisteredCluster, how: CceAccess) -> Connection:
-        from journeyman.kube.access.cce import CceCluster  # noqa: PLC0415 - as above
-
-        private = how.endpoint == "private"
-        credentials = _credentials(variables, HUAWEI_VARIABLES)
-        return CceCluster(
-            how.cluster_id,
-            how.project_id,
+            access.cluster_id,
             cluster.region,
             credentials,
             clock,
             private=private,
-            days=how.days,
-            api=how.api,
+            minutes=access.minutes,
+            api=access.api,
         ).connect()
 
-    def connect_by_kubeconfig(_: RegisteredCluster, how: KubeconfigAccess) -> Connection:
+    def connect_cce(cluster: RegisteredCluster, access: CceAccess) -> Connection:
+        from journeyman.kube.access.cce import CceCluster  # noqa: PLC0415 - as above
+
+        private = access.endpoint == "private"
+        credentials = _credentials(variables, HUAWEI_VARIABLES)
+        return CceCluster(
+            access.cluster_id,
+            access.project_id,
+            cluster.region,
+            credentials,
+            clock,
+            private=private,
+            days=access.days,
+            api=access.api,
+        ).connect()
+
+    def connect_by_kubeconfig(_: RegisteredCluster, access: KubeconfigAccess) -> Connection:
         from journeyman.kube.access.kubeconfig import from_kubeconfig  # noqa: PLC0415 - as above
 
-        return from_kubeconfig(how.path, how.context)
+        return from_kubeconfig(access.path, access.context)
 
     def connect_by_service_account(_: RegisteredCluster, __: InClusterAccess) -> Connection:
         return in_cluster(variables)
@@ -108,15 +114,15 @@ def access_providers(
     }
 
 
-def _groups(handler: str, how: EksAccess) -> tuple[str, ...]:
+def _groups(handler: str, access: EksAccess) -> tuple[str, ...]:
     """Return the groups of the access entry, as the chart names them: all for an assumed role, or else the function's own.
 
     Args:
         handler: Lambda's `_HANDLER`; its module is named after the step.
-        how: The access settings, with the role to assume, if any.
+        access: The access settings, with the role to assume, if any.
     """
     own = f"{_GROUP_PREFIX}{handler.partition('.')[0]}"
-    return (own,) if own in GROUPS and not how.role_arn else GROUPS
+    return (own,) if own in GROUPS and not access.role_arn else GROUPS
 
 
 def _credentials(variables: Variables, names: tuple[str, str, str]) -> Callable[[], Credentials]:
@@ -145,8 +151,8 @@ class Sessions:
 
     def of(self, cluster: RegisteredCluster) -> boto3.Session:
         """Return the session for a cluster's region and role."""
-        how = cluster.access
-        role, external_id = (how.role_arn, how.external_id) if isinstance(how, EksAccess) else ("", "")
+        access = cluster.access
+        role, external_id = (access.role_arn, access.external_id) if isinstance(access, EksAccess) else ("", "")
         key = (cluster.region, role, external_id)
         with self._lock:
             if key not in self._sessions:
@@ -174,8 +180,8 @@ def _assuming(region: str, role_arn: str, external_id: str) -> Any:
     quick = config.Config(connect_timeout=2, read_timeout=10, retries={"mode": "standard", "total_max_attempts": 2})
     external = {"ExternalId": external_id} if external_id else {}
     fetcher = credentials.AssumeRoleCredentialFetcher(
-        client_creator=lambda service, **given: own.create_client(
-            service, **{"region_name": region, "config": quick, **given}
+        client_creator=lambda service, **options: own.create_client(
+            service, **{"region_name": region, "config": quick, **options}
         ),
         source_credentials=own.get_credentials(),
         role_arn=role_arn,

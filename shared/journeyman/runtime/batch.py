@@ -42,7 +42,7 @@ Result = Outcome | Exception
 
 MAX_PARALLEL_CLUSTERS = 16
 """Clusters that run in parallel. They wait for responses most of the time."""
-ANSWER_SECONDS = 0.5
+RESPONSE_SECONDS = 0.5
 """The time reserved for the function's response. Runs stop earlier by themselves (`composition.FLUSH_MARGIN`)."""
 FAILED = "failed"
 
@@ -97,7 +97,7 @@ class StepRunner:
         elif by_cluster:
             pool = ThreadPoolExecutor(max_workers=min(len(by_cluster), MAX_PARALLEL_CLUSTERS))
             running = {c: pool.submit(self._run_cluster, runs, results) for c, runs in by_cluster.items()}
-            seconds = self._context.get_remaining_time_in_millis() / 1000 - ANSWER_SECONDS
+            seconds = self._context.get_remaining_time_in_millis() / 1000 - RESPONSE_SECONDS
             wait(running.values(), timeout=max(seconds, 0))
             pool.shutdown(wait=False, cancel_futures=True)
             for cluster, future in running.items():
@@ -177,7 +177,7 @@ class SqsBatch(Struct):
 
     @classmethod
     def read(cls, runtime: Runtime, event: LambdaEvent) -> SqsBatch:
-        """Return the batch with every record parsed; records that do not parse are logged and have failed."""
+        """Return the batch with every record parsed; a record that does not parse is logged and becomes a failure."""
         batch = cls(records=event["Records"], triggers={}, failures={})
         for record in batch.records:
             trigger = _parse(runtime, record)

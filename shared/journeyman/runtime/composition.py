@@ -158,7 +158,9 @@ class Runtime:
         """Log an error with its context, and with a stack trace if it is a bug."""
         if isinstance(error, JourneymanError) and not isinstance(error, InvariantError):
             level = "info" if isinstance(error, LeaseLostError) else "error"
-            self._adapters.log(level, error.message, **{**_text(error.context), **fields}, error=type(error).__name__)
+            self._adapters.log(
+                level, error.message, **{**_log_fields(error.context), **fields}, error=type(error).__name__
+            )
             return
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         self._adapters.log("error", str(error), error=type(error).__name__, stacktrace=trace, **fields)
@@ -278,14 +280,14 @@ def installed(runtime: Runtime) -> Iterator[Runtime]:
         _installed.remove(runtime)
 
 
-def current(make: Callable[[], Runtime]) -> Runtime:
-    """Return the process's runtime: the one installed last, or else one that is created now and kept."""
+def current(create: Callable[[], Runtime]) -> Runtime:
+    """Return the runtime that was installed last; create and install one if there is none."""
     if not _installed:
-        _installed.append(make())
+        _installed.append(create())
     return _installed[-1]
 
 
-def _text(context: Mapping[str, Any]) -> dict[str, str]:
+def _log_fields(context: Mapping[str, Any]) -> dict[str, str]:
     return {f"{name}_" if name in {"level", "error"} else name: str(value) for name, value in context.items()}
 
 
@@ -293,11 +295,11 @@ def request_metrics(usage: RequestUsage, controller: str) -> tuple[Observation, 
     """Return the metrics of a run's requests to the API server; none if it sent no request."""
     if not usage.requests:
         return ()
-    counted = {
+    totals = {
         "journeyman_kube_requests_total": usage.requests,
         "journeyman_kube_retries_total": usage.retries,
         "journeyman_kube_sent_bytes_total": usage.sent_bytes,
         "journeyman_kube_received_bytes_total": usage.received_bytes,
     }
     labels = {"controller": controller}
-    return tuple(Observation(name=name, value=value, labels=labels) for name, value in counted.items())
+    return tuple(Observation(name=name, value=value, labels=labels) for name, value in totals.items())

@@ -59,8 +59,8 @@ VARIABLES: Final = (
     Variable(
         "PREFERENCE_POLICY",
         "Respect",
-        "`Respect`: preferences are constraints until no node satisfies them. `Ignore`: those of pods are ignored. `WhenFree`: they are "
-        "kept where they cost nothing.",
+        "`Respect`: preferences are constraints until no node satisfies them. `Ignore`: preferences of pods are ignored. "
+        "`WhenFree`: preferences are kept where they cost nothing.",
         is_karpenters=True,
     ),
     Variable(
@@ -214,10 +214,10 @@ def _default_spread(text: str) -> tuple[TopologySpreadConstraint, ...]:
 
 def _feature_gates(text: str) -> FeatureGates:
     """Parse feature gates such as `SpotToSpotConsolidation=true,NodeRepair=false`; ignore unknown names, as Karpenter does."""
-    known = {field.name.replace("_", ""): field.name for field in fields(FeatureGates)}
+    field_names = {field.name.replace("_", ""): field.name for field in fields(FeatureGates)}
     pairs = (pair.partition("=") for pair in text.split(",") if pair.strip())
-    chosen = {name.strip().lower(): _boolean(value.strip()) for name, _, value in pairs}
-    return FeatureGates(**{known[name]: value for name, value in chosen.items() if name in known})
+    gates = {name.strip().lower(): _boolean(value.strip()) for name, _, value in pairs}
+    return FeatureGates(**{field_names[name]: value for name, value in gates.items() if name in field_names})
 
 
 def _boolean(text: str) -> bool:
@@ -236,12 +236,12 @@ def _required(variables: Variables, name: str) -> str:
 
 
 def _read(variables: Variables, name: str, parse: Callable[[str], T]) -> T:
-    known = _BY_NAME[name]
-    text = variables.get(name) or known.default
+    variable = _BY_NAME[name]
+    text = variables.get(name) or variable.default
     try:
         return parse(text)
     except (ValueError, ConfigurationError) as error:
-        example = known.example or known.default
+        example = variable.example or variable.default
         raise ConfigurationError(
             f"{name} does not parse: {error}", variable=name, value=text[:200], to_do=f"give it the form {example!r}"
         ) from error

@@ -19,7 +19,7 @@ from journeyman.errors import JourneymanError
 from journeyman.events import parse_trigger
 from journeyman.observe.logs import SERVICE
 from journeyman.ports import Interruption, Message, RequeueDue, Trigger
-from journeyman.runtime.aws import logger, runtime
+from journeyman.runtime import aws
 from journeyman.runtime.batch import LambdaEvent, SqsBatch, StepFunction, StepRunner, log_errors
 from journeyman.runtime.composition import Context, Runtime
 from journeyman.steps.context import Outcome
@@ -45,7 +45,7 @@ def entry_point(handler: Handler) -> Handler:
 
 
 def _observed(handler: Handler) -> Handler:
-    logged: Handler = logger().inject_lambda_context(_traced(handler), correlation_id_path=CORRELATION_ID)
+    logged: Handler = aws.logger().inject_lambda_context(_traced(handler), correlation_id_path=CORRELATION_ID)
     return logged
 
 
@@ -64,39 +64,39 @@ def run_batch(step: str, function: StepFunction, event: LambdaEvent, context: Co
 
     Interruptions name no cluster, so they are counted here, once for all clusters.
     """
-    serving = runtime()
-    runner = StepRunner(serving, Step(step), function, context)
-    batch = SqsBatch.read(serving, event)
+    runtime = aws.runtime()
+    runner = StepRunner(runtime, Step(step), function, context)
+    batch = SqsBatch.read(runtime, event)
     accepted: dict[str, tuple[Trigger, ...]] = {}
     for message_id, trigger in batch.triggers.items():
-        triggers = _accepted(serving, runner, trigger)
+        triggers = _accepted(runtime, runner, trigger)
         if isinstance(triggers, JourneymanError):
             batch.failures[message_id] = triggers
         else:
             accepted[message_id] = triggers
-    results = iter(runner.run([one for triggers in accepted.values() for one in triggers]))
+    results = iter(runner.run([trigger for triggers in accepted.values() for trigger in triggers]))
     for message_id, triggers in accepted.items():
-        own = [next(results) for _ in triggers]
-        failure = next((result for result in own if isinstance(result, Exception)), None)
+        own_results = [next(results) for _ in triggers]
+        failure = next((result for result in own_results if isinstance(result, Exception)), None)
         if failure is not None:
             batch.failures[message_id] = failure
-        _count_interruption(serving, batch.triggers[message_id], is_handled=failure is None)
-    return batch.answer(serving)
+        _count_interruption(runtime, batch.triggers[message_id], is_handled=failure is None)
+    return batch.answer(runtime)
 
 
-def _accepted(serving: Runtime, runner: StepRunner, trigger: Trigger) -> tuple[Trigger, ...] | JourneymanError:
+def _accepted(runtime: Runtime, runner: StepRunner, trigger: Trigger) -> tuple[Trigger, ...] | JourneymanError:
     try:
-        with log_errors(serving):
+        with log_errors(runtime):
             return runner.accept(trigger)
     except JourneymanError as error:
         return error
 
 
-def _count_interruption(serving: Runtime, trigger: Trigger, *, is_handled: bool) -> None:
+def _count_interruption(runtime: Runtime, trigger: Trigger, *, is_handled: bool) -> None:
     if isinstance(trigger, Interruption):
-        serving.observe(*received_message_metrics(trigger.kind.value))
+        runtime.observe(*received_message_metrics(trigger.kind.value))
         if is_handled:
-            serving.observe(*deleted_message_metrics(trigger.time, serving.clock.now()))
+            runtime.observe(*deleted_message_metrics(trigger.time, runtime.clock.now()))
 
 
 def run_sweep(function: StepFunction, event: LambdaEvent, context: Context) -> Answer:
@@ -106,11 +106,11 @@ def run_sweep(function: StepFunction, event: LambdaEvent, context: Context) -> A
         MalformedEventError: The schedule's event does not parse.
         JourneymanError: The sweep of a cluster failed; the others were swept.
     """
-    serving = runtime()
-    runner = StepRunner(serving, Step.SWEEP, function, context)
+    runtime = aws.runtime()
+    runner = StepRunner(runtime, Step.SWEEP, function, context)
     if "Records" in event:
-        return _forward_requeues(serving, runner, SqsBatch.read(serving, event))
-    with log_errors(serving):
+        return _forward_requeues(runtime, runner, SqsBatch.read(runtime, event))
+    with log_errors(runtime):
         triggers = runner.accept(parse_trigger(event))
     results = runner.run(triggers)
     for result in results:
@@ -120,32 +120,32 @@ def run_sweep(function: StepFunction, event: LambdaEvent, context: Context) -> A
     return {"clusters": [{"cluster": o.cluster, "status": o.status, **o.counts} for o in outcomes]}
 
 
-def _forward_requeues(serving: Runtime, runner: StepRunner, batch: SqsBatch) -> Answer:
+def _forward_requeues(runtime: Runtime, runner: StepRunner, batch: SqsBatch) -> Answer:
     """Send each requeue message to its step's queue if it is due, or else back to the requeue queue.
 
     The sweep has no queue of its own, so its requeues run here. Equal messages of a batch are sent once.
     """
     sent: set[Message] = set()
     for message_id, trigger in batch.triggers.items():
-        failure = _forward(serving, runner, trigger, sent)
+        failure = _forward(runtime, runner, trigger, sent)
         if failure is not None:
             batch.failures[message_id] = failure
-    return batch.answer(serving)
+    return batch.answer(runtime)
 
 
-def _forward(serving: Runtime, runner: StepRunner, trigger: Trigger, sent: set[Message]) -> Exception | None:
+def _forward(runtime: Runtime, runner: StepRunner, trigger: Trigger, sent: set[Message]) -> Exception | None:
     at = trigger.at if isinstance(trigger, RequeueDue) else None
-    is_due = at is None or at <= serving.clock.now()
+    is_due = at is None or at <= runtime.clock.now()
     if trigger.step is Step.SWEEP and is_due:
-        accepted = _accepted(serving, runner, trigger)
+        accepted = _accepted(runtime, runner, trigger)
         results = [accepted] if isinstance(accepted, JourneymanError) else runner.run(accepted)
         return next((result for result in results if isinstance(result, Exception)), None)
     try:
-        with log_errors(serving):
-            for one in serving.triggers_by_cluster(trigger):
-                message = Message(cluster=one.cluster, step=one.step, reason=one.reason, at=None if is_due else at)
+        with log_errors(runtime):
+            for each in runtime.triggers_by_cluster(trigger):
+                message = Message(cluster=each.cluster, step=each.step, reason=each.reason, at=None if is_due else at)
                 if message not in sent:
-                    serving.queue.send([message])
+                    runtime.queue.send([message])
                     sent.add(message)
     except JourneymanError as error:
         return error

@@ -37,7 +37,7 @@ MAX_TOKEN_LENGTH: Final = 8192
 MAX_EVENT_AGE: Final = timedelta(minutes=5)
 """How long after its time an event is accepted, and how far in the future its time may be."""
 
-MAX_KEPT: Final = 1024
+MAX_KEPT_IDS: Final = 1024
 DEFAULT_AUDIENCE: Final = "journeyman"
 
 TOKEN_REVIEW: Final[Resource[dict[str, Any]]] = Resource(
@@ -166,7 +166,7 @@ class Receiver:
 
     def _read(self, clock: Clock, cluster: str, body: bytes) -> ClusterChanged:
         try:
-            trigger = parse_trigger(decode_json(body, what="event", which="body"))
+            trigger = parse_trigger(decode_json(body, what="event", message_id="body"))
         except MalformedEventError as error:
             raise Refusal(400, error.message) from error
         if not isinstance(trigger, ClusterChanged) or trigger.cluster != cluster:
@@ -182,7 +182,7 @@ class Receiver:
             return Verdict(202, {**answer, "status": "known"})
         runtime.queue.send([Message(cluster=trigger.cluster, step=trigger.step, reason=trigger.reason)])
         self._sent[key] = None
-        if len(self._sent) > MAX_KEPT:
+        if len(self._sent) > MAX_KEPT_IDS:
             self._sent.popitem(last=False)
         return Verdict(202, {**answer, "status": "sent"})
 

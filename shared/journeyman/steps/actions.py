@@ -154,7 +154,7 @@ class ActionPerformer:
         self._run.telemetry.log("info", f"created {kind.lower()}", **{kind: {"name": action.name}}, why=action.why)
 
     def _get_created_earlier(self, action: CreateObject, namespace: str) -> Mapping[str, Any]:
-        """Return the existing object if it has the wanted spec: an earlier run created it and ended before recording it.
+        """Return the existing object if it has the spec to create: an earlier run created it and ended before recording it.
 
         Raises:
             ConflictError: It is being deleted.
@@ -184,9 +184,9 @@ class ActionPerformer:
             metadata["uid"] = action.ref.uid
         return {**action.patch, "metadata": metadata} if metadata else action.patch
 
-    def _current_version(self, ref: ObjectRef, read: str) -> str:
+    def _current_version(self, ref: ObjectRef, read_version: str) -> str:
         """Return the version that this run's last patch of the object returned, or else the one that was read."""
-        return self._versions.get(_key(ref, read), read)
+        return self._versions.get(_key(ref, read_version), read_version)
 
     def _record_patch(self, action: PatchObject, stored: Mapping[str, Any]) -> None:
         if action.resource_version:
@@ -196,8 +196,8 @@ class ActionPerformer:
         self._record_stored(action.ref.resource, stored)
 
     def _delete_object(self, action: DeleteObject) -> None:
-        if action.unless_there is not None and self._exists(action.unless_there):
-            raise ConflictError(f"not deleting {action.ref}: {action.unless_there} exists")
+        if action.unless_exists is not None and self._exists(action.unless_exists):
+            raise ConflictError(f"not deleting {action.ref}: {action.unless_exists} exists")
         version = self._current_version(action.ref, action.resource_version) if action.resource_version else ""
         self._delete(action.ref, version=version)
 
@@ -265,11 +265,11 @@ def _key(ref: ObjectRef, version: str) -> _Key:
     return (ref.resource.plural, ref.namespace, ref.name, version)
 
 
-def _covers(stored: Any, wanted: Any) -> bool:
-    """Whether `stored` has every field of `wanted` with the same value; it may have defaulted fields as well."""
-    if isinstance(wanted, Mapping):
-        return isinstance(stored, Mapping) and all(_covers(stored.get(key), value) for key, value in wanted.items())
-    return bool(stored == wanted)
+def _covers(stored: Any, expected: Any) -> bool:
+    """Whether `stored` has every field of `expected` with the same value; it may have defaulted fields as well."""
+    if isinstance(expected, Mapping):
+        return isinstance(stored, Mapping) and all(_covers(stored.get(key), value) for key, value in expected.items())
+    return bool(stored == expected)
 
 
 # kubernetes pkg/registry/core/pod/storage/eviction.go
@@ -292,20 +292,20 @@ def is_evicted_already(error: JourneymanError) -> bool:
 
 def is_blocked_by_budget(error: JourneymanError) -> bool:
     """Whether an eviction failed because of PodDisruptionBudgets, which counts as a refusal, not as an error."""
-    several = isinstance(error, KubeAPIError) and error.status == 500 and error.message == _SEVERAL_BUDGETS
-    return several or isinstance(error, TooManyRequestsError)
+    has_several_budgets = isinstance(error, KubeAPIError) and error.status == 500 and error.message == _SEVERAL_BUDGETS
+    return has_several_budgets or isinstance(error, TooManyRequestsError)
 
 
 def eviction_blocked(action: EvictPod, error: JourneymanError) -> Event:
     """Return the Event on the node that names the pod and the rule that refuses its eviction."""
     pod = f"{action.ref.namespace}/{action.ref.name}"
-    several = error.message == _SEVERAL_BUDGETS
-    what = (
+    has_several_budgets = error.message == _SEVERAL_BUDGETS
+    cause = (
         f"eviction does not support multiple PDBs, as pod {pod} has"
-        if several
+        if has_several_budgets
         else f"evicting pod {pod} violates a PDB"
     )
-    text = f"Failed to drain node, {what}: {error.message}"
+    text = f"Failed to drain node, {cause}: {error.message}"
     return Event(ref=action.node, reason="FailedDraining", message=text, type="Warning")
 
 

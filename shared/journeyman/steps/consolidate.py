@@ -211,9 +211,9 @@ def _proposal(inputs: StepInputs, controller: DisruptionController, evaluation: 
     now = controller.snapshot.now
     disruption = to_node_disruption(evaluation.command, evaluation.method, now)
     name = disruption.metadata.name
-    if any(known.metadata.name == name for known in controller.snapshot.node_disruptions):
-        later = next_requeue(now, inputs.settings.disruption_poll)
-        return _requeue_at(later, f"NodeDisruption {name} was rejected in this second")
+    if any(existing.metadata.name == name for existing in controller.snapshot.node_disruptions):
+        at = next_requeue(now, inputs.settings.disruption_poll)
+        return _requeue_at(at, f"NodeDisruption {name} was rejected in this second")
     return proposal_plan(disruption, evaluation.command, now + _validation_delay(inputs, evaluation.method))
 
 

@@ -147,11 +147,11 @@ class PlanExecutor:
             execute=self._execute_within_margin,
             lease=self._lease,
         )
-        further: list[_PendingLaunch] = []
-        rest = {launch.claim: launch.rest for launch in launches}
-        for claim in launcher.launch(tuple(rest)):
-            self._run_chain(rest[claim], further)
-        return further
+        next_launches: list[_PendingLaunch] = []
+        rest_by_claim = {launch.claim: launch.rest for launch in launches}
+        for claim in launcher.launch(tuple(rest_by_claim)):
+            self._run_chain(rest_by_claim[claim], next_launches)
+        return next_launches
 
     # -- one chain ----------------------------------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ class PlanExecutor:
         self._recorder.record_chain(replace(chain, events=events))
 
     def _nominate_first(self, chains: Iterable[Chain]) -> list[Chain]:
-        """Nominate the pods of all chains that begin with it, before a node loses its taint; return the remaining chains."""
+        """Nominate the pods of all chains that begin with a nomination, before a node loses its taint; return the other actions."""
         rest, nominations = [], []
         for chain in chains:
             first = next(iter(chain.actions), None)
@@ -290,12 +290,12 @@ class PlanExecutor:
         unusable = set()
         for name in sorted(names):
             pool = self._read_pool(name)
-            over = usages.get(name, NO_USAGE).exceeded(pool.spec.limit_amounts) if pool is not None else ()
-            if pool is None or pool.metadata.deletion_timestamp is not None or over:
-                why = ", ".join(over) or "it is deleted or invalid"
+            exceeded_limits = usages.get(name, NO_USAGE).exceeded(pool.spec.limit_amounts) if pool is not None else ()
+            if pool is None or pool.metadata.deletion_timestamp is not None or exceeded_limits:
+                why = ", ".join(exceeded_limits) or "it is deleted or invalid"
                 self._recorder.note(f"not creating NodeClaims for NodePool {name}: {why}")
                 # a NodePool stays over its limits until nodes are gone, so an immediate requeue does not help
-                at = self._run.clock.now() + (RETRY_LIMITS_AFTER if over else timedelta())
+                at = self._run.clock.now() + (RETRY_LIMITS_AFTER if exceeded_limits else timedelta())
                 self._recorder.requeue(Step.PROVISION, at, f"NodePool {name} changed since it was read")
                 unusable.add(name)
         return frozenset(unusable)
@@ -336,16 +336,16 @@ def _has_only_patches(chain: Chain) -> bool:
 def _next_batch(chains: Sequence[_PendingPatches]) -> tuple[_PendingPatches, ...]:
     """Return the chains whose next patches may be sent in parallel, in order; empty once all patches are sent.
 
-    All first patches are sent before any second one, and of equal ones those of a lower wave. The patches of a batch are of
-    one kind and subresource, and each is of another object, because the second patch of an object needs the version that the
+    All first patches are sent before any second one, and lower waves before higher ones. The patches of a batch are of one
+    kind and subresource, and each is of another object, because the second patch of an object needs the version that the
     first one returns.
     """
     kind: tuple[str, str] | None = None  # plural, subresource
     batch: dict[tuple[str, str], _PendingPatches] = {}  # by namespace, name
     unsent = [chain for chain in chains if chain.remaining]
-    turn = min((_turn(chain) for chain in unsent), default=None)
+    lowest_rank = min((_rank(chain) for chain in unsent), default=None)
     for chain in unsent:
-        if _turn(chain) != turn:
+        if _rank(chain) != lowest_rank:
             continue
         patch = chain.remaining[0]
         kind = kind or (patch.ref.resource.plural, patch.subresource)
@@ -354,6 +354,6 @@ def _next_batch(chains: Sequence[_PendingPatches]) -> tuple[_PendingPatches, ...
     return tuple(batch.values())[:MAX_PARALLEL_PATCHES]
 
 
-def _turn(chain: _PendingPatches) -> tuple[int, int]:
-    """Return what orders the chain's next patch: the patches sent before it, and the chain's wave."""
+def _rank(chain: _PendingPatches) -> tuple[int, int]:
+    """Return the rank of the chain's next patch: the number of its patches already sent, then the chain's wave."""
     return chain.sent, chain.chain.wave

@@ -42,7 +42,7 @@ class InstanceLauncher:
     Args:
         run: The run.
         recorder: Records each launch.
-        performer: Has the claims that this run wrote.
+        performer: Returns the claims that this run wrote.
         scheduling: NodeClasses and instance types.
         execute: Executes the plan that records the result of a launch.
         lease: The step's Lease, checked before each launch; None for a step without one.
@@ -111,10 +111,10 @@ class InstanceLauncher:
     # -- requests -----------------------------------------------------------------------------------------------
 
     def _outcomes(self, names: Sequence[str]) -> Iterator[LaunchOutcome]:
-        """Yield one outcome for each claim that still exists: first of those that cannot be requested, then of the others."""
+        """Yield one outcome for each claim that still exists: first those of claims that cannot be requested."""
         requests: list[LaunchRequest] = []
         for name in names:
-            claim = self._protected(name)
+            claim = self._with_finalizer(name)
             if claim is None:
                 continue
             request = self._request(claim)
@@ -122,9 +122,9 @@ class InstanceLauncher:
                 requests.append(request)
             else:
                 yield request
-        yield from self._call(requests)
+        yield from self._call_cloud(requests)
 
-    def _call(self, requests: Sequence[LaunchRequest]) -> Iterator[LaunchOutcome]:
+    def _call_cloud(self, requests: Sequence[LaunchRequest]) -> Iterator[LaunchOutcome]:
         """Yield the outcomes of the launches; if the call fails as a whole, yield its error for each claim without one."""
         waiting = {request.claim.metadata.name for request in requests}
         try:
@@ -149,7 +149,7 @@ class InstanceLauncher:
         if self._lease is not None:
             self._lease.check()
 
-    def _protected(self, name: str) -> NodeClaim | None:
+    def _with_finalizer(self, name: str) -> NodeClaim | None:
         """Return the claim after adding the termination finalizer, without which its instance could leak; None if that fails."""
         claim = self._claim(name)
         if claim is None or labels.TERMINATION_FINALIZER in claim.metadata.finalizers:
@@ -157,8 +157,8 @@ class InstanceLauncher:
         patches = claim_patches(claim, with_finalizer_and_labels(claim), "add the finalizer before the launch")
         self._execute(Plan(chains=(chain_of(f"NodeClaim {name}", *patches),)))
         claim = self._claim(name)
-        is_protected = claim is not None and labels.TERMINATION_FINALIZER in claim.metadata.finalizers
-        return claim if is_protected else None
+        has_finalizer = claim is not None and labels.TERMINATION_FINALIZER in claim.metadata.finalizers
+        return claim if has_finalizer else None
 
     def _request(self, claim: NodeClaim) -> LaunchRequest | LaunchFailed:
         scheduling = self._scheduling
@@ -185,8 +185,10 @@ class InstanceLauncher:
         self._execute(record_launch(claim, _launch_result(outcome), self._run.clock.now(), self._offering_backoff()))
         if isinstance(outcome, Launched):
             self._recorder.count("launched")
-            made = outcome.instance
-            offering = f"{made.instance_type} in {made.zone}, {made.capacity_type}, {outcome.price:.4f} per hour"
+            instance = outcome.instance
+            offering = (
+                f"{instance.instance_type} in {instance.zone}, {instance.capacity_type}, {outcome.price:.4f} per hour"
+            )
             text = f"launched NodeClaim {outcome.claim}: {offering}"
             self._recorder.note(text, "launched nodeclaim", **_log_fields(outcome))
         else:
@@ -243,16 +245,16 @@ def _launch_result(outcome: LaunchOutcome) -> LaunchedInstance | FailedLaunch:
             answered=outcome.answered,
             retry_after=outcome.retry_after,
         )
-    made = outcome.instance
+    instance = outcome.instance
     return LaunchedInstance(
-        provider_id=made.provider_id,
-        image_id=made.image_id,
+        provider_id=instance.provider_id,
+        image_id=instance.image_id,
         labels=outcome.labels,
         annotations=outcome.annotations,
         capacity=outcome.capacity,
         allocatable=outcome.allocatable,
-        offering=OfferingKey(made.instance_type, made.zone, made.capacity_type),
-        launched_at=made.launched_at,
+        offering=OfferingKey(instance.instance_type, instance.zone, instance.capacity_type),
+        launched_at=instance.launched_at,
         unavailable=outcome.unavailable,
     )
 

@@ -119,18 +119,22 @@ def load(run: RunContext, scope: Scope) -> Snapshot:
     now = run.clock.now()
     nodes = list_sorted(run, NODE) if scope.nodes else ()
     claims = tuple(c for c in list_sorted(run, NODECLAIM) if _is_ours(run, c))
-    pools, bad_pools = list_parsed(run, NODEPOOL, NodePool) if scope.pools else ((), ())
-    disruptions, bad_disruptions = list_parsed(run, NODE_DISRUPTION, NodeDisruption) if scope.disruptions else ((), ())
-    states, bad_states = list_parsed(run, OFFERING_STATE, OfferingState) if scope.offerings else ((), ())
+    pools, invalid_pools = list_parsed(run, NODEPOOL, NodePool) if scope.pools else ((), ())
+    disruptions, invalid_disruptions = (
+        list_parsed(run, NODE_DISRUPTION, NodeDisruption) if scope.disruptions else ((), ())
+    )
+    states, invalid_states = list_parsed(run, OFFERING_STATE, OfferingState) if scope.offerings else ((), ())
     uses_overlays = scope.scheduling and run.settings.feature_gates.node_overlay
-    overlays, bad_overlays = list_parsed(run, NODE_OVERLAY, NodeOverlay, optional=True) if uses_overlays else ((), ())
+    overlays, invalid_overlays = (
+        list_parsed(run, NODE_OVERLAY, NodeOverlay, optional=True) if uses_overlays else ((), ())
+    )
     uses_buffers = scope.pods is not Pods.NONE and run.settings.feature_gates.capacity_buffer
-    buffers, bad_buffers = (
+    buffers, invalid_buffers = (
         list_parsed(run, CAPACITY_BUFFER, CapacityBuffer, optional=True) if uses_buffers else ((), ())
     )
     spread = run.settings.default_spread if scope.scheduling else ()
     workloads = _workloads(run, buffers) if scope.scheduling else Workloads()
-    invalid_objects = (*bad_pools, *bad_disruptions, *bad_states, *bad_overlays, *bad_buffers)
+    invalid_objects = (*invalid_pools, *invalid_disruptions, *invalid_states, *invalid_overlays, *invalid_buffers)
     for item in invalid_objects:
         run.telemetry.log("warning", item.why, **{item.kind: {"name": item.name}})
     return Snapshot(
@@ -174,7 +178,7 @@ def _with_virtual_pods_and_spread(
 
 
 def with_pods_of(run: RunContext, snapshot: Snapshot, nodes: Iterable[str]) -> Snapshot:
-    """Return the snapshot with the pods bound to these nodes: one list for each of few nodes, or else all pods."""
+    """Return the snapshot with the pods bound to these nodes, listed for each node; with all pods if there are many nodes."""
     names = sorted(set(nodes))
     if len(names) > MAX_POD_LISTS:
         return replace(snapshot, pods=_pods(run, Pods.ALL))
@@ -237,16 +241,16 @@ def _node_classes(run: RunContext) -> tuple[NodeClassState, ...]:
 
 def _workloads(run: RunContext, buffers: Iterable[CapacityBuffer]) -> Workloads:
     """Return the workloads that default spread constraints or CapacityBuffers refer to; read no other kinds."""
-    spread = bool(run.settings.default_spread)
-    named = {b.spec.scalable_ref.kind for b in buffers if b.active and b.spec.scalable_ref is not None}
-    templates = any(b.active and b.spec.pod_template_ref is not None for b in buffers)
+    uses_spread = bool(run.settings.default_spread)
+    scalable_kinds = {b.spec.scalable_ref.kind for b in buffers if b.active and b.spec.scalable_ref is not None}
+    uses_templates = any(b.active and b.spec.pod_template_ref is not None for b in buffers)
     return Workloads(
-        services=list_sorted(run, SERVICE) if spread else (),
-        replication_controllers=list_sorted(run, REPLICATION_CONTROLLER) if spread else (),
-        replica_sets=list_sorted(run, REPLICA_SET) if spread or REPLICA_SET.kind in named else (),
-        stateful_sets=list_sorted(run, STATEFUL_SET) if spread or STATEFUL_SET.kind in named else (),
-        deployments=list_sorted(run, DEPLOYMENT) if DEPLOYMENT.kind in named else (),
-        pod_templates=list_sorted(run, POD_TEMPLATE) if templates else (),
+        services=list_sorted(run, SERVICE) if uses_spread else (),
+        replication_controllers=list_sorted(run, REPLICATION_CONTROLLER) if uses_spread else (),
+        replica_sets=list_sorted(run, REPLICA_SET) if uses_spread or REPLICA_SET.kind in scalable_kinds else (),
+        stateful_sets=list_sorted(run, STATEFUL_SET) if uses_spread or STATEFUL_SET.kind in scalable_kinds else (),
+        deployments=list_sorted(run, DEPLOYMENT) if DEPLOYMENT.kind in scalable_kinds else (),
+        pod_templates=list_sorted(run, POD_TEMPLATE) if uses_templates else (),
     )
 
 
@@ -319,11 +323,11 @@ def list_parsed(
     """
     found = list_if_served(run, resource) if optional else list_items(run, resource)
     raws = sorted(found, key=lambda raw: (str(raw["metadata"].get("namespace", "")), str(raw["metadata"]["name"])))
-    known = run.memory.parsed.get(resource.kind, {})
-    read = [known.get(_version(raw)) or _parse(resource.kind, model, raw) for raw in raws]
-    run.memory.parsed[resource.kind] = dict(zip(map(_version, raws), read, strict=True))
-    good = tuple(item for item in read if not isinstance(item, InvalidObject))
-    return good, tuple(item for item in read if isinstance(item, InvalidObject))
+    cached = run.memory.parsed.get(resource.kind, {})
+    parsed = [cached.get(_version(raw)) or _parse(resource.kind, model, raw) for raw in raws]
+    run.memory.parsed[resource.kind] = dict(zip(map(_version, raws), parsed, strict=True))
+    valid = tuple(item for item in parsed if not isinstance(item, InvalidObject))
+    return valid, tuple(item for item in parsed if isinstance(item, InvalidObject))
 
 
 def _version(raw: Mapping[str, Any]) -> tuple[str, str, str]:

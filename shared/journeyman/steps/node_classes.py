@@ -1,9 +1,9 @@
 """Keeps NodeClass statuses current: resolves selectors to subnets, security groups and images.
 
 A NodeClass is resolved again when its spec changed, while it is not Ready, and `Settings.node_class_refresh` after it was
-resolved last, a time that an annotation keeps. In between, nothing is read from the cloud and nothing is written. A
-NodeClass in use gets the finalizer before anything is created for it in the cloud. The finalizer of one being deleted is
-removed once no NodeClaim uses it.
+last resolved; an annotation records that time. In between, nothing is read from the cloud and nothing is written. A
+NodeClass in use gets the finalizer before anything is created for it in the cloud, and loses it when the NodeClass is being
+deleted and no NodeClaim uses it.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def resolve_node_class(cloud: CloudProvider, action: ResolveNodeClass) -> tuple[
     node_class = node_class_state(action.raw, cloud.node_class)
     status = cloud.resolve(action.raw, action.at)
     annotations = {**_hash(cloud, action.raw), labels.RESOLVED_AT: format_time(action.at)}
-    known = action.raw["metadata"]
-    metadata = {**known, "annotations": {**(known.get("annotations") or {}), **annotations}}
+    before = action.raw["metadata"]
+    metadata = {**before, "annotations": {**(before.get("annotations") or {}), **annotations}}
     resolved = node_class_state({**action.raw, "metadata": metadata, "status": dict(status)}, cloud.node_class)
     return resolved, _writes(cloud, node_class, status, annotations)
 
@@ -117,8 +117,8 @@ def _writes(
     """Return the chain that writes the status, with the version that was read as precondition, then the annotations."""
     before = node_class.raw.get("status") or {}
     ref = ObjectRef(resource=cloud.node_class, name=node_class.name, uid=node_class.uid)
-    gone = dict.fromkeys(before.keys() - status.keys())
-    changes = {key: value for key, value in status.items() if before.get(key) != value} | gone
+    removed = dict.fromkeys(before.keys() - status.keys())
+    changes = {key: value for key, value in status.items() if before.get(key) != value} | removed
     actions = []
     if changes:
         version = str(node_class.raw["metadata"].get("resourceVersion", ""))
@@ -128,5 +128,5 @@ def _writes(
         )
     patch = {"metadata": {"annotations": dict(annotations)}}
     actions.append(PatchObject(ref=ref, patch=patch, why="its hash, and when it was resolved"))
-    chain, wanted = chain_of(f"{node_class.kind} {node_class.name}", *actions), conditions_in({"status": status})
-    return with_transitions(chain, ref, {}, node_class.conditions, wanted)
+    chain = chain_of(f"{node_class.kind} {node_class.name}", *actions)
+    return with_transitions(chain, ref, {}, node_class.conditions, conditions_in({"status": status}))

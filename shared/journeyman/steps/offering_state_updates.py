@@ -36,9 +36,9 @@ def mark_offering_unavailable(run: RunContext, action: MarkOfferingUnavailable) 
         ConflictError: Another step changed it during every attempt.
     """
 
-    def add_failures(known: Offerings) -> Offerings:
+    def add_failures(current: Offerings) -> Offerings:
         return with_failures(
-            known,
+            current,
             action.offerings,
             at=action.at,
             first=action.first,
@@ -56,7 +56,7 @@ def clear_offering_failures(run: RunContext, action: ClearOfferingFailures) -> N
     Raises:
         ConflictError: Another step changed it during every attempt.
     """
-    _update_with_retries(run, action.node_class, lambda known: without_offering(known, action.offering, action.at))
+    _update_with_retries(run, action.node_class, lambda current: without_offering(current, action.offering, action.at))
 
 
 def record_price_age(run: RunContext, action: RecordPriceAge) -> None:
@@ -78,8 +78,8 @@ def record_price_age(run: RunContext, action: RecordPriceAge) -> None:
     if metadata.get("ownerReferences") != [owner]:
         patch = {"metadata": {"resourceVersion": metadata["resourceVersion"], "ownerReferences": [owner]}}
         metadata = run.store.patch(OFFERING_STATE, action.node_class, patch)["metadata"]
-    prices, known = _price_refresh(run.cloud.prices()), _parse_or_default(raw).status.prices
-    if prices == known or _last_refresh(prices) < _last_refresh(known):
+    prices, recorded = _price_refresh(run.cloud.prices()), _parse_or_default(raw).status.prices
+    if prices == recorded or _last_refresh(prices) < _last_refresh(recorded):
         return
     wire = {"onDemandRefreshedAt": None, "spotRefreshedAt": None, **prices.to_wire()}
     patch = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": {"prices": wire}}
@@ -97,13 +97,13 @@ def _update_with_retries(run: RunContext, node_class: str, change: Callable[[Off
 
 def _update(run: RunContext, node_class: str, change: Callable[[Offerings], Offerings]) -> None:
     raw = _apply(run, node_class)
-    known = _parse_or_default(raw).status.unavailable
-    changed = change(known)
-    if {o.key: (o.until, o.failures) for o in changed} == {o.key: (o.until, o.failures) for o in known}:
+    before = _parse_or_default(raw).status.unavailable
+    after = change(before)
+    if {o.key: (o.until, o.failures) for o in after} == {o.key: (o.until, o.failures) for o in before}:
         return  # the same failure was recorded before
     patch = {
         "metadata": {"resourceVersion": raw["metadata"]["resourceVersion"]},
-        "status": {"unavailable": [offering.to_wire() for offering in changed]},
+        "status": {"unavailable": [offering.to_wire() for offering in after]},
     }
     run.store.patch(OFFERING_STATE, node_class, patch, subresource="status")
 
@@ -139,5 +139,5 @@ def _whole_seconds(at: datetime | None) -> datetime | None:
 
 
 def _last_refresh(prices: PriceRefresh) -> datetime:
-    read = (prices.on_demand_refreshed_at, prices.spot_refreshed_at)
-    return max((at for at in read if at is not None), default=datetime.min.replace(tzinfo=timezone.utc))
+    times = (prices.on_demand_refreshed_at, prices.spot_refreshed_at)
+    return max((at for at in times if at is not None), default=datetime.min.replace(tzinfo=timezone.utc))

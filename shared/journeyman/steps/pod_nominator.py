@@ -44,7 +44,7 @@ class PodNominator:
 
     def renominate(self, action: RenominatePods) -> None:
         """Nominate those pods again that have neither a node nor a nomination."""
-        pending = self._pending(pod for each in action.nominations for pod in each.pods)
+        pending = self._pending(pod for nomination in action.nominations for pod in nomination.pods)
         lost = [_Nomination(pod, n.node) for n in action.nominations for pod in n.pods if pod.uid in pending]
         if lost:
             self._write(lost, "nominations repeated")
@@ -61,11 +61,11 @@ class PodNominator:
         """Write one batch; return how many the API server accepted. UIDs are preconditions, since names can be reused."""
         patches = [
             Patch(
-                name=each.pod.name,
-                namespace=each.pod.namespace,
-                body={"metadata": {"uid": each.pod.uid}, "status": {"nominatedNodeName": each.node or None}},
+                name=n.pod.name,
+                namespace=n.pod.namespace,
+                body={"metadata": {"uid": n.pod.uid}, "status": {"nominatedNodeName": n.node or None}},
             )
-            for each in nominations
+            for n in nominations
         ]
         results = self._run.store.patch_each(POD, patches, subresource="status")
         refused = [(n, r) for n, r in zip(nominations, results, strict=True) if isinstance(r, KubeAPIError)]
@@ -83,7 +83,7 @@ class PodNominator:
         self._run.telemetry.log(level, text, error=type(error).__name__, **fields)
 
     def _pending(self, pods: Iterable[ObjectRef]) -> frozenset[str]:
-        """Return the UIDs of pods without a node and a nomination, from the API server's cache; none if the list fails."""
+        """Return the UIDs of pods without node and nomination, from the API server's cache; none if the list fails."""
         namespaces = {pod.namespace for pod in pods}
         if self._has_given_up or not namespaces:
             return frozenset()

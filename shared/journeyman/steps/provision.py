@@ -103,7 +103,7 @@ def _report_overlays(inputs: StepInputs) -> Plan:
 
 
 def _advance_nodeclaims(inputs: StepInputs) -> Plan:
-    return reconcile_nodeclaims(inputs.snapshot, _lifecycle(inputs))
+    return reconcile_nodeclaims(inputs.snapshot, _lifecycle_options(inputs))
 
 
 def _deprovision_static(inputs: StepInputs) -> Plan:
@@ -121,15 +121,15 @@ def _provision_static(inputs: StepInputs) -> Plan:
     if not settings.feature_gates.static_capacity:
         return Plan()
     written = inputs.written.claims
-    lost = {
+    pools_with_lost_claims = {
         c.metadata.labels.get(labels.NODEPOOL) for c in inputs.loaded.claims if written.get(c.metadata.name, c) is None
     }
-    missing = {pool.name for pool in static_nodepools(snapshot.claims, snapshot.node_pools) if pool.missing}
+    pools_to_fill = {pool.name for pool in static_nodepools(snapshot.claims, snapshot.node_pools) if pool.missing}
     requeues = [
         Requeue(step=Step.PROVISION, at=snapshot.now, reason=f"NodePool {name} lost a NodeClaim in flight")
-        for name in sorted(missing & lost)
+        for name in sorted(pools_to_fill & pools_with_lost_claims)
     ]
-    pools = tuple(pool for pool in snapshot.node_pools if pool.metadata.name in missing - lost)
+    pools = tuple(pool for pool in snapshot.node_pools if pool.metadata.name in pools_to_fill - pools_with_lost_claims)
     plan = provision_static(
         replace(snapshot, node_pools=pools),
         inputs.catalogued.catalogue,
@@ -145,7 +145,7 @@ def _schedule(inputs: StepInputs) -> ScheduledPlan:
     pods, removed = _pods_and_removed_nodes(snapshot)
     verified, cached = _verified_results(inputs, pods, removed)
     results = verified.results
-    nominatable = NominatablePods.of(snapshot, enabled=_lifecycle(inputs).max_nominations > 0)
+    nominatable = NominatablePods.of(snapshot, enabled=_lifecycle_options(inputs).max_nominations > 0)
     plan = merge_plans(
         (
             _explain(snapshot, without_virtual_pods(results, pods)),
@@ -159,7 +159,7 @@ def _schedule(inputs: StepInputs) -> ScheduledPlan:
 
 
 def _update_nodepool_statuses(inputs: StepInputs) -> Plan:
-    registrations = registration_outcomes(inputs.loaded, inputs.written.claims, _lifecycle(inputs).timeouts)
+    registrations = registration_outcomes(inputs.loaded, inputs.written.claims, _lifecycle_options(inputs).timeouts)
     return reconcile_nodepools(inputs.snapshot, registrations)
 
 
@@ -204,16 +204,16 @@ def _pods_and_removed_nodes(snapshot: Snapshot) -> tuple[tuple[Pod, ...], frozen
 def _verified_results(
     inputs: StepInputs, pods: tuple[Pod, ...], removed: frozenset[str]
 ) -> tuple[VerifiedResults, CachedResults]:
-    """Return the scheduler's results, verified, from the cache if the cluster has not changed since; and the cache with them."""
+    """Return the scheduler's verified results, from the cache if nothing changed since, and the cache that contains them."""
     snapshot, catalogue, options = inputs.snapshot, inputs.catalogued.catalogue, inputs.settings.scheduling
-    cached = inputs.cached_results.valid_for(snapshot, catalogue, options)
+    cache = inputs.cached_results.valid_for(snapshot, catalogue, options)
     problem = ProblemKey(tuple(pod.key for pod in pods), removed)
-    if (known := cached.by_problem.get(problem)) is not None:
-        return VerifiedResults(results=known, defects=()), cached
+    if (cached_results := cache.by_problem.get(problem)) is not None:
+        return VerifiedResults(results=cached_results, defects=()), cache
     results = solve(snapshot, catalogue, pods=pods, without_nodes=removed, options=options)
     verifier = PlanVerifier(snapshot=snapshot, catalogue=catalogue, pods=pods, removed_nodes=removed)
     verified = verifier.verify_results(results)
-    return verified, cached if verified.defects else cached.with_results({problem: verified.results})
+    return verified, cache if verified.defects else cache.with_results({problem: verified.results})
 
 
 def _report_defects(snapshot: Snapshot, verified: VerifiedResults) -> Plan:
@@ -258,11 +258,10 @@ def _explain(snapshot: Snapshot, results: Results) -> Plan:
     logs: tuple[LogLine, ...] = ()
     notes: tuple[str, ...] = ()
     if scheduled or results.pod_errors:
-        level = (
-            "info" if results.new_claims else "debug"
-        )  # every run finds the pods that wait for a NodeClaim in flight
-        found = {"number": scheduled + len(results.pod_errors)}
-        logs = (LogLine(level=level, message="found provisionable pod(s)", fields=found),)
+        # debug, because every run finds the pods that wait for a NodeClaim in flight
+        level = "info" if results.new_claims else "debug"
+        fields = {"number": scheduled + len(results.pod_errors)}
+        logs = (LogLine(level=level, message="found provisionable pod(s)", fields=fields),)
     if results.new_claims:
         pods = sum(len(c.pods) for c in results.new_claims)
         notes = (
@@ -289,7 +288,7 @@ def _explain(snapshot: Snapshot, results: Results) -> Plan:
 # -- settings of the lifecycle ----------------------------------------------------------------------------------------
 
 
-def _lifecycle(inputs: StepInputs) -> LifecycleOptions:
+def _lifecycle_options(inputs: StepInputs) -> LifecycleOptions:
     settings = inputs.settings
     return LifecycleOptions(
         timeouts=LivenessTimeouts(launch=settings.launch_timeout, registration=settings.registration_timeout),

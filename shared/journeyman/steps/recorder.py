@@ -61,8 +61,8 @@ class RunRecorder:
         for event in plan.events:
             self._run.telemetry.event(event)
         self.observe(plan.observations)
-        for what, number in plan.counts:
-            self.count(what, number)
+        for name, number in plan.counts:
+            self.count(name, number)
         for failure in plan.failures:
             self.record_error(failure.subject, failure.error)
         for action in plan.actions:
@@ -80,9 +80,9 @@ class RunRecorder:
         self._notes.append(text)
         self._run.telemetry.log(level, message or text, **fields)
 
-    def count(self, what: str, number: int = 1) -> None:
-        """Add to the outcome's counts."""
-        self._counts[what] += number
+    def count(self, name: str, number: int = 1) -> None:
+        """Add to a count of the outcome."""
+        self._counts[name] += number
 
     def event(self, event: Event) -> None:
         """Record a Kubernetes Event."""
@@ -97,8 +97,8 @@ class RunRecorder:
         """Requeue `step` at `at`, unless it is requeued earlier already, or `at` is so late that the sweep finds the work."""
         if at - self._run.clock.now() > MAX_REQUEUE_DELAY:
             return
-        known = self._requeues.get(step)
-        if known is None or at < known.at:
+        earliest = self._requeues.get(step)
+        if earliest is None or at < earliest.at:
             self._requeues[step] = Requeue(step=step, at=at, reason=reason)
 
     # -- errors -------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class RunRecorder:
         if self._requeues_step is not None:
             self.requeue(self._requeues_step, self._run.clock.now() + wait, reason)
 
-    # -- the end ------------------------------------------------------------------------------------------------
+    # -- end of the run ------------------------------------------------------------------------------------------------
 
     def send_requeues(self) -> None:
         """Send the requeues. If that fails, the sweep finds the work that is due."""

@@ -115,8 +115,8 @@ def scheduling_inputs_of(run: RunContext, snapshot: Snapshot) -> SchedulingInput
 
 def _generations(overlays: Iterable[NodeOverlay], pools: Iterable[NodePool]) -> frozenset[tuple[str, int]]:
     """Return the versions of NodeOverlays and of the NodePools they apply to; empty if there are no overlays."""
-    found = [o.metadata for o in overlays]
-    return frozenset((m.uid, m.generation) for m in [*found, *(p.metadata for p in pools if found)])
+    metas = [o.metadata for o in overlays]
+    return frozenset((m.uid, m.generation) for m in [*metas, *(p.metadata for p in pools if metas)])
 
 
 def _instance_types(

@@ -119,7 +119,7 @@ def _plan_of(decision: Plan | ScheduledPlan) -> Plan:
 
 
 def _plans(
-    run: RunContext, decided: Plan | ScheduledPlan | Plans, recorder: RunRecorder, started: datetime
+    run: RunContext, result: Plan | ScheduledPlan | Plans, recorder: RunRecorder, started: datetime
 ) -> Generator[Plan | ScheduledPlan, None, None]:
     """Yield the plans of one reconciler; record the duration of its decisions when it ends or the run stops."""
     durations: dict[tuple[str, tuple[tuple[str, str], ...]], Observation] = {}
@@ -132,18 +132,18 @@ def _plans(
             durations[key] = replace(sample, value=earlier + seconds)
 
     try:
-        if isinstance(decided, Plan | ScheduledPlan):
-            measure(decided)
-            yield decided
+        if isinstance(result, Plan | ScheduledPlan):
+            measure(result)
+            yield result
             return
-        with closing(decided):
-            plan = next(decided, None)
+        with closing(result):
+            plan = next(result, None)
             while plan is not None:
                 measure(plan)
                 yield plan
                 started = run.clock.now()
                 try:
-                    plan = decided.send(run.is_out_of_time)
+                    plan = result.send(run.is_out_of_time)
                 except StopIteration:
                     plan = None
     finally:
@@ -153,8 +153,8 @@ def _plans(
 def carry_forward(run: RunContext, inputs: StepInputs, written: WrittenObjects) -> StepInputs:
     """Return the inputs of the next reconciler: the snapshot with what this run has written so far.
 
-    It has the NodeClaims as stored now, without deleted ones, the resolved statuses of NodeClasses, and marks the offerings
-    unavailable that the cloud refused.
+    It contains the NodeClaims as stored now, without deleted ones; the resolved statuses of NodeClasses; and the offerings
+    that the cloud refused, as unavailable.
     """
     if written == inputs.written:
         return inputs

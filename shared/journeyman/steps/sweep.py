@@ -158,7 +158,7 @@ def _outdated_pools(snapshot: Snapshot) -> Iterator[str]:
         validated = condition_of(pool.status.conditions, VALIDATION_SUCCEEDED)
         if validated is None or validated.observed_generation != pool.metadata.generation:
             yield f"NodePool {pool.metadata.name} is new or changed"
-        elif not is_true(pool.status.conditions, READY) and _passed(snapshot.now, UNREADY_POOL_PERIOD):
+        elif not is_true(pool.status.conditions, READY) and _period_ends(snapshot.now, UNREADY_POOL_PERIOD):
             yield f"NodePool {pool.metadata.name} is not ready"
     for item in snapshot.invalid_objects:
         reported = condition_of(item.conditions, VALIDATION_SUCCEEDED)
@@ -167,12 +167,12 @@ def _outdated_pools(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _node_classes(snapshot: Snapshot) -> Iterator[str]:
-    needed = {claim.spec.node_class_ref.name for claim in snapshot.claims}
-    in_use = needed | {pool.spec.template.spec.node_class_ref.name for pool in snapshot.node_pools}
+    used_by_claims = {claim.spec.node_class_ref.name for claim in snapshot.claims}
+    in_use = used_by_claims | {pool.spec.template.spec.node_class_ref.name for pool in snapshot.node_pools}
     for node_class in snapshot.node_classes:
         if node_class.deleting:
             if has_finalizer(node_class) and (
-                node_class.name not in needed or _passed(snapshot.now, REMINDER_INTERVAL)
+                node_class.name not in used_by_claims or _period_ends(snapshot.now, REMINDER_INTERVAL)
             ):
                 yield f"{node_class.kind} {node_class.name} is being deleted"
         elif node_class.name in in_use and node_class.observed_generation != node_class.generation:
@@ -198,7 +198,7 @@ def _reasons_to_terminate(snapshot: Snapshot) -> Iterator[str]:
             yield f"NodeClaim {claim.metadata.name} has expired"
         elif is_true(claim.status.conditions, INSTANCE_TERMINATING):
             yield f"the instance of NodeClaim {claim.metadata.name} terminates, although the claim is not deleted"
-    if _passed(
+    if _period_ends(
         snapshot.now, GARBAGE_COLLECTION_PERIOD if snapshot.claims else GARBAGE_COLLECTION_PERIOD_WITHOUT_CLAIMS
     ):
         yield "garbage collection is due"
@@ -221,9 +221,9 @@ def _reasons_to_consolidate(snapshot: Snapshot) -> Iterator[str]:
     for name in sorted(in_use):
         if _window_opened(pools[name], snapshot.now):
             yield f"a budget window of NodePool {name} has opened"
-    if in_use and _passed(snapshot.now, CONSOLIDATION_PERIOD):
+    if in_use and _period_ends(snapshot.now, CONSOLIDATION_PERIOD):
         yield "nodes may be consolidated"
-    if _passed(snapshot.now, HISTORY_PERIOD):
+    if _period_ends(snapshot.now, HISTORY_PERIOD):
         yield "old commands may be deleted"
 
 
@@ -238,10 +238,10 @@ def _just_consolidatable(claim: NodeClaim, pool: NodePool, now: datetime) -> boo
 
 
 def _window_opened(pool: NodePool, now: datetime) -> bool:
-    found = windows(pool.spec.disruption.budgets, now - SWEEP_OVERLAP, now + timedelta(seconds=1))
-    return any(now - SWEEP_OVERLAP < window.opens <= now for window in found)
+    recent = windows(pool.spec.disruption.budgets, now - SWEEP_OVERLAP, now + timedelta(seconds=1))
+    return any(now - SWEEP_OVERLAP < window.opens <= now for window in recent)
 
 
-def _passed(now: datetime, period: timedelta) -> bool:
+def _period_ends(now: datetime, period: timedelta) -> bool:
     """Whether a period ends in this minute; minutes are rounded, since schedules start some seconds early or late."""
     return round(now.timestamp() / 60) % (period // timedelta(minutes=1)) == 0

@@ -71,7 +71,7 @@ def _load(run: RunContext, trigger: Trigger) -> StepInputs:
         trigger,
         snapshot,
         instances=instances,
-        gone=_gone(run, snapshot, instances),
+        gone=_gone_instances(run, snapshot, instances),
         statuses=_failing_statuses(run, snapshot),
         failures=failures,
     )
@@ -90,8 +90,8 @@ def _with_volumes(run: RunContext, snapshot: Snapshot) -> tuple[Snapshot, tuple[
         return snapshot, (Failure(subject="volumes of terminating nodes", error=error),)
 
 
-def _gone(run: RunContext, snapshot: Snapshot, instances: tuple[Instance, ...]) -> frozenset[str]:
-    """Return provider ids of instances that do not exist, after reading each instance by id that was not listed.
+def _gone_instances(run: RunContext, snapshot: Snapshot, instances: tuple[Instance, ...]) -> frozenset[str]:
+    """Return provider ids of instances that do not exist; reads each instance that was not listed by its id.
 
     Instances of terminating nodes come first, and no more than `MAX_LOOKUPS` are read.
     """
@@ -125,20 +125,20 @@ def _is_gone(run: RunContext, provider_id: str) -> bool:
 def _failing_statuses(run: RunContext, snapshot: Snapshot) -> tuple[InstanceStatus, ...]:
     """Return this cluster's failing status checks; none if they were read less than a minute ago."""
     memory, now = run.memory, snapshot.now
-    ours = {n.provider_id for n in snapshot.state_nodes if n.claim is not None and n.provider_id}
-    if not ours or memory.checks_refused or (memory.checks_due is not None and now < memory.checks_due):
+    provider_ids = {n.provider_id for n in snapshot.state_nodes if n.claim is not None and n.provider_id}
+    if not provider_ids or memory.checks_refused or (memory.checks_due is not None and now < memory.checks_due):
         return ()
     memory.checks_due = now + STATUS_CHECK_PERIOD
     try:
-        found = tuple(s for s in run.cloud.statuses() if s.provider_id in ours)
+        found = tuple(s for s in run.cloud.statuses() if s.provider_id in provider_ids)
     except CloudProviderError as error:
         memory.checks_refused = not error.retryable
-        later = "this process does not try again" if memory.checks_refused else "trying again in a minute"
-        text = f"cannot read the status checks of instances, {later}: {error.message}"
+        retry = "this process does not try again" if memory.checks_refused else "trying again in a minute"
+        text = f"cannot read the status checks of instances, {retry}: {error.message}"
         run.telemetry.log("warning", text, **log_fields(error))
         return ()
-    ends = next_status_check(found, now, run.settings.impaired_for)
-    memory.checks_due = min(ends or memory.checks_due, memory.checks_due)
+    next_check = next_status_check(found, now, run.settings.impaired_for)
+    memory.checks_due = min(next_check or memory.checks_due, memory.checks_due)
     return found
 
 
@@ -247,11 +247,13 @@ def _without_finalized(inputs: StepInputs) -> Snapshot:
         and labels.TERMINATION_FINALIZER not in claim.metadata.finalizers
     ]
     uids = {claim.metadata.uid for claim in finalized}
-    gone = {n.node.metadata.name for n in snapshot.state_nodes if n.node and n.claim and n.claim.metadata.uid in uids}
+    node_names = {
+        n.node.metadata.name for n in snapshot.state_nodes if n.node and n.claim and n.claim.metadata.uid in uids
+    }
     return replace(
         snapshot,
         claims=tuple(c for c in snapshot.claims if c.metadata.uid not in uids),
-        nodes=tuple(n for n in snapshot.nodes if n.metadata.name not in gone),
+        nodes=tuple(n for n in snapshot.nodes if n.metadata.name not in node_names),
     )
 
 

@@ -1,9 +1,9 @@
 """Verifies the scheduler's results; rejected placements are left out, all others are executed.
 
-First the nodes that the defects name are left out. Other placements may depend on those, so the rest is verified again, up
-to `_ROUNDS` times. If the defects name no node (a NodePool's limits are exceeded, say), or after the last round, only new
-NodeClaims that pass verification together are kept. They are found by bisecting up to `_BISECTIONS` times, which bounds the
-time that verification takes.
+First the nodes that the defects name are left out. Other placements may depend on these nodes, so the rest is verified
+again, up to `_ROUNDS` times. If the defects name no node (a NodePool's limits are exceeded, say), or after the last round,
+only new NodeClaims that pass verification together are kept. They are found by bisecting up to `_BISECTIONS` times, which
+bounds the time that verification takes.
 
 The pods of rejected placements get an error like unschedulable pods, and are scheduled again after `RETRY_REJECTED_AFTER`.
 A rejection is reported as a defect, but does not fail the run: that would block the step's queue.
@@ -33,7 +33,7 @@ _BISECTIONS: Final = 6
 
 
 class VerifiedResults(Struct, frozen=True, kw_only=True):
-    """The scheduler's results without rejected placements, and the defects of those."""
+    """The scheduler's results without rejected placements, and the defects for which they were rejected."""
 
     results: Results
     defects: tuple[Defect, ...]
@@ -68,10 +68,10 @@ class PlanVerifier(Struct, frozen=True, kw_only=True):
             defects = self._defects_of(remaining)
             if not defects:
                 return remaining
-            fewer = without_defective_nodes(remaining, defects)
-            if fewer == remaining:
+            reduced = without_defective_nodes(remaining, defects)
+            if reduced == remaining:
                 break
-            remaining = fewer
+            remaining = reduced
         claims = self._bisect(remaining.new_claims, _BISECTIONS)
         return replace(remaining, new_claims=claims, existing={}, devices={})
 

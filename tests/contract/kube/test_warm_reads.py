@@ -44,7 +44,7 @@ def test_cached_list_equals_a_fresh_list(direct: HttpKubeStore, namespace: str) 
         direct.create(
             POD, {"metadata": {"name": f"p{number}"}, "spec": {"containers": [CONTAINER]}}, namespace=namespace
         )
-    kept = CachingKubeStore(direct, ListCache(worth_caching=0), quiet_seconds=QUIET_SECONDS)
+    kept = CachingKubeStore(direct, ListCache(min_objects=0), quiet_seconds=QUIET_SECONDS)
     first = kept.for_run(RequestBudget()).list(POD, namespace=namespace)
 
     direct.create(POD, {"metadata": {"name": "p9"}, "spec": {"containers": [CONTAINER]}}, namespace=namespace)
@@ -62,7 +62,7 @@ def test_cached_list_equals_a_fresh_list(direct: HttpKubeStore, namespace: str) 
 
 def test_cached_list_is_what_the_server_had_at_its_version(direct: HttpKubeStore, namespace: str) -> None:
     """During constant writes it equals an exact list at its version, which is not older than the read."""
-    kept = CachingKubeStore(direct, ListCache(worth_caching=0), quiet_seconds=QUIET_SECONDS)
+    kept = CachingKubeStore(direct, ListCache(min_objects=0), quiet_seconds=QUIET_SECONDS)
     kept.for_run(RequestBudget()).list(POD, namespace=namespace)
     with _writing(direct, namespace) as written:
         for _ in range(10):

@@ -297,7 +297,7 @@ def scripted(script):
     transport = Transport(Connection(server=script.url))
     store = CachingKubeStore(
         HttpKubeStore(transport),
-        ListCache(worth_caching=0),
+        ListCache(min_objects=0),
         cluster="c",
         quiet_seconds=QUIET_SECONDS,
         log=lambda level, message, **fields: log.append((level, message, fields)),

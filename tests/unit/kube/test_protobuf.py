@@ -18,7 +18,7 @@ from journeyman.errors import InvalidObjectError, KubeAPIError, KubeUnavailableE
 from journeyman.kube import protobuf
 from journeyman.kube.connection_pool import Connection, ConnectionPool
 from journeyman.kube.protobuf import message_classes as messages
-from journeyman.kube.protobuf.field_numbers import LISTED, NUMBERS, OWN_FIELDS
+from journeyman.kube.protobuf.field_numbers import LISTED, NUMBERS, UNSHARED_FIELDS
 from journeyman.kube.protobuf.reader import Reader
 from journeyman.kube.request_budget import RequestBudget
 
@@ -48,7 +48,7 @@ def test_each_field_of_a_struct_has_a_number(listed):
         assert struct in NUMBERS, f"{struct.__name__} has no numbers"
         fields = {field.name for field in msgspec.structs.fields(struct)}
         assert set(NUMBERS[struct]) == fields, f"the numbers of {struct.__name__} are of other fields than it has"
-        assert OWN_FIELDS.get(struct, set()) <= fields
+        assert UNSHARED_FIELDS.get(struct, set()) <= fields
 
 
 def page(*items):

@@ -184,7 +184,7 @@ def test_a_conditional_deletion_is_skipped_if_the_field_now_exists(cluster, name
     """The list without it was stale; an object of that name with another UID does not count."""
     cluster.add(claim_body("there"), claim_body("conclusion", metadata={"finalizers": []}))
     absent = ObjectRef(resource=NODECLAIM, name=name, uid=uid)
-    deletion = DeleteObject(ref=ref(cluster, NODECLAIM, "conclusion"), why="test", unless_there=absent)
+    deletion = DeleteObject(ref=ref(cluster, NODECLAIM, "conclusion"), why="test", unless_exists=absent)
 
     outcome = carry_out(cluster, chain_of("a", deletion))
 

@@ -69,11 +69,11 @@ class Ami(Struct, frozen=True, kw_only=True):
 
 
 class _Query(Struct, frozen=True, kw_only=True):
-    """A DescribeImages request. `known` maps an image id to the variants of the SSM parameters that hold the id."""
+    """A DescribeImages request. `variants` maps an image id to the variants of the SSM parameters that hold the id."""
 
     filters: tuple[tuple[str, tuple[str, ...]], ...]
     owners: tuple[str, ...] = ()
-    known: Mapping[str, tuple[_Variant, ...]] = field(default_factory=dict)
+    variants: Mapping[str, tuple[_Variant, ...]] = field(default_factory=dict)
 
 
 class AmiProvider:
@@ -99,7 +99,7 @@ class AmiProvider:
         best: dict[tuple[Requirement, ...], Ami] = {}
         for query in self._queries(node_class):
             for description in self._describe(query):
-                for image in _images(description, query.known, now):
+                for image in _images(description, query.variants, now):
                     current = best.get(image.requirements)
                     if current is None or _rank(image) > _rank(current):
                         best[image.requirements] = image
@@ -129,11 +129,11 @@ class AmiProvider:
         check_supported(family, self._settings.kubernetes_version)
         paths = alias_parameters(family, self._settings.kubernetes_version, alias.version)
         values = self._alias_parameters(tuple(paths))
-        known: dict[str, tuple[_Variant, ...]] = {}
+        by_image: dict[str, tuple[_Variant, ...]] = {}
         for path, variants in paths.items():
             if path in values:
-                known[values[path]] = (*known.get(values[path], ()), *variants)
-        return [_Query(filters=(("image-id", tuple(sorted(known))),), known=known)] if known else []
+                by_image[values[path]] = (*by_image.get(values[path], ()), *variants)
+        return [_Query(filters=(("image-id", tuple(sorted(by_image))),), variants=by_image)] if by_image else []
 
     def _drop_cached_alias(self, alias: AmiAlias) -> None:
         """Drop the alias from the cache, since AWS may have published a newer AMI than the deprecated one."""
@@ -190,11 +190,11 @@ def _term_query(term: JSON) -> _Query:
     return _Query(filters=filters, owners=owners)
 
 
-def _images(description: JSON, known: Mapping[str, tuple[_Variant, ...]], now: datetime) -> Iterable[Ami]:
+def _images(description: JSON, variants: Mapping[str, tuple[_Variant, ...]], now: datetime) -> Iterable[Ami]:
     arch = _ARCHITECTURES.get(description.get("Architecture", ""))
     if arch is None:
         return
-    for variant in known.get(description["ImageId"], ((),)):
+    for variant in variants.get(description["ImageId"], ((),)):
         yield Ami(
             id=description["ImageId"],
             name=description.get("Name", ""),

@@ -50,28 +50,28 @@ class Clients:
     """The AWS service clients. Each is created on first use, since each adds tens of ms to a cold start.
 
     Args:
-        make: Returns a boto3 client for a service name and a region.
+        create: Returns a boto3 client for a service name and a region.
         region: The cluster's region.
     """
 
-    def __init__(self, make: Callable[[str, str], Any], region: str) -> None:
-        self._make = make
+    def __init__(self, create: Callable[[str, str], Any], region: str) -> None:
+        self._create = create
         self._region = region
 
     @cached_property
     def ec2(self) -> Any:
         """Return the client of EC2."""
-        return self._make("ec2", self._region)
+        return self._create("ec2", self._region)
 
     @cached_property
     def ssm(self) -> Any:
         """Return the client of Systems Manager, for AMI parameters."""
-        return self._make("ssm", self._region)
+        return self._create("ssm", self._region)
 
     @cached_property
     def iam(self) -> Any:
         """Return the client of IAM, for instance profiles."""
-        return self._make("iam", self._region)
+        return self._create("iam", self._region)
 
     @cached_property
     def pricing(self) -> Any:
@@ -79,4 +79,4 @@ class Clients:
         endpoint = next(
             (region for prefix, region in _PRICING_ENDPOINTS if self._region.startswith(prefix)), "us-east-1"
         )
-        return self._make("pricing", endpoint)
+        return self._create("pricing", endpoint)

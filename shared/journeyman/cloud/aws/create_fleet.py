@@ -18,8 +18,6 @@ from journeyman.cloud.aws.subnets import ChosenSubnet
 from journeyman.core.api import labels
 from journeyman.core.api.objects import OfferingKey
 
-"""Instance type, zone, capacity type."""
-
 _TAGGED: Final = ("fleet", "instance", "volume")
 
 
@@ -99,7 +97,7 @@ def _config(template: LaunchTemplate, overrides: list[dict[str, Any]]) -> dict[s
 
 def _overrides(template: LaunchTemplate, subnets: Mapping[str, ChosenSubnet]) -> list[dict[str, Any]]:
     """Return each type in each zone, cheapest first. The subnet implies the zone, but errors name it only if it is given."""
-    pools = [
+    offerings = [
         (offering.price, candidate.name, offering.zone)
         for candidate in template.instance_types
         for offering in candidate.offerings
@@ -113,35 +111,35 @@ def _overrides(template: LaunchTemplate, subnets: Mapping[str, ChosenSubnet]) ->
             "ImageId": template.image_id,
             "Priority": price,
         }
-        for price, name, zone in sorted(pools)
+        for price, name, zone in sorted(offerings)
     ]
 
 
 def parse_fleet_response(reply: Mapping[str, Any]) -> FleetResponse | tuple[FleetError, ...]:
     """Return the launched instance, or the errors if EC2 launched none."""
     errors = tuple(_error(entry) for entry in reply.get("Errors") or ())
-    started = next((entry for entry in reply.get("Instances") or () if entry.get("InstanceIds")), None)
-    if started is None:
+    launched = next((entry for entry in reply.get("Instances") or () if entry.get("InstanceIds")), None)
+    if launched is None:
         return errors
-    chosen = started.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
+    override = launched.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
     return FleetResponse(
-        instance_id=started["InstanceIds"][0],
-        instance_type=started.get("InstanceType") or chosen.get("InstanceType", ""),
-        zone=chosen.get("AvailabilityZone", ""),
-        subnet=chosen.get("SubnetId", ""),
-        image_id=chosen.get("ImageId", ""),
+        instance_id=launched["InstanceIds"][0],
+        instance_type=launched.get("InstanceType") or override.get("InstanceType", ""),
+        zone=override.get("AvailabilityZone", ""),
+        subnet=override.get("SubnetId", ""),
+        image_id=override.get("ImageId", ""),
         errors=errors,
     )
 
 
 def _error(entry: Mapping[str, Any]) -> FleetError:
-    chosen = entry.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
+    override = entry.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
     return FleetError(
         code=entry.get("ErrorCode", ""),
         message=entry.get("ErrorMessage", ""),
-        instance_type=chosen.get("InstanceType", ""),
-        zone=chosen.get("AvailabilityZone", ""),
-        subnet=chosen.get("SubnetId", ""),
+        instance_type=override.get("InstanceType", ""),
+        zone=override.get("AvailabilityZone", ""),
+        subnet=override.get("SubnetId", ""),
     )
 
 

@@ -3,7 +3,7 @@
 1. The launcher adopts an instance that already carries the claim's UID.
 2. The client token of CreateFleet is the UID, so two concurrent calls create one fleet.
 3. The token changes only after a fleet that failed and was recorded in the claim's launch-retry annotation, since EC2 repeats the
-   failure of a known token. After a call without a response it stays, since the instance may exist already.
+   failure of a used token. After a call without a response it stays, since the instance may exist already.
 4. When EC2 reports that the token was used with other parameters, the launcher looks up the instance until EC2 lists it,
    for at most a minute.
 
@@ -75,9 +75,8 @@ _log = logging.getLogger(__name__)
 _CAPACITY_TYPES: Final = (labels.ON_DEMAND, labels.SPOT)
 _FLEXIBLE: Final = 5  # instance.go `instanceTypeFlexibilityThreshold`
 _LOOKUPS: Final = 7  # attempts, which take a minute
-_LISTED_WITHIN: Final = timedelta(
-    minutes=2
-)  # EC2 API reference, "Eventual consistency": seconds, in rare cases minutes
+# EC2 API reference, "Eventual consistency": seconds, in rare cases minutes
+_LISTED_WITHIN: Final = timedelta(minutes=2)
 
 
 class _LaunchAttempt(Struct, frozen=True, kw_only=True):
@@ -190,12 +189,12 @@ class FleetLauncher:
         instance = self._instances.by_claim_uid([uid]).get(uid)
         if instance is not None:
             return launched(attempt.request, instance, tenancy=attempt.tenancy)
-        given_up = failures(attempt.claim) >= _LOOKUPS
+        has_given_up = failures(attempt.claim) >= _LOOKUPS
         return LaunchFailed(
             claim=attempt.claim.metadata.name,
             error=as_create_error(error, "waiting for EC2 to list the instance of an earlier launch"),
-            answered=given_up,
-            retry_after=_LISTED_WITHIN if given_up else timedelta(0),
+            answered=has_given_up,
+            retry_after=_LISTED_WITHIN if has_given_up else timedelta(0),
         )
 
     def _launch_once(self, attempt: _LaunchAttempt) -> LaunchOutcome:
@@ -208,16 +207,16 @@ class FleetLauncher:
         )
         templates = self._templates.ensure(content, attempt.types)
         subnets = self._subnets.choose(attempt.node_class, attempt.types, attempt.capacity_type)
-        used: str | None = None
+        used_subnet: str | None = None
         try:
-            answer = self._create_fleet(attempt, templates, subnets, tags.claim_tags(content.tags, attempt.claim))
-            used = answer.subnet if isinstance(answer, FleetResponse) else None
+            response = self._create_fleet(attempt, templates, subnets, tags.claim_tags(content.tags, attempt.claim))
+            used_subnet = response.subnet if isinstance(response, FleetResponse) else None
         finally:
-            self._subnets.release_unused(subnets.values(), used)
+            self._subnets.release_unused(subnets.values(), used_subnet)
         size = max(template.user_data_bytes for template in templates)
-        if isinstance(answer, FleetResponse):
-            return replace(self._success(attempt, answer), user_data_bytes=size)
-        return replace(self._failure(attempt, answer), user_data_bytes=size)
+        if isinstance(response, FleetResponse):
+            return replace(self._success(attempt, response), user_data_bytes=size)
+        return replace(self._failure(attempt, response), user_data_bytes=size)
 
     def _create_fleet(
         self,
@@ -226,14 +225,14 @@ class FleetLauncher:
         subnets: dict[str, ChosenSubnet],
         instance_tags: dict[str, str],
     ) -> FleetResponse | tuple[FleetError, ...]:
-        relaxed = attempt.claim.metadata.annotations.get(labels.MIN_VALUES_RELAXED) == "true"
+        has_relaxed_min_values = attempt.claim.metadata.annotations.get(labels.MIN_VALUES_RELAXED) == "true"
         parameters = fleet_request(
             templates,
             subnets,
             capacity_type=attempt.capacity_type,
             token=client_token(attempt.claim),
             instance_tags=instance_tags,
-            context="" if relaxed else str(attempt.node_class.spec.get("context") or ""),
+            context="" if has_relaxed_min_values else str(attempt.node_class.spec.get("context") or ""),
         )
         if not parameters["LaunchTemplateConfigs"]:
             unavailable = {
@@ -249,19 +248,19 @@ class FleetLauncher:
                 self._templates.forget(templates)
             raise
 
-    def _success(self, attempt: _LaunchAttempt, answer: FleetResponse) -> Launched:
+    def _success(self, attempt: _LaunchAttempt, response: FleetResponse) -> Launched:
         instance = Instance(
-            provider_id=provider_id_of(answer.zone, answer.instance_id),
-            instance_type=answer.instance_type,
-            zone=answer.zone,
+            provider_id=provider_id_of(response.zone, response.instance_id),
+            instance_type=response.instance_type,
+            zone=response.zone,
             capacity_type=attempt.capacity_type,
             state="pending",
             launched_at=self._clock.now(),
-            image_id=answer.image_id,
+            image_id=response.image_id,
         )
-        unavailable = self._unavailable(attempt, answer.errors)
+        unavailable = self._unavailable(attempt, response.errors)
         outcome = launched(attempt.request, instance, tenancy=attempt.tenancy, unavailable=unavailable)
-        return replace(outcome, refusals=_refusals(attempt, answer.errors))
+        return replace(outcome, refusals=_refusals(attempt, response.errors))
 
     def _failure(self, attempt: _LaunchAttempt, errors: tuple[FleetError, ...]) -> LaunchFailed:
         """Return the failure of a fleet: insufficient capacity if EC2 reports nothing else, otherwise a CreateError.
@@ -439,5 +438,5 @@ def _annotations(request: LaunchRequest, node_class: NodeClassView) -> dict[str,
 def _quantities(request: LaunchRequest, amounts: Mapping[str, int]) -> dict[str, str]:
     """Return resources as quantities; EFA only if the claim requests it or the NodeClass has network interfaces."""
     has_network_interfaces = bool(NodeClassView(request.node_class.raw).network_interfaces)
-    has_efa = has_network_interfaces or EFA in request.claim.spec.resources.requests
-    return format_resources({name: n for name, n in amounts.items() if n and (name != EFA or has_efa)})
+    keeps_efa = has_network_interfaces or EFA in request.claim.spec.resources.requests
+    return format_resources({name: n for name, n in amounts.items() if n and (name != EFA or keeps_efa)})

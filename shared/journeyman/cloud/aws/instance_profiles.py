@@ -56,11 +56,11 @@ class InstanceProfileProvider:
             RoleNotFoundError: The role does not exist.
             CloudProviderError: IAM did not respond, or rejected the call.
         """
-        given = str(node_class.spec.get("instanceProfile") or "")
+        user_profile = str(node_class.spec.get("instanceProfile") or "")
         # AddRoleToInstanceProfile takes no path
         role = str(node_class.spec.get("role") or "").rpartition("/")[2]
-        if given or not role:
-            return given
+        if user_profile or not role:
+            return user_profile
         name = profile_name(self._settings, node_class, role)
         return self._ensure_role(name, role, node_class)
 
@@ -73,11 +73,9 @@ class InstanceProfileProvider:
         pages, path = self._clients.iam.get_paginator("list_instance_profiles"), _path(self._settings, node_class)
         with translated("iam:ListInstanceProfiles"):
             listed = [p for page in pages.paginate(PathPrefix=path) for p in page["InstanceProfiles"]]
-        found = [
-            profile for profile in listed if profile["Path"] == path
-        ]  # IAM's prefix also matches other NodeClasses
-        for profile in found:
-            self._delete(profile["InstanceProfileName"], [role["RoleName"] for role in profile["Roles"]])
+        for profile in listed:
+            if profile["Path"] == path:  # IAM's prefix also matches other NodeClasses
+                self._delete(profile["InstanceProfileName"], [role["RoleName"] for role in profile["Roles"]])
 
     def _delete(self, name: str, roles: list[str]) -> None:
         iam = self._clients.iam

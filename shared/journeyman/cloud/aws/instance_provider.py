@@ -44,10 +44,10 @@ class InstanceProvider:
         If a claim has two instances, the result holds the older one; of two of the same age, the lesser provider id.
         """
         found: dict[str, Instance] = {}
-        wanted = sorted(set(uids))
-        for start in range(0, len(wanted), _FILTER_VALUES):
+        unique_uids = sorted(set(uids))
+        for start in range(0, len(unique_uids), _FILTER_VALUES):
             filters = {
-                f"tag:{tags.CLAIM_UID}": wanted[start : start + _FILTER_VALUES],
+                f"tag:{tags.CLAIM_UID}": unique_uids[start : start + _FILTER_VALUES],
                 f"tag:{tags.CLUSTER}": [self._cluster],
                 "instance-state-name": _USABLE,
             }
@@ -93,7 +93,7 @@ class InstanceProvider:
 
 
 def _filters(values: Mapping[str, list[str]]) -> list[dict[str, Any]]:
-    return [{"Name": name, "Values": wanted} for name, wanted in values.items()]
+    return [{"Name": name, "Values": accepted} for name, accepted in values.items()]
 
 
 def _instances(reply: Mapping[str, Any]) -> Iterator[Instance]:

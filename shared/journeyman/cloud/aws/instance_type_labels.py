@@ -139,11 +139,11 @@ def satisfies(values: Labels, image_requirements: Iterable[Mapping[str, Any]]) -
     return all(_satisfies(values.get(str(r["key"]), ()), r) for r in image_requirements)
 
 
-def _satisfies(values: tuple[str, ...], wanted: Mapping[str, Any]) -> bool:
-    operator = wanted.get("operator")
+def _satisfies(values: tuple[str, ...], image_requirement: Mapping[str, Any]) -> bool:
+    operator = image_requirement.get("operator")
     if operator == "Exists":
         return bool(values)
     if operator == "DoesNotExist":
         return not values
-    chosen = set(wanted.get("values") or ())
-    return not chosen.isdisjoint(values) if operator == "In" else chosen.isdisjoint(values)
+    listed = set(image_requirement.get("values") or ())
+    return not listed.isdisjoint(values) if operator == "In" else listed.isdisjoint(values)

@@ -70,9 +70,9 @@ class InstanceTypeProvider:
         region_types = self._region_types()
         key = _fingerprint(node_class)
         with self._lock:
-            known = self._built.get(key)
-            if known is not None and known[:2] == (region_types, self._prices.version):
-                return known[2]
+            cached = self._built.get(key)
+            if cached is not None and cached[:2] == (region_types, self._prices.version):
+                return cached[2]
             types = self._build(region_types, node_class)
             self._built.pop(key, None)
             while len(self._built) >= _CACHED_NODE_CLASSES:

@@ -126,11 +126,11 @@ def _malformed_fields(kubelet: Mapping[str, Any]) -> Iterator[str]:
             yield f"spec.kubelet.{field}: the kubelet has no such setting"
         elif field == "maxPods" and isinstance(kubelet[field], str):
             continue  # an expression, which `_expressions` reports
-        elif not _is(kind, kubelet[field]):
+        elif not _has_type(kind, kubelet[field]):
             yield f"spec.kubelet.{field}: must be {kind}"
 
 
-def _is(kind: str, value: Any) -> bool:
+def _has_type(kind: str, value: Any) -> bool:
     if kind == "a whole number":
         return isinstance(value, int) and not isinstance(value, bool)
     if kind == "a number":

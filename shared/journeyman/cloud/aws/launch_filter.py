@@ -37,12 +37,12 @@ def launchable(claim: NodeClaim, types: Iterable[InstanceType]) -> tuple[Instanc
         expensive spot offerings, bare metal and accelerators stay, since removing them could violate minValues.
     """
     required = requirements.from_selectors(claim.spec.requirements)
-    wanted = {key: each.min_values for key, each in required.items() if each.min_values is not None}
-    kept = _compatible_and_available(claim, required, types)
-    if not wanted:
-        kept = _without_expensive_spot(_without_exotic(kept))
-    cheapest = tuple(sorted(kept, key=lambda t: (_cheapest_price(t), t.name))[:MAX_INSTANCE_TYPES])
-    return cheapest if _has_variety(cheapest, wanted) else ()
+    min_values = {key: each.min_values for key, each in required.items() if each.min_values is not None}
+    candidates = _compatible_and_available(claim, required, types)
+    if not min_values:
+        candidates = _without_expensive_spot(_without_exotic(candidates))
+    cheapest = tuple(sorted(candidates, key=lambda t: (_cheapest_price(t), t.name))[:MAX_INSTANCE_TYPES])
+    return cheapest if _has_variety(cheapest, min_values) else ()
 
 
 def has_unsatisfiable_min_values(claim: NodeClaim, types: Iterable[InstanceType]) -> bool:
@@ -116,17 +116,17 @@ def _without_expensive_spot(types: tuple[InstanceType, ...]) -> tuple[InstanceTy
     on_demand = [o.price for t in types for o in t.offerings if o.capacity_type == labels.ON_DEMAND]
     if not on_demand:
         return types
-    ceiling = min(on_demand)
-    return _with_offerings(types, lambda offering: offering.capacity_type != labels.SPOT or offering.price <= ceiling)
+    cheapest = min(on_demand)
+    return _with_offerings(types, lambda offering: offering.capacity_type != labels.SPOT or offering.price <= cheapest)
 
 
-def _has_variety(types: Iterable[InstanceType], wanted: Mapping[str, int]) -> bool:
-    """Whether the types have at least minValues different values of each label in `wanted`.
+def _has_variety(types: Iterable[InstanceType], min_values: Mapping[str, int]) -> bool:
+    """Whether the types have at least `min_values` different values of each label.
 
     Restates: karpenter pkg/cloudprovider/types.go `SatisfiesMinValues`.
     """
     listed = tuple(types)
-    return all(len({v for t in listed for v in _values(t, key)}) >= count for key, count in wanted.items())
+    return all(len({v for t in listed for v in _values(t, key)}) >= count for key, count in min_values.items())
 
 
 def _values(instance_type: InstanceType, key: str) -> tuple[str, ...]:

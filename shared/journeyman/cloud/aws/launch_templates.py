@@ -54,7 +54,7 @@ class LaunchTemplateProvider:
 
     def __init__(self, clients: Clients, clock: Clock) -> None:
         self._clients = clients
-        self._known: TTLCache[str, bool] = ttl_cache(clock, _TTL)
+        self._cache: TTLCache[str, bool] = ttl_cache(clock, _TTL)
         self._lock = Lock()
 
     def ensure(self, content: TemplateContent, types: Iterable[InstanceType]) -> tuple[LaunchTemplate, ...]:
@@ -87,7 +87,7 @@ class LaunchTemplateProvider:
         """Drop templates from the cache that EC2 does not have."""
         with self._lock:
             for template in templates:
-                self._known.pop(template.name, None)
+                self._cache.pop(template.name, None)
 
     def release(self, *, cluster: str, node_class: str) -> None:
         """Delete the templates that were created for the NodeClass in this cluster.
@@ -107,17 +107,17 @@ class LaunchTemplateProvider:
                 if error_code(error) != _NOT_FOUND:
                     raise
             with self._lock:
-                self._known.pop(name, None)
+                self._cache.pop(name, None)
 
     def _create_missing(self, bodies: Mapping[str, dict[str, Any]], shared: Mapping[str, str]) -> None:
         with self._lock:
-            unknown = sorted(name for name in bodies if name not in self._known)
-        existing = self._existing(unknown)
-        for name in unknown:
+            uncached = sorted(name for name in bodies if name not in self._cache)
+        existing = self._existing(uncached)
+        for name in uncached:
             if name not in existing:
                 self._create(name, bodies[name], shared)
             with self._lock:
-                self._known[name] = True
+                self._cache[name] = True
 
     def _existing(self, names: list[str]) -> set[str]:
         """Return those of the names that exist. A filter, unlike a list of names, does not fail on a missing one."""
@@ -142,9 +142,8 @@ class LaunchTemplateProvider:
                     TagSpecifications=[{"ResourceType": "launch-template", "Tags": tags.to_aws(shared)}],
                 )
         except CloudProviderError as error:
-            if (
-                error_code(error) != _ALREADY_EXISTS
-            ):  # a concurrent launch created the template, whose name identifies its content
+            # a concurrent launch may have created the template, whose name identifies its content
+            if error_code(error) != _ALREADY_EXISTS:
                 raise
 
 
@@ -160,7 +159,7 @@ def _variants(
 
     Restates: pkg/providers/amifamily/ami.go `MapToInstanceTypes`: the first image that fits, newest first.
     """
-    wants_efa = bool(content.claim.spec.resources.requests.get(EFA))
+    requests_efa = bool(content.claim.spec.resources.requests.get(EFA))
     groups: dict[LaunchTemplateVariant, list[InstanceType]] = {}
     for candidate in types:
         values = {r.key: r.values for r in candidate.requirements}
@@ -171,7 +170,7 @@ def _variants(
             image_id=image["id"],
             image_name=image.get("name", ""),
             max_pods=candidate.capacity.get(PODS, 0),
-            efa_interfaces=candidate.capacity.get(EFA, 0) if wants_efa else 0,
+            efa_interfaces=candidate.capacity.get(EFA, 0) if requests_efa else 0,
         )
         groups.setdefault(variant, []).append(candidate)
     return groups
@@ -235,7 +234,9 @@ class TemplateContent(Struct, frozen=True, kw_only=True):
             "MetadataOptions": metadata_options(node_class, region=self.settings.region),
             "Placement": {"Tenancy": self.tenancy},
             "UserData": self._user_data(variant),
-            "TagSpecifications": [{"ResourceType": kind, "Tags": tags.to_aws(self.tags)} for kind in self._tagged()],
+            "TagSpecifications": [
+                {"ResourceType": kind, "Tags": tags.to_aws(self.tags)} for kind in self._tagged_resources()
+            ],
         }
         if mappings := block_device_mappings(node_class):
             content["BlockDeviceMappings"] = mappings
@@ -255,7 +256,7 @@ class TemplateContent(Struct, frozen=True, kw_only=True):
             node_pool=self.claim.metadata.labels.get(labels.NODEPOOL, ""),
         )
 
-    def _tagged(self) -> list[str]:
+    def _tagged_resources(self) -> list[str]:
         return ["network-interface", *(["spot-instances-request"] if self.capacity_type == labels.SPOT else [])]
 
     def _user_data(self, variant: LaunchTemplateVariant) -> str:
@@ -333,7 +334,7 @@ def _addressing(node_class: NodeClassView, *, ipv6: bool) -> dict[str, Any]:
     if spec.get("ipPrefixCount"):
         addressing["Ipv6PrefixCount" if ipv6 else "Ipv4PrefixCount"] = spec["ipPrefixCount"]
     tracking = spec.get("connectionTracking") or {}
-    timeouts = {theirs: tracking[ours] for ours, theirs in _TIMEOUTS.items() if tracking.get(ours) is not None}
+    timeouts = {name: tracking[field] for field, name in _TIMEOUTS.items() if tracking.get(field) is not None}
     return {**addressing, **({"ConnectionTrackingSpecification": timeouts} if timeouts else {})}
 
 
@@ -351,7 +352,7 @@ def metadata_options(node_class: NodeClassView, *, region: str) -> dict[str, Any
 
 
 def block_device_mappings(node_class: NodeClassView) -> list[dict[str, Any]]:
-    """Return the user's volumes, else the family's; none for Custom, whose image defines them."""
+    """Return the user's volumes, otherwise the family's; none for Custom, whose image defines them."""
     if node_class.block_device_mappings:
         return [_user_mapping(mapping) for mapping in node_class.block_device_mappings]
     if node_class.family is CUSTOM:
@@ -367,10 +368,10 @@ def block_device_mappings(node_class: NodeClassView) -> list[dict[str, Any]]:
 
 def _user_mapping(mapping: Mapping[str, Any]) -> dict[str, Any]:
     ebs = mapping.get("ebs") or {}
-    wanted = {theirs: ebs[ours] for ours, theirs in _EBS_FIELDS.items() if ebs.get(ours) is not None}
+    volume = {name: ebs[field] for field, name in _EBS_FIELDS.items() if ebs.get(field) is not None}
     if ebs.get("volumeSize") is not None:
-        wanted["VolumeSize"] = _gibibytes(ebs["volumeSize"])
-    return {"DeviceName": mapping.get("deviceName", ""), "Ebs": wanted}
+        volume["VolumeSize"] = _gibibytes(ebs["volumeSize"])
+    return {"DeviceName": mapping.get("deviceName", ""), "Ebs": volume}
 
 
 def _gibibytes(size: str) -> int:

@@ -73,8 +73,8 @@ class NetworkDiscovery:
         pages = self._clients.ec2.get_paginator(operation)
         found: list[JSON] = []
         for filters in sets:
-            wanted = [{"Name": name, "Values": list(values)} for name, values in filters]
+            parameters = [{"Name": name, "Values": list(values)} for name, values in filters]
             with translated(f"ec2:Describe{result}"):
-                for page in pages.paginate(Filters=wanted):
+                for page in pages.paginate(Filters=parameters):
                     found += page[result]
         return tuple(found)

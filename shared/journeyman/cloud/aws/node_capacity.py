@@ -67,8 +67,8 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 def _amounts(value: Any) -> dict[str, int]:
     """Return the valid quantities. The others are reported elsewhere: a NodeClass with one is not Ready."""
-    read = {name: _amount_or_none(name, text) for name, text in _mapping(value).items()}
-    return {name: found for name, found in read.items() if found is not None}
+    parsed = {name: _amount_or_none(name, text) for name, text in _mapping(value).items()}
+    return {name: found for name, found in parsed.items() if found is not None}
 
 
 def _amount_or_none(name: str, text: Any) -> int | None:
@@ -207,8 +207,8 @@ def ebs_ephemeral_bytes(node_class: NodeClassView) -> int:
         return size
     if mappings and family is CUSTOM:
         return _volume_bytes(mappings[-1]) or DEFAULT_VOLUME_BYTES
-    own = next((m for m in mappings if m.get("deviceName") == family.ephemeral_device), None)
-    if own is not None and (size := _volume_bytes(own)):
+    ephemeral = next((m for m in mappings if m.get("deviceName") == family.ephemeral_device), None)
+    if ephemeral is not None and (size := _volume_bytes(ephemeral)):
         return size
     defaults = {device.name: device.size_bytes for device in family.block_devices}
     return defaults.get(family.ephemeral_device, DEFAULT_VOLUME_BYTES)

@@ -46,6 +46,13 @@ class _StatusPart(Struct, frozen=True, kw_only=True):
     message: str = ""
 
 
+def _selected(condition: str, field: str, value: Any, reason: str, message: str) -> _StatusPart:
+    """Return the part for a selector's matches; its condition is False, with this reason and message, if there are none."""
+    if value:
+        return _StatusPart(condition=condition, field=field, value=value)
+    return _StatusPart(condition=condition, field=field, value=value, reason=reason, message=message)
+
+
 class NodeClassReconciler:
     """Computes the status of EC2NodeClasses of one cluster."""
 
@@ -66,17 +73,17 @@ class NodeClassReconciler:
             conditions = conditions.set_false(VALIDATION_SUCCEEDED, now, "InvalidSpec", invalid)
             return {**node_class.status, "conditions": conditions.to_wire()}
         status: dict[str, Any] = dict(node_class.status)
-        for finding in (
+        for part in (
             self._find_images(node_class, now),
             self._find_subnets(node_class),
             self._find_security_groups(node_class),
             self._find_profile(node_class),
         ):
-            status[finding.field] = finding.value
-            if finding.reason:
-                conditions = conditions.set_false(finding.condition, now, finding.reason, finding.message)
+            status[part.field] = part.value
+            if part.reason:
+                conditions = conditions.set_false(part.condition, now, part.reason, part.message)
             else:
-                conditions = conditions.set_true(finding.condition, now)
+                conditions = conditions.set_true(part.condition, now)
         status["conditions"] = self._validated(node_class, conditions, now).to_wire()
         return status
 
@@ -89,20 +96,16 @@ class NodeClassReconciler:
             images = [image.to_status() for image in self._images.find(node_class, now)]
         except UnsupportedAliasError as error:
             return _StatusPart(condition=_AMIS, field="amis", value=[], reason="UnsupportedAlias", message=str(error))
-        missing = ("AMINotFound", "AMISelector did not match any AMIs") if not images else ("", "")
-        return _StatusPart(condition=_AMIS, field="amis", value=images, reason=missing[0], message=missing[1])
+        return _selected(_AMIS, "amis", images, "AMINotFound", "AMISelector did not match any AMIs")
 
     def _find_subnets(self, node_class: NodeClassView) -> _StatusPart:
         subnets = self._network.subnets(node_class)
-        missing = ("SubnetsNotFound", "SubnetSelector did not match any Subnets") if not subnets else ("", "")
-        return _StatusPart(condition=_SUBNETS, field="subnets", value=subnets, reason=missing[0], message=missing[1])
+        return _selected(_SUBNETS, "subnets", subnets, "SubnetsNotFound", "SubnetSelector did not match any Subnets")
 
     def _find_security_groups(self, node_class: NodeClassView) -> _StatusPart:
         groups = self._network.security_groups(node_class)
         text = "SecurityGroupSelector did not match any SecurityGroups"
-        missing = ("SecurityGroupsNotFound", text) if not groups else ("", "")
-        field = "securityGroups"
-        return _StatusPart(condition=_SECURITY_GROUPS, field=field, value=groups, reason=missing[0], message=missing[1])
+        return _selected(_SECURITY_GROUPS, "securityGroups", groups, "SecurityGroupsNotFound", text)
 
     def _find_profile(self, node_class: NodeClassView) -> _StatusPart:
         field = "instanceProfile"
@@ -126,8 +129,8 @@ class NodeClassReconciler:
             return conditions.set_false(VALIDATION_SUCCEEDED, now, "ClusterCIDRResolutionFailed", text)
         if problem := kubelet_problems(node_class):
             return conditions.set_false(VALIDATION_SUCCEEDED, now, *problem)
-        if open_ := [type_ for type_ in _DEPENDENCIES if not conditions.is_true(type_)]:
-            text = f"Awaiting {', '.join(open_)}"
+        if pending := [type_ for type_ in _DEPENDENCIES if not conditions.is_true(type_)]:
+            text = f"Awaiting {', '.join(pending)}"
             return conditions.set_false(VALIDATION_SUCCEEDED, now, "DependenciesNotReady", text)
         if restricted := restricted_tags(node_class.tags):
             text = f"tags are set by the controller itself, remove them: {', '.join(restricted)}"

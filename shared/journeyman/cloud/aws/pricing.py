@@ -161,8 +161,8 @@ class PriceProvider:
         pages = self._clients.pricing.get_paginator("get_products")
         currency = shipped_prices().currency.get(self._settings.region, "USD")
         for offer in _OFFERS:
-            wanted = {**_COMMON_FILTERS, **offer, "regionCode": self._settings.region}
-            filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
+            fields = {**_COMMON_FILTERS, **offer, "regionCode": self._settings.region}
+            filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in fields.items()]
             with translated("pricing:GetProducts"):
                 for page in pages.paginate(ServiceCode="AmazonEC2", Filters=filters):
                     yield from _products(page["PriceList"], currency)

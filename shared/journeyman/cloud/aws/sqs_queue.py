@@ -133,8 +133,8 @@ class SQSQueue:
             failures: Sequence[Failure] = self._call(url, remaining).get("Failed", ())
             final = [f for f in failures if f.get("SenderFault") or attempt == ATTEMPTS]
             refused += final
-            again = {f["Id"] for f in failures} - {f["Id"] for f in final}
-            remaining = [entry for entry in remaining if entry["Id"] in again]
+            retried_ids = {f["Id"] for f in failures} - {f["Id"] for f in final}
+            remaining = [entry for entry in remaining if entry["Id"] in retried_ids]
             if not remaining:
                 break
         return refused

@@ -40,8 +40,8 @@ class SubnetProvider:
 
     def __init__(self, clients: Clients, clock: Clock) -> None:
         self._clients = clients
-        self._read: TTLCache[Any, Mapping[str, int]] = ttl_cache(clock, _TTL)
-        self._taken: Counter[str] = Counter()
+        self._free_cache: TTLCache[Any, Mapping[str, int]] = ttl_cache(clock, _TTL)
+        self._reserved: Counter[str] = Counter()
         self._exhausted: set[str] = set()
         self._lock = Lock()
 
@@ -53,9 +53,11 @@ class SubnetProvider:
         with self._lock:
             chosen: dict[str, ChosenSubnet] = {}
             for zone, ids in subnets_by_zone(node_class).items():
-                best = max(ids, key=lambda id_: (id_ not in self._exhausted, free.get(id_, 0) - self._taken[id_], id_))
+                best = max(
+                    ids, key=lambda id_: (id_ not in self._exhausted, free.get(id_, 0) - self._reserved[id_], id_)
+                )
                 chosen[zone] = ChosenSubnet(id=best, zone=zone, reserved=smallest_pods(types, zone, capacity_type))
-                self._taken[best] += chosen[zone].reserved
+                self._reserved[best] += chosen[zone].reserved
             return chosen
 
     def release_unused(self, chosen: Iterable[ChosenSubnet], used: str | None) -> None:
@@ -63,7 +65,7 @@ class SubnetProvider:
         with self._lock:
             for subnet in chosen:
                 if subnet.id != used:
-                    self._taken[subnet.id] -= subnet.reserved
+                    self._reserved[subnet.id] -= subnet.reserved
 
     def mark_exhausted(self, subnet_id: str) -> None:
         """Record that the subnet has no free address; `choose` then takes it last, until the next DescribeSubnets."""
@@ -83,7 +85,7 @@ class SubnetProvider:
         ids = tuple(sorted(id_ for group in by_zone.values() for id_ in group))
         return self._describe(ids)
 
-    @cachedmethod(attrgetter("_read"), lock=attrgetter("_lock"))
+    @cachedmethod(attrgetter("_free_cache"), lock=attrgetter("_lock"))
     def _describe(self, ids: tuple[str, ...]) -> Mapping[str, int]:
         """Return free addresses from EC2, and discard the reservations in these subnets."""
         free: dict[str, int] = {}
@@ -93,7 +95,7 @@ class SubnetProvider:
                 free.update((s["SubnetId"], s["AvailableIpAddressCount"]) for s in page["Subnets"])
         with self._lock:
             for id_ in ids:
-                self._taken.pop(id_, None)
+                self._reserved.pop(id_, None)
                 self._exhausted.discard(id_)
         return free
 

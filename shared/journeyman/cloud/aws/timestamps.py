@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from botocore.utils import parse_timestamp as guess
+from botocore.utils import parse_timestamp as parse_any_format
 
 
 def with_fast_timestamps(session: Any) -> Any:
@@ -32,5 +32,5 @@ def parse_timestamp(value: Any) -> datetime:
             return datetime.fromisoformat(f"{value[:-1]}+00:00")  # Python 3.10 does not accept Z
         except ValueError:
             pass  # the fraction has a number of digits that fromisoformat rejects
-    guessed: datetime = guess(value)
-    return guessed
+    parsed: datetime = parse_any_format(value)
+    return parsed

@@ -198,10 +198,10 @@ def node_labels(claim: NodeClaim, capacity_type: str, family: AmiFamily) -> dict
 
     The API server rejects labels of the kubernetes.io and k8s.io domains from kubelets; registration adds those.
     """
-    wanted = {**claim.metadata.labels, labels.CAPACITY_TYPE: capacity_type}
+    all_labels = {**claim.metadata.labels, labels.CAPACITY_TYPE: capacity_type}
     if family is not CUSTOM:
-        wanted[labels.DO_NOT_SYNC_TAINTS] = "true"
-    return {key: wanted[key] for key in sorted(wanted) if not _is_kubernetes_domain(key)}
+        all_labels[labels.DO_NOT_SYNC_TAINTS] = "true"
+    return {key: all_labels[key] for key in sorted(all_labels) if not _is_kubernetes_domain(key)}
 
 
 def _is_kubernetes_domain(key: str) -> bool:
@@ -212,8 +212,8 @@ def _is_kubernetes_domain(key: str) -> bool:
 def boot_taints(claim: NodeClaim) -> tuple[Taint, ...]:
     """Return the taints with which the Node registers: the claim's and `karpenter.sh/unregistered`."""
     taints = (*claim.spec.taints, *claim.spec.startup_taints)
-    known = any((t.key, t.effect) == (_UNREGISTERED.key, _UNREGISTERED.effect) for t in taints)
-    return taints if known else (*taints, _UNREGISTERED)
+    has_unregistered = any((t.key, t.effect) == (_UNREGISTERED.key, _UNREGISTERED.effect) for t in taints)
+    return taints if has_unregistered else (*taints, _UNREGISTERED)
 
 
 _tomllib: Final[Any] = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")

@@ -55,6 +55,7 @@ EC2NODECLASS_DEPENDENTS: Final = (
 MAX_MESSAGE: Final = 32768
 MAX_REASON: Final = 1024
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
 
 _SCHEMA: Final[Mapping[str, Any]] = {
     "type": "object",
@@ -100,6 +101,14 @@ def format_time(time: datetime) -> str:
     return time.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def parse_time(text: str) -> datetime | None:
+    """Return an RFC 3339 time; None if the text is not one, or has no time zone."""
+    try:
+        return msgspec.convert(text, _AwareTime)
+    except msgspec.ValidationError:
+        return None
+
+
 def condition_to_wire(condition: Condition) -> dict[str, Any]:
     """Return one condition as JSON with every field, because CRDs require them even if they have defaults."""
     return {
@@ -120,7 +129,7 @@ Conditions = Annotated[
 
 
 class ConditionSet(Struct, frozen=True, kw_only=True):
-    """The conditions of one object, with the object's facts that their rules need.
+    """The conditions of one object, with the fields of the object that their rules need.
 
     Every change returns a new set; `changed_from` says whether a write is needed.
     """
@@ -152,7 +161,7 @@ class ConditionSet(Struct, frozen=True, kw_only=True):
         return all(is_true(self.conditions, type_) for type_ in types)
 
     def changed_from(self, before: Iterable[Condition]) -> bool:
-        """Whether these conditions differ from those, order aside."""
+        """Whether these conditions differ from `before`, in whatever order."""
         return sorted(self.conditions, key=_by_type) != sorted(before, key=_by_type)
 
     def initialised(self, now: datetime) -> ConditionSet:
@@ -194,8 +203,8 @@ class ConditionSet(Struct, frozen=True, kw_only=True):
         Raises:
             ValueError: One of them is Ready or a dependent condition.
         """
-        if kept := [type_ for type_ in types if type_ == READY or type_ in self.dependents]:
-            raise ValueError(f"{', '.join(kept)} cannot be removed: Ready depends on it")
+        if required := [type_ for type_ in types if type_ == READY or type_ in self.dependents]:
+            raise ValueError(f"{', '.join(required)} cannot be removed: Ready depends on it")
         return replace(self, conditions=tuple(c for c in self.conditions if c.type not in types))
 
     def to_wire(self) -> list[dict[str, Any]]:

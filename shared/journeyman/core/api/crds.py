@@ -57,7 +57,7 @@ class CRDDefinition(Struct, frozen=True, kw_only=True):
 
     @property
     def file_name(self) -> str:
-        """Its file name, as controller-gen's."""
+        """The file name that controller-gen would use."""
         return f"{self.resource.group}_{self.resource.plural}.yaml"
 
 
@@ -245,7 +245,7 @@ def structural(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[
 
 
 def _resolved(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """The node, with the keywords of its reference, or of its only alternative that is not null, as defaults."""
+    """Return the node, with the keywords of its reference, or of its only alternative that is not null, as defaults."""
     if "$ref" in node:
         base = _resolved(definitions[node["$ref"].rpartition("/")[2]], definitions)
         return _merged(base, node, "$ref")
@@ -264,7 +264,7 @@ def _merged(base: Mapping[str, Any], node: Mapping[str, Any], keyword: str) -> d
 
 
 def _split(node: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The schema's own keywords, and those for the CRD only. Titles and empty defaults are dropped."""
+    """Return the schema's own keywords, and those for the CRD only. Titles and empty defaults are dropped."""
     dropped = {"title", "$defs", "x-crd"}
     own = {key: value for key, value in node.items() if key not in dropped}
     default = own.get("default")
@@ -274,5 +274,5 @@ def _split(node: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _overlaid(own: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema with the CRD's keywords; None removes a keyword."""
+    """Return the schema with the CRD's keywords; None removes a keyword."""
     return {key: value for key, value in {**own, **facts}.items() if value is not None}

@@ -11,11 +11,11 @@ A selector is parsed once into a function of a device. Supported are:
     lowerAscii, upperAscii, startsWith, endsWith, contains, size, and matches with a pattern of characters, `.`,
     `.*`, `^` and `$`
 
-Anything else is rejected when the selector is parsed, with its position, so that the author learns of it. An attribute that a
-device lacks, and values of different types that are compared, are errors of evaluation: such a device is not selected.
-`&&` and `||` ignore an error where the other side decides.
+Parsing rejects anything else, with its position. An attribute that a device lacks, and a comparison of values of different
+types, are errors of evaluation: the device is not selected.
+`&&` and `||` ignore an error on one side if the other side decides.
 
-This parser stays because no library for Python has Kubernetes' `quantity` and `semver`, which most published selectors use, and
+This parser exists because no library for Python has Kubernetes' `quantity` and `semver`, which most published selectors use, and
 because of what the libraries cost a Lambda function (one selector with three comparisons, Python 3.11, a busy machine):
 
 ==================================  ==========  =======  ==========
@@ -46,7 +46,7 @@ from journeyman.core.api.dra import Device, DeviceAttribute
 from journeyman.errors import ConfigurationError, InvalidQuantityError
 
 MAX_LENGTH: Final = 10 * 1024  # k8s.io/api resource/v1 `CELSelectorExpressionMaxLength`
-_MAX_DEPTH: Final = 32  # of what is nested, and of what follows one value (`.a.b.c`)
+_MAX_DEPTH: Final = 32  # of nested expressions, and of members of one value (`.a.b.c`)
 _SHOWN: Final = 200
 _TOKEN: Final = re.compile(
     r"""\s+|(?P<number>0|[1-9][0-9]{0,17})(?![\w.])|(?P<name>[A-Za-z_]\w*)
@@ -110,7 +110,7 @@ def version(text: str) -> SemanticVersion:
     return SemanticVersion(tuple(int(match[n]) for n in (1, 2, 3)), not before, before)
 
 
-MAKERS: Final[Mapping[str, Callable[[str], Value]]] = {"quantity": amount, "semver": version}
+CONVERSIONS: Final[Mapping[str, Callable[[str], Value]]] = {"quantity": amount, "semver": version}
 
 
 def boolean(value: Value) -> bool:
@@ -164,13 +164,13 @@ def _measure(value: Value) -> Value:
     return value
 
 
-def _number(index: int) -> Callable[[Value], int]:
-    def found(value: Value) -> int:
+def _version_part(index: int) -> Callable[[Value], int]:
+    def part(value: Value) -> int:
         if not isinstance(value, SemanticVersion):
             raise SelectorEvaluationError("not a version")
         return value.numbers[index]
 
-    return found
+    return part
 
 
 def _size(value: Value) -> int:
@@ -210,22 +210,25 @@ def matches(text: str, pattern: str) -> bool:
     starts, ends = pattern.startswith("^"), pattern.endswith("$") and not pattern.endswith("\\$")
     pieces = pattern[starts : len(pattern) - ends].split(".*")
     pieces = ["" for _ in range(not starts)] + pieces + ["" for _ in range(not ends)]
-    place = 0
+    position = 0
     for index, piece in enumerate(pieces):
-        after = _after(text, piece, place, first=index == 0, last=index == len(pieces) - 1 and ends)
+        after = _after(text, piece, position, first=index == 0, last=index == len(pieces) - 1 and ends)
         if after is None:
             return False
-        place = after
+        position = after
     return True
 
 
-def _after(text: str, piece: str, place: int, *, first: bool, last: bool) -> int | None:
+def _after(text: str, piece: str, position: int, *, first: bool, last: bool) -> int | None:
     """Return where a piece ends: the first piece must begin the text, the last one must end it; None without a match."""
-    wanted = re.compile(piece)
+    expected = re.compile(piece)
     if last and not first:
         length = len(piece) - piece.count("\\")
-        place = max(place, len(text) - length)
-    match = wanted.fullmatch(text, place) if last else wanted.match(text) if first else wanted.search(text, place)
+        position = max(position, len(text) - length)
+    if last:
+        match = expected.fullmatch(text, position)
+    else:
+        match = expected.match(text) if first else expected.search(text, position)
     return match.end() if match is not None else None
 
 
@@ -233,9 +236,9 @@ METHODS: Final[Mapping[tuple[str, int], Callable[..., Value]]] = {
     ("compareTo", 1): lambda a, b: _order(_measure(a), b),
     ("isGreaterThan", 1): lambda a, b: _order(_measure(a), b) > 0,
     ("isLessThan", 1): lambda a, b: _order(_measure(a), b) < 0,
-    ("major", 0): _number(0),
-    ("minor", 0): _number(1),
-    ("patch", 0): _number(2),
+    ("major", 0): _version_part(0),
+    ("minor", 0): _version_part(1),
+    ("patch", 0): _version_part(2),
     ("size", 0): _size,
     ("lowerAscii", 0): _lower,
     ("upperAscii", 0): _upper,
@@ -310,7 +313,7 @@ def parse_selector(text: str) -> ParsedSelector:
     """Return the parsed selector. Raises InvalidSelectorError."""
     if len(text) > MAX_LENGTH:
         raise InvalidSelectorError(f"a selector of {len(text)} characters is too long, {MAX_LENGTH} are allowed")
-    return ParsedSelector(text, _SelectorParser(text).whole())
+    return ParsedSelector(text, _SelectorParser(text).parse())
 
 
 class _Constant(Struct, frozen=True, eq=False):
@@ -332,124 +335,124 @@ class _SelectorParser:
         self._depth = 0
 
     def _split(self) -> list[tuple[str, str, int]]:
-        tokens, place = [], 0
-        while place < len(self._text):
-            match = _TOKEN.match(self._text, place)
+        tokens, position = [], 0
+        while position < len(self._text):
+            match = _TOKEN.match(self._text, position)
             if match is None:
-                raise self._refused(place)
+                raise self._error_at(position)
             if match.lastgroup is not None:
-                tokens.append((match.lastgroup, match[0], place))
-            place = match.end()
+                tokens.append((match.lastgroup, match[0], position))
+            position = match.end()
         return tokens
 
-    def _refused(self, place: int, why: str = "") -> InvalidSelectorError:
-        rest = self._text[place : place + 20]
+    def _error_at(self, position: int, why: str = "") -> InvalidSelectorError:
+        rest = self._text[position : position + 20]
         reason = why or (f"{rest!r} is not supported there" if rest else "it is incomplete")
         shown = self._text if len(self._text) <= _SHOWN else f"{self._text[:_SHOWN]}…"
-        return InvalidSelectorError(f"selector {shown!r} is invalid at character {place + 1}: {reason}")
+        return InvalidSelectorError(f"selector {shown!r} is invalid at character {position + 1}: {reason}")
 
-    def _here(self, why: str = "", *, back: int = 0) -> InvalidSelectorError:
-        return self._refused(self._tokens[self._next - back][2], why)
+    def _error(self, why: str = "", *, back: int = 0) -> InvalidSelectorError:
+        return self._error_at(self._tokens[self._next - back][2], why)
 
-    def _take(self, *wanted: str) -> str:
+    def _accept(self, *texts: str) -> str:
         """Take the next token and return its text if it is one of these; return an empty text otherwise."""
         kind, text, _ = self._tokens[self._next]
-        if kind in {"text", "number", "end"} or text not in wanted:
+        if kind in {"text", "number", "end"} or text not in texts:
             return ""
         self._next += 1
         return text
 
-    def _demand(self, wanted: str) -> None:
-        if not self._take(wanted):
-            raise self._here()
+    def _expect(self, text: str) -> None:
+        if not self._accept(text):
+            raise self._error()
 
-    def _any(self, kind: str) -> str:
+    def _expect_kind(self, kind: str) -> str:
         """Take the next token, which must be of this kind, and return its text."""
         found, text, _ = self._tokens[self._next]
         if found != kind:
-            raise self._here()
+            raise self._error()
         self._next += 1
         return text
 
-    def whole(self) -> _Function:
-        """Return the whole text as one expression."""
-        found = self._choice()
-        self._any("end")
+    def parse(self) -> _Function:
+        """Return the text as one expression."""
+        found = self._expression()
+        self._expect_kind("end")
         return found
 
-    def _choice(self) -> _Function:
+    def _expression(self) -> _Function:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise self._here("it is nested too deeply")
-        found = self._either()
-        if self._take("?"):
-            chosen = self._choice()
-            self._demand(":")
-            found = _conditional(found, chosen, self._choice())
+            raise self._error("it is nested too deeply")
+        found = self._disjunction()
+        if self._accept("?"):
+            chosen = self._expression()
+            self._expect(":")
+            found = _conditional(found, chosen, self._expression())
         self._depth -= 1
         return found
 
-    def _either(self) -> _Function:
-        parts = [self._both()]
-        while self._take("||"):
-            parts.append(self._both())
+    def _disjunction(self) -> _Function:
+        parts = [self._conjunction()]
+        while self._accept("||"):
+            parts.append(self._conjunction())
         return _junction(parts, decisive=True) if len(parts) > 1 else parts[0]
 
-    def _both(self) -> _Function:
+    def _conjunction(self) -> _Function:
         parts = [self._relation()]
-        while self._take("&&"):
+        while self._accept("&&"):
             parts.append(self._relation())
         return _junction(parts, decisive=False) if len(parts) > 1 else parts[0]
 
     def _relation(self) -> _Function:
-        left = self._signed()
-        sign = self._take(*RELATIONS)
+        left = self._unary()
+        sign = self._accept(*RELATIONS)
         if not sign:
             return left
-        relation, right = RELATIONS[sign], self._signed()
+        relation, right = RELATIONS[sign], self._unary()
         return lambda device: relation(left(device), right(device))
 
-    def _signed(self) -> _Function:
+    def _unary(self) -> _Function:
         negations = 0
-        while self._take("!"):
+        while self._accept("!"):
             negations += 1
         if negations:
             inner, odd = self._member(), negations % 2 == 1
             return lambda device: boolean(inner(device)) is not odd
-        if self._take("-"):
-            return _Constant(-int(self._any("number")))
+        if self._accept("-"):
+            return _Constant(-int(self._expect_kind("number")))
         return self._member()
 
     def _member(self) -> _Function:
         found = self._primary()
         for _ in range(_MAX_DEPTH):
-            sign = self._take(".", "[")
+            sign = self._accept(".", "[")
             if not sign:
                 return found
             if sign == "[":
-                found = _element(found, self._choice())
-                self._demand("]")
+                found = _element(found, self._expression())
+                self._expect("]")
                 continue
-            name = self._any("name")
-            found = self._method(found, name) if self._take("(") else _element(found, _Constant(name))
-        raise self._here("too much follows one value")
+            name = self._expect_kind("name")
+            found = self._method(found, name) if self._accept("(") else _element(found, _Constant(name))
+        raise self._error("too much follows one value")
 
     def _method(self, subject: _Function, name: str) -> _Function:
         arguments = self._list(")")
         method = METHODS.get((name, len(arguments)))
         if method is None:
-            raise self._here(f"{name}() with {len(arguments)} arguments is not a supported function", back=1)
+            raise self._error(f"{name}() with {len(arguments)} arguments is not a supported function", back=1)
         pattern = arguments[0] if name == "matches" else None
         if isinstance(pattern, _Constant) and not is_supported_pattern(str(pattern.value)):
-            raise self._here(f"pattern {pattern.value!r} is not supported", back=1)
+            raise self._error(f"pattern {pattern.value!r} is not supported", back=1)
         return lambda device: method(subject(device), *(argument(device) for argument in arguments))
 
     def _list(self, end: str) -> list[_Function]:
         found: list[_Function] = []
-        while not self._take(end):
+        while not self._accept(end):
             if found:
-                self._demand(",")
-            found.append(self._choice())
+                self._expect(",")
+            found.append(self._expression())
         return found
 
     def _primary(self) -> _Function:
@@ -460,43 +463,43 @@ class _SelectorParser:
         if kind == "number":
             return _Constant(int(text))
         if kind == "name":
-            return self._named(text)
+            return self._identifier(text)
         if text == "(":
-            inner = self._choice()
-            self._demand(")")
+            inner = self._expression()
+            self._expect(")")
             return inner
         if text == "[":
             items = self._list("]")
             return lambda device: tuple(item(device) for item in items)
-        raise self._here(back=int(kind != "end"))
+        raise self._error(back=int(kind != "end"))
 
-    def _named(self, name: str) -> _Function:
+    def _identifier(self, name: str) -> _Function:
         if name in {"true", "false"}:
             return _Constant(name == "true")
         if name == "device":
-            self._demand(".")
-            return self._field(self._any("name"))
-        if name == "has" and self._take("("):
+            self._expect(".")
+            return self._field(self._expect_kind("name"))
+        if name == "has" and self._accept("("):
             inner = self._member()
-            self._demand(")")
+            self._expect(")")
             return _presence(inner)
-        if name in MAKERS and self._take("("):
-            return self._made(name)
-        raise self._here(f"{name} is not a supported name", back=1)
+        if name in CONVERSIONS and self._accept("("):
+            return self._conversion(name)
+        raise self._error(f"{name} is not a supported name", back=1)
 
-    def _made(self, name: str) -> _Function:
-        maker, argument = MAKERS[name], self._choice()
-        self._demand(")")
+    def _conversion(self, name: str) -> _Function:
+        conversion, argument = CONVERSIONS[name], self._expression()
+        self._expect(")")
         if not isinstance(argument, _Constant):
-            return lambda device: maker(text_of(argument(device)))
+            return lambda device: conversion(text_of(argument(device)))
         try:
-            return _Constant(maker(text_of(argument.value)))
+            return _Constant(conversion(text_of(argument.value)))
         except SelectorEvaluationError as error:
-            raise self._here(str(error), back=1) from error
+            raise self._error(str(error), back=1) from error
 
     def _field(self, name: str) -> _Function:
         if name not in _FIELDS:
-            raise self._here(f"device.{name} does not exist", back=1)
+            raise self._error(f"device.{name} does not exist", back=1)
         return _FIELDS[name]
 
 
@@ -517,13 +520,13 @@ _FIELDS: Final[Mapping[str, _Function]] = {
 
 def _element(subject: _Function, key: _Function) -> _Function:
     def found(device: DeviceFacts) -> Value:
-        container, wanted = subject(device), text_of(key(device))
+        container, name = subject(device), text_of(key(device))
         if not isinstance(container, Mapping):
-            raise SelectorEvaluationError(f"there is no {wanted} in it")
+            raise SelectorEvaluationError(f"there is no {name} in it")
         try:
-            return container[wanted]
+            return container[name]
         except KeyError:
-            raise SelectorEvaluationError(f"no such key: {wanted}") from None
+            raise SelectorEvaluationError(f"no such key: {name}") from None
 
     return found
 

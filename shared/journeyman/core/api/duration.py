@@ -33,7 +33,7 @@ def parse_duration(text: str) -> timedelta:
     """Return the timedelta of text such as `1h30m`.
 
     Raises:
-        ConfigurationError: It is no duration, or longer than Go's 292 years. Names the text and what is allowed.
+        ConfigurationError: The text is not a duration, or longer than Go's 292 years. The message says what is allowed.
     """
     if not (len(text) <= MAX_LENGTH and _WHOLE.fullmatch(text)):
         raise ConfigurationError(
@@ -42,10 +42,10 @@ def parse_duration(text: str) -> timedelta:
         )
     seconds = sum(int(amount) * _SECONDS[unit] for amount, unit in _PARTS.findall(text))
     if seconds > _LONGEST.total_seconds():
-        raise ConfigurationError(f"{text!r} is too long a duration: the most is 2562047h47m16s", duration=text)
+        raise ConfigurationError(f"{text!r} is too long a duration: the maximum is 2562047h47m16s", duration=text)
     return timedelta(seconds=seconds)
 
 
 def parse_nillable_duration(text: str) -> timedelta | None:
-    """Return the same, or None for `Never`. Raises ConfigurationError."""
+    """Return the timedelta of text such as `1h30m`; None for `Never`. Raises ConfigurationError."""
     return None if text == NEVER else parse_duration(text)

@@ -2,8 +2,7 @@
 
 Restates: karpenter-provider-aws pkg/apis/v1/ec2nodeclass.go and its CRD.
 
-Karpenter rejects an `id` beside other fields only if every term has them; so do these models, so that the same manifests
-are valid.
+Like Karpenter, the models reject an `id` with other fields only if every term has both, so that the same manifests are valid.
 """
 
 from __future__ import annotations

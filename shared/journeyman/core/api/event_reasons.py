@@ -97,7 +97,8 @@ _LIFECYCLE: Final = (
         kinds=("NodeClaim",),
         type="Warning",
         is_karpenters=False,
-        meaning="The NodePool's limits were reduced before the NodeClaim was launched. The NodeClaim is deleted.",
+        meaning="With the NodeClaim, its NodePool would exceed its limits: several runs created NodeClaims at once, or the "
+        "limits were reduced. The NodeClaim is deleted before it is launched.",
         what_to_do="Raise the NodePool's limits if its pods stay pending.",
     ),
     EventReason(

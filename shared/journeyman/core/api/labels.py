@@ -53,7 +53,7 @@ REBALANCE_REPLACE: Final = "replace"
 
 # Journeyman's annotations, written and read by Journeyman alone
 PLANNED_PODS: Final = (
-    f"{OWN_GROUP}/planned-pods"  # NodeClaim: the pods it was created for (`core.scheduling.nodeclaims`)
+    f"{OWN_GROUP}/planned-pods"  # NodeClaim: the pods it was created for (`core.scheduling.nodeclaim_templates`)
 )
 NOMINATED_AT: Final = f"{OWN_GROUP}/nominated-at"  # NodeClaim: when pods were nominated to its node
 OLDEST_POD_VERSION: Final = (

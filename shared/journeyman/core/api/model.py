@@ -1,4 +1,4 @@
-"""Base of the custom resource models: field names, strictness, `parse`, and facts of a field for its CRD only.
+"""Base of the custom resource models: field names, strictness, `parse`, and schema keywords for the CRD only.
 
 Attributes are snake_case, JSON is camelCase; input may have either. Unknown fields are ignored, so that a manifest of a
 newer version is valid; `null` means missing, as on the API server. Where the core uses a msgspec Struct (`objects`), the
@@ -213,7 +213,7 @@ NillableDuration = Annotated[
         )
     ),
 ]
-"""The same or `Never`; `duration.parse_nillable_duration` returns the timedelta or None."""
+"""A `Duration` or `Never`; `duration.parse_nillable_duration` returns the timedelta or None."""
 
 ResourceTexts = Annotated[
     dict[str, Annotated[QuantityText, PlainValidator(_check_amount)]],

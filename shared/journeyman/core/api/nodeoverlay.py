@@ -53,9 +53,9 @@ class OverlayRequirementModel(SelectorModel):
 def _check_extended(texts: dict[str, Any]) -> dict[str, Any]:
     if len(texts) > _MAX_CAPACITY:
         raise problem(f"{len(texts)} resources are too many; the maximum is {_MAX_CAPACITY}")
-    known = sorted(KNOWN_RESOURCES & texts.keys())
-    if known:
-        raise problem(f"{', '.join(known)}: set by the cloud provider; only extended resources can be added")
+    reserved = sorted(KNOWN_RESOURCES & texts.keys())
+    if reserved:
+        raise problem(f"{', '.join(reserved)}: set by the cloud provider; only extended resources can be added")
     return texts
 
 

@@ -97,7 +97,7 @@ class OfferingState(Model):
 
 
 def with_failures(
-    known: Iterable[UnavailableOffering],
+    entries: Iterable[UnavailableOffering],
     offerings: Iterable[OfferingKey],
     *,
     at: datetime,
@@ -113,8 +113,8 @@ def with_failures(
     Entries are dropped `FAILURE_MEMORY` after `until`.
 
     Args:
-        known: Entries so far.
-        offerings: Failed offerings as (instance type, zone, capacity type).
+        entries: Entries so far.
+        offerings: The offerings that failed.
         at: Time of the failure.
         first: How long an offering is unavailable after its first failure.
         longest: Upper bound of that time, however many failures there were.
@@ -124,7 +124,7 @@ def with_failures(
     Returns:
         Entries sorted by instance type, zone, capacity type; at most `MAX_UNAVAILABLE`, those that expire last.
     """
-    merged = {offering.key: offering for offering in known if offering.until + FAILURE_MEMORY > now}
+    merged = {offering.key: offering for offering in entries if offering.until + FAILURE_MEMORY > now}
     for key in offerings:
         merged[key] = _failed(merged.get(key), key, at=at, first=first, longest=longest, reason=reason)
     longest_first = sorted(merged.values(), key=lambda o: (-o.until.timestamp(), o.key))[:MAX_UNAVAILABLE]
@@ -132,19 +132,19 @@ def with_failures(
 
 
 def without_offering(
-    known: Iterable[UnavailableOffering], offering: OfferingKey, at: datetime
+    entries: Iterable[UnavailableOffering], offering: OfferingKey, at: datetime
 ) -> tuple[UnavailableOffering, ...]:
     """Return the unavailable offerings after a successful launch of one, which resets its failures.
 
     Args:
-        known: Entries so far.
-        offering: (instance type, zone, capacity type) of the launched instance; the entry for all instance types of that
-            zone and capacity type is reset, too.
+        entries: Entries so far.
+        offering: The offering of the launched instance; the entry for all instance types of that zone and capacity type is
+            reset, too.
         at: Time of the launch. Entries that are unavailable at that time failed later, and are kept.
     """
     _, zone, capacity_type = offering
     launched = {offering, ("*", zone, capacity_type)}
-    return tuple(o for o in known if o.key not in launched or o.until > at)
+    return tuple(o for o in entries if o.key not in launched or o.until > at)
 
 
 def _failed(

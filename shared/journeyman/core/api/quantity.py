@@ -5,7 +5,7 @@ was written in, which decides how it is written back.
 
 Restates: k8s.io/apimachinery pkg/api/resource/quantity.go `ParseQuantity`, `CanonicalizeBytes`, suffix.go.
 Differs: a number needs at least one digit (upstream reads a bare `m` as zero); texts over 64 characters and exponents
-beyond ±99 are refused rather than computed; a decimal amount of 10²¹ and more is written with an exponent, where
+beyond ±99 are rejected; a decimal amount of 10²¹ and more is written with an exponent, where
 upstream drops the suffix it has no letter for.
 """
 
@@ -74,10 +74,10 @@ def parse(value: str | int | float) -> Quantity:
     """Return the exact amount of a quantity.
 
     Args:
-        value: The text, or a JSON number as hand-written YAML may hold it. A float counts as the decimal it prints as.
+        value: The text, or a JSON number as hand-written YAML may hold it. A float is read as it prints.
 
     Raises:
-        InvalidQuantityError: It is no quantity. Names the text and what is allowed.
+        InvalidQuantityError: The value is not a quantity. The message says what is allowed.
     """
     if isinstance(value, str):
         return _parse_text(value)

@@ -161,7 +161,7 @@ class SelectorModel(Model):
 
     @property
     def usable_values(self) -> tuple[str, ...]:
-        """The values that exist; known ones only for the capacity type."""
+        """The values; of the capacity type only those that exist."""
         return tuple(v for v in self.values if self.key != labels.CAPACITY_TYPE or v in CAPACITY_TYPES)
 
     @model_validator(mode="after")

@@ -1,7 +1,7 @@
 """Resource amounts as exact integers: requests of pods, capacity of nodes.
 
-`cpu` is in millicores, everything else in whole units (bytes, counts). What is asked for is rounded up, what is on
-offer is rounded down, so a fit here is a fit on the node.
+`cpu` is in millicores, everything else in whole units (bytes, counts). Requests are rounded up, capacity is
+rounded down, so that pods which fit these amounts fit the node.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def to_resources(texts: Mapping[str, QuantityText], *, round_up: bool) -> dict[s
         round_up: True for requests and overhead, False for capacity, allocatable and limits.
 
     Raises:
-        InvalidQuantityError: A quantity does not parse or is negative; names the resource.
+        InvalidQuantityError: A quantity does not parse or is negative; the message names the resource.
     """
     return {name: amount(name, text, round_up=round_up) for name, text in texts.items()}
 
@@ -116,12 +116,12 @@ def total_requests(pods: Iterable[Pod]) -> dict[str, int]:
 def pod_requests(pod: Pod) -> dict[str, int]:
     """Return the requests of one pod, `pods: 1` included.
 
-    The larger of what runs together (containers and sidecars) and what starts up (each init container beside the
-    sidecars before it); pod-level amounts replace that; overhead comes on top. A missing container request defaults
-    to its limit, as the API server does, so that templates and hand-written pods count the same as stored ones.
+    The larger of the sum of containers and sidecars, and of each init container with the sidecars before it; pod-level
+    amounts replace that; overhead is added. A missing container request defaults to the limit, as on the API server, so
+    that templates and hand-written pods count the same as stored ones.
 
     Raises:
-        InvalidQuantityError: A quantity does not parse; names pod and resource.
+        InvalidQuantityError: A quantity does not parse; the message names pod and resource.
 
     Restates: k8s.io/component-helpers resource/helpers.go `PodRequests`; kubernetes pkg/apis/core/v1/defaults.go
     `SetDefaults_Pod`, `defaultPodRequests`.
@@ -163,7 +163,7 @@ def _container_requests(container: Container) -> dict[str, int]:
 
 
 def _pod_level_requests(pod: Pod, of_containers: Resources) -> dict[str, int]:
-    """Pod-level requests, with the containers' sum and then the pod-level limits as defaults."""
+    """Return the pod-level requests, with the pod-level limits as defaults where no container has a request."""
     declared = pod.spec.resources
     if declared is None:
         return {}

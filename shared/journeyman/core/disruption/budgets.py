@@ -169,19 +169,19 @@ def _nodes_of(budget: Budget, total: int, now: datetime) -> int:
 
 
 def _share(nodes: str, total: int) -> int:
-    """An integer as it is; a percentage of `total`, rounded up, so that more than 0 % always allows one node."""
+    """Return a number of nodes: an integer as it is, a percentage of `total` rounded up, so that 1 % allows one node."""
     if nodes.endswith("%"):
         return -(-total * int(nodes[:-1]) // 100)
     return int(nodes)
 
 
 def _duration(budget: Budget) -> timedelta:
-    """The length of a window; CRD validation requires a duration with every schedule."""
+    """Return the length of a window; CRD validation requires a duration with every schedule."""
     return parse_duration(budget.duration or "0s")
 
 
 def _cron(budget: Budget, after: datetime) -> Iterator[datetime]:
-    """Firings strictly after that time, in order; none without a schedule."""
+    """Return the firings strictly after a time, in order; none without a schedule."""
     if budget.schedule is None:
         return iter(())
     expression = MACROS.get(budget.schedule.strip().lower(), budget.schedule).replace("?", "*")
@@ -196,7 +196,7 @@ def _cron(budget: Budget, after: datetime) -> Iterator[datetime]:
 
 
 def _firings(budget: Budget, start: datetime, until: datetime) -> Iterator[datetime]:
-    """Firings whose window overlaps [start, until)."""
+    """Yield the firings whose window overlaps [start, until)."""
     for firing in _cron(budget, start - _duration(budget)):
         if firing >= until:
             return

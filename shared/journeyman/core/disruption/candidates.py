@@ -14,9 +14,9 @@ from typing import Final, NewType
 from msgspec import Struct
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NODE, NODECLAIM, Pod, PodDisruptionBudget, is_true
+from journeyman.core.api.objects import Pod, PodDisruptionBudget, is_true
 from journeyman.core.catalogue import Catalogue, price_of
-from journeyman.core.plan import Event, ObjectRef
+from journeyman.core.plan import Event
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.pod_predicates import (
     is_active,
@@ -91,7 +91,7 @@ class CandidateList(Struct, frozen=True, kw_only=True):
 
 
 def by_savings(candidate: Candidate) -> tuple[float, str]:
-    """Sort key: highest savings ratio first, ties by name.
+    """Return the sort key: highest savings ratio first, ties by name.
 
     Restates: karpenter pkg/controllers/disruption/consolidation.go `sortCandidates`.
     Differs: ties are sorted by name, so that a replayed run decides the same.
@@ -124,7 +124,7 @@ def find_candidates(
             continue
         why_not = _blocked(node, snapshot, catalogue, nominated)
         if why_not:
-            events += [Event(ref=ref, reason=BLOCKED, message=why_not) for ref in node_refs(node)]
+            events += [Event(ref=ref, reason=BLOCKED, message=why_not) for ref in node.object_refs]
             continue
         candidates.append(
             _candidate(
@@ -135,15 +135,6 @@ def find_candidates(
             )
         )
     return CandidateList(candidates=tuple(sorted(candidates, key=lambda c: c.nodeclaim)), events=tuple(events))
-
-
-def node_refs(node: StateNode) -> tuple[ObjectRef, ...]:
-    """References to the NodeClaim and the Node, as far as they exist, to record Events on."""
-    claim = (NODECLAIM, node.claim.metadata if node.claim else None)
-    host = (NODE, node.node.metadata if node.node else None)
-    return tuple(
-        ObjectRef(resource=kind, name=meta.name, uid=meta.uid) for kind, meta in (claim, host) if meta is not None
-    )
 
 
 def eviction_cost(pod: Pod) -> float:
@@ -238,7 +229,7 @@ def _is_evictable(pod: Pod) -> bool:
 
 
 def _preventing_pdbs(pod: Pod, pdbs: Iterable[PodDisruptionBudget]) -> tuple[str, ...]:
-    """PodDisruptionBudgets that block the eviction: the only matching one if it allows none, or several matching ones."""
+    """Return the PodDisruptionBudgets that block the eviction: the only matching one if it allows none, or several matching ones."""
     matching = [
         pdb
         for pdb in pdbs

@@ -1,7 +1,7 @@
-"""Disruption commands: what one does, the NodeDisruption that stores it, and which nodes unfinished ones hold.
+"""Disruption commands, the NodeDisruptions that store them, and the nodes in unfinished commands.
 
-A command is written to the cluster as a NodeDisruption before any node is touched. Which candidates it has really
-started to disrupt is said by the DisruptionReason condition on their NodeClaims.
+A command is written to the cluster as a NodeDisruption before any node is touched. The DisruptionReason condition on a
+NodeClaim says that its command has started.
 
 Restates: karpenter pkg/controllers/disruption/types.go `Command`.
 """

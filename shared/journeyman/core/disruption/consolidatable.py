@@ -1,11 +1,10 @@
 """The Consolidatable condition: true once no pod of the node was bound or removed for consolidateAfter.
 
-Karpenter writes `status.lastPodEventTime` of a NodeClaim as it watches its pods. A function sees the pods only in its
-runs, so an annotation of the NodeClaim holds a hash of the pods of the last run (UIDs of those bound, neither finished
-nor terminating, neither of a DaemonSet nor of the node itself). While the hash is the same there was no pod event. If it
-differs there was one, no later than now, and consolidateAfter starts again from now. That is never earlier than
-Karpenter's time, and later by at most the time between two runs. In the first run removed pods are unknown, so the time
-of the last pod event among the existing pods is used.
+Karpenter watches pods, and writes `status.lastPodEventTime` of a NodeClaim. A run sees only the pods that exist, so an
+annotation of the NodeClaim has a hash of the pods of the last run (UIDs of those bound, neither finished nor terminating,
+neither of a DaemonSet nor of the node itself). The same hash means no pod event. Another hash means one since the last run,
+and consolidateAfter starts again from now: never earlier than with Karpenter, and later by at most the time between two
+runs. Without a hash, the last pod event among the existing pods counts.
 
 Restates: karpenter pkg/controllers/nodeclaim/podevents/controller.go `Reconcile`,
 pkg/controllers/nodeclaim/disruption/consolidation.go `Reconcile`.
@@ -24,8 +23,8 @@ from journeyman.core.api import labels
 from journeyman.core.api.conditions import CONSOLIDATABLE, INITIALIZED, ConditionSet, format_time
 from journeyman.core.api.duration import parse_nillable_duration
 from journeyman.core.api.nodepool import NodePool
-from journeyman.core.api.objects import NODECLAIM, NodeClaim, Pod, condition_of
-from journeyman.core.plan import Action, Chain, ObjectRef, PatchObject, Plan, chain_of
+from journeyman.core.api.objects import NodeClaim, Pod, condition_of
+from journeyman.core.plan import Action, Chain, PatchObject, Plan, chain_of, claim_ref
 from journeyman.core.state import Snapshot
 from journeyman.core.state.condition_transitions import with_transitions
 from journeyman.core.state.pod_predicates import is_owned_by_daemon_set, is_owned_by_node
@@ -135,18 +134,14 @@ def _chains(pod_events: Iterable[_PodEvents], now: datetime) -> Iterator[Chain]:
         after = _conditions(claim, events.consolidatable_at is not None and events.consolidatable_at <= now, now)
         actions = tuple(_patches(events, after, now))
         if actions:
-            ref, chain = _ref(claim), chain_of(f"NodeClaim {claim.metadata.name}", *actions)
+            ref, chain = claim_ref(claim), chain_of(f"NodeClaim {claim.metadata.name}", *actions)
             yield with_transitions(chain, ref, claim.metadata.labels, claim.status.conditions, after.conditions)
 
 
-def _ref(claim: NodeClaim) -> ObjectRef:
-    return ObjectRef(resource=NODECLAIM, name=claim.metadata.name, uid=claim.metadata.uid)
-
-
 def _patches(events: _PodEvents, updated: ConditionSet, now: datetime) -> Iterator[Action]:
-    """Status first: if the hash is not written, consolidateAfter only starts once more."""
+    """Yield the status first: if a run dies before it writes the hash, consolidateAfter only starts once more."""
     claim = events.claim
-    ref = _ref(claim)
+    ref = claim_ref(claim)
     stored = claim.status.last_pod_event_time
     is_new = claim.metadata.annotations.get(labels.PODS_HASH) != events.pods_hash
     is_new = is_new and (stored is None or now - stored >= POD_EVENT_DEDUPE)

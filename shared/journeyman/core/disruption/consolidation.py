@@ -78,8 +78,8 @@ def _decide(
     if all(c.capacity_type == labels.SPOT for c in candidates) and labels.SPOT in _capacity_types(claim):
         if not spot_to_spot:
             return _no_op("SpotToSpotConsolidation is disabled, can't replace a spot node with a spot node")
-        return _spot_to_spot(claim, types, candidates, single_node=single_node)
-    return _cheaper(claim, types, candidates)
+        return _replace_spot_by_spot(claim, types, candidates, single_node=single_node)
+    return _replace_by_cheaper(claim, types, candidates)
 
 
 def worst_launch_price(instance_type: InstanceType, requirements: Requirements) -> float | None:
@@ -114,26 +114,26 @@ def _selectors_of(offering: Offering) -> tuple[NodeSelectorRequirement, ...]:
     )
 
 
-def _cheaper(claim: PlannedClaim, types: Sequence[InstanceType], candidates: Sequence[Candidate]) -> Command:
+def _replace_by_cheaper(claim: PlannedClaim, types: Sequence[InstanceType], candidates: Sequence[Candidate]) -> Command:
     """Replace by a cheaper node, pinned to the capacity type whose price was compared.
 
     Differs: Karpenter pins to Spot whenever Spot and on-demand are both allowed, even if no Spot offering is available;
-    here the first capacity type (reserved, Spot, on-demand) with a cheaper offering is chosen. Either way the launch
-    fails, rather than paying more, if that capacity type is out of stock.
+    here the first capacity type (reserved, Spot, on-demand) with a cheaper offering is chosen. In both, the launch fails
+    if that capacity type is out of stock, rather than paying more.
     """
     allowed = _capacity_types(claim)
     for capacity_type in (c for c in LAUNCH_ORDER if c in allowed):
         pinned = _pinned(claim, capacity_type)
-        if kept := _below(pinned, types, _price(candidates)):
+        if kept := _cheaper_types(pinned, types, _price(candidates)):
             return _replace(pinned, kept, candidates)
     return _no_op("Can't replace with a cheaper node")
 
 
-def _spot_to_spot(
+def _replace_spot_by_spot(
     claim: PlannedClaim, types: Iterable[InstanceType], candidates: Sequence[Candidate], *, single_node: bool
 ) -> Command:
     claim = _pinned(claim, labels.SPOT)
-    kept = _below(claim, types, _price(candidates))
+    kept = _cheaper_types(claim, types, _price(candidates))
     if not kept:
         return _no_op("Can't replace spot node with a cheaper spot node")
     if not single_node:
@@ -146,8 +146,8 @@ def _spot_to_spot(
     return _replace(claim, kept[: max(MIN_SPOT_TO_SPOT_TYPES, _needed_for_min_values(claim, kept))], candidates)
 
 
-def _below(claim: PlannedClaim, types: Iterable[InstanceType], price: float) -> tuple[InstanceType, ...]:
-    """The claim's types whose worst launch price is below `price`, cheapest first, ties by name."""
+def _cheaper_types(claim: PlannedClaim, types: Iterable[InstanceType], price: float) -> tuple[InstanceType, ...]:
+    """Return the NodeClaim's types whose worst launch price is below `price`, cheapest first, ties by name."""
     requirements = algebra.from_selectors(claim.requirements)
     options = set(claim.instance_types)
     priced = ((worst_launch_price(t, requirements), t) for t in types if t.name in options)
@@ -166,7 +166,7 @@ def _replace(claim: PlannedClaim, types: Sequence[InstanceType], candidates: Seq
 
 
 def _narrowed(claim: PlannedClaim, types: Sequence[InstanceType]) -> PlannedClaim:
-    """The claim with these types only, and the cheapest offering among them."""
+    """Return the NodeClaim with these types only, and the cheapest offering among them."""
     requirements = algebra.from_selectors(claim.requirements)
     offerings = [
         (o.price, t.name, o.zone, o.capacity_type) for t in types for o in compatible_offerings(t, requirements)
@@ -189,7 +189,7 @@ def _pinned(claim: PlannedClaim, capacity_type: str) -> PlannedClaim:
 def _with_values(
     requirements: Iterable[NodeSelectorRequirement], key: str, values: tuple[str, ...]
 ) -> tuple[NodeSelectorRequirement, ...]:
-    """The requirements with `key` In these values; its minValues stay."""
+    """Return the requirements with `key` In these values; its minValues stay."""
     old = [r for r in requirements if r.key == key]
     least = max((r.min_values for r in old if r.min_values is not None), default=None)
     new = NodeSelectorRequirement(key=key, operator="In", values=values, min_values=least)
@@ -197,13 +197,13 @@ def _with_values(
 
 
 def _capacity_types(claim: PlannedClaim) -> frozenset[str]:
-    """The capacity types the claim allows."""
+    """Return the capacity types that the NodeClaim allows."""
     allowed = algebra.from_selectors(claim.requirements).get(labels.CAPACITY_TYPE)
     return frozenset(LAUNCH_ORDER if allowed is None else (c for c in LAUNCH_ORDER if allowed.has(c)))
 
 
 def _with_min_values(claim: PlannedClaim, pool: NodePool) -> PlannedClaim:
-    """The claim with its pool's minValues on the requirements they belong to."""
+    """Return the NodeClaim with the NodePool's minValues in its requirements."""
     least = {r.key: r.min_values for r in pool.spec.template.spec.requirements if r.min_values is not None}
     if not least:
         return claim
@@ -212,14 +212,14 @@ def _with_min_values(claim: PlannedClaim, pool: NodePool) -> PlannedClaim:
 
 
 def _short_of_min_values(claim: PlannedClaim, types: Iterable[InstanceType]) -> tuple[str, ...]:
-    """Keys for which these types have fewer distinct values than minValues requires."""
-    wanted = {r.key: r.min_values for r in claim.requirements if r.min_values is not None}
-    values = _distinct_values(types, wanted)
-    return tuple(key for key, least in sorted(wanted.items()) if len(values[key]) < least)
+    """Return the keys for which these types have fewer distinct values than minValues requires."""
+    min_values = {r.key: r.min_values for r in claim.requirements if r.min_values is not None}
+    values = _distinct_values(types, min_values)
+    return tuple(key for key, least in sorted(min_values.items()) if len(values[key]) < least)
 
 
 def _needed_for_min_values(claim: PlannedClaim, types: Sequence[InstanceType]) -> int:
-    """How many of the types, from the first, are needed to meet minValues; all of them if they never do."""
+    """Return how many of the first types are needed to meet minValues; all of them if even those do not."""
     return next((n for n in range(1, len(types)) if not _short_of_min_values(claim, types[:n])), len(types))
 
 

@@ -15,8 +15,8 @@ would be deleted and launched every few minutes where kube-scheduler binds pods 
 a NodePool whose nodes cannot register would pay for one every ten minutes. Emptiness, drift and rebalance do not back off.
 
 kube-scheduler binds evicted pods in any order, and smaller ones may take the capacity that the simulation planned for a
-larger one, which then needs a new node. The sign of it is a NodeClaim that is created soon after the command for pods of
-a workload that it moved. It is stored in the NodeDisruption, because that NodeClaim may be gone in the next run.
+larger one, which then needs a new node. So a NodeClaim that is created soon after a command, for pods of a workload that the
+command moved, is its reversal. The NodeDisruption stores it, because that NodeClaim may not exist in the next run.
 
 Differs: Karpenter has no such back-off; it repeats both without end.
 """
@@ -96,18 +96,18 @@ class ConsolidationBackoff(Struct, frozen=True, kw_only=True):
         return cls(workloads=_entries(workloads, snapshot.now), node_pools=_entries(pools, snapshot.now))
 
     def why_not(self, candidate: Candidate) -> str:
-        """Return why the candidate's pods are not moved now, empty if they may be."""
-        held = sorted({workload_of(pod) for pod in candidate.reschedulable_pods} & self.workloads.keys())
-        if not held:
+        """Return why the candidate is not consolidated now; empty if none of its workloads is in back-off."""
+        in_backoff = {workload_of(pod) for pod in candidate.reschedulable_pods} & self.workloads.keys()
+        if not in_backoff:
             return ""
-        workload = max(held, key=lambda name: (self.workloads[name].until, name))
+        workload = max(in_backoff, key=lambda name: (self.workloads[name].until, name))
         return (
             f"Consolidation backs off {_describe(self.workloads[workload])}: a node was launched again for pods of "
             f"{workload} or of workloads that moved with it"
         )
 
     def checked(self, command: Command) -> Command:
-        """Return the command, or a no-op if its replacements or its pods are in back-off."""
+        """Return the command, or a no-op if a NodePool of its replacements or a workload of its candidates is in back-off."""
         reasons = (
             *(self._why_no_replacement(r.node_pool) for r in command.replacements),
             *map(self.why_not, command.candidates),
@@ -128,14 +128,14 @@ class ConsolidationBackoff(Struct, frozen=True, kw_only=True):
 
 
 def is_in_history(disruption: NodeDisruption, now: datetime) -> bool:
-    """Whether it is a consolidation of the last six hours."""
+    """Whether the command is a consolidation of the last six hours."""
     end = _end(disruption)
     is_consolidation = disruption.spec.reason == DisruptionReason.UNDERUTILIZED.value
     return is_consolidation and end is not None and now - end < HISTORY_WINDOW
 
 
 def had_no_effect(disruption: NodeDisruption) -> bool:
-    """Whether it was rolled back or reversed."""
+    """Whether the command was rolled back or reversed."""
     return disruption.status.phase == "RolledBack" or bool(disruption.status.reprovisioned_workloads)
 
 
@@ -144,14 +144,14 @@ def _end(disruption: NodeDisruption) -> datetime | None:
 
 
 def _replacement_pools(disruption: NodeDisruption, snapshot: Snapshot) -> frozenset[str]:
-    """The NodePools of its replacements, from which their names are derived."""
+    """Return the NodePools of the replacements, whose names are derived from them."""
     pools = [pool.metadata.name for pool in snapshot.node_pools]
     name, replacements = disruption.metadata.name, enumerate(disruption.spec.replacements)
     return frozenset(p for index, r in replacements for p in pools if replacement_name(name, p, index) == r.name)
 
 
 def _entries(commands: Iterable[tuple[str, NodeDisruption]], now: datetime) -> dict[str, BackoffEntry]:
-    """The entries that have not expired, by name, each counted over all its commands."""
+    """Return the entries that have not expired, by name, each counted over all its commands."""
     ends: dict[str, list[datetime]] = {}
     for name, disruption in commands:
         if (end := _end(disruption)) is not None:
@@ -190,7 +190,7 @@ def moved_workloads(disruption: NodeDisruption) -> frozenset[str]:
 
 
 def find_reversed(snapshot: Snapshot) -> tuple[ReversedConsolidation, ...]:
-    """Return the commands, by name, that are found to be reversed now and are not stored as such; first NodeClaim each."""
+    """Return the reversed commands that are not stored as such, by name, each with the first NodeClaim that reverses it."""
     recent = [d for d in snapshot.node_disruptions if _is_observed(d, snapshot.now)]
     if not recent:
         return ()
@@ -218,7 +218,7 @@ class _CreatedClaim(Struct, frozen=True, kw_only=True):
 
 
 def _is_observed(disruption: NodeDisruption, now: datetime) -> bool:
-    """Whether it is a consolidation that executes, or succeeded not long ago, and is not known to be reversed."""
+    """Whether the command is a consolidation that executes or succeeded lately, and is not stored as reversed."""
     status = disruption.status
     if disruption.spec.reason != DisruptionReason.UNDERUTILIZED.value or status.reprovisioned_workloads:
         return False

@@ -45,7 +45,7 @@ from journeyman.core.state import Snapshot
 
 
 class Evaluation(Struct, frozen=True, kw_only=True):
-    """The evaluation of one method or one node: its command, perhaps a no-op, with the Events and metrics of it."""
+    """The result of one method, or of a method for one node: a command (perhaps a no-op), Events and metrics."""
 
     method: Method
     command: Command
@@ -72,8 +72,8 @@ class DisruptionController:
             catalogue: Instance types and prices per NodePool.
             consolidatability: Which NodeClaims are consolidatable.
             spot_to_spot: The feature gate SpotToSpotConsolidation.
-            options: The scheduler's.
-            results: The scheduler's results in this very cluster so far; `simulation.results` has them with those found since.
+            options: Options of the scheduler.
+            results: Cached scheduler results for this cluster; `simulation.results` has these and new ones.
         """
         self.snapshot = snapshot
         self._catalogue = catalogue
@@ -91,8 +91,8 @@ class DisruptionController:
     def evaluate_methods(self) -> Iterator[Evaluation]:
         """Evaluate rebalance, emptiness, then single-node consolidation node by node.
 
-        The caller takes the first command that has candidates, and may stop between any two evaluations when its time
-        is up. Drift belongs behind emptiness, multi-node consolidation before single-node consolidation.
+        The caller takes the first command that has candidates, and may stop between any two evaluations at its deadline.
+        Not implemented yet: drift, after emptiness; multi-node consolidation, before single-node consolidation.
         """
         yield from self._rebalance()
         yield self._emptiness()
@@ -113,13 +113,13 @@ class DisruptionController:
         return self._backoff.checked(command) if reason is DisruptionReason.UNDERUTILIZED else command
 
     def _rebalance(self) -> Iterator[Evaluation]:
-        waiting = rebalance_candidates(self._candidates.candidates, self.snapshot)
-        if not waiting:
+        eligible = rebalance_candidates(self._candidates.candidates, self.snapshot)
+        if not eligible:
             return
         reason = DisruptionReason.INTERRUPTED
-        plan = Plan(observations=(eligible_nodes(waiting, reason.value),)) + self._budget_plan(reason)
+        plan = Plan(observations=(eligible_nodes(eligible, reason.value),)) + self._budget_plan(reason)
         yield Evaluation(method=REBALANCE, command=Command(reason=reason), plan=plan)
-        for candidates, command in rebalance_commands(self.simulation, waiting, self._remaining(reason)):
+        for candidates, command in rebalance_commands(self.simulation, eligible, self._remaining(reason)):
             yield Evaluation(method=REBALANCE, command=command, plan=_why_not_plan(candidates, command))
 
     def _emptiness(self) -> Evaluation:
@@ -140,8 +140,9 @@ class DisruptionController:
                 events += candidate_events(candidate, BLOCKED, why)
         plan = Plan(events=tuple(events), observations=(eligible_nodes(eligible, reason.value),))
         yield Evaluation(method="single-node", command=Command(reason=reason), plan=plan + self._budget_plan(reason))
-        free = [c for c in eligible if c.nodeclaim not in in_backoff]
-        commands = single_node_commands(self.simulation, free, self._remaining(reason), spot_to_spot=self._spot_to_spot)
+        candidates = [c for c in eligible if c.nodeclaim not in in_backoff]
+        remaining = self._remaining(reason)
+        commands = single_node_commands(self.simulation, candidates, remaining, spot_to_spot=self._spot_to_spot)
         for candidate, found in commands:
             command = self._backoff.checked(found)
             event_reason = BLOCKED if found.candidates else UNCONSOLIDATABLE
@@ -172,7 +173,7 @@ class DisruptionController:
         return {pool: status.remaining for pool, status in self._budgets(reason).items()}
 
     def _budget_plan(self, reason: DisruptionReason) -> Plan:
-        """The gauges of every NodePool, and an event on those whose budgets allow nothing."""
+        """Return budget gauges of every NodePool, and an Event on each NodePool whose budgets allow no disruption."""
         budgets = self._budgets(reason)
         blocked = [pool for pool, status in budgets.items() if status.total and not status.allowed]
         events = nodepool_blocked(blocked, reason, self.snapshot)
@@ -180,7 +181,7 @@ class DisruptionController:
 
 
 def _why_not_plan(candidates: tuple[Candidate, ...], command: Command, reason: str = BLOCKED) -> Plan:
-    """Events on the candidates that say why the command is a no-op; none if it is not."""
+    """Return Events on the candidates that say why the command is a no-op; none if it is not."""
     if not command.why_not:
         return Plan()
     return Plan(events=tuple(e for c in candidates for e in candidate_events(c, reason, command.why_not)))

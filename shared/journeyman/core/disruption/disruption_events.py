@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, NodeClaim
 from journeyman.core.disruption.candidates import BLOCKED, Candidate, DisruptionReason
-from journeyman.core.plan import Event, ObjectRef
+from journeyman.core.plan import Event, ObjectRef, claim_ref
 from journeyman.core.state import Snapshot
 
 UNCONSOLIDATABLE = "Unconsolidatable"
@@ -56,7 +56,7 @@ def waiting_on_readiness(claim: NodeClaim) -> Event:
     Restates: karpenter pkg/controllers/disruption/events/events.go `WaitingOnReadiness`.
     """
     return Event(
-        ref=ObjectRef(resource=NODECLAIM, name=claim.metadata.name, uid=claim.metadata.uid),
+        ref=claim_ref(claim),
         reason="DisruptionWaitingReadiness",
         message="Waiting on readiness to continue disruption",
     )

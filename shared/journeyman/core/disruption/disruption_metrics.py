@@ -15,7 +15,7 @@ from journeyman.core.api.objects import NodeClaim
 from journeyman.core.disruption.budgets import BudgetStatus
 from journeyman.core.disruption.candidates import Candidate, NodePoolName
 from journeyman.core.plan import Observation
-from journeyman.core.state.nodeclaim_metrics import termination_mode
+from journeyman.core.state.nodeclaim_metrics import nodeclaim_created, termination_mode
 
 CONSOLIDATION_TYPES: Final = {"emptiness": "empty", "multi-node": "multi", "single-node": "single"}
 """The `consolidation_type` label of each method that is a kind of consolidation; other methods have none."""
@@ -64,10 +64,7 @@ def queue_failure(disruption: NodeDisruption) -> Observation:
 
 def replacement_created(node_pool: str, disruption: NodeDisruption) -> Observation:
     """Count a replacement NodeClaim."""
-    return Observation(
-        name="karpenter_nodeclaims_created_total",
-        labels={"reason": disruption.spec.reason.lower(), "nodepool": node_pool, "min_values_relaxed": "false"},
-    )
+    return nodeclaim_created(node_pool, disruption.spec.reason.lower())
 
 
 def nodeclaim_disrupted(
@@ -133,5 +130,5 @@ def _disrupted_labels(reason: str, claim: NodeClaim, pool: NodePool | None) -> d
 
 
 def _snake(policy: str) -> str:
-    """WhenEmptyOrUnderutilized becomes when_empty_or_underutilized."""
+    """Return the policy in snake case: when_empty_or_underutilized for WhenEmptyOrUnderutilized."""
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in policy).lstrip("_")

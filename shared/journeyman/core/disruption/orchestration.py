@@ -14,8 +14,8 @@
        │ all of them removed
                                                           Succeeded
 
-The DisruptionReason condition says which candidates a command has started to disrupt, so that later runs know it if
-validation dropped some of them. A run that crashes between two writes leaves a state that the next run finishes or rolls
+The DisruptionReason condition says which candidates a command has started to disrupt, so that later runs know
+which ones validation dropped. A run that crashes between two writes leaves a state that the next run finishes or rolls
 back: a command that is still Proposed is validated again, an Executing one without its replacements is rolled back, and
 a missing taint is added.
 
@@ -38,7 +38,6 @@ from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, node_pool_hash
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.objects import NODE_DISRUPTION, NODECLAIM, NodeClaim, is_true
 from journeyman.core.disruption import disruption_events, disruption_metrics
-from journeyman.core.disruption.candidates import node_refs
 from journeyman.core.disruption.commands import (
     EXECUTING,
     Command,
@@ -62,6 +61,7 @@ from journeyman.core.plan import (
     Requeue,
     Step,
     chain_of,
+    claim_ref,
     next_requeue,
 )
 from journeyman.core.scheduling.nodeclaim_templates import to_node_claim
@@ -127,7 +127,7 @@ def reject_command(disruption: NodeDisruption, why: str, snapshot: Snapshot) -> 
         for name in disruption.claims
         if disruption_metrics.consolidation_type(disruption)
         if (node := snapshot.state_nodes_by_claim.get(name)) is not None
-        for event in disruption_events.consolidation_rejected(node_refs(node), disruption.spec.explanation, why)
+        for event in disruption_events.consolidation_rejected(node.object_refs, disruption.spec.explanation, why)
     )
     ended = _finish(disruption, "Rejected", why, disrupted_candidates(disruption, snapshot), snapshot.now)
     return Plan(observations=(disruption_metrics.failed_validation(disruption),), events=events) + ended
@@ -183,7 +183,7 @@ def undo_disruption(node: StateNode, why: str, now: datetime) -> tuple[Action, .
 
 
 def _without_candidates(disruption: NodeDisruption, snapshot: Snapshot) -> Plan:
-    """Finish a command none of whose candidates has the condition: all are removed, or a rollback was cut off.
+    """Finish a command of which no candidate has the condition: all are removed, or a run died during its rollback.
 
     A replace command starts with all of its candidates, so a candidate that exists without the condition was rolled back.
     """
@@ -201,9 +201,9 @@ def _delete_candidates(disruption: NodeDisruption, nodes: Iterable[StateNode], s
     for node in nodes:
         assert node.claim is not None  # noqa: S101 - candidates have one
         meta = node.claim.metadata
-        ref = ObjectRef(resource=NODECLAIM, name=meta.name, uid=meta.uid)
-        actions.append(DeleteObject(ref=ref, why=disruption.spec.explanation, resource_version=meta.resource_version))
-        events += disruption_events.terminating(node_refs(node), disruption.spec.reason)
+        explanation, version = disruption.spec.explanation, meta.resource_version
+        actions.append(DeleteObject(ref=claim_ref(node.claim), why=explanation, resource_version=version))
+        events += disruption_events.terminating(node.object_refs, disruption.spec.reason)
         pods = next(len(c.pods) for c in disruption.spec.candidates if c.node_claim == meta.name)
         pool = snapshot.node_pools_by_name.get(node.node_pool)
         observations += disruption_metrics.nodeclaim_disrupted(disruption, node.claim, pool, pods)
@@ -232,7 +232,7 @@ def _finish(disruption: NodeDisruption, phase: str, why: str, nodes: Iterable[St
 
 
 def _replacement(name: str, planned: PlannedClaim, disruption: NodeDisruption, snapshot: Snapshot) -> Mapping[str, Any]:
-    """The replacement NodeClaim, with the finalizer before it has an instance, and the name of its NodeDisruption."""
+    """Return the replacement NodeClaim with our finalizer, as it has no instance yet, and the name of its NodeDisruption."""
     pool = snapshot.node_pools_by_name[planned.node_pool]
     body = to_node_claim(planned, pool, name=name, hash=node_pool_hash(pool), hash_version=NODEPOOL_HASH_VERSION)
     metadata = body["metadata"]
@@ -256,11 +256,11 @@ def _with_disruption_reason(claim: NodeClaim, disruption: NodeDisruption, now: d
 
 
 def _with_transitions(chain: Chain, nodes: Iterable[StateNode], disruption: NodeDisruption, now: datetime) -> Chain:
-    """The chain, with the Events and metrics of the conditions that it changes."""
+    """Return the chain with the Events and metrics of the conditions that it changes."""
     for claim in (node.claim for node in nodes if node.claim is not None):
         after = _with_disruption_reason(claim, disruption, now)
         chain = with_transitions(
-            chain, _claim_ref(claim), claim.metadata.labels, claim.status.conditions, after.conditions
+            chain, claim_ref(claim), claim.metadata.labels, claim.status.conditions, after.conditions
         )
     return chain
 
@@ -273,7 +273,7 @@ def _add_taints(nodes: Iterable[StateNode], disruption: NodeDisruption) -> Itera
 
 def _conditions_patch(claim: NodeClaim, conditions: ConditionSet, why: str) -> PatchObject:
     return PatchObject(
-        ref=_claim_ref(claim),
+        ref=claim_ref(claim),
         patch={"status": {"conditions": conditions.to_wire()}},
         why=why,
         resource_version=claim.metadata.resource_version,
@@ -282,7 +282,7 @@ def _conditions_patch(claim: NodeClaim, conditions: ConditionSet, why: str) -> P
 
 
 def _set_phase(disruption: NodeDisruption, phase: str, message: str, now: datetime) -> PatchObject:
-    """Write the phase, its time, and one more message."""
+    """Return the patch that writes the phase, its time, and one more message."""
     stamp = format_time(now)
     status: dict[str, Any] = {
         "phase": phase,
@@ -305,16 +305,12 @@ def _started_at(disruption: NodeDisruption) -> datetime:
 
 
 def _drain_requeue_at(disruption: NodeDisruption, now: datetime, poll: timedelta) -> datetime:
-    """When to check a drain again, which the terminate step does: ever more rarely, at least once a minute."""
+    """Return when to check a drain again, which the terminate step does: ever more rarely, at least once a minute."""
     return next_requeue(now, min(max((now - _started_at(disruption)) / 10, poll), MAX_DRAIN_POLL))
 
 
 def _requeue(disruption: NodeDisruption, at: datetime) -> Requeue:
     return Requeue(step=Step.CONSOLIDATE, at=at, reason=f"{disruption.metadata.name} is in progress")
-
-
-def _claim_ref(claim: NodeClaim) -> ObjectRef:
-    return ObjectRef(resource=NODECLAIM, name=claim.metadata.name, uid=claim.metadata.uid)
 
 
 def _subject(disruption: NodeDisruption) -> str:

@@ -21,6 +21,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from journeyman.core.api import labels
+from journeyman.core.api.conditions import parse_time
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.objects import NodeClaim
 from journeyman.core.catalogue import Unavailable
@@ -31,7 +32,7 @@ from journeyman.core.state import Snapshot
 
 METHOD: Final = "rebalance"
 RECOMMENDATION_VALID_FOR: Final = timedelta(days=1)
-"""An instance that was not reclaimed within a day is at no more risk than others."""
+"""An instance that was not reclaimed within a day is at no higher risk than others."""
 MIN_BACKOFF_AFTER_ROLLBACK: Final = timedelta(minutes=1)
 MAX_BACKOFF_AFTER_ROLLBACK: Final = timedelta(hours=1)
 
@@ -40,14 +41,13 @@ def offerings_at_risk(snapshot: Snapshot) -> tuple[Unavailable, ...]:
     """Return the Spot offerings of nodes with a recommendation; replacements are not launched there."""
     found: set[Unavailable] = set()
     for claim in snapshot.claims:
-        since, own = _recommended_at(claim, snapshot), claim.metadata.labels
-        if since is not None and own.get(labels.CAPACITY_TYPE) == labels.SPOT:
-            offering = (own.get(labels.INSTANCE_TYPE, ""), own.get(labels.ZONE, ""), labels.SPOT)
+        since, values = _recommended_at(claim, snapshot), claim.metadata.labels
+        if since is not None and values.get(labels.CAPACITY_TYPE) == labels.SPOT:
             found.add(
                 Unavailable(
-                    instance_type=offering[0],
-                    zone=offering[1],
-                    capacity_type=offering[2],
+                    instance_type=values.get(labels.INSTANCE_TYPE, ""),
+                    zone=values.get(labels.ZONE, ""),
+                    capacity_type=labels.SPOT,
                     until=since + RECOMMENDATION_VALID_FOR,
                     reason="RebalanceRecommendation",
                 )
@@ -58,8 +58,8 @@ def offerings_at_risk(snapshot: Snapshot) -> tuple[Unavailable, ...]:
 def rebalance_candidates(candidates: Iterable[Candidate], snapshot: Snapshot) -> tuple[Candidate, ...]:
     """Return the candidates with a recommendation, oldest recommendation first.
 
-    Without empty nodes, which emptiness deletes; nodes of static NodePools, which are replaced by number; and nodes whose
-    last commands were rolled back, for a time that doubles with each rollback.
+    Excluded are empty nodes, which emptiness deletes; nodes of static NodePools; and nodes whose last command was rolled
+    back, for a time that doubles with each rollback.
     """
     found = []
     for candidate in candidates:
@@ -77,7 +77,7 @@ def rebalance_commands(
 
     Args:
         simulation: Simulations in the cluster.
-        candidates: As `rebalance_candidates` gives them.
+        candidates: The result of `rebalance_candidates`.
         allowed_disruptions: Nodes each NodePool may still lose for ``Interrupted``; missing means 0.
 
     Yields:
@@ -104,12 +104,12 @@ def validate_rebalance(
         allowed_disruptions: Nodes each NodePool may still lose for ``Interrupted``; missing means 0.
     """
     found = {c.nodeclaim_uid: c for c in rebalance_candidates(candidates, simulation.snapshot)}
-    still = tuple(found[c.node_claim_uid] for c in disruption.spec.candidates if c.node_claim_uid in found)
-    if len(still) < len(disruption.spec.candidates):
+    remaining = tuple(found[c.node_claim_uid] for c in disruption.spec.candidates if c.node_claim_uid in found)
+    if len(remaining) < len(disruption.spec.candidates):
         return _no_op("churn: a candidate no longer qualifies")
-    if len(_within_budgets(still, allowed_disruptions)) < len(still):
+    if len(_within_budgets(remaining, allowed_disruptions)) < len(remaining):
         return _no_op("budget: the budgets allow no further disruption")
-    command = _replace_all(simulation, still)
+    command = _replace_all(simulation, remaining)
     why = difference(disruption, command)
     return _no_op(f"scheduling: {why}") if why else command
 
@@ -132,7 +132,7 @@ def _replace_all(simulation: Simulation, candidates: tuple[Candidate, ...]) -> C
 
 
 def _within_budgets(candidates: Iterable[Candidate], allowed: Mapping[NodePoolName, int]) -> tuple[Candidate, ...]:
-    """The first candidates of each NodePool, as many as its budgets allow."""
+    """Return the first candidates of each NodePool, as many as its budgets allow."""
     spent: Counter[NodePoolName] = Counter()
     chosen = []
     for candidate in candidates:
@@ -147,13 +147,8 @@ def _recommended_at(claim: NodeClaim, snapshot: Snapshot) -> datetime | None:
     pool = snapshot.node_pools_by_name.get(claim.metadata.labels.get(labels.NODEPOOL, ""))
     if pool is None or pool.metadata.annotations.get(labels.REBALANCE) != labels.REBALANCE_REPLACE:
         return None
-    try:
-        since = datetime.fromisoformat(
-            claim.metadata.annotations.get(labels.REBALANCE_RECOMMENDED_AT, "").replace("Z", "+00:00")
-        )
-    except ValueError:
-        return None
-    return since if since.tzinfo is not None and snapshot.now < since + RECOMMENDATION_VALID_FOR else None
+    since = parse_time(claim.metadata.annotations.get(labels.REBALANCE_RECOMMENDED_AT, ""))
+    return since if since is not None and snapshot.now < since + RECOMMENDATION_VALID_FOR else None
 
 
 def _is_in_backoff(candidate: Candidate, snapshot: Snapshot) -> bool:

@@ -1,4 +1,4 @@
-"""Scheduling simulations: where would the pods run if these nodes were deleted, and is that acceptable?
+"""Scheduling simulations: where the pods of some nodes would run if these were deleted, and whether that is acceptable.
 
 Restates: karpenter pkg/controllers/disruption/helpers.go `SimulateScheduling`.
 """
@@ -27,7 +27,7 @@ from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_
 
 
 class Simulation:
-    """Scheduling simulations in one cluster. What they have in common is computed once."""
+    """Scheduling simulations in one cluster; inputs that they share are computed once."""
 
     def __init__(
         self,
@@ -46,21 +46,21 @@ class Simulation:
             catalogue: Instance types and prices per NodePool.
             marked_for_deletion: Names of NodeClaims that executing commands will delete.
             within_consolidate_after: Names of NodeClaims whose consolidateAfter has not passed.
-            options: The scheduler's.
-            results: The scheduler's results in this very cluster so far; property `results` has them with those found since.
+            options: Options of the scheduler.
+            results: Cached scheduler results for this cluster; the property `results` has these and new ones.
         """
         self.snapshot = snapshot
         self.catalogue = catalogue
         self.marked_for_deletion = marked_for_deletion
         self._within_consolidate_after = within_consolidate_after
         self._options = options if options is not None else Options()
-        self._known = results if results is not None else CachedResults()
+        self._cached = results if results is not None else CachedResults()
         self._solved: dict[ProblemKey, Results] = {}
 
     @property
     def results(self) -> CachedResults:
-        """The scheduler's results in this cluster, known before and found by these simulations."""
-        return self._known.with_results(self._solved)
+        """The scheduler's results for this cluster: those given as `results`, and those of these simulations."""
+        return self._cached.with_results(self._solved)
 
     def without(
         self, candidates: Iterable[Candidate], *, fewest_nodes: bool = False, respect_consolidate_after: bool = True
@@ -115,7 +115,7 @@ class Simulation:
 
     def _solve(self, pods: tuple[Pod, ...], excluded: frozenset[str], *, fewest_nodes: bool) -> Results:
         problem = ProblemKey(tuple(pod.key for pod in pods), excluded, "few nodes" if fewest_nodes else "")
-        results = self._solved.get(problem) or self._known.by_problem.get(problem)
+        results = self._solved.get(problem) or self._cached.by_problem.get(problem)
         if results is None:
             scheduler = self._fewest_nodes_scheduler if fewest_nodes else self._scheduler
             results = self._solved[problem] = scheduler.solve(pods, excluded)

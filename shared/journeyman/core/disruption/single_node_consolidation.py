@@ -2,7 +2,7 @@
 
 Restates: karpenter pkg/controllers/disruption/singlenodeconsolidation.go `ComputeCommands`.
 Differs: NodePools that a run did not reach before its timeout are not remembered; instead another NodePool comes first
-every minute. Candidates are yielded one by one, so that the caller can watch its deadline.
+every minute. Candidates are yielded one by one, so that the caller can stop at its deadline.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def unconsolidatable_reason(candidate: Candidate, snapshot: Snapshot) -> str:
 
 
 def interleaved(candidates: Iterable[Candidate], now: datetime) -> Iterator[Candidate]:
-    """Return candidates round-robin over the NodePools, highest savings first in each; the first NodePool changes by the minute."""
+    """Yield candidates round-robin over the NodePools, highest savings first in each; the first NodePool changes every minute."""
     by_pool: dict[str, list[Candidate]] = {}
     for candidate in sorted(candidates, key=by_savings):
         by_pool.setdefault(candidate.nodepool, []).append(candidate)

@@ -37,7 +37,7 @@ def claims_with_stale_taints(snapshot: Snapshot) -> frozenset[str]:
 def delete_old_commands(snapshot: Snapshot) -> Plan:
     """Delete NodeDisruptions that finished over a day ago, and the oldest ones beyond a hundred.
 
-    Those that had no effect are counted separately, so that others do not displace them: consolidation back-off needs them.
+    Commands that had no effect are counted separately: consolidation back-off needs them, and others would displace them.
     """
     finished = sorted((d for d in snapshot.node_disruptions if d.finished), key=_newest_first)
     kinds = ([d for d in finished if had_no_effect(d)], [d for d in finished if not had_no_effect(d)])

@@ -2,8 +2,8 @@
 
 Provisioning creates NodeClaims straight from the NodePool's template, without pods and without a choice of instance types:
 the launch chooses the best that meet the requirements. Every replica has an index, which its NodeClaim carries, and the
-NodeClaim's name is derived from the NodePool and the index. So overlapping runs, or a run that was cut off and the next
-one, create the same NodeClaims, not twice as many. As with a StatefulSet's pods, a name may be used again.
+NodeClaim's name is derived from the NodePool and the index. So overlapping runs, or a run that died and the next one,
+create the same NodeClaims, not twice as many. As with a StatefulSet's pods, a name may be used again.
 
 Deprovisioning deletes surplus nodes in this order: NodeClaims without an instance; nodes with DaemonSet pods only; nodes
 without do-not-disrupt pods; all others; among those with pods by the cost of disrupting them, which is lower the less of
@@ -44,11 +44,11 @@ from journeyman.core.plan import (
     Event,
     LaunchInstance,
     ObjectRef,
-    Observation,
     Plan,
     Requeue,
     Step,
     chain_of,
+    claim_ref,
     merge_plans,
     next_requeue,
 )
@@ -62,6 +62,7 @@ from journeyman.core.scheduling.nodeclaim_templates import (
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import PlannedClaim
 from journeyman.core.state import Snapshot
+from journeyman.core.state.nodeclaim_metrics import nodeclaim_created
 from journeyman.core.state.pod_predicates import is_disruptable, is_owned_by_daemon_set
 from journeyman.errors import ConfigurationError
 
@@ -101,9 +102,9 @@ def _provision(
     if not template.rows.any():
         return _out_of_stock(pool, snapshot)
     number = min(pool.allowed, max_claims)
-    limited = _node_limit_reached(pool, snapshot.now) if pool.allowed < pool.missing else Plan()
+    limit_plan = _node_limit_reached(pool, snapshot.now) if pool.allowed < pool.missing else Plan()
     if not pool.allowed:
-        return limited
+        return limit_plan
     chains = [_create(name, index, pool, template, requeue_at) for index, name in islice(_free_indexes(pool), number)]
     if number < pool.allowed:
         reason = f"{pool.allowed - number} node(s) of NodePool {pool.name} are left for the next run"
@@ -112,11 +113,11 @@ def _provision(
         f"provisioning nodeclaims to satisfy replica count: NodePool {pool.name} has {len(pool.running)} "
         f"of {pool.replicas} node(s), {number} more"
     )
-    return Plan(chains=tuple(chains), notes=(note,)) + limited
+    return Plan(chains=tuple(chains), notes=(note,)) + limit_plan
 
 
 def _free_indexes(pool: StaticNodePool) -> Iterator[tuple[int, str]]:
-    """Replica indexes without a NodeClaim, lowest first, each with the name of the NodeClaim to create."""
+    """Yield replica indexes without a NodeClaim, lowest first, each with the name of the NodeClaim to create."""
     existing = (*pool.running, *pool.replaced)
     taken = {claim.metadata.annotations.get(labels.REPLICA_INDEX) for claim in existing}
     names = frozenset(claim.metadata.name for claim in (*existing, *pool.deleting))
@@ -126,7 +127,7 @@ def _free_indexes(pool: StaticNodePool) -> Iterator[tuple[int, str]]:
 
 
 def _free_name(pool: StaticNodePool, index: int, names: frozenset[str]) -> str:
-    """The replica's first name that is free: a NodeClaim that is deleting has its name until it is removed."""
+    """Return the replica's first free name: a NodeClaim that is deleting keeps its name until it is removed."""
     uid = pool.pool.metadata.uid
     candidates = (claim_name(pool.name, uid, [f"{index}.{turn}"]) for turn in count())
     return next(name for name in candidates if name not in names)
@@ -134,10 +135,6 @@ def _free_name(pool: StaticNodePool, index: int, names: frozenset[str]) -> str:
 
 def _create(name: str, index: int, pool: StaticNodePool, template: NodeClaimTemplate, requeue_at: datetime) -> Chain:
     why = f"NodePool {pool.name} has {pool.replicas} replica(s)"
-    created = Observation(
-        name="karpenter_nodeclaims_created_total",
-        labels={"reason": "provisioned", "nodepool": pool.name, "min_values_relaxed": "false"},
-    )
     return Chain(
         subject=f"NodeClaim {name}",
         actions=(
@@ -145,12 +142,12 @@ def _create(name: str, index: int, pool: StaticNodePool, template: NodeClaimTemp
             LaunchInstance(claim=name, why=why),
             Requeue(step=Step.PROVISION, at=requeue_at, reason=f"NodeClaim {name} starts"),
         ),
-        observations=(created,),
+        observations=(nodeclaim_created(pool.name, "provisioned"),),
     )
 
 
 def _claim_body(name: str, index: int, pool: StaticNodePool, template: NodeClaimTemplate) -> dict[str, Any]:
-    """The NodeClaim: the template, the replica index, and the finalizer before there is an instance."""
+    """Return the NodeClaim: the template, the replica index, and our finalizer, as it has no instance yet."""
     requirements = {key: r for key, r in template.requirements.items() if key not in _SIMULATION_LABELS}
     planned = PlannedClaim(
         node_pool=pool.name,
@@ -173,14 +170,14 @@ def _claim_body(name: str, index: int, pool: StaticNodePool, template: NodeClaim
 
 
 def _not_usable(pool: StaticNodePool, why: str) -> Plan:
-    """An Event if no instance type meets the requirements; other reasons are conditions of the NodePool."""
+    """Return an Event if no instance type meets the requirements; other reasons are conditions of the NodePool."""
     note = f"NodePool {pool.name} has {len(pool.running)} of {pool.replicas} node(s) and cannot launch more: {why}"
     events = (_warning(pool, "NoCompatibleInstanceTypes", note),) if why.startswith(NO_TYPES) else ()
     return Plan(events=events, notes=(note,))
 
 
 def _out_of_stock(pool: StaticNodePool, snapshot: Snapshot) -> Plan:
-    """Requeue for when the first offering is available again; the sweep would start many runs before."""
+    """Requeue for the time when the first offering is available again; the sweep would start many runs before it."""
     note = f"NodePool {pool.name} is missing {pool.missing} node(s): every compatible offering is unavailable now"
     until = min((u.until for u in snapshot.unavailable if u.until > snapshot.now), default=None)
     requeue = () if until is None else (Requeue(step=Step.PROVISION, at=until, reason=note),)
@@ -192,7 +189,7 @@ def _out_of_stock(pool: StaticNodePool, snapshot: Snapshot) -> Plan:
 
 
 def _node_limit_reached(pool: StaticNodePool, now: datetime) -> Plan:
-    """Warn; or requeue, if nodes are deleting, whose removal frees a part of the limit."""
+    """Return a warning Event, or a requeue if nodes are deleting, since their removal frees a part of the limit."""
     missing = pool.missing - pool.allowed
     note = f"nodepool node limit reached: limits.nodes of NodePool {pool.name} does not allow {missing} missing node(s)"
     if not pool.deleting:
@@ -229,7 +226,7 @@ def deprovision_static(snapshot: Snapshot) -> Plan:
 
 
 def lifetime_remaining(claim: NodeClaim, now: datetime) -> float:
-    """Return the share of its lifetime that a node has left, from 1 to 0; 1 for those that never expire."""
+    """Return the share of its lifetime that a node has left, from 1 to 0; 1 if it never expires."""
     try:
         lifetime = parse_nillable_duration(claim.spec.expire_after)
     except ConfigurationError:
@@ -265,11 +262,10 @@ def _order(claim: NodeClaim, snapshot: Snapshot) -> _DeprovisioningOrder:
 def _delete(claim: NodeClaim, pool: StaticNodePool, snapshot: Snapshot) -> Chain:
     name = claim.metadata.name
     why = f"NodePool {pool.name} has {pool.replicas} replica(s)"
-    ref = ObjectRef(resource=NODECLAIM, name=name, uid=claim.metadata.uid)
     return Chain(
         subject=f"NodeClaim {name}",
         actions=(
-            DeleteObject(ref=ref, why=why, resource_version=claim.metadata.resource_version),
+            DeleteObject(ref=claim_ref(claim), why=why, resource_version=claim.metadata.resource_version),
             Requeue(step=Step.TERMINATE, at=snapshot.now, reason=f"NodeClaim {name}: {why}"),
         ),
         observations=(overprovisioned(claim, pool.pool),),

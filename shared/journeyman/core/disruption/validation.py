@@ -1,6 +1,6 @@
 """Validation of a proposed command, at least 15 seconds after the proposal.
 
-Meanwhile pods may have been created, deleted or bound, budgets may have changed, and nodes may have come or gone. So
+Meanwhile pods may have been created, deleted or bound, budgets may have changed, and nodes may have joined or left. So
 candidates, budgets and the simulation are computed again.
 
 Restates: karpenter pkg/controllers/disruption/validation.go `Validate`, `validateCandidates`, `validateCommand`.
@@ -43,27 +43,28 @@ def validate(
         For emptiness, the candidates that are still empty and within budgets; otherwise all of them or none. `why_not`
         of a no-op starts with Karpenter's kind of failure: churn, budget or scheduling.
     """
-    still = _still_candidates(disruption, candidates)
+    remaining = _remaining_candidates(disruption, candidates)
     if disruption.spec.reason == DisruptionReason.EMPTY.value:
-        command, _ = delete_empty(still, allowed_disruptions)
+        command, _ = delete_empty(remaining, allowed_disruptions)
         return command if command.candidates else _no_op(disruption, "churn: no candidate is empty and within budget")
-    if len(still) < len(disruption.spec.candidates):
+    if len(remaining) < len(disruption.spec.candidates):
         return _no_op(disruption, "churn: a candidate no longer qualifies")
-    if why := _why_disqualified(still, simulation):
+    if why := _why_disqualified(remaining, simulation):
         return _no_op(disruption, f"churn: {why}")
-    over = [pool for pool, n in Counter(c.nodepool for c in still).items() if n > allowed_disruptions.get(pool, 0)]
+    over = [pool for pool, n in Counter(c.nodepool for c in remaining).items() if n > allowed_disruptions.get(pool, 0)]
     if over:
         return _no_op(
             disruption, f"budget: the budgets of NodePool {', '.join(sorted(over))} allow no further disruption"
         )
-    command = compute_consolidation(simulation, still, spot_to_spot=spot_to_spot, single_node=len(still) == 1)
+    single_node = len(remaining) == 1
+    command = compute_consolidation(simulation, remaining, spot_to_spot=spot_to_spot, single_node=single_node)
     if why := difference(disruption, command):
         return _no_op(disruption, f"scheduling: {why}")
     return command
 
 
-def _still_candidates(disruption: NodeDisruption, candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
-    """The proposed candidates that are still candidates, in the proposal's order."""
+def _remaining_candidates(disruption: NodeDisruption, candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    """Return the proposed candidates that are still candidates, in the proposal's order."""
     found = {c.nodeclaim_uid: c for c in candidates if c.consolidatable}
     return tuple(found[c.node_claim_uid] for c in disruption.spec.candidates if c.node_claim_uid in found)
 

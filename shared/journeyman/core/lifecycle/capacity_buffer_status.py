@@ -31,7 +31,7 @@ def reconcile_capacity_buffers(snapshot: Snapshot, results: Results) -> Plan:
 
     Args:
         snapshot: Buffers, workloads, and pods with the buffers' virtual pods.
-        results: Where the scheduler placed the virtual pods.
+        results: The scheduler's placements of the virtual pods.
     """
     on_existing = _count(snapshot.pods, (key for keys in results.existing.values() for key in keys))
     on_new = _count(snapshot.pods, (key for claim in results.new_claims for key in claim.pods))
@@ -68,16 +68,16 @@ def _provisioning(resolved: ResolvedBuffer, on_existing: int, on_new: int, faile
     """
     if resolved.template is None:
         return _ConditionValue(False, NOT_READY, "Buffer is not ReadyForProvisioning")
-    wanted = resolved.replicas
-    if not wanted:
+    replicas = resolved.replicas
+    if not replicas:
         return _ConditionValue(False, EMPTY, "Buffer has zero desired replicas")
     if on_new or failed:
         return _ConditionValue(
-            False, REQUIRES_NEW, f"{on_new}/{wanted} virtual pods required new capacity, {failed} failed"
+            False, REQUIRES_NEW, f"{on_new}/{replicas} virtual pods required new capacity, {failed} failed"
         )
-    if on_existing != wanted:
+    if on_existing != replicas:
         return None
-    return _ConditionValue(True, FITS, f"All {wanted} virtual pods fit on existing capacity")
+    return _ConditionValue(True, FITS, f"All {replicas} virtual pods fit on existing capacity")
 
 
 def _reconcile_buffer(resolved: ResolvedBuffer, provisioning: _ConditionValue | None, now: datetime) -> Plan:
@@ -91,8 +91,8 @@ def _reconcile_buffer(resolved: ResolvedBuffer, provisioning: _ConditionValue | 
     for type_, value in values.items():
         if value is not None:
             conditions = _set(conditions, type_, value, meta.generation, now)
-    known = before.to_wire()
-    changes: dict[str, Any] = {key: value for key, value in _status(resolved).items() if known.get(key) != value}
+    stored = before.to_wire()
+    changes: dict[str, Any] = {key: value for key, value in _status(resolved).items() if stored.get(key) != value}
     if conditions != before.conditions:
         changes["conditions"] = to_wire(conditions)
     if not changes:

@@ -16,8 +16,8 @@ from typing import Final
 from journeyman.core.api.conditions import CONSISTENT_STATE_FOUND, INITIALIZED
 from journeyman.core.api.objects import Node, NodeClaim, condition_of, is_true
 from journeyman.core.api.resources import to_resources
-from journeyman.core.lifecycle.progress import NodeClaimProgress, claim_ref
-from journeyman.core.plan import Event, Plan
+from journeyman.core.lifecycle.progress import NodeClaimProgress
+from journeyman.core.plan import Event, Plan, claim_ref
 from journeyman.core.state import Snapshot
 
 MIN_SHARE: Final = Fraction(90, 100)  # nodeshape.go: less than 90 % of what was expected
@@ -70,11 +70,11 @@ def _issues(node: Node, claim: NodeClaim) -> Iterator[str]:
 
     Restates: karpenter pkg/controllers/nodeclaim/consistency/nodeshape.go `Check`.
     """
-    wanted = to_resources(claim.spec.resources.requests, round_up=True)
+    requested = to_resources(claim.spec.resources.requests, round_up=True)
     promised = to_resources(claim.status.capacity, round_up=True)
     actual = to_resources(node.status.capacity, round_up=False)
-    for name in sorted(wanted):
-        if not wanted[name] or not promised.get(name):
+    for name in sorted(requested):
+        if not requested[name] or not promised.get(name):
             continue
         share = Fraction(actual.get(name, 0), promised[name])
         if share < MIN_SHARE:

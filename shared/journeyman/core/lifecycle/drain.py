@@ -28,9 +28,21 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import DISRUPTION_REASON, format_time
-from journeyman.core.api.objects import POD, Node, NodeClaim, Pod, condition_of
-from journeyman.core.lifecycle.progress import node_ref, poll_time
-from journeyman.core.plan import Chain, DeletePod, Event, EvictPod, ObjectRef, Observation, Requeue, Step, chain_of
+from journeyman.core.api.objects import Node, NodeClaim, Pod, condition_of
+from journeyman.core.lifecycle.progress import poll_time
+from journeyman.core.plan import (
+    Chain,
+    DeletePod,
+    Event,
+    EvictPod,
+    ObjectRef,
+    Observation,
+    Requeue,
+    Step,
+    chain_of,
+    node_ref,
+    pod_ref,
+)
 from journeyman.core.scheduling.volumes import claim_keys
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.disrupted_taint import DISRUPTED, has_disrupted_taint
@@ -41,7 +53,7 @@ from journeyman.core.state.pod_predicates import (
     is_reschedulable,
     is_terminal,
     is_terminating,
-    parse_duration,
+    parse_go_duration,
 )
 from journeyman.core.state.taints import untolerated
 
@@ -182,18 +194,13 @@ def _pods_to_force(pods: Iterable[Pod], now: datetime, end: datetime | None) -> 
             yield pod, max(int((end - now).total_seconds()), 1)
 
 
-def _pod_ref(pod: Pod) -> ObjectRef:
-    meta = pod.metadata
-    return ObjectRef(resource=POD, name=meta.name, namespace=meta.namespace, uid=meta.uid)
-
-
 def _drained_metrics(reason: str) -> tuple[Observation, ...]:
     return (Observation(name="karpenter_pods_drained_total", labels={"reason": reason}),)
 
 
 def _evict_chain(pod: Pod, node: ObjectRef, reason: str) -> Chain:
-    chain = chain_of(f"Pod {pod.key}", EvictPod(ref=_pod_ref(pod), node=node, why=reason))
-    event = Event(ref=_pod_ref(pod), reason="Evicted", message=f"Evicted pod: {reason}")
+    chain = chain_of(f"Pod {pod.key}", EvictPod(ref=pod_ref(pod), node=node, why=reason))
+    event = Event(ref=pod_ref(pod), reason="Evicted", message=f"Evicted pod: {reason}")
     return replace(chain, events=(event,), observations=_drained_metrics(reason))
 
 
@@ -201,9 +208,9 @@ def _force_chain(pod: Pod, seconds: int, node: str, end: datetime | None) -> Cha
     granted = f"The pod was granted {seconds} seconds of grace-period of its {int(_grace(pod).total_seconds())} terminationGracePeriodSeconds."
     text = f"Deleting the pod to accommodate the terminationTime {end} of the node. {granted} This bypasses the PDB of the pod and the do-not-disrupt annotation."
     action = DeletePod(
-        ref=_pod_ref(pod), node=node, grace_period_seconds=seconds, why="it would outlive the node's termination time"
+        ref=pod_ref(pod), node=node, grace_period_seconds=seconds, why="it would outlive the node's termination time"
     )
-    event = Event(ref=_pod_ref(pod), reason="Disrupted", message=text)
+    event = Event(ref=pod_ref(pod), reason="Disrupted", message=text)
     return replace(chain_of(f"Pod {pod.key}", action), events=(event,), observations=_drained_metrics(FORCEFUL))
 
 
@@ -294,8 +301,7 @@ def _do_not_disrupt_events(pod: Pod, now: datetime) -> Iterator[Event]:
     value = pod.metadata.annotations.get(labels.DO_NOT_DISRUPT)
     if value is None or value == "true":
         return
-    ref = ObjectRef(resource=POD, name=pod.metadata.name, namespace=pod.metadata.namespace, uid=pod.metadata.uid)
-    duration = parse_duration(value)
+    ref, duration = pod_ref(pod), parse_go_duration(value)
     if duration is None or duration <= timedelta(0):
         text = f'Invalid {labels.DO_NOT_DISRUPT} annotation: "{value}" is neither "true" nor a positive duration such as 1h30m, ignoring annotation'
         yield Event(ref=ref, reason="InvalidDoNotDisruptAnnotation", message=text, type="Warning", key=value)

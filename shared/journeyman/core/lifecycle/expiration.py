@@ -1,7 +1,7 @@
 """Expiration: deletes NodeClaims that are older than their expireAfter, regardless of disruption budgets.
 
 Restates: karpenter pkg/controllers/nodeclaim/expiration/controller.go `Reconcile`.
-Differs: an Event on NodeClaim and Node says so, too: with a clock that is ahead, many expire at the same moment.
+Differs: Events on NodeClaim and Node record it, since a clock that is ahead lets many NodeClaims expire at once.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api.duration import NEVER, parse_duration
 from journeyman.core.api.objects import NodeClaim
-from journeyman.core.lifecycle.progress import claim_ref, event_refs
-from journeyman.core.plan import DeleteObject, Event, Plan, chain_of, merge_plans
+from journeyman.core.plan import DeleteObject, Event, Plan, chain_of, claim_ref, merge_plans
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.nodeclaim_metrics import nodeclaim_disrupted
 from journeyman.errors import ConfigurationError
@@ -50,7 +49,7 @@ def _expire(claim: NodeClaim, state: StateNode) -> Plan:
     )
     events = tuple(
         Event(ref=ref, reason="DisruptionTerminating", message=f"Disrupting {ref.resource.kind}: {why}", key="Expired")
-        for ref in event_refs(state)
+        for ref in state.object_refs
     )
     return Plan(
         chains=(replace(chain, events=events, observations=(nodeclaim_disrupted(claim, "expired"),)),),

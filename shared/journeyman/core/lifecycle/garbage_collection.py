@@ -17,22 +17,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Annotated
 
-import msgspec
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.conditions import INSTANCE_TERMINATING, REGISTERED, format_time
+from journeyman.core.api.conditions import INSTANCE_TERMINATING, REGISTERED, format_time, parse_time
 from journeyman.core.api.objects import NODECLAIM, Node, NodeClaim, is_true
 from journeyman.core.lifecycle.drain import REQUEUE_MARGIN
 from journeyman.core.lifecycle.progress import (
     NodeClaimProgress,
-    claim_ref,
     delete_nodeclaim,
-    event_refs,
     node_patches,
-    node_ref,
     with_metadata,
     with_node,
 )
@@ -48,7 +43,9 @@ from journeyman.core.plan import (
     Step,
     TerminateInstance,
     chain_of,
+    claim_ref,
     merge_plans,
+    node_ref,
 )
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.instances import TERMINATING_STATES, CloudInstances, RunningInstance
@@ -61,7 +58,7 @@ def collect_garbage(snapshot: Snapshot, cloud: CloudInstances, orphan_age: timed
     Args:
         snapshot: NodeClaims and nodes, read after the instances: a NodeClaim is created before its instance.
         cloud: All instances of the cluster.
-        orphan_age: The least age of an instance that is terminated for want of a NodeClaim.
+        orphan_age: The minimum age at which an instance without a NodeClaim is terminated.
     """
     return terminate_orphaned_instances(snapshot, cloud, orphan_age) + delete_claims_without_instance(snapshot, cloud)
 
@@ -74,12 +71,12 @@ def terminate_orphaned_instances(snapshot: Snapshot, cloud: CloudInstances, orph
 
     Restates: karpenter-provider-aws pkg/controllers/nodeclaim/garbagecollection/controller.go `garbageCollect`.
     """
-    known = {c.status.provider_id for c in snapshot.claims if c.status.provider_id}
-    known |= {n.provider_id for n in snapshot.state_nodes if n.managed}  # a user may have edited the NodeClaim's
+    claimed = {c.status.provider_id for c in snapshot.claims if c.status.provider_id}
+    claimed |= {n.provider_id for n in snapshot.state_nodes if n.managed}  # a user may have edited the NodeClaim's
     return merge_plans(
         _terminate_orphan(instance, snapshot)
         for instance in sorted(cloud.listed, key=lambda i: i.provider_id)
-        if instance.provider_id not in known
+        if instance.provider_id not in claimed
         and instance.state not in TERMINATING_STATES
         and not _has_pending_claim(instance, snapshot)
         and snapshot.now - instance.launched_at > orphan_age
@@ -117,7 +114,7 @@ def _has_pending_claim(instance: RunningInstance, snapshot: Snapshot) -> bool:
 
 
 def _terminate_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:
-    """Terminate the instance and delete its nodes; if one of them is running, delete that only, so that it is drained first."""
+    """Terminate the instance and delete its nodes; if a node is running, only delete the nodes, so that they are drained first."""
     nodes = [n.node for n in snapshot.state_nodes if n.node is not None and n.provider_id == instance.provider_id]
     terminating = [node for node in nodes if has_pending_finalizer(node)]
     if any(n.ready and n.node in nodes and _may_run_pods(n.node) for n in snapshot.state_nodes):
@@ -160,7 +157,7 @@ def _delete_running_node(node: Node, instance: RunningInstance, snapshot: Snapsh
     chain = chain_of(
         f"Node {name}",
         *node_patches(node, protected, why),
-        DeleteObject(ref=node_ref(node), why=why, unless_there=claim),
+        DeleteObject(ref=node_ref(node), why=why, unless_exists=claim),
         Requeue(step=Step.TERMINATE, at=snapshot.now + REQUEUE_MARGIN, reason=f"node {name} is to be drained"),
     )
     return Plan(chains=(chain,), notes=(f"deleted node {name}: {why}",))
@@ -176,12 +173,9 @@ def _delete_claim_without_instance(claim: NodeClaim, snapshot: Snapshot, cloud: 
         Requeue(step=Step.PROVISION, at=snapshot.now, reason=f"NodeClaim {name}: {why}"),
     )
     text = f"{why[0].upper()}{why[1:]}, and no pod runs on it any more; NodeClaim {name} is deleted, its pods are scheduled again"
-    events = tuple(Event(ref=ref, reason="InstanceNotFound", message=text, type="Warning") for ref in event_refs(state))
+    events = tuple(Event(ref=ref, reason="InstanceNotFound", message=text, type="Warning") for ref in state.object_refs)
     recorded = replace(chain, events=events, observations=(nodeclaim_disrupted(claim, "garbage_collected"),))
     return Plan(chains=(recorded,), notes=(f"deleted NodeClaim {name}: {why}",))
-
-
-_AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 def delete_inconsistent_claims(snapshot: Snapshot, cloud: CloudInstances, inconsistent_after: timedelta) -> Plan:
@@ -193,9 +187,11 @@ def delete_inconsistent_claims(snapshot: Snapshot, cloud: CloudInstances, incons
         inconsistent_after: How long a kubelet has to register its deleted Node again.
     """
     states = (snapshot.state_nodes_by_claim[claim.metadata.name] for claim in snapshot.claims)
-    found = tuple(chain for state in states for chain in _check_consistency(state, snapshot, cloud, inconsistent_after))
-    notes = tuple(event.message for chain in found for event in chain.events)
-    return Plan(chains=found, notes=notes)
+    chains = tuple(
+        chain for state in states for chain in _check_consistency(state, snapshot, cloud, inconsistent_after)
+    )
+    notes = tuple(event.message for chain in chains for event in chain.events)
+    return Plan(chains=chains, notes=notes)
 
 
 def _check_consistency(
@@ -225,10 +221,7 @@ def _requeue_missing_node(claim: NodeClaim, at: datetime) -> Requeue:
 
 
 def _missing_since(claim: NodeClaim) -> datetime | None:
-    try:
-        return msgspec.convert(claim.metadata.annotations.get(labels.NODE_MISSING_SINCE), _AwareTime)
-    except msgspec.ValidationError:
-        return None
+    return parse_time(claim.metadata.annotations.get(labels.NODE_MISSING_SINCE, ""))
 
 
 def _record_missing_since(claim: NodeClaim, since: datetime | None, now: datetime) -> Chain:

@@ -37,7 +37,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.conditions import format_time
+from journeyman.core.api.conditions import format_time, parse_time
 from journeyman.core.api.objects import Condition, Node, NodeClaim, condition_of
 from journeyman.core.lifecycle.interruption import (
     EVENTS_BY_KIND,
@@ -45,7 +45,6 @@ from journeyman.core.lifecycle.interruption import (
     requeue_steps,
     terminate_on_interruption,
 )
-from journeyman.core.lifecycle.progress import claim_ref, node_ref
 from journeyman.core.plan import (
     Chain,
     DeleteObject,
@@ -56,7 +55,9 @@ from journeyman.core.plan import (
     Requeue,
     Step,
     chain_of,
+    claim_ref,
     merge_plans,
+    node_ref,
 )
 from journeyman.core.state import InstanceStatus, RepairPolicy, Snapshot, StateNode
 from journeyman.core.state.nodeclaim_metrics import nodeclaim_disrupted
@@ -67,19 +68,11 @@ def force_termination(claim: NodeClaim, now: datetime, why: str) -> tuple[PatchO
 
     Restates: karpenter pkg/controllers/node/health/controller.go `annotateTerminationGracePeriod`.
     """
-    if _is_past(claim.metadata.annotations.get(labels.TERMINATION_TIMESTAMP, ""), now):
+    end = parse_time(claim.metadata.annotations.get(labels.TERMINATION_TIMESTAMP, ""))
+    if end is not None and end <= now:
         return ()
     annotations = {labels.TERMINATION_TIMESTAMP: format_time(now)}
     return (PatchObject(ref=claim_ref(claim), patch={"metadata": {"annotations": annotations}}, why=why),)
-
-
-def _is_past(end: str, now: datetime) -> bool:
-    """Whether the time has come; False if the text does not parse."""
-    try:
-        moment = datetime.fromisoformat(end.replace("Z", "+00:00"))
-    except ValueError:
-        return False
-    return moment.tzinfo is not None and moment <= now
 
 
 ALLOWED_UNHEALTHY_PERCENT: Final = 20  # karpenter pkg/controllers/node/health/controller.go `allowedUnhealthyPercent`
@@ -167,7 +160,7 @@ class _NodeRepair(Struct, frozen=True, kw_only=True, dict=True):
         return _delete_unhealthy(claim, node, unhealthy, now)
 
     def _blocked_reason(self, claim: NodeClaim) -> str:
-        """Return that too many nodes of the NodePool, or without one of the cluster, are unhealthy; empty if not.
+        """Return a message if too many nodes of the NodePool are unhealthy (of the cluster, without a NodePool); empty if not.
 
         Restates: karpenter pkg/controllers/node/health/controller.go `isNodePoolHealthy`, `isClusterHealthy`.
         """
@@ -177,8 +170,8 @@ class _NodeRepair(Struct, frozen=True, kw_only=True, dict=True):
         allowed = -(-len(peers) * ALLOWED_UNHEALTHY_PERCENT // 100)
         if unhealthy <= allowed:
             return ""
-        where = "cluster" if pool is None else "nodepool"
-        return f"more than {ALLOWED_UNHEALTHY_PERCENT}% nodes are unhealthy in the {where}"
+        scope = "cluster" if pool is None else "nodepool"
+        return f"more than {ALLOWED_UNHEALTHY_PERCENT}% nodes are unhealthy in the {scope}"
 
     @cached_property
     def _unhealthy(self) -> Mapping[str, UnhealthyNodeCondition]:
@@ -197,12 +190,12 @@ class _NodeRepair(Struct, frozen=True, kw_only=True, dict=True):
 def _delete_unhealthy(claim: NodeClaim, node: Node, unhealthy: UnhealthyNodeCondition, now: datetime) -> Plan:
     name = claim.metadata.name
     why = f"node {node.metadata.name} is unhealthy: {unhealthy}"
-    sooner = force_termination(claim, now, why)
+    force = force_termination(claim, now, why)
     if claim.metadata.deletion_timestamp is not None:
-        return Plan(chains=(chain_of(f"NodeClaim {name}", *sooner, *_requeues(why, now)),)) if sooner else Plan()
+        return Plan(chains=(chain_of(f"NodeClaim {name}", *force, *_requeues(why, now)),)) if force else Plan()
     chain = Chain(
         subject=f"NodeClaim {name}",
-        actions=(*sooner, DeleteObject(ref=claim_ref(claim), why=why), *_requeues(why, now)),
+        actions=(*force, DeleteObject(ref=claim_ref(claim), why=why), *_requeues(why, now)),
         events=_disruption_events(claim, node, unhealthy),
         observations=(nodeclaim_disrupted(claim, "unhealthy"), _unhealthy_metric(claim, unhealthy)),
     )
@@ -273,20 +266,20 @@ def terminate_impaired_instances(
 
 
 def next_status_check(statuses: Iterable[InstanceStatus], now: datetime, impaired_for: timedelta) -> datetime | None:
-    """Return when the next failing check is due; None if none is to come."""
+    """Return when the next failing check will have failed for `impaired_for`; None if there is none."""
     ends = (s.since + impaired_for for s in statuses if s.since is not None)
     return min((end for end in ends if end > now), default=None)
 
 
 def _is_due(status: InstanceStatus, now: datetime, impaired_for: timedelta) -> bool:
-    """Whether to act on it: on a scheduled event at once, on a check once it has failed for this long."""
+    """Whether the NodeClaim is deleted now: for a scheduled event at once, for a check once it has failed for this long."""
     if INTERRUPTION_KINDS[status.category] is InterruptionKind.EVENT_STATUS:
         return True
     return status.since is not None and now - status.since >= impaired_for
 
 
 def _terminate_impaired(node: StateNode, statuses: Sequence[InstanceStatus], now: datetime) -> Plan:
-    """Delete the NodeClaim, by force if a check of instance or system failed."""
+    """Delete the NodeClaim, by force if an instance check or a system check failed."""
     assert node.claim is not None  # noqa: S101 - the caller's
     kinds = sorted({INTERRUPTION_KINDS[s.category] for s in statuses}, key=list(InterruptionKind).index)
     kind = kinds[0]

@@ -28,14 +28,14 @@ from journeyman.core.api.conditions import DRIFTED, INITIALIZED, LAUNCHED, NODEC
 from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, NODEPOOL_KEYS, HashKeys, node_pool_hash
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NODEPOOL, Node, NodeClaim, condition_of, is_true
-from journeyman.core.lifecycle.progress import NodeClaimProgress, claim_ref, node_ref, with_metadata, with_node
+from journeyman.core.lifecycle.progress import NodeClaimProgress, with_metadata, with_node
 from journeyman.core.lifecycle.registration import has_unregistered_taint, sync_node, with_owner
-from journeyman.core.plan import Chain, Event, Plan, Requeue, Step, chain_of
+from journeyman.core.plan import Chain, Event, Plan, Requeue, Step, chain_of, claim_ref, node_ref
 from journeyman.core.state import NodeClassState, Snapshot, StateNode
 
 
 def is_initialized(claim: NodeClaim) -> bool:
-    """Whether Registered and Initialized are True. If Initialized alone is True, a user edited the status."""
+    """Whether Registered and Initialized are True: if only Initialized is, a user edited the status."""
     conditions = claim.status.conditions
     return is_true(conditions, REGISTERED) and is_true(conditions, INITIALIZED)
 
@@ -62,15 +62,15 @@ def with_finalizer_and_labels(claim: NodeClaim) -> NodeClaim:
 def with_recovered_launch(claim: NodeClaim, state: StateNode, now: datetime) -> NodeClaim:
     """Return the NodeClaim with its provider id and Launched True, if it or its node names an instance.
 
-    The launch writes both together, so if one is missing a user removed it. A node whose owner reference is the NodeClaim says
-    which instance that has.
+    The launch writes both together, so if one is missing a user removed it. A Node that the NodeClaim owns
+    has the provider id of its instance.
     """
     instance = "" if state.duplicate_of else state.provider_id
     if not instance or is_true(claim.status.conditions, LAUNCHED):
         return claim
     status = msgspec.structs.replace(claim.status, provider_id=instance)
-    found = msgspec.structs.replace(claim, status=status)
-    return NodeClaimProgress.of(found, now).with_condition(LAUNCHED, "True").claim
+    recovered = msgspec.structs.replace(claim, status=status)
+    return NodeClaimProgress.of(recovered, now).with_condition(LAUNCHED, "True").claim
 
 
 def start_progress(claim: NodeClaim, launched: NodeClaim, now: datetime) -> NodeClaimProgress:

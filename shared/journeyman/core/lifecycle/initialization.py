@@ -11,13 +11,14 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.dra import ResourceSlice, ResourceSliceSpec
-from journeyman.core.api.objects import Node, NodeClaim, Taint, is_true
+from journeyman.core.api.objects import Node, NodeClaim, is_true
 from journeyman.core.api.resources import to_resources
 from journeyman.core.lifecycle.progress import NodeClaimProgress, with_node
+from journeyman.core.state.taints import format_taint
 
 
 def initialize(progress: NodeClaimProgress, slices: Sequence[ResourceSlice] | None = None) -> NodeClaimProgress:
-    """Set Initialized True once nothing blocks it, otherwise Unknown with the first thing that does.
+    """Set Initialized True if nothing blocks it, otherwise Unknown with the first reason.
 
     Args:
         progress: The NodeClaim and its node.
@@ -37,7 +38,7 @@ def initialize(progress: NodeClaimProgress, slices: Sequence[ResourceSlice] | No
 
 
 def _find_blocker(node: Node, claim: NodeClaim) -> tuple[str, str] | None:
-    """Return reason and message of the first thing that blocks initialization; None if nothing does.
+    """Return the first reason that blocks initialization, with its message; None if nothing blocks it.
 
     Restates: karpenter pkg/controllers/nodeclaim/lifecycle/initialization.go `StartupTaintsRemoved`,
     `KnownEphemeralTaintsRemoved`, `RequestedResourcesRegistered`.
@@ -47,10 +48,10 @@ def _find_blocker(node: Node, claim: NodeClaim) -> tuple[str, str] | None:
     present = {(t.key, t.effect) for t in node.spec.taints}
     for taint in claim.spec.startup_taints:
         if (taint.key, taint.effect) in present:
-            return "StartupTaintsExist", f'StartupTaint "{_format_taint(taint)}" still exists'
+            return "StartupTaintsExist", f'StartupTaint "{format_taint(taint)}" still exists'
     for taint in node.spec.taints:
         if labels.is_ephemeral_taint(taint.key, taint.effect):
-            return "KnownEphemeralTaintsExist", f'KnownEphemeralTaint "{_format_taint(taint)}" still exists'
+            return "KnownEphemeralTaintsExist", f'KnownEphemeralTaint "{format_taint(taint)}" still exists'
     if missing := _unregistered_resource(node, claim):
         return "ResourceNotRegistered", f'Resource "{missing}" was requested but not registered'
     return None
@@ -65,10 +66,6 @@ def _find_unpublished_pool(
     if not driver:
         return None
     return "DRADriverPoolsNotPublished", f'DRA driver "{driver}" has not published a complete resource pool'
-
-
-def _format_taint(taint: Taint) -> str:
-    return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
 
 
 def _unregistered_resource(node: Node, claim: NodeClaim) -> str:
@@ -88,22 +85,22 @@ def unpublished_driver(annotations: Mapping[str, str], node: str, slices: Iterab
 
     Restates: karpenter pkg/controllers/nodeclaim/lifecycle/initialization.go `DRADriversPublished`.
     """
-    named = (name.strip() for name in annotations.get(labels.DRA_DRIVERS, "").split(","))
-    wanted = [name for name in named if name]
-    if not wanted:
+    drivers = [name for part in annotations.get(labels.DRA_DRIVERS, "").split(",") if (name := part.strip())]
+    if not drivers:
         return ""
     pools: dict[tuple[str, str], list[ResourceSliceSpec]] = {}
-    for found in slices:
-        if _is_local_to(found, node):
-            pools.setdefault((found.spec.driver, found.spec.pool.name), []).append(found.spec)
+    for published in slices:
+        spec = published.spec
+        if _is_local_to(published, node):
+            pools.setdefault((spec.driver, spec.pool.name), []).append(spec)
     complete = {driver for (driver, _), specs in pools.items() if _is_complete(specs)}
-    return next((name for name in wanted if name not in complete), "")
+    return next((driver for driver in drivers if driver not in complete), "")
 
 
-def _is_local_to(found: ResourceSlice, node: str) -> bool:
+def _is_local_to(published: ResourceSlice, node: str) -> bool:
     """Restates: karpenter pkg/controllers/nodeclaim/lifecycle/initialization.go `sliceBelongsToNode`."""
-    owners = found.metadata.owner_references
-    return found.spec.node_name == node or any(owner.kind == "Node" and owner.name == node for owner in owners)
+    owners = published.metadata.owner_references
+    return published.spec.node_name == node or any(owner.kind == "Node" and owner.name == node for owner in owners)
 
 
 def _is_complete(specs: Iterable[ResourceSliceSpec]) -> bool:

@@ -25,7 +25,6 @@ from msgspec import Struct
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import format_time
 from journeyman.core.api.objects import NodeClaim, OfferingKey
-from journeyman.core.lifecycle.progress import claim_ref, event_refs
 from journeyman.core.plan import (
     Action,
     Chain,
@@ -38,6 +37,7 @@ from journeyman.core.plan import (
     Requeue,
     Step,
     chain_of,
+    claim_ref,
     merge_plans,
 )
 from journeyman.core.state import Snapshot, StateNode
@@ -83,9 +83,9 @@ def handle_interruption(
     Args:
         snapshot: NodeClaims and nodes, and for rebalance recommendations the NodePools.
         kind: The kind of the message.
-        instance_ids: The instances it names, in any order; those of others are only logged.
-        event_time: When the cloud sent it.
-        unavailable_for: How long after that the offering of an interrupted Spot instance is skipped.
+        instance_ids: The instances that it names, in any order; unknown ones are only logged.
+        event_time: When the cloud sent the message.
+        unavailable_for: How long after `event_time` the offering of an interrupted Spot instance is skipped.
         launched: Instances launched for NodeClaims that have no provider id yet.
 
     Returns:
@@ -102,9 +102,9 @@ def handle_interruption(
 
 
 def may_concern_unrecorded_instance(snapshot: Snapshot, instance_ids: Iterable[str]) -> bool:
-    """Whether an instance is unknown while NodeClaims have no provider id, so that the launch of one may have made it."""
-    known = _by_instance(snapshot)
-    return any(id_ not in known for id_ in instance_ids) and any(_has_no_instance_yet(c) for c in snapshot.claims)
+    """Whether an unknown instance may belong to a NodeClaim that has no provider id yet."""
+    nodes = _by_instance(snapshot)
+    return any(id_ not in nodes for id_ in instance_ids) and any(_has_no_instance_yet(c) for c in snapshot.claims)
 
 
 def _by_instance(snapshot: Snapshot) -> Mapping[str, StateNode]:
@@ -187,11 +187,9 @@ class _InterruptionMessage(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def _launched_nodes(self) -> Mapping[str, StateNode]:
         """NodeClaims without a provider id, by the instance that was launched for them."""
-        waiting = {c.metadata.uid: c.metadata.name for c in self.snapshot.claims if _has_no_instance_yet(c)}
+        names = {c.metadata.uid: c.metadata.name for c in self.snapshot.claims if _has_no_instance_yet(c)}
         nodes = self.snapshot.state_nodes_by_claim
-        return {
-            instance_id(i.provider_id): nodes[waiting[i.claim_uid]] for i in self.launched if i.claim_uid in waiting
-        }
+        return {instance_id(i.provider_id): nodes[names[i.claim_uid]] for i in self.launched if i.claim_uid in names}
 
     @cached_property
     def _launched_offerings(self) -> Mapping[str, OfferingKey]:
@@ -202,8 +200,8 @@ class _InterruptionMessage(Struct, frozen=True, kw_only=True, dict=True):
 
 def _offering_of(claim: NodeClaim) -> OfferingKey:
     """Return the offering in the NodeClaim's labels, empty where a label is missing."""
-    own = claim.metadata.labels
-    return OfferingKey(*(own.get(key, "") for key in (labels.INSTANCE_TYPE, labels.ZONE, labels.CAPACITY_TYPE)))
+    values = claim.metadata.labels
+    return OfferingKey(*(values.get(key, "") for key in (labels.INSTANCE_TYPE, labels.ZONE, labels.CAPACITY_TYPE)))
 
 
 def _is_spot(offering: OfferingKey) -> bool:
@@ -304,7 +302,7 @@ def requeue_steps(kind: InterruptionKind, now: datetime, *steps: Step) -> Plan:
 def interruption_events(node: StateNode, kind: InterruptionKind, *, type_: str) -> tuple[Event, ...]:
     """Return the Events on NodeClaim and Node that say which message was received."""
     reason, message = EVENTS_BY_KIND[kind]
-    return tuple(Event(ref=ref, reason=reason, message=message, type=type_) for ref in event_refs(node))
+    return tuple(Event(ref=ref, reason=reason, message=message, type=type_) for ref in node.object_refs)
 
 
 def _termination_events(node: StateNode) -> tuple[Event, ...]:
@@ -315,5 +313,5 @@ def _termination_events(node: StateNode) -> tuple[Event, ...]:
             message=f"Interruption triggered termination for the {ref.resource.kind}",
             type="Warning",
         )
-        for ref in event_refs(node)
+        for ref in node.object_refs
     )

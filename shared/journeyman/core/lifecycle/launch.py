@@ -12,16 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
+from journeyman.core.api.conditions import parse_time
 from journeyman.core.api.objects import NodeClaim, OfferingKey, condition_of
 from journeyman.core.lifecycle.hydration import with_finalizer_and_labels
-from journeyman.core.lifecycle.progress import NodeClaimProgress, claim_ref, delete_nodeclaim, with_metadata
+from journeyman.core.lifecycle.progress import NodeClaimProgress, delete_nodeclaim, with_metadata
 from journeyman.core.plan import (
     Action,
     Chain,
@@ -33,6 +34,7 @@ from journeyman.core.plan import (
     Requeue,
     Step,
     chain_of,
+    claim_ref,
 )
 from journeyman.core.state.nodeclaim_metrics import nodeclaim_disrupted
 from journeyman.errors import (
@@ -59,7 +61,7 @@ class LaunchedInstance(Struct, frozen=True, kw_only=True):
     capacity: Mapping[str, str]
     allocatable: Mapping[str, str]
     offering: OfferingKey = OfferingKey("", "", "")
-    launched_at: datetime | None = None  # long ago if an earlier run launched it, and this launch returned it
+    launched_at: datetime | None = None  # earlier than this launch if that returned an instance of an earlier run
     unavailable: Offerings = ()
 
 
@@ -97,7 +99,7 @@ def is_pending(claim: NodeClaim) -> bool:
 def launch_nodeclaims(claims: Iterable[NodeClaim], now: datetime) -> Plan:
     """Launch every pending NodeClaim whose back-off is over; requeue for the others.
 
-    These are retries, NodeClaims that a user created, and those whose run crashed between creation and launch.
+    These are retries, NodeClaims that a user created, and NodeClaims whose run crashed before their launch.
     """
     plan = Plan()
     for claim in claims:
@@ -134,17 +136,17 @@ def answered_failures(claim: NodeClaim) -> int:
     A launch without an answer may have made an instance. The next one repeats its token, so that the cloud returns that
     instance instead of launching another.
     """
-    return _retry_state(claim)[2]
+    return _launch_retry(claim).answered
 
 
 def failures(claim: NodeClaim) -> int:
     """Return how many launches of the NodeClaim failed, those without an answer included."""
-    return _retry_state(claim)[0]
+    return _launch_retry(claim).failed
 
 
 def retry_at(claim: NodeClaim) -> datetime | None:
     """Return when the NodeClaim may be launched again; None if no launch failed or its annotation does not parse."""
-    return _retry_state(claim)[1]
+    return _launch_retry(claim).due
 
 
 def record_launch(
@@ -160,7 +162,7 @@ def record_launch(
 
     Returns:
         Launched True with the instance's details; or the deletion of the NodeClaim, if there is no capacity or its NodeClass
-        is not ready; or Launched Unknown and a requeue for the next launch. Always with the offerings found unavailable.
+        is not ready; or Launched Unknown and a requeue for the next launch. In each case also the unavailable offerings.
 
     Restates: karpenter pkg/controllers/nodeclaim/lifecycle/launch.go `launchNodeClaim`.
     """
@@ -291,15 +293,20 @@ def _requeue_launch(claim: NodeClaim, due: datetime) -> Requeue:
     return Requeue(step=Step.PROVISION, at=due, reason=f"retry the launch of NodeClaim {claim.metadata.name}")
 
 
-def _retry_state(claim: NodeClaim) -> tuple[int, datetime | None, int]:
-    """Return the failed launches, when the next one is due, and how many of them the cloud answered.
+class _LaunchRetry(NamedTuple):
+    """The annotation `launch-retry`: the number of failed launches, when the next is due, and how many the cloud answered."""
 
-    An annotation that does not parse counts as none. Without the third number the cloud answered all of them.
-    """
+    failed: int = 0
+    due: datetime | None = None
+    answered: int = 0
+
+
+def _launch_retry(claim: NodeClaim) -> _LaunchRetry:
+    """Return the annotation; no failures if it does not parse. Without the third number the cloud answered all of them."""
     fields = claim.metadata.annotations.get(labels.LAUNCH_RETRY, "").split()
     failed, due, answered = (*fields, "", "", "")[:3]
+    at = parse_time(due)
     try:
-        at = datetime.fromisoformat(due.replace("Z", "+00:00"))
-        return int(failed), at if at.tzinfo is not None else None, int(answered or failed)
+        return _LaunchRetry(int(failed), at, int(answered or failed)) if at is not None else _LaunchRetry()
     except ValueError:
-        return 0, None, 0
+        return _LaunchRetry()

@@ -1,4 +1,4 @@
-"""Liveness: deletes NodeClaims that do not launch or register in time, and those whose instance ends before that.
+"""Liveness: deletes NodeClaims that do not launch or register in time, or whose instance ends before they register.
 
 Restates: karpenter pkg/controllers/nodeclaim/lifecycle/liveness.go `Reconcile`, `LaunchTimeout`.
 Differs: an Event on the NodeClaim says why it was deleted; a NodeClaim whose instance has ended is deleted without waiting for
@@ -16,8 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.core.api.objects import NodeClaim, condition_of, is_true
-from journeyman.core.lifecycle.progress import claim_ref, delete_nodeclaim
-from journeyman.core.plan import Event, Plan, Requeue, Step, chain_of, merge_plans
+from journeyman.core.lifecycle.progress import delete_nodeclaim
+from journeyman.core.plan import Event, Plan, Requeue, Step, chain_of, claim_ref, merge_plans
 from journeyman.core.state import Snapshot
 from journeyman.core.state.nodeclaim_metrics import nodeclaim_disrupted
 

@@ -9,8 +9,8 @@ they are not                           none of the NodePool's is: the youngest t
                                        pods are scheduled again; the others wait for a run to delete those in their way
 =====================================  ================================================================================
 
-So no launch exceeds a limit: of all launched NodeClaims take the one that was checked last. All others existed when it was
-checked, and each counted with the largest instance type that it may get. This costs one more list in a run that launches for
+So no launch exceeds a limit: when the last of all launched NodeClaims was checked, the others existed, and each counted with
+the largest instance type that it may get. This costs one more list in a run that launches for
 a NodePool with limits. A reservation on the NodePool would cost none, but would conflict with every other write to it.
 
 Nodes that are being disrupted or terminated do not count, as in scheduling: their replacements run beside them.
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -41,6 +41,13 @@ RECHECK_INTERVAL: Final = timedelta(seconds=2)
 """How soon to check again: by then the run that created NodeClaims beyond the limits has deleted them."""
 
 
+class _CheckedClaim(NamedTuple):
+    """A NodeClaim to launch, and whether it is within the limits without the younger ones."""
+
+    claim: NodeClaim
+    fits: bool
+
+
 class LimitsCheck(Struct, frozen=True, kw_only=True):
     """The names of NodeClaims that may not be launched now, and the plan that deletes them or checks them again."""
 
@@ -53,7 +60,7 @@ def check_limits(names: Iterable[str], snapshot: Snapshot, catalogue: Catalogue)
 
     Args:
         names: NodeClaims to launch; those that do not exist are ignored.
-        snapshot: Nodes, NodePools, and all NodeClaims, listed after the last of these was created.
+        snapshot: Nodes, NodePools, and all NodeClaims, listed after the last of `names` was created.
         catalogue: The sizes of instance types.
     """
     to_launch: dict[str, set[str]] = {}
@@ -75,8 +82,8 @@ def check_limits(names: Iterable[str], snapshot: Snapshot, catalogue: Catalogue)
 
 def _check_node_pool(
     pool: NodePool, to_launch: set[str], snapshot: Snapshot, catalogue: Catalogue
-) -> tuple[tuple[NodeClaim, bool], ...]:
-    """Return the NodeClaims to launch, each with whether it fits without the younger ones; nothing if all fit together."""
+) -> tuple[_CheckedClaim, ...]:
+    """Return the NodeClaims to launch, checked one after the other; nothing if all nodes together are within the limits."""
     limits = pool.spec.limit_amounts
     if not limits:
         return ()
@@ -85,15 +92,15 @@ def _check_node_pool(
     sizes = [(n, size_of(n, types)) for n in snapshot.state_nodes if n.node_pool == name and _counts(n)]
     if _within(add(*(size for _, size in sizes)), limits):
         return ()
-    found: list[tuple[NodeClaim, bool]] = []
+    checked: list[_CheckedClaim] = []
     used: Resources = {}
     for node, size in sorted(sizes, key=lambda entry: _age(entry[0])):
         fits = _within(add(used, size), limits)
         if fits or not _is_unlaunched(node):
             used = add(used, size)
         if node.claim is not None and node.claim.metadata.name in to_launch:
-            found.append((node.claim, fits))
-    return tuple(found)
+            checked.append(_CheckedClaim(node.claim, fits))
+    return tuple(checked)
 
 
 def _counts(node: StateNode) -> bool:
@@ -117,7 +124,7 @@ def _within(amounts: Mapping[str, int], limits: Resources) -> bool:
     return all(amounts.get(resource, 0) <= limit for resource, limit in limits.items())
 
 
-def _withdraw(pool: str, checked: tuple[tuple[NodeClaim, bool], ...], now: datetime) -> Plan:
+def _withdraw(pool: str, checked: tuple[_CheckedClaim, ...], now: datetime) -> Plan:
     """Delete the NodeClaims that do not fit; requeue for the others."""
     why = f"the NodeClaims created meanwhile would exceed the limits of NodePool {pool}"
     chains = [withdraw_nodeclaim(claim, "LimitsExceeded", why, now) for claim, fits in checked if not fits]

@@ -158,12 +158,12 @@ def _reconcile(
 
 
 def _with_conditions(
-    pool: NodePool, status: Mapping[str, Any], conditions: ConditionSet, wanted: Mapping[str, str]
+    pool: NodePool, status: Mapping[str, Any], conditions: ConditionSet, annotations: Mapping[str, str]
 ) -> Chain:
     """Return the chain that writes these status fields, and conditions and annotations where they changed."""
     changed = {"conditions": conditions.to_wire()} if conditions.changed_from(pool.status.conditions) else {}
-    annotations = {k: v for k, v in wanted.items() if pool.metadata.annotations.get(k) != v}
-    chain = _chain(pool, {**status, **changed}, annotations)
+    stored = pool.metadata.annotations
+    chain = _chain(pool, {**status, **changed}, {k: v for k, v in annotations.items() if stored.get(k) != v})
     ref = ObjectRef(resource=NODEPOOL, name=pool.metadata.name, uid=pool.metadata.uid)
     return with_transitions(chain, ref, {}, pool.status.conditions, conditions.conditions) if changed else chain
 
@@ -316,8 +316,8 @@ def update_registration_health(
     Restates: karpenter pkg/controllers/nodepool/registrationhealth/controller.go `Reconcile`;
     pkg/state/nodepoolhealth/tracker.go `Update`, `Status`.
     """
-    known = conditions.get(NODE_REGISTRATION_HEALTHY)
-    observed = known is not None and known.observed_generation == pool.metadata.generation
+    condition = conditions.get(NODE_REGISTRATION_HEALTHY)
+    observed = condition is not None and condition.observed_generation == pool.metadata.generation
     if observed and pool.status.node_class_observed_generation == generation:
         history = _recorded_history(pool, generation, conditions)
     else:
@@ -336,8 +336,8 @@ def _with_outcome(outcome: RegistrationOutcome, history: str, conditions: Condit
     healthy = history.count(_FAILURE) < FAILURE_THRESHOLD
     if outcome.registered and healthy:
         return conditions.set_true(NODE_REGISTRATION_HEALTHY, now)
-    known = conditions.get(NODE_REGISTRATION_HEALTHY)
-    if not outcome.registered and not healthy and (known is None or known.status != "False"):
+    condition = conditions.get(NODE_REGISTRATION_HEALTHY)
+    if not outcome.registered and not healthy and (condition is None or condition.status != "False"):
         return conditions.set_false(NODE_REGISTRATION_HEALTHY, now, outcome.reason, outcome.message)
     return conditions
 
@@ -350,9 +350,9 @@ def _recorded_history(pool: NodePool, generation: int, conditions: ConditionSet)
     generations, _, history = pool.metadata.annotations.get(labels.REGISTRATION_HISTORY, "").partition(":")
     if generations == _generations(pool, generation) and history and set(history) <= {_SUCCESS, _FAILURE}:
         return history[-BUFFER_SIZE:]
-    known = conditions.get(NODE_REGISTRATION_HEALTHY)
+    condition = conditions.get(NODE_REGISTRATION_HEALTHY)
     by_status = {"True": _SUCCESS, "False": _FAILURE * FAILURE_THRESHOLD}
-    return by_status.get(known.status, "") if known is not None else ""
+    return by_status.get(condition.status, "") if condition is not None else ""
 
 
 def _generations(pool: NodePool, generation: int) -> str:

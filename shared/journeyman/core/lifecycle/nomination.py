@@ -22,7 +22,7 @@ as long as its node has the taint: no other pod can be bound there. kube-schedul
 (pkg/scheduler/framework/plugins/queuesort `Less`), each of which updated the pod. So the nodes of the pods that it retries
 first, those with the lowest resourceVersions, lose the taint last (`LAST_NODES`).
 
-A nomination is ours if the NodeClaim of the nominated node lists the pod. Ours are cleared once they are of no use; those of
+A nomination is ours if the NodeClaim of the nominated node lists the pod. Ours are cleared once they have no use; those of
 others (preemption, other schedulers) are neither changed nor overwritten. After a crash between the nominations and the
 removal of the taint, the next run removes the taint.
 """
@@ -37,21 +37,22 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.conditions import INITIALIZED, REGISTERED, format_time
-from journeyman.core.api.objects import NODECLAIM, POD, Node, NodeClaim, Pod, condition_of, is_true
+from journeyman.core.api.conditions import INITIALIZED, REGISTERED, format_time, parse_time
+from journeyman.core.api.objects import Node, NodeClaim, Pod, condition_of, is_true
 from journeyman.core.api.resources import fits, pod_requests, subtract, to_resources, total_requests
 from journeyman.core.lifecycle.progress import with_metadata
 from journeyman.core.plan import (
     Action,
     Chain,
     NominatePods,
-    ObjectRef,
     PatchObject,
     Plan,
     RenominatePods,
     Requeue,
     Step,
     chain_of,
+    claim_ref,
+    pod_ref,
 )
 from journeyman.core.scheduling.capacity_buffers import is_virtual_pod
 from journeyman.core.scheduling.nodeclaim_templates import format_planned_pods, parse_planned_pods
@@ -96,7 +97,7 @@ class NominatablePods(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, snapshot: Snapshot, *, enabled: bool) -> NominatablePods:
-        """Return those of a snapshot."""
+        """Return the pods and NodePools of a snapshot."""
         return cls(
             enabled=enabled,
             pods={pod.key: pod for pod in snapshot.pods} if enabled else {},
@@ -267,31 +268,31 @@ def nominate_to_existing_nodes(
     A pod whose nomination was cleared gets a new one here, since the scheduler found that it still fits.
 
     Args:
-        snapshot: What was decided on.
-        existing: Keys of pods by the name of their node or NodeClaim, verified.
+        snapshot: The snapshot that the scheduler used.
+        existing: Verified placements: keys of pods by the name of their node or NodeClaim.
         pods: Pods that may be nominated.
     """
     nodes = {node.name: node for node in snapshot.state_nodes}
-    chains, left = [], MAX_PODS_PER_RUN
+    chains, capacity = [], MAX_PODS_PER_RUN
     for name, keys in sorted(existing.items()):
         node = nodes.get(name)
-        if node is None or node.claim is None or node.is_terminating or left <= 0:
+        if node is None or node.claim is None or node.is_terminating or capacity <= 0:
             continue
         found = pods.among(keys, node.claim)
-        actions = _plan_onto(node, node.claim, found, snapshot) if found else ()
+        actions = _record_and_nominate(node, node.claim, found, snapshot) if found else ()
         if actions:
             chains.append(chain_of(f"NodeClaim {node.claim.metadata.name}", *actions))
-            left -= len(found)
+            capacity -= len(found)
     return Plan(chains=tuple(chains))
 
 
 def clear_stale_nominations(snapshot: Snapshot) -> Plan:
-    """Clear our nominations that are of no more use, so that the scheduler plans for these pods again."""
+    """Clear our nominations that have no use any more, so that the scheduler plans for these pods again."""
     nodes = {node.metadata.name: node for node in snapshot.nodes}
     chains = []
     for claim, pod in _nominated_by_us(snapshot):
         node = nodes.get(pod.status.nominated_node_name)
-        if why := _is_stale(claim, pod, node, snapshot):
+        if why := _stale_reason(claim, pod, node, snapshot):
             chains.append(_clear(pod, why, snapshot.now))
         elif not pod.spec.node_name and is_true(claim.status.conditions, REGISTERED):
             why = f"pod {pod.key} is not yet bound to the node it was planned for"
@@ -312,11 +313,7 @@ def pod_with_stale_nomination(snapshot: Snapshot) -> str:
 
 def nominated_at(claim: NodeClaim) -> datetime | None:
     """Return when pods were nominated to the NodeClaim's node: first, before it is registered; last, after that."""
-    try:
-        at = datetime.fromisoformat(claim.metadata.annotations[labels.NOMINATED_AT].replace("Z", "+00:00"))
-    except (KeyError, ValueError):
-        return None
-    return at if at.tzinfo else None
+    return parse_time(claim.metadata.annotations.get(labels.NOMINATED_AT, ""))
 
 
 def with_nominated_at(claim: NodeClaim, pods: Iterable[Pod], now: datetime) -> NodeClaim:
@@ -327,8 +324,8 @@ def with_nominated_at(claim: NodeClaim, pods: Iterable[Pod], now: datetime) -> N
     if nominated_at(claim) is not None:
         return claim
     at, version = now.isoformat(timespec="milliseconds"), min(pod.metadata.version_number for pod in pods)
-    notes = {labels.NOMINATED_AT: at, labels.OLDEST_POD_VERSION: str(version)}
-    return with_metadata(claim, annotations={**claim.metadata.annotations, **notes})
+    added = {labels.NOMINATED_AT: at, labels.OLDEST_POD_VERSION: str(version)}
+    return with_metadata(claim, annotations={**claim.metadata.annotations, **added})
 
 
 def _oldest_pod_version(claim: NodeClaim) -> int:
@@ -370,44 +367,46 @@ def _waits_for_others(joining: Sequence[NodeClaim], joined: Sequence[NodeClaim],
     created = [claim.metadata.creation_timestamp for claim in joined if claim.metadata.creation_timestamp is not None]
     if not created:
         return False
-    names, last = {claim.metadata.name for claim in joined}, max(created) + _LAUNCH_SPREAD
+    names, latest = {claim.metadata.name for claim in joined}, max(created) + _LAUNCH_SPREAD
     others = (claim for claim in joining if claim.metadata.name not in names)
     return any(
-        c.metadata.creation_timestamp is None or c.metadata.creation_timestamp <= last
+        c.metadata.creation_timestamp is None or c.metadata.creation_timestamp <= latest
         for c in others
         if pods.not_nominated(c)
     )
 
 
-def _plan_onto(node: StateNode, claim: NodeClaim, pods: Sequence[Pod], snapshot: Snapshot) -> tuple[Action, ...]:
-    """Record the pods first: by the annotation later runs know which pods were nominated for the claim."""
-    known = parse_planned_pods(claim.metadata.annotations)
-    host = node.node if node.registered else None
-    has_new = any(not any(entry.means(pod) for entry in known) for pod in pods)
-    if not has_new and (host is None or _was_nominated_recently(claim, snapshot.now)):
+def _record_and_nominate(
+    state: StateNode, claim: NodeClaim, pods: Sequence[Pod], snapshot: Snapshot
+) -> tuple[Action, ...]:
+    """Record the pods in the NodeClaim, so that later runs recognize our nominations; then nominate them if it is registered."""
+    planned = parse_planned_pods(claim.metadata.annotations)
+    node = state.node if state.registered else None
+    has_new = any(not any(entry.means(pod) for entry in planned) for pod in pods)
+    if not has_new and (node is None or _was_nominated_recently(claim, snapshot.now)):
         return ()
     existing = {pod.key for pod in snapshot.pods}
-    uids = {entry.key: entry.uid for entry in known if entry.key in existing}
+    uids = {entry.key: entry.uid for entry in planned if entry.key in existing}
     uids.update({pod.key: pod.metadata.uid for pod in pods})
     annotations = {labels.PLANNED_PODS: format_planned_pods(tuple(uids), uids)}
-    if host is not None:
+    if node is not None:
         annotations[labels.NOMINATED_AT] = format_time(snapshot.now)
-    ref = ObjectRef(resource=NODECLAIM, name=claim.metadata.name, uid=claim.metadata.uid)
-    patch = PatchObject(ref=ref, patch={"metadata": {"annotations": annotations}}, why="more pods are planned for it")
-    if host is None:
+    merge = {"metadata": {"annotations": annotations}}
+    patch = PatchObject(ref=claim_ref(claim), patch=merge, why="more pods are planned for it")
+    if node is None:
         return (patch,)
     name = f"pods of NodeClaim {claim.metadata.name}"
     checks = (_check_nominations(name, snapshot.now),) if _is_being_filled(claim, snapshot.now) else ()
-    return (patch, *_nominate(pods, host), *checks)
+    return (patch, *_nominate(pods, node), *checks)
 
 
 def _nominate(pods: Sequence[Pod], node: Node) -> tuple[NominatePods, ...]:
-    refs = tuple(map(_ref, pods))
+    refs = tuple(map(pod_ref, pods))
     return (NominatePods(pods=refs, node=node.metadata.name, why="planned for this node"),) if refs else ()
 
 
 def _check_nominations(pods: str, now: datetime) -> Requeue:
-    """An attempt of kube-scheduler that is under way now may clear nominations."""
+    """Return a requeue: an attempt of kube-scheduler that is under way now may clear nominations."""
     return Requeue(step=Step.PROVISION, at=now + RENOMINATION_DELAY, reason=f"{pods} may have lost their nomination")
 
 
@@ -431,8 +430,8 @@ def _nominated_by_us(snapshot: Snapshot) -> Iterator[tuple[NodeClaim, Pod]]:
             yield claim, pod
 
 
-def _is_stale(claim: NodeClaim, pod: Pod, node: Node | None, snapshot: Snapshot) -> str:
-    """Return why the nomination is of no more use, empty if it may still be."""
+def _stale_reason(claim: NodeClaim, pod: Pod, node: Node | None, snapshot: Snapshot) -> str:
+    """Return why the nomination has no use any more; empty if it may still have one."""
     name = pod.status.nominated_node_name
     if pod.spec.node_name:
         return f"the pod is bound to {pod.spec.node_name}" if pod.spec.node_name != name else ""
@@ -457,15 +456,15 @@ def _nominated_since(claim: NodeClaim) -> datetime | None:
     initialized = condition_of(claim.status.conditions, INITIALIZED)
     if initialized is None or initialized.status != "True" or initialized.last_transition_time is None:
         return None
-    again = nominated_at(claim)
-    return max(initialized.last_transition_time, again) if again else initialized.last_transition_time
+    last = nominated_at(claim)
+    return max(initialized.last_transition_time, last) if last else initialized.last_transition_time
 
 
 def _was_nominated_recently(claim: NodeClaim, now: datetime) -> bool:
     """Whether pods were nominated a moment ago: if kube-scheduler clears a nomination twice, it has a reason."""
-    again = nominated_at(claim)
+    last = nominated_at(claim)
     wait = RENOMINATION_DELAY if _is_being_filled(claim, now) else NOMINATION_TIMEOUT
-    return again is not None and now < again + wait
+    return last is not None and now < last + wait
 
 
 def _is_being_filled(claim: NodeClaim, now: datetime) -> bool:
@@ -477,8 +476,4 @@ def _is_being_filled(claim: NodeClaim, now: datetime) -> bool:
 
 def _clear(pod: Pod, why: str, now: datetime) -> Chain:
     requeue = Requeue(step=Step.PROVISION, at=now, reason=f"pod {pod.key} is nominated to no node any more")
-    return chain_of(f"Pod {pod.key}", NominatePods(pods=(_ref(pod),), node="", why=why), requeue)
-
-
-def _ref(pod: Pod) -> ObjectRef:
-    return ObjectRef(resource=POD, name=pod.metadata.name, namespace=pod.metadata.namespace, uid=pod.metadata.uid)
+    return chain_of(f"Pod {pod.key}", NominatePods(pods=(pod_ref(pod),), node="", why=why), requeue)

@@ -19,9 +19,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.core.api.conditions import ConditionSet, Status, format_time, to_wire
-from journeyman.core.api.objects import NODE, NODECLAIM, Node, NodeClaim, ObjectMeta
-from journeyman.core.plan import Action, Chain, DeleteObject, Event, ObjectRef, Observation, PatchObject, next_requeue
-from journeyman.core.state import StateNode
+from journeyman.core.api.objects import Node, NodeClaim, ObjectMeta
+from journeyman.core.plan import (
+    Action,
+    Chain,
+    DeleteObject,
+    Event,
+    Observation,
+    PatchObject,
+    claim_ref,
+    next_requeue,
+    node_ref,
+)
 from journeyman.core.state.condition_transitions import with_transitions
 
 
@@ -96,25 +105,9 @@ def with_node(node: Node, *, metadata: Mapping[str, Any] = {}, spec: Mapping[str
     )
 
 
-def claim_ref(claim: NodeClaim) -> ObjectRef:
-    """Return a reference to the NodeClaim, by name and UID."""
-    return ObjectRef(resource=NODECLAIM, name=claim.metadata.name, uid=claim.metadata.uid)
-
-
 def delete_nodeclaim(claim: NodeClaim, why: str) -> DeleteObject:
     """Return the deletion of the NodeClaim at the version that was read; if it has changed since, the next run decides again."""
     return DeleteObject(ref=claim_ref(claim), why=why, resource_version=claim.metadata.resource_version)
-
-
-def node_ref(node: Node) -> ObjectRef:
-    """Return a reference to the Node, by name and UID."""
-    return ObjectRef(resource=NODE, name=node.metadata.name, uid=node.metadata.uid)
-
-
-def event_refs(state: StateNode) -> tuple[ObjectRef, ...]:
-    """Return the objects that Events about a node are recorded on: its claim and its Node, as far as they exist."""
-    claims = (claim_ref(state.claim),) if state.claim is not None else ()
-    return (*claims, node_ref(state.node)) if state.node is not None else claims
 
 
 def claim_patches(before: NodeClaim, after: NodeClaim, why: str) -> tuple[PatchObject, ...]:

@@ -1,7 +1,7 @@
-"""Turn scheduling results into actions: create the planned claims, launch them, and record an Event on every pod.
+"""Provisioning: turns scheduling results into actions that create and launch NodeClaims, and into Events on the pods.
 
 Restates: karpenter pkg/controllers/provisioning/provisioner.go `Create`, scheduling/scheduler.go `Results.Record`.
-Differs: names are derived from the decision, so that making it twice opens each claim once.
+Differs: names are derived from the decision, so that a repeated decision creates each NodeClaim once.
 """
 
 from __future__ import annotations
@@ -16,8 +16,19 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, node_pool_hash
 from journeyman.core.api.nodepool import NodePool
-from journeyman.core.api.objects import NODECLAIM, NODEPOOL, POD, Pod
-from journeyman.core.plan import Chain, CreateObject, Event, LaunchInstance, ObjectRef, Plan, Requeue, Step, chain_of
+from journeyman.core.api.objects import NODECLAIM, NODEPOOL, Pod
+from journeyman.core.plan import (
+    Chain,
+    CreateObject,
+    Event,
+    LaunchInstance,
+    ObjectRef,
+    Plan,
+    Requeue,
+    Step,
+    chain_of,
+    pod_ref,
+)
 from journeyman.core.scheduling.capacity_buffers import is_virtual_pod
 from journeyman.core.scheduling.nodeclaim_templates import NO_TYPES, claim_name, to_node_claim
 from journeyman.core.scheduling.results import PlannedClaim, Results
@@ -28,12 +39,12 @@ _MESSAGE_LENGTH: Final = 1000  # of the 1,024 characters that an Event may have
 
 
 def create_nodeclaims(snapshot: Snapshot, planned: Iterable[PlannedClaim], requeue_at: datetime) -> Plan:
-    """One chain for each planned node: create its NodeClaim, launch it, come back to see it join.
+    """Return a chain for each planned NodeClaim: create it, launch it, and requeue for its registration.
 
     Args:
-        snapshot: What was decided on; every planned pool and pod is in it.
-        planned: The nodes to open, verified.
-        requeue_at: When the first of them may have joined.
+        snapshot: The snapshot that the scheduler used.
+        planned: The NodeClaims to create, verified.
+        requeue_at: When the first of their nodes may have joined.
     """
     seed = decision_seed(snapshot)
     pods = {pod.key: pod for pod in snapshot.pods}
@@ -42,11 +53,11 @@ def create_nodeclaims(snapshot: Snapshot, planned: Iterable[PlannedClaim], reque
 
 
 def scheduling_events(snapshot: Snapshot, results: Results) -> Plan:
-    """Events for pods that go to existing nodes, for those that find no place, and for pools that can open no node."""
+    """Return Events on scheduled and unschedulable pods, and on NodePools without instance types or with an invalid annotation."""
     pods = {pod.key: pod for pod in snapshot.pods}
-    places = {node.name: _node_and_claim(node) for node in snapshot.state_nodes if node.name in results.existing}
+    targets = {node.name: _node_and_claim(node) for node in snapshot.state_nodes if node.name in results.existing}
     events = [
-        _event(pods[key], "Nominated", f"Pod should schedule on: {places[name]}")
+        _event(pods[key], "Nominated", f"Pod should schedule on: {targets[name]}")
         for name, keys in sorted(results.existing.items())
         for key in keys
         if key in pods and not pods[key].spec.node_name
@@ -66,11 +77,11 @@ def scheduling_events(snapshot: Snapshot, results: Results) -> Plan:
     )
 
 
-def _node_and_claim(node: StateNode) -> str:
-    """Its claim and its node, as far as there are such."""
-    claim = f"nodeclaim/{node.claim.metadata.name}" if node.claim is not None else ""
-    host = f"node/{node.node.metadata.name}" if node.node is not None else ""
-    return ", ".join(filter(None, (claim, host)))
+def _node_and_claim(state: StateNode) -> str:
+    """Return NodeClaim and Node as messages name them, as far as they exist."""
+    claim = f"nodeclaim/{state.claim.metadata.name}" if state.claim is not None else ""
+    node = f"node/{state.node.metadata.name}" if state.node is not None else ""
+    return ", ".join(filter(None, (claim, node)))
 
 
 def _incompatible_pool_events(snapshot: Snapshot, results: Results) -> Iterator[Event]:
@@ -89,19 +100,19 @@ def _invalid_annotation_events(snapshot: Snapshot, results: Results) -> Iterator
 
 
 def next_offering_retry(snapshot: Snapshot, results: Results) -> datetime | None:
-    """When offerings that are out of stock may be had again, if some pods found no place; None if none are avoided."""
+    """Return when the first unavailable offering may be used again; None if there is none, or every pod is scheduled."""
     if not results.pod_errors:
         return None
     return min((u.until for u in snapshot.unavailable if u.until > snapshot.now), default=None)
 
 
 def decision_seed(snapshot: Snapshot) -> str:
-    """Return a seed that differs between decisions for the same pods: it has the claims and the avoided offerings."""
-    known = sorted(claim.metadata.uid for claim in snapshot.claims)
-    avoided = sorted(
+    """Return a seed that differs between decisions for the same pods: a hash of all NodeClaims and unavailable offerings."""
+    claims = sorted(claim.metadata.uid for claim in snapshot.claims)
+    unavailable = sorted(
         f"{u.instance_type}/{u.zone}/{u.capacity_type}/{u.until.isoformat()}" for u in snapshot.unavailable
     )
-    return hashlib.sha256("\0".join((*known, "", *avoided)).encode()).hexdigest()
+    return hashlib.sha256("\0".join((*claims, "", *unavailable)).encode()).hexdigest()
 
 
 def _create_nodeclaim(
@@ -127,7 +138,7 @@ def _create_nodeclaim(
 
 
 def nodeclaim_manifest(planned: PlannedClaim, pool: NodePool, name: str, uids: Mapping[str, str]) -> dict[str, Any]:
-    """The NodeClaim manifest, protected by the termination finalizer from its first moment."""
+    """Return the NodeClaim manifest, with the termination finalizer, so that no instance can leak."""
     body = to_node_claim(
         planned, pool, name=name, hash=node_pool_hash(pool), hash_version=NODEPOOL_HASH_VERSION, uids=uids
     )
@@ -141,6 +152,4 @@ def _nominations(planned: PlannedClaim, name: str, pods: Mapping[str, Pod]) -> I
 
 
 def _event(pod: Pod, reason: str, message: str, *, type_: str = "Normal") -> Event:
-    meta = pod.metadata
-    ref = ObjectRef(resource=POD, name=meta.name, namespace=meta.namespace, uid=meta.uid)
-    return Event(ref=ref, reason=reason, message=message, type=type_)
+    return Event(ref=pod_ref(pod), reason=reason, message=message, type=type_)

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODECLAIM, Node, NodeClaim, OwnerReference, Taint, is_true
-from journeyman.core.lifecycle.progress import NodeClaimProgress, claim_ref, with_node
-from journeyman.core.plan import Event
+from journeyman.core.lifecycle.progress import NodeClaimProgress, with_node
+from journeyman.core.plan import Event, claim_ref
 from journeyman.core.state.nodeclaim_metrics import node_counter
 
 
@@ -134,5 +134,5 @@ def _merge_taints(node: Node, claim: NodeClaim) -> tuple[Taint, ...]:
     if node.metadata.labels.get(labels.DO_NOT_SYNC_TAINTS) == "true":
         return tuple(taints)
     present = {(t.key, t.effect) for t in taints}
-    wanted = (*claim.spec.taints, *claim.spec.startup_taints)
-    return (*taints, *(t for t in wanted if (t.key, t.effect) not in present))
+    claimed = (*claim.spec.taints, *claim.spec.startup_taints)
+    return (*taints, *(t for t in claimed if (t.key, t.effect) not in present))

@@ -24,13 +24,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Annotated
 
 import msgspec
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.conditions import DRAINED, INSTANCE_TERMINATING, VOLUMES_DETACHED, format_time
+from journeyman.core.api.conditions import DRAINED, INSTANCE_TERMINATING, VOLUMES_DETACHED, format_time, parse_time
 from journeyman.core.api.duration import parse_duration
 from journeyman.core.api.objects import NODEPOOL, Node, NodeClaim, OwnerReference, condition_of, is_true
 from journeyman.core.lifecycle.drain import (
@@ -51,15 +50,7 @@ from journeyman.core.lifecycle.drain import (
     requeue_provisioning,
     volume_events,
 )
-from journeyman.core.lifecycle.progress import (
-    NodeClaimProgress,
-    claim_ref,
-    event_refs,
-    node_patches,
-    node_ref,
-    with_metadata,
-    with_node,
-)
+from journeyman.core.lifecycle.progress import NodeClaimProgress, node_patches, with_metadata, with_node
 from journeyman.core.plan import (
     Action,
     Chain,
@@ -71,7 +62,9 @@ from journeyman.core.plan import (
     Step,
     TerminateInstance,
     chain_of,
+    claim_ref,
     merge_plans,
+    node_ref,
 )
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.disrupted_taint import has_disrupted_taint, with_disrupted_taint
@@ -84,7 +77,7 @@ def finalize_terminating(snapshot: Snapshot, cloud: CloudInstances, intervals: T
     """Carry out the next stage of every Node and NodeClaim with a deletionTimestamp and our finalizer.
 
     Args:
-        snapshot: Nodes, NodeClaims, the pods of terminating nodes, and the VolumeAttachments of those of them that
+        snapshot: Nodes, NodeClaims, the pods of terminating nodes, and the VolumeAttachments of nodes that
             `is_awaiting_volumes`.
         cloud: Their instances.
         intervals: How long a drain takes at least, and when to check again.
@@ -95,7 +88,7 @@ def finalize_terminating(snapshot: Snapshot, cloud: CloudInstances, intervals: T
 
 
 def is_awaiting_volumes(state: StateNode, now: datetime) -> bool:
-    """Whether the node is drained and its instance not terminating yet, so that its VolumeAttachments decide what is next."""
+    """Whether the node is drained and its instance not terminating yet, so that its VolumeAttachments decide the next stage."""
     if state.node is None or not is_being_finalized(state) or decide_drain(state.pods, now, None).remaining:
         return False
     return state.claim is None or not _is_instance_terminating(state.claim)
@@ -116,8 +109,8 @@ def _finalize(state: StateNode, snapshot: Snapshot, cloud: CloudInstances, inter
 def _with_instance(state: StateNode, cloud: CloudInstances) -> NodeClaim | None:
     """Return the NodeClaim with the provider id of the instance to terminate; empty if another NodeClaim owns that.
 
-    It is the node's provider id, or the NodeClaim's own, or that of the instance whose tags name the NodeClaim. The tags decide
-    as well if no instance has the NodeClaim's own provider id, as a user may have edited it.
+    It is the provider id of the Node, else of the NodeClaim, else of the instance whose tags name the NodeClaim. The tags decide
+    too if no instance has the NodeClaim's provider id, as a user may have edited it.
     """
     if state.claim is None:
         return None
@@ -229,9 +222,6 @@ def _with_drained(progress: NodeClaimProgress) -> NodeClaimProgress:
     return progress.with_condition(DRAINED, "True").with_events(observations=(counted,))
 
 
-AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
-
-
 def is_being_finalized(node: StateNode) -> bool:
     """Whether the Node or the NodeClaim has a deletionTimestamp and our finalizer."""
     return any(has_pending_finalizer(item) for item in (node.claim, node.node) if item is not None)
@@ -283,11 +273,7 @@ def termination_time(claim: NodeClaim) -> datetime | None:
 
     Restates: karpenter pkg/controllers/node/termination/controller.go `nodeTerminationTime`.
     """
-    text = claim.metadata.annotations.get(labels.TERMINATION_TIMESTAMP, "")
-    try:
-        return msgspec.convert(text, AwareTime)
-    except msgspec.ValidationError:
-        return None
+    return parse_time(claim.metadata.annotations.get(labels.TERMINATION_TIMESTAMP, ""))
 
 
 def delete_counterparts(progress: NodeClaimProgress) -> tuple[Action, ...]:
@@ -512,7 +498,7 @@ def external_deletion_events(state: StateNode, snapshot: Snapshot) -> tuple[Even
     if state.claim is None or _has_started(state.claim):
         return ()
     causes = tuple(_causes(state, snapshot))
-    return tuple(Event(ref=ref, reason=reason, message=text) for ref in event_refs(state) for reason, text in causes)
+    return tuple(Event(ref=ref, reason=reason, message=text) for ref in state.object_refs for reason, text in causes)
 
 
 def _has_started(claim: NodeClaim) -> bool:

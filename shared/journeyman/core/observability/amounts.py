@@ -43,15 +43,15 @@ def total_limits(pods: Iterable[Pod]) -> dict[str, int]:
 
 
 def _limits_of(pod: Pod) -> dict[str, int]:
-    """The limits of all containers, or the maximum of an init container with the sidecars before it."""
+    """Return the larger of the limits of all containers, and of each init container with the sidecars before it."""
     running = add(*map(_limits, pod.spec.containers))
     starting: dict[str, int] = {}
     sidecars: dict[str, int] = {}
     for container in pod.spec.init_containers:
-        beside = add(_limits(container), sidecars)
-        starting = maximum(starting, beside)
+        needed = add(_limits(container), sidecars)
+        starting = maximum(starting, needed)
         if container.restart_policy == "Always":
-            sidecars = beside
+            sidecars = needed
     overhead = to_resources(pod.spec.overhead, round_up=True)
     return add(maximum(add(running, sidecars), starting), overhead)
 

@@ -27,45 +27,44 @@ def node_gauges(snapshot: Snapshot) -> Iterator[Observation]:
             requests = total_requests(state.pods)
             allocatable.append(to_resources(state.node.status.allocatable, round_up=False))
             requested.append(requests)
-            yield from _of_node(state, state.node, requests, allocatable[-1], snapshot)
+            yield from _gauges_of_node(state, state.node, requests, allocatable[-1], snapshot)
     yield from _utilization(add(*allocatable), add(*requested))
 
 
 def cluster_gauges(snapshot: Snapshot) -> Iterator[Observation]:
-    """Yield the number of nodes and the sync state."""
+    """Yield the number of nodes in the cluster state, and whether that is synced."""
     yield gauge("karpenter_cluster_state_node_count", len(snapshot.state_nodes), {})
     yield gauge("karpenter_cluster_state_synced", 1, {})
     yield gauge("karpenter_cluster_state_unsynced_time_seconds", 0, {})
 
 
-def _of_node(
+def _gauges_of_node(
     state: StateNode, node: Node, requests: Resources, allocatable: Resources, snapshot: Snapshot
 ) -> Iterator[Observation]:
-    own = node_labels(state, node)
+    values = node_labels(state, node)
     daemons = tuple(pod for pod in state.pods if is_owned_by_daemon_set(pod))
     capacity = to_resources(node.status.capacity, round_up=False)
-    yield from by_resource("karpenter_nodes_allocatable", allocatable, own)
-    yield from by_resource("karpenter_nodes_total_pod_requests", requests, own)
-    yield from by_resource("karpenter_nodes_total_pod_limits", total_limits(state.pods), own)
-    yield from by_resource("karpenter_nodes_total_daemon_requests", total_requests(daemons), own)
-    yield from by_resource("karpenter_nodes_total_daemon_limits", total_limits(daemons), own)
-    yield from by_resource("karpenter_nodes_system_overhead", subtract(capacity, allocatable), own)
-    born = node.metadata.creation_timestamp
-    if born is not None:
-        age = (snapshot.now - born).total_seconds()
-        yield gauge("karpenter_nodes_current_lifetime_seconds", age, own)
+    yield from by_resource("karpenter_nodes_allocatable", allocatable, values)
+    yield from by_resource("karpenter_nodes_total_pod_requests", requests, values)
+    yield from by_resource("karpenter_nodes_total_pod_limits", total_limits(state.pods), values)
+    yield from by_resource("karpenter_nodes_total_daemon_requests", total_requests(daemons), values)
+    yield from by_resource("karpenter_nodes_total_daemon_limits", total_limits(daemons), values)
+    yield from by_resource("karpenter_nodes_system_overhead", subtract(capacity, allocatable), values)
+    created = node.metadata.creation_timestamp
+    if created is not None:
+        age = (snapshot.now - created).total_seconds()
+        yield gauge("karpenter_nodes_current_lifetime_seconds", age, values)
 
 
 def node_labels(state: StateNode, node: Node) -> Mapping[str, str]:
-    """The node's name, whether it is managed, and its well-known labels."""
-    found = node.metadata.labels
-    known = {label_name(key): found[key] for key in sorted(labels.WELL_KNOWN) if key in found}
-    return {"node_name": node.metadata.name, "managed": str(state.managed).lower(), **known}
+    """Return the metric labels of a node: its name, whether it is managed, and its well-known labels."""
+    own = node.metadata.labels
+    well_known = {label_name(key): own[key] for key in sorted(labels.WELL_KNOWN) if key in own}
+    return {"node_name": node.metadata.name, "managed": str(state.managed).lower(), **well_known}
 
 
 def _utilization(allocatable: Resources, requested: Resources) -> Iterator[Observation]:
     for resource in sorted(allocatable):
         if allocatable[resource]:
             share = 100 * requested.get(resource, 0) / allocatable[resource]
-            own = {"resource_type": resource_type(resource)}
-            yield gauge("karpenter_cluster_utilization_percent", share, own)
+            yield gauge("karpenter_cluster_utilization_percent", share, {"resource_type": resource_type(resource)})

@@ -19,18 +19,18 @@ def pool_gauges(snapshot: Snapshot, catalogue: Catalogue) -> Iterator[Observatio
     """Yield gauges of each NodePool, by name: usage from its status, cost from the catalogue (overlays included)."""
     costs = _costs(snapshot, catalogue)
     for pool in snapshot.node_pools:
-        own = {"nodepool": pool.metadata.name}
-        yield from by_resource("karpenter_nodepools_limit", pool.spec.limit_amounts, own)
+        values = {"nodepool": pool.metadata.name}
+        yield from by_resource("karpenter_nodepools_limit", pool.spec.limit_amounts, values)
         usage = to_resources(pool.status.resources, round_up=False)
-        yield from by_resource("karpenter_nodepools_usage", usage, own)
-        yield gauge("karpenter_nodepools_cost_total", costs[pool.metadata.name], own)
+        yield from by_resource("karpenter_nodepools_usage", usage, values)
+        yield gauge("karpenter_nodepools_cost_total", costs[pool.metadata.name], values)
 
 
 def _costs(snapshot: Snapshot, catalogue: Catalogue) -> dict[str, float]:
-    """Price of each NodePool's nodes per hour; nodes without a known price count as 0, as in Karpenter."""
+    """Return the price per hour of each NodePool's nodes; a node whose price is unknown counts as 0, as in Karpenter."""
     costs = {pool.metadata.name: 0.0 for pool in snapshot.node_pools}
     for state in snapshot.state_nodes:
         if state.managed and state.node_pool in costs and state.provider_id:
-            bought = (state.labels.get(key, "") for key in (labels.INSTANCE_TYPE, labels.ZONE, labels.CAPACITY_TYPE))
-            costs[state.node_pool] += price_of(catalogue.instance_types(state.node_pool), *bought)
+            offering = (state.labels.get(key, "") for key in (labels.INSTANCE_TYPE, labels.ZONE, labels.CAPACITY_TYPE))
+            costs[state.node_pool] += price_of(catalogue.instance_types(state.node_pool), *offering)
     return costs

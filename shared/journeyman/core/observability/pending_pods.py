@@ -34,22 +34,22 @@ _IGNORED: Final = frozenset({"invalid"})
 def pending_gauges(snapshot: Snapshot, results: Results) -> Iterator[Observation]:
     """Yield the number of ignored pods (no NodePool can run them), and of the others by zone."""
     waiting = [pod for pod in snapshot.pods if is_provisionable(pod) and not is_virtual_pod(pod)]
-    out = {pod.key for pod in waiting if opted_out(pod)}
-    out |= {key for key, error in results.pod_errors.items() if error.kind in _IGNORED}
-    ignored = float(sum(pod.key in out for pod in waiting))
-    yield Observation(name="karpenter_scheduler_ignored_pods_count", value=ignored, kind="gauge")
-    zones = effective_zones((pod for pod in waiting if pod.key not in out), snapshot)
-    for zone, number in sorted(zones.items()):
+    ignored = {pod.key for pod in waiting if opted_out(pod)}
+    ignored |= {key for key, error in results.pod_errors.items() if error.kind in _IGNORED}
+    number = float(sum(pod.key in ignored for pod in waiting))
+    yield Observation(name="karpenter_scheduler_ignored_pods_count", value=number, kind="gauge")
+    zones = effective_zones((pod for pod in waiting if pod.key not in ignored), snapshot)
+    for zone, count in sorted(zones.items()):
         yield Observation(
             name="karpenter_scheduler_pending_pods_by_effective_zone_count",
-            value=float(number),
+            value=float(count),
             labels={"controller": _CONTROLLER, "zone": zone},
             kind="gauge",
         )
 
 
 def effective_zones(pods: Iterable[Pod], snapshot: Snapshot) -> Counter[str]:
-    """Number of pods by the only zone they allow; `flexible` for several, `none` for none."""
+    """Return the number of pods by the only zone that they allow; `flexible` for several zones, `none` for none."""
     storage = StorageObjects.of(snapshot)
     return Counter(_zone(pod, storage) for pod in pods)
 
@@ -69,7 +69,7 @@ def _zone(pod: Pod, storage: StorageObjects) -> str:
 
 
 def _zone_label(alternatives_: Iterable[Requirements]) -> str:
-    """The zones of all alternatives, as one label value."""
+    """Return the zones of all alternatives as one label value."""
     zones: set[str] = set()
     for requirements in alternatives_:
         zone = requirements.get(labels.ZONE)

@@ -17,14 +17,14 @@ from journeyman.core.scheduling.capacity_buffers import is_virtual_pod
 from journeyman.core.state import Snapshot
 from journeyman.core.state.pod_predicates import is_terminal
 
-_OF_NODE = {
+_NODE_LABELS = {
     "nodepool": labels.NODEPOOL,
     "zone": labels.ZONE,
     "arch": labels.ARCH,
     "capacity_type": labels.CAPACITY_TYPE,
     "instance_type": labels.INSTANCE_TYPE,
 }
-"""Labels that a pod has from its node."""
+"""Metric labels that come from the pod's node, with its Kubernetes labels."""
 
 
 def pod_gauges(snapshot: Snapshot) -> Iterator[Observation]:
@@ -33,43 +33,43 @@ def pod_gauges(snapshot: Snapshot) -> Iterator[Observation]:
     for pod in snapshot.pods:
         if not is_virtual_pod(pod):
             yield gauge("karpenter_pods_state", 1, _state(pod, nodes.get(pod.spec.node_name)))
-            yield from _waits(pod, snapshot.now)
+            yield from _waiting_times(pod, snapshot.now)
 
 
 def _state(pod: Pod, node: Node | None) -> Mapping[str, str]:
-    of_node = node.metadata.labels if node is not None else {}
+    node_labels = node.metadata.labels if node is not None else {}
     return {
         "name": pod.metadata.name,
         "namespace": pod.metadata.namespace,
         "owner": _owner(pod),
         "node": pod.spec.node_name,
-        "scheduled": _said(bool(pod.spec.node_name)),
-        **{name: of_node.get(key, "") for name, key in _OF_NODE.items()},
+        "scheduled": _bool_text(bool(pod.spec.node_name)),
+        **{name: node_labels.get(key, "") for name, key in _NODE_LABELS.items()},
         "phase": pod.status.phase,
-        "ready": _said(is_true(pod.status.conditions, "Ready")),
-        "managed": _said(bool(of_node.get(labels.NODEPOOL))),
+        "ready": _bool_text(is_true(pod.status.conditions, "Ready")),
+        "managed": _bool_text(bool(node_labels.get(labels.NODEPOOL))),
     }
 
 
 def _owner(pod: Pod) -> str:
-    """The path of the first owner, in the form of the former selfLink."""
+    """Return the API path of the first owner, in the form of the former selfLink."""
     for owner in pod.metadata.owner_references:
         kind = f"{owner.kind.lower()}s"
         return f"/apis/{owner.api_version}/namespaces/{pod.metadata.namespace}/{kind}/{owner.name}"
     return ""
 
 
-def _waits(pod: Pod, now: datetime) -> Iterator[Observation]:
-    born = pod.metadata.creation_timestamp
-    if born is None or is_terminal(pod):
+def _waiting_times(pod: Pod, now: datetime) -> Iterator[Observation]:
+    created = pod.metadata.creation_timestamp
+    if created is None or is_terminal(pod):
         return
     own = {"name": pod.metadata.name, "namespace": pod.metadata.namespace}
-    age = (now - born).total_seconds()
+    age = (now - created).total_seconds()
     if pod.status.phase == "Pending" and not is_true(pod.status.conditions, "PodScheduled"):
         yield gauge("karpenter_pods_unbound_time_seconds", age, own)
     if pod.status.phase == "Pending" or not is_true(pod.status.conditions, "Ready"):
         yield gauge("karpenter_pods_unstarted_time_seconds", age, own)
 
 
-def _said(holds: bool) -> str:
-    return "true" if holds else "false"
+def _bool_text(value: bool) -> str:
+    return "true" if value else "false"

@@ -11,8 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NODE, Node, Taint
-from journeyman.core.plan import ObjectRef, PatchObject
+from journeyman.core.api.objects import Node, Taint
+from journeyman.core.plan import PatchObject, node_ref
 
 DISRUPTED: Final = Taint(key=labels.DISRUPTED_TAINT, effect="NoSchedule")
 
@@ -23,7 +23,7 @@ def has_disrupted_taint(node: Node) -> bool:
 
 
 def add_disrupted_taint(node: Node, why: str) -> PatchObject | None:
-    """Put the taint on; None if it is there."""
+    """Return the patch that adds the taint; None if the node has it."""
     if has_disrupted_taint(node):
         return None
     return _with_taints(node, with_disrupted_taint(node.spec.taints), why)
@@ -37,7 +37,7 @@ def with_disrupted_taint(taints: tuple[Taint, ...]) -> tuple[Taint, ...]:
 
 
 def remove_disrupted_taint(node: Node, why: str) -> PatchObject | None:
-    """Take the taint off; None if it is not there."""
+    """Return the patch that removes the taint; None if the node does not have it."""
     if not has_disrupted_taint(node):
         return None
     return _with_taints(node, (t for t in node.spec.taints if not _is_disrupted(t)), why)
@@ -48,10 +48,10 @@ def _is_disrupted(taint: Taint) -> bool:
 
 
 def _with_taints(node: Node, taints: Iterable[Taint], why: str) -> PatchObject:
-    """A merge patch replaces the list whole, so it goes through on this resourceVersion only."""
+    """Return the patch of the taints, for this resourceVersion only: a merge patch replaces the whole list."""
     patch: dict[str, Any] = {"spec": {"taints": [msgspec.to_builtins(taint) for taint in taints]}}
     return PatchObject(
-        ref=ObjectRef(resource=NODE, name=node.metadata.name, uid=node.metadata.uid),
+        ref=node_ref(node),
         patch=patch,
         why=why,
         resource_version=node.metadata.resource_version,

@@ -40,7 +40,7 @@ class InstanceStatus(Struct, frozen=True, kw_only=True):
 TERMINATING_STATES: Final = frozenset({"shutting-down", "terminated"})
 """States of an instance whose termination has started."""
 NOT_RUNNING_STATES: Final = TERMINATING_STATES | {"stopping", "stopped"}
-"""States in which an instance runs no pods. A stopped one may be started again, by hand."""
+"""States in which an instance runs no pods. A user may start a stopped one again."""
 
 
 class RunningInstance(Protocol):
@@ -84,7 +84,7 @@ class CloudInstances(Struct, frozen=True, kw_only=True, dict=True):
     def launched_for(self, claim: NodeClaim) -> str:
         """Return the provider id of the instance whose tags name this claim; empty if there is none.
 
-        Another UID in the tag is that of an earlier claim of the same name. Instances of Karpenter have no UID tag.
+        A tag with another UID names an earlier claim of the same name. Instances of Karpenter have no UID tag.
         """
         by_name = self._by_claim.get(("", claim.metadata.name), "")
         return self._by_claim.get((claim.metadata.uid, claim.metadata.name), by_name)
@@ -105,6 +105,6 @@ class CloudInstances(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _by_claim(self) -> Mapping[tuple[str, str], str]:
-        """By UID and name of the claim: the provider id of its instance, the first by id if there are several."""
+        """Provider ids by UID and name of the claim; the first one if a claim has several instances."""
         ordered = sorted(self.listed, key=lambda i: i.provider_id, reverse=True)
         return {(i.claim_uid, i.claim): i.provider_id for i in ordered if i.claim}

@@ -41,25 +41,25 @@ def join(
         Sorted by name. A claim may have several nodes, a node at most one claim. Managed nodes without a provider id are left
         out, as in Karpenter: their claims stand for them until the kubelet sets the id.
     """
-    index = _Claims(nodes, claims)
+    index = _ClaimIndex(nodes, claims)
     found = []
     with_node: set[str] = set()
     for node in nodes:
         claim = index.of(node)
-        if claim is None and _awaits_identity(node):
+        if claim is None and _awaits_provider_id(node):
             continue
         if claim is not None:
             with_node.add(claim.metadata.uid)
         found.append(StateNode(node=node, claim=claim, pods=pods_by_node.get(node.metadata.name, ())))
     found += [
-        StateNode(node=None, claim=claim, duplicate_of=index.rival_of(claim))
+        StateNode(node=None, claim=claim, duplicate_of=index.owner_of_instance(claim))
         for claim in claims
         if claim.metadata.uid not in with_node
     ]
     return tuple(sorted(found, key=lambda n: n.name))
 
 
-class _Claims:
+class _ClaimIndex:
     """NodeClaims by provider id, by UID and by node name."""
 
     def __init__(self, nodes: Iterable[Node], claims: Sequence[NodeClaim]) -> None:
@@ -67,10 +67,10 @@ class _Claims:
         for claim in claims:
             if claim.status.provider_id:
                 sharing.setdefault(claim.status.provider_id, []).append(claim)
-        contested = any(len(rivals) > 1 for rivals in sharing.values())
-        named = _instances_by_owner(nodes) if contested else {}
+        has_duplicates = any(len(rivals) > 1 for rivals in sharing.values())
+        instances = _instances_by_owner(nodes) if has_duplicates else {}
         self._by_provider_id = {
-            provider_id: min(rivals, key=lambda c: _precedence(c, named)) if len(rivals) > 1 else rivals[0]
+            provider_id: min(rivals, key=lambda c: _precedence(c, instances)) if len(rivals) > 1 else rivals[0]
             for provider_id, rivals in sharing.items()
         }
         self._by_uid = {claim.metadata.uid: claim for claim in claims}
@@ -87,36 +87,36 @@ class _Claims:
         owners = (self._by_uid.get(uid) for uid in _owners(node))
         return next((claim for claim in owners if claim), None) or self._by_node.get(node.metadata.name)
 
-    def rival_of(self, claim: NodeClaim) -> str:
-        """Return the name of the claim that the instance of a claim without a node belongs to; empty if it is its own."""
-        holder = self._by_provider_id.get(claim.status.provider_id, claim)
-        return holder.metadata.name if holder.metadata.uid != claim.metadata.uid else ""
+    def owner_of_instance(self, claim: NodeClaim) -> str:
+        """Return the name of another claim that owns the claim's instance; empty if there is none."""
+        owner = self._by_provider_id.get(claim.status.provider_id, claim)
+        return owner.metadata.name if owner.metadata.uid != claim.metadata.uid else ""
 
 
 def _instances_by_owner(nodes: Iterable[Node]) -> Mapping[str, Collection[str]]:
-    named: dict[str, set[str]] = {}
+    """Return the provider ids of the Nodes that name a claim as owner, by the claim's UID."""
+    instances: dict[str, set[str]] = {}
     for node in nodes:
         for uid in _owners(node):
-            named.setdefault(uid, set()).add(node.spec.provider_id)
-    return named
+            instances.setdefault(uid, set()).add(node.spec.provider_id)
+    return instances
 
 
-def _precedence(claim: NodeClaim, named: Mapping[str, Collection[str]]) -> tuple[bool, bool, datetime, str]:
-    """Sort key of claims with one provider id; the instance belongs to the first.
+def _precedence(claim: NodeClaim, instances: Mapping[str, Collection[str]]) -> tuple[bool, bool, datetime, str]:
+    """Return the sort key of claims with one provider id; the instance belongs to the first.
 
     A claim that the instance's Node names as owner comes first, one that another instance's Node names comes last.
-    `named` are the provider ids of the Nodes that name a claim as owner, by the claim's UID.
     """
-    instances = named.get(claim.metadata.uid, ())
-    elsewhere = claim.status.provider_id not in instances
-    return elsewhere, bool(instances), claim.metadata.creation_timestamp or _EARLIEST, claim.metadata.name
+    owned = instances.get(claim.metadata.uid, ())
+    is_owner = claim.status.provider_id in owned
+    return not is_owner, bool(owned), claim.metadata.creation_timestamp or _EARLIEST, claim.metadata.name
 
 
 def _owners(node: Node) -> Iterator[str]:
     return (o.uid for o in node.metadata.owner_references if o.kind == NODECLAIM.kind)
 
 
-def _awaits_identity(node: Node) -> bool:
-    """Whether the node will belong to a claim once its kubelet has set the provider id; a deleting node never will."""
+def _awaits_provider_id(node: Node) -> bool:
+    """Whether the node belongs to a claim once its kubelet has set the provider id; a deleting node never will."""
     meta = node.metadata
     return labels.NODEPOOL in meta.labels and not node.spec.provider_id and meta.deletion_timestamp is None

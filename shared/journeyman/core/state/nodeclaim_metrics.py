@@ -67,13 +67,13 @@ def termination_mode(claim: NodeClaim) -> str:
 def claim_termination_metrics(claim: NodeClaim, now: datetime) -> tuple[Observation, ...]:
     """Count a NodeClaim whose finalizer is removed, with the seconds since its deletion and since its instance's termination."""
     pool = claim.metadata.labels.get(labels.NODEPOOL, "")
-    ending = condition_of(claim.status.conditions, INSTANCE_TERMINATING)
+    terminating = condition_of(claim.status.conditions, INSTANCE_TERMINATING)
     return (
         nodeclaim_terminated(claim),
         *_duration("karpenter_nodeclaims_termination_duration_seconds", claim.metadata.deletion_timestamp, now, pool),
         *_duration(
             "karpenter_nodeclaims_instance_termination_duration_seconds",
-            ending.last_transition_time if ending is not None else None,
+            terminating.last_transition_time if terminating is not None else None,
             now,
             pool,
         ),

@@ -60,7 +60,7 @@ def is_owned_by_node(pod: Pod) -> bool:
 
 
 def is_provisionable(pod: Pod) -> bool:
-    """Whether kube-scheduler found it unschedulable, so that a new node may help."""
+    """Whether kube-scheduler marked the pod as unschedulable, so that a new node may help."""
     status = pod.status
     if pod.spec.node_name or status.nominated_node_name or not _is_unschedulable(status.conditions):
         return False
@@ -73,14 +73,14 @@ def _stays_on_its_node(pod: Pod) -> bool:
 
 
 def _is_unschedulable(conditions: tuple[Condition, ...]) -> bool:
-    for condition in conditions:  # every pod of the cluster comes by here: the plain loop is the fastest
+    for condition in conditions:  # called for every pod of the cluster: a plain loop is the fastest
         if condition.type == "PodScheduled":
             return condition.reason == "Unschedulable"
     return False
 
 
 def is_reschedulable(pod: Pod) -> bool:
-    """Whether it will need another node when its own goes (a StatefulSet's pod even while it terminates)."""
+    """Whether the pod needs another node when its node is removed (a StatefulSet's pod even while it terminates)."""
     comes_back = is_active(pod) or (
         is_terminating(pod) and not is_terminal(pod) and is_owned_by(pod, "StatefulSet", "apps")
     )
@@ -88,20 +88,20 @@ def is_reschedulable(pod: Pod) -> bool:
 
 
 def is_disruptable(pod: Pod, now: datetime) -> bool:
-    """Whether no active `karpenter.sh/do-not-disrupt` protects it ("true", or a duration counted from its start).
+    """Whether no active `karpenter.sh/do-not-disrupt` protects the pod: "true", or a duration counted from the pod's start.
 
-    The duration of a pod that has not started yet has not begun.
+    A duration also protects a pod that has not started.
     """
     value = pod.metadata.annotations.get(labels.DO_NOT_DISRUPT, "")
     if value == "true":
         return False
-    protection = parse_duration(value)
+    protection = parse_go_duration(value)
     if protection is None or protection <= timedelta(0):
         return True
     return pod.status.start_time is not None and now >= pod.status.start_time + protection
 
 
-def parse_duration(text: str) -> timedelta | None:
+def parse_go_duration(text: str) -> timedelta | None:
     """Return a Go duration such as `1h30m`; None if the text is not one."""
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
@@ -110,7 +110,7 @@ def parse_duration(text: str) -> timedelta | None:
 
 
 def is_currently_reschedulable(pod: Pod, pdbs: Iterable[PodDisruptionBudget], now: datetime) -> bool:
-    """Whether a new node should be planned for it now: it will be recreated, and nothing blocks its eviction for good."""
+    """Whether the pod needs a new node now: it will be recreated, and nothing blocks its eviction for good."""
     return is_reschedulable(pod) and is_disruptable(pod, now) and not is_fully_blocked(pod, pdbs)
 
 

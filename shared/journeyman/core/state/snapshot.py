@@ -1,6 +1,6 @@
 """Snapshot: one cluster at one moment, immutable, indexed once.
 
-`steps.load` reads it (nodes and claims first, then pods, so that a race under-provisions rather than doubles);
+`steps.load` reads it (nodes and claims first, then pods, so that a race launches too few nodes rather than too many);
 every decision is a function of it.
 """
 
@@ -78,7 +78,7 @@ class InvalidObject(Struct, frozen=True, kw_only=True):
 
 
 class Workloads(Struct, frozen=True, kw_only=True):
-    """What makes and selects pods; read only where settings or CapacityBuffers ask for it."""
+    """Objects that create or select pods; read only if a setting or a CapacityBuffer needs them."""
 
     services: tuple[Service, ...] = ()
     replication_controllers: tuple[ReplicationController, ...] = ()
@@ -127,7 +127,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def state_nodes(self) -> tuple[StateNode, ...]:
-        """Nodes joined with claims (`joining`), by name. Claims without a node, and unmanaged nodes, are in it."""
+        """Nodes joined with NodeClaims (`joining`), by name; with NodeClaims without a node, and unmanaged nodes."""
         return join(self.nodes, self.claims, self.pods_by_node)
 
     @cached_property
@@ -137,7 +137,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def state_nodes_by_claim(self) -> Mapping[str, StateNode]:
-        """State nodes by claim name; of several that a claim has, one that runs on the instance it names."""
+        """State nodes by NodeClaim name; if a NodeClaim has several, the one with its provider id."""
         found: dict[str, StateNode] = {}
         for node in self.state_nodes:
             if node.claim is None:
@@ -153,7 +153,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
         return {pool.metadata.name: pool for pool in self.node_pools}
 
     def node_class_of(self, pool: NodePool) -> NodeClassState | None:
-        """The NodeClass a pool refers to, None if it does not exist."""
+        """Return the NodeClass that the NodePool references; None if it does not exist."""
         ref = pool.spec.template.spec.node_class_ref
         for candidate in self.node_classes:
             if (candidate.group, candidate.kind, candidate.name) == (ref.group, ref.kind, ref.name):
@@ -161,5 +161,5 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
         return None
 
     def with_claims(self, claims: Iterable[NodeClaim]) -> Snapshot:
-        """The same moment with other claims (those just created, say)."""
+        """Return the snapshot with other NodeClaims, such as those that this run created."""
         return replace(self, claims=tuple(sorted(claims, key=lambda c: c.metadata.name)))

@@ -15,6 +15,7 @@ from msgspec import Struct
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import REGISTERED
 from journeyman.core.api.objects import Condition, Node, NodeClaim, Pod, Taint, is_true
+from journeyman.core.plan import ObjectRef, claim_ref, node_ref
 
 
 class StateNode(Struct, frozen=True, kw_only=True, dict=True):
@@ -43,6 +44,12 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
         if self.node is not None and self.node.spec.provider_id:
             return self.node.spec.provider_id
         return self.claim.status.provider_id if self.claim is not None else ""
+
+    @property
+    def object_refs(self) -> tuple[ObjectRef, ...]:
+        """References to the NodeClaim and the Node, as far as they exist, to record Events on."""
+        claim = (claim_ref(self.claim),) if self.claim is not None else ()
+        return (*claim, node_ref(self.node)) if self.node is not None else claim
 
     @property
     def managed(self) -> bool:
@@ -75,7 +82,7 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def is_terminating(self) -> bool:
-        """Whether the Node or the NodeClaim has a deletionTimestamp. It never runs pods again, and cannot be kept."""
+        """Whether the Node or the NodeClaim has a deletionTimestamp. Nothing can undo that."""
         is_node_deleted = self.node is not None and self.node.metadata.deletion_timestamp is not None
         return is_node_deleted or (self.claim is not None and self.claim.metadata.deletion_timestamp is not None)
 
@@ -83,7 +90,7 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
     def is_being_disrupted(self) -> bool:
         """Whether it is terminating, or its Node has the `karpenter.sh/disrupted` taint, also if a user set it.
 
-        It takes no new pods, and its pods need another node. The taint alone may be removed again (rollback).
+        It takes no new pods, and its pods need another node. A rollback may remove the taint.
         """
         has_taint = self.node is not None and any(t.key == labels.DISRUPTED_TAINT for t in self.node.spec.taints)
         return self.is_terminating or has_taint

@@ -29,10 +29,10 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
             return False
 
 
-def _compares(operator: str, wanted: str, actual: str) -> bool:
-    """Numeric tolerations: the taint's value must be greater (less) than the toleration's."""
+def _compares(operator: str, limit_text: str, value_text: str) -> bool:
+    """Whether the taint's value is greater (`Gt`) or less (`Lt`) than the toleration's; both must be integers."""
     try:
-        limit, value = int(wanted), int(actual)
+        limit, value = int(limit_text), int(value_text)
     except ValueError:
         return False
     return value > limit if operator == "Gt" else value < limit

@@ -94,7 +94,7 @@ class AckCluster:
         try:
             issued = msgspec.json.decode(response.body, type=_IssuedKubeconfig)
             if not issued.config:
-                raise self._without_address()
+                raise self._no_address_error()
             entry = read_kubeconfig(_yaml(issued.config)).entry()
             context = tls_context(entry)
             expires = _parse_time(issued.expiration) or now + timedelta(minutes=self._minutes)
@@ -124,7 +124,7 @@ class AckCluster:
         url = f"{self._api}{escaped_path(path)}?{escaped_query(query)}"
         return send("GET", url, {**headers, "Accept": "application/json"}, **self._context)
 
-    def _without_address(self) -> ConfigurationError:
+    def _no_address_error(self) -> ConfigurationError:
         kind = "private" if self._private else "public"
         return ConfigurationError(
             f"ACK cluster {self._cluster_id} has no {kind} address",

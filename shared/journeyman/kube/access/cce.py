@@ -91,7 +91,7 @@ class CceCluster:
         if response.status not in {200, 201}:
             raise self._error_of(response)
         try:
-            entry, name = self._chosen(read_kubeconfig(msgspec.json.decode(response.body)))
+            entry, name = self._choose_context(read_kubeconfig(msgspec.json.decode(response.body)))
             context = tls_context(entry)
         except ValueError as error:  # msgspec's, and ssl's as translated by `tls_context`
             raise ConfigurationError(
@@ -100,21 +100,21 @@ class CceCluster:
         expires = now + timedelta(days=self._days)
         return IssuedCertificate(server=entry.server, context=context, expires=expires, assert_hostname=name)
 
-    def _chosen(self, found: Kubeconfig) -> tuple[KubeconfigEntry, str]:
+    def _choose_context(self, kubeconfig: Kubeconfig) -> tuple[KubeconfigEntry, str]:
         """Return the context to use, and the name to verify the server's certificate against if it is not the URL's."""
         if self._private:
-            return found.entry(_INTERNAL), ""
-        if _VERIFIED in found.names:
-            return found.entry(_VERIFIED), ""
-        public = found.server(_UNVERIFIED)
+            return kubeconfig.entry(_INTERNAL), ""
+        if _VERIFIED in kubeconfig.names:
+            return kubeconfig.entry(_VERIFIED), ""
+        public = kubeconfig.server(_UNVERIFIED)
         if not public:
             raise ConfigurationError(
                 f"CCE cluster {self._cluster_id} has no public address",
                 to_do='bind an elastic IP to it, or run the functions in its VPC and set "endpoint": "private"',
                 **self._context,
             )
-        inside = found.entry(_INTERNAL)
-        return replace(inside, server=public), urlsplit(inside.server).hostname or ""
+        internal = kubeconfig.entry(_INTERNAL)
+        return replace(internal, server=public), urlsplit(internal.server).hostname or ""
 
     def _send_request(self, now: datetime) -> CloudResponse:
         path = f"/api/v3/projects/{self._project_id}/clusters/{self._cluster_id}/clustercert"

@@ -5,8 +5,8 @@ authenticator sends that request. A token is valid for 15 minutes after it was s
 expire.
 
 The cluster must know the IAM role: an *access entry* maps it to Kubernetes groups, which the chart's ClusterRoles are bound to.
-template.yaml creates the entries of its own cluster. For other clusters a person creates them, with the command that `remedy`
-puts into the error for a refused role.
+template.yaml creates the entries of its own cluster. For other clusters a user creates them, with the command in the error
+for a refused role (`remedy`).
 
 Restates: aws-iam-authenticator `pkg/token/token.go` `GetWithSTS`.
 """
@@ -130,7 +130,7 @@ def remedy(
     role_arn: str = "",
     groups: Sequence[str] = (),
 ) -> str:
-    """Return the command to run when the cluster answers 401 (unknown role) or 403 (missing right).
+    """Return the command to run when the cluster answers 401 (unknown role) or 403 (missing permission).
 
     Args:
         status: 401 or 403.
@@ -155,15 +155,15 @@ def remedy(
     return f"the cluster has no access entry for this role: {create}"
 
 
-def _check_endpoint(cluster: str, region: str, described: Mapping[str, Any], wanted: Endpoint) -> None:
+def _check_endpoint(cluster: str, region: str, described: Mapping[str, Any], endpoint: Endpoint) -> None:
     network = described.get("resourcesVpcConfig") or {}
-    setting = _SETTINGS.get(wanted, "")
+    setting = _SETTINGS.get(endpoint, "")
     if setting and not network.get(setting, True):
-        other = "run the functions in its VPC (VpcSubnetIds)" if wanted == "public" else "set the endpoint to public"
+        advice = "run the functions in its VPC (VpcSubnetIds)" if endpoint == "public" else "set the endpoint to public"
         raise ConfigurationError(
-            f"EKS cluster {cluster} has no {wanted} endpoint",
+            f"EKS cluster {cluster} has no {endpoint} endpoint",
             cluster=cluster,
-            to_do=f"{other}, or: aws eks update-cluster-config --name {cluster} --region {region} --resources-vpc-config {setting}=true",
+            to_do=f"{advice}, or: aws eks update-cluster-config --name {cluster} --region {region} --resources-vpc-config {setting}=true",
         )
 
 

@@ -1,4 +1,4 @@
-"""Access from inside a cluster, as the pod's service account; the forwarder's and the functions' way in."""
+"""Access from inside a cluster, as the pod's service account, for the forwarder and for functions that run in a pod."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Access by a kubeconfig: a person's file, or the one that a cloud issues with a client certificate.
+"""Access by a kubeconfig: a user's file, or the one that a cloud issues with a client certificate.
 
-A person's file may use anything that kubectl supports (exec plugins, token refresh), so the `kubernetes` package reads it.
+A user's file may use anything that kubectl supports (exec plugins, token refresh), so the `kubernetes` package reads it.
 Importing that package takes over a second, so functions import it only for clusters that are registered with a kubeconfig.
 A cloud's kubeconfig holds certificates only, and is read here.
 """
@@ -141,7 +141,7 @@ class Kubeconfig(Struct, frozen=True, rename="kebab"):
         """
         chosen = self._context(context or self.current_context)
         server = self._server(chosen)
-        user = _named(chosen.user, [(named.name, named.user) for named in self.users], "user")
+        user = _find(chosen.user, [(named.name, named.user) for named in self.users], "user")
         return KubeconfigEntry(
             server=server.server,
             authority=_decoded(server.certificate_authority_data, "certificate-authority-data"),
@@ -150,10 +150,10 @@ class Kubeconfig(Struct, frozen=True, rename="kebab"):
         )
 
     def _context(self, name: str) -> _Context:
-        return _named(name, [(named.name, named.context) for named in self.contexts], "context")
+        return _find(name, [(named.name, named.context) for named in self.contexts], "context")
 
     def _server(self, context: _Context) -> _ClusterEntry:
-        return _named(context.cluster, [(named.name, named.cluster) for named in self.clusters], "cluster")
+        return _find(context.cluster, [(named.name, named.cluster) for named in self.clusters], "cluster")
 
 
 def read_kubeconfig(document: Any) -> Kubeconfig:
@@ -179,11 +179,13 @@ def tls_context(entry: KubeconfigEntry) -> SharedTlsContext:
     return context
 
 
-def _named(wanted: str, pairs: Sequence[tuple[str, T]], kind: str) -> T:
-    for name, value in pairs:
-        if name == wanted:
+def _find(name: str, pairs: Sequence[tuple[str, T]], kind: str) -> T:
+    for existing, value in pairs:
+        if existing == name:
             return value
-    raise ValueError(f"the kubeconfig has no {kind} {wanted!r}, only: {', '.join(name for name, _ in pairs) or 'none'}")
+    raise ValueError(
+        f"the kubeconfig has no {kind} {name!r}, only: {', '.join(existing for existing, _ in pairs) or 'none'}"
+    )
 
 
 def _decoded(text: str, field: str) -> bytes:

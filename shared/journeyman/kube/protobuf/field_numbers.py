@@ -306,7 +306,7 @@ LISTED: Final[frozenset[type[Any]]] = frozenset(
 )
 """The kinds that are requested in this encoding: clusters may have many objects of them."""
 
-OWN_STATE: Final[frozenset[type[Struct]]] = LISTED | {
+UNSHARED_TYPES: Final[frozenset[type[Struct]]] = LISTED | {
     objects.ObjectMeta,
     objects.PodSpec,
     objects.PodStatus,
@@ -316,18 +316,18 @@ OWN_STATE: Final[frozenset[type[Struct]]] = LISTED | {
     storage.PersistentVolumeClaimSpec,
     storage.PersistentVolumeSpec,
 }
-"""Messages that two objects hardly ever share, so that they are not worth caching as a whole."""
+"""Messages that are hardly ever equal, so that they are not cached as a whole."""
 
-OWN_FIELDS: Final[Mapping[type[Struct], frozenset[str]]] = {
+UNSHARED_FIELDS: Final[Mapping[type[Struct], frozenset[str]]] = {
     objects.ObjectMeta: frozenset({"name", "uid", "resource_version", "creation_timestamp", "annotations"}),
     objects.PodSpec: frozenset({"node_name", "volumes", "containers", "init_containers"}),
     objects.Container: frozenset(),
     objects.Condition: frozenset({"last_transition_time"}),
 }
-"""The fields in which messages differ as a rule; the other fields are worth caching together."""
+"""The fields in which messages differ as a rule; the other fields are cached together."""
 
 UNREAD: Final[Mapping[type[Struct], tuple[int, ...]]] = {
     objects.ObjectMeta: (17,),  # managedFields
     objects.Container: (9,),  # volumeMounts: each pod's token volume has a name of its own
 }
-"""Fields that our Structs do not have, and that would make such a rest differ."""
+"""Fields that our Structs do not have, and in which the bytes of the shared fields would differ."""

@@ -12,9 +12,9 @@ from typing import Final
 
 from journeyman.kube.protobuf import MAGIC
 
-_RAW: Final = 2
+_RAW_FIELD: Final = 2
 _VARINT: Final = 0
-_COUNTED: Final = 2
+_LENGTH_DELIMITED: Final = 2
 _FIXED: Final = {1: 8, 5: 4}
 """The length of a value in bytes, by the type in its tag."""
 _LONGEST_VARINT: Final = 63  # the bit at which the last byte of a 64-bit number begins
@@ -29,72 +29,72 @@ def parts(pieces: Iterable[bytes]) -> Iterator[bytes]:
     Raises:
         ValueError: The response is not in such an envelope, or ends too early.
     """
-    data, left = b"", -1
+    data, remaining = b"", -1
     for piece in pieces:
         data += piece
-        if left < 0:
-            begin, left = _opened(data)
-            data = data[begin:]
-        end = _end_of_fields(data, left)
+        if remaining < 0:
+            start, remaining = _open_envelope(data)
+            data = data[start:]
+        end = _end_of_fields(data, remaining)
         if end > 0:
             yield data[:end]
-            data, left = data[end:], left - end
-    if left:
+            data, remaining = data[end:], remaining - end
+    if remaining:
         raise ValueError("the response is not a message in an envelope, or ends too early")
 
 
-def _opened(data: bytes) -> tuple[int, int]:
-    """Return where the message in an envelope begins, and its length; (0, -1) if more bytes are needed."""
+def _open_envelope(data: bytes) -> tuple[int, int]:
+    """Return the start of the message in an envelope, and its length; (0, -1) if more bytes are needed."""
     if not MAGIC.startswith(data[: len(MAGIC)]):
         raise ValueError("the response is not in an envelope")
-    at = len(MAGIC)
+    position = len(MAGIC)
     try:
         while True:
-            number, content, end = _field(data, at)
-            if number == _RAW:
+            number, content, end = _field(data, position)
+            if number == _RAW_FIELD:
                 return content, end - content
-            at = end
+            position = end
     except IndexError:
         return 0, -1
 
 
-def _end_of_fields(data: bytes, left: int) -> int:
-    """Return where the last complete field within the first `left` bytes ends."""
-    at, limit = 0, min(left, len(data))
+def _end_of_fields(data: bytes, remaining: int) -> int:
+    """Return the end of the last complete field within the first `remaining` bytes."""
+    position, limit = 0, min(remaining, len(data))
     try:
-        while at < limit:
-            _, _, end = _field(data, at)
+        while position < limit:
+            _, _, end = _field(data, position)
             if end > limit:
                 break
-            at = end
+            position = end
     except IndexError:
         pass
-    return at
+    return position
 
 
-def _field(data: bytes, at: int) -> tuple[int, int, int]:
-    """Return a field's number, and where its content begins and ends, even if that is missing. Raises IndexError for a cut tag."""
-    tag, at = _varint(data, at)
+def _field(data: bytes, position: int) -> tuple[int, int, int]:
+    """Return a field's number, and the start and end of its content, which may be missing. Raises IndexError for a cut tag."""
+    tag, position = _varint(data, position)
     number, kind = tag >> 3, tag & 7
-    if kind == _COUNTED:
-        size, at = _varint(data, at)
-        return number, at, at + size
+    if kind == _LENGTH_DELIMITED:
+        size, position = _varint(data, position)
+        return number, position, position + size
     if kind == _VARINT:
-        return number, at, _varint(data, at)[1]
+        return number, position, _varint(data, position)[1]
     if kind in _FIXED:
-        return number, at, at + _FIXED[kind]
+        return number, position, position + _FIXED[kind]
     raise ValueError(f"field {number} is of type {kind}, which Kubernetes messages do not use")
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number, and where it ends."""
-    found = shift = 0
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return a number, and its end."""
+    number = shift = 0
     while True:
-        byte = data[at]
-        at += 1
-        found |= (byte & 0x7F) << shift
+        byte = data[position]
+        position += 1
+        number |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return found, at
+            return number, position
         shift += 7
         if shift > _LONGEST_VARINT:
             raise ValueError("a number in the response has too many bytes")

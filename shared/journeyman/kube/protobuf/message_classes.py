@@ -1,6 +1,6 @@
-"""Make message classes for our Structs, with the fields that the Structs have; protobuf's C parser fills them.
+"""Create message classes for our Structs, with the fields that the Structs have; protobuf's C parser fills them.
 
-A message that many objects share is declared as bytes in the message around it, which is the same on the wire, so that equal ones
+A message that many objects share is declared as bytes in its parent message, which is the same on the wire, so that equal ones
 are parsed once. Entries of maps are declared as a list, which keeps their order, the order of the JSON.
 """
 
@@ -16,7 +16,7 @@ from google.protobuf.descriptor_pb2 import EDITION_2023, DescriptorProto, FieldD
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from journeyman.kube.protobuf.field_numbers import AS_JSON, NUMBERS, OWN_FIELDS, OWN_STATE, UNREAD
+from journeyman.kube.protobuf.field_numbers import AS_JSON, NUMBERS, UNREAD, UNSHARED_FIELDS, UNSHARED_TYPES
 
 MISSING_TEXT: Final = "\0missing"
 MISSING_BYTES: Final = b"\0missing"  # begins with a field number that no message can have
@@ -46,31 +46,31 @@ _TEXT, _BYTES, _NUMBER, _FLAG, _MESSAGE = (
 def fields(type_: type[msgspec.Struct]) -> Mapping[str, Any]:
     """Return the types of a Struct's fields without None, except fields that only custom resources have."""
     numbers = NUMBERS[type_]
-    return {name: _present(each.type) for name, each in _declared(type_).items() if numbers[name] is not None}
+    return {name: _without_none(each.type) for name, each in _declared(type_).items() if numbers[name] is not None}
 
 
 @lru_cache(maxsize=256)
-def own_fields(type_: type) -> tuple[str, ...]:
-    """Return the fields of a Struct's message: all but those of its shared rest."""
-    own = OWN_FIELDS.get(type_)
-    return tuple(name for name in fields(type_) if own is None or name in own)
+def unshared_fields(type_: type) -> tuple[str, ...]:
+    """Return the fields of a Struct's own message: all but its shared fields."""
+    unshared = UNSHARED_FIELDS.get(type_)
+    return tuple(name for name in fields(type_) if unshared is None or name in unshared)
 
 
 @lru_cache(maxsize=256)
-def other_fields(type_: type) -> tuple[str, ...]:
-    """Return the fields of the message of a Struct's shared rest."""
-    own = own_fields(type_)
-    return tuple(name for name in fields(type_) if name not in own)
+def shared_fields(type_: type) -> tuple[str, ...]:
+    """Return a Struct's shared fields, which have a message of their own."""
+    unshared = unshared_fields(type_)
+    return tuple(name for name in fields(type_) if name not in unshared)
 
 
-def is_own_map(type_: type, name: str) -> bool:
+def is_unshared_map(type_: type, name: str) -> bool:
     """Return whether a map to texts differs between objects as a rule, so that its entries are not worth caching."""
-    return type_ in OWN_FIELDS and name in OWN_FIELDS[type_] and fields(type_)[name] == dict[str, str]
+    return type_ in UNSHARED_FIELDS and name in UNSHARED_FIELDS[type_] and fields(type_)[name] == dict[str, str]
 
 
-def rest_name(type_: type) -> str:
-    """Return the name of the message of a Struct's shared rest."""
-    return f"{type_.__name__}Rest"
+def shared_name(type_: type) -> str:
+    """Return the name of the message of a Struct's shared fields."""
+    return f"{type_.__name__}Shared"
 
 
 @lru_cache(maxsize=256)
@@ -87,13 +87,13 @@ def list_name(type_: type) -> str:
 @lru_cache(maxsize=1)
 def _pool() -> DescriptorPool:
     file = FileDescriptorProto(name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="editions", edition=EDITION_2023)
-    file.message_type.extend([*_common(), *(made for type_ in NUMBERS for made in _messages(type_))])
+    file.message_type.extend([*_common_messages(), *(message for type_ in NUMBERS for message in _messages(type_))])
     pool = DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     return pool
 
 
-def _common() -> Iterator[DescriptorProto]:
+def _common_messages() -> Iterator[DescriptorProto]:
     yield _message(TEXT_ENTRY, _field("key", 1, _TEXT), _field("value", 2, _TEXT))
     yield _message(AMOUNT_ENTRY, _field("key", 1, _TEXT), _field("value", 2, "Quantity"))
     yield _message("Quantity", _field("string", 1, _TEXT))
@@ -105,15 +105,15 @@ def _common() -> Iterator[DescriptorProto]:
 
 
 def _messages(type_: type[msgspec.Struct]) -> Iterator[DescriptorProto]:
-    """Yield a Struct's message, its rest's, the intermediate one of some fields, and for objects the list's."""
-    name, inner = type_.__name__, [field for field in fields(type_) if isinstance(NUMBERS[type_][field], tuple)]
-    own = [_of_struct(type_, field) for field in own_fields(type_) if field not in inner]
-    own += [_field(f"{UNREAD_FIELD}{number}", number, _BYTES, many=True) for number in UNREAD.get(type_, ())]
-    if inner:
-        own.append(_field(SOURCE, _numbers(type_, inner[0])[0], f"{name}Source"))
-        yield _message(f"{name}Source", *(_of_struct(type_, field) for field in inner))
-    yield _message(name, *own)
-    yield _message(rest_name(type_), *(_of_struct(type_, field) for field in other_fields(type_)))
+    """Yield a Struct's message, that of its shared fields, the intermediate one of some fields, and for objects the list's."""
+    name, inlined = type_.__name__, [field for field in fields(type_) if isinstance(NUMBERS[type_][field], tuple)]
+    own_fields = [_struct_field(type_, field) for field in unshared_fields(type_) if field not in inlined]
+    own_fields += [_field(f"{UNREAD_FIELD}{number}", number, _BYTES, many=True) for number in UNREAD.get(type_, ())]
+    if inlined:
+        own_fields.append(_field(SOURCE, _numbers(type_, inlined[0])[0], f"{name}Source"))
+        yield _message(f"{name}Source", *(_struct_field(type_, field) for field in inlined))
+    yield _message(name, *own_fields)
+    yield _message(shared_name(type_), *(_struct_field(type_, field) for field in shared_fields(type_)))
     if "metadata" in fields(type_):
         items = _field("items", 2, name, many=True)
         yield _message(list_name(type_), _field("metadata", 1, LIST_META), items)
@@ -125,23 +125,23 @@ def _numbers(type_: type[msgspec.Struct], name: str) -> tuple[int, int]:
     return number if isinstance(number, tuple) else (0, number or 0)
 
 
-def _of_struct(type_: type[msgspec.Struct], name: str) -> FieldDescriptorProto:
+def _struct_field(type_: type[msgspec.Struct], name: str) -> FieldDescriptorProto:
     """Return the declaration of a Struct's field, with its default if it is one value."""
     hint, number = fields(type_)[name], _numbers(type_, name)[1]
     if get_origin(hint) is dict and (type_, name) not in AS_JSON:
-        return _field(name, number, TEXT_ENTRY if is_own_map(type_, name) else _BYTES, many=True)
+        return _field(name, number, TEXT_ENTRY if is_unshared_map(type_, name) else _BYTES, many=True)
     if get_origin(hint) is tuple:
         return _field(name, number, _kind(get_args(hint)[0]), many=True)
-    made, default = _field(name, number, _kind(hint)), default_of(type_, name)
-    if made.type == _TEXT:
-        made.default_value = default if isinstance(default, str) else MISSING_TEXT
-    elif made.type == _NUMBER:
-        made.default_value = str(default if isinstance(default, int) else MISSING_NUMBER)
-    elif made.type == _FLAG:
-        made.default_value = str(bool(default)).lower()
-    elif made.type == _BYTES:
-        made.default_value = "\\000missing"  # MISSING_BYTES, escaped
-    return made
+    descriptor, default = _field(name, number, _kind(hint)), default_of(type_, name)
+    if descriptor.type == _TEXT:
+        descriptor.default_value = default if isinstance(default, str) else MISSING_TEXT
+    elif descriptor.type == _NUMBER:
+        descriptor.default_value = str(default if isinstance(default, int) else MISSING_NUMBER)
+    elif descriptor.type == _FLAG:
+        descriptor.default_value = str(bool(default)).lower()
+    elif descriptor.type == _BYTES:
+        descriptor.default_value = "\\000missing"  # MISSING_BYTES, escaped
+    return descriptor
 
 
 @lru_cache(maxsize=1024)
@@ -160,28 +160,28 @@ def _declared(type_: type[msgspec.Struct]) -> Mapping[str, msgspec.structs.Field
 
 
 def _kind(hint: Any) -> int | str:
-    if hint in OWN_STATE:
+    if hint in UNSHARED_TYPES:
         return str(hint.__name__)
     simple: int = {str: _TEXT, int: _NUMBER, bool: _FLAG}.get(hint, _BYTES)
     return simple
 
 
-def _message(name: str, *of: FieldDescriptorProto) -> DescriptorProto:
-    return DescriptorProto(name=name, field=of)
+def _message(name: str, *declared: FieldDescriptorProto) -> DescriptorProto:
+    return DescriptorProto(name=name, field=declared)
 
 
 def _field(name: str, number: int, kind: int | str, *, many: bool = False) -> FieldDescriptorProto:
     label = FieldDescriptorProto.LABEL_REPEATED if many else FieldDescriptorProto.LABEL_OPTIONAL
-    made = FieldDescriptorProto(name=name, number=number, label=label)
+    descriptor = FieldDescriptorProto(name=name, number=number, label=label)
     if isinstance(kind, str):
-        made.type, made.type_name = _MESSAGE, f".{_PACKAGE}.{kind}"
+        descriptor.type, descriptor.type_name = _MESSAGE, f".{_PACKAGE}.{kind}"
     else:
-        made.type = kind
-    return made
+        descriptor.type = kind
+    return descriptor
 
 
-def _present(hint: Any) -> Any:
+def _without_none(hint: Any) -> Any:
     if get_origin(hint) not in (Union, types.UnionType):
         return hint
-    there = tuple(one for one in get_args(hint) if one not in (types.NoneType, msgspec.UnsetType))
-    return Union[there]  # noqa: UP007 - of any number
+    present = tuple(option for option in get_args(hint) if option not in (types.NoneType, msgspec.UnsetType))
+    return Union[present]  # noqa: UP007 - of any number

@@ -1,4 +1,4 @@
-"""Make Structs of messages; they equal the Structs that msgspec decodes from the same objects' JSON.
+"""Convert messages to Structs; they equal the Structs that msgspec decodes from the same objects' JSON.
 
 JSON leaves out empty values; messages leave out missing ones (nil pointers), and contain empty texts and zeros. Both become the
 Struct's default, except where that is another value (`EMPTY_IS_MISSING`). A message's fields have the Structs' defaults.
@@ -22,7 +22,7 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from journeyman.kube.protobuf import framing, message_classes
-from journeyman.kube.protobuf.field_numbers import AS_JSON, EMPTY_IS_MISSING, NUMBERS, OWN_FIELDS, OWN_STATE
+from journeyman.kube.protobuf.field_numbers import AS_JSON, EMPTY_IS_MISSING, NUMBERS, UNSHARED_FIELDS, UNSHARED_TYPES
 from journeyman.kube.protobuf.message_classes import MISSING_BYTES, MISSING_NUMBER, MISSING_TEXT
 
 Convert = Callable[[Any], Any]
@@ -40,13 +40,13 @@ class CachedConverter:
 
     Args:
         convert: Converts keys to immutable values.
-        known: Values that are never converted.
+        preset: Values that are never converted.
     """
 
-    def __init__(self, convert: ConvertColumn, known: Mapping[Any, Any] | None = None) -> None:
+    def __init__(self, convert: ConvertColumn, preset: Mapping[Any, Any] | None = None) -> None:
         self._convert = convert
-        self._known = known or {}
-        self._cache = {**self._known}
+        self._preset = preset or {}
+        self._cache = {**self._preset}
 
     def __call__(self, keys: Sequence[Hashable]) -> Column:
         """Return the values of bytes or tuples."""
@@ -66,7 +66,7 @@ class CachedConverter:
             if len(key) > _MAX_KEY_LENGTH:
                 del self._cache[key]
         if len(self._cache) > _MAX_VALUES:
-            self._cache = {**self._known}
+            self._cache = {**self._preset}
 
 
 def each(convert: Convert) -> ConvertColumn:
@@ -85,7 +85,7 @@ def within(convert: ConvertColumn) -> ConvertColumn:
         if len(column) == 1:
             return [tuple(values)]
         following = iter(values)
-        return [tuple(islice(following, len(one))) for one in column]
+        return [tuple(islice(following, len(items))) for items in column]
 
     return converted
 
@@ -167,48 +167,50 @@ class Reader(Generic[T]):
 
     def _struct(self, type_: type) -> ConvertColumn:
         """Return a converter from messages to Structs."""
-        own, others = message_classes.own_fields(type_), message_classes.other_fields(type_)
-        build = _builder(type_, own + others)
-        if not others:
-            all_columns = self._columns(type_, own)
+        unshared, shared = message_classes.unshared_fields(type_), message_classes.shared_fields(type_)
+        build = _builder(type_, unshared + shared)
+        if not shared:
+            all_columns = self._columns(type_, unshared)
             return lambda found: build(all_columns(found))
-        other_columns, remaining_bytes = self._columns(type_, others), _remaining_bytes(type_)
-        if not own:
-            cached_structs = _cached(message_classes.rest_name(type_), lambda found: build(other_columns(found)))
-            return lambda found: cached_structs(remaining_bytes(found))
-        own_columns = self._columns(type_, own)
+        shared_columns, shared_bytes = self._columns(type_, shared), _shared_bytes(type_)
+        if not unshared:
+            cached_structs = _cached(message_classes.shared_name(type_), lambda found: build(shared_columns(found)))
+            return lambda found: cached_structs(shared_bytes(found))
+        unshared_columns = self._columns(type_, unshared)
         cached_rows = _cached(
-            message_classes.rest_name(type_), lambda found: [*zip(*other_columns(found), strict=True)]
+            message_classes.shared_name(type_), lambda found: [*zip(*shared_columns(found), strict=True)]
         )
-        return lambda found: build([*own_columns(found), *zip(*cached_rows(remaining_bytes(found)), strict=True)])
+        return lambda found: build([*unshared_columns(found), *zip(*cached_rows(shared_bytes(found)), strict=True)])
 
     def _columns(self, type_: type[Any], names: tuple[str, ...]) -> Callable[[Column], list[Column]]:
         """Return a function from messages to the columns of these fields of their Structs, in that order."""
-        steps = [(at, make) for at, name in enumerate(names) if (make := self._step(type_, name)) is not None]
+        converters = [
+            (i, converter) for i, name in enumerate(names) if (converter := self._field(type_, name)) is not None
+        ]
         get_columns = _getter(
             [f"{message_classes.SOURCE}.{name}" if isinstance(NUMBERS[type_][name], tuple) else name for name in names]
         )
 
         def convert(found: Column) -> list[Column]:
             columns = get_columns(found)
-            for at, make in steps:
-                columns[at] = make(columns[at])
+            for i, converter in converters:
+                columns[i] = converter(columns[i])
             return columns
 
         return convert
 
-    def _step(self, type_: type, name: str) -> ConvertColumn | None:
+    def _field(self, type_: type, name: str) -> ConvertColumn | None:
         """Return the converter for a field's values; None if they need no conversion."""
         hint, raw = message_classes.fields(type_)[name], AS_JSON.get((type_, name))
         default = message_classes.default_of(type_, name)
         if get_origin(hint) is tuple:
             return self._list(raw or get_args(hint)[0], as_json=raw is not None)
-        if message_classes.is_own_map(type_, name):
+        if message_classes.is_unshared_map(type_, name):
             return each(_texts)
         if get_origin(hint) is dict and raw is None:
             entries = within(self._text_entries if get_args(hint)[1] is str else self._amount_entries)
             return listed(CachedConverter(lambda lists: [*map(dict, entries(lists))]))
-        if hint in OWN_STATE:
+        if hint in UNSHARED_TYPES:
             return self._struct(hint)
         if (type_, name) in EMPTY_IS_MISSING:
             return replaced("", default)
@@ -216,34 +218,34 @@ class Reader(Generic[T]):
             return replaced(MISSING_TEXT if hint is str else MISSING_NUMBER, default)
         if hint in {str, int, bool}:
             return None
-        make = self._value(raw or hint, as_json=raw is not None)
-        return make if default is None else unless(MISSING_BYTES, default, make)
+        convert = self._value(raw or hint, as_json=raw is not None)
+        return convert if default is None else unless(MISSING_BYTES, default, convert)
 
     def _list(self, type_: type[Any], *, as_json: bool) -> ConvertColumn:
         if type_ is str:
             return each(tuple)
-        if type_ in OWN_STATE:
+        if type_ in UNSHARED_TYPES:
             return listed(within(self._struct(type_)))
         return listed(CachedConverter(within(self._value(type_, as_json=as_json))))
 
     def _value(self, type_: Any, *, as_json: bool = False) -> ConvertColumn:
-        """Return a converter from messages' bytes to values; equal bytes share a value, unless they hardly ever are equal."""
+        """Return a converter from messages' bytes to values; equal bytes share a value, if they are often equal."""
         if type_ not in self._converters:
-            made = _parsed if type_ in OWN_FIELDS else _cached
-            self._converters[type_] = made(type_.__name__, self._struct(type_))
-        make = self._converters[type_]
-        return (lambda datas: [*map(_plain, make(datas))]) if as_json else make
+            converter = _parsed if type_ in UNSHARED_FIELDS else _cached
+            self._converters[type_] = converter(type_.__name__, self._struct(type_))
+        convert = self._converters[type_]
+        return (lambda column: [*map(_plain, convert(column))]) if as_json else convert
 
 
-def _cached(name: str, make: ConvertColumn) -> ConvertColumn:
+def _cached(name: str, convert: ConvertColumn) -> ConvertColumn:
     """Return a caching converter from the bytes of messages of that name; missing ones become None."""
-    return CachedConverter(_parsed(name, make), {MISSING_BYTES: None})
+    return CachedConverter(_parsed(name, convert), {MISSING_BYTES: None})
 
 
-def _parsed(name: str, make: ConvertColumn) -> ConvertColumn:
+def _parsed(name: str, convert: ConvertColumn) -> ConvertColumn:
     """Return a converter from the bytes of messages of that name, none of which is missing."""
     parse = message_classes.message_class(name).FromString
-    return lambda datas: make([*map(parse, datas)])
+    return lambda column: convert([*map(parse, column)])
 
 
 def _getter(names: list[str]) -> Callable[[Column], list[Column]]:
@@ -254,19 +256,19 @@ def _getter(names: list[str]) -> Callable[[Column], list[Column]]:
     return lambda found: [*zip(*map(get_columns, found), strict=True)]
 
 
-def _remaining_bytes(type_: type[Any]) -> ConvertColumn:
-    """Return a function that clears the known fields of messages and returns the rest as bytes."""
+def _shared_bytes(type_: type[Any]) -> ConvertColumn:
+    """Return a function that clears the declared fields of messages, and returns their shared fields as bytes."""
     class_ = message_classes.message_class(type_.__name__)
-    known, rest = tuple(field.name for field in class_.DESCRIPTOR.fields), class_.SerializeToString
+    declared, serialize = tuple(field.name for field in class_.DESCRIPTOR.fields), class_.SerializeToString
 
-    def serialize_rest(found: Column) -> Column:
+    def serialize_shared(found: Column) -> Column:
         for message in found:
             clear = message.ClearField
-            for name in known:
+            for name in declared:
                 clear(name)
-        return [*map(rest, found)]
+        return [*map(serialize, found)]
 
-    return serialize_rest
+    return serialize_shared
 
 
 def _builder(type_: type[msgspec.Struct], names: tuple[str, ...]) -> Callable[[list[Column]], Column]:

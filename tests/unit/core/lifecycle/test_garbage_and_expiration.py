@@ -51,7 +51,7 @@ def test_running_node_of_orphaned_instance_is_drained_first(registered):
     assert held.patch == {"metadata": {"finalizers": [labels.TERMINATION_FINALIZER]}}
     assert isinstance(deleted, DeleteObject)
     assert (deleted.ref.resource.kind, deleted.ref.uid) == ("Node", "uid-node-default-1")
-    assert (deleted.unless_there.name, deleted.unless_there.uid) == ("default-1", "uid-default-1")
+    assert (deleted.unless_exists.name, deleted.unless_exists.uid) == ("default-1", "uid-default-1")
 
 
 def test_orphaned_instance_of_draining_node_is_not_terminated():
