@@ -73,12 +73,12 @@ class SpreadCounts(Struct, eq=False):
         """Return the number of pods in the emptiest domain."""
         return 0 if self.is_short_of(min_domains) else min(self.counts.values(), default=0)
 
-    def standing_floor(self, min_domains: int, launched: Collection[str] = ()) -> int:
+    def existing_floor(self, min_domains: int, launched: Collection[str] = ()) -> int:
         """Return the number of pods in the emptiest domain that has nodes; `launched` are those that get some."""
         with_nodes = [pods for domain, pods in self.counts.items() if domain in self.progress or domain in launched]
         return min(with_nodes) if with_nodes and len(with_nodes) >= min_domains else 0
 
-    def held_against(self, max_skew: int) -> Counts:
+    def counted_against(self, max_skew: int) -> Counts:
         """Return, by domain, the pods counted against a constraint of that maxSkew.
 
         Planned pods with a larger maxSkew are omitted, because they may all be bound later.
@@ -104,24 +104,24 @@ class SpreadCounter:
 
     def __init__(self, problem: SchedulingProblem) -> None:
         """Count the pods on the existing nodes of the problem."""
-        nodes = problem.existing.standing
+        nodes = problem.existing.all_nodes
         self._rows = problem.rows
         self._pools = problem.pools
         self._pod_counts = problem.existing.pod_counts
-        self._standing = nodes
-        self._nodes = problem.existing.standing_columns
-        self._staying = problem.existing.staying
+        self._all_nodes = nodes
+        self._nodes = problem.existing.all_columns
+        self._remaining = problem.existing.remaining
         self._counts_by_identity: dict[_SpreadIdentity, SpreadCounts] = {}
         self._matches: dict[object, NodeMatch] = {}
 
     @cached_property
     def _places(self) -> Mapping[str, int]:
-        return {node.name: n for n, node in enumerate(self._standing)}
+        return {node.name: n for n, node in enumerate(self._all_nodes)}
 
     @cached_property
     def _has_taints(self) -> bool:
         return any(s.template.node_pool.spec.template.spec.taints for s in self._pools) or any(
-            node.taints for node in self._standing
+            node.taints for node in self._all_nodes
         )
 
     def spread_counts(self, spread: TopologySpread, row: PodClass) -> SpreadCounts:
@@ -135,18 +135,18 @@ class SpreadCounter:
         return counts
 
     def _count(self, group: TopologyGroup, identity: _SpreadIdentity) -> SpreadCounts:
-        counting: Bools = np.ones(len(self._standing), dtype=bool)
+        counting: Bools = np.ones(len(self._all_nodes), dtype=bool)
         if identity.honors_node_affinity:
             counting &= self._nodes.meeting(identity.terms)
         if identity.honors_node_taints:
             counting &= self._nodes.accepted(identity.tolerations, avoids_prefer_no_schedule=False)
-        staying = self.running(group, counting & self._staying)
-        here = self._standing_in(group.key, counting & self._staying)
+        remaining = self.running(group, counting & self._remaining)
+        here = self._existing_domains(group.key, counting & self._remaining)
         domains = self._domains(group.key, identity, here)
         return SpreadCounts(
             identity=identity,
             key=group.key,
-            counts={domain: staying.get(domain, 0) for domain in domains},
+            counts={domain: remaining.get(domain, 0) for domain in domains},
             running=self.running(group, counting),
             progress=here,
         )
@@ -164,7 +164,7 @@ class SpreadCounter:
                     pods_by_domain[value] = pods_by_domain.get(value, 0) + pods
         return dict(sorted(pods_by_domain.items()))
 
-    def _standing_in(self, key: str, nodes: Bools) -> frozenset[str]:
+    def _existing_domains(self, key: str, nodes: Bools) -> frozenset[str]:
         """Return the domains of these nodes."""
         if not nodes.any():
             return frozenset()
@@ -334,7 +334,7 @@ class DomainCounts:
             DomainRule(
                 key=spread.key,
                 counts=MappingProxyType(spread_counts.counts),
-                rivals=spread_counts.held_against(spread.max_skew),
+                rivals=spread_counts.counted_against(spread.max_skew),
                 skew=spread.max_skew,
                 step=int(spread.group.id in counted),
                 from_zero=spread_counts.is_short_of(spread.min_domains),
@@ -365,7 +365,7 @@ class DomainCounts:
         counted = {group.id for group in self._counting[row]}
         for spread, spread_counts in self._own[row]:
             if spread.group.id in counted:
-                pods = spread_counts.held_against(spread.max_skew).get(values[spread.key], 0)
+                pods = spread_counts.counted_against(spread.max_skew).get(values[spread.key], 0)
                 if pods - spread_counts.floor(spread.min_domains) > spread.max_skew:
                     return True
         return False
@@ -377,8 +377,8 @@ class DomainCounts:
         All pods placed later count, because they may be bound first. A domain that launch decides is not checked.
         """
         for spread, spread_counts in self._own[row]:
-            pods = spread_counts.held_against(UNLIMITED).get(values.get(spread.key, ""), 0)
-            floor = max(spread_counts.floor(spread.min_domains), spread_counts.standing_floor(spread.min_domains))
+            pods = spread_counts.counted_against(UNLIMITED).get(values.get(spread.key, ""), 0)
+            floor = max(spread_counts.floor(spread.min_domains), spread_counts.existing_floor(spread.min_domains))
             if pods - floor > spread.max_skew:
                 return True
         return False
@@ -403,7 +403,7 @@ class DomainCounts:
     def _exceeds_when_bound(self, row: int, values: Mapping[str, str], launched: Mapping[str, Collection[str]]) -> bool:
         for spread, spread_counts in self._own[row]:
             pods = spread_counts.counts.get(values.get(spread.key, ""), 0)
-            floor = spread_counts.standing_floor(spread.min_domains, launched[spread.key])
+            floor = spread_counts.existing_floor(spread.min_domains, launched[spread.key])
             if pods - floor > spread.max_skew and spread.group.id not in self._rows[row].preferred_groups:
                 return True
         return False

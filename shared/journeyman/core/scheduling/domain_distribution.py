@@ -180,7 +180,7 @@ class Distribution:
         self._free_pods = [cell.free_pods for cell in cells]
         self._more = [cell.more for cell in cells]
         self._given = [0] * len(cells)
-        self._dear = _dear(cells) if has_no_spread else []
+        self._expensive = _expensive(cells) if has_no_spread else []
         self._ranked = sorted(range(len(cells)), key=lambda i: (cells[i].price, cells[i].pins))
 
     def distribute(self, pods: int) -> list[int]:
@@ -249,7 +249,7 @@ class Distribution:
                 else:
                     bound = max(bound, above)
         if self._has_no_spread:
-            return cell.apart, self._free_pods[i] <= 0, self._dear[i], other
+            return cell.apart, self._free_pods[i] <= 0, self._expensive[i], other
         price = cell.price if self._by_price else 0.0
         return self._free_pods[i] <= 0, cell.order, price, bound, cell.apart, other
 
@@ -281,7 +281,7 @@ class Distribution:
         return sum(cycle) * times
 
 
-def _dear(cells: Sequence[DomainCell]) -> list[bool]:
+def _expensive(cells: Sequence[DomainCell]) -> list[bool]:
     """Return for each cell whether it is clearly dearer than the best cell, or its NodePool has a lower weight."""
     order, price = min(((cell.order, cell.price) for cell in cells), default=(_ANY_ORDER, 0.0))
     return [(cell.order, cell.price) > (order, price * _NEAR) for cell in cells]

@@ -139,7 +139,7 @@ class DomainSupply:
         self._offers: dict[object, _DomainOffers] = {}
         self._offers_of_row: dict[tuple[int, tuple[str, ...]], _DomainOffers] = {}
         self._requests: list[_Requests] = problem.requests.tolist()
-        self._needs_company = frozenset(np.flatnonzero(problem.host_constraints.follows.any(axis=1)).tolist())
+        self._follows_others = frozenset(np.flatnonzero(problem.host_constraints.follows.any(axis=1)).tolist())
 
     def takes(self, row: int) -> bool:
         """Return whether a pod of the row fits on any existing or new node, in any domain."""
@@ -213,7 +213,7 @@ class DomainSupply:
 
     def _find_offers(self, row: int, keys: DomainKeys) -> _DomainOffers:
         """Return the offers for the row, cached by shape; none if its pods must join other pods, which no new node has."""
-        if row in self._needs_company:
+        if row in self._follows_others:
             return _NO_OFFERS
         number, ports = self._problem.shape_of_row[row], self._problem.rows[row].ports
         shape = self._problem.shapes[number]

@@ -187,27 +187,27 @@ class ExistingNodes(Struct, frozen=True, kw_only=True, eq=False):
     Attributes:
         nodes: The nodes that can take pods, in the order in which they are filled.
         free: The free amounts, a row per node and a column per axis: resources, then the axes of the host constraints.
-        standing: All nodes whose running pods count, including those marked for deletion.
-        staying: For each standing node, whether it is not marked for deletion.
+        all_nodes: All nodes whose running pods count, including those marked for deletion.
+        remaining: For each of `all_nodes`, whether it is not marked for deletion.
         pod_counts: Counts the running pods by topology group.
         columns: Labels and taints of `nodes`.
-        standing_columns: Labels and taints of `standing`.
+        all_columns: Labels and taints of `all_nodes`.
         counted: Running pods of the first kind, by node and conflict of the host constraints.
         bound: Running pods of the second kind, by node and conflict.
-        company: Running pods that a hostname affinity looks for, by node and group.
+        followed_counts: Running pods that a hostname affinity selects, by node and group.
         volume_usages: The volumes that each node can attach; empty if no node limits them.
     """
 
     nodes: tuple[StateNode, ...]
     free: Ints
-    standing: tuple[StateNode, ...] = ()
-    staying: Bools = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    all_nodes: tuple[StateNode, ...] = ()
+    remaining: Bools = field(default_factory=lambda: np.zeros(0, dtype=bool))
     pod_counts: RunningPodCounts = field(default_factory=lambda: RunningPodCounts((), (), ()))
     columns: NodeColumns = field(default_factory=lambda: NodeColumns(()))
-    standing_columns: NodeColumns = field(default_factory=lambda: NodeColumns(()))
+    all_columns: NodeColumns = field(default_factory=lambda: NodeColumns(()))
     counted: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     bound: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
-    company: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
+    followed_counts: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     volume_usages: tuple[VolumeUsage, ...] = ()
 
 
@@ -269,12 +269,12 @@ class NodeInventory:
         return tuple(node.name for node in self.nodes)
 
     @cached_property
-    def _staying(self) -> Bools:
+    def _remaining(self) -> Bools:
         """Return for each node whether it is neither marked for deletion nor unusable."""
-        staying: Bools = np.array(
+        remaining: Bools = np.array(
             [not (node.is_being_disrupted or node.is_unusable) for node in self.nodes], dtype=bool
         )
-        return staying
+        return remaining
 
     @cached_property
     def _filling_order(self) -> Ints:
@@ -292,7 +292,7 @@ class NodeInventory:
         """Return the position of each pod's node, by pod key."""
         return {pod.key: place for place, node in enumerate(self.nodes) for pod in node.pods}
 
-    def standing(self, pods: Sequence[Pod], without: Collection[str]) -> NodeSelection:
+    def select(self, pods: Sequence[Pod], without: Collection[str]) -> NodeSelection:
         """Return the nodes of a problem.
 
         Args:
@@ -324,57 +324,57 @@ class NodeInventory:
     def _namespaces(self) -> Mapping[str, Object]:
         return {n.metadata.name: n for n in self._snapshot.namespaces}
 
-    def repelled(self, standing: NodeSelection) -> tuple[InverseAntiAffinity, ...]:
+    def repelled(self, selection: NodeSelection) -> tuple[InverseAntiAffinity, ...]:
         """Return the domains that the required anti-affinity of the other running pods forbids to matching pods."""
-        gone = standing.gone
+        gone = selection.gone
         cached = (
             entry
             for place, entries in self._anti_affinities.items()
-            if place not in standing.touched and self._names[place] not in gone
+            if place not in selection.touched and self._names[place] not in gone
             for entry in entries
         )
-        fresh = (e for node in self._touched(standing) for e in running_anti_affinities(node, self._namespaces))
-        return inverse_anti_affinities((*cached, *fresh), standing.rescheduled)
+        fresh = (e for node in self._touched(selection) for e in running_anti_affinities(node, self._namespaces))
+        return inverse_anti_affinities((*cached, *fresh), selection.rescheduled)
 
-    def used_ports(self, standing: NodeSelection) -> frozenset[HostPort]:
+    def used_ports(self, selection: NodeSelection) -> frozenset[HostPort]:
         """Return the host ports that running pods and any daemons use."""
-        running = (host_ports(pod) for node in standing.nodes for pod in node.pods)
+        running = (host_ports(pod) for node in selection.nodes for pod in node.pods)
         return frozenset().union(*running, *(daemon.ports for daemon in self._daemons))
 
-    def pod_counts(self, standing: NodeSelection, watched: Iterable[str]) -> RunningPodCounts:
+    def pod_counts(self, selection: NodeSelection, watched: Iterable[str]) -> RunningPodCounts:
         """Return the counts of running pods; `watched` are the pod labels that the problem's topology groups select on."""
         keys = tuple(sorted(set(watched)))
-        if standing.touched:
-            return RunningPodCounts(standing.nodes, standing.rescheduled, keys)
+        if selection.touched:
+            return RunningPodCounts(selection.nodes, selection.rescheduled, keys)
         if keys not in self._pod_counts_by_keys:
             self._pod_counts_by_keys[keys] = RunningPodCounts(self.nodes, (), keys)
-        return self._pod_counts_by_keys[keys].without(standing.gone)
+        return self._pod_counts_by_keys[keys].without(selection.gone)
 
-    def _touched(self, standing: NodeSelection) -> list[StateNode]:
-        at = {place: n for n, place in enumerate(standing.places.tolist())} if standing.touched else {}
-        return [standing.nodes[at[place]] for place in sorted(standing.touched)]
+    def _touched(self, selection: NodeSelection) -> list[StateNode]:
+        at = {place: n for n, place in enumerate(selection.places.tolist())} if selection.touched else {}
+        return [selection.nodes[at[place]] for place in sorted(selection.touched)]
 
     # --- free capacity
 
     def survey(
-        self, standing: NodeSelection, rows: Sequence[PodClass], *, axes: tuple[str, ...], caps: HostConstraints
+        self, selection: NodeSelection, rows: Sequence[PodClass], *, axes: tuple[str, ...], caps: HostConstraints
     ) -> ExistingNodes:
         """Return the nodes with their free capacity, after all daemons that belong on them are subtracted.
 
         Args:
-            standing: The nodes of the problem.
+            selection: The nodes of the problem.
             rows: The rows of the problem, whose topology groups count running pods.
             axes: The names of resources.
             caps: The rows' host constraints.
         """
         can_take_pods: Bools = np.zeros(len(self.nodes), dtype=bool)
-        can_take_pods[standing.places] = self._staying[standing.places]
+        can_take_pods[selection.places] = self._remaining[selection.places]
         order = self._filling_order[can_take_pods[self._filling_order]]
-        at = dict(zip(standing.places.tolist(), standing.nodes, strict=True))
+        at = dict(zip(selection.places.tolist(), selection.nodes, strict=True))
         nodes = tuple(at[place] for place in order.tolist())
-        pod_counts = self.pod_counts(standing, _watched(rows))
+        pod_counts = self.pod_counts(selection, _watched(rows))
         free = np.concatenate(
-            (self._resources(standing, order, nodes, axes), self._rules(standing, order, nodes, caps)), axis=1
+            (self._resources(selection, order, nodes, axes), self._rules(selection, order, nodes, caps)), axis=1
         )
         for a, axis in enumerate(caps.axes):
             free[:, len(axes) + a] -= _counts(pod_counts, axis.group, nodes)
@@ -382,21 +382,21 @@ class NodeInventory:
         return ExistingNodes(
             nodes=nodes,
             free=free,
-            standing=standing.nodes,
-            staying=self._staying[standing.places],
+            all_nodes=selection.nodes,
+            remaining=self._remaining[selection.places],
             pod_counts=pod_counts,
             columns=self._columns.only(order),
-            standing_columns=self._columns.only(standing.places),
+            all_columns=self._columns.only(selection.places),
             counted=_table([_counts(pod_counts, c.group, nodes) for c in caps.conflicts], len(nodes)),
             bound=_table(
                 [np.array([h in c.domains for h in hostnames], dtype=np.int64) for c in caps.conflicts], len(nodes)
             ),
-            company=_table([_counts(pod_counts, group, nodes) for group in caps.followed], len(nodes)),
-            volume_usages=self._volume_usages(standing, order, nodes) if self._storage.nodes else (),
+            followed_counts=_table([_counts(pod_counts, group, nodes) for group in caps.followed], len(nodes)),
+            volume_usages=self._volume_usages(selection, order, nodes) if self._storage.nodes else (),
         )
 
     def _resources(
-        self, standing: NodeSelection, order: Ints, nodes: Sequence[StateNode], axes: tuple[str, ...]
+        self, selection: NodeSelection, order: Ints, nodes: Sequence[StateNode], axes: tuple[str, ...]
     ) -> Ints:
         """Return the free resources of these nodes (`order`: their positions), a row per node and a column per axis."""
         if axes not in self._free:
@@ -404,33 +404,33 @@ class NodeInventory:
             self._free[axes] = np.zeros((size, len(axes)), dtype=np.int64), np.zeros(size, dtype=bool)
         table, known = self._free[axes]
         for place in order[~known[order]].tolist():
-            if place not in standing.touched:
+            if place not in selection.touched:
                 table[place], known[place] = _free_on(self.nodes[place], (), self._daemons, axes), True
         free: Ints = table[order]
-        for n, place in enumerate(order.tolist()) if standing.touched else ():
-            if place in standing.touched:
-                free[n] = _free_on(nodes[n], standing.rescheduled, self._daemons, axes)
+        for n, place in enumerate(order.tolist()) if selection.touched else ():
+            if place in selection.touched:
+                free[n] = _free_on(nodes[n], selection.rescheduled, self._daemons, axes)
         return free
 
-    def _rules(self, standing: NodeSelection, order: Ints, nodes: Sequence[StateNode], caps: HostConstraints) -> Ints:
+    def _rules(self, selection: NodeSelection, order: Ints, nodes: Sequence[StateNode], caps: HostConstraints) -> Ints:
         """Return the free amounts on the axes of host constraints, before running pods that these count are subtracted."""
         free: Ints = np.tile(caps.caps, (len(nodes), 1))
         if any(axis.ports for axis in caps.axes):
             for n, (place, node) in enumerate(zip(order.tolist(), nodes, strict=True)):
-                if place in standing.touched:
-                    used = _used_on(node, standing.rescheduled, self._daemons)
+                if place in selection.touched:
+                    used = _used_on(node, selection.rescheduled, self._daemons)
                 else:
                     used = self._used_on(place)
                 free[n] = caps.beside(used)
         return free
 
     def _volume_usages(
-        self, standing: NodeSelection, order: Ints, nodes: Sequence[StateNode]
+        self, selection: NodeSelection, order: Ints, nodes: Sequence[StateNode]
     ) -> tuple[VolumeUsage, ...]:
         """Return the volumes that each of these nodes can attach."""
         return tuple(
-            volume_usage(node, self._storage, standing.rescheduled)
-            if place in standing.touched
+            volume_usage(node, self._storage, selection.rescheduled)
+            if place in selection.touched
             else self._volume_usage_of(place)
             for place, node in zip(order.tolist(), nodes, strict=True)
         )
@@ -450,8 +450,8 @@ def _free_on(
     node: StateNode, rescheduled: Collection[str], daemons: Sequence[Daemon], axes: Sequence[str]
 ) -> list[int]:
     """Return the free amount on each axis; 0 on all axes if any resource is overcommitted."""
-    staying = [p for p in node.pods if p.key not in rescheduled]
-    taken = add(total_requests(staying), missing_daemon_overhead(node, daemons))
+    remaining = [p for p in node.pods if p.key not in rescheduled]
+    taken = add(total_requests(remaining), missing_daemon_overhead(node, daemons))
     available = subtract(allocatable_of(node), taken)
     overcommitted = any(amount < 0 for amount in available.values())
     return [0 if overcommitted else available.get(axis, 0) for axis in axes]
@@ -467,8 +467,8 @@ def _used_on(node: StateNode, rescheduled: Collection[str], daemons: Iterable[Da
         and untolerated(node.taints, daemon.tolerations) is None
         and any(offered.compatible(term) is None for term in daemon.terms)
     )
-    staying = (host_ports(pod) for pod in node.pods if pod.key not in rescheduled)
-    return frozenset(port for ports in (*staying, *expected) for port in ports)
+    remaining = (host_ports(pod) for pod in node.pods if pod.key not in rescheduled)
+    return frozenset(port for ports in (*remaining, *expected) for port in ports)
 
 
 def _watched(rows: Iterable[PodClass]) -> set[str]:

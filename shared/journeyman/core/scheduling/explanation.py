@@ -144,7 +144,7 @@ def _reason(pool: NodePoolView, case: UnschedulableCase, stuck: str) -> PoolReas
         types_total=pool.types_total,
         types_suiting=int(found.suiting.sum()),
         types_fitting=int(found.fitting.sum()),
-        types_available=int(found.had.sum()),
+        types_available=int(found.available.sum()),
         unavailable_until=until,
     )
 
@@ -163,7 +163,7 @@ def _first_failure(
     if not found.fitting.any():
         return "resources", _too_small(pool, pod_requirements, found, axes), None
     fits = f"{_needs(pool, pod_requirements, found, axes)}{int(found.fitting.sum())} of {pool.types_total} types fit"
-    if not found.had.any():
+    if not found.available.any():
         words, until = _unavailable(pool, pod_requirements, found.rows)
         return (
             "offerings",
@@ -374,7 +374,7 @@ def _raised_limit(case: UnschedulableCase) -> str:
 
 def _least_raise(pool: NodePoolView, pod_requirements: PodRequirements) -> tuple[int, float, str] | None:
     """Return (number of resources, increase in proportion to a node, text) for one NodePool; None if it does not help."""
-    types = np.flatnonzero(pool.find(pod_requirements).had)
+    types = np.flatnonzero(pool.find(pod_requirements).available)
     if not len(types) or pool.untolerated(pod_requirements) is not None:
         return None
     headroom = pool.headroom
@@ -481,14 +481,14 @@ class FilteredTypes(Struct, frozen=True, kw_only=True, eq=False):
     Attributes:
         suiting: Types with an offering that meets the requirements, available or not.
         fitting: Of these, the types that are large enough.
-        had: Of these, the types with such an offering available.
+        available: Of these, the types with such an offering available.
         allowed: Of these, the types within the limits.
         rows: The offerings, available or not, that meet the requirements and whose types are large enough.
     """
 
     suiting: Bools
     fitting: Bools
-    had: Bools
+    available: Bools
     allowed: Bools
     rows: Bools
 
@@ -549,9 +549,13 @@ class NodePoolView:
         large = every(self.pool.sizes >= pod_requirements.request)
         suiting = self._types(rows)
         rows = rows & large[table.row_type]
-        had = self._types(rows & table.available)
+        available = self._types(rows & table.available)
         return FilteredTypes(
-            suiting=suiting, fitting=suiting & large, had=had, allowed=had & self.within_limits, rows=rows
+            suiting=suiting,
+            fitting=suiting & large,
+            available=available,
+            allowed=available & self.within_limits,
+            rows=rows,
         )
 
     def takes(self, pod_requirements: PodRequirements) -> bool:

@@ -268,12 +268,12 @@ class _PlannedBin(Struct, frozen=True, eq=False):
 
 
 class _PackedTier(Struct, kw_only=True, eq=False):
-    """The planned bins, and the items, limits and reservations that are left; `hopeless` pods fit no offer at all."""
+    """The planned bins, and the items, limits and reservations that are left; `unplaceable` pods fit no offer at all."""
 
     left: Ints
     headroom: list[Headroom]
     reservations: Reservations
-    hopeless: int
+    unplaceable: int
     bins: list[_PlannedBin] = field(default_factory=list)
     price: float = 0.0
 
@@ -326,7 +326,7 @@ class WeightTier:
     def open(self, headroom: Sequence[Headroom], reservations: Reservations) -> _PackedTier:
         """Return the best plan for the batches within limits and reservations."""
         best = self._attempt(self._offerings.prices, headroom, reservations)
-        if best.left.sum() > best.hopeless and any(pool_headroom.resources for pool_headroom in headroom):
+        if best.left.sum() > best.unplaceable and any(pool_headroom.resources for pool_headroom in headroom):
             shares = self._shares_of_limits(headroom)
             scale = float(self._offerings.prices.max(initial=0.0))
             for weight in LIMIT_WEIGHTS:
@@ -349,9 +349,9 @@ class WeightTier:
             left=self._packing_problem.counts.copy(),
             headroom=[pool_headroom.copy() for pool_headroom in headroom],
             reservations=reservations.copy(),
-            hopeless=0,
+            unplaceable=0,
         )
-        outcome.hopeless = self._hopeless(outcome)
+        outcome.unplaceable = self._unplaceable(outcome)
         exhaustible = any(pool_headroom.resources for pool_headroom in headroom) or bool(self._offerings.reservations)
         while outcome.left.any():
             offers = np.flatnonzero(self._within(outcome)) if exhaustible else np.arange(len(prices))
@@ -379,7 +379,7 @@ class WeightTier:
                 allowed &= offerings.stock != index
         return allowed
 
-    def _hopeless(self, outcome: _PackedTier) -> int:
+    def _unplaceable(self, outcome: _PackedTier) -> int:
         """Return how many pods fit no offer that limits and reservations still allow."""
         fits = self._packing_problem.only(np.flatnonzero(self._within(outcome))).fits()
         return int(outcome.left[~np.logical_or.reduce(fits, axis=1)].sum())

@@ -97,7 +97,7 @@ class NodeFilling:
         self._attached = self._attached_now()
         self._counted = existing.counted.T.copy(order="C")
         self._bound = existing.bound.T.copy(order="C")
-        self._company = existing.company.T.copy(order="C")
+        self._followed_counts = existing.followed_counts.T.copy(order="C")
         self._row_demands: dict[int, _RowDemand] = {}
         self._suitable: dict[object, Bools] = {}
         self._suitable_by_row: dict[int, Bools] = {}
@@ -126,9 +126,9 @@ class NodeFilling:
 
     def open_to(self, row: int) -> Bools:
         """Return for each node whether one more pod of the row fits and meets all constraints."""
-        return self.suits(row) & self.has_room(row)
+        return self.suits(row) & self.has_capacity(row)
 
-    def has_room(self, row: int) -> Bools:
+    def has_capacity(self, row: int) -> Bools:
         """Return the same as `open_to`, ignoring labels and taints: resources, host constraints and volumes."""
         demand = self._row_demand(row)
         fits: Bools = np.ones(len(self.existing.nodes), dtype=bool)
@@ -139,7 +139,7 @@ class NodeFilling:
         for conflict in demand.bound:
             fits &= self._counted[conflict] == 0
         for group in demand.follows:
-            fits &= self._company[group] > 0
+            fits &= self._followed_counts[group] > 0
         for column, claims in demand.shared:
             fits &= self._free[column] >= self._demand(row, column) + self._unattached(claims)
         return fits
@@ -224,7 +224,7 @@ class NodeFilling:
         for conflict in demand.lasting:
             self._bound[conflict, node] += count
         for group in demand.leads:
-            self._company[group, node] += count
+            self._followed_counts[group, node] += count
         for column, claims in demand.shared:
             for claim in claims:
                 users = self._attached[claim, node]

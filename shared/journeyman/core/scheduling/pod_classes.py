@@ -81,13 +81,13 @@ class HostPort(Struct, frozen=True, kw_only=True, order=True):
 
 def host_ports(pod: Pod) -> tuple[HostPort, ...]:
     """Return the distinct host ports of a pod's containers, sorted; init containers are ignored."""
-    asked = {
+    requested = {
         HostPort(port=p.host_port, protocol=p.protocol or "TCP", address=p.host_ip)
         for container in pod.spec.containers
         for p in container.ports
         if p.host_port
     }
-    return tuple(sorted(asked))
+    return tuple(sorted(requested))
 
 
 encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode

@@ -163,9 +163,9 @@ class ClusterInputs(Struct, kw_only=True, eq=False, dict=True):
     def _headroom(self) -> tuple[Headroom, ...]:
         return tuple(Headroom(template, self.inventory.nodes) for template in self.templates)
 
-    def headroom(self, standing: NodeSelection) -> tuple[Headroom, ...]:
+    def headroom(self, selection: NodeSelection) -> tuple[Headroom, ...]:
         """Return what is left of each NodePool's limits if only these nodes exist."""
-        return tuple(headroom.without(standing.gone) for headroom in self._headroom)
+        return tuple(headroom.without(selection.gone) for headroom in self._headroom)
 
     @property
     def warnings(self) -> Mapping[str, str]:
@@ -241,10 +241,10 @@ def prepare_task(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: froz
         without_nodes: Names of StateNodes to treat as deleted, with the pods on them.
     """
     snapshot, inventory = inputs.snapshot, inputs.inventory
-    standing = inventory.standing(pods, without_nodes)
-    rescheduled = standing.rescheduled
+    selection = inventory.select(pods, without_nodes)
+    rescheduled = selection.rescheduled
     namespaces = {n.metadata.name: n for n in snapshot.namespaces}
-    repelled = inventory.repelled(standing)
+    repelled = inventory.repelled(selection)
     claims = _claims(inputs, pods, without_nodes)
     classes, errors = group_pods(
         pods,
@@ -255,9 +255,9 @@ def prepare_task(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: froz
     )
     relaxation = _RelaxationRows.of(classes, inputs)
     axes = tuple(sorted({PODS}.union(*(c.requests for c in classes), *(d.requests for d in inputs.daemons))))
-    used_ports = inventory.used_ports(standing) if any(cls.ports for cls in classes) else frozenset()
+    used_ports = inventory.used_ports(selection) if any(cls.ports for cls in classes) else frozenset()
     caps = host_constraints_of(relaxation.rows, repelled, used_ports)
-    existing = inventory.survey(standing, relaxation.rows, axes=axes, caps=caps)
+    existing = inventory.survey(selection, relaxation.rows, axes=axes, caps=caps)
     shapes: dict[NodeConstraints, int] = {}
     shape_of_row = tuple(shapes.setdefault(NodeConstraints.of(row), len(shapes)) for row in relaxation.rows)
     problem = SchedulingProblem(
@@ -279,7 +279,7 @@ def prepare_task(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: froz
     )
     return SchedulingTask(
         problem=problem,
-        headroom=inputs.headroom(standing),
+        headroom=inputs.headroom(selection),
         reservations=Reservations.of((t.table for t in inputs.templates), snapshot.claims),
         errors=errors,
     )

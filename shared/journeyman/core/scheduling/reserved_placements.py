@@ -87,7 +87,7 @@ class _PlacementReserver:
                 by_class.setdefault(self._class_of[key], []).append(key)
         for c, keys in by_class.items():
             row = self._problem.levels[c][-1]
-            if self._filling.has_room(row)[n] and self._suits(row, n, node) and self._may_stay(row, node):
+            if self._filling.has_capacity(row)[n] and self._suits(row, n, node) and self._may_stay(row, node):
                 yield self._keep(row, n, keys[: self._filling.free_pods(row, [n])[0]])
 
     def _keep(self, row: int, n: int, keys: Sequence[str]) -> ReservedPlacement:

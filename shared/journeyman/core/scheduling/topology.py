@@ -340,11 +340,13 @@ class LabelIndex:
         """The entries with the rarest of the values that the selector requires."""
         if selector is None:
             return ()
-        asked = [*selector.match_labels.items()]
-        asked += [(e.key, e.values[0]) for e in selector.match_expressions if e.operator == "In" and len(e.values) == 1]
-        if not asked:
+        labels_wanted = [*selector.match_labels.items()]
+        labels_wanted += [
+            (e.key, e.values[0]) for e in selector.match_expressions if e.operator == "In" and len(e.values) == 1
+        ]
+        if not labels_wanted:
             return range(len(self._distinct))
-        return min((self._by_value.get(item, set()) for item in asked), key=len)
+        return min((self._by_value.get(item, set()) for item in labels_wanted), key=len)
 
 
 class _VisibleLabels(Struct, frozen=True):
@@ -524,14 +526,16 @@ class _Selectors:
 
     def _select(self, pod: Pod, owned: LabelSelector) -> LabelSelector | None:
         """The selectors of its Services and its owner combined."""
-        asked: set[tuple[str, str]] = set(owned.match_labels.items())
+        labels_wanted: set[tuple[str, str]] = set(owned.match_labels.items())
         for selector in self._services.get(pod.metadata.namespace, ()):
             if selector.items() <= pod.metadata.labels.items():
-                asked |= selector.items()
-        if not asked and not owned.match_expressions:
+                labels_wanted |= selector.items()
+        if not labels_wanted and not owned.match_expressions:
             return None
         # as expressions, for an owner may ask for another value than a Service once the pod was relabelled
-        values = (LabelSelectorRequirement(key=key, operator="In", values=(value,)) for key, value in sorted(asked))
+        values = (
+            LabelSelectorRequirement(key=key, operator="In", values=(value,)) for key, value in sorted(labels_wanted)
+        )
         return LabelSelector(match_expressions=(*values, *owned.match_expressions))
 
 

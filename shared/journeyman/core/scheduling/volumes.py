@@ -276,8 +276,8 @@ def volume_usage(node: StateNode, storage: StorageObjects, rescheduled: Collecti
         for driver in found.spec.drivers
         if driver.allocatable is not None and driver.allocatable.count is not None
     }
-    staying = (pod for pod in node.pods if pod.key not in rescheduled)
-    return VolumeUsage(limits=limits, attached=_attached(staying, storage) if limits else {})
+    remaining = (pod for pod in node.pods if pod.key not in rescheduled)
+    return VolumeUsage(limits=limits, attached=_attached(remaining, storage) if limits else {})
 
 
 def _attached(pods: Iterable[Pod], storage: StorageObjects) -> dict[str, frozenset[str]]:

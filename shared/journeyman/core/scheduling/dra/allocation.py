@@ -337,13 +337,13 @@ class AllocationTracker:
             if demand.held is None and demand.key not in self._shared:
                 pending.append((position, demand))
                 continue
-            left = self._beside(demand, place, target.name, offer)
+            left = self._with_allocated(demand, place, target.name, offer)
             if left is None:
                 return None
             offer = left
-        return self._found(place, replace(target, offer=offer), pending, (row, pod))
+        return self._found(place, replace(target, offer=offer), pending, row, pod)
 
-    def _beside(self, demand: DeviceDemand, place: int, name: str, offer: Requirements) -> Requirements | None:
+    def _with_allocated(self, demand: DeviceDemand, place: int, name: str, offer: Requirements) -> Requirements | None:
         """Return the node's offer, narrowed to nodes that can access a claim's allocated devices; None if none can."""
         if demand.held is not None:
             return demand.held.narrowed(name, offer)
@@ -353,7 +353,7 @@ class AllocationTracker:
         return None if known.local else AccessibleNodes(wanted=known.wanted).narrowed(name, offer)
 
     def _found(
-        self, place: int, target: AllocationTarget, pending: Sequence[tuple[int, DeviceDemand]], who: tuple[int, int]
+        self, place: int, target: AllocationTarget, pending: Sequence[tuple[int, DeviceDemand]], row: int, pod: int
     ) -> AllocationProposal | None:
         offer = target.offer
         kept: list[AllocationOption] = []
@@ -364,7 +364,7 @@ class AllocationTracker:
                 continue
             keys = {position: demand.key for position, demand in pending}
             allocated_devices = (
-                AllocatedDevice(*who, choice.claim, keys[choice.claim], choice.alternative.name, choice.device.id)
+                AllocatedDevice(row, pod, choice.claim, keys[choice.claim], choice.alternative.name, choice.device.id)
                 for choice in search.chosen
             )
             made = option.with_devices(search.chosen, allocated_devices)

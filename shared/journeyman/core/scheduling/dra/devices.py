@@ -308,19 +308,19 @@ class ConsumableCapacity(Struct, frozen=True, kw_only=True):
             step=_optional(allowed.step),
         )
 
-    def consumed(self, asked: int | None) -> int | None:
+    def consumed(self, requested: int | None) -> int | None:
         """Return the amount that a request consumes (None: it names none); None if the device never gives that."""
-        if asked is None:
+        if requested is None:
             return self.total if self.default is None else self.default
         if self.values:
-            return next((value for value in self.values if value >= asked), None)
-        taken = asked if self.lowest is None else self._in_range(asked, self.lowest)
+            return next((value for value in self.values if value >= requested), None)
+        taken = requested if self.lowest is None else self._in_range(requested, self.lowest)
         return None if self.highest is not None and taken > self.highest else taken
 
-    def _in_range(self, asked: int, lowest: int) -> int:
-        if asked <= lowest or not self.step:
-            return max(asked, lowest)
-        return lowest - (lowest - asked) // self.step * self.step
+    def _in_range(self, requested: int, lowest: int) -> int:
+        if requested <= lowest or not self.step:
+            return max(requested, lowest)
+        return lowest - (lowest - requested) // self.step * self.step
 
 
 def nano_amount(text: QuantityText) -> int:

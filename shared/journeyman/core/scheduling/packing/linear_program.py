@@ -136,6 +136,6 @@ class CoveringProgram(Struct, kw_only=True, eq=False):
 def affordable(worth: Floats, prices: Floats, sizes: Floats) -> Floats:
     """Return the prices by resource, reduced so that rounding leaves no offer worth more than its price."""
     value = sizes @ worth
-    asked = value > 0
-    shrunk: Floats = worth * float((prices[asked] / value[asked]).min(initial=1.0))
+    needed = value > 0
+    shrunk: Floats = worth * float((prices[needed] / value[needed]).min(initial=1.0))
     return shrunk

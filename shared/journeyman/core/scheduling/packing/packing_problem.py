@@ -102,9 +102,9 @@ class PackingProblem(Struct, frozen=True, kw_only=True, eq=False):
         """Return by item and offer whether the offer holds one copy."""
         verdict: Bools = self.allowed[self.signatures].T.copy()
         for axis in range(self.requests.shape[1]):
-            capacity, asked = self.sizes[:, axis], self.requests[:, axis]
-            if capacity.min(initial=0) < asked.max(initial=0):
-                verdict &= capacity >= asked[:, None]
+            capacity, requested = self.sizes[:, axis], self.requests[:, axis]
+            if capacity.min(initial=0) < requested.max(initial=0):
+                verdict &= capacity >= requested[:, None]
         return verdict
 
 

@@ -46,8 +46,8 @@ def lower_bound(problem: PackingProblem) -> float:
 
     Items that share no offer are bounded separately, and the bounds are added.
     """
-    asked = problem.of_items(np.flatnonzero(problem.counts))
-    parts = [part.only(part.useful()) for part in (asked.of_items(items) for items in independent(asked.allowed))]
+    demanded = problem.of_items(np.flatnonzero(problem.counts))
+    parts = [part.only(part.useful()) for part in (demanded.of_items(items) for items in independent(demanded.allowed))]
     return sum(
         max(compute_shadow_prices(part, with_mix=False, coarse=c).bound for c in (False, True)) for part in parts
     )
@@ -61,13 +61,13 @@ def independent(allowed: Bools) -> list[Ints]:
     groups: list[tuple[Bools, list[int]]] = []
     for column in range(columns.shape[1]):
         mask, members = columns[:, column].copy(), [column]
-        apart: list[tuple[Bools, list[int]]] = []
+        separate: list[tuple[Bools, list[int]]] = []
         for other, others in groups:
             if (other & mask).any():
                 mask, members = mask | other, others + members
             else:
-                apart.append((other, others))
-        groups = [*apart, (mask, members)]
+                separate.append((other, others))
+        groups = [*separate, (mask, members)]
     found = [np.flatnonzero(np.isin(which.ravel(), members)) for _, members in groups]
     return sorted(found, key=lambda items: int(items[0]))
 
@@ -169,8 +169,8 @@ class OfferGroups(Struct, frozen=True, kw_only=True, eq=False):
         cover = np.zeros((len(capacities) + len(demand) + len(problem.stocks), offers + len(flows)))
         here = self.offer_group == capacities[:, 0, None]
         cover[: len(capacities), :offers] = np.where(here, self.usable[:, capacities[:, 1]].T / scale[:, None], 0.0)
-        asked = np.where(flows[:, 1] == capacities[:, 0, None], demand[flows[:, 0]][:, capacities[:, 1]].T, 0.0)
-        cover[: len(capacities), offers:] = -asked / scale[:, None]
+        demanded = np.where(flows[:, 1] == capacities[:, 0, None], demand[flows[:, 0]][:, capacities[:, 1]].T, 0.0)
+        cover[: len(capacities), offers:] = -demanded / scale[:, None]
         cover[len(capacities) + flows[:, 0], offers + np.arange(len(flows))] = 1.0
         for index, nodes in enumerate(problem.stocks):
             cover[len(capacities) + len(demand) + index, np.flatnonzero(problem.stock == index)] = -1.0 / max(
@@ -247,13 +247,13 @@ def _usable_sizes(problem: PackingProblem, offer_group: Ints, allowed: Bools) ->
     requests = problem.requests.astype(float)
     for index, members in enumerate(allowed):
         offers = offer_group == index
-        asked = requests[members]
-        capacity = np.minimum(sizes[offers], problem.counts[members] @ asked)
+        demanded = requests[members]
+        capacity = np.minimum(sizes[offers], problem.counts[members] @ demanded)
         limit = capacity.copy()
         for axis in range(requests.shape[1]):
-            divisor = asked[:, axis]
+            divisor = demanded[:, axis]
             if len(divisor) and divisor.all():
-                ratios = (asked / divisor[:, None]).max(axis=0)
+                ratios = (demanded / divisor[:, None]).max(axis=0)
                 limit = np.minimum(limit, capacity[:, axis, None] * ratios * (1 + 1e-12))
         sizes[offers] = limit
     return sizes

@@ -183,13 +183,13 @@ def behind_leaders(problem: SchedulingProblem, queue: Sequence[int], left: Seque
 
     Empty if no unscheduled pod must join another pod of the queue.
     """
-    asked = {c: groups for c in dict.fromkeys(left) if (groups := _joined(problem, c))}
-    if not asked:
+    groups_by_class = {c: groups for c in dict.fromkeys(left) if (groups := _joined(problem, c))}
+    if not groups_by_class:
         return []
     index = LabelIndex(problem.rows)
     waiting, head = Counter(queue), Counter[int]()
     order: list[int] = []
-    for c, groups in asked.items():
+    for c, groups in groups_by_class.items():
         for group in groups:
             counted = {problem.class_of_row[row] for row in index.counted_by(group)} - {c}
             leader = next((d for d in queue if d in counted and head[d] < waiting[d]), None)
@@ -198,7 +198,7 @@ def behind_leaders(problem: SchedulingProblem, queue: Sequence[int], left: Seque
                 order.append(leader)
         order += [c] * (waiting[c] - head[c])
         head[c] = waiting[c]
-    return [*order, *_others(queue, head)] if head.keys() - asked.keys() else []
+    return [*order, *_others(queue, head)] if head.keys() - groups_by_class.keys() else []
 
 
 def _joined(problem: SchedulingProblem, c: int) -> list[TopologyGroup]:

@@ -52,8 +52,8 @@ class CandidateNodes:
         self.nodes: list[NewNode] = []
         self.size = len(existing.nodes)
         self._space = max(64, 2 * self.size)
-        self._room: Ints = np.zeros((axes, self._space), dtype=np.int64)
-        self._room[:, : self.size] = existing.free[:, :axes].T
+        self._capacity: Ints = np.zeros((axes, self._space), dtype=np.int64)
+        self._capacity[:, : self.size] = existing.free[:, :axes].T
         self._order: Ints = np.zeros(self._space, dtype=np.int64)
         self._order[: self.size] = np.arange(self.size)
         self._placements = 0
@@ -84,7 +84,7 @@ class CandidateNodes:
     def _grow(self) -> None:
         self._space *= 2
         more = self._space - self.size
-        self._room = np.pad(self._room, ((0, 0), (0, more)))
+        self._capacity = np.pad(self._capacity, ((0, 0), (0, more)))
         self._order = np.pad(self._order, (0, more))
         self._domains = {key: np.pad(domains, (0, more)) for key, domains in self._domains.items()}
 
@@ -95,17 +95,17 @@ class CandidateNodes:
 
     def resize(self, candidate: int, capacity: Sequence[int]) -> None:
         """Set the candidate's maximal free capacity by axis."""
-        self._room[:, candidate] = capacity
+        self._capacity[:, candidate] = capacity
 
     def take(self, candidate: int, amounts: Ints) -> None:
         """Subtract amounts by axis from the free capacity of an existing node."""
-        self._room[:, candidate] -= amounts
+        self._capacity[:, candidate] -= amounts
 
-    def with_room(self, amounts: Sequence[AxisAmount]) -> Bools:
+    def with_capacity_for(self, amounts: Sequence[AxisAmount]) -> Bools:
         """Return which candidates may have the capacity for these amounts."""
         found: Bools = np.ones(self.size, dtype=bool)
         for axis, amount in amounts:
-            found &= self._room[axis, : self.size] >= amount
+            found &= self._capacity[axis, : self.size] >= amount
         return found
 
     def in_order(self, candidates: Bools) -> list[int]:
@@ -156,15 +156,15 @@ class VolumeAttachments:
 
     def __init__(self, usages: Sequence[VolumeUsage]) -> None:
         """Start from the usage of each node; if empty, there are no limits."""
-        self._rooms = usages
+        self._usages = usages
         self._own: dict[tuple[int, str], int] = {}
         self._shared: dict[tuple[int, str], set[str]] = {}
 
     def admit(self, candidate: int, cls: PodClass) -> bool:
         """Whether the candidate can attach the volumes of one more pod of the class."""
-        if not self._rooms:
+        if not self._usages:
             return True
-        usage = self._rooms[candidate]
+        usage = self._usages[candidate]
         for driver in {*cls.volume_counts, *(volume.driver for volume in cls.shared_volumes)}:
             free = usage.free(driver)
             new = self._new(candidate, driver, cls)
@@ -174,7 +174,7 @@ class VolumeAttachments:
 
     def attach(self, candidate: int, cls: PodClass, pods: int) -> None:
         """Attach the volumes of `pods` pods of the class."""
-        if not self._rooms:
+        if not self._usages:
             return
         for driver, count in cls.volume_counts.items():
             self._own[candidate, driver] = self._own.get((candidate, driver), 0) + count * pods
@@ -187,5 +187,5 @@ class VolumeAttachments:
 
     def _new(self, candidate: int, driver: str, cls: PodClass) -> set[str]:
         """Return the shared volumes of the driver that are not attached yet."""
-        here = self._rooms[candidate].attached.get(driver, frozenset()) | self._shared.get((candidate, driver), set())
+        here = self._usages[candidate].attached.get(driver, frozenset()) | self._shared.get((candidate, driver), set())
         return {volume.claim for volume in cls.shared_volumes if volume.driver == driver} - here

@@ -67,7 +67,7 @@ class PodConstraints:
         )  # by place; grows with the places
         self._openings: dict[int, tuple[LaunchOption, ...]] = {}
 
-    def may_go(self, candidates: int) -> Bools:
+    def not_ruled_out(self, candidates: int) -> Bools:
         """Return by candidate whether it may take one of these pods; candidates ruled out before are False."""
         if candidates > len(self._open):
             more = np.ones(max(2 * candidates, 64), dtype=bool)

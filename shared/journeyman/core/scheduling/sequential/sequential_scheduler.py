@@ -197,8 +197,8 @@ class SequentialScheduler:
     def _schedule_by(self, constraints: PodConstraints, choices: Sequence[DomainChoice]) -> bool:
         candidates = self._candidates
         fitting = (
-            constraints.may_go(candidates.size)
-            & candidates.with_room(constraints.amounts)
+            constraints.not_ruled_out(candidates.size)
+            & candidates.with_capacity_for(constraints.amounts)
             & constraints.rules.hosts.admit(candidates.size)
         )
         for choice in choices:
@@ -244,19 +244,19 @@ class SequentialScheduler:
         offerings &= masks.free_of(constraints.ports)
         for axis, amount in constraints.amounts:
             offerings &= masks.holding(axis, node.total[axis] + amount)
-        hopeless = True
+        impossible = True
         for alternative in constraints.alternatives if offerings else ():
             if self._interner.narrowed(masks.offer, alternative) == NONE:
                 continue  # it requires a label that only another pod's requirement mentions
             wanted = self._interner.narrowed(node.wanted, alternative)
             if wanted == NONE or not (left := offerings & masks.suiting(wanted)):
                 continue
-            hopeless = False
+            impossible = False
             bound = self._usable(candidate, masks, LaunchOption(wanted, left), constraints, choices)
             if bound is not None:
                 self._put(candidate, node, constraints, bound)
                 return True
-        if hopeless:
+        if impossible:
             constraints.rule_out(candidate)
         return False
 
@@ -271,7 +271,7 @@ class SequentialScheduler:
                 and (bound := self._usable(self._candidates.size, masks, opening, constraints, choices)) is not None
             ]
             if rated:
-                best = min(rated, key=lambda way: way.rank)
+                best = min(rated, key=lambda node: node.rank)
                 if best.reservation:
                     self._reservations.take(best.reservation, 1)
                     self.reserved += 1
@@ -316,8 +316,10 @@ class SequentialScheduler:
 
     def _least_variety(self, masks: OfferingMasks) -> tuple[int, ...]:
         """Return the number of values that a new node must keep for minValues; with BestEffort, as many as there are."""
-        asked = tuple(masks.pool.template.min_values.values())
-        return asked if self._problem.options.min_values is MinValuesPolicy.STRICT else (0,) * len(asked)
+        wanted_variety = tuple(masks.pool.template.min_values.values())
+        return (
+            wanted_variety if self._problem.options.min_values is MinValuesPolicy.STRICT else (0,) * len(wanted_variety)
+        )
 
     def _with_devices(
         self,
@@ -353,7 +355,7 @@ class SequentialScheduler:
         if not domains:
             return None if choice.rules.needs_label else self._bind_domains(masks, wanted, offerings, choices[1:])
         admitted = [domain for domain in domains if choice.admits(domain)]
-        if choice.rules.merely_wishes and len(admitted) == len(domains):
+        if choice.rules.is_only_preferred and len(admitted) == len(domains):
             return self._bind_domains(masks, wanted, offerings, choices[1:])
         if choice.binding:
             admitted = self._by_preference(masks, choice, {domain: domains[domain] for domain in admitted})

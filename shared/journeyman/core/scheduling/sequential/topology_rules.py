@@ -112,7 +112,7 @@ class LabelRules(Struct):
     needs_label: bool = False
 
     @property
-    def merely_wishes(self) -> bool:
+    def is_only_preferred(self) -> bool:
         """Whether these are only anti-affinity rules."""
         strict = self.spreads or self.joins or self.repelled
         return not strict and all(counter.as_claimed for counter in self.apart)
@@ -310,7 +310,7 @@ class TopologyRuleSet:
         if isinstance(counter, HostCounter):
             hosts.joins.append((counter, starts))
         else:
-            within = lambda: self._had_by(row, group.key)  # noqa: E731 - rarely needed, and expensive
+            within = lambda: self._available_domains(row, group.key)  # noqa: E731 - rarely needed, and expensive
             over(group.key).joins.append(JoinRule(counter, starts, self._reach(row, group.key), within))
 
     def _add_anti_affinity(
@@ -374,24 +374,24 @@ class TopologyRuleSet:
             if nodes.terms is None:  # only the label matters
                 own = (Requirements({k: r for k, r in term.items() if k == spread.key}) for term in strict)
                 terms = tuple(self._interner.number(term) for term in own)
-            existing_nodes = self._standing_domains(spread.key, nodes, self._reach(row, spread.key))
+            existing_nodes = self._existing_domains(spread.key, nodes, self._reach(row, spread.key))
             launchable = self._launchable_domains(spread.key, tolerations, terms)
             found = self._eligible[case] = frozenset((*existing_nodes, *launchable))
         return found
 
-    def _had_by(self, row: int, key: str) -> frozenset[str]:
+    def _available_domains(self, row: int, key: str) -> frozenset[str]:
         """Return the domains of existing and new nodes that the class accepts."""
         terms = tuple(self._interner.number(term) for term in self._strict(row))
         tolerations = self._problem.rows[row].tolerations
         case = (key, terms, tolerations)
         found = self._eligible.get(case)
         if found is None:
-            existing_nodes = self._standing_domains(key, EVERY_NODE, self._reach(row, key))
+            existing_nodes = self._existing_domains(key, EVERY_NODE, self._reach(row, key))
             launchable = self._launchable_domains(key, tolerations, terms)
             found = self._eligible[case] = frozenset((*existing_nodes, *launchable))
         return found
 
-    def _standing_domains(self, key: str, nodes: NodeFilter, reaches: Callable[[str], bool]) -> Iterator[str]:
+    def _existing_domains(self, key: str, nodes: NodeFilter, reaches: Callable[[str], bool]) -> Iterator[str]:
         for node in self._candidates.existing_nodes:
             domain = domain_of(node, key)
             if domain is not None and reaches(domain) and self.topology.counts_node(nodes, node):

@@ -360,7 +360,7 @@ def _minimum(index: PlanIndex, rule: _SpreadRule, owner: _ConstrainedPods, surel
     """Return the number of counted pods in the emptiest of the constraint's domains."""
     if rule.group.key == labels.HOSTNAME:
         return 0
-    here = _standing(index, rule, owner.kind)
+    here = _existing_domains(index, rule, owner.kind)
     found = _emptiest(here | _launchable(index, owner.kind, rule.group.key), owner, surely)
     return max(found, _emptiest(here, owner, surely)) if owner.stays else found
 
@@ -371,7 +371,7 @@ def _emptiest(domains: Set[str], owner: _ConstrainedPods, surely: Mapping[str, i
     return min((surely.get(domain, 0) for domain in domains), default=0)
 
 
-def _standing(index: PlanIndex, rule: _SpreadRule, kind: PodKind) -> frozenset[str]:
+def _existing_domains(index: PlanIndex, rule: _SpreadRule, kind: PodKind) -> frozenset[str]:
     """The domains of existing nodes that count and that the pod could be in."""
     key = rule.group.key
     state_nodes = (p.domains(key) for p in index.existing_nodes if p.is_schedulable and rule.counts_on(p, kind))
