@@ -27,10 +27,10 @@ from msgspec.structs import replace
 from journeyman.core.scheduling.arrays import Ints
 from journeyman.core.scheduling.domain_counts import DomainCounts, is_wide
 from journeyman.core.scheduling.domain_distribution import DomainCell, distribute
-from journeyman.core.scheduling.domain_supply import DomainSupply
+from journeyman.core.scheduling.domain_supply import DomainKeys, DomainSupply
 from journeyman.core.scheduling.node_filling import NodeFilling, NodePods
 from journeyman.core.scheduling.problem import PartialSolution, PodBatch, SchedulingProblem
-from journeyman.core.scheduling.topology import Pin, Pins, TopologyGroup
+from journeyman.core.scheduling.topology import ABSENT, Pin, Pins, TopologyGroup
 
 
 class AssignedDomains(Struct, frozen=True, kw_only=True, eq=False):
@@ -117,8 +117,7 @@ class DomainAssignment:
         self._supply = DomainSupply(problem, solution, filling)
         self._domain_counts = DomainCounts(problem)
         self._classes = [_ClassProgress(0 if c in but else left) for c, left in enumerate(solution.left)]
-        self._keys: dict[int, tuple[str, ...]] = {}
-        self._needs: dict[int, frozenset[str]] = {}
+        self._keys: dict[int, DomainKeys] = {}
         self._reaches_of: dict[tuple[int, str], set[str]] = {}
         self._domain_counts.enter_solution(solution)
 
@@ -128,7 +127,7 @@ class DomainAssignment:
         for c, progress in enumerate(self._classes):
             if progress.left <= 0:
                 continue
-            if any(self._keys_of(row) for row in self._levels[c]):
+            if any(self._keys_of(row).all for row in self._levels[c]):
                 with_rules.append(c)
             else:
                 self._place_anywhere(c)
@@ -150,28 +149,33 @@ class DomainAssignment:
     @cached_property
     def _required_groups(self) -> frozenset[bytes]:
         """Return the ids of the groups with a required rule; preferred rules do not bind other pods."""
-        required = {entry.group.id for entry in self._problem.repelled}
+        required = set(self._repelling_groups)
         for row in self._rows:
-            groups = (*(s.group for s in row.spreads), *row.affinities, *row.anti_affinities)
+            groups = (*(s.group for s in row.spreads), *row.affinities)
             required.update(group.id for group in groups if group.id not in row.preferred_groups)
         return frozenset(required)
 
-    def _keys_of(self, r: int) -> tuple[str, ...]:
-        """Return the labels of all rules over domains that concern a row, sorted."""
+    @cached_property
+    def _repelling_groups(self) -> frozenset[bytes]:
+        """Return the ids of the groups with required anti-affinity."""
+        repelling = {entry.group.id for entry in self._problem.repelled}
+        for row in self._rows:
+            repelling.update(group.id for group in row.anti_affinities if group.id not in row.preferred_groups)
+        return frozenset(repelling)
+
+    def _keys_of(self, r: int) -> DomainKeys:
+        """Return the labels of all rules over domains that concern a row."""
         keys = self._keys.get(r)
         if keys is None:
-            counting = (group.key for group in self._domain_counts.counting(r) if group.id in self._required_groups)
-            keys = self._keys[r] = tuple(sorted(self._needed(r).union(counting)))
+            row, counting = self._rows[r], self._domain_counts.counting(r)
+            own = (*(s.group for s in self._domain_counts.spreads(r)), *row.affinities, *row.anti_affinities)
+            needed = frozenset(group.key for group in own if is_wide(group))
+            keys = self._keys[r] = DomainKeys(
+                all=tuple(sorted(needed.union(g.key for g in counting if g.id in self._required_groups))),
+                needed=needed,
+                repelled=frozenset(g.key for g in counting if g.id in self._repelling_groups) - needed,
+            )
         return keys
-
-    def _needed(self, r: int) -> frozenset[str]:
-        """Return the labels of the row's own rules over domains."""
-        needed = self._needs.get(r)
-        if needed is None:
-            row = self._rows[r]
-            groups = (*(s.group for s in self._domain_counts.spreads(r)), *row.affinities, *row.anti_affinities)
-            needed = self._needs[r] = frozenset(group.key for group in groups if is_wide(group))
-        return needed
 
     def _affinities(self, r: int) -> list[TopologyGroup]:
         affinities = self._rows[r].affinities
@@ -189,7 +193,7 @@ class DomainAssignment:
             any(map(is_wide, row.anti_affinities)),
             not leads,
             bool(wide),
-            self._supply.reach(r, self._keys_of(r), self._needed(r)) if wide else 0,
+            self._supply.reach(r, self._keys_of(r)) if wide else 0,
             -min((s.max_skew for s in wide), default=0),
             c,
         )
@@ -231,7 +235,7 @@ class DomainAssignment:
         for row in self._levels[c]:
             if not progress.left:
                 return
-            if self._keys_of(row):
+            if self._keys_of(row).all:
                 self._distribute(progress, row)
             elif self._supply.takes(row):
                 progress.anywhere[row] = progress.anywhere.get(row, 0) + progress.left
@@ -263,7 +267,7 @@ class DomainAssignment:
 
     def _cells(self, row: int) -> list[DomainCell]:
         pods = self._classes[self._problem.class_of_row[row]].left
-        return self._supply.cells(row, self._keys_of(row), self._needed(row), pods)
+        return self._supply.cells(row, self._keys_of(row), pods)
 
     # --- affinity
 
@@ -304,7 +308,7 @@ class DomainAssignment:
         first = [self._levels[c][0] for c in classes]
         pods = np.array([self._classes[c].left for c in classes], dtype=np.int64)
         total: Ints = pods @ self._problem.requests[first]
-        return self._supply.fleet_price(row, self._keys_of(row), self._needed(row), domain, total)
+        return self._supply.fleet_price(row, self._keys_of(row), domain, total)
 
     def charge_followers(self, row: int, cells: list[DomainCell]) -> list[DomainCell]:
         """Return the cells with the cost of followers added: the price of pods that must join the row's pods there.
@@ -373,7 +377,7 @@ class DomainAssignment:
         for c, progress in enumerate(self._classes):
             totals: dict[tuple[int, Pins], int] = {}
             for placed in progress.placed:
-                key = (self._level(placed.row), placed.cell.pins)
+                key = (self._level(placed.row), self._binding(placed))
                 totals[key] = totals.get(key, 0) + placed.new
             for row, count in progress.anywhere.items():
                 batches.append(PodBatch(row=row, count=count))
@@ -384,6 +388,14 @@ class DomainAssignment:
                 if n
             ]
         return tuple(batches)
+
+    def _binding(self, placed: _DomainPlacement) -> Pins:
+        """Return the pins of pods, without absent labels over which nothing repels them after all."""
+        return tuple(
+            pin
+            for pin in placed.cell.pins
+            if pin.value != ABSENT or self._domain_counts.is_repelled(placed.row, pin.key)
+        )
 
     def _level(self, row: int) -> int:
         return self._levels[self._problem.class_of_row[row]].index(row)

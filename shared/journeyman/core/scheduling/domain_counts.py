@@ -24,7 +24,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import Toleration
 from journeyman.core.scheduling.arrays import Bools
 from journeyman.core.scheduling.domain_distribution import UNLIMITED, DomainCell, DomainRule
-from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodeDemand
+from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodeDemand, pinned_requirements
 from journeyman.core.scheduling.pod_classes import PodClass
 from journeyman.core.scheduling.problem import PartialSolution, PlannedNode, SchedulingProblem
 from journeyman.core.scheduling.requirements import EMPTY, Requirement, Requirements, from_labels
@@ -197,8 +197,8 @@ class SpreadCounter:
 
 
 def _match_nodes(wanted: Sequence[Requirements], terms: Sequence[Requirements], pins: Pins) -> NodeMatch:
-    """Return whether a node that meets one of `terms` and has the labels `pins` meets one of `wanted`."""
-    fixed = from_labels(dict(pins))
+    """Return whether a node that meets one of `terms` and has the pins meets one of `wanted`."""
+    fixed = pinned_requirements(pins)
     known = [term & fixed for term in terms]
     surely = all(any(_implies(node, term) for term in wanted) for node in known)
     possibly = any(node.conflict(term) is None for node in known for term in wanted)
@@ -354,6 +354,11 @@ class DomainCounts:
                 counts = MappingProxyType(self._spreads_of_group[group.id][0].counts)
                 rules.append(DomainRule(key=group.key, counts=counts, rivals=counts, skew=None, step=1))
         return rules
+
+    def is_repelled(self, row: int, key: str) -> bool:
+        """Return whether the anti-affinity of running or planned pods excludes a domain of this label for the row."""
+        groups = (group for group in self._counting[row] if group.key == key)
+        return any(pods > 0 for group in groups for pods in self._repelling.get(group.id, {}).values())
 
     def is_over(self, row: int, values: Mapping[str, str]) -> bool:
         """Return whether the pods in these domains exceed the maxSkew of one of the row's spreads."""

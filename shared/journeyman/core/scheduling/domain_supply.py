@@ -22,11 +22,27 @@ from journeyman.core.scheduling.nodeclaim_templates import PoolOrder
 from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodeDemand, NodePoolOptions
 from journeyman.core.scheduling.problem import PartialSolution, RowDomains, SchedulingProblem
 from journeyman.core.scheduling.requirements import Requirement
-from journeyman.core.scheduling.topology import Pin, Pins
+from journeyman.core.scheduling.topology import ABSENT, Pin, Pins, present
 
 _Requests = Sequence[int]
 """The requests of one pod, by axis."""
 
+
+class DomainKeys(NamedTuple):
+    """The labels of the rules over domains that concern a row.
+
+    Attributes:
+        all: All of them, sorted.
+        needed: Those that a node must have.
+        repelled: Those over which the anti-affinity of other pods excludes domains; a node without the label is in none.
+    """
+
+    all: tuple[str, ...]
+    needed: frozenset[str]
+    repelled: frozenset[str]
+
+
+_NO_KEYS: Final = DomainKeys((), frozenset(), frozenset())
 _DECIMALS: Final = 12  # of a price; smaller differences are rounding errors
 
 
@@ -127,29 +143,29 @@ class DomainSupply:
 
     def takes(self, row: int) -> bool:
         """Return whether a pod of the row fits on any existing or new node, in any domain."""
-        if self._offers_for(row, (), frozenset()).holding(self._requests[row], self._problem.requests[row]):
+        if self._offers_for(row, _NO_KEYS).holding(self._requests[row], self._problem.requests[row]):
             return True
         return bool(self._filling.existing.nodes) and bool(self._filling.open_to(row).any())
 
-    def reach(self, row: int, keys: tuple[str, ...], needed: frozenset[str]) -> int:
+    def reach(self, row: int, keys: DomainKeys) -> int:
         """Return how many cells meet the constraints of a row, ignoring the capacity that is left in them."""
-        reachable = {offer.pins for offer in self._offers_for(row, keys, needed).all}
+        reachable = {offer.pins for offer in self._offers_for(row, keys).all}
         if self._filling.existing.nodes:
             suits = self._filling.suits(row)
-            reachable.update(c.pins for c in self._filling.existing.columns.cells(keys) if (suits & c.nodes).any())
+            cells = self._filling.existing.columns.cells(keys.all)
+            reachable.update(_with_absent(c.pins, keys) for c in cells if (suits & c.nodes).any())
         return len(reachable)
 
-    def cells(self, row: int, keys: tuple[str, ...], needed: frozenset[str], pods: int) -> list[DomainCell]:
+    def cells(self, row: int, keys: DomainKeys, pods: int) -> list[DomainCell]:
         """Return the cells into which a pod of the row fits now, sorted by pins.
 
         Args:
             row: The row of the pods.
-            keys: The labels of the rules over domains that concern the row, sorted.
-            needed: The subset of `keys` that a node must have.
+            keys: The labels of the rules over domains that concern the row.
             pods: The number of pods; capacity for more is not computed.
         """
         requests = self._requests[row]
-        offers = self._offers_for(row, keys, needed)
+        offers = self._offers_for(row, keys)
         on_new_nodes = [
             self._cell(row, offer, requests) for offer in offers.holding(requests, self._problem.requests[row])
         ]
@@ -160,82 +176,80 @@ class DomainSupply:
             known = cells.get(cell.pins)
             if known is None or (cell.order, cell.price) < (known.order, known.price):
                 cells[cell.pins] = cell
-        for there in self._cells_on_nodes(row, keys, needed, pods) if self._filling.existing.nodes else ():
+        for there in self._cells_on_nodes(row, keys, pods) if self._filling.existing.nodes else ():
             new = cells.get(there.pins)
             cells[there.pins] = replace(new, free_pods=there.free_pods, nodes=there.nodes) if new else there
         return [cells[pins] for pins in sorted(cells)]
 
-    def fleet_price(self, row: int, keys: tuple[str, ...], needed: frozenset[str], domain: Pin, total: Ints) -> float:
+    def fleet_price(self, row: int, keys: DomainKeys, domain: Pin, total: Ints) -> float:
         """Return an estimate of the price of new nodes that provide `total` in one domain: whole nodes of one type."""
-        offers = (o for o in self._offers_for(row, keys, needed).all if o.values.get(domain.key) == domain.value)
+        offers = (o for o in self._offers_for(row, keys).all if o.values.get(domain.key) == domain.value)
         return min((offer.fleet_price(total) for offer in offers), default=np.inf)
 
     def _cell(self, row: int, offer: _DomainOffer, requests: _Requests) -> DomainCell:
-        more = self._ceilings.get(RowDomains(row, offer.pins), UNLIMITED) if self._ceilings else UNLIMITED
+        more = self._ceilings.get(RowDomains(row, present(offer.pins)), UNLIMITED) if self._ceilings else UNLIMITED
         return DomainCell(offer.pins, offer.values, 0, more, offer.order, offer.price(requests))
 
-    def _cells_on_nodes(
-        self, row: int, keys: tuple[str, ...], needed: Iterable[str], pods: int
-    ) -> Iterator[DomainCell]:
+    def _cells_on_nodes(self, row: int, keys: DomainKeys, pods: int) -> Iterator[DomainCell]:
         """Yield the cells of existing nodes on which pods of the row fit."""
         is_open = self._filling.open_to(row)
         if not is_open.any():
             return
-        for pins, members in self._filling.existing.columns.cells(keys):
+        for pins, members in self._filling.existing.columns.cells(keys.all):
             nodes = np.flatnonzero(is_open & members)[:pods].tolist()  # at least one pod fits on each
             values = dict(pins)
-            if nodes and all(key in values for key in needed):
+            if nodes and all(key in values for key in keys.needed):
                 free_pods = self._filling.free_pods(row, nodes)
                 there = list(map(NodePods, nodes, free_pods))
-                yield DomainCell(pins, values, free_pods=sum(free_pods), nodes=there)
+                yield DomainCell(_with_absent(pins, keys), values, free_pods=sum(free_pods), nodes=there)
 
     # --- offerings
 
-    def _offers_for(self, row: int, keys: tuple[str, ...], needed: frozenset[str]) -> _DomainOffers:
-        known = self._offers_of_row.get((row, keys))
+    def _offers_for(self, row: int, keys: DomainKeys) -> _DomainOffers:
+        known = self._offers_of_row.get((row, keys.all))
         if known is None:
-            known = self._offers_of_row[row, keys] = self._find_offers(row, keys, needed)
+            known = self._offers_of_row[row, keys.all] = self._find_offers(row, keys)
         return known
 
-    def _find_offers(self, row: int, keys: tuple[str, ...], needed: frozenset[str]) -> _DomainOffers:
+    def _find_offers(self, row: int, keys: DomainKeys) -> _DomainOffers:
         """Return the offers for the row, cached by shape; none if its pods must join other pods, which no new node has."""
         if row in self._follows_others:
             return _NO_OFFERS
         number, ports = self._problem.shape_of_row[row], self._problem.rows[row].ports
         shape = self._problem.shapes[number]
-        case = (number, keys, needed, ports)
+        case = (number, keys, ports)
         if case not in self._offers:
             self._offers[case] = _DomainOffers.of(
                 offer
                 for pool, allowed in zip(self._problem.pools, self._allowed, strict=True)
                 if pool.serves(NodeDemand(shape))
-                for offer in _offers_in(pool, allowed & pool.types_with_free_ports(ports), shape, keys, needed)
+                for offer in _offers_in(pool, allowed & pool.types_with_free_ports(ports), shape, keys)
             )
         return self._offers[case]
 
 
 def _offers_in(
-    pool: NodePoolOptions, allowed: Bools, shape: NodeConstraints, keys: tuple[str, ...], needed: frozenset[str]
+    pool: NodePoolOptions, allowed: Bools, shape: NodeConstraints, keys: DomainKeys
 ) -> Iterable[_DomainOffer]:
     """Yield the offers of a NodePool for pods of this shape, one per combination of domains."""
     table = pool.template.table
     rows = pool.rows(NodeDemand(shape)) & allowed[table.row_type]
     if not rows.any():
         return
-    for pins, where in _by_domains(pool, shape, keys, needed, np.flatnonzero(rows)):
+    for pins, where in _by_domains(pool, shape, keys, np.flatnonzero(rows)):
         yield _offer(pool, pins, where)
 
 
 def _by_domains(
-    pool: NodePoolOptions, shape: NodeConstraints, keys: tuple[str, ...], needed: frozenset[str], rows: Ints
+    pool: NodePoolOptions, shape: NodeConstraints, keys: DomainKeys, rows: Ints
 ) -> Iterable[_RowsInDomains]:
     """Yield every combination of values of these labels that the NodePool and its offerings allow, with its rows.
 
     A label for which neither lists values is omitted from the combination, unless it is needed.
     """
-    for own, where in pool.template.table.by_labels(keys, rows):
-        listed = {key: _values(pool, key, r) for key, r in zip(keys, own, strict=True)}
-        known = {key: values for key, values in listed.items() if values or key in needed}
+    for own, where in pool.template.table.by_labels(keys.all, rows):
+        listed = {key: _values(pool, key, r, keys) for key, r in zip(keys.all, own, strict=True)}
+        known = {key: values for key, values in listed.items() if values or key in keys.needed}
         is_open = any(len(values) > 1 for values in known.values())
         for chosen in product(*known.values()):
             pins = tuple(map(Pin, known, chosen))
@@ -244,15 +258,28 @@ def _by_domains(
                 yield _RowsInDomains(pins, suiting)
 
 
-def _values(pool: NodePoolOptions, key: str, own: Requirement | None) -> tuple[str, ...]:
-    """Return the values that NodePool and offering allow for a label, sorted; empty if neither lists values."""
+def _values(pool: NodePoolOptions, key: str, own: Requirement | None, keys: DomainKeys) -> tuple[str, ...]:
+    """Return the values that NodePool and offering allow for a label, sorted; empty if neither lists values.
+
+    `ABSENT` is listed for a label that nodes do not have, if the pods are repelled over it.
+    """
     offered_requirement = pool.template.requirements.get(key)
     merged = (
         own.intersection(offered_requirement)
         if own is not None and offered_requirement is not None
         else own or offered_requirement
     )
-    return () if merged is None or merged.complement else tuple(sorted(merged.values))
+    if merged is None or (merged.operator == "DoesNotExist" and merged.allows_absence):
+        return (ABSENT,) if key in keys.repelled else ()
+    return () if merged.complement else tuple(sorted(merged.values))
+
+
+def _with_absent(pins: Pins, keys: DomainKeys) -> Pins:
+    """Return the pins of existing nodes, with those labels that they lack over which the row's pods are repelled."""
+    if len(pins) == len(keys.all):
+        return pins
+    values = dict(pins)
+    return tuple(Pin(key, values.get(key, ABSENT)) for key in keys.all if key in values or key in keys.repelled)
 
 
 def _offer(pool: NodePoolOptions, pins: Pins, rows: Ints) -> _DomainOffer:
@@ -266,7 +293,7 @@ def _offer(pool: NodePoolOptions, pins: Pins, rows: Ints) -> _DomainOffer:
     per_unit = prices[:, None] / np.maximum(pool.sizes[of_row], 1)
     return _DomainOffer(
         pins=pins,
-        values=dict(pins),
+        values=dict(present(pins)),
         order=pool.template.order,
         sizes=sizes,
         prices=cheapest[types],

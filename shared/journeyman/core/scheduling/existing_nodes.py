@@ -31,6 +31,7 @@ from journeyman.core.scheduling.host_constraints import HostConstraints
 from journeyman.core.scheduling.pod_classes import HostPort, PodClass, host_ports
 from journeyman.core.scheduling.requirements import Requirement, Requirements
 from journeyman.core.scheduling.topology import (
+    ABSENT,
     InverseAntiAffinity,
     Pin,
     Pins,
@@ -129,11 +130,11 @@ class NodeColumns:
         return meets_any
 
     def pinned(self, pins: Pins) -> Bools:
-        """Return for each node whether it has all these labels."""
+        """Return for each node whether it has these pins."""
         has_all: Bools = np.ones(len(self._nodes), dtype=bool)
         for key, wanted in pins:
             codes, values = self.label(key)
-            has_all &= _take_by_code([value == wanted for value in values], codes)
+            has_all &= _take_by_code([(ABSENT if value is None else value) == wanted for value in values], codes)
         return has_all
 
 

@@ -28,8 +28,8 @@ from journeyman.core.scheduling.arrays import Bools, Floats, Ints, every, number
 from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate, varied_sizes, with_variety
 from journeyman.core.scheduling.offerings import OfferingTable
 from journeyman.core.scheduling.pod_classes import HostPort, PodClass
-from journeyman.core.scheduling.requirements import EMPTY, Requirement, Requirements, requirement
-from journeyman.core.scheduling.topology import Pins
+from journeyman.core.scheduling.requirements import EMPTY, Requirement, Requirements, of, requirement
+from journeyman.core.scheduling.topology import ABSENT, Pins
 from journeyman.core.state.taints import has_untolerated_preference, untolerated
 
 
@@ -56,7 +56,7 @@ class NodeConstraints(Struct, frozen=True, cache_hash=True):
 
 
 class NodeDemand(Struct, frozen=True):
-    """Constraints, and labels that the node must carry (pinned domains)."""
+    """Constraints, and the domains that the node is pinned to."""
 
     constraints: NodeConstraints
     pins: Pins = ()
@@ -67,9 +67,16 @@ class NodeDemand(Struct, frozen=True):
         return _pinned(self.constraints.terms, self.pins) if self.pins else self.constraints.terms
 
 
+def pinned_requirements(pins: Pins) -> Requirements:
+    """Return the requirements of nodes with these pins."""
+    return of(
+        requirement(key, "DoesNotExist") if value == ABSENT else requirement(key, "In", (value,)) for key, value in pins
+    )
+
+
 @lru_cache(maxsize=8192)
 def _pinned(terms: tuple[Requirements, ...], pins: Pins) -> tuple[Requirements, ...]:
-    fixed = {key: requirement(key, "In", (value,)) for key, value in pins}
+    fixed = pinned_requirements(pins)
     both = (term & fixed for term in terms)
     return tuple(term for term in both if not any(term[key].impossible for key in fixed))
 

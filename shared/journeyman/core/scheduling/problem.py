@@ -33,7 +33,7 @@ from journeyman.core.scheduling.pod_classes import PodClass, RowPods, group_pods
 from journeyman.core.scheduling.preferences import relaxation_levels
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import Options, PodError
-from journeyman.core.scheduling.topology import InverseAntiAffinity, Pins, SpreadChoice
+from journeyman.core.scheduling.topology import InverseAntiAffinity, Pins, SpreadChoice, present
 from journeyman.core.scheduling.volumes import StorageObjects, resolve_volumes
 from journeyman.core.state.pod_predicates import is_terminating
 from journeyman.core.state.snapshot import Snapshot
@@ -76,7 +76,7 @@ class PodBatch(Struct, frozen=True, kw_only=True):
     @property
     def destination(self) -> RowDomains:
         """The row and the domains that its pods are assigned to."""
-        return RowDomains(self.row, self.pins)
+        return RowDomains(self.row, present(self.pins))
 
 
 class PlannedNode(Struct, frozen=True, kw_only=True, eq=False):

@@ -108,8 +108,9 @@ class Results(Struct, frozen=True, kw_only=True):
 
     `existing` maps a StateNode's `name` to the keys of the pods planned onto it; `pod_errors` has every pod considered and
     not scheduled. `price` is the sum over `new_claims`; `lower_bound` is the linear-programming bound on it (0 if there is
-    no new node, or the bound is not wanted). `devices` are by node name the devices for the ResourceClaims of the pods in
-    `existing`. `warnings` has by NodePool its invalid annotations, which are ignored.
+    no new node, or the bound is not wanted). `devices` are by node name the devices on existing nodes for the planned pods'
+    ResourceClaims, including claims that they share with bound pods. `warnings` has by NodePool its invalid annotations,
+    which are ignored.
     """
 
     new_claims: tuple[PlannedClaim, ...] = ()

@@ -178,7 +178,7 @@ class CandidatePlan(Struct, frozen=True, kw_only=True, eq=False):
     """A finished solution: its NodeClaims, and the keys of the pods planned onto existing nodes, by node name.
 
     `unplaced` are the keys of unschedulable pods, by class. `fees` is the sum of the NodePools' surcharges per node.
-    `devices` are those for the ResourceClaims of the pods on existing nodes, by node name.
+    `devices` are those on existing nodes for the planned pods' ResourceClaims, by node name.
     """
 
     solution: PartialSolution
@@ -333,16 +333,19 @@ def _with_devices(task: SchedulingTask, solution: PartialSolution, plan: Candida
     names, nodes = problem.devices.claims.names, problem.existing.nodes
     draw = _PodQueues(problem, task.reserved)
     devices: dict[str, tuple[PlannedDevice, ...]] = {}
-    for place, taken in sorted(solution.on_existing.items()):
-        drawn = {row: draw.onto(place, row, count) for row, count in taken}
-        for planned in planned_devices(solution.devices.options_of(place), drawn, names).values():
+    taken = (*solution.on_existing.values(), *(node.pods for node in solution.new_nodes))
+    rows = {row for pods in taken for row, _ in pods}
+    shared = {demand.key for row in rows for demand in problem.rows[row].claims if demand.key and demand.held is None}
+    for place, node in enumerate(nodes):
+        drawn = {row: draw.onto(place, row, count) for row, count in solution.on_existing.get(place, ())}
+        for planned in planned_devices(solution.devices.options_of(place), drawn, names, shared).values():
             if planned:
-                devices[nodes[place].name] = planned
+                devices[node.name] = planned
     claims: list[PlannedClaim] = []
-    for place, (node, claim) in enumerate(zip(solution.new_nodes, plan.claims, strict=True), len(nodes)):
-        drawn = {row: draw(row, count) for row, count in node.pods}
+    for place, (new_node, claim) in enumerate(zip(solution.new_nodes, plan.claims, strict=True), len(nodes)):
+        drawn = {row: draw(row, count) for row, count in new_node.pods}
         options = solution.devices.options_of(place)
-        by_type = planned_devices(options, drawn, names)
+        by_type = planned_devices(options, drawn, names, ())
         listed = {name: by_type[name] for name in claim.instance_types if name in by_type}
         claims.append(replace(claim, devices=listed, dra_drivers=drivers_of(options)) if options else claim)
     return replace(plan, claims=tuple(claims), devices=devices)

@@ -45,9 +45,12 @@ from journeyman.core.state.snapshot import Workloads
 from journeyman.core.state.state_node import StateNode
 from journeyman.errors import ConfigurationError
 
+ABSENT: Final = "<absent>"
+"""The value of a `Pin` to nodes without the label; no label has this value."""
+
 
 class Pin(NamedTuple):
-    """A domain chosen for pods: their node must carry this label."""
+    """A domain chosen for pods: their node must carry this label, or must not have it (`ABSENT`)."""
 
     key: str
     value: str
@@ -55,6 +58,11 @@ class Pin(NamedTuple):
 
 Pins = tuple[Pin, ...]
 """Domains chosen for pods, sorted by label key."""
+
+
+def present(pins: Pins) -> Pins:
+    """Return the pins to labels that nodes have."""
+    return tuple(pin for pin in pins if pin.value != ABSENT)
 
 
 class NodeMatch(NamedTuple):

@@ -401,6 +401,36 @@ def test_anti_affinity_of_a_running_pod_excludes_new_pods_from_its_zone():
     assert sum(assigned.on_new_nodes().values()) == 2
 
 
+def with_a_cheaper_rack(*others, **cluster):
+    """Returns the verified plan of these and two web pods; NodePool `racked` is cheaper, and its nodes are in rack r1."""
+    rack = {"key": RACK, "operator": "In", "values": ["r1"]}
+    pools = (a_pool(), a_pool("racked", spec={"template": {"spec": {"requirements": [rack]}}}))
+    snapshot = a_snapshot(pods=(*others, *pods(2, cpu="2")), node_pools=pools, **cluster)
+    cheaper = an_instance_type("z.large", cpu=8, memory_gib=32, price=0.1, zones=ZONES)
+    catalogue = Catalogue({"default": (ZONAL,), "racked": (cheaper,)})
+    results = solve(snapshot, catalogue, options=Options(compare_up_to=0))
+    assert verify(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
+    return results
+
+
+def test_repelled_pods_on_nodes_without_the_label_avoid_nodes_with_it():
+    """A running pod excludes them from the rack of the existing node and of the cheaper NodePool."""
+    node = a_node("n0", metadata={"labels": {RACK: "r1"}})
+    loner = a_pod("loner", cpu="1", node="node-n0", metadata={"labels": {"app": "loner"}}, spec=apart("web", RACK))
+
+    results = with_a_cheaper_rack(loner, nodes=(node,), claims=(a_running_claim("n0"),))
+
+    assert results.existing == {}
+    assert [(claim.node_pool, len(claim.pods)) for claim in results.new_claims] == [("default", 2)]
+
+
+def test_anti_affinity_of_an_unschedulable_pod_excludes_no_nodes():
+    """Only pods that are in a domain repel others from it."""
+    results = with_a_cheaper_rack(*pods(1, "loner", cpu="100", spec=apart("web", RACK)))
+
+    assert [claim.node_pool for claim in results.new_claims] == ["racked"]
+
+
 def test_anti_affinity_excludes_the_zones_of_matching_running_pods():
     """The running pod in zone a has no constraint itself."""
     filler, cluster = a_full_cluster("a")

@@ -95,7 +95,7 @@ class DeviceInventory(Struct, kw_only=True, eq=False):
         )
 
     def begin(self) -> AllocationTracker:
-        """Return a tracker in which pods bound to nodes that are not initialized hold their devices."""
+        """Return a tracker in which bound pods hold the devices of unallocated claims; before initialization, of all claims."""
         made = AllocationTracker(self.published, self.taken, self.used)
         for place, node in enumerate(self.nodes):
             for pod in node.pods:
@@ -483,7 +483,7 @@ Drawn = Mapping[int, Sequence[str]]
 
 
 def planned_devices(
-    options: Iterable[AllocationOption], drawn: Drawn, names: Mapping[str, Sequence[str]]
+    options: Iterable[AllocationOption], drawn: Drawn, names: Mapping[str, Sequence[str]], shared: Collection[str]
 ) -> dict[str, tuple[PlannedDevice, ...]]:
     """Return the devices on a node, by instance type (one without a name if it exists).
 
@@ -491,10 +491,13 @@ def planned_devices(
         options: Its options.
         drawn: The pods there.
         names: The claims of every pod, in the order of their demands.
+        shared: The shared claims whose devices are included although they are held by a bound pod.
     """
     return {
         name: tuple(
-            _planned_device(allocated, drawn, names) for allocated in option.allocated_devices if allocated.row >= 0
+            _planned_device(allocated, drawn, names)
+            for allocated in option.allocated_devices
+            if allocated.row >= 0 or allocated.key in shared
         )
         for option in options
         for name in sorted(option.types)

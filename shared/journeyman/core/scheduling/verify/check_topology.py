@@ -26,7 +26,7 @@ Differs: a domain where the pod accepts no offering, and where no node exists, d
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 import msgspec
 from msgspec import Struct, field
@@ -199,6 +199,11 @@ class _ConstrainedPods(Struct, frozen=True, eq=False):
     number: int
     stays: bool
 
+    @property
+    def pods(self) -> tuple[PodKind, str]:
+        """The pods, whatever their constraint."""
+        return self.kind, self.node.host
+
 
 class _Entrants(Struct, frozen=True, eq=False):
     """Pods that enter a domain while fewer than `allowance` are there: maxSkew more than the emptiest has."""
@@ -248,7 +253,7 @@ def check_spread(index: PlanIndex, presences: PodPresences) -> Iterator[Defect]:
     for (_, domain), entries in sorted(entering.items(), key=lambda found: found[0]):
         for rule in dict.fromkeys(rule for rule, _ in entries):
             here = [entry for other, entry in entries if other is rule or rule.surely_counts(entry.owner.node)]
-            own = frozenset(entry for other, entry in entries if other is rule)
+            own = {entry.owner.pods: entry for other, entry in entries if other is rule}
             yield from _check_domain(presences, rule, domain, here, own, there=remaining[rule][domain])
 
 
@@ -295,7 +300,7 @@ def _enter_domains(
 ) -> Iterator[Defect]:
     """Record a constraint's pods in the domains they enter; yield a defect for each whose domain is undecided."""
     minimums: dict[tuple[PodKind, int, bool], int] = {}
-    strictest: dict[tuple[PodKind, str, str], _Entrants] = {}
+    strictest: dict[tuple[tuple[PodKind, str], str], _Entrants] = {}
     for owner in rule.owners:
         domains = owner.node.domains(rule.group.key)
         if not domains and not (owner.stays and owner.node.is_unlaunched):
@@ -305,10 +310,10 @@ def _enter_domains(
             minimums[case] = _minimum(index, rule, owner, surely)
         entry = _Entrants(minimums[case] + owner.constraint.max_skew, minimums[case], owner)
         for domain in domains:
-            known = strictest.setdefault((owner.kind, owner.node.host, domain), entry)
+            known = strictest.setdefault((owner.pods, domain), entry)
             if entry.allowance < known.allowance:
-                strictest[owner.kind, owner.node.host, domain] = entry
-    for (_, _, domain), entry in strictest.items():
+                strictest[owner.pods, domain] = entry
+    for (_, domain), entry in strictest.items():
         entering.setdefault((rule.group.id, domain), []).append((rule, entry))
 
 
@@ -331,19 +336,22 @@ def _check_domain(
     rule: _SpreadRule,
     domain: str,
     entries: Iterable[_Entrants],
-    own: Container[_Entrants],
+    own: Mapping[tuple[PodKind, str], _Entrants],
     *,
     there: int,
 ) -> Iterator[Defect]:
-    """Admit the pods, the smallest allowance first; the constraint's `own` entrants must be allowed."""
-    for entry in sorted(entries, key=lambda entry: (entry.allowance, entry.owner.pod)):
-        owner = entry.owner
+    """Admit the pods, the smallest allowance first; those with the constraint must be allowed by their `own` entry."""
+    ordered: dict[tuple[PodKind, str], _ConstrainedPods] = {}  # pods may have several constraints about the group
+    for entrants in sorted(entries, key=lambda entry: (entry.allowance, entry.owner.pod)):
+        ordered.setdefault(entrants.owner.pods, entrants.owner)
+    for pods, owner in ordered.items():
         if presences.counts(rule.group, owner.kind):
             there += owner.number
-        if there > entry.allowance and entry in own:
+        entry = own.get(pods)
+        if entry is not None and there > entry.allowance:
             yield owner.node.defect(
                 f"pod {owner.pod} is one of {there} in {rule.group.key} {domain}, the emptiest domain has {entry.minimum}, "
-                f"its spread allows {owner.constraint.max_skew} more"
+                f"its spread allows {entry.owner.constraint.max_skew} more"
             )
             return
 

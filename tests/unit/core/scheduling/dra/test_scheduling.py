@@ -309,6 +309,22 @@ def test_allocated_claim_binds_its_pods_to_the_node_of_its_devices():
     assert results.existing == {"node-b": ("default/p",)}
 
 
+def test_pod_joins_a_bound_pod_whose_shared_claim_is_not_allocated_yet():
+    """The plan names the claim's devices on the node of the bound pod, also for a pod on another node."""
+    user = a_claiming_pod("user", "shared", node="node-b", cpu="3")
+    claim = a_resource_claim("shared")
+
+    def devices_of(slices, cpu):
+        pod = a_claiming_pod("p", "shared", cpu=cpu)
+        results = schedule(pod, user, resource_claims=[claim], slices=slices, **a_cluster("a", "b"))
+        (where,) = results.existing
+        return where, {node: [grant.device for grant in grants] for node, grants in results.devices.items()}
+
+    local = [a_slice(f"s-{n}", gpus(1), node=f"node-{n}") for n in "ab"]
+    assert devices_of(local, "500m") == ("node-b", {"node-b": ["gpu-0"]})
+    assert devices_of([a_slice("fabric", gpus(1), allNodes=True)], "2") == ("node-a", {"node-b": ["gpu-0"]})
+
+
 def test_network_devices_restrict_a_new_node_to_their_zone():
     """They are used before a more expensive GPU node is launched, and the NodeClaim requires their zone."""
     zonal = an_instance_type("z", cpu=4, memory_gib=16, price=0.2, zones=("a", "b"))

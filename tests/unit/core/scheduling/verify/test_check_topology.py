@@ -128,6 +128,20 @@ def test_pods_with_different_node_selectors_count_together_in_a_hostname_spread(
     assert "is one of 2 in kubernetes.io/hostname" in together(plain, choosy)
 
 
+def test_pod_with_two_spreads_over_the_same_pods_counts_once():
+    """The constraints count on different nodes (nodeTaintsPolicy); the strictest limits the pods."""
+    for key in (labels.ZONE, labels.HOSTNAME):
+        first, second = (
+            spread(key, **more)["topologySpreadConstraints"] for more in ({}, {"nodeTaintsPolicy": "Honor"})
+        )
+        assert in_zones("abca", members(4, {"topologySpreadConstraints": first + second})) == ""
+    loose = spread(maxSkew=2, nodeTaintsPolicy="Honor")["topologySpreadConstraints"]
+    strict = spread()["topologySpreadConstraints"]
+    for constraints in (strict + loose, loose + strict):
+        found = in_zones("aab", members(3, {"topologySpreadConstraints": constraints}))
+        assert found.count("is one of 2") == found.count("is one of") == 1
+
+
 def test_zone_spread_is_measured_against_the_emptiest_eligible_zone():
     """A zone may exceed the emptiest of the three zones by at most maxSkew; running pods count."""
     pods = members(4, spread())

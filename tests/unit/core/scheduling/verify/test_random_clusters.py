@@ -1,7 +1,4 @@
-"""Plans of random clusters verify.
-
-The plans of some seeds are known not to, so their placements are left out. Once one verifies, its entry here goes.
-"""
+"""Plans of random clusters verify."""
 
 from __future__ import annotations
 
@@ -16,23 +13,10 @@ from journeyman.core.scheduling import scheduler
 from journeyman.core.scheduling.verify import verify
 from tests.helpers import random_clusters
 
-SEEDS = range(160, 200)
-KNOWN_DEFECTS = {
-    420: "a topology spread over zones",
-    464: "a topology spread over a label of instance types",
-    599: "a topology spread over hostnames",
-    649: "a ResourceClaim without an allocation that a running pod shares",
-    852: "an anti-affinity of a running pod over a label of instance types",
-}
+SEEDS = (*range(160, 200), 420, 464, 599, 649, 852)
 
 
-@pytest.mark.parametrize(
-    "seed",
-    [
-        *SEEDS,
-        *(pytest.param(seed, marks=pytest.mark.xfail(reason=why, strict=True)) for seed, why in KNOWN_DEFECTS.items()),
-    ],
-)
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("is_compared", [True, False])
 def test_plan_of_a_random_cluster_verifies(seed, is_compared):
     """No placement is left out, whether plans are compared or not."""
