@@ -32,26 +32,26 @@ Ceilings = dict[RowDomains, int]
 
 
 def schedule_in_bulk(task: SchedulingTask, spread_choice: SpreadChoice = SpreadChoice.EMPTIEST) -> PartialSolution:
-    """Return a plan that schedules as many pods as possible."""
+    """Return a plan for as many pods as possible."""
     problem = task.problem
     co_located = co_located_classes(problem)
     first = co_located if sum(problem.counts[c] for c in co_located) <= MOST_CO_LOCATED else ()
-    alone = frozenset(co_located)
+    sequential_only = frozenset(co_located)
     ceilings: Ceilings = {}
     attempt = 1
     while True:
         solution = replace(task.initial_solution(), ceilings=ceilings, spread_choice=spread_choice)
         if first:
             solution = schedule_sequentially(problem, solution, first)
-        solution, cut_short = _place_classes(problem, solution, alone)
-        if not cut_short:
+        solution, unmet = _place_classes(problem, solution, sequential_only)
+        if not unmet:
             return schedule_sequentially(problem, solution)
         if attempt < ATTEMPTS:
-            ceilings = _lowered_ceilings(cut_short, ceilings, give_up=attempt == ATTEMPTS - 1)
+            ceilings = _lowered_ceilings(unmet, ceilings, give_up=attempt == ATTEMPTS - 1)
         elif attempt < _MOST_ATTEMPTS:
-            alone |= {problem.class_of_row[sent.row] for sent in cut_short}
+            sequential_only |= {problem.class_of_row[destination.row] for destination in unmet}
         else:
-            alone = frozenset(range(len(problem.counts)))
+            sequential_only = frozenset(range(len(problem.counts)))
         attempt += 1
 
 
@@ -78,15 +78,17 @@ def co_located_classes(problem: SchedulingProblem) -> tuple[int, ...]:
 
 
 def _place_classes(
-    problem: SchedulingProblem, solution: PartialSolution, but: frozenset[int]
+    problem: SchedulingProblem, solution: PartialSolution, excluded: frozenset[int]
 ) -> tuple[PartialSolution, Ceilings]:
-    """Place whole classes; return the solution, and the pods placed for each quota that could not be met in full."""
+    """Place all other classes; return the solution, and the pods placed for each quota that was not met."""
     filling = NodeFilling(
         problem.existing, problem.rows, problem.requests, problem.host_constraints, solution.on_existing
     )
-    assigned = assign_domains(problem, solution, filling, but)
+    assigned = assign_domains(problem, solution, filling, excluded)
     batches = assigned.batches
-    new_nodes = plan_new_nodes(_filled(batches, filling), problem, solution.headroom, solution.reservations)
+    new_nodes = plan_new_nodes(
+        _fill_existing_nodes(batches, filling), problem, solution.headroom, solution.reservations
+    )
     unscheduled = [n - assigned.on_existing.get(c, 0) for c, n in enumerate(solution.left)]
     for batch in batches:
         unscheduled[problem.class_of_row[batch.row]] -= batch.count
@@ -101,14 +103,16 @@ def _place_classes(
         new_nodes=(*solution.new_nodes, *new_nodes.nodes),
         reasons={**solution.reasons, **assigned.reasons},
     )
-    return placed, _cut_short(batches, new_nodes.left) if new_nodes.left else {}
+    return placed, _unmet_quotas(batches, new_nodes.left) if new_nodes.left else {}
 
 
-def _cut_short(batches: Sequence[PodBatch], left: Sequence[PodBatch]) -> Ceilings:
-    """Return the pods placed for each quota of which pods are left."""
+def _unmet_quotas(batches: Sequence[PodBatch], left: Sequence[PodBatch]) -> Ceilings:
+    """Return, for each quota with pods left, the number of pods placed."""
     requested, remaining = _pods_by_destination(batches), _pods_by_destination(left)
     quotas = dict.fromkeys(batch.destination for batch in batches if batch.is_quota)
-    return {sent: requested[sent] - remaining[sent] for sent in quotas if remaining[sent]}
+    return {
+        destination: requested[destination] - remaining[destination] for destination in quotas if remaining[destination]
+    }
 
 
 def _pods_by_destination(batches: Sequence[PodBatch]) -> Counter[RowDomains]:
@@ -118,13 +122,13 @@ def _pods_by_destination(batches: Sequence[PodBatch]) -> Counter[RowDomains]:
     return pods
 
 
-def _filled(batches: Sequence[PodBatch], filling: NodeFilling) -> Sequence[PodBatch]:
+def _fill_existing_nodes(batches: Sequence[PodBatch], filling: NodeFilling) -> Sequence[PodBatch]:
     """Fill existing nodes, and return the batches with the pods that did not fit there."""
     if not filling.existing.nodes:
         return batches
     return [replace(batch, count=filling.fill(batch.row, batch.count, batch.pins)) for batch in batches]
 
 
-def _lowered_ceilings(cut_short: Ceilings, known: Ceilings, *, give_up: bool) -> Ceilings:
-    """Return the ceilings for the next attempt: the pods that were placed, or 0 with `give_up`."""
-    return {**known, **(dict.fromkeys(cut_short, 0) if give_up else cut_short)}
+def _lowered_ceilings(unmet: Ceilings, ceilings: Ceilings, *, give_up: bool) -> Ceilings:
+    """Return the ceilings for the next attempt: for unmet quotas the pods that were placed, or 0 with `give_up`."""
+    return {**ceilings, **(dict.fromkeys(unmet, 0) if give_up else unmet)}

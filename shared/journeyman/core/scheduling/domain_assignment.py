@@ -4,9 +4,9 @@ Each class tries its relaxation levels in order. Rows without topology rules ove
 row is distributed over *cells*, the combinations of domains it can reach. Pods that fit on existing nodes are placed
 there at once; the others become batches that state the labels of their future node.
 
-The order keeps repairs rare: first the classes that others must follow or avoid, among them those with the fewest
+The order keeps violations rare: first the classes that others must follow or avoid, among them those with the fewest
 cells; then anti-affinity; then affinity, repeated until no more pods are placed. Classes whose domains overlap in part
-may still invalidate each other's rules. Pods whose rules are then violated are unplaced.
+may still violate each other's rules. Pods whose rules are violated in the end are unplaced.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go `nextDomainTopologySpread`,
 `nextDomainAffinity`, `nextDomainAntiAffinity`, scheduler.go `Solve` (the retries of its queue).
@@ -50,7 +50,7 @@ class AssignedDomains(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def assign_domains(
-    problem: SchedulingProblem, solution: PartialSolution, filling: NodeFilling, but: Collection[int] = ()
+    problem: SchedulingProblem, solution: PartialSolution, filling: NodeFilling, excluded: Collection[int] = ()
 ) -> AssignedDomains:
     """Choose domains for all pods that are not scheduled yet.
 
@@ -61,16 +61,16 @@ def assign_domains(
         problem: The scheduling problem of this pass.
         solution: The pods placed so far; its `ceilings` limit the batches.
         filling: The existing nodes, with the pods of `solution.on_existing` placed.
-        but: Classes to skip.
+        excluded: Classes to skip.
 
     Returns:
         The batches, and for each class the pods that no domain admits, with the reason.
     """
-    return DomainAssignment(problem, solution, filling, but).assign()
+    return DomainAssignment(problem, solution, filling, excluded).assign()
 
 
 class _DomainPlacement(Struct, frozen=True):
-    """Pods of one row in one cell: those on existing nodes, and the number on new nodes."""
+    """Pods of one row in one cell: `on_nodes` on existing nodes, and the number on new nodes."""
 
     row: int
     cell: DomainCell
@@ -84,14 +84,14 @@ class _DomainPlacement(Struct, frozen=True):
 
 
 class _CellCost(NamedTuple):
-    """The cost of restricting pods to some cells: how many do not fit, and the price of those that need a new node."""
+    """The cost of restricting pods to some cells: how many do not fit, and the price of the pods that need a new node."""
 
     lost: int
     price: float
 
 
 class _ClassProgress(Struct):
-    """The pods of a class that are still unplaced, and where the others were placed; `anywhere` counts them by row."""
+    """The number of unplaced pods of a class, and its placed pods; `anywhere` counts by row those for any node."""
 
     left: int
     placed: list[_DomainPlacement] = field(default_factory=list)
@@ -104,10 +104,10 @@ class _ClassProgress(Struct):
 
 
 class DomainAssignment:
-    """Chooses domains for all classes; holds the placements so far and the pods that each rule counts."""
+    """Chooses domains for all classes; tracks the placements so far and the pods that each rule counts."""
 
     def __init__(
-        self, problem: SchedulingProblem, solution: PartialSolution, filling: NodeFilling, but: Collection[int]
+        self, problem: SchedulingProblem, solution: PartialSolution, filling: NodeFilling, excluded: Collection[int]
     ) -> None:
         self._problem = problem
         self._solution = solution
@@ -116,9 +116,9 @@ class DomainAssignment:
         self._levels = problem.levels
         self._supply = DomainSupply(problem, solution, filling)
         self._domain_counts = DomainCounts(problem)
-        self._classes = [_ClassProgress(0 if c in but else left) for c, left in enumerate(solution.left)]
+        self._classes = [_ClassProgress(0 if c in excluded else left) for c, left in enumerate(solution.left)]
         self._keys: dict[int, DomainKeys] = {}
-        self._reaches_of: dict[tuple[int, str], set[str]] = {}
+        self._reachable_domains: dict[tuple[int, str], set[str]] = {}
         self._domain_counts.enter_solution(solution)
 
     def assign(self) -> AssignedDomains:
@@ -134,9 +134,9 @@ class DomainAssignment:
         if with_rules:
             order = sorted(with_rules, key=self._order_of)
             self._place_all(order)
-            self._withdraw_broken(order)
+            self._unplace_violations(order)
         left = {c: progress.left for c, progress in enumerate(self._classes) if progress.left > 0}
-        reasons = {c: self._why(self._levels[c][-1]) for c in left}
+        reasons = {c: self._blocking_rule(self._levels[c][-1]) for c in left}
         return AssignedDomains(
             batches=self._batches(),
             on_existing={c: pods for c, progress in enumerate(self._classes) if (pods := progress.on_existing)},
@@ -163,14 +163,14 @@ class DomainAssignment:
             repelling.update(group.id for group in row.anti_affinities if group.id not in row.preferred_groups)
         return frozenset(repelling)
 
-    def _keys_of(self, r: int) -> DomainKeys:
+    def _keys_of(self, row: int) -> DomainKeys:
         """Return the labels of all rules over domains that concern a row."""
-        keys = self._keys.get(r)
+        keys = self._keys.get(row)
         if keys is None:
-            row, counting = self._rows[r], self._domain_counts.counting(r)
-            own = (*(s.group for s in self._domain_counts.spreads(r)), *row.affinities, *row.anti_affinities)
+            pods, counting = self._rows[row], self._domain_counts.counting(row)
+            own = (*(s.group for s in self._domain_counts.spreads(row)), *pods.affinities, *pods.anti_affinities)
             needed = frozenset(group.key for group in own if is_wide(group))
-            keys = self._keys[r] = DomainKeys(
+            keys = self._keys[row] = DomainKeys(
                 all=tuple(sorted(needed.union(g.key for g in counting if g.id in self._required_groups))),
                 needed=needed,
                 repelled=frozenset(g.key for g in counting if g.id in self._repelling_groups) - needed,
@@ -185,16 +185,16 @@ class DomainAssignment:
         """Return the sort key of a class: leaders first, then anti-affinity, then affinity; see the module docstring."""
         r = self._levels[c][0]
         row = self._rows[r]
-        wide = self._domain_counts.spreads(r)
+        spreads = self._domain_counts.spreads(r)
         counting = {group.id for group in self._domain_counts.counting(r)}
         leads = all(group.id in counting for group in self._affinities(r))
         return (
             bool(self._affinities(r)),
             any(map(is_wide, row.anti_affinities)),
             not leads,
-            bool(wide),
-            self._supply.reach(r, self._keys_of(r)) if wide else 0,
-            -min((s.max_skew for s in wide), default=0),
+            bool(spreads),
+            self._supply.reach(r, self._keys_of(r)) if spreads else 0,
+            -min((s.max_skew for s in spreads), default=0),
             c,
         )
 
@@ -247,14 +247,14 @@ class DomainAssignment:
             return
         cells = self.charge_followers(row, cells)
         rules = self._domain_counts.rules(row)
-        given = distribute(
+        counts = distribute(
             progress.left,
             cells,
             rules,
             has_no_spread=not self._domain_counts.spreads(row),
             spread_choice=self._solution.spread_choice,
         )
-        for cell, count in zip(cells, given, strict=True):
+        for cell, count in zip(cells, counts, strict=True):
             if count:
                 self._place_in(progress, row, cell, count)
 
@@ -266,6 +266,7 @@ class DomainAssignment:
         self._domain_counts.enter(row, cell.values, count, cell.pins)
 
     def _cells(self, row: int) -> list[DomainCell]:
+        """Return the cells into which an unplaced pod of the row's class fits."""
         pods = self._classes[self._problem.class_of_row[row]].left
         return self._supply.cells(row, self._keys_of(row), pods)
 
@@ -275,13 +276,13 @@ class DomainAssignment:
         """Return the cells where each affinity of the row matches a pod, or where the row may place the first such pod."""
         for group in self._affinities(row):
             pods_by_domain = self._domain_counts.pods_by_domain(group)
-            inhabited = {v for v, n in pods_by_domain.items() if n > 0 and self._reaches(row, group.key, v)}
-            if not inhabited and any(known.id == group.id for known in self._domain_counts.counting(row)):
-                inhabited = self._first_domain(row, group, cells)
-            cells = [cell for cell in cells if cell.values.get(group.key) in inhabited]
+            occupied = {v for v, n in pods_by_domain.items() if n > 0 and self._admits_domain(row, group.key, v)}
+            if not occupied and any(counting.id == group.id for counting in self._domain_counts.counting(row)):
+                occupied = self._first_domain(row, group, cells)
+            cells = [cell for cell in cells if cell.values.get(group.key) in occupied]
         return cells
 
-    def _reaches(self, row: int, key: str, value: str) -> bool:
+    def _admits_domain(self, row: int, key: str, value: str) -> bool:
         return any(key not in term or term[key].has(value) for term in self._rows[row].terms)
 
     def _first_domain(self, row: int, group: TopologyGroup, cells: Sequence[DomainCell]) -> set[str]:
@@ -292,15 +293,15 @@ class DomainAssignment:
         members = [c for c in self._followers.get(group.id, ()) if self._classes[c].left]
         costs = dict.fromkeys(values, _CellCost(0, 0.0))
         for c in members:
-            here = cells if self._levels[c][0] == row else self._cells(self._levels[c][0])
-            for value, known in costs.items():
-                more = _cost(self._classes[c].left, [x for x in here if x.values[group.key] == value])
-                costs[value] = _CellCost(known.lost + more.lost, known.price + more.price)
+            class_cells = cells if self._levels[c][0] == row else self._cells(self._levels[c][0])
+            for value, cost in costs.items():
+                more = _cost(self._classes[c].left, [cell for cell in class_cells if cell.values[group.key] == value])
+                costs[value] = _CellCost(cost.lost + more.lost, cost.price + more.price)
         for value in values if members else ():
-            if not any(x.free_pods for x in cells if x.values[group.key] == value):
+            if not any(cell.free_pods for cell in cells if cell.values[group.key] == value):
                 fleet_price = self._fleet_price(row, Pin(group.key, value), members)
                 costs[value] = _CellCost(costs[value].lost, max(costs[value].price, fleet_price))
-        orders = {value: min(x.order for x in cells if x.values[group.key] == value) for value in values}
+        orders = {value: min(cell.order for cell in cells if cell.values[group.key] == value) for value in values}
         return {min(values, key=lambda value: (costs[value].lost, orders[value], costs[value].price, value))}
 
     def _fleet_price(self, row: int, domain: Pin, classes: Sequence[int]) -> float:
@@ -311,7 +312,7 @@ class DomainAssignment:
         return self._supply.fleet_price(row, self._keys_of(row), domain, total)
 
     def charge_followers(self, row: int, cells: list[DomainCell]) -> list[DomainCell]:
-        """Return the cells with the cost of followers added: the price of pods that must join the row's pods there.
+        """Return the cells with the cost of followers added: the price of the pods that must join the row's pods.
 
         Followers that do not fit are added to `apart`.
         """
@@ -319,9 +320,9 @@ class DomainAssignment:
         for group in self._domain_counts.counting(row):
             if group.id in own or group.id not in self._followers:
                 continue
-            inhabited = {value for value, n in self._domain_counts.pods_by_domain(group).items() if n > 0}
+            occupied = {value for value, n in self._domain_counts.pods_by_domain(group).items() if n > 0}
             for c in self._followers[group.id]:
-                if self._classes[c].left and inhabited.isdisjoint(self._reach(c, group.key)):
+                if self._classes[c].left and occupied.isdisjoint(self._domains_of(c, group.key)):
                     cells = self._charged(row, cells, c, group.key)
         return cells
 
@@ -335,26 +336,26 @@ class DomainAssignment:
             charged.append(replace(cell, apart=cell.apart + cost.lost, price=cell.price + cost.price / max(pods, 1)))
         return charged
 
-    def _reach(self, c: int, key: str) -> set[str]:
-        """Return the domains that a class could use, ignoring other pods; computed on the first call and cached."""
-        known = self._reaches_of.get((c, key))
-        if known is None:
+    def _domains_of(self, c: int, key: str) -> set[str]:
+        """Return the domains that a class could use, ignoring other pods; cached at the first call."""
+        domains = self._reachable_domains.get((c, key))
+        if domains is None:
             cells = self._cells(self._levels[c][0])
-            known = self._reaches_of[c, key] = {cell.values[key] for cell in cells if key in cell.values}
-        return known
+            domains = self._reachable_domains[c, key] = {cell.values[key] for cell in cells if key in cell.values}
+        return domains
 
-    # --- after all are placed
+    # --- violations
 
-    def _withdraw_broken(self, order: Sequence[int]) -> None:
+    def _unplace_violations(self, order: Sequence[int]) -> None:
         """Unplace pods whose rules later placements violate."""
         for _ in order:
-            broken = [(c, [p for p in self._classes[c].placed if self._is_broken(p)]) for c in order]
-            if not any(placed for _, placed in broken):
+            violations = [(c, [p for p in self._classes[c].placed if self._violates_rules(p)]) for c in order]
+            if not any(placed for _, placed in violations):
                 return
-            for c, placed in broken:
-                self._withdraw(c, placed)
+            for c, placed in violations:
+                self._unplace(c, placed)
 
-    def _withdraw(self, c: int, placed: Iterable[_DomainPlacement]) -> None:
+    def _unplace(self, c: int, placed: Iterable[_DomainPlacement]) -> None:
         progress = self._classes[c]
         for entry in list(placed):
             progress.placed.remove(entry)
@@ -363,7 +364,7 @@ class DomainAssignment:
             for node, pods in entry.on_nodes:
                 self._filling.take_back(entry.row, node, pods)
 
-    def _is_broken(self, placed: _DomainPlacement) -> bool:
+    def _violates_rules(self, placed: _DomainPlacement) -> bool:
         """Return whether the pods placed since then violate a rule of these pods."""
         values = placed.cell.values
         if any(self._domain_counts.pods_by_domain(g).get(values[g.key], 0) < 1 for g in self._affinities(placed.row)):
@@ -377,7 +378,7 @@ class DomainAssignment:
         for c, progress in enumerate(self._classes):
             totals: dict[tuple[int, Pins], int] = {}
             for placed in progress.placed:
-                key = (self._level(placed.row), self._binding(placed))
+                key = (self._level(placed.row), self._pins_of(placed))
                 totals[key] = totals.get(key, 0) + placed.new
             for row, count in progress.anywhere.items():
                 batches.append(PodBatch(row=row, count=count))
@@ -389,8 +390,8 @@ class DomainAssignment:
             ]
         return tuple(batches)
 
-    def _binding(self, placed: _DomainPlacement) -> Pins:
-        """Return the pins of pods, without absent labels over which nothing repels them after all."""
+    def _pins_of(self, placed: _DomainPlacement) -> Pins:
+        """Return the pins of the placed pods, without absent labels over which no anti-affinity repels them."""
         return tuple(
             pin
             for pin in placed.cell.pins
@@ -400,7 +401,7 @@ class DomainAssignment:
     def _level(self, row: int) -> int:
         return self._levels[self._problem.class_of_row[row]].index(row)
 
-    def _why(self, row: int) -> str:
+    def _blocking_rule(self, row: int) -> str:
         """Return the topology rule that excludes the row from its cells, as text; empty if it has no cells."""
         cells = self._cells(row)
         if not cells:
@@ -416,8 +417,8 @@ class DomainAssignment:
 
 
 def _cost(pods: int, cells: Sequence[DomainCell]) -> _CellCost:
-    """Return the cost of restricting so many pods to these cells."""
+    """Return the cost of restricting this number of pods to these cells."""
     capacity = sum(cell.free_pods for cell in cells)
-    new = [cell.price for cell in cells if cell.more > 0]
+    new_node_prices = [cell.price for cell in cells if cell.more > 0]
     needed = max(pods - capacity, 0)
-    return _CellCost(0, needed * min(new)) if new else _CellCost(needed, 0.0)
+    return _CellCost(0, needed * min(new_node_prices)) if new_node_prices else _CellCost(needed, 0.0)

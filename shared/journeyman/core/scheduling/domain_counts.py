@@ -55,7 +55,7 @@ class SpreadCounts(Struct, eq=False):
         counts: Running and planned pods, for each domain that the minimum is taken over.
         running: Running pods, including those on nodes that are being removed.
         progress: The domains that have nodes.
-        planned: Planned pods that have such a constraint themselves, by its maxSkew.
+        planned: Planned pods that have such a constraint themselves, by maxSkew.
     """
 
     identity: _SpreadIdentity
@@ -74,7 +74,7 @@ class SpreadCounts(Struct, eq=False):
         return 0 if self.is_short_of(min_domains) else min(self.counts.values(), default=0)
 
     def existing_floor(self, min_domains: int, launched: Collection[str] = ()) -> int:
-        """Return the number of pods in the emptiest domain that has nodes; `launched` are those that get some."""
+        """Return the number of pods in the emptiest domain that has nodes; `launched` domains get new nodes."""
         with_nodes = [pods for domain, pods in self.counts.items() if domain in self.progress or domain in launched]
         return min(with_nodes) if with_nodes and len(with_nodes) >= min_domains else 0
 
@@ -90,11 +90,11 @@ class SpreadCounts(Struct, eq=False):
                     pods_by_domain[value] = pods_by_domain.get(value, 0) + pods
         return pods_by_domain
 
-    def enter(self, value: str, pods: int, *, skew: int | None, surely: bool, maybe: bool) -> None:
+    def enter(self, value: str, pods: int, *, skew: int | None, surely: bool, possibly: bool) -> None:
         """Count planned pods; `skew` is the maxSkew of their own constraint of this identity, None without one."""
         if surely and value in self.counts:
             self.counts[value] += pods
-        if maybe and skew is not None:
+        if possibly and skew is not None:
             planned = self.planned.setdefault(skew, {})
             planned[value] = planned.get(value, 0) + pods
 
@@ -115,7 +115,7 @@ class SpreadCounter:
         self._matches: dict[object, NodeMatch] = {}
 
     @cached_property
-    def _places(self) -> Mapping[str, int]:
+    def _positions(self) -> Mapping[str, int]:
         return {node.name: n for n, node in enumerate(self._all_nodes)}
 
     @cached_property
@@ -141,14 +141,14 @@ class SpreadCounter:
         if identity.honors_node_taints:
             counting &= self._nodes.accepted(identity.tolerations, avoids_prefer_no_schedule=False)
         remaining = self.running(group, counting & self._remaining)
-        here = self._existing_domains(group.key, counting & self._remaining)
-        domains = self._domains(group.key, identity, here)
+        with_nodes = self._existing_domains(group.key, counting & self._remaining)
+        domains = self._domains(group.key, identity, with_nodes)
         return SpreadCounts(
             identity=identity,
             key=group.key,
             counts={domain: remaining.get(domain, 0) for domain in domains},
             running=self.running(group, counting),
-            progress=here,
+            progress=with_nodes,
         )
 
     def running(self, group: TopologyGroup, nodes: Bools | None = None) -> Counts:
@@ -158,9 +158,9 @@ class SpreadCounter:
         if by_node:
             codes, values = self._nodes.label(group.key)
             for name, pods in by_node.items():
-                place = self._places[name]
-                value = values[codes[place]]
-                if value is not None and (nodes is None or nodes[place]):
+                position = self._positions[name]
+                value = values[codes[position]]
+                if value is not None and (nodes is None or nodes[position]):
                     pods_by_domain[value] = pods_by_domain.get(value, 0) + pods
         return dict(sorted(pods_by_domain.items()))
 
@@ -169,21 +169,25 @@ class SpreadCounter:
         if not nodes.any():
             return frozenset()
         codes, values = self._nodes.label(key)
-        here = {values[code] for code in set(codes[nodes].tolist())}
-        return frozenset(value for value in here if value is not None)
+        domains = {values[code] for code in set(codes[nodes].tolist())}
+        return frozenset(value for value in domains if value is not None)
 
-    def _domains(self, key: str, identity: _SpreadIdentity, here: frozenset[str]) -> list[str]:
+    def _domains(self, key: str, identity: _SpreadIdentity, with_nodes: frozenset[str]) -> list[str]:
         """Return the domains that the minimum is taken over, sorted.
 
-        These are the domains of available offerings and of nodes that count (`here`), as far as `identity` admits them.
+        These are the domains of available offerings and of counted nodes (`with_nodes`), as far as `identity` admits them.
         """
         demand = NodeDemand(NodeConstraints(identity.terms, identity.tolerations))
-        domains = {value for pool in self._pools for (value,) in pool.domains_for(demand, (key,))} | here
-        admitted = [term.get(key) for term in identity.terms]
-        return sorted(value for value in domains if any(wanted is None or wanted.has(value) for wanted in admitted))
+        domains = {value for pool in self._pools for (value,) in pool.domains_for(demand, (key,))} | with_nodes
+        requirements = [term.get(key) for term in identity.terms]
+        return sorted(
+            value
+            for value in domains
+            if any(requirement is None or requirement.has(value) for requirement in requirements)
+        )
 
     def lets_in(self, spread_counts: SpreadCounts, row: int, pins: Pins) -> NodeMatch:
-        """Return whether the constraint counts the nodes that the row's pods use."""
+        """Return whether the constraint counts nodes that meet the row's requirements and have the pins."""
         identity, pods = spread_counts.identity, self._rows[row]
         match = _EVERY_NODE
         if identity.honors_node_affinity and identity.terms is not pods.strict_terms and identity.terms != (EMPTY,):
@@ -196,20 +200,22 @@ class SpreadCounter:
         return match
 
 
-def _match_nodes(wanted: Sequence[Requirements], terms: Sequence[Requirements], pins: Pins) -> NodeMatch:
-    """Return whether a node that meets one of `terms` and has the pins meets one of `wanted`."""
-    fixed = pinned_requirements(pins)
-    known = [term & fixed for term in terms]
-    surely = all(any(_implies(node, term) for term in wanted) for node in known)
-    possibly = any(node.conflict(term) is None for node in known for term in wanted)
+def _match_nodes(counted_terms: Sequence[Requirements], terms: Sequence[Requirements], pins: Pins) -> NodeMatch:
+    """Return whether a node that meets one of `terms` and has the pins meets one of `counted_terms`."""
+    pinned = pinned_requirements(pins)
+    node_terms = [term & pinned for term in terms]
+    surely = all(any(_implies(node_term, term) for term in counted_terms) for node_term in node_terms)
+    possibly = any(node_term.conflict(term) is None for node_term in node_terms for term in counted_terms)
     return NodeMatch(surely, possibly)
 
 
-def _implies(known: Mapping[str, Requirement], wanted: Requirements) -> bool:
-    """Return whether every node that meets `known` also meets `wanted`."""
+def _implies(requirements: Mapping[str, Requirement], term: Requirements) -> bool:
+    """Return whether every node that meets the requirements also meets the term."""
     return all(
-        key in known and known[key].present and known[key].intersection(wanted_values) == known[key]
-        for key, wanted_values in wanted.items()
+        key in requirements
+        and requirements[key].present
+        and requirements[key].intersection(wanted) == requirements[key]
+        for key, wanted in term.items()
     )
 
 
@@ -256,7 +262,7 @@ class DomainCounts:
         self._own: list[list[_OwnSpread]] = [[] for _ in problem.rows]
         self._spreads_of_group: dict[bytes, list[SpreadCounts]] = {}
         self._counting: list[list[TopologyGroup]] = [[] for _ in problem.rows]
-        self._entries: dict[int, _CountedBy] = {}
+        self._counts_by_row: dict[int, _CountedBy] = {}
         self._index = LabelIndex(self._rows)
         self._is_everywhere: dict[str, bool] = {}
         for r, row in enumerate(problem.rows):
@@ -276,9 +282,9 @@ class DomainCounts:
                 if self._is_idle(spread, spread_counts):
                     continue
                 self._own[r].append(_OwnSpread(spread, spread_counts))
-                known = self._spreads_of_group.setdefault(spread.group.id, [])
-                if spread_counts not in known:
-                    known.append(spread_counts)
+                counts_of_group = self._spreads_of_group.setdefault(spread.group.id, [])
+                if spread_counts not in counts_of_group:
+                    counts_of_group.append(spread_counts)
                 self._groups.setdefault(spread.group.id, spread.group)
         for group in (*row.affinities, *row.anti_affinities):
             if is_wide(group):
@@ -288,12 +294,12 @@ class DomainCounts:
         """Return whether a constraint can be ignored: it counts no pods, and every possible node has its label."""
         if self._index.counted_by(spread.group) or any(spread_counts.running.values()):
             return False
-        known = self._is_everywhere.get(spread.key)
-        if known is None:
+        is_everywhere = self._is_everywhere.get(spread.key)
+        if is_everywhere is None:
             offered = all(pool.template.table.settles(spread.key) for pool in self._problem.pools)
-            known = offered and all(spread.key in node.labels for node in self._problem.existing.nodes)
-            self._is_everywhere[spread.key] = known
-        return known
+            is_everywhere = offered and all(spread.key in node.labels for node in self._problem.existing.nodes)
+            self._is_everywhere[spread.key] = is_everywhere
+        return is_everywhere
 
     def _register_group(self, group: TopologyGroup) -> None:
         self._groups.setdefault(group.id, group)
@@ -344,12 +350,12 @@ class DomainCounts:
         for group in self._rows[row].anti_affinities:
             if is_wide(group):
                 total = _sum(self._affinity_counts[group.id], self._possible.get(group.id))
-                rules.append(_ban(group.key, total, step=int(group.id in counted)))
+                rules.append(_exclusion_rule(group.key, total, step=int(group.id in counted)))
         own = {spread.group.id for spread, _ in self._own[row]}
         for group in self._counting[row]:
             repelling = self._repelling.get(group.id)
             if repelling:
-                rules.append(_ban(group.key, repelling, step=0))
+                rules.append(_exclusion_rule(group.key, repelling, step=0))
             if group.id not in own and group.id in self._spreads_of_group:
                 counts = MappingProxyType(self._spreads_of_group[group.id][0].counts)
                 rules.append(DomainRule(key=group.key, counts=counts, rivals=counts, skew=None, step=1))
@@ -373,7 +379,7 @@ class DomainCounts:
     def is_out_of_place(self, row: int, values: Mapping[str, str]) -> bool:
         """Return whether pods of the row that were placed early now exceed the maxSkew of one of their spreads.
 
-        The minimum is that of the domains with nodes if it is higher, because kube-scheduler knows no other domains.
+        If higher, the minimum over the domains with nodes applies, because kube-scheduler knows no other domains.
         All pods placed later count, because they may be bound first. A domain that launch decides is not checked.
         """
         for spread, spread_counts in self._own[row]:
@@ -384,10 +390,10 @@ class DomainCounts:
         return False
 
     def pods_to_bind_first(self, solution: PartialSolution) -> int:
-        """Return how many pods kube-scheduler binds only before others that their topology spread counts.
+        """Return how many pods kube-scheduler binds only before other pods that their topology spread counts.
 
-        With all pods in place, these exceed their maxSkew over the domains that have nodes, the only ones that
-        kube-scheduler knows. `solution` has been entered. A domain that launch decides is not checked.
+        Once all pods are placed, these pods exceed their maxSkew over the domains with nodes, the only domains that
+        kube-scheduler knows. `solution` must have been entered. A domain that launch decides is not checked.
         """
         nodes = self._problem.existing.nodes
         on_existing = [(nodes[node].labels, pods) for node, pods in solution.on_existing.items()]
@@ -424,10 +430,10 @@ class DomainCounts:
                 )
         return "unsatisfiable rules between pods: no domain that it can reach keeps all of them"
 
-    def domains_of(self, new_nodes: PlannedNode, key: str) -> list[str]:
+    def domains_of(self, node: PlannedNode, key: str) -> list[str]:
         """Return the domains in which a planned node may be launched, sorted."""
-        demand = NodeDemand(NodeConstraints((new_nodes.requirements,), ANY_TAINT))
-        return sorted(value for (value,) in self._problem.pools[new_nodes.pool].domains_for(demand, (key,)))
+        demand = NodeDemand(NodeConstraints((node.requirements,), ANY_TAINT))
+        return sorted(value for (value,) in self._problem.pools[node.pool].domains_for(demand, (key,)))
 
     # --- entries
 
@@ -441,14 +447,14 @@ class DomainCounts:
             pins: The known labels of their nodes.
             certain: Whether the known labels show that the nodes meet the row's requirements.
         """
-        entries = self._entries_of(row)
-        for key, counts in entries.groups:
+        counted_by = self._counts_for(row)
+        for key, counts in counted_by.groups:
             _add(counts, values.get(key), pods)
-        for spread_counts, skew in entries.spreads:
+        for spread_counts, skew in counted_by.spreads:
             value = values.get(spread_counts.key)
             if value is not None:
                 match = self._spread_counter.lets_in(spread_counts, row, pins)
-                spread_counts.enter(value, pods, skew=skew, surely=match.surely and certain, maybe=match.possibly)
+                spread_counts.enter(value, pods, skew=skew, surely=match.surely and certain, possibly=match.possibly)
 
     def enter_solution(self, solution: PartialSolution) -> None:
         """Record all pods that a solution has placed."""
@@ -458,16 +464,16 @@ class DomainCounts:
                 values = nodes[node].labels
                 certain = bool(nodes[node].provider_id) or self._suits(row, values)
                 self.enter(row, values, count, _pins(values), certain=certain)
-        for new_nodes in solution.new_nodes:
-            known = _known_labels(new_nodes)
-            open_keys = self.keys - known.keys()
-            for row, count in new_nodes.pods:
-                self.enter(row, known, count, _pins(known))
-                for key in sorted(open_keys):
-                    self.enter_possible(row, key, self.domains_of(new_nodes, key), count)
+        for new_node in solution.new_nodes:
+            known_labels = _known_labels(new_node)
+            undecided = self.keys - known_labels.keys()
+            for row, count in new_node.pods:
+                self.enter(row, known_labels, count, _pins(known_labels))
+                for key in sorted(undecided):
+                    self.enter_possible(row, key, self.domains_of(new_node, key), count)
 
     def _suits(self, row: int, values: Mapping[str, str]) -> bool:
-        """Return whether nodes with these labels meet the row's strict terms; labels of unlaunched claims may change."""
+        """Return whether nodes with these labels meet the row's strict terms; an unlaunched claim's labels may change."""
         offered = from_labels(values)
         return any(offered.compatible(term) is None for term in self._rows[row].strict_terms)
 
@@ -483,30 +489,30 @@ class DomainCounts:
             for group in repelling:
                 _add(self._repelling.setdefault(group.id, {}), domain, pods)
 
-    def _entries_of(self, row: int) -> _CountedBy:
-        entries = self._entries.get(row)
-        if entries is None:
-            entries = self._entries[row] = self._find_entries(row)
-        return entries
+    def _counts_for(self, row: int) -> _CountedBy:
+        counted_by = self._counts_by_row.get(row)
+        if counted_by is None:
+            counted_by = self._counts_by_row[row] = self._find_counts(row)
+        return counted_by
 
-    def _find_entries(self, row: int) -> _CountedBy:
-        entries, pods = _CountedBy(), self._rows[row]
+    def _find_counts(self, row: int) -> _CountedBy:
+        counted_by, pods = _CountedBy(), self._rows[row]
         own: dict[bytes, int] = {}
         for spread, _ in self._own[row]:
             own[spread.group.id] = min(spread.max_skew, own.get(spread.group.id, spread.max_skew))
         for group in self._counting[row]:
             if group.id in self._affinity_counts:
-                entries.groups.append(_GroupCounts(group.key, self._affinity_counts[group.id]))
+                counted_by.groups.append(_GroupCounts(group.key, self._affinity_counts[group.id]))
             skew = own.get(group.id)
-            entries.spreads += [_CountingSpread(counts, skew) for counts in self._spreads_of_group.get(group.id, ())]
+            counted_by.spreads += [_CountingSpread(counts, skew) for counts in self._spreads_of_group.get(group.id, ())]
         for group in pods.anti_affinities:
             if is_wide(group) and group.id not in pods.preferred_groups:
-                entries.groups.append(_GroupCounts(group.key, self._repelling.setdefault(group.id, {})))
-        return entries
+                counted_by.groups.append(_GroupCounts(group.key, self._repelling.setdefault(group.id, {})))
+        return counted_by
 
 
 def _known_labels(node: PlannedNode) -> dict[str, str]:
-    """Return the labels whose values the requirements of a new node decide."""
+    """Return the labels for which the requirements of a new node allow a single value, with that value."""
     singles = {key: r.single for key, r in node.requirements.items()}
     return {key: value for key, value in singles.items() if value is not None}
 
@@ -520,7 +526,7 @@ def is_wide(group: TopologyGroup) -> bool:
     return group.key != labels.HOSTNAME
 
 
-def _ban(key: str, counts: Counts, *, step: int) -> DomainRule:
+def _exclusion_rule(key: str, counts: Counts, *, step: int) -> DomainRule:
     view = MappingProxyType(counts)
     return DomainRule(key=key, counts=view, rivals=view, skew=step, step=step, from_zero=True, is_ban=True)
 

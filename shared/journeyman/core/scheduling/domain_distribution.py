@@ -17,7 +17,7 @@ from journeyman.core.scheduling.nodeclaim_templates import PoolOrder
 from journeyman.core.scheduling.topology import Pins, SpreadChoice
 
 UNLIMITED: Final = 1 << 40
-WORTH_A_LEAP: Final = 24  # pods; for fewer, detecting repetition costs more than it saves
+WORTH_A_LEAP: Final = 24  # for fewer pods, detecting repetition costs more than it saves
 _ANY_ORDER: Final = PoolOrder(0, fewest_nodes=False)
 _NEAR: Final = 1.01  # times the best price; up to this, a cell counts as equally cheap
 
@@ -32,7 +32,7 @@ class DomainCell(Struct, frozen=True):
         more: The number of pods that may use new nodes.
         order: The order of the best NodePool that offers new nodes.
         price: A lower bound on the price of one pod on a new node.
-        apart: The number of pods that must follow these, but for which the cell has no capacity.
+        apart: The number of pods that must follow the row's pods, but for which the cell has no capacity.
         nodes: The number of pods that fit on each existing node.
     """
 
@@ -88,8 +88,8 @@ def distribute(
 
     Args:
         pods: The number of pods.
-        cells: The cells that they may use.
-        rules: Their rules, and the counts to keep level.
+        cells: The cells that the pods may use.
+        rules: The pods' rules, and the counts to keep level.
         has_no_spread: The pods have no topology spread: counts are kept level only at no extra price.
         spread_choice: Which of the admitted cells pods with topology spread use.
     """
@@ -102,61 +102,63 @@ def distribute(
 
 
 class _RuleCounts:
-    """The counts of one rule as lists by domain number; `at` is the domain number of each cell, None without one."""
+    """The counts of one rule as lists by domain number; `domain_of_cell` is None for cells without the label."""
 
-    __slots__ = ("at", "counts", "from_zero", "is_ban", "rivals", "skew", "step")
+    __slots__ = ("counts", "domain_of_cell", "from_zero", "is_ban", "rivals", "skew", "step")
 
     def __init__(self, rule: DomainRule, cells: Sequence[DomainCell]) -> None:
         self.skew, self.step = rule.skew, rule.step
         self.from_zero, self.is_ban = rule.from_zero, rule.is_ban
-        number = {value: n for n, value in enumerate(rule.counts)}
+        domain_numbers = {value: n for n, value in enumerate(rule.counts)}
         self.counts = list(rule.counts.values())
-        self.at: list[int | None] = []
+        self.domain_of_cell: list[int | None] = []
         for cell in cells:
             value = cell.values.get(rule.key)
-            if value is not None and value not in number:
-                number[value] = len(number)
+            if value is not None and value not in domain_numbers:
+                domain_numbers[value] = len(domain_numbers)
                 self.counts.append(rule.rivals.get(value, 0))
-            self.at.append(number[value] if value is not None else None)
-        self.rivals = self.counts if rule.rivals is rule.counts else [rule.rivals.get(value, 0) for value in number]
+            self.domain_of_cell.append(domain_numbers[value] if value is not None else None)
+        self.rivals = (
+            self.counts if rule.rivals is rule.counts else [rule.rivals.get(value, 0) for value in domain_numbers]
+        )
 
     def floor(self) -> int:
         """Return the minimum that domains are compared with."""
         return 0 if self.from_zero else min(self.counts, default=0)
 
     def add(self, cell: int, pods: int) -> None:
-        """Count pods that a cell was given."""
-        place = self.at[cell]
-        if place is not None and self.step:
-            self.counts[place] += pods
+        """Count pods given to a cell."""
+        domain = self.domain_of_cell[cell]
+        if domain is not None and self.step:
+            self.counts[domain] += pods
             if self.rivals is not self.counts:
-                self.rivals[place] += pods
+                self.rivals[domain] += pods
 
-    def state(self, new_nodes: Sequence[int]) -> tuple[int, ...]:
+    def state(self, cells: Sequence[int]) -> tuple[int, ...]:
         """Return the differences between domains that determine the next choices; equal states lead to equal choices.
 
-        For a binding rule, differences are capped where the domain is excluded anyway.
+        `cells` are those with capacity. A binding rule's differences are capped at the first that excludes the domain.
         """
         if self.skew is None:
-            places = [place for i in new_nodes if (place := self.at[i]) is not None]
-            least = min([self.counts[place] for place in places], default=0)
-            return tuple(self.counts[place] - least for place in places)
-        floor, beyond = self.floor(), self.skew + 1
-        differences = [min(n - floor, beyond) for n in self.counts]
+            domains = [domain for i in cells if (domain := self.domain_of_cell[i]) is not None]
+            minimum = min([self.counts[domain] for domain in domains], default=0)
+            return tuple(self.counts[domain] - minimum for domain in domains)
+        floor, first_excluded = self.floor(), self.skew + 1
+        differences = [min(n - floor, first_excluded) for n in self.counts]
         if self.rivals is not self.counts:
-            differences += [min(n - floor, beyond) for n in self.rivals]
+            differences += [min(n - floor, first_excluded) for n in self.rivals]
         return tuple(differences)
 
-    def steady(self, then: Sequence[int]) -> int:
-        """Return how often the cycle since the counts `then` may repeat before the rule admits an excluded domain again."""
+    def max_repetitions(self, earlier: Sequence[int]) -> int:
+        """Return how often the cycle since the `earlier` counts may repeat before the rule admits an excluded domain."""
         if self.skew is None:
             return UNLIMITED
-        floor, beyond, times = self.floor(), self.skew + 1, UNLIMITED
-        rise = floor - (0 if self.from_zero else min(then, default=0))
-        for count, before in zip(self.counts, then, strict=True):
-            nearer = rise - (count - before)
-            if count - floor >= beyond and nearer > 0:
-                times = min(times, (count - floor - beyond) // nearer)
+        floor, first_excluded, times = self.floor(), self.skew + 1, UNLIMITED
+        floor_rise = floor - (0 if self.from_zero else min(earlier, default=0))
+        for count, earlier_count in zip(self.counts, earlier, strict=True):
+            approach = floor_rise - (count - earlier_count)
+            if count - floor >= first_excluded and approach > 0:
+                times = min(times, (count - floor - first_excluded) // approach)
         return times
 
 
@@ -176,7 +178,7 @@ class Distribution:
         self._binding_rules = [rule_count for rule_count in self._rule_counts if rule_count.skew is not None]
         self._has_no_spread = has_no_spread
         self._by_price = spread_choice is not SpreadChoice.EMPTIEST
-        self._tried = (False,) if spread_choice is SpreadChoice.CHEAPEST_IF_FIRST else (True, False)
+        self._strictness = (False,) if spread_choice is SpreadChoice.CHEAPEST_IF_FIRST else (True, False)
         self._free_pods = [cell.free_pods for cell in cells]
         self._more = [cell.more for cell in cells]
         self._given = [0] * len(cells)
@@ -187,7 +189,7 @@ class Distribution:
         """Return the number of pods for each cell."""
         seen: dict[object, tuple[list[int], list[list[int]]]] = {}
         while pods > 0:
-            chosen = next((i for strict in self._tried if (i := self._choose(strict=strict)) is not None), None)
+            chosen = next((i for strict in self._strictness if (i := self._choose(strict=strict)) is not None), None)
             if chosen is None:
                 break
             self._give(chosen, 1)
@@ -195,7 +197,7 @@ class Distribution:
             if pods >= WORTH_A_LEAP:
                 state = self._state()
                 if state in seen:
-                    pods -= self._leap(pods, *seen[state])
+                    pods -= self._repeat_cycle(pods, *seen[state])
                     seen.clear()
                 else:
                     seen[state] = (list(self._given), [list(rule_count.counts) for rule_count in self._rule_counts])
@@ -213,7 +215,7 @@ class Distribution:
     def _choose(self, *, strict: bool) -> int | None:
         """Return the best cell for the next pod, None if there is none.
 
-        If not `strict`, pods that may be bound later do not count against it.
+        If not `strict`, pods that may be bound later do not count against a cell.
         """
         floors = [rule_count.floor() for rule_count in self._rule_counts]
         best: int | None = None
@@ -227,53 +229,53 @@ class Distribution:
 
     def _admits(self, i: int, *, strict: bool) -> bool:
         for rule_count in self._binding_rules:
-            place = rule_count.at[i]
-            if place is None or rule_count.skew is None:
+            domain = rule_count.domain_of_cell[i]
+            if domain is None or rule_count.skew is None:
                 continue
-            counted = rule_count.rivals[place]
-            if strict and rule_count.counts[place] > counted:
-                counted = rule_count.counts[place]
+            counted = rule_count.rivals[domain]
+            if strict and rule_count.counts[domain] > counted:
+                counted = rule_count.counts[domain]
             if counted + rule_count.step - rule_count.floor() > rule_count.skew:
                 return False
         return True
 
     def _rank(self, i: int, floors: Sequence[int]) -> tuple[object, ...]:
         cell = self._cells[i]
-        bound = other = 0
+        binding_excess = preferred_excess = 0
         for rule_count, floor in zip(self._rule_counts, floors, strict=True):
-            place = rule_count.at[i]
-            if place is not None and not rule_count.is_ban:
-                above = rule_count.counts[place] - floor
+            domain = rule_count.domain_of_cell[i]
+            if domain is not None and not rule_count.is_ban:
+                excess = rule_count.counts[domain] - floor
                 if rule_count.skew is None:
-                    other = max(other, above)
+                    preferred_excess = max(preferred_excess, excess)
                 else:
-                    bound = max(bound, above)
+                    binding_excess = max(binding_excess, excess)
         if self._has_no_spread:
-            return cell.apart, self._free_pods[i] <= 0, self._expensive[i], other
+            return cell.apart, self._free_pods[i] <= 0, self._expensive[i], preferred_excess
         price = cell.price if self._by_price else 0.0
-        return self._free_pods[i] <= 0, cell.order, price, bound, cell.apart, other
+        return self._free_pods[i] <= 0, cell.order, price, binding_excess, cell.apart, preferred_excess
 
     # --- repetition
 
     def _state(self) -> object:
-        """Return everything that the next choices depend on: the differences between domains, and the cells with capacity."""
-        open_now = self._open()
+        """Return what the next choices depend on: the differences between domains, and which cells have capacity."""
+        usable = self._cells_with_capacity()
         supply = tuple(n > 0 for n in self._free_pods), tuple(n > 0 for n in self._more)
-        return tuple(rule_count.state(open_now) for rule_count in self._rule_counts), supply
+        return tuple(rule_count.state(usable) for rule_count in self._rule_counts), supply
 
-    def _open(self) -> list[int]:
+    def _cells_with_capacity(self) -> list[int]:
         return [i for i in self._ranked if self._free_pods[i] > 0 or self._more[i] > 0]
 
-    def _leap(self, pods: int, given: Sequence[int], counts: Sequence[Sequence[int]]) -> int:
+    def _repeat_cycle(self, pods: int, given: Sequence[int], counts: Sequence[Sequence[int]]) -> int:
         """Repeat the cycle of choices since `given` while the choices stay the same; return the number of pods given."""
-        cycle = [now - then for now, then in zip(self._given, given, strict=True)]
+        cycle = [now - earlier for now, earlier in zip(self._given, given, strict=True)]
         times = pods // sum(cycle)
         for i, n in enumerate(cycle):
             if n:
                 left = self._free_pods[i] if self._free_pods[i] > 0 else self._more[i]
                 times = min(times, (left - 1) // n)
-        for rule_count, then in zip(self._rule_counts, counts, strict=True):
-            times = min(times, rule_count.steady(then))
+        for rule_count, earlier in zip(self._rule_counts, counts, strict=True):
+            times = min(times, rule_count.max_repetitions(earlier))
         times = max(times, 0)
         for i, n in enumerate(cycle):
             if n and times:
@@ -282,6 +284,6 @@ class Distribution:
 
 
 def _expensive(cells: Sequence[DomainCell]) -> list[bool]:
-    """Return for each cell whether it is clearly dearer than the best cell, or its NodePool has a lower weight."""
+    """Return for each cell whether it costs clearly more than the best cell, or its NodePool comes later."""
     order, price = min(((cell.order, cell.price) for cell in cells), default=(_ANY_ORDER, 0.0))
     return [(cell.order, cell.price) > (order, price * _NEAR) for cell in cells]

@@ -98,24 +98,24 @@ class _DomainOffers(Struct, frozen=True, eq=False):
 
     Attributes:
         all: The offers.
-        sure: A pod with these requests or less fits into every offer.
+        guaranteed: A pod with these requests or less fits into every offer.
         distinct: No two offers have equal pins.
     """
 
     all: tuple[_DomainOffer, ...]
-    sure: tuple[int, ...]
+    guaranteed: tuple[int, ...]
     distinct: bool = True
 
     @classmethod
     def of(cls, offers: Iterable[_DomainOffer]) -> _DomainOffers:
         """Return the offers, sorted by pins."""
         ordered = tuple(sorted(offers, key=lambda offer: offer.pins))
-        sure = tuple(min(sizes) for sizes in zip(*(offer.largest[0] for offer in ordered), strict=True))
-        return cls(ordered, sure, len({offer.pins for offer in ordered}) == len(ordered))
+        guaranteed = tuple(min(sizes) for sizes in zip(*(offer.largest[0] for offer in ordered), strict=True))
+        return cls(ordered, guaranteed, len({offer.pins for offer in ordered}) == len(ordered))
 
     def holding(self, requests: _Requests, amounts: Ints) -> Sequence[_DomainOffer]:
         """Return the offers into which a pod with these requests fits."""
-        if not self.all or _covers(self.sure, requests):
+        if not self.all or _covers(self.guaranteed, requests):
             return self.all
         return [offer for offer in self.all if offer.holds(requests, amounts)]
 
@@ -139,7 +139,7 @@ class DomainSupply:
         self._offers: dict[object, _DomainOffers] = {}
         self._offers_of_row: dict[tuple[int, tuple[str, ...]], _DomainOffers] = {}
         self._requests: list[_Requests] = problem.requests.tolist()
-        self._follows_others = frozenset(np.flatnonzero(problem.host_constraints.follows.any(axis=1)).tolist())
+        self._must_join_pods = frozenset(np.flatnonzero(problem.host_constraints.follows.any(axis=1)).tolist())
 
     def takes(self, row: int) -> bool:
         """Return whether a pod of the row fits on any existing or new node, in any domain."""
@@ -148,7 +148,7 @@ class DomainSupply:
         return bool(self._filling.existing.nodes) and bool(self._filling.open_to(row).any())
 
     def reach(self, row: int, keys: DomainKeys) -> int:
-        """Return how many cells meet the constraints of a row, ignoring the capacity that is left in them."""
+        """Return how many cells meet the constraints of a row, ignoring their capacity."""
         reachable = {offer.pins for offer in self._offers_for(row, keys).all}
         if self._filling.existing.nodes:
             suits = self._filling.suits(row)
@@ -173,12 +173,16 @@ class DomainSupply:
             return on_new_nodes
         cells: dict[Pins, DomainCell] = {}
         for cell in on_new_nodes:
-            known = cells.get(cell.pins)
-            if known is None or (cell.order, cell.price) < (known.order, known.price):
+            best = cells.get(cell.pins)
+            if best is None or (cell.order, cell.price) < (best.order, best.price):
                 cells[cell.pins] = cell
-        for there in self._cells_on_nodes(row, keys, pods) if self._filling.existing.nodes else ():
-            new = cells.get(there.pins)
-            cells[there.pins] = replace(new, free_pods=there.free_pods, nodes=there.nodes) if new else there
+        for on_nodes in self._cells_on_nodes(row, keys, pods) if self._filling.existing.nodes else ():
+            with_new_nodes = cells.get(on_nodes.pins)
+            cells[on_nodes.pins] = (
+                replace(with_new_nodes, free_pods=on_nodes.free_pods, nodes=on_nodes.nodes)
+                if with_new_nodes
+                else on_nodes
+            )
         return [cells[pins] for pins in sorted(cells)]
 
     def fleet_price(self, row: int, keys: DomainKeys, domain: Pin, total: Ints) -> float:
@@ -200,20 +204,20 @@ class DomainSupply:
             values = dict(pins)
             if nodes and all(key in values for key in keys.needed):
                 free_pods = self._filling.free_pods(row, nodes)
-                there = list(map(NodePods, nodes, free_pods))
-                yield DomainCell(_with_absent(pins, keys), values, free_pods=sum(free_pods), nodes=there)
+                by_node = list(map(NodePods, nodes, free_pods))
+                yield DomainCell(_with_absent(pins, keys), values, free_pods=sum(free_pods), nodes=by_node)
 
     # --- offerings
 
     def _offers_for(self, row: int, keys: DomainKeys) -> _DomainOffers:
-        known = self._offers_of_row.get((row, keys.all))
-        if known is None:
-            known = self._offers_of_row[row, keys.all] = self._find_offers(row, keys)
-        return known
+        offers = self._offers_of_row.get((row, keys.all))
+        if offers is None:
+            offers = self._offers_of_row[row, keys.all] = self._find_offers(row, keys)
+        return offers
 
     def _find_offers(self, row: int, keys: DomainKeys) -> _DomainOffers:
-        """Return the offers for the row, cached by shape; none if its pods must join other pods, which no new node has."""
-        if row in self._follows_others:
+        """Return the offers for the row, cached by shape; none if its pods must join other pods, which new nodes lack."""
+        if row in self._must_join_pods:
             return _NO_OFFERS
         number, ports = self._problem.shape_of_row[row], self._problem.rows[row].ports
         shape = self._problem.shapes[number]
@@ -236,38 +240,38 @@ def _offers_in(
     rows = pool.rows(NodeDemand(shape)) & allowed[table.row_type]
     if not rows.any():
         return
-    for pins, where in _by_domains(pool, shape, keys, np.flatnonzero(rows)):
-        yield _offer(pool, pins, where)
+    for pins, offering_rows in _by_domains(pool, shape, keys, np.flatnonzero(rows)):
+        yield _offer(pool, pins, offering_rows)
 
 
 def _by_domains(
     pool: NodePoolOptions, shape: NodeConstraints, keys: DomainKeys, rows: Ints
 ) -> Iterable[_RowsInDomains]:
-    """Yield every combination of values of these labels that the NodePool and its offerings allow, with its rows.
+    """Yield every combination of values of these labels that the NodePool and its offerings allow, with its offerings.
 
     A label for which neither lists values is omitted from the combination, unless it is needed.
     """
-    for own, where in pool.template.table.by_labels(keys.all, rows):
-        listed = {key: _values(pool, key, r, keys) for key, r in zip(keys.all, own, strict=True)}
-        known = {key: values for key, values in listed.items() if values or key in keys.needed}
-        is_open = any(len(values) > 1 for values in known.values())
-        for chosen in product(*known.values()):
-            pins = tuple(map(Pin, known, chosen))
-            suiting = where[pool.rows(NodeDemand(shape, pins=pins))[where]] if is_open else where
-            if len(suiting):
-                yield _RowsInDomains(pins, suiting)
+    for requirements, matching in pool.template.table.by_labels(keys.all, rows):
+        listed = {key: _values(pool, key, r, keys) for key, r in zip(keys.all, requirements, strict=True)}
+        values_by_key = {key: values for key, values in listed.items() if values or key in keys.needed}
+        has_choice = any(len(values) > 1 for values in values_by_key.values())
+        for chosen in product(*values_by_key.values()):
+            pins = tuple(map(Pin, values_by_key, chosen))
+            suitable = matching[pool.rows(NodeDemand(shape, pins=pins))[matching]] if has_choice else matching
+            if len(suitable):
+                yield _RowsInDomains(pins, suitable)
 
 
-def _values(pool: NodePoolOptions, key: str, own: Requirement | None, keys: DomainKeys) -> tuple[str, ...]:
-    """Return the values that NodePool and offering allow for a label, sorted; empty if neither lists values.
+def _values(pool: NodePoolOptions, key: str, offered: Requirement | None, keys: DomainKeys) -> tuple[str, ...]:
+    """Return the values that the NodePool and an offering allow for a label, sorted; empty if neither lists values.
 
     `ABSENT` is listed for a label that nodes do not have, if the pods are repelled over it.
     """
-    offered_requirement = pool.template.requirements.get(key)
+    pool_requirement = pool.template.requirements.get(key)
     merged = (
-        own.intersection(offered_requirement)
-        if own is not None and offered_requirement is not None
-        else own or offered_requirement
+        offered.intersection(pool_requirement)
+        if offered is not None and pool_requirement is not None
+        else offered or pool_requirement
     )
     if merged is None or (merged.operator == "DoesNotExist" and merged.allows_absence):
         return (ABSENT,) if key in keys.repelled else ()
@@ -275,7 +279,7 @@ def _values(pool: NodePoolOptions, key: str, own: Requirement | None, keys: Doma
 
 
 def _with_absent(pins: Pins, keys: DomainKeys) -> Pins:
-    """Return the pins of existing nodes, with those labels that they lack over which the row's pods are repelled."""
+    """Return the pins of existing nodes, and as absent the labels they lack over which the row's pods are repelled."""
     if len(pins) == len(keys.all):
         return pins
     values = dict(pins)

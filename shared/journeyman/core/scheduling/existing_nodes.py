@@ -65,44 +65,44 @@ class NodeColumns:
         self._nodes = nodes
         self._labels: dict[str, tuple[Ints, tuple[str | None, ...]]] = {}
         self._cells: dict[tuple[str, ...], tuple[NodesInDomains, ...]] = {}
-        self._of: tuple[NodeColumns, Ints] | None = None
+        self._source: tuple[NodeColumns, Ints] | None = None
 
-    def only(self, places: Ints) -> NodeColumns:
+    def only(self, positions: Ints) -> NodeColumns:
         """Return the columns of the nodes at these positions, in the order given; they share the cache of all nodes."""
-        chosen = NodeColumns([self._nodes[place] for place in places.tolist()])
-        chosen._of = self, places
+        chosen = NodeColumns([self._nodes[position] for position in positions.tolist()])
+        chosen._source = self, positions
         return chosen
 
     def label(self, key: str) -> tuple[Ints, tuple[str | None, ...]]:
-        """Return a label as (codes, value per code); the value is None for nodes without it. Some codes may not occur."""
+        """Return a label as (code per node, value per code), None for nodes without it; some codes may not occur."""
         if key not in self._labels:
-            if self._of is not None:
-                whole, places = self._of
-                codes, values = whole.label(key)
-                self._labels[key] = codes[places], values
+            if self._source is not None:
+                all_columns, positions = self._source
+                codes, values = all_columns.label(key)
+                self._labels[key] = codes[positions], values
             else:
                 self._labels[key] = _numbered([node.labels.get(key) for node in self._nodes])
         return self._labels[key]
 
     @cached_property
     def taints(self) -> tuple[Ints, tuple[tuple[Taint, ...], ...]]:
-        """Return the taints as (codes, taints per code); a cordon counts as a taint."""
-        if self._of is not None:
-            whole, places = self._of
-            codes, taints = whole.taints
-            return codes[places], taints
+        """Return the taints as (code per node, taints per code); a cordon counts as a taint."""
+        if self._source is not None:
+            all_columns, positions = self._source
+            codes, taints = all_columns.taints
+            return codes[positions], taints
         return _numbered([(*node.taints, *_cordon(node)) for node in self._nodes])
 
     def cells(self, keys: tuple[str, ...]) -> tuple[NodesInDomains, ...]:
-        """Return each combination of values of these labels that nodes have, with its nodes; absent labels are omitted."""
+        """Return the combinations of these labels' values that occur, each with its nodes; absent labels are omitted."""
         if keys not in self._cells:
             self._cells[keys] = self._find_cells(keys)
         return self._cells[keys]
 
     def _find_cells(self, keys: tuple[str, ...]) -> tuple[NodesInDomains, ...]:
-        if self._of is not None:
-            whole, places = self._of
-            cells = (NodesInDomains(cell.pins, cell.nodes[places]) for cell in whole.cells(keys))
+        if self._source is not None:
+            all_columns, positions = self._source
+            cells = (NodesInDomains(cell.pins, cell.nodes[positions]) for cell in all_columns.cells(keys))
             return tuple(cell for cell in cells if cell.nodes.any())
         values = [tuple(Pin(key, node.labels[key]) for key in keys if key in node.labels) for node in self._nodes]
         codes, pins_of = _numbered(values)
@@ -123,25 +123,25 @@ class NodeColumns:
         meets_any: Bools = np.zeros(len(self._nodes), dtype=bool)
         for term in terms:
             meets_all: Bools = np.ones(len(self._nodes), dtype=bool)
-            for key, wanted in term.items():
+            for key, requirement in term.items():
                 codes, values = self.label(key)
-                meets_all &= _take_by_code([_meets(wanted, value) for value in values], codes)
+                meets_all &= _take_by_code([_meets(requirement, value) for value in values], codes)
             meets_any |= meets_all
         return meets_any
 
     def pinned(self, pins: Pins) -> Bools:
-        """Return for each node whether it has these pins."""
+        """Return for each node whether its labels match these pins."""
         has_all: Bools = np.ones(len(self._nodes), dtype=bool)
-        for key, wanted in pins:
+        for key, pinned_value in pins:
             codes, values = self.label(key)
-            has_all &= _take_by_code([(ABSENT if value is None else value) == wanted for value in values], codes)
+            has_all &= _take_by_code([(ABSENT if value is None else value) == pinned_value for value in values], codes)
         return has_all
 
 
-def _meets(wanted: Requirement, value: str | None) -> bool:
-    if wanted.impossible:
+def _meets(requirement: Requirement, value: str | None) -> bool:
+    if requirement.impossible:
         return False
-    return wanted.allows_absence if value is None else wanted.has(value)
+    return requirement.allows_absence if value is None else requirement.has(value)
 
 
 def _cordon(node: StateNode) -> tuple[Taint, ...]:
@@ -225,7 +225,7 @@ class NodeSelection(Struct, frozen=True, kw_only=True, eq=False):
         gone: The names of the removed nodes.
         pods: The pods to place.
         rescheduled: The keys of these pods.
-        touched: The positions of nodes that run some of these pods, so that cached results do not hold.
+        touched: The positions of nodes that run some of these pods; cached results are invalid for them.
     """
 
     nodes: tuple[StateNode, ...]
@@ -293,9 +293,9 @@ class NodeInventory:
         return NodeColumns(self.nodes)
 
     @cached_property
-    def _place_of(self) -> Mapping[str, int]:
+    def _node_position(self) -> Mapping[str, int]:
         """Return the position of each pod's node, by pod key."""
-        return {pod.key: place for place, node in enumerate(self.nodes) for pod in node.pods}
+        return {pod.key: position for position, node in enumerate(self.nodes) for pod in node.pods}
 
     def select(self, pods: Sequence[Pod], without: Collection[str]) -> NodeSelection:
         """Return the nodes of a problem.
@@ -304,17 +304,17 @@ class NodeInventory:
             pods: The pods to place, which may be pending or running.
             without: The names of nodes that are assumed to be removed, with their pods.
         """
-        remains = np.array([name not in without for name in self._names], dtype=bool)
-        places = np.flatnonzero(remains)
+        is_selected = np.array([name not in without for name in self._names], dtype=bool)
+        positions = np.flatnonzero(is_selected)
         rescheduled = frozenset(pod.key for pod in pods)
-        moved = (self._place_of[key] for key in self._place_of.keys() & rescheduled)
+        touched = (self._node_position[key] for key in self._node_position.keys() & rescheduled)
         return NodeSelection(
-            nodes=tuple(self.nodes[place] for place in places.tolist()),
-            places=places,
+            nodes=tuple(self.nodes[position] for position in positions.tolist()),
+            places=positions,
             gone=without,
             pods=pods,
             rescheduled=rescheduled,
-            touched=frozenset(place for place in moved if remains[place]),
+            touched=frozenset(position for position in touched if is_selected[position]),
         )
 
     # --- the pods on them
@@ -322,8 +322,10 @@ class NodeInventory:
     @cached_property
     def _anti_affinities(self) -> Mapping[int, tuple[RunningAntiAffinity, ...]]:
         """Return the required anti-affinity of running pods, by position of their node; nodes without any are omitted."""
-        by_place = ((place, running_anti_affinities(node, self._namespaces)) for place, node in enumerate(self.nodes))
-        return {place: entries for place, entries in by_place if entries}
+        by_position = (
+            (position, running_anti_affinities(node, self._namespaces)) for position, node in enumerate(self.nodes)
+        )
+        return {position: entries for position, entries in by_position if entries}
 
     @cached_property
     def _namespaces(self) -> Mapping[str, Object]:
@@ -334,11 +336,11 @@ class NodeInventory:
         gone = selection.gone
         cached = (
             entry
-            for place, entries in self._anti_affinities.items()
-            if place not in selection.touched and self._names[place] not in gone
+            for position, entries in self._anti_affinities.items()
+            if position not in selection.touched and self._names[position] not in gone
             for entry in entries
         )
-        fresh = (e for node in self._touched(selection) for e in running_anti_affinities(node, self._namespaces))
+        fresh = (e for node in self._touched_nodes(selection) for e in running_anti_affinities(node, self._namespaces))
         return inverse_anti_affinities((*cached, *fresh), selection.rescheduled)
 
     def used_ports(self, selection: NodeSelection) -> frozenset[HostPort]:
@@ -355,9 +357,9 @@ class NodeInventory:
             self._pod_counts_by_keys[keys] = RunningPodCounts(self.nodes, (), keys)
         return self._pod_counts_by_keys[keys].without(selection.gone)
 
-    def _touched(self, selection: NodeSelection) -> list[StateNode]:
-        at = {place: n for n, place in enumerate(selection.places.tolist())} if selection.touched else {}
-        return [selection.nodes[at[place]] for place in sorted(selection.touched)]
+    def _touched_nodes(self, selection: NodeSelection) -> list[StateNode]:
+        index_of = {position: n for n, position in enumerate(selection.places.tolist())} if selection.touched else {}
+        return [selection.nodes[index_of[position]] for position in sorted(selection.touched)]
 
     # --- free capacity
 
@@ -375,14 +377,16 @@ class NodeInventory:
         can_take_pods: Bools = np.zeros(len(self.nodes), dtype=bool)
         can_take_pods[selection.places] = self._remaining[selection.places]
         order = self._filling_order[can_take_pods[self._filling_order]]
-        at = dict(zip(selection.places.tolist(), selection.nodes, strict=True))
-        nodes = tuple(at[place] for place in order.tolist())
-        pod_counts = self.pod_counts(selection, _watched(rows))
+        node_at = dict(zip(selection.places.tolist(), selection.nodes, strict=True))
+        nodes = tuple(node_at[position] for position in order.tolist())
+        pod_counts = self.pod_counts(selection, _selected_labels(rows))
         has_ports = any(row.ports for row in rows)
         used_ports = self._used_ports(selection, order, nodes) if has_ports else (frozenset[HostPort](),) * len(nodes)
-        free = np.concatenate((self._resources(selection, order, nodes, axes), _rules(used_ports, caps)), axis=1)
+        free = np.concatenate(
+            (self._resources(selection, order, nodes, axes), _host_capacity(used_ports, caps)), axis=1
+        )
         for a, axis in enumerate(caps.axes):
-            free[:, len(axes) + a] -= _counts(pod_counts, axis.group, nodes)
+            free[:, len(axes) + a] -= _count_by_node(pod_counts, axis.group, nodes)
         hostnames = [domain_of(node, labels.HOSTNAME) for node in nodes] if caps.conflicts else []
         return ExistingNodes(
             nodes=nodes,
@@ -392,11 +396,13 @@ class NodeInventory:
             pod_counts=pod_counts,
             columns=self._columns.only(order),
             all_columns=self._columns.only(selection.places),
-            counted=_table([_counts(pod_counts, c.group, nodes) for c in caps.conflicts], len(nodes)),
-            bound=_table(
+            counted=_as_table([_count_by_node(pod_counts, c.group, nodes) for c in caps.conflicts], len(nodes)),
+            bound=_as_table(
                 [np.array([h in c.domains for h in hostnames], dtype=np.int64) for c in caps.conflicts], len(nodes)
             ),
-            followed_counts=_table([_counts(pod_counts, group, nodes) for group in caps.followed], len(nodes)),
+            followed_counts=_as_table(
+                [_count_by_node(pod_counts, group, nodes) for group in caps.followed], len(nodes)
+            ),
             used_ports=used_ports,
             volume_usages=self._volume_usages(selection, order, nodes) if self._storage.nodes else (),
         )
@@ -408,13 +414,13 @@ class NodeInventory:
         if axes not in self._free:
             size = len(self.nodes)
             self._free[axes] = np.zeros((size, len(axes)), dtype=np.int64), np.zeros(size, dtype=bool)
-        table, known = self._free[axes]
-        for place in order[~known[order]].tolist():
-            if place not in selection.touched:
-                table[place], known[place] = _free_on(self.nodes[place], (), self._daemons, axes), True
+        table, is_computed = self._free[axes]
+        for position in order[~is_computed[order]].tolist():
+            if position not in selection.touched:
+                table[position], is_computed[position] = _free_on(self.nodes[position], (), self._daemons, axes), True
         free: Ints = table[order]
-        for n, place in enumerate(order.tolist()) if selection.touched else ():
-            if place in selection.touched:
+        for n, position in enumerate(order.tolist()) if selection.touched else ():
+            if position in selection.touched:
                 free[n] = _free_on(nodes[n], selection.rescheduled, self._daemons, axes)
         return free
 
@@ -423,8 +429,10 @@ class NodeInventory:
     ) -> tuple[frozenset[HostPort], ...]:
         """Return the host ports in use on each of these nodes (`order`: their positions)."""
         return tuple(
-            _used_on(node, selection.rescheduled, self._daemons) if place in selection.touched else self._used_on(place)
-            for place, node in zip(order.tolist(), nodes, strict=True)
+            _used_ports_on(node, selection.rescheduled, self._daemons)
+            if position in selection.touched
+            else self._used_ports_of(position)
+            for position, node in zip(order.tolist(), nodes, strict=True)
         )
 
     def _volume_usages(
@@ -433,20 +441,20 @@ class NodeInventory:
         """Return the volumes that each of these nodes can attach."""
         return tuple(
             volume_usage(node, self._storage, selection.rescheduled)
-            if place in selection.touched
-            else self._volume_usage_of(place)
-            for place, node in zip(order.tolist(), nodes, strict=True)
+            if position in selection.touched
+            else self._volume_usage_of(position)
+            for position, node in zip(order.tolist(), nodes, strict=True)
         )
 
-    def _volume_usage_of(self, place: int) -> VolumeUsage:
-        if place not in self._attachable:
-            self._attachable[place] = volume_usage(self.nodes[place], self._storage, ())
-        return self._attachable[place]
+    def _volume_usage_of(self, position: int) -> VolumeUsage:
+        if position not in self._attachable:
+            self._attachable[position] = volume_usage(self.nodes[position], self._storage, ())
+        return self._attachable[position]
 
-    def _used_on(self, place: int) -> frozenset[HostPort]:
-        if place not in self._ports:
-            self._ports[place] = _used_on(self.nodes[place], (), self._daemons)
-        return self._ports[place]
+    def _used_ports_of(self, position: int) -> frozenset[HostPort]:
+        if position not in self._ports:
+            self._ports[position] = _used_ports_on(self.nodes[position], (), self._daemons)
+        return self._ports[position]
 
 
 def _free_on(
@@ -454,14 +462,14 @@ def _free_on(
 ) -> list[int]:
     """Return the free amount on each axis; 0 on all axes if any resource is overcommitted."""
     remaining = [p for p in node.pods if p.key not in rescheduled]
-    taken = add(total_requests(remaining), missing_daemon_overhead(node, daemons))
-    available = subtract(allocatable_of(node), taken)
+    used = add(total_requests(remaining), missing_daemon_overhead(node, daemons))
+    available = subtract(allocatable_of(node), used)
     overcommitted = any(amount < 0 for amount in available.values())
     return [0 if overcommitted else available.get(axis, 0) for axis in axes]
 
 
-def _rules(used_ports: Sequence[frozenset[HostPort]], caps: HostConstraints) -> Ints:
-    """Return the free amounts on the axes of host constraints, before running pods that these count are subtracted."""
+def _host_capacity(used_ports: Sequence[frozenset[HostPort]], caps: HostConstraints) -> Ints:
+    """Return the free amounts on the axes of host constraints, before the counted running pods are subtracted."""
     free: Ints = np.tile(caps.caps, (len(used_ports), 1))
     for n, ports in enumerate(used_ports):
         if ports:
@@ -469,20 +477,20 @@ def _rules(used_ports: Sequence[frozenset[HostPort]], caps: HostConstraints) -> 
     return free
 
 
-def _used_on(node: StateNode, rescheduled: Collection[str], daemons: Iterable[Daemon]) -> frozenset[HostPort]:
+def _used_ports_on(node: StateNode, rescheduled: Collection[str], daemons: Iterable[Daemon]) -> frozenset[HostPort]:
     """Return the host ports of the pods that stay and of all daemons that belong on the node, running or not."""
-    expected = (daemon.ports for daemon in daemons_of(node, (daemon for daemon in daemons if daemon.ports)))
-    remaining = (host_ports(pod) for pod in node.pods if pod.key not in rescheduled)
-    return frozenset(port for ports in (*remaining, *expected) for port in ports)
+    of_daemons = (daemon.ports for daemon in daemons_of(node, (daemon for daemon in daemons if daemon.ports)))
+    of_pods = (host_ports(pod) for pod in node.pods if pod.key not in rescheduled)
+    return frozenset(port for ports in (*of_pods, *of_daemons) for port in ports)
 
 
-def _watched(rows: Iterable[PodClass]) -> set[str]:
+def _selected_labels(rows: Iterable[PodClass]) -> set[str]:
     """Return the pod labels that the topology groups of these rows select on."""
     groups = {g.id: g for row in rows for g in (*(s.group for s in row.spreads), *row.affinities, *row.anti_affinities)}
     return {key for group in groups.values() for key in group.label_keys}
 
 
-def _counts(pod_counts: RunningPodCounts, group: TopologyGroup | None, nodes: Sequence[StateNode]) -> Ints:
+def _count_by_node(pod_counts: RunningPodCounts, group: TopologyGroup | None, nodes: Sequence[StateNode]) -> Ints:
     """Return the number of running pods that the group counts, for each node."""
     by_node = pod_counts.by_node(group) if group is not None else {}
     if not by_node:
@@ -490,6 +498,6 @@ def _counts(pod_counts: RunningPodCounts, group: TopologyGroup | None, nodes: Se
     return np.array([by_node.get(node.name, 0) for node in nodes], dtype=np.int64)
 
 
-def _table(columns: Sequence[Ints], height: int) -> Ints:
+def _as_table(columns: Sequence[Ints], height: int) -> Ints:
     table: Ints = np.array(columns, dtype=np.int64).reshape(len(columns), height).T
     return table

@@ -82,7 +82,7 @@ class Explainer:
         self._invalid_objects = invalid_objects
         self._others = tuple({group.id: group for group in others}.values())
         self._searches = searches
-        self._known: dict[object, PodError] = {}
+        self._errors_by_case: dict[object, PodError] = {}
 
     @cached_property
     def _views(self) -> tuple[NodePoolView, ...]:
@@ -96,13 +96,13 @@ class Explainer:
         Args:
             cls: The class at its last relaxation level, without preferences.
             request: The requests of one pod, by axis.
-            stuck: The constraint about other pods that it could not meet, as text.
+            stuck: The constraint about other pods that the pod does not meet, as text.
         """
         rules = tuple(group.id for group in (*(s.group for s in cls.spreads), *cls.anti_affinities, *cls.affinities))
         key = (cls.terms, cls.volume_terms, cls.tolerations, request.tobytes(), stuck, rules, cls.ports)
-        if key not in self._known:
-            self._known[key] = self._explain(cls, pod_requirements_of(cls, request), stuck)
-        return self._known[key]
+        if key not in self._errors_by_case:
+            self._errors_by_case[key] = self._explain(cls, pod_requirements_of(cls, request), stuck)
+        return self._errors_by_case[key]
 
     def _explain(self, cls: PodClass, pod_requirements: PodRequirements, stuck: str) -> PodError:
         unusable = [PoolReason(node_pool=n, kind="not-usable", detail=why) for n, why in self._invalid_objects.items()]
@@ -164,28 +164,32 @@ def _first_failure(
         return "resources", _too_small(pool, pod_requirements, found, axes), None
     fits = f"{_needs(pool, pod_requirements, found, axes)}{int(found.fitting.sum())} of {pool.types_total} types fit"
     if not found.available.any():
-        words, until = _unavailable(pool, pod_requirements, found.rows)
+        explanation, until = _unavailable(pool, pod_requirements, found.rows)
         return (
             "offerings",
-            f"{fits}, but no instance type has the required offering{words}{_volumes_as_text(case.cls)}",
+            f"{fits}, but no instance type has the required offering{explanation}{_volumes_as_text(case.cls)}",
             until,
         )
     if not found.allowed.any():
-        left = ", ".join(
+        limits_left = ", ".join(
             describe_amount(name, max(int(n), 0))
             for name, n in zip(pool.headroom.resources, pool.headroom.left, strict=True)
         )
-        return "limits", f"{fits}, but all available instance types exceed limits for nodepool (left: {left})", None
-    alike = pool.too_alike(found.allowed)
-    if alike:
-        return "min-values", f"{fits}, but the minValues requirement is not met ({alike})", None
+        return (
+            "limits",
+            f"{fits}, but all available instance types exceed limits for nodepool (left: {limits_left})",
+            None,
+        )
+    unmet_min_values = pool.too_alike(found.allowed)
+    if unmet_min_values:
+        return "min-values", f"{fits}, but the minValues requirement is not met ({unmet_min_values})", None
     if pool.only_reserved(found):
         return "offerings", f"{fits}, but only reserved capacity offers them, and none is left", None
     return "rules", f"{fits}, but {stuck}", None
 
 
 def _constraints_as_text(case: UnschedulableCase) -> str:
-    """Return the constraints that may exclude the pod, as text, for when the solver named none."""
+    """Return the constraints that may exclude the pod, as text; used if the solver named none."""
     own = "; ".join(rule for _, rule in topology_constraints_of(case.cls))
     if not own:
         return "unsatisfiable constraints of other pods"
@@ -214,10 +218,10 @@ def _too_small(pool: NodePoolView, pod_requirements: PodRequirements, found: Fil
     absent = [name for a, name in enumerate(axes) if pod_requirements.request[a] > 0 >= sizes[:, a].max()]
     if absent:
         return f"no instance type has enough resources: none of the {len(sizes)} compatible types has {' or '.join(absent)}"
-    alone = [a for a in range(len(axes)) if (sizes[:, a] < pod_requirements.request[a]).all()]
-    most = ", ".join(describe_amount(axes[a], int(sizes[:, a].max())) for a in alone)
-    together = f" (at most {most} for pods)" if most else " (each is enough on some type, but on none together)"
-    return f"{_needs(pool, pod_requirements, found, axes)}no instance type has enough resources: none of the {len(sizes)} compatible types is large enough{together}"
+    exceeded = [a for a in range(len(axes)) if (sizes[:, a] < pod_requirements.request[a]).all()]
+    maxima = ", ".join(describe_amount(axes[a], int(sizes[:, a].max())) for a in exceeded)
+    hint = f" (at most {maxima} for pods)" if maxima else " (each is enough on some type, but on none together)"
+    return f"{_needs(pool, pod_requirements, found, axes)}no instance type has enough resources: none of the {len(sizes)} compatible types is large enough{hint}"
 
 
 def _unavailable(pool: NodePoolView, pod_requirements: PodRequirements, rows: Bools) -> tuple[str, datetime | None]:
@@ -232,15 +236,18 @@ def _unavailable(pool: NodePoolView, pod_requirements: PodRequirements, rows: Bo
 
 def _where(pod_requirements: PodRequirements) -> str:
     """Return the zones and capacity types that the pod requires, as text."""
-    words = ""
+    text = ""
     for key, name in ((labels.ZONE, "zone"), (labels.CAPACITY_TYPE, "capacity type")):
-        wanted_values = [term.get(key) for term in pod_requirements.terms]
+        requirements = [term.get(key) for term in pod_requirements.terms]
         values = {
-            value for wanted in wanted_values if wanted is not None and not wanted.complement for value in wanted.values
+            value
+            for requirement in requirements
+            if requirement is not None and not requirement.complement
+            for value in requirement.values
         }
-        if values and None not in wanted_values:
-            words += f" in {name} {' or '.join(sorted(values))}"
-    return words
+        if values and None not in requirements:
+            text += f" in {name} {' or '.join(sorted(values))}"
+    return text
 
 
 _SHORT_NAMES = {labels.ZONE: "zone", labels.CAPACITY_TYPE: "capacity type", labels.INSTANCE_TYPE: "instance type"}
@@ -271,6 +278,7 @@ def smallest_change(case: UnschedulableCase) -> str:
 
 
 def _tolerated(case: UnschedulableCase) -> str:
+    """Return the taint to tolerate, as text; empty if no single toleration helps."""
     taints = {format_taint(t): t for pool in case.pools if (t := pool.untolerated(case.pod_requirements)) is not None}
     for name in sorted(taints):
         pod_requirements = case.pod_requirements.tolerating(taints[name])
@@ -280,7 +288,7 @@ def _tolerated(case: UnschedulableCase) -> str:
 
 
 def _allowed_value(case: UnschedulableCase) -> str:
-    """Return a correction of a label's key, its cheapest sufficient value, or else to drop the requirement; as text."""
+    """Return the first sufficient change to a required label, as text: its key, its value, or without the requirement."""
     required = {key for term in case.cls.terms for key in term}
     for key in (*(k for k in _SHORT_NAMES if k in required), *sorted(required - _SHORT_NAMES.keys())):
         change = _respelled(case, key) or _without(case, key)
@@ -290,28 +298,32 @@ def _allowed_value(case: UnschedulableCase) -> str:
 
 
 def _respelled(case: UnschedulableCase, key: str) -> str:
-    known = {name for pool in case.pools for name in pool.pool.template.requirements}
-    if key in known or key in labels.WELL_KNOWN:
+    """Return the correct spelling of a label key, as text; empty if the key is known or the correction does not help."""
+    known_labels = {name for pool in case.pools for name in pool.pool.template.requirements}
+    if key in known_labels or key in labels.WELL_KNOWN:
         return ""
-    meant = likely_meant(key, known)
+    meant = likely_meant(key, known_labels)
     terms = [of(replace(r, key=meant) if k == key else r for k, r in t.items()) for t in case.cls.terms]
     pod_requirements = pod_requirements_of(case.cls, case.pod_requirements.request, terms)
     return f"write label {key} as {meant}" if meant and any(pool.takes(pod_requirements) for pool in case.pools) else ""
 
 
 def _without(case: UnschedulableCase, key: str) -> str:
+    """Return the label's cheapest sufficient value, or else to drop the requirement, as text; empty if neither helps."""
     terms = [Requirements({k: r for k, r in term.items() if k != key}) for term in case.cls.terms]
     pod_requirements = pod_requirements_of(case.cls, case.pod_requirements.request, terms)
-    taking = [pool for pool in case.pools if pool.takes(pod_requirements)]
-    if not taking:
+    compatible_pools = [pool for pool in case.pools if pool.takes(pod_requirements)]
+    if not compatible_pools:
         return ""
-    value = min(filter(None, (_cheapest_value(pool, pod_requirements, key) for pool in taking)), default=(0.0, ""))[1]
-    if value and any(pool.takes(_also(case, key, value)) for pool in taking):
+    value = min(
+        filter(None, (_cheapest_value(pool, pod_requirements, key) for pool in compatible_pools)), default=(0.0, "")
+    )[1]
+    if value and any(pool.takes(_with_value_allowed(case, key, value)) for pool in compatible_pools):
         return f"allow {_SHORT_NAMES[key]} {value}" if key in _SHORT_NAMES else f"allow label {key}={value}"
     return f"drop its requirement on {_SHORT_NAMES.get(key, f'label {key}')}"
 
 
-def _also(case: UnschedulableCase, key: str, value: str) -> PodRequirements:
+def _with_value_allowed(case: UnschedulableCase, key: str, value: str) -> PodRequirements:
     """Return the requirements of the pod with one more value allowed for a label."""
     terms = [
         Requirements(
@@ -331,9 +343,9 @@ def _cheapest_value(pool: NodePoolView, pod_requirements: PodRequirements, key: 
     price = float(table.prices[rows].min())
     codes, values = table.row_values(key)
     cheapest = distinct(codes[rows[table.prices[rows] == price]])
-    own = template.requirements.get(key)
-    open_to = min(values[code] or "" for code in cheapest)
-    value = open_to or (own.single if own is not None else None)
+    pool_requirement = template.requirements.get(key)
+    offered = min(values[code] or "" for code in cheapest)
+    value = offered or (pool_requirement.single if pool_requirement is not None else None)
     return (price, value) if value else None
 
 
@@ -385,8 +397,8 @@ def _least_raise(pool: NodePoolView, pod_requirements: PodRequirements) -> tuple
     if not counts[best]:
         return None
     lacking = ((name, int(n)) for name, n in zip(headroom.resources, short[best], strict=True) if n)
-    words = " and ".join(f"{name} by {format_amount(name, n)}" for name, n in lacking)
-    return int(counts[best]), float(shares[best]), f"raise NodePool {pool.name}'s limit on {words}"
+    text = " and ".join(f"{name} by {format_amount(name, n)}" for name, n in lacking)
+    return int(counts[best]), float(shares[best]), f"raise NodePool {pool.name}'s limit on {text}"
 
 
 def _later(case: UnschedulableCase) -> str:
@@ -395,8 +407,8 @@ def _later(case: UnschedulableCase) -> str:
     for pool in case.pools:
         if pool.untolerated(case.pod_requirements) is None:
             table, found = pool.pool.template.table, pool.find(case.pod_requirements)
-            lost = found.rows & ~table.available & pool.within_limits[table.row_type]
-            times += [until for _, until in pool.lack(lost) if until is not None]
+            unavailable = found.rows & ~table.available & pool.within_limits[table.row_type]
+            times += [until for _, until in pool.lack(unavailable) if until is not None]
     return f"wait until {min(times):%Y-%m-%d %H:%M} UTC, when unavailable offerings are tried again" if times else ""
 
 
@@ -494,7 +506,7 @@ class FilteredTypes(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class NodePoolView:
-    """Filters the instance types of one NodePool; limits are evaluated when the view is made."""
+    """Filters the instance types of one NodePool; limits are evaluated once, by the constructor."""
 
     def __init__(self, pool: NodePoolOptions, headroom: Headroom, *, strict_min_values: bool = True) -> None:
         """Prepare the NodePool for queries."""
@@ -575,23 +587,23 @@ class NodePoolView:
         """Return the NodePool's minValues that these types do not meet, as text; empty if none or if minValues may be relaxed."""
         if not self.strict_min_values or distinct_enough(self.pool, types):
             return ""
-        wanted = self.pool.template.min_values
+        min_values = self.pool.template.min_values
         return ", ".join(
-            f"{n} of {wanted[k]} for {k}" for k, n in achievable(self.pool, types).items() if n < wanted[k]
+            f"{n} of {min_values[k]} for {k}" for k, n in achievable(self.pool, types).items() if n < min_values[k]
         )
 
     def rows(self, terms: Terms) -> Bools:
         """Return the offerings that meet one of the terms, available or not, of any size."""
-        known = self._rows.get(terms)
-        if known is None:
+        rows = self._rows.get(terms)
+        if rows is None:
             template = self.pool.template
-            known = np.zeros(len(template.table.row_type), dtype=bool)
+            rows = np.zeros(len(template.table.row_type), dtype=bool)
             for term in terms:
                 if template.requirements.compatible(term, allow_undefined=labels.WELL_KNOWN) is None:
-                    known |= template.table.rows_meeting(template.narrowed(term))
-            known &= self.own_rows
-            self._rows[terms] = known
-        return known
+                    rows |= template.table.rows_meeting(template.narrowed(term))
+            rows &= self.own_rows
+            self._rows[terms] = rows
+        return rows
 
     def unmet(self, pod_requirements: PodRequirements) -> str:
         """Return a requirement that no type of the NodePool meets, as text; empty if there is no single one."""

@@ -122,8 +122,8 @@ class HostConstraints(Struct, frozen=True, kw_only=True, eq=False):
         merged: dict[bytes, tuple[Axis, int]] = {}
         for column in map(int, columns):
             key, axis = self.takes[:, column].tobytes(), self.axes[column]
-            known, first = merged.get(key, (axis, column))
-            both = replace(known, cap=min(known.cap, axis.cap), ports=known.ports | axis.ports)
+            previous, first = merged.get(key, (axis, column))
+            both = replace(previous, cap=min(previous.cap, axis.cap), ports=previous.ports | axis.ports)
             merged[key] = (both, first)
         return list(merged.values())
 
@@ -195,18 +195,18 @@ class _HostConstraintBuilder:
             for spread in row.spreads:
                 if spread.key == labels.HOSTNAME:
                     groups[spread.group.id] = spread.group
-                    known = strictest.get(spread.group.id, spread.max_skew)
-                    strictest[spread.group.id] = min(known, spread.max_skew)
+                    least = strictest.get(spread.group.id, spread.max_skew)
+                    strictest[spread.group.id] = min(least, spread.max_skew)
             for group_id, skew in strictest.items():
                 owners.setdefault(group_id, {}).setdefault(skew, []).append(r)
         for group_id, by_skew in owners.items():
             group = groups[group_id]
             counted = set(self.counted_by(group))
-            for skew, own in sorted(by_skew.items()):
-                self.axis(Axis(name="spread over hosts", cap=skew, group=group), counted.intersection(own), own)
+            for skew, owning in sorted(by_skew.items()):
+                self.axis(Axis(name="spread over hosts", cap=skew, group=group), counted.intersection(owning), owning)
                 others = counted.intersection(r for s, rs in by_skew.items() if s != skew for r in rs)
                 if others:
-                    self.conflict(Conflict(), others, own, self._with_required_rule(own, group_id))
+                    self.conflict(Conflict(), others, owning, self._with_required_rule(owning, group_id))
 
     def add_anti_affinities(self) -> None:
         """Add an axis with capacity 1 for rows that their own rule counts, and conflicts with all other rows."""
@@ -217,36 +217,38 @@ class _HostConstraintBuilder:
                 if group.key == labels.HOSTNAME:
                     groups[group.id] = group
                     owners.setdefault(group.id, []).append(r)
-        for group_id, own in owners.items():
+        for group_id, owning in owners.items():
             group = groups[group_id]
             counted = set(self.counted_by(group))
-            both = counted.intersection(own)
-            apart = [r for r in own if r not in counted]
+            both = counted.intersection(owning)
+            not_counted = [r for r in owning if r not in counted]
             self.axis(Axis(name="apart from its own kind", cap=1, group=group), both, ())
-            self.conflict(Conflict(group=group), counted.difference(own), own, self._with_required_rule(own, group_id))
-            if both and apart:
-                self.conflict(Conflict(), both, apart, self._with_required_rule(apart, group_id))
+            self.conflict(
+                Conflict(group=group), counted.difference(owning), owning, self._with_required_rule(owning, group_id)
+            )
+            if both and not_counted:
+                self.conflict(Conflict(), both, not_counted, self._with_required_rule(not_counted, group_id))
 
     def _with_required_rule(self, rows: Iterable[int], group_id: bytes) -> list[int]:
         return [r for r in rows if group_id not in self._rows[r].preferred_groups]
 
     def add_ports(self, used: Iterable[HostPort]) -> None:
         """Add an axis per port, protocol and address; a pod on all addresses uses the axis of each address."""
-        wanted: dict[HostPort, list[int]] = {}
+        rows_by_port: dict[HostPort, list[int]] = {}
         for r, row in enumerate(self._rows):
             for port in row.ports:
-                wanted.setdefault(port, []).append(r)
-        numbers = {(port.port, port.protocol) for port in wanted}
+                rows_by_port.setdefault(port, []).append(r)
+        numbers = {(port.port, port.protocol) for port in rows_by_port}
         for port in used if numbers else ():
             if (port.port, port.protocol) in numbers:
-                wanted.setdefault(port, [])
+                rows_by_port.setdefault(port, [])
         done: set[frozenset[HostPort]] = set()
-        for port in sorted(wanted):
-            rivals = frozenset(other for other in wanted if other.conflicts(port))
+        for port in sorted(rows_by_port):
+            rivals = frozenset(other for other in rows_by_port if other.conflicts(port))
             narrow = all(a.conflicts(b) for a in rivals for b in rivals)
             if narrow and rivals not in done:
                 done.add(rivals)
-                takers = {r for rival in rivals for r in wanted[rival]}
+                takers = {r for rival in rivals for r in rows_by_port[rival]}
                 name = f"host port {port.port}/{port.protocol}"
                 if takers:
                     self.axis(Axis(name=name, cap=1, ports=rivals), takers, ())

@@ -292,9 +292,9 @@ class CandidateTypes(Struct, kw_only=True, eq=False, dict=True):
         """Return the types needed to meet minValues, and the cheapest of the others, at most `max_types` together."""
         usual = np.flatnonzero(self._listed(types[None, :])[0])
         holding = np.flatnonzero(types)
-        place = {int(t): int(at) for t, at in zip(self.types[holding], holding, strict=True)}
-        needed = {place[t] for t in needed_for_variety(self.pool, self.types[holding])}
-        others = [int(at) for at in usual if int(at) not in needed]
+        index_of = {int(t): int(index) for t, index in zip(self.types[holding], holding, strict=True)}
+        needed = {index_of[t] for t in needed_for_variety(self.pool, self.types[holding])}
+        others = [int(index) for index in usual if int(index) not in needed]
         cheapest = others[: max(self.problem.options.max_types - len(needed), 0)]
         return np.array(sorted((*needed, *cheapest)), dtype=np.int64)
 

@@ -3,7 +3,7 @@
 NodePools of equal weight compete; pods that do not fit there go to the next weight. Batches that packing cannot
 distinguish become one item with a count. When limits or reservations run out, the remaining pods are packed again onto
 the offerings that are still allowed. Packing by price may waste a limited resource. If pods remain, plans whose prices
-include the limited resource are computed too, and the plan that places most pods wins.
+charge for the limited resource are computed too, and the plan that places most pods wins.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import MinValuesPolicy
 from journeyman.core.scheduling.topology import Pins
 
-LIMIT_WEIGHTS: Final = (1.0, 1e6)  # times the highest price, added for a node that uses all that a limit leaves
+LIMIT_WEIGHTS: Final = (1.0, 1e6)  # times the highest price: the charge for using all that is left of a limit
 
 
 class _BatchQueue:
@@ -191,18 +191,20 @@ def plan_new_nodes(
     remaining = list(headroom)
     left = tuple(batch for batch in batches if batch.count)
     caps = _caps_of(left, problem)
-    serving = _serving_pools(problem)
+    serving_pools = _serving_pools(problem)
     for members, varied in _tiers(problem):
-        mine = tuple(batch for batch in left if not serving[problem.shape_of_row[batch.row]].isdisjoint(members))
-        if not mine:
+        servable = tuple(
+            batch for batch in left if not serving_pools[problem.shape_of_row[batch.row]].isdisjoint(members)
+        )
+        if not servable:
             continue
-        tier = WeightTier(problem, members, caps, mine, varied=varied)
+        tier = WeightTier(problem, members, caps, servable, varied=varied)
         outcome = tier.open([remaining[s] for s in tier.members], reservations)
         for s, pool_headroom in zip(tier.members, outcome.headroom, strict=True):
             remaining[s] = pool_headroom
         reservations = outcome.reservations
         nodes += tier.nodes(outcome)
-        left = _without_drawn(left, mine, tier.rest())
+        left = _without_drawn(left, servable, tier.rest())
     return NewNodes(nodes=tuple(nodes), left=left, headroom=tuple(remaining), reservations=reservations)
 
 
@@ -215,7 +217,7 @@ def _serving_pools(problem: SchedulingProblem) -> list[frozenset[int]]:
 def _without_drawn(
     batches: Sequence[PodBatch], tried: Collection[PodBatch], rest: Mapping[PodBatch, PodBatch]
 ) -> tuple[PodBatch, ...]:
-    """Return the batches, each that was tried with only the `rest` of its pods; batches without pods are omitted."""
+    """Return the batches, those tried with only the pods in `rest`; batches without pods are omitted."""
     if not rest and len(tried) == len(batches):
         return ()
     tried = frozenset(tried)
@@ -245,9 +247,9 @@ def _tiers(problem: SchedulingProblem) -> Iterator[tuple[tuple[int, ...], bool]]
     for _, group in groupby(range(len(problem.pools)), key=lambda s: problem.pools[s].template.order):
         members = tuple(group)
         yield members, True
-        demanding = tuple(s for s in members if problem.pools[s].template.min_values)
-        if demanding and lenient:
-            yield demanding, False
+        with_min_values = tuple(s for s in members if problem.pools[s].template.min_values)
+        if with_min_values and lenient:
+            yield with_min_values, False
 
 
 def _caps_of(batches: Sequence[PodBatch], problem: SchedulingProblem) -> HostConstraints:
@@ -268,7 +270,7 @@ class _PlannedBin(Struct, frozen=True, eq=False):
 
 
 class _PackedTier(Struct, kw_only=True, eq=False):
-    """The planned bins, and the items, limits and reservations that are left; `unplaceable` pods fit no offer at all."""
+    """The planned bins, and the items, limits and reservations that are left; `unplaceable` pods fit no allowed offer."""
 
     left: Ints
     headroom: list[Headroom]
@@ -309,10 +311,10 @@ class WeightTier:
         )
         self._packing_problem = self._items.packing_problem(problem, caps, self._offerings, self._caps_by_offer(caps))
         self._costs = [type_costs(pool.template) for pool in self._pools]
-        self._settled: dict[tuple[int, int, int, int, bytes], Requirements] = {}
+        self._requirements_cache: dict[tuple[int, int, int, int, bytes], Requirements] = {}
 
     def _caps_by_offer(self, caps: HostConstraints) -> Ints:
-        """Return the capacity of each offer on the axes of rules, without the host ports that its daemons use."""
+        """Return the capacity of each offer on the axes of host constraints, less the host ports that its daemons use."""
         offerings = self._offerings
         capacity = np.tile(caps.caps, (len(offerings.prices), 1))
         for s, pool in enumerate(self._pools):
@@ -324,7 +326,7 @@ class WeightTier:
         return capacity
 
     def open(self, headroom: Sequence[Headroom], reservations: Reservations) -> _PackedTier:
-        """Return the best plan for the batches within limits and reservations."""
+        """Return the best plan for new nodes within limits and reservations."""
         best = self._attempt(self._offerings.prices, headroom, reservations)
         if best.left.sum() > best.unplaceable and any(pool_headroom.resources for pool_headroom in headroom):
             shares = self._shares_of_limits(headroom)
@@ -344,7 +346,7 @@ class WeightTier:
         return shares
 
     def _attempt(self, prices: Floats, headroom: Sequence[Headroom], reservations: Reservations) -> _PackedTier:
-        """Pack at these prices, plan the nodes that limits allow, and repeat for the remaining pods."""
+        """Pack at these prices, keep the nodes that limits and reservations allow, and repeat for the remaining pods."""
         outcome = _PackedTier(
             left=self._packing_problem.counts.copy(),
             headroom=[pool_headroom.copy() for pool_headroom in headroom],
@@ -354,19 +356,21 @@ class WeightTier:
         outcome.unplaceable = self._unplaceable(outcome)
         exhaustible = any(pool_headroom.resources for pool_headroom in headroom) or bool(self._offerings.reservations)
         while outcome.left.any():
-            offers = np.flatnonzero(self._within(outcome)) if exhaustible else np.arange(len(prices))
+            offers = np.flatnonzero(self._allowed_offers(outcome)) if exhaustible else np.arange(len(prices))
             offers = offers[np.argsort(prices[offers], kind="stable")]
             offers = offers[
                 worth_considering(replace(self._offerings, prices=prices).only(offers), self._requested_axes)
             ]
             counts = self.within_limits(outcome) if exhaustible else outcome.left
-            part = self._part(offers, prices, counts, outcome.reservations)
-            new_nodes = self._take(outcome, offers, pack(part, fewest_nodes=self._pools[0].template.order.fewest_nodes))
+            subproblem = self._subproblem(offers, prices, counts, outcome.reservations)
+            new_nodes = self._add_bins(
+                outcome, offers, pack(subproblem, fewest_nodes=self._pools[0].template.order.fewest_nodes)
+            )
             if not new_nodes or not exhaustible:
                 break
         return outcome
 
-    def _within(self, outcome: _PackedTier) -> Bools:
+    def _allowed_offers(self, outcome: _PackedTier) -> Bools:
         """Return for each offer whether limits and reservations allow one more node."""
         offerings = self._offerings
         allowed: Bools = np.ones(len(offerings.prices), dtype=bool)
@@ -381,7 +385,7 @@ class WeightTier:
 
     def _unplaceable(self, outcome: _PackedTier) -> int:
         """Return how many pods fit no offer that limits and reservations still allow."""
-        fits = self._packing_problem.only(np.flatnonzero(self._within(outcome))).fits()
+        fits = self._packing_problem.only(np.flatnonzero(self._allowed_offers(outcome))).fits()
         return int(outcome.left[~np.logical_or.reduce(fits, axis=1)].sum())
 
     def within_limits(self, outcome: _PackedTier) -> Ints:
@@ -390,7 +394,7 @@ class WeightTier:
         The smallest pods stay, because most of them can be placed.
         """
         counts: Ints = outcome.left.copy()
-        for pools, items in self._rivals:
+        for pools, items in self._items_by_pools:
             for axis, name in enumerate(self._problem.axes):
                 limits_left = [outcome.headroom[s].left_of(name) for s in pools]
                 if None not in limits_left:
@@ -399,29 +403,30 @@ class WeightTier:
         return counts
 
     @cached_property
-    def _rivals(self) -> list[tuple[list[int], Ints]]:
-        """Return groups of items that the same NodePools can take, as (NodePools, items)."""
+    def _items_by_pools(self) -> list[tuple[list[int], Ints]]:
+        """Return (NodePools, items) for each group of items that the same NodePools can take."""
         offerings, demand_of = self._offerings, self._items.demand_of
         offered = [distinct(offerings.signatures[offerings.pools == s]) for s in range(len(self._pools))]
         admitted = np.array([np.logical_or.reduce(offerings.allowed[signatures], axis=0) for signatures in offered])
         numbers, patterns = numbered(admitted[:, demand_of])
         return [(np.flatnonzero(pattern).tolist(), np.flatnonzero(numbers == n)) for n, pattern in enumerate(patterns)]
 
-    def _part(self, offers: Ints, prices: Floats, counts: Ints, reservations: Reservations) -> PackingProblem:
+    def _subproblem(self, offers: Ints, prices: Floats, counts: Ints, reservations: Reservations) -> PackingProblem:
         """Return the problem of packing these counts onto these offers."""
         stocks = [reservations.left.get(name, 0) for name in self._offerings.reservations]
         whole = replace(self._packing_problem, prices=prices, counts=counts, stocks=np.array(stocks, dtype=np.int64))
         return whole.only(offers)
 
-    def _take(self, outcome: _PackedTier, offers: Ints, packing: Packing) -> int:
-        """Add as many copies of each bin as limits, reservations and minValues allow; return the number of nodes."""
+    def _add_bins(self, outcome: _PackedTier, offers: Ints, packing: Packing) -> int:
+        """Add as many copies of each packed bin as limits, reservations and minValues allow; return the number of nodes."""
         new_nodes = 0
         for packed in packing.bins:
             b = self._with_share(_PlannedBin(int(offers[packed.offer]), packed.content, packed.copies))
-            new_nodes += self._enter(outcome, b) if b is not None else 0
+            new_nodes += self._add_bin(outcome, b) if b is not None else 0
         return new_nodes
 
-    def _enter(self, outcome: _PackedTier, b: _PlannedBin) -> int:
+    def _add_bin(self, outcome: _PackedTier, b: _PlannedBin) -> int:
+        """Add as many copies of the bin as limits and reservations allow; return their number."""
         offerings = self._offerings
         pool_headroom, stock = outcome.headroom[int(offerings.pools[b.offer])], int(offerings.stock[b.offer])
         copies = pool_headroom.allowing(b.share, b.copies) if b.share is not None else b.copies
@@ -436,8 +441,8 @@ class WeightTier:
 
     def _with_share(self, b: _PlannedBin) -> _PlannedBin | None:
         """Return the bin with its share of limits; None if too few types hold its pods for the NodePool's minValues."""
-        s, own = int(self._offerings.pools[b.offer]), int(self._offerings.types[b.offer])
-        pool, types = self._pools[s], [own]
+        s, chosen_type = int(self._offerings.pools[b.offer]), int(self._offerings.types[b.offer])
+        pool, types = self._pools[s], [chosen_type]
         if pool.template.min_values:
             candidates = CandidateTypes.of(self._problem, pool, self._requirements(b))
             pods = tuple(RowPods(int(self._items.rows[item]), count) for item, count in b.content.pairs())
@@ -484,12 +489,12 @@ class WeightTier:
         )
         plain = all(len(demand.terms) <= 1 for demand in chosen)
         key = (s, v, stock, -1 if plain else t, demands.tobytes())
-        if key not in self._settled:
+        if key not in self._requirements_cache:
             reservation = offerings.reservations[stock] if stock >= 0 else ""
-            self._settled[key] = node_requirements_of(
+            self._requirements_cache[key] = node_requirements_of(
                 self._pools[s], t, offerings.variants_by_pool[s][v], chosen, reservation
             )
-        return self._settled[key]
+        return self._requirements_cache[key]
 
     def rest(self) -> Mapping[PodBatch, PodBatch]:
         """Return what remains of each batch, for the batches with pods that were not drawn."""

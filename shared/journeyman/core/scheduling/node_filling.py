@@ -35,7 +35,7 @@ class NodePods(NamedTuple):
 
 
 class _ColumnAmount(NamedTuple):
-    """The amount that a pod uses of a column of `free`."""
+    """The amount that a pod uses of a column of free capacity."""
 
     column: int
     amount: int
@@ -49,7 +49,7 @@ class _SharedClaims(NamedTuple):
 
 
 class _RowDemand(Struct, frozen=True, kw_only=True):
-    """The amounts that a pod of a row uses, and the conflicts, groups and shared volumes that concern the row."""
+    """The amounts that one pod of a row uses, and the conflicts, groups and shared volumes that concern the row."""
 
     amounts: tuple[_ColumnAmount, ...]
     counted: tuple[int, ...]
@@ -94,7 +94,7 @@ class NodeFilling:
         }
         self._claims = self._claims_of(rows)
         self._free = np.ascontiguousarray(np.concatenate((existing.free.T, self._attachable())))
-        self._attached = self._attached_now()
+        self._attached = self._initial_users()
         self._counted = existing.counted.T.copy(order="C")
         self._bound = existing.bound.T.copy(order="C")
         self._followed_counts = existing.followed_counts.T.copy(order="C")
@@ -113,11 +113,11 @@ class NodeFilling:
     def _attachable(self) -> Ints:
         """Return how many more volumes each node can attach, by driver."""
         free = [[usage.free(driver) for usage in self.existing.volume_usages] for driver in self._drivers]
-        known = [[_ANY_NUMBER if n is None else n for n in by_node] for by_node in free]
-        return np.array(known, dtype=np.int64).reshape(len(self._drivers), len(self.existing.nodes))
+        capped = [[_ANY_NUMBER if n is None else n for n in by_node] for by_node in free]
+        return np.array(capped, dtype=np.int64).reshape(len(self._drivers), len(self.existing.nodes))
 
-    def _attached_now(self) -> Ints:
-        """Return the number of pods that use each shared claim on each node."""
+    def _initial_users(self) -> Ints:
+        """Return by shared claim and node 1 if running pods use the claim there, else 0."""
         usages = self.existing.volume_usages
         users = [[int(key in usage.attached.get(driver, ())) for usage in usages] for driver, key in self._claims]
         return np.array(users, dtype=np.int64).reshape(len(self._claims), len(self.existing.nodes))
@@ -129,7 +129,7 @@ class NodeFilling:
         return self.suits(row) & self.has_capacity(row)
 
     def has_capacity(self, row: int) -> Bools:
-        """Return the same as `open_to`, ignoring labels and taints: resources, host constraints and volumes."""
+        """Return for each node whether one more pod of the row fits, ignoring labels and taints."""
         demand = self._row_demand(row)
         fits: Bools = np.ones(len(self.existing.nodes), dtype=bool)
         for column, amount in demand.amounts:
@@ -141,7 +141,7 @@ class NodeFilling:
         for group in demand.follows:
             fits &= self._followed_counts[group] > 0
         for column, claims in demand.shared:
-            fits &= self._free[column] >= self._demand(row, column) + self._unattached(claims)
+            fits &= self._free[column] >= self._amount_of(row, column) + self._unattached(claims)
         return fits
 
     def free_pods(self, row: int, nodes: Sequence[int]) -> list[int]:
@@ -159,10 +159,10 @@ class NodeFilling:
 
     def suits(self, row: int) -> Bools:
         """Return for each node whether the row tolerates its taints and accepts its labels; the array is read-only."""
-        known = self._suitable_by_row.get(row)
-        if known is None:
-            known = self._suitable_by_row[row] = self._find_suitable(row)
-        return known
+        suitable = self._suitable_by_row.get(row)
+        if suitable is None:
+            suitable = self._suitable_by_row[row] = self._find_suitable(row)
+        return suitable
 
     def accepts(self, row: int) -> Bools:
         """Return for each node whether the row tolerates its taints."""
@@ -267,7 +267,7 @@ class NodeFilling:
         missing: Ints = (self._attached[list(claims)] == 0).sum(axis=0)
         return missing
 
-    def _demand(self, row: int, column: int) -> int:
+    def _amount_of(self, row: int, column: int) -> int:
         return next((entry.amount for entry in self._row_demand(row).amounts if entry.column == column), 0)
 
     def _row_demand(self, row: int) -> _RowDemand:

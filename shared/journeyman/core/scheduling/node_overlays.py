@@ -90,10 +90,10 @@ def apply_overlays(pools: Iterable[NodePool], catalogue: Catalogue, overlays: It
     """
     heaviest_first = sorted(overlays, key=lambda o: (o.spec.weight, o.metadata.name), reverse=True)
     required = [from_selectors(overlay.spec.requirements) for overlay in heaviest_first]
-    stocks = _stocks(pools, catalogue, frozenset(key for wanted in required for key in wanted))
+    stocks = _stocks(pools, catalogue, frozenset(key for selected in required for key in selected))
     conflicts: dict[str, str] = {}
-    for overlay, wanted in zip(heaviest_first, required, strict=True):
-        matching = _matching(stocks, wanted)
+    for overlay, selected in zip(heaviest_first, required, strict=True):
+        matching = _matching(stocks, selected)
         if other := next((name for change, at in matching if (name := change.conflict(overlay, at))), ""):
             conflicts[overlay.metadata.name] = other
             continue
@@ -111,7 +111,7 @@ class _Stock(Struct, frozen=True, kw_only=True):
 
     types_number: int
     pools: list[str]
-    own: Requirements
+    pool_labels: Requirements
     types: tuple[InstanceType, ...]
     described: tuple[Requirements, ...]
     changes: tuple[_Changes, ...]
@@ -126,64 +126,71 @@ class _Stock(Struct, frozen=True, kw_only=True):
 
 def _stocks(pools: Iterable[NodePool], catalogue: Catalogue, keys: frozenset[str]) -> list[_Stock]:
     """Group the NodePools by their instance types and by the labels that overlays select."""
-    found: dict[object, _Stock] = {}
+    stocks: dict[object, _Stock] = {}
     type_lists: list[tuple[InstanceType, ...]] = []
     described: list[tuple[Requirements, ...]] = []
     for pool in sorted(pools, key=lambda p: p.metadata.name):
         name = pool.metadata.name
         types = catalogue.instance_types(name)
-        number = next((n for n, known in enumerate(type_lists) if known is types), len(type_lists))
+        number = next((n for n, other in enumerate(type_lists) if other is types), len(type_lists))
         if number == len(type_lists):
             type_lists.append(types)
             described.append(tuple(_only(from_selectors(t.requirements), keys) for t in types))
-        own = _only(from_labels({labels.NODEPOOL: name, **pool.spec.template.metadata.labels}), keys)
-        stock = found.get((number, own))
+        pool_labels = _only(from_labels({labels.NODEPOOL: name, **pool.spec.template.metadata.labels}), keys)
+        stock = stocks.get((number, pool_labels))
         if stock is None:
             changes = tuple(_Changes() for _ in types)
             stock = _Stock(
-                types_number=number, pools=[], own=own, types=types, described=described[number], changes=changes
+                types_number=number,
+                pools=[],
+                pool_labels=pool_labels,
+                types=types,
+                described=described[number],
+                changes=changes,
             )
-            found[number, own] = stock
+            stocks[number, pool_labels] = stock
         stock.pools.append(name)
-    return list(found.values())
+    return list(stocks.values())
 
 
 def _only(requirements: Requirements, keys: Collection[str]) -> Requirements:
-    return Requirements({key: wanted for key, wanted in requirements.items() if key in keys})
+    return Requirements({key: requirement for key, requirement in requirements.items() if key in keys})
 
 
-def _matching(stocks: Iterable[_Stock], wanted: Requirements) -> list[tuple[_Changes, list[int]]]:
+def _matching(stocks: Iterable[_Stock], required: Requirements) -> list[tuple[_Changes, list[int]]]:
     """The instance types that an overlay selects, each with the positions of the offerings that it selects."""
-    known: dict[object, list[tuple[int, list[int]]]] = {}
+    cache: dict[object, list[tuple[int, list[int]]]] = {}
     matching: list[tuple[_Changes, list[int]]] = []
     for stock in stocks:
-        own = _only(stock.own, wanted)
-        if own.conflict(wanted) is not None:
+        pool_labels = _only(stock.pool_labels, required)
+        if pool_labels.conflict(required) is not None:
             continue
-        if (stock.types_number, own) not in known:
-            known[stock.types_number, own] = [
-                (at, offerings)
-                for at, (instance_type, description) in enumerate(zip(stock.types, stock.described, strict=True))
-                if (offerings := _matching_offerings(instance_type, own & description, wanted))
+        if (stock.types_number, pool_labels) not in cache:
+            cache[stock.types_number, pool_labels] = [
+                (position, offerings)
+                for position, (instance_type, description) in enumerate(zip(stock.types, stock.described, strict=True))
+                if (offerings := _matching_offerings(instance_type, pool_labels & description, required))
             ]
-        matching += [(stock.changes[at], offerings) for at, offerings in known[stock.types_number, own]]
+        matching += [
+            (stock.changes[position], offerings) for position, offerings in cache[stock.types_number, pool_labels]
+        ]
     return matching
 
 
-def _matching_offerings(instance_type: InstanceType, description: Requirements, wanted: Requirements) -> list[int]:
+def _matching_offerings(instance_type: InstanceType, description: Requirements, required: Requirements) -> list[int]:
     """The positions of the offerings that an overlay selects; none if it does not select the type.
 
     Args:
         instance_type: The type.
         description: The labels of its nodes in the NodePool, as far as overlays select by them.
-        wanted: The overlay's requirements.
+        required: The overlay's requirements.
     """
-    if description.compatible(wanted) is not None:
+    if description.compatible(required) is not None:
         return []
     return [
         index
         for index, offering in enumerate(instance_type.offerings)
-        if wanted.compatible(from_selectors(offering.requirements), allow_undefined=labels.WELL_KNOWN) is None
+        if required.compatible(from_selectors(offering.requirements), allow_undefined=labels.WELL_KNOWN) is None
     ]
 
 
@@ -199,8 +206,8 @@ def overlay_annotations(instance_type: InstanceType) -> tuple[str, ...]:
 
     Restates: karpenter pkg/controllers/provisioning/scheduling/nodeclaimtemplate.go `ToNodeClaim`.
     """
-    found = {
+    annotations = {
         labels.PRICE_OVERLAY_APPLIED: any(o.price_overlaid for o in instance_type.offerings),
         labels.CAPACITY_OVERLAY_APPLIED: instance_type.capacity_overlaid,
     }
-    return tuple(sorted(key for key, applied in found.items() if applied))
+    return tuple(sorted(key for key, applied in annotations.items() if applied))

@@ -98,11 +98,11 @@ def make_templates(snapshot: Snapshot, catalogue: Catalogue) -> tuple[tuple[Node
     templates: list[NodeClaimTemplate] = []
     invalid_objects: dict[str, str] = {}
     for pool in sorted(snapshot.node_pools, key=lambda p: p.metadata.name, reverse=True):
-        made = "static NodePools are not scaled for pods" if pool.spec.static else _template(pool, snapshot, tables)
-        if isinstance(made, NodeClaimTemplate):
-            templates.append(made)
+        template = "static NodePools are not scaled for pods" if pool.spec.static else _template(pool, snapshot, tables)
+        if isinstance(template, NodeClaimTemplate):
+            templates.append(template)
         else:
-            invalid_objects[pool.metadata.name] = made
+            invalid_objects[pool.metadata.name] = template
     templates.sort(key=lambda t: t.order)  # stable: names stay descending
     return tuple(templates), dict(sorted(invalid_objects.items()))
 
@@ -204,23 +204,24 @@ class HasNodeClaimTemplate(Protocol):
 
 def distinct_enough(pool: HasNodeClaimTemplate, types: Bools | Ints) -> bool:
     """Whether these instance types (a mask, or indices) have as many different values as minValues require."""
-    return _varied(pool.template, types)
+    return _meets_min_values(pool.template, types)
 
 
-def _varied(template: NodeClaimTemplate, types: Bools | Ints) -> bool:
-    return all(found >= wanted for found, wanted in _found(template, types))
+def _meets_min_values(template: NodeClaimTemplate, types: Bools | Ints) -> bool:
+    return all(count >= minimum for count, minimum in _value_counts(template, types))
 
 
 def achievable(pool: HasNodeClaimTemplate, types: Bools | Ints) -> Mapping[str, int]:
     """Return by label with minValues how many different values these types have, capped at the minValues."""
-    counts = _found(pool.template, types)
+    counts = _value_counts(pool.template, types)
     return {key: min(pair) for key, pair in zip(pool.template.min_values, counts, strict=True)}
 
 
-def _found(template: NodeClaimTemplate, types: Bools | Ints) -> list[tuple[int, int]]:
+def _value_counts(template: NodeClaimTemplate, types: Bools | Ints) -> list[tuple[int, int]]:
+    """Return (different values that these types have, minValues) for each label with minValues."""
     return [
-        (int(np.count_nonzero(np.logical_or.reduce(template.table.type_values(key)[types], axis=0))), wanted)
-        for key, wanted in template.min_values.items()
+        (int(np.count_nonzero(np.logical_or.reduce(template.table.type_values(key)[types], axis=0))), minimum)
+        for key, minimum in template.min_values.items()
     ]
 
 
@@ -231,13 +232,13 @@ def needed_for_variety(pool: HasNodeClaimTemplate, types: Ints) -> list[int]:
     """
     template = pool.template
     needed: dict[int, None] = {}
-    for key, wanted in template.min_values.items():
+    for key, minimum in template.min_values.items():
         values = template.table.type_values(key)
         seen: Bools = np.zeros(values.shape[1], dtype=bool)
         for chosen in needed:
             seen |= values[chosen]
         for candidate in types.tolist():
-            if np.count_nonzero(seen) >= wanted:
+            if np.count_nonzero(seen) >= minimum:
                 break
             if (values[candidate] & ~seen).any():
                 needed[candidate] = None
@@ -258,16 +259,16 @@ def with_variety(template: NodeClaimTemplate, types: Ints, codes: Ints, patterns
         The patterns; a kind that too few types share loses the demands that make it rare, or all demands if removing
         those is not enough.
     """
-    found: Bools = patterns.copy()
+    reduced: Bools = patterns.copy()
     for kind in range(len(patterns)):
         shared = patterns & patterns[kind]
         for other in np.argsort(-shared.sum(axis=1), kind="stable"):
-            if _varied(template, types[_suiting(shared[other], patterns)[codes]]):
-                found[kind] = shared[other]
+            if _meets_min_values(template, types[_suiting(shared[other], patterns)[codes]]):
+                reduced[kind] = shared[other]
                 break
         else:
-            found[kind] = False
-    return found
+            reduced[kind] = False
+    return reduced
 
 
 def _suiting(pattern: Bools, patterns: Bools) -> Bools:
@@ -292,37 +293,39 @@ def varied_sizes(
         Sizes by offering and axis; the types that hold a size have as many values of each label as minValues require.
     """
     codes, patterns = kinds
-    found = sizes[types]
+    reduced = sizes[types]
     for kind in range(len(patterns)):
-        own = np.flatnonzero(codes == kind)
+        offerings = np.flatnonzero(codes == kind)
         others = np.array(sorted(set(types[_suiting(patterns[kind], patterns)[codes]].tolist())), dtype=np.int64)
-        shares = _shares(sizes[types[own]][:, requested], sizes[others][:, requested])
-        least = np.ones(len(own))
+        shares = _shares(sizes[types[offerings]][:, requested], sizes[others][:, requested])
+        least = np.ones(len(offerings))
         for key, wanted in template.min_values.items():
             least = np.minimum(least, _nth_best(shares, template.table.type_values(key)[others], wanted))
-        scaled = np.floor(found[np.ix_(own, requested)] * least[:, None] * (1 - _ROUNDING)).astype(np.int64)
-        found[np.ix_(own, requested)] = np.where(least[:, None] < 1, scaled, found[np.ix_(own, requested)])
-    return found
+        scaled = np.floor(reduced[np.ix_(offerings, requested)] * least[:, None] * (1 - _ROUNDING)).astype(np.int64)
+        reduced[np.ix_(offerings, requested)] = np.where(
+            least[:, None] < 1, scaled, reduced[np.ix_(offerings, requested)]
+        )
+    return reduced
 
 
 def _shares(sizes: Ints, others: Ints) -> Floats:
     """Return by size and other size the share of the first that the second holds, at most 1."""
     shares = np.ones((len(sizes), len(others)))
     for axis in range(sizes.shape[1]):
-        own = sizes[:, axis]
-        held = others[:, axis] / np.maximum(own, 1)[:, None]
-        shares = np.minimum(shares, np.where(own[:, None] > 0, held, 1.0))
+        own_size = sizes[:, axis]
+        ratio = others[:, axis] / np.maximum(own_size, 1)[:, None]
+        shares = np.minimum(shares, np.where(own_size[:, None] > 0, ratio, 1.0))
     return shares
 
 
-def _nth_best(shares: Floats, values: Bools, wanted: int) -> Floats:
-    """Return by size the share that the best types with `wanted` different values hold; 0 if there are fewer values."""
+def _nth_best(shares: Floats, values: Bools, n: int) -> Floats:
+    """Return by size the share that the best types with `n` different values hold; 0 if there are fewer values."""
     best = (
         np.stack([shares[:, has].max(axis=1, initial=0.0) for has in values.T], axis=1) if values.shape[1] else shares
     )
-    if best.shape[1] < wanted or not values.shape[1]:
+    if best.shape[1] < n or not values.shape[1]:
         return np.zeros(len(shares))
-    nth: Floats = np.partition(best, best.shape[1] - wanted, axis=1)[:, best.shape[1] - wanted]
+    nth: Floats = np.partition(best, best.shape[1] - n, axis=1)[:, best.shape[1] - n]
     return nth
 
 
@@ -459,13 +462,13 @@ def _spec(planned: PlannedClaim, pool: NodePool) -> dict[str, Any]:
 def _labels(planned: PlannedClaim, pool: NodePool) -> dict[str, str]:
     """Return the template's labels, the NodePool and NodeClass labels, and one value per required custom label."""
     class_key, class_name = node_class_label(pool)
-    own = {
+    custom = {
         r.key: r.values[0]
         for r in planned.requirements
         if r.operator == "In" and r.values and r.key not in labels.WELL_KNOWN and not labels.is_restricted(r.key)
     }
     return {
-        **own,
+        **custom,
         **pool.spec.template.metadata.labels,
         labels.NODEPOOL: pool.metadata.name,
         class_key: class_name,
@@ -473,14 +476,14 @@ def _labels(planned: PlannedClaim, pool: NodePool) -> dict[str, str]:
 
 
 def _requirement(entry: NodeSelectorRequirement) -> dict[str, Any]:
-    made: dict[str, Any] = {"key": entry.key, "operator": entry.operator}
+    result: dict[str, Any] = {"key": entry.key, "operator": entry.operator}
     if entry.values:
-        made["values"] = list(entry.values)
+        result["values"] = list(entry.values)
     if entry.min_values is not None:
-        made["minValues"] = entry.min_values
-    return made
+        result["minValues"] = entry.min_values
+    return result
 
 
 def _taint(taint: Taint) -> dict[str, str]:
-    made = {"key": taint.key, "effect": taint.effect}
-    return {**made, "value": taint.value} if taint.value else made
+    result = {"key": taint.key, "effect": taint.effect}
+    return {**result, "value": taint.value} if taint.value else result

@@ -90,17 +90,17 @@ class TemplateVariant(Struct, frozen=True):
     def admits(self, term: Requirements) -> bool:
         """Whether every node of the variant meets the term's requirements on open labels."""
         for key in self.open_keys:
-            wanted, own = term.get(key), self.narrowed.get(key)
-            if wanted is not None and (own is None or not _within(own, wanted)):
+            required, own = term.get(key), self.narrowed.get(key)
+            if required is not None and (own is None or not _within(own, required)):
                 return False
         return True
 
 
-def _within(narrow: Requirement, wide: Requirement) -> bool:
-    """Whether every value that meets `narrow` also meets `wide`."""
-    if narrow.present and not narrow.complement:
-        return all(wide.has(value) for value in narrow.values)
-    return narrow.intersection(wide) == narrow
+def _within(inner: Requirement, outer: Requirement) -> bool:
+    """Whether every value that meets `inner` also meets `outer`."""
+    if inner.present and not inner.complement:
+        return all(outer.has(value) for value in inner.values)
+    return inner.intersection(outer) == inner
 
 
 WHOLE_TEMPLATE = TemplateVariant(EMPTY, frozenset())
@@ -112,24 +112,24 @@ def variants_of(template: NodeClaimTemplate, demands: Iterable[NodeDemand]) -> t
     terms = list(dict.fromkeys(term for demand in demands for term in demand.terms))
     open_keys = frozenset(key for key in {key for term in terms for key in term} if _is_open(template, key))
     narrowings = dict.fromkeys(Requirements({k: term[k] for k in sorted(open_keys) if k in term}) for term in terms)
-    found: list[Requirements] = []
+    variants: list[Requirements] = []
     for narrowed in narrowings:
         if not narrowed or template.requirements.compatible(narrowed, allow_undefined=labels.WELL_KNOWN) is not None:
             continue
-        for index, variant in enumerate(found):
+        for index, variant in enumerate(variants):
             if _agree(template, variant, narrowed):
-                found[index] = variant & narrowed
+                variants[index] = variant & narrowed
                 break
         else:
-            found.append(narrowed)
-    return tuple(TemplateVariant(narrowed, open_keys) for narrowed in found) or (TemplateVariant(EMPTY, open_keys),)
+            variants.append(narrowed)
+    return tuple(TemplateVariant(narrowed, open_keys) for narrowed in variants) or (TemplateVariant(EMPTY, open_keys),)
 
 
 def _agree(template: NodeClaimTemplate, variant: Requirements, narrowed: Requirements) -> bool:
     """Whether a node of the variant can also meet these requirements."""
-    for key, wanted in narrowed.items():
+    for key, required in narrowed.items():
         own = variant.get(key)
-        if own is not None and not own.intersects(wanted) and not (own.allows_absence and wanted.allows_absence):
+        if own is not None and not own.intersects(required) and not (own.allows_absence and required.allows_absence):
             return False
     return (template.requirements & variant).conflict(narrowed) is None
 
@@ -401,11 +401,9 @@ class _PoolPart(Struct, frozen=True):
         return stock
 
 
-def _parts(
-    place: _PoolPart, demands: Sequence[NodeDemand], signatures: dict[bytes, int]
-) -> Iterator[_VariantOfferings]:
+def _parts(part: _PoolPart, demands: Sequence[NodeDemand], signatures: dict[bytes, int]) -> Iterator[_VariantOfferings]:
     """Yield the offerings of one NodePool by variant; adds new bit patterns to `signatures`, which numbers them."""
-    pool = place.pool
+    pool = part.pool
     table = pool.template.table
     served = [(w, demand) for w, demand in enumerate(demands) if pool.serves(demand)]
     if not served:
@@ -416,27 +414,27 @@ def _parts(
     codes, patterns = numbered(by_term[:, rows])
     rows, codes = _cheapest(table, rows, codes)
     owners = np.array([w for w, _ in terms])
-    stock = place.stock_of(rows)
-    for v, variant in enumerate(place.variants):
+    stock = part.stock_of(rows)
+    for v, variant in enumerate(part.variants):
         admitted = np.array([variant.admits(term) for _, term in terms], dtype=bool)
         bits: Bools = np.zeros((len(demands), len(patterns)), dtype=bool)
         np.logical_or.at(bits, owners, (patterns & admitted).T)
-        wanted: Bools = bits.T
+        served_demands: Bools = bits.T
         types, sizes = table.row_type[rows], pool.sizes[table.row_type[rows]]
-        if place.varied is not None and pool.template.min_values:
-            wanted = with_variety(pool.template, types, codes, wanted)
-            sizes = varied_sizes(pool.template, types, pool.sizes, (codes, wanted), place.varied)
-        packed = np.packbits(wanted, axis=1)
+        if part.varied is not None and pool.template.min_values:
+            served_demands = with_variety(pool.template, types, codes, served_demands)
+            sizes = varied_sizes(pool.template, types, pool.sizes, (codes, served_demands), part.varied)
+        packed = np.packbits(served_demands, axis=1)
         numbers = np.array([signatures.setdefault(row.tobytes(), len(signatures)) for row in packed], dtype=np.int64)
-        kept = np.flatnonzero(np.logical_or.reduce(wanted, axis=1)[codes])
+        useful = np.flatnonzero(np.logical_or.reduce(served_demands, axis=1)[codes])
         columns = (
-            np.full(len(kept), place.index),
-            np.full(len(kept), v),
-            types[kept],
-            numbers[codes[kept]],
-            stock[kept],
+            np.full(len(useful), part.index),
+            np.full(len(useful), v),
+            types[useful],
+            numbers[codes[useful]],
+            stock[useful],
         )
-        yield _VariantOfferings(np.stack(columns), table.prices[rows[kept]], sizes[kept])
+        yield _VariantOfferings(np.stack(columns), table.prices[rows[useful]], sizes[useful])
 
 
 def _cheapest(table: OfferingTable, rows: Ints, codes: Ints) -> tuple[Ints, Ints]:
@@ -455,15 +453,15 @@ def worth_considering(offerings: CompatibleOfferings, axes: Ints) -> Bools:
     An offering dominates another if it costs at most as much and is at least as large on every axis. A reservation may
     run out, so an offering that uses one dominates only offerings of the same reservation.
     """
-    worth: Bools = np.zeros(len(offerings.prices), dtype=bool)
+    undominated_offerings: Bools = np.zeros(len(offerings.prices), dtype=bool)
     sizes = offerings.sizes[:, axes]
     groups = offerings.signatures * (len(offerings.reservations) + 1) + offerings.stock + 1
     order = np.lexsort((-sizes.sum(axis=1), offerings.prices, groups))  # at equal prices, larger ones first
-    known: dict[bytes, Ints] = {}  # many groups offer the same at the same prices
+    cache: dict[bytes, Ints] = {}  # many groups offer the same at the same prices
     for members in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
         offered = sizes[members]
         key = offered.tobytes()
-        if key not in known:
-            known[key] = undominated(offered)
-        worth[members[known[key]]] = True
-    return worth
+        if key not in cache:
+            cache[key] = undominated(offered)
+        undominated_offerings[members[cache[key]]] = True
+    return undominated_offerings

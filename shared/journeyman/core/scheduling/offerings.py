@@ -135,14 +135,14 @@ class OfferingTable(Struct, eq=False, dict=True):
         """Return by type and value of a label whether the type lists it. Callers must not change the array."""
         if key not in self._values:
             column = self.type_columns.get(key)
-            own = (
+            listed = (
                 [r.values if r is not None and not r.complement else frozenset() for r in column.distinct]
                 if column
                 else []
             )
-            known = sorted(frozenset().union(*own))
-            table = np.array([[value in values for value in known] for values in own], dtype=bool).reshape(
-                -1, len(known)
+            all_values = sorted(frozenset().union(*listed))
+            table = np.array([[value in values for value in all_values] for values in listed], dtype=bool).reshape(
+                -1, len(all_values)
             )
             self._values[key] = table[column.codes] if column else np.zeros((len(self.types), 0), dtype=bool)
         return self._values[key]
@@ -161,19 +161,19 @@ class OfferingTable(Struct, eq=False, dict=True):
 @lru_cache(maxsize=2)
 def offering_tables(catalogue: Catalogue) -> Mapping[str, OfferingTable]:
     """Return a catalogue's tables by NodePool; cached per catalogue. NodePools with the same types share one."""
-    made: list[OfferingTable] = []
+    distinct_tables: list[OfferingTable] = []
     tables: dict[str, OfferingTable] = {}
     for name, types in catalogue.by_node_pool.items():
-        table = next((known for known in made if known.types is types), None)
+        table = next((other for other in distinct_tables if other.types is types), None)
         if table is None:
             table = _table(types)
-            made.append(table)
+            distinct_tables.append(table)
         tables[name] = table
     return tables
 
 
 def _table(types: tuple[InstanceType, ...]) -> OfferingTable:
-    offerings = [offering for t in types for offering in sorted(t.offerings, key=_place)]
+    offerings = [offering for t in types for offering in sorted(t.offerings, key=_offering_order)]
     row_type = np.repeat(np.arange(len(types)), [len(t.offerings) for t in types])
     prices = np.array([o.price for o in offerings], dtype=np.float64)
     row_reservation, reserved = _reserved(offerings)
@@ -191,7 +191,7 @@ def _table(types: tuple[InstanceType, ...]) -> OfferingTable:
     )
 
 
-def _place(offering: Offering) -> tuple[str, str, str, float]:
+def _offering_order(offering: Offering) -> tuple[str, str, str, float]:
     """Return the sort key of an instance type's offerings."""
     return offering.zone, offering.capacity_type, offering.reservation_id, offering.price
 

@@ -186,12 +186,12 @@ class PodSpecReader:
         """Return the constraints with this `key` for a pod of a namespace with these labels; `seen` identifies both."""
         if key == _NOTHING:
             return _NO_RULES
-        known = self._rules.get((key, seen))
-        if known is None:
+        rules = self._rules.get((key, seen))
+        if rules is None:
             spec = self._samples[key]
             assert isinstance(spec, PodSpec)  # noqa: S101 - invalid rules make no parts
-            known = self._rules[key, seen] = _rules(spec, namespace, own, self._namespaces)
-        return known
+            rules = self._rules[key, seen] = _rules(spec, namespace, own, self._namespaces)
+        return rules
 
     def _selection(self, pod: Pod) -> NodeTerms | PodError | None:
         """Return the nodes that a pod requires and prefers."""
@@ -204,21 +204,21 @@ class PodSpecReader:
     def _tolerated(self, tolerations: tuple[Toleration, ...]) -> tuple[Toleration, ...]:
         """Return the tolerations sorted and without tolerationSeconds."""
         key = encode(tolerations) if tolerations else _NOTHING
-        known = self._tolerations.get(key)
-        if known is None:
+        result = self._tolerations.get(key)
+        if result is None:
             distinct = {(t.key, t.operator, t.value, t.effect) for t in tolerations}
-            known = tuple(Toleration(key=k, operator=o, value=v, effect=e) for k, o, v, e in sorted(distinct))
-            self._tolerations[key] = known
-        return known
+            result = tuple(Toleration(key=k, operator=o, value=v, effect=e) for k, o, v, e in sorted(distinct))
+            self._tolerations[key] = result
+        return result
 
     def _usage(self, pod: Pod) -> PodUsage | PodError:
         """Return a pod's resources and host ports."""
         spec = pod.spec
         key = encode((spec.containers, spec.init_containers, spec.overhead, spec.resources, bool(spec.resource_claims)))
-        known = self._usages.get(key)
-        if known is None:
-            known = self._usages[key] = _usage(pod, with_claims=self._with_claims)
-        return known
+        usage = self._usages.get(key)
+        if usage is None:
+            usage = self._usages[key] = _usage(pod, with_claims=self._with_claims)
+        return usage
 
     def _rules_key(self, spec: PodSpec) -> bytes | PodError:
         """Return the bytes of a pod's constraints about other pods, or the error in them."""
@@ -227,12 +227,12 @@ class PodSpecReader:
         if not constraints and about_pods == (None, None):
             return _NOTHING
         key = encode((constraints, about_pods))
-        known = self._samples.get(key)
-        if known is None:
+        sample = self._samples.get(key)
+        if sample is None:
             reason = invalid_rules(constraints, affinity)
-            known = self._samples[key] = PodError(kind="invalid", message=reason) if reason else spec
+            sample = self._samples[key] = PodError(kind="invalid", message=reason) if reason else spec
             self.label_keys |= _label_keys(spec)
-        return known if isinstance(known, PodError) else key
+        return sample if isinstance(sample, PodError) else key
 
 
 def alternatives(node_selector: Mapping[str, str], required: Sequence[NodeSelectorTerm]) -> tuple[Requirements, ...]:
@@ -457,28 +457,28 @@ def group_pods(
     ordered = sorted(pods, key=_age)
     parts = _read_all(ordered, reader)
     watched = tuple(sorted(reader.label_keys.union(*(r.group.label_keys for r in repelled))))
-    members, errors = _alike(zip(ordered, parts, strict=True), volumes_of, claims_of, watched)
+    members, errors = _group_by_key(zip(ordered, parts, strict=True), volumes_of, claims_of, watched)
     classes = _PodClassBuilder(reader, watched)
-    made = [classes.make(key, group) for key, group in members.items()]
-    made.sort(
+    result = [classes.make(key, group) for key, group in members.items()]
+    result.sort(
         key=lambda c: (-c.requests.get(CPU, 0), -c.requests.get(MEMORY, 0))
     )  # stable: equal ones stay oldest first
-    return tuple(made), errors
+    return tuple(result), errors
 
 
 def _read_all(pods: Iterable[Pod], reader: PodSpecReader) -> list[SpecParts | PodError | None]:
     """Return the result of `PodSpecReader.read` for each pod; reads specs with equal bytes once."""
-    known: dict[bytes, SpecParts | PodError | None] = {}
-    found: list[SpecParts | PodError | None] = []
+    cache: dict[bytes, SpecParts | PodError | None] = {}
+    results: list[SpecParts | PodError | None] = []
     for pod in pods:
         constraints = _constraint_bytes(pod)
-        if constraints not in known:
-            known[constraints] = reader.read(pod)
-        found.append(known[constraints])
-    return found
+        if constraints not in cache:
+            cache[constraints] = reader.read(pod)
+        results.append(cache[constraints])
+    return results
 
 
-def _alike(
+def _group_by_key(
     pods: Iterable[tuple[Pod, SpecParts | PodError | None]],
     volumes_of: VolumesOf | None,
     claims_of: ClaimsOf | None,
@@ -500,16 +500,16 @@ def _alike(
         if isinstance(claims, PodError):
             errors[pod.key] = claims
             continue
-        own = pod.metadata
-        seen = (own.namespace, *map(own.labels.get, watched))
+        metadata = pod.metadata
+        seen = (metadata.namespace, *map(metadata.labels.get, watched))
         key = _ClassKey(parts, None if volumes == NO_VOLUMES else volumes, claims, seen)
         members.setdefault(key, []).append(pod)
     return members, errors
 
 
 def _age(pod: Pod) -> tuple[datetime, str, str, str]:
-    own = pod.metadata
-    return (own.creation_timestamp or _LONG_AGO, own.uid, own.namespace, own.name)
+    metadata = pod.metadata
+    return (metadata.creation_timestamp or _LONG_AGO, metadata.uid, metadata.namespace, metadata.name)
 
 
 def _constraint_bytes(pod: Pod) -> bytes:
@@ -541,18 +541,18 @@ class _PodClassBuilder:
     def make(self, key: _ClassKey, pods: Iterable[Pod]) -> PodClass:
         """Return the class of the pods with this key."""
         parts, volumes, seen = key.parts, key.volumes or NO_VOLUMES, key.labels
-        own = self._labels.get(seen)
-        if own is None:
+        visible_labels = self._labels.get(seen)
+        if visible_labels is None:
             values = zip(self._watched, seen[1:], strict=True)
-            own = self._labels[seen] = {key: value for key, value in values if value is not None}
+            visible_labels = self._labels[seen] = {key: value for key, value in values if value is not None}
         namespace = seen[0] or ""
-        rules = self._reader.rules(parts.rules, namespace, own, seen)
+        rules = self._reader.rules(parts.rules, namespace, visible_labels, seen)
         preferred = parts.selection.preferred
         preferences = replace(rules.preferences, node_terms=preferred) if preferred else rules.preferences
         return PodClass(
             pods=tuple(pods),
             namespace=namespace,
-            labels=own,
+            labels=visible_labels,
             requests=parts.usage.requests,
             terms=parts.selection.terms,
             tolerations=parts.tolerations,

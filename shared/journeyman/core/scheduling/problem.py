@@ -63,7 +63,7 @@ class RowDomains(NamedTuple):
 
 
 class PodBatch(Struct, frozen=True, kw_only=True):
-    """`count` pods of one row for nodes with these labels. `is_quota`: the placement of other pods depends on them.
+    """`count` pods of one row for nodes with these labels. `is_quota`: the placement of other pods depends on this number.
 
     No two batches of one assignment are equal.
     """
@@ -124,8 +124,8 @@ class PartialSolution(Struct, frozen=True, kw_only=True, eq=False):
 
     `headroom[s]` is the remainder of NodePool s's limits, `reservations` the remaining reserved capacity. `reasons` says
     by class why pods are unschedulable. `ceilings` limit how many pods of a row may be assigned to some domains.
-    `devices` tracks device allocations by node, existing nodes first, then new ones. `spread_choice`: which domains pods
-    with topology spread get.
+    `devices` tracks device allocations by node, existing nodes first, then new ones. `spread_choice` says which domains
+    pods with topology spread get.
     """
 
     left: Sequence[int]
@@ -283,16 +283,16 @@ def prepare_task(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: froz
 
 
 def _claims(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: frozenset[str]) -> ClaimReader | None:
-    """Return a reader of the ResourceClaims as they are once the pods have left their nodes; None if claims are ignored."""
+    """Return a reader of the ResourceClaims without the pods that leave their nodes; None if claims are ignored."""
     if inputs.options.ignore_dra_requests:
         return None
     from journeyman.core.scheduling.dra import ClaimReader  # noqa: PLC0415 - imported only if enabled
 
     snapshot = inputs.snapshot
-    gone = (pod for n in snapshot.state_nodes if n.name in without_nodes or n.is_being_disrupted for pod in n.pods)
+    removed = (pod for n in snapshot.state_nodes if n.name in without_nodes or n.is_being_disrupted for pod in n.pods)
     moved = (pod for pod in pods if pod.spec.node_name)
-    going = (pod for pod in snapshot.pods if pod.spec.resource_claims and is_terminating(pod))
-    return ClaimReader(snapshot, frozenset(pod.metadata.uid for pods in (gone, moved, going) for pod in pods))
+    terminating = (pod for pod in snapshot.pods if pod.spec.resource_claims and is_terminating(pod))
+    return ClaimReader(snapshot, frozenset(pod.metadata.uid for pods in (removed, moved, terminating) for pod in pods))
 
 
 def _devices(
@@ -307,11 +307,13 @@ def _devices(
         return None
     from journeyman.core.scheduling.dra import DeviceInventory  # noqa: PLC0415 - only with ResourceClaims
 
-    types = {(t.name, found.name): found for t in inputs.templates for found in t.table.types}
+    types = {(t.name, instance_type.name): instance_type for t in inputs.templates for instance_type in t.table.types}
     return DeviceInventory.of(claims, inputs.snapshot.resource_slices, existing.nodes, types, rescheduled)
 
 
 class _RelaxationRows(Struct, kw_only=True, eq=False):
+    """The rows of a problem; the fields are those of `SchedulingProblem`."""
+
     rows: list[PodClass] = field(default_factory=list)
     class_of_row: list[int] = field(default_factory=list)
     levels: list[tuple[int, ...]] = field(default_factory=list)
@@ -319,21 +321,21 @@ class _RelaxationRows(Struct, kw_only=True, eq=False):
     @classmethod
     def of(cls, classes: Sequence[PodClass], inputs: ClusterInputs) -> _RelaxationRows:
         """Return every class at every relaxation level."""
-        made = cls()
+        result = cls()
         taints = (t for template in inputs.templates for t in template.node_pool.spec.template.spec.taints)
         has_preference_taints = any(is_prefer_no_schedule(taint) for taint in taints)
         for number, pods in enumerate(classes):
             levels = relaxation_levels(
                 pods, policy=inputs.options.preferences, any_preference_taint=has_preference_taints
             )
-            first = len(made.rows)
-            made.rows += levels
-            made.class_of_row += [number] * len(levels)
-            made.levels.append(tuple(range(first, len(made.rows))))
-        return made
+            first = len(result.rows)
+            result.rows += levels
+            result.class_of_row += [number] * len(levels)
+            result.levels.append(tuple(range(first, len(result.rows))))
+        return result
 
 
 def _requests(rows: Sequence[PodClass], axes: Sequence[str]) -> Ints:
-    """Return amounts by row and axis."""
+    """Return the requests of one pod, by row and axis."""
     amounts = [[row.requests.get(axis, 0) for axis in axes] for row in rows]
     return np.array(amounts, dtype=np.int64).reshape(len(rows), len(axes))

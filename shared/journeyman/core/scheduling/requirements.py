@@ -223,7 +223,7 @@ class Requirements(Mapping[str, Requirement]):
         return self.conflict(required)
 
     def conflict(self, required: Mapping[str, Requirement]) -> str | None:
-        """Return the first key that both sides name and for which no value meets both; None if there is none."""
+        """Return, as text, the first key that both sides name with no value that meets both; None if there is none."""
         for key, wanted in required.items():
             offered = self.by_key.get(key)
             if offered is None or offered.intersects(wanted) or (offered.allows_absence and wanted.allows_absence):
@@ -271,20 +271,20 @@ def likely_meant(key: str, known: Iterable[str]) -> str:
 def _likeliest(key: str, known: frozenset[str]) -> str:
     last = _last_part(key)
     candidates = (known | labels.WELL_KNOWN) - {key}
-    alike = [c for c in candidates if key in c or c.endswith(last) or _is_slip(key, c)]
-    return min(alike, key=lambda c: (not _is_slip(key, c), _last_part(c) != last, len(c), c), default="")
+    alike = [c for c in candidates if key in c or c.endswith(last) or _differs_by_typo(key, c)]
+    return min(alike, key=lambda c: (not _differs_by_typo(key, c), _last_part(c) != last, len(c), c), default="")
 
 
-def _is_slip(written: str, meant: str) -> bool:
+def _differs_by_typo(written: str, meant: str) -> bool:
     """Whether the texts differ by one inserted, missing or wrong letter, or by two swapped letters."""
     if abs(len(written) - len(meant)) > 1:
         return False
     start = next((n for n, (a, b) in enumerate(zip(written, meant, strict=False)) if a != b), None)
     if start is None:
         return True
-    here, there = written[start:], meant[start:]
-    swapped = here[:2] == there[1::-1] and here[2:] == there[2:]
-    return swapped or here[1:] == there[1:] or here[1:] == there or here == there[1:]
+    rest, meant_rest = written[start:], meant[start:]
+    swapped = rest[:2] == meant_rest[1::-1] and rest[2:] == meant_rest[2:]
+    return swapped or rest[1:] == meant_rest[1:] or rest[1:] == meant_rest or rest == meant_rest[1:]
 
 
 def _last_part(key: str) -> str:

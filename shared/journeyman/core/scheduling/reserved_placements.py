@@ -130,11 +130,11 @@ def _promised(node: StateNode) -> Requirements:
 
 def _always_meets(promised: Requirements, term: Requirements) -> bool:
     """Whether every node with the promised labels meets a term."""
-    for key, wanted in term.items():
-        known = promised.get(key)
-        if known is None:
-            if not wanted.allows_absence:
+    for key, required in term.items():
+        possible = promised.get(key)
+        if possible is None:
+            if not required.allows_absence:
                 return False
-        elif known.complement or not known.values or not all(wanted.has(value) for value in known.values):
+        elif possible.complement or not possible.values or not all(required.has(value) for value in possible.values):
             return False
     return True

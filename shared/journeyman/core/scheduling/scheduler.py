@@ -5,9 +5,10 @@
 1. `problem.prepare_task` groups pods into classes, each with its relaxation levels, and measures the existing nodes.
 2. `reserved_placements` keeps pods on the pending NodeClaims that were created for them.
 3. `bulk_scheduling` plans whole classes: domains first, then existing nodes, then new nodes packed by price.
-4. With few pods, topology spread may also use cheaper domains (`spread_choices`), pods that share no node although they
-   prefer to are planned in bulk as well, and `sequential` plans pod by pod as Karpenter does, once for each tie-break
-   policy. The plan with the fewest unschedulable pods wins, then the cheapest, then the one with the fewest nodes.
+4. With few pods, topology spread may also use cheaper domains (`spread_choices`), classes whose preference to share
+   nodes is not met anyway are also planned in bulk (`without_lost_preferences`), and `sequential` plans pod by pod as
+   Karpenter does, once for each tie-break policy. The plan with the fewest unschedulable pods wins, then the cheapest,
+   then the one with the fewest nodes.
 5. `instance_type_choice` lists for every new node the suitable instance types with nearly the same price.
 6. `explanation` explains unschedulable pods, and `price_lower_bound` computes a lower bound of the price.
 
@@ -132,8 +133,8 @@ class Scheduler:
     @property
     def _unusable(self) -> Mapping[str, str]:
         """Return by name why NodePools are unusable in this pass, including those that could not be parsed."""
-        unread = {item.name: item.why for item in self.snapshot.invalid_objects if item.kind == "NodePool"}
-        return {**unread, **self._inputs.invalid_objects}
+        unparsed = {item.name: item.why for item in self.snapshot.invalid_objects if item.kind == "NodePool"}
+        return {**unparsed, **self._inputs.invalid_objects}
 
     def _errors(self, task: SchedulingTask, plan: CandidatePlan) -> dict[str, PodError]:
         """Return an error for each unschedulable pod; pods of a class share it."""
@@ -168,17 +169,17 @@ class Scheduler:
         return errors
 
 
-CLASSES_TRIED: Final = 24  # classes whose preferences are tried separately
-_FEW_PODS: Final = 150  # pods; with more, one superfluous node in a domain matters little
+CLASSES_TRIED: Final = 24  # relaxation levels of single classes that are tried, one plan each
+_FEW_PODS: Final = 150  # with more pods, one superfluous node in a domain matters little
 _DECIMALS: Final = 9  # of a price; smaller differences are rounding errors
-_NOTHING_TO_BUY: Final = (0, 0.0, 0)  # every pod is scheduled, and no node is launched
+_NO_NODE_NEEDED: Final = (0, 0.0, 0)  # every pod is scheduled, and no node is launched
 
 
 class CandidatePlan(Struct, frozen=True, kw_only=True, eq=False):
     """A finished solution: its NodeClaims, and the keys of the pods planned onto existing nodes, by node name.
 
     `unplaced` are the keys of unschedulable pods, by class. `fees` is the sum of the NodePools' surcharges per node.
-    `devices` are those on existing nodes for the planned pods' ResourceClaims, by node name.
+    `devices` are the devices on existing nodes that the planned pods' ResourceClaims get, by node name.
     """
 
     solution: PartialSolution
@@ -232,20 +233,21 @@ def best_plan(task: SchedulingTask) -> CandidatePlan:
 
 
 def _best(task: SchedulingTask) -> CandidatePlan:
+    """Return the bulk plan, or with few pods the best of several plans (step 4 in the module docstring)."""
     problem = task.problem
     plan = _finish(task, schedule_in_bulk(task))
-    if plan.rank == _NOTHING_TO_BUY or not _is_small(problem):
+    if plan.rank == _NO_NODE_NEEDED or not _is_small(problem):
         return plan
     best = plan
-    for choice in spread_choices(problem):  # CHEAPEST_IF_FIRST must leave no more pods to the order of binding
+    for choice in spread_choices(problem):  # CHEAPEST_IF_FIRST must not make more pods depend on the order of binding
         uneven = _finish(task, schedule_in_bulk(task, choice))
         if uneven.leftover != plan.leftover or uneven.rank >= best.rank:
             continue
         if choice is SpreadChoice.CHEAPEST or pods_to_bind_first(problem, uneven) <= pods_to_bind_first(problem, plan):
             best = uneven
-    settled = without_lost_preferences(task, plan)
-    if co_located_classes(settled.problem) != co_located_classes(problem):
-        rival = _finish(task, schedule_in_bulk(settled))
+    reduced_task = without_lost_preferences(task, plan)
+    if co_located_classes(reduced_task.problem) != co_located_classes(problem):
+        rival = _finish(task, schedule_in_bulk(reduced_task))
         best = min(best, rival, key=lambda p: p.rank) if rival.leftover == best.leftover else best
     for policy in tie_break_policies(task):
         rival = _sequential_plan(task, policy)
@@ -268,7 +270,7 @@ def spread_choices(problem: SchedulingProblem) -> Iterator[SpreadChoice]:
 
 
 def without_lost_preferences(task: SchedulingTask, plan: CandidatePlan) -> SchedulingTask:
-    """Return the task without the first relaxation levels of each class that no pod of it has in the plan."""
+    """Return the task without the first relaxation levels of each class, as long as none of its pods has them in the plan."""
     on_nodes = (*plan.solution.on_existing.values(), *(node.pods for node in plan.solution.new_nodes))
     used = {entry.row for pods in on_nodes for entry in pods}
     first_used = [next((n for n, row in enumerate(rows) if row in used), 0) for rows in task.problem.levels]
@@ -307,6 +309,7 @@ def _is_small(problem: SchedulingProblem) -> bool:
 
 
 def _finish(task: SchedulingTask, solution: PartialSolution) -> CandidatePlan:
+    """Return the plan for a solution: assigns pods to its nodes by key, and chooses instance types."""
     problem = task.problem
     draw = _PodQueues(problem, task.reserved)
     existing: dict[str, tuple[str, ...]] = {}
@@ -325,7 +328,7 @@ def _finish(task: SchedulingTask, solution: PartialSolution) -> CandidatePlan:
 
 
 def _with_devices(task: SchedulingTask, solution: PartialSolution, plan: CandidatePlan) -> CandidatePlan:
-    """Return the plan with the devices for its pods' ResourceClaims; assigns pods to nodes in the same order again."""
+    """Return the plan with the devices for its pods' ResourceClaims; assigns pods to nodes in the same order as `_finish`."""
     from journeyman.core.scheduling.dra import drivers_of, planned_devices  # noqa: PLC0415 - only with ResourceClaims
 
     problem = task.problem
@@ -336,15 +339,15 @@ def _with_devices(task: SchedulingTask, solution: PartialSolution, plan: Candida
     taken = (*solution.on_existing.values(), *(node.pods for node in solution.new_nodes))
     rows = {row for pods in taken for row, _ in pods}
     shared = {demand.key for row in rows for demand in problem.rows[row].claims if demand.key and demand.held is None}
-    for place, node in enumerate(nodes):
-        drawn = {row: draw.onto(place, row, count) for row, count in solution.on_existing.get(place, ())}
-        for planned in planned_devices(solution.devices.options_of(place), drawn, names, shared).values():
+    for position, node in enumerate(nodes):
+        drawn = {row: draw.onto(position, row, count) for row, count in solution.on_existing.get(position, ())}
+        for planned in planned_devices(solution.devices.options_of(position), drawn, names, shared).values():
             if planned:
                 devices[node.name] = planned
     claims: list[PlannedClaim] = []
-    for place, (new_node, claim) in enumerate(zip(solution.new_nodes, plan.claims, strict=True), len(nodes)):
+    for position, (new_node, claim) in enumerate(zip(solution.new_nodes, plan.claims, strict=True), len(nodes)):
         drawn = {row: draw(row, count) for row, count in new_node.pods}
-        options = solution.devices.options_of(place)
+        options = solution.devices.options_of(position)
         by_type = planned_devices(options, drawn, names, ())
         listed = {name: by_type[name] for name in claim.instance_types if name in by_type}
         claims.append(replace(claim, devices=listed, dra_drivers=drivers_of(options)) if options else claim)
@@ -352,7 +355,7 @@ def _with_devices(task: SchedulingTask, solution: PartialSolution, plan: Candida
 
 
 class _PodQueues:
-    """Assigns the pods of each class in queue order, for any of its rows; pods with reserved placements get their node."""
+    """Draws the pods of each class in queue order, whatever their row; pods with reserved placements get their node."""
 
     def __init__(self, problem: SchedulingProblem, reserved: Iterable[ReservedPlacement]) -> None:
         self._problem = problem
@@ -378,6 +381,7 @@ class _PodQueues:
         return staying + self(row, count - len(staying))
 
     def __call__(self, row: int, count: int) -> list[str]:
+        """Return the keys of the next `count` pods of the row's class."""
         pod_class = self._problem.class_of_row[row]
         start = self._drawn[pod_class]
         self._drawn[pod_class] = start + count
@@ -386,13 +390,16 @@ class _PodQueues:
         return [pod.key for pod in self._problem.rows[row].pods[start : start + count]]
 
     def rest(self, pod_class: int) -> tuple[str, ...]:
-        """Return the keys of the pods that were not assigned."""
+        """Return the keys of the pods that were not drawn."""
         row = self._problem.levels[pod_class][0]
         return tuple(self(row, self._problem.counts[pod_class] - self._drawn[pod_class]))
 
 
 def _plan_with_free_preferences(task: SchedulingTask) -> CandidatePlan:
-    """Return the best plan with preferences that do not make it worse: relaxes all classes together, then each alone."""
+    """Return the best plan that keeps the preferences which do not make it worse.
+
+    Relaxes all classes together, level by level; if that ends with every class fully relaxed, tries each class alone.
+    """
     levels = task.problem.levels
     last = [level_rows[-1:] for level_rows in levels]
     best = _best(task.with_levels(last))
@@ -401,10 +408,10 @@ def _plan_with_free_preferences(task: SchedulingTask) -> CandidatePlan:
         plan = _best(task.with_levels(tried))
         if plan.rank <= best.rank:
             return plan
-    return _one_class_after_another(task, last, best, lambda tried: _best(task.with_levels(tried)))
+    return _keep_preferences_by_class(task, last, best, lambda tried: _best(task.with_levels(tried)))
 
 
-def _one_class_after_another(
+def _keep_preferences_by_class(
     task: SchedulingTask,
     starts: list[tuple[int, ...]],
     best: CandidatePlan,

@@ -66,7 +66,7 @@ def present(pins: Pins) -> Pins:
 
 
 class NodeMatch(NamedTuple):
-    """Whether a node that pods go to is one that a rule counts: for sure, or perhaps."""
+    """Whether a rule counts the node that pods get: surely, or possibly."""
 
     surely: bool
     possibly: bool
@@ -76,8 +76,8 @@ class TopologyGroup(Struct, frozen=True, kw_only=True):
     """Pods that a constraint counts, by the values of node label `key` (their domains).
 
     The pods are those that `selector` selects in `namespaces` (None: in all of them). `id` is equal for groups that count
-    the same pods over the same label; a preferred group has an id of its own, so that a class may both require and prefer
-    something about the same pods.
+    the same pods over the same label; a preferred group has an id of its own, because a class may have a required and a
+    preferred rule about the same pods.
     """
 
     key: str
@@ -86,17 +86,17 @@ class TopologyGroup(Struct, frozen=True, kw_only=True):
     id: bytes
 
     def counts(self, namespace: str, values: Mapping[str, str]) -> bool:
-        """Whether a pod of this namespace with these labels is one of those counted."""
+        """Whether the group counts a pod of this namespace with these labels."""
         return (self.namespaces is None or namespace in self.namespaces) and selects(self.selector, values)
 
     @property
     def label_keys(self) -> frozenset[str]:
-        """The pod labels that the selector looks at."""
+        """The keys of the pod labels that the selector uses."""
         return selector_keys(self.selector)
 
     @property
     def in_words(self) -> str:
-        """The pods it counts, as text."""
+        """The counted pods, as text."""
         where = "" if self.namespaces is None else f" in namespace {' or '.join(sorted(self.namespaces)) or 'none'}"
         return f"pods {_in_words(self.selector)}{where}"
 
@@ -110,7 +110,7 @@ class TopologySpread(Struct, frozen=True, kw_only=True):
     """One topology spread constraint: the skew between a domain and the emptiest one is at most `max_skew`.
 
     `honors_node_affinity`: only nodes that meet the pod's own node affinity count; `honors_node_taints`: only nodes whose
-    taints it tolerates.
+    taints the pod tolerates.
     """
 
     group: TopologyGroup
@@ -125,15 +125,15 @@ class TopologySpread(Struct, frozen=True, kw_only=True):
         return self.group.key
 
     def counts(self, namespace: str, values: Mapping[str, str]) -> bool:
-        """Whether a pod of this namespace with these labels is one of those counted."""
+        """Whether the constraint counts a pod of this namespace with these labels."""
         return self.group.counts(namespace, values)
 
 
 class SpreadChoice(Enum):
-    """Which of the domains that their rules admit pods with a topology spread constraint get.
+    """Which of the admitted domains pods with a topology spread constraint get.
 
-    EMPTIEST: the emptiest. CHEAPEST: the cheapest that admits them in whatever order pods are bound, so that the whole
-    maxSkew is used. CHEAPEST_IF_FIRST: the cheapest that admits them before pods that the constraint only counts.
+    EMPTIEST: the emptiest. CHEAPEST: the cheapest that admits the pods in whatever order pods are bound, which uses the
+    whole maxSkew. CHEAPEST_IF_FIRST: the cheapest that admits them if bound before pods that the constraint only counts.
     """
 
     EMPTIEST = "emptiest"
@@ -153,11 +153,11 @@ class HasLabels(Protocol):
 
     @property
     def namespace(self) -> str:
-        """Where it is."""
+        """The namespace."""
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Its labels, at least those that any selector looks at."""
+        """The labels, at least those that any selector uses."""
 
 
 def _in_words(selector: LabelSelector | None) -> str:
@@ -168,13 +168,13 @@ def _in_words(selector: LabelSelector | None) -> str:
     return f"with {', '.join((*exact, *others))}" if exact or others else "of any labels"
 
 
-def spread_of(constraint: TopologySpreadConstraint, namespace: str, own: Mapping[str, str]) -> TopologySpread:
-    """A pod's spread constraint, given its namespace and labels."""
+def spread_of(constraint: TopologySpreadConstraint, namespace: str, pod_labels: Mapping[str, str]) -> TopologySpread:
+    """Return a pod's spread constraint, given the pod's namespace and labels."""
     return TopologySpread(
         group=_group(
             constraint.topology_key,
             frozenset({namespace}),
-            _with_label_keys(constraint.label_selector, own, constraint.match_label_keys, ()),
+            _with_label_keys(constraint.label_selector, pod_labels, constraint.match_label_keys, ()),
         ),
         max_skew=constraint.max_skew,
         min_domains=constraint.min_domains or 1,
@@ -184,20 +184,20 @@ def spread_of(constraint: TopologySpreadConstraint, namespace: str, own: Mapping
 
 
 def group_of(
-    term: PodAffinityTerm, namespace: str, own: Mapping[str, str], namespaces: Mapping[str, Object]
+    term: PodAffinityTerm, namespace: str, pod_labels: Mapping[str, str], namespaces: Mapping[str, Object]
 ) -> TopologyGroup:
     """Return the group of a pod's (anti-)affinity term.
 
     Args:
         term: The term.
-        namespace: The pod's.
-        own: The pod's labels.
+        namespace: The pod's namespace.
+        pod_labels: The pod's labels.
         namespaces: All namespaces by name, for the term's namespace selector.
     """
     return _group(
         term.topology_key,
         _namespaces(term, namespace, namespaces),
-        _with_label_keys(term.label_selector, own, term.match_label_keys, term.mismatch_label_keys),
+        _with_label_keys(term.label_selector, pod_labels, term.match_label_keys, term.mismatch_label_keys),
     )
 
 
@@ -212,56 +212,60 @@ def _group(key: str, namespaces: frozenset[str] | None, selector: LabelSelector 
     )
 
 
-def _namespaces(term: PodAffinityTerm, own: str, known: Mapping[str, Object]) -> frozenset[str] | None:
-    """The namespaces of a term, None for all: those listed and those selected; the pod's own if it names none."""
+def _namespaces(term: PodAffinityTerm, pod_namespace: str, namespaces: Mapping[str, Object]) -> frozenset[str] | None:
+    """Return the listed and selected namespaces of a term, None for all; the pod's own if the term names none."""
     selector = term.namespace_selector
     if selector is None:
-        return frozenset(term.namespaces) or frozenset({own})
+        return frozenset(term.namespaces) or frozenset({pod_namespace})
     if not selector.match_labels and not selector.match_expressions:
         return None
-    chosen = {name for name, found in known.items() if selects(selector, found.metadata.labels)}
+    chosen = {name for name, entry in namespaces.items() if selects(selector, entry.metadata.labels)}
     return frozenset(chosen.union(term.namespaces))
 
 
 def _with_label_keys(
-    selector: LabelSelector | None, own: Mapping[str, str], same: Iterable[str], different: Iterable[str]
+    selector: LabelSelector | None, pod_labels: Mapping[str, str], same: Iterable[str], different: Iterable[str]
 ) -> LabelSelector | None:
-    """The selector, narrowed to pods that share (differ in) the pod's own values of these labels."""
+    """Return the selector, narrowed to pods with the `same` or `different` values of these labels as this pod."""
     if selector is None:
         return None
-    narrowed = [LabelSelectorRequirement(key=k, operator="In", values=(own[k],)) for k in same if k in own]
-    narrowed += [LabelSelectorRequirement(key=k, operator="NotIn", values=(own[k],)) for k in different if k in own]
+    narrowed = [
+        LabelSelectorRequirement(key=k, operator="In", values=(pod_labels[k],)) for k in same if k in pod_labels
+    ]
+    narrowed += [
+        LabelSelectorRequirement(key=k, operator="NotIn", values=(pod_labels[k],)) for k in different if k in pod_labels
+    ]
     if not narrowed:
         return selector
     return LabelSelector(match_labels=selector.match_labels, match_expressions=(*selector.match_expressions, *narrowed))
 
 
 def _canonical(selector: LabelSelector | None) -> object:
-    """An equal value for selectors that mean the same."""
+    """Return a value that is equal for equivalent selectors."""
     if selector is None:
         return None
-    wanted = {(key, "In", (value,)) for key, value in selector.match_labels.items()}
-    return sorted(wanted | {(e.key, e.operator, tuple(sorted(set(e.values)))) for e in selector.match_expressions})
+    expressions = {(key, "In", (value,)) for key, value in selector.match_labels.items()}
+    return sorted(expressions | {(e.key, e.operator, tuple(sorted(set(e.values)))) for e in selector.match_expressions})
 
 
 def selector_keys(selector: LabelSelector | None) -> frozenset[str]:
-    """The labels that a selector looks at."""
+    """Return the keys of the labels that a selector uses."""
     if selector is None:
         return frozenset()
     return frozenset({*selector.match_labels, *(e.key for e in selector.match_expressions)})
 
 
-# -- pods that run ----------------------------------------------------------------------------------------------------
+# -- running pods -----------------------------------------------------------------------------------------------------
 
 
 def domain_of(node: StateNode, key: str) -> str | None:
-    """The domain of a node; its own name stands in for a hostname label that it does not have yet."""
-    found = node.labels.get(key)
-    return node.name if found is None and key == labels.HOSTNAME else found
+    """Return the domain of a node; the node's name replaces a missing hostname label."""
+    value = node.labels.get(key)
+    return node.name if value is None and key == labels.HOSTNAME else value
 
 
 class RunningAntiAffinity(Struct, frozen=True, eq=False):
-    """A running pod, by its key, and a group that its required anti-affinity keeps out of its domain."""
+    """The key of a running pod, a group that its required anti-affinity excludes, and the domain of its node."""
 
     pod: str
     group: TopologyGroup
@@ -304,19 +308,22 @@ def inverse_anti_affinities(
 
 def _anti_affinities(pod: Pod, namespaces: Mapping[str, Object]) -> Iterable[TopologyGroup]:
     rules = pod.spec.affinity.pod_anti_affinity if pod.spec.affinity is not None else None
-    own = pod.metadata
-    return (group_of(t, own.namespace, own.labels, namespaces) for t in (rules.required if rules is not None else ()))
+    metadata = pod.metadata
+    return (
+        group_of(t, metadata.namespace, metadata.labels, namespaces)
+        for t in (rules.required if rules is not None else ())
+    )
 
 
 class LabelIndex:
-    """Finds the pods that a group counts by label value, without asking every pod."""
+    """Finds the pods that a group counts by label value, without testing every pod."""
 
     def __init__(self, entries: Iterable[HasLabels]) -> None:
-        """Index entries; `counted_by` answers with their positions."""
+        """Index entries; `counted_by` returns their positions."""
         self._distinct: list[tuple[str, Mapping[str, str]]] = []
         self._positions: list[list[int]] = []
         self._by_value: dict[tuple[str, str], set[int]] = {}
-        self._found: dict[bytes, tuple[int, ...]] = {}
+        self._positions_by_group: dict[bytes, tuple[int, ...]] = {}
         numbers: dict[tuple[str, frozenset[tuple[str, str]]], int] = {}
         for position, entry in enumerate(entries):
             items = frozenset(entry.labels.items())
@@ -329,24 +336,26 @@ class LabelIndex:
             self._positions[number].append(position)
 
     def counted_by(self, group: TopologyGroup) -> tuple[int, ...]:
-        """The positions of the entries that the group counts, ascending."""
-        found = self._found.get(group.id)
-        if found is None:
+        """Return the positions of the entries that the group counts, ascending."""
+        positions = self._positions_by_group.get(group.id)
+        if positions is None:
             numbers = [n for n in self._candidates(group.selector) if group.counts(*self._distinct[n])]
-            found = self._found[group.id] = tuple(sorted(p for n in numbers for p in self._positions[n]))
-        return found
+            positions = self._positions_by_group[group.id] = tuple(
+                sorted(p for n in numbers for p in self._positions[n])
+            )
+        return positions
 
     def _candidates(self, selector: LabelSelector | None) -> Collection[int]:
-        """The entries with the rarest of the values that the selector requires."""
+        """Return the entries with the rarest of the label values that the selector requires."""
         if selector is None:
             return ()
-        labels_wanted = [*selector.match_labels.items()]
-        labels_wanted += [
+        required = [*selector.match_labels.items()]
+        required += [
             (e.key, e.values[0]) for e in selector.match_expressions if e.operator == "In" and len(e.values) == 1
         ]
-        if not labels_wanted:
+        if not required:
             return range(len(self._distinct))
-        return min((self._by_value.get(item, set()) for item in labels_wanted), key=len)
+        return min((self._by_value.get(item, set()) for item in required), key=len)
 
 
 class _VisibleLabels(Struct, frozen=True):
@@ -357,13 +366,13 @@ class _VisibleLabels(Struct, frozen=True):
 
 
 class RunningPodCounts:
-    """Counts the pods on nodes for any group, after looking at each pod once.
+    """Counts the pods on nodes for any group; reads each pod once.
 
-    Pods that are being deleted do not count, nor do those in `rescheduled`, which this pass reschedules.
+    Pods that are being deleted do not count, nor do the pods in `rescheduled`, which this pass reschedules.
     """
 
     def __init__(self, nodes: Iterable[StateNode], rescheduled: Collection[str], watched: Iterable[str]) -> None:
-        """Count the nodes' pods; `watched` are the labels that any group asked about looks at."""
+        """Count the nodes' pods; `watched` are the keys of all labels that the groups select on."""
         self.nodes = tuple(nodes)
         keys = tuple(sorted(set(watched)))
         counts: dict[tuple[str | None, ...], dict[str, int]] = {}
@@ -371,8 +380,8 @@ class RunningPodCounts:
             for pod in node.pods:
                 if is_terminating(pod) or pod.key in rescheduled:
                     continue
-                seen = (pod.metadata.namespace, *map(pod.metadata.labels.get, keys))
-                by_node = counts.setdefault(seen, {})
+                visible = (pod.metadata.namespace, *map(pod.metadata.labels.get, keys))
+                by_node = counts.setdefault(visible, {})
                 by_node[node.name] = by_node.get(node.name, 0) + 1
         self._by_node = tuple(counts.values())
         self._index = LabelIndex(
@@ -382,15 +391,15 @@ class RunningPodCounts:
         self._counted: dict[bytes, Mapping[str, int]] = {}
 
     def without(self, nodes: Collection[str]) -> RunningPodCounts:
-        """The same but for the pods on some nodes, given by name."""
+        """Return the counts without the pods on these nodes, given by name."""
         return _RemainingPodCounts(self, nodes)
 
     def by_node(self, group: TopologyGroup) -> Mapping[str, int]:
-        """How many pods the group counts on each node, by the node's name; nodes without any are left out."""
-        found = self._counted.get(group.id)
-        if found is None:
-            found = self._counted[group.id] = self._count(group)
-        return found
+        """Return the number of pods that the group counts, by node name; nodes without any are omitted."""
+        counts = self._counted.get(group.id)
+        if counts is None:
+            counts = self._counted[group.id] = self._count(group)
+        return counts
 
     def _count(self, group: TopologyGroup) -> Mapping[str, int]:
         total: dict[str, int] = {}
@@ -402,7 +411,7 @@ class RunningPodCounts:
     def by_domain(
         self, group: TopologyGroup, counts_node: Callable[[StateNode], bool] = lambda _node: True
     ) -> dict[str, int]:
-        """The same by domain, over the nodes that have one and that count; each such domain is a key, if only with 0."""
+        """Return the number of pods by domain, over nodes for which `counts_node` is true; 0 for domains without any."""
         by_node = self.by_node(group)
         total: dict[str, int] = {}
         for node in self.nodes:
@@ -415,13 +424,13 @@ class RunningPodCounts:
 class _RemainingPodCounts(RunningPodCounts):
     """The counts without the pods on some nodes."""
 
-    def __init__(self, whole: RunningPodCounts, gone: Collection[str]) -> None:
-        self.nodes = tuple(node for node in whole.nodes if node.name not in gone)
-        self._whole, self._gone = whole, gone
+    def __init__(self, all_counts: RunningPodCounts, removed: Collection[str]) -> None:
+        self.nodes = tuple(node for node in all_counts.nodes if node.name not in removed)
+        self._all, self._removed = all_counts, removed
         self._counted = {}
 
     def _count(self, group: TopologyGroup) -> Mapping[str, int]:
-        return {name: n for name, n in self._whole.by_node(group).items() if name not in self._gone}
+        return {name: n for name, n in self._all.by_node(group).items() if name not in self._removed}
 
 
 Policy = Literal["Honor", "Ignore"]
@@ -429,7 +438,7 @@ _AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """A misspelled field is a mistake, not something to ignore."""
+    """A part of the document; unknown fields are errors."""
 
 
 class _Constraint(_Strict, frozen=True):
@@ -450,7 +459,7 @@ class _Config(_Strict, frozen=True):
 
 
 def read_default_spread(document: Any) -> tuple[TopologySpreadConstraint, ...]:
-    """Return the default constraints of a SCHEDULER_CONFIG document, as YAML or JSON gives it; none if it is empty.
+    """Return the default constraints of a decoded SCHEDULER_CONFIG document; none if it is empty.
 
     Raises:
         ConfigurationError: An unknown field (`labelSelector` is one: each pod gets its own), a value out of range, or two
@@ -460,14 +469,14 @@ def read_default_spread(document: Any) -> tuple[TopologySpreadConstraint, ...]:
         config = msgspec.convert({} if document is None else document, _Config)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"not a scheduler configuration: {error}") from error
-    found = config.pod_topology_spread.default_constraints
-    kinds = [(c.topology_key, c.when_unsatisfiable) for c in found]
-    for constraint, kind in zip(found, kinds, strict=True):
+    constraints = config.pod_topology_spread.default_constraints
+    kinds = [(c.topology_key, c.when_unsatisfiable) for c in constraints]
+    for constraint, kind in zip(constraints, kinds, strict=True):
         if kinds.count(kind) > 1:
             raise ConfigurationError(f"two defaultConstraints say {kind[1]} over {kind[0]}; keep one of them")
         if constraint.min_domains is not None and constraint.when_unsatisfiable != "DoNotSchedule":
             raise ConfigurationError(f"the defaultConstraint over {kind[0]} has minDomains, which needs DoNotSchedule")
-    return tuple(msgspec.convert(msgspec.to_builtins(c), TopologySpreadConstraint) for c in found)
+    return tuple(msgspec.convert(msgspec.to_builtins(c), TopologySpreadConstraint) for c in constraints)
 
 
 def with_default_spread(
@@ -490,14 +499,16 @@ def with_default_spread(
         selector = finder.selector(pod)
         if selector is None:
             return pod
-        own = tuple(msgspec.structs.replace(c, label_selector=selector) for c in constraints)
-        return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, topology_spread_constraints=own))
+        defaults = tuple(msgspec.structs.replace(c, label_selector=selector) for c in constraints)
+        return msgspec.structs.replace(
+            pod, spec=msgspec.structs.replace(pod.spec, topology_spread_constraints=defaults)
+        )
 
     return tuple(completed(pod) for pod in pods)
 
 
 class _Selectors:
-    """Services and owners, indexed; pods of one owner with the same labels share one selector."""
+    """Finds selectors of Services and owners; pods of one owner with the same labels share one selector."""
 
     def __init__(self, workloads: Workloads) -> None:
         self._services: dict[str, list[Mapping[str, str]]] = {}
@@ -506,36 +517,34 @@ class _Selectors:
                 self._services.setdefault(service.metadata.namespace, []).append(service.spec.selector)
         self._owners: dict[tuple[str, str, str], LabelSelector] = {}
         for controller in workloads.replication_controllers:
-            self._own("ReplicationController", controller, LabelSelector(match_labels=controller.spec.selector))
+            self._add_owner("ReplicationController", controller, LabelSelector(match_labels=controller.spec.selector))
         for kind, owners in (("ReplicaSet", workloads.replica_sets), ("StatefulSet", workloads.stateful_sets)):
             for owner in owners:
-                self._own(kind, owner, owner.spec.selector or LabelSelector())
-        self._found: dict[bytes, LabelSelector | None] = {}
+                self._add_owner(kind, owner, owner.spec.selector or LabelSelector())
+        self._selectors: dict[bytes, LabelSelector | None] = {}
 
-    def _own(self, kind: str, owner: Object, selector: LabelSelector) -> None:
+    def _add_owner(self, kind: str, owner: Object, selector: LabelSelector) -> None:
         self._owners[owner.metadata.namespace, kind, owner.metadata.name] = selector
 
     def selector(self, pod: Pod) -> LabelSelector | None:
-        """The selector of the pods that belong with this one, None if no Service or owner has one."""
+        """Return the selector for a pod's default constraints; None if no Service or owner has one."""
         owner = _controller(pod)
         owned = self._owners.get((pod.metadata.namespace, *owner)) if owner is not None else None
         case = msgspec.msgpack.encode((pod.metadata.namespace, owner, sorted(pod.metadata.labels.items())))
-        if case not in self._found:
-            self._found[case] = self._select(pod, owned or LabelSelector())
-        return self._found[case]
+        if case not in self._selectors:
+            self._selectors[case] = self._select(pod, owned or LabelSelector())
+        return self._selectors[case]
 
     def _select(self, pod: Pod, owned: LabelSelector) -> LabelSelector | None:
-        """The selectors of its Services and its owner combined."""
-        labels_wanted: set[tuple[str, str]] = set(owned.match_labels.items())
+        """Return the selectors of the pod's Services and owner combined."""
+        required: set[tuple[str, str]] = set(owned.match_labels.items())
         for selector in self._services.get(pod.metadata.namespace, ()):
             if selector.items() <= pod.metadata.labels.items():
-                labels_wanted |= selector.items()
-        if not labels_wanted and not owned.match_expressions:
+                required |= selector.items()
+        if not required and not owned.match_expressions:
             return None
-        # as expressions, for an owner may ask for another value than a Service once the pod was relabelled
-        values = (
-            LabelSelectorRequirement(key=key, operator="In", values=(value,)) for key, value in sorted(labels_wanted)
-        )
+        # as expressions, because an owner may require another value than a Service once the pod was relabelled
+        values = (LabelSelectorRequirement(key=key, operator="In", values=(value,)) for key, value in sorted(required))
         return LabelSelector(match_expressions=(*values, *owned.match_expressions))
 
 
@@ -543,8 +552,8 @@ _API_VERSIONS: Final = {"ReplicationController": "v1", "ReplicaSet": "apps/v1", 
 
 
 def _controller(pod: Pod) -> tuple[str, str] | None:
-    """Kind and name of the pod's controller, if it is of a kind that kube-scheduler looks at."""
-    found = next((o for o in pod.metadata.owner_references if o.controller), None)
-    if found is None or _API_VERSIONS.get(found.kind) != found.api_version:
+    """Return the kind and name of the pod's controller; None if kube-scheduler ignores its kind."""
+    reference = next((o for o in pod.metadata.owner_references if o.controller), None)
+    if reference is None or _API_VERSIONS.get(reference.kind) != reference.api_version:
         return None
-    return found.kind, found.name
+    return reference.kind, reference.name

@@ -174,14 +174,14 @@ def _reach_unbound(claim: PersistentVolumeClaim, key: str, storage: StorageObjec
     name = claim.spec.storage_class_name
     if not name:
         return f"PersistentVolumeClaim {key} is unbound and has no StorageClass"
-    found = storage.classes.get(name)
-    if found is None:
+    storage_class = storage.classes.get(name)
+    if storage_class is None:
         return f"StorageClass {name} of PersistentVolumeClaim {key} does not exist"
-    if found.volume_binding_mode == "Immediate":
+    if storage_class.volume_binding_mode == "Immediate":
         return f"PersistentVolumeClaim {key} is unbound, and its StorageClass {name} binds before a pod is scheduled"
     terms = tuple(
         tuple(NodeSelectorRequirement(key=e.key, operator="In", values=e.values) for e in t.match_label_expressions)
-        for t in found.allowed_topologies
+        for t in storage_class.allowed_topologies
     )
     return _alternatives(terms, False)
 
@@ -208,15 +208,15 @@ def _combined(left: Alternatives, right: Alternatives) -> Alternatives:
 
 def _possible(alternatives: Sequence[Requirements]) -> Alternatives:
     """Return the distinct alternatives without contradictions, sorted; the first contradiction if there are no others."""
-    possible = {_order(wanted): wanted for wanted in alternatives if not any(r.impossible for r in wanted.values())}
+    possible = {_order(term): term for term in alternatives if not any(r.impossible for r in term.values())}
     return tuple(possible[order] for order in sorted(possible)) or (min(alternatives, key=_order),)
 
 
-def _order(wanted: Requirements) -> tuple[tuple[object, ...], ...]:
+def _order(term: Requirements) -> tuple[tuple[object, ...], ...]:
     """Return a sort key that is equal for equal requirements."""
     return tuple(
         (key, r.complement, tuple(sorted(r.values)), _bound(r.lower), _bound(r.upper), r.present)
-        for key, r in sorted(wanted.items())
+        for key, r in sorted(term.items())
     )
 
 
@@ -236,8 +236,8 @@ def driver_of(claim: PersistentVolumeClaim, storage: StorageObjects) -> str:
         if volume.spec.csi is not None:
             return volume.spec.csi.driver
         return _EBS if volume.spec.aws_elastic_block_store is not None else ""
-    found = storage.classes.get(claim.spec.storage_class_name or "")
-    return _CSI_DRIVERS.get(found.provisioner, found.provisioner) if found is not None else ""
+    storage_class = storage.classes.get(claim.spec.storage_class_name or "")
+    return _CSI_DRIVERS.get(storage_class.provisioner, storage_class.provisioner) if storage_class is not None else ""
 
 
 class VolumeUsage(Struct, frozen=True, kw_only=True):
@@ -268,12 +268,12 @@ def volume_usage(node: StateNode, storage: StorageObjects, rescheduled: Collecti
 
     Restates: karpenter volumeusage.go `VolumeUsage`: a claim counts once per node, one that does not exist does not count.
     """
-    found = storage.nodes.get(node.node.metadata.name) if node.node is not None else None
-    if found is None:
+    csi_node = storage.nodes.get(node.node.metadata.name) if node.node is not None else None
+    if csi_node is None:
         return _ANY_NUMBER
     limits = {
         driver.name: max(driver.allocatable.count, 0)
-        for driver in found.spec.drivers
+        for driver in csi_node.spec.drivers
         if driver.allocatable is not None and driver.allocatable.count is not None
     }
     remaining = (pod for pod in node.pods if pod.key not in rescheduled)

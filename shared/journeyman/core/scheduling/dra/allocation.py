@@ -47,11 +47,11 @@ from journeyman.core.state.state_node import StateNode
 from journeyman.errors import InvalidQuantityError
 
 _EXISTING_NODE = ""
-"""Key of an existing node's only option, in place of an instance type."""
+"""Key of an existing node's only option, instead of an instance type."""
 
 
 class DeviceInventory(Struct, kw_only=True, eq=False):
-    """The devices of a cluster. `nodes` are those that pods may be scheduled on, in order; `claims` reads all claims."""
+    """The devices of a cluster. Pods may be scheduled on `nodes`, in this order; `claims` reads all claims."""
 
     published: PublishedPools
     claims: ClaimReader
@@ -72,14 +72,14 @@ class DeviceInventory(Struct, kw_only=True, eq=False):
         types: Mapping[tuple[str, str], InstanceType],
         rescheduled: Collection[str],
     ) -> DeviceInventory:
-        """The devices of a cluster.
+        """Return the devices of a cluster.
 
         Args:
             claims: All claims.
-            slices: What drivers publish.
-            nodes: The nodes that pods may be put on.
+            slices: The ResourceSlices that drivers publish.
+            nodes: The nodes that pods may be scheduled on.
             types: Instance types by NodePool and name.
-            rescheduled: Keys of the pods that are to be placed, wherever they are now.
+            rescheduled: Keys of the pods to schedule, bound or not.
         """
         ready = frozenset(node.name for node in nodes if node.initialized and node.node is not None)
         pools = published_pools(slices, ready)
@@ -95,55 +95,55 @@ class DeviceInventory(Struct, kw_only=True, eq=False):
         )
 
     def begin(self) -> AllocationTracker:
-        """Return a tracker in which bound pods hold the devices of unallocated claims; before initialization, of all claims."""
-        made = AllocationTracker(self.published, self.taken, self.used)
-        for place, node in enumerate(self.nodes):
+        """Return a tracker in which bound pods hold devices: of unallocated claims, on uninitialized nodes of all claims."""
+        tracker = AllocationTracker(self.published, self.taken, self.used)
+        for index, node in enumerate(self.nodes):
             for pod in node.pods:
-                if pod.spec.resource_claims and pod.key not in self.rescheduled and not self.claims.leaves(pod):
+                if pod.spec.resource_claims and pod.key not in self.rescheduled and not self.claims.is_rescheduled(pod):
                     demands = self.claims.read(pod, ignore_allocation=not node.initialized)
                     if not isinstance(demands, PodError):
-                        found = made.propose(place, self.target(place), demands, -1, 0)
-                        if found is not None:
-                            made.commit(place, found)
-        return made
+                        proposal = tracker.propose(index, self.target(index), demands, -1, 0)
+                        if proposal is not None:
+                            tracker.commit(index, proposal)
+        return tracker
 
-    def target(self, place: int) -> AllocationTarget:
-        """An existing node; until it is initialized it has the devices that its instance type promises."""
-        if place not in self._targets:
-            self._targets[place] = self._existing_target(self.nodes[place])
-        return self._targets[place]
+    def target(self, node_index: int) -> AllocationTarget:
+        """Return an existing node; until it is initialized, it has the devices of its instance type."""
+        if node_index not in self._targets:
+            self._targets[node_index] = self._existing_target(self.nodes[node_index])
+        return self._targets[node_index]
 
     def _existing_target(self, node: StateNode) -> AllocationTarget:
-        brought: tuple[DevicePool, ...] = ()
+        pools: tuple[DevicePool, ...] = ()
         if not node.initialized:
-            named = self.types.get((node.node_pool, node.labels.get(labels.INSTANCE_TYPE, "")))
-            brought = self.brought_by(named.device_slices) if named is not None else ()
-        option = AllocationOption(types=frozenset({_EXISTING_NODE}), pools=brought)
+            instance_type = self.types.get((node.node_pool, node.labels.get(labels.INSTANCE_TYPE, "")))
+            pools = self.pools_of(instance_type.device_slices) if instance_type is not None else ()
+        option = AllocationOption(types=frozenset({_EXISTING_NODE}), pools=pools)
         return AllocationTarget(name=node.name, offer=from_labels(node.labels), options=(option,))
 
     def new_target(self, types: Iterable[InstanceType], offer: Requirements) -> AllocationTarget:
-        """A new node that may become any of these types; types with the same devices are one option."""
-        known: dict[bytes, list[InstanceType]] = {}
+        """Return a new node that may become any of these types; types with the same devices are one option."""
+        by_devices: dict[bytes, list[InstanceType]] = {}
         for instance_type in types:
-            known.setdefault(_content(instance_type.device_slices), []).append(instance_type)
+            by_devices.setdefault(_content(instance_type.device_slices), []).append(instance_type)
         options = [
-            AllocationOption(types=frozenset(t.name for t in alike), pools=self.brought_by(alike[0].device_slices))
-            for alike in known.values()
+            AllocationOption(types=frozenset(t.name for t in alike), pools=self.pools_of(alike[0].device_slices))
+            for alike in by_devices.values()
         ]
         return AllocationTarget(name="", offer=offer, options=options)
 
-    def brought_by(self, slices: tuple[ResourceSliceSpec, ...]) -> tuple[DevicePool, ...]:
-        """The pools that a new node with these slices has."""
+    def pools_of(self, slices: tuple[ResourceSliceSpec, ...]) -> tuple[DevicePool, ...]:
+        """Return the pools of a new node with these slices."""
         key = _content(slices)
         if key not in self._templates:
             self._templates[key] = template_pools(slices)
         return self._templates[key]
 
-    def why_none(self, demands: Iterable[DeviceDemand], allocations: AllocationTracker | None = None) -> str:
+    def explain_failure(self, demands: Iterable[DeviceDemand], allocations: AllocationTracker | None = None) -> str:
         """Return why a pod's devices are not available on any node."""
         requests = [request for demand in demands for request in demand.requests]
         for request in requests:
-            if not self._anywhere(request):
+            if not self._exists_for(request):
                 return f"no published device and no instance type has what {_shown(request)} selects"
         if allocations is not None and allocations.exhausted:
             return "the search for devices took so long that it was given up"
@@ -152,9 +152,9 @@ class DeviceInventory(Struct, kw_only=True, eq=False):
             f"the devices for {shown} cannot be had together on one node" if shown else "its claims are bound elsewhere"
         )
 
-    def _anywhere(self, request: ParsedRequest) -> bool:
-        brought = {_content(t.device_slices): t.device_slices for t in self.types.values() if t.device_slices}
-        pools = (*self.published.pools, *(pool for slices in brought.values() for pool in self.brought_by(slices)))
+    def _exists_for(self, request: ParsedRequest) -> bool:
+        templates = {_content(t.device_slices): t.device_slices for t in self.types.values() if t.device_slices}
+        pools = (*self.published.pools, *(pool for slices in templates.values() for pool in self.pools_of(slices)))
         devices = [device for pool in pools if not pool.defect for device in pool.devices]
         return any(alternative.would_select(device) for alternative in request.alternatives for device in devices)
 
@@ -173,7 +173,7 @@ def _in_use(claims: ClaimReader, pools: Iterable[DevicePool]) -> tuple[frozenset
     taken: set[DeviceId] = set()
     used: dict[CounterId, int] = {}
     for claim in claims:
-        if claim.status.allocation is None or claims.gives_back(claim):
+        if claim.status.allocation is None or claims.is_released(claim):
             continue
         for result in claim.status.allocation.devices.results:
             if result.admin_access:
@@ -182,7 +182,7 @@ def _in_use(claims: ClaimReader, pools: Iterable[DevicePool]) -> tuple[frozenset
             taken.add(device)
             for name, text in result.consumed_capacity.items():
                 counter = CounterId(result.driver, result.pool, True, True, result.device, name)
-                used[counter] = used.get(counter, 0) + _read(text)
+                used[counter] = used.get(counter, 0) + _amount_or_zero(text)
     for pool in pools:
         for found in pool.devices:
             if found.id in taken:
@@ -191,8 +191,8 @@ def _in_use(claims: ClaimReader, pools: Iterable[DevicePool]) -> tuple[frozenset
     return frozenset(taken), used
 
 
-def _read(text: str | int | float) -> int:
-    """An amount; an invalid one counts as 0."""
+def _amount_or_zero(text: str | int | float) -> int:
+    """Return the amount; 0 if it is invalid."""
     try:
         return nano_amount(text)
     except InvalidQuantityError:
@@ -215,9 +215,9 @@ class AllocatedDevice(Struct, frozen=True):
 
 
 class AllocationOption(Struct, frozen=True, kw_only=True, eq=False):
-    """The devices that a node holds if it is one of these instance types (one without a name if it exists).
+    """The devices that a node's pods hold if it is one of these instance types (an existing node: one without a name).
 
-    `pools` are the devices that such a node brings, `devices` and `amounts` what is taken of these and of published ones.
+    `pools` are the devices of such a node; `devices` and `amounts` are taken from these and from published pools.
     """
 
     types: frozenset[str]
@@ -228,7 +228,7 @@ class AllocationOption(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def drivers(self) -> tuple[str, ...]:
-        """The drivers, by name, of the allocated devices that the node will bring."""
+        """The drivers, by name, of the allocated devices that the node itself will publish."""
         return tuple(
             sorted({allocated.device.driver for allocated in self.allocated_devices if not allocated.device.published})
         )
@@ -266,17 +266,17 @@ class AllocationTarget(Struct, frozen=True, kw_only=True):
 class SharedClaim(Struct, frozen=True, kw_only=True):
     """A claim allocated in this pass: its node, the nodes that can access its devices, whether it is bound to its node."""
 
-    place: int
-    wanted: Requirements
+    node_index: int
+    requirements: Requirements
     local: bool
 
 
 class AllocationProposal(Struct, frozen=True, kw_only=True, eq=False):
-    """A possible allocation: the options left, what the node may still offer, the shared claims allocated by it."""
+    """A possible allocation: the options left, what the node may still offer, the shared claims that it allocates."""
 
     options: tuple[AllocationOption, ...]
     offer: Requirements
-    decided: tuple[tuple[str, bool, Requirements], ...]
+    newly_shared: tuple[tuple[str, bool, Requirements], ...]
 
     @property
     def types(self) -> frozenset[str]:
@@ -285,16 +285,16 @@ class AllocationProposal(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class AllocationTracker:
-    """The devices held on all nodes of a pass, by the node's number; pools and other allocations do not change."""
+    """The devices that pods hold on all nodes of a pass, by node index; pools and other allocations do not change."""
 
     def __init__(self, published: PublishedPools, taken: frozenset[DeviceId], used: Mapping[CounterId, int]) -> None:
         """`taken` and `used` are the published devices and amounts that are not available."""
-        self._held_devices = published
+        self._published = published
         self._taken = taken
         self._used = dict(used)
         self._options: dict[int, tuple[AllocationOption, ...]] = {}
         self._owner: dict[DeviceId, int] = {}
-        self._most: dict[int, Mapping[CounterId, int]] = {}
+        self._maximum_amounts: dict[int, Mapping[CounterId, int]] = {}
         self._shared: dict[str, SharedClaim] = {}
         self._budget = _PASS_BUDGET
         self.releases = 0
@@ -302,34 +302,34 @@ class AllocationTracker:
 
     def copy(self) -> AllocationTracker:
         """Return an independent copy."""
-        made = AllocationTracker(self._held_devices, self._taken, self._used)
-        made._options = dict(self._options)
-        made._owner = dict(self._owner)
-        made._most = dict(self._most)
-        made._shared = dict(self._shared)
-        made._budget = self._budget
-        return made
+        copy = AllocationTracker(self._published, self._taken, self._used)
+        copy._options = dict(self._options)
+        copy._owner = dict(self._owner)
+        copy._maximum_amounts = dict(self._maximum_amounts)
+        copy._shared = dict(self._shared)
+        copy._budget = self._budget
+        return copy
 
     @property
     def exhausted(self) -> bool:
         """Whether the pass has used up its search budget."""
         return self._budget <= 0
 
-    def options_of(self, place: int) -> tuple[AllocationOption, ...]:
-        """The options of a node; empty if it holds no devices."""
-        return self._options.get(place, ())
+    def options_of(self, node_index: int) -> tuple[AllocationOption, ...]:
+        """Return the options of a node; empty if its pods hold no devices."""
+        return self._options.get(node_index, ())
 
     def propose(
-        self, place: int, target: AllocationTarget, demands: Sequence[DeviceDemand], row: int, pod: int
+        self, node_index: int, target: AllocationTarget, demands: Sequence[DeviceDemand], row: int, pod: int
     ) -> AllocationProposal | None:
         """Return an allocation of a pod's devices on a node; None if there is none.
 
         Args:
-            place: The node's number, also of a new one.
+            node_index: The index of the node; new nodes follow existing ones.
             target: The node.
             demands: The requests of the pod's claims.
-            row: The pod's row, and
-            pod: how many pods of that row are there already.
+            row: The pod's row.
+            pod: The number of pods of that row already on the node.
         """
         pending: list[tuple[int, DeviceDemand]] = []
         offer = target.offer
@@ -337,29 +337,31 @@ class AllocationTracker:
             if demand.held is None and demand.key not in self._shared:
                 pending.append((position, demand))
                 continue
-            left = self._with_allocated(demand, place, target.name, offer)
+            left = self._with_allocated(demand, node_index, target.name, offer)
             if left is None:
                 return None
             offer = left
-        return self._found(place, replace(target, offer=offer), pending, row, pod)
+        return self._allocate(node_index, replace(target, offer=offer), pending, row, pod)
 
-    def _with_allocated(self, demand: DeviceDemand, place: int, name: str, offer: Requirements) -> Requirements | None:
+    def _with_allocated(
+        self, demand: DeviceDemand, node_index: int, name: str, offer: Requirements
+    ) -> Requirements | None:
         """Return the node's offer, narrowed to nodes that can access a claim's allocated devices; None if none can."""
         if demand.held is not None:
             return demand.held.narrowed(name, offer)
-        known = self._shared[demand.key]
-        if place == known.place:
+        shared = self._shared[demand.key]
+        if node_index == shared.node_index:
             return offer
-        return None if known.local else AccessibleNodes(wanted=known.wanted).narrowed(name, offer)
+        return None if shared.local else AccessibleNodes(requirements=shared.requirements).narrowed(name, offer)
 
-    def _found(
-        self, place: int, target: AllocationTarget, pending: Sequence[tuple[int, DeviceDemand]], row: int, pod: int
+    def _allocate(
+        self, node_index: int, target: AllocationTarget, pending: Sequence[tuple[int, DeviceDemand]], row: int, pod: int
     ) -> AllocationProposal | None:
         offer = target.offer
         kept: list[AllocationOption] = []
         chosen: list[ChosenDevice] = []
-        for option in self._options_at(place, target):
-            search = self._search(place, target.name, offer, option, pending)
+        for option in self._options_at(node_index, target):
+            search = self._search(node_index, target.name, offer, option, pending)
             if search is None:
                 continue
             keys = {position: demand.key for position, demand in pending}
@@ -367,27 +369,27 @@ class AllocationTracker:
                 AllocatedDevice(row, pod, choice.claim, keys[choice.claim], choice.alternative.name, choice.device.id)
                 for choice in search.chosen
             )
-            made = option.with_devices(search.chosen, allocated_devices)
-            if kept and made.drivers != kept[0].drivers:
+            extended = option.with_devices(search.chosen, allocated_devices)
+            if kept and extended.drivers != kept[0].drivers:
                 continue
             offer = search.offer  # later types must suit the devices of earlier ones
-            kept.append(made)
+            kept.append(extended)
             chosen += search.chosen
         if not kept:
             return None
-        return AllocationProposal(options=tuple(kept), offer=offer, decided=tuple(_decided(pending, chosen)))
+        return AllocationProposal(options=tuple(kept), offer=offer, newly_shared=tuple(_newly_shared(pending, chosen)))
 
-    def _options_at(self, place: int, target: AllocationTarget) -> Sequence[AllocationOption]:
+    def _options_at(self, node_index: int, target: AllocationTarget) -> Sequence[AllocationOption]:
         """Return the node's options, limited to the target's instance types."""
         left = frozenset().union(*(option.types for option in target.options))
-        held = self._options.get(place)
-        if held is None:
+        options = self._options.get(node_index)
+        if options is None:
             return target.options
-        return [replace(option, types=option.types & left) for option in held if option.types & left]
+        return [replace(option, types=option.types & left) for option in options if option.types & left]
 
     def _search(
         self,
-        place: int,
+        node_index: int,
         name: str,
         offer: Requirements,
         option: AllocationOption,
@@ -396,70 +398,70 @@ class AllocationTracker:
         """Return a successful search; None if the devices are not available."""
         budget = SearchBudget(min(MAX_TRIES, max(self._budget, 0)))
         before = budget.left
-        search = DeviceSearch(node=self._node(place, name, offer, option), demands=pending, budget=budget)
+        search = DeviceSearch(node=self._node(node_index, name, offer, option), demands=pending, budget=budget)
         found = search.run()
         self._budget -= before - max(budget.left, 0)
         return search if found else None
 
-    def _node(self, place: int, name: str, offer: Requirements, option: AllocationOption) -> TargetNode:
-        maximum = self._most.get(place, {})
-        pools = (*self._held_devices.seen_from(name), *option.pools)
+    def _node(self, node_index: int, name: str, offer: Requirements, option: AllocationOption) -> TargetNode:
+        maximum = self._maximum_amounts.get(node_index, {})
+        pools = (*self._published.seen_from(name), *option.pools)
 
         def is_taken(device: DeviceId) -> bool:
             if device in self._taken or device in option.devices:
                 return True
-            return self._owner.get(device, place) != place
+            return self._owner.get(device, node_index) != node_index
 
         def used(counter: CounterId) -> int:
             return self._used.get(counter, 0) - maximum.get(counter, 0) + option.amounts.get(counter, 0)
 
         return TargetNode(name=name, offer=offer, pools=pools, is_taken=is_taken, used=used)
 
-    # -- deciding -----------------------------------------------------------------------------------------------------
+    # -- committing ---------------------------------------------------------------------------------------------------
 
-    def commit(self, place: int, proposal: AllocationProposal, types: Collection[str] | None = None) -> None:
+    def commit(self, node_index: int, proposal: AllocationProposal, types: Collection[str] | None = None) -> None:
         """Take the proposed devices; `types` are the instance types left, by default all."""
-        for key, local, wanted in proposal.decided:
-            self._shared[key] = SharedClaim(place=place, wanted=wanted, local=local)
-        self._hold(place, proposal.options if types is None else _of_types(proposal.options, types))
+        for key, local, requirements in proposal.newly_shared:
+            self._shared[key] = SharedClaim(node_index=node_index, requirements=requirements, local=local)
+        self._set_options(node_index, proposal.options if types is None else _of_types(proposal.options, types))
 
-    def keep(self, place: int, types: Collection[str]) -> None:
-        """Keep only these types of a node; the devices of its other options are released."""
-        if place in self._options:
-            self._hold(place, _of_types(self._options[place], types))
+    def keep(self, node_index: int, types: Collection[str]) -> None:
+        """Keep only these types of a node; release the devices of its other options."""
+        if node_index in self._options:
+            self._set_options(node_index, _of_types(self._options[node_index], types))
 
-    def _hold(self, place: int, options: tuple[AllocationOption, ...]) -> None:
-        before, devices = _held_devices(self.options_of(place)), _held_devices(options)
-        most_before, maximum = self._most.get(place, {}), _most(options)
+    def _set_options(self, node_index: int, options: tuple[AllocationOption, ...]) -> None:
+        before, devices = _held_devices(self.options_of(node_index)), _held_devices(options)
+        maximum_before, maximum = self._maximum_amounts.get(node_index, {}), _maximum_amounts(options)
         for device in before - devices:
             del self._owner[device]
         for device in devices - before:
-            self._owner[device] = place
-        for counter in {**most_before, **maximum}:
-            more = maximum.get(counter, 0) - most_before.get(counter, 0)
+            self._owner[device] = node_index
+        for counter in {**maximum_before, **maximum}:
+            more = maximum.get(counter, 0) - maximum_before.get(counter, 0)
             self._used[counter] = self._used.get(counter, 0) + more
             self.releases += more < 0
         self.releases += bool(before - devices)
-        self._options[place] = options
-        self._most[place] = maximum
+        self._options[node_index] = options
+        self._maximum_amounts[node_index] = maximum
 
 
-def _decided(
+def _newly_shared(
     pending: Iterable[tuple[int, DeviceDemand]], chosen: Sequence[ChosenDevice]
 ) -> Iterable[tuple[str, bool, Requirements]]:
     """Yield each shared claim, whether it is bound to the node, and requirements of the nodes that can access it."""
     for position, demand in pending:
         if demand.key:
             devices = [choice.device for choice in chosen if choice.claim == position]
-            wanted = EMPTY
+            requirements = EMPTY
             for device in devices:
-                wanted = wanted & device.accessible_nodes.wanted
+                requirements = requirements & device.accessible_nodes.requirements
             local = any(not device.id.published or device.accessible_nodes.nodes is not None for device in devices)
-            yield demand.key, local, wanted
+            yield demand.key, local, requirements
 
 
 def _held_devices(options: Iterable[AllocationOption]) -> frozenset[DeviceId]:
-    """The published devices that any of these holds."""
+    """Return the published devices that any of these options holds."""
     return frozenset(device for option in options for device in option.devices if device.published)
 
 
@@ -468,8 +470,8 @@ def _of_types(options: Iterable[AllocationOption], types: Collection[str]) -> tu
     return tuple(replace(option, types=option.types & left) for option in options if option.types & left)
 
 
-def _most(options: Iterable[AllocationOption]) -> dict[CounterId, int]:
-    """The maximum of each published counter over the options."""
+def _maximum_amounts(options: Iterable[AllocationOption]) -> dict[CounterId, int]:
+    """Return the maximum of each published counter over the options."""
     found: dict[CounterId, int] = {}
     for option in options:
         for counter, amount in option.amounts.items():
@@ -478,18 +480,18 @@ def _most(options: Iterable[AllocationOption]) -> dict[CounterId, int]:
     return found
 
 
-Drawn = Mapping[int, Sequence[str]]
+PodsByRow = Mapping[int, Sequence[str]]
 """The keys of the pods on a node by row, in scheduling order."""
 
 
 def planned_devices(
-    options: Iterable[AllocationOption], drawn: Drawn, names: Mapping[str, Sequence[str]], shared: Collection[str]
+    options: Iterable[AllocationOption], drawn: PodsByRow, names: Mapping[str, Sequence[str]], shared: Collection[str]
 ) -> dict[str, tuple[PlannedDevice, ...]]:
-    """Return the devices on a node, by instance type (one without a name if it exists).
+    """Return the planned devices on a node, by instance type (an existing node: one without a name).
 
     Args:
         options: Its options.
-        drawn: The pods there.
+        drawn: The pods on the node.
         names: The claims of every pod, in the order of their demands.
         shared: The shared claims whose devices are included although they are held by a bound pod.
     """
@@ -505,11 +507,11 @@ def planned_devices(
 
 
 def drivers_of(options: Sequence[AllocationOption]) -> tuple[str, ...]:
-    """The drivers, by name, whose devices a node must publish before its pods can run; equal for all options."""
+    """Return the drivers, by name, that must publish devices before the node's pods can run; equal for all options."""
     return options[0].drivers if options else ()
 
 
-def _planned_device(allocated: AllocatedDevice, drawn: Drawn, names: Mapping[str, Sequence[str]]) -> PlannedDevice:
+def _planned_device(allocated: AllocatedDevice, drawn: PodsByRow, names: Mapping[str, Sequence[str]]) -> PlannedDevice:
     return PlannedDevice(
         claim=allocated.key or names[drawn[allocated.row][allocated.pod]][allocated.position],
         request=allocated.request,

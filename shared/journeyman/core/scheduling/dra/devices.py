@@ -1,4 +1,4 @@
-"""Device pools: those that drivers publish in ResourceSlices, and those that a new node of an instance type will bring.
+"""Device pools: those that drivers publish in ResourceSlices, and those of a new node of an instance type.
 
 Of a published pool only the newest generation counts, and its devices are available only while all of its slices are
 there. Slices of nodes that are being disrupted or not initialized are left out: until then a node has what its instance
@@ -31,7 +31,7 @@ _BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
 class DeviceId(NamedTuple):
-    """A device; one that is not `published` will come with a node, and is unique there."""
+    """A device; one that is not `published` belongs to a planned node, and is unique on it."""
 
     driver: str
     pool: str
@@ -58,23 +58,27 @@ class CounterDraw(NamedTuple):
 
 
 class AccessibleNodes(Struct, frozen=True):
-    """The nodes that can access something: those named (None: any), if their labels meet `wanted`."""
+    """The nodes that can access a device: those named (None: any), if their labels meet `requirements`."""
 
     nodes: frozenset[str] | None = None
-    wanted: Requirements = EMPTY
+    requirements: Requirements = EMPTY
 
     def narrowed(self, node: str, offer: Requirements) -> Requirements | None:
-        """Return a node's offer, narrowed to these nodes; None if it is not one of them.
+        """Return a node's offer, narrowed to these nodes; None if the node is not one of them.
 
         `node` is the name of an existing node, whose offer are its labels; a new one has no name, and may still get any
         well-known label.
         """
         if self.nodes is not None and node not in self.nodes:
             return None
-        if not self.wanted:
+        if not self.requirements:
             return offer
         undefined: Collection[str] = () if node else labels.WELL_KNOWN
-        return None if offer.compatible(self.wanted, allow_undefined=undefined) is not None else offer & self.wanted
+        return (
+            None
+            if offer.compatible(self.requirements, allow_undefined=undefined) is not None
+            else offer & self.requirements
+        )
 
 
 ALL_NODES: Final = AccessibleNodes()
@@ -101,7 +105,7 @@ class PoolDevice(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class DevicePool(Struct, frozen=True, kw_only=True, eq=False):
-    """Devices of one driver; `limits` are its counters. `defect` says why its devices are not available, if so."""
+    """Devices of one driver; `limits` are its counters. `defect` says why its devices are not available; empty if they are."""
 
     driver: str
     name: str
@@ -111,14 +115,14 @@ class DevicePool(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class PublishedPools:
-    """Published pools, each as seen from one node: with the devices accessible from there, by the node's name."""
+    """Published pools, and by node name the devices that the node can access."""
 
     def __init__(self, pools: Sequence[DevicePool]) -> None:
         self.pools = tuple(pools)
-        roaming = [
+        not_local = [
             replace(pool, devices=tuple(d for d in pool.devices if d.accessible_nodes.nodes is None)) for pool in pools
         ]
-        self._roaming = {i: pool for i, pool in enumerate(roaming) if pool.devices or not pools[i].devices}
+        self._not_local = {i: pool for i, pool in enumerate(not_local) if pool.devices or not pools[i].devices}
         self._seen: dict[str, tuple[DevicePool, ...]] = {}
         self._named: dict[str, dict[int, list[PoolDevice]]] = {}
         for index, pool in enumerate(pools):
@@ -129,7 +133,7 @@ class PublishedPools:
     def seen_from(self, node: str) -> tuple[DevicePool, ...]:
         """Return the pools with the devices that the named node can access; an empty name is a new node."""
         if node not in self._seen:
-            seen = dict(self._roaming)
+            seen = dict(self._not_local)
             for index, devices in self._named.get(node, {}).items():
                 others = seen[index].devices if index in seen else ()
                 seen[index] = replace(self.pools[index], devices=(*devices, *others))
@@ -140,10 +144,10 @@ class PublishedPools:
 def published_pools(slices: Iterable[ResourceSlice], nodes: Collection[str]) -> tuple[DevicePool, ...]:
     """Return the pools that drivers publish, by driver and name; of node-local slices only those of `nodes` (by name)."""
     by_pool: dict[tuple[str, str], list[ResourceSliceSpec]] = {}
-    for one in slices:
-        owner = next((ref.name for ref in one.metadata.owner_references if ref.kind == "Node"), None)
+    for entry in slices:
+        owner = next((ref.name for ref in entry.metadata.owner_references if ref.kind == "Node"), None)
         if owner is None or owner in nodes:
-            by_pool.setdefault((one.spec.driver, one.spec.pool.name), []).append(one.spec)
+            by_pool.setdefault((entry.spec.driver, entry.spec.pool.name), []).append(entry.spec)
     return tuple(_pool(key, _newest(found), published=True) for key, found in sorted(by_pool.items()))
 
 
@@ -200,23 +204,29 @@ def _counters(key: tuple[str, str], slices: Iterable[ResourceSliceSpec], *, publ
 
 
 def _devices(key: tuple[str, str], slices: Iterable[ResourceSliceSpec], *, published: bool) -> list[PoolDevice]:
-    """The devices by slice, in order; slices with counters have none."""
+    """Return the devices by slice, in order; slices with counters have none."""
     found: list[PoolDevice] = []
-    kinds: dict[object, int] = {}
+    equivalence_classes: dict[object, int] = {}
     for spec in slices:
         for device in () if spec.shared_counters else spec.devices:
             accessible_nodes = _accessible_nodes(spec, device) if published else ALL_NODES
             if accessible_nodes is None:
                 continue
-            kind = (_device_content(device), accessible_nodes)
+            case = (_device_content(device), accessible_nodes)
             found.append(
-                _device(key, device, accessible_nodes, kinds.setdefault(kind, len(kinds)), published=published)
+                _device(
+                    key,
+                    device,
+                    accessible_nodes,
+                    equivalence_classes.setdefault(case, len(equivalence_classes)),
+                    published=published,
+                )
             )
     return found
 
 
 def _device_content(device: Device) -> str:
-    """Everything but the name, for equality."""
+    """Return everything but the name, to compare devices."""
     parts = (
         device.attributes,
         device.capacity,
@@ -291,25 +301,25 @@ class ConsumableCapacity(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, published: DeviceCapacity) -> ConsumableCapacity:
-        """The capacity as a driver publishes it. Raises InvalidQuantityError."""
+        """Return the capacity that a driver publishes. Raises InvalidQuantityError."""
         policy = published.request_policy
         total = nano_amount(published.value)
         if policy is None:
             return cls(total=total)
-        default = _optional(policy.default)
+        default = _nano_or_none(policy.default)
         allowed = policy.valid_range
         if allowed is None:
             return cls(total=total, default=default, values=tuple(nano_amount(value) for value in policy.valid_values))
         return cls(
             total=total,
             default=default,
-            lowest=_optional(allowed.min) or 0,
-            highest=_optional(allowed.max),
-            step=_optional(allowed.step),
+            lowest=_nano_or_none(allowed.min) or 0,
+            highest=_nano_or_none(allowed.max),
+            step=_nano_or_none(allowed.step),
         )
 
     def consumed(self, requested: int | None) -> int | None:
-        """Return the amount that a request consumes (None: it names none); None if the device never gives that."""
+        """Return the amount that a request consumes (None: it names none); None if it exceeds the valid amounts."""
         if requested is None:
             return self.total if self.default is None else self.default
         if self.values:
@@ -324,12 +334,12 @@ class ConsumableCapacity(Struct, frozen=True, kw_only=True):
 
 
 def nano_amount(text: QuantityText) -> int:
-    """A quantity in nano units. Raises InvalidQuantityError, also if it is negative."""
+    """Return a quantity in nano units. Raises InvalidQuantityError, also if it is negative."""
     nano = quantity.parse(text).nano
     if nano < 0:
         raise InvalidQuantityError(f"{text!r} is negative", quantity=str(text))
     return nano
 
 
-def _optional(text: QuantityText | None) -> int | None:
+def _nano_or_none(text: QuantityText | None) -> int | None:
     return None if text is None else nano_amount(text)

@@ -1,13 +1,13 @@
 """Reads the ResourceClaims of pods: which devices they request, how many, and the constraints between them.
 
-A pod names a claim, or its status names the one made for it from a template. Pods whose own claims have equal specs are
-equal; a claim named by several pods is one claim.
+A pod names a claim, or its status names the claim created for it from a template. Pods whose own claims have equal
+specs are equal; a claim named by several pods is one claim.
 
 Restates: karpenter pkg/scheduling/dynamicresources/request.go `ValidateClaimRequest`, allocator.go `ClassifyClaims`;
 pkg/controllers/provisioning/scheduling/dra.go `resolvePodClaims`, `resourceClaimName`.
-Differs: the first available subrequest of `firstAvailable` is chosen; tolerations of device taints and `adminAccess` are
-honored; a pod whose claim has not been made from its template yet gets an error (Karpenter schedules it as if it needed
-no devices); the node that an allocated claim names is honored.
+Differs: the first available subrequest of `firstAvailable` is chosen; tolerations of device taints and `adminAccess`
+are honored; a pod whose claim has not been created from its template yet gets an error (Karpenter schedules it as if it
+needed no devices); the node that an allocated claim names is honored.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class InvalidClaimError(ConfigurationError):
 class RequestAlternative(Struct, frozen=True, kw_only=True, eq=False):
     """An exact request or subrequest: `count` devices that all of `selectors` select, or all of them (`is_all`).
 
-    `capacity` is what each must have, of shared devices what is consumed, in nano units by name. `is_admin_access`:
-    allocated devices are eligible as well, and stay available to others.
+    `capacity` is the capacity that each device must have (a shared device: that the request consumes), in nano units by
+    name. `is_admin_access`: allocated devices are eligible as well, and stay available to others.
     """
 
     name: str
@@ -85,7 +85,7 @@ class RequestAlternative(Struct, frozen=True, kw_only=True, eq=False):
         return untolerated(device.taints, self.tolerations) is None
 
     def would_select(self, device: PoolDevice) -> bool:
-        """The same as `selects`; a selector that cannot be evaluated for the device does not select it."""
+        """Whether it selects the device; a selector that cannot be evaluated for the device does not."""
         try:
             return self.selects(device)
         except SelectorEvaluationError:
@@ -115,9 +115,9 @@ class MatchAttributeConstraint(Struct, frozen=True):
 
 
 class DeviceDemand(Struct, frozen=True, kw_only=True, eq=False):
-    """The device requests of a claim. `key` (`namespace/name`) of a shared claim, empty if each pod has its own.
+    """The device requests of a claim. `key` is `namespace/name` of a shared claim, empty if each pod has its own.
 
-    `held` is set if it is allocated already: the nodes that can access its devices.
+    `held` are the nodes that can access the devices of a claim that is allocated already.
     """
 
     key: str = ""
@@ -202,14 +202,14 @@ DeviceDemands = tuple[DeviceDemand, ...]
 
 
 class ClaimReader:
-    """The claims of a cluster. `names` are those of the pods read so far, by pod key, in the order of their demands."""
+    """Reads the claims of pods. `names` are the claims of the pods read so far, by pod key, in the order of their demands."""
 
     def __init__(self, snapshot: Snapshot, rescheduled: Collection[str]) -> None:
         """`rescheduled` are the UIDs of pods that are rescheduled."""
         self._claims = {_key(claim): claim for claim in snapshot.resource_claims}
         self._classes = {found.metadata.name: found for found in snapshot.device_classes}
         self._rescheduled = rescheduled
-        self._known: dict[tuple[str, bytes], DeviceDemand | PodError] = {}
+        self._cache: dict[tuple[str, bytes], DeviceDemand | PodError] = {}
         self.names: dict[str, tuple[str, ...]] = {}
 
     def __iter__(self) -> Iterator[ResourceClaim]:
@@ -218,26 +218,26 @@ class ClaimReader:
     def read(self, pod: Pod, *, ignore_allocation: bool = False) -> DeviceDemands | PodError:
         """Return the device requests of a pod's claims; an error if a claim is missing or invalid.
 
-        Equal demands are the same objects. `ignore_allocation`: read claims that are allocated already as if they were not.
+        Equal demands are the same objects. `ignore_allocation`: read allocated claims as if they were not allocated.
         """
-        found = self._used_by(pod)
+        found = self._claims_of(pod)
         if isinstance(found, PodError):
             return found
         demands: list[DeviceDemand] = []
-        for claim, made in found:
-            demand = self._demand(claim, made=made, ignore_allocation=ignore_allocation)
+        for claim, is_own in found:
+            demand = self._demand(claim, is_own=is_own, ignore_allocation=ignore_allocation)
             if isinstance(demand, PodError):
                 return demand
             demands.append(demand)
         self.names[pod.key] = tuple(_key(claim) for claim, _ in found)
         return tuple(demands)
 
-    def leaves(self, pod: Pod) -> bool:
+    def is_rescheduled(self, pod: Pod) -> bool:
         """Whether the pod is rescheduled to another node."""
         return pod.metadata.uid in self._rescheduled
 
-    def gives_back(self, claim: ResourceClaim) -> bool:
-        """Whether all pods that use its devices are rescheduled, so that it is allocated anew.
+    def is_released(self, claim: ResourceClaim) -> bool:
+        """Whether all pods that use the claim are rescheduled, so that it is allocated again.
 
         Restates: karpenter pkg/scheduling/dynamicresources/allocator.go `claimReservedEntirelyByDeletingPods`.
         """
@@ -246,37 +246,37 @@ class ClaimReader:
             user.resource == "pods" and not user.api_group and user.uid in self._rescheduled for user in users
         )
 
-    def _used_by(self, pod: Pod) -> list[tuple[ResourceClaim, bool]] | PodError:
+    def _claims_of(self, pod: Pod) -> list[tuple[ResourceClaim, bool]] | PodError:
         """Return a pod's claims, each with whether it was created for this pod only."""
         listed = {entry.name for entry in pod.spec.resource_claims}
         containers = (*pod.spec.containers, *pod.spec.init_containers)
         unknown = {claim.get("name", "") for c in containers for claim in c.resources.claims} - listed
         if unknown:
             return _invalid(f"a container uses {min(unknown)!r}, which is not among the pod's resourceClaims")
-        made = {entry.name: entry.resource_claim_name for entry in pod.status.resource_claim_statuses}
+        created = {entry.name: entry.resource_claim_name for entry in pod.status.resource_claim_statuses}
         found: list[tuple[ResourceClaim, bool]] = []
         for entry in pod.spec.resource_claims:
-            own = not entry.resource_claim_name
-            if own and entry.name not in made:
+            is_own = not entry.resource_claim_name
+            if is_own and entry.name not in created:
                 return _invalid(f"the ResourceClaim for {entry.name!r} has not been made from its template yet")
-            name = made[entry.name] if own else entry.resource_claim_name
+            name = created[entry.name] if is_own else entry.resource_claim_name
             if not name:
-                continue  # none is needed
+                continue  # the pod needs no claim for this entry
             claim = self._claims.get(f"{pod.metadata.namespace}/{name}")
             if claim is None or claim.metadata.deletion_timestamp is not None:
                 why = "does not exist" if claim is None else "is being deleted"
                 return _invalid(f"ResourceClaim {pod.metadata.namespace}/{name} {why}")
             if not any(claim is other for other, _ in found):
-                found.append((claim, own))
+                found.append((claim, is_own))
         return found
 
-    def _demand(self, claim: ResourceClaim, *, made: bool, ignore_allocation: bool) -> DeviceDemand | PodError:
-        held = claim.status.allocation is not None and not ignore_allocation and not self.gives_back(claim)
-        key = "" if made and not held else _key(claim)
+    def _demand(self, claim: ResourceClaim, *, is_own: bool, ignore_allocation: bool) -> DeviceDemand | PodError:
+        held = claim.status.allocation is not None and not ignore_allocation and not self.is_released(claim)
+        key = "" if is_own and not held else _key(claim)
         case = (f"{'held ' if held else ''}{key}", b"" if key else _encode(claim.spec))
-        if case not in self._known:
-            self._known[case] = _held(claim) if held else self._read(claim, key)
-        found = self._known[case]
+        if case not in self._cache:
+            self._cache[case] = _allocated_demand(claim) if held else self._read(claim, key)
+        found = self._cache[case]
         if isinstance(found, PodError):
             return PodError(kind=found.kind, message=f"ResourceClaim {_key(claim)} {found.message}")
         return found
@@ -292,8 +292,8 @@ class ClaimReader:
             return PodError(kind="invalid" if error.supported else "unsupported", message=error.message)
 
 
-def _held(claim: ResourceClaim) -> DeviceDemand | PodError:
-    """The demand of an allocated claim."""
+def _allocated_demand(claim: ResourceClaim) -> DeviceDemand | PodError:
+    """Return the demand of an allocated claim."""
     allocation = claim.status.allocation
     selector = allocation.node_selector if allocation is not None else None
     accessible_nodes = ALL_NODES if selector is None else accessible_nodes_of(selector)

@@ -1,8 +1,8 @@
 """Searches devices for one pod on one node: depth first over claims, requests and devices, with a budget of tries.
 
-Published devices are tried before those that the node will bring, each by driver, pool and position in its slice. Of
-devices that differ only in name the first free one stands for all, and the devices of one request are chosen in order,
-so that a failure is found once and not for every permutation.
+Published devices are tried before those of a new node, each by driver, pool and position in its slice. Of devices that
+differ only in name, only the first free one is tried, and the devices of one request are chosen in order, so that a
+failure is found once and not for every permutation.
 
 Restates: karpenter pkg/scheduling/dynamicresources/allocator.go `dfs`, `tryDevice`; constraint.go
 `MatchAttributeConstraint`; partitionable_devices.go `checkCounters`.
@@ -31,7 +31,7 @@ MAX_TRIES: Final = 10_000
 
 
 class ChosenDevice(Struct, frozen=True):
-    """A chosen device: for which claim (its position) and request, and the amounts it draws on counters.
+    """A device chosen for a claim (by its position) and request, and the amounts that it draws on counters.
 
     `before` is the node's offer before the choice.
     """
@@ -70,10 +70,10 @@ class TargetNode(Struct, frozen=True, kw_only=True):
 
 
 class DeviceSearch:
-    """One search, for some claims on one node. `offer` is what the node may still be once it accesses all chosen devices."""
+    """One search, for some claims on one node. `offer` is the node's offer, narrowed to nodes that access all chosen devices."""
 
     def __init__(self, *, node: TargetNode, demands: Sequence[tuple[int, DeviceDemand]], budget: SearchBudget) -> None:
-        """Lay out the requests in order."""
+        """Prepare the search; it tries the requests in the order of the demands."""
         self.node = node
         self.demands = demands
         self.budget = budget
@@ -92,11 +92,11 @@ class DeviceSearch:
 
     def run(self) -> bool:
         """Whether all requests can be satisfied together; `chosen` are then the chosen devices, in order."""
-        return self._from(0)
+        return self._satisfy_from(0)
 
-    def _from(self, step: int) -> bool:
+    def _satisfy_from(self, step: int) -> bool:
         if step == len(self._steps):
-            return all(self._within_bounds(claim) for claim, _ in self.demands)
+            return all(self._within_size(claim) for claim, _ in self.demands)
         for alternative in self._steps[step][2]:
             devices = self._candidates(alternative)
             if not devices:
@@ -106,7 +106,7 @@ class DeviceSearch:
                 return True
         return False
 
-    def _within_bounds(self, claim: int) -> bool:
+    def _within_size(self, claim: int) -> bool:
         return sum(choice.claim == claim for choice in self.chosen) <= MAX_DEVICES
 
     def _fill(
@@ -114,7 +114,7 @@ class DeviceSearch:
     ) -> bool:
         """Choose `missing` more devices from `start` on, then continue with the next request."""
         if missing == 0:
-            return self._from(step + 1)
+            return self._satisfy_from(step + 1)
         failed: set[object] = set()
         last = start + 1 if alternative.is_all else len(devices)
         for index in range(start, last):
@@ -127,38 +127,38 @@ class DeviceSearch:
             if self._take(step, alternative, device):
                 if self._fill(step, alternative, devices, missing - 1, index if device.shared else index + 1):
                     return True
-                self._give_back(step)
+                self._release(step)
             if not device.shared:
                 failed.add(kind)
         return False
 
     def _candidates(self, alternative: RequestAlternative) -> Sequence[PoolDevice] | None:
-        """The eligible devices of a request, in order; None if `All` cannot know all of them."""
+        """Return the eligible devices of a request, in order; None if for `All` not all are known."""
         if alternative not in self._found:
             self._found[alternative] = (
-                self._every(alternative) if alternative.is_all else tuple(self._some(alternative))
+                self._all_devices(alternative) if alternative.is_all else tuple(self._selected_devices(alternative))
             )
         return self._found[alternative]
 
-    def _some(self, alternative: RequestAlternative) -> Iterator[PoolDevice]:
+    def _selected_devices(self, alternative: RequestAlternative) -> Iterator[PoolDevice]:
         for pool in self.node.pools:
             for device in () if pool.defect else pool.devices:
-                if self._reachable(device) and alternative.tolerates(device) and alternative.would_select(device):
+                if self._is_accessible(device) and alternative.tolerates(device) and alternative.would_select(device):
                     yield device
 
-    def _every(self, alternative: RequestAlternative) -> Sequence[PoolDevice] | None:
+    def _all_devices(self, alternative: RequestAlternative) -> Sequence[PoolDevice] | None:
         found: list[PoolDevice] = []
         for pool in self.node.pools:
-            here = [device for device in pool.devices if self._reachable(device)]
-            if pool.defect and (here or not pool.devices):
+            accessible = [device for device in pool.devices if self._is_accessible(device)]
+            if pool.defect and (accessible or not pool.devices):
                 return None
             try:
-                found += [device for device in here if alternative.selects(device)]
+                found += [device for device in accessible if alternative.selects(device)]
             except SelectorEvaluationError:
                 return None
         return found if all(alternative.tolerates(device) for device in found) else None
 
-    def _reachable(self, device: PoolDevice) -> bool:
+    def _is_accessible(self, device: PoolDevice) -> bool:
         return device.accessible_nodes.narrowed(self.node.name, self.node.offer) is not None
 
     def _is_taken(self, device: PoolDevice, alternative: RequestAlternative) -> bool:
@@ -171,23 +171,23 @@ class DeviceSearch:
     def _take(self, step: int, alternative: RequestAlternative, device: PoolDevice) -> bool:
         claim, demand, _ = self._steps[step]
         draws = () if alternative.is_admin_access else self._draws(device, alternative)
-        if draws is None or not self._affordable(device, draws):
+        if draws is None or not self._within_limits(device, draws):
             return False
         offer = device.accessible_nodes.narrowed(self.node.name, self.offer)
-        if offer is None or not self._agrees(claim, demand, alternative, device):
+        if offer is None or not self._meets_constraints(claim, demand, alternative, device):
             return False
         choice = ChosenDevice(claim, alternative, device, draws, self.offer)
-        self._note(demand, choice, 1)
+        self._record(demand, choice, 1)
         self.offer = offer
         self.chosen.append(choice)
         return True
 
-    def _give_back(self, step: int) -> None:
+    def _release(self, step: int) -> None:
         choice = self.chosen.pop()
         self.offer = choice.before
-        self._note(self._steps[step][1], choice, -1)
+        self._record(self._steps[step][1], choice, -1)
 
-    def _note(self, demand: DeviceDemand, choice: ChosenDevice, sign: int) -> None:
+    def _record(self, demand: DeviceDemand, choice: ChosenDevice, sign: int) -> None:
         for counter, amount in choice.draws:
             self._drawn[counter] = self._drawn.get(counter, 0) + sign * amount
         if choice.exclusive:
@@ -205,10 +205,10 @@ class DeviceSearch:
             (device.counter(name), capacity.consumed(alternative.capacity.get(name)))
             for name, capacity in device.capacity.items()
         ]
-        sure = tuple(CounterDraw(counter, amount) for counter, amount in consumed if amount is not None)
-        return (*device.draws, *sure) if len(sure) == len(consumed) else None
+        available = tuple(CounterDraw(counter, amount) for counter, amount in consumed if amount is not None)
+        return (*device.draws, *available) if len(available) == len(consumed) else None
 
-    def _affordable(self, device: PoolDevice, draws: Sequence[CounterDraw]) -> bool:
+    def _within_limits(self, device: PoolDevice, draws: Sequence[CounterDraw]) -> bool:
         return all(
             self.node.used(counter) + self._drawn.get(counter, 0) + amount <= self._limit(counter, device)
             for counter, amount in draws
@@ -217,8 +217,10 @@ class DeviceSearch:
     def _limit(self, counter: CounterId, device: PoolDevice) -> int:
         return device.capacity[counter.name].total if counter.of_device else self._limits.get(counter, 0)
 
-    def _agrees(self, claim: int, demand: DeviceDemand, alternative: RequestAlternative, device: PoolDevice) -> bool:
-        """Whether the device and those chosen before meet the constraints."""
+    def _meets_constraints(
+        self, claim: int, demand: DeviceDemand, alternative: RequestAlternative, device: PoolDevice
+    ) -> bool:
+        """Whether the device and the devices chosen before it meet the constraints."""
         for constraint in demand.constraints:
             if constraint.concerns(alternative):
                 value = device.facts.attribute(constraint.attribute)

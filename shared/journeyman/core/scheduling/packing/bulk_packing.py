@@ -59,13 +59,13 @@ class BulkPacker:
         self._requests = problem.requests.astype(float)
         self._axes = [np.flatnonzero(request) for request in problem.requests]
         self._fill_order = fill_order
-        self._various = fill_order.thrift > 0 and bool(
+        self._worths_differ = fill_order.thrift > 0 and bool(
             (np.ptp(shadow.unit, axis=0) > 1e-6 * shadow.unit.max(axis=0)).any()
         )
-        self._weights = np.maximum(self._mean_unit(), fill_order.blend * self._use())
+        self._weights = np.maximum(self._mean_worth(), fill_order.blend * self._unpriced_worth())
         worth = self._requests @ self._weights if fill_order.blend else shadow.items
         self._worth: Floats = np.round(worth / max(float(worth.max(initial=0.0)), 1e-300), _DECIMALS + 3)
-        self._families = _families(problem)
+        self._interchangeable_signatures = _interchangeable_signatures(problem)
         self._in_conflict = np.logical_or.reduce(problem.loose | problem.bound, axis=1)
         self._efficiency = problem.prices / np.maximum((self._sizes * shadow.unit).sum(axis=1), _EPSILON)
         self.count = 0
@@ -76,14 +76,14 @@ class BulkPacker:
         self._offers = np.zeros(64, dtype=np.int64)
         self._placed: list[_PlacedItem] = []
 
-    def _mean_unit(self) -> Floats:
-        """The worth of each axis, averaged over the offers in the mix, weighted by what it spends on each."""
+    def _mean_worth(self) -> Floats:
+        """Return the worth of a unit of each axis, averaged over the offers by the money that the mix spends on them."""
         spent = self.problem.prices * (self._shadow.mix + _EPSILON)
         mean: Floats = spent @ self._shadow.unit / max(float(spent.sum()), 1e-300)
         return mean
 
-    def _use(self) -> Floats:
-        """The worth of a unit of each axis if that axis alone made up the price, reduced by its unused share.
+    def _unpriced_worth(self) -> Floats:
+        """Return the worth of a unit of each axis if the mix were bought for that axis alone, less for an unused share.
 
         An axis with a small surplus has no shadow price in the program, but still runs out on single nodes.
         """
@@ -94,7 +94,7 @@ class BulkPacker:
         return found
 
     def open(self, offer: int, copies: int) -> None:
-        """Open nodes of an offer; they may take any signature with the same size and price."""
+        """Open nodes of an offer; each may become any offer with the same size and price."""
         end = self.count + copies
         while end > self._free.shape[1]:
             self._free, self._possible, self._loose, self._bound = (
@@ -103,7 +103,7 @@ class BulkPacker:
             )
             self._offers = np.concatenate((self._offers, np.zeros_like(self._offers)))
         self._free[:, self.count : end] = self._sizes[offer][:, None]
-        self._possible[:, self.count : end] = self._families[offer][:, None]
+        self._possible[:, self.count : end] = self._interchangeable_signatures[offer][:, None]
         self._offers[self.count : end] = offer
         self.count = end
 
@@ -131,13 +131,13 @@ class BulkPacker:
             nodes, fitting = self._nodes_with_capacity(item)
             if not len(nodes):
                 break
-            best = self._suiting(item, nodes)
+            best = self._by_similarity(item, nodes)
             share = max(-(-count * 2 // len(nodes)), 1)
             taken = np.minimum(fitting[best], share).astype(np.int64)
             before = np.cumsum(taken) - taken
             taken = np.minimum(taken, np.maximum(count - before, 0))
             used = taken > 0
-            self._enter(item, nodes[best[used]], taken[used])
+            self._record(item, nodes[best[used]], taken[used])
             count -= int(taken.sum())
         return count
 
@@ -155,7 +155,7 @@ class BulkPacker:
         nodes = np.flatnonzero(open_to)
         return nodes, fitting[nodes]
 
-    def _suiting(self, item: int, nodes: Ints) -> Ints:
+    def _by_similarity(self, item: int, nodes: Ints) -> Ints:
         """Return the positions of the nodes, those with the most similar free capacity first.
 
         Nodes where the item would use capacity worth more than the item come later: other items use them better.
@@ -163,14 +163,14 @@ class BulkPacker:
         capacity = self._free[:, nodes] * self._weights[:, None]
         weighted = self._requests[item] * self._weights
         similarity = weighted @ capacity / np.sqrt((capacity * capacity).sum(axis=0) * (weighted @ weighted) + 1e-300)
-        if self._various:
+        if self._worths_differ:
             taken = self._requests[item] @ self._shadow.unit.T
             own = max(float(self._shadow.items[item]), 1e-6 * float(taken.max()), 1e-300)
             similarity -= self._fill_order.thrift * (taken / own)[self._offers[nodes]]
         order: Ints = np.argsort(-np.round(similarity, _DECIMALS), kind="stable")
         return order
 
-    def _enter(self, item: int, nodes: Ints, taken: Ints) -> None:
+    def _record(self, item: int, nodes: Ints, taken: Ints) -> None:
         axes = self._axes[item]
         self._free[axes[:, None], nodes] -= taken * self._requests[item, axes, None]
         if len(self._possible) > 1:
@@ -195,8 +195,8 @@ class BulkPacker:
         for offer in np.flatnonzero(mix).tolist():
             self.open(offer, int(mix[offer]))
 
-    def settle(self, shop: PackingProblem | None) -> list[Bin]:
-        """Return every non-empty node as the cheapest offer of `shop` that holds its content, or as its own offer."""
+    def settle(self, offers_from: PackingProblem | None) -> list[Bin]:
+        """Return every non-empty node as the cheapest offer of `offers_from` that holds its content, or as its own offer."""
         if not self._placed:
             return []
         nodes = np.concatenate([placed.nodes for placed in self._placed])
@@ -209,12 +209,12 @@ class BulkPacker:
             nodes[firsts],
             items[firsts],
             np.add.reduceat(taken, firsts),
-        )  # a node may take an item twice
+        )  # sums the copies of an item that was placed on a node more than once
         filled, starts = np.unique(nodes, return_index=True)
         totals = np.add.reduceat(self.problem.requests[items] * taken[:, None], starts, axis=0)
         offers = self._offers[filled]
-        if shop is not None:
-            offers = cheapest_offers(shop, totals, self._possible[:, filled].T)
+        if offers_from is not None:
+            offers = cheapest_offers(offers_from, totals, self._possible[:, filled].T)
         all_items, all_copies = tuple(items.tolist()), tuple(taken.tolist())
         ends = [*starts[1:].tolist(), len(all_items)]
         width = len(self.problem.counts)
@@ -224,7 +224,7 @@ class BulkPacker:
         )
 
 
-def _families(problem: PackingProblem) -> Bools:
+def _interchangeable_signatures(problem: PackingProblem) -> Bools:
     """Return by offer and signature whether that signature has the same size at the same price.
 
     An offer with a stock has only its own signature.
@@ -241,7 +241,7 @@ def _families(problem: PackingProblem) -> Bools:
     return found
 
 
-_OFFERS: Final = 40  # whose combinations are tried for the fractional rest of the mix
+_OFFERS: Final = 40  # their combinations are tried for the fractional rest of the mix
 MARGINS: Final = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08)  # spare capacity, because items are indivisible
 
 

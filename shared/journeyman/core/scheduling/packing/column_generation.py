@@ -112,7 +112,7 @@ class ColumnGenerationSolver:
             fillings = self._fill(left, self._by_size, np.arange(len(self._problem.prices)))
             taken = fillings @ self._worth
             best = int(np.lexsort((self._problem.prices, -np.round(taken, 12)))[0])
-            bins.append(self._often(left, best, fillings[best]))
+            bins.append(self._repeated(left, best, fillings[best]))
             left -= fillings[best] * bins[-1].copies
         return bins
 
@@ -146,7 +146,7 @@ class ColumnGenerationSolver:
         return None
 
     def _repackable(self, b: Bin, copies: int) -> list[_RepackableNode]:
-        """Return so many copies of a bin as single nodes."""
+        """Return `copies` nodes of a bin as single nodes."""
         worth = sum(float(self._worth[item]) * count for item, count in b.content.pairs())
         node = _RepackableNode(
             Bin(b.offer, b.content, 1, b.width), self._problem.prices[b.offer] / max(worth, _EPSILON)
@@ -167,7 +167,7 @@ class ColumnGenerationSolver:
             if last is not None and spent + self._problem.prices[last.offer] < end_price - _EPSILON:
                 end, end_price, before_end = last, spent + float(self._problem.prices[last.offer]), len(bins)
             offer, filling = self._best_filling(left, worth, orders)
-            bins.append(self._often(left, offer, filling))
+            bins.append(self._repeated(left, offer, filling))
             left -= filling * bins[-1].copies
             spent = self.price(bins)
             if spent >= end_price:
@@ -321,8 +321,8 @@ class ColumnGenerationSolver:
         fillings: Ints = np.floor(wanted * just_below[:, None]).astype(np.int64)
         return fillings
 
-    def _often(self, left: Ints, offer: int, filling: Ints) -> Bin:
-        """Return the offer with this filling, with as many copies as the remaining items allow."""
+    def _repeated(self, left: Ints, offer: int, filling: Ints) -> Bin:
+        """Return as many nodes of the offer with this filling as the remaining items allow."""
         used = filling > 0
         copies = int((left[used] // filling[used]).min())
         return Bin(offer, content_of(filling), copies, self._width)

@@ -100,12 +100,12 @@ class PackingProblem(Struct, frozen=True, kw_only=True, eq=False):
 
     def fits(self) -> Bools:
         """Return by item and offer whether the offer holds one copy."""
-        verdict: Bools = self.allowed[self.signatures].T.copy()
+        fitting: Bools = self.allowed[self.signatures].T.copy()
         for axis in range(self.requests.shape[1]):
             capacity, requested = self.sizes[:, axis], self.requests[:, axis]
             if capacity.min(initial=0) < requested.max(initial=0):
-                verdict &= capacity >= requested[:, None]
-        return verdict
+                fitting &= capacity >= requested[:, None]
+        return fitting
 
 
 class Bin(Struct, frozen=True):

@@ -19,9 +19,9 @@ from journeyman.core.scheduling.packing.packing_problem import PackingProblem
 _ROWS: Final = 160  # of the program; above it, offers and items are grouped more coarsely
 _ROWS_FOR_WORTH: Final = 64  # likewise, without the mix
 _CELLS: Final = 40_000  # rows times offers, likewise
-_FITTING: Final = (0.5, 0.8, 0.95, 1.0)  # share of the items that fit an offer, by which offers are distinguished
-DETAILS: Final = ((True, True), (True, False), (False, False))  # whether size distinguishes offers, and share items
-_SHARES: Final = 3  # by how much of its share in all demand falls on each axis, items are distinguished
+_FITTING: Final = (0.5, 0.8, 0.95, 1.0)  # offers are distinguished by the share of the items that fit them
+DETAILS: Final = ((True, True), (True, False), (False, False))  # distinguish offers by size, and items by share
+_SHARES: Final = 3  # items are distinguished by the part of their request on each axis, in so many steps
 _TIE_BREAK: Final = 1e-4  # of a typical node's price
 
 
@@ -74,12 +74,12 @@ def independent(allowed: Bools) -> list[Ints]:
 
 def compute_shadow_prices(problem: PackingProblem, *, with_mix: bool = True, coarse: bool = False) -> ShadowPrices:
     """Solve the program; `mix` is all zero without `with_mix`. `coarse`: offers are grouped by signature only."""
-    offerings = OfferGroups.of(problem, most_rows=_ROWS if with_mix else _ROWS_FOR_WORTH, coarse=coarse)
-    worth, mix = offerings.solve(with_mix=with_mix)
-    each = np.where(offerings.allowed, worth @ problem.requests.T.astype(float), np.inf).min(axis=0, initial=np.inf)
+    groups = OfferGroups.of(problem, most_rows=_ROWS if with_mix else _ROWS_FOR_WORTH, coarse=coarse)
+    worth, mix = groups.solve(with_mix=with_mix)
+    each = np.where(groups.allowed, worth @ problem.requests.T.astype(float), np.inf).min(axis=0, initial=np.inf)
     items = np.where(np.isfinite(each), each, 0.0)
-    unit: Floats = worth[offerings.offer_group]
-    bound = float(problem.counts @ items) - _worth_of_stocks(problem, unit, offerings.usable)
+    unit: Floats = worth[groups.offer_group]
+    bound = float(problem.counts @ items) - _worth_of_stocks(problem, unit, groups.usable)
     return ShadowPrices(unit=unit, items=items, mix=mix, bound=max(bound, 0.0))
 
 
@@ -93,14 +93,14 @@ def _worth_of_stocks(problem: PackingProblem, unit: Floats, usable: Floats) -> f
 
 
 class OfferGroups(Struct, frozen=True, kw_only=True, eq=False):
-    """Offers grouped by place, and items grouped by the places that may hold them.
+    """Offers in groups, and items in groups by the offer groups that may hold them.
 
     Attributes:
         problem: The problem with the offers and items.
-        place: Place by offer.
-        allowed: By place and item, whether some offer there may hold it.
-        group: Group by item; the items of a group may go to the same places.
-        usable: Capacity by offer and axis as far as any content can use it.
+        offer_group: Group by offer.
+        allowed: By offer group and item, whether some offer of the group may hold it.
+        group: Group by item; the same offer groups may hold all items of a group.
+        usable: Capacity by offer and axis that any content can use.
     """
 
     problem: PackingProblem
@@ -114,8 +114,8 @@ class OfferGroups(Struct, frozen=True, kw_only=True, eq=False):
         """Group offers and items as finely as `most_rows` allows; if `coarse`, not by size."""
         axes = int(problem.requests.any(axis=0).sum())
         for by_size, by_share in DETAILS[-1:] if coarse else DETAILS:
-            offer_group, allowed = _places(problem, by_size=by_size)
-            group = _groups(problem, allowed, by_share=by_share)
+            offer_group, allowed = _offer_groups(problem, by_size=by_size)
+            group = _item_groups(problem, allowed, by_share=by_share)
             rows = (int(offer_group.max(initial=-1)) + 1) * axes + int(group.max(initial=-1)) + 1
             if rows <= (most_rows if by_size else _ROWS) and (not by_size or rows * len(offer_group) <= _CELLS):
                 break
@@ -127,7 +127,7 @@ class OfferGroups(Struct, frozen=True, kw_only=True, eq=False):
         return cls(problem=problem, offer_group=offer_group, allowed=allowed, group=group, usable=usable)
 
     def solve(self, *, with_mix: bool) -> tuple[Floats, Floats]:
-        """Return the worth by place and axis, safe against rounding, and the mix of offers."""
+        """Return the worth by offer group and axis, safe against rounding, and the mix of offers."""
         problem = self.problem
         worth = np.zeros((len(self.allowed), problem.requests.shape[1]))
         mix = np.zeros(len(problem.prices))
@@ -156,19 +156,19 @@ class OfferGroups(Struct, frozen=True, kw_only=True, eq=False):
         return demand
 
     def _reachable(self) -> Floats:
-        """Return by place and group 1 where the group may go to the place, else 0."""
+        """Return by offer group and item group 1 where the offers may hold the items, else 0."""
         _, first = np.unique(self.group, return_index=True)
         found: Floats = self.allowed[:, first].astype(float)
         return found
 
     def _program(self, demand: Floats, capacities: Ints) -> CoveringProgram:
-        """Return the program: rows are capacities (place and axis), groups and stocks; columns are offers and group flows."""
+        """Return the program: rows are capacities (offer group, axis), item groups, stocks; columns are offers, flows."""
         problem, offers = self.problem, len(self.problem.prices)
         scale = demand.sum(axis=0)[capacities[:, 1]]
-        flows = np.argwhere(self._reachable().T > 0)  # (group, place) by column
+        flows = np.argwhere(self._reachable().T > 0)  # (item group, offer group) by column
         cover = np.zeros((len(capacities) + len(demand) + len(problem.stocks), offers + len(flows)))
-        here = self.offer_group == capacities[:, 0, None]
-        cover[: len(capacities), :offers] = np.where(here, self.usable[:, capacities[:, 1]].T / scale[:, None], 0.0)
+        in_group = self.offer_group == capacities[:, 0, None]
+        cover[: len(capacities), :offers] = np.where(in_group, self.usable[:, capacities[:, 1]].T / scale[:, None], 0.0)
         demanded = np.where(flows[:, 1] == capacities[:, 0, None], demand[flows[:, 0]][:, capacities[:, 1]].T, 0.0)
         cover[: len(capacities), offers:] = -demanded / scale[:, None]
         cover[len(capacities) + flows[:, 0], offers + np.arange(len(flows))] = 1.0
@@ -186,11 +186,11 @@ class OfferGroups(Struct, frozen=True, kw_only=True, eq=False):
         )
 
     def _penalties(self, capacity: Floats, groups: int) -> Floats:
-        """Return by row a price above what any optimum pays for its demand."""
+        """Return by row a price that exceeds the price of its demand in any optimum."""
         each = np.where(capacity > 0, self.problem.prices / np.where(capacity > 0, capacity, 1.0), np.inf)
         bought = np.where(self.problem.limited, np.inf, each).min(axis=1, initial=np.inf)
-        most = 2.0 * float(bought[np.isfinite(bought)].sum() + self.problem.prices.max(initial=0.0))
-        return np.concatenate((np.zeros(len(capacity)), np.full(groups, most), np.zeros(len(self.problem.stocks))))
+        penalty = 2.0 * float(bought[np.isfinite(bought)].sum() + self.problem.prices.max(initial=0.0))
+        return np.concatenate((np.zeros(len(capacity)), np.full(groups, penalty), np.zeros(len(self.problem.stocks))))
 
     def prefer_equal_nodes(self, program: CoveringProgram) -> None:
         """Move to an optimal mix whose nodes have similar prices."""
@@ -204,8 +204,8 @@ class OfferGroups(Struct, frozen=True, kw_only=True, eq=False):
         program.solve()
 
 
-def _places(problem: PackingProblem, *, by_size: bool) -> tuple[Ints, Bools]:
-    """Return the place of each offer, and by place and item whether the item may go there."""
+def _offer_groups(problem: PackingProblem, *, by_size: bool) -> tuple[Ints, Bools]:
+    """Return the group of each offer, and by group and item whether one of its offers may hold the item."""
     keys = [problem.signatures]
     if by_size and len(problem.counts):
         ordered = np.sort(problem.requests, axis=0)
@@ -224,8 +224,8 @@ def _places(problem: PackingProblem, *, by_size: bool) -> tuple[Ints, Bools]:
     return offer_group, allowed
 
 
-def _groups(problem: PackingProblem, allowed: Bools, *, by_share: bool) -> Ints:
-    """Return the group of each item: items with the same places and, with `by_share`, similar request proportions."""
+def _item_groups(problem: PackingProblem, allowed: Bools, *, by_share: bool) -> Ints:
+    """Return the group of each item: items with the same offer groups and, with `by_share`, similar request proportions."""
     group = np.zeros(len(problem.counts), dtype=np.int64)
     for row in allowed:
         _, group = np.unique(group * 2 + row, return_inverse=True)

@@ -31,7 +31,7 @@ from journeyman.core.scheduling.packing.shadow_prices import ShadowPrices, compu
 _FEW_ITEMS: Final = 64  # up to this many kinds of items column generation is affordable
 _FEW_LEFTOVERS: Final = 150  # likewise, for items that do not fit the mix
 MIX_ROUNDS: Final = 4  # mixes for items that did not fit the previous mixes
-_KINDS_PER_DIVE: Final = 500  # fewer items are tried with more mixes instead
+_KINDS_PER_ROUND: Final = 500  # problems with fewer kinds of items try more mixes instead
 _EFFORT: Final = 4000  # kinds of items distributed, over all attempts
 _NODES_PER_KIND: Final = 350  # nodes that make one more kind's worth of effort
 REPACKING_EFFORT: Final = 1500  # kinds of items distributed again, over all attempts
@@ -44,14 +44,14 @@ def solve(problem: PackingProblem, *, fewest_nodes: bool) -> list[Bin]:
     """Return the cheapest plan found, or the one with the fewest nodes; every item must fit some offer."""
     if fewest_nodes:
         return min(_with_fewest(problem), key=lambda bins: _rank(problem, bins)[::-1])
-    return _by_price(problem)
+    return _cheapest(problem)
 
 
 def _rank(problem: PackingProblem, bins: list[Bin]) -> tuple[float, int]:
     return round(price_of(bins, problem.prices), _DECIMALS), sum(b.copies for b in bins)
 
 
-def _by_price(problem: PackingProblem) -> list[Bin]:
+def _cheapest(problem: PackingProblem) -> list[Bin]:
     """Return the cheapest plan; runs fast methods first, and column generation only where it may improve the plan."""
     kinds = len(problem.counts)
     if kinds == 1:
@@ -71,10 +71,10 @@ def _by_price(problem: PackingProblem) -> list[Bin]:
 def _best_of_mixes(problem: PackingProblem, shadow: ShadowPrices, effort: float) -> list[Bin]:
     """Return the cheapest plan of as many mixes and fill orders as the effort allows, at least two fill orders."""
     work = len(problem.counts) * (1 + shadow.mix.sum() / _NODES_PER_KIND)
-    orders_tried = fill_orders(problem, shadow)
-    attempts = ((mix, fill_order) for mix in whole_mixes(problem, shadow) for fill_order in orders_tried)
+    orders = fill_orders(problem, shadow)
+    attempts = ((mix, fill_order) for mix in whole_mixes(problem, shadow) for fill_order in orders)
     best: list[Bin] = []
-    for mix, fill_order in islice(attempts, max(int(effort / work), min(len(orders_tried), 2))):
+    for mix, fill_order in islice(attempts, max(int(effort / work), min(len(orders), 2))):
         if not best or mix @ problem.prices < price_of(best, problem.prices):
             found = _pack_mix(problem, shadow, mix, fill_order)
             best = min(best or found, found, key=lambda bins: _rank(problem, bins))
@@ -88,13 +88,13 @@ def repacked(problem: PackingProblem, shadow: ShadowPrices, bins: list[Bin]) -> 
     while better is not None:
         bins, better = better, None
         for size in REPACKED_NODES:
-            worst, rest = _worst(problem, shadow, bins, size)
+            worst, rest = _split_worst(problem, shadow, bins, size)
             counts = held_by(worst, len(problem.counts))
             kinds = int(np.count_nonzero(counts))
             effort -= kinds
             if effort < 0:
                 break
-            part, items, offers = _part(problem, counts)
+            part, items, offers = _subproblem(problem, counts)
             found = translated(_best_of_mixes(part, compute_shadow_prices(part), 0), items, offers, len(problem.counts))
             if price_of(found, problem.prices) < price_of(worst, problem.prices) - 1e-9:
                 better = merged([*rest, *found])
@@ -102,7 +102,9 @@ def repacked(problem: PackingProblem, shadow: ShadowPrices, bins: list[Bin]) -> 
     return bins
 
 
-def _worst(problem: PackingProblem, shadow: ShadowPrices, bins: list[Bin], size: int) -> tuple[list[Bin], list[Bin]]:
+def _split_worst(
+    problem: PackingProblem, shadow: ShadowPrices, bins: list[Bin], size: int
+) -> tuple[list[Bin], list[Bin]]:
     """Return the `size` nodes with the highest price for the worth of their content, and the others."""
     waste = [
         problem.prices[b.offer] / max(sum(float(shadow.items[item]) * n for item, n in b.content.pairs()), 1e-300)
@@ -121,7 +123,7 @@ def _worst(problem: PackingProblem, shadow: ShadowPrices, bins: list[Bin], size:
 
 
 def fill_orders(problem: PackingProblem, shadow: ShadowPrices) -> tuple[FillOrder, ...]:
-    """Return the fill orders to try: blends if an unpriced axis is nearly used up, thrift if places differ in worth."""
+    """Return the fill orders to try: blends if an unpriced axis is nearly used up, thrift if worths differ by offer."""
     bought = shadow.mix @ problem.sizes
     used = (problem.counts @ problem.requests) / np.maximum(bought, 1)
     unpriced = shadow.mix @ (problem.sizes * shadow.unit) < 0.01 * float(shadow.mix @ problem.prices)
@@ -148,19 +150,19 @@ def _pack_mix(problem: PackingProblem, shadow: ShadowPrices, mix: Ints, fill_ord
     nodes = BulkPacker(problem, shadow, fill_order)
     nodes.open_mix(mix)
     left = nodes.place_all(problem.counts, open_more=False)
-    dives = min(1 + len(problem.counts) // _KINDS_PER_DIVE, MIX_ROUNDS)
-    for dive in range(dives):
+    rounds = min(1 + len(problem.counts) // _KINDS_PER_ROUND, MIX_ROUNDS)
+    for round_ in range(rounds):
         if np.count_nonzero(left) <= _FEW_LEFTOVERS:
             break
         nodes.open_mix(_mix_for(problem, left))
-        left = nodes.place_all(left, open_more=dive == dives - 1)
+        left = nodes.place_all(left, open_more=round_ == rounds - 1)
     more = _pack_leftovers(problem, left) if left.any() else []
     return [*nodes.settle(problem), *more]
 
 
 def _mix_for(problem: PackingProblem, counts: Ints) -> Ints:
     """Return the whole nodes of the mix for these counts; if there are none, one node of the offer with most spending."""
-    part, _, offers = _part(problem, counts)
+    part, _, offers = _subproblem(problem, counts)
     fractions = compute_shadow_prices(part).mix
     whole = np.floor(fractions + 1e-9).astype(np.int64)
     if not whole.any():
@@ -172,11 +174,11 @@ def _mix_for(problem: PackingProblem, counts: Ints) -> Ints:
 
 def _pack_leftovers(problem: PackingProblem, counts: Ints) -> list[Bin]:
     """Return bins for these counts by column generation without refinement."""
-    part, items, offers = _part(problem, counts)
+    part, items, offers = _subproblem(problem, counts)
     return translated(ColumnGenerationSolver(part).straight(part.counts), items, offers, len(problem.counts))
 
 
-def _part(problem: PackingProblem, counts: Ints) -> tuple[PackingProblem, Ints, Ints]:
+def _subproblem(problem: PackingProblem, counts: Ints) -> tuple[PackingProblem, Ints, Ints]:
     """Return the subproblem with these counts, and the indices of its items and offers."""
     items = np.flatnonzero(counts)
     part = replace(problem, counts=counts).of_items(items)
@@ -205,18 +207,18 @@ def solve_exactly(problem: PackingProblem) -> list[Bin]:
     offers = cheapest_offers(problem, states @ problem.requests, _possible(problem, states))
     prices: Floats = np.where(offers >= 0, problem.prices[offers] + _TRIFLE, np.inf).reshape(shape)
     cost, choice = np.zeros(len(states)), np.zeros(len(states), dtype=np.int64)
-    costs, offer_group = cost.reshape(shape), np.arange(len(states)).reshape(shape)
+    costs, states_grid = cost.reshape(shape), np.arange(len(states)).reshape(shape)
     upto = [[slice(n + 1) for n in range(size)] for size in shape]
     down = [[slice(n, None, -1) for n in range(size)] for size in shape]
     for number, state in enumerate(states[1:].tolist(), 1):
         first = next(item for item, n in enumerate(state) if n)
-        held = [cuts[n] for cuts, n in zip(upto, state, strict=True)]
+        content = [cuts[n] for cuts, n in zip(upto, state, strict=True)]
         rest = [cuts[n] for cuts, n in zip(down, state, strict=True)]
-        held[first], rest[first] = slice(1, state[first] + 1), down[first][state[first] - 1]
-        box = tuple(held)
+        content[first], rest[first] = slice(1, state[first] + 1), down[first][state[first] - 1]
+        box = tuple(content)
         totals = prices[box] + costs[tuple(rest)]
         best = int(totals.argmin())
-        cost[number], choice[number] = totals.item(best), offer_group[box].item(best)
+        cost[number], choice[number] = totals.item(best), states_grid[box].item(best)
     bins: list[Bin] = []
     state = len(states) - 1
     while state:
@@ -231,8 +233,8 @@ def _possible(problem: PackingProblem, contents: Ints) -> Bools:
     used = (contents > 0).astype(np.int64)
     loose, bound = problem.loose.astype(np.int64), problem.bound.astype(np.int64)
     pairs = (used @ loose) * (used @ bound) - used @ (loose * bound)
-    peaceful: Bools = every(pairs == 0)
-    found: Bools = (used @ (~problem.allowed).T.astype(np.int64) == 0) & peaceful[:, None]
+    without_conflict: Bools = every(pairs == 0)
+    found: Bools = (used @ (~problem.allowed).T.astype(np.int64) == 0) & without_conflict[:, None]
     return found
 
 

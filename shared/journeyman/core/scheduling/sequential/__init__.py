@@ -4,15 +4,17 @@ The queue is sorted by size, then age. For each pod and relaxation level, candid
 existing nodes, then nodes planned in this pass with the fewest pods first, then a new node of the NodePools of greatest
 weight. A pod that fits nowhere goes to the end of the queue, until a whole round places none.
 
-This scheduler supports every constraint but considers one pod at a time. It schedules the pods that cannot be planned in
-bulk (those that must share nodes, and those with devices). With few pods, its plan also competes with the bulk plan.
+This scheduler supports every constraint but considers one pod at a time. It schedules the pods that cannot be planned
+in bulk (those that must share nodes, and those with devices). With few pods, its plan also competes with the bulk plan.
 
-`topology_rules` has the rules of each row, `topology_counts` the pods that they count, `candidate_nodes` what is left
-on each candidate, `offering_masks` a NodePool's offerings as bit masks, `pod_constraints` what one row requires.
+`topology_rules` has the rules of each row, `topology_counts` the pods that they count, `candidate_nodes` the free
+capacity of each candidate, `offering_masks` a NodePool's offerings as bit masks, `pod_constraints` what one row
+requires.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `Solve`, `trySchedule`; queue.go.
-Differs: see the modules; results for equal pods, nodes or offerings are computed once. A pod that must share a node with
-others is tried again right after one of them; Karpenter does not reorder it, and leaves it pending if that node is full.
+Differs: see the modules; results for equal pods, nodes or offerings are computed once. A pod that must share a node
+with others is tried again right after one of them; Karpenter does not reorder it, and leaves it pending if that node is
+full.
 """
 
 from __future__ import annotations
@@ -45,26 +47,26 @@ def schedule_sequentially(
     classes: Collection[int] | None = None,
     policy: TieBreakPolicy = _KARPENTER,
 ) -> PartialSolution:
-    """Schedule the unscheduled pods of a solution on existing nodes, on its new nodes, and on additional nodes.
+    """Return the solution with its unscheduled pods on existing nodes, on its new nodes, and on additional nodes.
 
     Args:
         problem: The scheduling problem.
         solution: The plan so far.
-        classes: The classes whose pods are to be placed, by default all.
+        classes: The classes whose pods are scheduled, by default all.
         policy: The tie-break policy; if it leaves pods unscheduled, other policies are tried.
     """
     chosen = [c for c in (range(len(solution.left)) if classes is None else sorted(classes)) if solution.left[c]]
     if not chosen:
         return solution
     queue = _in_queue_order(problem, solution, chosen)
-    attempt = _best(problem, solution, queue, policy)
+    attempt = _best_attempt(problem, solution, queue, policy)
     placed = attempt.scheduler.added_to(solution)
     left, reasons = list(solution.left), dict(solution.reasons)
     for c in chosen:
         left[c] = attempt.left.count(c)
         claims = problem.rows[problem.levels[c][0]].claims
         if claims and left[c] and problem.devices is not None:
-            reasons[c] = problem.devices.why_none(claims, placed.devices)
+            reasons[c] = problem.devices.explain_failure(claims, placed.devices)
     return replace(placed, left=left, reasons=reasons)
 
 
@@ -84,7 +86,7 @@ class _SequentialAttempt(Struct, frozen=True):
         return cls(scheduler, _place_queue(problem, scheduler, queue))
 
 
-def _best(
+def _best_attempt(
     problem: SchedulingProblem, solution: PartialSolution, queue: Sequence[int], policy: TieBreakPolicy
 ) -> _SequentialAttempt:
     """Return an attempt with the policy; if it leaves pods, try other policies and return the one that leaves fewest."""
@@ -109,14 +111,14 @@ def _best(
 
 def _left_first(_: SchedulingProblem, queue: Sequence[int], left: Sequence[int]) -> list[int]:
     """Return the queue with the classes of unscheduled pods first; empty if that changes nothing."""
-    behind = set(left)
-    order = [*(c for c in queue if c in behind), *(c for c in queue if c not in behind)]
+    unscheduled = set(left)
+    order = [*(c for c in queue if c in unscheduled), *(c for c in queue if c not in unscheduled)]
     return order if order != list(queue) else []
 
 
-def _keeps_apart(problem: SchedulingProblem, attempt: _SequentialAttempt) -> bool:
+def _has_domain_anti_affinity(problem: SchedulingProblem, attempt: _SequentialAttempt) -> bool:
     rows = [row for c in sorted(set(attempt.left)) for row in problem.levels[c]]
-    return any(attempt.scheduler.involves_keeping_apart(row) for row in rows)
+    return any(attempt.scheduler.has_domain_anti_affinity(row) for row in rows)
 
 
 def used_reservations(_: SchedulingProblem, attempt: _SequentialAttempt) -> bool:
@@ -124,19 +126,19 @@ def used_reservations(_: SchedulingProblem, attempt: _SequentialAttempt) -> bool
     return attempt.scheduler.reserved > 0
 
 
-def _may_choose_less(problem: SchedulingProblem, _: _SequentialAttempt) -> bool:
-    wanted = any(pool.template.min_values for pool in problem.pools)
-    return wanted and problem.options.min_values is MinValuesPolicy.BEST_EFFORT
+def _has_best_effort_min_values(problem: SchedulingProblem, _: _SequentialAttempt) -> bool:
+    has_min_values = any(pool.template.min_values for pool in problem.pools)
+    return has_min_values and problem.options.min_values is MinValuesPolicy.BEST_EFFORT
 
 
 def _has_alternatives(problem: SchedulingProblem, _: _SequentialAttempt) -> bool:
-    return any(len(row.terms) > 1 for row in problem.rows)  # of any pod, as those left may have to join it
+    return any(len(row.terms) > 1 for row in problem.rows)  # of any pod: an unscheduled pod may have to join it
 
 
 FALLBACK_POLICIES: Mapping[str, Callable[[SchedulingProblem, _SequentialAttempt], bool]] = {
-    "bind_anti_affinity_domains": _keeps_apart,
+    "bind_anti_affinity_domains": _has_domain_anti_affinity,
     "prefer_largest_reservation": used_reservations,
-    "ignore_type_variety": _may_choose_less,
+    "ignore_type_variety": _has_best_effort_min_values,
     "prefer_last_alternative": _has_alternatives,
 }
 
@@ -144,16 +146,16 @@ FALLBACK_POLICIES: Mapping[str, Callable[[SchedulingProblem, _SequentialAttempt]
 def _in_queue_order(problem: SchedulingProblem, solution: PartialSolution, classes: Iterable[int]) -> list[int]:
     """Return the class of every pod to schedule: largest pods first, then oldest, then those with the fewest choices.
 
-    Of equal pods those go first that want the fewest existing nodes, then those with the most preferred topology groups,
+    Of equal pods, those that accept the fewest existing nodes go first, then those with the most preferred topology groups,
     because the others can join them on their nodes.
     """
     queue = []
     for c in classes:
         cls = problem.rows[problem.levels[c][0]]
         size = (-cls.requests.get(CPU, 0), -cls.requests.get(MEMORY, 0))
-        wanted_nodes = int(problem.existing.columns.meeting(cls.node_terms).sum()) if problem.existing.nodes else 0
+        accepted_nodes = int(problem.existing.columns.meeting(cls.node_terms).sum()) if problem.existing.nodes else 0
         queue += [
-            (*size, _age(pod), wanted_nodes, -len(cls.preferred_groups), pod.metadata.uid, pod.key, c)
+            (*size, _age(pod), accepted_nodes, -len(cls.preferred_groups), pod.metadata.uid, pod.key, c)
             for pod in cls.pods[len(cls.pods) - solution.left[c] :]
         ]
     queue.sort()
@@ -190,31 +192,31 @@ def behind_leaders(problem: SchedulingProblem, queue: Sequence[int], left: Seque
 
     Empty if no unscheduled pod must join another pod of the queue.
     """
-    groups_by_class = {c: groups for c in dict.fromkeys(left) if (groups := _joined(problem, c))}
+    groups_by_class = {c: groups for c in dict.fromkeys(left) if (groups := _hostname_affinities(problem, c))}
     if not groups_by_class:
         return []
     index = LabelIndex(problem.rows)
-    waiting, head = Counter(queue), Counter[int]()
+    waiting, moved = Counter(queue), Counter[int]()
     order: list[int] = []
     for c, groups in groups_by_class.items():
         for group in groups:
             counted = {problem.class_of_row[row] for row in index.counted_by(group)} - {c}
-            leader = next((d for d in queue if d in counted and head[d] < waiting[d]), None)
+            leader = next((d for d in queue if d in counted and moved[d] < waiting[d]), None)
             if leader is not None:
-                head[leader] += 1
+                moved[leader] += 1
                 order.append(leader)
-        order += [c] * (waiting[c] - head[c])
-        head[c] = waiting[c]
-    return [*order, *_others(queue, head)] if head.keys() - groups_by_class.keys() else []
+        order += [c] * (waiting[c] - moved[c])
+        moved[c] = waiting[c]
+    return [*order, *_without_moved(queue, moved)] if moved.keys() - groups_by_class.keys() else []
 
 
-def _joined(problem: SchedulingProblem, c: int) -> list[TopologyGroup]:
-    """Return the groups of which the class requires a pod on its node, even without its preferences."""
+def _hostname_affinities(problem: SchedulingProblem, c: int) -> list[TopologyGroup]:
+    """Return the groups of which the class requires a pod on the same node, without its preferences."""
     return [group for group in problem.rows[problem.levels[c][-1]].affinities if group.key == labels.HOSTNAME]
 
 
-def _others(queue: Sequence[int], head: Counter[int]) -> Iterator[int]:
-    taken = head.copy()
+def _without_moved(queue: Sequence[int], moved: Counter[int]) -> Iterator[int]:
+    taken = moved.copy()
     for c in queue:
         if taken[c]:
             taken[c] -= 1
@@ -225,7 +227,8 @@ def _others(queue: Sequence[int], head: Counter[int]) -> Iterator[int]:
 def in_turns(problem: SchedulingProblem, queue: Sequence[int], _: Sequence[int]) -> list[int]:
     """Return the queue (of classes) with one pod of each class in turn, the classes with the fewest offerings first.
 
-    So no class uses up what a topology spread allows in the domains that another class needs. Empty if there is one class.
+    So no class uses up the pods that a topology spread allows in the domains that another class needs. Empty if there is
+    only one class.
     """
     waiting = Counter(queue)
     if len(waiting) < 2:

@@ -1,4 +1,4 @@
-"""Stores the candidate nodes for a pod, existing ones first, as columns, so that all are checked at once.
+"""Stores the candidate nodes for a pod as columns, existing nodes first, so that all are checked at once.
 
 `VolumeAttachments` tracks volumes on existing nodes: each node has a limit per CSI driver; a shared volume counts once.
 
@@ -22,19 +22,19 @@ from journeyman.core.scheduling.topology import domain_of
 from journeyman.core.scheduling.volumes import VolumeUsage
 
 _UNDECIDED = -1  # may still be in one of several domains
-_LACKING = -2  # has no such label
+_WITHOUT_LABEL = -2  # has no such label
 _STEP = 1 << 40  # more than there are ever nodes or placements
 
 
 class NewNode(Struct, kw_only=True, eq=False):
-    """A new node: its remaining offerings, the number of its NodeClaim's requirements, and its pods.
+    """A new node: its remaining offerings, the ID of its NodeClaim's requirements, and its pods.
 
     `ports` are the host ports in use; `share` is its part of the NodePool's limits, None without limits. `variety` is
     the number of different values that its instance types must keep, by label with minValues.
     """
 
     masks: OfferingMasks
-    wanted: int
+    requirements_id: int
     offerings: int
     total: list[int]
     pods: dict[int, int] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class CandidateNodes:
         column = np.full(self._space, _UNDECIDED, dtype=np.int64)
         for candidate, node in enumerate(self.existing_nodes):
             value = domain_of(node, key)
-            column[candidate] = _LACKING if value is None else codes.setdefault(value, len(codes))
+            column[candidate] = _WITHOUT_LABEL if value is None else codes.setdefault(value, len(codes))
         self._codes[key] = codes
         self._domains[key] = column
 
@@ -144,10 +144,10 @@ class CandidateNodes:
         """Return the domains that any candidate is bound to."""
         return list(self._codes[key])
 
-    def in_domains(self, key: str, admitted: Sequence[bool], *, lacking: bool) -> Bools:
+    def in_domains(self, key: str, admitted: Sequence[bool], *, without_label: bool) -> Bools:
         """Return which candidates are or may be in an admitted domain (in the order of `known_domains`)."""
-        verdicts = np.array([*admitted, lacking, True], dtype=bool)  # -2 and -1 count from the end
-        found: Bools = verdicts[self._domains[key][: self.size]]
+        by_code = np.array([*admitted, without_label, True], dtype=bool)  # -2 and -1 count from the end
+        found: Bools = by_code[self._domains[key][: self.size]]
         return found
 
 
@@ -167,7 +167,7 @@ class VolumeAttachments:
         usage = self._usages[candidate]
         for driver in {*cls.volume_counts, *(volume.driver for volume in cls.shared_volumes)}:
             free = usage.free(driver)
-            new = self._new(candidate, driver, cls)
+            new = self._unattached(candidate, driver, cls)
             if free is not None and self._taken(candidate, driver) + cls.volume_counts.get(driver, 0) + len(new) > free:
                 return False
         return True
@@ -179,13 +179,14 @@ class VolumeAttachments:
         for driver, count in cls.volume_counts.items():
             self._own[candidate, driver] = self._own.get((candidate, driver), 0) + count * pods
         for driver, key in cls.shared_volumes:
-            if key in self._new(candidate, driver, cls):
+            if key in self._unattached(candidate, driver, cls):
                 self._shared.setdefault((candidate, driver), set()).add(key)
 
     def _taken(self, candidate: int, driver: str) -> int:
         return self._own.get((candidate, driver), 0) + len(self._shared.get((candidate, driver), ()))
 
-    def _new(self, candidate: int, driver: str, cls: PodClass) -> set[str]:
+    def _unattached(self, candidate: int, driver: str, cls: PodClass) -> set[str]:
         """Return the shared volumes of the driver that are not attached yet."""
-        here = self._usages[candidate].attached.get(driver, frozenset()) | self._shared.get((candidate, driver), set())
-        return {volume.claim for volume in cls.shared_volumes if volume.driver == driver} - here
+        attached = self._usages[candidate].attached.get(driver, frozenset())
+        attached |= self._shared.get((candidate, driver), set())
+        return {volume.claim for volume in cls.shared_volumes if volume.driver == driver} - attached

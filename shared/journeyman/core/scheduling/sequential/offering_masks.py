@@ -1,7 +1,7 @@
-"""Represents offerings as bit masks and requirements as numbers, and tracks each node's share of the limits.
+"""Represents offerings as bit masks and requirements as IDs, and tracks each node's share of the limits.
 
 Bit 0 is the cheapest available offering, so the lowest bit of a mask is the cheapest of its offerings, and one `&`
-combines two conditions for all offerings. Requirements are numbered, so that equal ones are merged and compared once.
+combines two conditions for all offerings. Requirements have IDs, so that equal ones are merged and compared once.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `filterByRemainingResources`, `subtractMax`.
 Differs: a node's share of its NodePool's limits is that of the cheapest type that holds its pods, and grows with them
@@ -39,7 +39,7 @@ def as_mask(bits: Bools) -> int:
 class OfferingMasks:
     """One NodePool. `rows[b]` is the offering (a row of its table) that bit b stands for.
 
-    `ordinary` are those that draw on no reservation, `reserved` the others by reservation, each as (name, offerings).
+    `ordinary` are the offerings without a reservation, `reserved` the others by reservation, each as (name, offerings).
     """
 
     def __init__(self, index: int, pool: NodePoolOptions, interner: RequirementsInterner) -> None:
@@ -47,22 +47,24 @@ class OfferingMasks:
         table = pool.template.table
         self.index = index
         self.pool = pool
-        self.offer = interner.number(pool.template.requirements)
+        self.offer = interner.id_of(pool.template.requirements)
         self._interner = interner
         usable = pool.template.rows & pool.usable[table.row_type]
         self.rows: Ints = table.by_price[usable[table.by_price]]
         self._types: Ints = table.row_type[self.rows]
         self._prices: list[float] = table.prices[self.rows].tolist()
-        drawn = table.row_reservation[self.rows]
-        self.ordinary = as_mask(drawn < 0)
-        self.reserved = [(table.reservations[n], as_mask(drawn == n)) for n in distinct(drawn[drawn >= 0]).tolist()]
+        reservation = table.row_reservation[self.rows]
+        self.ordinary = as_mask(reservation < 0)
+        self.reserved = [
+            (table.reservations[n], as_mask(reservation == n)) for n in distinct(reservation[reservation >= 0]).tolist()
+        ]
         sizes = pool.sizes[self._types]
         self._sizes: list[Ints] = [np.ascontiguousarray(sizes[:, axis]) for axis in range(sizes.shape[1])]
         self._levels: list[list[int]] = [sorted(set(column.tolist())) for column in self._sizes]
         self._at_least: list[dict[int, int]] = [{} for _ in self._levels]
         self._largest: list[dict[int, int]] = [{} for _ in self._levels]
-        self._suiting: dict[int, int] = {}
-        self._free_of: dict[tuple[HostPort, ...], int] = {}
+        self._meeting: dict[int, int] = {}
+        self._with_free_ports: dict[tuple[HostPort, ...], int] = {}
         self._cheapest_for: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
         self._by_value: dict[str, tuple[dict[str, int], int]] = {}
 
@@ -72,9 +74,9 @@ class OfferingMasks:
 
     def types_of(self, offerings: int) -> list[int]:
         """Return the instance types of these offerings as indices, the cheapest first."""
-        return list(dict.fromkeys(self._types[self._positions(offerings)].tolist()))
+        return list(dict.fromkeys(self._types[self._offering_indices(offerings)].tolist()))
 
-    def _positions(self, mask: int) -> Ints:
+    def _offering_indices(self, mask: int) -> Ints:
         packed = np.frombuffer(mask.to_bytes((len(self.rows) + 7) // 8, "little"), dtype=np.uint8)
         found: Ints = np.flatnonzero(np.unpackbits(packed, bitorder="little", count=len(self.rows)))
         return found
@@ -95,21 +97,21 @@ class OfferingMasks:
         """Return the price of the cheapest of these offerings plus the NodePool's surcharge per node."""
         return self._prices[lowest(offerings)] + self.pool.template.node_surcharge
 
-    def suiting(self, wanted: int) -> int:
-        """Return the offerings that meet the requirements with this number."""
-        found = self._suiting.get(wanted)
+    def meeting(self, requirements_id: int) -> int:
+        """Return the offerings that meet the requirements with this ID."""
+        found = self._meeting.get(requirements_id)
         if found is None:
-            rows = self.pool.template.table.rows_meeting(self._interner[wanted])
-            found = self._suiting[wanted] = as_mask(rows[self.rows])
+            rows = self.pool.template.table.rows_meeting(self._interner[requirements_id])
+            found = self._meeting[requirements_id] = as_mask(rows[self.rows])
         return found
 
-    def free_of(self, ports: tuple[HostPort, ...]) -> int:
+    def with_free_ports(self, ports: tuple[HostPort, ...]) -> int:
         """Return the offerings whose daemons leave these host ports free."""
         if not ports:
             return -1
-        found = self._free_of.get(ports)
+        found = self._with_free_ports.get(ports)
         if found is None:
-            found = self._free_of[ports] = as_mask(self.pool.types_with_free_ports(ports)[self._types])
+            found = self._with_free_ports[ports] = as_mask(self.pool.types_with_free_ports(ports)[self._types])
         return found
 
     def holding(self, axis: int, amount: int) -> int:
@@ -148,11 +150,11 @@ class OfferingMasks:
         found = self._by_value.get(key)
         if found is None:
             codes, values = self.pool.template.table.row_values(key)
-            here = codes[self.rows]
+            row_codes = codes[self.rows]
             masks: dict[str, int] = {}
             undecided = 0
-            for code in distinct(here).tolist():
-                bits = as_mask(here == code)
+            for code in distinct(row_codes).tolist():
+                bits = as_mask(row_codes == code)
                 value = values[code]
                 if value is None:
                     undecided |= bits
@@ -167,28 +169,28 @@ class OfferingMasks:
         found = self._cheapest_for.get(case)
         if found is None:
             found = self._cheapest_for[case] = dict.fromkeys(domains, 0)
-            every = 0
+            in_any = 0
             for offerings in domains.values():
-                every |= offerings
-            firsts = self._firsts(every)
+                in_any |= offerings
+            firsts = self._cheapest_of_each_type(in_any)
             for domain, offerings in domains.items():
                 found[domain] = (offerings & firsts).bit_count()
         return found
 
-    def _firsts(self, mask: int) -> int:
+    def _cheapest_of_each_type(self, mask: int) -> int:
         """Return the cheapest of these offerings for each instance type."""
-        rows = self._positions(mask)
+        rows = self._offering_indices(mask)
         first = dict(zip(self._types[rows][::-1].tolist(), rows[::-1].tolist(), strict=True))
         chosen = np.zeros(len(self.rows), dtype=bool)
         chosen[list(first.values())] = True
         return as_mask(chosen)
 
-    def domains(self, key: str, mask: int, wanted: int) -> dict[str, int]:
+    def domains(self, key: str, mask: int, requirements_id: int) -> dict[str, int]:
         """Return the possible values of a label on a node, each with the offerings in `mask` that allow it.
 
         A label that offerings leave open can have any value that the node's requirements list.
         """
-        rule: Requirement | None = self._interner[wanted].get(key)
+        rule: Requirement | None = self._interner[requirements_id].get(key)
         masks, undecided = self.by_value(key)
         found = {v: m & mask for v, m in masks.items() if m & mask and (rule is None or rule.has(v))}
         if undecided & mask and rule is not None and not rule.complement:
@@ -197,12 +199,12 @@ class OfferingMasks:
         return found
 
 
-NONE: Final = -1
-"""The number of contradictory requirements."""
+CONFLICT: Final = -1
+"""The ID of requirements that contradict each other."""
 
 
 class RequirementsInterner:
-    """Assigns numbers to requirements; equal requirements have the same number."""
+    """Assigns IDs to requirements; equal requirements have the same ID."""
 
     def __init__(self) -> None:
         self._entries: list[Requirements] = []
@@ -213,8 +215,8 @@ class RequirementsInterner:
     def __getitem__(self, number: int) -> Requirements:
         return self._entries[number]
 
-    def number(self, requirements: Requirements) -> int:
-        """Return the number of these requirements."""
+    def id_of(self, requirements: Requirements) -> int:
+        """Return the ID of these requirements."""
         found = self._numbers.get(requirements)
         if found is None:
             found = self._numbers[requirements] = len(self._entries)
@@ -222,21 +224,21 @@ class RequirementsInterner:
         return found
 
     def pin(self, key: str, values: Iterable[str]) -> int:
-        """Return the number of the requirement `key In values`."""
+        """Return the ID of the requirement `key In values`."""
         case = (key, tuple(sorted(values)))
         found = self._pins.get(case)
         if found is None:
-            found = self._pins[case] = self.number(Requirements({key: requirement(key, "In", case[1])}))
+            found = self._pins[case] = self.id_of(Requirements({key: requirement(key, "In", case[1])}))
         return found
 
     def narrowed(self, offer: int, alternative: int) -> int:
-        """Return the combined number, `NONE` if they conflict; well-known labels need not be defined by the offer."""
+        """Return the ID of both requirements combined, `CONFLICT` if none; `offer` need not define well-known labels."""
         case = (offer, alternative)
         found = self._narrowed.get(case)
         if found is None:
-            offered, wanted = self._entries[offer], self._entries[alternative]
-            meets = offered.compatible(wanted, allow_undefined=labels.WELL_KNOWN) is None
-            found = self._narrowed[case] = self.number(offered & wanted) if meets else NONE
+            offered, required = self._entries[offer], self._entries[alternative]
+            meets = offered.compatible(required, allow_undefined=labels.WELL_KNOWN) is None
+            found = self._narrowed[case] = self.id_of(offered & required) if meets else CONFLICT
         return found
 
 
@@ -249,36 +251,36 @@ class ResourceShares:
         self._largest = [pool_headroom.costs.max(axis=0, initial=0) for pool_headroom in headroom]
         self._variety: dict[tuple[int, int], tuple[int, ...]] = {}
 
-    def usable(self, masks: OfferingMasks, offerings: int, held: Ints | None, least: Sequence[int]) -> bool:
+    def usable(self, masks: OfferingMasks, offerings: int, share: Ints | None, least: Sequence[int]) -> bool:
         """Whether these offerings of a node are within the limits and have enough different label values.
 
-        `held` is the share that the node has already, `least` the number of values required by label (see `variety`).
+        `share` is the share that the node has already, `least` the number of values required by label (see `variety`).
         """
         if not masks.pool.template.min_values and not self._headroom[masks.index].resources:
             return True
-        left = self.within(masks, offerings, held)
+        left = self.within(masks, offerings, share)
         if self._ignore_type_variety:
             return bool(left)
-        return bool(left) and all(n >= wanted for n, wanted in zip(self.variety(masks, left), least, strict=True))
+        return bool(left) and all(n >= minimum for n, minimum in zip(self.variety(masks, left), least, strict=True))
 
-    def take(self, masks: OfferingMasks, offerings: int, held: Ints | None) -> Ints | None:
-        """Reserve the share of a node with these offerings in place of `held`; return it, None without limits."""
+    def take(self, masks: OfferingMasks, offerings: int, share: Ints | None) -> Ints | None:
+        """Reserve the share of a node with these offerings instead of `share`; return it, None without limits."""
         pool_headroom = self._headroom[masks.index]
         if not pool_headroom.resources:
             return None
-        within = self.within(masks, offerings, held)
-        share: Ints = pool_headroom.costs[self._needed(masks, within)].max(axis=0)
-        if held is not None:
-            pool_headroom.left = pool_headroom.left + held
-        pool_headroom.left = pool_headroom.left - share
-        return share
+        within = self.within(masks, offerings, share)
+        reserved: Ints = pool_headroom.costs[self._needed(masks, within)].max(axis=0)
+        if share is not None:
+            pool_headroom.left = pool_headroom.left + share
+        pool_headroom.left = pool_headroom.left - reserved
+        return reserved
 
-    def within(self, masks: OfferingMasks, offerings: int, held: Ints | None) -> int:
-        """Return the offerings of a node that are within the limits; `held` is the share that the node has already."""
+    def within(self, masks: OfferingMasks, offerings: int, share: Ints | None) -> int:
+        """Return the offerings of a node that are within the limits; `share` is the share that the node has already."""
         pool_headroom = self._headroom[masks.index]
         if not pool_headroom.resources:
             return offerings
-        left = pool_headroom.left if held is None else pool_headroom.left + held
+        left = pool_headroom.left if share is None else pool_headroom.left + share
         if (self._largest[masks.index] <= left).all():
             return offerings
         return offerings & masks.of_types(every(pool_headroom.costs <= left))

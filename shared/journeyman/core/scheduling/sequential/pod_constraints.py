@@ -20,7 +20,7 @@ from journeyman.core.scheduling.instance_type_choice import on_reservation
 from journeyman.core.scheduling.nodepool_options import NodeConstraints
 from journeyman.core.scheduling.problem import SchedulingProblem, amounts_of
 from journeyman.core.scheduling.requirements import Requirements
-from journeyman.core.scheduling.sequential.offering_masks import NONE, OfferingMasks, RequirementsInterner
+from journeyman.core.scheduling.sequential.offering_masks import CONFLICT, OfferingMasks, RequirementsInterner
 from journeyman.core.scheduling.sequential.topology_rules import TopologyRules
 
 if TYPE_CHECKING:  # imported at run time only where pods have ResourceClaims
@@ -28,9 +28,9 @@ if TYPE_CHECKING:  # imported at run time only where pods have ResourceClaims
 
 
 class LaunchOption(Struct, frozen=True):
-    """An option for a new node: the number of its requirements, its offerings, and its reservation."""
+    """An option for a new node: the ID of its requirements, its offerings, and its reservation."""
 
-    wanted: int
+    requirements_id: int
     offerings: int
     reservation: str = ""
 
@@ -38,7 +38,7 @@ class LaunchOption(Struct, frozen=True):
 class PodConstraints:
     """One row with one of its terms: the requests of a pod (`amounts`), and the topology `rules`.
 
-    `alternatives` are the numbers of the term combined with each alternative of the volumes.
+    `alternatives` are the IDs of the term combined with each alternative of the volumes.
     """
 
     def __init__(
@@ -57,59 +57,59 @@ class PodConstraints:
         self.cls = cls
         self.amounts = amounts_of(problem.requests[row].tolist())
         both = [term & volumes for volumes in cls.volume_terms]
-        alternatives = [wanted for wanted in both if not any(r.impossible for r in wanted.values())]
-        self.alternatives = tuple(interner.number(wanted) for wanted in alternatives)
+        alternatives = [requirements for requirements in both if not any(r.impossible for r in requirements.values())]
+        self.alternatives = tuple(interner.id_of(requirements) for requirements in alternatives)
         self._interner = interner
-        self._shape = NodeConstraints.of(cls)
+        self._node_constraints = NodeConstraints.of(cls)
         columns = problem.existing.columns
-        self._open: Bools = columns.meeting(alternatives) & columns.accepted(
+        self._not_ruled_out: Bools = columns.meeting(alternatives) & columns.accepted(
             cls.tolerations, avoids_prefer_no_schedule=cls.avoids_prefer_no_schedule
-        )  # by place; grows with the places
-        self._openings: dict[int, tuple[LaunchOption, ...]] = {}
+        )  # by candidate; grows with the candidates
+        self._options: dict[int, tuple[LaunchOption, ...]] = {}
 
     def not_ruled_out(self, candidates: int) -> Bools:
         """Return by candidate whether it may take one of these pods; candidates ruled out before are False."""
-        if candidates > len(self._open):
+        if candidates > len(self._not_ruled_out):
             more = np.ones(max(2 * candidates, 64), dtype=bool)
-            more[: len(self._open)] = self._open
-            self._open = more
-        return self._open[:candidates]
+            more[: len(self._not_ruled_out)] = self._not_ruled_out
+            self._not_ruled_out = more
+        return self._not_ruled_out[:candidates]
 
     def rule_out(self, candidate: int) -> None:
         """Record that the candidate can never take one of these pods."""
-        self._open[candidate] = False
+        self._not_ruled_out[candidate] = False
 
-    def on_new(self, masks: OfferingMasks) -> Sequence[LaunchOption]:
+    def launch_options(self, masks: OfferingMasks) -> Sequence[LaunchOption]:
         """Return the options for a new node for one of these pods."""
-        found = self._openings.get(masks.index)
+        found = self._options.get(masks.index)
         if found is None:
-            found = self._openings[masks.index] = tuple(self._found(masks)) if self.tolerates(masks) else ()
+            found = self._options[masks.index] = tuple(self._launch_options(masks)) if self.tolerates(masks) else ()
         return found
 
-    def _found(self, masks: OfferingMasks) -> Iterator[LaunchOption]:
-        holding = masks.free_of(self.ports)
+    def _launch_options(self, masks: OfferingMasks) -> Iterator[LaunchOption]:
+        holding = masks.with_free_ports(self.ports)
         for axis, amount in self.amounts:
             holding &= masks.holding(axis, amount)
         for alternative in self.alternatives:
-            wanted = self._interner.narrowed(masks.offer, alternative)
-            if wanted == NONE:
+            requirements_id = self._interner.narrowed(masks.offer, alternative)
+            if requirements_id == CONFLICT:
                 continue
-            if left := masks.suiting(wanted) & masks.ordinary & holding:
-                yield LaunchOption(wanted, left)
+            if left := masks.meeting(requirements_id) & masks.ordinary & holding:
+                yield LaunchOption(requirements_id, left)
             for name, offerings in masks.reserved:
-                reserved = self._interner.number(on_reservation(self._interner[wanted], name))
-                if left := masks.suiting(reserved) & offerings & holding:
+                reserved = self._interner.id_of(on_reservation(self._interner[requirements_id], name))
+                if left := masks.meeting(reserved) & offerings & holding:
                     yield LaunchOption(reserved, left, name)
 
     def tolerates(self, masks: OfferingMasks) -> bool:
         """Whether these pods tolerate the NodePool's taints."""
-        return self._shape.accepts(masks.pool.template.node_pool.spec.template.spec.taints)
+        return self._node_constraints.accepts(masks.pool.template.node_pool.spec.template.spec.taints)
 
 
 class DeviceFit(Struct, frozen=True):
-    """A new node with the devices that a pod needs: its requirements (a number) and offerings once it has them."""
+    """A new node with the devices that a pod needs: the ID of its requirements and its offerings once it has them."""
 
-    wanted: int
+    requirements_id: int
     offerings: int
     proposal: AllocationProposal
 
@@ -133,47 +133,47 @@ class NodeDevices:
 
     def fit_existing(self, candidate: int, constraints: PodConstraints, pods: int) -> bool:
         """Allocate devices on an existing node for a row's next pod, after `pods` others; return whether that succeeded."""
-        case, now = (candidate, constraints.row), self._now(constraints)
-        if self._failed.get(case) == now:
+        case, version = (candidate, constraints.row), self._version(constraints)
+        if self._failed.get(case) == version:
             return False
         proposal = self.allocations.propose(
             candidate, self._devices.target(candidate), constraints.cls.claims, constraints.row, pods
         )
         if proposal is None:
-            self._failed[case] = now
+            self._failed[case] = version
             return False
         self.allocations.commit(candidate, proposal)
         self._changes += 1
         return True
 
     def fit_new(
-        self, candidate: int, masks: OfferingMasks, opening: LaunchOption, constraints: PodConstraints, pods: int
+        self, candidate: int, masks: OfferingMasks, option: LaunchOption, constraints: PodConstraints, pods: int
     ) -> DeviceFit | None:
         """Return how a new node can provide the devices for the next pod of a row; None if it cannot."""
-        wanted, offerings = opening.wanted, opening.offerings
-        case = (candidate, constraints.row, masks.index, wanted, offerings)
-        now = self._now(constraints)
-        if self._failed.get(case) == now:
+        requirements_id, offerings = option.requirements_id, option.offerings
+        case = (candidate, constraints.row, masks.index, requirements_id, offerings)
+        version = self._version(constraints)
+        if self._failed.get(case) == version:
             return None
         names = masks.type_names(offerings)
-        target = self._devices.new_target(masks.instance_types(offerings), self._interner[wanted])
+        target = self._devices.new_target(masks.instance_types(offerings), self._interner[requirements_id])
         proposal = self.allocations.propose(candidate, target, constraints.cls.claims, constraints.row, pods)
         left = 0
         if proposal is not None:
-            number = self._interner.number(proposal.offer)
+            narrowed = self._interner.id_of(proposal.offer)
             if len(proposal.types) < len(names):
                 kept = [name for name in names if name in proposal.types]
-                number = self._interner.narrowed(number, self._interner.pin(labels.INSTANCE_TYPE, kept))
-            left = offerings & masks.suiting(number)
-            if left and proposal.types.issuperset(masks.type_names(left)):  # types that do not name themselves do not
-                return DeviceFit(number, left, proposal)
-        self._failed[case] = now
+                narrowed = self._interner.narrowed(narrowed, self._interner.pin(labels.INSTANCE_TYPE, kept))
+            left = offerings & masks.meeting(narrowed)
+            if left and proposal.types.issuperset(masks.type_names(left)):  # a type may lack the instance type label
+                return DeviceFit(narrowed, left, proposal)
+        self._failed[case] = version
         return None
 
-    def _now(self, constraints: PodConstraints) -> int:
+    def _version(self, constraints: PodConstraints) -> int:
         """Return a version that changes when a failed search for such pods may succeed."""
-        alone = all(not claim.key for claim in constraints.cls.claims)
-        return self.allocations.releases if alone else self.allocations.releases + self._changes
+        unshared = all(not claim.key for claim in constraints.cls.claims)
+        return self.allocations.releases if unshared else self.allocations.releases + self._changes
 
     def commit_offerings(
         self, candidate: int, masks: OfferingMasks, offerings: int, device_fit: DeviceFit | None

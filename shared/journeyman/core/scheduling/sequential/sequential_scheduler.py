@@ -4,8 +4,8 @@ Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `add`, 
 `addToInflightNode`, `addToNewNodeClaim`; existingnode.go and nodeclaim.go `CanAdd`, `Add`.
 Differs: a label that a NodePool does not define cannot be required, even if another pod of the node excluded some of
 its values, which Karpenter takes for a definition; NodePools of equal weight compete on price; of domains that are
-equally good, the one that is cheapest for most types is chosen; a node on reserved capacity is bound to one
-reservation.
+equally good, the one with the cheapest offering of most instance types is chosen; a node on reserved capacity is bound
+to one reservation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from journeyman.core.scheduling.problem import PartialSolution, PlannedNode, Sch
 from journeyman.core.scheduling.results import MinValuesPolicy
 from journeyman.core.scheduling.sequential.candidate_nodes import CandidateNodes, NewNode, VolumeAttachments
 from journeyman.core.scheduling.sequential.offering_masks import (
-    NONE,
+    CONFLICT,
     OfferingMasks,
     RequirementsInterner,
     ResourceShares,
@@ -35,9 +35,9 @@ from journeyman.core.scheduling.sequential.topology_rules import DomainChoice, J
 
 
 class _BoundNode(NamedTuple):
-    """A new node after adding a pod: the number of its requirements, its offerings, and the pod's devices."""
+    """A new node after adding a pod: the ID of its requirements, its offerings, and the pod's devices."""
 
-    wanted: int
+    requirements_id: int
     offerings: int
     device_fit: DeviceFit | None = None
 
@@ -53,7 +53,7 @@ class _RatedNode(NamedTuple):
     @property
     def rank(self) -> tuple[float, int, int, int, str]:
         """Sort key, best node first."""
-        return self.rate, self.pool, self.bound.wanted, self.bound.offerings, self.reservation
+        return self.rate, self.pool, self.bound.requirements_id, self.bound.offerings, self.reservation
 
 
 class TieBreakPolicy(Struct, frozen=True):
@@ -62,10 +62,10 @@ class TieBreakPolicy(Struct, frozen=True):
     Attributes:
         bind_anti_affinity_domains: Bind each pod affected by required anti-affinity to one domain, else to none.
         prefer_largest_reservation: Choose the largest type of reserved capacity, else the smallest that fits the pod.
-        avoid_reservations: Use reserved capacity only where nothing else fits the pod, because pods that must join it over
-            a label may not fit there, else first.
-        prefer_cheapest_domain: Of equally good domains, choose the one with the cheapest offering, else the one that is
-            cheapest for most types.
+        avoid_reservations: Use reserved capacity last instead of first, because pods that must be in the same domain may not
+            fit on it.
+        prefer_cheapest_domain: Of equally good domains, choose the one with the cheapest offering, else the one with the
+            cheapest offering of most instance types.
         ignore_type_variety: With best-effort minValues, do not preserve the variety of a node's instance types.
         prefer_last_alternative: Of the terms of a pod's required node affinity, try the last first, else in their order.
         prefer_last_pool_name: Of NodePools with equal weight, choose the one with the last name, regardless of price.
@@ -144,57 +144,63 @@ class SequentialScheduler:
     def _resume(self, node: PlannedNode) -> None:
         """Add a new node of the initial solution."""
         masks = self._pool_masks[node.pool]
-        wanted = self._interner.number(node.requirements)
-        offerings = masks.suiting(wanted) & (-1 if reservation_of(node.requirements) else masks.ordinary)
+        requirements_id = self._interner.id_of(node.requirements)
+        offerings = masks.meeting(requirements_id) & (-1 if reservation_of(node.requirements) else masks.ordinary)
         for axis, amount in enumerate(node.total.tolist()):
             offerings &= masks.holding(axis, amount)
-        made = NewNode(masks=masks, wanted=wanted, offerings=offerings, total=node.total.tolist(), share=node.share)
-        made.variety = self._resource_shares.variety(masks, made.offerings)
-        candidate = self._candidates.open(made)
+        new_node = NewNode(
+            masks=masks,
+            requirements_id=requirements_id,
+            offerings=offerings,
+            total=node.total.tolist(),
+            share=node.share,
+        )
+        new_node.variety = self._resource_shares.variety(masks, new_node.offerings)
+        candidate = self._candidates.open(new_node)
         for row, count in node.pods:
             ports = self._problem.rows[row].ports
-            made.ports += ports
-            made.offerings &= masks.free_of(ports)
-            made.pods[row] = made.pods.get(row, 0) + count
+            new_node.ports += ports
+            new_node.offerings &= masks.with_free_ports(ports)
+            new_node.pods[row] = new_node.pods.get(row, 0) + count
             self._rules.topology.record_new(candidate, row, count)
-        self._changed(candidate)
+        self._update_candidate(candidate)
 
     # -- trying -------------------------------------------------------------------------------------------------------
 
     def schedule(self, row: int) -> bool:
-        """Schedule one pod of a row on the first candidate that fits it; return whether there was one."""
+        """Schedule one pod of a row on the first candidate that fits it; return whether one does."""
         choices: list[DomainChoice] = []
         for rules in self._rules.of(row).keys:
             choice = rules.now()
-            if choice is None and (awaiting := rules.awaiting) is not None and self._bind(awaiting):
+            if choice is None and (undecided_join := rules.undecided_join) is not None and self._bind(undecided_join):
                 choice = rules.now()
             if choice is None:
                 return False
             choices.append(choice)
-        return any(self._schedule_by(constraints, choices) for constraints in self._constraints_of(row))
+        return any(self._schedule_with(constraints, choices) for constraints in self._constraints_of(row))
 
     def _bind(self, rule: JoinRule) -> bool:
         """Bind a node with pods to join, whose domain is undecided, to a domain that the joining pod allows."""
         key, within = rule.counter.key, rule.within()
         for candidate in sorted(rule.counter.undecided):
             node = self._candidates.node(candidate)
-            domains = node.masks.domains(key, node.offerings, node.wanted)
+            domains = node.masks.domains(key, node.offerings, node.requirements_id)
             for domain in sorted(within & domains.keys(), key=lambda d: (lowest(domains[d]), d)):
-                wanted = self._interner.narrowed(node.wanted, self._interner.pin(key, (domain,)))
-                left = node.offerings & node.masks.suiting(wanted) if wanted != NONE else 0
+                requirements_id = self._interner.narrowed(node.requirements_id, self._interner.pin(key, (domain,)))
+                left = node.offerings & node.masks.meeting(requirements_id) if requirements_id != CONFLICT else 0
                 if left and self._resource_shares.usable(node.masks, left, node.share, node.variety):
-                    self._narrow(candidate, node, wanted, left)
+                    self._narrow(candidate, node, requirements_id, left)
                     return True
         return False
 
-    def _narrow(self, candidate: int, node: NewNode, wanted: int, offerings: int) -> None:
-        node.wanted, node.offerings = wanted, offerings
+    def _narrow(self, candidate: int, node: NewNode, requirements_id: int, offerings: int) -> None:
+        node.requirements_id, node.offerings = requirements_id, offerings
         if self._node_devices is not None:
             self._node_devices.commit_offerings(candidate, node.masks, offerings, None)
         node.share = self._resource_shares.take(node.masks, offerings, node.share)
-        self._measure(candidate)
+        self._update_columns(candidate)
 
-    def _schedule_by(self, constraints: PodConstraints, choices: Sequence[DomainChoice]) -> bool:
+    def _schedule_with(self, constraints: PodConstraints, choices: Sequence[DomainChoice]) -> bool:
         candidates = self._candidates
         fitting = (
             constraints.not_ruled_out(candidates.size)
@@ -204,13 +210,13 @@ class SequentialScheduler:
         for choice in choices:
             key = choice.rules.key
             admitted = [choice.admits(domain) for domain in candidates.known_domains(key)]
-            fitting &= candidates.in_domains(key, admitted, lacking=not choice.rules.needs_label)
+            fitting &= candidates.in_domains(key, admitted, without_label=not choice.rules.needs_label)
         for candidate in candidates.in_order(fitting):
-            if self._take(candidate, constraints, choices):
+            if self._try_candidate(candidate, constraints, choices):
                 return True
         return constraints.rules.hosts.admit_new and self._open(constraints, choices)
 
-    def _take(self, candidate: int, constraints: PodConstraints, choices: Sequence[DomainChoice]) -> bool:
+    def _try_candidate(self, candidate: int, constraints: PodConstraints, choices: Sequence[DomainChoice]) -> bool:
         if candidate >= self._candidates.first_new:
             return self._add_to_new(candidate, constraints, choices)
         if _conflict(constraints.ports, self._existing_ports[candidate]) or not self._attachments.admit(
@@ -219,8 +225,8 @@ class SequentialScheduler:
             constraints.rule_out(candidate)
             return False
         if constraints.cls.claims and self._node_devices is not None:
-            there = self._added.get(candidate, {}).get(constraints.row, 0)
-            if not self._node_devices.fit_existing(candidate, constraints, there):
+            scheduled = self._added.get(candidate, {}).get(constraints.row, 0)
+            if not self._node_devices.fit_existing(candidate, constraints, scheduled):
                 return False
         self._add_to_existing(candidate, constraints.row, 1)
         return True
@@ -241,20 +247,20 @@ class SequentialScheduler:
         offerings = (
             0 if not constraints.tolerates(masks) or _conflict(constraints.ports, node.ports) else node.offerings
         )
-        offerings &= masks.free_of(constraints.ports)
+        offerings &= masks.with_free_ports(constraints.ports)
         for axis, amount in constraints.amounts:
             offerings &= masks.holding(axis, node.total[axis] + amount)
         impossible = True
         for alternative in constraints.alternatives if offerings else ():
-            if self._interner.narrowed(masks.offer, alternative) == NONE:
-                continue  # it requires a label that only another pod's requirement mentions
-            wanted = self._interner.narrowed(node.wanted, alternative)
-            if wanted == NONE or not (left := offerings & masks.suiting(wanted)):
+            if self._interner.narrowed(masks.offer, alternative) == CONFLICT:
+                continue  # it requires a label that only another pod of the node mentions
+            requirements_id = self._interner.narrowed(node.requirements_id, alternative)
+            if requirements_id == CONFLICT or not (left := offerings & masks.meeting(requirements_id)):
                 continue
             impossible = False
-            bound = self._usable(candidate, masks, LaunchOption(wanted, left), constraints, choices)
+            bound = self._usable(candidate, masks, LaunchOption(requirements_id, left), constraints, choices)
             if bound is not None:
-                self._put(candidate, node, constraints, bound)
+                self._add_pod(candidate, node, constraints, bound)
                 return True
         if impossible:
             constraints.rule_out(candidate)
@@ -264,11 +270,11 @@ class SequentialScheduler:
         """Plan a new node for a pod: the cheapest among the NodePools of the highest suitable weight."""
         for tier in self._tiers:
             rated = [
-                _RatedNode(self._rate(masks, bound.offerings, opening), masks.index, bound, opening.reservation)
+                _RatedNode(self._rating(masks, bound.offerings, option), masks.index, bound, option.reservation)
                 for masks in tier
-                for opening in constraints.on_new(masks)
-                if (not opening.reservation or self._reservations.left.get(opening.reservation, 0) > 0)
-                and (bound := self._usable(self._candidates.size, masks, opening, constraints, choices)) is not None
+                for option in constraints.launch_options(masks)
+                if (not option.reservation or self._reservations.left.get(option.reservation, 0) > 0)
+                and (bound := self._usable(self._candidates.size, masks, option, constraints, choices)) is not None
             ]
             if rated:
                 best = min(rated, key=lambda node: node.rank)
@@ -276,9 +282,11 @@ class SequentialScheduler:
                     self._reservations.take(best.reservation, 1)
                     self.reserved += 1
                 masks = self._pool_masks[best.pool]
-                node = NewNode(masks=masks, wanted=masks.offer, offerings=0, total=[0] * len(self._problem.axes))
+                node = NewNode(
+                    masks=masks, requirements_id=masks.offer, offerings=0, total=[0] * len(self._problem.axes)
+                )
                 node.variety = self._resource_shares.variety(masks, best.bound.offerings)
-                self._put(self._candidates.open(node), node, constraints, best.bound)
+                self._add_pod(self._candidates.open(node), node, constraints, best.bound)
                 return True
         return False
 
@@ -307,63 +315,63 @@ class SequentialScheduler:
         bound = self._with_devices(candidate, masks, replace(option, offerings=within), constraints, choices)
         return bound if bound is not None and shares.usable(masks, bound.offerings, share, least) else None
 
-    def _rate(self, masks: OfferingMasks, offerings: int, opening: LaunchOption) -> float:
+    def _rating(self, masks: OfferingMasks, offerings: int, option: LaunchOption) -> float:
         """Return the rate of a new node, lowest is best; the price of a reservation only ranks it by size."""
         if self._policy.prefer_last_pool_name:
             return 0.0  # NodePools are already sorted by name
         price = masks.price(offerings)
-        if opening.reservation and self._policy.avoid_reservations:
+        if option.reservation and self._policy.avoid_reservations:
             return float("inf")
-        return -price if opening.reservation and self._policy.prefer_largest_reservation else price
+        return -price if option.reservation and self._policy.prefer_largest_reservation else price
 
     def _least_variety(self, masks: OfferingMasks) -> tuple[int, ...]:
-        """Return the number of values that a new node must keep for minValues; with BestEffort, as many as there are."""
-        wanted_variety = tuple(masks.pool.template.min_values.values())
-        return (
-            wanted_variety if self._problem.options.min_values is MinValuesPolicy.STRICT else (0,) * len(wanted_variety)
-        )
+        """Return the number of values that a new node must keep for minValues; with BestEffort 0."""
+        minimums = tuple(masks.pool.template.min_values.values())
+        return minimums if self._problem.options.min_values is MinValuesPolicy.STRICT else (0,) * len(minimums)
 
     def _with_devices(
         self,
         candidate: int,
         masks: OfferingMasks,
-        opening: LaunchOption,
+        option: LaunchOption,
         constraints: PodConstraints,
         choices: Sequence[DomainChoice],
     ) -> _BoundNode | None:
         """Find the devices for the pod's claims, then return the same as `_bind_domains`."""
-        wanted, offerings, device_fit = opening.wanted, opening.offerings, None
+        requirements_id, offerings, device_fit = option.requirements_id, option.offerings, None
         if constraints.cls.claims and self._node_devices is not None:
-            there = (
+            scheduled = (
                 self._candidates.node(candidate).pods.get(constraints.row, 0)
                 if candidate < self._candidates.size
                 else 0
             )
-            device_fit = self._node_devices.fit_new(candidate, masks, opening, constraints, there)
+            device_fit = self._node_devices.fit_new(candidate, masks, option, constraints, scheduled)
             if device_fit is None:
                 return None
-            wanted, offerings = device_fit.wanted, device_fit.offerings
-        bound = self._bind_domains(masks, wanted, offerings, choices)
+            requirements_id, offerings = device_fit.requirements_id, device_fit.offerings
+        bound = self._bind_domains(masks, requirements_id, offerings, choices)
         return bound if bound is None or device_fit is None else bound._replace(device_fit=device_fit)
 
     def _bind_domains(
-        self, masks: OfferingMasks, wanted: int, offerings: int, choices: Sequence[DomainChoice]
+        self, masks: OfferingMasks, requirements_id: int, offerings: int, choices: Sequence[DomainChoice]
     ) -> _BoundNode | None:
         """Return the node with one domain chosen for every rule; None if that is impossible."""
         if not choices:
-            return _BoundNode(wanted, offerings)
+            return _BoundNode(requirements_id, offerings)
         choice, key = choices[0], choices[0].rules.key
-        domains = masks.domains(key, offerings, wanted)
+        domains = masks.domains(key, offerings, requirements_id)
         if not domains:
-            return None if choice.rules.needs_label else self._bind_domains(masks, wanted, offerings, choices[1:])
+            return (
+                None if choice.rules.needs_label else self._bind_domains(masks, requirements_id, offerings, choices[1:])
+            )
         admitted = [domain for domain in domains if choice.admits(domain)]
         if choice.rules.is_only_preferred and len(admitted) == len(domains):
-            return self._bind_domains(masks, wanted, offerings, choices[1:])
+            return self._bind_domains(masks, requirements_id, offerings, choices[1:])
         if choice.binding:
             admitted = self._by_preference(masks, choice, {domain: domains[domain] for domain in admitted})
         for pinned in [(domain,) for domain in admitted] if choice.binding else [admitted] if admitted else []:
-            narrowed = self._interner.narrowed(wanted, self._interner.pin(key, pinned))
-            left = offerings & masks.suiting(narrowed) if narrowed != NONE else 0
+            narrowed = self._interner.narrowed(requirements_id, self._interner.pin(key, pinned))
+            left = offerings & masks.meeting(narrowed) if narrowed != CONFLICT else 0
             bound = self._bind_domains(masks, narrowed, left, choices[1:]) if left else None
             if bound is not None:
                 return bound
@@ -375,8 +383,8 @@ class SequentialScheduler:
         breadth = {domain: 0 if self._policy.prefer_cheapest_domain else -types for domain, types in cheap.items()}
         return sorted(domains, key=lambda d: (choice.rank(d), breadth[d], lowest(domains[d]), d))
 
-    def _put(self, candidate: int, node: NewNode, constraints: PodConstraints, bound: _BoundNode) -> None:
-        node.wanted, node.offerings, device_fit = bound
+    def _add_pod(self, candidate: int, node: NewNode, constraints: PodConstraints, bound: _BoundNode) -> None:
+        node.requirements_id, node.offerings, device_fit = bound
         if self._node_devices is not None:
             self._node_devices.commit_offerings(candidate, node.masks, node.offerings, device_fit)
         for axis, amount in constraints.amounts:
@@ -385,14 +393,14 @@ class SequentialScheduler:
         node.pods[constraints.row] = node.pods.get(constraints.row, 0) + 1
         node.share = self._resource_shares.take(node.masks, node.offerings, node.share)
         self._rules.topology.record_new(candidate, constraints.row)
-        self._changed(candidate)
+        self._update_candidate(candidate)
 
-    def _changed(self, candidate: int) -> None:
+    def _update_candidate(self, candidate: int) -> None:
         """Update the position and the columns of a new node after adding a pod."""
         self._candidates.moved(candidate, sum(self._candidates.node(candidate).pods.values()))
-        self._measure(candidate)
+        self._update_columns(candidate)
 
-    def _measure(self, candidate: int) -> None:
+    def _update_columns(self, candidate: int) -> None:
         """Update the columns of a new node."""
         node, candidates = self._candidates.node(candidate), self._candidates
         if node.offerings:
@@ -401,17 +409,17 @@ class SequentialScheduler:
             )
         else:
             candidates.resize(candidate, [-1] * len(node.total))
-        wanted = self._interner[node.wanted]
+        requirements = self._interner[node.requirements_id]
         for key in candidates.watched:
-            rule = wanted.get(key)
+            rule = requirements.get(key)
             if rule is not None and rule.single is not None:
                 candidates.bind_domain(candidate, key, rule.single)
                 self._rules.topology.domain_decided(candidate, key, rule.single)
 
-    def involves_keeping_apart(self, row: int) -> bool:
+    def has_domain_anti_affinity(self, row: int) -> bool:
         """Whether required anti-affinity over a label other than the hostname affects the row."""
         rules = self._rules.of(row)
-        return any(key.apart for key in rules.keys)
+        return any(key.excluding for key in rules.keys)
 
     # -- the result ---------------------------------------------------------------------------------------------------
 
@@ -426,7 +434,7 @@ class SequentialScheduler:
             new_nodes=[
                 PlannedNode(
                     pool=node.masks.index,
-                    requirements=self._interner[node.wanted],
+                    requirements=self._interner[node.requirements_id],
                     pods=_by_row(node.pods),
                     total=np.array(node.total, dtype=np.int64),
                     share=node.share,

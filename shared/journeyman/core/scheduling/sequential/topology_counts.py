@@ -23,14 +23,14 @@ from journeyman.core.scheduling.arrays import Ints
 from journeyman.core.scheduling.instance_type_choice import reservation_of
 from journeyman.core.scheduling.requirements import from_labels
 from journeyman.core.scheduling.sequential.candidate_nodes import CandidateNodes, NewNode
-from journeyman.core.scheduling.sequential.offering_masks import NONE, OfferingMasks, RequirementsInterner
+from journeyman.core.scheduling.sequential.offering_masks import CONFLICT, OfferingMasks, RequirementsInterner
 from journeyman.core.scheduling.topology import LabelIndex, NodeMatch, RunningPodCounts, TopologyGroup, domain_of
 from journeyman.core.state.state_node import StateNode
 from journeyman.core.state.taints import untolerated
 
 
 class NodeFilter(Struct, frozen=True):
-    """The nodes that a spread counts: those that meet one of `terms` (numbers; None: all) without untolerated taints."""
+    """The nodes that a spread counts: those that meet one of `terms` (IDs; None: all) without untolerated taints."""
 
     terms: tuple[int, ...] | None = None
     tolerations: tuple[Toleration, ...] | None = None
@@ -43,11 +43,10 @@ _COUNTS: Final = NodeMatch(surely=True, possibly=True)
 class DomainCounter(Struct, eq=False):
     """Counts pods by domain of a node label other than the hostname.
 
-    `anywhere`: a pod counts in every domain its node may still come to be in (anti-affinity must be sure); otherwise
-    only once there is just one. `as_claimed`: where its claim names none of these domains it is in none. `possible` are
-    the pods on nodes that may come to be such `nodes` as well; `counts` those of which the claim says so. `undecided`:
-    where `awaited`, the pods on New nodes that may yet be in several domains, by place; they count once that is
-    decided.
+    `anywhere`: a pod counts in every domain that its node may get (for anti-affinity), otherwise only if there is just
+    one. `as_claimed`: a pod counts in no domain if its NodeClaim's requirements list none. `counts` are the pods on nodes
+    that surely match the filter `nodes`, `possible` also those on nodes that may match it. `undecided`, if `awaited`: pods
+    on new nodes with several possible domains, by candidate; they count once the domain is decided.
     """
 
     key: str
@@ -63,7 +62,7 @@ class DomainCounter(Struct, eq=False):
         self.possible = self.counts if self.nodes.terms is None else dict(self.counts)
 
     def add(self, domains: Sequence[str], pods: int, *, surely: bool = True) -> None:
-        """Count pods in each of these domains; `surely`: or only as possible."""
+        """Count pods in each of these domains; only as possible unless `surely`."""
         for domain in domains:
             if self.possible is not self.counts:
                 self.possible[domain] = self.possible.get(domain, 0) + pods
@@ -106,8 +105,8 @@ class HostCounter(Struct, eq=False):
 PodCounter = DomainCounter | HostCounter
 
 
-_RESERVED_LATE: Final = frozenset((labels.CAPACITY_TYPE, labels.RESERVATION_ID))
-"""What Karpenter's claim says of a reservation only when the pass is over."""
+_SET_AFTER_PASS: Final = frozenset((labels.CAPACITY_TYPE, labels.RESERVATION_ID))
+"""Labels that Karpenter adds to the requirements of a NodeClaim with a reservation only after the pass."""
 
 
 class TopologyCounts:
@@ -123,7 +122,7 @@ class TopologyCounts:
     ) -> None:
         """Start without counters; `rows` finds the rows of the pass (`count` in total) that a group counts."""
         self._counted: list[list[PodCounter]] = [[] for _ in range(count)]
-        self._census = pod_counts
+        self._running_pods = pod_counts
         self._rows = rows
         self._interner = interner
         self._candidates = candidates
@@ -137,25 +136,25 @@ class TopologyCounts:
         case = (kind, group.id, nodes)
         found = self._counters.get(case)
         if found is None:
-            found = self._counters[case] = self._start_count(kind, group, nodes)
+            found = self._counters[case] = self._new_counter(kind, group, nodes)
             for row in self._rows.counted_by(group):
                 self._counted[row].append(found)
         return found
 
-    def _start_count(self, kind: str, group: TopologyGroup, nodes: NodeFilter) -> PodCounter:
+    def _new_counter(self, kind: str, group: TopologyGroup, nodes: NodeFilter) -> PodCounter:
         if group.key == labels.HOSTNAME:
             counter = HostCounter(nodes)
-            existing_nodes = {node.name: node for node in self._census.nodes}
-            for name, pods in self._census.by_node(group).items():
+            existing_nodes = {node.name: node for node in self._running_pods.nodes}
+            for name, pods in self._running_pods.by_node(group).items():
                 if self.counts_node(nodes, existing_nodes[name]):
                     self._count_on(counter, name, pods)
             return counter
         self._candidates.watch(group.key)
-        counts = self._census.by_domain(group, lambda node: self.counts_node(nodes, node))
+        counts = self._running_pods.by_domain(group, lambda node: self.counts_node(nodes, node))
         by_domain = DomainCounter(
             group.key,
-            anywhere=kind in {"apart", "avoided"},
-            as_claimed=kind == "avoided",
+            anywhere=kind in {"anti-affinity", "preferred anti-affinity"},
+            as_claimed=kind == "preferred anti-affinity",
             awaited=kind == "affinity",
             nodes=nodes,
             counts=counts,
@@ -178,29 +177,29 @@ class TopologyCounts:
         offered = from_labels(node.labels)
         return nodes.terms is None or any(offered.compatible(self._interner[term]) is None for term in nodes.terms)
 
-    def _counts_open(self, nodes: NodeFilter, node: NewNode) -> NodeMatch:
+    def _match_new(self, nodes: NodeFilter, node: NewNode) -> NodeMatch:
         """Return whether the filter includes a new node: surely if its requirements or all its offerings meet it."""
         if nodes.terms is None and nodes.tolerations is None:
             return _COUNTS
         taints = node.masks.pool.template.node_pool.spec.template.spec.taints
-        case = (nodes, node.wanted, node.offerings, node.masks.index)
+        case = (nodes, node.requirements_id, node.offerings, node.masks.index)
         found = self._matching.get(case)
         if found is None:
             tolerated = nodes.tolerations is None or untolerated(taints, nodes.tolerations) is None
-            match = _COUNTS if nodes.terms is None else self._suits(nodes.terms, node)
+            match = _COUNTS if nodes.terms is None else self._match_terms(nodes.terms, node)
             found = self._matching[case] = match if tolerated else NodeMatch(surely=False, possibly=False)
         return found
 
-    def _suits(self, terms: Sequence[int], node: NewNode) -> NodeMatch:
-        offered = self._interner[node.wanted]
-        suiting = 0
-        for wanted in (self._interner.narrowed(node.wanted, term) for term in terms):
-            suiting |= node.masks.suiting(wanted) if wanted != NONE else 0
-        said = any(offered.compatible(self._interner[term]) is None for term in terms)
-        surely = said or not node.offerings & ~suiting
-        return NodeMatch(surely, surely or bool(node.offerings & suiting))
+    def _match_terms(self, terms: Sequence[int], node: NewNode) -> NodeMatch:
+        offered = self._interner[node.requirements_id]
+        meeting = 0
+        for requirements_id in (self._interner.narrowed(node.requirements_id, term) for term in terms):
+            meeting |= node.masks.meeting(requirements_id) if requirements_id != CONFLICT else 0
+        stated = any(offered.compatible(self._interner[term]) is None for term in terms)
+        surely = stated or not node.offerings & ~meeting
+        return NodeMatch(surely, surely or bool(node.offerings & meeting))
 
-    def keep(self, row: int, counter: PodCounter) -> None:
+    def add_counter(self, row: int, counter: PodCounter) -> None:
         """Also count a row's pods in this counter."""
         self._counted[row].append(counter)
 
@@ -212,7 +211,7 @@ class TopologyCounts:
         for counter in self._counted[row]:
             counts = self.counts_node(counter.nodes, node)
             if not counts and node.provider_id:
-                continue  # before its launch a claim's labels are not final yet
+                continue  # the labels of a NodeClaim are final only after launch
             if isinstance(counter, HostCounter):
                 counter.add(candidate, count)
             else:
@@ -223,11 +222,11 @@ class TopologyCounts:
         """Count pods of a row on a new node whose requirements already include theirs."""
         node = self._candidates.node(candidate)
         for counter in self._counted[row]:
-            match = self._counts_open(counter.nodes, node)
+            match = self._match_new(counter.nodes, node)
             if isinstance(counter, HostCounter):
                 counter.add(candidate, count if match.surely else 0)
             elif match.possibly:
-                domains = self._domains(node.masks, node.wanted, node.offerings, counter)
+                domains = self._domains(node.masks, node.requirements_id, node.offerings, counter)
                 counter.add(domains, count, surely=match.surely)
                 if counter.awaited and not domains:
                     counter.wait_for(candidate, count)
@@ -237,12 +236,14 @@ class TopologyCounts:
         for counter in self._awaited.get(key, ()):
             counter.domain_decided(candidate, domain)
 
-    def _domains(self, masks: OfferingMasks, wanted: int, offerings: int, counter: DomainCounter) -> Sequence[str]:
-        rule = self._interner[wanted].get(counter.key)
-        if counter.as_claimed and counter.key in _RESERVED_LATE and reservation_of(self._interner[wanted]):
+    def _domains(
+        self, masks: OfferingMasks, requirements_id: int, offerings: int, counter: DomainCounter
+    ) -> Sequence[str]:
+        rule = self._interner[requirements_id].get(counter.key)
+        if counter.as_claimed and counter.key in _SET_AFTER_PASS and reservation_of(self._interner[requirements_id]):
             return ()
         if rule is not None and rule.single is not None:
             return (rule.single,)
         if not counter.anywhere or (counter.as_claimed and (rule is None or rule.complement)):
             return ()
-        return tuple(masks.domains(counter.key, offerings, wanted))
+        return tuple(masks.domains(counter.key, offerings, requirements_id))

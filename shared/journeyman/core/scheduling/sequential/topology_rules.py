@@ -4,9 +4,8 @@ Restates: karpenter pkg/controllers/provisioning/scheduling/topology.go `NewTopo
 topologygroup.go `nextDomainTopologySpread`, `nextDomainAffinity`, `nextDomainAntiAffinity`.
 Differs: several rules over one label must agree on a domain before one is chosen, where Karpenter lets each choose
 alone and fails if they differ. Unavailable domains (without an offering or a node that the pod accepts) do not count as
-empty domains. With `bind_anti_affinity_domains`, pods that required anti-affinity concerns are bound to
-one domain each; in Karpenter one such pod occupies all domains its node might be launched in, and the next waits for
-another pass.
+empty domains. With `bind_anti_affinity_domains`, pods that required anti-affinity concerns are bound to one domain
+each; in Karpenter one such pod occupies all domains its node might be launched in, and the next waits for another pass.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from journeyman.core.scheduling.arrays import Bools
 from journeyman.core.scheduling.problem import SchedulingProblem
 from journeyman.core.scheduling.requirements import EMPTY, Requirements
 from journeyman.core.scheduling.sequential.candidate_nodes import CandidateNodes
-from journeyman.core.scheduling.sequential.offering_masks import NONE, OfferingMasks, RequirementsInterner
+from journeyman.core.scheduling.sequential.offering_masks import CONFLICT, OfferingMasks, RequirementsInterner
 from journeyman.core.scheduling.sequential.topology_counts import (
     EVERY_NODE,
     DomainCounter,
@@ -80,7 +79,8 @@ class SpreadRule(Struct, frozen=True):
 class JoinRule(Struct, frozen=True):
     """Affinity over a label's domains; `starts`: a pod may be the first if there is no pod that it could join.
 
-    `reaches` says whether the pod's node selector and affinity allow a domain; `within` which ones it can have a node in.
+    `reaches` returns whether the pod's node selector and affinity allow a domain, `within` the domains with a node or an
+    offering that it accepts.
     """
 
     counter: DomainCounter
@@ -97,33 +97,33 @@ class JoinRule(Struct, frozen=True):
 class LabelRules(Struct):
     """All rules over one label other than the host name.
 
-    `apart`: there may be no pod of these in the domain; `repelled`: domains that running pods keep free of it;
-    `beside`: better where these are already. `binding`: its node must be bound to one domain. `needs_label`: a node
-    without the label will not do.
+    `excluding`: the domain may have none of these pods. `repelled`: domains that the anti-affinity of running pods excludes.
+    `preferring`: domains with these pods are preferred. `binding`: the node must be bound to one domain. `needs_label`: the
+    node must have the label.
     """
 
     key: str
     spreads: list[SpreadRule] = field(default_factory=list)
     joins: list[JoinRule] = field(default_factory=list)
-    apart: list[DomainCounter] = field(default_factory=list)
-    beside: list[DomainCounter] = field(default_factory=list)
+    excluding: list[DomainCounter] = field(default_factory=list)
+    preferring: list[DomainCounter] = field(default_factory=list)
     repelled: frozenset[str] = frozenset()
     binding: bool = False
     needs_label: bool = False
 
     @property
     def is_only_preferred(self) -> bool:
-        """Whether these are only anti-affinity rules."""
+        """Whether these are only preferred anti-affinity rules."""
         strict = self.spreads or self.joins or self.repelled
-        return not strict and all(counter.as_claimed for counter in self.apart)
+        return not strict and all(counter.as_claimed for counter in self.excluding)
 
     @property
-    def awaiting(self) -> JoinRule | None:
+    def undecided_join(self) -> JoinRule | None:
         """Return an affinity whose pods are all on nodes with an undecided domain; one of these must be bound first."""
         return next((rule for rule in self.joins if rule.counter.undecided and not rule.options), None)
 
     def now(self) -> DomainChoice | None:
-        """Return the domains allowed now; None if there are none, or if a node must be bound first (`awaiting`)."""
+        """Return the domains allowed now; None if there are none, or if a node must be bound first (`undecided_join`)."""
         joined: frozenset[str] | None = None
         starting = False
         for rule in self.joins:
@@ -155,7 +155,7 @@ class DomainChoice(Struct, frozen=True):
         rules = self.rules
         if self.joined is not None and domain not in self.joined:
             return False
-        if domain in rules.repelled or any(counter.counts.get(domain) for counter in rules.apart):
+        if domain in rules.repelled or any(counter.counts.get(domain) for counter in rules.excluding):
             return False
         return all(
             spread.counter.possible.get(domain, 0) <= ceiling.in_domain(domain)
@@ -163,16 +163,16 @@ class DomainChoice(Struct, frozen=True):
         )
 
     def rank(self, domain: str) -> tuple[int, ...]:
-        """Sort key, best domain first: the emptiest by spread, then those that already have pods of `beside`."""
+        """Sort key, best domain first: the emptiest by spread, then domains with pods of `preferring`."""
         counts = [spread.counter.counts.get(domain, 0) for spread in self.rules.spreads]
-        return (*counts, sum(not counter.counts.get(domain) for counter in self.rules.beside))
+        return (*counts, sum(not counter.counts.get(domain) for counter in self.rules.preferring))
 
 
 class HostRules(Struct):
     """All rules over the host name.
 
-    `most`: counts that a place may not exceed; `joins`: one of these pods must be there (True: or no pod anywhere);
-    `repelled`: existing nodes that running pods keep free of it, as places.
+    `most`: counts that a node may not exceed. `joins`: the node must have one of these pods (True: or no node has one).
+    `repelled`: existing nodes, by candidate index, that the anti-affinity of running pods excludes.
     """
 
     most: list[tuple[HostCounter, int]] = field(default_factory=list)
@@ -217,14 +217,14 @@ class TopologyRuleSet:
         *,
         binding: bool,
     ) -> None:
-        """`active` are the rows that pods may still be placed by; what only others' rules count is not counted."""
+        """`active` are the rows whose pods may still be scheduled; only their rules get counters."""
         self._problem = problem
         self._pool_masks = pool_masks
         self._interner = interner
         self._candidates = candidates
         self._binding = binding
         self._rows = LabelIndex(problem.rows)
-        self._made: dict[int, TopologyRules] = {}
+        self._rules_by_row: dict[int, TopologyRules] = {}
         self._eligible: dict[object, frozenset[str]] = {}
         self._inverse: dict[int, list[tuple[TopologyGroup, PodCounter]]] = {}
         self._repelled: dict[int, list[tuple[str, frozenset[str]]]] = {}
@@ -242,7 +242,7 @@ class TopologyRuleSet:
                     continue
                 if group.id not in owned:
                     owned[group.id] = self._owners(group)
-                self.topology.keep(row, owned[group.id])
+                self.topology.add_counter(row, owned[group.id])
         for entry in self._problem.repelled:
             for row in self._rows.counted_by(entry.group):
                 self._repelled.setdefault(row, []).append((entry.group.key, entry.domains))
@@ -250,7 +250,7 @@ class TopologyRuleSet:
                 self._candidates.watch(entry.group.key)
 
     def _owners(self, group: TopologyGroup) -> PodCounter:
-        """Return a counter of the pods whose anti-affinity is about the pods that a group counts."""
+        """Return a counter of the pods that have this group as their anti-affinity."""
         host = group.key == labels.HOSTNAME
         counter: PodCounter = HostCounter() if host else DomainCounter(group.key, anywhere=True)
         if not host:
@@ -260,10 +260,10 @@ class TopologyRuleSet:
         return counter
 
     def of(self, row: int) -> TopologyRules:
-        """The rules of one row."""
-        found = self._made.get(row)
+        """Return the rules of one row."""
+        found = self._rules_by_row.get(row)
         if found is None:
-            found = self._made[row] = self._rules(row)
+            found = self._rules_by_row[row] = self._rules(row)
         return found
 
     def _rules(self, row: int) -> TopologyRules:
@@ -271,38 +271,38 @@ class TopologyRuleSet:
         hosts = HostRules()
         keys: dict[str, LabelRules] = {}
 
-        def over(key: str) -> LabelRules:
+        def rules_of(key: str) -> LabelRules:
             return keys.setdefault(key, LabelRules(key))
 
         for spread in cls.spreads:
-            self._add_spread(row, spread, hosts, over)
+            self._add_spread(row, spread, hosts, rules_of)
         for group in cls.affinities:
-            self._add_affinity(row, group, hosts, over)
+            self._add_affinity(row, group, hosts, rules_of)
         for group in cls.anti_affinities:
-            self._add_anti_affinity(row, group, hosts, over)
+            self._add_anti_affinity(row, group, hosts, rules_of)
         for rules in keys.values():
             rules.needs_label = True
-        self._add_repulsion(row, hosts, over)
+        self._add_repulsion(row, hosts, rules_of)
         return TopologyRules(hosts, tuple(keys[key] for key in sorted(keys)))
 
     def _add_spread(
-        self, row: int, spread: TopologySpread, hosts: HostRules, over: Callable[[str], LabelRules]
+        self, row: int, spread: TopologySpread, hosts: HostRules, rules_of: Callable[[str], LabelRules]
     ) -> None:
         cls = self._problem.rows[row]
         own = int(spread.counts(cls.namespace, cls.labels))
-        # On the node that a pod goes to its own node affinity holds, so that node counts, whatever was open before.
-        nodes = EVERY_NODE if spread.key == labels.HOSTNAME else self._filter(row, spread)
+        # The node that a pod goes to meets its node affinity, so this node always counts.
+        nodes = EVERY_NODE if spread.key == labels.HOSTNAME else self._node_filter(row, spread)
         counter = self.topology.counter("spread", spread.group, nodes)
         if isinstance(counter, HostCounter):
             hosts.most.append((counter, spread.max_skew - own))
             return
-        rules = over(spread.key)
+        rules = rules_of(spread.key)
         eligible = self._eligible_domains(row, spread)
         rules.spreads.append(SpreadRule(counter, spread.max_skew, spread.min_domains, own, eligible))
         rules.binding = True
 
     def _add_affinity(
-        self, row: int, group: TopologyGroup, hosts: HostRules, over: Callable[[str], LabelRules]
+        self, row: int, group: TopologyGroup, hosts: HostRules, rules_of: Callable[[str], LabelRules]
     ) -> None:
         cls = self._problem.rows[row]
         starts = group.counts(cls.namespace, cls.labels)
@@ -311,34 +311,34 @@ class TopologyRuleSet:
             hosts.joins.append((counter, starts))
         else:
             within = lambda: self._available_domains(row, group.key)  # noqa: E731 - rarely needed, and expensive
-            over(group.key).joins.append(JoinRule(counter, starts, self._reach(row, group.key), within))
+            rules_of(group.key).joins.append(JoinRule(counter, starts, self._reach(row, group.key), within))
 
     def _add_anti_affinity(
-        self, row: int, group: TopologyGroup, hosts: HostRules, over: Callable[[str], LabelRules]
+        self, row: int, group: TopologyGroup, hosts: HostRules, rules_of: Callable[[str], LabelRules]
     ) -> None:
         soft = group.id in self._problem.rows[row].preferred_groups
-        counter = self.topology.counter("avoided" if soft else "apart", group, EVERY_NODE)
+        counter = self.topology.counter("preferred anti-affinity" if soft else "anti-affinity", group, EVERY_NODE)
         if isinstance(counter, HostCounter):
             hosts.most.append((counter, 0))
             return
-        rules = over(group.key)
-        rules.apart.append(counter)
+        rules = rules_of(group.key)
+        rules.excluding.append(counter)
         rules.binding |= self._binding and not soft
 
-    def _add_repulsion(self, row: int, hosts: HostRules, over: Callable[[str], LabelRules]) -> None:
+    def _add_repulsion(self, row: int, hosts: HostRules, rules_of: Callable[[str], LabelRules]) -> None:
         for group, counter in self._inverse.get(row, ()):
             if isinstance(counter, HostCounter):
                 hosts.most.append((counter, 0))
                 continue
-            rules = over(group.key)
-            rules.apart.append(counter)
+            rules = rules_of(group.key)
+            rules.excluding.append(counter)
             rules.binding |= self._binding
-            beside = self.topology.counter("apart", group, EVERY_NODE)
-            if isinstance(beside, DomainCounter) and beside not in rules.apart:
-                rules.beside.append(beside)
+            counted = self.topology.counter("anti-affinity", group, EVERY_NODE)
+            if isinstance(counted, DomainCounter) and counted not in rules.excluding:
+                rules.preferring.append(counted)
         for key, domains in self._repelled.get(row, ()):
             if key != labels.HOSTNAME:
-                over(key).repelled |= domains
+                rules_of(key).repelled |= domains
                 continue
             candidates = (
                 p for p, node in enumerate(self._candidates.existing_nodes) if domain_of(node, key) in domains
@@ -347,33 +347,33 @@ class TopologyRuleSet:
 
     # -- domains ------------------------------------------------------------------------------------------------------
 
-    def _strict(self, row: int) -> tuple[Requirements, ...]:
+    def _strict_terms(self, row: int) -> tuple[Requirements, ...]:
         """Return the node requirements of the row's class without preferences."""
         return self._problem.rows[row].strict_terms
 
-    def _filter(self, row: int, spread: TopologySpread) -> NodeFilter:
-        terms = self._strict(row) if spread.honors_node_affinity else (EMPTY,)
+    def _node_filter(self, row: int, spread: TopologySpread) -> NodeFilter:
+        terms = self._strict_terms(row) if spread.honors_node_affinity else (EMPTY,)
         return NodeFilter(
-            terms=None if EMPTY in terms else tuple(self._interner.number(term) for term in terms),
+            terms=None if EMPTY in terms else tuple(self._interner.id_of(term) for term in terms),
             tolerations=self._problem.rows[row].tolerations if spread.honors_node_taints else None,
         )
 
     def _reach(self, row: int, key: str) -> Callable[[str], bool]:
-        rules = [term.get(key) for term in self._strict(row)]
+        rules = [term.get(key) for term in self._strict_terms(row)]
         return lambda domain: any(rule is None or rule.has(domain) for rule in rules)
 
     def _eligible_domains(self, row: int, spread: TopologySpread) -> frozenset[str]:
         """Return the domains for the minimum: those with an offering or a node that the pod accepts."""
-        nodes = self._filter(row, spread)
-        strict = self._strict(row)
-        terms = tuple(self._interner.number(term) for term in strict)
+        nodes = self._node_filter(row, spread)
+        strict = self._strict_terms(row)
+        terms = tuple(self._interner.id_of(term) for term in strict)
         tolerations = self._problem.rows[row].tolerations
         case = (spread.key, nodes, terms, tolerations)
         found = self._eligible.get(case)
         if found is None:
             if nodes.terms is None:  # only the label matters
                 own = (Requirements({k: r for k, r in term.items() if k == spread.key}) for term in strict)
-                terms = tuple(self._interner.number(term) for term in own)
+                terms = tuple(self._interner.id_of(term) for term in own)
             existing_nodes = self._existing_domains(spread.key, nodes, self._reach(row, spread.key))
             launchable = self._launchable_domains(spread.key, tolerations, terms)
             found = self._eligible[case] = frozenset((*existing_nodes, *launchable))
@@ -381,7 +381,7 @@ class TopologyRuleSet:
 
     def _available_domains(self, row: int, key: str) -> frozenset[str]:
         """Return the domains of existing and new nodes that the class accepts."""
-        terms = tuple(self._interner.number(term) for term in self._strict(row))
+        terms = tuple(self._interner.id_of(term) for term in self._strict_terms(row))
         tolerations = self._problem.rows[row].tolerations
         case = (key, terms, tolerations)
         found = self._eligible.get(case)
@@ -403,6 +403,6 @@ class TopologyRuleSet:
             if untolerated(taints, tolerations) is not None:
                 continue
             for term in terms:
-                wanted = self._interner.narrowed(masks.offer, term)
-                if wanted != NONE:
-                    yield from masks.domains(key, masks.suiting(wanted), wanted)
+                requirements_id = self._interner.narrowed(masks.offer, term)
+                if requirements_id != CONFLICT:
+                    yield from masks.domains(key, masks.meeting(requirements_id), requirements_id)

@@ -1,4 +1,4 @@
-"""Verifies a plan with plain code that shares nothing with the solver; plans with defects are not executed.
+"""Verifies a plan with plain code that shares nothing with the solver; a plan with defects is not executed.
 
 A contract in pyproject.toml keeps the two apart. The checks know no prices or preferences: an expensive plan passes, a
 wrong one does not. `matching` says what pods, labels, taints and ports mean; `possible_nodes` prepares snapshot and plan
@@ -37,7 +37,7 @@ from journeyman.core.scheduling.verify.check_topology import (
 from journeyman.core.scheduling.verify.possible_nodes import Defect, PlanIndex, name_of_claim, name_of_node, placements
 from journeyman.core.state import Snapshot
 
-__all__ = ["Defect", "placements", "verify", "without_accused"]
+__all__ = ["Defect", "placements", "verify", "without_defective_nodes"]
 
 
 def verify(
@@ -48,20 +48,20 @@ def verify(
     pods: Sequence[Pod] | None = None,
     without_nodes: frozenset[str] = frozenset(),
 ) -> tuple[Defect, ...]:
-    """Check a plan against the snapshot it was made from.
+    """Return the defects of a plan, checked against the snapshot from which the solver computed it.
 
     Args:
         snapshot: The snapshot that the solver saw.
-        catalogue: The catalogue that it saw.
+        catalogue: The catalogue that the solver saw.
         results: The plan.
-        pods: The pods to schedule; None to check only what the plan mentions.
-        without_nodes: Names of state nodes that were not to be used.
+        pods: The pods to schedule; None to check only the pods in the plan.
+        without_nodes: Names of state nodes that the solver must not use.
 
     Returns:
         The defects, each with a sentence that names pod and node; empty if there are none.
     """
     index = PlanIndex(snapshot, catalogue, results, pods, without_nodes)
-    found = list(_check_bookkeeping(index))
+    found = list(_check_completeness(index))
     if found:
         return tuple(found)  # placements of unknown pods cannot be checked
     storage, presences = StorageIndex(snapshot), PodPresences(index)
@@ -79,16 +79,16 @@ def verify(
 
 def without_defective_nodes(results: Results, defects: Iterable[Defect]) -> Results:
     """Return the plan without the nodes that have defects, and without their pods."""
-    accused = {node for defect in defects for node in defect.nodes}
+    defective = {node for defect in defects for node in defect.nodes}
     return replace(
         results,
-        new_claims=tuple(claim for claim in results.new_claims if name_of_claim(claim) not in accused),
-        existing={name: keys for name, keys in results.existing.items() if name_of_node(name) not in accused},
-        devices={name: found for name, found in results.devices.items() if name_of_node(name) not in accused},
+        new_claims=tuple(claim for claim in results.new_claims if name_of_claim(claim) not in defective),
+        existing={name: keys for name, keys in results.existing.items() if name_of_node(name) not in defective},
+        devices={name: found for name, found in results.devices.items() if name_of_node(name) not in defective},
     )
 
 
-def _check_bookkeeping(index: PlanIndex) -> Iterator[Defect]:
+def _check_completeness(index: PlanIndex) -> Iterator[Defect]:
     """Check that each pod exists, is scheduled at most once, and is either scheduled or has an error."""
     results = index.results
     for claim in results.new_claims:
@@ -97,23 +97,23 @@ def _check_bookkeeping(index: PlanIndex) -> Iterator[Defect]:
     placed = Counter(index.placed)
     for key, times in sorted(placed.items()):
         if times > 1:
-            yield Defect(f"pod {key} is scheduled {times} times", _places_of(results, key))
+            yield Defect(f"pod {key} is scheduled {times} times", _nodes_of(results, key))
         if key in results.pod_errors:
             yield Defect(f"pod {key} is scheduled and has an error")
         if key not in index.known:
-            yield Defect(f"pod {key} is scheduled but does not exist", _places_of(results, key))
+            yield Defect(f"pod {key} is scheduled but does not exist", _nodes_of(results, key))
     for pod in index.pods_to_schedule or ():
         if pod.key not in placed and pod.key not in results.pod_errors and not index.kind(pod.key).opted_out:
             yield Defect(f"pod {pod.key} is missing from the plan: neither scheduled nor has it an error")
 
 
-def _places_of(results: Results, key: str) -> tuple[str, ...]:
+def _nodes_of(results: Results, key: str) -> tuple[str, ...]:
     return tuple(node for node, keys in placements(results) if key in keys)
 
 
 def _check_pods(index: PlanIndex, storage: StorageIndex) -> Iterator[Defect]:
-    """Check that no pod is scheduled that no node can run."""
-    for kind, where in index.planned_by_kind.items():
+    """Check that the plan schedules no pod with invalid requests or volumes."""
+    for kind, nodes in index.planned_by_kind.items():
         why = kind.unreadable or storage.defect(kind)
         if why:
-            yield from (node.defect(f"pod {pod} is scheduled although {why}") for node, pod, _ in where)
+            yield from (node.defect(f"pod {pod} is scheduled although {why}") for node, pod, _ in nodes)

@@ -1,4 +1,4 @@
-"""Checks devices: those planned for each pod's ResourceClaims satisfy them, and none is allocated twice.
+"""Checks that the planned devices satisfy each pod's ResourceClaims, and that no device is allocated twice.
 
 A plan names the devices of each claim, for a new node by instance type. Each must exist, be accessible from its node, be
 selected by the request, and be free. Counters and shared capacity must suffice, whichever instance types are launched.
@@ -62,23 +62,23 @@ CounterAmounts = dict[CounterKey, int]
 
 
 class FoundDevice(NamedTuple):
-    """A device and the ResourceSlice that publishes it."""
+    """A device and the ResourceSlice that lists it."""
 
     device: Device
-    where: ResourceSliceSpec
+    slice_: ResourceSliceSpec
     facts: DeviceFacts
 
     @property
     def id(self) -> DeviceKey:
         """Its driver, pool and name."""
-        return DeviceKey(self.where.driver, self.where.pool.name, self.device.name)
+        return DeviceKey(self.slice_.driver, self.slice_.pool.name, self.device.name)
 
-    def part(self, name: str) -> CounterKey:
-        """The counter of one of its capacities."""
+    def capacity_counter(self, name: str) -> CounterKey:
+        """Return the counter of one of its capacities."""
         return CounterKey(*self.id, capacity=name)
 
     def counted(self) -> CounterAmounts:
-        """The amounts that it draws on its pool's counters."""
+        """Return the amounts that it draws on its pool's counters."""
         return {
             CounterKey(self.id.driver, self.id.pool, drawn.counter_set, counter=name): nano(counter.value)
             for drawn in self.device.consumes_counters
@@ -95,17 +95,17 @@ class FoundDevice(NamedTuple):
             amount = _rounded(requested.get(name), capacity)
             if amount is None:
                 return None
-            found[self.part(name)] = amount
+            found[self.capacity_counter(name)] = amount
         return found
 
     def large_enough(self, request: DeviceRequest) -> bool:
         """Whether it has the capacity that the request names."""
-        has = self.device.capacity
-        return all(name in has and nano(has[name].value) >= nano(n) for name, n in request.capacity.requests.items())
+        own = self.device.capacity
+        return all(name in own and nano(own[name].value) >= nano(n) for name, n in request.capacity.requests.items())
 
     def reached_from(self, node: CheckedNode) -> bool:
         """Whether every node that this one may become can access it."""
-        source = self.device if self.where.per_device_node_selection else self.where
+        source = self.device if self.slice_.per_device_node_selection else self.slice_
         if source.all_nodes:
             return True
         if source.node_name:
@@ -124,7 +124,7 @@ def selected(node: CheckedNode, selector: NodeSelector) -> bool:
 
 
 def is_selected(known: FoundDevice, selectors: Iterable[DeviceSelector]) -> bool:
-    """Whether all of these select the device."""
+    """Whether all selectors select the device."""
     try:
         return all(s.cel is not None and parse_selector(s.cel.expression).selects(known.facts) for s in selectors)
     except (InvalidSelectorError, SelectorEvaluationError):
@@ -162,19 +162,19 @@ class SliceDevices(Struct):
 
     @classmethod
     def of(cls, specs: Iterable[ResourceSliceSpec], *, published: bool) -> SliceDevices:
-        """Read slices; of published pools only the newest generation."""
+        """Return the devices of slices; of published pools only of the newest generation."""
         pools: dict[tuple[str, str], list[ResourceSliceSpec]] = {}
         for spec in specs:
             pools.setdefault((spec.driver, spec.pool.name), []).append(spec)
-        made = cls()
+        found = cls()
         for key, slices in pools.items():
             newest = max(spec.pool.generation for spec in slices)
             current = [spec for spec in slices if not published or spec.pool.generation == newest]
             names = [device.name for spec in current for device in spec.devices]
             whole = not published or len(current) == current[0].pool.resource_slice_count
-            if not whole or len(set(names)) < len(names) or not all(map(made._add, current)):
-                made.broken.add(key)
-        return made
+            if not whole or len(set(names)) < len(names) or not all(map(found._add, current)):
+                found.broken.add(key)
+        return found
 
     def _add(self, spec: ResourceSliceSpec) -> bool:
         """Add a slice; return whether its amounts are valid."""
@@ -186,7 +186,7 @@ class SliceDevices(Struct):
             for device in () if spec.shared_counters else spec.devices:
                 found = FoundDevice(device, spec, DeviceFacts.of(driver, device))
                 for name, capacity in device.capacity.items():
-                    self.totals[found.part(name)] = nano(capacity.value)
+                    self.totals[found.capacity_counter(name)] = nano(capacity.value)
                 self.devices[found.id] = found
         except InvalidQuantityError:
             return False
@@ -253,16 +253,16 @@ class _DeviceCheck:
 
     def run(self, users: Mapping[str, Pod]) -> Iterator[Defect]:
         """Check each node, then all nodes together, then the pods that use the claims."""
-        together = self._in_use()
+        total = self._in_use()
         for node in self._index.nodes:
-            yield from self._check_place(node, together)
-        yield from map(Defect, together.excess(self._published.totals))
+            yield from self._check_node(node, total)
+        yield from map(Defect, total.excess(self._published.totals))
         for node in self._index.nodes:
             yield from self._check_users(node, {key: users[key] for key in node.planned if key in users})
 
     def _in_use(self) -> DeviceUsage:
         """Return the usage of the allocated claims that are not released."""
-        book = DeviceUsage()
+        usage = DeviceUsage()
         for claim in self._claims.values():
             allocation = claim.status.allocation
             for result in allocation.devices.results if allocation is not None and not self._is_released(claim) else ():
@@ -270,11 +270,11 @@ class _DeviceCheck:
                 if known is None or result.admin_access:
                     continue
                 counted = (
-                    {} if known.device.allow_multiple_allocations and known.id in book.devices else known.counted()
+                    {} if known.device.allow_multiple_allocations and known.id in usage.devices else known.counted()
                 )
-                consumed = {known.part(name): nano(text) for name, text in result.consumed_capacity.items()}
-                book.take(known, counted | consumed)
-        return book
+                consumed = {known.capacity_counter(name): nano(text) for name, text in result.consumed_capacity.items()}
+                usage.take(known, counted | consumed)
+        return usage
 
     def _is_released(self, claim: ResourceClaim) -> bool:
         """Whether all pods that use the claim are rescheduled or deleted."""
@@ -283,33 +283,34 @@ class _DeviceCheck:
             u.resource == "pods" and not u.api_group and u.uid in self._departing_pods for u in users
         )
 
-    # -- one place ----------------------------------------------------------------------------------------------------
+    # -- one node -------------------------------------------------------------------------------------------------------
 
-    def _grants(self, node: CheckedNode) -> Mapping[str, Sequence[PlannedDevice]]:
+    def _planned_devices(self, node: CheckedNode) -> Mapping[str, Sequence[PlannedDevice]]:
         """Return the planned devices by instance type; those of an existing node have an empty key."""
         if node.claim is not None:
             return node.claim.devices
         found = self._index.results.devices.get(node.state_node.name) if node.state_node is not None else None
         return {"": found} if found else {}
 
-    def _check_place(self, node: CheckedNode, together: DeviceUsage) -> Iterator[Defect]:
-        by_type = self._grants(node)
+    def _check_node(self, node: CheckedNode, total: DeviceUsage) -> Iterator[Defect]:
+        """Check the devices of one node for each of its instance types, and add their maximum to `total`."""
+        by_type = self._planned_devices(node)
         if node.claim is not None and by_type and set(by_type) != set(node.claim.instance_types):
             yield node.defect("the plan does not say for each of its instance types which devices are there")
-        most = DeviceUsage()
-        for name, grants in sorted(by_type.items()):
-            brought = SliceDevices.of(self._brought(node, name), published=False)
+        maximum = DeviceUsage()
+        for name, devices in sorted(by_type.items()):
+            brought = SliceDevices.of(self._template_slices(node, name), published=False)
             published, own = DeviceUsage(), DeviceUsage()
-            for claim in dict.fromkeys(grant.claim for grant in grants):
-                mine = [grant for grant in grants if grant.claim == claim]
-                self._nodes_by_claim.setdefault(claim, {}).setdefault(node.name, []).extend(mine)
-                yield from map(node.defect, self._check_claim(node, claim, mine, brought, (published, own)))
+            for claim in dict.fromkeys(planned.claim for planned in devices):
+                of_claim = [planned for planned in devices if planned.claim == claim]
+                self._nodes_by_claim.setdefault(claim, {}).setdefault(node.name, []).extend(of_claim)
+                yield from map(node.defect, self._check_claim(node, claim, of_claim, brought, (published, own)))
             yield from (node.defect(f"its {excess}") for excess in own.excess(brought.totals))
-            most.take_maximum(published)
-        together.devices += most.devices
-        together.add(most.parts)
+            maximum.take_maximum(published)
+        total.devices += maximum.devices
+        total.add(maximum.parts)
 
-    def _brought(self, node: CheckedNode, instance_type: str) -> tuple[ResourceSliceSpec, ...]:
+    def _template_slices(self, node: CheckedNode, instance_type: str) -> tuple[ResourceSliceSpec, ...]:
         """Return the slices that the node will publish, by its instance type if it is new or not initialized."""
         pool = node.claim.node_pool if node.claim is not None else ""
         if node.state_node is not None:
@@ -323,26 +324,26 @@ class _DeviceCheck:
         self,
         node: CheckedNode,
         key: str,
-        grants: Sequence[PlannedDevice],
+        devices: Sequence[PlannedDevice],
         brought: SliceDevices,
-        books: tuple[DeviceUsage, DeviceUsage],
+        usages: tuple[DeviceUsage, DeviceUsage],
     ) -> Iterator[str]:
-        """Check one claim's devices on one node for one instance type; `books` are the usages of published and own devices."""
+        """Check one claim's devices on one node for one instance type; `usages` are those of published and own devices."""
         claim, where = self._claims.get(key), f"ResourceClaim {key}"
         if claim is None:
             yield f"{where} does not exist"
             return
         by_request: dict[str, list[FoundDevice]] = {}
-        for grant in grants:
-            stock, book = (self._published, books[0]) if grant.published else (brought, books[1])
-            known = stock.devices.get(DeviceKey(grant.driver, grant.pool, grant.device))
-            if known is None or (grant.driver, grant.pool) in stock.broken:
-                yield f"{where}: there is no device {grant.driver}/{grant.pool}/{grant.device} to be had"
+        for planned in devices:
+            source, usage = (self._published, usages[0]) if planned.published else (brought, usages[1])
+            known = source.devices.get(DeviceKey(planned.driver, planned.pool, planned.device))
+            if known is None or (planned.driver, planned.pool) in source.broken:
+                yield f"{where}: there is no device {planned.driver}/{planned.pool}/{planned.device} to be had"
                 continue
-            if grant.published and not known.reached_from(node):
+            if planned.published and not known.reached_from(node):
                 yield f"{where}: device {'/'.join(known.id)} cannot be reached from there"
-            by_request.setdefault(grant.request, []).append(known)
-            yield from _book(where, book, known, _request(claim, grant.request))
+            by_request.setdefault(planned.request, []).append(known)
+            yield from _add_usage(where, usage, known, _request(claim, planned.request))
         for entry in claim.spec.devices.requests:
             if not any(name.partition("/")[0] == entry.name for name in by_request):
                 yield f"{where}: nothing is there for request {entry.name}"
@@ -365,22 +366,22 @@ class _DeviceCheck:
         for known in found:
             if not self._selects(request, known):
                 yield f"{where} does not select device {'/'.join(known.id)}"
-        wanted = request.count
+        expected = request.count
         if request.allocation_mode == "All":
             reachable = [known for known in self._published.devices.values() if known.reached_from(node)]
-            wanted = sum(self._selects(request, known) for known in (*reachable, *brought.devices.values()))
-        if len(found) != wanted:
-            yield f"{where} gets {len(found)} devices instead of {wanted}"
+            expected = sum(self._selects(request, known) for known in (*reachable, *brought.devices.values()))
+        if len(found) != expected:
+            yield f"{where} gets {len(found)} devices instead of {expected}"
 
     def _selects(self, request: DeviceRequest, known: FoundDevice) -> bool:
         own = self._classes.get(request.device_class_name)
         return own is not None and is_selected(known, (*own, *request.selectors)) and known.large_enough(request)
 
-    # -- who uses what ------------------------------------------------------------------------------------------------
+    # -- pods and claims ------------------------------------------------------------------------------------------------
 
     def _check_users(self, node: CheckedNode, users: Mapping[str, Pod]) -> Iterator[Defect]:
         for key, pod in users.items():
-            for name in _used_by(pod):
+            for name in _claim_names(pod):
                 yield from (Defect(f"pod {key} is scheduled {w}", (node.name,)) for w in self._check_user(node, name))
 
     def _check_user(self, node: CheckedNode, name: str) -> Iterator[str]:
@@ -398,15 +399,15 @@ class _DeviceCheck:
         if len(nodes_of_claim) != 1:
             yield f"although ResourceClaim {name} gets its devices on {len(nodes_of_claim)} nodes"
         if node.name not in nodes_of_claim and not all(
-            map(self._reaches(node), (g for home in nodes_of_claim.values() for g in home))
+            map(self._reaches(node), (planned for devices in nodes_of_claim.values() for planned in devices))
         ):
             yield f"on {node.name}, but the devices of ResourceClaim {name} are elsewhere"
 
     def _reaches(self, node: CheckedNode) -> Callable[[PlannedDevice], bool]:
-        def reaches(grant: PlannedDevice) -> bool:
+        def reaches(planned: PlannedDevice) -> bool:
             known = (
-                self._published.devices.get(DeviceKey(grant.driver, grant.pool, grant.device))
-                if grant.published
+                self._published.devices.get(DeviceKey(planned.driver, planned.pool, planned.device))
+                if planned.published
                 else None
             )
             return known is not None and known.reached_from(node)
@@ -417,10 +418,10 @@ class _DeviceCheck:
 def _departing_pods(index: PlanIndex) -> frozenset[str]:
     """The UIDs of pods that are rescheduled or deleted."""
     remaining = {node.name for node in index.state_nodes if not is_being_disrupted(node)}
-    gone = (pod for node in index.snapshot.state_nodes if node.name not in remaining for pod in node.pods)
+    disrupted = (pod for node in index.snapshot.state_nodes if node.name not in remaining for pod in node.pods)
     moved = (index.known[key] for key in index.rescheduled if index.known[key].spec.node_name)
-    going = (pod for pod in index.snapshot.pods if pod.metadata.deletion_timestamp is not None)
-    return frozenset(pod.metadata.uid for pods in (gone, moved, going) for pod in pods)
+    deleted = (pod for pod in index.snapshot.pods if pod.metadata.deletion_timestamp is not None)
+    return frozenset(pod.metadata.uid for pods in (disrupted, moved, deleted) for pod in pods)
 
 
 def _owner(found: Object) -> str | None:
@@ -428,11 +429,11 @@ def _owner(found: Object) -> str | None:
     return next((owner.name for owner in found.metadata.owner_references if owner.kind == "Node"), None)
 
 
-def _used_by(pod: Pod) -> Iterator[str]:
+def _claim_names(pod: Pod) -> Iterator[str]:
     """Yield the names of a pod's claims; a claim not created yet has its name in the pod."""
-    made = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
+    created = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
     for entry in pod.spec.resource_claims:
-        name = entry.resource_claim_name or made.get(entry.name, f"the one for {entry.name}")
+        name = entry.resource_claim_name or created.get(entry.name, f"the one for {entry.name}")
         if name:
             yield f"{pod.metadata.namespace}/{name}"
     listed = {entry.name for entry in pod.spec.resource_claims}
@@ -451,14 +452,14 @@ def _request(claim: ResourceClaim, name: str) -> DeviceRequest | None:
     return None
 
 
-def _book(where: str, book: DeviceUsage, known: FoundDevice, request: DeviceRequest | None) -> Iterator[str]:
-    """Add a device for a request; `adminAccess` uses nothing."""
+def _add_usage(where: str, usage: DeviceUsage, known: FoundDevice, request: DeviceRequest | None) -> Iterator[str]:
+    """Add a device to the usage for a request, unless it has `adminAccess`."""
     if request is None or request.admin_access:
         return
     consumed = known.consumed(request) if known.device.allow_multiple_allocations else {}
     if consumed is None:
         yield f"{where}: device {'/'.join(known.id)} does not give what is asked of its capacity"
-    book.take(known, known.counted() | (consumed or {}))
+    usage.take(known, known.counted() | (consumed or {}))
 
 
 def _check_constraint(
@@ -467,11 +468,11 @@ def _check_constraint(
     if constraint.match_attribute is None:
         yield f"{where}: it has a constraint that is not supported"
         return
-    wanted = set(constraint.requests)
+    requests = set(constraint.requests)
     values = [
         known.facts.attribute(constraint.match_attribute)
         for name, found in by_request.items()
-        if not wanted or {name, name.partition("/")[0]} & wanted
+        if not requests or {name, name.partition("/")[0]} & requests
         for known in found
     ]
     if any(value is None or not are_equal(value, values[0]) for value in values):

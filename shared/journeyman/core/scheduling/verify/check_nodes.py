@@ -168,7 +168,7 @@ def _check_ports(node: CheckedNode, in_use: Mapping[str, Sequence[PortUse]]) -> 
 
     Args:
         node: The node.
-        in_use: The host ports in use there, by the words that say who uses them.
+        in_use: The host ports in use on the node, by the text that names their user.
     """
     planned: list[PortUse] = []
     taken: dict[str, Sequence[PortUse]] = {**in_use, "another pod": planned}
@@ -290,10 +290,10 @@ def allocatable(node: StateNode) -> dict[str, int]:
     reported = _allocatable_amounts(node.node.status.allocatable if node.node else {})
     if node.claim is None or (node.initialized and reported):
         return reported
-    possible_for = _allocatable_amounts(node.claim.status.allocatable)
-    if not possible_for and not reported:
+    claimed = _allocatable_amounts(node.claim.status.allocatable)
+    if not claimed and not reported:
         return to_resources(node.claim.spec.resources.requests, round_up=True)
-    return possible_for | {name: amount for name, amount in reported.items() if amount}
+    return claimed | {name: amount for name, amount in reported.items() if amount}
 
 
 def _allocatable_amounts(texts: Mapping[str, QuantityText]) -> dict[str, int]:
@@ -332,11 +332,11 @@ def _capacity_of(node: StateNode, launches: PossibleLaunches, resource: str) -> 
     """Return the node's capacity; before launch, that of the largest type its NodeClaim may become."""
     try:
         reported = to_resources(node.node.status.capacity, round_up=False) if node.node else {}
-        possible_for = to_resources(node.claim.status.capacity, round_up=False) if node.claim else {}
+        claimed = to_resources(node.claim.status.capacity, round_up=False) if node.claim else {}
     except InvalidQuantityError:
         return 0
-    if reported or possible_for or node.claim is None:
-        return reported.get(resource) or possible_for.get(resource, 0)
+    if reported or claimed or node.claim is None:
+        return reported.get(resource) or claimed.get(resource, 0)
     types = launches.offerings.types
     listed = [n for r in node.claim.spec.requirements if r.key == labels.INSTANCE_TYPE for n in r.values]
     return max((types[name].capacity.get(resource, 0) for name in listed if name in types), default=0)
@@ -391,10 +391,10 @@ class StorageIndex:
         }
 
     def node_requirements(self, kind: PodKind) -> tuple[Alternatives, ...]:
-        """The requirements of the pod's volumes on a node's labels, alternatives for each."""
+        """Return the requirements of the pod's volumes on a node's labels, alternatives for each volume."""
         claims = (self._claims.get(name) for name in _claim_names(kind.pod))
-        node_requirements = (self._alternatives(claim) for claim in claims if claim is not None)
-        return tuple(alternatives_of for alternatives_of in node_requirements if alternatives_of is not None)
+        by_claim = (self._alternatives(claim) for claim in claims if claim is not None)
+        return tuple(alternatives for alternatives in by_claim if alternatives is not None)
 
     def _alternatives(self, claim: PersistentVolumeClaim) -> Alternatives | None:
         """Return the alternatives for nodes that can attach the claim's volume; None if every node can."""
@@ -411,7 +411,7 @@ class StorageIndex:
         return tuple(terms) if terms and all(terms) else None
 
     def defect(self, kind: PodKind) -> str:
-        """Why no node can run a pod with these volumes; empty if one can."""
+        """Return why no node can run a pod with these volumes; empty if one can."""
         return next((why for name in _claim_names(kind.pod) if (why := self._defect(name))), "")
 
     def _defect(self, name: tuple[str, str]) -> str:
@@ -442,10 +442,10 @@ class StorageIndex:
         )
         if not limits:
             return
-        brought = self._by_driver(node.planned.values())
-        there = self._by_driver(node.remaining)
-        for driver, claims in sorted(brought.items()):
-            number = len(claims | there.get(driver, set()))
+        planned = self._by_driver(node.planned.values())
+        remaining = self._by_driver(node.remaining)
+        for driver, claims in sorted(planned.items()):
+            number = len(claims | remaining.get(driver, set()))
             if driver in limits and number > limits[driver]:
                 pods = ", ".join(sorted(node.planned))
                 yield node.defect(f"{number} volumes of {driver} with pods {pods}, it attaches {limits[driver]}")
@@ -460,7 +460,7 @@ class StorageIndex:
         return found
 
     def _driver(self, claim: PersistentVolumeClaim) -> str:
-        """The CSI driver of the claim's volume, empty if there is none."""
+        """Return the CSI driver of the claim's volume, empty if there is none."""
         if not claim.spec.volume_name:
             found = self._classes.get(claim.spec.storage_class_name or "")
             return _SUCCESSORS.get(found.provisioner, found.provisioner) if found is not None else ""

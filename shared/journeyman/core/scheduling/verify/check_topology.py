@@ -1,22 +1,24 @@
 """Checks the constraints between pods: topology spread, required pod affinity, required anti-affinity.
 
-Topology spread: with everything in place, can the pods have come in an order that kept every constraint? A pod may enter
-a domain while fewer than maxSkew + minimum of the counted pods are there: that is its *allowance*. Counted pods without
-the constraint may all come later. Of the pods that have it, those of the smallest allowance come first: the n-th of
-them must be allowed n, including the pods that run there. The minimum is over the domains the pod could be in, with all
-counted pods, existing and planned; for hostname it is 0, since a new node can always be launched. A planned node whose
-domain is undecided counts in every domain that it may get, and for the minimum in none. Pods that stay with the pending
-NodeClaim planned for them were checked when it was; now kube-scheduler must admit them, for which the domains are those
-of existing nodes.
+Topology spread: is there an order in which the pods enter their domains and keep every constraint? A pod may enter a
+domain while it has fewer than maxSkew + minimum counted pods: that is the pod's *allowance*. Counted pods without the
+constraint may all enter later. The pods with the constraint enter by ascending allowance: the n-th counted pod of the
+domain, including running pods, needs an allowance of at least n. The minimum is over the domains the pod could be in,
+with all counted pods, existing and planned; for hostname it is 0, since a new node can always be launched. A planned
+node whose domain is undecided counts in every domain that it may get, and for the minimum in none. Pods that stay with
+the pending NodeClaim planned for them were checked before its launch; now kube-scheduler must admit them, and it knows
+only the domains of existing nodes.
 
-Pod affinity: can the pods have come in an order in which each found a pod that its term selects? The first of a kind may
-enter an empty domain if its own term selects it and no domain it could reach holds such a pod. In an undecided domain it
-must have such pods whatever the node becomes: on the same node, or in every domain that it may get. The likeliest orders
-are tried first: pods that no other pod can help start a domain first, then those that only pods with affinity can help;
-then all pods without affinity come. If that fails, pods that only their own terms select are the first of each kind.
+Pod affinity: is there an order in which each pod finds a pod that its term selects? The first of a kind may enter an
+empty domain if its own term selects it and no domain it could reach holds such a pod. On a node with an undecided
+domain, it must find such pods whatever the node becomes: on the same node, or in every domain that it may get. The
+likeliest orders are tried first: pods that no other pod can help start a domain first, then those that only pods with
+affinity can help; then all pods without affinity come. If that fails, pods that only their own terms select are the
+first of each kind.
 
-Anti-affinity: no two pods in one domain of which one has the term and the other is selected by it. It applies both ways,
-and to running pods: a running pod's term excludes new ones. A node with an undecided domain is in all that it may get.
+Anti-affinity: no two pods in one domain of which one has the term and the other is selected by it. It applies both
+ways, and to running pods: a running pod's term excludes new ones. A node with an undecided domain counts in all domains
+that it may get.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go `nextDomainTopologySpread`,
 `nextDomainAffinity`, `nextDomainAntiAffinity`; topology.go `updateInverseAffinities`.
@@ -86,7 +88,7 @@ class CountedPods(Struct, frozen=True, eq=False):
 
 
 def group_of_spread(pod: Pod, constraint: TopologySpreadConstraint) -> CountedPods:
-    """The pods that a spread constraint of this pod counts: in its namespace, with its values of matchLabelKeys."""
+    """Return the pods that a spread constraint of this pod counts: in its namespace, with its values of matchLabelKeys."""
     return _group(
         key=constraint.topology_key,
         namespaces=frozenset({pod.metadata.namespace}),
@@ -98,7 +100,7 @@ def group_of_spread(pod: Pod, constraint: TopologySpreadConstraint) -> CountedPo
 
 
 def group_of_term(pod: Pod, term: PodAffinityTerm) -> CountedPods:
-    """The pods that an affinity or anti-affinity term of this pod selects."""
+    """Return the pods that an affinity or anti-affinity term of this pod selects."""
     own_namespace = not term.namespaces and term.namespace_selector is None
     return _group(
         key=term.topology_key,
@@ -136,7 +138,7 @@ def _canonical(selector: LabelSelector | None) -> object:
 
 
 class PodPresence(Struct, frozen=True, eq=False):
-    """Pods of one kind on one node: how many are planned there, how many remain."""
+    """Pods of one kind on one node: how many are planned onto it, how many remain on it."""
 
     node: CheckedNode
     planned: int
@@ -173,7 +175,7 @@ class PodPresences:
             yield from self._presences[identity]
 
     def identities(self, group: CountedPods) -> frozenset[PodIdentity]:
-        """The namespaces and labels present that the group counts."""
+        """Return the namespaces and labels of the present pods that the group counts."""
         known = self._counted.get(group.id)
         if known is None:
             candidates = (i for i in self._candidates(group) if group.counts(i, self._namespaces))
@@ -244,17 +246,17 @@ class _SpreadRule(Struct, frozen=True, eq=False):
 
 def check_spread(index: PlanIndex, presences: PodPresences) -> Iterator[Defect]:
     """Check topology spread: one defect per constraint and domain."""
-    pool_requirements = tuple(_spread_rules(index).values())
+    rules = tuple(_spread_rules(index).values())
     remaining: dict[_SpreadRule, Counter[str]] = {}
     entering: _Entering = {}
-    for rule in pool_requirements:
+    for rule in rules:
         remaining[rule], surely = _counted(presences, rule)
         yield from _enter_domains(index, rule, surely, entering)
     for (_, domain), entries in sorted(entering.items(), key=lambda found: found[0]):
         for rule in dict.fromkeys(rule for rule, _ in entries):
-            here = [entry for other, entry in entries if other is rule or rule.surely_counts(entry.owner.node)]
+            in_domain = [entry for other, entry in entries if other is rule or rule.surely_counts(entry.owner.node)]
             own = {entry.owner.pods: entry for other, entry in entries if other is rule}
-            yield from _check_domain(presences, rule, domain, here, own, there=remaining[rule][domain])
+            yield from _check_domain(presences, rule, domain, in_domain, own, present=remaining[rule][domain])
 
 
 def _spread_rules(index: PlanIndex) -> dict[bytes, _SpreadRule]:
@@ -338,7 +340,7 @@ def _check_domain(
     entries: Iterable[_Entrants],
     own: Mapping[tuple[PodKind, str], _Entrants],
     *,
-    there: int,
+    present: int,
 ) -> Iterator[Defect]:
     """Admit the pods, the smallest allowance first; those with the constraint must be allowed by their `own` entry."""
     ordered: dict[tuple[PodKind, str], _ConstrainedPods] = {}  # pods may have several constraints about the group
@@ -346,11 +348,11 @@ def _check_domain(
         ordered.setdefault(entrants.owner.pods, entrants.owner)
     for pods, owner in ordered.items():
         if presences.counts(rule.group, owner.kind):
-            there += owner.number
+            present += owner.number
         entry = own.get(pods)
-        if entry is not None and there > entry.allowance:
+        if entry is not None and present > entry.allowance:
             yield owner.node.defect(
-                f"pod {owner.pod} is one of {there} in {rule.group.key} {domain}, the emptiest domain has {entry.minimum}, "
+                f"pod {owner.pod} is one of {present} in {rule.group.key} {domain}, the emptiest domain has {entry.minimum}, "
                 f"its spread allows {entry.owner.constraint.max_skew} more"
             )
             return
@@ -360,9 +362,9 @@ def _minimum(index: PlanIndex, rule: _SpreadRule, owner: _ConstrainedPods, surel
     """Return the number of counted pods in the emptiest of the constraint's domains."""
     if rule.group.key == labels.HOSTNAME:
         return 0
-    here = _existing_domains(index, rule, owner.kind)
-    found = _emptiest(here | _launchable(index, owner.kind, rule.group.key), owner, surely)
-    return max(found, _emptiest(here, owner, surely)) if owner.stays else found
+    existing = _existing_domains(index, rule, owner.kind)
+    found = _emptiest(existing | _launchable(index, owner.kind, rule.group.key), owner, surely)
+    return max(found, _emptiest(existing, owner, surely)) if owner.stays else found
 
 
 def _emptiest(domains: Set[str], owner: _ConstrainedPods, surely: Mapping[str, int]) -> int:
@@ -372,25 +374,25 @@ def _emptiest(domains: Set[str], owner: _ConstrainedPods, surely: Mapping[str, i
 
 
 def _existing_domains(index: PlanIndex, rule: _SpreadRule, kind: PodKind) -> frozenset[str]:
-    """The domains of existing nodes that count and that the pod could be in."""
+    """Return the domains of existing nodes that count and that the pod accepts."""
     key = rule.group.key
-    state_nodes = (p.domains(key) for p in index.existing_nodes if p.is_schedulable and rule.counts_on(p, kind))
-    return frozenset(domain for domains in state_nodes for domain in domains if kind.admits(key, domain))
+    by_node = (n.domains(key) for n in index.existing_nodes if n.is_schedulable and rule.counts_on(n, kind))
+    return frozenset(domain for domains in by_node for domain in domains if kind.admits(key, domain))
 
 
 def _launchable(index: PlanIndex, kind: PodKind, key: str) -> set[str]:
-    """The domains in which an offering that the pod accepts can be launched."""
+    """Return the domains with an offering that the pod accepts."""
     found: set[str] = set()
     for pool in index.usable_pools.values():
         if untolerated(kind.pod, pool.spec.template.spec.taints) is None:
             launches = index.launches(pool)
-            for wanted in _combinations(kind):
-                found |= launches.values(key, wanted)
+            for requirements in _combinations(kind):
+                found |= launches.values(key, requirements)
     return found
 
 
 def _combinations(kind: PodKind) -> Iterable[tuple[NodeSelectorRequirement, ...]]:
-    """Every combination of one alternative of each of its requirements."""
+    """Return every combination of one alternative of each of the pod's requirements."""
     combined: list[tuple[NodeSelectorRequirement, ...]] = [()]
     for alternatives in kind.node_requirements:
         combined = [(*chosen, *more) for chosen in combined for more in alternatives]
@@ -412,13 +414,13 @@ class _PresentPods:
 
     def __init__(self) -> None:
         self._domains: dict[bytes, set[str]] = {}
-        self._places: set[tuple[bytes, str]] = set()
+        self._nodes: set[tuple[bytes, str]] = set()
         self._possible: dict[bytes, set[str]] = {}
 
     def enter(self, group: CountedPods, node: CheckedNode) -> None:
         """Add a pod that the group counts."""
         domains = node.domains(group.key)
-        self._places.add((group.id, node.host))
+        self._nodes.add((group.id, node.host))
         self._possible.setdefault(group.id, set()).update(domains)
         if len(domains) == 1:
             self._domains.setdefault(group.id, set()).update(domains)
@@ -428,7 +430,7 @@ class _PresentPods:
         domains = node.domains(group.key)
         if not domains:
             return False
-        return (group.id, node.host) in self._places or domains <= self._domains.get(group.id, set())
+        return (group.id, node.host) in self._nodes or domains <= self._domains.get(group.id, set())
 
     def is_reachable_by(self, group: CountedPods, kind: PodKind) -> bool:
         """Whether a domain that such pods could be in may hold one that the group counts."""
@@ -440,13 +442,13 @@ def check_affinity(index: PlanIndex, presences: PodPresences) -> Iterator[Defect
     arrivals = _arrivals(index, presences)
     if not any(arrival.groups for arrival in arrivals):
         return
-    lacking = _lacking(arrivals, presences)
+    unsatisfied = _unsatisfied(arrivals, presences)
     if (
-        lacking
-        and _lacking(sorted(arrivals, key=_is_selected_by_others), presences)
-        and _lacking(arrivals, presences, first=[arrival for arrival, _ in lacking])
+        unsatisfied
+        and _unsatisfied(sorted(arrivals, key=_is_selected_by_others), presences)
+        and _unsatisfied(arrivals, presences, first=[arrival for arrival, _ in unsatisfied])
     ):
-        for arrival, group in lacking:
+        for arrival, group in unsatisfied:
             yield arrival.node.defect(
                 f"pod {arrival.pod} finds none of the pods in its {group.key} that its affinity asks for"
             )
@@ -457,12 +459,12 @@ def _is_selected_by_others(arrival: _Arrival) -> bool:
     return any(group not in arrival.groups for group in arrival.joins)
 
 
-def _lacking(
+def _unsatisfied(
     arrivals: Sequence[_Arrival], presences: PodPresences, first: Sequence[_Arrival] = ()
 ) -> list[tuple[_Arrival, CountedPods]]:
-    """Return the pods that find none of those that one of their terms selects, if they come in about this order.
+    """Return the pods that find no pod for one of their terms, if they come in about this order.
 
-    `first` come before all others, also those that others could help.
+    `first` come before all others, even if other pods could satisfy their terms.
     """
     groups = {group.id: group for arrival in arrivals for group in arrival.groups}
     present = _PresentPods()
@@ -555,12 +557,12 @@ def check_anti_affinity(index: PlanIndex, presences: PodPresences) -> Iterator[D
 
 
 def _anti_affinity_rules(index: PlanIndex) -> dict[bytes, _AntiAffinityRule]:
-    pool_requirements: dict[bytes, _AntiAffinityRule] = {}
+    rules: dict[bytes, _AntiAffinityRule] = {}
 
     def rules_of(kind: PodKind) -> Iterator[_AntiAffinityRule]:
         for term in kind.anti_affinity:
             group = group_of_term(kind.pod, term)
-            yield pool_requirements.setdefault(group.id, _AntiAffinityRule(group))
+            yield rules.setdefault(group.id, _AntiAffinityRule(group))
 
     for kind, where in index.planned_by_kind.items():
         for rule in rules_of(kind):
@@ -570,7 +572,7 @@ def _anti_affinity_rules(index: PlanIndex) -> dict[bytes, _AntiAffinityRule]:
             if kind.anti_affinity and not is_finished_or_terminating(kind.pod):
                 for rule in rules_of(kind):
                     rule.guarded.update(dict.fromkeys(node.domains(rule.group.key), kind))
-    return pool_requirements
+    return rules
 
 
 def _check_anti_affinity_rule(presences: PodPresences, rule: _AntiAffinityRule) -> Iterator[Defect]:

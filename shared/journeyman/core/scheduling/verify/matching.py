@@ -77,12 +77,12 @@ def _value_compares(requirement: NodeSelectorRequirement, value: str) -> bool:
 
 
 def always_met(requirement: NodeSelectorRequirement, values: Collection[str]) -> bool:
-    """Whether it is met whichever of these values the label gets; none of them is a node without the label."""
+    """Whether each of these values meets the requirement; no values stand for a node without the label."""
     return all(is_met(requirement, value) for value in values) if values else is_met(requirement, None)
 
 
 def ever_met(requirement: NodeSelectorRequirement, values: Collection[str]) -> bool:
-    """Whether one of these values meets it; none of them is a node without the label."""
+    """Whether one of these values meets the requirement; no values stand for a node without the label."""
     return any(is_met(requirement, value) for value in values) if values else is_met(requirement, None)
 
 
@@ -135,27 +135,27 @@ Rows = int
 """A set of rows: bit i is row i."""
 
 Values = frozenset[str] | None
-"""Values a label may get: none of them is a label that will not be there, None one that is not decided yet."""
+"""Values that a label may get: empty if the node will not have the label, None if the label is undecided."""
 
 Column = Mapping[Values, Rows]
-"""By the values, the rows that have them; rows in no entry leave the label undecided."""
+"""Rows by values of the label; rows in no entry leave the label undecided."""
 
 Alternatives = tuple[tuple[NodeSelectorRequirement, ...], ...]
-"""Alternatives, of which all requirements of one must be met; if empty, no node meets them."""
+"""Lists of requirements; a node must meet all requirements of one list. If empty, no node does."""
 
-_NOTHING: frozenset[str] = frozenset()
+_NO_VALUES: frozenset[str] = frozenset()
 
 
 class PossibleLabels:
-    """Rows and their labels, immutable; answers are cached."""
+    """Rows and their labels, immutable; results are cached."""
 
     def __init__(self, rows: Rows, columns: Mapping[str, Column]) -> None:
         self.rows = rows
         self._columns = columns
-        self._answers: dict[tuple[Callable[..., bool], NodeSelectorRequirement], Rows] = {}
+        self._cache: dict[tuple[Callable[..., bool], NodeSelectorRequirement], Rows] = {}
 
     def column(self, key: str) -> Iterator[tuple[Values, Rows]]:
-        """The label by its values, all rows in one entry each."""
+        """Yield the label's values with their rows; each row occurs in one entry."""
         left = self.rows
         for values, rows in self._columns.get(key, {}).items():
             if rows & left:
@@ -165,25 +165,25 @@ class PossibleLabels:
             yield None, left
 
     def values(self, key: str, rows: Rows) -> frozenset[str]:
-        """The values that the label may get in any of these rows."""
+        """Return the values that the label may get in any of these rows."""
         found = (values for values, having in self.column(key) if values and having & rows)
-        return _NOTHING.union(*found)
+        return _NO_VALUES.union(*found)
 
     def rows_meeting(self, node_requirements: Iterable[Alternatives]) -> Rows:
-        """The rows that meet all of these, whichever values their labels get."""
+        """Return the rows that meet all of these, whichever values their labels get."""
         return self._rows(node_requirements, always_met)
 
     def rows_possibly_meeting(self, node_requirements: Iterable[Alternatives]) -> Rows:
-        """The rows that meet all of these if their labels get the right values."""
+        """Return the rows that meet all of these if their labels get the right values."""
         return self._rows(node_requirements, ever_met)
 
     def _rows(self, node_requirements: Iterable[Alternatives], met: Callable[..., bool]) -> Rows:
         rows = self.rows
         for alternatives in node_requirements:
-            rows_meeting = 0
+            in_any = 0
             for requirements in alternatives:
-                rows_meeting |= self._meeting_all(requirements, met)
-            rows &= rows_meeting
+                in_any |= self._meeting_all(requirements, met)
+            rows &= in_any
         return rows
 
     def _meeting_all(self, requirements: Iterable[NodeSelectorRequirement], met: Callable[..., bool]) -> Rows:
@@ -193,12 +193,12 @@ class PossibleLabels:
         return rows
 
     def _meeting(self, requirement: NodeSelectorRequirement, met: Callable[..., bool]) -> Rows:
-        known = self._answers.get((met, requirement))
-        if known is None:
+        found = self._cache.get((met, requirement))
+        if found is None:
             entries = self.column(normalized(requirement.key))
-            known = sum(rows for values, rows in entries if met(requirement, values or _NOTHING))
-            self._answers[met, requirement] = known
-        return known
+            found = sum(rows for values, rows in entries if met(requirement, values or _NO_VALUES))
+            self._cache[met, requirement] = found
+        return found
 
     def narrowed(self, requirements: Sequence[NodeSelectorRequirement]) -> PossibleLabels:
         """Return the rows and values that meet these requirements. An undecided label gets a value that meets them."""
@@ -206,40 +206,42 @@ class PossibleLabels:
         for requirement in requirements:
             by_key.setdefault(normalized(requirement.key), []).append(requirement)
         rows, columns = self.rows, dict(self._columns)
-        for key, wanted in by_key.items():
-            columns[key] = _narrowed(self.column(key), wanted)
+        for key, of_key in by_key.items():
+            columns[key] = _narrowed(self.column(key), of_key)
             rows &= sum(columns[key].values())
         return PossibleLabels(rows, columns)
 
 
-def _narrowed(column: Iterable[tuple[Values, Rows]], wanted: Sequence[NodeSelectorRequirement]) -> dict[Values, Rows]:
-    may_lack = all(is_met(requirement, None) for requirement in wanted)
+def _narrowed(
+    column: Iterable[tuple[Values, Rows]], requirements: Sequence[NodeSelectorRequirement]
+) -> dict[Values, Rows]:
+    is_optional = all(is_met(requirement, None) for requirement in requirements)
     left: dict[Values, Rows] = {}
     for values, rows in column:
         if values:
-            kept: Values = _kept(values, wanted)
-        elif may_lack:
+            kept: Values = _meeting(values, requirements)
+        elif is_optional:
             left[values] = left.get(values, 0) | rows
             continue
         else:
-            kept = _decided(wanted) if values is None else _NOTHING
+            kept = _undecided_values(requirements) if values is None else _NO_VALUES
         if kept:
             left[kept] = left.get(kept, 0) | rows
     return left
 
 
-def _kept(values: Iterable[str], wanted: Iterable[NodeSelectorRequirement]) -> frozenset[str]:
-    return frozenset(v for v in values if all(is_met(requirement, v) for requirement in wanted))
+def _meeting(values: Iterable[str], requirements: Iterable[NodeSelectorRequirement]) -> frozenset[str]:
+    return frozenset(v for v in values if all(is_met(requirement, v) for requirement in requirements))
 
 
-def _decided(wanted: Sequence[NodeSelectorRequirement]) -> frozenset[str]:
-    """The values of an undecided label under these requirements; one value stands for all that meet them."""
-    named = [r.values for r in wanted if r.operator == "In"]
-    if named:
-        return _kept(named[0], wanted)
-    bounds = [number for r in wanted for text in r.values if (number := integer(text)) is not None]
+def _undecided_values(requirements: Sequence[NodeSelectorRequirement]) -> frozenset[str]:
+    """Return the values of an undecided label under these requirements; without In, one value stands for all."""
+    listed = [r.values for r in requirements if r.operator == "In"]
+    if listed:
+        return _meeting(listed[0], requirements)
+    bounds = [number for r in requirements for text in r.values if (number := integer(text)) is not None]
     candidates = [str(b + step) for b in (0, *bounds) for step in (-1, 0, 1)]
-    return frozenset(next(([c] for c in candidates if _kept([c], wanted)), []))
+    return frozenset(next(([c] for c in candidates if _meeting([c], requirements)), []))
 
 
 class PortUse(NamedTuple):
@@ -263,12 +265,12 @@ def ports_of(pod: Pod) -> tuple[PortUse, ...]:
     )
 
 
-def conflicting_port(wanted: Iterable[PortUse], taken: Iterable[PortUse]) -> PortUse | None:
+def conflicting_port(requested: Iterable[PortUse], taken: Iterable[PortUse]) -> PortUse | None:
     """Return the first requested port that is taken; None if all are free."""
     by_number: dict[tuple[int, str], list[str]] = {}
     for port in taken:
         by_number.setdefault((port.number, port.protocol), []).append(port.address)
-    for port in wanted:
+    for port in requested:
         others = by_number.get((port.number, port.protocol), ())
         if any(not port.address or not other or port.address == other for other in others):
             return port
@@ -335,14 +337,14 @@ class PodKind(Struct, eq=False, dict=True):
         return all(
             any(
                 all(always_met(r, values) for r in requirements if normalized(r.key) == key)
-                for requirements in alternatives_of
+                for requirements in alternatives
             )
-            for alternatives_of in self.node_requirements
+            for alternatives in self.node_requirements
         )
 
     @cached_property
     def ports(self) -> tuple[PortUse, ...]:
-        """The host ports that it takes."""
+        """Its host ports."""
         return ports_of(self.pod)
 
     @property
@@ -359,14 +361,14 @@ class PodKind(Struct, eq=False, dict=True):
 
     @property
     def asks_for_devices(self) -> bool:
-        """Whether it has resource claims."""
+        """Whether it has ResourceClaims."""
         spec = self.pod.spec
         containers = (*spec.containers, *spec.init_containers)
         return bool(spec.resource_claims) or any(c.resources.claims for c in containers)
 
     @property
     def opted_out(self) -> bool:
-        """Whether it requires a node without a NodePool, and is ignored."""
+        """Whether it requires a node without a NodePool, so that the scheduler ignores it."""
         return any(
             requirement.key == labels.NODEPOOL and requirement.operator == "DoesNotExist"
             for alternatives in self.node_requirements
@@ -382,12 +384,12 @@ class PodKinds:
         self._by_content: dict[bytes, PodKind] = {}
 
     def of(self, pod: Pod) -> PodKind:
-        """The pod's kind."""
+        """Return the pod's kind."""
         content = _kind_content(pod)
-        known = self._by_content.get(content)
-        if known is None:
-            known = self._by_content[content] = PodKind(pod)
-        return known
+        kind = self._by_content.get(content)
+        if kind is None:
+            kind = self._by_content[content] = PodKind(pod)
+        return kind
 
 
 def _kind_content(pod: Pod) -> bytes:
@@ -429,7 +431,7 @@ def daemon_of(daemon_set: DaemonSet, pods: Iterable[Pod]) -> PodKind:
     """Return the pod that a DaemonSet runs on each matching node: like its newest, with the template's node affinity."""
     template = daemon_set.spec.template
     own = (pod for pod in pods if _is_controlled_by(pod, daemon_set))
-    newest = max(own, key=_made, default=Pod(metadata=template.metadata, spec=template.spec))
+    newest = max(own, key=_creation_order, default=Pod(metadata=template.metadata, spec=template.spec))
     return PodKind(
         msgspec.structs.replace(newest, spec=msgspec.structs.replace(newest.spec, affinity=template.spec.affinity))
     )
@@ -439,6 +441,6 @@ def _is_controlled_by(pod: Pod, daemon_set: DaemonSet) -> bool:
     return any(o.controller and o.uid == daemon_set.metadata.uid for o in pod.metadata.owner_references)
 
 
-def _made(pod: Pod) -> tuple[float, str]:
+def _creation_order(pod: Pod) -> tuple[float, str]:
     created = pod.metadata.creation_timestamp
     return (created.timestamp() if created is not None else 0.0), pod.key

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement, Pod, Taint
+from journeyman.core.api.resources import add
 from journeyman.core.catalogue import Catalogue, InstanceType, Offering
 from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.scheduling.verify.matching import (
@@ -470,7 +471,7 @@ class PossibleLaunches:
         )
 
     def values(self, key: str, wanted: tuple[NodeSelectorRequirement, ...]) -> frozenset[str]:
-        """The listed values of a label that nodes may get which meet these requirements."""
+        """The listed values of a label that launched nodes may get and that meet these requirements."""
         pool_requirements = (*self.pool_requirements, *wanted)
         if key not in self.offerings.columns and not any(
             normalized(r.key) == key and r.operator == "In" for r in pool_requirements
@@ -479,7 +480,19 @@ class PossibleLaunches:
         if not all(is_met(r, None) or self.defines(r.key) for r in wanted):
             return frozenset()
         left = self.narrowed(pool_requirements)
-        return left.values(key, left.rows)
+        return left.values(key, left.rows & ~self._too_small_for_daemons)
+
+    @cached_property
+    def _too_small_for_daemons(self) -> Rows:
+        """The rows of types that cannot hold all daemons that may run on the type; no node of them is launched."""
+        possible = self.narrowed(self.pool_requirements)
+        running = [(daemon, possible.rows_possibly_meeting(daemon.node_requirements)) for daemon in self._daemons]
+        too_small = 0
+        for rows in self.offerings.by_type.values():
+            requests = add(*(daemon.requests for daemon, where in running if where & rows))
+            for resource, amount in requests.items():
+                too_small |= rows & self.offerings.smaller_than(resource, amount)
+        return too_small
 
     def narrowed(self, requirements: tuple[NodeSelectorRequirement, ...]) -> PossibleLabels:
         """What can be launched under these requirements."""

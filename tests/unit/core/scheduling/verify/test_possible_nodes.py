@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Catalogue
+from journeyman.core.scheduling.verify.matching import PodKind
 from journeyman.core.scheduling.verify.possible_nodes import (
     LaunchableOfferings,
     PossibleLaunches,
     offerings_by_node_pool,
 )
-from tests.helpers.builders import LARGE, MEDIUM, SMALL, TYPES, a_pool, an_instance_type
+from tests.helpers.builders import LARGE, MEDIUM, SMALL, TYPES, a_pod, a_pool, an_instance_type
 
 RACK = "example.com/rack"
 
@@ -82,3 +84,17 @@ def test_label_values_come_from_node_pool_and_pod_requirements():
     assert launches.values(RACK, (requires(RACK, "In", "r1"),)) == {"r1"}
     assert launches.values("team", (requires("absent", "In", "x"),)) == set()
     assert launches.values("absent", (requires("absent", "In", "x"),)) == set()
+
+
+def test_type_too_small_for_its_daemons_adds_no_label_value():
+    """The DaemonSets request 2 CPU together, one of them on Spot nodes only; no node of the small type is launched."""
+    small = an_instance_type("small", cpu=2, memory_gib=8, price=0.1, zones=("a",), spot=0.05)
+    large = an_instance_type("large", cpu=4, memory_gib=16, price=0.2, zones=("b",), spot=0.1)
+    on_spot = PodKind(a_pod("on-spot", cpu="1", spec={"nodeSelector": {labels.CAPACITY_TYPE: "spot"}}))
+    everywhere = PodKind(a_pod("everywhere", cpu="1"))
+
+    def zones(*daemons):
+        return PossibleLaunches(a_pool(), LaunchableOfferings((small, large)), daemons).values(labels.ZONE, ())
+
+    assert zones(everywhere) == {"a", "b"}
+    assert zones(everywhere, on_spot) == {"b"}
