@@ -151,16 +151,25 @@ def _is_due_to_host_port_of_daemon(scenario: JSONDict, finding: Finding) -> bool
 
 
 def _is_due_to_relaxation(scenario: JSONDict, finding: Finding) -> bool:
-    """Return, for a dearer plan, whether Karpenter pays no less without relaxing pods with topology spread."""
+    """Return, for a dearer plan, whether Karpenter pays no less without relaxing pods."""
     if finding.kind == "dearer":
-        unrelaxed = finding.karpenter_plan_unrelaxed
-        our_plan = OurSolution(scenario).solve_only(scheduled_pods(finding.karpenter_plan))
-        return unrelaxed is not None and unrelaxed.price >= our_plan.price - NEGLIGIBLE_PRICE
+        return _costs_as_much(finding.karpenter_plan_unrelaxed, scenario, finding)
     affected = _pods_of(scenario, finding)
     templates = [pool.spec.template.spec for pool in parse(scenario).snapshot.node_pools]
     has_soft_taint = any(taint.effect == "PreferNoSchedule" for template in templates for taint in template.taints)
     are_relaxed = all(p.spec.topology_spread_constraints and (has_soft_taint or _has_alternatives(p)) for p in affected)
     return finding.kind in {"missing", "rejected"} and bool(affected) and are_relaxed
+
+
+def _costs_as_much(variant: Results | None, scenario: JSONDict, finding: Finding) -> bool:
+    """Return whether Karpenter's plan for a variant of the scenario costs no less than ours for the scenario."""
+    our_plan = OurSolution(scenario).solve_only(scheduled_pods(finding.karpenter_plan))
+    return variant is not None and variant.price >= our_plan.price - NEGLIGIBLE_PRICE
+
+
+def _is_due_to_counted_limits(scenario: JSONDict, finding: Finding) -> bool:
+    """Return whether Karpenter pays no less without limits."""
+    return finding.kind == "dearer" and _costs_as_much(finding.karpenter_plan_unlimited, scenario, finding)
 
 
 def _has_alternatives(pod: Pod) -> bool:
@@ -432,8 +441,14 @@ ACCEPTED = (
         name="our scheduler counts the pods of this pass for a relaxed pod too",
         why="Karpenter drops a term of a pod's node affinity, or adds a toleration of PreferNoSchedule; the pod's"
         " spread then has another node filter, and a new count that ignores the pods scheduled in this pass, so"
-        " that more of them may share a node, which is cheaper",
+        " that more of them may share a node, which is cheaper; a relaxed pod is also scheduled after others",
         explains=_is_due_to_relaxation,
+    ),
+    Difference(
+        name="our scheduler counts the planned instance type against limits",
+        why="Karpenter counts the largest type that a NodeClaim lists; it exhausts the limits of a NodePool with a greater"
+        " weight sooner, and uses one with a smaller weight, which may be cheaper",
+        explains=_is_due_to_counted_limits,
     ),
     Difference(
         name="our scheduler uses each pod's own minDomains",

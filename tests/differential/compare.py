@@ -29,7 +29,7 @@ JSONDict = dict[str, Any]
 TOLERANCE = 1e-9
 NEGLIGIBLE_PRICE = 1e-5  # per hour; reserved capacity is paid for already, and its tiny price only ranks reservations
 KARPENTER_RUNS = 20  # Karpenter solves a scenario at most this often before a finding that a tie may explain is kept
-UNRELAXED_RUNS = 5  # it solves each variant of `_solve_unrelaxed` this often
+VARIANT_RUNS = 5  # it solves each variant of a scenario this often
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -42,7 +42,8 @@ class Finding(Struct, frozen=True, kw_only=True):
         pods: Keys of the affected pods.
         karpenter_plan: Karpenter's plan.
         valid_pods: Keys of the pods that Karpenter's plan schedules without violating a constraint.
-        karpenter_plan_unrelaxed: Karpenter's plan if it need not relax pods with topology spread (`_solve_unrelaxed`).
+        karpenter_plan_unrelaxed: Karpenter's plan if it need not relax pods (`_solve_unrelaxed`).
+        karpenter_plan_unlimited: Karpenter's plan if the NodePools have no limits.
     """
 
     kind: str
@@ -52,6 +53,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     karpenter_plan: Results = Results()
     valid_pods: frozenset[str] = frozenset()
     karpenter_plan_unrelaxed: Results | None = None
+    karpenter_plan_unlimited: Results | None = None
 
 
 KINDS = {
@@ -154,7 +156,7 @@ def compare_plans(scenario: JSONDict, karpenter: Karpenter) -> list[Finding]:
 
     kept = _frequent_kinds({f.kind for f in uncertain}, compare_again)
     found += [f for f in uncertain if f.kind in kept]
-    return [_with_unrelaxed_plan(f, scenario, karpenter) if f.kind == "dearer" else f for f in found]
+    return [_with_variants(f, scenario, karpenter) if f.kind == "dearer" else f for f in found]
 
 
 def _with_other_uids(scenario: JSONDict, seed: int) -> JSONDict:
@@ -188,16 +190,20 @@ def _frequent_kinds(kinds: Collection[str], compare_again: Callable[[int], Colle
     return frozenset(kind for kind in kinds if present[kind] >= MIN_OCCURRENCES[kind])
 
 
-def _with_unrelaxed_plan(finding: Finding, scenario: JSONDict, karpenter: Karpenter) -> Finding:
-    return replace(finding, karpenter_plan_unrelaxed=_solve_unrelaxed(scenario, finding.karpenter_plan, karpenter))
+def _with_variants(finding: Finding, scenario: JSONDict, karpenter: Karpenter) -> Finding:
+    unlimited = [_without_limits(raw) for raw in scenario["objects"]]
+    return replace(
+        finding,
+        karpenter_plan_unrelaxed=_solve_unrelaxed(scenario, finding.karpenter_plan, karpenter),
+        karpenter_plan_unlimited=_most_expensive(scenario, [unlimited], finding.karpenter_plan, karpenter),
+    )
 
 
 def _solve_unrelaxed(scenario: JSONDict, karpenter_plan: Results, karpenter: Karpenter) -> Results | None:
-    """Return Karpenter's plan if it need not relax pods with topology spread, the most expensive of several.
+    """Return Karpenter's plan if it need not relax pods, as `_most_expensive` of three variants.
 
-    Karpenter solves three variants: the pods that it schedules to new nodes with a PreferNoSchedule taint tolerate it
-    from the start; pods with several terms of required node affinity have only the last one; both. Plans that schedule
-    fewer pods are ignored. Returns None if no variant differs, or none has a plan for all pods.
+    The pods that it schedules to new nodes with a PreferNoSchedule taint tolerate it from the start; pods with several
+    terms of required node affinity have only the last one; both.
     """
     pools = parse(scenario).snapshot.node_pools
     tainted = {
@@ -211,16 +217,32 @@ def _solve_unrelaxed(scenario: JSONDict, karpenter_plan: Results, karpenter: Kar
         [_with_last_affinity_term(raw) for raw in objects],
         [_with_last_affinity_term(raw) for raw in tolerating],
     ]
-    changed = [variant for n, variant in enumerate(variants) if variant not in (objects, *variants[:n])]
-    answers = [karpenter.solve({**scenario, "objects": v}) for v in changed for _ in range(UNRELAXED_RUNS)]
+    return _most_expensive(scenario, variants, karpenter_plan, karpenter)
+
+
+def _most_expensive(
+    scenario: JSONDict, variants: Sequence[Sequence[JSONDict]], karpenter_plan: Results, karpenter: Karpenter
+) -> Results | None:
+    """Return Karpenter's most expensive plan for variants of the objects, of those that schedule as many pods.
+
+    Returns None if no variant differs, or none has such a plan.
+    """
+    changed = [v for n, v in enumerate(variants) if v not in (scenario["objects"], *variants[:n])]
+    answers = [karpenter.solve({**scenario, "objects": v}) for v in changed for _ in range(VARIANT_RUNS)]
     plans = [plan_of(answer) for answer in answers if not answer.get("error")]
     complete = [plan for plan in plans if scheduled_pods(plan) >= scheduled_pods(karpenter_plan)]
     return max(complete, key=lambda plan: plan.price, default=None)
 
 
+def _without_limits(raw: JSONDict) -> JSONDict:
+    if raw["kind"] != "NodePool":
+        return raw
+    return {**raw, "spec": {key: value for key, value in raw["spec"].items() if key != "limits"}}
+
+
 def _with_last_affinity_term(raw: JSONDict) -> JSONDict:
-    """Return the object; a pod with topology spread keeps only the last term of its required node affinity."""
-    if raw["kind"] != "Pod" or not raw["spec"].get("topologySpreadConstraints"):
+    """Return the object; a pod keeps only the last term of its required node affinity."""
+    if raw["kind"] != "Pod":
         return raw
     affinity = raw["spec"].get("affinity") or {}
     required = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -232,8 +254,8 @@ def _with_last_affinity_term(raw: JSONDict) -> JSONDict:
 
 
 def _with_toleration(raw: JSONDict) -> JSONDict:
-    """Return the object; a pod with topology spread gets the toleration that Karpenter adds when it relaxes a pod."""
-    if raw["kind"] != "Pod" or not raw["spec"].get("topologySpreadConstraints"):
+    """Return the object; a pod gets the toleration that Karpenter adds when it relaxes a pod."""
+    if raw["kind"] != "Pod":
         return raw
     toleration = {"operator": "Exists", "effect": "PreferNoSchedule"}
     return {**raw, "spec": {**raw["spec"], "tolerations": [*raw["spec"].get("tolerations", ()), toleration]}}

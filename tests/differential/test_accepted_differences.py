@@ -120,6 +120,23 @@ def test_limit_counts_the_planned_instance_type(karpenter):
     assert not compare_plans(scenario, karpenter)
 
 
+def test_nodepool_of_greater_weight_is_used_up_to_its_limit(karpenter):
+    """Four small nodes are within the limit. Karpenter counts a large one, and uses the cheaper pool for three pods."""
+    types = [a_type("small", cpu=2, price=0.3), a_type("large", cpu=8, price=0.9), a_type("cheap", cpu=2, price=0.1)]
+    first = a_pool(
+        "first", requirements=[require(INSTANCE_TYPE, "In", "small", "large")], weight=10, limits={"cpu": "8"}
+    )
+    second = a_pool("second", requirements=[require(INSTANCE_TYPE, "In", "cheap")])
+    scenario = a_scenario(types, first, second, *pods(4, affinity=APART))
+
+    found = compare_plans(scenario, karpenter)
+
+    assert karpenter.solve(scenario)["price"] == pytest.approx(0.6)
+    assert OurSolution(scenario).results.price == pytest.approx(1.2)
+    assert {f.kind for f in found} == {"dearer"}
+    assert unaccepted(scenario, found) == []
+
+
 def test_limit_on_nodes_holds_within_a_pass(karpenter):
     """One node allowed, pods with anti-affinity. Karpenter plans three nodes; we one, with two pod errors."""
     scenario = a_scenario([a_type("m", cpu=4, price=0.2)], a_pool(limits={"nodes": "1"}), *pods(3, affinity=APART))
