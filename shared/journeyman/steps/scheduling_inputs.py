@@ -57,7 +57,7 @@ class StepInputs(Struct, frozen=True, kw_only=True):
     written: WrittenObjects = field(default_factory=WrittenObjects)  # by this run
     supports_nomination: bool = False  # by the cluster's kube-scheduler
     instances: tuple[Instance, ...] = ()  # as the cloud lists them
-    gone: frozenset[str] = frozenset()  # provider ids of instances that do not exist any more
+    missing_instances: frozenset[str] = frozenset()  # provider ids of instances that do not exist any more
     statuses: tuple[InstanceStatus, ...] = ()  # failing status checks
     repair_policies: tuple[RepairPolicy, ...] = ()
     failures: tuple[Failure, ...] = ()  # of reads that the step can do without

@@ -71,7 +71,7 @@ def _load(run: RunContext, trigger: Trigger) -> StepInputs:
         trigger,
         snapshot,
         instances=instances,
-        gone=_gone_instances(run, snapshot, instances),
+        missing_instances=_missing_instances(run, snapshot, instances),
         statuses=_failing_statuses(run, snapshot),
         failures=failures,
     )
@@ -90,7 +90,7 @@ def _with_volumes(run: RunContext, snapshot: Snapshot) -> tuple[Snapshot, tuple[
         return snapshot, (Failure(subject="volumes of terminating nodes", error=error),)
 
 
-def _gone_instances(run: RunContext, snapshot: Snapshot, instances: tuple[Instance, ...]) -> frozenset[str]:
+def _missing_instances(run: RunContext, snapshot: Snapshot, instances: tuple[Instance, ...]) -> frozenset[str]:
     """Return provider ids of instances that do not exist; reads each instance that was not listed by its id.
 
     Instances of terminating nodes come first, and no more than `MAX_LOOKUPS` are read.
@@ -233,7 +233,7 @@ def _requeue_at(at: datetime, reason: str) -> Plan:
 
 
 def _cloud(inputs: StepInputs) -> CloudInstances:
-    return CloudInstances(listed=inputs.instances, gone=inputs.gone)
+    return CloudInstances(listed=inputs.instances, missing=inputs.missing_instances)
 
 
 def _without_finalized(inputs: StepInputs) -> Snapshot:

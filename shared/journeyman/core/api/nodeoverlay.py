@@ -46,7 +46,7 @@ class OverlayRequirementModel(SelectorModel):
     @model_validator(mode="after")
     def _excludes_something(self) -> Self:
         if self.operator == "NotIn" and not self.values:
-            raise problem(f"{self.where} must have a value")
+            raise problem(f"{self.text} must have a value")
         return self
 
 

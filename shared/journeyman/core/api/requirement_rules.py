@@ -155,7 +155,7 @@ class SelectorModel(Model):
     )
 
     @property
-    def where(self) -> str:
+    def text(self) -> str:
         """The requirement as messages name it."""
         return f"key {self.key} with operator {self.operator}"
 
@@ -167,11 +167,11 @@ class SelectorModel(Model):
     @model_validator(mode="after")
     def _values_suit_operator(self) -> Self:
         if self.operator == "In" and not self.values:
-            raise problem(f"{self.where} must have a value")
+            raise problem(f"{self.text} must have a value")
         if self.operator in NUMERIC_OPERATORS and not (len(self.values) == 1 and _is_whole_number(self.values[0])):
-            raise problem(f"{self.where} must have a single whole number that is not negative")
+            raise problem(f"{self.text} must have a single whole number that is not negative")
         if self.operator == "In" and not self.usable_values:
-            raise problem(f"{self.where} must name one of {', '.join(sorted(CAPACITY_TYPES))}")
+            raise problem(f"{self.text} must name one of {', '.join(sorted(CAPACITY_TYPES))}")
         return self
 
 
@@ -188,7 +188,7 @@ class RequirementModel(SelectorModel):
     @model_validator(mode="after")
     def _enough_values(self) -> Self:
         if self.operator == "In" and self.min_values is not None and len(self.usable_values) < self.min_values:
-            raise problem(f"{self.where} must have at least minValues ({self.min_values}) values")
+            raise problem(f"{self.text} must have at least minValues ({self.min_values}) values")
         return self
 
 

@@ -130,7 +130,7 @@ def _is_instance_terminating(claim: NodeClaim) -> bool:
 
 def _is_instance_gone(state: StateNode, cloud: CloudInstances) -> bool:
     """Whether the instance does not exist and the node is not Ready, so that there is nothing to drain."""
-    return not state.ready and state.provider_id in cloud.gone
+    return not state.ready and state.provider_id in cloud.missing
 
 
 def _drain(
@@ -331,7 +331,7 @@ def finalize_node_and_claim(
     Restates: karpenter pkg/controllers/node/termination/controller.go `removeFinalizer`.
     """
     provider_id = claim.status.provider_id
-    if provider_id and provider_id not in cloud.gone:
+    if provider_id and provider_id not in cloud.missing:
         return _await_instance_termination(claim, node, now, intervals)
     if deletions := delete_counterparts(NodeClaimProgress.of(claim, now).with_found_node(node)):
         requeue = Requeue(step=Step.TERMINATE, at=now, reason=f"the instance of node {node.metadata.name} is gone")
@@ -352,7 +352,7 @@ def finalize_nodeclaim(claim: NodeClaim, now: datetime, cloud: CloudInstances, i
     Restates: karpenter pkg/controllers/nodeclaim/lifecycle/controller.go `finalize`.
     """
     provider_id = claim.status.provider_id
-    if provider_id and provider_id not in cloud.gone:
+    if provider_id and provider_id not in cloud.missing:
         return _await_instance_termination(claim, None, now, intervals)
     chain = Chain(
         subject=f"NodeClaim {claim.metadata.name}",
@@ -426,7 +426,7 @@ def finalize_node_without_claim(
     Restates: karpenter pkg/controllers/node/termination/controller.go `finalize`.
     """
     provider_id = node.spec.provider_id
-    if provider_id in cloud.gone and not state.ready:
+    if provider_id in cloud.missing and not state.ready:
         return _remove_unclaimed_node(node, snapshot)
     decided = decide_drain(state.pods, snapshot.now, None)
     instance, stopped = cloud.find(provider_id), cloud.is_stopped(state) and has_disrupted_taint(node)

@@ -333,7 +333,8 @@ class DomainAssignment:
         for cell in cells:
             value = cell.values.get(key)
             cost = _cost(self._classes[follower].left, [x for x in follower_cells if x.values.get(key) == value])
-            charged.append(replace(cell, apart=cell.apart + cost.lost, price=cell.price + cost.price / max(pods, 1)))
+            lost, price = cell.lost_followers + cost.lost, cell.price + cost.price / max(pods, 1)
+            charged.append(replace(cell, lost_followers=lost, price=price))
         return charged
 
     def _domains_of(self, c: int, key: str) -> set[str]:

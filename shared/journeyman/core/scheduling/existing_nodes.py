@@ -221,19 +221,19 @@ class NodeSelection(Struct, frozen=True, kw_only=True, eq=False):
 
     Attributes:
         nodes: The nodes, in the order of the inventory, with their running and nominated pods.
-        places: Their positions in the inventory.
-        gone: The names of the removed nodes.
+        positions: Their positions in the inventory.
+        removed_nodes: The names of the removed nodes.
         pods: The pods to place.
         rescheduled: The keys of these pods.
-        touched: The positions of nodes that run some of these pods; cached results are invalid for them.
+        losing_pods: The positions of nodes that run some of these pods; cached results are invalid for them.
     """
 
     nodes: tuple[StateNode, ...]
-    places: Ints
-    gone: Collection[str]
+    positions: Ints
+    removed_nodes: Collection[str]
     pods: Sequence[Pod]
     rescheduled: frozenset[str]
-    touched: frozenset[int]
+    losing_pods: frozenset[int]
 
 
 class NodeInventory:
@@ -307,14 +307,14 @@ class NodeInventory:
         is_selected = np.array([name not in without for name in self._names], dtype=bool)
         positions = np.flatnonzero(is_selected)
         rescheduled = frozenset(pod.key for pod in pods)
-        touched = (self._node_position[key] for key in self._node_position.keys() & rescheduled)
+        losing_pods = (self._node_position[key] for key in self._node_position.keys() & rescheduled)
         return NodeSelection(
             nodes=tuple(self.nodes[position] for position in positions.tolist()),
-            places=positions,
-            gone=without,
+            positions=positions,
+            removed_nodes=without,
             pods=pods,
             rescheduled=rescheduled,
-            touched=frozenset(position for position in touched if is_selected[position]),
+            losing_pods=frozenset(position for position in losing_pods if is_selected[position]),
         )
 
     # --- the pods on them
@@ -333,11 +333,11 @@ class NodeInventory:
 
     def repelled(self, selection: NodeSelection) -> tuple[InverseAntiAffinity, ...]:
         """Return the domains that the required anti-affinity of the other running pods forbids to matching pods."""
-        gone = selection.gone
+        removed = selection.removed_nodes
         cached = (
             entry
             for position, entries in self._anti_affinities.items()
-            if position not in selection.touched and self._names[position] not in gone
+            if position not in selection.losing_pods and self._names[position] not in removed
             for entry in entries
         )
         fresh = (e for node in self._touched_nodes(selection) for e in running_anti_affinities(node, self._namespaces))
@@ -351,15 +351,17 @@ class NodeInventory:
     def pod_counts(self, selection: NodeSelection, watched: Iterable[str]) -> RunningPodCounts:
         """Return the counts of running pods; `watched` are the pod labels that the problem's topology groups select on."""
         keys = tuple(sorted(set(watched)))
-        if selection.touched:
+        if selection.losing_pods:
             return RunningPodCounts(selection.nodes, selection.rescheduled, keys)
         if keys not in self._pod_counts_by_keys:
             self._pod_counts_by_keys[keys] = RunningPodCounts(self.nodes, (), keys)
-        return self._pod_counts_by_keys[keys].without(selection.gone)
+        return self._pod_counts_by_keys[keys].without(selection.removed_nodes)
 
     def _touched_nodes(self, selection: NodeSelection) -> list[StateNode]:
-        index_of = {position: n for n, position in enumerate(selection.places.tolist())} if selection.touched else {}
-        return [selection.nodes[index_of[position]] for position in sorted(selection.touched)]
+        index_of = (
+            {position: n for n, position in enumerate(selection.positions.tolist())} if selection.losing_pods else {}
+        )
+        return [selection.nodes[index_of[position]] for position in sorted(selection.losing_pods)]
 
     # --- free capacity
 
@@ -375,9 +377,9 @@ class NodeInventory:
             caps: The rows' host constraints.
         """
         can_take_pods: Bools = np.zeros(len(self.nodes), dtype=bool)
-        can_take_pods[selection.places] = self._remaining[selection.places]
+        can_take_pods[selection.positions] = self._remaining[selection.positions]
         order = self._filling_order[can_take_pods[self._filling_order]]
-        node_at = dict(zip(selection.places.tolist(), selection.nodes, strict=True))
+        node_at = dict(zip(selection.positions.tolist(), selection.nodes, strict=True))
         nodes = tuple(node_at[position] for position in order.tolist())
         pod_counts = self.pod_counts(selection, _selected_labels(rows))
         has_ports = any(row.ports for row in rows)
@@ -392,10 +394,10 @@ class NodeInventory:
             nodes=nodes,
             free=free,
             all_nodes=selection.nodes,
-            remaining=self._remaining[selection.places],
+            remaining=self._remaining[selection.positions],
             pod_counts=pod_counts,
             columns=self._columns.only(order),
-            all_columns=self._columns.only(selection.places),
+            all_columns=self._columns.only(selection.positions),
             counted=_as_table([_count_by_node(pod_counts, c.group, nodes) for c in caps.conflicts], len(nodes)),
             bound=_as_table(
                 [np.array([h in c.domains for h in hostnames], dtype=np.int64) for c in caps.conflicts], len(nodes)
@@ -416,11 +418,11 @@ class NodeInventory:
             self._free[axes] = np.zeros((size, len(axes)), dtype=np.int64), np.zeros(size, dtype=bool)
         table, is_computed = self._free[axes]
         for position in order[~is_computed[order]].tolist():
-            if position not in selection.touched:
+            if position not in selection.losing_pods:
                 table[position], is_computed[position] = _free_on(self.nodes[position], (), self._daemons, axes), True
         free: Ints = table[order]
-        for n, position in enumerate(order.tolist()) if selection.touched else ():
-            if position in selection.touched:
+        for n, position in enumerate(order.tolist()) if selection.losing_pods else ():
+            if position in selection.losing_pods:
                 free[n] = _free_on(nodes[n], selection.rescheduled, self._daemons, axes)
         return free
 
@@ -430,7 +432,7 @@ class NodeInventory:
         """Return the host ports in use on each of these nodes (`order`: their positions)."""
         return tuple(
             _used_ports_on(node, selection.rescheduled, self._daemons)
-            if position in selection.touched
+            if position in selection.losing_pods
             else self._used_ports_of(position)
             for position, node in zip(order.tolist(), nodes, strict=True)
         )
@@ -441,7 +443,7 @@ class NodeInventory:
         """Return the volumes that each of these nodes can attach."""
         return tuple(
             volume_usage(node, self._storage, selection.rescheduled)
-            if position in selection.touched
+            if position in selection.losing_pods
             else self._volume_usage_of(position)
             for position, node in zip(order.tolist(), nodes, strict=True)
         )
@@ -473,7 +475,7 @@ def _host_capacity(used_ports: Sequence[frozenset[HostPort]], caps: HostConstrai
     free: Ints = np.tile(caps.caps, (len(used_ports), 1))
     for n, ports in enumerate(used_ports):
         if ports:
-            free[n] = caps.beside(ports)
+            free[n] = caps.caps_with_used_ports(ports)
     return free
 
 

@@ -83,7 +83,7 @@ class HostConstraints(Struct, frozen=True, kw_only=True, eq=False):
         """Return the names of the axes."""
         return tuple(axis.name for axis in self.axes)
 
-    def beside(self, ports: Collection[HostPort]) -> Ints:
+    def caps_with_used_ports(self, ports: Collection[HostPort]) -> Ints:
         """Return the capacity on each axis of a node on which these host ports are in use."""
         if not ports:
             return self.caps

@@ -320,8 +320,8 @@ class WeightTier:
         for s, pool in enumerate(self._pools):
             for group, ports in enumerate(pool.daemon_ports):
                 if ports:
-                    capacity[(offerings.pools == s) & (pool.daemon_group[offerings.types] == group)] = caps.beside(
-                        ports
+                    capacity[(offerings.pools == s) & (pool.daemon_group[offerings.types] == group)] = (
+                        caps.caps_with_used_ports(ports)
                     )
         return capacity
 

@@ -163,7 +163,7 @@ class ClusterInputs(Struct, kw_only=True, eq=False, dict=True):
 
     def headroom(self, selection: NodeSelection) -> tuple[Headroom, ...]:
         """Return what is left of each NodePool's limits if only these nodes exist."""
-        return tuple(headroom.without(selection.gone) for headroom in self._headroom)
+        return tuple(headroom.without(selection.removed_nodes) for headroom in self._headroom)
 
     @property
     def warnings(self) -> Mapping[str, str]:

@@ -138,7 +138,7 @@ class Scheduler:
 
     def _errors(self, task: SchedulingTask, plan: CandidatePlan) -> dict[str, PodError]:
         """Return an error for each unschedulable pod; pods of a class share it."""
-        if not plan.unplaced:
+        if not plan.unschedulable:
             return {}
         # Imported lazily: only unschedulable pods need it.
         from journeyman.core.scheduling.explanation import Explainer  # noqa: PLC0415
@@ -161,7 +161,7 @@ class Scheduler:
             strict_min_values=problem.options.min_values is MinValuesPolicy.STRICT,
         )
         errors: dict[str, PodError] = {}
-        for pod_class, keys in plan.unplaced.items():
+        for pod_class, keys in plan.unschedulable.items():
             row = problem.levels[pod_class][-1]
             reason = plan.solution.reasons.get(pod_class, "")
             error = explainer.explain(problem.rows[row], problem.requests[row], stuck=reason)
@@ -178,14 +178,14 @@ _NO_NODE_NEEDED: Final = (0, 0.0, 0)  # every pod is scheduled, and no node is l
 class CandidatePlan(Struct, frozen=True, kw_only=True, eq=False):
     """A finished solution: its NodeClaims, and the keys of the pods planned onto existing nodes, by node name.
 
-    `unplaced` are the keys of unschedulable pods, by class. `fees` is the sum of the NodePools' surcharges per node.
+    `unschedulable` are the keys of unschedulable pods, by class. `fees` is the sum of the NodePools' surcharges per node.
     `devices` are the devices on existing nodes that the planned pods' ResourceClaims get, by node name.
     """
 
     solution: PartialSolution
     claims: tuple[PlannedClaim, ...]
     existing: Mapping[str, tuple[str, ...]]
-    unplaced: Mapping[int, tuple[str, ...]]
+    unschedulable: Mapping[int, tuple[str, ...]]
     fees: float
     devices: Mapping[str, tuple[PlannedDevice, ...]] = field(default_factory=dict)
 
@@ -195,19 +195,19 @@ class CandidatePlan(Struct, frozen=True, kw_only=True, eq=False):
         return float(sum(claim.price for claim in self.claims))
 
     @property
-    def leftover(self) -> frozenset[str]:
+    def unschedulable_keys(self) -> frozenset[str]:
         """The keys of the unschedulable pods."""
-        return frozenset(key for keys in self.unplaced.values() for key in keys)
+        return frozenset(key for keys in self.unschedulable.values() for key in keys)
 
     @property
-    def left(self) -> int:
+    def unschedulable_count(self) -> int:
         """The number of unschedulable pods."""
-        return sum(len(keys) for keys in self.unplaced.values())
+        return sum(len(keys) for keys in self.unschedulable.values())
 
     @property
     def rank(self) -> tuple[int, float, int]:
         """Sort key, best plan first: unschedulable pods, then price, then nodes."""
-        return self.left, round(self.price + self.fees, _DECIMALS), len(self.claims)
+        return self.unschedulable_count, round(self.price + self.fees, _DECIMALS), len(self.claims)
 
 
 def best_plan_with_reservations(task: SchedulingTask) -> CandidatePlan:
@@ -219,9 +219,9 @@ def best_plan_with_reservations(task: SchedulingTask) -> CandidatePlan:
     while out_of_place := no_longer_balanced(task.problem, plan.solution, task.reserved):
         task = task.without_reserved(out_of_place)
         plan = best_plan(task)
-    if task.reserved and may_block_others(task.problem, task.reserved, plan.unplaced):
+    if task.reserved and may_block_others(task.problem, task.reserved, plan.unschedulable):
         unreserved = best_plan(task.without_reserved(task.reserved))
-        return unreserved if unreserved.left < plan.left else plan
+        return unreserved if unreserved.unschedulable_count < plan.unschedulable_count else plan
     return plan
 
 
@@ -241,19 +241,25 @@ def _best(task: SchedulingTask) -> CandidatePlan:
     best = plan
     for choice in spread_choices(problem):  # CHEAPEST_IF_FIRST must not make more pods depend on the order of binding
         uneven = _finish(task, schedule_in_bulk(task, choice))
-        if uneven.leftover != plan.leftover or uneven.rank >= best.rank:
+        if uneven.unschedulable_keys != plan.unschedulable_keys or uneven.rank >= best.rank:
             continue
         if choice is SpreadChoice.CHEAPEST or pods_to_bind_first(problem, uneven) <= pods_to_bind_first(problem, plan):
             best = uneven
     reduced_task = without_lost_preferences(task, plan)
     if co_located_classes(reduced_task.problem) != co_located_classes(problem):
         rival = _finish(task, schedule_in_bulk(reduced_task))
-        best = min(best, rival, key=lambda p: p.rank) if rival.leftover == best.leftover else best
+        best = min(best, rival, key=lambda p: p.rank) if rival.unschedulable_keys == best.unschedulable_keys else best
     for policy in tie_break_policies(task):
         rival = _sequential_plan(task, policy)
-        if policy == TieBreakPolicy() and best.left == rival.left and best.leftover != rival.leftover:
+        if (
+            policy == TieBreakPolicy()
+            and best.unschedulable_count == rival.unschedulable_count
+            and best.unschedulable_keys != rival.unschedulable_keys
+        ):
             best = rival  # the pods that Karpenter would schedule get scarce capacity
-        elif rival.left < best.left or rival.leftover == best.leftover:
+        elif (
+            rival.unschedulable_count < best.unschedulable_count or rival.unschedulable_keys == best.unschedulable_keys
+        ):
             best = min(best, rival, key=lambda p: p.rank)
     return best
 
@@ -321,7 +327,7 @@ def _finish(task: SchedulingTask, solution: PartialSolution) -> CandidatePlan:
         solution=solution,
         claims=claims,
         existing=existing,
-        unplaced={c: draw.rest(c) for c, left in enumerate(solution.left) if left},
+        unschedulable={c: draw.rest(c) for c, left in enumerate(solution.left) if left},
         fees=sum(problem.pools[node.pool].template.node_surcharge for node in solution.new_nodes),
     )
     return plan if solution.devices is None else _with_devices(task, solution, plan)

@@ -70,12 +70,12 @@ class RunningInstance(Protocol):
 class CloudInstances(Struct, frozen=True, kw_only=True, dict=True):
     """The cluster's instances, listed before the cluster was read.
 
-    `listed` includes terminating instances. `gone` are provider ids of Nodes and NodeClaims that were not listed and that the
+    `listed` includes terminating instances. `missing` are provider ids of Nodes and NodeClaims that were not listed and that the
     cloud does not find by id either.
     """
 
     listed: tuple[RunningInstance, ...] = ()
-    gone: frozenset[str] = frozenset()
+    missing: frozenset[str] = frozenset()
 
     def find(self, provider_id: str) -> RunningInstance | None:
         """Return the listed instance with this id; None if it was not listed."""
@@ -92,7 +92,7 @@ class CloudInstances(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def ended(self) -> frozenset[str]:
         """Provider ids of instances that do not exist or do not run."""
-        return self.gone | {instance.provider_id for instance in self.listed if instance.state in NOT_RUNNING_STATES}
+        return self.missing | {instance.provider_id for instance in self.listed if instance.state in NOT_RUNNING_STATES}
 
     def is_stopped(self, state: StateNode) -> bool:
         """Whether the instance is stopped and its node not ready: pods bound to it neither run nor shut down gracefully."""

@@ -28,7 +28,7 @@ ID = provider_id_of("default-1")
 
 def run(claims=(), nodes=(), instances=(), gone=()):
     snapshot = a_snapshot(claims=tuple(claims), nodes=tuple(nodes))
-    return collect_garbage(snapshot, CloudInstances(listed=tuple(instances), gone=frozenset(gone)), AGE)
+    return collect_garbage(snapshot, CloudInstances(listed=tuple(instances), missing=frozenset(gone)), AGE)
 
 
 @pytest.mark.parametrize("node", [a_node(ready=False), a_node(registered=False)], ids=["not Ready", "never registered"])

@@ -83,7 +83,7 @@ def test_claim_with_instance_terminating_and_no_deletion_is_deleted():
         (a_running_claim(), [a_node()], RUNNING),
         (a_launched_claim(), [], RUNNING),
         (missing(ago(hours=1), deleting=NOW), [], RUNNING),
-        (missing(ago(hours=1)), [], CloudInstances(gone=frozenset({provider_id_of("default-1")}))),
+        (missing(ago(hours=1)), [], CloudInstances(missing=frozenset({provider_id_of("default-1")}))),
     ],
     ids=["it has its node", "its node has not joined yet", "it is going already", "its instance is gone: garbage"],
 )

@@ -20,7 +20,7 @@ from tests.helpers.builders import (
 
 NODE = "node-default-1"
 RUNNING = CloudInstances(listed=(an_instance(),))
-GONE = CloudInstances(gone=frozenset({provider_id_of("default-1")}))
+GONE = CloudInstances(missing=frozenset({provider_id_of("default-1")}))
 FREED = {"metadata": {"finalizers": []}}
 
 

@@ -26,7 +26,7 @@ from tests.helpers.builders import (
     stamp,
 )
 
-GONE = CloudInstances(gone=frozenset({provider_id_of("default-1")}))
+GONE = CloudInstances(missing=frozenset({provider_id_of("default-1")}))
 
 
 def run(claim=None, node=None, pods=(), cloud=None, attachments=()):

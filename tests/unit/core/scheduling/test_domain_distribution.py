@@ -112,9 +112,9 @@ class SequentialDistribution:
         if self.has_no_spread:
             order, price = min((cell.order, cell.price) for cell in self.cells)
             is_dear = (cell.order, cell.price) > (order, price * 1.01)
-            return cell.apart, has_no_node, is_dear, max(other, 0), cell.price, cell.pins
+            return cell.lost_followers, has_no_node, is_dear, max(other, 0), cell.price, cell.pins
         first = 0.0 if self.choice is SpreadChoice.EMPTIEST else cell.price
-        return has_no_node, cell.order, first, max(bound, 0), cell.apart, max(other, 0), cell.price, cell.pins
+        return has_no_node, cell.order, first, max(bound, 0), cell.lost_followers, max(other, 0), cell.price, cell.pins
 
     def add_pod(self, n):
         """Add one pod to a cell."""
@@ -159,7 +159,7 @@ def test_distribution_gives_each_pod_in_turn_the_best_cell(part):
                 more=UNLIMITED if is_plain else draw.choice((UNLIMITED, UNLIMITED, 3, 40)),
                 price=draw.choice((1.0, 1.005, 1.01, 2.0)),
                 order=PoolOrder(0 if is_plain else draw.choice((0, 0, 0, 1)), fewest_nodes=False),
-                apart=0 if is_plain else draw.choice((0, 0, 0, 2)),
+                lost_followers=0 if is_plain else draw.choice((0, 0, 0, 2)),
             )
             for values in sorted(domains, key=lambda domain: sorted(domain.items()))
         ]
