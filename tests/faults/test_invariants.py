@@ -285,6 +285,19 @@ def test_a_forced_deletion_before_the_deadline_is_detected(seconds, violation):
     assert bool(fixture.violations) == violation
 
 
+@pytest.mark.parametrize(("seconds", "violation"), [(20, False), (21, True)])
+def test_a_deletion_by_a_deadline_that_went_before_the_pause_is_detected(seconds, violation):
+    """A run that is paused for twenty seconds before the deletion cannot see that the NodeClaim goes meanwhile."""
+    pause = CallFault(site="terminate: delete Pod", nth=1, kind=FaultKind.PAUSE, seconds=20)
+    fixture = Fixture(PodsEvictedAsAllowed, faults=(pause,))
+    leaving_node(fixture, grace="90s")
+    fixture.clock.advance(90)
+    fixture.server.patch(NODECLAIM, "c1", {"metadata": {"finalizers": None}})
+    fixture.clock.advance(seconds)
+    fixture.as_("terminate").delete(POD, "p1", namespace="default", grace_period_seconds=1)
+    assert bool(fixture.violations) == violation
+
+
 def test_a_termination_with_running_pods_is_detected():
     """Without pods it is accepted."""
     fixture = Fixture(InstancesDrainedFirst)

@@ -142,10 +142,15 @@ class EvictPod(Struct, frozen=True, kw_only=True):
 
 
 class DeletePod(Struct, frozen=True, kw_only=True):
-    """Delete a pod without the Eviction API, only to enforce a terminationGracePeriod."""
+    """Delete a pod without the Eviction API, only to enforce the termination time of its node's NodeClaim.
+
+    It is a conflict unless the NodeClaim `claim`, read again for each pod, still exists and terminates at `deadline` or earlier:
+    a run may stand still for a while before each of its deletions, and they bypass every protection that the pod has.
+    """
 
     ref: ObjectRef
-    node: str
+    claim: ObjectRef
+    deadline: datetime
     grace_period_seconds: int
     why: str
 

@@ -18,7 +18,7 @@ from journeyman.errors import NOT_SERVED, GoneError, KubeAPIError, NotFoundError
 from journeyman.kube import error_translation
 from journeyman.kube.json_decoding import Versioned, decode, decode_watch_line
 from journeyman.kube.lists import UnreadableListError, WholeList, open_page, supports_protobuf
-from journeyman.kube.request_budget import EVICTIONS, RequestBudget
+from journeyman.kube.request_budget import EVICTIONS, NO_RETRIES, RequestBudget
 from journeyman.kube.transport import Transport
 from journeyman.ports import JSON, Listing, Patch, WatchEvent
 
@@ -150,14 +150,20 @@ class HttpKubeStore:
         resource_version: str = "",
         grace_period_seconds: int | None = None,
     ) -> None:
-        """Delete an object; Kubernetes collects its dependents in the background."""
+        """Delete an object; Kubernetes collects its dependents in the background.
+
+        A deletion with a grace period bypasses a pod's protection. It is sent once: whether its reason still stands when a
+        retry would arrive, only the caller can find out.
+        """
         preconditions = {name: value for name, value in (("uid", uid), ("resourceVersion", resource_version)) if value}
         options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if preconditions:
             options["preconditions"] = preconditions
         if grace_period_seconds is not None:
             options["gracePeriodSeconds"] = grace_period_seconds
-        self.transport.request("DELETE", resource.path(namespace, name), body=msgspec.json.encode(options))
+        retries = NO_RETRIES if grace_period_seconds is not None else None
+        body = msgspec.json.encode(options)
+        self.transport.request("DELETE", resource.path(namespace, name), body=body, retries=retries)
 
     def evict(self, namespace: str, name: str, *, uid: str = "") -> None:
         """Evict a pod. Raises TooManyRequestsError, without retries, if a PodDisruptionBudget forbids it."""

@@ -169,4 +169,4 @@ READS: Final = _policy({"GET"}, read=2, statuses={429, 500, 502, 503, 504})
 WRITES: Final = _policy({"POST", "PUT", "PATCH", "DELETE"}, read=0, statuses={429})
 EVICTIONS: Final = WRITES.new(status_forcelist=(), respect_retry_after_header=False)
 NO_RETRIES: Final = READS.new(total=0, status_forcelist=(), respect_retry_after_header=False)
-"""For callers that wait and try again themselves."""
+"""For callers that wait and try again themselves, or that must decide again first."""

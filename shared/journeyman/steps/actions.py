@@ -23,7 +23,9 @@ import msgspec
 from msgspec import Struct, field
 from typing_extensions import assert_never
 
+from journeyman.core.api.conditions import format_time
 from journeyman.core.api.objects import NODECLAIM, NodeClaim, Resource
+from journeyman.core.lifecycle.termination import termination_time
 from journeyman.core.plan import (
     Action,
     ClearOfferingFailures,
@@ -105,7 +107,7 @@ class ActionPerformer:
             case DeleteObject():
                 self._delete_object(action)
             case DeletePod():
-                self._delete(action.ref, grace_period_seconds=action.grace_period_seconds)
+                self._force_delete(action)
             case EvictPod():
                 self._run.store.evict(action.ref.namespace, action.ref.name, uid=action.ref.uid)
             case TerminateInstance():
@@ -226,6 +228,19 @@ class ActionPerformer:
                 raise
         if ref.resource.kind == NODECLAIM.kind:
             self.written.claims[ref.name] = None
+
+    def _force_delete(self, action: DeletePod) -> None:
+        """Delete a pod by force, if the NodeClaim still has the termination time that the deletion enforces."""
+        try:
+            claim = self._run.store.get(NODECLAIM, action.claim.name)
+        except NotFoundError:
+            claim = None
+        end = termination_time(claim) if claim is not None and claim.metadata.uid == action.claim.uid else None
+        if end is None or end > action.deadline:
+            raise ConflictError(
+                f"not deleting {action.ref} by force: {action.claim} does not terminate by {format_time(action.deadline)} any more"
+            )
+        self._delete(action.ref, grace_period_seconds=action.grace_period_seconds)
 
     def _terminate(self, action: TerminateInstance) -> None:
         if action.unless_claimed and self._is_claimed(action):

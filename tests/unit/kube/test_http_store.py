@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import urllib3
 
-from journeyman.core.api.objects import NODE, NODECLAIM
+from journeyman.core.api.objects import NODE, NODECLAIM, POD
 from journeyman.errors import (
     ConfigurationError,
     ForbiddenError,
@@ -221,6 +221,20 @@ def test_authorization_is_read_before_each_request(script, store_for):
     store.get(NODE, "n")
     store.get(NODE, "n")
     assert [headers["Authorization"] for _, _, headers in script.requests] == ["Bearer one", "Bearer two"]
+
+
+def test_forced_deletion_of_a_pod_is_not_retried(script, store_for):
+    """Its reason may be gone by the time of a retry, so the step decides again; other deletions are repeated."""
+    script.add_response(429, BUSY, Retry_After="0")
+    with pytest.raises(TooManyRequestsError):
+        store_for(script.url).delete(POD, "a", namespace="default", uid="u", grace_period_seconds=1)
+    assert len(script.requests) == 1
+
+    script.answers.clear()
+    script.add_response(429, BUSY, Retry_After="0")
+    script.add_response(200, {"kind": "Status"})
+    store_for(script.url).delete(POD, "a", namespace="default", uid="u")
+    assert len(script.requests) == 3
 
 
 def test_deletion_sends_its_preconditions(script, store_for):

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, OFFERING_STATE, POD
 from journeyman.core.plan import (
     Chain,
@@ -25,7 +26,17 @@ from journeyman.core.plan import (
 )
 from journeyman.errors import CloudProviderError, InvariantError, KubeAPIError, RateLimitedError
 from journeyman.steps.load import EVERYTHING, load
-from tests.helpers.builders import NOW, claim_body, condition, merge, node_class_body, pod_body, pool_body
+from tests.helpers.builders import (
+    NOW,
+    ago,
+    claim_body,
+    condition,
+    merge,
+    node_class_body,
+    pod_body,
+    pool_body,
+    stamp,
+)
 from tests.helpers.fakes import Cluster, InterceptingStore
 
 MARK = {"metadata": {"annotations": {"marked": "yes"}}}
@@ -302,14 +313,51 @@ def test_a_denied_instance_termination_is_an_event_on_its_node(cluster, error, e
 
 def test_pods_are_evicted_or_deleted_with_their_grace_period(cluster):
     """Both carry the pod's UID as precondition."""
-    cluster.add(pod_body("a", node="n"), pod_body("b", node="n"))
+    cluster.add(pod_body("a", node="n"), pod_body("b", node="n"), terminating_claim(NOW))
     evict = EvictPod(ref=ref(cluster, POD, "a", "default"), node=NODE_REF, why="test")
-    force = DeletePod(ref=ref(cluster, POD, "b", "default"), node="n", grace_period_seconds=7, why="test")
 
-    carry_out(cluster, chain_of("a", evict), chain_of("b", force))
+    carry_out(cluster, chain_of("a", evict), chain_of("b", force(cluster, NOW)))
 
     going = [cluster.server.get(POD, name, namespace="default").metadata.deletion_timestamp for name in ("a", "b")]
     assert going == [NOW + timedelta(seconds=30), NOW + timedelta(seconds=7)]
+
+
+@pytest.mark.parametrize(
+    ("claim", "counts"),
+    [
+        (None, {"conflicts": 1}),
+        ({"metadata": {"uid": "uid-of-another-c"}}, {"conflicts": 1}),
+        ({"metadata": {"annotations": {labels.TERMINATION_TIMESTAMP: "soon"}}}, {"conflicts": 1}),
+        ({"metadata": {"annotations": {labels.TERMINATION_TIMESTAMP: stamp(NOW + timedelta(1))}}}, {"conflicts": 1}),
+        ({"metadata": {"annotations": {labels.TERMINATION_TIMESTAMP: stamp(ago(days=1))}}}, {"DeletePod": 1}),
+    ],
+    ids=["no claim", "another claim", "no termination time", "a later one", "an earlier one"],
+)
+def test_pod_is_deleted_by_force_only_while_its_claim_has_the_deadline(cluster, claim, counts):
+    """The run may have stood still since it decided; a conflict makes it load the cluster and decide again."""
+    cluster.add(pod_body("b", node="n"), terminating_claim(NOW))
+    decided = force(cluster, NOW)
+    cluster.server.delete(NODECLAIM, "c")
+    if claim is not None:
+        cluster.add(merge(terminating_claim(NOW), claim))
+
+    outcome = carry_out(cluster, chain_of("b", decided))
+
+    assert outcome.counts == counts
+    is_deleted = cluster.server.get(POD, "b", namespace="default").metadata.deletion_timestamp is not None
+    assert is_deleted == ("DeletePod" in counts)
+    assert is_deleted or requeues(outcome)
+
+
+def terminating_claim(end):
+    annotations = {labels.TERMINATION_TIMESTAMP: stamp(end)}
+    return claim_body("c", metadata={"uid": "uid-c", "annotations": annotations, "finalizers": []})
+
+
+def force(cluster, deadline):
+    """The forced deletion of pod b at the deadline of NodeClaim c."""
+    pod, claim = ref(cluster, POD, "b", "default"), ref(cluster, NODECLAIM, "c")
+    return DeletePod(ref=pod, claim=claim, deadline=deadline, grace_period_seconds=7, why="test")
 
 
 def test_terminating_twice_is_terminating_once(cluster):

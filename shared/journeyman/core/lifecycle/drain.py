@@ -40,6 +40,7 @@ from journeyman.core.plan import (
     Requeue,
     Step,
     chain_of,
+    claim_ref,
     node_ref,
     pod_ref,
 )
@@ -135,10 +136,16 @@ def has_active_sibling(state: StateNode, snapshot: Snapshot) -> bool:
     )
 
 
-def eviction_chains(decided: DrainDecision, node: Node, reason: str, end: datetime | None) -> tuple[Chain, ...]:
-    """Return a chain for each pod to delete or evict, so that the refusal of one eviction delays no other."""
-    forced = tuple(_force_chain(pod, seconds, node.metadata.name, end) for pod, seconds in decided.force)
-    return forced + tuple(_evict_chain(pod, node_ref(node), reason) for pod in decided.evict)
+def eviction_chains(decided: DrainDecision, node: Node, reason: str) -> tuple[Chain, ...]:
+    """Return a chain for each pod to evict, so that the refusal of one eviction delays no other."""
+    return tuple(_evict_chain(pod, node_ref(node), reason) for pod in decided.evict)
+
+
+def forced_deletion_chains(decided: DrainDecision, claim: NodeClaim, end: datetime | None) -> tuple[Chain, ...]:
+    """Return a chain for each pod to delete because of the NodeClaim's termination time `end`; none without one."""
+    if end is None:
+        return ()
+    return tuple(_force_chain(pod, seconds, claim, end) for pod, seconds in decided.force)
 
 
 def drain_after_taint(taint: Chain, pods: tuple[Chain, ...], node: Node) -> tuple[Chain, ...]:
@@ -204,11 +211,15 @@ def _evict_chain(pod: Pod, node: ObjectRef, reason: str) -> Chain:
     return replace(chain, events=(event,), observations=_drained_metrics(reason))
 
 
-def _force_chain(pod: Pod, seconds: int, node: str, end: datetime | None) -> Chain:
+def _force_chain(pod: Pod, seconds: int, claim: NodeClaim, end: datetime) -> Chain:
     granted = f"The pod was granted {seconds} seconds of grace-period of its {int(_grace(pod).total_seconds())} terminationGracePeriodSeconds."
     text = f"Deleting the pod to accommodate the terminationTime {end} of the node. {granted} This bypasses the PDB of the pod and the do-not-disrupt annotation."
     action = DeletePod(
-        ref=pod_ref(pod), node=node, grace_period_seconds=seconds, why="it would outlive the node's termination time"
+        ref=pod_ref(pod),
+        claim=claim_ref(claim),
+        deadline=end,
+        grace_period_seconds=seconds,
+        why="it would outlive the node's termination time",
     )
     event = Event(ref=pod_ref(pod), reason="Disrupted", message=text)
     return replace(chain_of(f"Pod {pod.key}", action), events=(event,), observations=_drained_metrics(FORCEFUL))

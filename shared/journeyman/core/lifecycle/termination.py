@@ -43,6 +43,7 @@ from journeyman.core.lifecycle.drain import (
     drain_events,
     eviction_chains,
     eviction_reason,
+    forced_deletion_chains,
     has_active_sibling,
     requeue_for_drain,
     requeue_for_instance,
@@ -164,7 +165,10 @@ def _continue_drain(
     if not is_true(claim.status.conditions, DRAINED):  # once True it stays, even if another pod is bound
         progress = progress.with_condition(DRAINED, "Unknown", "Draining", "Draining")
     taint = progress.chain(*delete_counterparts(progress), why="drain")
-    pods = eviction_chains(decided, node, eviction_reason(claim), termination_time(claim))
+    pods = (
+        *forced_deletion_chains(decided, claim, termination_time(claim)),
+        *eviction_chains(decided, node, eviction_reason(claim)),
+    )
     chains = (
         *drain_after_taint(taint, pods, node),
         chain_of(
@@ -456,7 +460,7 @@ def _drain_without_claim(
         requeues = requeue_provisioning(state.pods, state.name, now)
     next_check = requeue_for_drain(decided, state.name, now, node.metadata.deletion_timestamp or now, intervals)
     taint = chain_of(f"Node {state.name}", *patches, next_check, *requeues)
-    chains = drain_after_taint(taint, eviction_chains(decided, node, FORCEFUL, None), node)
+    chains = drain_after_taint(taint, eviction_chains(decided, node, FORCEFUL), node)
     return Plan(chains=chains, events=events)
 
 

@@ -49,6 +49,16 @@ def staleness(scenario: FaultScenario) -> timedelta:
     return timedelta(seconds=sum(seconds))
 
 
+def pauses_at(scenario: FaultScenario, site: str) -> timedelta:
+    """Return how long runs are paused in all before calls of this site, after whatever they checked before the call."""
+    seconds = (
+        fault.seconds
+        for fault in scenario.faults
+        if isinstance(fault, CallFault) and fault.site == site and fault.kind is FaultKind.PAUSE
+    )
+    return timedelta(seconds=sum(seconds))
+
+
 def skew(scenario: FaultScenario) -> timedelta:
     """Return the maximum difference of the functions' clocks from virtual time."""
     return timedelta(

@@ -22,6 +22,7 @@ from journeyman_simulator.faults.invariants.cluster_queries import (
     memory_mib,
     node_named,
     parsed_time,
+    pauses_at,
     pods,
     pool_of,
     pools,
@@ -38,7 +39,10 @@ _TYPE: Final = "node.kubernetes.io/instance-type"
 
 
 class PodsEvictedAsAllowed(InvariantChecker):
-    """Runs evict unprotected pods of disrupted nodes within budgets, and delete pods only at the node's deadline."""
+    """Runs evict unprotected pods of disrupted nodes within budgets, and delete pods only at the node's deadline.
+
+    A run that is paused before a deletion, after it checked the deadline, may use one that its NodeClaim took along meanwhile.
+    """
 
     name = "pods are evicted only as allowed"
 
@@ -46,10 +50,17 @@ class PodsEvictedAsAllowed(InvariantChecker):
         super().__init__(view)
         self._staleness = staleness(view.scenario)
         self._skew = skew(view.scenario)
+        self._paused_deletions = pauses_at(view.scenario, "terminate: delete Pod")
         self._protected: dict[str, datetime] = {}  # by UID: since when
+        self._deadlines: dict[str, datetime] = {}  # by provider id
+        self._lost_deadlines: dict[
+            str, tuple[datetime, datetime]
+        ] = {}  # the same, with the time when its NodeClaim went
 
     def check_write(self, write: Write) -> Iterator[str]:
         """Check evictions and deletions of pods."""
+        if write.resource.kind == "NodeClaim" and self._paused_deletions:
+            self._record_deadlines()
         if write.resource.kind != "Pod":
             return
         if write.verb == "evict" and is_ours(write):
@@ -65,6 +76,13 @@ class PodsEvictedAsAllowed(InvariantChecker):
             self._protected.setdefault(uid, self.view.clock.now())
         else:
             self._protected.pop(uid, None)
+
+    def _record_deadlines(self) -> None:
+        found = ((claim.status.provider_id, end_of(claim)) for claim in claims(self.view))
+        deadlines = {provider_id: end for provider_id, end in found if end is not None}
+        for provider_id in self._deadlines.keys() - deadlines.keys():
+            self._lost_deadlines[provider_id] = (self._deadlines[provider_id], self.view.clock.now())
+        self._deadlines = deadlines
 
     def _check_eviction(self, write: Write) -> Iterator[str]:
         pod, who = write.result, f"{write.user} evicted {write.name}"
@@ -94,13 +112,19 @@ class PodsEvictedAsAllowed(InvariantChecker):
         pod = write.result
         node = node_named(self.view, pod["spec"].get("nodeName", ""))
         claim = claim_of(self.view, node) if node is not None else None
-        end = end_of(claim) if claim is not None else None
+        end = end_of(claim) if claim is not None else self._deadline_lost_in_pause(node)
         grace = timedelta(seconds=pod["spec"].get("terminationGracePeriodSeconds", 30))
         now = self.view.clock.now()
         if end is None:
             yield f"{write.user} deleted {write.name}, whose node has no deadline"
         elif now + self._skew + timedelta(seconds=1) < end - grace:
             yield f"{write.user} deleted {write.name} before its grace period; its node terminates at {end:%H:%M:%S}"
+
+    def _deadline_lost_in_pause(self, node: Node | None) -> datetime | None:
+        if node is None or node.spec.provider_id not in self._lost_deadlines:
+            return None
+        end, lost_at = self._lost_deadlines[node.spec.provider_id]
+        return end if self.view.clock.now() - lost_at <= self._paused_deletions else None
 
 
 def _is_disrupted(view: ScenarioView, node: Node) -> bool:

@@ -10,11 +10,12 @@ from journeyman.core.lifecycle.drain import (
     TerminationIntervals,
     decide_drain,
     eviction_chains,
+    forced_deletion_chains,
     requeue_for_drain,
     requeue_provisioning,
 )
 from journeyman.core.plan import DeletePod, EvictPod
-from tests.helpers.builders import NOW, a_node, a_pod, ago, stamp
+from tests.helpers.builders import NOW, a_claim, a_node, a_pod, ago, stamp
 
 DAEMON = {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d"}]}
 MIRROR = {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "n"}]}
@@ -139,11 +140,13 @@ def test_each_pod_has_a_chain_of_its_own_with_its_uid_as_precondition():
         NOW,
         end,
     )
-    chains = eviction_chains(decided, a_node("n"), "Empty", end)
+    claim = a_claim("c")
+    chains = (*forced_deletion_chains(decided, claim, end), *eviction_chains(decided, a_node("n"), "Empty"))
     assert [type(c.actions[0]) for c in chains] == [DeletePod, EvictPod]
     assert [c.actions[0].ref.uid for c in chains] == ["uid-b", "uid-a"]
     assert [c.events[0].reason for c in chains] == ["Disrupted", "Evicted"]
     assert chains[1].actions[0].node.uid == a_node("n").metadata.uid
+    assert (chains[0].actions[0].claim.uid, chains[0].actions[0].deadline) == (claim.metadata.uid, end)
 
 
 @pytest.mark.parametrize(("seconds", "forced"), [(-1, []), (0, []), (1, ["going"])])
