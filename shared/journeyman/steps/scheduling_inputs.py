@@ -56,6 +56,7 @@ class StepInputs(Struct, frozen=True, kw_only=True):
     scheduling: SchedulingInputs | None = None  # the snapshot with its catalogue, for steps that launch
     written: WrittenObjects = field(default_factory=WrittenObjects)  # by this run
     supports_nomination: bool = False  # by the cluster's kube-scheduler
+    stored_claims: tuple[NodeClaim, ...] = ()  # before the tags of instances corrected their provider ids
     instances: tuple[Instance, ...] = ()  # as the cloud lists them
     missing_instances: frozenset[str] = frozenset()  # provider ids of instances that do not exist any more
     statuses: tuple[InstanceStatus, ...] = ()  # failing status checks

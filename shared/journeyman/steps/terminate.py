@@ -25,7 +25,7 @@ from journeyman.core.lifecycle.drain import TerminationIntervals, condition_sinc
 from journeyman.core.lifecycle.expiration import expire_nodeclaims
 from journeyman.core.lifecycle.garbage_collection import collect_garbage, delete_inconsistent_claims
 from journeyman.core.lifecycle.health import next_status_check, repair_nodes, terminate_impaired_instances
-from journeyman.core.lifecycle.hydration import hydrate_nodes
+from journeyman.core.lifecycle.hydration import hydrate_nodes, restore_provider_ids
 from journeyman.core.lifecycle.liveness import LivenessTimeouts, delete_claims_of_ended_instances
 from journeyman.core.lifecycle.nodepool_status import registration_outcomes, update_nodepool_counts
 from journeyman.core.lifecycle.termination import finalize_terminating, is_awaiting_volumes, is_being_finalized
@@ -62,7 +62,8 @@ def terminate(run: RunContext, trigger: Trigger) -> Outcome:
 def _load(run: RunContext, trigger: Trigger) -> StepInputs:
     """Read the cloud's instances, claims and nodes, and the pods and volumes that block the termination of nodes."""
     instances = run.cloud.list()  # before the claims, so that the claim of each listed instance is read as well
-    snapshot = load(run, SCOPE)
+    stored = load(run, SCOPE)
+    snapshot = CloudInstances(listed=instances).with_own_instances(stored)
     terminating = [n for n in snapshot.state_nodes if is_being_finalized(n)]
     snapshot = with_pods_of(run, snapshot, (n.node.metadata.name for n in terminating if n.node is not None))
     snapshot, failures = _with_volumes(run, snapshot)
@@ -70,6 +71,7 @@ def _load(run: RunContext, trigger: Trigger) -> StepInputs:
         run,
         trigger,
         snapshot,
+        stored_claims=stored.claims,
         instances=instances,
         missing_instances=_missing_instances(run, snapshot, instances),
         statuses=_failing_statuses(run, snapshot),
@@ -149,6 +151,10 @@ def _finalize(inputs: StepInputs) -> Plan:
     return finalize_terminating(inputs.loaded, _cloud(inputs), _termination_intervals(inputs.settings))
 
 
+def _restore_provider_ids(inputs: StepInputs) -> Plan:
+    return restore_provider_ids(inputs.stored_claims, inputs.loaded)
+
+
 def _expire(inputs: StepInputs) -> Plan:
     return expire_nodeclaims(inputs.loaded)
 
@@ -214,6 +220,7 @@ TERMINATE: Final = StepDefinition(
         Reconciler(decide, needs_catalogue=False)
         for decide in (
             _finalize,
+            _restore_provider_ids,
             _requeue_after_deletions(_expire),
             _requeue_after_deletions(_collect_garbage),
             _requeue_after_deletions(_delete_inconsistent_claims),

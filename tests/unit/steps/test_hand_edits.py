@@ -140,8 +140,8 @@ def test_claim_with_a_removed_status_keeps_its_node(simulation, lost):
     assert len(simulation.cloud.launches) == 2
 
 
-def test_a_claim_with_an_invalid_provider_id_is_replaced():
-    """Before its node joins, only the instance's tags name the NodeClaim; they suffice to terminate the instance."""
+def test_a_claim_with_an_invalid_provider_id_gets_its_own_again():
+    """Before its node joins, only the instance's tags name the NodeClaim; they suffice to find the instance."""
     simulation = starting()
     simulation.cloud.get = particular(simulation.cloud.get)
     simulation.cloud.delete = particular(simulation.cloud.delete)
@@ -153,10 +153,9 @@ def test_a_claim_with_an_invalid_provider_id_is_replaced():
 
     assert simulation.running() == 2
     assert states(simulation) == ["running", "running"]
-    assert first.status.provider_id not in {i.provider_id for i in simulation.cloud.list()}
-    assert other.metadata.name in {c.metadata.name for c in initialized(simulation)}
-    assert len(initialized(simulation)) == len(simulation.claims()) == 2
-    [event] = [e for e in simulation.record.events if e.reason == "InstanceNotFound"]
+    claims = {claim.metadata.uid: claim.status.provider_id for claim in initialized(simulation)}
+    assert claims == {claim.metadata.uid: claim.status.provider_id for claim in (first, other)}
+    [event] = [e for e in simulation.record.events if e.reason == "MetadataRestored"]
     assert event.ref.uid == first.metadata.uid
 
 

@@ -9,8 +9,8 @@ InstanceTerminating without deletionTimestamp   deleted
 
 Restates: karpenter pkg/controllers/nodeclaim/garbagecollection/controller.go `Reconcile`; karpenter-provider-aws
 pkg/controllers/nodeclaim/garbagecollection/controller.go `Reconcile`, `garbageCollect`.
-Differs: before an instance is terminated, the NodeClaim in its tags is looked up by name; a running node is drained first; a
-stopped instance counts as gone. Karpenter keeps inconsistent NodeClaims.
+Differs: before an instance is terminated, the NodeClaim in its tags is looked up by name; a node that has joined is drained first;
+a stopped instance counts as gone. Karpenter keeps inconsistent NodeClaims.
 """
 
 from __future__ import annotations
@@ -114,11 +114,11 @@ def _has_pending_claim(instance: RunningInstance, snapshot: Snapshot) -> bool:
 
 
 def _terminate_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:
-    """Terminate the instance and delete its nodes; if a node is running, only delete the nodes, so that they are drained first."""
+    """Terminate the instance and delete its nodes; if pods may run on one, only delete the nodes, so that they are drained first."""
     nodes = [n.node for n in snapshot.state_nodes if n.node is not None and n.provider_id == instance.provider_id]
     terminating = [node for node in nodes if has_pending_finalizer(node)]
-    if any(n.ready and n.node in nodes and _may_run_pods(n.node) for n in snapshot.state_nodes):
-        return merge_plans(_delete_running_node(node, instance, snapshot) for node in nodes if node not in terminating)
+    if any(_may_run_pods(node) for node in nodes):
+        return merge_plans(_delete_joined_node(node, instance, snapshot) for node in nodes if node not in terminating)
     if terminating:
         return Plan()
     why = "the instance has no NodeClaim"
@@ -132,20 +132,18 @@ def _terminate_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:
     chain = chain_of(
         f"instance {instance.provider_id}", terminate, *(DeleteObject(ref=node_ref(node), why=why) for node in nodes)
     )
-    text = "The node and its instance have no NodeClaim, and the node is not Ready: both are deleted"
+    text = "The node and its instance have no NodeClaim, and the node never registered: both are deleted"
     events = tuple(Event(ref=node_ref(n), reason="NodeClaimNotFound", message=text, type="Warning") for n in nodes)
     chain = replace(chain, events=events)
     return Plan(chains=(chain,), notes=(f"terminated instance {instance.provider_id}: {why}",))
 
 
-def _may_run_pods(node: Node | None) -> bool:
-    """Whether pods may run on the node: it has the label `registered`, or lacks the `unregistered` taint."""
-    if node is None:
-        return False
+def _may_run_pods(node: Node) -> bool:
+    """Whether pods may run on the node, Ready or not: it has the label `registered`, or lacks the `unregistered` taint."""
     return node.metadata.labels.get(labels.REGISTERED) == "true" or not has_unregistered_taint(node)
 
 
-def _delete_running_node(node: Node, instance: RunningInstance, snapshot: Snapshot) -> Plan:
+def _delete_joined_node(node: Node, instance: RunningInstance, snapshot: Snapshot) -> Plan:
     """Delete the node, with our finalizer so that it is drained first, unless its NodeClaim exists by then."""
     why = "the node has no NodeClaim"
     finalizers = node.metadata.finalizers

@@ -17,7 +17,7 @@ Differs: each run migrates any NodeClaim with another version; Karpenter does it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 
 import msgspec
@@ -122,6 +122,25 @@ def _with_ready(claim: NodeClaim, now: datetime) -> NodeClaim:
     for type_ in NODECLAIM_DEPENDENTS:
         progress = progress.with_condition(type_, "True")
     return progress.claim
+
+
+def restore_provider_ids(stored: Iterable[NodeClaim], snapshot: Snapshot) -> Plan:
+    """Restore provider ids that users edited, and requeue provisioning, which registers Nodes by them.
+
+    Args:
+        stored: The NodeClaims as they are stored.
+        snapshot: The same NodeClaims with their own instances (`CloudInstances.with_own_instances`).
+    """
+    chains = []
+    for claim in stored:
+        owner = snapshot.claims_by_name[claim.metadata.name]
+        if claim.status.provider_id != owner.status.provider_id and claim.metadata.deletion_timestamp is None:
+            why = f"NodeClaim {claim.metadata.name} has its own instance's provider id again"
+            requeue = Requeue(step=Step.PROVISION, at=snapshot.now, reason=why)
+            chains.append(
+                _restored_progress(claim, owner, snapshot.now).chain(requeue, why="its tags name the instance")
+            )
+    return Plan(chains=tuple(chains))
 
 
 def hydrate_nodes(snapshot: Snapshot) -> Plan:

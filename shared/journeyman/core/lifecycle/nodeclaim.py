@@ -67,7 +67,7 @@ def reconcile_nodeclaims(snapshot: Snapshot, lifecycle: LifecycleOptions) -> Pla
 
     Restates: karpenter pkg/controllers/nodeclaim/lifecycle/controller.go `Reconcile`.
     """
-    by_provider = nodes_by_provider_id(snapshot)
+    by_provider = snapshot.nodes_by_provider_id
     claims = [claim for claim in snapshot.claims if claim.metadata.deletion_timestamp is None]
     nominations = _nominations(claims, by_provider, snapshot, lifecycle)
     plans = [
@@ -98,15 +98,6 @@ def _nominations(
     pods = NominatablePods.of(snapshot, enabled=lifecycle.max_nominations > 0)
     window = NominationWindow.of(snapshot, by_provider, pods, lifecycle.batch_min_pods)
     return decide_nominations(window, joining, pods, lifecycle.max_nominations)
-
-
-def nodes_by_provider_id(snapshot: Snapshot) -> Mapping[str, tuple[Node, ...]]:
-    """Return Nodes by provider id. An id has two when a kubelet changed its node's name."""
-    found: dict[str, tuple[Node, ...]] = {}
-    for node in snapshot.nodes:
-        if node.spec.provider_id:
-            found[node.spec.provider_id] = (*found.get(node.spec.provider_id, ()), node)
-    return found
 
 
 def _reconcile_nodeclaim(

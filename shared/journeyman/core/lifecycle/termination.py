@@ -80,7 +80,7 @@ def finalize_terminating(snapshot: Snapshot, cloud: CloudInstances, intervals: T
     Args:
         snapshot: Nodes, NodeClaims, the pods of terminating nodes, and the VolumeAttachments of nodes that
             `is_awaiting_volumes`.
-        cloud: Their instances.
+        cloud: Their instances; the snapshot's NodeClaims name their own (`CloudInstances.with_own_instances`).
         intervals: How long a drain takes at least, and when to check again.
     """
     terminating = [n for n in snapshot.state_nodes if is_being_finalized(n)]
@@ -96,29 +96,27 @@ def is_awaiting_volumes(state: StateNode, now: datetime) -> bool:
 
 
 def _finalize(state: StateNode, snapshot: Snapshot, cloud: CloudInstances, intervals: TerminationIntervals) -> Plan:
-    claim, node = _with_instance(state, cloud), state.node
-    if node is None or not (has_pending_finalizer(node) or state.registered):
+    claim, node = _with_instance(state), state.node
+    undrained = bool(decide_drain(state.pods, snapshot.now, None).remaining)
+    if node is None or not (has_pending_finalizer(node) or state.registered or undrained):
         # a node that never registered is not drained; the cloud controller manager deletes it once its instance is gone
         return finalize_nodeclaim(claim, snapshot.now, cloud, intervals) if claim is not None else Plan()
     if claim is None:
         return finalize_node_without_claim(node, state, snapshot, cloud, intervals)
-    if _is_instance_terminating(claim) or _is_instance_gone(state, cloud):
+    if _is_instance_gone(state, cloud) or (_is_instance_terminating(claim) and not undrained):
         return finalize_node_and_claim(claim, node, snapshot.now, cloud, intervals)
     return _drain(claim, state, snapshot, cloud, intervals)
 
 
-def _with_instance(state: StateNode, cloud: CloudInstances) -> NodeClaim | None:
+def _with_instance(state: StateNode) -> NodeClaim | None:
     """Return the NodeClaim with the provider id of the instance to terminate; empty if another NodeClaim owns that.
 
-    It is the provider id of the Node, else of the NodeClaim, else of the instance whose tags name the NodeClaim. The tags decide
-    too if no instance has the NodeClaim's provider id, as a user may have edited it.
+    It is the provider id of the Node, else of the NodeClaim. Each Node with that provider id has joined the NodeClaim, or
+    another one that owns the instance, so no instance is terminated before its Nodes are drained.
     """
     if state.claim is None:
         return None
-    instance = state.provider_id
-    if state.node is None and cloud.find(instance) is None:
-        instance = cloud.launched_for(state.claim) or instance
-    status = msgspec.structs.replace(state.claim.status, provider_id="" if state.duplicate_of else instance)
+    status = msgspec.structs.replace(state.claim.status, provider_id="" if state.duplicate_of else state.provider_id)
     return msgspec.structs.replace(state.claim, status=status)
 
 

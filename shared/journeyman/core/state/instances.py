@@ -8,8 +8,11 @@ from functools import cached_property
 from typing import Final, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from journeyman.core.api.objects import NodeClaim
+from journeyman.core.api.conditions import LAUNCHED
+from journeyman.core.api.objects import NodeClaim, is_true
+from journeyman.core.state.snapshot import Snapshot
 from journeyman.core.state.state_node import StateNode
 
 
@@ -89,6 +92,29 @@ class CloudInstances(Struct, frozen=True, kw_only=True, dict=True):
         by_name = self._by_claim.get(("", claim.metadata.name), "")
         return self._by_claim.get((claim.metadata.uid, claim.metadata.name), by_name)
 
+    def with_own_instances(self, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot; NodeClaims that name another instance than theirs name the one whose tags name them.
+
+        A user may edit a provider id, and remove what else connects the NodeClaim with its Node. Then only the tags say which
+        Node must be drained before the instance terminates. A NodeClaim that is to be launched keeps its status: the launch
+        returns the instance.
+        """
+        return snapshot.with_claims(self._with_own_instance(claim, snapshot) for claim in snapshot.claims)
+
+    def _with_own_instance(self, claim: NodeClaim, snapshot: Snapshot) -> NodeClaim:
+        is_launched = is_true(claim.status.conditions, LAUNCHED) or claim.metadata.deletion_timestamp is not None
+        tagged = self.launched_for(claim) if is_launched else ""
+        if not tagged or tagged == claim.status.provider_id or self._names_its_own(claim, snapshot):
+            return claim
+        return replace(claim, status=replace(claim.status, provider_id=tagged))
+
+    def _names_its_own(self, claim: NodeClaim, snapshot: Snapshot) -> bool:
+        """Whether nothing speaks against the NodeClaim's provider id; a list of instances may lack the instance of a Node."""
+        named = self.find(claim.status.provider_id)
+        if named is None:
+            return claim.status.provider_id in snapshot.nodes_by_provider_id
+        return named.claim in ("", claim.metadata.name)
+
     @cached_property
     def ended(self) -> frozenset[str]:
         """Provider ids of instances that do not exist or do not run."""
@@ -105,6 +131,6 @@ class CloudInstances(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _by_claim(self) -> Mapping[tuple[str, str], str]:
-        """Provider ids by UID and name of the claim; the first one if a claim has several instances."""
-        ordered = sorted(self.listed, key=lambda i: i.provider_id, reverse=True)
+        """Provider ids by UID and name of the claim; the first one that is not terminating if a claim has several instances."""
+        ordered = sorted(self.listed, key=lambda i: (i.state in TERMINATING_STATES, i.provider_id), reverse=True)
         return {(i.claim_uid, i.claim): i.provider_id for i in ordered if i.claim}

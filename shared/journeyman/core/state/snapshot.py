@@ -131,6 +131,15 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
         return join(self.nodes, self.claims, self.pods_by_node)
 
     @cached_property
+    def nodes_by_provider_id(self) -> Mapping[str, tuple[Node, ...]]:
+        """Nodes by provider id. An id has two when a kubelet changed its node's name."""
+        found: dict[str, tuple[Node, ...]] = {}
+        for node in self.nodes:
+            if node.spec.provider_id:
+                found[node.spec.provider_id] = (*found.get(node.spec.provider_id, ()), node)
+        return found
+
+    @cached_property
     def claims_by_name(self) -> Mapping[str, NodeClaim]:
         """NodeClaims by name."""
         return {claim.metadata.name: claim for claim in self.claims}

@@ -31,10 +31,9 @@ def run(claims=(), nodes=(), instances=(), gone=()):
     return collect_garbage(snapshot, CloudInstances(listed=tuple(instances), missing=frozenset(gone)), AGE)
 
 
-@pytest.mark.parametrize("node", [a_node(ready=False), a_node(registered=False)], ids=["not Ready", "never registered"])
-def test_orphaned_instance_is_terminated_and_its_node_deleted(node):
+def test_orphaned_instance_whose_node_never_registered_is_terminated_with_it():
     """An instance whose tags name an existing NodeClaim is kept."""
-    (chain,) = run(nodes=[node], instances=[an_instance()]).chains
+    (chain,) = run(nodes=[a_node(registered=False)], instances=[an_instance()]).chains
     terminate, delete = chain.actions
     assert isinstance(terminate, TerminateInstance)
     assert (terminate.claim, terminate.claim_uid, terminate.unless_claimed) == ("default-1", "uid-default-1", True)
@@ -42,10 +41,11 @@ def test_orphaned_instance_is_terminated_and_its_node_deleted(node):
     assert [(e.ref.name, e.reason) for e in chain.events] == [("node-default-1", "NodeClaimNotFound")]
 
 
+@pytest.mark.parametrize("ready", [True, False])
 @pytest.mark.parametrize("registered", ["true", "no more"])
-def test_running_node_of_orphaned_instance_is_drained_first(registered):
-    """Its pods are drained before its instance is terminated; the finalizer keeps the node until then."""
-    node = a_node(metadata={"finalizers": [], "labels": {labels.REGISTERED: registered}})
+def test_node_of_orphaned_instance_is_drained_first(registered, ready):
+    """Pods may run on it though it is not Ready; the finalizer keeps the node until they are gone."""
+    node = a_node(ready=ready, metadata={"finalizers": [], "labels": {labels.REGISTERED: registered}})
     held, deleted, _ = run(nodes=[node], instances=[an_instance()]).actions
     assert isinstance(held, PatchObject)
     assert held.patch == {"metadata": {"finalizers": [labels.TERMINATION_FINALIZER]}}

@@ -36,7 +36,8 @@ def run(claim=None, node=None, pods=(), cloud=None, attachments=()):
         pods=tuple(pods),
         volume_attachments=tuple(attachments),
     )
-    return finalize_terminating(snapshot, cloud or CloudInstances(), TerminationIntervals())
+    cloud = cloud or CloudInstances()
+    return finalize_terminating(cloud.with_own_instances(snapshot), cloud, TerminationIntervals())
 
 
 def of_type(plan, kind):
@@ -405,6 +406,45 @@ def test_instance_belongs_to_the_claim_of_its_uid_or_else_of_its_name(tags, ends
     assert bool(of_type(plan, TerminateInstance)) is ends
 
 
+def test_node_of_the_tagged_instance_is_drained_though_its_claim_names_no_instance():
+    """A user edited the provider id and removed the owner reference, so nothing in the cluster connects the two."""
+    claim = a_running_claim(deleting=NOW, provider_id="i-am-none")
+    plan = run(claim, a_node(), [a_pod("p", node="node-default-1")], CloudInstances(listed=(an_instance(),)))
+
+    assert len(of_type(plan, EvictPod)) == 1
+    assert of_type(plan, TerminateInstance) == []
+    assert [d.ref.name for d in of_type(plan, DeleteObject)] == ["node-default-1"]
+
+
+def test_instance_with_the_node_of_another_claim_is_not_terminated():
+    """A user wrote the provider id of this NodeClaim's instance into the status of another, and made that the Node's owner."""
+    owner = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "name": "other", "uid": "uid-other"}
+    claims = (a_claim(deleting=NOW), a_running_claim("other", provider_id=provider_id_of("default-1")))
+    cloud = CloudInstances(listed=(an_instance(),))
+    snapshot = cloud.with_own_instances(
+        a_snapshot(claims=claims, nodes=(a_node(metadata={"ownerReferences": [owner]}),))
+    )
+
+    plan = finalize_terminating(snapshot, cloud, TerminationIntervals())
+
+    assert of_type(plan, TerminateInstance) == []
+    assert patches(plan, "NodeClaim") == [{"metadata": {"finalizers": []}}]
+
+
+@pytest.mark.parametrize("registered", [True, False])
+def test_node_with_pods_is_drained_whatever_its_marks_say(registered):
+    """A user removed the NodeClaim's conditions and the Node's labels; the pods say that it was registered."""
+    node = a_node(registered=False)
+    taints = node.spec.taints if registered else ()
+    plan = run(
+        a_launched_claim(deleting=NOW),
+        replace(node, spec=replace(node.spec, taints=taints)),
+        [a_pod("p", node="node-default-1")],
+    )
+    assert len(of_type(plan, EvictPod)) == 1
+    assert of_type(plan, TerminateInstance) == []
+
+
 def test_claim_without_an_instance_is_finalized_at_once():
     """The finalizer protects only an instance."""
     plan = run(a_claim(deleting=NOW))
@@ -436,11 +476,12 @@ def test_running_nodes_and_unmanaged_nodes_are_not_changed():
         [condition("Drained", "Unknown"), condition("VolumesDetached")],
         [condition("Drained"), condition("VolumesDetached", "Unknown")],
         [condition("Drained")],
+        [condition("Drained"), condition("VolumesDetached")],
     ],
-    ids=["not-drained", "volumes-attached", "volumes-unknown"],
+    ids=["not-drained", "volumes-attached", "volumes-unknown", "all-but-the-pods"],
 )
 def test_instance_terminating_counts_only_after_drain_and_volumes(written):
-    """A user may have written it, so pods are evicted first."""
+    """A user may have written it, so pods are evicted first, whatever the conditions say."""
     claim = a_running_claim(deleting=NOW)
     conditions = [condition(c.type, c.status) for c in claim.status.conditions]
     claim = a_running_claim(
