@@ -295,12 +295,16 @@ EVERY_CLUSTER: Final = "*"
 
 
 class TriggerEnvelope(Struct, frozen=True, kw_only=True):
-    """The fields of every trigger; `time` is when it happened, by the sender's clock."""
+    """The fields of every trigger.
+
+    `time` is when it happened, by the sender's clock. `hops` is the number of requeues before it in its chain of messages.
+    """
 
     id: str
     cluster: str
     reason: str
     time: datetime
+    hops: int = 0
 
 
 class ClusterChanged(TriggerEnvelope, frozen=True, kw_only=True):
@@ -344,12 +348,16 @@ Trigger = ClusterChanged | RequeueDue | ScheduledRun | Interruption | ApiRequest
 
 
 class Message(Struct, frozen=True, kw_only=True):
-    """A message that starts `step` for `cluster` at `at` (None: now). Delivered at least once, in order by cluster and step."""
+    """A message that starts `step` for `cluster` at `at` (None: now). Delivered at least once, in order by cluster and step.
+
+    `hops` is its place in a chain of messages: each was sent by a run that the one before started.
+    """
 
     cluster: str
     step: Step
     reason: str
     at: datetime | None = None
+    hops: int = 0
 
 
 class Queue(Protocol):

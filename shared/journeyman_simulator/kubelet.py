@@ -55,9 +55,19 @@ class Kubelets:
         source: Lists the machines.
         sees_all_writes: Whether `server.version_of` changes with writes of every client. If it changes with the kubelets'
             own writes only, every `act` reads all nodes and pods.
+        boot: The time from a running machine to a registered node.
     """
 
-    def __init__(self, server: ApiServer, clock: Clock, source: MachineSource, *, sees_all_writes: bool = True) -> None:
+    def __init__(
+        self,
+        server: ApiServer,
+        clock: Clock,
+        source: MachineSource,
+        *,
+        sees_all_writes: bool = True,
+        boot: timedelta = BOOT,
+    ) -> None:
+        self._boot = boot
         self._server = server
         self._clock = clock
         self._source = source
@@ -103,7 +113,7 @@ class Kubelets:
     def _run_node(self, machine: Machine, node: Node | None) -> None:
         assert machine.running_since is not None  # noqa: S101 - the caller looked
         if node is None:
-            if not self._wait_until(machine.running_since + BOOT):
+            if not self._wait_until(machine.running_since + self._boot):
                 self._register(machine)
         elif not is_true(node.status.conditions, "Ready"):
             created = node.metadata.creation_timestamp or self._clock.now()

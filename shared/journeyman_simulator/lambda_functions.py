@@ -5,10 +5,11 @@ This module does not need moto: it reaches the queue through any boto3 client.
 
 from __future__ import annotations
 
+import json
 import math
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 from typing import Any
@@ -17,6 +18,13 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from journeyman.ports import Clock
+from journeyman_simulator.cloud_rules.trace_header import (
+    MAX_RUNS,
+    MESSAGE_ATTRIBUTE,
+    header_of_invocation,
+    runs_in_lineage,
+    traced,
+)
 
 LambdaHandler = Callable[[dict[str, Any], Any], Any]
 
@@ -77,6 +85,9 @@ class LambdaFunction(Struct, kw_only=True):
     The simulation cannot stop a handler that exceeds its timeout; when the handler returns, its outcome is TIMED_OUT. The
     exceptions in `fatal` simulate a crash of the sandbox; unlike errors, any call may raise them. A reproducible simulation
     passes `new_id`, which returns request ids, and a `context` with the remaining virtual time.
+
+    `allows_loops` is the property RecursiveLoop. `stopped` counts the messages that Lambda did not pass to the function because
+    it ran too often in their lineage (the metric RecursiveInvocationsDropped).
     """
 
     name: str
@@ -89,18 +100,26 @@ class LambdaFunction(Struct, kw_only=True):
     fatal: tuple[type[BaseException], ...] = ()
     new_id: Callable[[], str] = lambda: str(uuid.uuid4())
     context: Callable[[LambdaFunction, str], LambdaContext] = LambdaContext
+    allows_loops: bool = False
     invocations: list[LambdaInvocation] = field(default_factory=list)
+    stopped: int = 0
 
     @property
     def arn(self) -> str:
         """Return the function's ARN."""
         return f"arn:aws:lambda:{self.region}:{self.account}:function:{self.name}"
 
-    def invoke(self, event: dict[str, Any]) -> LambdaInvocation:
-        """Run the handler and return the invocation; an exception of the handler becomes its outcome."""
+    def invoke(self, event: dict[str, Any], traces: Sequence[str] = ()) -> LambdaInvocation:
+        """Run the handler and return the invocation; an exception of the handler becomes its outcome.
+
+        Args:
+            event: The handler's first argument.
+            traces: The trace headers of the event's messages.
+        """
         request_id = self.new_id()
         started_at, started = self.clock.now(), time.monotonic()
-        outcome, response, error = self._run(event, self.context(self, request_id))
+        with traced(header_of_invocation(traces, self.arn, request_id), self.name):
+            outcome, response, error = self._run(event, self.context(self, request_id))
         duration = time.monotonic() - started
         if outcome is InvocationOutcome.SUCCEEDED and duration > self.timeout_seconds:
             outcome, error = InvocationOutcome.TIMED_OUT, f"Task timed out after {self.timeout_seconds:.2f} seconds"
@@ -158,10 +177,11 @@ class EventSourceMapping:
         self._arn = sqs.get_queue_attributes(QueueUrl=queue_url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
 
     def act(self) -> bool:
-        """Receive a batch, invoke the function and delete the processed messages; return whether it was invoked."""
+        """Receive a batch, invoke the function and delete the processed messages; return whether there was a message."""
         if self._due and ((due := self._due()) is None or due > self.function.clock.now()):
             return False
-        return self.poll() is not None
+        stopped = self.function.stopped
+        return self.poll() is not None or self.function.stopped > stopped
 
     def due(self) -> datetime | None:
         """Return when the next message can be received, if known."""
@@ -175,15 +195,42 @@ class EventSourceMapping:
             MessageSystemAttributeNames=["All"],
             MessageAttributeNames=["All"],
         )
-        messages = received.get("Messages", [])
+        messages = self._without_loops(received.get("Messages", []))
         if not messages:
             return None
-        invocation = self.function.invoke({"Records": [self._record(message) for message in messages]})
+        invocation = self.function.invoke(
+            {"Records": [self._record(message) for message in messages]}, [_trace(message) for message in messages]
+        )
         failed = self._failed(invocation, {message["MessageId"] for message in messages})
         self._delete([message for message in messages if message["MessageId"] not in failed])
         if failed and invocation.outcome is InvocationOutcome.SUCCEEDED:
             invocation = self._with_partial_outcome(invocation)
         return invocation
+
+    def _without_loops(self, messages: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Return the messages that Lambda passes to the function; the others go to the dead-letter queue.
+
+        Lambda stops a function that ran 16 times in a message's lineage, unless the function allows loops.
+        """
+        if self.function.allows_loops:
+            return messages
+        looping = [m for m in messages if runs_in_lineage(_trace(m), self.function.arn) >= MAX_RUNS]
+        self.function.stopped += len(looping)
+        for message in looping:
+            self._send_to_dead_letters(message)
+        self._delete(looping)
+        return [message for message in messages if message not in looping]
+
+    def _send_to_dead_letters(self, message: Mapping[str, Any]) -> None:
+        wanted = self._sqs.get_queue_attributes(QueueUrl=self._url, AttributeNames=["RedrivePolicy"])
+        policy = wanted.get("Attributes", {}).get("RedrivePolicy")
+        if policy is None:
+            return
+        name = json.loads(policy)["deadLetterTargetArn"].rsplit(":", 1)[-1]
+        system = message["Attributes"]
+        fifo = {key: system[key] for key in ("MessageGroupId", "MessageDeduplicationId") if key in system}
+        url = self._sqs.get_queue_url(QueueName=name)["QueueUrl"]
+        self._sqs.send_message(QueueUrl=url, MessageBody=message["Body"], **fifo)
 
     def _record(self, message: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -225,6 +272,10 @@ class EventSourceMapping:
         partial = replace(invocation, outcome=InvocationOutcome.PARTLY)
         self.function.invocations[-1] = partial
         return partial
+
+
+def _trace(message: Mapping[str, Any]) -> str:
+    return str(message["Attributes"].get(MESSAGE_ATTRIBUTE, ""))
 
 
 def _camel(name: str) -> str:

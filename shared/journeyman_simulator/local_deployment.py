@@ -13,7 +13,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Final
 
@@ -36,7 +36,7 @@ from journeyman_simulator.cloud_rules.schedule_runner import ScheduleRunner
 from journeyman_simulator.deployment_files import deployment_file, load_handler
 from journeyman_simulator.ec2_machines import Ec2Machines
 from journeyman_simulator.kube_scheduler import KubeScheduler
-from journeyman_simulator.kubelet import Kubelets
+from journeyman_simulator.kubelet import BOOT, Kubelets
 from journeyman_simulator.local_forwarder import LocalForwarder
 from journeyman_simulator.moto_account.moto_seed import seed_account
 from journeyman_simulator.moto_account.moto_server import MotoAccount
@@ -60,6 +60,8 @@ class LocalDeployment:
         start: datetime,
         cluster: str = "demo",
         consolidation_window: str = "",
+        parameters: Mapping[str, str] | None = None,
+        boot: timedelta = BOOT,
         port: int = 0,
         on_log: Callable[[LogLine], None] | None = None,
     ) -> None:
@@ -69,6 +71,8 @@ class LocalDeployment:
             start: The virtual time at the start; aware.
             cluster: The registered cluster's name.
             consolidation_window: The template's parameter ConsolidationWindow.
+            parameters: Further parameters of the template.
+            boot: The time from a running instance to a registered node.
             port: The port on which moto listens; 0 selects a free one.
             on_log: Called with each log line of the functions, parsed.
         """
@@ -78,7 +82,8 @@ class LocalDeployment:
         self.aws = MotoAccount(
             self.clock, shipped_on_demand(REGION), region=REGION, port=port, on_event=self._record_cloud_event
         )
-        self._window = consolidation_window
+        self._parameters = {"ConsolidationWindow": consolidation_window, **(parameters or {})}
+        self._boot = boot
         self._on_log = on_log
         self._opened = ExitStack()
 
@@ -93,7 +98,7 @@ class LocalDeployment:
                 {
                     "ClusterName": self.cluster,
                     "NodeRoleArn": f"arn:aws:iam::{self.aws.account}:role/{seeded.role}",
-                    "ConsolidationWindow": self._window,
+                    **self._parameters,
                 },
             )
             self.stack.create_resources(load_handler, self.clock, self.aws.queues.due)
@@ -169,7 +174,7 @@ class LocalDeployment:
         return [
             WorkloadControllers(self.server.acting_as("kube-controller-manager")),
             KubeScheduler(self.server.acting_as("kube-scheduler"), self.clock),
-            Kubelets(self.server.acting_as("kubelet"), self.clock, self.machines),
+            Kubelets(self.server.acting_as("kubelet"), self.clock, self.machines, boot=self._boot),
             self.aws,
             LocalForwarder(self.server, self.clock, self.cluster, send),
             ticker,

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import yaml
 
@@ -21,6 +21,7 @@ from journeyman.ports import Clock
 from journeyman_simulator.lambda_functions import EventSourceMapping, LambdaFunction, LambdaHandler
 
 _ROLE = "arn:aws:iam::123456789012:role/simulated"
+_NO_VALUE: Final = object()  # AWS::NoValue
 _SUBSTITUTION = re.compile(r"\$\{([A-Za-z0-9:.]+)\}")
 _QUEUE_ATTRIBUTES = (
     "FifoQueue",
@@ -152,6 +153,7 @@ class SamStack:
             clock=clock,
             memory_mb=properties["MemorySize"],
             timeout_seconds=properties["Timeout"],
+            allows_loops=self._value(properties.get("RecursiveLoop", "Terminate")) == "Allow",
             region=self._aws.region,
         )
 
@@ -187,7 +189,7 @@ class SamStack:
     def _value(self, value: Any) -> Any:
         """Return the value with its intrinsic functions evaluated."""
         if isinstance(value, list):
-            return [self._value(item) for item in value]
+            return [one for item in value if (one := self._value(item)) is not _NO_VALUE]
         if not isinstance(value, Mapping):
             return value
         if len(value) == 1:
@@ -196,7 +198,7 @@ class SamStack:
                 return self._reference(argument)
             if key.startswith("Fn::"):
                 return self._function(key, argument)
-        return {key: self._value(item) for key, item in value.items()}
+        return {key: one for key, item in value.items() if (one := self._value(item)) is not _NO_VALUE}
 
     def _function(self, key: str, argument: Any) -> Any:
         if key == "Fn::GetAtt":
@@ -224,6 +226,7 @@ class SamStack:
             "AWS::AccountId": self._aws.account,
             "AWS::StackName": "journeyman",
             "AWS::Partition": "aws",
+            "AWS::NoValue": _NO_VALUE,
         }
         if name in pseudo:
             return pseudo[name]

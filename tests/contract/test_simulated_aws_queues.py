@@ -370,3 +370,62 @@ def test_function_past_its_timeout_has_failed(aws, sqs, clock, fifo):
 
     assert invocation.outcome is InvocationOutcome.TIMED_OUT
     assert bodies(receive(sqs, fifo)) == ["1"]
+
+
+# --- recursive loops -------------------------------------------------------------------------------------------------
+
+
+def chain(aws, sqs, clock, fifo, standard, *, allows_loops=False):
+    """Two functions that send each other one message; the first polls every five seconds."""
+
+    def send_back(_event, _context):
+        sqs.send_message_batch(QueueUrl=standard, Entries=[{"Id": "1", "MessageBody": "later", "DelaySeconds": 5}])
+
+    def forward(event, _context):
+        sent = f"message {clock.now()}"
+        sqs.send_message(QueueUrl=fifo, MessageBody=sent, MessageGroupId="a", MessageDeduplicationId=sent)
+
+    functions = [
+        LambdaFunction(name=name, handler=handler, clock=clock, allows_loops=allows_loops)
+        for name, handler in (("terminate", send_back), ("sweep", forward))
+    ]
+    sources = [
+        EventSourceMapping(sqs, url, function, due=lambda url=url: aws.queues.due(url.rsplit("/", 1)[1]))
+        for url, function in zip((fifo, standard), functions, strict=True)
+    ]
+    send(sqs, fifo, "first")
+    for _ in range(120):
+        while any(source.act() for source in sources):
+            pass
+        clock.advance(1)
+    return functions
+
+
+def test_lambda_stops_a_chain_of_messages_after_16_runs(aws, sqs, clock, fifo, standard):
+    """The message goes to the dead-letter queue: a chain that polls every five seconds lasts 80 seconds."""
+    terminate, sweep = chain(aws, sqs, clock, fifo, standard)
+
+    assert (len(terminate.invocations), len(sweep.invocations)) == (16, 16)
+    assert (terminate.stopped, sweep.stopped) == (1, 0)
+    assert terminate.invocations[-1].started_at - terminate.invocations[0].started_at == timedelta(seconds=75)
+    assert len(receive(sqs, fifo.replace("step", "dead"))) == 1
+    assert receive(sqs, fifo) == []
+
+
+def test_function_that_allows_loops_is_never_stopped(aws, sqs, clock, fifo, standard):
+    """The property RecursiveLoop is "Allow"."""
+    terminate, sweep = chain(aws, sqs, clock, fifo, standard, allows_loops=True)
+
+    assert len(terminate.invocations) == 24
+    assert (terminate.stopped, sweep.stopped) == (0, 0)
+
+
+def test_message_from_outside_of_a_function_starts_a_lineage(aws, sqs, clock, fifo):
+    """The forwarder's messages have none, and neither has an invocation by a schedule."""
+    seen = []
+    function = LambdaFunction(name="f", handler=lambda event, _: seen.append(event), clock=clock)
+    send(sqs, fifo, "1")
+
+    EventSourceMapping(sqs, fifo, function).poll()
+
+    assert "AWSTraceHeader" not in seen[0]["Records"][0]["attributes"]

@@ -16,6 +16,7 @@ from journeyman.events import parse_trigger
 from journeyman.kube.clusters import EksAccess, KubeconfigAccess
 from journeyman.observe.embedded_metrics import NAMESPACE
 from journeyman.runtime.environment import FIFO_QUEUE_STEPS, read_environment
+from journeyman_simulator.cloud_rules.trace_header import MAX_RUNS
 from journeyman_simulator.sam_stack import SamStack, read_template
 
 ROOT = Path(__file__).parents[2]
@@ -137,6 +138,26 @@ def test_functions_report_failed_records_to_their_queues():
         ("SweepFunction", "RequeueQueue"),
     }
     assert all(m["FunctionResponseTypes"] == ["ReportBatchItemFailures"] for m in MAPPINGS.values())
+
+
+def test_functions_that_requeue_themselves_may_loop():
+    """A chain passes through the sweep and a step's own queue; interrupt and the API start chains only."""
+    loops = {name for name, f in FUNCTIONS.items() if f.get("RecursiveLoop")}
+    no_value = {"Ref": "AWS::NoValue"}
+
+    assert loops == {f"{step.name.title()}Function" for step in FIFO_QUEUE_STEPS} | {"SweepFunction"}
+    assert {str(FUNCTIONS[name]["RecursiveLoop"]) for name in loops} == {
+        str({"Fn::If": ["AllowsLoops", "Allow", no_value]})
+    }
+
+
+@pytest.mark.parametrize(("mode", "is_below_lambdas_limit"), [("Terminate", True), ("Allow", False)])
+def test_chains_end_before_lambda_stops_them(mode, is_below_lambdas_limit):
+    """A run with the last hop is the function's (hops + 1)th in its chain."""
+    parameters = {"ClusterName": "dev", "RecursiveLoop": mode}
+    variables = SamStack(Account(), TEMPLATE, parameters).variables
+
+    assert (read_environment(variables).settings["dev"].max_hops + 1 < MAX_RUNS) is is_below_lambdas_limit
 
 
 def test_functions_may_receive_from_their_own_queue_only():

@@ -4,7 +4,8 @@
 
     {"version": "1", "source": "forwarder", "id": "…", "time": "2026-11-21T09:00:00Z", "cluster": "dev", "reason": "…",
      "step": "provision", "counts": {"unschedulable": 10}, "oldestPendingTime": "…"}     the step is provision if missing
-    {…, "source": "requeue", "step": "terminate", "at": "…"}          a step runs again; `at`, if given, is when it is due
+    {…, "source": "requeue", "step": "terminate", "at": "…"}          a step runs again; `at`, if given, is when it is due;
+                                                                      `hops` counts the requeues of its chain
     {…, "source": "schedule", "step": "consolidate"}                  a budget window opens
     {…, "source": "sweep", "cluster": "*"}                            the sweep of every cluster, each minute
 
@@ -98,6 +99,7 @@ class _Requeue(_Message, frozen=True):
     cluster: Name
     step: Step
     at: Time | None = None
+    hops: Count = 0
 
 
 class _Scheduled(_Message, frozen=True):
@@ -129,6 +131,7 @@ def _requeue(payload: Mapping[str, Any]) -> Trigger:
         time=message.time,
         step=message.step,
         at=message.at,
+        hops=message.hops,
     )
 
 

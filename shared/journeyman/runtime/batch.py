@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from journeyman.core.lifecycle.interruption import InterruptionKind
 from journeyman.core.plan import Step
@@ -177,7 +178,10 @@ class SqsBatch(Struct):
 
     @classmethod
     def read(cls, runtime: Runtime, event: LambdaEvent) -> SqsBatch:
-        """Return the batch with every record parsed; a record that does not parse is logged and becomes a failure."""
+        """Return the batch with every record parsed; a record that does not parse is logged and becomes a failure.
+
+        What the invocation sends continues all chains of the batch, so that every trigger has the hops of the longest one.
+        """
         batch = cls(records=event["Records"], triggers={}, failures={})
         for record in batch.records:
             trigger = _parse(runtime, record)
@@ -185,6 +189,8 @@ class SqsBatch(Struct):
                 batch.failures[record["messageId"]] = trigger
             else:
                 batch.triggers[record["messageId"]] = trigger
+        hops = max((trigger.hops for trigger in batch.triggers.values()), default=0)
+        batch.triggers.update({key: replace(trigger, hops=hops) for key, trigger in batch.triggers.items()})
         return batch
 
     def answer(self, runtime: Runtime) -> dict[str, Any]:

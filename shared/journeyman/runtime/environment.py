@@ -55,6 +55,12 @@ VARIABLES: Final = (
     Variable("JOURNEYMAN_TERMINATE_QUEUE_URL", "", "FIFO queue of the terminate step; required."),
     Variable("JOURNEYMAN_CONSOLIDATE_QUEUE_URL", "", "FIFO queue of the consolidate step; required."),
     Variable("JOURNEYMAN_REQUEUE_QUEUE_URL", "", "Standard queue for requeue messages that are not due yet; required."),
+    Variable(
+        "JOURNEYMAN_MAX_HOPS",
+        "12",
+        "How many requeues may follow one another before the next sweep continues the work. Lambda stops a function after about "
+        "16 runs of one chain, unless its property RecursiveLoop is `Allow`.",
+    ),
     Variable("AWS_REGION", "", "Region of the queues; Lambda sets it."),
     Variable(
         "PREFERENCE_POLICY",
@@ -196,6 +202,7 @@ def _settings(variables: Variables, name: str) -> Settings:
         default_spread=_read(variables, "SCHEDULER_CONFIG", _default_spread),
         cluster_state_observability=not _read(variables, "DISABLE_CLUSTER_STATE_OBSERVABILITY", _boolean),
         pod_nomination=_read(variables, "POD_NOMINATION", _boolean),
+        max_hops=_read(variables, "JOURNEYMAN_MAX_HOPS", int),
     )
 
 

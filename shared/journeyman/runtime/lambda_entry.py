@@ -23,6 +23,7 @@ from journeyman.runtime import aws
 from journeyman.runtime.batch import LambdaEvent, SqsBatch, StepFunction, StepRunner, log_errors
 from journeyman.runtime.composition import Context, Runtime
 from journeyman.steps.context import Outcome
+from journeyman.steps.recorder import CHAIN_ENDS, chain_end_metric
 
 Answer = dict[str, Any]
 Handler = Callable[[Any, Any], Any]
@@ -123,7 +124,8 @@ def run_sweep(function: StepFunction, event: LambdaEvent, context: Context) -> A
 def _forward_requeues(runtime: Runtime, runner: StepRunner, batch: SqsBatch) -> Answer:
     """Send each requeue message to its step's queue if it is due, or else back to the requeue queue.
 
-    The sweep has no queue of its own, so its requeues run here. Equal messages of a batch are sent once.
+    The sweep has no queue of its own, so its requeues run here. Equal messages of a batch are sent once. Each message that is
+    sent back is one more hop of its chain, which ends at the limit: the sweep finds the due work.
     """
     sent: set[Message] = set()
     for message_id, trigger in batch.triggers.items():
@@ -143,7 +145,17 @@ def _forward(runtime: Runtime, runner: StepRunner, trigger: Trigger, sent: set[M
     try:
         with log_errors(runtime):
             for each in runtime.triggers_by_cluster(trigger):
-                message = Message(cluster=each.cluster, step=each.step, reason=each.reason, at=None if is_due else at)
+                if not is_due and each.hops >= runtime.settings_of(each.cluster).max_hops:
+                    runtime.log("info", CHAIN_ENDS, hops=str(each.hops), cluster=each.cluster, reason=each.reason)
+                    runtime.observe(chain_end_metric(each.step))
+                    continue
+                message = Message(
+                    cluster=each.cluster,
+                    step=each.step,
+                    reason=each.reason,
+                    at=None if is_due else at,
+                    hops=each.hops if is_due else each.hops + 1,
+                )
                 if message not in sent:
                     runtime.queue.send([message])
                     sent.add(message)

@@ -69,6 +69,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     deadline_margin: timedelta = timedelta(seconds=5)
     launch_call_timeout: timedelta = timedelta(seconds=30)  # of one launch request, including its retries
     claims_per_run: int = 300
+    max_hops: int = 12  # of a chain of requeues; below Lambda's limit of about 16 runs
 
     @property
     def scheduling(self) -> Options:

@@ -30,6 +30,8 @@ RETRY_ERROR_AFTER: Final = timedelta(seconds=5)
 MAX_REQUEUE_DELAY: Final = timedelta(minutes=15)
 """The longest delay of an SQS message. The sweep finds what is due later."""
 
+CHAIN_ENDS: Final = "the chain of requeues has reached its limit; the next sweep starts a new one"
+
 _DEFAULT_NAMESPACE: Final = ObjectRef(resource=NAMESPACE, name="default")
 
 
@@ -40,10 +42,12 @@ class RunRecorder:
         run: The run.
         step: The step that runs.
         requeues_step: The step to requeue after a conflict, a retryable error or the deadline; None for no requeue.
+        hops: The number of requeues before this run in its chain of messages.
     """
 
-    def __init__(self, run: RunContext, step: Step, requeues_step: Step | None) -> None:
+    def __init__(self, run: RunContext, step: Step, requeues_step: Step | None, *, hops: int = 0) -> None:
         self._run = run
+        self._hops = hops
         self._step = step
         self._requeues_step = requeues_step
         self._counts: Counter[str] = Counter()
@@ -139,12 +143,22 @@ class RunRecorder:
     # -- end of the run ------------------------------------------------------------------------------------------------
 
     def send_requeues(self) -> None:
-        """Send the requeues. If that fails, the sweep finds the work that is due."""
+        """Send the requeues. If that fails, or the chain of messages has reached its limit, the sweep finds the due work."""
         now = self._run.clock.now()
         messages = [
-            Message(cluster=self._run.cluster, step=r.step, reason=r.reason, at=r.at if r.at > now else None)
+            Message(
+                cluster=self._run.cluster,
+                step=r.step,
+                reason=r.reason,
+                at=r.at if r.at > now else None,
+                hops=self._hops + 1,
+            )
             for r in self.requeues
         ]
+        if self._requeues and self._chain_ends:
+            reasons = "; ".join(requeue.reason for _, requeue in sorted(self._requeues.items()))
+            self._run.telemetry.log("info", CHAIN_ENDS, hops=str(self._hops), reason=reasons)
+            self.observe((chain_end_metric(self._step),))
         if not messages:
             return
         try:
@@ -154,10 +168,16 @@ class RunRecorder:
 
     @property
     def requeues(self) -> tuple[Requeue, ...]:
-        """The requeues so far, at most one for each step, by step."""
+        """The requeues to send, at most one for each step, by step; none if the chain of messages has reached its limit."""
+        if self._chain_ends:
+            return ()
         return tuple(
             self._delayed(requeue) for _, requeue in sorted(self._requeues.items(), key=lambda kv: kv[0].value)
         )
+
+    @property
+    def _chain_ends(self) -> bool:
+        return self._hops >= self._run.settings.max_hops
 
     def _delayed(self, requeue: Requeue) -> Requeue:
         """Delay an immediate requeue after an error: a permanent error would otherwise requeue the step without pause."""
@@ -177,6 +197,11 @@ class RunRecorder:
             requeues=self.requeues,
             error=self._error,
         )
+
+
+def chain_end_metric(step: Step) -> Observation:
+    """Return the metric sample of a chain of requeues that reached its limit at a step."""
+    return Observation(name="journeyman_requeue_chains_ended_total", labels={"controller": step.value})
 
 
 def emit_error(run: RunContext, step: Step, error: JourneymanError) -> None:

@@ -35,6 +35,7 @@ from journeyman_simulator.cloud_rules.service_errors import (
     message_not_in_flight,
 )
 from journeyman_simulator.cloud_rules.service_time import ServiceTime, from_milliseconds
+from journeyman_simulator.cloud_rules.trace_header import MESSAGE_ATTRIBUTE, current_trace
 from journeyman_simulator.in_process_account.service_client import (
     ServiceOperation,
     ServiceOperations,
@@ -72,6 +73,7 @@ class SimulatedMessage(Struct, kw_only=True, eq=False):
     receives: int = 0
     first_received_at: int = 0
     handle: str = ""
+    trace: str = ""  # the sender's trace header
 
 
 class AcceptedMessage(NamedTuple):
@@ -185,6 +187,7 @@ class SimulatedQueues:
                 deduplication_id=key[1] if key else None,
                 sequence=next(self._sequence) if queue.settings.is_fifo else "",
                 attributes=attributes or {},
+                trace=current_trace(),
             )
             for _ in range(max(1, outcome.copies))
         ]
@@ -336,8 +339,10 @@ class SqsOperations:
             "ApproximateNumberOfMessagesDelayed": str(_count_messages(queue, now, received=False)),
             "ApproximateNumberOfMessagesNotVisible": str(_count_messages(queue, now, received=True)),
         }
+        if "RedrivePolicy" in queue.attributes:
+            values["RedrivePolicy"] = queue.attributes["RedrivePolicy"]
         wanted = request.get("AttributeNames", ())
-        if unknown := sorted(set(wanted) - {*values, "All"}):
+        if unknown := sorted(set(wanted) - {*values, "RedrivePolicy", "All"}):
             raise NotSimulatedError(f"the simulation does not support the queue attribute {unknown[0]}")
         return {"Attributes": _named(values, wanted)}
 
@@ -378,6 +383,8 @@ class SqsOperations:
             system["SequenceNumber"] = message.sequence
             system["MessageGroupId"] = str(message.group)
             system["MessageDeduplicationId"] = str(message.deduplication_id)
+        if message.trace:
+            system[MESSAGE_ATTRIBUTE] = message.trace
         response: dict[str, Any] = {
             "MessageId": message.id,
             "ReceiptHandle": message.handle,

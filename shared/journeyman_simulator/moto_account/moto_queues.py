@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.sqs.exceptions import InvalidParameterValue, SQSException
 from moto.sqs.models import Message, Queue, SQSBackend, _filter_message_attributes, sqs_backends
+from moto.sqs.responses import SQSResponse
 
 from journeyman_simulator.cloud_rules.queue_rules import (
     DeduplicationWindow,
@@ -26,6 +27,7 @@ from journeyman_simulator.cloud_rules.queue_rules import (
 )
 from journeyman_simulator.cloud_rules.service_errors import ServiceError, expired_receipt_handle, message_not_in_flight
 from journeyman_simulator.cloud_rules.service_time import ServiceTime, from_milliseconds
+from journeyman_simulator.cloud_rules.trace_header import MESSAGE_ATTRIBUTE, sent_header
 from journeyman_simulator.moto_account.moto_extensions import MotoExtension
 
 
@@ -45,6 +47,7 @@ class MotoQueues:
         self._time = time
         self._region = region
         self._sequence = sequence_numbers()
+        self._trace = ""  # of the request that is being handled; the account handles one at a time
         self._windows: WeakKeyDictionary[Queue, DeduplicationWindow[Message]] = WeakKeyDictionary()
 
     def due(self, queue_name: str) -> datetime | None:
@@ -78,6 +81,15 @@ class MotoQueues:
                 name="send_message",
                 replace=self._replace_send,
                 reason="deduplicates for five minutes, even after deletion, and returns the first MessageId",
+            ),
+            *(
+                MotoExtension(
+                    owner=SQSResponse,
+                    name=name,
+                    replace=self._replace_send_request,
+                    reason="keeps the request's trace header, which botocore sends, with the message",
+                )
+                for name in ("send_message", "send_message_batch")
             ),
             MotoExtension(
                 owner=Queue,
@@ -167,12 +179,27 @@ class MotoQueues:
                 system_attributes=system_attributes,
                 validate_group_id=validate_group_id,
             )
+            if self._trace:
+                message.system_attributes = {
+                    **message.system_attributes,
+                    MESSAGE_ATTRIBUTE: {"DataType": "String", "StringValue": self._trace},
+                }
             if key:
                 message.sequence_number = next(self._sequence)
                 window.record_accepted(key, message, now)
             return message
 
         return send_message
+
+    def _replace_send_request(self, original: Callable[[SQSResponse], Any]) -> Callable[[SQSResponse], Any]:
+        def send(response: SQSResponse) -> Any:
+            self._trace = sent_header(response.headers)
+            try:
+                return original(response)
+            finally:
+                self._trace = ""
+
+        return send
 
     def _replace_receive(self, _original: Callable[..., list[Message]]) -> Callable[..., list[Message]]:
         def receive_message(  # noqa: PLR0917 - moto's signature

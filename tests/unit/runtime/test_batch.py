@@ -440,7 +440,25 @@ def test_requeue_received_too_early_is_sent_back(runtime, adapters):
 
     hand_on(runtime, StepOf(Step.SWEEP), a_record(1, at=later.isoformat(), reason="window opens"))
 
-    assert adapters.fake_queue.sent == [Message(cluster="blue", step=Step.PROVISION, reason="window opens", at=later)]
+    sent = Message(cluster="blue", step=Step.PROVISION, reason="window opens", at=later, hops=1)
+    assert adapters.fake_queue.sent == [sent]
+
+
+def test_requeue_is_forwarded_within_its_chain(runtime, adapters):
+    """A due requeue keeps its hops: the run that it starts sends the next one."""
+    hand_on(runtime, StepOf(Step.SWEEP), a_record(1, hops=3), a_record(2, hops=7, cluster="green"))
+
+    assert [(message.cluster, message.hops) for message in adapters.fake_queue.sent] == [("blue", 7), ("green", 7)]
+
+
+def test_requeue_that_is_sent_back_too_often_ends_its_chain(runtime, adapters):
+    """Lambda would stop it, and it would be a dead letter; the sweep finds the due work."""
+    later = (NOW + timedelta(hours=9)).isoformat()
+
+    assert hand_on(runtime, StepOf(Step.SWEEP), a_record(1, at=later, hops=12)) == []
+
+    assert adapters.fake_queue.sent == []
+    assert ("info", "blue") in [(level, fields.get("cluster")) for level, _, fields in adapters.lines]
 
 
 def test_requeue_of_the_sweep_is_run(runtime, adapters):

@@ -11,7 +11,7 @@ from journeyman.errors import (
     KubeAPIError,
     NotFoundError,
 )
-from journeyman.steps.recorder import emit_error, event_for_operator
+from journeyman.steps.recorder import CHAIN_ENDS, RunRecorder, emit_error, event_for_operator
 from tests.helpers.fakes import Cluster
 
 CREATE = {"verb": "create", "api_group": "karpenter.sh", "resource": "nodeclaims"}
@@ -61,3 +61,19 @@ def test_retryable_error_is_counted_without_an_event(error):
         "journeyman_errors_total",
         {"controller": "provision", "error": type(error).__name__},
     )
+
+
+@pytest.mark.parametrize(("hops", "sent"), [(0, [1]), (11, [12]), (12, [])])
+def test_chain_of_requeues_ends_at_its_limit(hops, sent):
+    """Lambda stops a function after about 16 runs of one chain; before that, the next sweep continues the work."""
+    cluster = Cluster()
+    recorder = RunRecorder(cluster.run(), Step.TERMINATE, Step.TERMINATE, hops=hops)
+    recorder.requeue(Step.TERMINATE, cluster.clock.now(), "node a is draining")
+
+    recorder.send_requeues()
+
+    assert [message.hops for message in cluster.queue.sent] == sent
+    assert len(recorder.outcome().requeues) == len(sent)
+    ended = [o.name for o in cluster.record.observations] == ["journeyman_requeue_chains_ended_total"]
+    assert ended is (not sent)
+    assert any(CHAIN_ENDS in str(line) for line in cluster.record.lines) is (not sent)

@@ -113,7 +113,7 @@ class SQSQueue:
 
     def _body(self, message: Message, message_id: str) -> str:
         """Return the body of a requeue message (`journeyman.events.wire_format`)."""
-        body = {
+        body: dict[str, Any] = {
             "version": "1",
             "source": "requeue",
             "id": message_id,
@@ -124,6 +124,8 @@ class SQSQueue:
         }
         if message.at is not None:
             body["at"] = message.at.isoformat()
+        if message.hops:
+            body["hops"] = message.hops
         return json.dumps(body, separators=(",", ":"))
 
     def _send_batch(self, url: str, entries: Sequence[Entry]) -> list[Failure]:

@@ -502,6 +502,12 @@ OWN: Final = (
         ("controller", "error"),
     ),
     Metric(
+        "journeyman_requeue_chains_ended_total",
+        "counter",
+        "Number of chains of requeues that reached their limit; the next sweep continued their work.",
+        ("controller",),
+    ),
+    Metric(
         "journeyman_offerings_refused_total",
         "counter",
         "Number of launches for which an offering was unavailable.",
