@@ -39,6 +39,7 @@ from journeyman.core.plan import (
     Observation,
     PatchObject,
     RecordPriceAge,
+    RefreshPrices,
     ReleaseNodeClass,
     RenominatePods,
     Requeue,
@@ -108,10 +109,8 @@ class ActionPerformer:
                 self._delete(action.ref, grace_period_seconds=action.grace_period_seconds)
             case EvictPod():
                 self._run.store.evict(action.ref.namespace, action.ref.name, uid=action.ref.uid)
-            case TerminateInstance():
-                self._terminate(action)
-            case ReleaseNodeClass():
-                self._run.cloud.release(action.raw)
+            case TerminateInstance() | ReleaseNodeClass() | RefreshPrices():
+                self._call_cloud(action)
             case MarkOfferingUnavailable():
                 mark_offering_unavailable(self._run, action)
                 self.written.unavailable.append(action)
@@ -226,6 +225,17 @@ class ActionPerformer:
                 raise
         if ref.resource.kind == NODECLAIM.kind:
             self.written.claims[ref.name] = None
+
+    def _call_cloud(self, action: TerminateInstance | ReleaseNodeClass | RefreshPrices) -> None:
+        match action:
+            case TerminateInstance():
+                self._terminate(action)
+            case ReleaseNodeClass():
+                self._run.cloud.release(action.raw)
+            case RefreshPrices():
+                self._run.cloud.refresh_prices()
+            case _:
+                assert_never(action)
 
     def _terminate(self, action: TerminateInstance) -> None:
         if action.unless_claimed and self._is_claimed(action):
