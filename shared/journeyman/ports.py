@@ -217,12 +217,21 @@ LaunchOutcome = Launched | LaunchFailed
 
 
 class Prices(Struct, frozen=True, kw_only=True):
-    """The source and age of the prices of offerings. A time is None if prices were not read yet, or the read failed."""
+    """The source, age and currency of the prices of offerings. A time is None if prices were not read yet, or no read succeeded.
+
+    `on_demand` are the prices per hour that the cloud's pricing API returned, by instance type. Reading them takes long, so one
+    process records them for the others (`CloudProvider.adopt_prices`).
+    """
 
     on_demand_refreshed_at: datetime | None = None
+    on_demand_tried_at: datetime | None = None  # also if the read failed
+    on_demand_due_at: datetime | None = None  # when `refresh_prices` reads them again; None: never
     spot_refreshed_at: datetime | None = None
     source: str = ""  # of on-demand prices: the cloud's API, or the table in the adapter's package
     message: str = ""  # the error of the last read; empty if it succeeded
+    currency: str = ""  # of all prices
+    estimated: bool = False  # on-demand prices are those of another region
+    on_demand: Mapping[str, float] = field(default_factory=dict)
 
 
 class CloudProvider(Protocol):
@@ -287,6 +296,17 @@ class CloudProvider(Protocol):
 
     def prices(self) -> Prices:
         """Return how old the prices in `get_instance_types` are. Makes no call and raises nothing."""
+        ...
+
+    def adopt_prices(self, recorded: Prices) -> None:
+        """Use the on-demand prices that another process recorded, if they are newer. Makes no call and raises nothing."""
+        ...
+
+    def refresh_prices(self) -> None:
+        """Read on-demand prices from the cloud if they are due, which may take half a minute.
+
+        A failure keeps the last prices; `prices` then has its message. Raises nothing.
+        """
         ...
 
 

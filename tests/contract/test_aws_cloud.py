@@ -322,6 +322,24 @@ def test_instance_types_have_prices_zones_and_capacity_types(aws, ready, read_ty
     assert not any(o.available for o in types["a1.large"].offerings)  # AL2023 does not support it
 
 
+def test_on_demand_prices_are_those_of_the_pricing_api(provider, aws, settings, clock):
+    """It returns them in pages; another sandbox adopts them and is not due."""
+    before = provider.prices()
+    provider.refresh_prices()
+    prices = provider.prices()
+    cold = AwsCloudProvider(Clients(lambda service, region: aws.client(service), REGION), settings, clock)
+    cold.adopt_prices(prices)
+    asked = aws.calls().get("GetProducts", 0)
+    cold.refresh_prices()
+
+    assert before.on_demand_due_at <= clock.now()
+    assert len(prices.on_demand) > (1000 if not isinstance(aws, InProcessAccount) else 10)
+    assert prices.on_demand["m5.large"] == 0.096
+    assert (prices.source, prices.currency, prices.estimated) == ("pricing:GetProducts", "USD", False)
+    assert cold.prices() == prices
+    assert aws.calls().get("GetProducts", 0) == asked
+
+
 # -- launching ------------------------------------------------------------------------------------------------------
 
 

@@ -128,6 +128,12 @@ class FakeCloud:
     def prices(self) -> Prices:
         return Prices(source="the types")
 
+    def adopt_prices(self, recorded: Prices) -> None:
+        pass
+
+    def refresh_prices(self) -> None:
+        pass
+
     # -- changes by tests -------------------------------------------------------------------------------------
 
     def run_orphan(self, provider_id: str, launched_at: datetime, claim: str = "", claim_uid: str = "") -> None:

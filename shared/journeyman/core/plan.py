@@ -220,10 +220,14 @@ class ResolveNodeClass(Struct, frozen=True, kw_only=True):
     at: datetime
 
 
-class RecordPriceAge(Struct, frozen=True, kw_only=True):
-    """Write the age of the prices of a NodeClass's instance types into its OfferingState.
+class RefreshPrices(Struct, frozen=True, kw_only=True):
+    """Read on-demand prices from the cloud if they are due; without an answer the last prices stay. It takes seconds."""
 
-    No decision reads it, so a failure is logged and the chain goes on.
+
+class RecordPriceAge(Struct, frozen=True, kw_only=True):
+    """Write the prices of a NodeClass's instance types, with their source and age, into its OfferingState.
+
+    Other processes read on-demand prices from there, but no decision needs it, so a failure is logged and the chain goes on.
     """
 
     node_class: str
@@ -238,6 +242,7 @@ Action = (
     | LaunchInstance
     | TerminateInstance
     | ResolveNodeClass
+    | RefreshPrices
     | RecordPriceAge
     | ReleaseNodeClass
     | EvictPod

@@ -2,8 +2,9 @@
 
 Restates: karpenter pkg/cloudprovider/metrics/cloudprovider.go `Decorate`.
 Restates: karpenter-provider-aws pkg/providers/instance/metrics.go, pkg/providers/launchtemplate/metrics.go.
-Differs: also measures resolving NodeClasses, releasing their resources and reading status checks (`Resolve`, `Release`,
-`Statuses`). Launches are requested together: the duration of each `Create` is from the request to its outcome.
+Differs: also measures resolving NodeClasses, releasing their resources, reading status checks and refreshing prices
+(`Resolve`, `Release`, `Statuses`, `RefreshPrices`). Launches are requested together: the duration of each `Create` is from
+the request to its outcome.
 """
 
 from __future__ import annotations
@@ -112,6 +113,15 @@ class MeteredCloud:
     def prices(self) -> Prices:
         """Not measured: it makes no call."""
         return self._cloud.prices()
+
+    def adopt_prices(self, recorded: Prices) -> None:
+        """Not measured: it makes no call."""
+        self._cloud.adopt_prices(recorded)
+
+    def refresh_prices(self) -> None:
+        """Measured as `RefreshPrices`."""
+        with self._call("RefreshPrices"):
+            self._cloud.refresh_prices()
 
     @contextmanager
     def _call(self, method: str) -> Iterator[None]:

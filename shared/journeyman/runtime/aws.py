@@ -153,13 +153,13 @@ class AwsAdapters:
         return CachingKubeStore(HttpKubeStore(transport), self._list_cache, cluster=name, log=self.log)
 
     def _boto3_client(self, service: str, region: str) -> Any:
-        return self._call_deadline.watch(_client_of(new_session(region), service))
+        return self._call_deadline.watch(_client_of(new_session(region), service, region))
 
     def clients_for(self, cluster: RegisteredCluster) -> ClientFactory:
         """Return the factory of boto3 clients with the role in the cluster's settings, or else with the process's own."""
         if isinstance(cluster.access, EksAccess) and cluster.access.role_arn:
             session = self._sessions.of(cluster)
-            return lambda service, _region: self._call_deadline.watch(_client_of(session, service))
+            return lambda service, region: self._call_deadline.watch(_client_of(session, service, region))
         return self._clients
 
     def _describe(self, cluster: RegisteredCluster) -> Mapping[str, Any]:
@@ -191,7 +191,7 @@ class AwsAdapters:
         )
 
 
-def _client_of(session: boto3.Session, service: str) -> Any:
+def _client_of(session: boto3.Session, service: str, region: str) -> Any:
     from botocore.config import Config  # noqa: PLC0415 - a simulation with its own clients does not need it
 
     config = Config(
@@ -202,7 +202,7 @@ def _client_of(session: boto3.Session, service: str) -> Any:
     )
     create: Callable[..., Any] = session.client
     with _CLIENT_LOCK:
-        return create(service, config=config)
+        return create(service, region_name=region, config=config)
 
 
 @cache

@@ -41,6 +41,7 @@ from journeyman.core.plan import (
     Observation,
     PatchObject,
     RecordPriceAge,
+    RefreshPrices,
     ReleaseNodeClass,
     RenominatePods,
     Requeue,
@@ -110,10 +111,8 @@ class ActionPerformer:
                 self._force_delete(action)
             case EvictPod():
                 self._run.store.evict(action.ref.namespace, action.ref.name, uid=action.ref.uid)
-            case TerminateInstance():
-                self._terminate(action)
-            case ReleaseNodeClass():
-                self._run.cloud.release(action.raw)
+            case TerminateInstance() | ReleaseNodeClass() | RefreshPrices():
+                self._call_cloud(action)
             case MarkOfferingUnavailable():
                 mark_offering_unavailable(self._run, action)
                 self.written.unavailable.append(action)
@@ -241,6 +240,17 @@ class ActionPerformer:
                 f"not deleting {action.ref} by force: {action.claim} does not terminate by {format_time(action.deadline)} any more"
             )
         self._delete(action.ref, grace_period_seconds=action.grace_period_seconds)
+
+    def _call_cloud(self, action: TerminateInstance | ReleaseNodeClass | RefreshPrices) -> None:
+        match action:
+            case TerminateInstance():
+                self._terminate(action)
+            case ReleaseNodeClass():
+                self._run.cloud.release(action.raw)
+            case RefreshPrices():
+                self._run.cloud.refresh_prices()
+            case _:
+                assert_never(action)
 
     def _terminate(self, action: TerminateInstance) -> None:
         if action.unless_claimed and self._is_claimed(action):

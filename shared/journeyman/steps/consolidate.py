@@ -5,6 +5,7 @@
     load ─► stale taints, old commands, reversed consolidations ─► Executing commands ─► `Consolidatable` conditions
          ─► a Proposed command that is old enough: validate, verify, execute or reject
          ─► if there is none: rebalance, emptiness, single-node consolidation ─► verify ─► propose
+         ─► read on-demand prices, every 12 hours
 
 Executing commands continue beside a proposed one, and their nodes count against the budgets. A rebalance is validated
 without delay, because its nodes may be interrupted at any time. While a NodeClaim has no instance, no command is proposed or
@@ -47,6 +48,7 @@ from journeyman.core.state import Snapshot
 from journeyman.ports import Trigger
 from journeyman.steps.context import Outcome, RunContext
 from journeyman.steps.load import EVERYTHING, load
+from journeyman.steps.node_classes import refresh_prices
 from journeyman.steps.scheduling_inputs import StepInputs
 from journeyman.steps.step import Plans, Reconciler, ScheduledPlan, StepDefinition, run_step
 from journeyman.steps.verification import defects_plan
@@ -158,6 +160,7 @@ CONSOLIDATE: Final = StepDefinition(
         Reconciler(_await_launches),
         Reconciler(_decide_on_proposals),
         Reconciler(_propose),
+        Reconciler(refresh_prices),
     ),
     requeues=Step.CONSOLIDATE,
 )

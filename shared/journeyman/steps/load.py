@@ -68,6 +68,7 @@ from journeyman.core.scheduling.topology import with_default_spread
 from journeyman.core.state import InvalidObject, NodeClassState, Snapshot, Workloads
 from journeyman.errors import InvalidObjectError, NotFoundError
 from journeyman.steps.context import RunContext
+from journeyman.steps.offering_state_updates import recorded_prices
 
 T = TypeVar("T")
 O = TypeVar("O", bound=Object)  # noqa: E741 - any Kubernetes object
@@ -107,7 +108,11 @@ SWEEP_SCOPE: Final = Scope(pools=True, node_classes=True, pods=Pods.UNASSIGNED)
 
 
 def load(run: RunContext, scope: Scope) -> Snapshot:
-    """Read the kinds in `scope`. Raises KubeAPIError if a list fails: no decision may rest on a part of the cluster."""
+    """Read the kinds in `scope`; give the cloud provider the prices that other processes recorded.
+
+    Raises:
+        KubeAPIError: A list failed; no decision may rest on a part of the cluster.
+    """
 
     def list_for_scheduling(resource: Resource[O], *, cached: bool = False) -> tuple[O, ...]:
         return list_sorted(run, resource, cached=cached) if scope.scheduling else ()
@@ -124,6 +129,8 @@ def load(run: RunContext, scope: Scope) -> Snapshot:
         list_parsed(run, NODE_DISRUPTION, NodeDisruption) if scope.disruptions else ((), ())
     )
     states, invalid_states = list_parsed(run, OFFERING_STATE, OfferingState) if scope.offerings else ((), ())
+    for state in states:
+        run.cloud.adopt_prices(recorded_prices(state))
     uses_overlays = scope.scheduling and run.settings.feature_gates.node_overlay
     overlays, invalid_overlays = (
         list_parsed(run, NODE_OVERLAY, NodeOverlay, optional=True) if uses_overlays else ((), ())

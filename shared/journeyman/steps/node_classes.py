@@ -17,7 +17,20 @@ import msgspec
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import format_time
 from journeyman.core.lifecycle.nodeclass_finalizer import add_finalizer, finalize_nodeclasses, has_finalizer
-from journeyman.core.plan import Action, Chain, ObjectRef, PatchObject, Plan, RecordPriceAge, ResolveNodeClass, chain_of
+from journeyman.core.plan import (
+    Action,
+    Chain,
+    ObjectRef,
+    Observation,
+    PatchObject,
+    Plan,
+    RecordPriceAge,
+    RefreshPrices,
+    Requeue,
+    ResolveNodeClass,
+    Step,
+    chain_of,
+)
 from journeyman.core.state import NodeClassState
 from journeyman.core.state.condition_transitions import with_transitions
 from journeyman.errors import InvalidObjectError
@@ -58,15 +71,39 @@ def _refresh(inputs: StepInputs, node_class: NodeClassState, now: datetime, peri
 
 
 def record_price_ages(inputs: StepInputs) -> Plan:
-    """Return the plan that records the age of prices for each NodeClass that this run resolved."""
-    now = inputs.snapshot.now.replace(microsecond=0)
-    return Plan(
-        chains=tuple(
-            chain_of(f"prices of {c.kind} {c.name}", RecordPriceAge(node_class=c.name, kind=c.kind, uid=c.uid))
-            for c in inputs.snapshot.node_classes
-            if _resolved_at(c) == now and c.name not in inputs.catalogued.failures
-        )
-    )
+    """Return the plan that records the age of prices for each NodeClass that this run resolved.
+
+    If on-demand prices are due, it requeues consolidate, which reads them: it takes seconds, and no pod waits for that step.
+    """
+    now, prices = inputs.snapshot.now, inputs.catalogued.prices
+    resolved = [
+        c
+        for c in inputs.snapshot.node_classes
+        if _resolved_at(c) == now.replace(microsecond=0) and c.name not in inputs.catalogued.failures
+    ]
+    if not resolved:
+        return Plan()
+    chains = [_price_record(node_class) for node_class in resolved]
+    if prices.on_demand_due_at is not None and prices.on_demand_due_at <= now:
+        requeue = Requeue(step=Step.CONSOLIDATE, at=now, reason="on-demand prices are due")
+        chains.append(chain_of("requeues", requeue))
+    estimated = Observation(name="journeyman_on_demand_prices_estimated", value=float(prices.estimated), kind="gauge")
+    return Plan(chains=tuple(chains), observations=(estimated,))
+
+
+def refresh_prices(inputs: StepInputs) -> Plan:
+    """Return the plan that reads on-demand prices and records them for each NodeClass, if they are due."""
+    due_at = inputs.catalogued.prices.on_demand_due_at
+    ready = [c for c in inputs.snapshot.node_classes if c.ready and not c.deleting]
+    if due_at is None or due_at > inputs.snapshot.now or not ready:
+        return Plan()
+    records = tuple(_price_record(node_class) for node_class in ready)
+    return Plan(chains=(Chain(subject="on-demand prices", actions=(RefreshPrices(),), then=records),))
+
+
+def _price_record(node_class: NodeClassState) -> Chain:
+    kind, name = node_class.kind, node_class.name
+    return chain_of(f"prices of {kind} {name}", RecordPriceAge(node_class=name, kind=kind, uid=node_class.uid))
 
 
 def is_due(node_class: NodeClassState, now: datetime, period: timedelta) -> bool:

@@ -1,18 +1,23 @@
-"""Updates a NodeClass's OfferingState: the offerings that all steps skip for a while, and the age of prices."""
+"""Updates a NodeClass's OfferingState: the offerings that all steps skip for a while, and the prices with their age."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
+from math import isfinite
 from typing import Any, Final
 
+from journeyman.core.api.conditions import set_condition, to_wire
 from journeyman.core.api.model import parse
-from journeyman.core.api.objects import OFFERING_STATE
+from journeyman.core.api.objects import OFFERING_STATE, Condition
 from journeyman.core.api.offering_state import (
     MAX_MESSAGE,
+    MAX_PRICES,
     MAX_SOURCE,
+    PRICES_REFRESHED,
     OfferingState,
+    OfferingStateStatus,
     PriceRefresh,
     UnavailableOffering,
     with_failures,
@@ -25,6 +30,8 @@ from journeyman.steps.context import RunContext
 
 ATTEMPTS: Final = 3
 MANAGER: Final = "journeyman"
+OUTDATED_AFTER: Final = timedelta(hours=36)
+"""The age from which on-demand prices count as not refreshed: three refresh periods of Karpenter."""
 
 Offerings = tuple[UnavailableOffering, ...]
 
@@ -60,9 +67,9 @@ def clear_offering_failures(run: RunContext, action: ClearOfferingFailures) -> N
 
 
 def record_price_age(run: RunContext, action: RecordPriceAge) -> None:
-    """Write the age of prices into the NodeClass's OfferingState, and make the NodeClass its owner.
+    """Write the prices and their age into the NodeClass's OfferingState, and make the NodeClass its owner.
 
-    No decision reads it. Processes read prices at different times; the most recent time is kept.
+    Processes read prices at different times; the most recent ones are kept.
 
     Raises:
         KubeAPIError: The API server refused; ConflictError if another step changed the object meanwhile.
@@ -78,12 +85,35 @@ def record_price_age(run: RunContext, action: RecordPriceAge) -> None:
     if metadata.get("ownerReferences") != [owner]:
         patch = {"metadata": {"resourceVersion": metadata["resourceVersion"], "ownerReferences": [owner]}}
         metadata = run.store.patch(OFFERING_STATE, action.node_class, patch)["metadata"]
-    prices, recorded = _price_refresh(run.cloud.prices()), _parse_or_default(raw).status.prices
-    if prices == recorded or _last_refresh(prices) < _last_refresh(recorded):
-        return
-    wire = {"onDemandRefreshedAt": None, "spotRefreshedAt": None, **prices.to_wire()}
-    patch = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": {"prices": wire}}
-    run.store.patch(OFFERING_STATE, action.node_class, patch, subresource="status")
+    status = _parse_or_default(raw).status
+    changes = _price_changes(status, run.cloud.prices(), run.clock.now(), int(metadata.get("generation", 0)))
+    if changes:
+        patch = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": changes}
+        run.store.patch(OFFERING_STATE, action.node_class, patch, subresource="status")
+
+
+def recorded_prices(state: OfferingState) -> Prices:
+    """Return the prices that a process recorded in an OfferingState, without any that are not positive numbers."""
+    recorded = state.status.prices
+    on_demand = {name: price for name, text in recorded.on_demand.items() if (price := _price(text)) > 0}
+    return Prices(
+        on_demand_refreshed_at=recorded.on_demand_refreshed_at,
+        on_demand_tried_at=recorded.on_demand_tried_at,
+        spot_refreshed_at=recorded.spot_refreshed_at,
+        source=recorded.source,
+        message=recorded.message,
+        currency=recorded.currency,
+        estimated=recorded.estimated,
+        on_demand=on_demand,
+    )
+
+
+def _price(text: str) -> float:
+    try:
+        price = float(text)
+    except ValueError:
+        return 0.0
+    return price if isfinite(price) else 0.0
 
 
 def _update_with_retries(run: RunContext, node_class: str, change: Callable[[Offerings], Offerings]) -> None:
@@ -124,13 +154,62 @@ def _parse_or_default(raw: Mapping[str, Any]) -> OfferingState:
         return OfferingState()
 
 
+def _price_changes(status: OfferingStateStatus, prices: Prices, now: datetime, generation: int) -> dict[str, Any]:
+    """Return the changed fields of the status for a merge patch; empty if this process has nothing newer to record."""
+    recorded, current = status.prices, _price_refresh(prices)
+    if _last_refresh(current) < _last_refresh(recorded):
+        return {}
+    changes: dict[str, Any] = {}
+    if current != recorded:
+        times = ("onDemandRefreshedAt", "onDemandTriedAt", "spotRefreshedAt")
+        removed: dict[str, str | None] = dict.fromkeys(sorted(recorded.on_demand.keys() - current.on_demand.keys()))
+        changes["prices"] = {**dict.fromkeys(times), **current.to_wire(), "onDemand": {**removed, **current.on_demand}}
+        if current.on_demand == recorded.on_demand:
+            del changes["prices"]["onDemand"]
+    conditions = _with_prices_refreshed(status, prices, now, generation)
+    if conditions != status.conditions:
+        changes["conditions"] = to_wire(conditions)
+    return changes
+
+
+def _with_prices_refreshed(
+    status: OfferingStateStatus, prices: Prices, now: datetime, generation: int
+) -> tuple[Condition, ...]:
+    """Return the conditions with PricesRefreshed; unchanged for a cloud whose prices have no currency, so no pricing API."""
+    if not prices.currency:
+        return status.conditions
+    read_at = prices.on_demand_refreshed_at
+    reason, message = "", ""
+    if prices.estimated:
+        reason, message = "Estimated", f"on-demand prices are an estimate: {prices.source}"
+    elif read_at is None:
+        reason, message = "NotRefreshed", f"on-demand prices are those of the package: {prices.source}"
+    elif now - read_at >= OUTDATED_AFTER:
+        reason, message = "Outdated", f"on-demand prices were last read at {read_at:%Y-%m-%d %H:%M} UTC"
+    if reason and prices.message:
+        message += f"; {prices.message}"
+    return set_condition(
+        status.conditions,
+        PRICES_REFRESHED,
+        "False" if reason else "True",
+        now=now.replace(microsecond=0),
+        generation=generation,
+        reason=reason,
+        message=message[:MAX_MESSAGE],
+    )
+
+
 def _price_refresh(prices: Prices) -> PriceRefresh:
-    """Return the prices' age as OfferingState stores it: whole seconds, texts truncated to their maximum lengths."""
+    """Return prices as OfferingState stores them: whole seconds, texts truncated to their maximum lengths."""
     return PriceRefresh(
         on_demand_refreshed_at=_whole_seconds(prices.on_demand_refreshed_at),
+        on_demand_tried_at=_whole_seconds(prices.on_demand_tried_at),
         spot_refreshed_at=_whole_seconds(prices.spot_refreshed_at),
         source=prices.source[:MAX_SOURCE],
         message=prices.message[:MAX_MESSAGE],
+        currency=prices.currency,
+        estimated=prices.estimated,
+        on_demand={name: repr(price) for name, price in sorted(prices.on_demand.items())[:MAX_PRICES]},
     )
 
 
@@ -139,5 +218,5 @@ def _whole_seconds(at: datetime | None) -> datetime | None:
 
 
 def _last_refresh(prices: PriceRefresh) -> datetime:
-    times = (prices.on_demand_refreshed_at, prices.spot_refreshed_at)
+    times = (prices.on_demand_refreshed_at, prices.on_demand_tried_at, prices.spot_refreshed_at)
     return max((at for at in times if at is not None), default=datetime.min.replace(tzinfo=timezone.utc))

@@ -16,7 +16,7 @@ from journeyman.core.scheduling.node_overlays import apply_overlays
 from journeyman.core.scheduling.results import CachedResults
 from journeyman.core.state import InstanceStatus, NodeClassState, RepairPolicy, Snapshot
 from journeyman.errors import CloudProviderError, InvariantError
-from journeyman.ports import Instance, Trigger
+from journeyman.ports import Instance, Prices, Trigger
 from journeyman.steps.actions import WrittenObjects
 from journeyman.steps.context import RunContext, Settings
 
@@ -33,6 +33,7 @@ class SchedulingInputs(Struct, frozen=True, kw_only=True):
     by_node_class: Mapping[str, tuple[InstanceType, ...]]
     failures: Mapping[str, CloudProviderError] = field(default_factory=dict)
     overlay_conflicts: Mapping[str, str] = field(default_factory=dict)
+    prices: Prices = Prices()  # the source and age of the catalogue's prices
 
     def node_class(self, claim: NodeClaim) -> NodeClassState | None:
         """Return the NodeClass of a claim; None if it does not exist."""
@@ -111,6 +112,7 @@ def scheduling_inputs_of(run: RunContext, snapshot: Snapshot) -> SchedulingInput
         by_node_class=offered,
         failures=failures,
         overlay_conflicts=memory.overlay_conflicts,
+        prices=run.cloud.prices(),
     )
 
 

@@ -143,7 +143,7 @@ _OFFER_TERM, _RATE = "JRTCKXETXF", "6YS6EN2CT7"  # AWS's codes for on-demand ter
 
 
 class PricedProduct(NamedTuple):
-    """An on-demand Linux instance type and its price, USD per hour."""
+    """An on-demand Linux instance type and its price per hour, in the region's currency."""
 
     attributes: dict[str, str]
     price: float
@@ -197,12 +197,14 @@ def _product_attributes(instance_type: str, region: str, *, bare_metal: bool) ->
 
 
 def _has_attributes(product: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Whether a product has all wanted attributes, ignoring case."""
-    return all(product.get(field, "").lower() == value.lower() for field, value in wanted.items())
+    """Whether a product has all wanted attributes. The case of names and values does not count: AWS takes `serviceCode`."""
+    attributes = {field.lower(): value.lower() for field, value in product.items()}
+    return all(attributes.get(field.lower()) == value.lower() for field, value in wanted.items())
 
 
 def _offer(product: Mapping[str, str], price: float) -> dict[str, Any]:
-    """Return an entry of PriceList: the product and its hourly price in USD."""
+    """Return an entry of PriceList: the product and its hourly price, which AWS lists in yuan for its regions in China."""
+    currency = "CNY" if product["regionCode"].startswith("cn-") else "USD"
     sku = product["instanceType"].upper().replace(".", "").replace("-", "")
     term, rate = f"{sku}.{_OFFER_TERM}", f"{sku}.{_OFFER_TERM}.{_RATE}"
     attributes = {key: value for key, value in product.items() if key != "productFamily"}
@@ -211,9 +213,9 @@ def _offer(product: Mapping[str, str], price: float) -> dict[str, Any]:
         "unit": "Hrs",
         "beginRange": "0",
         "endRange": "Inf",
-        "description": f"${price} per On Demand Linux {product['instanceType']} Instance Hour",
+        "description": f"{price} {currency} per On Demand Linux {product['instanceType']} Instance Hour",
         "appliesTo": [],
-        "pricePerUnit": {"USD": f"{price:.10f}"},
+        "pricePerUnit": {currency: f"{price:.10f}"},
     }
     return {
         "product": {"sku": sku, "productFamily": product["productFamily"], "attributes": attributes},

@@ -39,6 +39,7 @@ RECORDED_CALL_SITES: Final = (
     "consolidate: patch NodeClaim/status",
     "consolidate: patch NodeDisruption/status",
     "consolidate: patch OfferingState/status",
+    "consolidate: pricing GetProducts",
     "consolidate: sqs SendMessageBatch",
     "interrupt: apply OfferingState",
     "interrupt: create Event",

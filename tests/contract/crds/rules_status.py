@@ -109,7 +109,15 @@ def _own_rules() -> Iterator[Rule]:
     yield Rule(
         kind=kind,
         path="status.prices",
-        good=({}, None, {"source": "api"}),
-        bad=([], {"source": "s" * 254}, {"message": 1}),
+        good=({}, None, {"source": "api"}, {"currency": "CNY", "estimated": True, "onDemand": {"m5.large": "0.096"}}),
+        bad=(
+            [],
+            {"source": "s" * 254},
+            {"message": 1},
+            {"currency": "EURO"},
+            {"estimated": "yes"},
+            {"onDemand": {"m5.large": 0.096}},
+            {"onDemand": {"m5.large": "0" * 33}},
+        ),
     )
     yield Rule(kind=kind, path="status.prices.spotRefreshedAt", good=(TIMES_GOOD[0],), bad=(TIMES_BAD[0], 1))

@@ -76,6 +76,7 @@ def test_kubectl_get_offeringstate(ours):
         "Failures": 2,
         "PriceSource": None,
         "PriceError": None,
+        "Estimated": None,
         "Kind": "EC2NodeClass",
     }
     assert shown(ours["OfferingState"], "shown", wide=True) == {**brief, **wide}

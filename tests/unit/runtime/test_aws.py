@@ -122,6 +122,8 @@ def test_cluster_role_is_assumed_in_the_clusters_region(clients):
 
         assert sts.get_caller_identity()["Arn"] == "arn:aws:sts::111122223333:assumed-role/journeyman-ohio/journeyman"
         assert sts.meta.region_name == "us-east-2"
+        pricing = adapters.clients_for(adapters.environment.clusters["ohio"])("pricing", "us-east-1")
+        assert pricing.meta.region_name == "us-east-1"  # the Pricing API is served in few regions
         assert adapters.clients_for(adapters.environment.clusters["dev"]) is clients
 
 

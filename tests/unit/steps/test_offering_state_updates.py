@@ -1,12 +1,14 @@
-"""OfferingState: unavailable offerings, age of prices, and owner."""
+"""OfferingState: unavailable offerings, prices with their age, and owner."""
 
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from journeyman.core.api.objects import OFFERING_STATE
 from journeyman.core.plan import ClearOfferingFailures, MarkOfferingUnavailable, Plan, Step, chain_of
 from journeyman.ports import ClusterChanged, Prices
+from journeyman.steps.consolidate import consolidate
 from journeyman.steps.provision import provision
 from tests.helpers.builders import CLASS, NOW, SMALL, node_class_body, pod_body, pool_body, stamp
 from tests.helpers.fakes import Cluster, FakeCloud
@@ -59,11 +61,10 @@ def test_offering_state_has_the_age_of_prices(cluster):
     read = NOW + timedelta(minutes=1, microseconds=5)
     cluster.cloud.current = Prices(source="table of 2026-01", spot_refreshed_at=read)
     run_later(cluster)
-    assert state(cluster)["status"]["prices"] == {
-        "source": "table of 2026-01",
-        "spotRefreshedAt": stamp(NOW + timedelta(minutes=1)),
-        "message": "",
-    }
+    prices = state(cluster)["status"]["prices"]
+    assert (prices["source"], prices["message"]) == ("table of 2026-01", "")
+    assert prices["spotRefreshedAt"] == stamp(NOW + timedelta(minutes=1))
+    assert "onDemandRefreshedAt" not in prices
 
     version = state(cluster)["metadata"]["resourceVersion"]
     run_later(cluster)
@@ -128,3 +129,109 @@ def test_offering_state_is_written_once_per_refresh_period(cluster):
     version = state(cluster)["metadata"]["resourceVersion"]
     run_later(cluster, minutes=1)
     assert state(cluster)["metadata"]["resourceVersion"] == version
+
+
+class PricingCloud(PricedCloud):
+    """A cloud whose pricing API returns `listed`, or nothing; every 12 hours."""
+
+    listed: dict[str, float] | None = None
+    reads = 0
+    adopted: Prices | None = None
+
+    def prices(self):
+        tried_at = self.current.on_demand_tried_at
+        return replace(self.current, on_demand_due_at=tried_at + timedelta(hours=12) if tried_at else self.clock.now())
+
+    def adopt_prices(self, recorded):
+        self.adopted = recorded
+
+    def refresh_prices(self):
+        self.reads += 1
+        now = self.clock.now()
+        if self.listed is None:
+            self.current = replace(self.current, on_demand_tried_at=now, message="no answer")
+        else:
+            self.current = Prices(
+                source="api",
+                currency="EUR",
+                on_demand=self.listed,
+                on_demand_tried_at=now,
+                on_demand_refreshed_at=now,
+            )
+
+
+@pytest.fixture
+def priced():
+    """Return a cluster whose on-demand prices are estimated so far."""
+    cluster = Cluster()
+    cluster.cloud = PricingCloud(cluster.clock)
+    cluster.cloud.current = Prices(source="table for elsewhere", currency="EUR", estimated=True)
+    cluster.add(pool_body(), node_class_body())
+    return cluster
+
+
+def refreshed(cluster):
+    """Return status, reason and message of the condition PricesRefreshed."""
+    [condition] = state(cluster)["status"]["conditions"]
+    assert condition["type"] == "PricesRefreshed"
+    return condition["status"], condition["reason"], condition["message"]
+
+
+def test_consolidate_reads_on_demand_prices_that_provision_uses(priced):
+    """The first provision run says that prices are estimated and requeues consolidate, which reads and records them."""
+    run_later(priced)
+    assert refreshed(priced) == ("False", "Estimated", "on-demand prices are an estimate: table for elsewhere")
+    assert priced.record.count_of("journeyman_on_demand_prices_estimated") == 1
+    assert (priced.cloud.reads, [m.step for m in priced.queue.sent]) == (0, [Step.CONSOLIDATE])
+
+    priced.cloud.listed = {"m.small": 0.05, "m.large": 0.2}
+    consolidate(priced.run(), TRIGGER)
+    assert refreshed(priced)[:2] == ("True", "PricesRefreshed")
+    assert state(priced)["status"]["prices"]["onDemand"] == {"m.large": "0.2", "m.small": "0.05"}
+    assert state(priced)["status"]["prices"]["estimated"] is False
+    assert priced.cloud.adopted is None or not priced.cloud.adopted.on_demand
+
+    run_later(priced)
+    consolidate(priced.run(), TRIGGER)
+    assert priced.cloud.reads == 1
+    assert dict(priced.cloud.adopted.on_demand) == {"m.large": 0.2, "m.small": 0.05}
+    assert priced.cloud.adopted.currency == "EUR"
+
+
+def test_removed_prices_do_not_stay_in_the_record(priced):
+    """A merge patch alone would keep them."""
+    run_later(priced)
+    for listed in ({"m.small": 0.05, "m.large": 0.2}, {"m.small": 0.06}):
+        priced.cloud.listed = listed
+        priced.clock.advance(12 * 3600)
+        consolidate(priced.run(), TRIGGER)
+
+    assert state(priced)["status"]["prices"]["onDemand"] == {"m.small": "0.06"}
+
+
+def test_prices_that_cannot_be_refreshed_say_why(priced):
+    """The condition has the error; prices that are older than a day and a half are outdated."""
+    run_later(priced)
+    consolidate(priced.run(), TRIGGER)
+    assert refreshed(priced)[2] == "on-demand prices are an estimate: table for elsewhere; no answer"
+
+    priced.clock.advance(12 * 3600)
+    priced.cloud.listed = {"m.small": 0.05}
+    consolidate(priced.run(), TRIGGER)
+    priced.cloud.listed = None
+    priced.clock.advance(37 * 3600)
+    consolidate(priced.run(), TRIGGER)
+    status, reason, message = refreshed(priced)
+    assert (status, reason) == ("False", "Outdated")
+    assert message.endswith("UTC; no answer")
+
+
+def test_edited_prices_are_ignored(priced):
+    """A user may edit the object; what is no positive number is no price."""
+    run_later(priced)
+    texts = {"m.small": "0.05", "zero": "0", "negative": "-1", "text": "cheap", "endless": "inf", "none": "nan"}
+    patch = {"status": {"prices": {"onDemand": texts}}}
+    priced.server.patch(OFFERING_STATE, CLASS, patch, subresource="status")
+    run_later(priced)
+
+    assert dict(priced.cloud.adopted.on_demand) == {"m.small": 0.05}

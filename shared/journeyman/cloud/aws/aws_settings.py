@@ -36,9 +36,9 @@ class AwsSettings(Struct, frozen=True, kw_only=True):
     isolated_vpc: bool = False  # the VPC reaches neither IAM nor the Pricing API
     max_parallel_launches: int = 8
     parallel_reads: bool = True  # False sends requests one after another, so that a simulation is reproducible
-    # karpenter-provider-aws pkg/controllers/providers/pricing: both every 12 h
-    spot_refresh_period: timedelta | None = timedelta(hours=12)  # None: only when `refresh_prices` is called
-    on_demand_refresh_period: timedelta | None = None  # uses the shipped table, as the Pricing API is slow and large
+    # karpenter-provider-aws pkg/controllers/providers/pricing: both every 12 h; None: never
+    spot_refresh_period: timedelta | None = timedelta(hours=12)
+    on_demand_refresh_period: timedelta | None = timedelta(hours=12)
 
 
 def ttl_cache(clock: Clock, ttl: timedelta) -> TTLCache[Any, Any]:

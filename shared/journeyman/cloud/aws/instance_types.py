@@ -66,7 +66,7 @@ class InstanceTypeProvider:
         """
         if not node_class.subnets:
             raise NodeClassNotReadyError("no subnets in the NodeClass's status", node_class=node_class.name)
-        self._prices.refresh_if_due()
+        self._prices.refresh_spot_if_due()
         region_types = self._region_types()
         key = _fingerprint(node_class)
         with self._lock:

@@ -1,8 +1,12 @@
-"""Prices of offerings, from a table that ships with the package and from AWS.
+"""Prices of offerings: from AWS, from another process that read them, or from a table that ships with the package.
+
+On-demand prices come from the Pricing API, which takes seconds and megabytes. So one process reads them every 12 hours, in a
+step that no pod waits for, and OfferingState keeps them for all others. Until then a region has the prices of the shipped
+table, or, if the table lacks the region, an estimate: the prices of another region with the same currency, and never less
+than the Spot price of the type.
 
 Restates: karpenter-provider-aws pkg/providers/pricing/pricing.go.
-Differs: a sandbox reads Spot prices on first use and every 12 h after that; on-demand prices, which rarely change, come
-from the shipped table unless a refresh period is set.
+Differs: a sandbox reads Spot prices on first use and every 12 h after that; the estimate for China is not in dollars.
 """
 
 from __future__ import annotations
@@ -25,7 +29,10 @@ from journeyman.ports import Clock, Prices
 
 _log = logging.getLogger(__name__)
 
-_FALLBACK_REGION: Final = "us-east-1"
+_ESTIMATED_FROM: Final = {"USD": "us-east-1", "CNY": "cn-north-1"}
+# GovCloud and the isolated regions have no Pricing API in their partition
+_WITHOUT_PRICING_API: Final = ("us-gov-", "us-iso", "eu-iso")
+_RETRY_AFTER: Final = timedelta(hours=1)
 _SPOT_PRODUCTS: Final = ["Linux/UNIX", "Linux/UNIX (Amazon VPC)"]
 _COMMON_FILTERS: Final = {
     "serviceCode": "AmazonEC2",
@@ -56,12 +63,19 @@ def shipped_prices() -> PriceTable:
     return msgspec.json.decode(text, type=PriceTable)
 
 
+def currency_of(region: str) -> str:
+    """Return the currency in which AWS sells in a region, on demand and Spot."""
+    return "CNY" if region.startswith("cn-") else "USD"
+
+
+def shipped_region(region: str) -> str:
+    """Return the region whose shipped prices a region has: its own, or one with the same currency if the table lacks it."""
+    return region if region in shipped_prices().on_demand_per_hour else _ESTIMATED_FROM[currency_of(region)]
+
+
 def shipped_on_demand(region: str) -> Mapping[str, float]:
-    """Return a region's shipped prices; those of us-east-1 for a region that the table lacks."""
-    table = shipped_prices()
-    if region not in table.on_demand_per_hour:
-        _log.warning("no shipped prices for this region, using those of %s", _FALLBACK_REGION, extra={"region": region})
-    return table.on_demand_per_hour.get(region, table.on_demand_per_hour[_FALLBACK_REGION])
+    """Return a region's shipped prices; those of another region with the same currency if the table lacks the region."""
+    return shipped_prices().on_demand_per_hour[shipped_region(region)]
 
 
 class PriceProvider:
@@ -75,16 +89,20 @@ class PriceProvider:
         self._clients = clients
         self._settings = settings
         self._clock = clock
-        self._on_demand = shipped_on_demand(settings.region)
+        self._shipped = shipped_on_demand(settings.region)
+        self._on_demand = self._shipped
         self._spot: Mapping[tuple[str, str], float] | None = None
+        self._dearest_spot: Mapping[str, float] = {}  # by type
         self._spot_read_at: datetime | None = None
-        self._on_demand_read_at: datetime | None = None
-        self._state = Prices(source=f"table of {shipped_prices().as_of}")
+        self._state = _state_of_shipped(settings.region)
         self.version = 0
 
     def on_demand(self, instance_type: str) -> float | None:
         """Return the price; None if it is unknown."""
-        return self._on_demand.get(instance_type)
+        price = self._on_demand.get(instance_type)
+        if price is None or not self._state.estimated:
+            return price
+        return max(price, self._dearest_spot.get(instance_type, price))  # AWS caps Spot prices at on-demand prices
 
     def spot(self, instance_type: str, zone: str) -> float | None:
         """Return the price; None if the type has no spot price in that zone."""
@@ -93,53 +111,86 @@ class PriceProvider:
         return self._spot.get((instance_type, zone))
 
     def state(self) -> Prices:
-        """Return the source and age of the prices. Makes no call to AWS."""
-        return self._state
+        """Return the prices' source, age and currency, and the on-demand prices that AWS returned. Makes no call to AWS."""
+        return replace(self._state, on_demand_due_at=self._on_demand_due_at())
 
-    def refresh_if_due(self) -> None:
-        """Refresh the Spot or on-demand prices that have a refresh period and are older than it, or were never read."""
-        now = self._clock.now()
-        if _is_due(self._spot_read_at, self._settings.spot_refresh_period, now):
-            self._refresh_spot()
-        if _is_due(self._on_demand_read_at, self._settings.on_demand_refresh_period, now):
-            self._refresh_on_demand()
+    def adopt(self, recorded: Prices) -> None:
+        """Use the on-demand prices that another process read, if they are newer than this one's and of this currency."""
+        if recorded.currency != self._state.currency:
+            return
+        if _is_newer(recorded.on_demand_tried_at, self._state.on_demand_tried_at):
+            self._state = replace(self._state, on_demand_tried_at=recorded.on_demand_tried_at, message=recorded.message)
+        read_at = recorded.on_demand_refreshed_at
+        if read_at is not None and recorded.on_demand and _is_newer(read_at, self._state.on_demand_refreshed_at):
+            self._use(recorded.on_demand, read_at, recorded.source)
 
-    def refresh(self) -> None:
-        """Read Spot and on-demand prices from AWS."""
-        self._refresh_spot()
-        self._refresh_on_demand()
+    def refresh_spot_if_due(self) -> None:
+        """Read Spot prices if they were never read, or are older than the refresh period; on failure, keep the last ones."""
+        now, period = self._clock.now(), self._settings.spot_refresh_period
+        if period is not None and (self._spot_read_at is None or now - self._spot_read_at >= period):
+            self._refresh_spot(now)
 
-    def _refresh_spot(self) -> None:
-        """Read spot prices; on failure, log a warning and keep the last ones until the next period."""
-        self._spot_read_at = self._clock.now()
+    def refresh_on_demand_if_due(self) -> None:
+        """Read on-demand prices if they are due; on failure, keep the last ones and try again after an hour."""
+        now, due_at = self._clock.now(), self._on_demand_due_at()
+        if due_at is not None and due_at <= now:
+            self._refresh_on_demand(now)
+
+    def _on_demand_due_at(self) -> datetime | None:
+        """Return when on-demand prices are read again; None if the Pricing API cannot be reached from here."""
+        settings, state = self._settings, self._state
+        if settings.on_demand_refresh_period is None or settings.isolated_vpc:
+            return None
+        if settings.region.startswith(_WITHOUT_PRICING_API):
+            return None
+        if state.on_demand_tried_at is None:
+            return self._clock.now()
+        has_failed = _is_newer(state.on_demand_tried_at, state.on_demand_refreshed_at)
+        return state.on_demand_tried_at + (_RETRY_AFTER if has_failed else settings.on_demand_refresh_period)
+
+    def _refresh_spot(self, now: datetime) -> None:
+        self._spot_read_at = now
         try:
             spot = dict(self._read_spot()) or self._spot
         except CloudProviderError as error:
             self._report_failure("spot", error)
             return
-        self._state = replace(self._state, spot_refreshed_at=self._spot_read_at, message="")
+        self._state = replace(self._state, spot_refreshed_at=now, message="")
         if spot != self._spot:
             self._spot = spot
+            dearest: dict[str, float] = {}
+            for (name, _), price in (spot or {}).items():
+                dearest[name] = max(price, dearest.get(name, price))
+            self._dearest_spot = dearest
             self.version += 1
 
-    def _refresh_on_demand(self) -> None:
-        """Read on-demand prices, as `_refresh_spot`; skip an isolated VPC, which cannot reach the Pricing API."""
-        self._on_demand_read_at = self._clock.now()
-        if self._settings.isolated_vpc:
-            return
+    def _refresh_on_demand(self, now: datetime) -> None:
+        self._state = replace(self._state, on_demand_tried_at=now)
         try:
-            on_demand = {**self._on_demand, **dict(self._read_on_demand())}
+            read = dict(self._read_on_demand())
         except CloudProviderError as error:
             self._report_failure("on-demand", error)
             return
+        if not read:
+            region, currency = self._settings.region, self._state.currency
+            self._report_failure("on-demand", f"pricing:GetProducts returned no price of {region} in {currency}")
+            return
+        self._state = replace(self._state, message="")
+        self._use(read, now, "pricing:GetProducts")
+
+    def _use(self, read: Mapping[str, float], read_at: datetime, source: str) -> None:
+        """Use prices of the region's own; types without one keep the shipped price, if that is the region's own as well."""
+        is_own = shipped_region(self._settings.region) == self._settings.region
+        on_demand = {**(self._shipped if is_own else {}), **read}
+        before, was_estimated = self._on_demand, self._state.estimated
         self._state = replace(
-            self._state, on_demand_refreshed_at=self._on_demand_read_at, source="pricing:GetProducts", message=""
+            self._state, on_demand_refreshed_at=read_at, source=source, estimated=False, on_demand=read
         )
-        if on_demand != self._on_demand:
+        if on_demand != before or was_estimated:
             self._on_demand = on_demand
             self.version += 1
 
-    def _report_failure(self, kind: str, error: CloudProviderError) -> None:
+    def _report_failure(self, kind: str, error: CloudProviderError | str) -> None:
         text = f"keeping the last {kind} prices: {error}"
         self._state = replace(self._state, message=text)
         _log.warning(text)
@@ -159,13 +210,22 @@ class PriceProvider:
 
     def _read_on_demand(self) -> Iterator[tuple[str, float]]:
         pages = self._clients.pricing.get_paginator("get_products")
-        currency = shipped_prices().currency.get(self._settings.region, "USD")
         for offer in _OFFERS:
             fields = {**_COMMON_FILTERS, **offer, "regionCode": self._settings.region}
             filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in fields.items()]
             with translated("pricing:GetProducts"):
                 for page in pages.paginate(ServiceCode="AmazonEC2", Filters=filters):
-                    yield from _products(page["PriceList"], currency)
+                    yield from _products(page["PriceList"], self._state.currency)
+
+
+def _state_of_shipped(region: str) -> Prices:
+    table, source = shipped_prices(), shipped_region(region)
+    is_own = source == region
+    return Prices(
+        source=f"table of {table.as_of}" if is_own else f"table of {table.as_of} for {source}",
+        currency=currency_of(region),
+        estimated=not is_own,
+    )
 
 
 def _products(price_list: Iterable[str], currency: str) -> Iterator[tuple[str, float]]:
@@ -180,5 +240,5 @@ def _products(price_list: Iterable[str], currency: str) -> Iterator[tuple[str, f
                     yield name, price
 
 
-def _is_due(read_at: datetime | None, period: timedelta | None, now: datetime) -> bool:
-    return period is not None and (read_at is None or now - read_at >= period)
+def _is_newer(at: datetime | None, than: datetime | None) -> bool:
+    return at is not None and (than is None or at > than)

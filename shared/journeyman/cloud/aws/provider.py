@@ -128,9 +128,13 @@ class AwsCloudProvider:
         return failing_checks(self._clients)
 
     def prices(self) -> Prices:
-        """Return the source and age of the prices."""
+        """Return the source, age and currency of the prices, and the on-demand prices that AWS returned."""
         return self._prices.state()
 
+    def adopt_prices(self, recorded: Prices) -> None:
+        """Use the on-demand prices that another process read, if they are newer than this one's."""
+        self._prices.adopt(recorded)
+
     def refresh_prices(self) -> None:
-        """Read prices from AWS; on failure, keep the last ones. Raises nothing."""
-        self._prices.refresh()
+        """Read on-demand prices from AWS if they are due; on failure, keep the last ones. Raises nothing."""
+        self._prices.refresh_on_demand_if_due()

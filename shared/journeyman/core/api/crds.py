@@ -150,6 +150,7 @@ DEFINITIONS: Final = (
             PrinterColumn("Failures", ".status.unavailable[0].failures", "integer", wide=True),
             PrinterColumn("PriceSource", ".status.prices.source", wide=True),
             PrinterColumn("PriceError", ".status.prices.message", wide=True),
+            PrinterColumn("Estimated", ".status.prices.estimated", "boolean", wide=True),
             PrinterColumn("Kind", ".spec.nodeClassRef.kind", wide=True),
         ),
         categories=_OURS,

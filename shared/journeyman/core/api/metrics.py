@@ -513,6 +513,11 @@ OWN: Final = (
         "Number of launches for which an offering was unavailable.",
         ("instance_type", "zone", "capacity_type"),
     ),
+    Metric(
+        "journeyman_on_demand_prices_estimated",
+        "gauge",
+        "1 while on-demand prices are those of another region, because the pricing API has not answered yet; else 0.",
+    ),
     Metric("journeyman_kube_requests_total", "counter", "Number of requests to the API server.", ("controller",)),
     Metric(
         "journeyman_kube_retries_total", "counter", "Number of retried requests to the API server.", ("controller",)

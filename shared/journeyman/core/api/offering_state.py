@@ -1,4 +1,4 @@
-"""OfferingState (`journeyman.dev/v1alpha1`): unavailable offerings and the age of prices, per NodeClass.
+"""OfferingState (`journeyman.dev/v1alpha1`): unavailable offerings, and prices with their age, per NodeClass.
 
 One object per NodeClass, with the NodeClass's name. It is a cache: if it is deleted, the next runs fill it again.
 """
@@ -12,13 +12,17 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field
 
-from journeyman.core.api.model import Int, Metadata, Model, Time, crd, problem
+from journeyman.core.api.conditions import Conditions
+from journeyman.core.api.model import Bool, Int, Metadata, Model, Time, crd, problem
 from journeyman.core.api.objects import ObjectMeta, OfferingKey
 from journeyman.core.api.requirement_rules import NodeClassRef
 
 MAX_UNAVAILABLE: Final = 2000
 MAX_SOURCE: Final = 253
 MAX_MESSAGE: Final = 1024
+MAX_PRICES: Final = 5000
+PRICES_REFRESHED: Final = "PricesRefreshed"
+"""The condition that is False while on-demand prices do not come from the cloud's pricing API."""
 FAILURE_MEMORY: Final = timedelta(hours=6)
 """How long after `until` failures are still counted; a later failure counts as the first."""
 MAX_DOUBLINGS: Final = 20  # keeps the arithmetic finite: a count that is read from the cluster may be any number
@@ -44,11 +48,17 @@ class UnavailableOffering(Model):
         return OfferingKey(self.instance_type, self.zone, self.capacity_type)
 
 
+_Price = Annotated[str, Field(max_length=32)]  # a CRD has no floating-point numbers
+
+
 class PriceRefresh(Model):
-    """The source and the age of prices."""
+    """The source, the age and the currency of prices."""
 
     on_demand_refreshed_at: Time | None = Field(
         default=None, description="Time of the last refresh of on-demand prices."
+    )
+    on_demand_tried_at: Time | None = Field(
+        default=None, description="Time of the last attempt to refresh on-demand prices."
     )
     spot_refreshed_at: Time | None = Field(default=None, description="Time of the last refresh of Spot prices.")
     source: str = Field(
@@ -56,6 +66,13 @@ class PriceRefresh(Model):
     )
     message: str = Field(
         default="", max_length=MAX_MESSAGE, description="Error of the last refresh; empty if it succeeded."
+    )
+    currency: str = Field(default="", max_length=3, description="Currency of all prices, such as USD or CNY.")
+    estimated: Bool = Field(default=False, description="Whether on-demand prices are those of another region.")
+    on_demand: dict[_Name, _Price] = Field(
+        default={},
+        max_length=MAX_PRICES,
+        description="On-demand price per hour by instance type, as the cloud's pricing API returned it.",
     )
 
 
@@ -83,11 +100,12 @@ class OfferingStateStatus(Model):
             x_kubernetes_list_type="map", x_kubernetes_list_map_keys=["instanceType", "zone", "capacityType"]
         ),
     )
-    prices: PriceRefresh = Field(default_factory=PriceRefresh, description="Source and age of prices.")
+    prices: PriceRefresh = Field(default_factory=PriceRefresh, description="Source, age and currency of prices.")
+    conditions: Conditions = Field(default=(), description="PricesRefreshed.")
 
 
 class OfferingState(Model):
-    """Unavailable offerings and the age of prices, for one NodeClass."""
+    """Unavailable offerings, and prices with their age, for one NodeClass."""
 
     api_version: Literal["journeyman.dev/v1alpha1"] = "journeyman.dev/v1alpha1"
     kind: Literal["OfferingState"] = "OfferingState"

@@ -114,7 +114,8 @@ def test_changed_price_returns_new_instance_types(ec2, settings, clock):
     spot = {"InstanceType": "m5.large", "AvailabilityZone": "us-east-1a", "Timestamp": clock.now(), "SpotPrice": "0.01"}
     ec2.pages |= {"describe_spot_price_history": [{"SpotPriceHistory": [spot]}], "get_products": [{"PriceList": []}]}
 
-    prices.refresh()
+    clock.advance(12 * 3600)
+    prices.refresh_spot_if_due()
     after = catalogue.for_node_class(node_class())
 
     assert after is not before

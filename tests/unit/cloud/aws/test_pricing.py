@@ -1,4 +1,4 @@
-"""Prices: the shipped table, refreshes from AWS, and the last prices when AWS does not respond."""
+"""Prices: the shipped table, estimates, refreshes from AWS or another process, and the last prices in an outage."""
 
 import json
 import logging
@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from journeyman.cloud.aws.aws_settings import Clients
 from journeyman.cloud.aws.pricing import PriceProvider, shipped_prices
-from tests.unit.cloud.aws.conftest import Pages
+from journeyman.ports import Prices
+from tests.unit.cloud.aws.conftest import START, Pages
 
 THROTTLED = ClientError({"Error": {"Code": "RequestLimitExceeded"}}, "x")
 
@@ -58,6 +59,12 @@ def book(aws, settings, clock):
     return make
 
 
+def refresh(prices):
+    """Read both kinds of prices if they are due."""
+    prices.refresh_spot_if_due()
+    prices.refresh_on_demand_if_due()
+
+
 def test_shipped_prices_have_source_date_and_currency():
     """OfferingState and the log show them."""
     table = shipped_prices()
@@ -68,13 +75,33 @@ def test_shipped_prices_have_source_date_and_currency():
     assert table.on_demand_per_hour["us-east-1"]["m5.large"] == 0.096
 
 
-def test_unknown_region_uses_us_east_1_with_a_warning(book, caplog):
-    """An approximate price is better than no node."""
-    with caplog.at_level(logging.WARNING):
-        prices = book(region="mx-central-1")
+@pytest.mark.parametrize(
+    ("region", "source", "currency", "m5_large"),
+    [
+        ("us-east-1", "table of 2026-07-20", "USD", 0.096),
+        ("cn-north-1", "table of 2026-07-20", "CNY", 1.013),
+        ("mx-central-1", "table of 2026-07-20 for us-east-1", "USD", 0.096),
+        ("cn-northwest-1", "table of 2026-07-20 for cn-north-1", "CNY", 1.013),
+    ],
+)
+def test_region_without_shipped_prices_is_said_to_be_estimated(book, region, source, currency, m5_large):
+    """An approximate price is better than no node; it is in the region's own currency."""
+    prices = book(region=region)
+    state = prices.state()
 
-    assert prices.on_demand("m5.large") == 0.096
-    assert "no shipped prices" in caplog.text
+    assert prices.on_demand("m5.large") == pytest.approx(m5_large, abs=0.001)
+    assert (state.source, state.currency, state.estimated) == (source, currency, "for" in source)
+
+
+def test_estimate_is_never_below_the_spot_price(book, aws, clock):
+    """AWS caps a Spot price at the on-demand price, so a region with dearer Spot is dearer on demand."""
+    history = [spot("m5.large", f"sa-east-1{zone}", price, clock.now()) for zone, price in (("a", 0.14), ("b", 0.12))]
+    aws.pages["describe_spot_price_history"] = [{"SpotPriceHistory": history}]
+    estimated, known = book(region="sa-east-1"), book()
+    for prices in (estimated, known):
+        prices.refresh_spot_if_due()
+
+    assert (estimated.on_demand("m5.large"), known.on_demand("m5.large")) == (0.14, 0.096)
 
 
 def test_spot_price_is_the_on_demand_price_until_first_read(book, aws):
@@ -83,76 +110,150 @@ def test_spot_price_is_the_on_demand_price_until_first_read(book, aws):
     assert (prices.spot("m5.large", "us-east-1a"), prices.spot("nothing", "us-east-1a")) == (0.096, None)
     assert not aws.asked
 
-    prices.refresh()
+    refresh(prices)
     assert prices.spot("m5.large", "us-east-1a") == 0.04
     assert prices.spot("m5.large", "us-east-1b") is None
     assert (prices.on_demand("m5.large"), prices.on_demand("m5.xlarge")) == (0.1, 0.192)
 
 
-def test_version_changes_only_with_a_price(book):
+def test_refreshed_region_has_no_price_of_another_region(book):
+    """A type that the Pricing API does not sell there has no price, instead of an estimate beside real ones."""
+    prices = book(region="eu-west-1")
+    assert prices.on_demand("m5.xlarge") == 0.192
+
+    refresh(prices)
+    state = prices.state()
+    assert (prices.on_demand("m5.large"), prices.on_demand("m5.xlarge")) == (0.1, None)
+    assert (state.estimated, state.source, dict(state.on_demand)) == (False, "pricing:GetProducts", {"m5.large": 0.1})
+
+
+def test_prices_of_another_currency_are_not_used(book, aws):
+    """The Pricing API lists yuan for China; an answer in dollars leaves the estimate, with a message."""
+    china = book(region="cn-northwest-1")
+    refresh(china)
+    assert (china.on_demand("m5.large") or 0) > 0.9
+    assert "no price of cn-northwest-1 in CNY" in china.state().message
+
+    aws.pages["get_products"] = [{"PriceList": [product("m5.large", 0.85, "CNY")]}]
+    again = book(region="cn-northwest-1")
+    refresh(again)
+    assert (again.on_demand("m5.large"), again.state().currency) == (0.85, "CNY")
+
+    dollars = book()
+    dollars.adopt(again.state())
+    assert dollars.on_demand("m5.large") == 0.096
+
+
+@pytest.mark.parametrize(
+    ("region", "endpoint"),
+    [
+        ("us-west-2", "us-east-1"),
+        ("sa-east-1", "us-east-1"),
+        ("ap-southeast-3", "ap-south-1"),
+        ("eu-west-1", "eu-central-1"),
+        ("cn-north-1", "cn-northwest-1"),
+    ],
+)
+def test_pricing_api_is_called_at_the_endpoint_of_the_region(region, endpoint):
+    """AWS serves the Pricing API in four regions."""
+    created = []
+    assert Clients(lambda service, region: created.append((service, region)), region).pricing is None
+
+    assert created == [("pricing", endpoint)]
+
+
+def test_another_process_adopts_recorded_prices_without_a_request(book, aws, clock):
+    """A cold start reads no price list; older records change nothing."""
+    reader = book(region="eu-west-1")
+    refresh(reader)
+    aws.asked.clear()
+    clock.advance(3600)
+    cold = book(region="eu-west-1")
+    cold.adopt(reader.state())
+    version = cold.version
+    cold.adopt(replace(reader.state(), on_demand_refreshed_at=clock.now() - timedelta(days=1), on_demand={"x": 1.0}))
+    cold.refresh_on_demand_if_due()
+
+    assert (cold.on_demand("m5.large"), cold.on_demand("m5.xlarge"), cold.state().estimated) == (0.1, None, False)
+    assert cold.version == version > 0
+    assert not aws.asked
+
+
+def test_version_changes_only_with_a_price(book, clock):
     """Instance types are built again when it changes."""
     prices = book()
-    prices.refresh()
+    refresh(prices)
     version = prices.version
-    prices.refresh()
+    clock.advance(12 * 3600)
+    refresh(prices)
 
     assert prices.version == version > 0
 
 
-def test_failed_read_keeps_the_last_prices(book, aws, caplog):
-    """An outage of the pricing APIs never stops a launch."""
+def test_failed_read_keeps_the_last_prices_and_is_tried_again_after_an_hour(book, aws, clock, caplog):
+    """An outage of the pricing APIs never stops a launch; other processes wait for that hour as well."""
     prices = book()
-    prices.refresh()
+    refresh(prices)
+    clock.advance(12 * 3600)
     aws.pages = dict.fromkeys(aws.pages, THROTTLED)
     with caplog.at_level(logging.WARNING):
-        prices.refresh()
+        refresh(prices)
 
     assert (prices.on_demand("m5.large"), prices.spot("m5.large", "us-east-1a")) == (0.1, 0.04)
     assert caplog.text.count("keeping the last") == 2
+    cold = book()
+    cold.adopt(prices.state())
+    assert prices.state().on_demand_due_at == cold.state().on_demand_due_at == clock.now() + timedelta(hours=1)
 
 
-def test_spot_prices_are_read_at_first_use_and_every_twelve_hours(book, aws, clock):
-    """On-demand prices have another refresh period."""
+def test_prices_are_read_every_twelve_hours(book, aws, clock):
+    """Only `refresh_on_demand_if_due` reads on-demand prices, because that takes seconds."""
     prices = book()
-    prices.refresh_if_due()
-    prices.refresh_if_due()
+    prices.refresh_spot_if_due()
+    prices.refresh_spot_if_due()
     assert aws.asked == {"describe_spot_price_history": 1}
     assert prices.spot("m5.large", "us-east-1a") == 0.04
 
+    refresh(prices)
+    refresh(prices)
+    assert aws.asked == {"describe_spot_price_history": 1, "get_products": 2}  # shared tenancy, bare metal
+
     clock.advance(12 * 3600)
-    prices.refresh_if_due()
-    assert aws.asked == {"describe_spot_price_history": 2}
+    refresh(prices)
+    assert aws.asked == {"describe_spot_price_history": 2, "get_products": 4}
 
 
 def test_refresh_periods_are_optional(book, aws):
-    """Without a period no price is read; with one, on-demand prices come from the Pricing API."""
-    book(spot_refresh_period=None).refresh_if_due()
+    """Without a period no price is read."""
+    refresh(book(spot_refresh_period=None, on_demand_refresh_period=None))
+
     assert not aws.asked
 
-    book(spot_refresh_period=None, on_demand_refresh_period=timedelta(hours=12)).refresh_if_due()
-    assert set(aws.asked) == {"get_products"}
 
-
-def test_isolated_vpc_does_not_call_the_pricing_api(book, aws):
-    """The Pricing API has no endpoint inside a VPC."""
-    book(isolated_vpc=True).refresh()
+@pytest.mark.parametrize("changes", [{"isolated_vpc": True}, {"region": "us-gov-west-1"}])
+def test_pricing_api_that_cannot_be_reached_is_not_called(book, aws, changes):
+    """It has no endpoint inside a VPC or in GovCloud."""
+    prices = book(**changes)
+    refresh(prices)
 
     assert aws.asked == {"describe_spot_price_history": 1}
+    assert prices.state().on_demand_due_at is None
 
 
 def test_age_of_prices_and_last_error_are_reported(book, aws, clock):
     """The shipped table has no age; an error is reported, with the age of the last success, until a read succeeds."""
     prices = book()
     shipped = prices.state()
-    prices.refresh()
+    refresh(prices)
     read_at = clock.now()
     fresh = prices.state()
-    clock.advance(3600)
+    clock.advance(12 * 3600)
     good, aws.pages = aws.pages, dict.fromkeys(aws.pages, THROTTLED)
-    prices.refresh()
+    refresh(prices)
     stale = prices.state()
+    clock.advance(12 * 3600)
     aws.pages = good
-    prices.refresh()
+    refresh(prices)
 
     assert (shipped.source, shipped.spot_refreshed_at, shipped.on_demand_refreshed_at) == (
         "table of 2026-07-20",
@@ -168,3 +269,11 @@ def test_age_of_prices_and_last_error_are_reported(book, aws, clock):
     assert stale.spot_refreshed_at == stale.on_demand_refreshed_at == read_at
     assert "RequestLimitExceeded" in stale.message
     assert (prices.state().message, prices.state().spot_refreshed_at) == ("", clock.now())
+
+
+def test_prices_without_a_currency_are_not_adopted(book):
+    """An OfferingState of an earlier release, or an edited one, has none."""
+    prices = book()
+    prices.adopt(Prices(on_demand_refreshed_at=START, on_demand={"m5.large": 9.0}))
+
+    assert prices.on_demand("m5.large") == 0.096
