@@ -15,9 +15,6 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Final
 
-from msgspec.structs import replace
-
-from journeyman.core.api import labels
 from journeyman.core.api.conditions import LAUNCHED
 from journeyman.core.api.objects import NODECLAIM
 from journeyman.core.lifecycle.consistency import check_nodes
@@ -193,13 +190,13 @@ def _check_consistency(inputs: StepInputs) -> Plan:
 
 
 def _count_nodes(inputs: StepInputs) -> Plan:
-    """Update the NodePools' counts if claims were finalized, or were deleted before they registered."""
+    """Update the NodePools' counts if nodes are terminating, which no longer count, or claims were deleted before they registered."""
     settings, loaded = inputs.settings, inputs.loaded
     timeouts = LivenessTimeouts(launch=settings.launch_timeout, registration=settings.registration_timeout)
     registrations = registration_outcomes(loaded, inputs.written.claims, timeouts, _cloud(inputs).ended)
-    if not registrations and not any(is_being_finalized(n) for n in loaded.state_nodes):
+    if not registrations and not any(n.is_terminating for n in loaded.state_nodes):
         return Plan()
-    return update_nodepool_counts(_without_finalized(inputs), registrations)
+    return update_nodepool_counts(loaded, registrations)
 
 
 def _requeue_after_deletions(decide: Callable[[StepInputs], Plan]) -> Callable[[StepInputs], Plan]:
@@ -241,27 +238,6 @@ def _requeue_at(at: datetime, reason: str) -> Plan:
 
 def _cloud(inputs: StepInputs) -> CloudInstances:
     return CloudInstances(listed=inputs.instances, missing=inputs.missing_instances)
-
-
-def _without_finalized(inputs: StepInputs) -> Snapshot:
-    """Return the cluster as it was loaded, without the claims whose finalizer this run removed, and without their nodes."""
-    snapshot = inputs.loaded
-    finalized = [
-        claim
-        for claim in inputs.written.claims.values()
-        if claim is not None
-        and claim.metadata.deletion_timestamp is not None
-        and labels.TERMINATION_FINALIZER not in claim.metadata.finalizers
-    ]
-    uids = {claim.metadata.uid for claim in finalized}
-    node_names = {
-        n.node.metadata.name for n in snapshot.state_nodes if n.node and n.claim and n.claim.metadata.uid in uids
-    }
-    return replace(
-        snapshot,
-        claims=tuple(c for c in snapshot.claims if c.metadata.uid not in uids),
-        nodes=tuple(n for n in snapshot.nodes if n.metadata.name not in node_names),
-    )
 
 
 def _termination_intervals(settings: Settings) -> TerminationIntervals:

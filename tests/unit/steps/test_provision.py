@@ -9,10 +9,9 @@ from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, OFFERING_STAT
 from journeyman.core.plan import Step
 from journeyman.errors import CloudProviderError, CreateError, NodeClassNotReadyError, RateLimitedError
 from journeyman.ports import ClusterChanged
-from journeyman.steps.executor import RETRY_LIMITS_AFTER
 from journeyman.steps.provision import provision
 from journeyman_simulator.kubelet import BOOT, Kubelets
-from tests.helpers.builders import NOW, claim_body, merge, node_class_body, pod_body, pool_body
+from tests.helpers.builders import NOW, claim_body, condition, merge, node_class_body, pod_body, pool_body
 from tests.helpers.fakes import Cluster, InterceptingStore
 
 TRIGGER = ClusterChanged(id="1", cluster="demo", step=Step.PROVISION, reason="pods", time=NOW)
@@ -294,18 +293,48 @@ def test_deleted_nodepool_gets_no_new_nodeclaims(cluster):
     assert requeue_of(cluster, Step.PROVISION) is not None
 
 
-def test_a_pool_over_its_limits_by_terminating_nodes_is_requeued(cluster):
-    """The plan ignores terminating nodes, but the limit counts them; the step requeues itself with a delay."""
-    cluster.server.patch(NODEPOOL, "default", {"spec": {"limits": {"cpu": "2"}}})
-    add_pods(cluster, 1)
+@pytest.mark.parametrize("limits", [{"cpu": "12"}, {"nodes": "3"}, {"cpu": "12", "memory": "48Gi"}])
+def test_draining_nodes_leave_their_limits_to_new_ones(cluster, limits):
+    """One 4-CPU node stays and three drain; two pods need another node, although all four exceed the limits."""
+    cluster.server.patch(NODEPOOL, "default", {"spec": {"limits": limits}})
+    for name in ("stays", "b", "c", "d"):
+        cluster.add(claim_body(name, provider_id=f"aws:///a/i-{name}"))
+    for name in ("b", "c", "d"):
+        cluster.server.delete(NODECLAIM, name)
+    add_pods(cluster, 2, cpu="3500m")
     run(cluster)
-    big = {"status": {"capacity": {"cpu": "4"}}}
-    name = claims(cluster)[0].metadata.name
-    cluster.server.patch(NODECLAIM, name, big, subresource="status")
-    cluster.server.delete(NODECLAIM, name)
+
+    (new,) = [c for c in claims(cluster) if c.metadata.name not in {"stays", "b", "c", "d"}]
+    assert new.status.provider_id
+    assert "FailedScheduling" not in cluster.record.reasons
+
+
+def test_limits_hold_for_the_nodes_that_stay(cluster):
+    """Nodes that leave free their share of the limits and no more: a third pod waits, and an Event says why."""
+    cluster.server.patch(NODEPOOL, "default", {"spec": {"limits": {"cpu": "8"}}})
+    for name in ("stays", "leaves"):
+        cluster.add(claim_body(name, provider_id=f"aws:///a/i-{name}"))
+    cluster.server.delete(NODECLAIM, "leaves")
+    add_pods(cluster, 3, cpu="3500m")
     run(cluster)
-    assert [claim.metadata.name for claim in claims(cluster)] == [name]
-    assert requeue_of(cluster, Step.PROVISION).at == NOW + RETRY_LIMITS_AFTER
+    assert len(claims(cluster)) == 3
+    assert cluster.record.reasons.count("FailedScheduling") == 1
+
+
+def test_a_pool_whose_limits_were_lowered_meanwhile_is_requeued(cluster):
+    """The NodePool is read again before its NodeClaims are created: the nodes that stay exceed the new limits."""
+    done = [condition(type_, observedGeneration=1) for type_ in ("Launched", "Registered", "Initialized", "Ready")]
+    cluster.add(claim_body("stays", provider_id="aws:///a/i-stays", status={"conditions": done}))
+    add_pods(cluster, 2, cpu="3500m")
+    lower = {"spec": {"limits": {"cpu": "2"}}}
+
+    def lower_limits():
+        cluster.server.patch(NODEPOOL, "default", lower)
+
+    run(cluster, store=InterceptingStore(cluster.server, "get", 1, lower_limits))
+    assert [claim.metadata.name for claim in claims(cluster)] == ["stays"]
+    assert requeue_of(cluster, Step.PROVISION) is not None
+    assert any("not creating NodeClaims for NodePool default: cpu" in m for _, m, _ in cluster.record.lines)
 
 
 def test_one_run_creates_a_limited_number_of_nodeclaims(cluster):

@@ -247,11 +247,13 @@ def test_nodes_go_even_if_volumes_may_not_be_read(cluster):
     assert {level for level, message, _ in cluster.record.lines if "volumeattachments" in message} == {"error"}
 
 
-def test_deleted_claim_without_an_instance_leaves_the_counts(cluster):
-    """Other NodeClaims without an instance still count in the NodePool's status."""
-    cluster.add(claim_body("waits"), claim_body("goes", metadata={"deletionTimestamp": "2026-03-02T21:00:00Z"}))
+def test_deleted_claim_leaves_the_counts_at_once(cluster):
+    """The node is still draining, but the NodePool's status and limits do not count it; one without an instance neither."""
+    cluster.add(claim_body("waits"), claim_body("launched", provider_id="aws:///a/i-launched"))
+    cluster.server.delete(NODECLAIM, claim(cluster).metadata.name)
     run(cluster)
-    assert cluster.server.get(NODEPOOL, "default")["status"]["nodes"] == 2
+    assert cluster.server.list(NODE).items
+    assert cluster.server.get(NODEPOOL, "default")["status"]["nodes"] == 1
 
 
 def test_an_expired_claim_is_deleted_and_drained_without_asking_a_budget(cluster):

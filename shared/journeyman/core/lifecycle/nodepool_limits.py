@@ -27,15 +27,15 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from journeyman.core.api.conditions import DISRUPTION_REASON
 from journeyman.core.api.nodepool import NodePool
-from journeyman.core.api.objects import NodeClaim, is_true
+from journeyman.core.api.objects import NodeClaim
 from journeyman.core.api.resources import Resources, add
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.lifecycle.launch import is_pending, withdraw_nodeclaim
 from journeyman.core.plan import Plan, Requeue, Step, chain_of, merge_plans
 from journeyman.core.scheduling.limits import size_of
 from journeyman.core.state import Snapshot, StateNode
+from journeyman.core.state.state_node import one_per_instance
 
 RECHECK_INTERVAL: Final = timedelta(seconds=2)
 """How soon to check again: by then the run that created NodeClaims beyond the limits has deleted them."""
@@ -89,7 +89,8 @@ def _check_node_pool(
         return ()
     name = pool.metadata.name
     types = catalogue.instance_types(name)
-    sizes = [(n, size_of(n, types)) for n in snapshot.state_nodes if n.node_pool == name and _counts(n)]
+    staying = one_per_instance(n for n in snapshot.state_nodes if n.node_pool == name and not n.is_leaving)
+    sizes = [(n, size_of(n, types)) for n in staying]
     if _within(add(*(size for _, size in sizes)), limits):
         return ()
     checked: list[_CheckedClaim] = []
@@ -101,11 +102,6 @@ def _check_node_pool(
         if node.claim is not None and node.claim.metadata.name in to_launch:
             checked.append(_CheckedClaim(node.claim, fits))
     return tuple(checked)
-
-
-def _counts(node: StateNode) -> bool:
-    """Whether the node counts against the limits: it is neither terminating nor to be disrupted."""
-    return not node.is_being_disrupted and not is_true(node.conditions, DISRUPTION_REASON)
 
 
 def _is_unlaunched(node: StateNode) -> bool:

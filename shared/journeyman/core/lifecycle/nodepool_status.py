@@ -40,12 +40,13 @@ from journeyman.core.api.resources import (
     Resources,
     add,
     format_resources,
-    to_resources,
 )
 from journeyman.core.lifecycle.liveness import LivenessTimeouts, is_awaiting_node, timeout_reason
 from journeyman.core.plan import Chain, ObjectRef, PatchObject, Plan, chain_of, merge_plans
-from journeyman.core.state import InvalidObject, NodeClassState, Snapshot, StateNode
+from journeyman.core.scheduling.existing_nodes import capacity_of
+from journeyman.core.state import InvalidObject, NodeClassState, Snapshot
 from journeyman.core.state.condition_transitions import with_transitions
+from journeyman.core.state.state_node import one_per_instance
 
 UNDECIDED: Final = frozenset({"", "AwaitingReconciliation", "ReconcilingDependents"})
 """Reasons of a NodeClass's Ready while it is Unknown."""
@@ -54,7 +55,7 @@ ALWAYS_COUNTED: Final = (CPU, MEMORY, PODS, EPHEMERAL_STORAGE, NODES)  # nodepoo
 
 
 class NodePoolUsage(Struct, frozen=True, kw_only=True):
-    """The capacity of all nodes of a NodePool, and under `nodes` their number."""
+    """The capacity of a NodePool's nodes that are not leaving, and under `nodes` their number."""
 
     resources: Resources
 
@@ -109,23 +110,15 @@ def update_nodepool_counts(
 
 
 def usage_by_pool(snapshot: Snapshot) -> Mapping[str, NodePoolUsage]:
-    """Return the usage of each NodePool, NodeClaims without a node included.
+    """Return the usage of each NodePool: of its nodes, and of its launched NodeClaims whose node has not joined.
 
     Restates: karpenter pkg/controllers/state/cluster.go `NodePoolResourcesFor`, `updateNodePoolResources`.
     """
+    staying = (n for n in snapshot.state_nodes if n.node_pool and n.provider_id and not n.is_leaving)
     sums: dict[str, dict[str, int]] = {}
-    for node in snapshot.state_nodes:
-        if node.managed and node.node_pool:
-            sums[node.node_pool] = add(sums.get(node.node_pool, {}), _capacity(node), {NODES: 1})
+    for node in one_per_instance(staying):
+        sums[node.node_pool] = add(sums.get(node.node_pool, {}), capacity_of(node), {NODES: 1})
     return {name: NodePoolUsage(resources=total) for name, total in sums.items()}
-
-
-def _capacity(node: StateNode) -> Resources:
-    """Return the Node's capacity once it is registered, the NodeClaim's before that."""
-    texts: Mapping[str, Any] = node.claim.status.capacity if node.claim is not None else {}
-    if node.node is not None and node.registered and node.node.status.capacity:
-        texts = node.node.status.capacity
-    return to_resources(texts, round_up=False)
 
 
 def _count_chain(

@@ -19,7 +19,7 @@ from journeyman.core.catalogue import InstanceType
 from journeyman.core.scheduling.arrays import Bools, Ints, every
 from journeyman.core.scheduling.existing_nodes import capacity_of
 from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate
-from journeyman.core.state.state_node import StateNode
+from journeyman.core.state.state_node import StateNode, one_per_instance
 
 
 class Headroom:
@@ -28,8 +28,8 @@ class Headroom:
     def __init__(self, template: NodeClaimTemplate, nodes: Iterable[StateNode]) -> None:
         limits = template.node_pool.spec.limit_amounts
         self.resources = tuple(sorted(limits))
-        own = [n for n in nodes if n.node_pool == template.name and not n.is_being_disrupted] if limits else []
-        sizes = ((node.name, size_of(node, template.table.types)) for node in own)
+        own = (n for n in nodes if n.node_pool == template.name and not n.is_being_disrupted) if limits else ()
+        sizes = ((node.name, size_of(node, template.table.types)) for node in one_per_instance(own))
         self._used = {name: np.array([size.get(r, 0) for r in self.resources], dtype=np.int64) for name, size in sizes}
         whole: Ints = np.array([limits[r] for r in self.resources], dtype=np.int64)
         self.left: Ints = whole - sum(self._used.values())

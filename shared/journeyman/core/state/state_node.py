@@ -7,13 +7,13 @@ InstanceTerminating does not, because only deleting claims have it. Claims that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from msgspec import Struct
 
 from journeyman.core.api import labels
-from journeyman.core.api.conditions import REGISTERED
+from journeyman.core.api.conditions import DISRUPTION_REASON, REGISTERED
 from journeyman.core.api.objects import Condition, Node, NodeClaim, Pod, Taint, is_true
 from journeyman.core.plan import ObjectRef, claim_ref, node_ref
 
@@ -96,6 +96,16 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
         return self.is_terminating or has_taint
 
     @property
+    def is_leaving(self) -> bool:
+        """Whether it is terminating or being disrupted, also before its Node is tainted: its NodePool's limits do not count it.
+
+        Its replacement runs beside it. A rollback may undo this.
+
+        Restates: karpenter pkg/controllers/state/statenode.go `MarkedForDeletion`.
+        """
+        return self.is_being_disrupted or is_true(self.conditions, DISRUPTION_REASON)
+
+    @property
     def is_node_missing(self) -> bool:
         """Whether the NodeClaim is registered and its Node does not exist: deleted by hand, or not read yet."""
         return self.claim is not None and self.node is None and is_true(self.claim.status.conditions, REGISTERED)
@@ -145,3 +155,22 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
     def ready(self) -> bool:
         """Whether the Node's Ready condition is True."""
         return self.node is not None and is_true(self.node.status.conditions, "Ready")
+
+
+def one_per_instance(nodes: Iterable[StateNode]) -> tuple[StateNode, ...]:
+    """Return one state node for each instance, and those without an instance; the amounts of an instance count once.
+
+    An instance has several Nodes once its kubelet was renamed, and several NodeClaims after edits by users. Initialized Nodes
+    come first, then other Nodes, then NodeClaims, each by name.
+
+    Restates: karpenter pkg/controllers/state/cluster.go `Cluster`, whose nodes are kept by provider id.
+    """
+    ordered = sorted(nodes, key=lambda n: (n.node is None, not n.initialized, n.name))
+    seen: set[str] = set()
+    found = []
+    for node in ordered:
+        if node.provider_id not in seen:
+            found.append(node)
+        if node.provider_id:
+            seen.add(node.provider_id)
+    return tuple(found)

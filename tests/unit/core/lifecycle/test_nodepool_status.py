@@ -6,6 +6,9 @@ from journeyman.core.api import labels
 from journeyman.core.lifecycle.nodepool_status import reconcile_nodepools, update_nodepool_counts, usage_by_pool
 from journeyman.core.state import InvalidObject
 from tests.helpers.builders import (
+    CAPACITY,
+    NOW,
+    a_claim,
     a_launched_claim,
     a_node,
     a_node_class,
@@ -13,7 +16,9 @@ from tests.helpers.builders import (
     a_running_claim,
     a_snapshot,
     ago,
+    condition,
     merge,
+    provider_id_of,
 )
 
 
@@ -96,10 +101,77 @@ def test_usage_counts_nodes_by_their_capacity_and_pending_claims():
     assert usage.nodes == 2
 
 
-def test_usage_leaves_out_unmanaged_nodes_and_claims_without_nodepool():
-    """The label karpenter.sh/nodepool alone does not make a node managed."""
+def test_usage_leaves_out_nodes_and_claims_without_nodepool():
+    """A NodeClaim that a user created needs no NodePool."""
     standalone = a_launched_claim("standalone", metadata={"labels": {labels.NODEPOOL: ""}})
-    assert usage_by_pool(a_snapshot(claims=(standalone,), nodes=(a_node("unmanaged"),))) == {}
+    joined = a_node("joined", metadata={"labels": {labels.NODEPOOL: ""}})
+    assert usage_by_pool(a_snapshot(claims=(standalone,), nodes=(joined,))) == {}
+
+
+def test_usage_counts_a_node_of_the_nodepool_whose_claim_is_gone():
+    """Its instance runs until the node is drained."""
+    usage = usage_by_pool(a_snapshot(nodes=(a_node("unclaimed"),)))["default"]
+    assert (usage.nodes, usage.resources["cpu"]) == (1, 4000)
+
+
+@pytest.mark.karpenter("state", it="should include resources.Node in capacity for a NodeClaim without a Node")
+@pytest.mark.karpenter("state", it="should include resources.Node in capacity for an initialized node")
+@pytest.mark.karpenter("state", it="should include resources.Node in capacity for uninitialized node with NodeClaim")
+def test_usage_counts_an_instance_once_however_many_objects_name_it():
+    """Two Nodes have its provider id after the kubelet was renamed, and a user gave it to a second NodeClaim."""
+    again = a_node("a", metadata={"name": "renamed", "uid": "uid-renamed"}, status={"capacity": {"cpu": "4"}})
+    copy = a_launched_claim("copy", provider_id=provider_id_of("a"))
+    snapshot = a_snapshot(claims=(a_running_claim("a"), copy), nodes=(a_node("a"), again))
+    usage = usage_by_pool(snapshot)["default"]
+    assert (usage.nodes, usage.resources["cpu"]) == (1, 4000)
+
+
+def test_usage_leaves_out_claims_without_an_instance():
+    """Karpenter counts a NodeClaim from its launch on."""
+    assert usage_by_pool(a_snapshot(claims=(a_claim(),))) == {}
+
+
+@pytest.mark.parametrize("name", ["initialized", "joining", "zero"])
+def test_usage_has_the_extended_resources_of_nodes_that_are_not_initialized(name):
+    """The Node has them only once its device plugin runs, so the NodeClaim's count until the node is initialized."""
+    gpus = {**CAPACITY, "nvidia.com/gpu": "8"}
+    state = {
+        "initialized": (a_running_claim, {}),
+        "joining": (a_launched_claim, {"metadata": {"labels": {labels.INITIALIZED: "false"}}}),
+        "zero": (a_launched_claim, {"registered": False, "status": {"capacity": {**CAPACITY, "nvidia.com/gpu": "0"}}}),
+    }
+    make, changes = state[name]
+    changes = {"metadata": {"labels": {labels.NODEPOOL: "default"}}, **changes}
+    snapshot = a_snapshot(claims=(make(name, status={"capacity": gpus}),), nodes=(a_node(name, **changes),))
+    usage = usage_by_pool(snapshot)["default"]
+    assert usage.resources.get("nvidia.com/gpu", 0) == (0 if name == "initialized" else 8)
+    assert usage.resources["cpu"] == 4000
+
+
+LEAVING = {
+    "its NodeClaim is deleted": ({"deleting": NOW}, {}),
+    "its Node is deleted": ({}, {"deleting": NOW}),
+    "a command disrupts it": ({"status": {"conditions": [condition("DisruptionReason", reason="Empty")]}}, {}),
+    "it is tainted": ({}, {"spec": {"taints": [{"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}]}}),
+}
+
+
+@pytest.mark.karpenter("state", it="should update nodepool resources when node is terminating (deletionTimestamp set)")
+@pytest.mark.karpenter("state", it="should update nodepool resources when node is marked/unmarked for deletion")
+@pytest.mark.parametrize(("claim", "node"), LEAVING.values(), ids=LEAVING)
+def test_usage_leaves_out_nodes_that_are_leaving(claim, node):
+    """Their replacements need the room; the status counts them no longer."""
+    staying, leaving = a_running_claim("staying"), a_running_claim("leaving", **claim)
+    snapshot = a_snapshot(claims=(staying, leaving), nodes=(a_node("staying"), a_node("leaving", **node)))
+    usage = usage_by_pool(snapshot)["default"]
+    assert (usage.nodes, usage.resources["cpu"]) == (1, 4000)
+
+
+@pytest.mark.karpenter("state", it="should not double subtract resources when marking for deletion and then deleting")
+def test_usage_of_a_pool_whose_nodes_all_leave_is_zero():
+    """A NodeClaim that a command disrupts and that is deleted as well counts once less, not twice."""
+    both = a_running_claim(deleting=NOW, status={"conditions": [condition("DisruptionReason", reason="Empty")]})
+    assert usage_by_pool(a_snapshot(claims=(both,), nodes=(a_node(deleting=NOW),))) == {}
 
 
 def test_only_strictly_more_than_the_limit_exceeds_it():

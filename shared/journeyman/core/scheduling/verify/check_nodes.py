@@ -323,9 +323,10 @@ def _largest(launches: PossibleLaunches, node: CheckedNode, resource: str) -> in
 
 def _usage(index: PlanIndex, pool: NodePool, resource: str) -> int:
     own = [n for n in index.state_nodes if n.node_pool == pool.metadata.name and not is_being_disrupted(n)]
+    instances = {n.provider_id or n.name: n for n in sorted(own, key=lambda n: (n.initialized, n.node is not None))}
     if resource == NODES:
-        return len(own)
-    return sum(_capacity_of(node, index.launches(pool), resource) for node in own)
+        return len(instances)
+    return sum(_capacity_of(node, index.launches(pool), resource) for node in instances.values())
 
 
 def _capacity_of(node: StateNode, launches: PossibleLaunches, resource: str) -> int:
