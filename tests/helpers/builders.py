@@ -403,5 +403,11 @@ def claims_as_volumes(*names: str) -> dict[str, Any]:
 
 def a_snapshot(**kwargs: Any) -> Snapshot:
     """Return a snapshot at `NOW` with one NodePool and its NodeClass."""
-    defaults = {"cluster": CLUSTER, "now": NOW, "node_pools": (a_pool(),), "node_classes": (a_node_class(),)}
+    defaults = {
+        "cluster": CLUSTER,
+        "now": NOW,
+        "node_class_label": CLASS_LABEL,
+        "node_pools": (a_pool(),),
+        "node_classes": (a_node_class(),),
+    }
     return Snapshot(**{**defaults, **kwargs})

@@ -9,7 +9,7 @@ launch (`lifecycle.nodepool_limits`). An object that does not validate is skippe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from enum import Enum
 from operator import attrgetter
@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from journeyman.core.api import labels
 from journeyman.core.api.capacity_buffer import CapacityBuffer
 from journeyman.core.api.dra import DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_SLICE
 from journeyman.core.api.model import Model, parse
@@ -124,7 +125,7 @@ def load(run: RunContext, scope: Scope) -> Snapshot:
     now = run.clock.now()
     nodes = list_sorted(run, NODE) if scope.nodes else ()
     claims = tuple(c for c in list_sorted(run, NODECLAIM) if _is_ours(run, c))
-    pools, invalid_pools = list_parsed(run, NODEPOOL, NodePool) if scope.pools else ((), ())
+    pools, invalid_pools = list_parsed(run, NODEPOOL, NodePool, keep=_is_our_pool(run)) if scope.pools else ((), ())
     disruptions, invalid_disruptions = (
         list_parsed(run, NODE_DISRUPTION, NodeDisruption) if scope.disruptions else ((), ())
     )
@@ -147,9 +148,10 @@ def load(run: RunContext, scope: Scope) -> Snapshot:
     return Snapshot(
         cluster=run.cluster,
         now=now,
+        node_class_label=labels.node_class_label(run.cloud.node_class.group, run.cloud.node_class.kind),
         nodes=nodes,
         claims=claims,
-        node_pools=tuple(p for p in pools if _pool_is_ours(run, p)),
+        node_pools=pools,
         node_classes=_node_classes(run) if scope.node_classes else (),
         daemon_sets=list_for_scheduling(DAEMONSET, cached=True),
         pdbs=list_for_scheduling(PDB),
@@ -273,9 +275,18 @@ def _is_ours(run: RunContext, claim: NodeClaim) -> bool:
     return (ref.group, ref.kind) == (kind.group, kind.kind)
 
 
-def _pool_is_ours(run: RunContext, pool: NodePool) -> bool:
-    ref, kind = pool.spec.template.spec.node_class_ref, run.cloud.node_class
-    return (ref.group, ref.kind) == (kind.group, kind.kind)
+def _is_our_pool(run: RunContext) -> Callable[[Mapping[str, Any]], bool]:
+    """Return whether a NodePool, valid or not, has a NodeClass of this cloud's kind, or one that cannot be read."""
+    kind = run.cloud.node_class
+
+    def is_ours(raw: Mapping[str, Any]) -> bool:
+        try:
+            ref = raw["spec"]["template"]["spec"]["nodeClassRef"]
+            return bool((ref["group"], ref["kind"]) == (kind.group, kind.kind))
+        except (KeyError, TypeError):
+            return True
+
+    return is_ours
 
 
 def _unavailable(states: Iterable[OfferingState]) -> Iterable[Unavailable]:
@@ -322,14 +333,23 @@ def sorted_by_name(objects: Iterable[O]) -> tuple[O, ...]:
 
 
 def list_parsed(
-    run: RunContext, resource: Resource[dict[str, Any]], model: type[M], *, optional: bool = False
+    run: RunContext,
+    resource: Resource[dict[str, Any]],
+    model: type[M],
+    *,
+    optional: bool = False,
+    keep: Callable[[Mapping[str, Any]], bool] = lambda raw: True,
 ) -> tuple[tuple[M, ...], tuple[InvalidObject, ...]]:
     """Return the valid and the invalid objects of a kind, both by name; both empty if an `optional` kind is not served.
+
+    Objects for which `keep` returns False belong to others: they are not validated.
 
     Validating an object takes half a millisecond, so a warm process validates each version only once.
     """
     found = list_if_served(run, resource) if optional else list_items(run, resource)
-    raws = sorted(found, key=lambda raw: (str(raw["metadata"].get("namespace", "")), str(raw["metadata"]["name"])))
+    raws = sorted(
+        filter(keep, found), key=lambda raw: (str(raw["metadata"].get("namespace", "")), str(raw["metadata"]["name"]))
+    )
     cached = run.memory.parsed.get(resource.kind, {})
     parsed = [cached.get(_version(raw)) or _parse(resource.kind, model, raw) for raw in raws]
     run.memory.parsed[resource.kind] = dict(zip(map(_version, raws), parsed, strict=True))

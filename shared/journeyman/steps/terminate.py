@@ -30,7 +30,7 @@ from journeyman.core.plan import DeleteObject, Failure, Plan, Requeue, Step, cha
 from journeyman.core.state import InstanceStatus, Snapshot, StateNode
 from journeyman.core.state.instances import CloudInstances
 from journeyman.errors import CloudProviderError, ForbiddenError, NodeClaimNotFoundError, NoInstanceIdError
-from journeyman.ports import Instance, Trigger
+from journeyman.ports import Trigger
 from journeyman.steps.context import Outcome, RunContext, Settings
 from journeyman.steps.load import Scope, load, with_pods_of, with_volumes_of
 from journeyman.steps.recorder import log_fields
@@ -59,48 +59,46 @@ def terminate(run: RunContext, trigger: Trigger) -> Outcome:
 def _load(run: RunContext, trigger: Trigger) -> StepInputs:
     """Read the cloud's instances, claims and nodes, and the pods and volumes that block the termination of nodes."""
     instances = run.cloud.list()  # before the claims, so that the claim of each listed instance is read as well
-    stored = load(run, SCOPE)
-    snapshot = CloudInstances(listed=instances).with_own_instances(stored)
-    terminating = [n for n in snapshot.state_nodes if is_being_finalized(n)]
+    stored, cloud = load(run, SCOPE), CloudInstances(listed=instances)
+    snapshot = cloud.with_own_instances(stored)
+    terminating = [n for n in snapshot.state_nodes if is_being_finalized(n, snapshot, cloud)]
     snapshot = with_pods_of(run, snapshot, (n.node.metadata.name for n in terminating if n.node is not None))
-    snapshot, failures = _with_volumes(run, snapshot)
+    snapshot, failures = _with_volumes(run, snapshot, cloud)
     return StepInputs.of(
         run,
         trigger,
         snapshot,
         stored_claims=stored.claims,
         instances=instances,
-        missing_instances=_missing_instances(run, snapshot, instances),
+        missing_instances=_missing_instances(run, snapshot, cloud),
         statuses=_failing_statuses(run, snapshot),
         failures=failures,
     )
 
 
-def _with_volumes(run: RunContext, snapshot: Snapshot) -> tuple[Snapshot, tuple[Failure, ...]]:
+def _with_volumes(run: RunContext, snapshot: Snapshot, cloud: CloudInstances) -> tuple[Snapshot, tuple[Failure, ...]]:
     """Return the snapshot with the volumes of drained nodes.
 
     Without the permission to read volumes the error is reported and nodes do not wait for volumes to detach, because they
     would otherwise wait forever.
     """
-    drained = [n.name for n in snapshot.state_nodes if is_awaiting_volumes(n, snapshot.now)]
+    drained = [n.name for n in snapshot.state_nodes if is_awaiting_volumes(n, snapshot, cloud)]
     try:
         return with_volumes_of(run, snapshot, drained), ()
     except ForbiddenError as error:
         return snapshot, (Failure(subject="volumes of terminating nodes", error=error),)
 
 
-def _missing_instances(run: RunContext, snapshot: Snapshot, instances: tuple[Instance, ...]) -> frozenset[str]:
+def _missing_instances(run: RunContext, snapshot: Snapshot, cloud: CloudInstances) -> frozenset[str]:
     """Return provider ids of instances that do not exist; reads each instance that was not listed by its id.
 
     Instances of terminating nodes come first, and no more than `MAX_LOOKUPS` are read.
     """
-    listed = {i.provider_id for i in instances}
     launched_before = snapshot.now - run.settings.orphan_age
-    missing = {
-        (not is_being_finalized(n), n.provider_id)
-        for n in snapshot.state_nodes
-        if n.provider_id and n.provider_id not in listed and (is_being_finalized(n) or _may_be_lost(n, launched_before))
-    }
+    unlisted = [n for n in snapshot.state_nodes if n.provider_id and cloud.find(n.provider_id) is None]
+    finalized = {n.provider_id for n in unlisted if is_being_finalized(n, snapshot, cloud)}
+    lost = {n.provider_id for n in unlisted if _may_be_lost(n, launched_before)}
+    missing = {(provider_id not in finalized, provider_id) for provider_id in finalized | lost}
     candidates = [provider_id for _, provider_id in sorted(missing)[:MAX_LOOKUPS]]
     return frozenset(provider_id for provider_id in candidates if _is_gone(run, provider_id))
 

@@ -150,6 +150,11 @@ def is_restricted(key: str) -> bool:
     return any(domain == d or domain.endswith(f".{d}") for d in RESTRICTED_DOMAINS)
 
 
+def node_class_label(group: str, kind: str) -> str:
+    """Return the label with the name of the NodeClass, on NodeClaims and Nodes (karpenter `NodeClassLabelKey`)."""
+    return f"{group}/{kind.lower()}"
+
+
 # Taints that a starting node has for a while (karpenter `KnownEphemeralTaints`); key -> effects, empty means any
 EPHEMERAL_TAINTS: Final[dict[str, tuple[str, ...]]] = {
     "node.kubernetes.io/not-ready": ("NoSchedule", "NoExecute"),

@@ -32,7 +32,7 @@ from journeyman.core.lifecycle.progress import (
     with_node,
 )
 from journeyman.core.lifecycle.registration import has_unregistered_taint
-from journeyman.core.lifecycle.termination import has_pending_finalizer
+from journeyman.core.lifecycle.termination import has_pending_finalizer, with_node_class_label
 from journeyman.core.plan import (
     Chain,
     DeleteObject,
@@ -129,9 +129,10 @@ def _terminate_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:
         why=why,
         unless_claimed=True,
     )
-    chain = chain_of(
-        f"instance {instance.provider_id}", terminate, *(DeleteObject(ref=node_ref(node), why=why) for node in nodes)
-    )
+    kept = [node for node in nodes if labels.TERMINATION_FINALIZER in node.metadata.finalizers]
+    labelled = (patch for node in kept for patch in node_patches(node, with_node_class_label(node, snapshot), why))
+    deletions = (DeleteObject(ref=node_ref(node), why=why) for node in nodes)
+    chain = chain_of(f"instance {instance.provider_id}", *labelled, terminate, *deletions)
     text = "The node and its instance have no NodeClaim, and the node never registered: both are deleted"
     events = tuple(Event(ref=node_ref(n), reason="NodeClaimNotFound", message=text, type="Warning") for n in nodes)
     chain = replace(chain, events=events)
@@ -149,7 +150,7 @@ def _delete_joined_node(node: Node, instance: RunningInstance, snapshot: Snapsho
     finalizers = node.metadata.finalizers
     if labels.TERMINATION_FINALIZER not in finalizers:
         finalizers += (labels.TERMINATION_FINALIZER,)
-    protected = with_node(node, metadata={"finalizers": finalizers})
+    protected = with_node(with_node_class_label(node, snapshot), metadata={"finalizers": finalizers})
     name = node.metadata.name
     claim = ObjectRef(resource=NODECLAIM, name=instance.claim, uid=instance.claim_uid) if instance.claim else None
     chain = chain_of(

@@ -210,7 +210,7 @@ def _expected_labels(claim: NodeClaim) -> Mapping[str, str]:
 
 def _class_label(claim: NodeClaim) -> Mapping[str, str]:
     ref = claim.spec.node_class_ref
-    return {f"{ref.group}/{ref.kind.lower()}": ref.name}
+    return {labels.node_class_label(ref.group, ref.kind): ref.name}
 
 
 def _pool_label(claim: NodeClaim) -> Mapping[str, str]:

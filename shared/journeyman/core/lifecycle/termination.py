@@ -83,14 +83,16 @@ def finalize_terminating(snapshot: Snapshot, cloud: CloudInstances, intervals: T
         cloud: Their instances; the snapshot's NodeClaims name their own (`CloudInstances.with_own_instances`).
         intervals: How long a drain takes at least, and when to check again.
     """
-    terminating = [n for n in snapshot.state_nodes if is_being_finalized(n)]
+    terminating = [n for n in snapshot.state_nodes if is_being_finalized(n, snapshot, cloud)]
     deletions = Plan(events=tuple(event for n in terminating for event in external_deletion_events(n, snapshot)))
     return merge_plans([deletions, *(_finalize(n, snapshot, cloud, intervals) for n in terminating)])
 
 
-def is_awaiting_volumes(state: StateNode, now: datetime) -> bool:
+def is_awaiting_volumes(state: StateNode, snapshot: Snapshot, cloud: CloudInstances) -> bool:
     """Whether the node is drained and its instance not terminating yet, so that its VolumeAttachments decide the next stage."""
-    if state.node is None or not is_being_finalized(state) or decide_drain(state.pods, now, None).remaining:
+    if state.node is None or not is_being_finalized(state, snapshot, cloud):
+        return False
+    if decide_drain(state.pods, snapshot.now, None).remaining:
         return False
     return state.claim is None or not _is_instance_terminating(state.claim)
 
@@ -224,14 +226,27 @@ def _with_drained(progress: NodeClaimProgress) -> NodeClaimProgress:
     return progress.with_condition(DRAINED, "True").with_events(observations=(counted,))
 
 
-def is_being_finalized(node: StateNode) -> bool:
-    """Whether the Node or the NodeClaim has a deletionTimestamp and our finalizer."""
-    return any(has_pending_finalizer(item) for item in (node.claim, node.node) if item is not None)
+def is_being_finalized(node: StateNode, snapshot: Snapshot, cloud: CloudInstances) -> bool:
+    """Whether the Node or the NodeClaim is ours and has a deletionTimestamp and our finalizer.
+
+    Other autoscalers' nodes have the same finalizer. A Node without a NodeClaim that lost its label is still ours if the cloud
+    lists its instance, which has our tags.
+    """
+    if not any(has_pending_finalizer(item) for item in (node.claim, node.node) if item is not None):
+        return False
+    return snapshot.is_ours(node) or cloud.find(node.provider_id) is not None
 
 
 def has_pending_finalizer(item: NodeClaim | Node) -> bool:
     """Whether the object has a deletionTimestamp and our finalizer, which delays its deletion."""
     return item.metadata.deletion_timestamp is not None and labels.TERMINATION_FINALIZER in item.metadata.finalizers
+
+
+def with_node_class_label(node: Node, snapshot: Snapshot) -> Node:
+    """Return the node with the label of our NodeClasses, without which it is no longer ours once its instance is gone."""
+    if snapshot.node_class_label in node.metadata.labels:
+        return node
+    return with_node(node, metadata={"labels": {**node.metadata.labels, snapshot.node_class_label: ""}})
 
 
 def with_disrupted_taint_and_label(node: Node) -> Node:
@@ -449,7 +464,7 @@ def _drain_without_claim(
     node: Node, decided: DrainDecision, state: StateNode, snapshot: Snapshot, intervals: TerminationIntervals
 ) -> Plan:
     now = snapshot.now
-    patches = node_patches(node, with_disrupted_taint_and_label(node), "drain")
+    patches = node_patches(node, with_disrupted_taint_and_label(with_node_class_label(node, snapshot)), "drain")
     events = drain_events(decided, node, now)
     requeues: tuple[Requeue, ...] = ()
     if patches:  # the first run of this drain
@@ -477,8 +492,9 @@ def _terminate_unclaimed_instance(
     )
     began = node.metadata.deletion_timestamp or snapshot.now
     requeue = requeue_for_instance(provider_id, snapshot.now, began, intervals)
+    labelled = node_patches(node, with_node_class_label(node, snapshot), "restore the label")
     return Plan(
-        chains=(chain_of(f"Node {name}", terminate, requeue),),
+        chains=(chain_of(f"Node {name}", *labelled, terminate, requeue),),
         notes=(f"drained node {name}, terminating its instance",),
     )
 

@@ -89,7 +89,7 @@ class NodeClaimTemplate(Struct, frozen=True, kw_only=True, eq=False):
 def node_class_label(pool: NodePool) -> tuple[str, str]:
     """The label that names a node's NodeClass: `<group>/<lower-case kind>` and the name."""
     ref = pool.spec.template.spec.node_class_ref
-    return f"{ref.group}/{ref.kind.lower()}", ref.name
+    return labels.node_class_label(ref.group, ref.kind), ref.name
 
 
 def make_templates(snapshot: Snapshot, catalogue: Catalogue) -> tuple[tuple[NodeClaimTemplate, ...], dict[str, str]]:

@@ -89,10 +89,15 @@ class Workloads(Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
-    """One cluster at one moment. Tuples are sorted by name (pods by namespace/name)."""
+    """One cluster at one moment. Tuples are sorted by name (pods by namespace/name).
+
+    `node_class_label` is the label that names the NodeClass of a NodeClaim or Node. NodeClaims and NodePools of other kinds of
+    NodeClasses belong to other autoscalers and are left out.
+    """
 
     cluster: str
     now: datetime
+    node_class_label: str = ""
     node_pools: tuple[NodePool, ...] = ()
     node_classes: tuple[NodeClassState, ...] = ()
     claims: tuple[NodeClaim, ...] = ()
@@ -160,6 +165,13 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     def node_pools_by_name(self) -> Mapping[str, NodePool]:
         """NodePools by name."""
         return {pool.metadata.name: pool for pool in self.node_pools}
+
+    def is_ours(self, node: StateNode) -> bool:
+        """Whether a NodeClaim owns the node, or it has the label of our NodeClasses; other autoscalers' nodes have neither.
+
+        Restates: karpenter pkg/utils/node/node.go `IsManaged`.
+        """
+        return node.claim is not None or (node.node is not None and self.node_class_label in node.node.metadata.labels)
 
     def node_class_of(self, pool: NodePool) -> NodeClassState | None:
         """Return the NodeClass that the NodePool references; None if it does not exist."""

@@ -8,6 +8,7 @@ from journeyman.core.lifecycle.termination import finalize_terminating
 from journeyman.core.plan import DeletePod, EvictPod, PatchObject, Requeue, Step, TerminateInstance
 from journeyman.core.state.instances import CloudInstances
 from tests.helpers.builders import (
+    CLASS_LABEL,
     NOW,
     a_node,
     a_pod,
@@ -76,6 +77,34 @@ def test_node_without_an_instance_is_not_drained():
     """The node is NotReady, and the cloud has no such instance."""
     plan = run(a_node(ready=False, deleting=NOW), [a_pod("p", node=NODE)], GONE)
     assert [a.patch for a in plan.actions] == [FREED]
+
+
+@pytest.mark.karpenter("node/termination", it="should ignore nodes not managed by this Karpenter instance")
+@pytest.mark.parametrize("has_pods", [True, False])
+def test_node_of_another_autoscaler_is_left_alone(has_pods):
+    """Its NodeClaim has a NodeClass of another kind, so it is not read; its finalizer has the same name as ours."""
+    other = a_node(
+        deleting=NOW,
+        metadata={"labels": {"karpenter.example.com/othernodeclass": "default"}},
+        spec={"providerID": "example:///i-1"},
+    )
+    other.metadata.labels.pop(CLASS_LABEL)
+    plan = run(other, [a_pod("p", node=NODE)] if has_pods else [])
+    assert (plan.chains, plan.events) == ((), ())
+
+
+def test_node_that_lost_its_labels_is_drained_while_its_instance_is_ours():
+    """A user removed the labels. The drain restores the NodeClass label, by which the node is ours once its instance ended."""
+    bare = a_node(deleting=NOW)
+    bare.metadata.labels.clear()
+    drain = run(bare, [a_pod("p", node=NODE)])
+    (tainted,) = of_type(drain, PatchObject)
+    assert CLASS_LABEL in tainted.patch["metadata"]["labels"]
+    assert [e.ref.name for e in of_type(drain, EvictPod)] == ["p"]
+
+    drained = run(bare)
+    assert CLASS_LABEL in of_type(drained, PatchObject)[0].patch["metadata"]["labels"]
+    assert of_type(drained, TerminateInstance)
 
 
 def test_instance_of_another_cluster_is_not_terminated():

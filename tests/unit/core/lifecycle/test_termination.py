@@ -207,7 +207,7 @@ def test_volumes_do_not_block_after_the_grace_period(left, elapsed):
 def test_volumes_are_read_only_once_they_matter(node, pods, reads):
     """The API cannot list the attachments of one node."""
     (state,) = a_snapshot(nodes=(node,), claims=(a_running_claim(),), pods=tuple(pods)).state_nodes
-    assert is_awaiting_volumes(state, NOW) is reads
+    assert is_awaiting_volumes(state, a_snapshot(), CloudInstances()) is reads
 
 
 def test_pod_that_arrives_after_the_drain_is_evicted_without_a_condition():
