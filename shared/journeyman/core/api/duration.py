@@ -2,7 +2,9 @@
 
 Fields keep the text, so that an object is written back as its author wrote it; these functions give the time it means.
 
-Restates: karpenter pkg/apis/v1/duration.go `NillableDuration` and the patterns of the v1 CRDs.
+Annotations of pods have durations that Go parses itself: `.5h`, `-1m30s`, `7200000000us`.
+
+Restates: karpenter pkg/apis/v1/duration.go `NillableDuration` and the patterns of the v1 CRDs; Go's time.ParseDuration.
 """
 
 from __future__ import annotations
@@ -25,6 +27,11 @@ BUDGET_PATTERN: Final = r"^((([0-9]+(h|m))|([0-9]+h[0-9]+m))(0s)?)$"
 _WHOLE: Final = re.compile(r"([0-9]+[smh])+", re.ASCII)
 _PARTS: Final = re.compile(r"([0-9]+)([smh])", re.ASCII)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
+_GO_WHOLE: Final = re.compile(r"([-+]?)((?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+|0)", re.ASCII)
+_GO_PARTS: Final = re.compile(r"([0-9]*)\.?([0-9]*)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+_NANOSECONDS: Final = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6} | {
+    unit: seconds * 10**9 for unit, seconds in _SECONDS.items()
+}
 _LONGEST: Final = timedelta(seconds=(2**63 - 1) // 10**9)  # the maximum of Go's time.Duration, about 292 years
 
 
@@ -49,3 +56,18 @@ def parse_duration(text: str) -> timedelta:
 def parse_nillable_duration(text: str) -> timedelta | None:
     """Return the timedelta of text such as `1h30m`; None for `Never`. Raises ConfigurationError."""
     return None if text == NEVER else parse_duration(text)
+
+
+@lru_cache(maxsize=1024)
+def parse_go_duration(text: str) -> timedelta | None:
+    """Return the timedelta of text that Go's time.ParseDuration reads, rounded up to microseconds; None of any other text."""
+    whole = _GO_WHOLE.fullmatch(text) if len(text) <= MAX_LENGTH else None
+    if whole is None:
+        return None
+    nanoseconds = 0
+    for digits, fraction, unit in _GO_PARTS.findall(whole[2]):
+        scale = _NANOSECONDS[unit]
+        nanoseconds += int(digits or 0) * scale + int(fraction or 0) * scale // 10 ** len(fraction)
+    if nanoseconds >= 2**63:
+        return None
+    return timedelta(microseconds=-(-nanoseconds // 1000)) * (-1 if whole[1] == "-" else 1)

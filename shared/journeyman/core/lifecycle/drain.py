@@ -28,6 +28,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import DISRUPTION_REASON, format_time
+from journeyman.core.api.duration import parse_go_duration
 from journeyman.core.api.objects import Node, NodeClaim, Pod, condition_of
 from journeyman.core.lifecycle.progress import poll_time
 from journeyman.core.plan import (
@@ -54,7 +55,6 @@ from journeyman.core.state.pod_predicates import (
     is_reschedulable,
     is_terminal,
     is_terminating,
-    parse_go_duration,
 )
 from journeyman.core.state.taints import untolerated
 
@@ -67,7 +67,7 @@ FORCEFUL: Final = "Forceful Termination"
 class DrainDecision(Struct, frozen=True, kw_only=True):
     """Which pods of a node are evicted or deleted now, and which the drain waits for.
 
-    `current_group`: pods of the first group that are neither terminating nor deleted by force. `evict`: those of them without
+    `current_group`: of the pods that are not deleted by force, the first group, without terminating ones. `evict`: those of them without
     do-not-disrupt. `force`: pods to delete, with their grace period in seconds. `remaining`: all pods that must be gone before
     the instance is terminated. `next_force`: when the next of them is deleted by force; None without a termination time.
     """
@@ -98,7 +98,8 @@ def decide_drain(pods: Iterable[Pod], now: datetime, end: datetime | None) -> Dr
     remaining = tuple(sorted((p for p in pods if is_drainable(p, now)), key=lambda p: p.key))
     force = tuple(_pods_to_force(remaining, now, end))
     forced = {pod.key for pod, _ in force}
-    current_group = tuple(p for p in _first_group(remaining) if p.key not in forced and not is_terminating(p))
+    first_group = _first_group(p for p in remaining if p.key not in forced)
+    current_group = tuple(p for p in first_group if not is_terminating(p))
     return DrainDecision(
         current_group=current_group,
         evict=tuple(p for p in current_group if is_disruptable(p, now)),
@@ -222,7 +223,9 @@ def _force_chain(pod: Pod, seconds: int, claim: NodeClaim, end: datetime) -> Cha
         why="it would outlive the node's termination time",
     )
     event = Event(ref=pod_ref(pod), reason="Disrupted", message=text)
-    return replace(chain_of(f"Pod {pod.key}", action), events=(event,), observations=_drained_metrics(FORCEFUL))
+    return replace(
+        chain_of(f"Pod {pod.key}", action), events=(event,), observations=_drained_metrics(eviction_reason(claim))
+    )
 
 
 MAX_POLL_INTERVAL: Final = timedelta(seconds=30)

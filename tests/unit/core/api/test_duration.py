@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from journeyman.core.api.duration import parse_duration, parse_nillable_duration
+from journeyman.core.api.duration import parse_duration, parse_go_duration, parse_nillable_duration
 from journeyman.errors import ConfigurationError
 
 
@@ -30,3 +30,38 @@ def test_invalid_duration_is_rejected_with_the_text(text):
     """The message also says what to write."""
     with pytest.raises(ConfigurationError, match=r"duration"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2h45m30s", timedelta(hours=2, minutes=45, seconds=30)),
+        (".5h", timedelta(minutes=30)),
+        ("1.h", timedelta(hours=1)),
+        ("+2h", timedelta(hours=2)),
+        ("-1.5h", timedelta(hours=-1.5)),
+        ("0", timedelta(0)),
+        ("-0", timedelta(0)),
+        ("7200000000us", timedelta(hours=2)),
+        ("5\u00b5s", timedelta(microseconds=5)),
+        ("5\u03bcs", timedelta(microseconds=5)),
+        ("7200000000000ns", timedelta(hours=2)),
+        ("1ns", timedelta(microseconds=1)),
+        ("300ms", timedelta(milliseconds=300)),
+        ("0.3333333333333333333h", timedelta(seconds=1200)),
+        ("2562047h47m16.854775807s", timedelta(hours=2562047, minutes=47, seconds=16, microseconds=854776)),
+    ],
+)
+def test_go_duration_is_read_as_go_reads_it(text, expected):
+    """Go's time.ParseDuration allows signs, fractions, and units down to nanoseconds; parts of a microsecond count as one."""
+    assert parse_go_duration(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "2", "h", ".h", "+", "-", "1h 2m", "1d", "++1h", "1h-2m", "1,5h", "\uff11h", "2562047h47m17s", "99999999h"],
+)
+def test_go_duration_that_go_refuses_is_none(text):
+    """Neither does Go read what is longer than its 292 years."""
+    assert parse_go_duration(text) is None
+    assert parse_go_duration("9" * 400 + "h") is None

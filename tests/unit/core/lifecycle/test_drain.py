@@ -6,16 +6,18 @@ import pytest
 
 from journeyman.core.api import labels
 from journeyman.core.lifecycle.drain import (
+    FORCEFUL,
     REQUEUE_MARGIN,
     TerminationIntervals,
     decide_drain,
     eviction_chains,
+    eviction_reason,
     forced_deletion_chains,
     requeue_for_drain,
     requeue_provisioning,
 )
 from journeyman.core.plan import DeletePod, EvictPod
-from tests.helpers.builders import NOW, a_claim, a_node, a_pod, ago, stamp
+from tests.helpers.builders import NOW, a_claim, a_node, a_pod, ago, condition, stamp
 
 DAEMON = {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d"}]}
 MIRROR = {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "n"}]}
@@ -147,6 +149,47 @@ def test_each_pod_has_a_chain_of_its_own_with_its_uid_as_precondition():
     assert [c.events[0].reason for c in chains] == ["Disrupted", "Evicted"]
     assert chains[1].actions[0].node.uid == a_node("n").metadata.uid
     assert (chains[0].actions[0].claim.uid, chains[0].actions[0].deadline) == (claim.metadata.uid, end)
+
+
+@pytest.mark.karpenter(
+    "node/termination", it="should not gate past-deadline pods behind graceful eviction of earlier tiers"
+)
+def test_pods_that_are_due_neither_wait_for_earlier_groups_nor_hold_up_later_ones():
+    """A protected pod blocks its group's eviction, but not the critical pod that is due; the next group is evicted beside it."""
+    end = NOW + timedelta(seconds=20)
+    blocking = pod("blocking", metadata=PROTECTED, spec={"terminationGracePeriodSeconds": 5})
+    due = pod("due", spec={**CRITICAL, "terminationGracePeriodSeconds": 60})
+    decided = decide_drain([blocking, due], NOW, end)
+    assert [p.metadata.name for p, _ in decided.force] == ["due"]
+    assert decided.evict == ()
+
+    first = pod("first", metadata=PROTECTED, spec={"terminationGracePeriodSeconds": 60})
+    later = pod("later", spec={**CRITICAL, "terminationGracePeriodSeconds": 5})
+    decided = decide_drain([first, later], NOW, end)
+    assert [p.metadata.name for p, _ in decided.force] == ["first"]
+    assert names(decided.evict) == ["later"]
+
+
+@pytest.mark.karpenter(
+    "node/termination/terminator", it="should increment PodsDrainedTotal metric when a pod is evicted"
+)
+@pytest.mark.karpenter(
+    "node/termination/terminator",
+    it="should increment PodsDrainedTotal metric with specific reason when a pod is evicted",
+)
+@pytest.mark.parametrize("reason", ["Empty", FORCEFUL])
+def test_evicted_and_forced_pods_are_counted_by_the_reason_of_the_disruption(reason):
+    """Karpenter counts forced deletions since 1.15."""
+    end = NOW + timedelta(seconds=20)
+    pods = [pod("a", spec={"terminationGracePeriodSeconds": 5}), pod("b", spec={"terminationGracePeriodSeconds": 60})]
+    disrupted = [condition("DisruptionReason", reason=reason)] if reason != FORCEFUL else []
+    decided, claim = decide_drain(pods, NOW, end), a_claim("c", status={"conditions": disrupted})
+    chains = (
+        *forced_deletion_chains(decided, claim, end),
+        *eviction_chains(decided, a_node("n"), eviction_reason(claim)),
+    )
+    counted = [(o.name, o.labels) for chain in chains for o in chain.observations]
+    assert counted == [("karpenter_pods_drained_total", {"reason": reason})] * 2
 
 
 @pytest.mark.parametrize(("seconds", "forced"), [(-1, []), (0, []), (1, ["going"])])

@@ -120,24 +120,27 @@ def test_unready_node_class_deletes_the_claim_and_requeues_terminate_only():
 
 
 @pytest.mark.parametrize(
-    ("error", "reason"),
+    ("error", "reason", "message"),
     [
-        (CreateError("forbidden", condition_reason="Unauthorized"), "Unauthorized"),
-        (CloudProviderError("x" * 1000), "LaunchFailed"),
-        (RateLimitedError("slow down", retry_after_seconds=0), "RequestLimitExceeded"),
+        (CreateError("forbidden" * 500, condition_reason="Unauthorized"), "Unauthorized", "forbidden" * 500),
+        (CreateError("x" * 99_999, condition_reason="Unauthorized"), "Unauthorized", "x" * 32_765 + "..."),
+        (CloudProviderError("x" * 1024), "LaunchFailed", "x" * 1024),
+        (CloudProviderError("x" * 1025), "LaunchFailed", "x" * 1021 + "..."),
+        (RateLimitedError("slow down", retry_after_seconds=0), "RequestLimitExceeded", "slow down"),
     ],
+    ids=["create error", "longer than a condition may be", "other error", "long other error", "throttled"],
 )
 @pytest.mark.karpenter(
     "nodeclaim/lifecycle/launch",
     it="should set nodeClaim status condition from the condition message received if error returned is CreateError",
 )
-def test_other_launch_failure_sets_launched_unknown_and_retries(error, reason):
-    """Launched is Unknown with the reason; long messages are truncated; an annotation has the next attempt."""
+def test_other_launch_failure_sets_launched_unknown_and_retries(error, reason, message):
+    """Launched is Unknown with the reason; the cloud's message is kept whole; an annotation has the next attempt."""
     plan = failed(a_claim(), error)
 
     assert conditions_of(plan)["Launched"] == ("Unknown", reason)
     launched = next(c for c in patched(plan)["status"]["conditions"] if c["type"] == "Launched")
-    assert len(launched["message"]) <= 300
+    assert launched["message"] == message
     assert of_type(plan, Requeue) == [
         Requeue(step=Step.PROVISION, at=NOW + timedelta(seconds=1), reason="retry the launch of NodeClaim default-1")
     ]
