@@ -9,10 +9,7 @@ from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, OFFERING_STAT
 from journeyman.core.plan import Step
 from journeyman.errors import CloudProviderError, CreateError, NodeClassNotReadyError, RateLimitedError
 from journeyman.ports import ClusterChanged
-from journeyman.steps.consolidate import consolidate
 from journeyman.steps.provision import provision
-from journeyman.steps.sweep import sweep
-from journeyman.steps.terminate import terminate
 from journeyman_simulator.kubelet import BOOT, Kubelets
 from tests.helpers.builders import NOW, claim_body, condition, merge, node_class_body, pod_body, pool_body
 from tests.helpers.fakes import Cluster, InterceptingStore
@@ -338,34 +335,6 @@ def test_a_pool_whose_limits_were_lowered_meanwhile_is_requeued(cluster):
     assert [claim.metadata.name for claim in claims(cluster)] == ["stays"]
     assert requeue_of(cluster, Step.PROVISION) is not None
     assert any("not creating NodeClaims for NodePool default: cpu" in m for _, m, _ in cluster.record.lines)
-
-
-@pytest.mark.karpenter(
-    "nodepool/counter", it="should ignore NodePools which aren't managed by this instance of Karpenter"
-)
-@pytest.mark.karpenter("nodepool/hash", it="should ignore NodePools which aren't managed by this instance of Karpenter")
-@pytest.mark.karpenter(
-    "nodepool/readiness", it="should ignore NodePools which aren't managed by this instance of Karpenter"
-)
-@pytest.mark.karpenter(
-    "nodepool/validation", it="should ignore NodePools which aren't managed by this instance of Karpenter"
-)
-@pytest.mark.karpenter(
-    "nodepool/registrationhealth",
-    it="should ignore setting NodeRegistrationHealthy status condition on NodePools which aren't managed by this instance of Karpenter",
-)
-@pytest.mark.parametrize("weight", [1, -5], ids=["valid", "invalid"])
-def test_another_autoscalers_nodepool_is_left_alone(cluster, weight):
-    """Neither status nor annotations are written, also if it does not validate by our rules."""
-    other = {"group": "karpenter.example.com", "kind": "OtherNodeClass", "name": "default"}
-    spec = {"weight": weight, "template": {"spec": {"nodeClassRef": other}}}
-    cluster.add(pool_body("foreign", spec=spec))
-    before = cluster.server.get(NODEPOOL, "foreign")
-    add_pods(cluster, 1)
-    for step in (provision, terminate, consolidate, sweep):
-        step(cluster.run(), TRIGGER)
-    assert cluster.server.get(NODEPOOL, "foreign") == before
-    assert [c.metadata.labels[labels.NODEPOOL] for c in claims(cluster)] == ["default"]
 
 
 def test_one_run_creates_a_limited_number_of_nodeclaims(cluster):

@@ -10,9 +10,7 @@ from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, PDB, POD, is_
 from journeyman.core.plan import Step
 from journeyman.errors import ForbiddenError, RateLimitedError
 from journeyman.ports import RequeueDue
-from journeyman.steps.consolidate import consolidate
 from journeyman.steps.provision import provision
-from journeyman.steps.sweep import sweep
 from journeyman.steps.terminate import terminate
 from journeyman_simulator.kubelet import Kubelets
 from tests.helpers.builders import NOW, claim_body, node_class_body, pod_body, pool_body
@@ -247,28 +245,6 @@ def test_nodes_go_even_if_volumes_may_not_be_read(cluster):
     assert cluster.server.list(NODECLAIM).items == ()
     assert cluster.cloud.list() == ()
     assert {level for level, message, _ in cluster.record.lines if "volumeattachments" in message} == {"error"}
-
-
-def test_another_autoscalers_node_is_left_alone(cluster):
-    """Its NodeClaim has another NodeClass kind: no taint, no eviction, and its finalizer stays."""
-    other = {"group": "karpenter.example.com", "kind": "OtherNodeClass", "name": "default"}
-    key = "karpenter.example.com/othernodeclass"
-    foreign = claim_body("foreign", provider_id="example:///i-1", spec={"nodeClassRef": other})
-    foreign["metadata"]["labels"] = {key: "default", labels.NODEPOOL: "others"}
-    node = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": "foreign", "labels": {key: "default", labels.NODEPOOL: "others"}},
-        "spec": {"providerID": "example:///i-1"},
-    }
-    node["metadata"]["finalizers"] = [labels.TERMINATION_FINALIZER]
-    cluster.add(foreign, node, pod_body("foreign", node="foreign"))
-    cluster.server.delete(NODE, "foreign")
-    before = cluster.server.get(NODE, "foreign"), cluster.server.get(NODECLAIM, "foreign")
-    for step in (terminate, provision, consolidate, sweep):
-        step(cluster.run(), TRIGGER)
-    assert (cluster.server.get(NODE, "foreign"), cluster.server.get(NODECLAIM, "foreign")) == before
-    assert "foreign" in {p.metadata.name for p in cluster.server.list(POD).items}
 
 
 def test_deleted_claim_leaves_the_counts_at_once(cluster):

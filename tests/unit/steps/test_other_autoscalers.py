@@ -1,0 +1,199 @@
+"""NodePools, NodeClaims and Nodes of other autoscalers: no step writes them, whatever state they are in."""
+
+from datetime import timedelta
+
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, POD, Resource
+from journeyman.core.observability.nodepool_metrics import pool_gauges
+from journeyman.core.plan import Step
+from journeyman.ports import RequeueDue
+from journeyman.steps.consolidate import consolidate
+from journeyman.steps.context import FeatureGates
+from journeyman.steps.load import EVERYTHING, load
+from journeyman.steps.provision import provision
+from journeyman.steps.sweep import sweep
+from journeyman.steps.terminate import terminate
+from tests.helpers.builders import (
+    CAPACITY,
+    NOW,
+    ago,
+    claim_body,
+    condition,
+    node_class_body,
+    pod_body,
+    pool_body,
+    stamp,
+)
+from tests.helpers.fakes import Cluster
+from tests.helpers.fleets import a_catalogue
+
+KIND = {"group": "karpenter.example.com", "kind": "OtherNodeClass", "name": "default"}
+LABEL = "karpenter.example.com/othernodeclass"
+PROVIDER_ID = "example:///i-1"
+RAW_NODE, RAW_NODECLAIM, RAW_POD = (
+    Resource(kind=r.kind, plural=r.plural, group=r.group, version=r.version, namespaced=r.namespaced, type=dict)
+    for r in (NODE, NODECLAIM, POD)
+)
+
+
+@pytest.fixture
+def cluster():
+    cluster = Cluster()
+    cluster.settings = type(cluster.settings)(cluster_name="demo", feature_gates=FeatureGates(node_repair=True))
+    cluster.add(
+        pool_body(), node_class_body(), pool_body("others", spec={"template": {"spec": {"nodeClassRef": KIND}}})
+    )
+    return cluster
+
+
+def a_foreign_claim(*true, provider_id="", **changes):
+    body = claim_body("foreign", provider_id=provider_id, **changes)
+    body["metadata"]["labels"] = {labels.NODEPOOL: "others"}
+    body["spec"]["nodeClassRef"] = KIND
+    if true:
+        hour_ago = ago(hours=1)
+        body.setdefault("status", {})["conditions"] = [condition(type_, since=hour_ago) for type_ in true]
+    return body
+
+
+def a_foreign_node(*, ready="True", since=NOW, **changes):
+    metadata = {
+        "name": "foreign",
+        "labels": {LABEL: "default", labels.NODEPOOL: "others"},
+        "finalizers": [labels.TERMINATION_FINALIZER],
+        **changes,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": metadata,
+        "spec": {"providerID": PROVIDER_ID},
+        "status": {
+            "capacity": {"cpu": "1"},
+            "allocatable": dict(CAPACITY),
+            "conditions": [condition("Ready", ready, since=since)],
+        },
+    }
+
+
+def everything(cluster):
+    """Return all foreign objects as stored."""
+    found = {}
+    for resource in (RAW_NODE, RAW_NODECLAIM, NODEPOOL):
+        found |= {(resource.kind, o["metadata"]["name"]): o for o in cluster.server.list(resource).items}
+    return {key: body for key, body in found.items() if key[1] in {"foreign", "others"}}
+
+
+def run_all_steps(cluster):
+    """Run every step twice, two minutes apart, so that each of them has seen what the others wrote."""
+    for _ in range(2):
+        for name, step in (
+            (Step.PROVISION, provision),
+            (Step.TERMINATE, terminate),
+            (Step.CONSOLIDATE, consolidate),
+            (Step.SWEEP, sweep),
+        ):
+            trigger = RequeueDue(id="1", cluster="demo", step=name, reason="test", time=cluster.clock.now())
+            step(cluster.run(), trigger)
+        cluster.clock.advance(timedelta(minutes=2).total_seconds())
+
+
+UNMANAGED = "should ignore NodeClaims which aren't managed by this Karpenter instance"
+STATES = {
+    "new": [a_foreign_claim()],
+    "without our finalizer": [a_foreign_claim(metadata={"finalizers": []})],
+    "launched an hour ago": [a_foreign_claim("Launched", provider_id=PROVIDER_ID)],
+    "joining": [
+        a_foreign_claim("Launched", provider_id=PROVIDER_ID),
+        a_foreign_node(labels={}, finalizers=[]),
+    ],
+    "registered": [a_foreign_claim("Launched", "Registered", provider_id=PROVIDER_ID), a_foreign_node()],
+    "initialized, with less than its capacity": [
+        a_foreign_claim("Launched", "Registered", "Initialized", provider_id=PROVIDER_ID),
+        a_foreign_node(),
+    ],
+    "without an instance": [
+        a_foreign_claim("Launched", "Registered", "Initialized", provider_id=PROVIDER_ID),
+        a_foreign_node(ready="False"),
+    ],
+    "unhealthy": [
+        a_foreign_claim("Launched", "Registered", "Initialized", provider_id=PROVIDER_ID),
+        a_foreign_node(ready="False", since=ago(hours=2)),
+    ],
+    "expired": [a_foreign_claim("Launched", provider_id=PROVIDER_ID, spec={"expireAfter": "1m"})],
+    "deleted": [
+        a_foreign_claim("Launched", "Registered", provider_id=PROVIDER_ID, metadata={"deletionTimestamp": stamp(NOW)}),
+        a_foreign_node(),
+    ],
+    "its node deleted": [
+        a_foreign_claim("Launched", "Registered", provider_id=PROVIDER_ID),
+        a_foreign_node(deletionTimestamp=stamp(NOW)),
+    ],
+}
+
+
+@pytest.mark.karpenter("nodeclaim/lifecycle/launch", it=UNMANAGED)
+@pytest.mark.karpenter("nodeclaim/lifecycle/initialization", it=UNMANAGED)
+@pytest.mark.karpenter("nodeclaim/lifecycle/termination", it=UNMANAGED)
+@pytest.mark.karpenter("nodeclaim/hydration", it=UNMANAGED)
+@pytest.mark.karpenter("node/hydration", it="should ignore Nodes which aren't managed by this Karpenter instance")
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/liveness", it="should ignore NodeClaims not managed by this Karpenter instance"
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/registration", it="should ignore NodeClaims not managed by this Karpenter instance"
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/suite",
+    it="shouldn't add the finalizer to NodeClaims not managed by this instance of Karpenter",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/consistency", it="should ignore NodeClaims which aren't managed by this instance of Karpenter"
+)
+@pytest.mark.karpenter(
+    "nodeclaim/expiration", it="should ignore expired NodeClaims that are not managed by this Karpenter instance"
+)
+@pytest.mark.karpenter("node/termination", it="should ignore nodes not managed by this Karpenter instance")
+@pytest.mark.parametrize("bodies", STATES.values(), ids=STATES)
+def test_nodeclaim_and_node_of_another_autoscaler_are_not_written(cluster, bodies):
+    """The steps neither launch, drain nor finalize them, nor evict their pods or record Events on them.
+
+    As in Karpenter, pods of a deleted node get another node, whoever owns the deleted one.
+    """
+    cluster.add(*bodies, pod_body("on-foreign", node="foreign"))
+    before = everything(cluster)
+    run_all_steps(cluster)
+    assert everything(cluster) == before
+    assert [p.metadata.name for p in cluster.server.list(POD).items if not p.metadata.deletion_timestamp] == [
+        "on-foreign"
+    ]
+    assert "foreign" not in {event.ref.name for event in cluster.record.events}
+    assert "foreign" not in cluster.cloud.launches
+
+
+IGNORED_POOL = "should ignore NodePools which aren't managed by this instance of Karpenter"
+
+
+@pytest.mark.karpenter("nodepool/counter", it=IGNORED_POOL)
+@pytest.mark.karpenter("nodepool/hash", it=IGNORED_POOL)
+@pytest.mark.karpenter("nodepool/readiness", it=IGNORED_POOL)
+@pytest.mark.karpenter("nodepool/validation", it=IGNORED_POOL)
+@pytest.mark.karpenter(
+    "nodepool/registrationhealth",
+    it="should ignore setting NodeRegistrationHealthy status condition on NodePools which aren't managed by this instance of Karpenter",
+)
+@pytest.mark.karpenter("metrics/nodepool", it="should ignore nodepools not managed by this instance of Karpenter")
+@pytest.mark.parametrize("weight", [1, -5], ids=["valid", "invalid"])
+def test_nodepool_of_another_autoscaler_is_not_written(cluster, weight):
+    """It gets no status, hash or gauge, also if it does not validate by our rules, and no node for a pending pod."""
+    cluster.server.delete(NODEPOOL, "others")
+    cluster.add(pool_body("others", spec={"weight": weight, "template": {"spec": {"nodeClassRef": KIND}}}))
+    before = everything(cluster)
+    cluster.add(pod_body("waits"))
+    run_all_steps(cluster)
+    assert everything(cluster) == before
+    assert [c.metadata.labels[labels.NODEPOOL] for c in cluster.server.list(NODECLAIM).items] == ["default"]
+    gauges = pool_gauges(load(cluster.run(), EVERYTHING), a_catalogue("default"))
+    assert {sample.labels["nodepool"] for sample in gauges} == {"default"}
