@@ -41,9 +41,14 @@ def is_initialized(claim: NodeClaim) -> bool:
 
 
 def has_stale_ready_condition(claim: NodeClaim) -> bool:
-    """Whether the NodeClaim is initialized and its Ready is not True. Its Ready does not depend on the Node's."""
+    """Whether the NodeClaim is initialized, and its Ready is not True or of an earlier generation.
+
+    Its Ready does not depend on the Node's.
+    """
     ready = condition_of(claim.status.conditions, READY)
-    return is_initialized(claim) and ready is not None and ready.status != "True"
+    if not is_initialized(claim) or ready is None:
+        return False
+    return ready.status != "True" or ready.observed_generation < claim.metadata.generation
 
 
 def with_finalizer_and_labels(claim: NodeClaim) -> NodeClaim:

@@ -44,8 +44,7 @@ from journeyman.errors import (
     RateLimitedError,
 )
 
-_MAX_CONDITION_MESSAGE: Final = 32_768  # in the schema of every condition
-_MAX_ERROR_MESSAGE: Final = 1024  # as Karpenter 1.15
+_MAX_MESSAGE_LENGTH: Final = 1024  # as Karpenter 1.15
 MIN_RETRY_DELAY: Final = timedelta(seconds=1)  # controller.go: exponential 1 s to 1 min
 MAX_RETRY_DELAY: Final = timedelta(minutes=1)
 
@@ -206,7 +205,7 @@ def _delete_unlaunchable(
     no_capacity = isinstance(error, InsufficientCapacityError)
     reason = "InsufficientCapacityError" if no_capacity else "NodeClassNotReady"
     metric = "insufficient_capacity" if no_capacity else "nodeclass_not_ready"
-    name, text = claim.metadata.name, _truncate(str(error), _MAX_ERROR_MESSAGE)
+    name, text = claim.metadata.name, _truncate_message(error)
     actions: tuple[Action, ...] = (
         *offering_updates,
         delete_nodeclaim(claim, f"launch failed: {text}"),
@@ -229,7 +228,7 @@ def _retry_later(claim: NodeClaim, failed: FailedLaunch, now: datetime, offering
         wait = max(wait, timedelta(seconds=error.retry_after_seconds))
     due = now + wait
     reason = _condition_reason(error)
-    text = _truncate(str(error), _MAX_CONDITION_MESSAGE if isinstance(error, CreateError) else _MAX_ERROR_MESSAGE)
+    text = str(error) if isinstance(error, CreateError) else _truncate_message(error)
     answered = answered_failures(claim) + failed.answered
     retry = {labels.LAUNCH_RETRY: f"{count} {due.isoformat(timespec='milliseconds')} {answered}"}
     annotated = with_metadata(claim, annotations={**claim.metadata.annotations, **retry})
@@ -285,9 +284,10 @@ def _separate_chains(name: str, actions: tuple[Action, ...]) -> tuple[Chain, ...
     return tuple(chain_of(f"offerings of NodeClaim {name}", action) for action in actions)
 
 
-def _truncate(text: str, length: int) -> str:
+def _truncate_message(error: Exception) -> str:
     """Restates: karpenter pkg/controllers/nodeclaim/lifecycle/launch.go `truncateMessage`."""
-    return text if len(text) <= length else f"{text[: length - 3]}..."
+    text = str(error)
+    return text if len(text) <= _MAX_MESSAGE_LENGTH else f"{text[: _MAX_MESSAGE_LENGTH - 3]}..."
 
 
 def _requeue_launch(claim: NodeClaim, due: datetime) -> Requeue:

@@ -123,7 +123,7 @@ def test_unready_node_class_deletes_the_claim_and_requeues_terminate_only():
     ("error", "reason", "message"),
     [
         (CreateError("forbidden" * 500, condition_reason="Unauthorized"), "Unauthorized", "forbidden" * 500),
-        (CreateError("x" * 99_999, condition_reason="Unauthorized"), "Unauthorized", "x" * 32_765 + "..."),
+        (CreateError("x" * 99_999, condition_reason="Unauthorized"), "Unauthorized", "x" * 32_768),
         (CloudProviderError("x" * 1024), "LaunchFailed", "x" * 1024),
         (CloudProviderError("x" * 1025), "LaunchFailed", "x" * 1021 + "..."),
         (RateLimitedError("slow down", retry_after_seconds=0), "RequestLimitExceeded", "slow down"),

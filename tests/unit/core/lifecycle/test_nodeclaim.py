@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.hashes import node_pool_hash_annotations
 from journeyman.core.api.node_disruption import NodeDisruption
+from journeyman.core.lifecycle.liveness import LivenessTimeouts
 from journeyman.core.lifecycle.nodeclaim import LifecycleOptions, reconcile_nodeclaims
 from journeyman.core.plan import DeleteObject, LaunchInstance, PatchObject, Requeue, Step
 from tests.helpers.builders import (
@@ -20,8 +21,11 @@ from tests.helpers.builders import (
     a_pool,
     a_running_claim,
     a_snapshot,
+    ago,
+    condition,
     merge,
     provider_id_of,
+    stamp,
 )
 from tests.helpers.devices import a_slice, gpus
 
@@ -116,9 +120,18 @@ def test_registration_patches_node_before_claim():
     "nodeclaim/lifecycle/registration",
     it="should not sync the startupTaints to the Node when the Node comes online, with node label do not sync taints",
 )
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/registration",
+    it="should not sync the taints to the Node when the Node comes online, with node label do not sync taints",
+)
 def test_taints_are_not_synced_with_do_not_sync_taints():
     """The node keeps its own taints, and a removed startup taint is not added again."""
-    claim = a_launched_claim(spec={"startupTaints": [{"key": "cni", "effect": "NoExecute"}]})
+    claim = a_launched_claim(
+        spec={
+            "taints": [{"key": "gpu", "effect": "NoSchedule"}],
+            "startupTaints": [{"key": "cni", "effect": "NoExecute"}],
+        }
+    )
     node = a_node(registered=False, metadata={"labels": {labels.DO_NOT_SYNC_TAINTS: "true"}})
     plan = run([claim], [node])
     assert patch_of(plan, "Node", "spec") == {"taints": []}
@@ -168,6 +181,58 @@ def test_ready_node_registers_and_initializes_in_one_run():
     assert not [a for a in plan.actions if isinstance(a, Requeue)]
 
 
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/registration",
+    it="should sync the taints to the Node when the Node comes online, if node label do not sync taints is present but key is not true",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/registration",
+    it="should sync the startupTaints to the Node when the Node comes online, if node label do not sync taints is present but key is not true",
+)
+@pytest.mark.parametrize("value", ["", "false", "True"])
+def test_taints_are_synced_unless_do_not_sync_taints_is_true(value):
+    """Only the value "true" leaves the taints to the node's bootstrap."""
+    claim = a_launched_claim(
+        spec={
+            "taints": [{"key": "gpu", "effect": "NoSchedule"}],
+            "startupTaints": [{"key": "cni", "effect": "NoExecute"}],
+        }
+    )
+    node = a_node(registered=False, metadata={"labels": {labels.DO_NOT_SYNC_TAINTS: value}})
+    plan = run([claim], [node])
+    assert {t["key"] for t in patch_of(plan, "Node", "spec")["taints"]} == {"gpu", "cni"}
+
+
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/registration",
+    it="should not re-sync the startupTaints to the Node when the startupTaints are removed",
+)
+def test_removed_startup_taint_is_not_added_again():
+    """The node is registered, and waits for another startup taint to be removed."""
+    startup = [{"key": "cni", "effect": "NoExecute"}, {"key": "csi", "effect": "NoExecute"}]
+    claim = a_launched_claim(true=("Launched", "Registered"), spec={"startupTaints": startup})
+    plan = run([claim], [a_node(spec={"taints": startup[:1]})])
+    assert [p.ref.resource.kind for p in patches(plan)] == ["NodeClaim"]
+    assert conditions(plan)["Initialized"] == ("Unknown", "StartupTaintsExist")
+
+
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/registration",
+    it="should not add the owner reference to the Node when the Node already has the owner reference",
+)
+def test_registration_keeps_an_owner_reference_that_the_node_has():
+    """A run that crashed between its two writes has added it."""
+    owner = {
+        "apiVersion": "karpenter.sh/v1",
+        "kind": "NodeClaim",
+        "name": "default-1",
+        "uid": "uid-default-1",
+        "blockOwnerDeletion": True,
+    }
+    plan = run([a_launched_claim()], [a_node(registered=False, metadata={"ownerReferences": [owner]})])
+    assert patch_of(plan, "Node", "metadata").get("ownerReferences", [owner]) == [owner]
+
+
 def test_missing_node_sets_registered_unknown_once_and_requeues():
     """The second run writes nothing."""
     plan = run([a_launched_claim()])
@@ -195,11 +260,15 @@ def test_claim_with_provider_id_of_another_claim_does_not_register():
     assert [owner["name"] for owner in owners] == ["a"]
 
 
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/initialization", it="shouldn't consider the nodeClaim initialized when it has not registered"
+)
 def test_claim_with_two_nodes_does_not_register():
     """The right node is unknown."""
     twin = a_node(registered=False, metadata={"name": "twin", "uid": "twin"})
     plan = run([a_launched_claim()], [a_node(registered=False), twin])
     assert conditions(plan)["Registered"] == ("False", "MultipleNodesFound")
+    assert conditions(plan).get("Initialized", ("Unknown", ""))[0] == "Unknown"
 
 
 @pytest.mark.parametrize(
@@ -241,6 +310,53 @@ def test_initialization_waits_for_readiness_taints_and_resources(node, spec, rea
     plan = run([claim], [a_node(**node)])
     assert conditions(plan)["Initialized"] == ("Unknown", reason)
     assert patch_of(plan, "Node", "metadata") is None
+
+
+READINESS = {"key": "readiness.k8s.io/network", "effect": "NoSchedule"}
+BLOCKERS = {
+    "resources": (
+        {"resources": {"requests": {"nvidia.com/gpu": "1"}}},
+        {},
+        {"status": {"allocatable": {"nvidia.com/gpu": "1"}}},
+    ),
+    "startup taints": (
+        {"startupTaints": [{"key": "cni", "effect": "NoExecute"}]},
+        {"spec": {"taints": [{"key": "cni", "effect": "NoExecute"}]}},
+        {},
+    ),
+    "ephemeral taints": (
+        {},
+        {"spec": {"taints": [{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}]}},
+        {},
+    ),
+    "readiness taints": ({}, {"spec": {"taints": [READINESS]}}, {}),
+}
+
+
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/initialization",
+    it="should consider the node to be initialized once all the resources are registered",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/initialization",
+    it="should consider the Node to be initialized once the startupTaints are removed",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/initialization",
+    it="should consider the Node to be initialized once the ephemeralTaints are removed",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/initialization",
+    it="should not consider the Node to be initialized while a readiness.k8s.io/ taint is present, and initialize once it is removed",
+)
+@pytest.mark.parametrize(("spec", "before", "after"), BLOCKERS.values(), ids=BLOCKERS)
+def test_node_is_initialized_once_nothing_blocks_it_any_more(spec, before, after):
+    """It gets the label with the condition, in the run that sees the change."""
+    claim = a_launched_claim(true=("Launched", "Registered"), spec=spec)
+    assert conditions(run([claim], [a_node(**before)]))["Initialized"][0] == "Unknown"
+    plan = run([claim], [a_node(**merge({"metadata": {"labels": {labels.INITIALIZED: ""}}}, after))])
+    assert conditions(plan)["Initialized"] == ("True", "Initialized")
+    assert patch_of(plan, "Node", "metadata")["labels"] == {labels.INITIALIZED: "true"}
 
 
 def without_owners(published):
@@ -311,6 +427,46 @@ def test_initialization_waits_for_complete_pools_of_dra_drivers(slices, waits):
     assert ignoring[0] == "True"
 
 
+TWO_DRIVERS = {"annotations": {labels.DRA_DRIVERS: "gpu.example.com,nic.example.com"}}
+
+
+def published(name, driver, **changes):
+    slice_ = a_slice(name, gpus(1), node="node-default-1", **changes)
+    return replace(slice_, spec=replace(slice_.spec, driver=driver))
+
+
+@pytest.mark.karpenter("nodeclaim/lifecycle", it="requires every expected driver to publish a complete pool (c)")
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle", it="does not let stale older-generation slices satisfy a newer incomplete pool (b2)"
+)
+@pytest.mark.karpenter("nodeclaim/lifecycle", it="initializes a NodeClaim with no requested-dra-drivers annotation (d)")
+@pytest.mark.parametrize(
+    ("metadata", "slices", "waits"),
+    [
+        (TWO_DRIVERS, [published("a", "gpu.example.com")], True),
+        (TWO_DRIVERS, [published("a", "gpu.example.com"), published("b", "nic.example.com", of=2)], True),
+        (TWO_DRIVERS, [published("a", "gpu.example.com"), published("b", "nic.example.com")], False),
+        (
+            TWO_DRIVERS,
+            [
+                published("a", "gpu.example.com"),
+                published("b", "nic.example.com"),
+                published("c", "nic.example.com", generation=2, of=2),
+            ],
+            True,
+        ),
+        ({}, [], False),
+    ],
+    ids=["one missing", "one incomplete", "both", "newer generation incomplete", "no annotation"],
+)
+def test_initialization_waits_for_every_dra_driver(metadata, slices, waits):
+    """A NodeClaim without the annotation needs no devices."""
+    claim = a_launched_claim(true=("Launched", "Registered"), metadata=metadata)
+    snapshot = a_snapshot(claims=(claim,), nodes=(a_node(),), resource_slices=tuple(slices))
+    found = conditions(reconcile_nodeclaims(snapshot, LifecycleOptions(wait_for_devices=True)))["Initialized"]
+    assert found[0] == ("Unknown" if waits else "True")
+
+
 def test_initialization_does_not_wait_for_resource_requested_at_zero():
     """A missing resource satisfies a request of zero."""
     claim = a_launched_claim(true=("Launched", "Registered"), spec={"resources": {"requests": {"nvidia.com/gpu": "0"}}})
@@ -347,6 +503,28 @@ def test_claim_is_deleted_after_launch_or_registration_timeout(claim, minutes, r
     assert not [a for a in plan.actions if isinstance(a, LaunchInstance)]
     assert {a.step for a in plan.actions if isinstance(a, Requeue)} == {Step.PROVISION, Step.TERMINATE}
     assert plan.chains[0].observations[0].labels["reason"] == reason
+
+
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/liveness",
+    it="should use the status condition transition time for launch timeout, not the creation timestamp",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/liveness", it="should respect a custom launch timeout configured via the LaunchTimeout var"
+)
+def test_launch_timeout_starts_when_launched_became_unknown():
+    """The NodeClaim is an hour old; the timeout is a setting."""
+    started = condition("Launched", "Unknown", since=ago(minutes=2), reason="LaunchFailed")
+    claim = a_claim(age=timedelta(hours=1), status={"conditions": [started]})
+
+    def is_deleted(timeout):
+        options = LifecycleOptions(timeouts=LivenessTimeouts(launch=timeout, registration=timedelta(hours=9)))
+        plan = reconcile_nodeclaims(a_snapshot(claims=(claim,)), options)
+        return any(isinstance(a, DeleteObject) for a in plan.actions)
+
+    assert not is_deleted(timedelta(minutes=5))
+    assert not is_deleted(timedelta(minutes=2, seconds=1))
+    assert is_deleted(timedelta(minutes=2))
 
 
 @pytest.mark.karpenter(
@@ -413,6 +591,25 @@ def test_initialized_and_terminating_claims_cause_no_writes():
     running = a_running_claim("a", metadata={"annotations": HASHED})
     plan = run([running, a_launched_claim("b", deleting=NOW)], [a_node("a")])
     assert plan.actions == ()
+
+
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle",
+    it="should update observedGeneration if generation increases after all conditions are marked True",
+)
+def test_conditions_of_a_changed_claim_are_set_again_at_its_generation():
+    """Until then Ready says nothing about the changed NodeClaim; the second run writes nothing."""
+    old = {"observedGeneration": 1}
+    done = [condition(t, since=ago(hours=1), **old) for t in ("Launched", "Registered", "Initialized", "Ready")]
+    changed = a_running_claim(metadata={"generation": 2, "annotations": HASHED}, status={"conditions": done})
+    written = patch_of(run([changed], [a_node()]), "NodeClaim", "status")["conditions"]
+    assert {c["type"]: (c["status"], c["observedGeneration"]) for c in written} == dict.fromkeys(
+        ("Launched", "Registered", "Initialized", "Ready"), ("True", 2)
+    )
+    assert {c["lastTransitionTime"] for c in written if c["type"] != "Ready"} == {stamp(ago(hours=1))}
+
+    stored = a_running_claim(metadata={"generation": 2, "annotations": HASHED}, status={"conditions": written})
+    assert run([stored], [a_node()]).actions == ()
 
 
 def test_requeue_times_are_rounded_so_that_claims_share_them():
