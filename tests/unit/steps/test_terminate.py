@@ -52,24 +52,39 @@ def run(cluster, **changes):
     return terminate(cluster.run(**changes), TRIGGER)
 
 
-def follow_requeues(cluster, within=timedelta(minutes=5)):
+def follow_requeues(cluster, within=timedelta(minutes=5), **changes):
     """Run the step at each requeue until it sends no more."""
     end = cluster.clock.now() + within
     runs = 1
-    run(cluster)
+    run(cluster, **changes)
     while requeue := next((m for m in cluster.queue.sent if m.step is Step.TERMINATE), None):
         cluster.clock.advance_to(max(requeue.at or cluster.clock.now(), cluster.clock.now()))
         cluster.kubelets.act()
-        run(cluster)
+        run(cluster, **changes)
         runs += 1
         assert cluster.clock.now() < end, "the step never comes to rest"
     return runs
 
 
+@pytest.mark.karpenter("node/termination/terminator", it="should succeed with an evicted event when there are no PDBs")
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/termination", it="should not delete the NodeClaim until all the Nodes are removed"
+)
 def test_deleted_claim_is_finalized_with_its_node_and_instance(cluster):
-    """No NodeClaim, node or instance is left, and the NodePool's status counts none."""
+    """No NodeClaim, node or instance is left, and the NodePool's status counts none; the NodeClaim goes last."""
     cluster.server.delete(NODECLAIM, claim(cluster).metadata.name)
-    follow_requeues(cluster)
+    seen = []
+
+    class Watched:
+        """A store that notes what is left at each write."""
+
+        def __getattr__(self, name):
+            seen.append((len(cluster.server.list(NODECLAIM).items), len(cluster.server.list(NODE).items)))
+            return getattr(cluster.server, name)
+
+    follow_requeues(cluster, store=Watched())
+    assert (0, 1) not in seen
+    assert (1, 0) in seen
 
     assert cluster.server.list(NODECLAIM).items == ()
     assert cluster.server.list(NODE).items == ()
@@ -86,6 +101,56 @@ def test_a_node_deleted_by_hand_takes_its_claim_and_instance_along(cluster):
     assert cluster.cloud.list() == ()
 
 
+@pytest.mark.karpenter(
+    "node/termination/terminator", it="should succeed with no event when there are PDBs that allow an eviction"
+)
+def test_budget_that_allows_a_disruption_does_not_block_the_drain(cluster):
+    """There is no FailedDraining Event."""
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "web", "namespace": "default"},
+        "spec": {"minAvailable": 0, "selector": {"matchLabels": {"app": "web"}}},
+    }
+    cluster.add(budget)
+    cluster.server.sync_disruption_budgets()
+    cluster.server.delete(NODECLAIM, claim(cluster).metadata.name)
+    follow_requeues(cluster)
+    assert "FailedDraining" not in cluster.record.reasons
+    assert cluster.record.reasons.count("Evicted") == 2
+
+
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/termination",
+    it="should delete the NodeClaim when the spec resource.Quantity values will change during deserialization",
+)
+def test_claim_with_a_quantity_in_another_notation_is_finalized(cluster):
+    """Karpenter's client would write 50000 as 50k, which differs from what is stored."""
+    requests = {"resources": {"requests": {"memory": "50000"}}}
+    cluster.add(claim_body("odd", provider_id="aws:///a/i-odd", spec=requests))
+    cluster.server.delete(NODECLAIM, "odd")
+    follow_requeues(cluster)
+    assert "odd" not in {c.metadata.name for c in cluster.server.list(NODECLAIM).items}
+
+
+@pytest.mark.karpenter("node/termination", it="should not race if deleting nodes in parallel")
+def test_nodes_deleted_together_are_finalized_together(cluster):
+    """Each has chains of its own; a run that was repeated changes nothing more."""
+    cluster.add(*(pod_body(f"more-{n}", cpu="7") for n in range(3)))
+    for _ in range(9):
+        provision(cluster.run(), TRIGGER)
+        cluster.clock.advance(5)
+        cluster.kubelets.act()
+    nodes = cluster.server.list(NODE).items
+    assert len(nodes) > 2
+    for node in nodes:
+        cluster.server.delete(NODE, node.metadata.name)
+    run(cluster)
+    follow_requeues(cluster)
+    assert cluster.server.list(NODE).items == cluster.server.list(NODECLAIM).items == cluster.cloud.list() == ()
+
+
+@pytest.mark.karpenter("node/termination", it="should fail to evict pods that violate a PDB")
 def test_budget_blocks_the_drain_until_it_allows_disruptions(cluster):
     """An Event on the node reports refused evictions, and the instance stays until the budget allows them."""
     budget = {
@@ -265,6 +330,10 @@ def test_an_expired_claim_is_deleted_and_drained_without_asking_a_budget(cluster
     assert cluster.record.count_of("karpenter_nodeclaims_disrupted_total") == 1
 
 
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/termination",
+    it="should requeue reconciliation if cloudProvider Delete returns an error other than NodeClaimNotFoundError",
+)
 def test_a_throttled_termination_is_repeated(cluster):
     """The finalizers stay, and the step requeues itself."""
     cluster.server.delete(NODECLAIM, claim(cluster).metadata.name)

@@ -80,6 +80,44 @@ def test_some_pods_are_not_waited_for(ignored):
     assert decide_drain([ignored], NOW, None).remaining == ()
 
 
+EQUAL = {"key": labels.DISRUPTED_TAINT, "operator": "Equal", "effect": "NoSchedule"}
+UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}
+
+
+@pytest.mark.karpenter(
+    "node/termination", it="should not evict pods that tolerate karpenter disruption taint with equal operator"
+)
+@pytest.mark.karpenter(
+    "node/termination", it="should evict pods that tolerate the node.kubernetes.io/unschedulable taint"
+)
+@pytest.mark.karpenter("node/termination", it="should delete nodes that have pods without an ownerRef")
+@pytest.mark.parametrize(
+    ("spec", "evicted"),
+    [({"tolerations": [EQUAL]}, []), ({"tolerations": [UNSCHEDULABLE]}, ["p"]), ({}, ["p"])],
+    ids=["tolerates the disrupted taint", "tolerates a cordon", "without an owner"],
+)
+def test_pods_are_evicted_unless_they_tolerate_the_disrupted_taint(spec, evicted):
+    """A cordon has another taint; a pod that nobody recreates is evicted, too."""
+    decided = decide_drain([pod("p", spec=spec)], NOW, None)
+    assert names(decided.evict) == names(decided.remaining) == evicted
+
+
+@pytest.mark.karpenter(
+    "node/termination/terminator", it="should upgrade a pod already enqueued for eviction to force-delete"
+)
+@pytest.mark.karpenter("node/termination", it="should not delete nodes until all pods are deleted")
+def test_pod_whose_eviction_was_refused_is_forced_once_it_is_due():
+    """Each run decides again; the drain is over only once the pod is gone."""
+    end = NOW + timedelta(seconds=60)
+    refused = pod("p", spec={"terminationGracePeriodSeconds": 30})
+    assert names(decide_drain([refused], NOW, end).evict) == ["p"]
+    later = decide_drain([refused], NOW + timedelta(seconds=31), end)
+    assert (names(later.evict), [s for _, s in later.force]) == ([], [29])
+    leaving = pod("p", metadata={"deletionTimestamp": stamp(end)}, spec={"terminationGracePeriodSeconds": 30})
+    assert names(decide_drain([leaving], NOW + timedelta(seconds=45), end).remaining) == ["p"]
+    assert decide_drain([], NOW + timedelta(seconds=61), end).remaining == ()
+
+
 def test_protected_pod_blocks_the_drain_and_is_named():
     """Without a terminationGracePeriod it blocks without end; the Event names it."""
     decided = decide_drain([pod("precious", metadata=PROTECTED)], NOW, None)

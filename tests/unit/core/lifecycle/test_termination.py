@@ -297,6 +297,60 @@ def test_an_instance_with_two_nodes_ends_once_both_are_drained():
     )
 
 
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/termination", it="should delete multiple Nodes if multiple Nodes map to the NodeClaim"
+)
+def test_all_nodes_of_a_deleted_claim_are_deleted():
+    """Its kubelet registered under several names; the instance ends once all are drained."""
+    twins = tuple(a_node(metadata={"name": f"twin-{n}", "uid": f"uid-twin-{n}"}) for n in (1, 2))
+    snapshot = a_snapshot(claims=(a_running_claim(deleting=NOW),), nodes=(a_node(), *twins))
+    plan = finalize_terminating(snapshot, CloudInstances(), TerminationIntervals())
+    assert {a.ref.name for a in of_type(plan, DeleteObject)} == {"node-default-1", "twin-1", "twin-2"}
+    assert not of_type(plan, TerminateInstance)
+
+
+@pytest.mark.karpenter("node/termination", it="should delete nodes with duplicate nodeclaims")
+def test_node_whose_instance_two_claims_name_is_deleted():
+    """The claim that the node names as owner decides, the other one has no part in it; Karpenter treats it as if it had none."""
+    owner = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "name": "default-1", "uid": "uid-default-1"}
+    node = a_node(deleting=ago(seconds=20), metadata={"ownerReferences": [owner]})
+    twin = a_running_claim("twin", provider_id=provider_id_of("default-1"))
+    snapshot = a_snapshot(claims=(draining(20), twin), nodes=(node,))
+    ended = finalize_terminating(snapshot, CloudInstances(), TerminationIntervals())
+    assert [(t.provider_id, t.claim) for t in of_type(ended, TerminateInstance)] == [
+        (provider_id_of("default-1"), "default-1")
+    ]
+    gone = [condition(t) for t in ("Drained", "VolumesDetached", "InstanceTerminating")]
+    done = replace(snapshot, claims=(draining(20, *gone[1:]), twin))
+    plan = finalize_terminating(done, GONE, TerminationIntervals())
+    assert {"twin"}.isdisjoint(a.ref.name for a in of_type(plan, PatchObject) + of_type(plan, DeleteObject))
+
+
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/termination",
+    it="shouldn't mark the root condition of the NodeClaim as unknown when setting the Termination condition",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle", it="should update status conditions to the latest generation when finalizing"
+)
+def test_ready_stays_true_while_a_claim_terminates():
+    """All conditions count as observed at the generation that the deletion made."""
+    done = [
+        condition(t, since=ago(minutes=1), observedGeneration=1)
+        for t in ("Launched", "Registered", "Initialized", "Ready")
+    ]
+    claim = a_running_claim(deleting=ago(seconds=9), metadata={"generation": 2}, status={"conditions": done})
+    plan = run(claim, a_node(deleting=ago(seconds=9)))
+    (status,) = [p["status"] for p in patches(plan, "NodeClaim") if "status" in p]
+    assert {c["type"]: (c["status"], c["observedGeneration"]) for c in status["conditions"]} == {
+        "Launched": ("True", 2),
+        "Registered": ("True", 2),
+        "Initialized": ("True", 2),
+        "Ready": ("True", 2),
+        "Drained": ("Unknown", 2),
+    }
+
+
 def test_node_and_claim_are_deleted_before_either_finalizer_goes():
     """A NodeClaim without a deletionTimestamp must keep its finalizer."""
     plan = run(a_running_claim(), a_node(ready=False, deleting=NOW), cloud=GONE)
@@ -445,10 +499,25 @@ def test_node_with_pods_is_drained_whatever_its_marks_say(registered):
     assert of_type(plan, TerminateInstance) == []
 
 
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/termination",
+    it="should not call Delete() on the CloudProvider if the NodeClaim hasn't been launched yet",
+)
 def test_claim_without_an_instance_is_finalized_at_once():
     """The finalizer protects only an instance."""
     plan = run(a_claim(deleting=NOW))
     assert patches(plan, "NodeClaim") == [{"metadata": {"finalizers": []}}]
+    assert not of_type(plan, TerminateInstance)
+
+
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/termination",
+    it="should not delete nodes without provider ids if the NodeClaim hasn't been launched yet",
+)
+def test_nodes_without_a_provider_id_do_not_belong_to_an_unlaunched_claim():
+    """Neither has a provider id, which does not make them one."""
+    plan = run(a_claim(deleting=NOW), a_node("other", spec={"providerID": ""}))
+    assert {a.ref.resource.kind for a in plan.actions} == {"NodeClaim"}
 
 
 def test_other_finalizers_are_not_ours_to_remove():
@@ -494,6 +563,9 @@ def test_instance_terminating_counts_only_after_drain_and_volumes(written):
 
 @pytest.mark.parametrize("node", [{"ready": False}, {"ready": True}])
 @pytest.mark.parametrize("gone", [True, False])
+@pytest.mark.karpenter(
+    "node/termination", it="should not delete nodes with no underlying instance if the node is still Ready"
+)
 def test_drain_is_skipped_only_for_unready_node_of_instance_that_is_gone(node, gone):
     """The kubelet of a NotReady node with an instance may still run its pods."""
     cloud = GONE if gone else CloudInstances(listed=(an_instance(),))
