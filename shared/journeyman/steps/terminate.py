@@ -19,9 +19,14 @@ from journeyman.core.api.conditions import LAUNCHED
 from journeyman.core.api.objects import NODECLAIM
 from journeyman.core.lifecycle.consistency import check_nodes
 from journeyman.core.lifecycle.drain import TerminationIntervals, condition_since
-from journeyman.core.lifecycle.expiration import expire_nodeclaims
-from journeyman.core.lifecycle.garbage_collection import collect_garbage, delete_inconsistent_claims
-from journeyman.core.lifecycle.health import next_status_check, repair_nodes, terminate_impaired_instances
+from journeyman.core.lifecycle.expiration import expire_nodeclaims, is_expired
+from journeyman.core.lifecycle.garbage_collection import collect_garbage, delete_inconsistent_claims, has_lost_instance
+from journeyman.core.lifecycle.health import (
+    is_repair_due,
+    next_status_check,
+    repair_nodes,
+    terminate_impaired_instances,
+)
 from journeyman.core.lifecycle.hydration import hydrate_nodes, restore_provider_ids
 from journeyman.core.lifecycle.liveness import LivenessTimeouts, delete_claims_of_ended_instances
 from journeyman.core.lifecycle.nodepool_status import registration_outcomes, update_nodepool_counts
@@ -57,12 +62,14 @@ def terminate(run: RunContext, trigger: Trigger) -> Outcome:
 
 
 def _load(run: RunContext, trigger: Trigger) -> StepInputs:
-    """Read the cloud's instances, claims and nodes, and the pods and volumes that block the termination of nodes."""
+    """Read the cloud's instances, claims and nodes; the pods of nodes that terminate or that this run deletes; and volumes."""
     instances = run.cloud.list()  # before the claims, so that the claim of each listed instance is read as well
     stored, cloud = load(run, SCOPE), CloudInstances(listed=instances)
     snapshot = cloud.with_own_instances(stored)
     terminating = [n for n in snapshot.state_nodes if is_being_finalized(n, snapshot, cloud)]
-    snapshot = with_pods_of(run, snapshot, (n.node.metadata.name for n in terminating if n.node is not None))
+    cloud = CloudInstances(listed=instances, missing=_missing_instances(run, snapshot, cloud))
+    read = (*terminating, *(n for n in snapshot.state_nodes if _will_be_deleted(n, run, snapshot, cloud)))
+    snapshot = with_pods_of(run, snapshot, (n.node.metadata.name for n in read if n.node is not None))
     snapshot, failures = _with_volumes(run, snapshot, cloud)
     return StepInputs.of(
         run,
@@ -70,10 +77,21 @@ def _load(run: RunContext, trigger: Trigger) -> StepInputs:
         snapshot,
         stored_claims=stored.claims,
         instances=instances,
-        missing_instances=_missing_instances(run, snapshot, cloud),
+        missing_instances=cloud.missing,
         statuses=_failing_statuses(run, snapshot),
         failures=failures,
     )
+
+
+def _will_be_deleted(node: StateNode, run: RunContext, snapshot: Snapshot, cloud: CloudInstances) -> bool:
+    """Whether this run deletes the node's NodeClaim, unless too many nodes are unhealthy; its pods are counted then."""
+    claim = node.claim
+    if claim is None or node.node is None or claim.metadata.deletion_timestamp is not None:
+        return False
+    if is_expired(claim, snapshot.now) or has_lost_instance(claim, snapshot, cloud):
+        return True
+    repairs = run.settings.feature_gates.node_repair
+    return repairs and is_repair_due(node.node, run.cloud.repair_policies, snapshot.now)
 
 
 def _with_volumes(run: RunContext, snapshot: Snapshot, cloud: CloudInstances) -> tuple[Snapshot, tuple[Failure, ...]]:

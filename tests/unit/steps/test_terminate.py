@@ -328,6 +328,7 @@ def test_an_expired_claim_is_deleted_and_drained_without_asking_a_budget(cluster
     follow_requeues(cluster)
     assert cluster.server.list(NODECLAIM).items == ()
     assert cluster.record.count_of("karpenter_nodeclaims_disrupted_total") == 1
+    assert cluster.record.count_of("karpenter_pods_disruption_initiated_total") == 2
 
 
 @pytest.mark.karpenter(

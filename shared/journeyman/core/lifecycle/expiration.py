@@ -14,12 +14,12 @@ from journeyman.core.api.duration import NEVER, parse_duration
 from journeyman.core.api.objects import NodeClaim
 from journeyman.core.plan import DeleteObject, Event, Plan, chain_of, claim_ref, merge_plans
 from journeyman.core.state import Snapshot, StateNode
-from journeyman.core.state.nodeclaim_metrics import nodeclaim_disrupted
+from journeyman.core.state.nodeclaim_metrics import disruption_started
 from journeyman.errors import ConfigurationError
 
 
 def expire_nodeclaims(snapshot: Snapshot) -> Plan:
-    """Delete every expired NodeClaim; the terminate step drains its node."""
+    """Delete every expired NodeClaim; the terminate step drains its node. The pods of those nodes are counted."""
     states = snapshot.state_nodes_by_claim
     return merge_plans(_expire(c, states[c.metadata.name]) for c in snapshot.claims if is_expired(c, snapshot.now))
 
@@ -52,6 +52,6 @@ def _expire(claim: NodeClaim, state: StateNode) -> Plan:
         for ref in state.object_refs
     )
     return Plan(
-        chains=(replace(chain, events=events, observations=(nodeclaim_disrupted(claim, "expired"),)),),
+        chains=(replace(chain, events=events, observations=disruption_started(claim, "expired", state.pods)),),
         notes=(f"NodeClaim {name} expired after {claim.spec.expire_after}",),
     )

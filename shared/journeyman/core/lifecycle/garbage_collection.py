@@ -49,7 +49,7 @@ from journeyman.core.plan import (
 )
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.instances import TERMINATING_STATES, CloudInstances, RunningInstance
-from journeyman.core.state.nodeclaim_metrics import nodeclaim_disrupted
+from journeyman.core.state.nodeclaim_metrics import disruption_started, nodeclaim_disrupted
 
 
 def collect_garbage(snapshot: Snapshot, cloud: CloudInstances, orphan_age: timedelta) -> Plan:
@@ -173,7 +173,7 @@ def _delete_claim_without_instance(claim: NodeClaim, snapshot: Snapshot, cloud: 
     )
     text = f"{why[0].upper()}{why[1:]}, and no pod runs on it any more; NodeClaim {name} is deleted, its pods are scheduled again"
     events = tuple(Event(ref=ref, reason="InstanceNotFound", message=text, type="Warning") for ref in state.object_refs)
-    recorded = replace(chain, events=events, observations=(nodeclaim_disrupted(claim, "garbage_collected"),))
+    recorded = replace(chain, events=events, observations=disruption_started(claim, "garbage_collected", state.pods))
     return Plan(chains=(recorded,), notes=(f"deleted NodeClaim {name}: {why}",))
 
 

@@ -38,7 +38,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import format_time, parse_time
-from journeyman.core.api.objects import Condition, Node, NodeClaim, condition_of
+from journeyman.core.api.objects import Condition, Node, NodeClaim, Pod, condition_of
 from journeyman.core.lifecycle.interruption import (
     EVENTS_BY_KIND,
     InterruptionKind,
@@ -60,7 +60,7 @@ from journeyman.core.plan import (
     node_ref,
 )
 from journeyman.core.state import InstanceStatus, RepairPolicy, Snapshot, StateNode
-from journeyman.core.state.nodeclaim_metrics import nodeclaim_disrupted
+from journeyman.core.state.nodeclaim_metrics import disruption_started
 
 
 def force_termination(claim: NodeClaim, now: datetime, why: str) -> tuple[PatchObject, ...]:
@@ -118,6 +118,12 @@ def find_unhealthy_condition(node: Node, policies: Iterable[RepairPolicy]) -> Un
     return min(found, key=_repair_order, default=None)
 
 
+def is_repair_due(node: Node, policies: Iterable[RepairPolicy], now: datetime) -> bool:
+    """Whether a condition of the node has been unhealthy for longer than tolerated."""
+    unhealthy = find_unhealthy_condition(node, policies)
+    return unhealthy is not None and unhealthy.due is not None and now >= unhealthy.due
+
+
 def _repair_order(unhealthy: UnhealthyNodeCondition) -> tuple[float, str]:
     return (inf if unhealthy.due is None else unhealthy.due.timestamp(), unhealthy.condition.type)
 
@@ -157,7 +163,8 @@ class _NodeRepair(Struct, frozen=True, kw_only=True, dict=True):
         if blocked := self._blocked_reason(claim):
             event = Event(ref=node_ref(node), reason="NodeRepairBlocked", message=blocked, type="Warning")
             return Plan(events=(event,), notes=(f"node {node.metadata.name} is not repaired: {blocked}",))
-        return _delete_unhealthy(claim, node, unhealthy, now)
+        pods = self.snapshot.pods_by_node.get(node.metadata.name, ())
+        return _delete_unhealthy(claim, node, unhealthy, pods, now)
 
     def _blocked_reason(self, claim: NodeClaim) -> str:
         """Return a message if too many nodes of the NodePool are unhealthy (of the cluster, without a NodePool); empty if not.
@@ -187,7 +194,9 @@ class _NodeRepair(Struct, frozen=True, kw_only=True, dict=True):
         return pools
 
 
-def _delete_unhealthy(claim: NodeClaim, node: Node, unhealthy: UnhealthyNodeCondition, now: datetime) -> Plan:
+def _delete_unhealthy(
+    claim: NodeClaim, node: Node, unhealthy: UnhealthyNodeCondition, pods: Iterable[Pod], now: datetime
+) -> Plan:
     name = claim.metadata.name
     why = f"node {node.metadata.name} is unhealthy: {unhealthy}"
     force = force_termination(claim, now, why)
@@ -197,7 +206,7 @@ def _delete_unhealthy(claim: NodeClaim, node: Node, unhealthy: UnhealthyNodeCond
         subject=f"NodeClaim {name}",
         actions=(*force, DeleteObject(ref=claim_ref(claim), why=why), *_requeues(why, now)),
         events=_disruption_events(claim, node, unhealthy),
-        observations=(nodeclaim_disrupted(claim, "unhealthy"), _unhealthy_metric(claim, unhealthy)),
+        observations=(*disruption_started(claim, "unhealthy", pods), _unhealthy_metric(claim, unhealthy)),
     )
     return Plan(chains=(chain,), notes=(f"repairing NodeClaim {name}: {why}",))
 

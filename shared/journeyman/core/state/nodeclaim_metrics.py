@@ -6,14 +6,15 @@ pkg/controllers/node/termination/controller.go, pkg/controllers/node/termination
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import INSTANCE_TERMINATING
-from journeyman.core.api.objects import Node, NodeClaim, condition_of
+from journeyman.core.api.objects import Node, NodeClaim, Pod, condition_of
 from journeyman.core.plan import Observation
 from journeyman.core.state.condition_transitions import termination_metrics
+from journeyman.core.state.pod_predicates import is_reschedulable
 
 
 def nodeclaim_created(node_pool: str, reason: str, *, min_values_relaxed: str = "false") -> Observation:
@@ -34,6 +35,19 @@ def nodeclaim_disrupted(claim: NodeClaim, reason: str) -> Observation:
             "termination_mode": termination_mode(claim),
         },
     )
+
+
+def disruption_started(claim: NodeClaim, reason: str, pods: Iterable[Pod]) -> tuple[Observation, ...]:
+    """Count a NodeClaim that is deleted for this reason, and those of its node's pods that need another node.
+
+    Restates: karpenter pkg/metrics/metrics.go `PodsDisruptionInitiatedTotal`.
+    """
+    disrupted = nodeclaim_disrupted(claim, reason)
+    moved = float(sum(is_reschedulable(pod) for pod in pods))
+    initiated = Observation(
+        name="karpenter_pods_disruption_initiated_total", value=moved, labels=dict(disrupted.labels)
+    )
+    return disrupted, initiated
 
 
 def nodeclaim_terminated(claim: NodeClaim) -> Observation:

@@ -14,6 +14,7 @@ from tests.helpers.builders import (
     a_claim,
     a_launched_claim,
     a_node,
+    a_pod,
     a_running_claim,
     a_snapshot,
     an_instance,
@@ -114,11 +115,25 @@ def test_claim_without_instance_is_deleted(node, cloud):
 )
 @pytest.mark.karpenter(
     "nodeclaim/garbagecollection",
+    it="shouldn't delete the NodeClaim when the Node isn't there and the instance is gone",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/garbagecollection",
     it="shouldn't delete the NodeClaim when the Node is there in a Ready state and the instance is gone",
 )
 def test_claim_that_is_ready_unregistered_or_terminating_is_kept(claim, nodes):
     """A stale list of instances must not delete it."""
     assert run([claim], nodes, gone=[ID]).actions == ()
+
+
+@pytest.mark.karpenter(
+    "nodeclaim/garbagecollection",
+    it="shouldn't delete the NodeClaim when the Node isn't there but the instance is there",
+)
+@pytest.mark.parametrize("claim", [a_running_claim(), a_launched_claim()], ids=["registered", "unregistered"])
+def test_claim_of_a_running_instance_is_kept_without_its_node(claim):
+    """Its kubelet may register again; `delete_inconsistent_claims` limits how long."""
+    assert run([claim], instances=[an_instance()]).actions == ()
 
 
 def test_unlisted_instance_alone_does_not_delete_its_claim():
@@ -147,6 +162,58 @@ def test_claim_expires_after_expire_after_and_not_before(expire_after, age, goes
         assert [(e.ref.resource.kind, e.reason) for e in plan.chains[0].events] == [
             ("NodeClaim", "DisruptionTerminating")
         ]
+
+
+@pytest.mark.karpenter(
+    "nodeclaim/expiration", it="should delete NodeClaims if the nodeClaim is expired but the node isn't"
+)
+@pytest.mark.karpenter(
+    "nodeclaim/expiration",
+    it="should fire karpenter_pods_disruption_initiated_total by the count of reschedulable pods on the node when expired",
+)
+def test_expiration_counts_the_pods_that_need_another_node():
+    """Pods of DaemonSets do not. The NodeClaim's age counts, its node may be younger."""
+    claim = a_running_claim(age=timedelta(hours=1), spec={"expireAfter": "1h", "terminationGracePeriod": "1m"})
+    pods = (a_pod("a", node="node-default-1"), a_pod("b", node="node-default-1"), daemon_pod("d"))
+    plan = expire_nodeclaims(a_snapshot(claims=(claim,), nodes=(a_node(),), pods=pods))
+    labelled = {
+        "reason": "expired",
+        "nodepool": "default",
+        "capacity_type": "",
+        "consolidation_policy": "",
+        "termination_mode": "eventual",
+    }
+    assert [(o.name, o.value, o.labels) for o in plan.chains[0].observations] == [
+        ("karpenter_nodeclaims_disrupted_total", 1, labelled),
+        ("karpenter_pods_disruption_initiated_total", 2, labelled),
+    ]
+
+
+def daemon_pod(name):
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d"}
+    return a_pod(name, node="node-default-1", metadata={"ownerReferences": [owner]})
+
+
+def test_garbage_collection_counts_the_pods_of_the_lost_node():
+    """They are still bound to it."""
+    pods = (a_pod("a", node="node-default-1"), daemon_pod("d"))
+    snapshot = a_snapshot(claims=(a_running_claim(),), nodes=(a_node(ready=False),), pods=pods)
+    plan = collect_garbage(snapshot, CloudInstances(missing=frozenset({ID})), AGE)
+    values = {o.name: o.value for o in plan.chains[0].observations}
+    assert values["karpenter_pods_disruption_initiated_total"] == 1
+
+
+@pytest.mark.karpenter(
+    "nodeclaim/garbagecollection",
+    it="should delete many NodeClaims when the Nodes are there in a NotReady state and the instances are gone",
+)
+def test_all_claims_without_an_instance_are_deleted_in_one_run():
+    """Each has a chain of its own."""
+    names = [f"c{n:02}" for n in range(30)]
+    claims, nodes = [a_running_claim(n) for n in names], [a_node(n, ready=False) for n in names]
+    plan = run(claims, nodes, gone=[provider_id_of(n) for n in names])
+    assert [a.ref.name for a in plan.actions if isinstance(a, DeleteObject)] == names
+    assert len(plan.chains) == len(names)
 
 
 @pytest.mark.karpenter("nodeclaim/expiration", it="shouldn't expire the same NodeClaim multiple times")

@@ -11,7 +11,7 @@ from journeyman.cloud.aws.provider import REPAIR_POLICIES
 from journeyman.core.api import labels
 from journeyman.core.lifecycle.health import repair_nodes
 from journeyman.core.plan import DeleteObject, PatchObject, Requeue, Step
-from tests.helpers.builders import NOW, ago, condition, stamp
+from tests.helpers.builders import NOW, a_pool, ago, condition, stamp
 from tests.helpers.fleets import Member, a_fleet, a_member
 
 HALF_AN_HOUR = timedelta(minutes=30)
@@ -106,6 +106,7 @@ def test_a_repair_ends_the_grace_period_before_it_deletes_the_claim():
     }
     assert [(o.name, o.labels.get("reason"), o.labels.get("image_id")) for o in chain.observations] == [
         ("karpenter_nodeclaims_disrupted_total", "unhealthy", None),
+        ("karpenter_pods_disruption_initiated_total", "unhealthy", None),
         ("karpenter_nodeclaims_unhealthy_disrupted_total", None, "ami-1"),
     ]
 
@@ -119,6 +120,32 @@ def test_expired_grace_period_is_not_changed(end, moved):
     plan = decide(an_unhealthy_member("n", since=HALF_AN_HOUR, claim={"metadata": {"annotations": annotations}}))
 
     assert any(isinstance(a, PatchObject) for a in plan.actions) is moved
+    assert repaired(plan) == ["n"]
+
+
+@pytest.mark.karpenter("node/health", it="should not respect termination grace period if set on the nodepool")
+@pytest.mark.karpenter("node/health", it="should ignore node disruption budgets")
+@pytest.mark.karpenter("node/health", it="should ignore do-not-disrupt on a node")
+@pytest.mark.parametrize(
+    "protected",
+    [
+        {"claim": {"metadata": {"annotations": {labels.TERMINATION_TIMESTAMP: stamp(NOW + timedelta(hours=2))}}}},
+        {"claim": {"spec": {"terminationGracePeriod": "2h"}}},
+        {"claim": {"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}},
+    ],
+    ids=["later termination time", "grace period", "do-not-disrupt"],
+)
+def test_nothing_protects_an_unhealthy_node(protected):
+    """Its termination time is now, and no budget of its NodePool counts."""
+    member = an_unhealthy_member("n", since=HALF_AN_HOUR, **protected)
+    pool = a_pool(spec={"disruption": {"budgets": [{"nodes": "0"}]}})
+    snapshot = replace(a_fleet(member), node_pools=(pool,))
+    kept = [
+        replace(n, metadata=replace(n.metadata, annotations={labels.DO_NOT_DISRUPT: "true"})) for n in snapshot.nodes
+    ]
+    plan = repair_nodes(replace(snapshot, nodes=tuple(kept)), REPAIR_POLICIES)
+    (forced,) = [a for a in plan.actions if isinstance(a, PatchObject)]
+    assert forced.patch["metadata"]["annotations"][labels.TERMINATION_TIMESTAMP] == stamp(NOW)
     assert repaired(plan) == ["n"]
 
 

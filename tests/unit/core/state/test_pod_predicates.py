@@ -74,7 +74,6 @@ def test_terminating_statefulset_pod_is_reschedulable():
         (".5h", 1, True),
         ("+2h", 1, False),
         ("7200000000us", 1, False),
-        ("99999999h", 1, True),
     ],
 )
 def test_do_not_disrupt_protects_a_pod_forever_or_for_a_duration_from_its_start(value, started, expected):
