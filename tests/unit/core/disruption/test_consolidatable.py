@@ -98,6 +98,33 @@ def test_removed_pod_restarts_consolidate_after():
     assert found.plan.actions[1].patch == {"metadata": {"annotations": {labels.PODS_HASH: pods_hash([stays])}}}
 
 
+@pytest.mark.karpenter(
+    "nodeclaim/podevents", it="should not set the nodeclaim lastPodEvent when the node does not exist"
+)
+@pytest.mark.karpenter(
+    "nodeclaim/podevents", it="should succeed when the nodeclaim lastPodEvent when the nodeclaim does not exist"
+)
+def test_pod_events_need_a_node_and_its_claim():
+    """A NodeClaim without its Node, and a Node without a NodeClaim, have none."""
+    pod = a_pod("p", node="node-n")
+    member = a_member("n", pods=[pod], claim=seen())
+    fleet = a_fleet(member)
+    for part in ({"nodes": ()}, {"claims": ()}):
+        found = assess_consolidatable(replace(fleet, **part))
+        assert (patched(found, "lastPodEventTime"), found.claims, found.within_window) == (
+            None,
+            frozenset(),
+            frozenset(),
+        )
+
+
+@pytest.mark.karpenter("nodeclaim/podevents", it="should set the nodeclaim lastPodEvent when it's been set before")
+def test_new_pod_replaces_an_older_last_pod_event_time():
+    """It was set five minutes ago."""
+    node = a_member("n", quiet_for=300 * SECONDS, pods=[a_pod("p", node="node-n")], claim=seen())
+    assert patched(assess_consolidatable(a_fleet(node)), "lastPodEventTime") == stamp(NOW)
+
+
 def test_terminating_pod_restarts_consolidate_after_once():
     """The removal of the terminating pod does not restart it again."""
     going = a_pod("p", node="node-n", metadata={"deletionTimestamp": stamp(NOW)})

@@ -1,10 +1,16 @@
 """NodePool status: conditions, counts, hash."""
 
+import msgspec
 import pytest
 
 from journeyman.core.api import labels
+from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, node_pool_hash
+from journeyman.core.api.objects import NODEPOOL
 from journeyman.core.lifecycle.nodepool_status import reconcile_nodepools, update_nodepool_counts, usage_by_pool
+from journeyman.core.plan import Step
 from journeyman.core.state import InvalidObject
+from journeyman.ports import RequeueDue
+from journeyman.steps.provision import provision
 from tests.helpers.builders import (
     CAPACITY,
     NOW,
@@ -18,8 +24,11 @@ from tests.helpers.builders import (
     ago,
     condition,
     merge,
+    node_class_body,
+    pool_body,
     provider_id_of,
 )
+from tests.helpers.fakes import Cluster
 
 
 def written(plan, pool):
@@ -66,6 +75,10 @@ def test_new_nodepool_gets_conditions_counts_and_hash_once():
         ((a_node_class(ready=False, reason="SubnetsNotFound"),), ("False", "SubnetsNotFound")),
         ((a_node_class(ready=False, reason="AwaitingReconciliation"),), ("Unknown", "NodeClassReadinessUnknown")),
     ],
+)
+@pytest.mark.karpenter(
+    "nodepool/readiness",
+    it="should have status condition on nodePool as not ready if nodeClass does not have status conditions",
 )
 @pytest.mark.karpenter(
     "nodepool/readiness",
@@ -172,6 +185,102 @@ def test_usage_of_a_pool_whose_nodes_all_leave_is_zero():
     """A NodeClaim that a command disrupts and that is deleted as well counts once less, not twice."""
     both = a_running_claim(deleting=NOW, status={"conditions": [condition("DisruptionReason", reason="Empty")]})
     assert usage_by_pool(a_snapshot(claims=(both,), nodes=(a_node(deleting=NOW),))) == {}
+
+
+@pytest.mark.karpenter(
+    "nodepool/counter", it="should set well-known resource to zero when no nodes exist in the cluster"
+)
+@pytest.mark.karpenter("nodepool/counter", it="should set Status.Nodes to zero when no nodes exist")
+def test_a_nodepool_without_nodes_counts_zero_of_each_well_known_resource():
+    """`kubectl get nodepools` shows numbers from the start."""
+    (action,) = update_nodepool_counts(a_snapshot()).actions
+    zeros = dict.fromkeys(("cpu", "memory", "pods", "ephemeral-storage", "nodes"), "0")
+    assert action.patch["status"]["resources"] == zeros
+    assert written(update_nodepool_counts(a_snapshot()), a_pool()).status.nodes == 0
+
+
+@pytest.mark.karpenter("nodepool/counter", it="should increase the counter when new nodes are created")
+@pytest.mark.karpenter("nodepool/counter", it="should decrease the counter when an existing node is deleted")
+@pytest.mark.karpenter("nodepool/counter", it="should set Status.Nodes to 2 when two nodes exist")
+def test_counts_follow_the_nodes():
+    """They are written with each change, and only then."""
+    small = {"capacity": {"cpu": "100m", "memory": "1Gi", "pods": "256"}}
+    large = {"capacity": {"cpu": "500m", "memory": "5Gi", "pods": "1000"}}
+    claims = (a_running_claim("a"), a_running_claim("b"))
+    nodes = (a_node("a", status=small), a_node("b", status=large))
+    for node, amounts in zip(nodes, (small, large), strict=True):
+        node.status.capacity.clear()
+        node.status.capacity.update(amounts["capacity"])
+    pool = a_pool()
+    seen = []
+    for part in (slice(0, 1), slice(0, 2), slice(1, 2)):
+        snapshot = a_snapshot(node_pools=(pool,), claims=claims[part], nodes=nodes[part])
+        pool = written(update_nodepool_counts(snapshot), pool)
+        seen.append((pool.status.nodes, pool.status.resources["cpu"], pool.status.resources["pods"]))
+        assert update_nodepool_counts(msgspec.structs.replace(snapshot, node_pools=(pool,))).actions == ()
+    assert seen == [(1, "100m", "256"), (2, "600m", "1256"), (1, "500m", "1000")]
+
+
+@pytest.mark.karpenter(
+    "nodepool/counter", it="should handle multiple nodepools including static with different node counts"
+)
+@pytest.mark.karpenter("nodepool/counter", it="should handle static nodepools with replicas correctly")
+@pytest.mark.karpenter("state", it="should calculate nodepool resources for multiple nodepools")
+def test_each_nodepool_counts_its_own_nodes():
+    """A static NodePool counts the nodes that it has, not its replicas."""
+    static = a_pool("static", spec={"replicas": 3})
+    of_static = {"metadata": {"labels": {labels.NODEPOOL: "static"}}}
+    claims = (a_running_claim("a"), a_launched_claim("s1", **of_static), a_launched_claim("s2", **of_static))
+    plan = update_nodepool_counts(a_snapshot(node_pools=(a_pool(), static), claims=claims, nodes=(a_node("a"),)))
+    assert {a.ref.name: a.patch["status"]["nodes"] for a in plan.actions} == {"default": 1, "static": 2}
+
+
+@pytest.mark.karpenter("state", it="should update nodepool resources when a node switches from one nodepool to another")
+@pytest.mark.karpenter("state", it="should handle nodepool resources when node inside of the state node is removed")
+@pytest.mark.karpenter("state", it="should update nodepool resources when the node changes providerID")
+def test_usage_is_by_the_labels_of_the_node_or_else_of_its_claim():
+    """The label of a registered Node decides; without its Node the NodeClaim stands for it, also under another provider id."""
+    moved = a_node("a", metadata={"labels": {labels.NODEPOOL: "other"}})
+    assert set(usage_by_pool(a_snapshot(claims=(a_running_claim("a"),), nodes=(moved,)))) == {"other"}
+    without = usage_by_pool(a_snapshot(claims=(a_running_claim("a"),)))
+    assert (without["default"].nodes, without["default"].resources["cpu"]) == (1, 4000)
+    owner = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "name": "a", "uid": "uid-a"}
+    changed = a_node("a", spec={"providerID": "aws:///a/i-new"}, metadata={"ownerReferences": [owner]})
+    usage = usage_by_pool(a_snapshot(claims=(a_running_claim("a"),), nodes=(changed,)))
+    assert usage["default"].nodes == 1
+
+
+@pytest.mark.karpenter(
+    "nodepool/hash",
+    it="should update nodepool hash version when the nodepool hash version is out of sync with the controller hash version",
+)
+def test_hash_of_another_version_is_replaced():
+    """An earlier release or Karpenter wrote it."""
+    old = {labels.NODEPOOL_HASH: "12345", labels.NODEPOOL_HASH_VERSION: "v0"}
+    pool = written(reconcile_nodepools(a_snapshot(node_pools=(a_pool(metadata={"annotations": old}),))), a_pool())
+    assert pool.metadata.annotations[labels.NODEPOOL_HASH_VERSION] == NODEPOOL_HASH_VERSION
+    assert pool.metadata.annotations[labels.NODEPOOL_HASH] == node_pool_hash(pool)
+
+
+def capacity_types(*values):
+    requirement = {"key": labels.CAPACITY_TYPE, "operator": "In", "values": list(values)}
+    return {"template": {"spec": {"requirements": [requirement]}}}
+
+
+@pytest.mark.karpenter("nodepool/validation", it="should fail validation with only invalid capacity types")
+@pytest.mark.karpenter("nodepool/validation", it="should pass validation with valid capacity types")
+@pytest.mark.karpenter("nodepool/validation", it="should fail open if invalid and valid capacity types are present")
+@pytest.mark.parametrize(
+    ("values", "valid"), [(["xspot"], False), (["on-demand"], True), (["on-demand", "xspot"], True)]
+)
+def test_a_nodepool_needs_one_valid_capacity_type(values, valid):
+    """The step reads it from the API server, and its status says whether it validates."""
+    cluster = Cluster()
+    cluster.server.load([{**pool_body(spec=capacity_types(*values))}, node_class_body()])
+    provision(cluster.run(), RequeueDue(id="1", cluster="demo", step=Step.PROVISION, reason="test", time=NOW))
+    found = cluster.server.get(NODEPOOL, "default")["status"]["conditions"]
+    status = {c["type"]: c["status"] for c in found}
+    assert (status["ValidationSucceeded"], status["Ready"]) == (("True", "True") if valid else ("False", "False"))
 
 
 def test_only_strictly_more_than_the_limit_exceeds_it():

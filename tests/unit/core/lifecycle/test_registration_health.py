@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import condition_of
@@ -186,8 +187,43 @@ def test_further_failures_keep_the_first_reason():
 
 
 @pytest.mark.parametrize("owner", [{"uid": "uid-of-its-predecessor"}, {"kind": "NodeDisruption"}])
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/registration",
+    it="should not update NodeRegistrationHealthy status condition if nodePool owning the nodeClaim is deleted",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/liveness",
+    it="should not update NodeRegistrationHealthy status condition if nodePool owning the nodeClaim is deleted",
+)
 def test_claim_counts_only_for_the_nodepool_that_owns_it(owner):
     """A deleted NodePool of the same name, and owners of other kinds, do not count."""
     metadata = {"ownerReferences": [{**OWNED["ownerReferences"][0], **owner}]}
-    claim = a_launched_claim("a", metadata=metadata)
-    assert registration_outcomes(a_snapshot(claims=(claim,)), {"a": a_running_claim("a")}, LivenessTimeouts()) == {}
+    claim = a_launched_claim("a", metadata=metadata, age=timedelta(hours=1))
+    for written in (a_running_claim("a"), None):
+        snapshot = a_snapshot(claims=(claim,))
+        assert registration_outcomes(snapshot, {"a": written}, LivenessTimeouts()) == {}
+        assert registration_outcomes(replace(snapshot, node_pools=()), {"a": written}, LivenessTimeouts()) == {}
+
+
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/registration",
+    it="should add NodeRegistrationHealthy=true on the nodePool if registration succeeds and if it was previously false",
+)
+def test_health_becomes_true_again_once_enough_nodes_register():
+    """It stays False while two of the last four failed."""
+    pool, _ = after(a_pool(), FAILED, FAILED)
+    seen = []
+    for _ in range(3):
+        pool, _ = after(pool, JOINED)
+        seen.append(health(pool)[0])
+    assert seen == ["False", "False", "True"]
+
+
+@pytest.mark.karpenter(
+    "nodepool/registrationhealth",
+    it="should not set NodeRegistrationHealthy status condition on nodePool when nodeClass does not exist",
+)
+def test_health_is_not_set_without_a_node_class():
+    """Its generation is unknown, with which the outcomes are kept."""
+    pool, _ = after(a_pool(), node_classes=())
+    assert condition_of(pool.status.conditions, "NodeRegistrationHealthy") is None
