@@ -178,6 +178,9 @@ def test_a_disruption_taint_without_a_nodedisruption_is_removed():
     assert not any(is_true(c.status.conditions, "DisruptionReason") for c in simulation.claims())
 
 
+@pytest.mark.karpenter(
+    "state", it="shouldn't consider the cluster state synced if a nodeclaim hasn't resolved its provider id"
+)
 def test_no_node_is_disrupted_while_a_claim_is_not_launched():
     """The capacity of a claim that is not launched is uncertain; the step requeues itself."""
     simulation = with_cpu_burst(a_simulated_cluster())

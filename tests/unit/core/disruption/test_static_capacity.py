@@ -122,6 +122,62 @@ def test_static_provisioning_respects_replicas_limits_and_max_claims(replicas, l
     assert not (made and gone)
 
 
+@pytest.mark.karpenter("state/statenodepool", it="should reserve requested capacity when available")
+@pytest.mark.karpenter("state/statenodepool", it="should grant partial capacity when requested exceeds available")
+@pytest.mark.karpenter("state/statenodepool", it="should return zero when no capacity available")
+@pytest.mark.karpenter("state/statenodepool", it="should account for running NodeClaims")
+@pytest.mark.karpenter("state/statenodepool", it="should account for deleting NodeClaims")
+@pytest.mark.parametrize(
+    ("kinds", "allowed"),
+    [
+        ([], 5),
+        (["running"] * 3, 3),
+        (["running"] * 6, 0),
+        (["deleting"] * 5, 1),
+        (["running", "replaced", "deleting"], 3),
+        (["running", "deleting", "deleting", "deleting", "deleting", "deleting"], 0),
+    ],
+)
+def test_node_limit_of_a_static_nodepool_counts_all_its_claims(kinds, allowed):
+    """Its limit is six nodes; it has five replicas. Deleting nodes count until they are gone, as in Karpenter."""
+    claims = tuple(a_claim_that_is(kind, index) for index, kind in enumerate(kinds))
+    (static,) = static_nodepools(claims, (a_static_pool(5, limits={"nodes": "6"}),))
+    assert static.allowed == min(allowed, static.missing)
+
+
+@pytest.mark.karpenter("state", it="should track NodeClaim in running state when created with ProviderID")
+@pytest.mark.karpenter("state", it="should track NodeClaim without ProviderID")
+@pytest.mark.karpenter("state", it="should not track NodeClaim that has no nodepool")
+@pytest.mark.karpenter("state", it="should track multiple NodeClaims in the same NodePool")
+@pytest.mark.karpenter("state", it="should track NodeClaims across different NodePools")
+@pytest.mark.karpenter("state", it="should move NodeClaim to deleting state when Node is marked for deletion")
+@pytest.mark.karpenter("state", it="should move NodeClaim from running to deleting state")
+@pytest.mark.karpenter("state", it="should move NodeClaim from deleting to running state")
+@pytest.mark.karpenter("state", it="should remove NodeClaim from nodepool state")
+@pytest.mark.karpenter("state", it="should handle NodeClaim ProviderID change")
+def test_claims_of_a_static_nodepool_run_are_replaced_or_are_deleted():
+    """A rollback of a replacement, and a changed provider id, leave a NodeClaim running; others' do not count."""
+    of_other = {"metadata": {"labels": {labels.NODEPOOL: "other"}}}
+    none = {"metadata": {"labels": {labels.NODEPOOL: ""}}}
+    claims = (
+        builders.a_claim("a-unlaunched"),
+        a_claim_that_is("deleting", 1),
+        a_claim_that_is("replaced", 2),
+        a_claim_that_is("running", 3),
+        a_running_claim("c4", provider_id="aws:///a/i-other"),
+        a_running_claim("c5", status={"conditions": [builders.condition(DISRUPTION_REASON, "False")]}),
+        a_running_claim("d", **of_other),
+        a_running_claim("e", **none),
+    )
+    other = builders.a_pool("other", spec={"replicas": 1})
+    mine, others = static_nodepools(claims, (a_static_pool(5), other))
+    names = [[name_of(claim) for claim in part] for part in (mine.running, mine.replaced, mine.deleting)]
+    assert names == [["a-unlaunched", "c3", "c4", "c5"], ["c2"], ["c1"]]
+    assert [name_of(claim) for claim in others.running] == ["d"]
+    (left,) = static_nodepools(claims[1:3], (a_static_pool(5),))
+    assert left.running == ()
+
+
 def a_claim_that_is(kind: str, index: int):
     """A NodeClaim of the static NodePool."""
     true = ("Launched", "Registered", "Initialized", *((DISRUPTION_REASON,) if kind == "replaced" else ()))

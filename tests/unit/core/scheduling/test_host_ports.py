@@ -95,6 +95,7 @@ def schedule_one_by_one(task):
 
 
 @pytest.mark.parametrize("schedule", [schedule_in_bulk, schedule_one_by_one])
+@pytest.mark.karpenter("state", it="should hydrate the HostPort usage on a Node update")
 def test_ports_of_daemons_that_have_not_started_are_in_use_on_existing_nodes(cluster, schedule):
     """Both schedulers leave the pods with the ports of the daemon and of the running pod unscheduled."""
     task = prepare_task(ClusterInputs.of(cluster, Catalogue({}), Options()), pods_to_schedule(cluster), frozenset())

@@ -117,6 +117,9 @@ def test_spread_of_reads_all_fields_of_the_constraint():
     assert not plain.counts("default", {"rev": "2"})
 
 
+@pytest.mark.karpenter("state", it="should track pods with required anti-affinity")
+@pytest.mark.karpenter("state", it="should stop tracking pods with required anti-affinity if the pod is deleted")
+@pytest.mark.karpenter("state", it="should not track pods with preferred anti-affinity")
 def test_anti_affinity_of_running_pods_excludes_only_their_own_domains():
     """Finished pods and pods to reschedule exclude nothing; the node name replaces a missing hostname label."""
     anti = {
@@ -129,11 +132,15 @@ def test_anti_affinity_of_running_pods_excludes_only_their_own_domains():
             }
         }
     }
+    term = {"topologyKey": labels.ZONE, "labelSelector": {"matchLabels": {"app": "web"}}}
+    preference = [{"weight": 1, "podAffinityTerm": term}]
+    preferred = {"affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preference}}}
     nodes = [
         on_node("n1", a_pod("p1", node="n1", spec=anti), named=False, **{labels.ZONE: "a"}),
         on_node("n2", a_pod("p2", node="n2", spec=anti), **{labels.ZONE: "b"}),
         on_node("n3", a_pod("p3", node="n3", spec=anti, status={"phase": "Succeeded"}), **{labels.ZONE: "c"}),
         on_node("n4", a_pod("p4", node="n4"), **{labels.ZONE: "d"}),
+        on_node("n5", a_pod("p5", node="n5", spec=preferred), **{labels.ZONE: "e"}),
     ]
 
     running = [entry for node in nodes for entry in running_anti_affinities(node, NAMESPACES)]

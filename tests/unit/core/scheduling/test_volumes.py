@@ -227,6 +227,11 @@ def test_in_tree_volumes_count_for_the_csi_driver_that_replaced_them():
     assert resolve_volumes(using("x", "old", "nfs", "new"), world).counts == {EBS: 2}
 
 
+@pytest.mark.karpenter("state", it="should hydrate the volume usage on a Node update")
+@pytest.mark.karpenter("state", it="should maintain the volume usage state when receiving NodeClaim updates")
+@pytest.mark.karpenter(
+    "state", it="should ignore the volume usage limits breach if the pod update is for an already tracked pod"
+)
 def test_free_slots_are_the_csinode_limit_minus_claims_of_running_pods():
     """Each claim counts once; claims of rescheduled pods do not count; a node without a CSINode has no limit."""
     pods = (

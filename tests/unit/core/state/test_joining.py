@@ -2,6 +2,8 @@
 
 from datetime import timedelta
 
+import pytest
+
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.scheduler import solve
@@ -115,6 +117,7 @@ def test_two_nodes_with_the_same_provider_id_belong_to_one_nodeclaim():
     ]
 
 
+@pytest.mark.karpenter("state", it="should handle a node changing from no providerID to registering a providerID")
 def test_managed_node_without_provider_id_is_ignored_until_it_has_one():
     """As in Karpenter, it would count twice beside its NodeClaim; terminating, owned and unmanaged nodes are kept."""
     nameless = {"spec": {"providerID": ""}}
