@@ -18,6 +18,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from docs.karpenter_untried import UNTRIED
+
+Untried = Mapping[str, Mapping[str, tuple[str, ...]]]
+"""By spec file, as a marker names it: titles by the reason for which no test restates them."""
+
 ROOT: Final = Path(__file__).parents[1]
 INDEX: Final = Path(__file__).with_name("karpenter-symbols.json")
 PAGE: Final = Path(__file__).with_name("karpenter-map.md")
@@ -208,6 +213,32 @@ def unknown_specs(found: list[Cited], index: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def unexplained_specs(found: list[Cited], index: Mapping[str, Any], untried: Untried = UNTRIED) -> list[str]:
+    """Return one line for each spec of the files in `untried` that is neither cited nor listed, or that is both."""
+    lines = []
+    for spec, by_reason in untried.items():
+        where = spec_file(spec, index)
+        if not where:
+            lines.append(f"docs/karpenter_untried.py: Karpenter has no spec file {spec!r}")
+            continue
+        repository, _, path = where.partition(" ")
+        cited_titles = {each.title for each in found if spec_file(each.spec, index) == where}
+        listed = [title for titles in by_reason.values() for title in titles]
+        known = index[repository]["files"][path]["specs"]
+        explained = {digest(title) for title in (*cited_titles, *listed)}
+        for title in listed:
+            if digest(title) not in known:
+                lines.append(f"docs/karpenter_untried.py: {path} has no spec {title!r}")
+            if title in cited_titles or listed.count(title) > 1:
+                lines.append(f"docs/karpenter_untried.py: {path}: {title!r} is cited by a test, or listed twice")
+        lines += [
+            f"{path}: no test cites the spec with the digest {each}, and docs/karpenter_untried.py does not list it"
+            for each in known
+            if each not in explained
+        ]
+    return lines
+
+
 # -- the page -----------------------------------------------------------------------------------------------------
 
 
@@ -217,7 +248,8 @@ def page(index: Mapping[str, Any]) -> str:
     by_file: dict[tuple[str, str], list[Reference]] = defaultdict(list)
     for reference in found:
         by_file[reference.repository, reference.path].append(reference)
-    return "\n".join([*_head(index), *_core(index, by_file), *_provider(by_file), *_specs(index)]) + "\n"
+    parts = [*_head(index), *_core(index, by_file), *_provider(by_file), *_specs(index), *_untried(index)]
+    return "\n".join(parts) + "\n"
 
 
 def _head(index: Mapping[str, Any]) -> list[str]:
@@ -284,20 +316,35 @@ def _specs(index: Mapping[str, Any]) -> Iterator[str]:
         counted[spec_file(each.spec, index)].add(each.title)
     yield "## Karpenter's specs that our tests cite"
     yield ""
-    yield "A test that restates a spec carries `@pytest.mark.karpenter(file, it=title)`."
+    yield "A test that restates a spec carries `@pytest.mark.karpenter(file, it=title)`. Of the files with a number in the last"
+    yield "column, every spec is cited or listed [below](#specs-that-no-test-restates)."
     yield ""
-    yield "| spec file | specs | cited |"
-    yield "|---|---:|---:|"
-    total = [0, 0]
+    yield "| spec file | specs | cited | listed with a reason |"
+    yield "|---|---:|---:|---:|"
+    listed = {spec_file(spec, index): sum(map(len, by_reason.values())) for spec, by_reason in UNTRIED.items()}
+    total = [0, 0, 0]
     for repository in REPOSITORIES:
         for path, file in sorted(index[repository]["files"].items()):
             if not path.endswith("_test.go") or not file["specs"]:
                 continue
             number = len(counted.get(f"{repository} {path}", ()))
-            total = [total[0] + len(file["specs"]), total[1] + number]
+            explained = listed.get(f"{repository} {path}")
+            total = [total[0] + len(file["specs"]), total[1] + number, total[2] + (explained or 0)]
             if number or (repository == KARPENTER and MAPPED.match(path)):
-                yield f"| {repository} {path} | {len(file['specs'])} | {number} |"
-    yield f"| all | {total[0]} | {total[1]} |"
+                shown = "" if explained is None else explained
+                yield f"| {repository} {path} | {len(file['specs'])} | {number} | {shown} |"
+    yield f"| all | {total[0]} | {total[1]} | {total[2]} |"
+    yield ""
+
+
+def _untried(index: Mapping[str, Any]) -> Iterator[str]:
+    yield "## Specs that no test restates"
+    for spec, by_reason in UNTRIED.items():
+        if by_reason:
+            yield ""
+            yield f"### {spec_file(spec, index).partition(' ')[2]}"
+            for reason, titles in by_reason.items():
+                yield f"- {reason[0].upper()}{reason[1:]}: {'; '.join(titles)}"
 
 
 # -- the index ----------------------------------------------------------------------------------------------------
@@ -344,7 +391,12 @@ def main(arguments: list[str]) -> int:
         built = build_index(dict(zip(REPOSITORIES, map(Path, arguments[1:]), strict=True)))
         INDEX.write_text(json.dumps(built, indent=None, separators=(",", ":"), sort_keys=True) + "\n", encoding="utf-8")
     index = read_index()
-    findings = [*dead(list(references(index)), index), *unknown_specs(list(cited()), index)]
+    found = list(cited())
+    findings = [
+        *dead(list(references(index)), index),
+        *unknown_specs(found, index),
+        *unexplained_specs(found, index),
+    ]
     for finding in findings:
         print(finding)
     PAGE.write_text(page(index), encoding="utf-8")

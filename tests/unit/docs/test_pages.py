@@ -26,7 +26,23 @@ def test_karpenter_map_is_current_and_has_no_dead_reference():
 
     assert karpenter_map.dead(list(karpenter_map.references(index)), index) == []
     assert karpenter_map.unknown_specs(list(karpenter_map.cited()), index) == []
+    assert karpenter_map.unexplained_specs(list(karpenter_map.cited()), index) == []
     assert karpenter_map.PAGE.read_text() == karpenter_map.page(index)
+
+
+def test_spec_that_is_neither_cited_nor_listed_is_found():
+    """So is one that is both, one that Karpenter does not have, and a file that it does not have."""
+    index = karpenter_map.read_index()
+    title = "should ignore NodePools which aren't managed by this instance of Karpenter"
+    cited = [karpenter_map.Cited("nodepool/readiness", title, "test_x.py")]
+
+    def findings(untried):
+        return karpenter_map.unexplained_specs(cited, index, untried)
+
+    assert len(findings({"nodepool/readiness": {}})) == 5
+    assert len(findings({"nodepool/readiness": {"why": (title,)}})) == 6
+    assert len(findings({"nodepool/readiness": {"why": ("should do what it does not",)}})) == 6
+    assert findings({"nodepool/none": {}}) == ["docs/karpenter_untried.py: Karpenter has no spec file 'nodepool/none'"]
 
 
 @pytest.mark.parametrize(

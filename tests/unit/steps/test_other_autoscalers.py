@@ -41,7 +41,9 @@ RAW_NODE, RAW_NODECLAIM, RAW_POD = (
 @pytest.fixture
 def cluster():
     cluster = Cluster()
-    cluster.settings = type(cluster.settings)(cluster_name="demo", feature_gates=FeatureGates(node_repair=True))
+    cluster.settings = type(cluster.settings)(
+        cluster_name="demo", feature_gates=FeatureGates(node_repair=True, static_capacity=True)
+    )
     cluster.add(
         pool_body(), node_class_body(), pool_body("others", spec={"template": {"spec": {"nodeClassRef": KIND}}})
     )
@@ -100,7 +102,6 @@ def run_all_steps(cluster):
         cluster.clock.advance(timedelta(minutes=2).total_seconds())
 
 
-UNMANAGED = "should ignore NodeClaims which aren't managed by this Karpenter instance"
 STATES = {
     "new": [a_foreign_claim()],
     "without our finalizer": [a_foreign_claim(metadata={"finalizers": []})],
@@ -134,10 +135,18 @@ STATES = {
 }
 
 
-@pytest.mark.karpenter("nodeclaim/lifecycle/launch", it=UNMANAGED)
-@pytest.mark.karpenter("nodeclaim/lifecycle/initialization", it=UNMANAGED)
-@pytest.mark.karpenter("nodeclaim/lifecycle/termination", it=UNMANAGED)
-@pytest.mark.karpenter("nodeclaim/hydration", it=UNMANAGED)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/launch", it="should ignore NodeClaims which aren't managed by this Karpenter instance"
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/initialization", it="should ignore NodeClaims which aren't managed by this Karpenter instance"
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/termination", it="should ignore NodeClaims which aren't managed by this Karpenter instance"
+)
+@pytest.mark.karpenter(
+    "nodeclaim/hydration", it="should ignore NodeClaims which aren't managed by this Karpenter instance"
+)
 @pytest.mark.karpenter("node/hydration", it="should ignore Nodes which aren't managed by this Karpenter instance")
 @pytest.mark.karpenter(
     "nodeclaim/lifecycle/liveness", it="should ignore NodeClaims not managed by this Karpenter instance"
@@ -160,7 +169,7 @@ STATES = {
 def test_nodeclaim_and_node_of_another_autoscaler_are_not_written(cluster, bodies):
     """The steps neither launch, drain nor finalize them, nor evict their pods or record Events on them.
 
-    As in Karpenter, pods of a deleted node get another node, whoever owns the deleted one.
+    As in Karpenter, pods of any deleted node get another node.
     """
     cluster.add(*bodies, pod_body("on-foreign", node="foreign"))
     before = everything(cluster)
@@ -173,23 +182,28 @@ def test_nodeclaim_and_node_of_another_autoscaler_are_not_written(cluster, bodie
     assert "foreign" not in cluster.cloud.launches
 
 
-IGNORED_POOL = "should ignore NodePools which aren't managed by this instance of Karpenter"
-
-
-@pytest.mark.karpenter("nodepool/counter", it=IGNORED_POOL)
-@pytest.mark.karpenter("nodepool/hash", it=IGNORED_POOL)
-@pytest.mark.karpenter("nodepool/readiness", it=IGNORED_POOL)
-@pytest.mark.karpenter("nodepool/validation", it=IGNORED_POOL)
+@pytest.mark.karpenter(
+    "nodepool/counter", it="should ignore NodePools which aren't managed by this instance of Karpenter"
+)
+@pytest.mark.karpenter("nodepool/hash", it="should ignore NodePools which aren't managed by this instance of Karpenter")
+@pytest.mark.karpenter(
+    "nodepool/readiness", it="should ignore NodePools which aren't managed by this instance of Karpenter"
+)
+@pytest.mark.karpenter(
+    "nodepool/validation", it="should ignore NodePools which aren't managed by this instance of Karpenter"
+)
 @pytest.mark.karpenter(
     "nodepool/registrationhealth",
     it="should ignore setting NodeRegistrationHealthy status condition on NodePools which aren't managed by this instance of Karpenter",
 )
 @pytest.mark.karpenter("metrics/nodepool", it="should ignore nodepools not managed by this instance of Karpenter")
-@pytest.mark.parametrize("weight", [1, -5], ids=["valid", "invalid"])
-def test_nodepool_of_another_autoscaler_is_not_written(cluster, weight):
+@pytest.mark.karpenter("static/provisioning", it="should return early if nodepool is not managed by cloud provider")
+@pytest.mark.karpenter("static/deprovisioning", it="should return early if nodepool is not managed by cloud provider")
+@pytest.mark.parametrize("spec", [{"weight": 1}, {"weight": -5}, {"replicas": 2}], ids=["valid", "invalid", "static"])
+def test_nodepool_of_another_autoscaler_is_not_written(cluster, spec):
     """It gets no status, hash or gauge, also if it does not validate by our rules, and no node for a pending pod."""
     cluster.server.delete(NODEPOOL, "others")
-    cluster.add(pool_body("others", spec={"weight": weight, "template": {"spec": {"nodeClassRef": KIND}}}))
+    cluster.add(pool_body("others", spec={**spec, "template": {"spec": {"nodeClassRef": KIND}}}))
     before = everything(cluster)
     cluster.add(pod_body("waits"))
     run_all_steps(cluster)

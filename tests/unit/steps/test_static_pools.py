@@ -5,11 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 
 import msgspec
+import pytest
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import DISRUPTION_REASON
 from journeyman.core.api.objects import NODECLAIM, NODEPOOL, is_true
 from journeyman.core.plan import Step
+from journeyman.errors import ForbiddenError
 from journeyman.steps.provision import provision
 from tests.helpers import builders
 from tests.helpers.builders import SMALL, TYPES, condition, pool_body, stamp
@@ -82,6 +84,7 @@ def test_a_node_that_dies_is_replaced():
     assert {c.metadata.annotations[labels.REPLICA_INDEX] for c in simulation.claims()} == slots == {"0", "1", "2"}
 
 
+@pytest.mark.karpenter("static/provisioning", it="should respect nodepool template specifications")
 def test_claims_are_made_of_the_template_alone():
     """They have its labels, annotations, taints and requirements, but no chosen instance types and no pods' requests."""
     template = {
@@ -103,6 +106,39 @@ def test_claims_are_made_of_the_template_alone():
     assert labels.INSTANCE_TYPE not in wanted
     assert labels.INITIALIZED not in wanted
     assert not claim.spec.resources.requests
+
+
+class RefusingStore:
+    """A store that refuses one verb for NodeClaims."""
+
+    def __init__(self, store, verb):
+        self._store, self._verb = store, verb
+
+    def __getattr__(self, name):
+        found = getattr(self._store, name)
+
+        def refused(resource, *args, **kwargs):
+            if resource.kind == "NodeClaim":
+                raise ForbiddenError(f"cannot {name} nodeclaims", status=403, reason="Forbidden")
+            return found(resource, *args, **kwargs)
+
+        return refused if name == self._verb else found
+
+
+@pytest.mark.karpenter("static/provisioning", it="should handle CreateNodeClaims errors gracefully")
+@pytest.mark.karpenter("static/deprovisioning", it="should return error when nodeclaim deletion fails")
+@pytest.mark.parametrize(("verb", "replicas"), [("create", 3), ("delete", 1)])
+def test_refused_write_fails_the_run_and_changes_nothing(verb, replicas):
+    """The log has the error; once it is allowed, the replicas are reached."""
+    simulation = a_simulated_cluster(2)
+    settle(simulation, 2)
+    scale(simulation, replicas)
+    cluster = simulation.cluster
+    provision(cluster.run(store=RefusingStore(cluster.server, verb)), simulation.functions.trigger(Step.PROVISION))
+    assert any(level == "error" and "nodeclaims" in str(fields) + text for level, text, fields in cluster.record.lines)
+    assert len(simulation.claims()) == 2
+    simulation.requeue(Step.PROVISION)
+    settle(simulation, replicas)
 
 
 def test_pods_are_put_on_static_nodes_and_open_no_others():
@@ -144,6 +180,7 @@ def test_a_limit_that_stays_exceeded_causes_no_requeue():
     settle(simulation, 2)
 
 
+@pytest.mark.karpenter("static/provisioning", it="handles concurrent reconciliation without exceeding NodePool limits")
 def test_overlapping_runs_create_the_same_nodeclaims():
     """The second starts after the first created one of three, and creates the others; the first finds them created."""
     simulation = a_simulated_cluster(3)

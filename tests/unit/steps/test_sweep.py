@@ -152,3 +152,14 @@ def test_sweep_sends_messages_and_writes_nothing():
     assert cluster.fence.releases == 0
     assert outcome.step is Step.SWEEP
     assert len(cluster.server.list(NODECLAIM).items) == 1
+
+
+@pytest.mark.karpenter(
+    "nodeclaim/expiration",
+    it="should return the requeue interval for the time between now and when the nodeClaim expires",
+)
+@pytest.mark.parametrize(("age", "is_due"), [(59, False), (60, True)])
+def test_terminate_is_due_once_a_claim_expires(age, is_due):
+    """The sweep looks every minute, so no message waits for days."""
+    claim = a_running_claim(age=timedelta(minutes=age) - (QUIET - NOW), spec={"expireAfter": "1h"})
+    assert (Step.TERMINATE in due(claims=(claim,))) is is_due

@@ -74,6 +74,16 @@ def test_static_nodeclaim_names_are_derived_from_pool_and_replica_index():
     assert len(names) == 8
 
 
+@pytest.mark.karpenter("static/provisioning", it="should handle large replica counts")
+def test_a_thousand_replicas_have_a_thousand_names():
+    """Runs create them in portions, each of which leaves the others for the next run."""
+    pool, claims = a_static_pool(1000), []
+    while made := created(a_cluster(pool, *claims), max_claims=400):
+        assert len(made) <= 400
+        claims += [from_body(body) for body in made]
+    assert len({name_of(claim) for claim in claims}) == len(claims) == 1000
+
+
 def test_replica_gets_a_nodeclaim_of_another_name_when_its_nodeclaim_is_deleting():
     """The first name is free again once its NodeClaim is removed."""
     pool = a_static_pool(1)
@@ -205,6 +215,7 @@ def a_claim_that_is(kind: str, index: int):
 )
 @pytest.mark.karpenter("static/provisioning", it="should return early if nodepool is being deleted")
 @pytest.mark.karpenter("static/provisioning", it="should return early if nodepool replicas is nil")
+@pytest.mark.karpenter("static/provisioning", it="should return early if nodepool root condition is not true")
 def test_unusable_static_nodepool_creates_no_nodeclaims(changes, node_class):
     """Its NodeClass is not usable, it is deleting or not static, or no instance type is compatible."""
     pool = builders.a_pool(**builders.merge({"spec": {"replicas": 2}}, changes))
@@ -233,6 +244,40 @@ def test_static_deprovisioning_deletes_the_cheapest_to_disrupt_first():
     ]
     fleet = a_fleet(*members, an_unlaunched_member("zz-unlaunched"), pools=[a_static_pool(0)])
     assert deleted(fleet) == ["zz-unlaunched", "z-empty", "b-cheap", "a-costly", "d-protected"]
+
+
+@pytest.mark.karpenter("static/deprovisioning", it="to 6 (drops DS-only first)")
+@pytest.mark.karpenter("static/deprovisioning", it="to 4 (drops low next)")
+@pytest.mark.karpenter("static/deprovisioning", it="to 2 (drops high next)")
+@pytest.mark.karpenter("static/deprovisioning", it="should terminate non-empty nodes when empty nodes are insufficient")
+@pytest.mark.karpenter("static/deprovisioning", it="should handle no active nodeclaims gracefully")
+@pytest.mark.parametrize(
+    ("replicas", "kept"),
+    [
+        (8, "high-1 high-2 low-1 low-2 none-1 none-2 stays-1 stays-2"),
+        (6, "high-1 high-2 low-1 low-2 stays-1 stays-2"),
+        (4, "high-1 high-2 stays-1 stays-2"),
+        (2, "stays-1 stays-2"),
+        (0, ""),
+    ],
+)
+def test_static_deprovisioning_keeps_the_nodes_that_cost_most_to_disrupt(replicas, kept):
+    """Nodes with DaemonSet pods only go first, then those with few pods, many pods, and do-not-disrupt."""
+    members = []
+    for number in "12":
+        daemon = a_pod(f"agent-{number}", node=f"node-none-{number}", owner="DaemonSet")
+        protected = a_pod(
+            f"kept-{number}", node=f"node-stays-{number}", metadata={"annotations": {labels.DO_NOT_DISRUPT: "true"}}
+        )
+        members += [
+            a_member(f"none-{number}", pods=[daemon]),
+            a_member(f"low-{number}", cpus=["100m"]),
+            a_member(f"high-{number}", cpus=["100m"] * 3),
+            a_member(f"stays-{number}", pods=[protected]),
+        ]
+    gone = deleted(a_fleet(*members, pools=[a_static_pool(replicas)]))
+    assert sorted({m.claim.metadata.name for m in members} - set(gone)) == kept.split()
+    assert deleted(a_fleet(pools=[a_static_pool(replicas)])) == []
 
 
 def test_static_deprovisioning_deletes_the_node_that_expires_sooner():

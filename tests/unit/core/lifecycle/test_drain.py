@@ -97,7 +97,7 @@ UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists"
     ids=["tolerates the disrupted taint", "tolerates a cordon", "without an owner"],
 )
 def test_pods_are_evicted_unless_they_tolerate_the_disrupted_taint(spec, evicted):
-    """A cordon has another taint; a pod that nobody recreates is evicted, too."""
+    """A cordon has another taint; a pod without an owner is evicted, too."""
     decided = decide_drain([pod("p", spec=spec)], NOW, None)
     assert names(decided.evict) == names(decided.remaining) == evicted
 

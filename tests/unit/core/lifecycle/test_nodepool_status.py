@@ -173,7 +173,7 @@ LEAVING = {
 @pytest.mark.karpenter("state", it="should update nodepool resources when node is marked/unmarked for deletion")
 @pytest.mark.parametrize(("claim", "node"), LEAVING.values(), ids=LEAVING)
 def test_usage_leaves_out_nodes_that_are_leaving(claim, node):
-    """Their replacements need the room; the status counts them no longer."""
+    """Their replacements need their share of the limits; the status counts them no longer."""
     staying, leaving = a_running_claim("staying"), a_running_claim("leaving", **claim)
     snapshot = a_snapshot(claims=(staying, leaving), nodes=(a_node("staying"), a_node("leaving", **node)))
     usage = usage_by_pool(snapshot)["default"]

@@ -69,6 +69,9 @@ def test_node_is_repaired_once_its_toleration_ends(type_, status, minutes, goes)
     assert repaired(plan) == (["n"] if goes else [])
 
 
+@pytest.mark.karpenter(
+    "node/health", it="should return the requeue interval for the condition closest to its terminationDuration"
+)
 def test_of_several_conditions_the_earliest_deadline_counts():
     """Ready is False for 25 of 30 minutes, AcceleratedHardwareReady for 10 of 10."""
     conditions = [
@@ -81,6 +84,10 @@ def test_of_several_conditions_the_earliest_deadline_counts():
     (chain,) = (c for c in plan.chains if c.observations)
     (sample,) = (o for o in chain.observations if o.name == "karpenter_nodeclaims_unhealthy_disrupted_total")
     assert sample.labels["condition"] == "accelerated_hardware_ready"
+
+    conditions[1] = condition("AcceleratedHardwareReady", "False", since=ago(minutes=8))
+    waits = decide(a_member("n", node={"status": {"conditions": conditions}}))
+    assert [a.at for a in waits.actions if isinstance(a, Requeue)] == [NOW + timedelta(minutes=2)]
 
 
 @pytest.mark.karpenter(

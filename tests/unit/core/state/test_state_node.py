@@ -55,7 +55,7 @@ def state_of(*, node=None, claim=None, pods=()):
     ],
 )
 def test_taints_of_a_starting_node_count_once_it_is_initialized(initialized, managed, expected):
-    """Pods are planned onto a starting node, which loses these taints; on other nodes somebody added them later."""
+    """Pods are planned onto a starting node, which loses these taints; on other nodes a user added them later."""
     spec = {"taints": [EPHEMERAL, READINESS, STARTUP, OTHER]}
     node = a_node(spec=spec, **({} if initialized else STARTING))
     claim = (

@@ -1,0 +1,172 @@
+"""Karpenter's specs that no test of ours restates, each with the reason.
+
+Every spec of a file that has an entry here is either cited by a test (`@pytest.mark.karpenter`) or listed; the page
+`karpenter-map.md` shows the list, and a test fails if a spec is in neither place or in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+TABLE: Final = "the name of a table; its entries are listed by themselves"
+IN_MEMORY: Final = (
+    "bookkeeping of Karpenter's in-memory cluster state; here each run reads the objects, and keeps nothing"
+)
+SYNCED: Final = "here each run lists Nodes and NodeClaims before it decides, and none of its lists may fail"
+CONCURRENT: Final = (
+    "two goroutines share memory; here one run at a time decides, and each works on an immutable snapshot"
+)
+POD_HISTORY: Final = (
+    "needs the time of a pod's first scheduling decision, which is not stored (metrics.md lists these metrics)"
+)
+HOOKS: Final = "registration hooks are an interface for Go code of cloud providers; no object can name one"
+QUEUE: Final = "the eviction queue is memory; here each run decides from the pods and the stored termination time"
+RESERVATION: Final = (
+    "a reservation in memory; here names of NodeClaims are derived from the replica, so that a repeat creates none"
+)
+ARGUMENTS: Final = "an interface between Go packages, without an effect that a user could notice"
+EVENT_FILTER: Final = (
+    "a filter of watch events; here the forwarder and the sweep start the step, which then reads the NodePool"
+)
+
+UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    "metrics/node": {},
+    "metrics/nodepool": {},
+    "metrics/pod": {
+        POD_HISTORY: (
+            "should update the pod bound and unbound time metrics",
+            "should update the pod startup and unstarted time metrics",
+            "should create and delete provisioning undecided metrics based on scheduling simulatinos",
+            "should delete provisioning undecided metrics based on pod deletes",
+            "should delete provisioning undecided metrics when the pod is already bound",
+            "should delete pod unbound and unstarted time metrics on pod delete",
+            "should delete pod unbound and unstarted time metrics when pod schedulable time is zero",
+            "should delete provisioning undecided metrics when the pod has a NodeName but PodScheduled condition is not True",
+            "should delete provisioning undecided metrics when the pod is terminal without PodScheduled condition being True",
+        ),
+    },
+    "node/health": {},
+    "node/hydration": {TABLE: ("Hydration",)},
+    "node/termination": {},
+    "node/termination/terminator": {
+        CONCURRENT: ("should ensure that calling Evict() is valid while making Add() calls",),
+        QUEUE: (
+            "should keep the earlier deadline when Add is called again with a looser one",
+            "should clean up the queue entry when the pod is already gone",
+        ),
+    },
+    "nodeclaim/consistency": {TABLE: ("Node Shape",)},
+    "nodeclaim/expiration": {TABLE: ("Expiration",)},
+    "nodeclaim/garbagecollection": {},
+    "nodeclaim/hydration": {TABLE: ("Hydration",)},
+    "nodeclaim/lifecycle": {},
+    "nodeclaim/lifecycle/initialization": {TABLE: ("Initialization",)},
+    "nodeclaim/lifecycle/launch": {TABLE: ("Launch",)},
+    "nodeclaim/lifecycle/liveness": {TABLE: ("Liveness",)},
+    "nodeclaim/lifecycle/registration": {
+        TABLE: ("Registration",),
+        HOOKS: (
+            "should complete registration when a single hook passes",
+            "should defer registration when a hook returns false",
+            "should return error when a hook returns an error",
+            "should defer registration when the second hook returns false with multiple hooks",
+            "should complete registration when multiple hooks all pass",
+            "should call all hooks in parallel and list all pending hooks in status",
+            "should complete registration after a hook transitions from not ready to ready",
+            "should complete registration with empty hooks slice",
+            "should complete registration with nil hooks slice",
+            "should propagate labels added by a registration hook to both the node and the nodeclaim",
+        ),
+    },
+    "nodeclaim/lifecycle/termination": {TABLE: ("Termination",)},
+    "nodeclaim/podevents": {},
+    "nodepool/counter": {},
+    "nodepool/hash": {},
+    "nodepool/readiness": {},
+    "nodepool/registrationhealth": {},
+    "nodepool/validation": {},
+    "state": {
+        POD_HISTORY: (
+            "should not store pod schedulable time if the nodePool that pod is scheduled to does not have NodeRegistrationHealthy=true",
+            "should store pod schedulable time if the nodePool that pod is scheduled to has NodeRegistrationHealthy=true",
+            "should not update the pod schedulable time if it is already stored for a pod",
+            "should delete the pod schedulable time if the pod is deleted",
+            "should not store scheduling times for pods that are already bound to a node",
+            "should only mark pods as schedulable once",
+            "should delete pod schedulable time and pod to nodeClaim mapping if we get error for the pod",
+            "should delete the pod mappings from memory when the pod is deleted",
+        ),
+        SYNCED: (
+            "should consider the cluster state synced when all nodes are tracked",
+            "should emit cluster_state_unsynced_time_seconds metric when cluster state is unsynced",
+            "should consider the cluster state synced when nodes don't have provider id",
+            "should consider the cluster state synced when nodes register provider id",
+            "should consider the cluster state synced when all nodeclaims are tracked",
+            "should consider the cluster state synced when a combination of nodeclaims and node are tracked",
+            "should consider the cluster state synced when the representation of nodes is the same",
+            "shouldn't consider the cluster state synced if a nodeclaim isn't tracked",
+            "shouldn't consider the cluster state synced if a node isn't tracked",
+            "shouldn't consider the cluster state synced if a nodeclaim is added manually with UpdateNodeClaim",
+            "shouldn't consider the cluster state synced if a nodeclaim without a providerID is deleted",
+            "should consider the cluster state synced when a new node is added after the initial sync",
+        ),
+        CONCURRENT: (
+            "should ensure that calling Synced() is valid while making updates to Nodes",
+            "should ensure that calling Synced() is valid while making updates to NodeClaims",
+            "should handle concurrent NodeClaim updates and state changes",
+        ),
+        IN_MEMORY: (
+            "should handle events out of order",
+            "should maintain the host port usage state when receiving NodeClaim updates",
+            "should ignore the host port usage conflict if the pod update is for an already tracked pod",
+            "should delete daemonset in cache when daemonset is deleted",
+            "should be a no-op when NodeClaim is already tracked and no state change",
+            "should handle NodeClaim cleanup correctly",
+            "should handle marking multiple NodeClaims",
+            "should handle marking multiple NodeClaims for deletion",
+            "should handle unmarking multiple NodeClaims",
+            "should return false for unknown providerIDs",
+            "should track buffer pods after UpdateBufferPodCounts",
+            "should clear old entries when UpdateBufferPodCounts is called with new map",
+            "should clear all entries when called with empty map",
+            "should not store entries with count zero",
+        ),
+        "whether anything changed since the last consolidation; here each consolidate run evaluates the cluster as it is": (
+            "should update the consolidated value when setting consolidation",
+            "should update the consolidated value when state timeout (5m) has passed and state hasn't changed",
+            "should cause consolidation state to change when a NodePool is updated",
+        ),
+    },
+    "state/nodeclaimgc": {
+        IN_MEMORY: (
+            "should heal the wedge caused by a seed landing after the informer's delete cleanup",
+            "should not evict an unlaunched NodeClaim that still exists after the grace period",
+            "should not evict a launched entry even if its NodeClaim no longer exists",
+            "should be a no-op when the entry was already cleaned up",
+        ),
+    },
+    "state/statenodepool": {
+        RESERVATION: ("should release reserved capacity", "should handle releasing more than reserved"),
+        CONCURRENT: (
+            "should be thread-safe with concurrent reservations",
+            "should be thread-safe with concurrent releases",
+        ),
+    },
+    "static/deprovisioning": {
+        TABLE: ("scales down in disruption cost order",),
+        EVENT_FILTER: ("should detect replica changes", "should return false for identical replicas"),
+    },
+    "static/provisioning": {
+        RESERVATION: ("should reserve nodepool nodecount during provisioning and release after",),
+        SYNCED: ("should wait for cluster to be synced and not over provision",),
+        EVENT_FILTER: (
+            "should detect replica or status changes",
+            "replica changed",
+            "replica same, false → true",
+            "replica same, true → false",
+            "replica same, both true",
+            "replica same, both false",
+        ),
+    },
+}
