@@ -1,6 +1,7 @@
 """NodeOverlays: the offerings that they select, their order by weight, and invalid overlays."""
 
 import pytest
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.model import parse
@@ -13,6 +14,13 @@ from tests.helpers.builders import a_pool, an_instance_type, an_overlay, overlay
 SMALL = an_instance_type("small", cpu=2, memory_gib=4, price=1.0, zones=("a", "b"), spot=0.4)
 LARGE = an_instance_type("large", cpu=8, memory_gib=16, price=4.0, zones=("a", "b"), spot=1.6)
 FUSE = "smarter-devices/fuse"
+
+
+def with_labels(name, *, arch, os):
+    """Return a type of another architecture and operating system, with no Spot offering in zone c."""
+    made = an_instance_type(name, cpu=2, memory_gib=4, price=1.0, zones=("a", "b", "c"))
+    changed = {labels.ARCH: (arch,), labels.OS: (os,)}
+    return replace(made, requirements=tuple(replace(r, values=changed.get(r.key, r.values)) for r in made.requirements))
 
 
 def selecting(**values):
@@ -35,6 +43,9 @@ def price(result, name, zone, capacity_type, pool="default"):
     return next(o.price for o in found.offerings if (o.zone, o.capacity_type) == (zone, capacity_type))
 
 
+@pytest.mark.karpenter("nodeoverlay", it="should apply pricing updates for instances types")
+@pytest.mark.karpenter("nodeoverlay", it="should apply pricing updates for instances types for capacity type")
+@pytest.mark.karpenter("nodeoverlay", it="should apply pricing updates for instances types for availability zone")
 def test_an_overlay_prices_the_offerings_it_selects_and_no_others():
     """By zone and capacity type, by type, by NodePool and by labels of the pool's template."""
     result = apply(
@@ -78,6 +89,7 @@ def test_the_heaviest_overlay_alone_adjusts_each_offering():
     assert price(result, "small", "b", "on-demand") == 2.0
 
 
+@pytest.mark.karpenter("nodeoverlay", it="should apply capacity adjustments for instances types")
 def test_the_heaviest_overlay_sets_an_extended_resource_of_a_type():
     """All or nothing for a type: one matching offering is enough."""
     result = apply(
@@ -162,3 +174,214 @@ def test_an_overlay_that_makes_no_sense_does_not_validate(spec, why):
     """The rules of Karpenter's definition and of its runtime validation."""
     with pytest.raises(InvalidObjectError, match=why):
         parse(NodeOverlay, overlay_body("o", **spec))
+
+
+# -- Karpenter's controller -------------------------------------------------------------------------------------------
+
+ARM = with_labels("arm", arch="arm64", os="linux")
+AMD = with_labels("amd", arch="amd64", os="ios")
+
+
+def one_of(key, *values, operator="In"):
+    return [{"key": key, "operator": operator, "values": list(values)}]
+
+
+TYPE, ZONE, CAPACITY_TYPE = labels.INSTANCE_TYPE, labels.ZONE, labels.CAPACITY_TYPE
+ANY_CAPACITY_TYPE = one_of(CAPACITY_TYPE, operator="Exists")
+OVERLAPS = {
+    "arm64 and every capacity type": (one_of(labels.ARCH, "arm64"), ANY_CAPACITY_TYPE, True),
+    "another architecture": (one_of(labels.ARCH, "arm64"), one_of(labels.OS, "ios"), False),
+    "a zone and every capacity type": (one_of(ZONE, "a", "d"), ANY_CAPACITY_TYPE, True),
+    "every capacity type and spot": (ANY_CAPACITY_TYPE, one_of(CAPACITY_TYPE, "spot"), True),
+    "a zone without spot offerings": (one_of(ZONE, "c"), one_of(CAPACITY_TYPE, "spot"), False),
+    "a zone and spot": (one_of(ZONE, "a", "d"), one_of(CAPACITY_TYPE, "spot"), True),
+    "types with one in common": (one_of(TYPE, "small", "arm"), one_of(TYPE, "small", "large"), True),
+    "types without one in common": (one_of(TYPE, "small"), one_of(TYPE, "small", operator="NotIn"), False),
+}
+CHANGES = {
+    "price": ({"price": "1.03"}, {"price": "23"}),
+    "adjustment": ({"priceAdjustment": "+54"}, {"priceAdjustment": "-2"}),
+    "the same price": ({"price": "100"}, {"price": "100"}),
+    "the same adjustment": ({"priceAdjustment": "+100"}, {"priceAdjustment": "+100"}),
+    "capacity": ({"capacity": {FUSE: "54"}}, {"capacity": {FUSE: "5"}}),
+    "the same capacity": ({"capacity": {FUSE: "54"}}, {"capacity": {FUSE: "54"}}),
+}
+
+
+def overlapping(first, second, weights=(10, 10), types=(ARM, AMD, LARGE, SMALL)):
+    overlays = [
+        an_overlay(name, weight=weight, **spec)
+        for name, weight, spec in zip(("overlay-a", "overlay-b"), weights, (first, second), strict=True)
+    ]
+    return apply_overlays([a_pool()], Catalogue({"default": types}), overlays)
+
+
+@pytest.mark.karpenter("nodeoverlay", it="should fail when requirements overlays overlap")
+@pytest.mark.karpenter("nodeoverlay", it="should fail with requirements overlays overlap")
+@pytest.mark.karpenter("nodeoverlay", it="should fail with requirements overlays overlap on zone")
+@pytest.mark.karpenter("nodeoverlay", it="should fail with requirements overlays overlap on capacity type")
+@pytest.mark.karpenter("nodeoverlay", it="should succeed with requirements overlays don't overlap")
+@pytest.mark.karpenter(
+    "nodeoverlay", it="should fail with conflicting pricing updates overlays with overlapping requirements"
+)
+@pytest.mark.karpenter(
+    "nodeoverlay", it="should fail with pricing updates are the same overlays with overlapping requirements"
+)
+@pytest.mark.karpenter(
+    "nodeoverlay", it="should pass with conflicting pricing updates overlays with mutually exclusive requirements"
+)
+@pytest.mark.karpenter("nodeoverlay", it="should fail with conflicting capacity overlays with overlapping requirements")
+@pytest.mark.karpenter(
+    "nodeoverlay", it="should pass with capacity adjustment are the same overlays with overlapping requirements"
+)
+@pytest.mark.karpenter(
+    "nodeoverlay", it="should pass with conflicting capacity overlays with mutually exclusive requirements"
+)
+@pytest.mark.karpenter("nodeoverlay", it="Price")
+@pytest.mark.karpenter("nodeoverlay", it="PriceAdjustment")
+@pytest.mark.parametrize(("first", "second", "overlaps"), OVERLAPS.values(), ids=OVERLAPS)
+@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
+def test_overlays_of_one_weight_conflict_if_they_change_the_same(first, second, overlaps, changes):
+    """Equal values are no exception. A capacity is of the whole type, so two overlays of its zones conflict."""
+    specs = [{"requirements": r, **change} for r, change in zip((first, second), changes, strict=True)]
+    found = overlapping(*specs)
+    same_type = "capacity" in changes[0] and {first[0]["key"], second[0]["key"]} == {ZONE, CAPACITY_TYPE}
+    expected = overlaps or (same_type and first[0]["values"] != ["c"])
+    assert found.conflicts == ({"overlay-a": "overlay-b"} if expected else {})
+
+
+@pytest.mark.karpenter(
+    "nodeoverlay", it="should pass with conflicting pricing update overlays with mutually exclusive weights"
+)
+@pytest.mark.karpenter(
+    "nodeoverlay", it="should pass with conflicting capacity overlays with mutually exclusive weights"
+)
+@pytest.mark.karpenter(
+    "nodeoverlay", it="should pass with non conflicting capacity overlays with overlapping requirements"
+)
+@pytest.mark.karpenter(
+    "nodeoverlay",
+    it="should update price updates offerings instance types from multiple overlays with different weights",
+)
+@pytest.mark.karpenter(
+    "nodeoverlay", it="should update price offerings instance types from multiple overlays with different weights"
+)
+@pytest.mark.karpenter(
+    "nodeoverlay", it="should apply higher weight overlay when multiple overlays match the same instance type"
+)
+@pytest.mark.parametrize(
+    ("weights", "changed"), [((10, 20), (23, 5)), ((20, 10), (3, 54))], ids=["the second", "the first"]
+)
+def test_of_overlays_that_change_the_same_the_heavier_one_counts(weights, changed):
+    """The lighter one still adds the resource that the heavier one lacks."""
+    found = overlapping(
+        {"price": "3", "capacity": {FUSE: "54", "example.com/a": "1"}},
+        {"price": "23", "capacity": {FUSE: "5"}},
+        weights,
+    )
+    assert found.conflicts == {}
+    small = next(t for t in found.catalogue.instance_types("default") if t.name == "small")
+    assert ({o.price for o in small.offerings}, small.capacity[FUSE]) == ({changed[0]}, changed[1])
+    assert small.capacity["example.com/a"] == 1
+
+
+@pytest.mark.karpenter("nodeoverlay", it="should fail with conflicting capacity overlays with multiple overlays")
+def test_conflicting_capacities_leave_another_overlay_alone():
+    """The one in conflict shares no resource with the good one."""
+    found = apply(
+        an_overlay("conflicting-1", weight=10, capacity={"example.com/a": "2Gi"}),
+        an_overlay("good", weight=10, requirements=one_of(TYPE, "small"), capacity={FUSE: "1"}),
+        an_overlay("conflicting-2", weight=10, requirements=one_of(TYPE, "small"), capacity={"example.com/a": "3Gi"}),
+    )
+    assert found.conflicts == {"conflicting-1": "conflicting-2"}
+
+
+@pytest.mark.karpenter("nodeoverlay", it="should not partial apply instance types in a nodepool")
+@pytest.mark.karpenter("nodeoverlay", it="should not partial apply for a subset of nodepools")
+@pytest.mark.karpenter("nodeoverlay", it="should that there is not a partial application for instance types")
+@pytest.mark.karpenter("nodeoverlay", it="should that there is not a partial application for nodepools")
+@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
+def test_overlay_in_conflict_changes_nothing_at_all(changes):
+    """Neither the types nor the NodePools that the other overlay leaves alone."""
+    catalogue = Catalogue({"both": (LARGE, SMALL, AMD), "one": (AMD,)})
+    overlays = [
+        an_overlay("a", weight=10, requirements=one_of(TYPE, "amd", "small"), **changes[0]),
+        an_overlay("b", weight=10, requirements=one_of(TYPE, "small", "large"), **changes[1]),
+    ]
+    found = apply_overlays([a_pool("both"), a_pool("one")], catalogue, overlays)
+    assert found.conflicts == {"a": "b"}
+    changed = {name for name in ("both", "one") for t in found.catalogue.instance_types(name) if overlay_annotations(t)}
+    assert changed == {"both"}
+    assert [t.name for t in found.catalogue.instance_types("both") if overlay_annotations(t)] == ["large", "small"]
+
+
+@pytest.mark.karpenter(
+    "nodeoverlay", it="should only apply override for nodepool that defined in the overlay requirements"
+)
+@pytest.mark.karpenter("nodeoverlay", it="should pass with conflicting pricing update overlays for all nodepools")
+@pytest.mark.karpenter("nodeoverlay", it="should pass with conflicting capcaity update overlays for all nodepools")
+@pytest.mark.karpenter(
+    "nodeoverlay",
+    it="should only apply pricing updates for nodeclaim spec labels that defined in the overlay requirements",
+)
+@pytest.mark.karpenter(
+    "nodeoverlay",
+    it="should only apply price adjustments for nodeclaim spec labels that defined in the overlay requirements",
+)
+@pytest.mark.karpenter(
+    "nodeoverlay", it="should apply pricing and capacity adjustment from two overlays on the same instance type"
+)
+@pytest.mark.karpenter("nodeoverlay", it="should update price updates offerings instance types from multiple overlays")
+@pytest.mark.karpenter("nodeoverlay", it="should update capacity for one instance types from multiple overlays")
+@pytest.mark.karpenter("nodeoverlay", it="should update capacity for instance types from multiple overlays")
+@pytest.mark.karpenter(
+    "nodeoverlay",
+    it="should not return instance type requirements with nodepool, nodeclass, and custom nodepool labels",
+)
+@pytest.mark.parametrize("by", ["name", "label"])
+def test_overlays_may_differ_by_nodepool(by):
+    """By its name, or by a label of its template. Price and capacity are of different overlays."""
+    pools = [
+        a_pool(name, spec={"template": {"metadata": {"labels": {"example.com/team": name}}}}) for name in ("one", "two")
+    ]
+    key = labels.NODEPOOL if by == "name" else "example.com/team"
+    overlays = [
+        an_overlay(f"{kind}-{name}", weight=10, requirements=one_of(key, name), **change)
+        for name, amount in (("one", "13234.223"), ("two", "232.11"))
+        for kind, change in (("price", {"price": amount}), ("capacity", {"capacity": {FUSE: amount.partition(".")[0]}}))
+    ]
+    found = apply_overlays(pools, Catalogue({"one": (SMALL,), "two": (SMALL,), "three": (SMALL,)}), overlays)
+    assert found.conflicts == {}
+    (one,), (two,), (three,) = (found.catalogue.instance_types(name) for name in ("one", "two", "three"))
+    assert ({o.price for o in one.offerings}, one.capacity[FUSE]) == ({13234.223}, 13234)
+    assert ({o.price for o in two.offerings}, two.capacity[FUSE]) == ({232.11}, 232)
+    assert three is SMALL
+    assert one.requirements == two.requirements == SMALL.requirements
+
+
+@pytest.mark.karpenter("nodeoverlay", it="should return the same instance type when zero overlay are applied")
+@pytest.mark.karpenter("nodeoverlay", it="should pass with a single overlay")
+@pytest.mark.karpenter(
+    "nodeoverlay", it="should not apply adjustments for overlays that do not overlap with instance types requirements"
+)
+@pytest.mark.karpenter(
+    "nodeoverlay", it="should not apply capacity adjustments for instances types that do not overlap"
+)
+@pytest.mark.karpenter(
+    "nodeoverlay", it="should have an empty instance types set when cloudprovider does not return instance types"
+)
+@pytest.mark.parametrize(
+    "overlays",
+    [
+        [],
+        [an_overlay("o", requirements=one_of(TYPE, "small"), weight=10)],
+        [an_overlay("o", requirements=one_of(TYPE, "none"), price="1", capacity={FUSE: "1"})],
+    ],
+    ids=["none", "changes nothing", "selects nothing"],
+)
+@pytest.mark.parametrize("types", [(LARGE, SMALL), ()])
+def test_types_that_no_overlay_changes_stay_the_same(overlays, types):
+    """There are no conflicts either."""
+    catalogue = Catalogue({"default": types})
+    found = apply_overlays([a_pool()], catalogue, overlays)
+    assert (found.catalogue, found.conflicts) == (catalogue, {})
