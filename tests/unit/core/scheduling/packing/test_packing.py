@@ -362,3 +362,19 @@ def test_all_offers_form_one_group_when_a_group_per_zone_exceeds_the_row_limit()
     assert not found.offer_group.any()
     assert not found.group.any()
     assert found.allowed.all()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_items_of_one_group_fit_the_same_offer_groups(seed):
+    """Some items request only cpu or only memory; the linear program moves the items of a group as a whole."""
+    rng = np.random.default_rng(seed)
+    requests = rng.integers(1, 9, (12, 2)) * rng.choice([[1, 1], [1, 0], [0, 1]], 12)
+    problem = a_problem(
+        [1] * 12, requests, [[9, 9]] * 3, [1.0] * 3, allowed=rng.random((3, 12)) < 0.5, signatures=[0, 1, 2]
+    )
+
+    found = OfferGroups.of(problem, most_rows=10_000, coarse=False)
+
+    for group in np.unique(found.group):
+        members = found.allowed[:, found.group == group]
+        assert (members == members[:, :1]).all()
