@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib
 import os
 import sys
 import time
@@ -24,7 +25,8 @@ from tests.mutation.operators import Mutant, mutants
 from tests.mutation.suite import Line, is_killed, survey
 
 ROOT = Path(__file__).parents[2]
-CORE = ROOT / "shared" / "journeyman" / "core"
+SHARED = ROOT / "shared"
+CORE = SHARED / "journeyman" / "core"
 SUITES = {
     "scheduling": (
         *("tests/unit/core/scheduling", "tests/unit/cli", "tests/property", "tests/unit/steps"),
@@ -59,6 +61,11 @@ def is_at(mutant: Mutant, place: str) -> bool:
     return str(mutant.path).endswith(path) and mutant.line == int(line) if line else path in str(mutant.path)
 
 
+def module_of(path: Path) -> str:
+    """Return the name of the module at a path."""
+    return ".".join(path.relative_to(SHARED).with_suffix("").parts).removesuffix(".__init__")
+
+
 class MutantHunt:
     """A pytest plugin that runs the collected tests once per mutant instead of once."""
 
@@ -69,6 +76,8 @@ class MutantHunt:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Survey the tests, then share the mutants among several processes."""
+        for mutant in self.chosen:  # some are imported only when needed
+            importlib.import_module(module_of(mutant.path))
         found = survey(session.items, sorted({mutant.path for mutant in self.chosen}))
         if found.failed:
             raise SystemExit(f"these tests fail without a mutant; mend them first: {', '.join(found.failed)}")

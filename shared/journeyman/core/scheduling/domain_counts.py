@@ -479,7 +479,7 @@ class DomainCounts:
 
     def enter_possible(self, row: int, key: str, domains: Iterable[str], pods: int) -> None:
         """Count pods of the row in each domain that they may end up in, so that anti-affinity avoids all of them."""
-        counting = [g for g in self._counting[row] if g.key == key and g.id in self._affinity_counts]
+        counting = [g for g in self._counting[row] if g.key == key]
         repelling = [
             g for g in self._rows[row].anti_affinities if g.key == key and g.id not in self._rows[row].preferred_groups
         ]

@@ -46,6 +46,15 @@ class AssignmentResult:
                 found["/".join(value for _, value in batch.pins)] += batch.count
         return dict(found)
 
+    def of(self, some):
+        """Counts those of the pods that are on new nodes, by the domains in which the nodes must be."""
+        chosen = [row for row, pod_class in enumerate(self.problem.rows) if pod_class.pods[0] in some]
+        found = Counter()
+        for batch in self.batches:
+            if batch.row in chosen:
+                found["/".join(value for _, value in batch.pins)] += batch.count
+        return dict(found)
+
     def on_existing_nodes(self, app="web"):
         """Counts the pods on existing nodes, by the name of the node."""
         nodes = self.problem.existing.nodes
@@ -228,6 +237,56 @@ def test_node_taints_policy_decides_which_running_pods_a_spread_counts(policy, e
     assigned = assign(*running, *new, types=types, nodes=(node,), claims=(a_running_claim("n0"),))
 
     assert assigned.on_new_nodes() == expected
+
+
+def a_tainted_cluster(where):
+    """Returns a cluster whose nodes allow a pod each, with a taint on one node, on the nodes of one NodePool, or on none."""
+    taint = {"spec": {"taints": [{"key": "mine", "effect": "NoSchedule"}]}}
+    nodes = (a_node("n0", **(taint if where == "node" else {})), a_node("n1"))
+    pools = (a_pool("one"), a_pool("two", spec={"template": taint if where == "pool" else {}}))
+    filler = [a_pod(f"filler-{n}", cpu="4", node=f"node-{n}", metadata={"labels": {"app": "x"}}) for n in ("n0", "n1")]
+    types = (an_instance_type("z.large", cpu=8, memory_gib=32, price=0.4, zones=("a", "b")),)
+    claims = (a_running_claim("n0"), a_running_claim("n1"))
+    return filler, {"nodes": nodes, "node_pools": pools, "types": types, "claims": claims}
+
+
+@pytest.mark.parametrize(
+    ("where", "tolerates", "expected"),
+    [
+        ("nowhere", "guests", {"b": 2}),
+        ("node", "guests", {"a": 1, "b": 1}),
+        ("pool", "guests", {"a": 1, "b": 1}),
+        ("node", "both", {"b": 2}),
+    ],
+)
+def test_spread_that_honors_taints_relies_only_on_pods_with_equal_tolerations(where, tolerates, expected):
+    """Guests in zone a balance the spread in zone b, unless they may be bound to tainted nodes, where it counts no pods."""
+    filler, cluster = a_tainted_cluster(where)
+    tolerations = {"tolerations": [{"key": "mine", "operator": "Exists"}]}
+    guests = pods(2, prefix="guest", cpu="2", spec={"nodeSelector": {labels.ZONE: "a"}, **tolerations})
+    own = pods(2, cpu="3", spec={**spread(nodeTaintsPolicy="Honor"), **(tolerations if tolerates == "both" else {})})
+
+    found = assign(*filler, *guests, *own, **cluster)
+
+    assert found.of(own) == expected
+
+
+@pytest.mark.parametrize(("disks", "expected"), [(["fast"], {"b": 2}), (["fast", "slow"], {"a": 1, "b": 1})])
+def test_spread_relies_only_on_pods_whose_nodes_meet_its_node_affinity(disks, expected):
+    """Guests in zone a balance the spread in zone b, unless they may be bound to nodes with another disk."""
+
+    def on(*values):
+        expressions = [{"key": "disk", "operator": "In", "values": list(values)}]
+        return {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": expressions}]}}}
+
+    pool = a_pool(spec={"template": {"spec": {"requirements": [{"key": "disk", "operator": "Exists"}]}}})
+    guests = pods(2, prefix="guest", cpu="2", spec={"nodeSelector": {labels.ZONE: "a"}, "affinity": on(*disks)})
+    own = pods(2, cpu="3", spec={**spread(), "affinity": on("fast", "ssd")})
+    types = (an_instance_type("z.large", cpu=8, memory_gib=32, price=0.4, zones=("a", "b")),)
+
+    found = assign(*guests, *own, types=types, node_pools=(pool,))
+
+    assert found.of(own) == expected
 
 
 def test_spread_over_capacity_types_balances_spot_and_on_demand():
@@ -531,6 +590,16 @@ def test_preferred_anti_affinity_does_not_exclude_other_pods():
 
     assert assigned.on_new_nodes() == {"a": 1, "b": 1, "c": 1, "": 1}
     assert not assigned.left
+
+
+def test_preferred_affinity_follows_pods_that_have_to_share_a_domain_themselves():
+    """The db pods have to be in zone c. The larger web pods are assigned later, else they would give up their preference."""
+    prefers = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [_weighted("db")]}}
+    shared = {"affinity": {**near("db")["affinity"], **only("c")}}
+
+    assigned = assign(*pods(2, cpu="4", spec={"affinity": prefers}), *pods(2, "db", spec=shared))
+
+    assert (assigned.on_new_nodes(), assigned.on_new_nodes("db")) == ({"c": 2}, {"c": 2})
 
 
 def _weighted(app):

@@ -215,3 +215,19 @@ def test_spread_over_zone_and_capacity_type_schedules_all_pods():
 
     assert sum(pods_by_cell) == 9_999
     assert pods_by_cell[4] == 3_333
+
+
+def test_pods_on_existing_nodes_use_no_capacity_of_new_nodes():
+    """Two pods fit on existing nodes and three on new ones; a rule applies, so pods are given one at a time."""
+    zone_a = replace(cells(a=3)[0], free_pods=2)
+
+    assert distribute(9, [zone_a], [a_level({"a": 0}, skew=99)], has_no_spread=False) == [5]
+
+
+def test_full_zone_does_not_slow_down_the_distribution_of_millions_of_pods():
+    """Zone a is full after three pods and stays behind; the other zones repeat the same two choices."""
+    preference = a_level({"a": 0, "b": 0, "c": 0}, skew=None)
+
+    pods_by_cell = distribute(4_000_003, cells(a=3, b=UNLIMITED, c=UNLIMITED), [preference], has_no_spread=True)
+
+    assert pods_by_cell == [3, 2_000_000, 2_000_000]

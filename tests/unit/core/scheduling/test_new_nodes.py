@@ -336,6 +336,24 @@ def test_nodepool_limit_holds_beside_a_nodepool_without_limits():
     assert sum(len(claim.pods) for claim in by_pool["light"]) >= 5
 
 
+def test_pods_beyond_the_limit_of_the_cheapest_nodepool_use_another_with_the_same_weight():
+    """Twelve pods need four nodes; the limit of the cheaper NodePool allows two of them."""
+    cheap, dear = (an_instance_type(name, cpu=4, memory_gib=16, price=p) for name, p in (("cheap", 0.1), ("dear", 0.2)))
+    pools = tuple(
+        a_pool(t.name, spec={"template": {"spec": {"requirements": [only(t.name)]}}, **limits})
+        for t, limits in ((cheap, {"limits": {"cpu": "8"}}), (dear, {}))
+    )
+
+    outcome = Outcome(*pods(12), types=(cheap, dear), pools=pools)
+
+    assert (outcome.left, outcome.types) == (0, ["cheap", "cheap", "dear", "dear"])
+
+
+def only(instance_type):
+    """Return a NodePool's requirement for one instance type."""
+    return {"key": labels.INSTANCE_TYPE, "operator": "In", "values": [instance_type]}
+
+
 def test_nodes_satisfy_different_node_affinity_terms_of_equal_pods():
     """The pods require the large or the small type; seven pods share a large node, one gets a small node."""
     terms = [

@@ -176,6 +176,18 @@ def test_spread_minimum_includes_pods_on_matching_new_nodes():
     assert (outcome.sizes, outcome.left) == ([2], 0)
 
 
+def test_spread_avoids_the_zone_of_a_new_node_whose_types_all_match():
+    """The first pod is in zone b, on a node that does not require amd64 but can only be that; the spread needs zone a."""
+    selective = spread()
+    selective["spec"] = {**selective["spec"], "nodeSelector": {labels.ARCH: "amd64"}}
+    sent = a_pod("q", cpu="2", spec={"nodeSelector": {labels.ZONE: "b"}})
+    two_zones = an_instance_type("z.medium", cpu=4, memory_gib=16, price=0.2, zones=("a", "b"))
+
+    outcome = Outcome(sent, a_pod("p", **selective), types=(two_zones,))
+
+    assert (outcome.domains(), outcome.left) == (["a", "b"], 0)
+
+
 def test_zone_without_available_offerings_is_no_spread_domain():
     """Zone c is out of stock, so the spread covers zones a and b."""
     offerings = tuple(replace(o, available=o.zone != "c") for o in ZONAL.offerings)
@@ -354,6 +366,23 @@ def test_scheduling_continues_from_a_partial_solution():
     assert outcome.solution.new_nodes[0].requirements[labels.ZONE].single == "b"
     assert outcome.domains() == list(ZONES)
     assert sum(outcome.sizes) == 4
+
+
+def test_planned_node_takes_only_pods_that_fit_the_types_of_its_zone():
+    """The planned node is in zone b, where only the small type exists; the larger type is in zone a."""
+    types = (
+        an_instance_type("s.small", cpu=2, memory_gib=8, price=0.1, zones=("b",)),
+        an_instance_type("l.large", cpu=8, memory_gib=32, price=0.4, zones=("a",)),
+    )
+
+    def add_planned_node(problem, solution):
+        bound = problem.pools[0].template.requirements & {labels.ZONE: requirement(labels.ZONE, "In", ("b",))}
+        node = PlannedNode(pool=0, requirements=bound, pods=((0, 1),), total=problem.requests[0].copy())
+        return replace(solution, new_nodes=[node], left=[solution.left[0] - 1])
+
+    outcome = Outcome(*pods(4), types=types, prepare=add_planned_node)
+
+    assert (outcome.sizes, outcome.left) == ([3, 1], 0)
 
 
 def test_new_nodes_use_a_reservation_until_it_is_exhausted():

@@ -82,11 +82,10 @@ class CandidateNodes:
         return candidate
 
     def _grow(self) -> None:
+        self._capacity = np.pad(self._capacity, ((0, 0), (0, self._space)))
+        self._order = np.pad(self._order, (0, self._space))
+        self._domains = {key: np.pad(domains, (0, self._space)) for key, domains in self._domains.items()}
         self._space *= 2
-        more = self._space - self.size
-        self._capacity = np.pad(self._capacity, ((0, 0), (0, more)))
-        self._order = np.pad(self._order, (0, more))
-        self._domains = {key: np.pad(domains, (0, more)) for key, domains in self._domains.items()}
 
     def moved(self, candidate: int, pods: int) -> None:
         """Update the position of a new node after its pod count changed; it goes before nodes with equally many pods."""

@@ -176,6 +176,55 @@ def test_allocation_mode_all_takes_every_matching_device_of_the_node():
     assert {len(claim.devices["g.four"]) for claim in results.new_claims} == {4}
 
 
+@pytest.mark.parametrize(
+    ("claims", "schedulable"),
+    [
+        (([32],), True),
+        (([33],), False),
+        (([16, 16],), True),
+        (([16, 17],), False),
+        (([20], [20]), True),
+    ],
+)
+def test_each_resource_claim_has_at_most_32_devices(claims, schedulable):
+    """Kubernetes limits the devices of a ResourceClaim, all requests together; a pod may have several ResourceClaims."""
+    types = (with_devices(an_instance_type("g.many", cpu=4, memory_gib=16, price=9.0), slice_spec(gpus(40))),)
+    made = [
+        a_resource_claim(f"c{n}", *(exactly(f"r{i}", count=count) for i, count in enumerate(counts)))
+        for n, counts in enumerate(claims)
+    ]
+
+    results = schedule(a_claiming_pod("p", *(c.metadata.name for c in made)), resource_claims=made, types=types)
+
+    assert (not results.pod_errors) == schedulable
+
+
+def test_allocation_mode_all_has_at_most_32_devices():
+    """Mode All counts the devices of the node: 32 of one type are allocated, 33 of the other are not."""
+    types = tuple(
+        with_devices(an_instance_type(f"g.{n}", cpu=4, memory_gib=16, price=float(n)), slice_spec(gpus(n)))
+        for n in (32, 33)
+    )
+
+    results = schedule(
+        a_claiming_pod("p", "all"),
+        resource_claims=[a_resource_claim("all", exactly(allocationMode="All"))],
+        types=types,
+    )
+
+    assert new_nodes(results) == [(("g.32",), ("default/p",))]
+
+
+def test_first_available_subrequest_leaves_devices_for_the_other_requests_of_its_claim():
+    """Twenty and sixteen devices exceed the 32 of a ResourceClaim, so the second alternative is used."""
+    types = (with_devices(an_instance_type("g.many", cpu=4, memory_gib=16, price=9.0), slice_spec(gpus(40))),)
+    claim = a_resource_claim("c", first_of({"count": 20}, {"count": 1}, name="first"), exactly("second", count=16))
+
+    (node,) = schedule(a_claiming_pod("p", "c"), resource_claims=[claim], types=types).new_claims
+
+    assert len(node.devices["g.many"]) == 17
+
+
 def test_first_available_subrequest_is_allocated():
     """No type has a B200; the H100 is next, before the cheaper A100."""
     options = [{"selectors": [{"cel": {"expression": selecting(m)}}]} for m in ("B200", "H100", "A100")]

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from journeyman.core.scheduling.packing import PackingProblem, lower_bound, pack
-from journeyman.core.scheduling.packing.shadow_prices import OfferGroups
+from journeyman.core.scheduling.packing.bulk_packing import BulkPacker, FillOrder
+from journeyman.core.scheduling.packing.column_generation import ColumnGenerationSolver
+from journeyman.core.scheduling.packing.packing_problem import held_by
+from journeyman.core.scheduling.packing.shadow_prices import OfferGroups, compute_shadow_prices
 
 
 def a_problem(
@@ -362,3 +365,52 @@ def test_all_offers_form_one_group_when_a_group_per_zone_exceeds_the_row_limit()
     assert not found.offer_group.any()
     assert not found.group.any()
     assert found.allowed.all()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_items_of_one_group_fit_the_same_offer_groups(seed):
+    """Some items request only cpu or only memory; the linear program moves the items of a group as a whole."""
+    rng = np.random.default_rng(seed)
+    requests = rng.integers(1, 9, (12, 2)) * rng.choice([[1, 1], [1, 0], [0, 1]], 12)
+    problem = a_problem(
+        [1] * 12, requests, [[9, 9]] * 3, [1.0] * 3, allowed=rng.random((3, 12)) < 0.5, signatures=[0, 1, 2]
+    )
+
+    found = OfferGroups.of(problem, most_rows=10_000, coarse=False)
+
+    for group in np.unique(found.group):
+        members = found.allowed[:, found.group == group]
+        assert (members == members[:, :1]).all()
+
+
+def test_open_node_becomes_any_offer_of_the_same_size_and_price():
+    """A node of zone a was opened; an item that requires zone b turns it into one of zone b, but not into a dearer one."""
+
+    def packed(price):
+        problem = a_problem(
+            [1, 1], [[2], [3]], [[9], [9]], [1.0, price], allowed=[[True, False], [True, True]], signatures=[0, 1]
+        )
+        nodes = BulkPacker(problem, compute_shadow_prices(problem), FillOrder())
+        nodes.open(0, 1)
+        left = nodes.place_all(problem.counts, open_more=False)
+        return left.tolist(), [b.offer for b in nodes.settle(problem)]
+
+    assert packed(price=1.0) == ([0, 0], [1])
+    assert packed(price=1.5) == ([0, 1], [0])
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_column_generation_packs_each_item_exactly_as_often_as_it_is_counted(part):
+    """Two items are large; the small ones share nodes with either, so that whole columns together hold too many of them."""
+    for seed in range(part * 40, part * 40 + 40):
+        rng = np.random.default_rng(seed)
+        items = int(rng.integers(3, 8))
+        requests = rng.integers(1, 12, (items, 2))
+        requests[:2] = rng.integers(9, 16, (2, 2))
+        problem = a_problem(
+            rng.integers(2, 30, items), requests, rng.integers(16, 40, (3, 2)), np.round(rng.uniform(1, 3, 3), 2)
+        )
+
+        bins = ColumnGenerationSolver(problem).cheapest(problem.counts)
+
+        assert held_by(bins, items).tolist() == problem.counts.tolist()

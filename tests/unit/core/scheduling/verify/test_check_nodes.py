@@ -1,4 +1,4 @@
-"""Verification of host ports and volumes of the pods on a node."""
+"""Verification of host ports, volumes and daemon overhead of the pods on a node."""
 
 from __future__ import annotations
 
@@ -108,6 +108,20 @@ def test_host_port_conflict_names_who_uses_the_port():
 
     assert "taken by a pod that runs there" in on_the_node(listening("p"), running=(running,), daemon_sets=(daemon,))
     assert "of pod default/q is taken by another pod" in on_the_node(listening("p"), listening("q"))
+
+
+def test_only_pods_of_a_daemon_set_use_the_capacity_kept_for_it():
+    """The node has four CPUs and a DaemonSet of one CPU: two fit beside a running CPU, and three if that is the daemon."""
+    daemon = a_daemon_set("agent", cpu="1", memory="1Gi")
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "uid-agent", "controller": True}
+    agent = a_pod("agent", node=NODE, metadata={"ownerReferences": [owner]})
+
+    def beside(running, cpu):
+        return on_the_node(a_pod("p", cpu=cpu), running=(running,), daemon_sets=(daemon,))
+
+    assert beside(a_pod("r", node=NODE), "2") == ""
+    assert "cpu is exceeded" in beside(a_pod("r", node=NODE), "3")
+    assert beside(agent, "3") == ""
 
 
 def pod_with(*claims):

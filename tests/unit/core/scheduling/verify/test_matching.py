@@ -161,6 +161,21 @@ def test_pod_admits_a_label_value_that_one_node_affinity_term_admits():
     assert kind.admits("size", "2")
 
 
+@pytest.mark.parametrize("term", [{}, {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]}])
+def test_node_affinity_term_that_is_empty_or_names_a_field_admits_no_value(term):
+    """Another term may still admit the value; an expression beside the field does not."""
+
+    def admits(*terms):
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
+        return a_kind(affinity={"nodeAffinity": required}).admits("zone", "a")
+
+    in_zone = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
+
+    assert not admits(term)
+    assert admits(term, in_zone)
+    assert admits({**term, **in_zone}) == (not term)
+
+
 @pytest.mark.parametrize("kind", ["containers", "initContainers"])
 def test_pod_requests_devices_when_any_container_does(kind):
     """A claim of a container counts even if the pod lists no resourceClaims, and the other way round."""
