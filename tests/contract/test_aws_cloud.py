@@ -577,6 +577,20 @@ def test_spot_is_launched_where_it_is_allowed(launch, request_for, provider):
     assert provider.get(outcome.instance.provider_id).capacity_type == "spot"
 
 
+@pytest.mark.parametrize("capacity_type", ["on-demand", "spot"])
+def test_launch_follows_the_prices_of_node_overlays(launch, request_for, capacity_type):
+    """A savings plan makes the dearer type the cheaper one; EC2 launches what was planned."""
+    request = request_for(f"planned-{capacity_type}", "c5.large", "m5.xlarge", capacity_type=(capacity_type,))
+    overlay = lambda o: replace(o, price=0.001, price_overlaid=True)  # noqa: E731
+    types = tuple(
+        replace(t, offerings=tuple(map(overlay, t.offerings))) if t.name == "m5.xlarge" else t
+        for t in request.instance_types
+    )
+    outcome = launch(replace(request, instance_types=types))
+
+    assert (outcome.instance.instance_type, outcome.price) == ("m5.xlarge", 0.001)
+
+
 def test_externally_deleted_launch_template_is_created_again(launch, aws, request_for):
     """The provider had cached it."""
     ec2 = aws.client("ec2")
