@@ -264,6 +264,21 @@ class CloudProvider(Protocol):
         """Delete what was created in the cloud for an unused NodeClass; safe to repeat. Raises CloudProviderError."""
         ...
 
+    def delete_unused(self, node_classes: Sequence[JSON], claims: Sequence[NodeClaim]) -> Mapping[str, Sequence[str]]:
+        """Delete what was created in the cloud for launches and NodeClasses of the past, and is not used any more.
+
+        Args:
+            node_classes: All NodeClasses of this cloud's kind, as stored now.
+            claims: All NodeClaims of this cloud, as stored now.
+
+        Returns:
+            The names of what was deleted, by kind.
+
+        Raises:
+            CloudProviderError: The cloud refused a request, or did not respond; safe to repeat.
+        """
+        ...
+
     def get_instance_types(self, node_class: JSON) -> tuple[InstanceType, ...]:
         """Return the NodeClass's instance types, sorted by name, with current prices. Raises CloudProviderError."""
         ...

@@ -24,7 +24,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from journeyman.cloud.aws import tags
+from journeyman.cloud.aws import instance_profiles, tags
 from journeyman.cloud.aws.aws_errors import (
     NO_SUCH_TEMPLATE,
     TOKEN_REUSED,
@@ -380,9 +380,6 @@ def _tenancy(claim: NodeClaim) -> str:
     return "dedicated" if dedicated else "default"
 
 
-INSTANCE_PROFILE: Final = f"{labels.AWS_GROUP}/instance-profile-name"
-
-
 def launched(
     request: LaunchRequest,
     instance: Instance,
@@ -430,7 +427,7 @@ def _annotations(request: LaunchRequest, node_class: NodeClassView) -> dict[str,
     values = {
         EC2NODECLASS_KEYS.hash: state.hash,
         EC2NODECLASS_KEYS.version: state.hash_version,
-        INSTANCE_PROFILE: str(node_class.status.get("instanceProfile") or ""),
+        instance_profiles.ANNOTATION: str(node_class.status.get("instanceProfile") or ""),
     }
     return {key: value for key, value in values.items() if value}
 

@@ -8,6 +8,7 @@ so missing permissions show at the first launch.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ from journeyman.cloud.aws.tags import restricted_tags
 from journeyman.core.api.conditions import EC2NODECLASS_DEPENDENTS, VALIDATION_SUCCEEDED, ConditionSet
 from journeyman.core.api.ec2nodeclass import EC2NodeClass
 from journeyman.core.api.model import parse
-from journeyman.core.api.objects import Condition, ObjectMeta
+from journeyman.core.api.objects import Condition, NodeClaim, ObjectMeta
 from journeyman.errors import InvalidObjectError
 from journeyman.ports import Clock
 
@@ -90,6 +91,12 @@ class NodeClassReconciler:
     def release(self, node_class: NodeClassView) -> None:
         """Delete the instance profiles that were created for the NodeClass. Raises CloudProviderError."""
         self._profiles.release(node_class)
+
+    def delete_unused_profiles(
+        self, node_classes: Iterable[NodeClassView], claims: Iterable[NodeClaim], now: datetime
+    ) -> tuple[str, ...]:
+        """Delete the instance profiles that nothing uses; return their names. Raises CloudProviderError."""
+        return self._profiles.delete_unused(node_classes, claims, now)
 
     def _find_images(self, node_class: NodeClassView, now: datetime) -> _StatusPart:
         try:
