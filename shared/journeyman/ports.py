@@ -364,12 +364,17 @@ class ScheduledRun(TriggerEnvelope, frozen=True, kw_only=True):
 
 
 class Interruption(TriggerEnvelope, frozen=True, kw_only=True):
-    """The cloud reports that instances are interrupted, or at risk of it; `time` is that of the cloud's event."""
+    """The cloud reports that instances are interrupted, or at risk of it; `time` is that of the cloud's event.
+
+    `account` and `region` are where the instances are, if the event has them.
+    """
 
     step: ClassVar[Step] = Step.INTERRUPT
 
     kind: InterruptionKind
     instance_ids: tuple[str, ...]
+    account: str = ""
+    region: str = ""
 
 
 class ApiRequest(TriggerEnvelope, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 from aws_lambda_powertools import Logger
 
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
+from journeyman.cloud.aws.instance_provider import clusters_by_instance
 from journeyman.cloud.aws.provider import AwsCloudProvider
 from journeyman.cloud.aws.sqs_queue import SQSQueue
 from journeyman.core.plan import Observation, Step
-from journeyman.errors import ConfigurationError
+from journeyman.errors import ConfigurationError, JourneymanError
 from journeyman.kube.access import eks
 from journeyman.kube.caching_store import CachingKubeStore
 from journeyman.kube.clusters import ClusterRegistry, EksAccess, InClusterAccess, KubeconfigAccess, RegisteredCluster
@@ -29,7 +30,7 @@ from journeyman.kube.lease import KubeLease
 from journeyman.kube.list_cache import ListCache
 from journeyman.kube.transport import Transport
 from journeyman.observe import RunTelemetry, embedded_metrics, logs
-from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue
+from journeyman.ports import Clock, CloudProvider, Interruption, KubeStore, Lease, Queue
 from journeyman.runtime.access_providers import Sessions, access_providers, new_session
 from journeyman.runtime.call_deadline import CONNECT_SECONDS, READ_SECONDS, CallDeadline
 from journeyman.runtime.collector import collect_rarely
@@ -85,6 +86,7 @@ class AwsAdapters:
         self._call_deadline = CallDeadline(self.clock)
         self._clients = clients or self._boto3_client
         self._log_to = log_to
+        self._clients_by_group: dict[_ClientGroup, Clients] = {}
         self._described: dict[str, Mapping[str, Any]] = {}
         self._sessions = Sessions()
         self._registry = ClusterRegistry(
@@ -146,6 +148,41 @@ class AwsAdapters:
         """Write metric samples as EMF to standard output."""
         embedded_metrics.write(observations, constant={}, stream=sys.stdout)
 
+    def clusters_of(self, interruptions: Sequence[Interruption]) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+        """Return the registered clusters that may have each interruption's instances, by its id, with these instances.
+
+        The instances' tags name their cluster. An instance that EC2 does not know, since it was just launched, may belong to
+        every cluster in the event's account and region; so does each instance while EC2 does not answer.
+        """
+        known: dict[str, str] = {}
+        candidates = {i.id: self._clusters_where(i.account, i.region) for i in interruptions}
+        for group, instance_ids in _grouped(self.environment.clusters, candidates, interruptions).items():
+            known |= self._look_up(group, instance_ids)
+        return {i.id: _instances_by_cluster(i, candidates[i.id], known) for i in interruptions}
+
+    def _look_up(self, group: _ClientGroup, instance_ids: Iterable[str]) -> dict[str, str]:
+        """Return the cluster by instance id (`clusters_by_instance`); log an error, and return none then."""
+        try:
+            return clusters_by_instance(self._routing_clients(group), instance_ids)
+        except JourneymanError as error:
+            text = f"cannot look up which clusters have the instances, so every cluster looks for them: {error.message}"
+            self.log("warning", text, error=type(error).__name__)
+            return {}
+
+    def _clusters_where(self, account: str, region: str) -> tuple[str, ...]:
+        """Return the registered clusters whose instances may be in the account and region, sorted."""
+        return tuple(
+            name
+            for name, cluster in sorted(self.environment.clusters.items())
+            if region in ("", cluster.region) and account in ("", _account_of(cluster) or account)
+        )
+
+    def _routing_clients(self, group: _ClientGroup) -> Clients:
+        if group not in self._clients_by_group:
+            cluster = next(c for c in self.environment.clusters.values() if _client_group(c) == group)
+            self._clients_by_group[group] = Clients(self.clients_for(cluster), cluster.region)
+        return self._clients_by_group[group]
+
     def _connected_store(self, cluster: Settings) -> KubeStore:
         name = cluster.cluster_name
         self._described.pop(name, None)  # a reconnect reads it again, since the cluster may have been created again
@@ -189,6 +226,45 @@ class AwsAdapters:
             reserved_enis=environment.reserved_enis,
             isolated_vpc=environment.isolated_vpc,
         )
+
+
+_ClientGroup = tuple[str, str, str]
+"""Role, external id and region: clusters with the same ones share a client."""
+
+
+def _client_group(cluster: RegisteredCluster) -> _ClientGroup:
+    access = cluster.access
+    role = (access.role_arn, access.external_id) if isinstance(access, EksAccess) else ("", "")
+    return (*role, cluster.region)
+
+
+def _account_of(cluster: RegisteredCluster) -> str:
+    """Return the account of the role that the functions assume for the cluster; empty if they use their own."""
+    role = _client_group(cluster)[0]
+    return role.split(":")[4] if role else ""
+
+
+def _grouped(
+    clusters: Mapping[str, RegisteredCluster],
+    candidates: Mapping[str, Sequence[str]],
+    interruptions: Sequence[Interruption],
+) -> dict[_ClientGroup, set[str]]:
+    """Return the instances to look up with each group's client."""
+    groups: dict[_ClientGroup, set[str]] = {}
+    for interruption in interruptions:
+        for name in candidates[interruption.id]:
+            groups.setdefault(_client_group(clusters[name]), set()).update(interruption.instance_ids)
+    return groups
+
+
+def _instances_by_cluster(
+    interruption: Interruption, candidates: Sequence[str], known: Mapping[str, str]
+) -> dict[str, tuple[str, ...]]:
+    """Return the interruption's instances by cluster, without clusters that have none of them."""
+    by_cluster = {
+        name: tuple(id_ for id_ in interruption.instance_ids if known.get(id_, name) == name) for name in candidates
+    }
+    return {name: ids for name, ids in by_cluster.items() if ids}
 
 
 def _client_of(session: boto3.Session, service: str, region: str) -> Any:

@@ -7,7 +7,7 @@ cloud: `runtime.aws` creates one from the environment, a simulation creates its 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from journeyman.core.lifecycle.interruption import InterruptionKind
 from journeyman.core.plan import Observation, Step
 from journeyman.errors import (
     ConfigurationError,
@@ -27,7 +28,17 @@ from journeyman.errors import (
 )
 from journeyman.kube.request_budget import RequestBudget, RequestUsage
 from journeyman.observe.metered_cloud import MeteredCloud
-from journeyman.ports import EVERY_CLUSTER, Clock, CloudProvider, KubeStore, Lease, Queue, Telemetry, Trigger
+from journeyman.ports import (
+    EVERY_CLUSTER,
+    Clock,
+    CloudProvider,
+    Interruption,
+    KubeStore,
+    Lease,
+    Queue,
+    Telemetry,
+    Trigger,
+)
 from journeyman.runtime.call_deadline import calls_end_by
 from journeyman.steps.context import Memory, RunContext, Settings
 
@@ -104,6 +115,13 @@ class Adapters(Protocol):
         """Record metric samples outside of any run and cluster."""
         ...
 
+    def clusters_of(self, interruptions: Sequence[Interruption]) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+        """Return for each interruption, by its id, the registered clusters that may have its instances, with these.
+
+        One look-up in the cloud serves them all; no cluster is read. Raises nothing.
+        """
+        ...
+
 
 class _PerCluster(Struct, Generic[V], frozen=True):
     """Values that are created once per cluster."""
@@ -175,6 +193,20 @@ class Runtime:
             return tuple(replace(trigger, cluster=name) for name in self.clusters)
         self.settings_of(trigger.cluster)
         return (trigger,)
+
+    def route(self, triggers: Iterable[Trigger]) -> Mapping[str, tuple[Trigger, ...]]:
+        """Return for each interruption among the triggers, by its id, one trigger for each cluster that it concerns."""
+        interruptions = [
+            trigger
+            for trigger in triggers
+            if isinstance(trigger, Interruption) and trigger.kind is not InterruptionKind.NO_OP
+        ]
+        by_id = {interruption.id: interruption for interruption in interruptions}
+        clusters = self._adapters.clusters_of(interruptions) if interruptions else {}
+        return {
+            id_: tuple(replace(by_id[id_], cluster=c, instance_ids=ids) for c, ids in sorted(instances.items()))
+            for id_, instances in clusters.items()
+        }
 
     @contextmanager
     def invocation(self, trigger: Trigger, context: Context) -> Iterator[RunContext]:
