@@ -10,9 +10,9 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aws_lambda_powertools import Logger
 
@@ -43,8 +43,19 @@ if TYPE_CHECKING:
 
 DEFAULT_KUBERNETES_VERSION: Final = "1.34"
 LEASE_PREFIX: Final = "journeyman-"
+DESCRIBE_PERIOD: Final = timedelta(minutes=5)
+"""How often EKS describes a cluster that stays connected; Karpenter reads the version as often."""
+_USED_FACTS: Final = ("version", "endpoint", "certificateAuthority", "kubernetesNetworkConfig")
 _CLIENT_LOCK: Final = threading.Lock()
 """Held while a client is created: clusters run in parallel, and the boto3 sessions that they share are not thread-safe."""
+
+
+class _Description(NamedTuple):
+    """What EKS said about a cluster, and when."""
+
+    facts: Mapping[str, Any]
+    read_at: datetime
+
 
 StoreFactory = Callable[[Settings], KubeStore]
 ClientFactory = Callable[[str, str], Any]
@@ -87,7 +98,7 @@ class AwsAdapters:
         self._clients = clients or self._boto3_client
         self._log_to = log_to
         self._clients_by_group: dict[_ClientGroup, Clients] = {}
-        self._described: dict[str, Mapping[str, Any]] = {}
+        self._described: dict[str, _Description] = {}
         self._sessions = Sessions()
         self._registry = ClusterRegistry(
             environment.clusters, access_providers(self.clock, os.environ, self._sessions.of, self._describe)
@@ -109,6 +120,23 @@ class AwsAdapters:
             )
         clients = Clients(self.clients_for(registered), registered.region)
         return AwsCloudProvider(clients, self.aws_settings(registered), self.clock)
+
+    def is_outdated(self, cluster: Settings) -> bool:
+        """Whether EKS describes the cluster otherwise than when it was connected; looks every five minutes.
+
+        An upgrade changes the images that aliases select. If EKS does not answer, what it said last counts.
+        """
+        earlier, now = self._described.get(cluster.cluster_name), self.clock.now()
+        if earlier is None or now - earlier.read_at < DESCRIBE_PERIOD:
+            return False
+        registered = self.environment.clusters[cluster.cluster_name]
+        try:
+            facts = self._read_description(registered)
+        except JourneymanError as error:
+            self.log("warning", f"keeping what EKS said about cluster {registered.name} before: {error.message}")
+            facts = earlier.facts
+        self._described[registered.name] = _Description(facts, now)
+        return any(facts.get(field) != earlier.facts.get(field) for field in _USED_FACTS)
 
     def queue(self) -> Queue:
         """Return the queues of this deployment."""
@@ -202,9 +230,11 @@ class AwsAdapters:
     def _describe(self, cluster: RegisteredCluster) -> Mapping[str, Any]:
         """Return EKS's description of the cluster, which is read once for each connection."""
         if cluster.name not in self._described:
-            client = self.clients_for(cluster)("eks", cluster.region)
-            self._described[cluster.name] = eks.describe(cluster.name, client)
-        return self._described[cluster.name]
+            self._described[cluster.name] = _Description(self._read_description(cluster), self.clock.now())
+        return self._described[cluster.name].facts
+
+    def _read_description(self, cluster: RegisteredCluster) -> Mapping[str, Any]:
+        return eks.describe(cluster.name, self.clients_for(cluster)("eks", cluster.region))
 
     def aws_settings(self, cluster: RegisteredCluster) -> AwsSettings:
         """Return the cluster's settings; EKS provides those that are not registered."""

@@ -82,7 +82,8 @@ class PerRunStore(Protocol):
 class Adapters(Protocol):
     """Creates the adapters of a process.
 
-    A cluster's store and cloud are created when they are first needed, and again after the cluster could not be reached.
+    A cluster's store and cloud are created when they are first needed, and again after the cluster could not be reached or
+    has changed.
     """
 
     clock: Clock
@@ -93,6 +94,10 @@ class Adapters(Protocol):
 
     def cloud(self, cluster: Settings, store: KubeStore) -> CloudProvider:
         """Return the cluster's cloud account and region."""
+        ...
+
+    def is_outdated(self, cluster: Settings) -> bool:
+        """Whether the cloud describes the cluster otherwise than when its store and cloud were created. Raises nothing."""
         ...
 
     def queue(self) -> Queue:
@@ -220,6 +225,8 @@ class Runtime:
             UnknownClusterError: The cluster is not registered here.
         """
         settings = self.settings_of(trigger.cluster)
+        if self._adapters.is_outdated(settings):
+            self._drop(settings)
         deadline = self.clock.now() + timedelta(milliseconds=context.get_remaining_time_in_millis())
         budget = RequestBudget(clock=self.clock, until=deadline - FLUSH_MARGIN)
         store = self._store_for_run(settings, budget, trigger.step)
@@ -270,10 +277,14 @@ class Runtime:
         try:
             yield
         except _UNREACHABLE:
-            self._stores.drop(settings)
-            self._clouds.drop(settings)  # it has the cluster's endpoint and CA for user data
-            self._memories.drop(settings)
+            self._drop(settings)
             raise
+
+    def _drop(self, settings: Settings) -> None:
+        """Drop the cluster's adapters and caches; the next use creates them again."""
+        self._stores.drop(settings)
+        self._clouds.drop(settings)  # it has the cluster's endpoint and CA for user data
+        self._memories.drop(settings)
 
     def _store_for_run(self, settings: Settings, budget: RequestBudget, step: Step) -> KubeStore:
         store = self._stores.get(settings)

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from types import SimpleNamespace
 
 import pytest
+from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from journeyman.core.lifecycle.interruption import InterruptionKind
@@ -261,3 +262,71 @@ def test_no_interruption_is_lost_while_ec2_does_not_answer(routed):
     assert adapters.clusters_of([an_event(1, ids["foreign"])]) == {
         "e1": {"dev": (ids["foreign"],), "prod": (ids["foreign"],)}
     }
+
+
+class Upgraded(Clients):
+    """EKS whose description of the cluster changes; it throttles while `throttled`."""
+
+    def __init__(self):
+        super().__init__()
+        self.changes, self.throttled = {}, False
+
+    def describe(self, *, name):
+        if self.throttled:
+            raise ClientError({"Error": {"Code": "ThrottlingException"}}, "DescribeCluster")
+        reply = super().describe(name=name)
+        return {"cluster": {**reply["cluster"], **self.changes}}
+
+
+@pytest.fixture
+def upgraded():
+    """Return a runtime, its clock, and EKS."""
+    clock, eks = VirtualClock(START), Upgraded()
+    adapters = AwsAdapters(read_environment(MINIMAL), clock=clock, stores=lambda _: ApiServer(clock), clients=eks)
+    return Runtime(adapters.environment.settings, adapters), clock, eks
+
+
+def provider_after(runtime, clock, *, minutes):
+    """Return the store and the memory of a run some minutes later."""
+    clock.advance(minutes * 60)
+    with runtime.invocation(a_trigger(), CONTEXT) as run:
+        return run.store, run.memory
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": "1.34"},
+        {"endpoint": "https://other.example"},
+        {"certificateAuthority": {"data": "T3RoZXI="}},
+        {"kubernetesNetworkConfig": {"serviceIpv4Cidr": "10.0.0.0/16"}},
+    ],
+)
+def test_changed_cluster_is_connected_again_within_five_minutes(upgraded, change):
+    """An upgrade selects other images, and new nodes need the current endpoint and CA."""
+    runtime, clock, eks = upgraded
+    first = provider_after(runtime, clock, minutes=0)
+    eks.changes = change
+    assert provider_after(runtime, clock, minutes=4)[0] is first[0]
+    assert eks.described == 1
+
+    again = provider_after(runtime, clock, minutes=1)
+    assert again[0] is not first[0]
+    assert again[1] is not first[1]
+
+
+def test_unchanged_cluster_stays_connected(upgraded):
+    """It is described once per five minutes; status changes during an upgrade do not count."""
+    runtime, clock, eks = upgraded
+    first = provider_after(runtime, clock, minutes=0)
+    eks.changes = {"status": "UPDATING"}
+    assert all(provider_after(runtime, clock, minutes=2) == first for _ in range(5))
+    assert eks.described == 2
+
+
+def test_cluster_that_eks_does_not_describe_keeps_its_facts(upgraded):
+    """Throttling stops no run."""
+    runtime, clock, eks = upgraded
+    first = provider_after(runtime, clock, minutes=0)
+    eks.throttled = True
+    assert provider_after(runtime, clock, minutes=6)[0] is first[0]

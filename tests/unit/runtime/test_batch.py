@@ -76,6 +76,9 @@ class Adapters:
         self.made.append(f"cloud {cluster.cluster_name}")
         return self.cluster.cloud
 
+    def is_outdated(self, cluster):
+        return False
+
     def queue(self):
         return self.fake_queue
 
