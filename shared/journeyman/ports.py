@@ -152,6 +152,7 @@ class Instance(Struct, frozen=True, kw_only=True):
     state: str  # as the cloud names it: pending, running, shutting-down, terminated…
     launched_at: datetime
     image_id: str = ""
+    reservation_id: str = ""  # of the capacity reservation that it uses
     tags: Mapping[str, str] = field(default_factory=dict)
 
     @property

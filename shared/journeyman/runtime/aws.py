@@ -255,6 +255,7 @@ class AwsAdapters:
             vm_memory_overhead_percent=environment.vm_memory_overhead_percent,
             reserved_enis=environment.reserved_enis,
             isolated_vpc=environment.isolated_vpc,
+            reserved_capacity=environment.settings[cluster.name].feature_gates.reserved_capacity,
         )
 
 

@@ -24,6 +24,7 @@ from journeyman_simulator.in_process_account.ec2_catalogue import SimulatedInsta
 from journeyman_simulator.in_process_account.ec2_images import SimulatedImages
 from journeyman_simulator.in_process_account.ec2_network import SimulatedNetwork
 from journeyman_simulator.in_process_account.iam_profiles import SimulatedIam
+from journeyman_simulator.in_process_account.reserved_capacity import ReservedCapacity
 from journeyman_simulator.in_process_account.service_client import (
     PAGING,
     ServiceOperation,
@@ -57,6 +58,7 @@ class SimulatedFleets:
         identity: SimulatedIam,
         templates: SimulatedLaunchTemplates,
         instances: SimulatedInstances,
+        reserved_capacity: ReservedCapacity,
         describe: Callable[[SimulatedInstance, StateChange], dict[str, Any]],
     ) -> None:
         self._time = time
@@ -67,6 +69,7 @@ class SimulatedFleets:
         self._identity = identity
         self._templates = templates
         self._instances = instances
+        self._reserved_capacity = reserved_capacity
         self._describe_instance = describe
         self._tokens = ClientTokens()
         self._serial = count(1)
@@ -141,6 +144,7 @@ class SimulatedFleets:
         profile = data.get("IamInstanceProfile") or {}
         arn = self._identity.arn_of_profile(profile["Name"]) if "Name" in profile else profile.get("Arn", "")
         groups = self._groups(data)
+        self._reserved_capacity.check_launch(data, pool.instance_type, pool.zone, number)
         subnet_id = pool.subnet_id or self._network.default_subnet(pool.zone)
         self._network.require_addresses(subnet_id, number)
         instance_tags = launch_tags(fleet_id, pool, {"instance": tags})["instance"]

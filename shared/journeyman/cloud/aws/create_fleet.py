@@ -66,16 +66,18 @@ def fleet_request(
     token: str,
     instance_tags: Mapping[str, str],
     context: str = "",
+    capacity_block: bool = False,
 ) -> dict[str, Any]:
     """Return the parameters for one instance. Equal arguments give equal parameters, as the client token requires.
 
     Args:
         templates: The launch templates, whose instance types have offerings of this capacity type only.
         subnets: The subnet to use in each zone; zones missing here are not used.
-        capacity_type: spot or on-demand.
+        capacity_type: spot, on-demand or reserved.
         token: The client token; EC2 creates at most one fleet per token.
         instance_tags: Tags of the fleet, the instance and its volumes.
         context: The NodeClass's `spec.context`, if any.
+        capacity_block: Whether the launch templates target a capacity block.
     """
     spot = capacity_type == labels.SPOT
     by_template = [(template, _offered(template, subnets)) for template in templates]
@@ -94,7 +96,7 @@ def fleet_request(
             if offered
         ],
         "TargetCapacitySpecification": {
-            "DefaultTargetCapacityType": "spot" if spot else "on-demand",
+            "DefaultTargetCapacityType": "spot" if spot else "capacity-block" if capacity_block else "on-demand",
             "TotalTargetCapacity": 1,
         },
         "TagSpecifications": [{"ResourceType": kind, "Tags": tags.to_aws(instance_tags)} for kind in _TAGGED],

@@ -112,6 +112,7 @@ def _instance(entry: Mapping[str, Any]) -> Instance:
         state=entry["State"]["Name"],
         launched_at=entry["LaunchTime"].astimezone(timezone.utc),
         image_id=entry.get("ImageId", ""),
+        reservation_id=entry.get("CapacityReservationId", ""),
         tags=tags.from_aws(entry.get("Tags")),
     )
 

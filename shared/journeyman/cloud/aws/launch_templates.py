@@ -258,6 +258,8 @@ class TemplateContent(Struct, frozen=True, kw_only=True):
     claim: NodeClaim
     capacity_type: str
     tenancy: str
+    reservation: str = ""  # the id of the capacity reservation of a reserved launch
+    market: str = ""  # EC2's market type, for a capacity block
 
     def data(self, variant: LaunchTemplateVariant) -> dict[str, Any]:
         """Return EC2's `LaunchTemplateData` for a variant.
@@ -272,12 +274,22 @@ class TemplateContent(Struct, frozen=True, kw_only=True):
             "Monitoring": {"Enabled": bool(node_class.spec.get("detailedMonitoring"))},
             "NetworkInterfaces": network_interfaces(node_class, variant.efa_interfaces, ipv6=self.settings.ipv6),
             "MetadataOptions": metadata_options(node_class, region=self.settings.region),
-            "Placement": {"Tenancy": self.tenancy},
+            "Placement": {"Tenancy": self.tenancy, **node_class.placement_group},
             "UserData": self._user_data(variant),
             "TagSpecifications": [
                 {"ResourceType": kind, "Tags": tags.to_aws(self.tags)} for kind in self._tagged_resources()
             ],
         }
+        if self.reservation:
+            content["CapacityReservationSpecification"] = {
+                "CapacityReservationPreference": "capacity-reservations-only",
+                "CapacityReservationTarget": {"CapacityReservationId": self.reservation},
+            }
+        elif self.settings.reserved_capacity:
+            # otherwise an instance could use an open reservation that another NodeClass selects
+            content["CapacityReservationSpecification"] = {"CapacityReservationPreference": "none"}
+        if self.market:
+            content["InstanceMarketOptions"] = {"MarketType": self.market}
         if mappings := block_device_mappings(node_class):
             content["BlockDeviceMappings"] = mappings
         if nested := (node_class.spec.get("cpuOptions") or {}).get("nestedVirtualization"):

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
+from journeyman.cloud.aws.capacity_reservations import CapacityReservationProvider
 from journeyman.cloud.aws.fleet_launch import FleetLauncher
 from journeyman.cloud.aws.instance_provider import InstanceProvider, failing_checks
 from journeyman.cloud.aws.instance_types import InstanceTypeProvider
@@ -59,9 +60,10 @@ class AwsCloudProvider:
         self._clock = clock
         self._cluster_ca = settings.cluster_ca
         self._prices = PriceProvider(clients, settings, clock)
-        self._types = InstanceTypeProvider(clients, settings, self._prices, clock)
+        reservations = CapacityReservationProvider(clients, clock)
+        self._types = InstanceTypeProvider(clients, settings, self._prices, clock, reservations)
         self._instances = InstanceProvider(clients, settings.cluster_name)
-        self._resolver = NodeClassReconciler(clients, settings, clock)
+        self._resolver = NodeClassReconciler(clients, settings, clock, reservations)
         self._templates = LaunchTemplateProvider(clients, clock)
         self._cluster_name = settings.cluster_name
         self._launcher = FleetLauncher(
@@ -71,6 +73,7 @@ class AwsCloudProvider:
             instances=self._instances,
             subnets=SubnetProvider(clients, clock),
             templates=self._templates,
+            reservations=reservations,
         )
 
     def resolve(self, node_class: JSON, now: datetime) -> Mapping[str, Any]:
