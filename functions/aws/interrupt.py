@@ -1,7 +1,7 @@
 """Runs interrupt: deletes the NodeClaims of interrupted instances and marks their offerings unavailable.
 
 Triggers: the standard interrupt queue, to which EventBridge sends (Spot interruption, rebalance, state change, health,
-capacity reservation). The events name no cluster, so the step checks in every cluster whether the instance belongs to it.
+capacity reservation). The events name no cluster, so the instances' tags are looked up; other clusters' instances start no run.
 Concurrency: unlimited; interruptions that arrive together must not wait for each other.
 Overlap: harmless; deleting a NodeClaim and marking an offering unavailable are each safe to repeat.
 """

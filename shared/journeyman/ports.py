@@ -152,6 +152,7 @@ class Instance(Struct, frozen=True, kw_only=True):
     state: str  # as the cloud names it: pending, running, shutting-down, terminated…
     launched_at: datetime
     image_id: str = ""
+    reservation_id: str = ""  # of the capacity reservation that it uses
     tags: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -264,6 +265,21 @@ class CloudProvider(Protocol):
         """Delete what was created in the cloud for an unused NodeClass; safe to repeat. Raises CloudProviderError."""
         ...
 
+    def delete_unused(self, node_classes: Sequence[JSON], claims: Sequence[NodeClaim]) -> Mapping[str, Sequence[str]]:
+        """Delete what was created in the cloud for launches and NodeClasses of the past, and is not used any more.
+
+        Args:
+            node_classes: All NodeClasses of this cloud's kind, as stored now.
+            claims: All NodeClaims of this cloud, as stored now.
+
+        Returns:
+            The names of what was deleted, by kind.
+
+        Raises:
+            CloudProviderError: The cloud refused a request, or did not respond; safe to repeat.
+        """
+        ...
+
     def get_instance_types(self, node_class: JSON) -> tuple[InstanceType, ...]:
         """Return the NodeClass's instance types, sorted by name, with current prices. Raises CloudProviderError."""
         ...
@@ -349,12 +365,17 @@ class ScheduledRun(TriggerEnvelope, frozen=True, kw_only=True):
 
 
 class Interruption(TriggerEnvelope, frozen=True, kw_only=True):
-    """The cloud reports that instances are interrupted, or at risk of it; `time` is that of the cloud's event."""
+    """The cloud reports that instances are interrupted, or at risk of it; `time` is that of the cloud's event.
+
+    `account` and `region` are where the instances are, if the event has them.
+    """
 
     step: ClassVar[Step] = Step.INTERRUPT
 
     kind: InterruptionKind
     instance_ids: tuple[str, ...]
+    account: str = ""
+    region: str = ""
 
 
 class ApiRequest(TriggerEnvelope, frozen=True, kw_only=True):

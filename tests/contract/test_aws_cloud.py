@@ -15,6 +15,7 @@ from botocore.config import Config
 from msgspec.structs import replace
 
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
+from journeyman.cloud.aws.capacity_reservations import CapacityReservationProvider
 from journeyman.cloud.aws.fleet_launch import FleetLauncher
 from journeyman.cloud.aws.instance_provider import InstanceProvider
 from journeyman.cloud.aws.instance_types import InstanceTypeProvider
@@ -123,7 +124,8 @@ def read_types(aws, account, clock):
     """Return a function that returns a NodeClass's instance types; it reads EC2's catalogue once for the whole file."""
     clients = Clients(lambda service, region: aws.client(service), REGION)
     settings = AwsSettings(cluster_name="reader", region=REGION)
-    catalogue = InstanceTypeProvider(clients, settings, PriceProvider(clients, settings, clock), clock)
+    prices, reservations = PriceProvider(clients, settings, clock), CapacityReservationProvider(clients, clock)
+    catalogue = InstanceTypeProvider(clients, settings, prices, clock, reservations)
     return lambda body: catalogue.for_node_class(NodeClassView(body))
 
 
@@ -431,6 +433,7 @@ def test_instance_that_ec2_listed_late_is_adopted(launch, aws, settings, clock, 
         instances=LateListing(clients, settings.cluster_name),
         subnets=SubnetProvider(clients, clock),
         templates=LaunchTemplateProvider(clients, clock),
+        reservations=CapacityReservationProvider(clients, clock),
     )
     [second] = launcher.launch([request_for("hidden", "c5.large")])
 
@@ -457,6 +460,7 @@ def blind(aws, settings, clock):
         instances=EmptyListing(clients, settings.cluster_name),
         subnets=SubnetProvider(clients, clock),
         templates=LaunchTemplateProvider(clients, clock),
+        reservations=CapacityReservationProvider(clients, clock),
     )
 
 
@@ -575,6 +579,20 @@ def test_spot_is_launched_where_it_is_allowed(launch, request_for, provider):
 
     assert outcome.labels[labels.CAPACITY_TYPE] == "spot"
     assert provider.get(outcome.instance.provider_id).capacity_type == "spot"
+
+
+@pytest.mark.parametrize("capacity_type", ["on-demand", "spot"])
+def test_launch_follows_the_prices_of_node_overlays(launch, request_for, capacity_type):
+    """A savings plan makes the dearer type the cheaper one; EC2 launches what was planned."""
+    request = request_for(f"planned-{capacity_type}", "c5.large", "m5.xlarge", capacity_type=(capacity_type,))
+    overlay = lambda o: replace(o, price=0.001, price_overlaid=True)  # noqa: E731
+    types = tuple(
+        replace(t, offerings=tuple(map(overlay, t.offerings))) if t.name == "m5.xlarge" else t
+        for t in request.instance_types
+    )
+    outcome = launch(replace(request, instance_types=types))
+
+    assert (outcome.instance.instance_type, outcome.price) == ("m5.xlarge", 0.001)
 
 
 def test_externally_deleted_launch_template_is_created_again(launch, aws, request_for):

@@ -52,6 +52,7 @@ class FakeCloud:
         failed_checks: The result of `statuses`: instances with failed status checks.
         frozen: Provider ids of the instances that run without their kubelet.
         released: The names of the released NodeClasses.
+        cleanups: The names of the NodeClasses and NodeClaims at each deletion of unused resources.
     """
 
     name = "fake"
@@ -73,6 +74,7 @@ class FakeCloud:
         self.launches: list[str] = []
         self.resolved = 0
         self.released: list[str] = []
+        self.cleanups: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
         self._by_token: dict[str, Instance] = {}
         self._labels: dict[str, dict[str, str]] = {}
         self._ends: dict[str, datetime] = {}
@@ -95,6 +97,12 @@ class FakeCloud:
         if self.failures:
             raise self.failures.pop(0)
         self.released.append(node_class["metadata"]["name"])
+
+    def delete_unused(self, node_classes: Sequence[Any], claims: Sequence[Any]) -> dict[str, list[str]]:
+        self.cleanups.append(
+            (tuple(n["metadata"]["name"] for n in node_classes), tuple(c.metadata.name for c in claims))
+        )
+        return {"template": ["old"]}
 
     def annotations(self, node_class: dict[str, Any]) -> dict[str, str]:
         return {"karpenter.k8s.aws/ec2nodeclass-hash": str(node_class["metadata"].get("generation", 0))}

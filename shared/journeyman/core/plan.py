@@ -220,6 +220,12 @@ class ResolveNodeClass(Struct, frozen=True, kw_only=True):
     at: datetime
 
 
+class DeleteUnusedResources(Struct, frozen=True, kw_only=True):
+    """Delete the cloud resources of past launches and NodeClasses that nothing uses, as NodeClasses and NodeClaims are then."""
+
+    why: str
+
+
 class RefreshPrices(Struct, frozen=True, kw_only=True):
     """Read on-demand prices from the cloud if they are due; without an answer the last prices stay. It takes seconds."""
 
@@ -242,6 +248,7 @@ Action = (
     | LaunchInstance
     | TerminateInstance
     | ResolveNodeClass
+    | DeleteUnusedResources
     | RefreshPrices
     | RecordPriceAge
     | ReleaseNodeClass

@@ -1,7 +1,8 @@
 """Parses EventBridge events: Spot interruption, rebalance, state change, health, capacity reservation; and the forwarder's.
 
-Events about instances name no cluster, so the trigger is for every registered cluster, and the step checks in each whether
-it has the instance. An event that Karpenter ignores gets the kind `no_op`: it is acknowledged, and no step runs.
+Events about instances name no cluster, so the trigger is for every registered cluster, and the runtime looks up by the
+instances' tags which clusters have them. An event that Karpenter ignores gets the kind `no_op`: it is acknowledged, and no step
+runs.
 
 Restates: karpenter-provider-aws pkg/controllers/interruption/messages (`Parser`, `Kind` of each event).
 Differs: one trigger per event holds all instances of a health event; the kinds are the metric reasons.
@@ -39,6 +40,8 @@ class _Envelope(msgspec.Struct, frozen=True, kw_only=True):
     detail_type: Name = msgspec.field(name="detail-type")
     time: Time
     detail: dict[str, Any]
+    account: str = ""
+    region: str = ""
 
 
 class _InstanceDetail(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
@@ -124,6 +127,8 @@ def parse(payload: Mapping[str, Any]) -> Trigger:
         time=envelope.time,
         kind=kind,
         instance_ids=instance_ids,
+        account=envelope.account,
+        region=envelope.region,
     )
 
 

@@ -2,19 +2,19 @@
 
 Restates: karpenter pkg/cloudprovider/metrics/cloudprovider.go `Decorate`.
 Restates: karpenter-provider-aws pkg/providers/instance/metrics.go, pkg/providers/launchtemplate/metrics.go.
-Differs: also measures resolving NodeClasses, releasing their resources, reading status checks and refreshing prices
-(`Resolve`, `Release`, `Statuses`, `RefreshPrices`). Launches are requested together: the duration of each `Create` is from
-the request to its outcome.
+Differs: also measures resolving NodeClasses, releasing their resources, deleting unused ones, reading status checks and
+refreshing prices (`Resolve`, `Release`, `DeleteUnused`, `Statuses`, `RefreshPrices`). Launches are requested together: the
+duration of each `Create` is from the request to its outcome.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final
 
-from journeyman.core.api.objects import Resource
+from journeyman.core.api.objects import NodeClaim, Resource
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.plan import Observation
 from journeyman.core.state import InstanceStatus, RepairPolicy
@@ -65,6 +65,11 @@ class MeteredCloud:
         """Measured as `Release`."""
         with self._call("Release"):
             self._cloud.release(node_class)
+
+    def delete_unused(self, node_classes: Sequence[JSON], claims: Sequence[NodeClaim]) -> Mapping[str, Sequence[str]]:
+        """Measured as `DeleteUnused`."""
+        with self._call("DeleteUnused"):
+            return self._cloud.delete_unused(node_classes, claims)
 
     def get_instance_types(self, node_class: JSON) -> tuple[InstanceType, ...]:
         """Measured as `GetInstanceTypes`."""

@@ -9,18 +9,19 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timezone
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aws_lambda_powertools import Logger
 
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
+from journeyman.cloud.aws.instance_provider import clusters_by_instance
 from journeyman.cloud.aws.provider import AwsCloudProvider
 from journeyman.cloud.aws.sqs_queue import SQSQueue
 from journeyman.core.plan import Observation, Step
-from journeyman.errors import ConfigurationError
+from journeyman.errors import ConfigurationError, JourneymanError
 from journeyman.kube.access import eks
 from journeyman.kube.caching_store import CachingKubeStore
 from journeyman.kube.clusters import ClusterRegistry, EksAccess, InClusterAccess, KubeconfigAccess, RegisteredCluster
@@ -29,7 +30,7 @@ from journeyman.kube.lease import KubeLease
 from journeyman.kube.list_cache import ListCache
 from journeyman.kube.transport import Transport
 from journeyman.observe import RunTelemetry, embedded_metrics, logs
-from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue
+from journeyman.ports import Clock, CloudProvider, Interruption, KubeStore, Lease, Queue
 from journeyman.runtime.access_providers import Sessions, access_providers, new_session
 from journeyman.runtime.call_deadline import CONNECT_SECONDS, READ_SECONDS, CallDeadline
 from journeyman.runtime.collector import collect_rarely
@@ -42,8 +43,19 @@ if TYPE_CHECKING:
 
 DEFAULT_KUBERNETES_VERSION: Final = "1.34"
 LEASE_PREFIX: Final = "journeyman-"
+DESCRIBE_PERIOD: Final = timedelta(minutes=5)
+"""How often EKS describes a cluster that stays connected; Karpenter reads the version as often."""
+_USED_FACTS: Final = ("version", "endpoint", "certificateAuthority", "kubernetesNetworkConfig")
 _CLIENT_LOCK: Final = threading.Lock()
 """Held while a client is created: clusters run in parallel, and the boto3 sessions that they share are not thread-safe."""
+
+
+class _Description(NamedTuple):
+    """What EKS said about a cluster, and when."""
+
+    facts: Mapping[str, Any]
+    read_at: datetime
+
 
 StoreFactory = Callable[[Settings], KubeStore]
 ClientFactory = Callable[[str, str], Any]
@@ -85,7 +97,8 @@ class AwsAdapters:
         self._call_deadline = CallDeadline(self.clock)
         self._clients = clients or self._boto3_client
         self._log_to = log_to
-        self._described: dict[str, Mapping[str, Any]] = {}
+        self._clients_by_group: dict[_ClientGroup, Clients] = {}
+        self._described: dict[str, _Description] = {}
         self._sessions = Sessions()
         self._registry = ClusterRegistry(
             environment.clusters, access_providers(self.clock, os.environ, self._sessions.of, self._describe)
@@ -107,6 +120,23 @@ class AwsAdapters:
             )
         clients = Clients(self.clients_for(registered), registered.region)
         return AwsCloudProvider(clients, self.aws_settings(registered), self.clock)
+
+    def is_outdated(self, cluster: Settings) -> bool:
+        """Whether EKS describes the cluster otherwise than when it was connected; looks every five minutes.
+
+        An upgrade changes the images that aliases select. If EKS does not answer, what it said last counts.
+        """
+        earlier, now = self._described.get(cluster.cluster_name), self.clock.now()
+        if earlier is None or now - earlier.read_at < DESCRIBE_PERIOD:
+            return False
+        registered = self.environment.clusters[cluster.cluster_name]
+        try:
+            facts = self._read_description(registered)
+        except JourneymanError as error:
+            self.log("warning", f"keeping what EKS said about cluster {registered.name} before: {error.message}")
+            facts = earlier.facts
+        self._described[registered.name] = _Description(facts, now)
+        return any(facts.get(field) != earlier.facts.get(field) for field in _USED_FACTS)
 
     def queue(self) -> Queue:
         """Return the queues of this deployment."""
@@ -146,6 +176,41 @@ class AwsAdapters:
         """Write metric samples as EMF to standard output."""
         embedded_metrics.write(observations, constant={}, stream=sys.stdout)
 
+    def clusters_of(self, interruptions: Sequence[Interruption]) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+        """Return the registered clusters that may have each interruption's instances, by its id, with these instances.
+
+        The instances' tags name their cluster. An instance that EC2 does not know, since it was just launched, may belong to
+        every cluster in the event's account and region; so does each instance while EC2 does not answer.
+        """
+        known: dict[str, str] = {}
+        candidates = {i.id: self._clusters_where(i.account, i.region) for i in interruptions}
+        for group, instance_ids in _grouped(self.environment.clusters, candidates, interruptions).items():
+            known |= self._look_up(group, instance_ids)
+        return {i.id: _instances_by_cluster(i, candidates[i.id], known) for i in interruptions}
+
+    def _look_up(self, group: _ClientGroup, instance_ids: Iterable[str]) -> dict[str, str]:
+        """Return the cluster by instance id (`clusters_by_instance`); log an error, and return none then."""
+        try:
+            return clusters_by_instance(self._routing_clients(group), instance_ids)
+        except JourneymanError as error:
+            text = f"cannot look up which clusters have the instances, so every cluster looks for them: {error.message}"
+            self.log("warning", text, error=type(error).__name__)
+            return {}
+
+    def _clusters_where(self, account: str, region: str) -> tuple[str, ...]:
+        """Return the registered clusters whose instances may be in the account and region, sorted."""
+        return tuple(
+            name
+            for name, cluster in sorted(self.environment.clusters.items())
+            if region in ("", cluster.region) and account in ("", _account_of(cluster) or account)
+        )
+
+    def _routing_clients(self, group: _ClientGroup) -> Clients:
+        if group not in self._clients_by_group:
+            cluster = next(c for c in self.environment.clusters.values() if _client_group(c) == group)
+            self._clients_by_group[group] = Clients(self.clients_for(cluster), cluster.region)
+        return self._clients_by_group[group]
+
     def _connected_store(self, cluster: Settings) -> KubeStore:
         name = cluster.cluster_name
         self._described.pop(name, None)  # a reconnect reads it again, since the cluster may have been created again
@@ -165,9 +230,11 @@ class AwsAdapters:
     def _describe(self, cluster: RegisteredCluster) -> Mapping[str, Any]:
         """Return EKS's description of the cluster, which is read once for each connection."""
         if cluster.name not in self._described:
-            client = self.clients_for(cluster)("eks", cluster.region)
-            self._described[cluster.name] = eks.describe(cluster.name, client)
-        return self._described[cluster.name]
+            self._described[cluster.name] = _Description(self._read_description(cluster), self.clock.now())
+        return self._described[cluster.name].facts
+
+    def _read_description(self, cluster: RegisteredCluster) -> Mapping[str, Any]:
+        return eks.describe(cluster.name, self.clients_for(cluster)("eks", cluster.region))
 
     def aws_settings(self, cluster: RegisteredCluster) -> AwsSettings:
         """Return the cluster's settings; EKS provides those that are not registered."""
@@ -188,7 +255,47 @@ class AwsAdapters:
             vm_memory_overhead_percent=environment.vm_memory_overhead_percent,
             reserved_enis=environment.reserved_enis,
             isolated_vpc=environment.isolated_vpc,
+            reserved_capacity=environment.settings[cluster.name].feature_gates.reserved_capacity,
         )
+
+
+_ClientGroup = tuple[str, str, str]
+"""Role, external id and region: clusters with the same ones share a client."""
+
+
+def _client_group(cluster: RegisteredCluster) -> _ClientGroup:
+    access = cluster.access
+    role = (access.role_arn, access.external_id) if isinstance(access, EksAccess) else ("", "")
+    return (*role, cluster.region)
+
+
+def _account_of(cluster: RegisteredCluster) -> str:
+    """Return the account of the role that the functions assume for the cluster; empty if they use their own."""
+    role = _client_group(cluster)[0]
+    return role.split(":")[4] if role else ""
+
+
+def _grouped(
+    clusters: Mapping[str, RegisteredCluster],
+    candidates: Mapping[str, Sequence[str]],
+    interruptions: Sequence[Interruption],
+) -> dict[_ClientGroup, set[str]]:
+    """Return the instances to look up with each group's client."""
+    groups: dict[_ClientGroup, set[str]] = {}
+    for interruption in interruptions:
+        for name in candidates[interruption.id]:
+            groups.setdefault(_client_group(clusters[name]), set()).update(interruption.instance_ids)
+    return groups
+
+
+def _instances_by_cluster(
+    interruption: Interruption, candidates: Sequence[str], known: Mapping[str, str]
+) -> dict[str, tuple[str, ...]]:
+    """Return the interruption's instances by cluster, without clusters that have none of them."""
+    by_cluster = {
+        name: tuple(id_ for id_ in interruption.instance_ids if known.get(id_, name) == name) for name in candidates
+    }
+    return {name: ids for name, ids in by_cluster.items() if ids}
 
 
 def _client_of(session: boto3.Session, service: str, region: str) -> Any:

@@ -56,9 +56,18 @@ class StepRunner:
         step: The step's name.
         function: The step.
         context: The platform's invocation context; its remaining time is the deadline of all runs.
+        routes: The triggers of interruptions by cluster (`Runtime.route`), by id.
     """
 
-    def __init__(self, runtime: Runtime, step: Step, function: StepFunction, context: Context) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        step: Step,
+        function: StepFunction,
+        context: Context,
+        routes: Mapping[str, tuple[Trigger, ...]] | None = None,
+    ) -> None:
+        self._routes = routes or {}
         self._runtime = runtime
         self._step = step
         self._function = function
@@ -78,6 +87,8 @@ class StepRunner:
                 trigger=type(trigger).__name__,
                 to_do="send it to its own step's queue",
             )
+        if trigger.id in self._routes:
+            return self._routes[trigger.id]
         triggers = self._runtime.triggers_by_cluster(trigger)
         is_no_op = isinstance(trigger, Interruption) and trigger.kind is InterruptionKind.NO_OP
         return () if is_no_op else triggers

@@ -7,7 +7,7 @@ cloud: `runtime.aws` creates one from the environment, a simulation creates its 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from journeyman.core.lifecycle.interruption import InterruptionKind
 from journeyman.core.plan import Observation, Step
 from journeyman.errors import (
     ConfigurationError,
@@ -27,7 +28,17 @@ from journeyman.errors import (
 )
 from journeyman.kube.request_budget import RequestBudget, RequestUsage
 from journeyman.observe.metered_cloud import MeteredCloud
-from journeyman.ports import EVERY_CLUSTER, Clock, CloudProvider, KubeStore, Lease, Queue, Telemetry, Trigger
+from journeyman.ports import (
+    EVERY_CLUSTER,
+    Clock,
+    CloudProvider,
+    Interruption,
+    KubeStore,
+    Lease,
+    Queue,
+    Telemetry,
+    Trigger,
+)
 from journeyman.runtime.call_deadline import calls_end_by
 from journeyman.steps.context import Memory, RunContext, Settings
 
@@ -71,7 +82,8 @@ class PerRunStore(Protocol):
 class Adapters(Protocol):
     """Creates the adapters of a process.
 
-    A cluster's store and cloud are created when they are first needed, and again after the cluster could not be reached.
+    A cluster's store and cloud are created when they are first needed, and again after the cluster could not be reached or
+    has changed.
     """
 
     clock: Clock
@@ -82,6 +94,10 @@ class Adapters(Protocol):
 
     def cloud(self, cluster: Settings, store: KubeStore) -> CloudProvider:
         """Return the cluster's cloud account and region."""
+        ...
+
+    def is_outdated(self, cluster: Settings) -> bool:
+        """Whether the cloud describes the cluster otherwise than when its store and cloud were created. Raises nothing."""
         ...
 
     def queue(self) -> Queue:
@@ -102,6 +118,13 @@ class Adapters(Protocol):
 
     def observe(self, observations: Sequence[Observation]) -> None:
         """Record metric samples outside of any run and cluster."""
+        ...
+
+    def clusters_of(self, interruptions: Sequence[Interruption]) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+        """Return for each interruption, by its id, the registered clusters that may have its instances, with these.
+
+        One look-up in the cloud serves them all; no cluster is read. Raises nothing.
+        """
         ...
 
 
@@ -176,6 +199,20 @@ class Runtime:
         self.settings_of(trigger.cluster)
         return (trigger,)
 
+    def route(self, triggers: Iterable[Trigger]) -> Mapping[str, tuple[Trigger, ...]]:
+        """Return for each interruption among the triggers, by its id, one trigger for each cluster that it concerns."""
+        interruptions = [
+            trigger
+            for trigger in triggers
+            if isinstance(trigger, Interruption) and trigger.kind is not InterruptionKind.NO_OP
+        ]
+        by_id = {interruption.id: interruption for interruption in interruptions}
+        clusters = self._adapters.clusters_of(interruptions) if interruptions else {}
+        return {
+            id_: tuple(replace(by_id[id_], cluster=c, instance_ids=ids) for c, ids in sorted(instances.items()))
+            for id_, instances in clusters.items()
+        }
+
     @contextmanager
     def invocation(self, trigger: Trigger, context: Context) -> Iterator[RunContext]:
         """Yield one run of the trigger's step for its cluster; flush its telemetry when it ends or fails.
@@ -188,6 +225,8 @@ class Runtime:
             UnknownClusterError: The cluster is not registered here.
         """
         settings = self.settings_of(trigger.cluster)
+        if self._adapters.is_outdated(settings):
+            self._drop(settings)
         deadline = self.clock.now() + timedelta(milliseconds=context.get_remaining_time_in_millis())
         budget = RequestBudget(clock=self.clock, until=deadline - FLUSH_MARGIN)
         store = self._store_for_run(settings, budget, trigger.step)
@@ -238,10 +277,14 @@ class Runtime:
         try:
             yield
         except _UNREACHABLE:
-            self._stores.drop(settings)
-            self._clouds.drop(settings)  # it has the cluster's endpoint and CA for user data
-            self._memories.drop(settings)
+            self._drop(settings)
             raise
+
+    def _drop(self, settings: Settings) -> None:
+        """Drop the cluster's adapters and caches; the next use creates them again."""
+        self._stores.drop(settings)
+        self._clouds.drop(settings)  # it has the cluster's endpoint and CA for user data
+        self._memories.drop(settings)
 
     def _store_for_run(self, settings: Settings, budget: RequestBudget, step: Step) -> KubeStore:
         store = self._stores.get(settings)

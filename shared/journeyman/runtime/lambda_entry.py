@@ -66,8 +66,8 @@ def run_batch(step: str, function: StepFunction, event: LambdaEvent, context: Co
     Interruptions name no cluster, so they are counted here, once for all clusters.
     """
     runtime = aws.runtime()
-    runner = StepRunner(runtime, Step(step), function, context)
     batch = SqsBatch.read(runtime, event)
+    runner = StepRunner(runtime, Step(step), function, context, runtime.route(batch.triggers.values()))
     accepted: dict[str, tuple[Trigger, ...]] = {}
     for message_id, trigger in batch.triggers.items():
         triggers = _accepted(runtime, runner, trigger)

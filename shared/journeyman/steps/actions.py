@@ -32,6 +32,7 @@ from journeyman.core.plan import (
     CreateObject,
     DeleteObject,
     DeletePod,
+    DeleteUnusedResources,
     Event,
     EvictPod,
     LaunchInstance,
@@ -111,7 +112,7 @@ class ActionPerformer:
                 self._force_delete(action)
             case EvictPod():
                 self._run.store.evict(action.ref.namespace, action.ref.name, uid=action.ref.uid)
-            case TerminateInstance() | ReleaseNodeClass() | RefreshPrices():
+            case TerminateInstance() | ReleaseNodeClass() | DeleteUnusedResources() | RefreshPrices():
                 self._call_cloud(action)
             case MarkOfferingUnavailable():
                 mark_offering_unavailable(self._run, action)
@@ -241,16 +242,34 @@ class ActionPerformer:
             )
         self._delete(action.ref, grace_period_seconds=action.grace_period_seconds)
 
-    def _call_cloud(self, action: TerminateInstance | ReleaseNodeClass | RefreshPrices) -> None:
+    def _call_cloud(self, action: TerminateInstance | ReleaseNodeClass | DeleteUnusedResources | RefreshPrices) -> None:
         match action:
             case TerminateInstance():
                 self._terminate(action)
             case ReleaseNodeClass():
                 self._run.cloud.release(action.raw)
+            case DeleteUnusedResources():
+                self._delete_unused()
             case RefreshPrices():
                 self._run.cloud.refresh_prices()
             case _:
                 assert_never(action)
+
+    def _delete_unused(self) -> None:
+        """Delete unused cloud resources, as the NodeClasses and NodeClaims are stored now."""
+        run, kind = self._run, self._run.cloud.node_class
+        node_classes = run.store.list(kind).items
+        claims = [
+            claim
+            for claim in run.store.list(NODECLAIM).items
+            if (claim.spec.node_class_ref.group, claim.spec.node_class_ref.kind) == (kind.group, kind.kind)
+        ]
+        for what, names in run.cloud.delete_unused(node_classes, claims).items():
+            if names:
+                run.telemetry.log("info", f"deleted {len(names)} {what}(s) that nothing uses", names=list(names))
+                labels = {"kind": what.replace(" ", "_")}
+                name = "journeyman_cloud_resources_deleted_total"
+                run.telemetry.observe(Observation(name=name, value=float(len(names)), labels=labels))
 
     def _terminate(self, action: TerminateInstance) -> None:
         if action.unless_claimed and self._is_claimed(action):

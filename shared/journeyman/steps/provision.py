@@ -4,6 +4,7 @@
 
     load ─► NodeClasses ─► NodeOverlays ─► NodeClaims in flight: launch, register, initialize, time out ─► static NodePools
          ─► the remaining pods: solve, verify, create NodeClaims, launch ─► NodePool statuses
+         ─► launch templates and instance profiles that nothing uses, every hour
 
 NodeClaims in flight come first: those without an instance are launched and count as capacity, so that only the remaining
 pods need new nodes. While nodes are joining the step requeues itself; it never waits.
@@ -13,7 +14,7 @@ Restates: karpenter pkg/controllers/provisioning/provisioner.go `Reconcile`, `Sc
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from msgspec.structs import replace
@@ -41,6 +42,7 @@ from journeyman.core.observability.pending_pods import pending_gauges
 from journeyman.core.plan import (
     Chain,
     CreateObject,
+    DeleteUnusedResources,
     LogLine,
     Observation,
     Plan,
@@ -63,6 +65,9 @@ from journeyman.steps.scheduling_inputs import StepInputs
 from journeyman.steps.step import Reconciler, ScheduledPlan, StepDefinition, run_step
 from journeyman.steps.verification import RETRY_REJECTED_AFTER, PlanVerifier, VerifiedResults, defects_plan
 
+CLEANUP_PERIOD: Final = timedelta(hours=1)
+"""How often a process deletes unused launch templates and instance profiles (Karpenter: every 30 minutes)."""
+
 
 def provision(run: RunContext, trigger: Trigger) -> Outcome:
     """Run the step once for one cluster; it derives its work from the cluster, not from `trigger`.
@@ -75,7 +80,23 @@ def provision(run: RunContext, trigger: Trigger) -> Outcome:
 
 def _load(run: RunContext, trigger: Trigger) -> StepInputs:
     supports_nomination = run.settings.pod_nomination and _supports_nomination(run)
-    return StepInputs.of(run, trigger, load(run, EVERYTHING), supports_nomination=supports_nomination)
+    snapshot = load(run, EVERYTHING)
+    return StepInputs.of(
+        run,
+        trigger,
+        snapshot,
+        supports_nomination=supports_nomination,
+        cleanup_due=_is_cleanup_due(run, snapshot.now),
+    )
+
+
+def _is_cleanup_due(run: RunContext, now: datetime) -> bool:
+    """Whether this process deletes unused cloud resources in this run: the first one, and then one per hour."""
+    memory = run.memory
+    if memory.cleaned_up_at is not None and now - memory.cleaned_up_at < CLEANUP_PERIOD:
+        return False
+    memory.cleaned_up_at = now
+    return True
 
 
 def _supports_nomination(run: RunContext) -> bool:
@@ -163,6 +184,14 @@ def _update_nodepool_statuses(inputs: StepInputs) -> Plan:
     return reconcile_nodepools(inputs.snapshot, registrations)
 
 
+def _delete_unused(inputs: StepInputs) -> Plan:
+    """Delete unused cloud resources, last of all: launches create them, and no pod waits for their deletion."""
+    if not inputs.cleanup_due:
+        return Plan()
+    action = DeleteUnusedResources(why="no launch, NodeClass or NodeClaim uses them")
+    return Plan(chains=(chain_of("unused cloud resources", action),))
+
+
 PROVISION: Final = StepDefinition(
     name=Step.PROVISION,
     load=_load,
@@ -175,6 +204,7 @@ PROVISION: Final = StepDefinition(
         Reconciler(_provision_static),
         Reconciler(_schedule),
         Reconciler(_update_nodepool_statuses),
+        Reconciler(_delete_unused),
     ),
     requeues=Step.PROVISION,
 )

@@ -337,6 +337,7 @@ def _targets(specification: JSON) -> Iterator[tuple[str, float]]:
         "spot": float(specification.get("SpotTargetCapacity") or 0),
     }
     default = specification.get("DefaultTargetCapacityType") or "on-demand"
+    default = "on-demand" if default == "capacity-block" else default  # bought in advance, allocated alike
     wanted[default] += max(0.0, total - sum(wanted.values()))
     yield from wanted.items()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Final
@@ -26,8 +26,8 @@ from journeyman_simulator.in_process_account.ec2_images import SimulatedImages
 from journeyman_simulator.in_process_account.ec2_network import SimulatedNetwork
 from journeyman_simulator.in_process_account.event_bridge import SimulatedEventBus, SimulatedSchedules
 from journeyman_simulator.in_process_account.iam_profiles import SimulatedIam
+from journeyman_simulator.in_process_account.reserved_capacity import ReservedCapacity, reservation_of
 from journeyman_simulator.in_process_account.service_client import (
-    ServiceOperation,
     ServiceOperations,
     SimulatedClient,
 )
@@ -87,6 +87,7 @@ class InProcessAccount:
         self.bus = SimulatedEventBus(time, REGION, ACCOUNT_ID, self.queues.deliver, on_event)
         self._lag_seconds = timing.describe_lag_seconds
         self.instances = SimulatedInstances(time, self.bus, self.network, timing, region=REGION, account=ACCOUNT_ID)
+        self.reserved_capacity = ReservedCapacity(ACCOUNT_ID, self._reservation_of_each_instance)
         self.schedules = SimulatedSchedules(REGION, ACCOUNT_ID)
         self.gate = RequestGate(before=self.instances.settle)
 
@@ -121,6 +122,7 @@ class InProcessAccount:
             identity=self.identity,
             templates=self.templates,
             instances=self.instances,
+            reserved_capacity=self.reserved_capacity,
             describe=service.described,
         )
         return {
@@ -132,8 +134,7 @@ class InProcessAccount:
                 **self.templates.operations(),
                 **fleets.operations(),
                 **service.operations(),
-                "DescribeCapacityReservations": ServiceOperation(lambda _: {"CapacityReservations": []}),
-                "DescribePlacementGroups": ServiceOperation(lambda _: {"PlacementGroups": []}),
+                **self.reserved_capacity.operations(),
             },
             "events": self.bus.operations(),
             "iam": self.identity.operations(),
@@ -142,6 +143,9 @@ class InProcessAccount:
             "sqs": SqsOperations(self.queues, self.time, REGION, ACCOUNT_ID).operations(),
             "ssm": self.images.ssm_operations(),
         }
+
+    def _reservation_of_each_instance(self) -> Iterator[str]:
+        return (reservation_of(i.data) for i in self.instances.known.values() if i.state != "terminated")
 
     # -- as an actor of a simulation ------------------------------------------------------------------
 

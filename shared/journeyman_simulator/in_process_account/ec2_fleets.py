@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -23,6 +24,7 @@ from journeyman_simulator.in_process_account.ec2_catalogue import SimulatedInsta
 from journeyman_simulator.in_process_account.ec2_images import SimulatedImages
 from journeyman_simulator.in_process_account.ec2_network import SimulatedNetwork
 from journeyman_simulator.in_process_account.iam_profiles import SimulatedIam
+from journeyman_simulator.in_process_account.reserved_capacity import ReservedCapacity
 from journeyman_simulator.in_process_account.service_client import (
     PAGING,
     ServiceOperation,
@@ -56,6 +58,7 @@ class SimulatedFleets:
         identity: SimulatedIam,
         templates: SimulatedLaunchTemplates,
         instances: SimulatedInstances,
+        reserved_capacity: ReservedCapacity,
         describe: Callable[[SimulatedInstance, StateChange], dict[str, Any]],
     ) -> None:
         self._time = time
@@ -66,6 +69,7 @@ class SimulatedFleets:
         self._identity = identity
         self._templates = templates
         self._instances = instances
+        self._reserved_capacity = reserved_capacity
         self._describe_instance = describe
         self._tokens = ClientTokens()
         self._serial = count(1)
@@ -140,6 +144,7 @@ class SimulatedFleets:
         profile = data.get("IamInstanceProfile") or {}
         arn = self._identity.arn_of_profile(profile["Name"]) if "Name" in profile else profile.get("Arn", "")
         groups = self._groups(data)
+        self._reserved_capacity.check_launch(data, pool.instance_type, pool.zone, number)
         subnet_id = pool.subnet_id or self._network.default_subnet(pool.zone)
         self._network.require_addresses(subnet_id, number)
         instance_tags = launch_tags(fleet_id, pool, {"instance": tags})["instance"]
@@ -208,21 +213,28 @@ class SimulatedLaunchTemplate(Struct, kw_only=True, eq=False):
         return number
 
 
+_DELETED_SEEN_FOR: Final = timedelta(hours=1)  # longer than any lag of an eventually consistent read
+
+
 class SimulatedLaunchTemplates:
-    """The launch templates, including deleted ones, oldest first."""
+    """The launch templates: existing ones, and for a while deleted ones, which an eventually consistent read may return."""
 
     def __init__(self, time: ServiceTime) -> None:
         self._time = time
         self._serial = count(1)
-        self._all: list[SimulatedLaunchTemplate] = []
+        self._by_name: dict[str, SimulatedLaunchTemplate] = {}
+        self._deleted: deque[SimulatedLaunchTemplate] = deque()  # in the order of deletion
 
     def find(self, specification: Mapping[str, Any]) -> SimulatedLaunchTemplate:
         """Return the template with an id or a name. Raises ServiceError if it does not exist."""
         id_, name = specification.get("LaunchTemplateId"), specification.get("LaunchTemplateName")
-        for template in self._all:
-            if template.deleted is None and (template.id == id_ if id_ else template.name == name):
-                return template
-        raise launch_template_not_found(template_id=id_, name=name)
+        if id_:
+            found = next((template for template in self._by_name.values() if template.id == id_), None)
+        else:
+            found = self._by_name.get(str(name))
+        if found is None:
+            raise launch_template_not_found(template_id=id_, name=name)
+        return found
 
     def operations(self) -> ServiceOperations:
         """Return EC2's operations."""
@@ -242,7 +254,7 @@ class SimulatedLaunchTemplates:
 
     def _create(self, request: ServiceRequest) -> dict[str, Any]:
         name = request["LaunchTemplateName"]
-        if any(template.name == name and template.deleted is None for template in self._all):
+        if name in self._by_name:
             message = f"Launch template name already in use: {name}."
             raise ServiceError("InvalidLaunchTemplateName.AlreadyExistsException", message)
         template = SimulatedLaunchTemplate(
@@ -252,7 +264,7 @@ class SimulatedLaunchTemplates:
             tags=request.tags("launch-template"),
             versions=[request["LaunchTemplateData"]],
         )
-        self._all.append(template)
+        self._by_name[name] = template
         return {"LaunchTemplate": _described_template(template)}
 
     def _add(self, request: ServiceRequest) -> dict[str, Any]:
@@ -262,11 +274,15 @@ class SimulatedLaunchTemplates:
 
     def _delete(self, request: ServiceRequest) -> dict[str, Any]:
         template = self.find(request.parameters)
-        template.deleted = self._time.now()
+        now = template.deleted = self._time.now()
+        self._deleted.append(self._by_name.pop(template.name))
+        while self._deleted[0].deleted is not None and now - self._deleted[0].deleted > _DELETED_SEEN_FOR:
+            self._deleted.popleft()
         return {"LaunchTemplate": _described_template(template)}
 
     def _describe(self, request: ServiceRequest) -> dict[str, Any]:
-        known = [template for template in self._all if template.existed_at(request.as_of)]
+        every = sorted((*self._by_name.values(), *self._deleted), key=lambda template: template.id)
+        known = [template for template in every if template.existed_at(request.as_of)]
         found = selected(known, request.get("Filters", ()), _TEMPLATE_FILTERS)
         return paged("LaunchTemplates", [_described_template(template) for template in found], request)
 

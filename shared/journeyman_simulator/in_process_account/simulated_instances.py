@@ -22,6 +22,7 @@ from journeyman_simulator.cloud_rules.service_errors import instance_not_found
 from journeyman_simulator.cloud_rules.service_time import ServiceTime
 from journeyman_simulator.in_process_account.ec2_network import VPC, SimulatedNetwork
 from journeyman_simulator.in_process_account.event_bridge import SimulatedEventBus
+from journeyman_simulator.in_process_account.reserved_capacity import reservation_of
 from journeyman_simulator.in_process_account.service_client import (
     PAGING,
     ServiceOperation,
@@ -276,7 +277,7 @@ class Ec2InstanceOperations:
     def described(self, instance: SimulatedInstance, change: StateChange) -> dict[str, Any]:
         """Return an instance as in DescribeInstances' response."""
         data = instance.data
-        response = {
+        response: dict[str, Any] = {
             "InstanceId": instance.id,
             "InstanceType": instance.instance_type,
             "Architecture": instance.architecture,
@@ -293,6 +294,10 @@ class Ec2InstanceOperations:
             "MetadataOptions": dict(data.get("MetadataOptions") or {}),
             "Monitoring": {"State": "enabled" if (data.get("Monitoring") or {}).get("Enabled") else "disabled"},
         }
+        placement = data.get("Placement") or {}
+        response["Placement"] |= {key: placement[key] for key in ("GroupId", "GroupName") if key in placement}
+        if reservation := reservation_of(data):
+            response["CapacityReservationId"] = reservation
         if instance.spot:
             response["InstanceLifecycle"] = "spot"
             response["SpotInstanceRequestId"] = instance.id.replace("i-", "sir-", 1)

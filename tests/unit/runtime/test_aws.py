@@ -8,18 +8,21 @@ from datetime import datetime, timezone
 from types import SimpleNamespace
 
 import pytest
+from botocore.exceptions import ClientError
 from moto import mock_aws
 
+from journeyman.core.lifecycle.interruption import InterruptionKind
 from journeyman.core.plan import Step
 from journeyman.errors import ConfigurationError
 from journeyman.kube.lease import KubeLease
-from journeyman.ports import RequeueDue
+from journeyman.ports import Interruption, RequeueDue
 from journeyman.runtime.aws import AwsAdapters
 from journeyman.runtime.composition import Runtime, current, installed
 from journeyman.runtime.environment import read_environment
 from journeyman.runtime.lambda_entry import entry_point
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.in_process_account.account import InProcessAccount
 from tests.unit.runtime.test_environment import MINIMAL
 
 START = datetime(2026, 11, 21, 9, 0, tzinfo=timezone.utc)
@@ -173,3 +176,157 @@ def test_entry_point_logs_lambdas_context_and_the_correlation_id():
     line = json.loads(lines.getvalue())
     assert seen["event"] == {"id": "evt-1"}
     assert (line["correlation_id"], line["function_request_id"], line["message"]) == ("evt-1", "req-9", "hello")
+
+
+OHIO = [
+    {"name": "ohio", "region": "us-east-2"},
+    {"name": "theirs", "region": "us-east-1", "access": {"kind": "eks", "roleArn": "arn:aws:iam::999999999999:role/j"}},
+]
+
+
+def an_event(number, *instances, account="123456789012", region="us-east-1"):
+    return Interruption(
+        id=f"e{number}",
+        cluster="*",
+        reason="test",
+        time=START,
+        kind=InterruptionKind.SPOT_INTERRUPTED,
+        instance_ids=instances,
+        account=account,
+        region=region,
+    )
+
+
+@pytest.fixture
+def routed():
+    """Return adapters with three clusters, the account of two of them, and instances of both and of another one."""
+    clock = VirtualClock(START)
+    account = InProcessAccount(clock)
+    more = [{"name": "prod", "region": "us-east-1"}, *OHIO]
+    clusters = json.loads(MINIMAL["JOURNEYMAN_CLUSTERS"])
+    environment = {
+        **MINIMAL,
+        "JOURNEYMAN_CLUSTERS": json.dumps([{**clusters[0], "name": "dev", "region": "us-east-1"}]),
+        "JOURNEYMAN_MORE_CLUSTERS": json.dumps(more),
+    }
+    adapters = AwsAdapters(
+        read_environment(environment),
+        clock=clock,
+        stores=lambda _: ApiServer(clock),
+        clients=lambda service, region: account.client(service),
+    )
+    ids = {}
+    image = account.seed().images.popitem()[1]
+    for name in ("dev", "prod", "foreign", ""):
+        tags = [{"Key": "eks:eks-cluster-name", "Value": name}] if name else [{"Key": "Name", "Value": "web"}]
+        reply = account.client("ec2").run_instances(
+            ImageId=image,
+            InstanceType="m5.large",
+            MinCount=1,
+            MaxCount=1,
+            TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],
+        )
+        ids[name] = reply["Instances"][0]["InstanceId"]
+    return adapters, account, ids
+
+
+def test_instances_are_routed_by_their_cluster_tag(routed):
+    """One DescribeInstances serves a batch; instances of other clusters or without the tag concern none."""
+    adapters, account, ids = routed
+    events = [an_event(1, ids["dev"]), an_event(2, ids["foreign"]), an_event(3, ids[""]), an_event(4, *ids.values())]
+    before = account.calls().get("DescribeInstances", 0)
+
+    assert adapters.clusters_of(events) == {
+        "e1": {"dev": (ids["dev"],)},
+        "e2": {},
+        "e3": {},
+        "e4": {"dev": (ids["dev"],), "prod": (ids["prod"],)},
+    }
+    assert account.calls()["DescribeInstances"] - before == 1
+
+
+def test_unknown_instance_may_belong_to_each_cluster_of_its_account_and_region(routed):
+    """EC2 lists an instance some seconds after its launch; other regions and accounts cannot have it."""
+    adapters, _account, _ = routed
+    unknown = "i-0123456789abcdef0"
+    found = adapters.clusters_of([an_event(1, unknown), an_event(2, unknown, region="eu-west-1")])
+
+    assert found == {"e1": {"dev": (unknown,), "prod": (unknown,)}, "e2": {}}
+
+
+def test_no_interruption_is_lost_while_ec2_does_not_answer(routed):
+    """Then each cluster looks for the instance itself, as for an unknown one."""
+    adapters, account, ids = routed
+    account.fail_next("DescribeInstances", "UnauthorizedOperation", 3)
+
+    assert adapters.clusters_of([an_event(1, ids["foreign"])]) == {
+        "e1": {"dev": (ids["foreign"],), "prod": (ids["foreign"],)}
+    }
+
+
+class Upgraded(Clients):
+    """EKS whose description of the cluster changes; it throttles while `throttled`."""
+
+    def __init__(self):
+        super().__init__()
+        self.changes, self.throttled = {}, False
+
+    def describe(self, *, name):
+        if self.throttled:
+            raise ClientError({"Error": {"Code": "ThrottlingException"}}, "DescribeCluster")
+        reply = super().describe(name=name)
+        return {"cluster": {**reply["cluster"], **self.changes}}
+
+
+@pytest.fixture
+def upgraded():
+    """Return a runtime, its clock, and EKS."""
+    clock, eks = VirtualClock(START), Upgraded()
+    adapters = AwsAdapters(read_environment(MINIMAL), clock=clock, stores=lambda _: ApiServer(clock), clients=eks)
+    return Runtime(adapters.environment.settings, adapters), clock, eks
+
+
+def provider_after(runtime, clock, *, minutes):
+    """Return the store and the memory of a run some minutes later."""
+    clock.advance(minutes * 60)
+    with runtime.invocation(a_trigger(), CONTEXT) as run:
+        return run.store, run.memory
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": "1.34"},
+        {"endpoint": "https://other.example"},
+        {"certificateAuthority": {"data": "T3RoZXI="}},
+        {"kubernetesNetworkConfig": {"serviceIpv4Cidr": "10.0.0.0/16"}},
+    ],
+)
+def test_changed_cluster_is_connected_again_within_five_minutes(upgraded, change):
+    """An upgrade selects other images, and new nodes need the current endpoint and CA."""
+    runtime, clock, eks = upgraded
+    first = provider_after(runtime, clock, minutes=0)
+    eks.changes = change
+    assert provider_after(runtime, clock, minutes=4)[0] is first[0]
+    assert eks.described == 1
+
+    again = provider_after(runtime, clock, minutes=1)
+    assert again[0] is not first[0]
+    assert again[1] is not first[1]
+
+
+def test_unchanged_cluster_stays_connected(upgraded):
+    """It is described once per five minutes; status changes during an upgrade do not count."""
+    runtime, clock, eks = upgraded
+    first = provider_after(runtime, clock, minutes=0)
+    eks.changes = {"status": "UPDATING"}
+    assert all(provider_after(runtime, clock, minutes=2) == first for _ in range(5))
+    assert eks.described == 2
+
+
+def test_cluster_that_eks_does_not_describe_keeps_its_facts(upgraded):
+    """Throttling stops no run."""
+    runtime, clock, eks = upgraded
+    first = provider_after(runtime, clock, minutes=0)
+    eks.throttled = True
+    assert provider_after(runtime, clock, minutes=6)[0] is first[0]

@@ -60,6 +60,8 @@ class Adapters:
     lines: list[tuple[str, str, Mapping[str, Any]]] = field(default_factory=list)
     records: list[FlushedRecord] = field(default_factory=list)
     counted: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
+    owners: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)  # by interruption
+    looked_up: list[list[str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.cluster = Cluster()
@@ -74,6 +76,9 @@ class Adapters:
         self.made.append(f"cloud {cluster.cluster_name}")
         return self.cluster.cloud
 
+    def is_outdated(self, cluster):
+        return False
+
     def queue(self):
         return self.fake_queue
 
@@ -86,6 +91,10 @@ class Adapters:
 
     def log(self, level, message, **fields):
         self.lines.append((level, message, fields))
+
+    def clusters_of(self, interruptions):
+        self.looked_up.append([i.id for i in interruptions])
+        return {i.id: self.owners.get(i.id, dict.fromkeys(("blue", "green"), i.instance_ids)) for i in interruptions}
 
     def observe(self, observations):
         self.counted += [(o.name.removeprefix("karpenter_interruption_"), dict(o.labels)) for o in observations]
@@ -237,8 +246,8 @@ def an_interruption(number, instance="i-1", state="stopping"):
     return a_record(number, body=json.dumps(event))
 
 
-def test_every_interruption_runs_for_every_cluster(runtime):
-    """An interruption names no cluster."""
+def test_every_interruption_runs_for_each_cluster_that_may_have_it(runtime):
+    """An interruption names no cluster, and the cloud may not know its instance yet."""
     step = StepOf(Step.INTERRUPT)
 
     failed = run_queue(runtime, step, an_interruption(1), an_interruption(2, "i-2"))
@@ -246,6 +255,31 @@ def test_every_interruption_runs_for_every_cluster(runtime):
     assert failed == []
     for name in ("blue", "green"):
         assert [id_ for cluster, id_ in step.runs if cluster == name] == ["e1", "e2"]
+
+
+def test_interruption_runs_only_for_the_cluster_that_has_the_instance(runtime, adapters):
+    """One look-up serves the batch; a foreign instance starts no run, and another cluster's outage fails no record."""
+    adapters.owners = {"e1": {"blue": ("i-1",)}, "e2": {}}
+    step = StepOf(Step.INTERRUPT, fails={"green": KubeUnavailableError("down", status=0, reason="")})
+
+    assert run_queue(runtime, step, an_interruption(1), an_interruption(2, "i-2")) == []
+    assert step.runs == [("blue", "e1")]
+    assert adapters.looked_up == [["e1", "e2"]]
+    assert [kind for kind, _ in adapters.counted].count("received_messages_total") == 2
+
+
+def test_unreachable_cluster_fails_only_the_records_of_its_own_instances(runtime, adapters):
+    """The record is delivered again; the other cluster's record is not."""
+    adapters.owners = {"e1": {"blue": ("i-1",)}, "e2": {"green": ("i-2",)}}
+    step = StepOf(Step.INTERRUPT, fails={"green": KubeUnavailableError("down", status=0, reason="")})
+
+    assert run_queue(runtime, step, an_interruption(1), an_interruption(2, "i-2")) == ["record-2"]
+
+
+def test_events_without_effect_are_not_looked_up(runtime, adapters):
+    """Every launch in the account sends two of them."""
+    assert run_queue(runtime, StepOf(Step.INTERRUPT), an_interruption(1, state="running")) == []
+    assert adapters.looked_up == []
 
 
 def test_interruption_is_counted_once_for_all_clusters(runtime, adapters):

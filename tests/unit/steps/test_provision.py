@@ -369,3 +369,16 @@ def test_a_quiet_cluster_costs_no_writes(cluster):
     outcome = run(cluster)
     assert writes == []
     assert outcome.requeues == ()
+
+
+def test_unused_cloud_resources_are_deleted_once_an_hour(cluster):
+    """The first run of a process deletes them, with NodeClasses and NodeClaims as this run has stored them."""
+    add_pods(cluster, 1)
+    run(cluster)
+    assert cluster.cloud.cleanups == [(("default",), (claims(cluster)[0].metadata.name,))]
+
+    for minutes in (1, 58, 1, 30):
+        cluster.clock.advance(minutes * 60)
+        run(cluster)
+    assert len(cluster.cloud.cleanups) == 2
+    assert cluster.record.count_of("journeyman_cloud_resources_deleted_total") == 2

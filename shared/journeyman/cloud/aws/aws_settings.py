@@ -34,6 +34,7 @@ class AwsSettings(Struct, frozen=True, kw_only=True):
     vm_memory_overhead_percent: Fraction = Fraction(75, 1000)  # options.go VM_MEMORY_OVERHEAD_PERCENT
     reserved_enis: int = 0
     isolated_vpc: bool = False  # the VPC reaches neither IAM nor the Pricing API
+    reserved_capacity: bool = True  # the feature gate ReservedCapacity
     max_parallel_launches: int = 8
     parallel_reads: bool = True  # False sends requests one after another, so that a simulation is reproducible
     # karpenter-provider-aws pkg/controllers/providers/pricing: both every 12 h; None: never

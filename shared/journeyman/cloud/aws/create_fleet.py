@@ -17,8 +17,16 @@ from journeyman.cloud.aws.launch_templates import LaunchTemplate
 from journeyman.cloud.aws.subnets import ChosenSubnet
 from journeyman.core.api import labels
 from journeyman.core.api.objects import OfferingKey
+from journeyman.core.catalogue import Offering
 
 _TAGGED: Final = ("fleet", "instance", "volume")
+# by (spot, a NodeOverlay sets a price): EC2 knows only its own prices, so it follows ours as priorities
+_STRATEGIES: Final = {
+    (False, False): "lowest-price",
+    (False, True): "prioritized",
+    (True, False): "price-capacity-optimized",
+    (True, True): "capacity-optimized-prioritized",
+}
 
 
 class FleetError(Struct, frozen=True, kw_only=True):
@@ -58,61 +66,71 @@ def fleet_request(
     token: str,
     instance_tags: Mapping[str, str],
     context: str = "",
+    capacity_block: bool = False,
 ) -> dict[str, Any]:
     """Return the parameters for one instance. Equal arguments give equal parameters, as the client token requires.
 
     Args:
         templates: The launch templates, whose instance types have offerings of this capacity type only.
         subnets: The subnet to use in each zone; zones missing here are not used.
-        capacity_type: spot or on-demand.
+        capacity_type: spot, on-demand or reserved.
         token: The client token; EC2 creates at most one fleet per token.
         instance_tags: Tags of the fleet, the instance and its volumes.
         context: The NodeClass's `spec.context`, if any.
+        capacity_block: Whether the launch templates target a capacity block.
     """
     spot = capacity_type == labels.SPOT
-    strategy = (
-        {"SpotOptions": {"AllocationStrategy": "price-capacity-optimized"}}
-        if spot
-        else {"OnDemandOptions": {"AllocationStrategy": "lowest-price"}}
-    )
-    configs = [(template, _overrides(template, subnets)) for template in templates]
+    by_template = [(template, _offered(template, subnets)) for template in templates]
+    every = [offering for _, offered in by_template for _, offering in offered]
+    ranks = {price: rank for rank, price in enumerate(sorted({offering.price for offering in every}))}
+    strategy = _STRATEGIES[spot, any(offering.price_overlaid for offering in every)]
     return {
         "Type": "instant",
         "ClientToken": token,
-        "LaunchTemplateConfigs": [_config(template, overrides) for template, overrides in configs if overrides],
+        "LaunchTemplateConfigs": [
+            {
+                "LaunchTemplateSpecification": {"LaunchTemplateName": template.name, "Version": "$Latest"},
+                "Overrides": [_override(template, name, offering, subnets, ranks) for name, offering in offered],
+            }
+            for template, offered in by_template
+            if offered
+        ],
         "TargetCapacitySpecification": {
-            "DefaultTargetCapacityType": "spot" if spot else "on-demand",
+            "DefaultTargetCapacityType": "spot" if spot else "capacity-block" if capacity_block else "on-demand",
             "TotalTargetCapacity": 1,
         },
         "TagSpecifications": [{"ResourceType": kind, "Tags": tags.to_aws(instance_tags)} for kind in _TAGGED],
-        **strategy,
+        "SpotOptions" if spot else "OnDemandOptions": {"AllocationStrategy": strategy},
         **({"Context": context} if context else {}),
     }
 
 
-def _config(template: LaunchTemplate, overrides: list[dict[str, Any]]) -> dict[str, Any]:
-    specification = {"LaunchTemplateName": template.name, "Version": "$Latest"}
-    return {"LaunchTemplateSpecification": specification, "Overrides": overrides}
-
-
-def _overrides(template: LaunchTemplate, subnets: Mapping[str, ChosenSubnet]) -> list[dict[str, Any]]:
-    """Return each type in each zone, cheapest first. The subnet implies the zone, but errors name it only if it is given."""
-    offerings = [
-        (offering.price, candidate.name, offering.zone)
+def _offered(template: LaunchTemplate, subnets: Mapping[str, ChosenSubnet]) -> list[tuple[str, Offering]]:
+    """Return each type in each zone that has a subnet, cheapest first."""
+    offerings = (
+        (candidate.name, offering)
         for candidate in template.instance_types
         for offering in candidate.offerings
         if offering.zone in subnets
-    ]
-    return [
-        {
-            "InstanceType": name,
-            "SubnetId": subnets[zone].id,
-            "AvailabilityZone": zone,
-            "ImageId": template.image_id,
-            "Priority": price,
-        }
-        for price, name, zone in sorted(offerings)
-    ]
+    )
+    return sorted(offerings, key=lambda entry: (entry[1].price, entry[0], entry[1].zone))
+
+
+def _override(
+    template: LaunchTemplate,
+    instance_type: str,
+    offering: Offering,
+    subnets: Mapping[str, ChosenSubnet],
+    ranks: Mapping[float, int],
+) -> dict[str, Any]:
+    """Return the override for an offering. The subnet implies the zone, but errors name the zone only if it is given."""
+    return {
+        "InstanceType": instance_type,
+        "SubnetId": subnets[offering.zone].id,
+        "AvailabilityZone": offering.zone,
+        "ImageId": template.image_id,
+        "Priority": ranks[offering.price],  # EC2 takes whole numbers, the lowest first
+    }
 
 
 def parse_fleet_response(reply: Mapping[str, Any]) -> FleetResponse | tuple[FleetError, ...]:

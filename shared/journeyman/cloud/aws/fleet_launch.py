@@ -24,7 +24,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from journeyman.cloud.aws import tags
+from journeyman.cloud.aws import instance_profiles, tags
 from journeyman.cloud.aws.aws_errors import (
     NO_SUCH_TEMPLATE,
     TOKEN_REUSED,
@@ -34,6 +34,7 @@ from journeyman.cloud.aws.aws_errors import (
     translated,
 )
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
+from journeyman.cloud.aws.capacity_reservations import CAPACITY_BLOCK, CapacityReservationProvider
 from journeyman.cloud.aws.create_fleet import (
     FleetError,
     FleetResponse,
@@ -89,6 +90,18 @@ class _LaunchAttempt(Struct, frozen=True, kw_only=True):
     tenancy: str
 
     @property
+    def reservation(self) -> str:
+        """Return the id of the capacity reservation to use; empty unless the capacity type is reserved."""
+        return next((o.reservation_id for t in self.types for o in t.offerings), "")
+
+    @property
+    def is_capacity_block(self) -> bool:
+        """Whether that reservation is a capacity block, which EC2 launches by another market type."""
+        reserved = self.node_class.capacity_reservations
+        kinds = {str(r["id"]): str(r.get("reservationType", "")) for r in reserved}
+        return kinds.get(self.reservation) == CAPACITY_BLOCK
+
+    @property
     def claim(self) -> NodeClaim:
         """Return the NodeClaim to launch."""
         return self.request.claim
@@ -106,7 +119,9 @@ class FleetLauncher:
         instances: InstanceProvider,
         subnets: SubnetProvider,
         templates: LaunchTemplateProvider,
+        reservations: CapacityReservationProvider,
     ) -> None:
+        self._reservations = reservations
         self._clients = clients
         self._settings = settings
         self._clock = clock
@@ -204,6 +219,8 @@ class FleetLauncher:
             claim=attempt.claim,
             capacity_type=attempt.capacity_type,
             tenancy=attempt.tenancy,
+            reservation=attempt.reservation,
+            market=CAPACITY_BLOCK if attempt.is_capacity_block else "",
         )
         templates = self._templates.ensure(content, attempt.types)
         subnets = self._subnets.choose(attempt.node_class, attempt.types, attempt.capacity_type)
@@ -233,6 +250,7 @@ class FleetLauncher:
             token=client_token(attempt.claim),
             instance_tags=instance_tags,
             context="" if has_relaxed_min_values else str(attempt.node_class.spec.get("context") or ""),
+            capacity_block=attempt.is_capacity_block,
         )
         if not parameters["LaunchTemplateConfigs"]:
             unavailable = {
@@ -257,7 +275,10 @@ class FleetLauncher:
             state="pending",
             launched_at=self._clock.now(),
             image_id=response.image_id,
+            reservation_id=attempt.reservation,
         )
+        if attempt.reservation:
+            self._reservations.record_launch(attempt.reservation)
         unavailable = self._unavailable(attempt, response.errors)
         outcome = launched(attempt.request, instance, tenancy=attempt.tenancy, unavailable=unavailable)
         return replace(outcome, refusals=_refusals(attempt, response.errors))
@@ -380,9 +401,6 @@ def _tenancy(claim: NodeClaim) -> str:
     return "dedicated" if dedicated else "default"
 
 
-INSTANCE_PROFILE: Final = f"{labels.AWS_GROUP}/instance-profile-name"
-
-
 def launched(
     request: LaunchRequest,
     instance: Instance,
@@ -422,7 +440,16 @@ def _labels(
         labels.CAPACITY_TYPE: instance.capacity_type,
         TENANCY: tenancy,
         **({ZONE_ID: zone_id} if zone_id else {}),
+        **_reservation_labels(instance, instance_type),
     }
+
+
+def _reservation_labels(instance: Instance, instance_type: InstanceType | None) -> dict[str, str]:
+    """Return the labels of the capacity reservation that the instance uses."""
+    offerings = instance_type.offerings if instance_type else ()
+    used = next((o for o in offerings if instance.reservation_id and o.reservation_id == instance.reservation_id), None)
+    found = used.requirements if used is not None else ()
+    return {r.key: r.values[0] for r in found if r.key in RESERVATION_LABELS}
 
 
 def _annotations(request: LaunchRequest, node_class: NodeClassView) -> dict[str, str]:
@@ -430,7 +457,7 @@ def _annotations(request: LaunchRequest, node_class: NodeClassView) -> dict[str,
     values = {
         EC2NODECLASS_KEYS.hash: state.hash,
         EC2NODECLASS_KEYS.version: state.hash_version,
-        INSTANCE_PROFILE: str(node_class.status.get("instanceProfile") or ""),
+        instance_profiles.ANNOTATION: str(node_class.status.get("instanceProfile") or ""),
     }
     return {key: value for key, value in values.items() if value}
 

@@ -9,9 +9,9 @@ the profile. `release` does not find profiles without a path, which Karpenter cr
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from operator import attrgetter
 from threading import Lock
 from typing import Any, Final
@@ -24,10 +24,14 @@ from journeyman.cloud.aws.aws_errors import error_code, translated
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients, ttl_cache
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
 from journeyman.core.api import labels
+from journeyman.core.api.objects import NodeClaim
 from journeyman.errors import CloudProviderError
 from journeyman.ports import Clock
 
+ANNOTATION: Final = f"{labels.AWS_GROUP}/instance-profile-name"
+"""On a NodeClaim: the profile of its instance."""
 _TTL: Final = timedelta(minutes=15)  # cache.go `InstanceProfileTTL`
+_KEPT_FOR: Final = timedelta(hours=1)  # upstream protects a new profile for as long
 _NOT_FOUND: Final = "NoSuchEntity"
 _ALREADY_EXISTS: Final = "EntityAlreadyExists"
 _ROLE_LIMIT: Final = "LimitExceeded"  # a profile holds one role
@@ -62,6 +66,10 @@ class InstanceProfileProvider:
         if user_profile or not role:
             return user_profile
         name = profile_name(self._settings, node_class, role)
+        if node_class.status.get("instanceProfile") != name:
+            # the NodeClass has used another one meanwhile, so `delete_unused` may have deleted this one
+            with self._lock:
+                self._ready.pop(hashkey(name), None)
         return self._ensure_role(name, role, node_class)
 
     def release(self, node_class: NodeClassView) -> None:
@@ -70,18 +78,53 @@ class InstanceProfileProvider:
         Raises:
             CloudProviderError: IAM did not respond, or rejected a call.
         """
-        pages, path = self._clients.iam.get_paginator("list_instance_profiles"), _path(self._settings, node_class)
-        with translated("iam:ListInstanceProfiles"):
-            listed = [p for page in pages.paginate(PathPrefix=path) for p in page["InstanceProfiles"]]
-        for profile in listed:
+        path = _path(self._settings, node_class)
+        for profile in self._listed(path):
             if profile["Path"] == path:  # IAM's prefix also matches other NodeClasses
-                self._delete(profile["InstanceProfileName"], [role["RoleName"] for role in profile["Roles"]])
+                self._delete(profile)
 
-    def _delete(self, name: str, roles: list[str]) -> None:
-        iam = self._clients.iam
-        for role in roles:
+    def delete_unused(
+        self, node_classes: Iterable[NodeClassView], claims: Iterable[NodeClaim], now: datetime
+    ) -> tuple[str, ...]:
+        """Delete the cluster's profiles that neither a NodeClass nor a NodeClaim uses; return their names.
+
+        Args:
+            node_classes: All EC2NodeClasses of the cluster.
+            claims: All NodeClaims of the cluster. While one is not launched, nothing is deleted: its launch may use any
+                profile. One that does not name its profile may use any of its NodeClass.
+            now: The time. A profile of the last hour stays, because a run may be about to use it.
+
+        Raises:
+            CloudProviderError: IAM did not respond, or rejected a call.
+        """
+        listed_claims, used, protected_paths = tuple(claims), set(), set()
+        if self._settings.isolated_vpc or any(not claim.status.provider_id for claim in listed_claims):
+            return ()
+        unnamed = {c.spec.node_class_ref.name for c in listed_claims if not c.metadata.annotations.get(ANNOTATION)}
+        for node_class in node_classes:
+            role = str(node_class.spec.get("role") or "").rpartition("/")[2]
+            used |= {node_class.status.get("instanceProfile"), profile_name(self._settings, node_class, role)}
+            if node_class.name in unnamed:
+                protected_paths.add(_path(self._settings, node_class))
+        used |= {claim.metadata.annotations.get(ANNOTATION) for claim in listed_claims}
+        deleted = []
+        for profile in self._listed(_cluster_path(self._settings)):
+            name = profile["InstanceProfileName"]
+            if name not in used and profile["Path"] not in protected_paths and now - profile["CreateDate"] >= _KEPT_FOR:
+                self._delete(profile)
+                deleted.append(name)
+        return tuple(deleted)
+
+    def _listed(self, path: str) -> list[Mapping[str, Any]]:
+        pages = self._clients.iam.get_paginator("list_instance_profiles")
+        with translated("iam:ListInstanceProfiles"):
+            return [p for page in pages.paginate(PathPrefix=path) for p in page["InstanceProfiles"]]
+
+    def _delete(self, profile: Mapping[str, Any]) -> None:
+        iam, name = self._clients.iam, profile["InstanceProfileName"]
+        for role in profile["Roles"]:
             with _ignoring_not_found("iam:RemoveRoleFromInstanceProfile", name):
-                iam.remove_role_from_instance_profile(InstanceProfileName=name, RoleName=role)
+                iam.remove_role_from_instance_profile(InstanceProfileName=name, RoleName=role["RoleName"])
         with _ignoring_not_found("iam:DeleteInstanceProfile", name):
             iam.delete_instance_profile(InstanceProfileName=name)
         with self._lock:
@@ -151,7 +194,11 @@ def profile_name(settings: AwsSettings, node_class: NodeClassView, role: str) ->
 
 def _path(settings: AwsSettings, node_class: NodeClassView) -> str:
     """Return the IAM path of this NodeClass's profiles, which is the path that Karpenter uses."""
-    return f"/karpenter/{settings.region}/{settings.cluster_name}/{node_class.uid}/"
+    return f"{_cluster_path(settings)}{node_class.uid}/"
+
+
+def _cluster_path(settings: AwsSettings) -> str:
+    return f"/karpenter/{settings.region}/{settings.cluster_name}/"
 
 
 def _tags(settings: AwsSettings, node_class: NodeClassView) -> list[dict[str, Any]]:

@@ -112,6 +112,7 @@ def _instance(entry: Mapping[str, Any]) -> Instance:
         state=entry["State"]["Name"],
         launched_at=entry["LaunchTime"].astimezone(timezone.utc),
         image_id=entry.get("ImageId", ""),
+        reservation_id=entry.get("CapacityReservationId", ""),
         tags=tags.from_aws(entry.get("Tags")),
     )
 
@@ -120,6 +121,24 @@ def _capacity_type(entry: Mapping[str, Any]) -> str:
     if entry.get("InstanceLifecycle") == "spot":
         return labels.SPOT
     return labels.RESERVED if entry.get("CapacityReservationId") else labels.ON_DEMAND
+
+
+def clusters_by_instance(clients: Clients, instance_ids: Iterable[str]) -> dict[str, str]:
+    """Return the cluster in each instance's tag by instance id, empty without the tag; instances that EC2 does not know are missing.
+
+    Raises:
+        CloudProviderError: EC2 did not respond, or rejected the call.
+    """
+    unique_ids, found = sorted(set(instance_ids)), {}
+    pages = clients.ec2.get_paginator("describe_instances")
+    for start in range(0, len(unique_ids), _FILTER_VALUES):
+        filters = _filters({"instance-id": unique_ids[start : start + _FILTER_VALUES]})
+        with translated("ec2:DescribeInstances"):
+            for page in pages.paginate(Filters=filters, PaginationConfig={"PageSize": _PAGE}):
+                for reservation in page["Reservations"]:
+                    for entry in reservation["Instances"]:
+                        found[entry["InstanceId"]] = tags.from_aws(entry.get("Tags")).get(tags.CLUSTER, "")
+    return found
 
 
 def provider_id_of(zone: str, instance_id: str) -> str:

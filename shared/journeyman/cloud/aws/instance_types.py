@@ -13,7 +13,7 @@ from contextvars import copy_context
 from datetime import timedelta
 from operator import attrgetter
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from cachetools import TTLCache, cachedmethod
@@ -22,6 +22,7 @@ from msgspec import Struct
 from journeyman.cloud.aws.ami_families import AL2023
 from journeyman.cloud.aws.aws_errors import translated
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients, ttl_cache
+from journeyman.cloud.aws.capacity_reservations import CapacityReservationProvider, with_reserved_offerings
 from journeyman.cloud.aws.instance_type_info import DESCRIBE_FILTERS, InstanceTypeInfo, parse_all
 from journeyman.cloud.aws.instance_type_labels import ZONE_ID, labels_of, requirement, requirements_of, satisfies
 from journeyman.cloud.aws.node_capacity import NodeSizing
@@ -32,6 +33,8 @@ from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import InstanceType, Offering
 from journeyman.errors import NodeClassNotReadyError
 from journeyman.ports import Clock
+
+V = TypeVar("V")
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +52,16 @@ class RegionInstanceTypes(Struct, frozen=True, eq=False):
 class InstanceTypeProvider:
     """Builds the instance types of one region for each NodeClass. A warm sandbox has one provider."""
 
-    def __init__(self, clients: Clients, settings: AwsSettings, prices: PriceProvider, clock: Clock) -> None:
+    def __init__(
+        self,
+        clients: Clients,
+        settings: AwsSettings,
+        prices: PriceProvider,
+        clock: Clock,
+        reservations: CapacityReservationProvider,
+    ) -> None:
+        self._reservations = reservations
+        self._reserved: dict[bytes, tuple[tuple[InstanceType, ...], Mapping[str, int], tuple[InstanceType, ...]]] = {}
         self._clients = clients
         self._settings = settings
         self._prices = prices
@@ -67,6 +79,20 @@ class InstanceTypeProvider:
         if not node_class.subnets:
             raise NodeClassNotReadyError("no subnets in the NodeClass's status", node_class=node_class.name)
         self._prices.refresh_spot_if_due()
+        free = self._reservations.free(node_class)
+        types = self._without_reservations(node_class)
+        if not node_class.capacity_reservations:
+            return types
+        key = _fingerprint(node_class, node_class.capacity_reservations)
+        with self._lock:
+            cached = self._reserved.get(key)
+            if cached is not None and cached[0] is types and cached[1] == free:
+                return cached[2]
+            reserved = with_reserved_offerings(types, node_class, free)
+            _put(self._reserved, key, (types, free, reserved))
+            return reserved
+
+    def _without_reservations(self, node_class: NodeClassView) -> tuple[InstanceType, ...]:
         region_types = self._region_types()
         key = _fingerprint(node_class)
         with self._lock:
@@ -74,10 +100,7 @@ class InstanceTypeProvider:
             if cached is not None and cached[:2] == (region_types, self._prices.version):
                 return cached[2]
             types = self._build(region_types, node_class)
-            self._built.pop(key, None)
-            while len(self._built) >= _CACHED_NODE_CLASSES:
-                self._built.pop(next(iter(self._built)))
-            self._built[key] = (region_types, self._prices.version, types)
+            _put(self._built, key, (region_types, self._prices.version, types))
             return types
 
     @cachedmethod(attrgetter("_region_cache"), lock=attrgetter("_lock"))
@@ -124,8 +147,16 @@ def _read_zones(ec2: Any) -> dict[str, frozenset[str]]:
     return {name: frozenset(found) for name, found in zones.items()}
 
 
-def _fingerprint(node_class: NodeClassView) -> bytes:
-    """Return a digest of all fields of a NodeClass that its instance types depend on."""
+def _put(cache: dict[bytes, V], key: bytes, value: V) -> None:
+    """Add an entry; remove the oldest ones if the cache is full."""
+    cache.pop(key, None)
+    while len(cache) >= _CACHED_NODE_CLASSES:
+        cache.pop(next(iter(cache)))
+    cache[key] = value
+
+
+def _fingerprint(node_class: NodeClassView, *more: Any) -> bytes:
+    """Return a digest of all fields of a NodeClass that its instance types depend on, and of `more`."""
     spec = node_class.spec
     parts = (
         node_class.family.name,
@@ -133,6 +164,7 @@ def _fingerprint(node_class: NodeClassView) -> bytes:
         node_class.amis,
         *(spec.get(f) for f in ("kubelet", "blockDeviceMappings", "networkInterfaces", "instanceStorePolicy")),
         *(spec.get(f) for f in ("connectionTracking", "cpuOptions")),
+        *more,
     )
     return msgspec.json.encode(parts, order="sorted")
 

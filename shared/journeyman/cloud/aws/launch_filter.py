@@ -53,14 +53,22 @@ def has_unsatisfiable_min_values(claim: NodeClaim, types: Iterable[InstanceType]
 
 
 def capacity_type_of(types: Iterable[InstanceType]) -> str:
-    """Return the capacity type for types that `launchable` returned: spot before on-demand."""
+    """Return the capacity type for types that `launchable` returned: reserved before spot before on-demand."""
     offered = {offering.capacity_type for t in types for offering in t.offerings}
-    return labels.SPOT if labels.SPOT in offered else labels.ON_DEMAND
+    return next((kind for kind in (labels.RESERVED, labels.SPOT) if kind in offered), labels.ON_DEMAND)
 
 
 def with_capacity_type(capacity_type: str, types: Iterable[InstanceType]) -> tuple[InstanceType, ...]:
-    """Return the types that have offerings of the capacity type, with only those offerings, in the same order."""
-    return _with_offerings(types, lambda offering: offering.capacity_type == capacity_type)
+    """Return the types that have offerings of the capacity type, with only those offerings, in the same order.
+
+    A launch uses one reservation: the cheapest, and of equal ones that with the most capacity.
+    """
+    offered = _with_offerings(types, lambda offering: offering.capacity_type == capacity_type)
+    if capacity_type != labels.RESERVED:
+        return offered
+    reserved = (offering for t in offered for offering in t.offerings)
+    best = min(reserved, key=lambda o: (o.price, -o.reservation_capacity, o.reservation_id))
+    return _with_offerings(offered, lambda offering: offering.reservation_id == best.reservation_id)
 
 
 def _with_offerings(types: Iterable[InstanceType], keep: Callable[[Offering], bool]) -> tuple[InstanceType, ...]:

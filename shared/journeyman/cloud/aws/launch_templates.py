@@ -1,8 +1,12 @@
-"""Create and delete launch templates, which are named by a digest of their content.
+"""Create and delete launch templates, which are named by a digest of their content and of the day they are for.
+
+Each AMI, label or taint makes another template, and EC2 does not report when a template was last used. So a template is only
+for NodeClaims that were created on its day: a launch repeats with the same template, and a template that is older than a day
+and the longest launch is used by none. `delete_old` deletes those; running instances do not need them.
 
 Restates: karpenter-provider-aws pkg/providers/launchtemplate/launchtemplate.go `EnsureAll`,
 pkg/providers/amifamily/resolver.go `Resolve`.
-Differs: one request looks up all names; a template is deleted with its NodeClass, not when its cache entry expires.
+Differs: one request looks up all names; a template is deleted by age and with its NodeClass, not when its cache entry expires.
 """
 
 from __future__ import annotations
@@ -11,7 +15,9 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from datetime import datetime, timedelta, timezone
 from threading import Lock
 from typing import Any, Final
 
@@ -35,6 +41,9 @@ from journeyman.ports import Clock
 
 _PREFIX: Final = "karpenter.k8s.aws"
 _TTL: Final = timedelta(minutes=5)
+_KEPT_FOR: Final = timedelta(hours=26)  # a day, and more than any NodeClaim waits for its launch
+_DELETIONS_PER_CALL: Final = 200  # the next call deletes the others
+_CREATIONS_IN_PARALLEL: Final = 4
 _NAMES_PER_CALL: Final = 200  # EC2's limit of values in one filter
 _ALREADY_EXISTS: Final = "InvalidLaunchTemplateName.AlreadyExistsException"
 _NOT_FOUND: Final = "InvalidLaunchTemplateName.NotFoundException"
@@ -68,7 +77,7 @@ class LaunchTemplateProvider:
         templates: list[LaunchTemplate] = []
         for variant, members in _variants(content, types).items():
             body = content.data(variant)
-            name = f"{_PREFIX}/{_digest(body)}"
+            name = f"{_PREFIX}/{_digest({'day': content.day, 'data': body})}"
             bodies[name] = body
             templates.append(
                 LaunchTemplate(
@@ -80,7 +89,7 @@ class LaunchTemplateProvider:
             )
         if not templates:
             raise CreateError("no AMI of the NodeClass fits the instance types", condition_reason="AMINotFound")
-        self._create_missing(bodies, content.tags)
+        self._create_missing(bodies, content.tags, in_parallel=content.settings.parallel_reads)
         return tuple(sorted(templates, key=lambda template: template.name))
 
     def forget(self, templates: Iterable[LaunchTemplate]) -> None:
@@ -99,38 +108,69 @@ class LaunchTemplateProvider:
             {"Name": f"tag:{tags.CLUSTER}", "Values": [cluster]},
             {"Name": f"tag:{tags.NODE_CLASS}", "Values": [node_class]},
         ]
-        for name in sorted(self._names(owned)):
-            try:
-                with translated("ec2:DeleteLaunchTemplate", launch_template=name):
-                    self._clients.ec2.delete_launch_template(LaunchTemplateName=name)
-            except CloudProviderError as error:
-                if error_code(error) != _NOT_FOUND:
-                    raise
-            with self._lock:
-                self._cache.pop(name, None)
+        for name in sorted(self._created(owned)):
+            self._delete(name)
 
-    def _create_missing(self, bodies: Mapping[str, dict[str, Any]], shared: Mapping[str, str]) -> None:
+    def delete_old(self, *, cluster: str, now: datetime) -> tuple[str, ...]:
+        """Delete the templates of this cluster that no launch uses any more; return their names.
+
+        Raises:
+            CloudProviderError: EC2 did not respond, or rejected a call.
+        """
+        owned = [
+            {"Name": f"tag:{tags.CLUSTER}", "Values": [cluster]},
+            {"Name": "tag-key", "Values": [tags.NODE_CLASS]},
+        ]
+        by_age = sorted((created, name) for name, created in self._created(owned).items())
+        old = [name for created, name in by_age if name.startswith(f"{_PREFIX}/") and now - created >= _KEPT_FOR]
+        for name in old[:_DELETIONS_PER_CALL]:
+            self._delete(name)
+        return tuple(old[:_DELETIONS_PER_CALL])
+
+    def _delete(self, name: str) -> None:
+        try:
+            with translated("ec2:DeleteLaunchTemplate", launch_template=name):
+                self._clients.ec2.delete_launch_template(LaunchTemplateName=name)
+        except CloudProviderError as error:
+            if error_code(error) != _NOT_FOUND:
+                raise
+        with self._lock:
+            self._cache.pop(name, None)
+
+    def _create_missing(
+        self, bodies: Mapping[str, dict[str, Any]], shared: Mapping[str, str], *, in_parallel: bool
+    ) -> None:
         with self._lock:
             uncached = sorted(name for name in bodies if name not in self._cache)
         existing = self._existing(uncached)
-        for name in uncached:
-            if name not in existing:
+        missing = [name for name in uncached if name not in existing]
+        if in_parallel and len(missing) > 1:
+            with ThreadPoolExecutor(_CREATIONS_IN_PARALLEL, thread_name_prefix="launch-templates") as pool:
+                creations = [pool.submit(copy_context().run, self._create, n, bodies[n], shared) for n in missing]
+                for creation in creations:
+                    creation.result()
+        else:
+            for name in missing:
                 self._create(name, bodies[name], shared)
-            with self._lock:
-                self._cache[name] = True
+        with self._lock:
+            self._cache.update(dict.fromkeys(uncached, True))
 
     def _existing(self, names: list[str]) -> set[str]:
         """Return those of the names that exist. A filter, unlike a list of names, does not fail on a missing one."""
         found: set[str] = set()
         for start in range(0, len(names), _NAMES_PER_CALL):
-            found |= self._names([{"Name": "launch-template-name", "Values": names[start : start + _NAMES_PER_CALL]}])
+            values = names[start : start + _NAMES_PER_CALL]
+            found |= self._created([{"Name": "launch-template-name", "Values": values}]).keys()
         return found
 
-    def _names(self, filters: list[dict[str, Any]]) -> set[str]:
+    def _created(self, filters: list[dict[str, Any]]) -> dict[str, datetime]:
+        """Return when each matching template was created, by name."""
         pages = self._clients.ec2.get_paginator("describe_launch_templates")
         with translated("ec2:DescribeLaunchTemplates"):
             return {
-                t["LaunchTemplateName"] for page in pages.paginate(Filters=filters) for t in page["LaunchTemplates"]
+                t["LaunchTemplateName"]: t["CreateTime"]
+                for page in pages.paginate(Filters=filters)
+                for t in page["LaunchTemplates"]
             }
 
     def _create(self, name: str, body: dict[str, Any], shared: Mapping[str, str]) -> None:
@@ -218,6 +258,8 @@ class TemplateContent(Struct, frozen=True, kw_only=True):
     claim: NodeClaim
     capacity_type: str
     tenancy: str
+    reservation: str = ""  # the id of the capacity reservation of a reserved launch
+    market: str = ""  # EC2's market type, for a capacity block
 
     def data(self, variant: LaunchTemplateVariant) -> dict[str, Any]:
         """Return EC2's `LaunchTemplateData` for a variant.
@@ -232,12 +274,22 @@ class TemplateContent(Struct, frozen=True, kw_only=True):
             "Monitoring": {"Enabled": bool(node_class.spec.get("detailedMonitoring"))},
             "NetworkInterfaces": network_interfaces(node_class, variant.efa_interfaces, ipv6=self.settings.ipv6),
             "MetadataOptions": metadata_options(node_class, region=self.settings.region),
-            "Placement": {"Tenancy": self.tenancy},
+            "Placement": {"Tenancy": self.tenancy, **node_class.placement_group},
             "UserData": self._user_data(variant),
             "TagSpecifications": [
                 {"ResourceType": kind, "Tags": tags.to_aws(self.tags)} for kind in self._tagged_resources()
             ],
         }
+        if self.reservation:
+            content["CapacityReservationSpecification"] = {
+                "CapacityReservationPreference": "capacity-reservations-only",
+                "CapacityReservationTarget": {"CapacityReservationId": self.reservation},
+            }
+        elif self.settings.reserved_capacity:
+            # otherwise an instance could use an open reservation that another NodeClass selects
+            content["CapacityReservationSpecification"] = {"CapacityReservationPreference": "none"}
+        if self.market:
+            content["InstanceMarketOptions"] = {"MarketType": self.market}
         if mappings := block_device_mappings(node_class):
             content["BlockDeviceMappings"] = mappings
         if nested := (node_class.spec.get("cpuOptions") or {}).get("nestedVirtualization"):
@@ -245,6 +297,12 @@ class TemplateContent(Struct, frozen=True, kw_only=True):
         if self.claim.spec.resources.requests.get(_NITRO_SANDBOX):
             content["EnclaveOptions"] = {"Enabled": True}
         return content
+
+    @property
+    def day(self) -> str:
+        """Return the day on which the NodeClaim was created, in UTC; a repeated launch has the same template."""
+        created = self.claim.metadata.creation_timestamp
+        return created.astimezone(timezone.utc).date().isoformat() if created is not None else ""
 
     @property
     def tags(self) -> dict[str, str]:

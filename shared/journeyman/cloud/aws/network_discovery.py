@@ -1,4 +1,4 @@
-"""Find the subnets and security groups that match all fields of any one selector term.
+"""Find the subnets and security groups that match all fields of any one selector term, and the placement group.
 
 Restates: karpenter-provider-aws pkg/providers/subnet/subnet.go `getFilterSets`, pkg/providers/securitygroup.
 """
@@ -13,14 +13,16 @@ from typing import Any, Final
 
 from cachetools import TTLCache, cachedmethod
 
-from journeyman.cloud.aws.aws_errors import translated
+from journeyman.cloud.aws.aws_errors import error_code, translated
 from journeyman.cloud.aws.aws_settings import Clients, ttl_cache
 from journeyman.cloud.aws.nodeclass_view import JSON, NodeClassView
+from journeyman.errors import CloudProviderError
 from journeyman.ports import Clock
 
 Filters = tuple[tuple[str, tuple[str, ...]], ...]
 """EC2 filters, all of which must match: (name, values of which one must match)."""
 
+_NO_SUCH_GROUP: Final = ("InvalidPlacementGroup.Unknown", "InvalidPlacementGroupId.Malformed")
 _TTL: Final = timedelta(minutes=1)  # cache.go `DefaultTTL`
 
 
@@ -67,6 +69,21 @@ class NetworkDiscovery:
         sets = filter_sets(terms, id_filter="group-id", name_filter="group-name")
         found = {g["GroupId"]: g for g in self._select("describe_security_groups", "SecurityGroups", sets)}
         return [{"id": id_, "name": found[id_]["GroupName"]} for id_ in sorted(found)]
+
+    def has_placement_group(self, node_class: NodeClassView) -> bool:
+        """Whether the placement group that the NodeClass selects exists and is available."""
+        [(field, value)] = node_class.placement_group.items()
+        try:
+            return any(group["State"] == "available" for group in self._placement_groups(f"{field}s", value))
+        except CloudProviderError as error:
+            if error_code(error) in _NO_SUCH_GROUP:
+                return False
+            raise
+
+    @cachedmethod(attrgetter("_cache"), lock=attrgetter("_lock"))
+    def _placement_groups(self, parameter: str, value: str) -> tuple[JSON, ...]:
+        with translated("ec2:DescribePlacementGroups"):
+            return tuple(self._clients.ec2.describe_placement_groups(**{parameter: [value]})["PlacementGroups"])
 
     @cachedmethod(attrgetter("_cache"), lock=attrgetter("_lock"))
     def _select(self, operation: str, result: str, sets: tuple[Filters, ...]) -> tuple[JSON, ...]:

@@ -1,13 +1,14 @@
-"""Compute the `status` of an EC2NodeClass: AMIs, subnets, security groups, instance profile, conditions.
+"""Compute the `status` of an EC2NodeClass: AMIs, subnets, security groups, instance profile, reservations, conditions.
 
 Restates: karpenter-provider-aws pkg/controllers/nodeclass (ami.go, subnet.go, securitygroup.go, instanceprofile.go,
-validation.go).
+capacityreservation.go, placementgroup.go, validation.go).
 Differs: one pass computes all parts; a missing role is a condition, upstream retries it as an error; there is no dry run,
 so missing permissions show at the first launch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from msgspec import Struct
 from journeyman.cloud.aws.ami_families import AL2023
 from journeyman.cloud.aws.amis import AmiProvider, UnsupportedAliasError
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
+from journeyman.cloud.aws.capacity_reservations import CapacityReservationProvider
 from journeyman.cloud.aws.instance_profiles import InstanceProfileProvider, RoleNotFoundError
 from journeyman.cloud.aws.kubelet_validation import kubelet_problems
 from journeyman.cloud.aws.network_discovery import NetworkDiscovery
@@ -25,7 +27,7 @@ from journeyman.cloud.aws.tags import restricted_tags
 from journeyman.core.api.conditions import EC2NODECLASS_DEPENDENTS, VALIDATION_SUCCEEDED, ConditionSet
 from journeyman.core.api.ec2nodeclass import EC2NodeClass
 from journeyman.core.api.model import parse
-from journeyman.core.api.objects import Condition, ObjectMeta
+from journeyman.core.api.objects import Condition, NodeClaim, ObjectMeta
 from journeyman.errors import InvalidObjectError
 from journeyman.ports import Clock
 
@@ -33,11 +35,13 @@ _AMIS: Final = "AMIsReady"
 _SUBNETS: Final = "SubnetsReady"
 _SECURITY_GROUPS: Final = "SecurityGroupsReady"
 _INSTANCE_PROFILE: Final = "InstanceProfileReady"
+_PLACEMENT_GROUP: Final = "PlacementGroupReady"
+_CAPACITY_RESERVATIONS: Final = "CapacityReservationsReady"
 _DEPENDENCIES: Final = (_AMIS, _INSTANCE_PROFILE, _SECURITY_GROUPS, _SUBNETS)
 
 
 class _StatusPart(Struct, frozen=True, kw_only=True):
-    """A field of the status with its condition, which is True if `reason` is empty."""
+    """A field of the status with its condition, which is True if `reason` is empty; "" means no condition or no field."""
 
     condition: str
     field: str
@@ -56,8 +60,11 @@ def _selected(condition: str, field: str, value: Any, reason: str, message: str)
 class NodeClassReconciler:
     """Computes the status of EC2NodeClasses of one cluster."""
 
-    def __init__(self, clients: Clients, settings: AwsSettings, clock: Clock) -> None:
+    def __init__(
+        self, clients: Clients, settings: AwsSettings, clock: Clock, reservations: CapacityReservationProvider
+    ) -> None:
         self._settings = settings
+        self._reservations = reservations
         self._network = NetworkDiscovery(clients, clock)
         self._images = AmiProvider(clients, settings, clock)
         self._profiles = InstanceProfileProvider(clients, settings, clock)
@@ -68,7 +75,7 @@ class NodeClassReconciler:
         Raises:
             CloudProviderError: AWS did not respond; the status is unknown.
         """
-        conditions = _conditions(node_class, now)
+        conditions = self._conditions(node_class, now)
         if invalid := _invalid(node_class):
             conditions = conditions.set_false(VALIDATION_SUCCEEDED, now, "InvalidSpec", invalid)
             return {**node_class.status, "conditions": conditions.to_wire()}
@@ -78,18 +85,26 @@ class NodeClassReconciler:
             self._find_subnets(node_class),
             self._find_security_groups(node_class),
             self._find_profile(node_class),
+            *self._find_optional(node_class, now),
         ):
-            status[part.field] = part.value
+            if part.field:
+                status[part.field] = part.value
             if part.reason:
                 conditions = conditions.set_false(part.condition, now, part.reason, part.message)
-            else:
-                conditions = conditions.set_true(part.condition, now)
+            elif part.condition:
+                conditions = conditions.set_true(part.condition, now, message=part.message)
         status["conditions"] = self._validated(node_class, conditions, now).to_wire()
         return status
 
     def release(self, node_class: NodeClassView) -> None:
         """Delete the instance profiles that were created for the NodeClass. Raises CloudProviderError."""
         self._profiles.release(node_class)
+
+    def delete_unused_profiles(
+        self, node_classes: Iterable[NodeClassView], claims: Iterable[NodeClaim], now: datetime
+    ) -> tuple[str, ...]:
+        """Delete the instance profiles that nothing uses; return their names. Raises CloudProviderError."""
+        return self._profiles.delete_unused(node_classes, claims, now)
 
     def _find_images(self, node_class: NodeClassView, now: datetime) -> _StatusPart:
         try:
@@ -122,6 +137,50 @@ class NodeClassReconciler:
             )
         return _StatusPart(condition=_INSTANCE_PROFILE, field=field, value=name)
 
+    def _find_optional(self, node_class: NodeClassView, now: datetime) -> Iterator[_StatusPart]:
+        """Yield the parts that a NodeClass has only if it selects something: capacity reservations, a placement group."""
+        if node_class.terms("capacityReservationSelectorTerms"):
+            yield self._find_reservations(node_class, now)
+        elif node_class.capacity_reservations:
+            yield _StatusPart(condition="", field="capacityReservations", value=[])
+        if node_class.placement_group:
+            reason = "" if self._network.has_placement_group(node_class) else "PlacementGroupNotFound"
+            text = f"there is no available placement group {next(iter(node_class.placement_group.values()))}"
+            yield _StatusPart(condition=_PLACEMENT_GROUP, field="", value=None, reason=reason, message=text)
+
+    def _find_reservations(self, node_class: NodeClassView, now: datetime) -> _StatusPart:
+        field = "capacityReservations"
+        if not self._settings.reserved_capacity:
+            text = "the feature gate ReservedCapacity is disabled, so capacityReservationSelectorTerms have no effect"
+            return _StatusPart(
+                condition=_CAPACITY_RESERVATIONS, field=field, value=[], reason="ReservedCapacityDisabled", message=text
+            )
+        found = self._reservations.find(node_class, now)
+        unused = [r["id"] for r in found if r["interruptible"]]
+        text = f"interruptible capacity reservations are not used: {', '.join(unused)}" if unused else ""
+        return _StatusPart(condition=_CAPACITY_RESERVATIONS, field=field, value=found, message=text)
+
+    def _conditions(self, node_class: NodeClassView, now: datetime) -> ConditionSet:
+        """Return the conditions so far; those of capacity reservations and a placement group count if the NodeClass selects them."""
+        optional = {
+            _CAPACITY_RESERVATIONS: bool(node_class.terms("capacityReservationSelectorTerms")),
+            _PLACEMENT_GROUP: bool(node_class.placement_group),
+        }
+        dependents = [name for name, selects in optional.items() if selects]
+        if not self._settings.reserved_capacity:
+            dependents = [name for name in dependents if name != _CAPACITY_RESERVATIONS]
+        unselected = [name for name, selects in optional.items() if not selects]
+        metadata = msgspec.convert(node_class.raw.get("metadata") or {}, ObjectMeta)
+        before = msgspec.convert(node_class.status.get("conditions") or (), tuple[Condition, ...])
+        conditions = ConditionSet(
+            conditions=before,
+            dependents=(*EC2NODECLASS_DEPENDENTS, *dependents),
+            generation=metadata.generation,
+            created=metadata.creation_timestamp,
+            deleting=metadata.deletion_timestamp is not None,
+        )
+        return conditions.clear(*unselected).initialised(now)
+
     def _validated(self, node_class: NodeClassView, conditions: ConditionSet, now: datetime) -> ConditionSet:
         """Return the conditions with ValidationSucceeded set; it reports the first mistake, in Karpenter's order."""
         if node_class.family is AL2023 and not self._settings.service_cidr:
@@ -136,18 +195,6 @@ class NodeClassReconciler:
             text = f"tags are set by the controller itself, remove them: {', '.join(restricted)}"
             return conditions.set_false(VALIDATION_SUCCEEDED, now, "TagValidationFailed", text)
         return conditions.set_true(VALIDATION_SUCCEEDED, now)
-
-
-def _conditions(node_class: NodeClassView, now: datetime) -> ConditionSet:
-    metadata = msgspec.convert(node_class.raw.get("metadata") or {}, ObjectMeta)
-    before = msgspec.convert(node_class.status.get("conditions") or (), tuple[Condition, ...])
-    return ConditionSet(
-        conditions=before,
-        dependents=EC2NODECLASS_DEPENDENTS,
-        generation=metadata.generation,
-        created=metadata.creation_timestamp,
-        deleting=metadata.deletion_timestamp is not None,
-    ).initialised(now)
 
 
 def _invalid(node_class: NodeClassView) -> str:

@@ -109,6 +109,18 @@ class NodeClassView:
         return tuple(self.status.get("subnets") or ())
 
     @property
+    def capacity_reservations(self) -> tuple[JSON, ...]:
+        """Return `status.capacityReservations`, by id."""
+        return tuple(self.status.get("capacityReservations") or ())
+
+    @property
+    def placement_group(self) -> dict[str, str]:
+        """Return the placement group as a launch template names it, by name or by id; empty if there is none."""
+        selector = self.spec.get("placementGroupSelector") or {}
+        fields = {"GroupName": selector.get("name"), "GroupId": selector.get("id")}
+        return {field: str(value) for field, value in fields.items() if value}
+
+    @property
     def amis(self) -> tuple[JSON, ...]:
         """Return `status.amis`, newest first."""
         return tuple(self.status.get("amis") or ())

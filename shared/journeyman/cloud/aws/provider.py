@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
+from journeyman.cloud.aws.capacity_reservations import CapacityReservationProvider
 from journeyman.cloud.aws.fleet_launch import FleetLauncher
 from journeyman.cloud.aws.instance_provider import InstanceProvider, failing_checks
 from journeyman.cloud.aws.instance_types import InstanceTypeProvider
@@ -18,7 +19,7 @@ from journeyman.cloud.aws.subnets import SubnetProvider
 from journeyman.core.api.ec2nodeclass import EC2NodeClass
 from journeyman.core.api.hashes import ec2_node_class_hash_annotations
 from journeyman.core.api.model import parse
-from journeyman.core.api.objects import EC2NODECLASS, Resource
+from journeyman.core.api.objects import EC2NODECLASS, NodeClaim, Resource
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.state import InstanceStatus, RepairPolicy
 from journeyman.ports import JSON, Clock, Instance, LaunchOutcome, LaunchRequest, Prices
@@ -56,11 +57,13 @@ class AwsCloudProvider:
 
     def __init__(self, clients: Clients, settings: AwsSettings, clock: Clock) -> None:
         self._clients = clients
+        self._clock = clock
         self._cluster_ca = settings.cluster_ca
         self._prices = PriceProvider(clients, settings, clock)
-        self._types = InstanceTypeProvider(clients, settings, self._prices, clock)
+        reservations = CapacityReservationProvider(clients, clock)
+        self._types = InstanceTypeProvider(clients, settings, self._prices, clock, reservations)
         self._instances = InstanceProvider(clients, settings.cluster_name)
-        self._resolver = NodeClassReconciler(clients, settings, clock)
+        self._resolver = NodeClassReconciler(clients, settings, clock, reservations)
         self._templates = LaunchTemplateProvider(clients, clock)
         self._cluster_name = settings.cluster_name
         self._launcher = FleetLauncher(
@@ -70,6 +73,7 @@ class AwsCloudProvider:
             instances=self._instances,
             subnets=SubnetProvider(clients, clock),
             templates=self._templates,
+            reservations=reservations,
         )
 
     def resolve(self, node_class: JSON, now: datetime) -> Mapping[str, Any]:
@@ -93,6 +97,19 @@ class AwsCloudProvider:
         view = NodeClassView(node_class)
         self._resolver.release(view)
         self._templates.release(cluster=self._cluster_name, node_class=view.name)
+
+    def delete_unused(self, node_classes: Sequence[JSON], claims: Sequence[NodeClaim]) -> Mapping[str, Sequence[str]]:
+        """Delete launch templates and instance profiles that nothing uses; return their names by kind. Safe to repeat.
+
+        Raises:
+            CloudProviderError: AWS did not respond, or rejected a call; some objects may be deleted already.
+        """
+        now = self._clock.now()
+        views = [NodeClassView(node_class) for node_class in node_classes]
+        return {
+            "launch template": self._templates.delete_old(cluster=self._cluster_name, now=now),
+            "instance profile": self._resolver.delete_unused_profiles(views, claims, now),
+        }
 
     def get_instance_types(self, node_class: JSON) -> tuple[InstanceType, ...]:
         """Return the instance types of this EC2NodeClass by name; the identical tuple while nothing changed.

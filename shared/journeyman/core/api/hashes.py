@@ -36,6 +36,7 @@ _EC2_IGNORED: Final = frozenset(
         "subnetSelectorTerms",
         "securityGroupSelectorTerms",
         "capacityReservationSelectorTerms",
+        "placementGroupSelector",
         "ipPrefixCount",
         "amiSelectorTerms",
         "amiFamily",

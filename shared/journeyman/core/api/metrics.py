@@ -518,6 +518,12 @@ OWN: Final = (
         "gauge",
         "1 while on-demand prices are those of another region, because the pricing API has not answered yet; else 0.",
     ),
+    Metric(
+        "journeyman_cloud_resources_deleted_total",
+        "counter",
+        "Number of launch templates and instance profiles that were deleted because nothing uses them.",
+        ("kind",),
+    ),
     Metric("journeyman_kube_requests_total", "counter", "Number of requests to the API server.", ("controller",)),
     Metric(
         "journeyman_kube_retries_total", "counter", "Number of retried requests to the API server.", ("controller",)

@@ -5,14 +5,21 @@ from datetime import datetime, timezone
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from journeyman.cloud.aws.aws_settings import AwsSettings
+from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
 from journeyman.cloud.aws.instance_type_info import InstanceTypeInfo
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
+from journeyman.cloud.aws.provider import AwsCloudProvider
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim, NodeSelectorRequirement
+from journeyman.core.state import NodeClassState
+from journeyman.ports import LaunchRequest
 from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.in_process_account.account import REGION, InProcessAccount
+from journeyman_simulator.in_process_account.ec2_catalogue import KNOWN_TYPES
 
+DISCOVERED = [{"tags": {"karpenter.sh/discovery": "demo"}}]
 START = datetime(2026, 11, 2, 8, 0, tzinfo=timezone.utc)
 M5_LARGE = InstanceTypeInfo(
     name="m5.large",
@@ -85,6 +92,99 @@ def claim(name="default-abc", *, requests=None, annotations=None, spec=None, **r
         },
     }
     return msgspec.convert(body, NodeClaim)
+
+
+@pytest.fixture
+def aws(clock):
+    """Return an account with two node roles."""
+    account = InProcessAccount(clock, types=KNOWN_TYPES)
+    account.seed(cluster="demo", kubernetes_version="1.34")
+    account.identity.roles.update({"first", "second"})
+    return account
+
+
+@pytest.fixture
+def provider(aws, settings, clock):
+    """Return the cloud provider of the cluster `demo`."""
+    clients = Clients(lambda service, region: aws.client(service), REGION)
+    return AwsCloudProvider(clients, replace(settings, parallel_reads=False), clock)
+
+
+@pytest.fixture
+def resolved(provider, clock):
+    """Return a function that returns an EC2NodeClass with its status; `status` is its earlier one."""
+
+    def resolve(status=None, **spec):
+        body = {
+            "apiVersion": "karpenter.k8s.aws/v1",
+            "kind": "EC2NodeClass",
+            "metadata": {
+                "name": "default",
+                "uid": "0c6f",
+                "generation": 1,
+                "creationTimestamp": "2026-11-02T07:00:00Z",
+            },
+            "spec": {
+                "amiSelectorTerms": [{"alias": "al2023@latest"}],
+                "role": "first",
+                "subnetSelectorTerms": DISCOVERED,
+                "securityGroupSelectorTerms": DISCOVERED,
+                **spec,
+            },
+            "status": status or {},
+        }
+        return {**body, "status": provider.resolve(body, clock.now())}
+
+    return resolve
+
+
+def launching_claim(
+    name: str,
+    created: datetime,
+    *,
+    team: str = "web",
+    profile: str = "",
+    launched: bool = True,
+    capacity_type: str = labels.ON_DEMAND,
+    **requirements: str,
+) -> NodeClaim:
+    """Return a NodeClaim that any type of the capacity type suits; `zone="a"` is a further requirement."""
+    keys = {"zone": labels.ZONE, "instance_type": labels.INSTANCE_TYPE, "reservation": labels.RESERVATION_ID}
+    wanted = {labels.CAPACITY_TYPE: capacity_type, **{keys[name]: value for name, value in requirements.items()}}
+    body = {
+        "metadata": {
+            "name": name,
+            "uid": f"uid-{name}",
+            "creationTimestamp": created.isoformat(),
+            "labels": {labels.NODEPOOL: "default", "team": team},
+            "annotations": {"karpenter.k8s.aws/instance-profile-name": profile} if profile else {},
+        },
+        "spec": {
+            "nodeClassRef": {"group": labels.AWS_GROUP, "kind": "EC2NodeClass", "name": "default"},
+            "requirements": [{"key": key, "operator": "In", "values": [value]} for key, value in wanted.items()],
+            "resources": {"requests": {"cpu": "100m", "pods": "1"}},
+        },
+        "status": {"providerID": f"aws:///a/i-{name}"} if launched else {},
+    }
+    return msgspec.convert(body, NodeClaim)
+
+
+@pytest.fixture
+def launch(provider):
+    """Return a function that launches a NodeClaim."""
+
+    def one(claim, node_class, types=None):
+        state = NodeClassState(
+            name="default", uid="0c6f", kind="EC2NodeClass", group=labels.AWS_GROUP, generation=1, ready=True,
+            raw=node_class,
+        )  # fmt: skip
+        request = LaunchRequest(
+            claim=claim, node_class=state, instance_types=types or provider.get_instance_types(node_class)
+        )
+        [outcome] = provider.launch([request])
+        return outcome
+
+    return one
 
 
 class Pages:

@@ -1,5 +1,7 @@
 """CreateFleet requests depend on the input only, and every part of the response is read."""
 
+from msgspec.structs import replace
+
 from journeyman.cloud.aws.create_fleet import (
     FleetError,
     FleetResponse,
@@ -32,15 +34,15 @@ def error(code, instance_type="m5.large", zone="a", subnet="subnet-a"):
 
 
 def test_overrides_are_types_times_zones_cheapest_first():
-    """The price is the priority; a zone without a subnet is omitted; token and sorted tags make a retry identical."""
+    """The rank of the price is the priority; a zone without a subnet is omitted; a retry is identical."""
     cheap, dear = a_type("c5.large", 0.08, zones=("a", "b", "c")), a_type("m5.large", 0.1)
     parameters = request(dear, cheap)
     overrides = parameters["LaunchTemplateConfigs"][0]["Overrides"]
 
     assert [(o["InstanceType"], o["AvailabilityZone"], o["SubnetId"], o["Priority"]) for o in overrides] == [
-        ("c5.large", "a", "subnet-a", 0.08),
-        ("c5.large", "b", "subnet-b", 0.08),
-        ("m5.large", "a", "subnet-a", 0.1),
+        ("c5.large", "a", "subnet-a", 0),
+        ("c5.large", "b", "subnet-b", 0),
+        ("m5.large", "a", "subnet-a", 1),
     ]
     assert parameters == request(cheap, dear)
     assert (parameters["Type"], parameters["ClientToken"]) == ("instant", "uid")
@@ -62,6 +64,37 @@ def test_strategies_follow_the_capacity_type():
     assert spot["TargetCapacitySpecification"]["DefaultTargetCapacityType"] == "spot"
     assert "Context" not in on_demand
     assert request(a_type("m5.large", 0.1), context="c")["Context"] == "c"
+
+
+def overlaid(instance_type, price):
+    """Return the type as a NodeOverlay prices it."""
+    offerings = tuple(replace(o, price=price, price_overlaid=True) for o in instance_type.offerings)
+    return replace(instance_type, offerings=offerings)
+
+
+def test_overlaid_prices_are_priorities_that_ec2_follows():
+    """EC2 knows no savings plan: it would launch the type with the lowest list price, not the one that was planned."""
+    plain, planned = a_type("c5.large", 0.08, spot=0.03), overlaid(a_type("m5.large", 0.1, spot=0.04), 0.01)
+    on_demand = request(plain, planned)
+    spot = request(plain, planned, capacity_type="spot")
+
+    assert on_demand["OnDemandOptions"] == {"AllocationStrategy": "prioritized"}
+    assert spot["SpotOptions"] == {"AllocationStrategy": "capacity-optimized-prioritized"}
+    overrides = on_demand["LaunchTemplateConfigs"][0]["Overrides"]
+    assert {(o["InstanceType"], o["Priority"]) for o in overrides} >= {("m5.large", 0)}
+
+
+def test_priorities_are_ranks_over_all_launch_templates():
+    """EC2 compares them across templates, and takes whole numbers from 0."""
+    small, large = overlaid(a_type("c5.large", 0.08), 0.2), a_type("m5.large", 0.1)
+    templates = [
+        LaunchTemplate(name=name, image_id="ami-1", instance_types=(each,))
+        for name, each in (("x", small), ("y", large))
+    ]
+    parameters = fleet_request(templates, SUBNETS, capacity_type="on-demand", token="uid", instance_tags={})
+
+    configs = parameters["LaunchTemplateConfigs"]
+    assert [[o["Priority"] for o in config["Overrides"]] for config in configs] == [[1], [0]]
 
 
 def test_response_may_have_an_instance_and_errors():

@@ -4,6 +4,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from journeyman.cloud.aws.aws_settings import Clients
+from journeyman.cloud.aws.capacity_reservations import CapacityReservationProvider
 from journeyman.cloud.aws.instance_type_info import Accelerator, parse, parse_all
 from journeyman.cloud.aws.instance_type_labels import labels_of
 from journeyman.cloud.aws.instance_types import InstanceTypeProvider, incompatibility
@@ -67,7 +68,7 @@ def catalogue(ec2, settings, clock):
     """Return an InstanceTypeProvider and the prices that it uses."""
     clients = Clients(lambda service, region: ec2, "us-east-1")
     prices = PriceProvider(clients, settings, clock)
-    return InstanceTypeProvider(clients, settings, prices, clock)
+    return InstanceTypeProvider(clients, settings, prices, clock, CapacityReservationProvider(clients, clock))
 
 
 def offerings_of(types, name):
@@ -109,7 +110,7 @@ def test_changed_price_returns_new_instance_types(ec2, settings, clock):
     """Instance types contain their prices."""
     clients = Clients(lambda service, region: ec2, "us-east-1")
     prices = PriceProvider(clients, settings, clock)
-    catalogue = InstanceTypeProvider(clients, settings, prices, clock)
+    catalogue = InstanceTypeProvider(clients, settings, prices, clock, CapacityReservationProvider(clients, clock))
     before = catalogue.for_node_class(node_class())
     spot = {"InstanceType": "m5.large", "AvailabilityZone": "us-east-1a", "Timestamp": clock.now(), "SpotPrice": "0.01"}
     ec2.pages |= {"describe_spot_price_history": [{"SpotPriceHistory": [spot]}], "get_products": [{"PriceList": []}]}

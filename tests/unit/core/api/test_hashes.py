@@ -92,6 +92,8 @@ def test_nodeclass_hash_ignores_selectors():
     before = ec2_node_class_hash(node_class())
     assert ec2_node_class_hash(node_class(subnetSelectorTerms=[{"id": "subnet-9"}])) == before
     assert ec2_node_class_hash(node_class(amiFamily="AL2023", ipPrefixCount=1)) == before
+    assert ec2_node_class_hash(node_class(placementGroupSelector={"name": "near"})) == before
+    assert ec2_node_class_hash(node_class(capacityReservationSelectorTerms=[{"id": "cr-1"}])) == before
     assert ec2_node_class_hash(node_class(blockDeviceMappings=NODE_CLASS["blockDeviceMappings"][::-1])) == before
 
 

@@ -1,0 +1,219 @@
+"""No field of an EC2NodeClass is accepted and ignored: a change of each changes the status, the offers or the requests to AWS."""
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import pytest
+from msgspec.structs import replace
+from pydantic import BaseModel
+
+from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
+from journeyman.cloud.aws.provider import AwsCloudProvider
+from journeyman.core.api import labels
+from journeyman.core.api.ec2nodeclass import EC2NodeClassSpec
+from journeyman.core.state import NodeClassState
+from journeyman.ports import LaunchRequest
+from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.in_process_account.account import REGION, InProcessAccount
+from journeyman_simulator.in_process_account.ec2_catalogue import KNOWN_TYPES
+from tests.unit.cloud.aws.conftest import DISCOVERED, START, launching_claim
+
+SMALL_DISK = {"deviceName": "/dev/xvda", "ebs": {"volumeSize": "20Gi"}}
+PRIMARY = {"networkCardIndex": 0, "deviceIndex": 0, "interfaceType": "interface"}
+
+
+def a_disk(**ebs: Any) -> dict[str, Any]:
+    """Return block devices with a change of the volume."""
+    return {"blockDeviceMappings": [{**SMALL_DISK, "ebs": {**SMALL_DISK["ebs"], **ebs}}]}
+
+
+DISK = a_disk()
+SNAPSHOT = a_disk(snapshotID="snap-1")
+BY_ID = {"amiFamily": "AL2023", "amiSelectorTerms": [{"name": "amazon-eks-node-al2023-x86_64-standard-*"}]}
+TRACKING = {"connectionTracking": {"udpTimeout": 30}}
+NONE_FOUND = [{"tags": {"no": "such"}}]
+
+# the field's path: the spec without, and with the change
+EFFECTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "subnetSelectorTerms.tags": ({}, {"subnetSelectorTerms": NONE_FOUND}),
+    "subnetSelectorTerms.id": ({}, {"subnetSelectorTerms": [{"id": "subnet-00000000000000001"}]}),
+    "securityGroupSelectorTerms.tags": ({}, {"securityGroupSelectorTerms": NONE_FOUND}),
+    "securityGroupSelectorTerms.id": ({}, {"securityGroupSelectorTerms": [{"id": "sg-00000000000000001"}]}),
+    "securityGroupSelectorTerms.name": ({}, {"securityGroupSelectorTerms": [{"name": "default"}]}),
+    "capacityReservationSelectorTerms.tags": ({}, {"capacityReservationSelectorTerms": [{"tags": {"team": "ml"}}]}),
+    "capacityReservationSelectorTerms.id": ({}, {"capacityReservationSelectorTerms": [{"id": "cr-00000000000000001"}]}),
+    "capacityReservationSelectorTerms.ownerID": (
+        {"capacityReservationSelectorTerms": [{"tags": {"team": "ml"}}]},
+        {"capacityReservationSelectorTerms": [{"tags": {"team": "ml"}, "ownerID": "999999999999"}]},
+    ),
+    "capacityReservationSelectorTerms.instanceMatchCriteria": (
+        {"capacityReservationSelectorTerms": [{"tags": {"team": "ml"}}]},
+        {"capacityReservationSelectorTerms": [{"tags": {"team": "ml"}, "instanceMatchCriteria": "open"}]},
+    ),
+    "placementGroupSelector.name": ({}, {"placementGroupSelector": {"name": "near"}}),
+    "placementGroupSelector.id": ({}, {"placementGroupSelector": {"id": "pg-00000000000000001"}}),
+    "associatePublicIPAddress": ({}, {"associatePublicIPAddress": True}),
+    "ipPrefixCount": ({}, {"ipPrefixCount": 2}),
+    "amiSelectorTerms.alias": ({}, {"amiSelectorTerms": [{"alias": "bottlerocket@latest"}]}),
+    "amiSelectorTerms.tags": (BY_ID, {**BY_ID, "amiSelectorTerms": NONE_FOUND}),
+    "amiSelectorTerms.id": (BY_ID, {**BY_ID, "amiSelectorTerms": [{"id": "ami-00000000000000002"}]}),
+    "amiSelectorTerms.name": (BY_ID, {**BY_ID, "amiSelectorTerms": [{"name": "bottlerocket-*x86_64*"}]}),
+    "amiSelectorTerms.owner": (
+        BY_ID,
+        {**BY_ID, "amiSelectorTerms": [{**BY_ID["amiSelectorTerms"][0], "owner": "123456789012"}]},
+    ),
+    "amiSelectorTerms.ssmParameter": (
+        BY_ID,
+        {
+            **BY_ID,
+            "amiSelectorTerms": [
+                {"ssmParameter": "/aws/service/bottlerocket/aws-k8s-1.34/x86_64/latest/image_id"},
+            ],
+        },
+    ),
+    "amiFamily": ({}, {"amiFamily": "Custom"}),
+    "userData": ({}, {"userData": "#!/bin/sh\necho hello"}),
+    "role": ({}, {"role": "second"}),
+    "instanceProfile": ({}, {"role": None, "instanceProfile": "mine"}),
+    "tags": ({}, {"tags": {"team": "ml"}}),
+    "kubelet": ({}, {"kubelet": {"maxPods": 7}}),
+    "blockDeviceMappings.deviceName": (
+        DISK,
+        {"blockDeviceMappings": [{**SMALL_DISK, "deviceName": "/dev/xvdb"}]},
+    ),
+    "blockDeviceMappings.rootVolume": (
+        {"blockDeviceMappings": [{"deviceName": "/dev/xvdb", "ebs": {"volumeSize": "90Gi"}}, SMALL_DISK]},
+        {
+            "blockDeviceMappings": [
+                {"deviceName": "/dev/xvdb", "ebs": {"volumeSize": "90Gi"}, "rootVolume": True},
+                SMALL_DISK,
+            ]
+        },
+    ),
+    "blockDeviceMappings.ebs.deleteOnTermination": (DISK, a_disk(deleteOnTermination=False)),
+    "blockDeviceMappings.ebs.encrypted": (DISK, a_disk(encrypted=True)),
+    "blockDeviceMappings.ebs.iops": (DISK, a_disk(iops=4000)),
+    "blockDeviceMappings.ebs.kmsKeyID": (DISK, a_disk(kmsKeyID="key")),
+    "blockDeviceMappings.ebs.snapshotID": (DISK, SNAPSHOT),
+    "blockDeviceMappings.ebs.throughput": (DISK, a_disk(throughput=200)),
+    "blockDeviceMappings.ebs.volumeInitializationRate": (
+        SNAPSHOT,
+        a_disk(snapshotID="snap-1", volumeInitializationRate=200),
+    ),
+    "blockDeviceMappings.ebs.volumeSize": (DISK, a_disk(volumeSize="40Gi")),
+    "blockDeviceMappings.ebs.volumeType": (DISK, a_disk(volumeType="gp2")),
+    "instanceStorePolicy": ({}, {"instanceStorePolicy": "RAID0"}),
+    "networkInterfaces.networkCardIndex": (
+        {"networkInterfaces": [PRIMARY]},
+        {"networkInterfaces": [PRIMARY, {"networkCardIndex": 1, "deviceIndex": 1, "interfaceType": "interface"}]},
+    ),
+    "networkInterfaces.deviceIndex": (
+        {"networkInterfaces": [PRIMARY]},
+        {"networkInterfaces": [PRIMARY, {**PRIMARY, "deviceIndex": 1}]},
+    ),
+    "networkInterfaces.interfaceType": (
+        {"networkInterfaces": [PRIMARY, {**PRIMARY, "deviceIndex": 1}]},
+        {"networkInterfaces": [PRIMARY, {**PRIMARY, "deviceIndex": 1, "interfaceType": "efa-only"}]},
+    ),
+    "detailedMonitoring": ({}, {"detailedMonitoring": True}),
+    "metadataOptions.httpEndpoint": ({}, {"metadataOptions": {"httpEndpoint": "disabled"}}),
+    "metadataOptions.httpProtocolIPv6": ({}, {"metadataOptions": {"httpProtocolIPv6": "enabled"}}),
+    "metadataOptions.httpPutResponseHopLimit": ({}, {"metadataOptions": {"httpPutResponseHopLimit": 2}}),
+    "metadataOptions.httpTokens": ({}, {"metadataOptions": {"httpTokens": "optional"}}),
+    "connectionTracking.tcpEstablishedTimeout": (
+        TRACKING,
+        {"connectionTracking": {"udpTimeout": 30, "tcpEstablishedTimeout": 90}},
+    ),
+    "connectionTracking.udpStreamTimeout": (
+        TRACKING,
+        {"connectionTracking": {"udpTimeout": 30, "udpStreamTimeout": 90}},
+    ),
+    "connectionTracking.udpTimeout": (TRACKING, {"connectionTracking": {"udpTimeout": 40}}),
+    "context": ({}, {"context": "abc"}),
+    "cpuOptions.nestedVirtualization": ({}, {"cpuOptions": {"nestedVirtualization": "disabled"}}),
+}
+
+
+def field_paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Yield the path of each field of a model that is not a model itself, as manifests write it."""
+    for name, field in model.model_fields.items():
+        path = f"{prefix}{field.alias or name}"
+        inner = next(_models_in(field.annotation), None)
+        if inner is None:
+            yield path
+        else:
+            yield from field_paths(inner, f"{path}.")
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
+
+
+def test_every_field_is_listed():
+    """A new field needs an effect, and a line here."""
+    assert set(EFFECTS) == set(field_paths(EC2NodeClassSpec))
+
+
+class RecordingEc2:
+    """EC2, whose requests that create something are recorded."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.requests: list[tuple[str, dict[str, Any]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._client, name)
+        if not name.startswith("create_"):
+            return call
+
+        def record(**parameters: Any) -> Any:
+            self.requests.append((name, parameters))
+            return call(**parameters)
+
+        return record
+
+
+def observed(spec: dict[str, Any], settings: AwsSettings) -> tuple[Any, ...]:
+    """Return what a NodeClass with this spec leads to in a new account: status, offers, templates and fleets."""
+    clock = VirtualClock(START)
+    account = InProcessAccount(clock, types=KNOWN_TYPES)
+    account.seed(cluster="demo", kubernetes_version="1.34")
+    account.identity.roles.update({"first", "second"})
+    account.reserved_capacity.reserve("m5.large", "us-east-1a", 2, tags={"team": "ml"})
+    account.reserved_capacity.add_group("near")
+    account.client("iam").create_instance_profile(InstanceProfileName="mine")
+    ec2 = RecordingEc2(account.client("ec2"))
+    clients = Clients(lambda service, region: ec2 if service == "ec2" else account.client(service), REGION)
+    provider = AwsCloudProvider(clients, replace(settings, parallel_reads=False), clock)
+    base = {"amiSelectorTerms": [{"alias": "al2023@latest"}], "role": "first"}
+    base |= {"subnetSelectorTerms": DISCOVERED, "securityGroupSelectorTerms": DISCOVERED, **spec}
+    given = {key: value for key, value in base.items() if value is not None}
+    metadata = {"name": "default", "uid": "u", "generation": 1, "creationTimestamp": "2026-11-02T07:00:00Z"}
+    body: dict[str, Any] = {"metadata": metadata, "spec": given}
+    body["status"] = provider.resolve(body, clock.now())
+    if not body["status"]["subnets"]:
+        return (body["status"],)
+    types = provider.get_instance_types(body)
+    state = NodeClassState(
+        name="default", uid="u", kind="EC2NodeClass", group=labels.AWS_GROUP, generation=1, ready=True, raw=body
+    )
+    claim = launching_claim("claim", clock.now())
+    [outcome] = provider.launch([LaunchRequest(claim=claim, node_class=state, instance_types=types)])
+    return body["status"], types, ec2.requests, type(outcome)
+
+
+def test_equal_node_classes_lead_to_equal_requests(settings):
+    """Otherwise the next test would prove nothing."""
+    assert observed({}, settings) == observed({}, settings)
+    assert [name for name, _ in observed({}, settings)[2]][-1] == "create_fleet"
+
+
+@pytest.mark.parametrize("path", EFFECTS)
+def test_a_change_of_the_field_changes_what_aws_is_asked_for(settings, path):
+    """The status, the instance types and their offerings, or a request that creates something in AWS differ."""
+    before, after = EFFECTS[path]
+
+    assert observed(before, settings) != observed(after, settings)
