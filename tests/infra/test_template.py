@@ -26,7 +26,10 @@ FUNCTIONS = {name: r["Properties"] for name, r in RESOURCES.items() if r["Type"]
 QUEUES = {name: r["Properties"] for name, r in RESOURCES.items() if r["Type"] == "AWS::SQS::Queue"}
 WORKING_QUEUES = {name: q for name, q in QUEUES.items() if "DeadLetters" not in name}
 RULES = {name: r["Properties"] for name, r in RESOURCES.items() if r["Type"] == "AWS::Events::Rule"}
+API = RESOURCES["JourneymanApi"]["Properties"]
+ACCOUNT_LIMIT = 10
 MAPPINGS = {name: r["Properties"] for name, r in RESOURCES.items() if r["Type"] == "AWS::Lambda::EventSourceMapping"}
+TEN_MINUTES, SHORTEST_LONG_RETRY = 600, 22  # seconds; of `retry_seconds` from the fifth receive on
 DAYS_14 = 14 * 24 * 3600
 
 
@@ -100,7 +103,8 @@ def test_every_queue_has_a_dead_letter_queue_with_an_alarm(name):
     queue = QUEUES[name]
     letters = get_att(queue["RedrivePolicy"]["deadLetterTargetArn"])
 
-    assert 2 <= queue["RedrivePolicy"]["maxReceiveCount"] <= 10
+    assert queue["RedrivePolicy"]["maxReceiveCount"] >= 10 + TEN_MINUTES // SHORTEST_LONG_RETRY
+    assert queue["MessageRetentionPeriod"] >= queue["RedrivePolicy"]["maxReceiveCount"] * queue["VisibilityTimeout"]
     assert QUEUES[letters].get("FifoQueue") == queue.get("FifoQueue")
     assert QUEUES[letters]["MessageRetentionPeriod"] == DAYS_14
     alarms = of_type("AWS::CloudWatch::Alarm").values()
@@ -164,10 +168,34 @@ def test_functions_may_receive_from_their_own_queue_only():
     """SAM's SQS event would allow every queue of the account."""
     assert all("SQS" not in str(f.get("Events", "")) for f in FUNCTIONS.values())
     for mapping in MAPPINGS.values():
-        pollers = [
-            p["SQSPollerPolicy"] for p in FUNCTIONS[mapping["FunctionName"]["Ref"]]["Policies"] if "Ref" not in p
-        ]
-        assert [get_att(p["QueueName"]) for p in pollers] == [get_att(mapping["EventSourceArn"])]
+        own = [p for p in FUNCTIONS[mapping["FunctionName"]["Ref"]]["Policies"] if "Ref" not in p]
+        queue = get_att(mapping["EventSourceArn"])
+        assert [get_att(p["SQSPollerPolicy"]["QueueName"]) for p in own if "SQSPollerPolicy" in p] == [queue]
+        (sending,) = (p["Statement"] for p in own if "Statement" in p)
+        letters = QUEUES[queue]["RedrivePolicy"]["deadLetterTargetArn"]
+        assert (sending["Action"], sending["Resource"]) == ("sqs:SendMessage", letters)
+
+
+@pytest.mark.parametrize("clusters", [1, 50])
+def test_no_function_starves_in_an_account_with_a_concurrency_limit_of_ten(clusters):
+    """A new account has that limit. With one cluster all runs fit into it; with many, each step has a run at any time.
+
+    A FIFO queue has one run per message group. The API runs as many requests as its burst, unless they are reserved.
+    """
+    default = TEMPLATE["Parameters"]["StepConcurrency"]["Default"]
+    longest: dict[str, int] = {"ApiFunction": max(m["ThrottlingBurstLimit"] for m in API["MethodSettings"])}
+    for mapping in MAPPINGS.values():
+        allowed = mapping["ScalingConfig"]["MaximumConcurrency"]
+        allowed = default if allowed == {"Ref": "StepConcurrency"} else allowed
+        is_fifo = QUEUES[get_att(mapping["EventSourceArn"])].get("FifoQueue", False)
+        longest[mapping["FunctionName"]["Ref"]] = min(allowed, clusters) if is_fifo else allowed
+    longest["SweepFunction"] += 1  # the schedule's own run
+
+    assert set(longest) == set(FUNCTIONS)
+    if clusters == 1:
+        assert sum(longest.values()) <= ACCOUNT_LIMIT
+    of_steps = {name: runs for name, runs in longest.items() if name != "ApiFunction"}
+    assert all(sum(of_steps.values()) - own < ACCOUNT_LIMIT for own in of_steps.values())
 
 
 def matches(pattern: dict, event: dict) -> bool:
@@ -368,7 +396,8 @@ def test_api_routes_except_the_forwarders_require_credentials():
         "/clusters/{name}/events",
         {"Authorizer": "NONE"},
     )
-    (throttled,) = api["MethodSettings"]
+    every, throttled = api["MethodSettings"]
+    assert (every["HttpMethod"], every["ResourcePath"]) == ("*", "/*")
     assert (throttled["HttpMethod"], throttled["ResourcePath"].replace("~1", "/")) == ("POST", f"/{unsigned['Path']}")
     assert throttled["ThrottlingRateLimit"] <= 100
 
