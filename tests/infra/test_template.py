@@ -111,6 +111,64 @@ def test_every_queue_has_a_dead_letter_queue_with_an_alarm(name):
     assert letters in {get_att(dimension["Value"]) for alarm in alarms for dimension in alarm.get("Dimensions", ())}
 
 
+ALARMS = {name: r["Properties"] for name, r in RESOURCES.items() if r["Type"] == "AWS::CloudWatch::Alarm"}
+
+
+def metrics_of(alarm: dict) -> set[tuple[str, str, str]]:
+    """Return the (namespace, metric, resource) that an alarm reads."""
+    plain = [{"Metric": alarm}] if "MetricName" in alarm else []
+    stats = plain + [query["MetricStat"] for query in alarm.get("Metrics", ()) if "MetricStat" in query]
+    return {
+        (m["Namespace"], m["MetricName"], d["Value"].get("Ref") or get_att(d["Value"]))
+        for m in (stat["Metric"] for stat in stats)
+        for d in m["Dimensions"]
+    }
+
+
+WATCHED = {watched for alarm in ALARMS.values() for watched in metrics_of(alarm)}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_has_alarms_for_errors_and_throttles(name):
+    """A function that fails or waits makes no noise of its own."""
+    assert {("AWS/Lambda", "Errors", name), ("AWS/Lambda", "Throttles", name)} <= WATCHED
+
+
+@pytest.mark.parametrize("name", WORKING_QUEUES)
+def test_every_queue_has_an_alarm_for_the_age_of_its_oldest_message(name):
+    """A message that is delivered again and again reaches no dead-letter queue for a long time."""
+    assert ("AWS/SQS", "ApproximateAgeOfOldestMessage", name) in WATCHED
+
+
+def test_missing_sweeps_and_failing_runs_raise_alarms():
+    """Without a sweep there is no data; a run with a wrong setting fails no function."""
+    (heartbeat,), (errors,) = ALARMS["SweepAlarm"]["Metrics"], ALARMS["RunErrorsAlarm"]["Metrics"]
+
+    assert heartbeat["Expression"] == "SELECT SUM(journeyman_sweeps_total) FROM Journeyman"
+    assert (ALARMS["SweepAlarm"]["TreatMissingData"], ALARMS["SweepAlarm"]["Threshold"]) == ("breaching", 1)
+    assert errors["Expression"] == "SELECT SUM(journeyman_errors_total) FROM Journeyman"
+    assert {"journeyman_sweeps_total", "journeyman_errors_total"} <= set(METRICS)
+
+
+@pytest.mark.parametrize("name", ALARMS)
+def test_every_alarm_is_sent_to_the_topic_and_reads_at_most_ten_metrics(name):
+    """CloudWatch refuses more."""
+    assert ALARMS[name]["AlarmActions"]["Fn::If"][0] == "HasAlarmTopic"
+    assert len(ALARMS[name].get("Metrics", ())) <= 10
+
+
+def test_every_rule_and_schedule_has_a_dead_letter_queue():
+    """EventBridge drops what it cannot deliver; the queue's policy or the schedule's role lets it send."""
+    schedules = of_type("AWS::Scheduler::Schedule").values()
+    targets = [t for rule in RULES.values() for t in rule["Targets"]] + [s["Target"] for s in schedules]
+    (role,) = RESOURCES["SchedulerRole"]["Properties"]["Policies"]
+    (sending,) = (s for s in statements(role) if s["Action"] == "sqs:SendMessage")
+
+    assert {get_att(target["DeadLetterConfig"]["Arn"]) for target in targets} == {"EventDeadLetters"}
+    assert "EventDeadLetters" in {get_att(arn) for arn in sending["Resource"]}
+    assert ("AWS/SQS", "ApproximateNumberOfMessagesVisible", "EventDeadLetters") in WATCHED
+
+
 def test_rejected_placements_raise_an_alarm():
     """No message goes to a dead-letter queue, so the alarm reads a declared metric in the product's namespace."""
     alarm = of_type("AWS::CloudWatch::Alarm")["DefectsAlarm"]
@@ -218,11 +276,13 @@ def test_rules_match_exactly_the_events_that_interrupt_handles(path):
 
 
 def test_interrupt_queue_accepts_messages_from_the_rules_only():
-    """The queue's policy names all rules of the stack."""
+    """The queues' policies name all rules of the stack: that of their target, and that of what they cannot deliver."""
     assert {get_att(t["Arn"]) for rule in RULES.values() for t in rule["Targets"]} == {"InterruptQueue"}
-    (allow,) = [s for s in statements(RESOURCES["InterruptQueuePolicy"]["Properties"]) if s["Effect"] == "Allow"]
-    assert {get_att(arn) for arn in allow["Condition"]["ArnEquals"]["aws:SourceArn"]} == set(RULES)
-    assert allow["Principal"] == {"Service": "events.amazonaws.com"}
+    for queue in ("InterruptQueue", "EventDeadLetters"):
+        policy = RESOURCES[f"{queue}Policy"]["Properties"]
+        (allow,) = [s for s in statements(policy) if s["Effect"] == "Allow"]
+        assert {get_att(arn) for arn in allow["Condition"]["ArnEquals"]["aws:SourceArn"]} == set(RULES)
+        assert (allow["Principal"], get_att(allow["Resource"])) == ({"Service": "events.amazonaws.com"}, queue)
 
 
 SCHEDULES = {

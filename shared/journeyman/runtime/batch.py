@@ -36,7 +36,7 @@ from journeyman.events import parse_trigger
 from journeyman.ports import DeadLetter, Interruption, Trigger
 from journeyman.runtime.composition import Context, Runtime
 from journeyman.steps.context import BUSY, Outcome, RunContext
-from journeyman.steps.recorder import emit_error
+from journeyman.steps.recorder import emit_error, error_metric
 
 StepFunction = Callable[[RunContext, Trigger], Outcome]
 LambdaEvent = Mapping[str, Any]
@@ -114,14 +114,16 @@ class StepRunner:
         unavailable: KubeUnavailableError | None = None
         for key, trigger in runs.items():
             result: Result
+            is_counted = False
             if unavailable is not None:
                 results.setdefault((trigger.cluster, key), unavailable)
                 continue
             try:
                 with self._runtime.invocation(trigger, self._context) as run, _emit_errors(run, self._step):
+                    is_counted = True
                     result = self._raise_if_busy(self._function(run, trigger))
             except Exception as error:  # noqa: BLE001 - logged, and returned for its record after the other clusters ran
-                result = self._failure(error, trigger)
+                result = self._failure(error, trigger, is_counted=is_counted)
                 unavailable = error if isinstance(error, KubeUnavailableError) else None
             results.setdefault((trigger.cluster, key), result)
 
@@ -136,8 +138,13 @@ class StepRunner:
             )
         return outcome
 
-    def _failure(self, error: Exception, trigger: Trigger) -> Result:
-        """Log the error and return it; after a wrong setting return an Outcome, because the sweep tries again each minute."""
+    def _failure(self, error: Exception, trigger: Trigger, *, is_counted: bool) -> Result:
+        """Log the error and return it; after a wrong setting return an Outcome, because the sweep tries again each minute.
+
+        `is_counted` is whether the run counts its error; an error before it starts, such as a wrong setting, is counted here.
+        """
+        if not is_counted:
+            self._runtime.observe(error_metric(self._step, error))
         self._runtime.log_error(error, controller=self._step.value, correlation_id=trigger.id, on=trigger.cluster)
         if isinstance(error, ConfigurationError) and self._step is not Step.INTERRUPT:
             return Outcome(step=trigger.step, cluster=trigger.cluster, status=FAILED, notes=(str(error),))

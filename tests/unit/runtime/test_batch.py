@@ -459,6 +459,40 @@ def test_due_requeue_is_forwarded_once(runtime, adapters):
     assert sweep.runs == []
 
 
+def sweep_all(runtime, sweep):
+    event = {"version": "1", "source": "sweep", "id": "s", "time": NOW.isoformat(), "cluster": "*"}
+    with installed(runtime):
+        return run_sweep(sweep, event, Context())
+
+
+def test_each_sweep_is_counted_if_it_swept_a_cluster(runtime, adapters):
+    """The metric is the heartbeat, whose absence raises an alarm; one cluster that cannot be swept fails the invocation."""
+    sweep_all(runtime, StepOf(Step.SWEEP))
+    assert adapters.counted == [("journeyman_sweeps_total", {})]
+
+    with pytest.raises(KubeUnavailableError):
+        sweep_all(runtime, StepOf(Step.SWEEP, fails={"blue": KubeUnavailableError("no answer")}))
+    assert len(adapters.counted) == 2
+
+    with pytest.raises(KubeUnavailableError):
+        sweep_all(
+            runtime, StepOf(Step.SWEEP, fails=dict.fromkeys(("blue", "green"), KubeUnavailableError("no answer")))
+        )
+    assert len(adapters.counted) == 2
+
+
+def test_error_before_a_run_starts_is_counted(runtime, adapters):
+    """A wrong setting fails no message and no function; the metric raises an alarm."""
+
+    class Broken(Adapters):
+        def store(self, cluster):
+            raise ConfigurationError("the role is missing")
+
+    broken = Broken()
+    assert run_queue(Runtime({"blue": Settings(cluster_name="blue")}, broken), StepOf(), a_record(1)) == []
+    assert broken.counted == [("journeyman_errors_total", {"controller": "provision", "error": "ConfigurationError"})]
+
+
 def test_requeue_received_too_early_is_sent_back(runtime, adapters):
     """SQS delays by at most 15 minutes."""
     later = NOW + timedelta(hours=1)
