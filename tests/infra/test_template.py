@@ -46,7 +46,8 @@ def listed(value) -> list:
 
 
 def statements(policy: dict) -> Iterator[dict]:
-    yield from policy["PolicyDocument"]["Statement"]
+    for statement in policy["PolicyDocument"]["Statement"]:
+        yield statement["Fn::If"][1] if "Fn::If" in statement else statement
 
 
 def actions_of(function: str) -> set[str]:
@@ -241,7 +242,7 @@ def test_no_function_starves_in_an_account_with_a_concurrency_limit_of_ten(clust
     A FIFO queue has one run per message group. The API runs as many requests as its burst, unless they are reserved.
     """
     default = TEMPLATE["Parameters"]["StepConcurrency"]["Default"]
-    longest: dict[str, int] = {"ApiFunction": max(m["ThrottlingBurstLimit"] for m in API["MethodSettings"])}
+    longest: dict[str, int] = {"ApiFunction": API["MethodSettings"][0]["ThrottlingBurstLimit"]}
     for mapping in MAPPINGS.values():
         allowed = mapping["ScalingConfig"]["MaximumConcurrency"]
         allowed = default if allowed == {"Ref": "StepConcurrency"} else allowed
@@ -345,7 +346,58 @@ def test_only_the_node_role_can_be_passed_and_only_to_ec2():
     passing = [s for _, s in every_allow() if "iam:PassRole" in listed(s["Action"])]
 
     assert [s["Resource"] for s in passing] == [{"Ref": "NodeRoleArn"}]
-    assert passing[0]["Condition"] == {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
+    services = ["ec2.amazonaws.com", "ec2.amazonaws.com.cn"]
+    assert passing[0]["Condition"] == {"StringEquals": {"iam:PassedToService": services}}
+    assert TEMPLATE["Parameters"]["NodeRoleArn"]["Type"] == "CommaDelimitedList"
+
+
+def test_only_instance_profiles_of_the_cluster_can_be_changed():
+    """A tag in the request says nothing about the profile: only the path, which Journeyman gives each profile, does."""
+    path = "arn:${AWS::Partition}:iam::${AWS::AccountId}:instance-profile/karpenter/${AWS::Region}/${ClusterName}/*"
+    reading = {"iam:GetInstanceProfile", "iam:ListInstanceProfiles"}
+    resources = {
+        str(s["Resource"])
+        for _, s in every_allow()
+        if any("InstanceProfile" in action and action not in reading for action in listed(s["Action"]))
+    }
+
+    assert resources == {str({"Fn::Sub": path})}
+
+
+def test_other_accounts_may_send_only_the_events_that_are_handled():
+    """Any other event on the default bus could start a rule of the account's owner."""
+    condition = RESOURCES["ClusterEventsPolicy"]["Properties"]["Statement"]["Condition"]["StringEquals"]
+    patterns = [rule["EventPattern"] for rule in RULES.values()]
+
+    assert set(condition["events:source"]) == {source for p in patterns for source in p["source"]}
+    assert set(condition["events:detail-type"]) == {kind for p in patterns for kind in p["detail-type"]}
+
+
+def test_keys_and_custom_parameters_are_readable_only_if_they_are_named():
+    """Both are lists of ARNs, empty by default."""
+    resources = {
+        action: s["Resource"]
+        for _, s in every_allow()
+        for action in listed(s["Action"])
+        if action.startswith("kms:") or s.get("Sid") == "AllowSSMReadOfCustomParameters"
+    }
+
+    assert {str(resource) for action, resource in resources.items() if action.startswith("kms:")} == {
+        str({"Ref": "KmsKeyArns"})
+    }
+    assert resources["ssm:GetParameters"] == {"Ref": "SsmParameterArns"}
+    assert (
+        TEMPLATE["Parameters"]["KmsKeyArns"]["Default"] == TEMPLATE["Parameters"]["SsmParameterArns"]["Default"] == ""
+    )
+
+
+def test_forwarder_and_nodes_get_their_access_on_request():
+    """The forwarder's role may send to its two queues; the entry of nodes has EKS's type for them."""
+    role, entry = RESOURCES["ForwarderRole"], RESOURCES["NodeAccess"]
+
+    assert role["Properties"]["ManagedPolicyArns"] == [{"Ref": "ForwarderPolicy"}]
+    assert (role["Condition"], RESOURCES["ForwarderIdentity"]["Condition"]) == ("HasForwarderIdentity",) * 2
+    assert (entry["Condition"], entry["Properties"]["Type"]) == ("HasNodeAccessEntry", "EC2_LINUX")
 
 
 def test_each_function_has_the_policies_of_its_step():
@@ -371,7 +423,11 @@ def test_access_entries_have_the_groups_of_the_chart():
     """The groups are those that the chart's values name."""
     access = yaml.safe_load((ROOT / "infra" / "chart" / "values.yaml").read_text())["access"]
     entries = of_type("AWS::EKS::AccessEntry")
-    groups = {get_att(e["PrincipalArn"]).removesuffix("Role"): e["KubernetesGroups"] for e in entries.values()}
+    groups = {
+        get_att(e["PrincipalArn"]).removesuffix("Role"): e["KubernetesGroups"]
+        for e in entries.values()
+        if "KubernetesGroups" in e
+    }
 
     assert groups == {f: [s["name"] for s in access[f.removesuffix("Function").lower()]] for f in FUNCTIONS}
 
@@ -404,7 +460,7 @@ def test_only_named_cluster_roles_may_be_assumed():
     assert (statement["Action"], statement["Resource"]) == ("sts:AssumeRole", {"Ref": "ClusterRoleArns"})
 
 
-@pytest.mark.parametrize("kind", ["eks", "kubeconfig"])
+@pytest.mark.parametrize("kind", ["eks", "eks-config-map", "kubeconfig"])
 def test_template_registers_clusters_in_the_form_that_the_code_parses(kind):
     """Its own cluster has the chosen access; further clusters are registered as written."""
     more = '[{"name": "emea", "region": "eu-west-1", "access": {"kind": "eks", "endpoint": "private"}}]'
@@ -418,7 +474,7 @@ def test_template_registers_clusters_in_the_form_that_the_code_parses(kind):
 
     clusters = read_environment(variables).clusters
     assert set(clusters) == {"dev", "emea"}
-    assert clusters["dev"].access == (EksAccess() if kind == "eks" else KubeconfigAccess(path="/opt/kubeconfig"))
+    assert clusters["dev"].access == (KubeconfigAccess(path="/opt/kubeconfig") if kind == "kubeconfig" else EksAccess())
     assert clusters["emea"].access == EksAccess(endpoint="private")
 
 
@@ -440,7 +496,7 @@ class Account:
 def test_api_routes_except_the_forwarders_require_credentials():
     """A plan reveals much of a cluster. The forwarder has no AWS credentials, so its route is throttled instead."""
     api = RESOURCES["JourneymanApi"]["Properties"]
-    assert api["Auth"] == {"DefaultAuthorizer": "AWS_IAM"}
+    assert api["Auth"] == {"DefaultAuthorizer": "AWS_IAM", "InvokeRole": "NONE"}
     routes = [event["Properties"] for event in FUNCTIONS["ApiFunction"]["Events"].values()]
     signed = {(r["Method"], r["Path"]) for r in routes if "Auth" not in r}
     assert signed == {
@@ -459,7 +515,10 @@ def test_api_routes_except_the_forwarders_require_credentials():
     every, throttled = api["MethodSettings"]
     assert (every["HttpMethod"], every["ResourcePath"]) == ("*", "/*")
     assert (throttled["HttpMethod"], throttled["ResourcePath"].replace("~1", "/")) == ("POST", f"/{unsigned['Path']}")
-    assert throttled["ThrottlingRateLimit"] <= 100
+    for limit in ("ThrottlingRateLimit", "ThrottlingBurstLimit"):
+        condition, accepted, otherwise = throttled[limit]["Fn::If"]
+        assert (condition, otherwise) == ("AcceptsEvents", 0)  # API Gateway then refuses every request
+        assert accepted <= 20
 
 
 def test_forwarder_policy_allows_sending_to_two_queues_only():
