@@ -401,6 +401,13 @@ class Message(Struct, frozen=True, kw_only=True):
     hops: int = 0
 
 
+class DeadLetter(Struct, frozen=True):
+    """The body and the message group of a message that can never succeed; a standard queue has no groups."""
+
+    body: str
+    group: str = ""
+
+
 class Queue(Protocol):
     """Sends messages to the steps' queues."""
 
@@ -408,11 +415,18 @@ class Queue(Protocol):
         """Send messages; those not due yet go to the requeue queue. Raises CloudProviderError if the queue refuses one."""
         ...
 
-    def retry_now(self, queue: str, receipts: Sequence[str]) -> None:
-        """Make messages that were received from a queue (an ARN on AWS) visible again at once.
+    def retry_after(self, queue: str, seconds_by_receipt: Mapping[str, int]) -> None:
+        """Deliver messages that were received from a queue (an ARN on AWS) again after so many seconds.
 
-        A message group waits until its failed message is delivered again. Queues of others are ignored. Raises
-        CloudProviderError; the messages then become visible after their visibility timeout.
+        A message group waits until its failed message is delivered again. Raises CloudProviderError; the messages are then
+        delivered again after the queue's visibility timeout.
+        """
+        ...
+
+    def send_to_dead_letters(self, queue: str, messages: Sequence[DeadLetter]) -> bool:
+        """Send copies of messages that can never succeed to a queue's dead-letter queue; return False if it has none.
+
+        Raises CloudProviderError if one was not sent.
         """
         ...
 

@@ -87,7 +87,8 @@ class LambdaFunction(Struct, kw_only=True):
     passes `new_id`, which returns request ids, and a `context` with the remaining virtual time.
 
     `allows_loops` is the property RecursiveLoop. `stopped` counts the messages that Lambda did not pass to the function because
-    it ran too often in their lineage (the metric RecursiveInvocationsDropped).
+    it ran too often in their lineage (the metric RecursiveInvocationsDropped). While it `is_throttled`, received messages stay in
+    their queue, and their receives count.
     """
 
     name: str
@@ -103,6 +104,7 @@ class LambdaFunction(Struct, kw_only=True):
     allows_loops: bool = False
     invocations: list[LambdaInvocation] = field(default_factory=list)
     stopped: int = 0
+    is_throttled: bool = False
 
     @property
     def arn(self) -> str:
@@ -195,7 +197,7 @@ class EventSourceMapping:
             MessageSystemAttributeNames=["All"],
             MessageAttributeNames=["All"],
         )
-        messages = self._without_loops(received.get("Messages", []))
+        messages = [] if self.function.is_throttled else self._without_loops(received.get("Messages", []))
         if not messages:
             return None
         invocation = self.function.invoke(

@@ -358,6 +358,19 @@ def test_crashed_sandbox_keeps_the_batch(aws, sqs, clock, fifo):
     assert bodies(receive(sqs, fifo)) == ["1"]
 
 
+def test_throttled_polls_use_up_the_receives(aws, sqs, clock, fifo):
+    """Lambda receives the message before it knows that the function cannot run."""
+    send(sqs, fifo, "1")
+    function, source = mapping(aws, clock, fifo, lambda *_: None)
+    function.is_throttled = True
+    while (due := source.due()) is not None:
+        clock.advance_to(max(due, clock.now()))
+        source.act()
+
+    assert function.invocations == []
+    assert bodies(receive(sqs, fifo.replace("step", "dead"))) == ["1"]
+
+
 def test_function_past_its_timeout_has_failed(aws, sqs, clock, fifo):
     """Lambda ignores its result."""
     import time

@@ -9,7 +9,7 @@ from journeyman.cloud.aws.sqs_queue import SQSQueue
 from journeyman.core.plan import Step
 from journeyman.errors import CloudProviderError, CloudUnavailableError, ConfigurationError, RateLimitedError
 from journeyman.events import parse_trigger
-from journeyman.ports import Message, RequeueDue
+from journeyman.ports import DeadLetter, Message, RequeueDue
 from tests.contract.conftest import on_both_accounts
 
 pytestmark = on_both_accounts
@@ -20,12 +20,22 @@ class DeployedQueues:
 
     def __init__(self, aws, clock):
         self.sqs, self.clock = aws.client("sqs", max_attempts=1), clock
-        self.urls = {step: self._fifo(step.value) for step in (Step.PROVISION, Step.TERMINATE)}
+        self.dead_url = self._fifo("provision-dead")
+        policy = {
+            "deadLetterTargetArn": "arn:aws:sqs:us-east-1:123456789012:provision-dead.fifo",
+            "maxReceiveCount": 50,
+        }
+        self.urls = {
+            Step.PROVISION: self._fifo("provision", RedrivePolicy=json.dumps(policy)),
+            Step.TERMINATE: self._fifo("terminate"),
+        }
         self.requeue_url = self.sqs.create_queue(QueueName="wake")["QueueUrl"]
         self.queue = SQSQueue(self.sqs, clock, queues=self.urls, requeue_url=self.requeue_url)
 
-    def _fifo(self, name):
-        return self.sqs.create_queue(QueueName=f"{name}.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
+    def _fifo(self, name, **attributes):
+        return self.sqs.create_queue(QueueName=f"{name}.fifo", Attributes={"FifoQueue": "true", **attributes})[
+            "QueueUrl"
+        ]
 
     def received(self, url):
         found = []
@@ -145,8 +155,8 @@ def test_sqs_errors_are_translated(queues, aws, code, kind):
         queues.queue.send([a_message()])
 
 
-def test_retried_message_unblocks_its_group(queues):
-    """The message is received again and its receive count grows; messages of other queues are ignored."""
+def test_retried_message_unblocks_its_group(queues, clock):
+    """The message is received again after the given time, and its receive count grows."""
     url = queues.urls[Step.PROVISION]
     queues.queue.send([a_message(reason="first"), a_message(reason="second")])
 
@@ -155,13 +165,26 @@ def test_retried_message_unblocks_its_group(queues):
 
     (first,) = receive()
     assert receive() == []
-    queues.queue.retry_now("arn:aws:sqs:us-east-1:123456789012:elsewhere", [first["ReceiptHandle"]])
+    queues.queue.retry_after("arn:aws:sqs:us-east-1:123456789012:provision.fifo", {first["ReceiptHandle"]: 4})
+    clock.advance(3)
     assert receive() == []
-    queues.queue.retry_now("arn:aws:sqs:us-east-1:123456789012:provision.fifo", [first["ReceiptHandle"]])
+    clock.advance(1)
     (again,) = receive()
 
     assert again["MessageId"] == first["MessageId"]
     assert again["Attributes"]["ApproximateReceiveCount"] == "2"
+
+
+def test_message_that_can_never_succeed_goes_to_the_dead_letter_queue(queues):
+    """It keeps its body and its message group; a queue without a dead-letter queue keeps its messages."""
+    arn = "arn:aws:sqs:us-east-1:123456789012:"
+    letters = [DeadLetter("{", "dev"), DeadLetter("{", "dev")]
+
+    assert queues.queue.send_to_dead_letters(f"{arn}provision.fifo", letters)
+    assert not queues.queue.send_to_dead_letters(f"{arn}terminate.fifo", letters)
+
+    dead = queues.received(queues.dead_url)
+    assert [(message["Body"], message["Attributes"]["MessageGroupId"]) for message in dead] == [("{", "dev")] * 2
 
 
 class PartialFailures:

@@ -1,4 +1,4 @@
-"""The deployed application within Lambda's limits: recursive-loop detection.
+"""The deployed application within Lambda's limits (recursive-loop detection), and without an API server for a while.
 
 Template, queues and handlers are the deployed ones, on the in-memory API server and moto, in virtual time.
 """
@@ -8,7 +8,9 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from journeyman.core.api.objects import NODE, NODECLAIM, Resource
-from journeyman_simulator.local_deployment import LocalDeployment
+from journeyman.errors import KubeUnavailableError
+from journeyman.runtime.composition import installed
+from journeyman_simulator.local_deployment import ACTOR, LocalDeployment, local_runtime
 from tests.helpers.deployed_application import DeployedApplication, SandboxCrashes
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("moto")]
@@ -19,7 +21,7 @@ BUDGET = Resource(
 )
 
 
-@pytest.fixture(scope="module", params=["Allow", "Terminate"])
+@pytest.fixture(params=["Allow", "Terminate"])
 def application(request):
     """Deploy the application with and without loop detection; nodes need ten minutes to join."""
     logs: list = []
@@ -54,6 +56,101 @@ def test_slowest_join_and_longest_drain_pass_with_and_without_loop_detection(app
     drained = application.until(is_drained, "the node to be drained", minutes=5)
 
     assert sum(function.stopped for function in application.deployment.stack.functions.values()) == 0
-    assert [entry for entry in application.deployment.leftovers() if entry.startswith("dead letter")] == []
+    assert dead_letters(application) == []
     assert joined <= 10 * 60 + 120
     assert drained <= 120
+
+
+class Outage:
+    """An API server that does not answer while it `is_down`."""
+
+    def __init__(self, store) -> None:
+        self._store, self.is_down = store, False
+
+    def __getattr__(self, verb):
+        call = getattr(self._store, verb)
+
+        def answered(*arguments, **options):
+            if self.is_down:
+                raise KubeUnavailableError("the API server does not answer")
+            return call(*arguments, **options)
+
+        return answered
+
+
+@pytest.fixture
+def unreliable():
+    """Deploy the application with one Spot node, on an API server with outages."""
+    logs: list = []
+    with LocalDeployment(start=START, on_log=logs.append) as deployment:
+        application = DeployedApplication(deployment, logs, SandboxCrashes())
+        outage = Outage(deployment.server.acting_as(ACTOR))
+        runtime = local_runtime(
+            deployment.aws,
+            deployment.stack.variables,
+            cluster="demo",
+            endpoint="https://demo.example",
+            store=outage,
+            clock=deployment.clock,
+        )
+        with installed(runtime):
+            application.node_class()
+            application.pool("default", ("karpenter.sh/capacity-type", "spot"))
+            application.deploy("web", 1)
+            application.until_running("web", 1)
+            yield application, outage
+
+
+def dead_letters(application):
+    return [entry for entry in application.deployment.leftovers() if entry.startswith("dead letter")]
+
+
+def interrupt(application):
+    (claim,) = application.claims()
+    application.aws.interrupt(claim.status.provider_id.rpartition("/")[2])
+    return claim.metadata.name
+
+
+@pytest.mark.parametrize("seconds", [3, 10])
+def test_spot_notice_survives_a_short_outage_with_most_of_its_two_minutes(unreliable, seconds):
+    """The failed message returns within seconds, not after the queue's visibility timeout of 90 s."""
+    application, outage = unreliable
+    outage.is_down = True
+    name = interrupt(application)
+    application.run(seconds=seconds)
+    outage.is_down = False
+
+    def is_deleted():
+        return all(c.metadata.deletion_timestamp for c in application.claims() if c.metadata.name == name)
+
+    assert application.until(is_deleted, "the claim to be deleted", minutes=2) <= 2 * seconds
+
+
+def test_ten_minutes_without_an_api_server_leave_no_dead_letter(unreliable):
+    """Messages return every 30 seconds at most, and all work is done soon after the end of the outage."""
+    application, outage = unreliable
+    outage.is_down = True
+    interrupt(application)
+    application.deploy("later", 2)
+    application.run(minutes=10)
+    outage.is_down = False
+
+    assert application.until_running("later", 2, minutes=5) <= 120
+    application.run(minutes=5)
+    assert dead_letters(application) == []
+
+
+def test_ten_minutes_of_throttled_polls_leave_no_dead_letter(unreliable):
+    """Lambda receives messages before it knows that the account's limit is reached."""
+    application, _ = unreliable
+    functions = application.deployment.stack.functions.values()
+    for function in functions:
+        function.is_throttled = True
+    name = interrupt(application)
+    application.run(minutes=10)
+    for function in functions:
+        function.is_throttled = False
+    application.run(minutes=5)
+
+    assert name not in {claim.metadata.name for claim in application.claims()}
+    assert dead_letters(application) == []

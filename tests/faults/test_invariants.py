@@ -438,12 +438,13 @@ def test_leftover_taints_conditions_and_dead_letters_are_detected():
     ]
 
 
-@pytest.mark.parametrize(("dying", "step", "seen"), [(4, "terminate", 0), (3, "terminate", 1), (4, "provision", 1)])
+@pytest.mark.parametrize(("dying", "step", "seen"), [(0, "terminate", 0), (-1, "terminate", 1), (0, "provision", 1)])
 def test_a_dead_letter_is_allowed_if_every_receive_failed(dying, step, seen):
-    """A fault must have hit each receive in the message's own step."""
+    """A fault must have hit each receive in the message's own step; `dying` is how many more faults than receives there are."""
     fixture = Fixture(NothingStuck)
     deaths = (
-        CallFault(site="terminate: evict Pod", nth=nth, kind=FaultKind.CRASH_BEFORE) for nth in range(1, dying + 1)
+        CallFault(site="terminate: evict Pod", nth=nth, kind=FaultKind.CRASH_BEFORE)
+        for nth in range(1, MAX_RECEIVE_COUNT + dying + 1)
     )
     fixture.scenario = msgspec.structs.replace(fixture.scenario, faults=tuple(deaths))
     fixture.letters = [json.dumps({"step": step})]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,6 +19,7 @@ from journeyman.core.state import InstanceStatus, RepairPolicy
 from journeyman.errors import InsufficientCapacityError, LeaseLostError, NodeClaimNotFoundError
 from journeyman.ports import (
     Clock,
+    DeadLetter,
     Instance,
     Launched,
     LaunchFailed,
@@ -264,10 +265,11 @@ def _usable(claim: NodeClaim, types: Iterable[InstanceType]) -> Iterator[tuple[I
 
 @dataclass
 class FakeQueue:
-    """A queue that records the sent messages and the receipts to retry; it raises `fails`, if set, instead."""
+    """A queue that records the sent messages, dead letters and retries; it raises `fails`, if set, instead."""
 
     sent: list[Message] = field(default_factory=list)
-    retried: list[str] = field(default_factory=list)
+    dead_letters: list[DeadLetter] = field(default_factory=list)
+    retried: dict[str, int] = field(default_factory=dict)
     fails: Exception | None = None
 
     def send(self, messages: Iterable[Message]) -> None:
@@ -275,10 +277,16 @@ class FakeQueue:
             raise self.fails
         self.sent.extend(messages)
 
-    def retry_now(self, queue: str, receipts: Sequence[str]) -> None:
+    def retry_after(self, queue: str, seconds_by_receipt: Mapping[str, int]) -> None:
         if self.fails is not None:
             raise self.fails
-        self.retried.extend(receipts)
+        self.retried |= seconds_by_receipt
+
+    def send_to_dead_letters(self, queue: str, messages: Sequence[DeadLetter]) -> bool:
+        if self.fails is not None:
+            raise self.fails
+        self.dead_letters.extend(messages)
+        return True
 
 
 @dataclass

@@ -173,6 +173,14 @@ def test_features_add_their_permissions_only():
         assert rights(least, step) == rights(most, step)
 
 
+def test_status_of_pods_is_written_for_nomination_only():
+    """Whoever may write a pod's status may say that it runs."""
+    with_it, without = rendered(HTTPS), rendered(HTTPS, "--set=features.podNomination=false")
+
+    assert rights(with_it, "provision") - rights(without, "provision") == {("", "pods/status", "patch")}
+    assert not any(("", "pods/status", "patch") in rights(without, step) for step in STEPS)
+
+
 def test_no_step_has_administrator_permissions():
     """No role has wildcards, secrets, impersonation or RBAC; only terminate deletes pods."""
     documents = rendered(HTTPS)

@@ -78,7 +78,17 @@ def test_rules_forward_the_same_events_to_the_main_stack(name):
 
     assert rule["Properties"]["EventPattern"] == HOME["Resources"][name]["Properties"]["EventPattern"]
     assert rule["Condition"] == RESOURCES["EventsRole"]["Condition"] == "IsElsewhere"
-    assert [target["Arn"] for target in rule["Properties"]["Targets"]] == [{"Ref": "EventBusArn"}]
+    (target,) = rule["Properties"]["Targets"]
+    assert (target["Arn"], target["DeadLetterConfig"]["Arn"]["Fn::GetAtt"]) == (
+        {"Ref": "EventBusArn"},
+        "EventDeadLetters.Arn",
+    )
+    (allow,) = (
+        s
+        for s in RESOURCES["EventDeadLettersPolicy"]["Properties"]["PolicyDocument"]["Statement"]
+        if s["Effect"] == "Allow"
+    )
+    assert {"Fn::GetAtt": f"{name}.Arn"} in allow["Condition"]["ArnEquals"]["aws:SourceArn"]
 
 
 def test_only_named_accounts_may_send_events():

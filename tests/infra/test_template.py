@@ -26,7 +26,10 @@ FUNCTIONS = {name: r["Properties"] for name, r in RESOURCES.items() if r["Type"]
 QUEUES = {name: r["Properties"] for name, r in RESOURCES.items() if r["Type"] == "AWS::SQS::Queue"}
 WORKING_QUEUES = {name: q for name, q in QUEUES.items() if "DeadLetters" not in name}
 RULES = {name: r["Properties"] for name, r in RESOURCES.items() if r["Type"] == "AWS::Events::Rule"}
+API = RESOURCES["JourneymanApi"]["Properties"]
+ACCOUNT_LIMIT = 10
 MAPPINGS = {name: r["Properties"] for name, r in RESOURCES.items() if r["Type"] == "AWS::Lambda::EventSourceMapping"}
+TEN_MINUTES, SHORTEST_LONG_RETRY = 600, 22  # seconds; of `retry_seconds` from the fifth receive on
 DAYS_14 = 14 * 24 * 3600
 
 
@@ -43,7 +46,8 @@ def listed(value) -> list:
 
 
 def statements(policy: dict) -> Iterator[dict]:
-    yield from policy["PolicyDocument"]["Statement"]
+    for statement in policy["PolicyDocument"]["Statement"]:
+        yield statement["Fn::If"][1] if "Fn::If" in statement else statement
 
 
 def actions_of(function: str) -> set[str]:
@@ -100,11 +104,70 @@ def test_every_queue_has_a_dead_letter_queue_with_an_alarm(name):
     queue = QUEUES[name]
     letters = get_att(queue["RedrivePolicy"]["deadLetterTargetArn"])
 
-    assert 2 <= queue["RedrivePolicy"]["maxReceiveCount"] <= 10
+    assert queue["RedrivePolicy"]["maxReceiveCount"] >= 10 + TEN_MINUTES // SHORTEST_LONG_RETRY
+    assert queue["MessageRetentionPeriod"] >= queue["RedrivePolicy"]["maxReceiveCount"] * queue["VisibilityTimeout"]
     assert QUEUES[letters].get("FifoQueue") == queue.get("FifoQueue")
     assert QUEUES[letters]["MessageRetentionPeriod"] == DAYS_14
     alarms = of_type("AWS::CloudWatch::Alarm").values()
     assert letters in {get_att(dimension["Value"]) for alarm in alarms for dimension in alarm.get("Dimensions", ())}
+
+
+ALARMS = {name: r["Properties"] for name, r in RESOURCES.items() if r["Type"] == "AWS::CloudWatch::Alarm"}
+
+
+def metrics_of(alarm: dict) -> set[tuple[str, str, str]]:
+    """Return the (namespace, metric, resource) that an alarm reads."""
+    plain = [{"Metric": alarm}] if "MetricName" in alarm else []
+    stats = plain + [query["MetricStat"] for query in alarm.get("Metrics", ()) if "MetricStat" in query]
+    return {
+        (m["Namespace"], m["MetricName"], d["Value"].get("Ref") or get_att(d["Value"]))
+        for m in (stat["Metric"] for stat in stats)
+        for d in m["Dimensions"]
+    }
+
+
+WATCHED = {watched for alarm in ALARMS.values() for watched in metrics_of(alarm)}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_has_alarms_for_errors_and_throttles(name):
+    """A function that fails or waits makes no noise of its own."""
+    assert {("AWS/Lambda", "Errors", name), ("AWS/Lambda", "Throttles", name)} <= WATCHED
+
+
+@pytest.mark.parametrize("name", WORKING_QUEUES)
+def test_every_queue_has_an_alarm_for_the_age_of_its_oldest_message(name):
+    """A message that is delivered again and again reaches no dead-letter queue for a long time."""
+    assert ("AWS/SQS", "ApproximateAgeOfOldestMessage", name) in WATCHED
+
+
+def test_missing_sweeps_and_failing_runs_raise_alarms():
+    """Without a sweep there is no data; a run with a wrong setting fails no function."""
+    (heartbeat,), (errors,) = ALARMS["SweepAlarm"]["Metrics"], ALARMS["RunErrorsAlarm"]["Metrics"]
+
+    assert heartbeat["Expression"] == "SELECT SUM(journeyman_sweeps_total) FROM Journeyman"
+    assert (ALARMS["SweepAlarm"]["TreatMissingData"], ALARMS["SweepAlarm"]["Threshold"]) == ("breaching", 1)
+    assert errors["Expression"] == "SELECT SUM(journeyman_errors_total) FROM Journeyman"
+    assert {"journeyman_sweeps_total", "journeyman_errors_total"} <= set(METRICS)
+
+
+@pytest.mark.parametrize("name", ALARMS)
+def test_every_alarm_is_sent_to_the_topic_and_reads_at_most_ten_metrics(name):
+    """CloudWatch refuses more."""
+    assert ALARMS[name]["AlarmActions"]["Fn::If"][0] == "HasAlarmTopic"
+    assert len(ALARMS[name].get("Metrics", ())) <= 10
+
+
+def test_every_rule_and_schedule_has_a_dead_letter_queue():
+    """EventBridge drops what it cannot deliver; the queue's policy or the schedule's role lets it send."""
+    schedules = of_type("AWS::Scheduler::Schedule").values()
+    targets = [t for rule in RULES.values() for t in rule["Targets"]] + [s["Target"] for s in schedules]
+    (role,) = RESOURCES["SchedulerRole"]["Properties"]["Policies"]
+    (sending,) = (s for s in statements(role) if s["Action"] == "sqs:SendMessage")
+
+    assert {get_att(target["DeadLetterConfig"]["Arn"]) for target in targets} == {"EventDeadLetters"}
+    assert "EventDeadLetters" in {get_att(arn) for arn in sending["Resource"]}
+    assert ("AWS/SQS", "ApproximateNumberOfMessagesVisible", "EventDeadLetters") in WATCHED
 
 
 def test_rejected_placements_raise_an_alarm():
@@ -164,10 +227,34 @@ def test_functions_may_receive_from_their_own_queue_only():
     """SAM's SQS event would allow every queue of the account."""
     assert all("SQS" not in str(f.get("Events", "")) for f in FUNCTIONS.values())
     for mapping in MAPPINGS.values():
-        pollers = [
-            p["SQSPollerPolicy"] for p in FUNCTIONS[mapping["FunctionName"]["Ref"]]["Policies"] if "Ref" not in p
-        ]
-        assert [get_att(p["QueueName"]) for p in pollers] == [get_att(mapping["EventSourceArn"])]
+        own = [p for p in FUNCTIONS[mapping["FunctionName"]["Ref"]]["Policies"] if "Ref" not in p]
+        queue = get_att(mapping["EventSourceArn"])
+        assert [get_att(p["SQSPollerPolicy"]["QueueName"]) for p in own if "SQSPollerPolicy" in p] == [queue]
+        (sending,) = (p["Statement"] for p in own if "Statement" in p)
+        letters = QUEUES[queue]["RedrivePolicy"]["deadLetterTargetArn"]
+        assert (sending["Action"], sending["Resource"]) == ("sqs:SendMessage", letters)
+
+
+@pytest.mark.parametrize("clusters", [1, 50])
+def test_no_function_starves_in_an_account_with_a_concurrency_limit_of_ten(clusters):
+    """A new account has that limit. With one cluster all runs fit into it; with many, each step has a run at any time.
+
+    A FIFO queue has one run per message group. The API runs as many requests as its burst, unless they are reserved.
+    """
+    default = TEMPLATE["Parameters"]["StepConcurrency"]["Default"]
+    longest: dict[str, int] = {"ApiFunction": API["MethodSettings"][0]["ThrottlingBurstLimit"]}
+    for mapping in MAPPINGS.values():
+        allowed = mapping["ScalingConfig"]["MaximumConcurrency"]
+        allowed = default if allowed == {"Ref": "StepConcurrency"} else allowed
+        is_fifo = QUEUES[get_att(mapping["EventSourceArn"])].get("FifoQueue", False)
+        longest[mapping["FunctionName"]["Ref"]] = min(allowed, clusters) if is_fifo else allowed
+    longest["SweepFunction"] += 1  # the schedule's own run
+
+    assert set(longest) == set(FUNCTIONS)
+    if clusters == 1:
+        assert sum(longest.values()) <= ACCOUNT_LIMIT
+    of_steps = {name: runs for name, runs in longest.items() if name != "ApiFunction"}
+    assert all(sum(of_steps.values()) - own < ACCOUNT_LIMIT for own in of_steps.values())
 
 
 def matches(pattern: dict, event: dict) -> bool:
@@ -190,11 +277,13 @@ def test_rules_match_exactly_the_events_that_interrupt_handles(path):
 
 
 def test_interrupt_queue_accepts_messages_from_the_rules_only():
-    """The queue's policy names all rules of the stack."""
+    """The queues' policies name all rules of the stack: that of their target, and that of what they cannot deliver."""
     assert {get_att(t["Arn"]) for rule in RULES.values() for t in rule["Targets"]} == {"InterruptQueue"}
-    (allow,) = [s for s in statements(RESOURCES["InterruptQueuePolicy"]["Properties"]) if s["Effect"] == "Allow"]
-    assert {get_att(arn) for arn in allow["Condition"]["ArnEquals"]["aws:SourceArn"]} == set(RULES)
-    assert allow["Principal"] == {"Service": "events.amazonaws.com"}
+    for queue in ("InterruptQueue", "EventDeadLetters"):
+        policy = RESOURCES[f"{queue}Policy"]["Properties"]
+        (allow,) = [s for s in statements(policy) if s["Effect"] == "Allow"]
+        assert {get_att(arn) for arn in allow["Condition"]["ArnEquals"]["aws:SourceArn"]} == set(RULES)
+        assert (allow["Principal"], get_att(allow["Resource"])) == ({"Service": "events.amazonaws.com"}, queue)
 
 
 SCHEDULES = {
@@ -257,7 +346,58 @@ def test_only_the_node_role_can_be_passed_and_only_to_ec2():
     passing = [s for _, s in every_allow() if "iam:PassRole" in listed(s["Action"])]
 
     assert [s["Resource"] for s in passing] == [{"Ref": "NodeRoleArn"}]
-    assert passing[0]["Condition"] == {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
+    services = ["ec2.amazonaws.com", "ec2.amazonaws.com.cn"]
+    assert passing[0]["Condition"] == {"StringEquals": {"iam:PassedToService": services}}
+    assert TEMPLATE["Parameters"]["NodeRoleArn"]["Type"] == "CommaDelimitedList"
+
+
+def test_only_instance_profiles_of_the_cluster_can_be_changed():
+    """A tag in the request says nothing about the profile: only the path, which Journeyman gives each profile, does."""
+    path = "arn:${AWS::Partition}:iam::${AWS::AccountId}:instance-profile/karpenter/${AWS::Region}/${ClusterName}/*"
+    reading = {"iam:GetInstanceProfile", "iam:ListInstanceProfiles"}
+    resources = {
+        str(s["Resource"])
+        for _, s in every_allow()
+        if any("InstanceProfile" in action and action not in reading for action in listed(s["Action"]))
+    }
+
+    assert resources == {str({"Fn::Sub": path})}
+
+
+def test_other_accounts_may_send_only_the_events_that_are_handled():
+    """Any other event on the default bus could start a rule of the account's owner."""
+    condition = RESOURCES["ClusterEventsPolicy"]["Properties"]["Statement"]["Condition"]["StringEquals"]
+    patterns = [rule["EventPattern"] for rule in RULES.values()]
+
+    assert set(condition["events:source"]) == {source for p in patterns for source in p["source"]}
+    assert set(condition["events:detail-type"]) == {kind for p in patterns for kind in p["detail-type"]}
+
+
+def test_keys_and_custom_parameters_are_readable_only_if_they_are_named():
+    """Both are lists of ARNs, empty by default."""
+    resources = {
+        action: s["Resource"]
+        for _, s in every_allow()
+        for action in listed(s["Action"])
+        if action.startswith("kms:") or s.get("Sid") == "AllowSSMReadOfCustomParameters"
+    }
+
+    assert {str(resource) for action, resource in resources.items() if action.startswith("kms:")} == {
+        str({"Ref": "KmsKeyArns"})
+    }
+    assert resources["ssm:GetParameters"] == {"Ref": "SsmParameterArns"}
+    assert (
+        TEMPLATE["Parameters"]["KmsKeyArns"]["Default"] == TEMPLATE["Parameters"]["SsmParameterArns"]["Default"] == ""
+    )
+
+
+def test_forwarder_and_nodes_get_their_access_on_request():
+    """The forwarder's role may send to its two queues; the entry of nodes has EKS's type for them."""
+    role, entry = RESOURCES["ForwarderRole"], RESOURCES["NodeAccess"]
+
+    assert role["Properties"]["ManagedPolicyArns"] == [{"Ref": "ForwarderPolicy"}]
+    assert (role["Condition"], RESOURCES["ForwarderIdentity"]["Condition"]) == ("HasForwarderIdentity",) * 2
+    assert (entry["Condition"], entry["Properties"]["Type"]) == ("HasNodeAccessEntry", "EC2_LINUX")
 
 
 def test_each_function_has_the_policies_of_its_step():
@@ -283,7 +423,11 @@ def test_access_entries_have_the_groups_of_the_chart():
     """The groups are those that the chart's values name."""
     access = yaml.safe_load((ROOT / "infra" / "chart" / "values.yaml").read_text())["access"]
     entries = of_type("AWS::EKS::AccessEntry")
-    groups = {get_att(e["PrincipalArn"]).removesuffix("Role"): e["KubernetesGroups"] for e in entries.values()}
+    groups = {
+        get_att(e["PrincipalArn"]).removesuffix("Role"): e["KubernetesGroups"]
+        for e in entries.values()
+        if "KubernetesGroups" in e
+    }
 
     assert groups == {f: [s["name"] for s in access[f.removesuffix("Function").lower()]] for f in FUNCTIONS}
 
@@ -316,7 +460,7 @@ def test_only_named_cluster_roles_may_be_assumed():
     assert (statement["Action"], statement["Resource"]) == ("sts:AssumeRole", {"Ref": "ClusterRoleArns"})
 
 
-@pytest.mark.parametrize("kind", ["eks", "kubeconfig"])
+@pytest.mark.parametrize("kind", ["eks", "eks-config-map", "kubeconfig"])
 def test_template_registers_clusters_in_the_form_that_the_code_parses(kind):
     """Its own cluster has the chosen access; further clusters are registered as written."""
     more = '[{"name": "emea", "region": "eu-west-1", "access": {"kind": "eks", "endpoint": "private"}}]'
@@ -330,7 +474,7 @@ def test_template_registers_clusters_in_the_form_that_the_code_parses(kind):
 
     clusters = read_environment(variables).clusters
     assert set(clusters) == {"dev", "emea"}
-    assert clusters["dev"].access == (EksAccess() if kind == "eks" else KubeconfigAccess(path="/opt/kubeconfig"))
+    assert clusters["dev"].access == (KubeconfigAccess(path="/opt/kubeconfig") if kind == "kubeconfig" else EksAccess())
     assert clusters["emea"].access == EksAccess(endpoint="private")
 
 
@@ -352,7 +496,7 @@ class Account:
 def test_api_routes_except_the_forwarders_require_credentials():
     """A plan reveals much of a cluster. The forwarder has no AWS credentials, so its route is throttled instead."""
     api = RESOURCES["JourneymanApi"]["Properties"]
-    assert api["Auth"] == {"DefaultAuthorizer": "AWS_IAM"}
+    assert api["Auth"] == {"DefaultAuthorizer": "AWS_IAM", "InvokeRole": "NONE"}
     routes = [event["Properties"] for event in FUNCTIONS["ApiFunction"]["Events"].values()]
     signed = {(r["Method"], r["Path"]) for r in routes if "Auth" not in r}
     assert signed == {
@@ -368,9 +512,13 @@ def test_api_routes_except_the_forwarders_require_credentials():
         "/clusters/{name}/events",
         {"Authorizer": "NONE"},
     )
-    (throttled,) = api["MethodSettings"]
+    every, throttled = api["MethodSettings"]
+    assert (every["HttpMethod"], every["ResourcePath"]) == ("*", "/*")
     assert (throttled["HttpMethod"], throttled["ResourcePath"].replace("~1", "/")) == ("POST", f"/{unsigned['Path']}")
-    assert throttled["ThrottlingRateLimit"] <= 100
+    for limit in ("ThrottlingRateLimit", "ThrottlingBurstLimit"):
+        condition, accepted, otherwise = throttled[limit]["Fn::If"]
+        assert (condition, otherwise) == ("AcceptsEvents", 0)  # API Gateway then refuses every request
+        assert accepted <= 20
 
 
 def test_forwarder_policy_allows_sending_to_two_queues_only():

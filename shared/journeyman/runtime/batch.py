@@ -4,18 +4,19 @@ A message only starts a step, so several messages for one cluster in a batch are
 The runs of one cluster are sequential. A cluster that does not respond does not delay the others. A run that has not ended
 shortly before the platform ends the process counts as failed.
 
-A failed record is delivered again after its visibility timeout, and goes to the dead-letter queue when its retries are used
-up. A record that can never be parsed is made visible at once, because a failed message blocks its message group of a FIFO
-queue until then. Failed records are reported individually. Powertools' FIFO processor would report all records from the
-first failure on, and move valid messages of the group to the dead-letter queue.
+A failed record is delivered again within 30 seconds (`retry_seconds`), because it blocks its message group of a FIFO queue until
+then, and goes to the dead-letter queue when its receives are used up. A record that can never succeed, because it does not
+parse or names an unknown cluster, goes there at once. Failed records are reported individually. Powertools' FIFO processor
+would report all records from the first failure on, and move valid messages of the group to the dead-letter queue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -32,14 +33,16 @@ from journeyman.errors import (
     UnknownClusterError,
 )
 from journeyman.events import parse_trigger
-from journeyman.ports import Interruption, Trigger
+from journeyman.ports import DeadLetter, Interruption, Trigger
 from journeyman.runtime.composition import Context, Runtime
 from journeyman.steps.context import BUSY, Outcome, RunContext
-from journeyman.steps.recorder import emit_error
+from journeyman.steps.recorder import emit_error, error_metric
 
 StepFunction = Callable[[RunContext, Trigger], Outcome]
 LambdaEvent = Mapping[str, Any]
 Result = Outcome | Exception
+Record = Mapping[str, Any]
+"""A message as Lambda passes it to the function."""
 
 MAX_PARALLEL_CLUSTERS = 16
 """Clusters that run in parallel. They wait for responses most of the time."""
@@ -122,14 +125,16 @@ class StepRunner:
         unavailable: KubeUnavailableError | None = None
         for key, trigger in runs.items():
             result: Result
+            is_counted = False
             if unavailable is not None:
                 results.setdefault((trigger.cluster, key), unavailable)
                 continue
             try:
                 with self._runtime.invocation(trigger, self._context) as run, _emit_errors(run, self._step):
+                    is_counted = True
                     result = self._raise_if_busy(self._function(run, trigger))
             except Exception as error:  # noqa: BLE001 - logged, and returned for its record after the other clusters ran
-                result = self._failure(error, trigger)
+                result = self._failure(error, trigger, is_counted=is_counted)
                 unavailable = error if isinstance(error, KubeUnavailableError) else None
             results.setdefault((trigger.cluster, key), result)
 
@@ -144,8 +149,13 @@ class StepRunner:
             )
         return outcome
 
-    def _failure(self, error: Exception, trigger: Trigger) -> Result:
-        """Log the error and return it; after a wrong setting return an Outcome, because the sweep tries again each minute."""
+    def _failure(self, error: Exception, trigger: Trigger, *, is_counted: bool) -> Result:
+        """Log the error and return it; after a wrong setting return an Outcome, because the sweep tries again each minute.
+
+        `is_counted` is whether the run counts its error; an error before it starts, such as a wrong setting, is counted here.
+        """
+        if not is_counted:
+            self._runtime.observe(error_metric(self._step, error))
         self._runtime.log_error(error, controller=self._step.value, correlation_id=trigger.id, on=trigger.cluster)
         if isinstance(error, ConfigurationError) and self._step is not Step.INTERRUPT:
             return Outcome(step=trigger.step, cluster=trigger.cluster, status=FAILED, notes=(str(error),))
@@ -183,7 +193,7 @@ def log_errors(runtime: Runtime) -> Iterator[None]:
 class SqsBatch(Struct):
     """The records of one batch, with the trigger or the failure of each by message id."""
 
-    records: Sequence[Mapping[str, Any]]
+    records: Sequence[Record]
     triggers: dict[str, Trigger]
     failures: dict[str, Exception]
 
@@ -205,22 +215,69 @@ class SqsBatch(Struct):
         return batch
 
     def answer(self, runtime: Runtime) -> dict[str, Any]:
-        """Return the failed records as `batchItemFailures`; retry records at once that can never succeed."""
-        permanent: dict[str, list[str]] = {}  # receipt handles by queue
-        for record in self.records:
-            is_permanent = isinstance(self.failures.get(record["messageId"]), MalformedEventError | UnknownClusterError)
-            if is_permanent and "receiptHandle" in record:  # a handwritten test event may lack it
-                permanent.setdefault(record["eventSourceARN"], []).append(record["receiptHandle"])
-        try:
-            for queue, receipts in permanent.items():
-                runtime.queue.retry_now(queue, receipts)
-        except JourneymanError as error:
-            runtime.log_error(error)
-        message_ids = [record["messageId"] for record in self.records if record["messageId"] in self.failures]
+        """Return the failed records as `batchItemFailures`, after setting when each is delivered again.
+
+        Records that can never succeed go to the dead-letter queue instead. Where SQS refuses that, they are retried as well.
+        """
+        failed = [record for record in self.records if record["messageId"] in self.failures]
+        received = [record for record in failed if "receiptHandle" in record]  # a handwritten test event may lack it
+        permanent = [r for r in received if isinstance(self.failures[r["messageId"]], _PERMANENT)]
+        moved: set[str] = set()
+        for queue, records in _by_queue(permanent).items():
+            letters = [DeadLetter(r["body"], r.get("attributes", {}).get("MessageGroupId", "")) for r in records]
+            with _logged(runtime):
+                if runtime.queue.send_to_dead_letters(queue, letters):
+                    moved |= {record["messageId"] for record in records}
+        for queue, records in _by_queue(r for r in received if r["messageId"] not in moved).items():
+            with _logged(runtime):
+                runtime.queue.retry_after(queue, _retry_delays(records))
+        message_ids = [record["messageId"] for record in failed if record["messageId"] not in moved]
         return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in message_ids]}
 
 
-def _parse(runtime: Runtime, record: Mapping[str, Any]) -> Trigger | MalformedEventError:
+_PERMANENT: Final = (MalformedEventError, UnknownClusterError)
+LONGEST_RETRY_SECONDS: Final = 30
+
+
+def retry_seconds(receives: int, key: str) -> int:
+    """Return when a message is delivered again: after 2 s, twice as long after each further receive, at most 30 s.
+
+    Up to a quarter is taken off, by the message group, so that clusters that fail together do not return together.
+    """
+    longest = min(1 << min(receives, 8), LONGEST_RETRY_SECONDS)
+    share = zlib.crc32(f"{key}/{receives}".encode()) / 2**32
+    return max(1, round(longest * (1 - share / 4)))
+
+
+def _retry_delays(records: Iterable[Record]) -> dict[str, int]:
+    """Return the seconds until each record is delivered again by receipt handle; records of one group return together."""
+    by_group: dict[str, list[Record]] = {}
+    for record in records:
+        by_group.setdefault(record.get("attributes", {}).get("MessageGroupId", record["messageId"]), []).append(record)
+    delays: dict[str, int] = {}
+    for group, members in by_group.items():
+        receives = max(int(r.get("attributes", {}).get("ApproximateReceiveCount", 1)) for r in members)
+        delays.update({record["receiptHandle"]: retry_seconds(receives, group) for record in members})
+    return delays
+
+
+def _by_queue(records: Iterable[Record]) -> dict[str, list[Record]]:
+    by_queue: dict[str, list[Record]] = {}
+    for record in records:
+        by_queue.setdefault(record["eventSourceARN"], []).append(record)
+    return by_queue
+
+
+@contextmanager
+def _logged(runtime: Runtime) -> Iterator[None]:
+    """Log an error of the queue; the messages are then delivered again after their visibility timeout."""
+    try:
+        yield
+    except JourneymanError as error:
+        runtime.log_error(error)
+
+
+def _parse(runtime: Runtime, record: Record) -> Trigger | MalformedEventError:
     try:
         with log_errors(runtime):
             return parse_trigger(record)

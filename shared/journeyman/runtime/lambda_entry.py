@@ -14,7 +14,7 @@ from typing import Any
 from aws_lambda_powertools import Tracer
 
 from journeyman.core.lifecycle.interruption import deleted_message_metrics, received_message_metrics
-from journeyman.core.plan import Step
+from journeyman.core.plan import Observation, Step
 from journeyman.errors import JourneymanError
 from journeyman.events import parse_trigger
 from journeyman.observe.logs import SERVICE
@@ -114,6 +114,8 @@ def run_sweep(function: StepFunction, event: LambdaEvent, context: Context) -> A
     with log_errors(runtime):
         triggers = runner.accept(parse_trigger(event))
     results = runner.run(triggers)
+    if any(isinstance(result, Outcome) for result in results):
+        runtime.observe(Observation(name="journeyman_sweeps_total"))
     for result in results:
         if isinstance(result, Exception):
             raise result

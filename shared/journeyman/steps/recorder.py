@@ -206,10 +206,15 @@ def chain_end_metric(step: Step) -> Observation:
 
 def emit_error(run: RunContext, step: Step, error: JourneymanError) -> None:
     """Count an error that stopped a run or a part of it; record an Event if an operator must act."""
-    labels = {"controller": step.value, "error": type(error).__name__}
-    run.telemetry.observe(Observation(name="journeyman_errors_total", labels=labels))
+    run.telemetry.observe(error_metric(step, error))
     if event := event_for_operator(step, error):
         run.telemetry.event(event)
+
+
+def error_metric(step: Step, error: Exception) -> Observation:
+    """Return the metric sample of an error that stopped a run or a part of it."""
+    labels = {"controller": step.value, "error": type(error).__name__}
+    return Observation(name="journeyman_errors_total", labels=labels)
 
 
 def event_for_operator(step: Step, error: JourneymanError) -> Event | None:

@@ -16,13 +16,12 @@ import yaml
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 from moto import mock_aws
-from urllib3.exceptions import InsecureRequestWarning
 
 from journeyman.core.api.objects import NAMESPACE
 from journeyman.errors import CloudUnavailableError, ConfigurationError, ForbiddenError, UnknownClusterError
 from journeyman.kube.access import eks
 from journeyman.kube.access.in_cluster import in_cluster, server_of
-from journeyman.kube.access.kubeconfig import from_kubeconfig
+from journeyman.kube.access.kubeconfig import from_kubeconfig, read_kubeconfig
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
 from journeyman_simulator.clock import VirtualClock
@@ -83,8 +82,8 @@ def test_wrong_token_is_forbidden(tmp_path, tls_front):
         namespaces(from_kubeconfig(a_kubeconfig(tmp_path, tls_front, token="wrong")))
 
 
-def test_kubeconfig_can_turn_off_verification(tmp_path, tls_front):
-    """`insecure-skip-tls-verify` works as in kubectl, with a warning."""
+def test_kubeconfig_that_turns_off_verification_is_refused(tmp_path, tls_front):
+    """Whoever answers would get the token; the error says what to do instead."""
     path = Path(a_kubeconfig(tmp_path, tls_front))
     content = yaml.safe_load(path.read_text())
     cluster = content["clusters"][0]["cluster"]
@@ -94,8 +93,24 @@ def test_kubeconfig_can_turn_off_verification(tmp_path, tls_front):
         namespaces(from_kubeconfig(str(path)))
     cluster["insecure-skip-tls-verify"] = True
     path.write_text(yaml.safe_dump(content))
-    with pytest.warns(InsecureRequestWarning):
-        assert "kube-system" in namespaces(from_kubeconfig(str(path)))
+    with pytest.raises(ConfigurationError, match="insecure-skip-tls-verify") as caught:
+        from_kubeconfig(str(path))
+    assert "certificate-authority-data" in caught.value.context["to_do"]
+
+
+def test_repr_of_a_kubeconfig_has_no_secret():
+    """It may be in a log line or a stack trace."""
+    secret = base64.b64encode(b"-----BEGIN PRIVATE KEY-----").decode()
+    document = {
+        "clusters": [{"name": "a", "cluster": {"server": "https://a", "certificate-authority-data": secret}}],
+        "users": [{"name": "u", "user": {"client-certificate-data": secret, "client-key-data": secret}}],
+        "contexts": [{"name": "c", "context": {"cluster": "a", "user": "u"}}],
+        "current-context": "c",
+    }
+    kubeconfig = read_kubeconfig(document)
+
+    assert secret not in repr(kubeconfig.users)
+    assert "PRIVATE" not in repr(kubeconfig.entry())
 
 
 def test_unusable_kubeconfig_is_named(tmp_path, tls_front):

@@ -21,7 +21,7 @@ from journeyman.errors import (
     UnknownClusterError,
 )
 from journeyman.ports import Message, ScheduledRun
-from journeyman.runtime.batch import FAILED, StepRunner
+from journeyman.runtime.batch import FAILED, StepRunner, retry_seconds
 from journeyman.runtime.composition import Runtime, installed
 from journeyman.runtime.lambda_entry import entry_point, run_batch, run_sweep
 from journeyman.steps.context import BUSY, Outcome, Settings
@@ -153,12 +153,14 @@ def test_messages_for_one_cluster_are_one_run(runtime):
 
 
 def test_malformed_message_fails_alone(runtime, adapters):
-    """It is delivered again until its retries are used up; later messages are handled."""
+    """It goes to the dead-letter queue at once; later messages are handled."""
     step = StepOf()
 
     failed = run_queue(runtime, step, a_record(1), a_record(2, body="{"), a_record(3), a_record(4, "nowhere"))
 
-    assert (failed, step.runs) == (["record-2", "record-4"], [("blue", "m1")])
+    assert (failed, step.runs) == ([], [("blue", "m1")])
+    assert [letter.group for letter in adapters.fake_queue.dead_letters] == ["blue", "nowhere"]
+    assert adapters.fake_queue.dead_letters[0].body == "{"
     assert [(level, fields["error"]) for level, _, fields in adapters.lines] == [
         ("error", "MalformedEventError"),
         ("error", "UnknownClusterError"),
@@ -166,24 +168,47 @@ def test_malformed_message_fails_alone(runtime, adapters):
     assert all(fields["to_do"] for _, _, fields in adapters.lines)
 
 
-def test_malformed_messages_are_retried_at_once_and_failed_runs_later(runtime, adapters):
-    """A visibility timeout blocks the message group, so only messages of failed runs keep it."""
-    step = StepOf(fails={"green": RateLimitedError("slow down")})
+def received_again(record, receives):
+    return {**record, "attributes": {**record["attributes"], "ApproximateReceiveCount": str(receives)}}
 
-    failed = run_queue(runtime, step, a_record(1, body="{"), a_record(2, "green"), a_record(3, "nowhere"))
+
+def test_failed_messages_are_delivered_again_within_30_seconds(runtime, adapters):
+    """A visibility timeout would block the message group for minutes; messages of one group return together."""
+    step = StepOf(fails={"green": RateLimitedError("slow down"), "blue": RateLimitedError("slow down")})
+    records = [a_record(1, "green"), received_again(a_record(2, "blue"), 5), a_record(3, "blue")]
+
+    assert run_queue(runtime, step, *records) == ["record-1", "record-2", "record-3"]
+
+    delays = adapters.fake_queue.retried
+    assert 1 <= delays["receipt-1"] <= 2
+    assert 22 <= delays["receipt-2"] <= 30
+    assert delays["receipt-3"] == delays["receipt-2"]
+
+
+def test_messages_return_later_each_time_and_not_together():
+    """Clusters that fail together, as in an outage of a region, come back apart."""
+    delays = {name: [retry_seconds(receives, name) for receives in range(1, 40)] for name in map(str, range(50))}
+
+    assert all(1 <= seconds <= 30 for row in delays.values() for seconds in row)
+    assert all(row[:4] == sorted(row[:4]) for row in delays.values())
+    assert len({tuple(row) for row in delays.values()}) == 50
+    assert len({row[10] for row in delays.values()}) >= 5
+
+
+def test_message_that_the_dead_letter_queue_refuses_is_delivered_again(runtime, adapters):
+    """SQS may be down for a moment; the record stays in its queue."""
     adapters.fake_queue.fails = RateLimitedError("SQS is busy")
-    again = run_queue(runtime, step, a_record(4, body="{"))
 
-    assert (failed, again) == (["record-1", "record-2", "record-3"], ["record-4"])
-    assert adapters.fake_queue.retried == ["receipt-1", "receipt-3"]
+    assert run_queue(runtime, StepOf(), a_record(4, body="{")) == ["record-4"]
 
 
-def test_message_for_another_step_is_refused(runtime):
+def test_message_for_another_step_is_refused(runtime, adapters):
     """A terminate message in the provision queue is an error of its sender."""
     step = StepOf()
 
-    assert run_queue(runtime, step, a_record(1, step="terminate")) == ["record-1"]
+    assert run_queue(runtime, step, a_record(1, step="terminate")) == []
     assert step.runs == []
+    assert len(adapters.fake_queue.dead_letters) == 1
 
 
 def test_failed_run_fails_all_records_of_its_cluster_only(runtime, adapters):
@@ -466,6 +491,40 @@ def test_due_requeue_is_forwarded_once(runtime, adapters):
         ("blue", Step.TERMINATE, None),
     ]
     assert sweep.runs == []
+
+
+def sweep_all(runtime, sweep):
+    event = {"version": "1", "source": "sweep", "id": "s", "time": NOW.isoformat(), "cluster": "*"}
+    with installed(runtime):
+        return run_sweep(sweep, event, Context())
+
+
+def test_each_sweep_is_counted_if_it_swept_a_cluster(runtime, adapters):
+    """The metric is the heartbeat, whose absence raises an alarm; one cluster that cannot be swept fails the invocation."""
+    sweep_all(runtime, StepOf(Step.SWEEP))
+    assert adapters.counted == [("journeyman_sweeps_total", {})]
+
+    with pytest.raises(KubeUnavailableError):
+        sweep_all(runtime, StepOf(Step.SWEEP, fails={"blue": KubeUnavailableError("no answer")}))
+    assert len(adapters.counted) == 2
+
+    with pytest.raises(KubeUnavailableError):
+        sweep_all(
+            runtime, StepOf(Step.SWEEP, fails=dict.fromkeys(("blue", "green"), KubeUnavailableError("no answer")))
+        )
+    assert len(adapters.counted) == 2
+
+
+def test_error_before_a_run_starts_is_counted(runtime, adapters):
+    """A wrong setting fails no message and no function; the metric raises an alarm."""
+
+    class Broken(Adapters):
+        def store(self, cluster):
+            raise ConfigurationError("the role is missing")
+
+    broken = Broken()
+    assert run_queue(Runtime({"blue": Settings(cluster_name="blue")}, broken), StepOf(), a_record(1)) == []
+    assert broken.counted == [("journeyman_errors_total", {"controller": "provision", "error": "ConfigurationError"})]
 
 
 def test_requeue_received_too_early_is_sent_back(runtime, adapters):

@@ -108,9 +108,11 @@ lists are read once, and then watched from their resource version.
 - apiGroups: [""]
   resources: [nodes] # labels and taints at registration
   verbs: [patch]
+{{- if .Values.features.podNomination }}
 - apiGroups: [""]
   resources: [pods/status] # pod nomination: status.nominatedNodeName
   verbs: [patch]
+{{- end }}
 {{- if .Values.features.nodeOverlay }}
 - apiGroups: [karpenter.sh]
   resources: [nodeoverlays/status]

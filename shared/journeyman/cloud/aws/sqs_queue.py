@@ -19,7 +19,7 @@ from typing import Any, Final
 from journeyman.cloud.aws.aws_errors import translated
 from journeyman.core.plan import Step
 from journeyman.errors import CloudProviderError, ConfigurationError
-from journeyman.ports import Clock, Message
+from journeyman.ports import Clock, DeadLetter, Message
 
 LONGEST_DELAY_SECONDS: Final = 900  # SQS: DelaySeconds
 ENTRIES_PER_CALL: Final = 10  # SQS: SendMessageBatch
@@ -55,6 +55,7 @@ class SQSQueue:
         self._queues = dict(queues)
         self._requeue_url = requeue_url
         self._new_id = new_id
+        self._dead_letter_urls: dict[str, str] = {}
 
     def send(self, messages: Iterable[Message]) -> None:
         """Send the messages, each distinct message once; those not due yet go through the requeue queue.
@@ -76,21 +77,62 @@ class SQSQueue:
         if refused:
             raise _not_sent(refused)
 
-    def retry_now(self, queue: str, receipts: Sequence[str]) -> None:
-        """Make received messages of a queue, given by its ARN, visible again. SQS keeps their receive counts.
+    def retry_after(self, queue: str, seconds_by_receipt: Mapping[str, int]) -> None:
+        """Make received messages of a queue, given by its ARN, visible again after so many seconds.
+
+        SQS keeps their receive counts. It ignores an expired receipt, whose message is visible already.
 
         Raises:
             RateLimitedError, CloudUnavailableError: SQS throttles the calls, or cannot be reached.
             CloudProviderError: SQS rejected the call.
         """
-        name = queue.rsplit(":", 1)[-1]
-        url = next((url for url in self._queues.values() if url.rsplit("/", 1)[-1] == name), None)
-        if url is None:
-            return
-        entries = [{"Id": str(n), "ReceiptHandle": r, "VisibilityTimeout": 0} for n, r in enumerate(receipts)]
+        url = self._url(queue)
+        entries = [
+            {"Id": str(number), "ReceiptHandle": receipt, "VisibilityTimeout": seconds}
+            for number, (receipt, seconds) in enumerate(seconds_by_receipt.items())
+        ]
         for batch in _batches(entries):
             with translated("sqs:ChangeMessageVisibility", queue=url):
                 self._sqs.change_message_visibility_batch(QueueUrl=url, Entries=batch)
+
+    def send_to_dead_letters(self, queue: str, messages: Sequence[DeadLetter]) -> bool:
+        """Send messages to the dead-letter queue of a queue, given by its ARN; return False if it has none.
+
+        Raises:
+            RateLimitedError, CloudUnavailableError: SQS throttles the calls, or cannot be reached.
+            CloudProviderError: SQS rejected some messages.
+        """
+        url = self._dead_letter_url(queue)
+        if not url:
+            return False
+        refused = [
+            failure
+            for batch in _batches([self._dead_letter(m) for m in messages])
+            for failure in self._send_batch(url, batch)
+        ]
+        if refused:
+            raise _not_sent(refused)
+        return True
+
+    def _dead_letter(self, message: DeadLetter) -> Entry:
+        message_id = self._new_id()
+        fifo = {"MessageGroupId": message.group, "MessageDeduplicationId": message_id} if message.group else {}
+        return {"Id": message_id, "MessageBody": message.body, **fifo}
+
+    def _url(self, queue: str) -> str:
+        """Return the URL of a queue that invokes a function, which is in the account and region of our own queues."""
+        return f"{self._requeue_url.rpartition('/')[0]}/{queue.rpartition(':')[2]}"
+
+    def _dead_letter_url(self, queue: str) -> str:
+        """Return the URL of a queue's dead-letter queue, which is in the same account and region; empty if it has none."""
+        if queue not in self._dead_letter_urls:
+            url = self._url(queue)
+            with translated("sqs:GetQueueAttributes", queue=url):
+                reply = self._sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["RedrivePolicy"])
+            policy = json.loads(reply.get("Attributes", {}).get("RedrivePolicy", "{}"))
+            target = str(policy.get("deadLetterTargetArn", ""))
+            self._dead_letter_urls[queue] = self._url(target) if target else ""
+        return self._dead_letter_urls[queue]
 
     def _entry(self, message: Message) -> tuple[str, Entry]:
         delay_seconds = self._delay_seconds(message)

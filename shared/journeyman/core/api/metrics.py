@@ -502,6 +502,11 @@ OWN: Final = (
         ("controller", "error"),
     ),
     Metric(
+        "journeyman_sweeps_total",
+        "counter",
+        "Number of sweeps that swept at least one cluster; without one a minute, lost work is not found.",
+    ),
+    Metric(
         "journeyman_requeue_chains_ended_total",
         "counter",
         "Number of chains of requeues that reached their limit; the next sweep continued their work.",

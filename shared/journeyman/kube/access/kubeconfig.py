@@ -33,7 +33,8 @@ def from_kubeconfig(path: str = "", context: str = "") -> Connection:
         context: The context; empty means the current one.
 
     Raises:
-        ConfigurationError: The file or the context does not exist, or is invalid.
+        ConfigurationError: The file or the context does not exist, or is invalid; or it turns off the verification of the
+            server's certificate, which would give the credentials to anybody on the way.
     """
     from kubernetes import client, config  # noqa: PLC0415 - over a second, see above
 
@@ -45,6 +46,13 @@ def from_kubeconfig(path: str = "", context: str = "") -> Connection:
         raise ConfigurationError(
             f"the kubeconfig cannot be used: {error}", path=path or "KUBECONFIG", context=context or "current"
         ) from error
+
+    if not configuration.verify_ssl:
+        raise ConfigurationError(
+            f"the kubeconfig turns off the verification of {configuration.host}'s certificate (insecure-skip-tls-verify)",
+            path=path or "KUBECONFIG",
+            to_do="put the cluster's CA into certificate-authority-data and remove insecure-skip-tls-verify",
+        )
 
     def authorization() -> str:
         # `auth_settings` refreshes an expiring token
@@ -66,9 +74,6 @@ def _context_of(configuration: Configuration) -> SharedTlsContext:
             context.load_cert_chain(configuration.cert_file, configuration.key_file or None)
     except OSError as error:  # ssl.SSLError is one
         raise ConfigurationError(f"the certificates of the kubeconfig cannot be read: {error}") from error
-    if not configuration.verify_ssl:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
     return context
 
 
@@ -80,6 +85,9 @@ class _ClusterEntry(Struct, frozen=True, rename="kebab"):
 class _User(Struct, frozen=True, rename="kebab"):
     client_certificate_data: str = ""
     client_key_data: str = ""
+
+    def __repr__(self) -> str:
+        return "_User()"  # the key is secret
 
 
 class _NamedCluster(Struct, frozen=True):
