@@ -38,6 +38,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import INITIALIZED, REGISTERED, format_time, parse_time
+from journeyman.core.api.duration import time_after
 from journeyman.core.api.objects import Node, NodeClaim, Pod, condition_of, is_true
 from journeyman.core.api.resources import fits, pod_requests, subtract, to_resources, total_requests
 from journeyman.core.lifecycle.progress import with_metadata
@@ -196,9 +197,10 @@ class NominationWindow(Struct, frozen=True, kw_only=True):
         missing = [claim for claim in joined if pods.not_nominated(claim)]
         nominate_from = now
         if not nominated and _waits_for_others(joining, joined, pods):
-            nominate_from = min(_ready_since(ready[c.metadata.name], now) for c in missing or joined) + BATCH_WINDOW
+            first_ready = min(_ready_since(ready[c.metadata.name], now) for c in missing or joined)
+            nominate_from = time_after(first_ready, BATCH_WINDOW)
         latest = now if missing else max(nominated, default=now)
-        untaint_from = min([latest + WATCH_DELAY, *(at + MAX_WATCH_DELAY for at in nominated)])
+        untaint_from = min([time_after(latest, WATCH_DELAY), *(time_after(at, MAX_WATCH_DELAY) for at in nominated)])
         return cls(now=now, nominate_from=nominate_from, untaint_from=untaint_from)
 
     def decide(self, joining: JoiningNode, pods: NominatablePods, capacity: int) -> NodeNomination:
@@ -464,14 +466,14 @@ def _was_nominated_recently(claim: NodeClaim, now: datetime) -> bool:
     """Whether pods were nominated a moment ago: if kube-scheduler clears a nomination twice, it has a reason."""
     last = nominated_at(claim)
     wait = RENOMINATION_DELAY if _is_being_filled(claim, now) else NOMINATION_TIMEOUT
-    return last is not None and now < last + wait
+    return last is not None and now < time_after(last, wait)
 
 
 def _is_being_filled(claim: NodeClaim, now: datetime) -> bool:
     """Whether the node is not initialized, or so new that kube-scheduler still binds the first pods to it."""
     initialized = condition_of(claim.status.conditions, INITIALIZED)
     since = initialized.last_transition_time if initialized is not None and initialized.status == "True" else None
-    return since is None or now < since + NOMINATION_TIMEOUT
+    return since is None or now < time_after(since, NOMINATION_TIMEOUT)
 
 
 def _clear(pod: Pod, why: str, now: datetime) -> Chain:

@@ -5,12 +5,12 @@ Restates: karpenter pkg/utils/pod/scheduling.go, pkg/utils/pdb/pdb.go.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
 from journeyman.core.api import labels
+from journeyman.core.api.duration import parse_go_duration, time_after
 from journeyman.core.api.objects import (
     Condition,
     LabelSelector,
@@ -20,8 +20,6 @@ from journeyman.core.api.objects import (
     is_true,
 )
 
-_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|h|m|s)", re.ASCII)
-_DURATION_SECONDS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -98,15 +96,7 @@ def is_disruptable(pod: Pod, now: datetime) -> bool:
     protection = parse_go_duration(value)
     if protection is None or protection <= timedelta(0):
         return True
-    return pod.status.start_time is not None and now >= pod.status.start_time + protection
-
-
-def parse_go_duration(text: str) -> timedelta | None:
-    """Return a Go duration such as `1h30m`; None if the text is not one."""
-    parts = _DURATION.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        return None
-    return timedelta(seconds=sum(float(number) * _DURATION_SECONDS[unit] for number, unit in parts))
+    return pod.status.start_time is not None and now >= time_after(pod.status.start_time, protection)
 
 
 def is_currently_reschedulable(pod: Pod, pdbs: Iterable[PodDisruptionBudget], now: datetime) -> bool:
