@@ -12,6 +12,7 @@ node-spot     the cloud announces its interruption
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -128,11 +129,11 @@ class HealthyCluster:
         claims = {c.metadata.name: c for c in server.list(NODECLAIM).items}
         planned = [c for c in claims.values() if "default/healthy" in _planned_pods(c)]
         draining = [p for p in server.list(POD).items if p.spec.node_name == "node-leaving"]
-        disrupted = {c["nodeClaim"] for d in server.list(NODE_DISRUPTION).items for c in d["spec"]["candidates"]}
+        proposed = [d.get("spec", {}).get("candidates") for d in server.list(NODE_DISRUPTION).items]
         return {
             "the pending pod has a NodeClaim with an instance": any(c.status.provider_id for c in planned),
             "the pod of the leaving node is evicted": all(p.metadata.deletion_timestamp for p in draining),
-            "the empty node is disrupted": "empty" in disrupted,
+            "the empty node is disrupted": any('"nodeClaim": "empty"' in json.dumps(p) for p in proposed),
             "the interrupted NodeClaim is deleted": "spot" not in claims
             or claims["spot"].metadata.deletion_timestamp is not None,
             "the busy node stays": "busy" in claims and claims["busy"].metadata.deletion_timestamp is None,

@@ -19,6 +19,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from journeyman.core.api.duration import time_after
 from journeyman.core.api.node_disruption import Method, NodeDisruption
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.disruption.budgets import next_window_change, schedule_error
@@ -195,7 +196,7 @@ def _controller(inputs: StepInputs) -> DisruptionController:
 
 def _decide_on(inputs: StepInputs, controller: DisruptionController, disruption: NodeDisruption) -> Plan:
     snapshot, name = inputs.loaded, disruption.metadata.name
-    due = (disruption.since or snapshot.now) + _validation_delay(inputs, disruption.spec.method)
+    due = time_after(disruption.since or snapshot.now, _validation_delay(inputs, disruption.spec.method))
     if snapshot.now < due:
         return _requeue_at(due, f"validate {name}")
     command = controller.revalidate(disruption)

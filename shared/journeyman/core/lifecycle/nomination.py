@@ -227,7 +227,7 @@ class NominationWindow(Struct, frozen=True, kw_only=True):
     def _later(self, node: Node, at: datetime) -> datetime | None:
         """Return the time, but no later than the taint's timeout; None if it has come."""
         joined = node.metadata.creation_timestamp
-        at = min(at, joined + TAINT_TIMEOUT) if joined is not None else self.now
+        at = min(at, time_after(joined, TAINT_TIMEOUT)) if joined is not None else self.now
         return at if at > self.now else None
 
 
@@ -338,7 +338,7 @@ def _oldest_pod_version(claim: NodeClaim) -> int:
 def is_starting(node: Node, now: datetime) -> bool:
     """Whether a node that joined within `TAINT_TIMEOUT` cannot take pods yet, so that nominations to it would be cleared."""
     joined = node.metadata.creation_timestamp
-    if joined is None or now >= joined + TAINT_TIMEOUT:
+    if joined is None or now >= time_after(joined, TAINT_TIMEOUT):
         return False
     has_ephemeral_taint = any(
         labels.is_ephemeral_taint(taint.key, taint.effect) and taint.key != labels.UNREGISTERED_TAINT
@@ -352,7 +352,11 @@ def _is_joining(claim: NodeClaim, nodes: Sequence[Node], now: datetime) -> bool:
     if not claim.status.provider_id or claim.metadata.deletion_timestamp is not None:
         return False
     joined = nodes[0].metadata.creation_timestamp if nodes else now
-    return joined is not None and now < joined + TAINT_TIMEOUT and not is_true(claim.status.conditions, REGISTERED)
+    return (
+        joined is not None
+        and now < time_after(joined, TAINT_TIMEOUT)
+        and not is_true(claim.status.conditions, REGISTERED)
+    )
 
 
 def _ready_node(nodes: Sequence[Node], now: datetime) -> Node | None:
