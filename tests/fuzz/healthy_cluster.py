@@ -128,7 +128,7 @@ class HealthyCluster:
         server = self.cluster.server
         claims = {c.metadata.name: c for c in server.list(NODECLAIM).items}
         planned = [c for c in claims.values() if "default/healthy" in _planned_pods(c)]
-        draining = [p for p in server.list(POD).items if p.spec.node_name == "node-leaving"]
+        draining = [p for p in server.list(POD).items if p.metadata.name == "leaving-0"]
         proposed = [d.get("spec", {}).get("candidates") for d in server.list(NODE_DISRUPTION).items]
         return {
             "the pending pod has a NodeClaim with an instance": any(c.status.provider_id for c in planned),
