@@ -131,6 +131,7 @@ faults: setup ## Run 10,000 fault scenarios (SEEDS=…), with a crash at each AP
 
 nightly: setup oracle ## Compare 2,000 new clusters (CASES=…) with Karpenter, search for counter-examples, mutate the core (MUTANTS=…)
 	HYPOTHESIS_PROFILE=search JOURNEYMAN_CASES=$(CASES) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/differential tests/property
+	JOURNEYMAN_HOSTILE_CLUSTERS=10000 $(BIN)/python -m pytest -n $(JOBS) tests/fuzz
 	@for package in scheduling lifecycle disruption; do $(BIN)/python -m tests.mutation $$package --sample $(MUTANTS) || exit 1; done
 
 clean: ## Remove everything that these commands created

@@ -20,7 +20,8 @@ def _rounded(plan: Any) -> Any:
     if isinstance(plan, float):
         return round(plan, DECIMALS) + 0.0
     if isinstance(plan, dict):
-        return {key: _rounded(value) for key, value in plan.items()}
+        # digests are recorded of plans that skip nothing, from a time when plans did not say so
+        return {key: _rounded(value) for key, value in plan.items() if key != "skipped" or value}
     if isinstance(plan, list | tuple):
         return [_rounded(value) for value in plan]
     return plan

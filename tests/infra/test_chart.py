@@ -174,7 +174,7 @@ def test_features_add_their_permissions_only():
 
 
 def test_status_of_pods_is_written_for_nomination_only():
-    """Whoever may write a pod's status may say that it runs."""
+    """A user who may write a pod's status may say that it runs."""
     with_it, without = rendered(HTTPS), rendered(HTTPS, "--set=features.podNomination=false")
 
     assert rights(with_it, "provision") - rights(without, "provision") == {("", "pods/status", "patch")}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import datetime, timedelta, timezone
+from itertools import takewhile
 
+from cronsim import CronSim
 from hypothesis import given
 from hypothesis import strategies as st
 
 from journeyman.core.api.nodepool import Budget
-from journeyman.core.disruption.budgets import UNLIMITED, allowed_nodes, is_active, next_window_change, windows
+from journeyman.core.disruption.budgets import UNLIMITED, allowed_nodes, has_opened, is_active, next_window_change
 from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodeClaimName, NodePoolName
 from journeyman.core.disruption.emptiness import delete_empty
 
@@ -53,6 +55,15 @@ def budgets(draw):
     return Budget(nodes=nodes, reasons=sorted(reasons), schedule=f"{minute} {hour} * * {days}", duration=f"{length}h")
 
 
+def windows(budget, now):
+    """Return (opens, closes) for each firing of the week before `now`."""
+    if budget.schedule is None:
+        return []
+    length = timedelta(hours=int(budget.duration.removesuffix("h")))
+    firings = takewhile(lambda at: at <= now, CronSim(budget.schedule, now - timedelta(days=7)))
+    return [(at, at + length) for at in firings]
+
+
 MOMENTS = st.integers(0, 14 * 24 * 60).map(lambda minutes: MONDAY + timedelta(minutes=minutes))
 
 
@@ -89,10 +100,20 @@ def test_another_budget_never_allows_more_disruptions(found, reason, total, now)
 
 @given(budgets(), MOMENTS)
 def test_budget_is_active_exactly_within_its_windows(budget, now):
-    """The nearest firing and the list of windows agree."""
-    inside = any(w.opens <= now < w.closes for w in windows([budget], now - timedelta(days=4), now + timedelta(days=4)))
+    """The nearest firing and a walk over all firings of a week agree."""
+    inside = any(opens <= now < closes for opens, closes in windows(budget, now))
 
     assert is_active(budget, now) == (budget.schedule is None or inside)
+
+
+@given(budgets(), MOMENTS, st.integers(1, 3 * 24 * 60))
+def test_budget_has_opened_exactly_if_it_fired_while_it_was_closed(budget, now, minutes):
+    """The sweep asks for the last 75 seconds; any other time is answered as well."""
+    since = now - timedelta(minutes=minutes)
+    earlier = windows(budget, now)
+    opened = [at for at, _ in earlier if since < at <= now and not any(o < at <= closes for o, closes in earlier)]
+
+    assert has_opened([budget], since, now) == bool(opened)
 
 
 @given(st.lists(budgets(), max_size=4), REASONS, MOMENTS, st.integers(1, 24 * 60 - 1))

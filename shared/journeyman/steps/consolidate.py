@@ -20,7 +20,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from journeyman.core.api.duration import time_after
 from journeyman.core.api.node_disruption import Method, NodeDisruption
+from journeyman.core.api.nodepool import NodePool
 from journeyman.core.disruption.budgets import next_window_change, schedule_error
 from journeyman.core.disruption.commands import (
     EXECUTING,
@@ -43,8 +45,9 @@ from journeyman.core.disruption.stale_taints import (
     delete_old_commands,
     remove_stale_taints,
 )
-from journeyman.core.plan import LogLine, Observation, Plan, Requeue, Step, chain_of, merge_plans, next_requeue
+from journeyman.core.plan import LogLine, Observation, Plan, Requeue, Step, chain_of, next_requeue
 from journeyman.core.state import Snapshot
+from journeyman.core.state.guard import plan_for_each
 from journeyman.ports import Trigger
 from journeyman.steps.context import Outcome, RunContext
 from journeyman.steps.load import EVERYTHING, load
@@ -82,7 +85,7 @@ def _clean_up(inputs: StepInputs) -> Plan:
 def _advance_commands(inputs: StepInputs) -> Plan:
     snapshot, poll = inputs.loaded, inputs.settings.disruption_poll
     executing = (d for d in unfinished_commands(snapshot) if d.status.phase == EXECUTING)
-    return merge_plans(wait_or_terminate(d, snapshot, poll) for d in executing)
+    return plan_for_each(executing, lambda disruption: wait_or_terminate(disruption, snapshot, poll))
 
 
 def _mark_consolidatable(inputs: StepInputs) -> Plan:
@@ -96,17 +99,16 @@ def _requeue_for_windows(inputs: StepInputs) -> Plan:
     """Requeue for the next start or end of a budget window of each NodePool that has nodes."""
     snapshot = inputs.loaded
     in_use = {node.node_pool for node in snapshot.state_nodes}
-    logs, plans = [], []
-    for pool in snapshot.node_pools:
+
+    def decide(pool: NodePool) -> Plan:
         name, budgets = pool.metadata.name, pool.spec.disruption.budgets
-        logs += [
-            LogLine(level="warning", message=why, fields={"NodePool": {"name": name}})
-            for budget in budgets
-            if (why := schedule_error(budget))
-        ]
-        if name in in_use and (at := next_window_change(budgets, snapshot.now)) is not None:
-            plans.append(_requeue_at(at, f"a budget window of NodePool {name} opens or closes"))
-    return merge_plans((*plans, Plan(logs=tuple(logs))))
+        errors = filter(None, map(schedule_error, budgets))
+        fields = {"NodePool": {"name": name}}
+        plan = Plan(logs=tuple(LogLine(level="warning", message=why, fields=fields) for why in errors))
+        at = next_window_change(budgets, snapshot.now) if name in in_use else None
+        return plan if at is None else plan + _requeue_at(at, f"a budget window of NodePool {name} opens or closes")
+
+    return plan_for_each(snapshot.node_pools, decide)
 
 
 def _await_launches(inputs: StepInputs) -> Plan:
@@ -125,7 +127,7 @@ def _decide_on_proposals(inputs: StepInputs) -> Plan | ScheduledPlan:
     if not proposed or _unlaunched(inputs.loaded):
         return Plan()
     controller = _controller(inputs)
-    plan = merge_plans(_decide_on(inputs, controller, disruption) for disruption in proposed)
+    plan = plan_for_each(proposed, lambda disruption: _decide_on(inputs, controller, disruption))
     return ScheduledPlan(plan, controller.simulation.results)
 
 
@@ -197,7 +199,7 @@ def _controller(inputs: StepInputs) -> DisruptionController:
 
 def _decide_on(inputs: StepInputs, controller: DisruptionController, disruption: NodeDisruption) -> Plan:
     snapshot, name = inputs.loaded, disruption.metadata.name
-    due = (disruption.since or snapshot.now) + _validation_delay(inputs, disruption.spec.method)
+    due = time_after(disruption.since or snapshot.now, _validation_delay(inputs, disruption.spec.method))
     if snapshot.now < due:
         return _requeue_at(due, f"validate {name}")
     command = controller.revalidate(disruption)

@@ -67,7 +67,8 @@ from journeyman.core.catalogue import Unavailable
 from journeyman.core.scheduling.capacity_buffers import resolve_buffers, virtual_pods
 from journeyman.core.scheduling.topology import with_default_spread
 from journeyman.core.state import InvalidObject, NodeClassState, Snapshot, Workloads
-from journeyman.errors import InvalidObjectError, NotFoundError
+from journeyman.core.state.guard import SkippedObject, evaluate, ref_of, refs_of, report_skipped
+from journeyman.errors import NotFoundError
 from journeyman.steps.context import RunContext
 from journeyman.steps.offering_state_updates import recorded_prices
 
@@ -143,8 +144,7 @@ def load(run: RunContext, scope: Scope) -> Snapshot:
     spread = run.settings.default_spread if scope.scheduling else ()
     workloads = _workloads(run, buffers) if scope.scheduling else Workloads()
     invalid_objects = (*invalid_pools, *invalid_disruptions, *invalid_states, *invalid_overlays, *invalid_buffers)
-    for item in invalid_objects:
-        run.telemetry.log("warning", item.why, **{item.kind: {"name": item.name}})
+    _report(run, invalid_objects)
     return Snapshot(
         cluster=run.cluster,
         now=now,
@@ -171,6 +171,17 @@ def load(run: RunContext, scope: Scope) -> Snapshot:
         invalid_objects=invalid_objects,
         pods=_with_virtual_pods_and_spread(_pods(run, scope.pods), now, workloads, buffers, spread),
     )
+
+
+def _report(run: RunContext, invalid: Iterable[InvalidObject]) -> None:
+    """Report invalid objects: an Event on each, a log line and a metric."""
+    plan = report_skipped(SkippedObject(refs=refs_of(item), why=item.why) for item in invalid)
+    for line in plan.logs:
+        run.telemetry.log(line.level, line.message, **line.fields)
+    for event in plan.events:
+        run.telemetry.event(event)
+    for sample in plan.observations:
+        run.telemetry.observe(sample)
 
 
 def _with_virtual_pods_and_spread(
@@ -364,10 +375,10 @@ def _version(raw: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _parse(kind: str, model: type[M], raw: Mapping[str, Any]) -> M | InvalidObject:
-    try:
-        return parse(model, raw)
-    except InvalidObjectError as error:
-        return _invalid_object(kind, raw, error.message)
+    meta = raw["metadata"]
+    ref = ref_of(kind, str(meta["name"]), str(meta.get("namespace", "")), str(meta.get("uid", "")))
+    found = evaluate(ref, parse, model, raw)
+    return _invalid_object(kind, raw, found.why) if isinstance(found, SkippedObject) else found
 
 
 def _invalid_object(kind: str, raw: Mapping[str, Any], why: str) -> InvalidObject:

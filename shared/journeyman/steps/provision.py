@@ -55,6 +55,7 @@ from journeyman.core.scheduling.capacity_buffers import without_virtual_pods
 from journeyman.core.scheduling.results import CachedResults, PlannedClaim, ProblemKey, Results
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.state import Snapshot
+from journeyman.core.state.guard import report_skipped
 from journeyman.core.state.pod_predicates import is_currently_reschedulable
 from journeyman.errors import KubeAPIError
 from journeyman.ports import Trigger
@@ -312,7 +313,7 @@ def _explain(snapshot: Snapshot, results: Results) -> Plan:
         observations=(unschedulable, *pending_gauges(snapshot, results)),
         durations=(duration,),
     )
-    return scheduling_events(snapshot, results) + recorded
+    return scheduling_events(snapshot, results) + report_skipped(results.skipped) + recorded
 
 
 # -- settings of the lifecycle ----------------------------------------------------------------------------------------

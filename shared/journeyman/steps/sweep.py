@@ -22,9 +22,9 @@ taint, have less capacity than their NodeClaims, or are being deleted while the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import (
@@ -35,10 +35,11 @@ from journeyman.core.api.conditions import (
     READY,
     VALIDATION_SUCCEEDED,
 )
+from journeyman.core.api.duration import time_after
 from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION
 from journeyman.core.api.nodepool import NodePool
-from journeyman.core.api.objects import NODEPOOL, NodeClaim, condition_of, is_true
-from journeyman.core.disruption.budgets import windows
+from journeyman.core.api.objects import NODEPOOL, NodeClaim, Pod, condition_of, is_true
+from journeyman.core.disruption.budgets import has_opened
 from journeyman.core.disruption.consolidatable import consolidate_after
 from journeyman.core.disruption.static_nodepools import static_nodepools
 from journeyman.core.lifecycle.expiration import is_expired
@@ -48,12 +49,15 @@ from journeyman.core.lifecycle.nomination import pod_with_stale_nomination
 from journeyman.core.plan import Plan, Requeue, Step, chain_of
 from journeyman.core.scheduling.pod_validation import opted_out
 from journeyman.core.state import Snapshot
+from journeyman.core.state.guard import SkippedObject, evaluate
 from journeyman.core.state.pod_predicates import is_provisionable
 from journeyman.ports import Trigger
 from journeyman.steps.context import Outcome, RunContext
 from journeyman.steps.load import SWEEP_SCOPE, load
 from journeyman.steps.scheduling_inputs import StepInputs
 from journeyman.steps.step import Reconciler, StepDefinition, run_step
+
+T = TypeVar("T")
 
 SWEEP_OVERLAP: Final = timedelta(seconds=75)  # a minute, and the usual delay of a schedule
 GARBAGE_COLLECTION_PERIOD: Final = timedelta(minutes=2)  # karpenter nodeclaim/garbagecollection: every 2 min
@@ -119,15 +123,29 @@ def _reasons_to_provision(snapshot: Snapshot, *, static_capacity: bool) -> Itera
 
 
 def _unfinished_claims(snapshot: Snapshot) -> Iterator[str]:
-    for claim in snapshot.claims:
-        if claim.metadata.deletion_timestamp is not None:
-            continue
-        if not is_initialized(claim):
-            yield f"NodeClaim {claim.metadata.name} is not initialized"
-        if not _is_complete(claim):
-            yield f"NodeClaim {claim.metadata.name} lacks its finalizer, a label, its provider id or Ready"
-        if _has_other_hash_version(claim, snapshot):
-            yield f"NodeClaim {claim.metadata.name} has a hash of another version"
+    yield from _reasons_of(snapshot.claims, lambda claim: _unfinished_claim(claim, snapshot))
+
+
+def _reasons_of(items: Iterable[T], reason: Callable[[T], str]) -> Iterator[str]:
+    """Yield the reason of each object that has one; an object that cannot be evaluated is one, since the step reports it."""
+    for item in items:
+        found = evaluate(item, reason, item)
+        if isinstance(found, SkippedObject):
+            yield f"{found.refs[0]} cannot be evaluated: {found.why}"
+        elif found:
+            yield found
+
+
+def _unfinished_claim(claim: NodeClaim, snapshot: Snapshot) -> str:
+    if claim.metadata.deletion_timestamp is not None:
+        return ""
+    if not is_initialized(claim):
+        return f"NodeClaim {claim.metadata.name} is not initialized"
+    if not _is_complete(claim):
+        return f"NodeClaim {claim.metadata.name} lacks its finalizer, a label, its provider id or Ready"
+    if _has_other_hash_version(claim, snapshot):
+        return f"NodeClaim {claim.metadata.name} has a hash of another version"
+    return ""
 
 
 def _is_complete(claim: NodeClaim) -> bool:
@@ -154,12 +172,14 @@ def _static_pools(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _outdated_pools(snapshot: Snapshot) -> Iterator[str]:
-    for pool in snapshot.node_pools:
+    def outdated(pool: NodePool) -> str:
         validated = condition_of(pool.status.conditions, VALIDATION_SUCCEEDED)
         if validated is None or validated.observed_generation != pool.metadata.generation:
-            yield f"NodePool {pool.metadata.name} is new or changed"
-        elif not is_true(pool.status.conditions, READY) and _period_ends(snapshot.now, UNREADY_POOL_PERIOD):
-            yield f"NodePool {pool.metadata.name} is not ready"
+            return f"NodePool {pool.metadata.name} is new or changed"
+        is_ready = is_true(pool.status.conditions, READY) or not _period_ends(snapshot.now, UNREADY_POOL_PERIOD)
+        return "" if is_ready else f"NodePool {pool.metadata.name} is not ready"
+
+    yield from _reasons_of(snapshot.node_pools, outdated)
     for item in snapshot.invalid_objects:
         reported = condition_of(item.conditions, VALIDATION_SUCCEEDED)
         if item.kind == NODEPOOL.kind and (reported is None or reported.observed_generation != item.generation):
@@ -180,9 +200,10 @@ def _node_classes(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _waiting_pods(snapshot: Snapshot) -> Iterator[str]:
-    for pod in snapshot.pods:
-        if is_provisionable(pod) and not opted_out(pod):
-            yield f"pod {pod.key} has no node"
+    def waiting(pod: Pod) -> str:
+        return f"pod {pod.key} has no node" if is_provisionable(pod) and not opted_out(pod) else ""
+
+    yield from _reasons_of(snapshot.pods, waiting)
     if key := pod_with_stale_nomination(snapshot):
         yield f"pod {key} may have missed the node it was planned for"
     for buffer in snapshot.capacity_buffers:
@@ -191,13 +212,16 @@ def _waiting_pods(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _reasons_to_terminate(snapshot: Snapshot) -> Iterator[str]:
-    for claim in snapshot.claims:
+    def leaving(claim: NodeClaim) -> str:
+        name = claim.metadata.name
         if claim.metadata.deletion_timestamp is not None:
-            yield f"NodeClaim {claim.metadata.name} is being deleted"
-        elif is_expired(claim, snapshot.now):
-            yield f"NodeClaim {claim.metadata.name} has expired"
-        elif is_true(claim.status.conditions, INSTANCE_TERMINATING):
-            yield f"the instance of NodeClaim {claim.metadata.name} terminates, although the claim is not deleted"
+            return f"NodeClaim {name} is being deleted"
+        if is_expired(claim, snapshot.now):
+            return f"NodeClaim {name} has expired"
+        terminates = is_true(claim.status.conditions, INSTANCE_TERMINATING)
+        return f"the instance of NodeClaim {name} terminates, although the claim is not deleted" if terminates else ""
+
+    yield from _reasons_of(snapshot.claims, leaving)
     if _period_ends(
         snapshot.now, GARBAGE_COLLECTION_PERIOD if snapshot.claims else GARBAGE_COLLECTION_PERIOD_WITHOUT_CLAIMS
     ):
@@ -207,20 +231,29 @@ def _reasons_to_terminate(snapshot: Snapshot) -> Iterator[str]:
 def _reasons_to_consolidate(snapshot: Snapshot) -> Iterator[str]:
     pools = snapshot.node_pools_by_name
     in_use: set[str] = set()
-    for claim in snapshot.claims:
+
+    def disruptable(claim: NodeClaim) -> str:
         if claim.metadata.deletion_timestamp is not None:
-            continue
+            return ""
         if is_true(claim.status.conditions, DISRUPTION_REASON):
-            yield f"NodeClaim {claim.metadata.name} is being disrupted"
+            return f"NodeClaim {claim.metadata.name} is being disrupted"
         pool = pools.get(claim.metadata.labels.get(labels.NODEPOOL, ""))
         if pool is None or not is_true(claim.status.conditions, INITIALIZED):
-            continue
+            return ""
         in_use.add(pool.metadata.name)
-        if _just_consolidatable(claim, pool, snapshot.now):
-            yield f"NodeClaim {claim.metadata.name} may be consolidated"
-    for name in sorted(in_use):
-        if _window_opened(pools[name], snapshot.now):
-            yield f"a budget window of NodePool {name} has opened"
+        due = _just_consolidatable(claim, pool, snapshot.now)
+        return f"NodeClaim {claim.metadata.name} may be consolidated" if due else ""
+
+    def opened(pool: NodePool) -> str:
+        name = pool.metadata.name
+        return (
+            f"a budget window of NodePool {name} has opened"
+            if has_opened(pool.spec.disruption.budgets, snapshot.now - SWEEP_OVERLAP, snapshot.now)
+            else ""
+        )
+
+    yield from _reasons_of(snapshot.claims, disruptable)
+    yield from _reasons_of((pools[name] for name in sorted(in_use)), opened)
     if in_use and _period_ends(snapshot.now, CONSOLIDATION_PERIOD):
         yield "nodes may be consolidated"
     if _period_ends(snapshot.now, HISTORY_PERIOD):
@@ -234,12 +267,7 @@ def _just_consolidatable(claim: NodeClaim, pool: NodePool, now: datetime) -> boo
         return False
     initialized = condition_of(claim.status.conditions, INITIALIZED)
     since = claim.status.last_pod_event_time or (initialized.last_transition_time if initialized else None)
-    return since is not None and now >= since + after
-
-
-def _window_opened(pool: NodePool, now: datetime) -> bool:
-    recent = windows(pool.spec.disruption.budgets, now - SWEEP_OVERLAP, now + timedelta(seconds=1))
-    return any(now - SWEEP_OVERLAP < window.opens <= now for window in recent)
+    return since is not None and now >= time_after(since, after)
 
 
 def _period_ends(now: datetime, period: timedelta) -> bool:

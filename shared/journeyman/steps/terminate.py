@@ -33,6 +33,7 @@ from journeyman.core.lifecycle.nodepool_status import registration_outcomes, upd
 from journeyman.core.lifecycle.termination import finalize_terminating, is_awaiting_volumes, is_being_finalized
 from journeyman.core.plan import DeleteObject, Failure, Plan, Requeue, Step, chain_of
 from journeyman.core.state import InstanceStatus, Snapshot, StateNode
+from journeyman.core.state.guard import evaluate
 from journeyman.core.state.instances import CloudInstances
 from journeyman.errors import CloudProviderError, ForbiddenError, NodeClaimNotFoundError, NoInstanceIdError
 from journeyman.ports import Trigger
@@ -100,7 +101,7 @@ def _with_volumes(run: RunContext, snapshot: Snapshot, cloud: CloudInstances) ->
     Without the permission to read volumes the error is reported and nodes do not wait for volumes to detach, because they
     would otherwise wait forever.
     """
-    drained = [n.name for n in snapshot.state_nodes if is_awaiting_volumes(n, snapshot, cloud)]
+    drained = [n.name for n in snapshot.state_nodes if evaluate(n, is_awaiting_volumes, n, snapshot, cloud) is True]
     try:
         return with_volumes_of(run, snapshot, drained), ()
     except ForbiddenError as error:

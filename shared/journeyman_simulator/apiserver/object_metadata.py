@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
+from journeyman.core.api.duration import seconds, time_after
 from journeyman_simulator.apiserver.api_errors import ErrorCause
 
 JSON = Mapping[str, Any]
@@ -97,7 +98,7 @@ def marked_for_deletion(obj: JSON, now: datetime, grace_seconds: int) -> dict[st
     if not is_deleting(obj):
         return with_metadata(
             obj,
-            deletionTimestamp=text(now + timedelta(seconds=grace_seconds)),
+            deletionTimestamp=text(time_after(now, seconds(grace_seconds))),
             deletionGracePeriodSeconds=grace_seconds,
             generation=meta["generation"] + 1 if "generation" in meta else None,
         )

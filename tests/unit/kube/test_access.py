@@ -83,7 +83,7 @@ def test_wrong_token_is_forbidden(tmp_path, tls_front):
 
 
 def test_kubeconfig_that_turns_off_verification_is_refused(tmp_path, tls_front):
-    """Whoever answers would get the token; the error says what to do instead."""
+    """Any server that answers would get the token; the error says what to do instead."""
     path = Path(a_kubeconfig(tmp_path, tls_front))
     content = yaml.safe_load(path.read_text())
     cluster = content["clusters"][0]["cluster"]

@@ -70,7 +70,11 @@ def test_an_invalid_object_is_skipped_by_name_and_others_are_used():
     (aside,) = snapshot.invalid_objects
     assert (aside.kind, aside.name) == ("NodePool", "bad")
     assert "spec.weight" in aside.why
-    assert ("warning", aside.why) in [line[:2] for line in cluster.record.lines]
+    (line,) = [line for line in cluster.record.lines if line[0] == "warning"]
+    assert aside.why in line[1]
+    assert line[2]["NodePool"] == {"name": "bad"}
+    assert [(event.reason, str(event.ref)) for event in cluster.record.events] == [("ObjectSkipped", "NodePool bad")]
+    assert cluster.record.count_of("journeyman_objects_skipped_total") == 1
 
 
 def test_a_warm_sandbox_validates_each_version_of_an_object_once():

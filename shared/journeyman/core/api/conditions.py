@@ -9,7 +9,7 @@ Differs: conditions with equal transition times are ordered by type, so that the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import Field
 
+from journeyman.core.api.duration import time_after
 from journeyman.core.api.model import Converted, crd
 from journeyman.core.api.objects import Condition, NodeClaim, condition_of, is_true
 
@@ -98,7 +99,8 @@ _SCHEMA: Final[Mapping[str, Any]] = {
 
 def format_time(time: datetime) -> str:
     """Return RFC 3339 in UTC with whole seconds, as `metav1.Time` is written."""
-    return time.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    in_utc = time_after(time, timedelta(0)).astimezone(timezone.utc)
+    return f"{in_utc.replace(tzinfo=None).isoformat(timespec='seconds')}Z"  # strftime does not pad years before 1000
 
 
 def parse_time(text: str) -> datetime | None:

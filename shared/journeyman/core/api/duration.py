@@ -1,16 +1,22 @@
-"""Parses durations of Karpenter's resources: `30s`, `1h30m`, `720h`, or `Never`.
+"""Parses durations, and adds them to times: `30s`, `1h30m`, `720h`, or `Never` in Karpenter's resources.
 
 Fields keep the text, so that an object is written back as its author wrote it; these functions give the time it means.
 
-Annotations of pods have durations that Go parses itself: `.5h`, `-1m30s`, `7200000000us`.
+No text and no number of an object overflows here. Durations are exact up to Go's 292 years, `LONGEST`; a longer one of an
+annotation or of a pod means that. Times are exact from `EARLIEST` to `LATEST`, which are a day inside the range of `datetime`;
+`time_after` returns one of the two for a sum beyond. Every sum of an object's time and a duration goes through it.
 
-Restates: karpenter pkg/apis/v1/duration.go `NillableDuration` and the patterns of the v1 CRDs; Go's time.ParseDuration.
+`parse_go_duration` reads what Go's `time.ParseDuration` reads.
+
+Restates: karpenter pkg/apis/v1/duration.go `NillableDuration` and the patterns of the v1 CRDs.
+Differs: Go refuses durations of over 292 years, and Karpenter then ignores a pod's do-not-disrupt annotation; here the pod
+stays protected, as its author wanted.
 """
 
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Final
 
@@ -27,12 +33,25 @@ BUDGET_PATTERN: Final = r"^((([0-9]+(h|m))|([0-9]+h[0-9]+m))(0s)?)$"
 _WHOLE: Final = re.compile(r"([0-9]+[smh])+", re.ASCII)
 _PARTS: Final = re.compile(r"([0-9]+)([smh])", re.ASCII)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
-_GO_WHOLE: Final = re.compile(r"([-+]?)((?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+|0)", re.ASCII)
-_GO_PARTS: Final = re.compile(r"([0-9]*)\.?([0-9]*)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
-_NANOSECONDS: Final = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6} | {
-    unit: seconds * 10**9 for unit, seconds in _SECONDS.items()
+
+LONGEST: Final = timedelta(seconds=(2**63 - 1) // 10**9)
+"""The maximum of Go's time.Duration, about 292 years."""
+EARLIEST: Final = datetime(1, 1, 2, tzinfo=timezone.utc)
+LATEST: Final = datetime(9999, 12, 30, tzinfo=timezone.utc)
+
+_GO_DURATION: Final = re.compile(r"([+-]?)((?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+)", re.ASCII)
+_GO_PARTS: Final = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+_NANOSECONDS: Final = {
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "μs": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
 }
-_LONGEST: Final = timedelta(seconds=(2**63 - 1) // 10**9)  # the maximum of Go's time.Duration, about 292 years
+_MAX_DIGITS: Final = 20  # of a number; more mean over 292 years, whatever the unit
 
 
 @lru_cache(maxsize=1024)
@@ -48,7 +67,7 @@ def parse_duration(text: str) -> timedelta:
             duration=text[:MAX_LENGTH],
         )
     seconds = sum(int(amount) * _SECONDS[unit] for amount, unit in _PARTS.findall(text))
-    if seconds > _LONGEST.total_seconds():
+    if seconds > LONGEST.total_seconds():
         raise ConfigurationError(f"{text!r} is too long a duration: the maximum is 2562047h47m16s", duration=text)
     return timedelta(seconds=seconds)
 
@@ -58,16 +77,37 @@ def parse_nillable_duration(text: str) -> timedelta | None:
     return None if text == NEVER else parse_duration(text)
 
 
-@lru_cache(maxsize=1024)
 def parse_go_duration(text: str) -> timedelta | None:
-    """Return the timedelta of text that Go's time.ParseDuration reads, rounded up to microseconds; None of any other text."""
-    whole = _GO_WHOLE.fullmatch(text) if len(text) <= MAX_LENGTH else None
-    if whole is None:
-        return None
-    nanoseconds = 0
-    for digits, fraction, unit in _GO_PARTS.findall(whole[2]):
-        scale = _NANOSECONDS[unit]
-        nanoseconds += int(digits or 0) * scale + int(fraction or 0) * scale // 10 ** len(fraction)
-    if nanoseconds >= 2**63:
-        return None
-    return timedelta(microseconds=-(-nanoseconds // 1000)) * (-1 if whole[1] == "-" else 1)
+    """Return a Go duration such as `1h30m`, `.5h` or `-2m`, exact to the microsecond, at most `LONGEST`; None if the text is not one."""
+    match = _GO_DURATION.fullmatch(text)
+    if match is None:
+        return timedelta(0) if text in {"0", "+0", "-0"} else None
+    nanoseconds = sum(_nanoseconds(whole, fraction, unit) for whole, fraction, unit in _GO_PARTS.findall(match[2]))
+    duration = min(timedelta(microseconds=min(nanoseconds // 1000, _LONGEST_MICROSECONDS)), LONGEST)
+    return -duration if match[1] == "-" else duration
+
+
+_LONGEST_MICROSECONDS: Final = LONGEST // timedelta(microseconds=1)
+
+
+def _nanoseconds(whole: str, fraction: str, unit: str) -> int:
+    digits = whole.lstrip("0")
+    if len(digits) > _MAX_DIGITS:
+        return _LONGEST_MICROSECONDS * 1000
+    kept = fraction[:_MAX_DIGITS]
+    scale: int = 10 ** len(kept)
+    return int(digits + kept or "0") * _NANOSECONDS[unit] // scale
+
+
+def seconds(number: int) -> timedelta:
+    """Return the duration of so many seconds, at most `LONGEST` in either direction."""
+    most = int(LONGEST.total_seconds())
+    return timedelta(seconds=max(min(number, most), -most))
+
+
+def time_after(time: datetime, duration: timedelta) -> datetime:
+    """Return the time a duration after another time, or before it if the duration is negative; between `EARLIEST` and `LATEST`."""
+    try:
+        return max(min(time + duration, LATEST), EARLIEST)
+    except OverflowError:
+        return LATEST if duration > timedelta(0) else EARLIEST

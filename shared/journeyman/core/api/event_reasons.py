@@ -360,6 +360,15 @@ _DISRUPTION: Final = (
 
 _OPERATION: Final = (
     EventReason(
+        reason="ObjectSkipped",
+        kinds=("Pod", "DaemonSet", "Node", "NodeClaim", "NodePool", "NodeOverlay", "CapacityBuffer", "NodeDisruption"),
+        type="Warning",
+        is_karpenters=False,
+        dedupe_window=timedelta(minutes=15),
+        meaning="The object does not validate, or cannot be evaluated. It is skipped; all other objects are handled.",
+        what_to_do="Correct the value in the message. If the message names an exception, report it as a bug.",
+    ),
+    EventReason(
         reason="PermissionDenied",
         kinds=("Namespace",),
         type="Warning",

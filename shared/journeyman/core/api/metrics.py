@@ -513,6 +513,12 @@ OWN: Final = (
         ("controller",),
     ),
     Metric(
+        "journeyman_objects_skipped_total",
+        "counter",
+        "Number of times that an object was skipped because it does not validate or cannot be evaluated, by kind.",
+        ("kind",),
+    ),
+    Metric(
         "journeyman_offerings_refused_total",
         "counter",
         "Number of launches for which an offering was unavailable.",

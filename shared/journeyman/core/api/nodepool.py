@@ -209,8 +209,9 @@ class NodePoolSpec(Model):
 
     @property
     def limit_amounts(self) -> dict[str, int]:
-        """`limits` as exact amounts, rounded down."""
-        return resources.to_resources(self.limits, round_up=False)
+        """`limits` as exact amounts, rounded down; without those that are too large to limit anything, such as 1e99."""
+        amounts = resources.to_resources(self.limits, round_up=False)
+        return {name: amount for name, amount in amounts.items() if amount < resources.MAX_AMOUNT}
 
     @property
     def static(self) -> bool:

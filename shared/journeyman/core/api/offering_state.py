@@ -13,6 +13,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field
 
 from journeyman.core.api.conditions import Conditions
+from journeyman.core.api.duration import time_after
 from journeyman.core.api.model import Bool, Int, Metadata, Model, Time, crd, problem
 from journeyman.core.api.objects import ObjectMeta, OfferingKey
 from journeyman.core.api.requirement_rules import NodeClassRef
@@ -142,7 +143,7 @@ def with_failures(
     Returns:
         Entries sorted by instance type, zone, capacity type; at most `MAX_UNAVAILABLE`, those that expire last.
     """
-    merged = {offering.key: offering for offering in entries if offering.until + FAILURE_MEMORY > now}
+    merged = {offering.key: offering for offering in entries if time_after(offering.until, FAILURE_MEMORY) > now}
     for key in offerings:
         merged[key] = _failed(merged.get(key), key, at=at, first=first, longest=longest, reason=reason)
     longest_first = sorted(merged.values(), key=lambda o: (-o.until.timestamp(), o.key))[:MAX_UNAVAILABLE]

@@ -2,6 +2,11 @@
 
 `cpu` is in millicores, everything else in whole units (bytes, counts). Requests are rounded up, capacity is
 rounded down, so that pods which fit these amounts fit the node.
+
+Quantities are exact, whatever their size; amounts are exact below `MAX_AMOUNT`, which stands for itself and everything above.
+It is 2⁶⁰: 1 EiB, or 10¹⁵ CPUs, far more than all nodes of a cluster have. Sums are exact up to the same bound, so they never exceed
+it, however many addends there are, and seven such sums can be added or subtracted as 64-bit integers of numpy without wrapping
+round.
 """
 
 from __future__ import annotations
@@ -24,6 +29,12 @@ PODS: Final = "pods"
 NODES: Final = "nodes"
 """In NodePool limits only: the number of nodes."""
 
+MAX_AMOUNT: Final = 1 << 60
+"""This much or more; as a limit of a NodePool, no limit."""
+
+MAX_REQUEST: Final = 1 << 48
+"""The largest request that a node could meet (256 TiB of memory); sums over all pods of a pass stay exact."""
+
 _HUGEPAGES: Final = "hugepages-"
 
 
@@ -41,7 +52,7 @@ def to_resources(texts: Mapping[str, QuantityText], *, round_up: bool) -> dict[s
 
 
 def amount(name: str, value: QuantityText, *, round_up: bool) -> int:
-    """Return one quantity in the unit of its resource. Raises InvalidQuantityError with the resource."""
+    """Return one quantity in the unit of its resource, at most `MAX_AMOUNT`. Raises InvalidQuantityError with the resource."""
     return _amount(name, value if isinstance(value, str) else str(quantity.parse(value)), round_up)
 
 
@@ -53,7 +64,8 @@ def _amount(name: str, text: str, round_up: bool) -> int:
         raise InvalidQuantityError(f"{name}: {error.message}", resource=name, quantity=text) from error
     if parsed.nano < 0:
         raise InvalidQuantityError(f"{name}: {text!r} is negative; give zero or more", resource=name, quantity=text)
-    return parsed.milli(round_up=round_up) if name == CPU else parsed.units(round_up=round_up)
+    exact = parsed.milli(round_up=round_up) if name == CPU else parsed.units(round_up=round_up)
+    return min(exact, MAX_AMOUNT)
 
 
 def format_resources(resources: Resources) -> dict[str, str]:
@@ -73,11 +85,11 @@ def format_amount(name: str, value: int) -> str:
 
 
 def add(*lists: Resources) -> dict[str, int]:
-    """Return the sums over all names."""
+    """Return the sums over all names, each at most `MAX_AMOUNT`."""
     total: dict[str, int] = {}
     for resources in lists:
         for name, value in resources.items():
-            total[name] = total.get(name, 0) + value
+            total[name] = min(total.get(name, 0) + value, MAX_AMOUNT)
     return total
 
 
@@ -106,6 +118,12 @@ def fits(requests: Resources, available: Resources) -> bool:
     if any(value < 0 for value in available.values()):
         return False
     return all(value <= available.get(name, 0) for name, value in requests.items())
+
+
+def absurd_request(requests: Resources) -> str:
+    """Return the error for a pod whose request exceeds any node; empty if there is none."""
+    name = next((name for name in sorted(requests) if requests[name] > MAX_REQUEST), "")
+    return f"asks for more {name} than any node can have" if name else ""
 
 
 def total_requests(pods: Iterable[Pod]) -> dict[str, int]:

@@ -3,6 +3,8 @@
 A budget without a schedule is always active. One with a schedule is active during its windows: from each firing of its
 cron expression (UTC) for its duration. The active budget that allows the fewest nodes decides.
 
+No firing is read but those near now, so that neither the age of a schedule nor its frequency costs time.
+
 ::
 
     schedule  0 9 * * mon-fri     |firing                    |firing
@@ -18,11 +20,12 @@ from typing import Final
 from cronsim import CronSim, CronSimError
 from msgspec import Struct
 
-from journeyman.core.api.duration import parse_duration
+from journeyman.core.api.duration import parse_duration, time_after
 from journeyman.core.api.nodepool import Budget, NodePool
 from journeyman.core.api.objects import is_true
 from journeyman.core.disruption.candidates import DisruptionReason, NodePoolName
 from journeyman.core.state import Snapshot, StateNode
+from journeyman.core.state.guard import SkippedObject, evaluate
 from journeyman.errors import ConfigurationError
 
 UNLIMITED: Final = 2**31 - 1  # math.MaxInt32: no budget is active
@@ -38,14 +41,8 @@ MACROS: Final[Mapping[str, str]] = {
 }  # robfig/cron `ParseStandard`, which Karpenter uses
 
 WINDOW_HORIZON: Final = timedelta(days=1)
+_MINUTE: Final = timedelta(minutes=1)
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
-
-
-class Window(Struct, frozen=True, kw_only=True, order=True):
-    """A time during which a budget is active: from `opens` until just before `closes`, both UTC."""
-
-    opens: datetime
-    closes: datetime
 
 
 class BudgetStatus(Struct, frozen=True, kw_only=True):
@@ -68,7 +65,7 @@ class BudgetStatus(Struct, frozen=True, kw_only=True):
 def budget_status(
     snapshot: Snapshot, reason: DisruptionReason, marked_for_deletion: frozenset[str]
 ) -> Mapping[NodePoolName, BudgetStatus]:
-    """Return the status of every NodePool's budgets for this reason, by NodePool name.
+    """Return the status of every NodePool's budgets for this reason, by NodePool name; budgets that cannot be evaluated allow none.
 
     Args:
         snapshot: The cluster; `snapshot.now` is the time.
@@ -81,12 +78,13 @@ def budget_status(
     for node in snapshot.state_nodes:
         if _counts(node):
             by_pool.setdefault(node.node_pool, []).append(node)
-    return {
-        NodePoolName(pool.metadata.name): _status(
-            pool, by_pool.get(pool.metadata.name, []), reason, marked_for_deletion, snapshot.now
-        )
-        for pool in snapshot.node_pools
-    }
+    found: dict[NodePoolName, BudgetStatus] = {}
+    for pool in snapshot.node_pools:
+        name, nodes = NodePoolName(pool.metadata.name), by_pool.get(pool.metadata.name, [])
+        status = evaluate(pool, _status, pool, nodes, reason, marked_for_deletion, snapshot.now)
+        none_allowed = BudgetStatus(total=len(nodes), disrupting=0, allowed=0)
+        found[name] = none_allowed if isinstance(status, SkippedObject) else status
+    return found
 
 
 def allowed_nodes(budgets: Iterable[Budget], reason: DisruptionReason, total: int, now: datetime) -> int:
@@ -117,34 +115,60 @@ def is_active(budget: Budget, now: datetime) -> bool:
         ConfigurationError: The schedule does not parse.
 
     Restates: karpenter pkg/apis/v1/nodepool.go `Budget.IsActive`: the first firing after (now - duration) is not
-    after now.
+    after now. That is so exactly if the last firing until now is after (now - duration).
     """
     if budget.schedule is None:
         return True
-    firing = next(_cron(budget, now - _duration(budget)), None)
-    return firing is not None and firing <= now
+    last = _last_firing(budget, now)
+    return last is not None and now - last < _duration(budget)
 
 
-def windows(budgets: Iterable[Budget], start: datetime, until: datetime) -> tuple[Window, ...]:
-    """Return the windows of scheduled budgets that overlap [start, until), by opening time, without duplicates.
+def has_opened(budgets: Iterable[Budget], since: datetime, now: datetime) -> bool:
+    """Whether a window of a scheduled budget has opened after `since`; a schedule that does not parse has no windows.
 
-    Adjacent and overlapping windows of one budget are merged. A schedule that does not parse has no windows.
+    Adjacent and overlapping windows of one budget are one window.
     """
-    found: set[Window] = set()
-    for budget in budgets:
-        if budget.schedule is not None and not schedule_error(budget):
-            found.update(_merged(_firings(budget, start, until), _duration(budget)))
-    return tuple(sorted(found))
+    scheduled = (budget for budget in budgets if budget.schedule is not None and not schedule_error(budget))
+    return any(_has_opened(budget, since, now) for budget in scheduled)
 
 
 def next_window_change(budgets: Iterable[Budget], now: datetime) -> datetime | None:
     """Return when a window next opens or closes; None if not within a day.
 
-    A step requeues itself for this time. For later changes the sweep starts it long before.
+    Adjacent and overlapping windows of one budget are one window. A step requeues itself for this time. For later changes
+    the sweep starts it long before.
     """
     horizon = now + WINDOW_HORIZON
-    edges = (edge for w in windows(budgets, now, horizon) for edge in (w.opens, w.closes) if now < edge < horizon)
+    scheduled = (budget for budget in budgets if budget.schedule is not None and not schedule_error(budget))
+    edges = (edge for budget in scheduled if (edge := _next_edge(budget, now, horizon)) is not None)
     return min(edges, default=None)
+
+
+def _has_opened(budget: Budget, since: datetime, now: datetime) -> bool:
+    firing = _last_firing(budget, now)
+    while firing is not None and firing > since:
+        previous = _last_firing(budget, firing - _MINUTE)
+        if previous is None or firing - previous > _duration(budget):
+            return True
+        firing = previous
+    return False
+
+
+def _next_edge(budget: Budget, now: datetime, horizon: datetime) -> datetime | None:
+    """Return when the budget's window next opens or closes; None if not before the horizon.
+
+    It reads only firings until then, however long the window has been open.
+    """
+    last, duration = _last_firing(budget, now), _duration(budget)
+    is_open = last is not None and now - last < duration
+    edge = time_after(last, duration) if last is not None and is_open else None
+    for firing in _cron(budget, now):
+        if edge is None:
+            return firing if firing < horizon else None
+        if firing > edge or edge >= horizon:
+            break
+        edge = time_after(firing, duration)
+    return edge if edge is not None and edge < horizon else None
 
 
 def _counts(node: StateNode) -> bool:
@@ -180,37 +204,22 @@ def _duration(budget: Budget) -> timedelta:
     return parse_duration(budget.duration or "0s")
 
 
-def _cron(budget: Budget, after: datetime) -> Iterator[datetime]:
-    """Return the firings strictly after a time, in order; none without a schedule."""
+def _last_firing(budget: Budget, until: datetime) -> datetime | None:
+    """Return the last firing that is not after a time; None if there is none in the 50 years before it."""
+    minute = until.astimezone(timezone.utc).replace(second=0, microsecond=0)
+    return next(_cron(budget, minute + _MINUTE, reverse=True), None)
+
+
+def _cron(budget: Budget, after: datetime, *, reverse: bool = False) -> Iterator[datetime]:
+    """Return the firings strictly after a time, in order, or those before it, last first; none without a schedule."""
     if budget.schedule is None:
         return iter(())
     expression = MACROS.get(budget.schedule.strip().lower(), budget.schedule).replace("?", "*")
     if len(expression.split()) != 5:
         raise ConfigurationError("a budget's schedule is five cron fields or a macro", schedule=budget.schedule)
     try:
-        return CronSim(expression, after.astimezone(timezone.utc))
+        return CronSim(expression, after.astimezone(timezone.utc), reverse=reverse)
     except CronSimError as error:
         raise ConfigurationError(
             "a budget's schedule does not parse", schedule=budget.schedule, why=str(error)
         ) from error
-
-
-def _firings(budget: Budget, start: datetime, until: datetime) -> Iterator[datetime]:
-    """Yield the firings whose window overlaps [start, until)."""
-    for firing in _cron(budget, start - _duration(budget)):
-        if firing >= until:
-            return
-        yield firing
-
-
-def _merged(firings: Iterable[datetime], duration: timedelta) -> Iterator[Window]:
-    current: Window | None = None
-    for firing in firings:
-        if current is not None and firing <= current.closes:
-            current = Window(opens=current.opens, closes=firing + duration)
-            continue
-        if current is not None:
-            yield current
-        current = Window(opens=firing, closes=firing + duration)
-    if current is not None:
-        yield current

@@ -18,6 +18,7 @@ from journeyman.core.api.objects import Pod, PodDisruptionBudget, is_true
 from journeyman.core.catalogue import Catalogue, price_of
 from journeyman.core.plan import Event
 from journeyman.core.state import Snapshot, StateNode
+from journeyman.core.state.guard import evaluate
 from journeyman.core.state.pod_predicates import (
     is_active,
     is_disruptable,
@@ -119,21 +120,25 @@ def find_candidates(
     nominated = frozenset(p.status.nominated_node_name for p in snapshot.pods if not p.spec.node_name)
     candidates: list[Candidate] = []
     events: list[Event] = []
+
+    def decide(node: StateNode) -> Candidate | str:
+        """Return the candidate, or why the node is none."""
+        return _blocked(node, snapshot, catalogue, nominated) or _candidate(
+            node,
+            catalogue,
+            consolidatable=node.claim is not None and node.claim.metadata.name in consolidatable,
+            hosts_buffer_pods=node.name in nodes_hosting_buffers,
+        )
+
     for node in snapshot.state_nodes:
         if node.claim is None or node.claim.metadata.name in in_commands:
             continue
-        why_not = _blocked(node, snapshot, catalogue, nominated)
-        if why_not:
-            events += [Event(ref=ref, reason=BLOCKED, message=why_not) for ref in node.object_refs]
+        found = evaluate(node, decide, node)
+        if isinstance(found, Candidate):
+            candidates.append(found)
             continue
-        candidates.append(
-            _candidate(
-                node,
-                catalogue,
-                consolidatable=node.claim.metadata.name in consolidatable,
-                hosts_buffer_pods=node.name in nodes_hosting_buffers,
-            )
-        )
+        why_not = found if isinstance(found, str) else f"Node or one of its pods cannot be evaluated: {found.why}"
+        events += [Event(ref=ref, reason=BLOCKED, message=why_not) for ref in node.object_refs]
     return CandidateList(candidates=tuple(sorted(candidates, key=lambda c: c.nodeclaim)), events=tuple(events))
 
 
@@ -145,7 +150,7 @@ def eviction_cost(pod: Pod) -> float:
     Restates: karpenter pkg/utils/disruption/disruption.go `EvictionCost`.
     """
     cost = 1.0 + (pod.spec.priority or 0) / PRIORITY_SCALE
-    with suppress(ValueError):
+    with suppress(ValueError, OverflowError):
         cost += int(pod.metadata.annotations.get(DELETION_COST, "0")) / DELETION_COST_SCALE
     return min(max(cost, -MAX_EVICTION_COST), MAX_EVICTION_COST)
 

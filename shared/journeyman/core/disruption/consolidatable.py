@@ -21,12 +21,13 @@ from msgspec import Struct
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import CONSOLIDATABLE, INITIALIZED, ConditionSet, format_time
-from journeyman.core.api.duration import parse_nillable_duration
+from journeyman.core.api.duration import parse_nillable_duration, time_after
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NodeClaim, Pod, condition_of
-from journeyman.core.plan import Action, Chain, PatchObject, Plan, chain_of, claim_ref
-from journeyman.core.state import Snapshot
+from journeyman.core.plan import Action, PatchObject, Plan, chain_of, claim_ref
+from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.condition_transitions import with_transitions
+from journeyman.core.state.guard import evaluate_each, plan_for_each, report_skipped
 from journeyman.core.state.pod_predicates import is_owned_by_daemon_set, is_owned_by_node
 
 POD_EVENT_DEDUPE: Final = timedelta(seconds=10)  # karpenter pkg/controllers/nodeclaim/podevents `dedupeTimeout`
@@ -65,14 +66,16 @@ def assess_consolidatable(snapshot: Snapshot, without_writes: frozenset[str] = f
     Returns:
         Its plan has one chain for each NodeClaim whose condition, lastPodEventTime or hash changed.
     """
-    now, events = snapshot.now, tuple(_pod_events(snapshot))
+    now = snapshot.now
+    found, skipped = evaluate_each(snapshot.state_nodes, lambda node: _pod_events(node, snapshot))
+    events = [one for one in found if one is not None]
     times = {e.claim.metadata.name: e.consolidatable_at for e in events if e.consolidatable_at is not None}
     written = (e for e in events if e.claim.metadata.name not in without_writes)
     return Consolidatability(
         claims=frozenset(name for name, at in times.items() if at <= now),
         within_window=frozenset(name for name, at in times.items() if at > now),
         next_at=min((at for at in times.values() if at > now), default=None),
-        plan=Plan(chains=tuple(_chains(written, now))),
+        plan=report_skipped(skipped) + plan_for_each(written, lambda e: _plan(e, now), about=lambda e: e.claim),
     )
 
 
@@ -91,15 +94,15 @@ def _counts(pod: Pod) -> bool:
     return pod.metadata.deletion_timestamp is None and not is_owned_by_daemon_set(pod) and not is_owned_by_node(pod)
 
 
-def _pod_events(snapshot: Snapshot) -> Iterator[_PodEvents]:
-    for node in snapshot.state_nodes:
-        pool = snapshot.node_pools_by_name.get(node.node_pool)
-        if node.claim is None or node.node is None or pool is None or node.is_terminating:
-            continue
-        current = pods_hash(node.pods)
-        last_at = _last_pod_event(node.claim, node.pods, current, snapshot.now)
-        at = _consolidatable_at(node.claim, consolidate_after(pool), last_at)
-        yield _PodEvents(claim=node.claim, last_at=last_at, pods_hash=current, consolidatable_at=at)
+def _pod_events(node: StateNode, snapshot: Snapshot) -> _PodEvents | None:
+    """Return the pod events of a node that may become consolidatable; None for others."""
+    pool = snapshot.node_pools_by_name.get(node.node_pool)
+    if node.claim is None or node.node is None or pool is None or node.is_terminating:
+        return None
+    current = pods_hash(node.pods)
+    last_at = _last_pod_event(node.claim, node.pods, current, snapshot.now)
+    at = _consolidatable_at(node.claim, consolidate_after(pool), last_at)
+    return _PodEvents(claim=node.claim, last_at=last_at, pods_hash=current, consolidatable_at=at)
 
 
 def _last_pod_event(claim: NodeClaim, pods: Iterable[Pod], current_hash: str, now: datetime) -> datetime | None:
@@ -125,17 +128,18 @@ def _consolidatable_at(claim: NodeClaim, after: timedelta | None, last_event: da
     if after is None or initialized is None or initialized.status != "True":
         return None
     since = last_event or initialized.last_transition_time
-    return since + after if since is not None else None
+    return time_after(since, after) if since is not None else None
 
 
-def _chains(pod_events: Iterable[_PodEvents], now: datetime) -> Iterator[Chain]:
-    for events in pod_events:
-        claim = events.claim
-        after = _conditions(claim, events.consolidatable_at is not None and events.consolidatable_at <= now, now)
-        actions = tuple(_patches(events, after, now))
-        if actions:
-            ref, chain = claim_ref(claim), chain_of(f"NodeClaim {claim.metadata.name}", *actions)
-            yield with_transitions(chain, ref, claim.metadata.labels, claim.status.conditions, after.conditions)
+def _plan(events: _PodEvents, now: datetime) -> Plan:
+    claim = events.claim
+    after = _conditions(claim, events.consolidatable_at is not None and events.consolidatable_at <= now, now)
+    actions = tuple(_patches(events, after, now))
+    if not actions:
+        return Plan()
+    ref, chain = claim_ref(claim), chain_of(f"NodeClaim {claim.metadata.name}", *actions)
+    chain = with_transitions(chain, ref, claim.metadata.labels, claim.status.conditions, after.conditions)
+    return Plan(chains=(chain,))
 
 
 def _patches(events: _PodEvents, updated: ConditionSet, now: datetime) -> Iterator[Action]:

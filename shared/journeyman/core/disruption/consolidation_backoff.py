@@ -30,6 +30,7 @@ from typing import Final
 from msgspec import Struct
 
 from journeyman.core.api import labels
+from journeyman.core.api.duration import time_after
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.objects import NODE_DISRUPTION, NodeClaim
 from journeyman.core.disruption.candidates import Candidate, DisruptionReason
@@ -162,7 +163,7 @@ def _entries(commands: Iterable[tuple[str, NodeDisruption]], now: datetime) -> d
 
 def _entry(ends: list[datetime]) -> BackoffEntry:
     wait = min(MIN_BACKOFF * 2 ** min(len(ends) - 1, 10), MAX_BACKOFF)
-    return BackoffEntry(until=max(ends) + wait, times=len(ends))
+    return BackoffEntry(until=time_after(max(ends), wait), times=len(ends))
 
 
 def _describe(entry: BackoffEntry) -> str:
@@ -239,7 +240,7 @@ def _created_for_pods(claims: Iterable[NodeClaim]) -> Iterator[_CreatedClaim]:
 def _reversal(disruption: NodeDisruption, created: Iterable[_CreatedClaim]) -> ReversedConsolidation | None:
     status, moved = disruption.status, moved_workloads(disruption)
     for claim in created:
-        is_late = status.finished_at is not None and claim.at > status.finished_at + REVERSAL_WINDOW
+        is_late = status.finished_at is not None and claim.at > time_after(status.finished_at, REVERSAL_WINDOW)
         if status.started_at is None or claim.at < status.started_at or is_late:
             continue
         if moved & claim.workloads:

@@ -22,6 +22,7 @@ from typing import Final
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import parse_time
+from journeyman.core.api.duration import time_after
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.objects import NodeClaim
 from journeyman.core.catalogue import Unavailable
@@ -48,7 +49,7 @@ def offerings_at_risk(snapshot: Snapshot) -> tuple[Unavailable, ...]:
                     instance_type=values.get(labels.INSTANCE_TYPE, ""),
                     zone=values.get(labels.ZONE, ""),
                     capacity_type=labels.SPOT,
-                    until=since + RECOMMENDATION_VALID_FOR,
+                    until=time_after(since, RECOMMENDATION_VALID_FOR),
                     reason="RebalanceRecommendation",
                 )
             )
@@ -148,7 +149,7 @@ def _recommended_at(claim: NodeClaim, snapshot: Snapshot) -> datetime | None:
     if pool is None or pool.metadata.annotations.get(labels.REBALANCE) != labels.REBALANCE_REPLACE:
         return None
     since = parse_time(claim.metadata.annotations.get(labels.REBALANCE_RECOMMENDED_AT, ""))
-    return since if since is not None and snapshot.now < since + RECOMMENDATION_VALID_FOR else None
+    return since if since is not None and snapshot.now < time_after(since, RECOMMENDATION_VALID_FOR) else None
 
 
 def _is_in_backoff(candidate: Candidate, snapshot: Snapshot) -> bool:
@@ -164,7 +165,7 @@ def _is_in_backoff(candidate: Candidate, snapshot: Snapshot) -> bool:
     if not rollbacks:
         return False
     backoff = min(MIN_BACKOFF_AFTER_ROLLBACK * (1 << min(len(rollbacks) - 1, 10)), MAX_BACKOFF_AFTER_ROLLBACK)
-    return snapshot.now < max(rollbacks) + backoff
+    return snapshot.now < time_after(max(rollbacks), backoff)
 
 
 def _no_op(why: str) -> Command:

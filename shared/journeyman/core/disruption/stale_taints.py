@@ -7,7 +7,6 @@ without a command are stale: a user deleted the NodeDisruption, or a run crashed
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
@@ -17,7 +16,8 @@ from journeyman.core.disruption.commands import claims_in_commands
 from journeyman.core.disruption.consolidation_backoff import had_no_effect
 from journeyman.core.disruption.orchestration import undo_disruption
 from journeyman.core.plan import Action, Chain, DeleteObject, ObjectRef, Plan, chain_of
-from journeyman.core.state import Snapshot
+from journeyman.core.state import Snapshot, StateNode
+from journeyman.core.state.guard import evaluate, plan_for_each
 
 HISTORY_AGE: Final = timedelta(hours=24)
 MAX_HISTORY: Final = 100
@@ -26,12 +26,27 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 def remove_stale_taints(snapshot: Snapshot) -> Plan:
     """Remove taint and DisruptionReason from nodes that are neither deleting nor in an unfinished command."""
-    return Plan(chains=tuple(chain_of(f"NodeClaim {name}", *actions) for name, actions in _stale_taints(snapshot)))
+    in_commands = claims_in_commands(snapshot)
+
+    def decide(node: StateNode) -> Plan:
+        actions = _undo(node, in_commands, snapshot.now)
+        return (
+            Plan(chains=(chain_of(f"NodeClaim {node.claim.metadata.name}", *actions),))
+            if node.claim and actions
+            else Plan()
+        )
+
+    return plan_for_each(snapshot.state_nodes, decide)
 
 
 def claims_with_stale_taints(snapshot: Snapshot) -> frozenset[str]:
     """Return the names of the NodeClaims that `remove_stale_taints` writes."""
-    return frozenset(name for name, _ in _stale_taints(snapshot))
+    in_commands = claims_in_commands(snapshot)
+    return frozenset(
+        node.claim.metadata.name
+        for node in snapshot.state_nodes
+        if node.claim is not None and evaluate(node, _undo, node, in_commands, snapshot.now) != ()
+    )
 
 
 def delete_old_commands(snapshot: Snapshot) -> Plan:
@@ -46,14 +61,11 @@ def delete_old_commands(snapshot: Snapshot) -> Plan:
     return Plan(chains=tuple(_deletion(d) for d in sorted(old, key=lambda d: d.metadata.name)))
 
 
-def _stale_taints(snapshot: Snapshot) -> Iterator[tuple[str, tuple[Action, ...]]]:
-    in_commands = claims_in_commands(snapshot)
-    for node in snapshot.state_nodes:
-        if node.claim is None or node.is_terminating or node.claim.metadata.name in in_commands:
-            continue
-        actions = undo_disruption(node, "no disruption command is in progress", snapshot.now)
-        if actions:
-            yield node.claim.metadata.name, actions
+def _undo(node: StateNode, in_commands: frozenset[str], now: datetime) -> tuple[Action, ...]:
+    """Return the actions that remove a stale taint and DisruptionReason from a node; none if it has neither."""
+    if node.claim is None or node.is_terminating or node.claim.metadata.name in in_commands:
+        return ()
+    return undo_disruption(node, "no disruption command is in progress", now)
 
 
 def _finished_at(disruption: NodeDisruption) -> datetime:

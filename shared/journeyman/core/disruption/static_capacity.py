@@ -49,7 +49,6 @@ from journeyman.core.plan import (
     Step,
     chain_of,
     claim_ref,
-    merge_plans,
     next_requeue,
 )
 from journeyman.core.scheduling.nodeclaim_templates import (
@@ -62,6 +61,7 @@ from journeyman.core.scheduling.nodeclaim_templates import (
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import PlannedClaim
 from journeyman.core.state import Snapshot
+from journeyman.core.state.guard import plan_for_each
 from journeyman.core.state.nodeclaim_metrics import nodeclaim_created
 from journeyman.core.state.pod_predicates import is_disruptable, is_owned_by_daemon_set
 from journeyman.errors import ConfigurationError
@@ -84,13 +84,16 @@ def provision_static(snapshot: Snapshot, catalogue: Catalogue, *, max_claims: in
         max_claims: How many NodeClaims one run may create; the step is requeued at once for the rest.
         requeue_at: When the first of them may have registered.
     """
-    plans: list[Plan] = []
-    for pool in static_nodepools(snapshot.claims, snapshot.node_pools):
-        if pool.missing:
-            plan = _provision(pool, snapshot, catalogue, max_claims, requeue_at)
-            max_claims -= len(plan.chains)
-            plans.append(plan)
-    return merge_plans(plans)
+    left = max_claims
+
+    def decide(pool: StaticNodePool) -> Plan:
+        nonlocal left
+        plan = _provision(pool, snapshot, catalogue, left, requeue_at) if pool.missing else Plan()
+        left -= len(plan.chains)
+        return plan
+
+    pools = static_nodepools(snapshot.claims, snapshot.node_pools)
+    return plan_for_each(pools, decide, about=lambda pool: pool.pool)
 
 
 def _provision(
@@ -222,7 +225,8 @@ def deprovision_static(snapshot: Snapshot) -> Plan:
         snapshot: NodePools, all NodeClaims with their nodes, and all pods.
     """
     pools = static_nodepools(snapshot.claims, snapshot.node_pools)
-    return merge_plans(_deprovision(pool, snapshot) for pool in pools if pool.surplus)
+    surplus = (pool for pool in pools if pool.surplus)
+    return plan_for_each(surplus, lambda pool: _deprovision(pool, snapshot), about=lambda pool: pool.pool)
 
 
 def lifetime_remaining(claim: NodeClaim, now: datetime) -> float:

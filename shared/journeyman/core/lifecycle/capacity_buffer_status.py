@@ -14,11 +14,12 @@ from typing import Any, Final, NamedTuple
 from journeyman.core.api.capacity_buffer import PROVISIONING, READY_FOR_PROVISIONING
 from journeyman.core.api.conditions import set_condition, to_wire
 from journeyman.core.api.objects import CAPACITY_BUFFER, Condition, Pod
-from journeyman.core.plan import ObjectRef, PatchObject, Plan, chain_of, merge_plans
+from journeyman.core.plan import ObjectRef, PatchObject, Plan, chain_of
 from journeyman.core.scheduling.capacity_buffers import ResolvedBuffer, buffer_of, is_virtual_pod, resolve_buffers
 from journeyman.core.scheduling.results import Results
 from journeyman.core.state import Snapshot
 from journeyman.core.state.condition_transitions import with_transitions
+from journeyman.core.state.guard import plan_for_each
 
 FITS: Final = "FitsExistingCapacity"
 REQUIRES_NEW: Final = "RequiresNewCapacity"
@@ -36,12 +37,14 @@ def reconcile_capacity_buffers(snapshot: Snapshot, results: Results) -> Plan:
     on_existing = _count(snapshot.pods, (key for keys in results.existing.values() for key in keys))
     on_new = _count(snapshot.pods, (key for claim in results.new_claims for key in claim.pods))
     failed = _count(snapshot.pods, results.pod_errors)
-    plans = []
-    for resolved in resolve_buffers(snapshot.capacity_buffers, snapshot.workloads):
+
+    def decide(resolved: ResolvedBuffer) -> Plan:
         key = resolved.buffer.key
         provisioning = _provisioning(resolved, on_existing[key], on_new[key], failed[key])
-        plans.append(_reconcile_buffer(resolved, provisioning, snapshot.now))
-    return merge_plans(plans)
+        return _reconcile_buffer(resolved, provisioning, snapshot.now)
+
+    resolved_buffers = resolve_buffers(snapshot.capacity_buffers, snapshot.workloads)
+    return plan_for_each(resolved_buffers, decide, about=lambda resolved: resolved.buffer)
 
 
 def _count(pods: Iterable[Pod], keys: Iterable[str]) -> Mapping[str, int]:

@@ -18,7 +18,8 @@ from journeyman.core.api.objects import Node, NodeClaim, condition_of, is_true
 from journeyman.core.api.resources import to_resources
 from journeyman.core.lifecycle.progress import NodeClaimProgress
 from journeyman.core.plan import Event, Plan, claim_ref
-from journeyman.core.state import Snapshot
+from journeyman.core.state import Snapshot, StateNode
+from journeyman.core.state.guard import plan_for_each
 
 MIN_SHARE: Final = Fraction(90, 100)  # nodeshape.go: less than 90 % of what was expected
 
@@ -31,16 +32,19 @@ def check_nodes(snapshot: Snapshot, period: timedelta) -> Plan:
         period: How often all nodes are checked, in whole minutes.
     """
     check_all = is_check_due(snapshot.now, period)
-    chains = []
-    for state in snapshot.state_nodes:
+
+    def decide(state: StateNode) -> Plan:
         claim = state.claim
         if claim is None or state.node is None or claim.metadata.deletion_timestamp is not None:
-            continue
+            return Plan()
         unchecked = condition_of(claim.status.conditions, CONSISTENT_STATE_FOUND) is None
-        if (check_all or unchecked) and is_true(claim.status.conditions, INITIALIZED):
-            progress = check_consistency(NodeClaimProgress.of(claim, snapshot.now), state.node)
-            chains.append(progress.chain(why="consistency check"))
-    return Plan(chains=tuple(chain for chain in chains if chain.actions or chain.events))
+        if not (check_all or unchecked) or not is_true(claim.status.conditions, INITIALIZED):
+            return Plan()
+        progress = check_consistency(NodeClaimProgress.of(claim, snapshot.now), state.node)
+        chain = progress.chain(why="consistency check")
+        return Plan(chains=(chain,) if chain.actions or chain.events else ())
+
+    return plan_for_each(snapshot.state_nodes, decide)
 
 
 def check_consistency(progress: NodeClaimProgress, node: Node) -> NodeClaimProgress:

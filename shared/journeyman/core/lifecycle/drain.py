@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import DISRUPTION_REASON, format_time
-from journeyman.core.api.duration import parse_go_duration
+from journeyman.core.api.duration import parse_go_duration, seconds, time_after
 from journeyman.core.api.objects import Node, NodeClaim, Pod, condition_of
 from journeyman.core.lifecycle.progress import poll_time
 from journeyman.core.plan import (
@@ -122,7 +122,7 @@ def is_drainable(pod: Pod, now: datetime) -> bool:
     if untolerated((DISRUPTED,), pod.spec.tolerations) is None:
         return False
     deletion = pod.metadata.deletion_timestamp
-    return deletion is None or now <= deletion + STUCK_AFTER
+    return deletion is None or now <= time_after(deletion, STUCK_AFTER)
 
 
 def has_active_sibling(state: StateNode, snapshot: Snapshot) -> bool:
@@ -180,12 +180,12 @@ def _first_group(pods: Iterable[Pod]) -> tuple[Pod, ...]:
 
 
 def _grace(pod: Pod) -> timedelta:
-    seconds = pod.spec.termination_grace_period_seconds
-    return DEFAULT_GRACE if seconds is None else timedelta(seconds=seconds)
+    grace = pod.spec.termination_grace_period_seconds
+    return DEFAULT_GRACE if grace is None else seconds(grace)
 
 
 def _force_at(pod: Pod, end: datetime | None) -> datetime | None:
-    return None if end is None else end - _grace(pod)
+    return None if end is None else time_after(end, -_grace(pod))
 
 
 def _pods_to_force(pods: Iterable[Pod], now: datetime, end: datetime | None) -> Iterator[tuple[Pod, int]]:
@@ -197,7 +197,7 @@ def _pods_to_force(pods: Iterable[Pod], now: datetime, end: datetime | None) -> 
         return
     for pod in pods:
         deletion = pod.metadata.deletion_timestamp
-        outlives = deletion > end if deletion is not None else now > end - _grace(pod)
+        outlives = deletion > end if deletion is not None else now > time_after(end, -_grace(pod))
         if outlives:
             yield pod, max(int((end - now).total_seconds()), 1)
 
@@ -255,9 +255,9 @@ def requeue_for_drain(
     """Requeue for a drain: at the next forced deletion at the latest, or at the end of `min_drain` if no pod remains."""
     at = poll_time(now, began, intervals.drain_poll, MAX_POLL_INTERVAL)
     if not decided.remaining:
-        at = max(began + intervals.min_drain, now)
+        at = max(time_after(began, intervals.min_drain), now)
     if decided.next_force is not None:
-        at = min(at, decided.next_force + REQUEUE_MARGIN)
+        at = min(at, time_after(decided.next_force, REQUEUE_MARGIN))
     return Requeue(step=Step.TERMINATE, at=at, reason=f"node {node} is draining")
 
 
@@ -267,7 +267,7 @@ def requeue_for_volumes(
     """Requeue for volumes: at the termination time `end` at the latest, from which on no volume is waited for."""
     at = poll_time(now, began, intervals.drain_poll, MAX_POLL_INTERVAL)
     if end is not None:
-        at = min(at, end + REQUEUE_MARGIN)
+        at = min(at, time_after(end, REQUEUE_MARGIN))
     return Requeue(step=Step.TERMINATE, at=at, reason=f"volumes of node {node} are being detached")
 
 
@@ -321,7 +321,7 @@ def _do_not_disrupt_events(pod: Pod, now: datetime) -> Iterator[Event]:
         yield Event(ref=ref, reason="InvalidDoNotDisruptAnnotation", message=text, type="Warning", key=value)
     elif pod.status.start_time is None:
         return
-    elif now < (end := pod.status.start_time + duration):
+    elif now < (end := time_after(pod.status.start_time, duration)):
         text = f"The {labels.DO_NOT_DISRUPT} grace period will elapse at {format_time(end)}"
         yield Event(ref=ref, reason="DoNotDisruptUntil", message=text, key=format_time(end))
     else:

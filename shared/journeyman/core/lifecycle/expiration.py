@@ -10,18 +10,21 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from journeyman.core.api.duration import NEVER, parse_duration
+from journeyman.core.api.duration import NEVER, parse_duration, time_after
 from journeyman.core.api.objects import NodeClaim
-from journeyman.core.plan import DeleteObject, Event, Plan, chain_of, claim_ref, merge_plans
+from journeyman.core.plan import DeleteObject, Event, Plan, chain_of, claim_ref
 from journeyman.core.state import Snapshot, StateNode
+from journeyman.core.state.guard import plan_for_each
 from journeyman.core.state.nodeclaim_metrics import disruption_started
 from journeyman.errors import ConfigurationError
 
 
 def expire_nodeclaims(snapshot: Snapshot) -> Plan:
     """Delete every expired NodeClaim; the terminate step drains its node. The pods of those nodes are counted."""
-    states = snapshot.state_nodes_by_claim
-    return merge_plans(_expire(c, states[c.metadata.name]) for c in snapshot.claims if is_expired(c, snapshot.now))
+    states, now = snapshot.state_nodes_by_claim, snapshot.now
+    return plan_for_each(
+        snapshot.claims, lambda c: _expire(c, states[c.metadata.name]) if is_expired(c, now) else Plan()
+    )
 
 
 def is_expired(claim: NodeClaim, now: datetime) -> bool:
@@ -37,7 +40,7 @@ def expires_at(claim: NodeClaim) -> datetime | None:
     if claim.spec.expire_after == NEVER or claim.metadata.creation_timestamp is None:
         return None
     try:
-        return claim.metadata.creation_timestamp + parse_duration(claim.spec.expire_after)
+        return time_after(claim.metadata.creation_timestamp, parse_duration(claim.spec.expire_after))
     except ConfigurationError:
         return None
 

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import INSTANCE_TERMINATING, REGISTERED, format_time, parse_time
+from journeyman.core.api.duration import time_after
 from journeyman.core.api.objects import NODECLAIM, Node, NodeClaim, is_true
 from journeyman.core.lifecycle.drain import REQUEUE_MARGIN
 from journeyman.core.lifecycle.progress import (
@@ -48,6 +49,7 @@ from journeyman.core.plan import (
     node_ref,
 )
 from journeyman.core.state import Snapshot, StateNode
+from journeyman.core.state.guard import plan_for_each
 from journeyman.core.state.instances import TERMINATING_STATES, CloudInstances, RunningInstance
 from journeyman.core.state.nodeclaim_metrics import disruption_started, nodeclaim_disrupted
 
@@ -88,11 +90,12 @@ def delete_claims_without_instance(snapshot: Snapshot, cloud: CloudInstances) ->
 
     Restates: karpenter pkg/controllers/nodeclaim/garbagecollection/controller.go `Reconcile`.
     """
-    return merge_plans(
-        _delete_claim_without_instance(claim, snapshot, cloud)
-        for claim in snapshot.claims
-        if has_lost_instance(claim, snapshot, cloud)
-    )
+
+    def decide(claim: NodeClaim) -> Plan:
+        lost = has_lost_instance(claim, snapshot, cloud)
+        return _delete_claim_without_instance(claim, snapshot, cloud) if lost else Plan()
+
+    return plan_for_each(snapshot.claims, decide)
 
 
 def has_lost_instance(claim: NodeClaim, snapshot: Snapshot, cloud: CloudInstances) -> bool:
@@ -185,12 +188,12 @@ def delete_inconsistent_claims(snapshot: Snapshot, cloud: CloudInstances, incons
         cloud: Their instances; NodeClaims without one are left to `delete_claims_without_instance`.
         inconsistent_after: How long a kubelet has to register its deleted Node again.
     """
-    states = (snapshot.state_nodes_by_claim[claim.metadata.name] for claim in snapshot.claims)
-    chains = tuple(
-        chain for state in states for chain in _check_consistency(state, snapshot, cloud, inconsistent_after)
-    )
-    notes = tuple(event.message for chain in chains for event in chain.events)
-    return Plan(chains=chains, notes=notes)
+
+    def decide(state: StateNode) -> Plan:
+        chains = tuple(_check_consistency(state, snapshot, cloud, inconsistent_after))
+        return Plan(chains=chains, notes=tuple(event.message for chain in chains for event in chain.events))
+
+    return plan_for_each((snapshot.state_nodes_by_claim[claim.metadata.name] for claim in snapshot.claims), decide)
 
 
 def _check_consistency(
@@ -208,8 +211,8 @@ def _check_consistency(
     elif (since := _missing_since(claim)) is None:
         yield _record_missing_since(claim, now, now)
         yield chain_of(f"NodeClaim {claim.metadata.name}", _requeue_missing_node(claim, now + inconsistent_after))
-    elif now < since + inconsistent_after:
-        yield chain_of(f"NodeClaim {claim.metadata.name}", _requeue_missing_node(claim, since + inconsistent_after))
+    elif now < (due := time_after(since, inconsistent_after)):
+        yield chain_of(f"NodeClaim {claim.metadata.name}", _requeue_missing_node(claim, due))
     else:
         text = f"Node {claim.status.node_name} of NodeClaim {claim.metadata.name} has not existed since {format_time(since)}, and its kubelet did not register it again: NodeClaim and instance are deleted"
         yield _delete_inconsistent(claim, "NodeNotFound", text, now)

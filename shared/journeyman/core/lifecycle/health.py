@@ -38,6 +38,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import format_time, parse_time
+from journeyman.core.api.duration import time_after
 from journeyman.core.api.objects import Condition, Node, NodeClaim, Pod, condition_of
 from journeyman.core.lifecycle.interruption import (
     EVENTS_BY_KIND,
@@ -56,10 +57,10 @@ from journeyman.core.plan import (
     Step,
     chain_of,
     claim_ref,
-    merge_plans,
     node_ref,
 )
 from journeyman.core.state import InstanceStatus, RepairPolicy, Snapshot, StateNode
+from journeyman.core.state.guard import SkippedObject, evaluate, plan_for_each, report_skipped
 from journeyman.core.state.nodeclaim_metrics import disruption_started
 
 
@@ -129,7 +130,7 @@ def _repair_order(unhealthy: UnhealthyNodeCondition) -> tuple[float, str]:
 
 
 def _due(condition: Condition, policy: RepairPolicy) -> datetime | None:
-    return condition.last_transition_time and condition.last_transition_time + policy.tolerated_for
+    return condition.last_transition_time and time_after(condition.last_transition_time, policy.tolerated_for)
 
 
 class _NodeRepair(Struct, frozen=True, kw_only=True, dict=True):
@@ -140,14 +141,15 @@ class _NodeRepair(Struct, frozen=True, kw_only=True, dict=True):
 
     def plan(self) -> Plan:
         """Return what to do for all unhealthy nodes with a NodeClaim."""
-        unhealthy = [
-            (node.claim, node.node, found)
-            for node in self.snapshot.state_nodes
-            if node.claim is not None
-            and node.node is not None
-            and (found := self._unhealthy.get(node.node.metadata.name))
-        ]
-        return merge_plans(self._repair_node(*member) for member in unhealthy)
+        return plan_for_each(self.snapshot.state_nodes, self._decide)
+
+    def _decide(self, state: StateNode) -> Plan:
+        if state.claim is None or state.node is None:
+            return Plan()
+        unhealthy = self._unhealthy.get(state.node.metadata.name)
+        if isinstance(unhealthy, SkippedObject):
+            return report_skipped((unhealthy,))
+        return self._repair_node(state.claim, state.node, unhealthy) if unhealthy is not None else Plan()
 
     def _repair_node(self, claim: NodeClaim, node: Node, unhealthy: UnhealthyNodeCondition) -> Plan:
         now = self.snapshot.now
@@ -181,9 +183,12 @@ class _NodeRepair(Struct, frozen=True, kw_only=True, dict=True):
         return f"more than {ALLOWED_UNHEALTHY_PERCENT}% nodes are unhealthy in the {scope}"
 
     @cached_property
-    def _unhealthy(self) -> Mapping[str, UnhealthyNodeCondition]:
-        """Unhealthy conditions by node name, of terminating nodes as well."""
-        found = ((node.metadata.name, find_unhealthy_condition(node, self.policies)) for node in self.snapshot.nodes)
+    def _unhealthy(self) -> Mapping[str, UnhealthyNodeCondition | SkippedObject]:
+        """Unhealthy conditions by node name, of terminating nodes as well; nodes that cannot be evaluated count as unhealthy."""
+        found = (
+            (node.metadata.name, evaluate(node, find_unhealthy_condition, node, self.policies))
+            for node in self.snapshot.nodes
+        )
         return {name: unhealthy for name, unhealthy in found if unhealthy is not None}
 
     @cached_property
@@ -267,11 +272,8 @@ def terminate_impaired_instances(
     for status in due:
         by_instance.setdefault(status.provider_id, []).append(status)
     running = (n for n in snapshot.state_nodes if n.claim is not None and not n.is_terminating and not n.duplicate_of)
-    return merge_plans(
-        _terminate_impaired(n, by_instance[n.provider_id], snapshot.now)
-        for n in running
-        if n.provider_id in by_instance
-    )
+    impaired = (n for n in running if n.provider_id in by_instance)
+    return plan_for_each(impaired, lambda n: _terminate_impaired(n, by_instance[n.provider_id], snapshot.now))
 
 
 def next_status_check(statuses: Iterable[InstanceStatus], now: datetime, impaired_for: timedelta) -> datetime | None:

@@ -32,6 +32,7 @@ from journeyman.core.lifecycle.progress import NodeClaimProgress, with_metadata,
 from journeyman.core.lifecycle.registration import has_unregistered_taint, sync_node, with_owner
 from journeyman.core.plan import Chain, Event, Plan, Requeue, Step, chain_of, claim_ref, node_ref
 from journeyman.core.state import NodeClassState, Snapshot, StateNode
+from journeyman.core.state.guard import plan_for_each
 
 
 def is_initialized(claim: NodeClaim) -> bool:
@@ -155,8 +156,7 @@ def hydrate_nodes(snapshot: Snapshot) -> Plan:
 
     Restates: karpenter pkg/controllers/node/hydration/controller.go `Reconcile`.
     """
-    chains = (chain for state in snapshot.state_nodes for chain in _hydrate_node(state, snapshot))
-    return Plan(chains=tuple(chains))
+    return plan_for_each(snapshot.state_nodes, lambda state: Plan(chains=tuple(_hydrate_node(state, snapshot))))
 
 
 def _hydrate_node(state: StateNode, snapshot: Snapshot) -> Iterator[Chain]:

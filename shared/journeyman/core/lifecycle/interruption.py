@@ -24,13 +24,14 @@ from msgspec import Struct
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import format_time
-from journeyman.core.api.objects import NodeClaim, OfferingKey
+from journeyman.core.api.objects import NODE, NodeClaim, OfferingKey
 from journeyman.core.plan import (
     Action,
     Chain,
     DeleteObject,
     Event,
     MarkOfferingUnavailable,
+    ObjectRef,
     Observation,
     PatchObject,
     Plan,
@@ -38,10 +39,10 @@ from journeyman.core.plan import (
     Step,
     chain_of,
     claim_ref,
-    merge_plans,
 )
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.disrupted_taint import add_disrupted_taint
+from journeyman.core.state.guard import plan_for_each
 from journeyman.core.state.nodeclaim_metrics import nodeclaim_disrupted
 
 
@@ -97,7 +98,7 @@ def handle_interruption(
     message = _InterruptionMessage(
         snapshot=snapshot, kind=kind, at=event_time, unavailable_for=unavailable_for, launched=tuple(launched)
     )
-    plan = merge_plans(message.handle_instance(id_) for id_ in sorted(set(instance_ids)))
+    plan = plan_for_each(sorted(set(instance_ids)), message.handle_instance, about=message.object_of)
     return plan + requeue_steps(kind, snapshot.now, *message.next_steps) if plan.chains else plan
 
 
@@ -131,12 +132,20 @@ class _InterruptionMessage(Struct, frozen=True, kw_only=True, dict=True):
             return (Step.CONSOLIDATE,)
         return (Step.PROVISION, Step.TERMINATE)
 
+    def node_of(self, id_: str) -> StateNode | None:
+        """Return the node of an instance; None if the instance is not ours."""
+        return self._nodes_by_instance.get(id_) or self._launched_nodes.get(id_)
+
+    def object_of(self, id_: str) -> StateNode | ObjectRef:
+        """Return the node of an instance, else a reference to the Node that it may be."""
+        return self.node_of(id_) or ObjectRef(resource=NODE, name=id_)
+
     def handle_instance(self, id_: str) -> Plan:
         """Return what to do for one instance.
 
         Restates: karpenter-provider-aws pkg/controllers/interruption/utils.go `handleNodeClaim`.
         """
-        node = self._nodes_by_instance.get(id_) or self._launched_nodes.get(id_)
+        node = self.node_of(id_)
         if node is None or node.claim is None:
             return Plan(notes=(f"instance {id_} is not ours: {self.kind.value} acknowledged",))
         if node.claim.metadata.deletion_timestamp is not None:

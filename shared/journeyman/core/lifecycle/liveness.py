@@ -15,10 +15,12 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from journeyman.core.api.duration import time_after
 from journeyman.core.api.objects import NodeClaim, condition_of, is_true
 from journeyman.core.lifecycle.progress import delete_nodeclaim
-from journeyman.core.plan import Event, Plan, Requeue, Step, chain_of, claim_ref, merge_plans
+from journeyman.core.plan import Event, Plan, Requeue, Step, chain_of, claim_ref
 from journeyman.core.state import Snapshot
+from journeyman.core.state.guard import plan_for_each
 from journeyman.core.state.nodeclaim_metrics import nodeclaim_disrupted
 
 LAUNCH_TIMEOUT: Final = "launch_timeout"
@@ -43,9 +45,11 @@ def timeout_reason(claim: NodeClaim, timeouts: LivenessTimeouts, now: datetime) 
     """Return the timeout that the NodeClaim has exceeded, as the metric's reason; empty if there is none."""
     if is_true(claim.status.conditions, "Registered"):
         return ""
-    if not is_true(claim.status.conditions, "Launched") and now >= _since(claim, "Launched", now) + timeouts.launch:
+    if not is_true(claim.status.conditions, "Launched") and now >= time_after(
+        _since(claim, "Launched", now), timeouts.launch
+    ):
         return LAUNCH_TIMEOUT
-    if now >= _registration_start(claim, now) + timeouts.registration:
+    if now >= time_after(_registration_start(claim, now), timeouts.registration):
         return REGISTRATION_TIMEOUT
     return ""
 
@@ -65,7 +69,7 @@ def delete_claims_of_ended_instances(snapshot: Snapshot, ended: Collection[str])
             of instances may lag behind.
     """
     ended_claims = (c for c in snapshot.claims if is_awaiting_node(c) and c.status.provider_id in ended)
-    return merge_plans(delete_unregistered(claim, INSTANCE_GONE, snapshot.now) for claim in ended_claims)
+    return plan_for_each(ended_claims, lambda claim: delete_unregistered(claim, INSTANCE_GONE, snapshot.now))
 
 
 def delete_unregistered(claim: NodeClaim, reason: str, now: datetime) -> Plan:

@@ -34,6 +34,7 @@ from journeyman.core.lifecycle.progress import NodeClaimProgress, poll_time
 from journeyman.core.lifecycle.registration import register
 from journeyman.core.plan import Chain, Plan, Requeue, Step, chain_of, merge_plans, next_requeue
 from journeyman.core.state import Snapshot
+from journeyman.core.state.guard import evaluate, plan_for_each
 
 _ROLLED_BACK: Final = frozenset({"Rejected", "RolledBack"})
 """Phases of NodeDisruptions that removed no node."""
@@ -70,10 +71,10 @@ def reconcile_nodeclaims(snapshot: Snapshot, lifecycle: LifecycleOptions) -> Pla
     by_provider = snapshot.nodes_by_provider_id
     claims = [claim for claim in snapshot.claims if claim.metadata.deletion_timestamp is None]
     nominations = _nominations(claims, by_provider, snapshot, lifecycle)
-    plans = [
-        _reconcile_nodeclaim(c, by_provider, snapshot, lifecycle, nominations.get(c.metadata.name)) for c in claims
-    ]
-    return merge_plans((clear_stale_nominations(snapshot), *plans, renominate(nominations.values(), snapshot.now)))
+    plan = plan_for_each(
+        claims, lambda c: _reconcile_nodeclaim(c, by_provider, snapshot, lifecycle, nominations.get(c.metadata.name))
+    )
+    return merge_plans((clear_stale_nominations(snapshot), plan, renominate(nominations.values(), snapshot.now)))
 
 
 def _nominations(
@@ -83,21 +84,28 @@ def _nominations(
     lifecycle: LifecycleOptions,
 ) -> Mapping[str, NodeNomination]:
     """Return the decisions on nodes that have joined and are not registered, by the name of their NodeClaim."""
-    joining = []
-    for stored in claims:
-        state = snapshot.state_nodes_by_claim[stored.metadata.name]
-        nodes = () if state.duplicate_of or is_initialized(stored) else by_provider.get(state.provider_id, ())
-        if len(nodes) != 1:
-            continue
-        claim = with_recovered_launch(stored, state, snapshot.now)
-        registered = is_true(claim.status.conditions, "Registered")
-        if not registered and not is_pending(claim) and not timeout_reason(claim, lifecycle.timeouts, snapshot.now):
-            joining.append(JoiningNode(claim=claim, node=nodes[0]))
+    found = (evaluate(claim, _joining_node, claim, by_provider, snapshot, lifecycle) for claim in claims)
+    joining = [one for one in found if isinstance(one, JoiningNode)]  # the others are reported when they are reconciled
     if not joining:
         return {}
     pods = NominatablePods.of(snapshot, enabled=lifecycle.max_nominations > 0)
     window = NominationWindow.of(snapshot, by_provider, pods, lifecycle.batch_min_pods)
     return decide_nominations(window, joining, pods, lifecycle.max_nominations)
+
+
+def _joining_node(
+    stored: NodeClaim, by_provider: Mapping[str, tuple[Node, ...]], snapshot: Snapshot, lifecycle: LifecycleOptions
+) -> JoiningNode | None:
+    """Return the NodeClaim and its node, if the node has joined and is not registered."""
+    state = snapshot.state_nodes_by_claim[stored.metadata.name]
+    nodes = () if state.duplicate_of or is_initialized(stored) else by_provider.get(state.provider_id, ())
+    if len(nodes) != 1:
+        return None
+    claim = with_recovered_launch(stored, state, snapshot.now)
+    registered = is_true(claim.status.conditions, "Registered")
+    if registered or is_pending(claim) or timeout_reason(claim, lifecycle.timeouts, snapshot.now):
+        return None
+    return JoiningNode(claim=claim, node=nodes[0])
 
 
 def _reconcile_nodeclaim(

@@ -12,9 +12,10 @@ from typing import Final
 from journeyman.core.api.conditions import NODE_OVERLAY_DEPENDENTS, VALIDATION_SUCCEEDED, ConditionSet
 from journeyman.core.api.nodeoverlay import NodeOverlay
 from journeyman.core.api.objects import NODE_OVERLAY
-from journeyman.core.plan import ObjectRef, PatchObject, Plan, chain_of, merge_plans
+from journeyman.core.plan import ObjectRef, PatchObject, Plan, chain_of
 from journeyman.core.state import InvalidObject, Snapshot
 from journeyman.core.state.condition_transitions import with_transitions
+from journeyman.core.state.guard import plan_for_each
 
 CONFLICT: Final = "Conflict"
 RUNTIME_VALIDATION: Final = "RuntimeValidation"
@@ -27,14 +28,12 @@ def reconcile_nodeoverlays(snapshot: Snapshot, conflicts: Mapping[str, str]) -> 
         snapshot: The overlays, invalid ones included.
         conflicts: By the name of an overlay that is not applied, the overlay it conflicts with.
     """
-    plans = [
-        _reconcile_overlay(overlay, conflicts.get(overlay.metadata.name, ""), snapshot.now)
-        for overlay in snapshot.node_overlays
-    ]
-    plans += [
-        _reconcile_invalid(item, snapshot.now) for item in snapshot.invalid_objects if item.kind == NODE_OVERLAY.kind
-    ]
-    return merge_plans(plans)
+    now = snapshot.now
+    invalid = (item for item in snapshot.invalid_objects if item.kind == NODE_OVERLAY.kind)
+    return plan_for_each(
+        snapshot.node_overlays,
+        lambda overlay: _reconcile_overlay(overlay, conflicts.get(overlay.metadata.name, ""), now),
+    ) + plan_for_each(invalid, lambda item: _reconcile_invalid(item, now))
 
 
 def _reconcile_overlay(overlay: NodeOverlay, conflicts_with: str, now: datetime) -> Plan:

@@ -46,7 +46,8 @@ from journeyman.core.plan import Chain, ObjectRef, PatchObject, Plan, chain_of, 
 from journeyman.core.scheduling.existing_nodes import capacity_of
 from journeyman.core.state import InvalidObject, NodeClassState, Snapshot
 from journeyman.core.state.condition_transitions import with_transitions
-from journeyman.core.state.state_node import one_per_instance
+from journeyman.core.state.guard import SkippedObject, evaluate, plan_for_each, report_skipped
+from journeyman.core.state.state_node import StateNode, one_per_instance
 
 UNDECIDED: Final = frozenset({"", "AwaitingReconciliation", "ReconcilingDependents"})
 """Reasons of a NodeClass's Ready while it is Unknown."""
@@ -82,12 +83,19 @@ def reconcile_nodepools(
         outcomes: By NodePool, the NodeClaims that registered or failed to in this run, oldest first.
     """
     usages, by_pool = usage_by_pool(snapshot), outcomes or {}
-    plans = [
-        _reconcile(pool, snapshot, usages.get(pool.metadata.name, NO_USAGE), by_pool.get(pool.metadata.name, ()))
-        for pool in snapshot.node_pools
-    ]
-    plans += [_reconcile_invalid(item, snapshot.now) for item in snapshot.invalid_objects if item.kind == NODEPOOL.kind]
-    return merge_plans(plans)
+
+    def decide(pool: NodePool) -> Plan:
+        name = pool.metadata.name
+        return _reconcile(pool, snapshot, usages.get(name, NO_USAGE), by_pool.get(name, ()))
+
+    invalid = (item for item in snapshot.invalid_objects if item.kind == NODEPOOL.kind)
+    return merge_plans(
+        (
+            report_skipped(s for s in map(_counted_capacity, _counted_nodes(snapshot)) if isinstance(s, SkippedObject)),
+            plan_for_each(snapshot.node_pools, decide),
+            plan_for_each(invalid, lambda item: _reconcile_invalid(item, snapshot.now)),
+        )
+    )
 
 
 def update_nodepool_counts(
@@ -102,23 +110,36 @@ def update_nodepool_counts(
     Restates: karpenter pkg/controllers/nodepool/counter/controller.go `Reconcile`.
     """
     usages, by_pool = usage_by_pool(snapshot), outcomes or {}
-    chains = (
-        _count_chain(pool, usages.get(pool.metadata.name, NO_USAGE), by_pool.get(pool.metadata.name, ()), snapshot.now)
-        for pool in snapshot.node_pools
-    )
-    return Plan(chains=tuple(chain for chain in chains if chain.actions))
+
+    def decide(pool: NodePool) -> Plan:
+        name = pool.metadata.name
+        chain = _count_chain(pool, usages.get(name, NO_USAGE), by_pool.get(name, ()), snapshot.now)
+        return Plan(chains=(chain,) if chain.actions else ())
+
+    return plan_for_each(snapshot.node_pools, decide)
 
 
 def usage_by_pool(snapshot: Snapshot) -> Mapping[str, NodePoolUsage]:
     """Return the usage of each NodePool: of its nodes, and of its launched NodeClaims whose node has not joined.
 
+    Of a node with an invalid capacity only the number counts.
+
     Restates: karpenter pkg/controllers/state/cluster.go `NodePoolResourcesFor`, `updateNodePoolResources`.
     """
-    staying = (n for n in snapshot.state_nodes if n.node_pool and n.provider_id and not n.is_leaving)
     sums: dict[str, dict[str, int]] = {}
-    for node in one_per_instance(staying):
-        sums[node.node_pool] = add(sums.get(node.node_pool, {}), capacity_of(node), {NODES: 1})
+    for node in _counted_nodes(snapshot):
+        capacity = _counted_capacity(node)
+        known = {} if isinstance(capacity, SkippedObject) else capacity
+        sums[node.node_pool] = add(sums.get(node.node_pool, {}), known, {NODES: 1})
     return {name: NodePoolUsage(resources=total) for name, total in sums.items()}
+
+
+def _counted_nodes(snapshot: Snapshot) -> tuple[StateNode, ...]:
+    return one_per_instance(n for n in snapshot.state_nodes if n.node_pool and n.provider_id and not n.is_leaving)
+
+
+def _counted_capacity(node: StateNode) -> Resources | SkippedObject:
+    return evaluate(node, capacity_of, node)
 
 
 def _count_chain(

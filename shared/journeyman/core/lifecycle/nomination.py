@@ -38,6 +38,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import INITIALIZED, REGISTERED, format_time, parse_time
+from journeyman.core.api.duration import time_after
 from journeyman.core.api.objects import Node, NodeClaim, Pod, condition_of, is_true
 from journeyman.core.api.resources import fits, pod_requests, subtract, to_resources, total_requests
 from journeyman.core.lifecycle.progress import with_metadata
@@ -196,9 +197,10 @@ class NominationWindow(Struct, frozen=True, kw_only=True):
         missing = [claim for claim in joined if pods.not_nominated(claim)]
         nominate_from = now
         if not nominated and _waits_for_others(joining, joined, pods):
-            nominate_from = min(_ready_since(ready[c.metadata.name], now) for c in missing or joined) + BATCH_WINDOW
+            first_ready = min(_ready_since(ready[c.metadata.name], now) for c in missing or joined)
+            nominate_from = time_after(first_ready, BATCH_WINDOW)
         latest = now if missing else max(nominated, default=now)
-        untaint_from = min([latest + WATCH_DELAY, *(at + MAX_WATCH_DELAY for at in nominated)])
+        untaint_from = min([time_after(latest, WATCH_DELAY), *(time_after(at, MAX_WATCH_DELAY) for at in nominated)])
         return cls(now=now, nominate_from=nominate_from, untaint_from=untaint_from)
 
     def decide(self, joining: JoiningNode, pods: NominatablePods, capacity: int) -> NodeNomination:
@@ -225,7 +227,7 @@ class NominationWindow(Struct, frozen=True, kw_only=True):
     def _later(self, node: Node, at: datetime) -> datetime | None:
         """Return the time, but no later than the taint's timeout; None if it has come."""
         joined = node.metadata.creation_timestamp
-        at = min(at, joined + TAINT_TIMEOUT) if joined is not None else self.now
+        at = min(at, time_after(joined, TAINT_TIMEOUT)) if joined is not None else self.now
         return at if at > self.now else None
 
 
@@ -336,7 +338,7 @@ def _oldest_pod_version(claim: NodeClaim) -> int:
 def is_starting(node: Node, now: datetime) -> bool:
     """Whether a node that joined within `TAINT_TIMEOUT` cannot take pods yet, so that nominations to it would be cleared."""
     joined = node.metadata.creation_timestamp
-    if joined is None or now >= joined + TAINT_TIMEOUT:
+    if joined is None or now >= time_after(joined, TAINT_TIMEOUT):
         return False
     has_ephemeral_taint = any(
         labels.is_ephemeral_taint(taint.key, taint.effect) and taint.key != labels.UNREGISTERED_TAINT
@@ -350,7 +352,11 @@ def _is_joining(claim: NodeClaim, nodes: Sequence[Node], now: datetime) -> bool:
     if not claim.status.provider_id or claim.metadata.deletion_timestamp is not None:
         return False
     joined = nodes[0].metadata.creation_timestamp if nodes else now
-    return joined is not None and now < joined + TAINT_TIMEOUT and not is_true(claim.status.conditions, REGISTERED)
+    return (
+        joined is not None
+        and now < time_after(joined, TAINT_TIMEOUT)
+        and not is_true(claim.status.conditions, REGISTERED)
+    )
 
 
 def _ready_node(nodes: Sequence[Node], now: datetime) -> Node | None:
@@ -464,14 +470,14 @@ def _was_nominated_recently(claim: NodeClaim, now: datetime) -> bool:
     """Whether pods were nominated a moment ago: if kube-scheduler clears a nomination twice, it has a reason."""
     last = nominated_at(claim)
     wait = RENOMINATION_DELAY if _is_being_filled(claim, now) else NOMINATION_TIMEOUT
-    return last is not None and now < last + wait
+    return last is not None and now < time_after(last, wait)
 
 
 def _is_being_filled(claim: NodeClaim, now: datetime) -> bool:
     """Whether the node is not initialized, or so new that kube-scheduler still binds the first pods to it."""
     initialized = condition_of(claim.status.conditions, INITIALIZED)
     since = initialized.last_transition_time if initialized is not None and initialized.status == "True" else None
-    return since is None or now < since + NOMINATION_TIMEOUT
+    return since is None or now < time_after(since, NOMINATION_TIMEOUT)
 
 
 def _clear(pod: Pod, why: str, now: datetime) -> Chain:

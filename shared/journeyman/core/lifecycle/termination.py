@@ -30,7 +30,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import DRAINED, INSTANCE_TERMINATING, VOLUMES_DETACHED, format_time, parse_time
-from journeyman.core.api.duration import parse_duration
+from journeyman.core.api.duration import parse_duration, time_after
 from journeyman.core.api.objects import NODEPOOL, Node, NodeClaim, OwnerReference, condition_of, is_true
 from journeyman.core.lifecycle.drain import (
     FORCEFUL,
@@ -64,11 +64,11 @@ from journeyman.core.plan import (
     TerminateInstance,
     chain_of,
     claim_ref,
-    merge_plans,
     node_ref,
 )
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.disrupted_taint import has_disrupted_taint, with_disrupted_taint
+from journeyman.core.state.guard import plan_for_each
 from journeyman.core.state.instances import CloudInstances, RunningInstance
 from journeyman.core.state.nodeclaim_metrics import claim_termination_metrics, node_counter, node_termination_metrics
 from journeyman.errors import ConfigurationError
@@ -84,8 +84,8 @@ def finalize_terminating(snapshot: Snapshot, cloud: CloudInstances, intervals: T
         intervals: How long a drain takes at least, and when to check again.
     """
     terminating = [n for n in snapshot.state_nodes if is_being_finalized(n, snapshot, cloud)]
-    deletions = Plan(events=tuple(event for n in terminating for event in external_deletion_events(n, snapshot)))
-    return merge_plans([deletions, *(_finalize(n, snapshot, cloud, intervals) for n in terminating)])
+    deletions = plan_for_each(terminating, lambda n: Plan(events=external_deletion_events(n, snapshot)))
+    return deletions + plan_for_each(terminating, lambda n: _finalize(n, snapshot, cloud, intervals))
 
 
 def is_awaiting_volumes(state: StateNode, snapshot: Snapshot, cloud: CloudInstances) -> bool:
@@ -143,7 +143,7 @@ def _drain(
     end = termination_time(progress.claim)
     decided = decide_drain(state.pods, now, end)
     drained = is_true(claim.status.conditions, DRAINED)
-    min_drain_over = drained or now >= condition_since(claim, DRAINED, now) + intervals.min_drain
+    min_drain_over = drained or now >= time_after(condition_since(claim, DRAINED, now), intervals.min_drain)
     if min_drain_over and cloud.is_stopped(state):
         return finalize_node_and_claim(claim, node, now, cloud, intervals)
     if decided.remaining or not min_drain_over:
@@ -272,7 +272,10 @@ def prepare_termination(progress: NodeClaimProgress) -> NodeClaimProgress:
     claim = progress.claim
     period, deleted = _grace_period(claim), claim.metadata.deletion_timestamp
     if period is not None and deleted is not None and termination_time(claim) is None:
-        annotations = {**claim.metadata.annotations, labels.TERMINATION_TIMESTAMP: format_time(deleted + period)}
+        annotations = {
+            **claim.metadata.annotations,
+            labels.TERMINATION_TIMESTAMP: format_time(time_after(deleted, period)),
+        }
         progress = replace(progress, claim=with_metadata(claim, annotations=annotations))
     return progress.with_events(*_grace_period_events(progress))
 

@@ -14,16 +14,17 @@ from msgspec import Struct
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import DaemonSet, Pod, PodSpec, Toleration
-from journeyman.core.api.resources import add, pod_requests
+from journeyman.core.api.resources import MAX_AMOUNT, absurd_request, add, pod_requests
 from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate
 from journeyman.core.scheduling.nodepool_options import NodePoolOptions
 from journeyman.core.scheduling.pod_classes import HostPort, host_ports, requirement_terms
-from journeyman.core.scheduling.requirements import InvalidRequirementError, Requirements, from_labels
+from journeyman.core.scheduling.requirements import Requirements, from_labels
+from journeyman.core.state.guard import SkippedObject, evaluate_each
 from journeyman.core.state.pod_predicates import is_owned_by_daemon_set
 from journeyman.core.state.state_node import StateNode
 from journeyman.core.state.taints import untolerated
-from journeyman.errors import InvalidQuantityError
+from journeyman.errors import ConfigurationError
 
 
 class Daemon(Struct, frozen=True, kw_only=True, eq=False):
@@ -36,8 +37,10 @@ class Daemon(Struct, frozen=True, kw_only=True, eq=False):
     ports: tuple[HostPort, ...] = ()
 
 
-def make_daemons(daemon_sets: Iterable[DaemonSet], pods: Iterable[Pod] = ()) -> tuple[Daemon, ...]:
-    """Return one Daemon per DaemonSet, in order; DaemonSets with invalid quantities or requirements are omitted.
+def make_daemons(
+    daemon_sets: Iterable[DaemonSet], pods: Iterable[Pod] = ()
+) -> tuple[tuple[Daemon, ...], tuple[SkippedObject, ...]]:
+    """Return one Daemon per DaemonSet, in order, and the DaemonSets whose pods no node can run: nodes are planned without them.
 
     Args:
         daemon_sets: Each is represented by its newest pod, which a webhook may have changed; without pods, by its
@@ -45,8 +48,7 @@ def make_daemons(daemon_sets: Iterable[DaemonSet], pods: Iterable[Pod] = ()) -> 
         pods: The cluster's pods.
     """
     newest = _newest_by_owner(pods)
-    daemons = (_daemon(daemon_set, newest.get(daemon_set.metadata.uid)) for daemon_set in daemon_sets)
-    return tuple(daemon for daemon in daemons if daemon is not None)
+    return evaluate_each(daemon_sets, lambda daemon_set: _daemon(daemon_set, newest.get(daemon_set.metadata.uid)))
 
 
 def _newest_by_owner(pods: Iterable[Pod]) -> dict[str, Pod]:
@@ -65,23 +67,26 @@ def _creation_order(pod: Pod) -> tuple[float, str]:
     return (created.timestamp() if created is not None else 0.0), pod.key
 
 
-def _daemon(daemon_set: DaemonSet, newest: Pod | None) -> Daemon | None:
-    """Return the DaemonSet's pod, None if it is invalid.
+def _daemon(daemon_set: DaemonSet, newest: Pod | None) -> Daemon:
+    """Return the DaemonSet's pod.
 
     The node affinity is that of the template, because a running pod's affinity names its own node.
+
+    Raises:
+        ConfigurationError: The pod is invalid, or asks for more than any node can have.
     """
     template = daemon_set.spec.template
     pod = newest if newest is not None else Pod(metadata=template.metadata, spec=template.spec)
-    try:
-        return Daemon(
-            name=daemon_set.metadata.name,
-            requests=pod_requests(pod),
-            tolerations=pod.spec.tolerations,
-            terms=requirement_terms(_with_affinity_of(pod, template.spec)),
-            ports=host_ports(pod),
-        )
-    except (InvalidQuantityError, InvalidRequirementError):
-        return None
+    requests = pod_requests(pod)
+    if absurd := absurd_request(requests):
+        raise ConfigurationError(f"its pod {absurd}, so no node will run it")
+    return Daemon(
+        name=daemon_set.metadata.name,
+        requests=requests,
+        tolerations=pod.spec.tolerations,
+        terms=requirement_terms(_with_affinity_of(pod, template.spec)),
+        ports=host_ports(pod),
+    )
 
 
 def _with_affinity_of(pod: Pod, spec: PodSpec) -> Pod:
@@ -106,6 +111,7 @@ def daemon_overhead(template: NodeClaimTemplate, daemons: Sequence[Daemon], axes
         if untolerated(template.node_pool.spec.template.spec.taints, daemon.tolerations) is None:
             amounts = np.array([daemon.requests.get(axis, 0) for axis in axes], dtype=np.int64)
             overhead += _types_running(template, daemon)[:, None] * amounts
+            np.minimum(overhead, MAX_AMOUNT, out=overhead)
     return overhead
 
 

@@ -14,9 +14,9 @@ ports of running pods.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from msgspec import Struct, field
@@ -43,12 +43,14 @@ from journeyman.core.scheduling.topology import (
     running_anti_affinities,
 )
 from journeyman.core.scheduling.volumes import StorageObjects, VolumeUsage, volume_usage
+from journeyman.core.state.guard import SkippedObject, evaluate
 from journeyman.core.state.pod_predicates import is_active
 from journeyman.core.state.snapshot import Snapshot
 from journeyman.core.state.state_node import StateNode
 from journeyman.core.state.taints import has_untolerated_preference, untolerated
 
-T = TypeVar("T", bound=Hashable)
+H = TypeVar("H", bound=Hashable)
+T = TypeVar("T")
 
 
 class NodesInDomains(NamedTuple):
@@ -156,9 +158,9 @@ def _take_by_code(verdicts: Sequence[bool], codes: Ints) -> Bools:
     return by_node
 
 
-def _numbered(entries: Sequence[T]) -> tuple[Ints, tuple[T, ...]]:
+def _numbered(entries: Sequence[H]) -> tuple[Ints, tuple[H, ...]]:
     """Return a number for each entry, equal for equal entries, and the distinct entries by number."""
-    numbers: dict[T, int] = {}
+    numbers: dict[H, int] = {}
     codes = [numbers.setdefault(entry, len(numbers)) for entry in entries]
     return np.array(codes, dtype=np.int64), tuple(numbers)
 
@@ -250,6 +252,8 @@ class NodeInventory:
         self._snapshot = snapshot
         self._daemons = daemons
         self._storage = storage
+        self.skipped: dict[str, SkippedObject] = {}
+        """Nodes that cannot be evaluated, by name: no pod is planned onto them."""
         self._free: dict[tuple[str, ...], tuple[Ints, Bools]] = {}
         self._pod_counts_by_keys: dict[tuple[str, ...], RunningPodCounts] = {}
         self._ports: dict[int, frozenset[HostPort]] = {}
@@ -322,10 +326,11 @@ class NodeInventory:
     @cached_property
     def _anti_affinities(self) -> Mapping[int, tuple[RunningAntiAffinity, ...]]:
         """Return the required anti-affinity of running pods, by position of their node; nodes without any are omitted."""
-        by_position = (
-            (position, running_anti_affinities(node, self._namespaces)) for position, node in enumerate(self.nodes)
-        )
+        by_position = ((position, self._anti_affinities_on(node)) for position, node in enumerate(self.nodes))
         return {position: entries for position, entries in by_position if entries}
+
+    def _anti_affinities_on(self, node: StateNode) -> tuple[RunningAntiAffinity, ...]:
+        return self._evaluate((), node, running_anti_affinities, node, self._namespaces)
 
     @cached_property
     def _namespaces(self) -> Mapping[str, Object]:
@@ -340,7 +345,7 @@ class NodeInventory:
             if position not in selection.losing_pods and self._names[position] not in removed
             for entry in entries
         )
-        fresh = (e for node in self._touched_nodes(selection) for e in running_anti_affinities(node, self._namespaces))
+        fresh = (e for node in self._touched_nodes(selection) for e in self._anti_affinities_on(node))
         return inverse_anti_affinities((*cached, *fresh), selection.rescheduled)
 
     def used_ports(self, selection: NodeSelection) -> frozenset[HostPort]:
@@ -419,19 +424,30 @@ class NodeInventory:
         table, is_computed = self._free[axes]
         for position in order[~is_computed[order]].tolist():
             if position not in selection.losing_pods:
-                table[position], is_computed[position] = _free_on(self.nodes[position], (), self._daemons, axes), True
+                table[position], is_computed[position] = self._free_on(self.nodes[position], (), axes), True
         free: Ints = table[order]
         for n, position in enumerate(order.tolist()) if selection.losing_pods else ():
             if position in selection.losing_pods:
-                free[n] = _free_on(nodes[n], selection.rescheduled, self._daemons, axes)
+                free[n] = self._free_on(nodes[n], selection.rescheduled, axes)
         return free
+
+    def _free_on(self, node: StateNode, rescheduled: Collection[str], axes: Sequence[str]) -> Sequence[int]:
+        return self._evaluate([0] * len(axes), node, _free_on, node, rescheduled, self._daemons, axes)
+
+    def _evaluate(self, otherwise: T, node: StateNode, function: Callable[..., T], *args: Any) -> T:
+        """Return what the function returns for a node, or `otherwise` if that cannot be evaluated."""
+        found = evaluate(node, function, *args)
+        if isinstance(found, SkippedObject):
+            self.skipped.setdefault(node.name, found)
+            return otherwise
+        return found
 
     def _used_ports(
         self, selection: NodeSelection, order: Ints, nodes: Sequence[StateNode]
     ) -> tuple[frozenset[HostPort], ...]:
         """Return the host ports in use on each of these nodes (`order`: their positions)."""
         return tuple(
-            _used_ports_on(node, selection.rescheduled, self._daemons)
+            self._evaluate(frozenset(), node, _used_ports_on, node, selection.rescheduled, self._daemons)
             if position in selection.losing_pods
             else self._used_ports_of(position)
             for position, node in zip(order.tolist(), nodes, strict=True)
@@ -455,7 +471,8 @@ class NodeInventory:
 
     def _used_ports_of(self, position: int) -> frozenset[HostPort]:
         if position not in self._ports:
-            self._ports[position] = _used_ports_on(self.nodes[position], (), self._daemons)
+            node = self.nodes[position]
+            self._ports[position] = self._evaluate(frozenset(), node, _used_ports_on, node, (), self._daemons)
         return self._ports[position]
 
 

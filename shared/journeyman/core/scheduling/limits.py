@@ -14,11 +14,12 @@ from copy import copy
 import numpy as np
 
 from journeyman.core.api import labels
-from journeyman.core.api.resources import NODES, maximum
+from journeyman.core.api.resources import NODES, Resources, add, maximum
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.scheduling.arrays import Bools, Ints, every
 from journeyman.core.scheduling.existing_nodes import capacity_of
 from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate
+from journeyman.core.state.guard import SkippedObject, evaluate
 from journeyman.core.state.state_node import StateNode, one_per_instance
 
 
@@ -29,10 +30,10 @@ class Headroom:
         limits = template.node_pool.spec.limit_amounts
         self.resources = tuple(sorted(limits))
         own = (n for n in nodes if n.node_pool == template.name and not n.is_being_disrupted) if limits else ()
-        sizes = ((node.name, size_of(node, template.table.types)) for node in one_per_instance(own))
-        self._used = {name: np.array([size.get(r, 0) for r in self.resources], dtype=np.int64) for name, size in sizes}
-        whole: Ints = np.array([limits[r] for r in self.resources], dtype=np.int64)
-        self.left: Ints = whole - sum(self._used.values())
+        sizes = {node.name: _size_of(node, template.table.types) for node in one_per_instance(own)}
+        self._used = {name: self._amounts(size) for name, size in sizes.items()}
+        self._whole = self._amounts(limits)
+        self.left: Ints = self._whole - self._amounts(add(*sizes.values()))
         self.costs = type_costs(template)
 
     def without(self, nodes: Iterable[str]) -> Headroom:
@@ -40,8 +41,11 @@ class Headroom:
         twin = self.copy()
         for name in nodes if self._used else ():
             if name in self._used:
-                twin.left += self._used[name]
+                twin.left = np.minimum(twin.left + self._used[name], self._whole)
         return twin
+
+    def _amounts(self, amounts: Resources) -> Ints:
+        return np.array([amounts.get(resource, 0) for resource in self.resources], dtype=np.int64)
 
     def copy(self) -> Headroom:
         """Return a copy that is spent independently."""
@@ -81,6 +85,12 @@ def type_costs(template: NodeClaimTemplate) -> Ints:
     columns = [_per_type(template, resource) for resource in limited]
     costs: Ints = np.array(columns, dtype=np.int64).reshape(len(columns), len(template.table.types)).T
     return costs
+
+
+def _size_of(node: StateNode, types: Iterable[InstanceType]) -> Resources:
+    """Return the node's size; of a node whose size cannot be evaluated only that it is one."""
+    found = evaluate(node, size_of, node, types)
+    return {NODES: 1} if isinstance(found, SkippedObject) else found
 
 
 def size_of(node: StateNode, types: Iterable[InstanceType]) -> dict[str, int]:

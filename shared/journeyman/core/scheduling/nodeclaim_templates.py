@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Final
 from journeyman.core.api.objects import NodeSelectorRequirement, Pod, Taint
 from journeyman.core.api.resources import format_resources
 from journeyman.core.scheduling.results import PlannedClaim
+from journeyman.core.state.guard import SkippedObject, evaluate
 from journeyman.core.state.pod_predicates import is_owned_by
 
 if TYPE_CHECKING:  # the models build validators; nothing here needs them
@@ -98,7 +99,13 @@ def make_templates(snapshot: Snapshot, catalogue: Catalogue) -> tuple[tuple[Node
     templates: list[NodeClaimTemplate] = []
     invalid_objects: dict[str, str] = {}
     for pool in sorted(snapshot.node_pools, key=lambda p: p.metadata.name, reverse=True):
-        template = "static NodePools are not scaled for pods" if pool.spec.static else _template(pool, snapshot, tables)
+        template = (
+            "static NodePools are not scaled for pods"
+            if pool.spec.static
+            else evaluate(pool, _template, pool, snapshot, tables)
+        )
+        if isinstance(template, SkippedObject):
+            template = template.why
         if isinstance(template, NodeClaimTemplate):
             templates.append(template)
         else:

@@ -142,7 +142,7 @@ class OfferingTable(Struct, eq=False, dict=True):
             )
             all_values = sorted(frozenset().union(*listed))
             table = np.array([[value in values for value in all_values] for values in listed], dtype=bool).reshape(
-                -1, len(all_values)
+                len(listed), len(all_values)
             )
             self._values[key] = table[column.codes] if column else np.zeros((len(self.types), 0), dtype=bool)
         return self._values[key]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -30,9 +30,8 @@ from journeyman.core.api.objects import (
     Toleration,
     TopologySpreadConstraint,
 )
-from journeyman.core.api.resources import CPU, MEMORY, pod_requests
+from journeyman.core.api.resources import CPU, MEMORY, absurd_request, pod_requests
 from journeyman.core.scheduling.pod_validation import (
-    absurd_amount,
     invalid_rules,
     invalid_selection,
     opted_out,
@@ -57,6 +56,7 @@ from journeyman.core.scheduling.topology import (
     spread_of,
 )
 from journeyman.core.scheduling.volumes import NO_VOLUMES, PodVolumes, SharedVolume
+from journeyman.core.state.guard import SkippedObject, evaluate
 from journeyman.errors import InvalidQuantityError
 
 if TYPE_CHECKING:  # imported at run time only where pods have ResourceClaims
@@ -284,7 +284,7 @@ def _usage(pod: Pod, *, with_claims: bool) -> PodUsage | PodError:
         return PodError(
             kind="invalid", message=cause.message if isinstance(cause, InvalidQuantityError) else error.message
         )
-    absurd = absurd_amount(requests)
+    absurd = absurd_request(requests)
     if absurd:
         return PodError(kind="invalid", message=absurd)
     return PodUsage(requests=requests, ports=host_ports(pod))
@@ -344,6 +344,8 @@ def _anyway(constraints: Iterable[TopologySpreadConstraint]) -> Iterable[Topolog
 
 _encode_fast: Final = msgspec.msgpack.Encoder().encode
 _LONG_AGO: Final = datetime(1, 1, 1, tzinfo=timezone.utc)
+
+T = TypeVar("T")
 
 VolumesOf = Callable[[Pod], PodVolumes | str]
 """Returns the node requirements of a pod's volumes, or why the pod cannot be scheduled."""
@@ -473,9 +475,14 @@ def _read_all(pods: Iterable[Pod], reader: PodSpecReader) -> list[SpecParts | Po
     for pod in pods:
         constraints = _constraint_bytes(pod)
         if constraints not in cache:
-            cache[constraints] = reader.read(pod)
+            cache[constraints] = _or_error(evaluate(pod, reader.read, pod))
         results.append(cache[constraints])
     return results
+
+
+def _or_error(found: T | SkippedObject) -> T | PodError:
+    """Return what was read of a pod, or the error of a pod that cannot be evaluated."""
+    return PodError(kind="invalid", message=found.why) if isinstance(found, SkippedObject) else found
 
 
 def _group_by_key(
@@ -492,11 +499,16 @@ def _group_by_key(
             if parts is not None:
                 errors[pod.key] = parts
             continue
-        volumes = volumes_of(pod) if volumes_of is not None and pod.spec.volumes else None
-        if isinstance(volumes, str):
-            errors[pod.key] = PodError(kind="invalid", message=volumes)
-            continue
-        claims = claims_of(pod) if claims_of is not None and pod.spec.resource_claims else ()
+        volumes: PodVolumes | None = None
+        if volumes_of is not None and pod.spec.volumes:
+            found: PodVolumes | str | PodError = _or_error(evaluate(pod, volumes_of, pod))
+            if isinstance(found, str | PodError):
+                errors[pod.key] = PodError(kind="invalid", message=found) if isinstance(found, str) else found
+                continue
+            volumes = found
+        claims: tuple[DeviceDemand, ...] | PodError = ()
+        if claims_of is not None and pod.spec.resource_claims:
+            claims = _or_error(evaluate(pod, claims_of, pod))
         if isinstance(claims, PodError):
             errors[pod.key] = claims
             continue

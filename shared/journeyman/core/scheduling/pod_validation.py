@@ -24,9 +24,6 @@ from journeyman.core.api.objects import (
 )
 from journeyman.core.scheduling.requirements import InvalidRequirementError, requirement
 
-MAX_AMOUNT: Final = 1 << 48
-"""The largest valid amount of any resource (256 TiB of memory); sums over all pods of a pass stay exact."""
-
 _QUALIFIED_NAME: Final = re.compile(
     r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII
 )
@@ -117,12 +114,6 @@ def _invalid_term(term: PodAffinityTerm) -> str:
     if not _QUALIFIED_NAME.fullmatch(term.topology_key):
         return f"pod affinity: topologyKey {term.topology_key!r} is not a valid label key"
     return ""
-
-
-def absurd_amount(requests: Mapping[str, int]) -> str:
-    """Return the error for a request that exceeds any node; empty if there is none."""
-    name = next((name for name in sorted(requests) if requests[name] > MAX_AMOUNT), "")
-    return f"asks for more {name} than any node can have" if name else ""
 
 
 def unsupported(pod: Pod) -> str:

@@ -35,6 +35,7 @@ from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import Options, PodError
 from journeyman.core.scheduling.topology import InverseAntiAffinity, Pins, SpreadChoice, present
 from journeyman.core.scheduling.volumes import StorageObjects, resolve_volumes
+from journeyman.core.state.guard import SkippedObject
 from journeyman.core.state.pod_predicates import is_terminating
 from journeyman.core.state.snapshot import Snapshot
 from journeyman.core.state.taints import is_prefer_no_schedule
@@ -147,6 +148,7 @@ class ClusterInputs(Struct, kw_only=True, eq=False, dict=True):
     templates: tuple[NodeClaimTemplate, ...]
     invalid_objects: Mapping[str, str]
     daemons: tuple[Daemon, ...]
+    skipped_daemon_sets: tuple[SkippedObject, ...]
     storage: StorageObjects
     inventory: NodeInventory
     _pools: dict[tuple[str, ...], tuple[NodePoolOptions, ...]] = field(default_factory=dict)
@@ -166,6 +168,11 @@ class ClusterInputs(Struct, kw_only=True, eq=False, dict=True):
         return tuple(headroom.without(selection.removed_nodes) for headroom in self._headroom)
 
     @property
+    def skipped(self) -> tuple[SkippedObject, ...]:
+        """The DaemonSets and, so far, the nodes that cannot be evaluated."""
+        return (*self.skipped_daemon_sets, *(found for _, found in sorted(self.inventory.skipped.items())))
+
+    @property
     def warnings(self) -> Mapping[str, str]:
         """The invalid settings of each usable NodePool that are ignored, by its name."""
         return {template.name: template.warning for template in self.templates if template.warning}
@@ -174,13 +181,15 @@ class ClusterInputs(Struct, kw_only=True, eq=False, dict=True):
     def of(cls, snapshot: Snapshot, catalogue: Catalogue, options: Options) -> ClusterInputs:
         """Prepare the inputs from a snapshot and a catalogue."""
         templates, invalid_objects = make_templates(snapshot, catalogue)
-        daemons, storage = make_daemons(snapshot.daemon_sets, snapshot.pods), StorageObjects.of(snapshot)
+        daemons, skipped = make_daemons(snapshot.daemon_sets, snapshot.pods)
+        storage = StorageObjects.of(snapshot)
         return cls(
             snapshot=snapshot,
             options=options,
             templates=templates,
             invalid_objects=invalid_objects,
             daemons=daemons,
+            skipped_daemon_sets=skipped,
             storage=storage,
             inventory=NodeInventory(snapshot, daemons, storage),
         )

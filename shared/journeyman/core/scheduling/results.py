@@ -18,6 +18,7 @@ from msgspec import Struct, field
 
 from journeyman.core.api.objects import NodeSelectorRequirement, OfferingKey
 from journeyman.core.catalogue import Catalogue, Resources
+from journeyman.core.state.guard import SkippedObject
 from journeyman.core.state.snapshot import Snapshot, Workloads
 
 
@@ -120,6 +121,7 @@ class Results(Struct, frozen=True, kw_only=True):
     lower_bound: float = 0.0
     unusable_node_pools: Mapping[str, str] = field(default_factory=dict)  # NodePools not used in this pass, with why
     warnings: Mapping[str, str] = field(default_factory=dict)
+    skipped: tuple[SkippedObject, ...] = ()  # DaemonSets and nodes that cannot be evaluated
     devices: Mapping[str, tuple[PlannedDevice, ...]] = field(default_factory=dict)
 
     @property

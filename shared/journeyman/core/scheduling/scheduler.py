@@ -116,7 +116,11 @@ class Scheduler:
         """See `solve`."""
         considered = pods_to_schedule(self.snapshot) if pods is None else tuple(pods)
         if not considered:  # the usual case: nothing is pending, or pods wait for their nodes
-            return Results(unusable_node_pools=self._inputs.invalid_objects, warnings=self._inputs.warnings)
+            return Results(
+                unusable_node_pools=self._inputs.invalid_objects,
+                warnings=self._inputs.warnings,
+                skipped=self._inputs.skipped,
+            )
         task = with_reserved_placements(prepare_task(self._inputs, considered, without_nodes))
         plan = best_plan_with_reservations(task)
         return Results(
@@ -127,6 +131,7 @@ class Scheduler:
             lower_bound=price_lower_bound(task.problem, plan.solution.new_nodes) if self._inputs.options.bound else 0.0,
             unusable_node_pools=self._inputs.invalid_objects,
             warnings=self._inputs.warnings,
+            skipped=self._inputs.skipped,
             devices=plan.devices,
         )
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from journeyman.core.api import labels
-from journeyman.core.api.duration import parse_go_duration
+from journeyman.core.api.duration import parse_go_duration, time_after
 from journeyman.core.api.objects import (
     Condition,
     LabelSelector,
@@ -96,7 +96,7 @@ def is_disruptable(pod: Pod, now: datetime) -> bool:
     protection = parse_go_duration(value)
     if protection is None or protection <= timedelta(0):
         return True
-    return pod.status.start_time is not None and now >= pod.status.start_time + protection
+    return pod.status.start_time is not None and now >= time_after(pod.status.start_time, protection)
 
 
 def is_currently_reschedulable(pod: Pod, pdbs: Iterable[PodDisruptionBudget], now: datetime) -> bool:

@@ -34,7 +34,7 @@ def from_kubeconfig(path: str = "", context: str = "") -> Connection:
 
     Raises:
         ConfigurationError: The file or the context does not exist, or is invalid; or it turns off the verification of the
-            server's certificate, which would give the credentials to anybody on the way.
+            server's certificate, which would give the credentials to any machine on the way.
     """
     from kubernetes import client, config  # noqa: PLC0415 - over a second, see above
 

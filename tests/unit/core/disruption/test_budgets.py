@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -9,13 +10,12 @@ import pytest
 from journeyman.core.api.nodepool import Budget
 from journeyman.core.disruption.budgets import (
     UNLIMITED,
-    Window,
     allowed_nodes,
     budget_status,
+    has_opened,
     is_active,
     next_window_change,
     schedule_error,
-    windows,
 )
 from journeyman.core.disruption.candidates import DisruptionReason
 from tests.helpers.fleets import a_fleet, a_member, a_pool
@@ -60,7 +60,8 @@ def test_budget_with_an_invalid_schedule_allows_no_disruption(schedule):
 
     assert allowed_nodes([Budget(nodes="7"), broken], EMPTY, 10, NOW) == 0
     assert schedule in schedule_error(broken)
-    assert windows([broken], NOW, NOW + timedelta(days=2)) == ()
+    assert next_window_change([broken], NOW) is None
+    assert not has_opened([broken], NOW - timedelta(days=2), NOW)
 
 
 @pytest.mark.parametrize(
@@ -95,9 +96,10 @@ def test_budget_schedule_is_in_utc():
 @pytest.mark.parametrize("macro", ["@daily", "@midnight", "0 0 * * *", "0 0 ? * ?"])
 def test_cron_macros_and_question_marks_are_supported(macro):
     """robfig/cron, which Karpenter uses, supports them, too."""
-    assert windows([Budget(schedule=macro, duration="1h")], NOW, NOW + timedelta(days=1)) == (
-        Window(opens=NOW + timedelta(hours=12), closes=NOW + timedelta(hours=13)),
-    )
+    hourly = [Budget(schedule=macro, duration="1h")]
+
+    assert next_window_change(hourly, NOW) == NOW + timedelta(hours=12)
+    assert next_window_change(hourly, NOW + timedelta(hours=12)) == NOW + timedelta(hours=13)
 
 
 @pytest.mark.karpenter(
@@ -108,10 +110,8 @@ def test_overlapping_budget_windows_are_merged():
     """A budget with an hourly schedule and a duration of 1h30m is always active."""
     always = Budget(nodes="0", schedule="@hourly", duration="1h30m")
 
-    found = windows([always], NOW, NOW + timedelta(hours=6))
-
-    assert len(found) == 1
-    assert found[0].opens < NOW
+    assert is_active(always, NOW)
+    assert not has_opened([always], NOW - timedelta(hours=6), NOW)
     assert next_window_change([always], NOW) is None
 
 
@@ -151,7 +151,29 @@ def test_not_ready_deleting_and_marked_nodes_consume_the_budget():
 
 def test_back_to_back_budget_windows_are_merged():
     """A budget with an hourly schedule and a duration of 1h is always active."""
-    assert len(windows([Budget(schedule="@hourly", duration="1h")], NOW, NOW + timedelta(hours=6))) == 1
+    always = [Budget(schedule="@hourly", duration="1h")]
+
+    assert not has_opened(always, NOW - timedelta(hours=6), NOW)
+    assert next_window_change(always, NOW) is None
+
+
+def test_window_has_opened_only_after_it_was_closed():
+    """OFFICE opens at 9; a moment later the sweep sees it, and at 9 on Sunday it sees nothing."""
+    assert has_opened([OFFICE], NOW.replace(hour=8, minute=59), NOW.replace(hour=9))
+    assert not has_opened([OFFICE], NOW.replace(hour=9), NOW.replace(hour=9, minute=1))
+    assert not has_opened([OFFICE], NOW.replace(day=4, hour=8), NOW.replace(day=4, hour=10))
+
+
+@pytest.mark.parametrize("duration", ["2m", "17520h", "2562047h"])
+def test_frequent_and_long_windows_are_not_walked(duration):
+    """A budget that opens each minute is active without end; computing that reads at most a day of firings."""
+    always = [Budget(nodes="1", schedule="* * * * *", duration=duration)]
+    started = time.process_time()
+
+    assert allowed_nodes(always, EMPTY, 10, NOW) == 1
+    assert next_window_change(always, NOW) is None
+    assert not has_opened(always, NOW - timedelta(minutes=2), NOW)
+    assert time.process_time() - started < 1
 
 
 def test_next_window_change_is_after_now_and_within_a_day():

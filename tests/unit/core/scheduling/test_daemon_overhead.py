@@ -39,8 +39,8 @@ def test_daemon_requests_are_those_of_its_newest_pod():
     old = controlled_by(agent, a_pod("old", cpu="200m", node="n1", metadata=created(600)))
     new = controlled_by(agent, a_pod("new", cpu="300m", node="n2", metadata=created(60)))
 
-    assert make_daemons((agent,))[0].requests["cpu"] == 100
-    assert make_daemons((agent,), (new, old, a_pod("other", cpu="9")))[0].requests["cpu"] == 300
+    assert make_daemons((agent,))[0][0].requests["cpu"] == 100
+    assert make_daemons((agent,), (new, old, a_pod("other", cpu="9")))[0][0].requests["cpu"] == 300
 
 
 def test_daemon_node_affinity_is_that_of_the_template():
@@ -50,14 +50,19 @@ def test_daemon_node_affinity_is_that_of_the_template():
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
     running = controlled_by(agent, a_pod("running", node="n1", spec={"affinity": affinity}))
 
-    (daemon,) = make_daemons((agent,), (running,))
+    (daemon,), _ = make_daemons((agent,), (running,))
 
     assert [dict(t) for t in daemon.terms] == [{}]
 
 
-def test_daemon_set_with_invalid_requests_has_no_overhead():
-    """Kubernetes cannot create its pods either."""
-    assert make_daemons((a_daemon_set("broken", cpu="lots"),)) == ()
+@pytest.mark.parametrize(("cpu", "why"), [("lots", "'lots' is not a quantity"), ("9E", "asks for more cpu")])
+def test_daemon_set_that_no_node_can_run_has_no_overhead(cpu, why):
+    """Kubernetes creates no pod of the one and binds none of the other; both are reported."""
+    daemons, (skipped,) = make_daemons((a_daemon_set("broken", cpu=cpu),))
+
+    assert daemons == ()
+    assert [str(ref) for ref in skipped.refs] == ["DaemonSet kube-system/broken"]
+    assert why in skipped.why
 
 
 def test_instance_types_are_grouped_by_the_host_ports_of_their_daemons():
@@ -72,7 +77,7 @@ def test_instance_types_are_grouped_by_the_host_ports_of_their_daemons():
     exporter = msgspec.structs.replace(exporter, spec=msgspec.structs.replace(exporter.spec, template=template))
     ((node_pool,), _) = make_templates(a_snapshot(), Catalogue({"default": (LARGE, SMALL)}))
 
-    pool = nodepool_options_of(node_pool, make_daemons((exporter,)), AXES)
+    pool = nodepool_options_of(node_pool, make_daemons((exporter,))[0], AXES)
 
     taken = [pool.daemon_ports[group] for group in pool.daemon_group]
     assert taken == [frozenset({HostPort(port=9100, protocol="TCP", address="")}), frozenset()]
@@ -88,7 +93,7 @@ def test_pod_that_a_daemon_set_owns_but_does_not_control_does_not_count():
     pod = a_pod("other", cpu="9", node="n1")
     pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=(owner,)))
 
-    assert make_daemons((agent,), (pod,))[0].requests["cpu"] == 100
+    assert make_daemons((agent,), (pod,))[0][0].requests["cpu"] == 100
 
 
 def _required(*zones):
@@ -109,7 +114,7 @@ def test_missing_overhead_counts_daemons_that_tolerate_and_select_the_node():
     pod = controlled_by(sets[3], a_pod("r", cpu="800m", memory="128Mi", node="node-n"))
     (found,) = a_snapshot(nodes=(node,), pods=(pod,)).state_nodes
 
-    assert missing_daemon_overhead(found, make_daemons(sets))["cpu"] == 100
+    assert missing_daemon_overhead(found, make_daemons(sets)[0])["cpu"] == 100
 
 
 def test_instance_type_runs_a_daemon_when_any_affinity_term_matches():
@@ -121,6 +126,6 @@ def test_instance_type_runs_a_daemon_when_any_affinity_term_matches():
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
     ((template,), _) = make_templates(a_snapshot(), Catalogue({"default": (LARGE, SMALL)}))
 
-    pool = nodepool_options_of(template, make_daemons((a_daemon_set("agent", affinity=affinity),)), AXES)
+    pool = nodepool_options_of(template, make_daemons((a_daemon_set("agent", affinity=affinity),))[0], AXES)
 
     assert pool.overhead[:, 0].tolist() == [0, 100]

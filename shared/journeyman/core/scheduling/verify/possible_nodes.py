@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement, Pod, Taint
-from journeyman.core.api.resources import add
+from journeyman.core.api.resources import absurd_request, add
 from journeyman.core.catalogue import Catalogue, InstanceType, Offering
 from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.scheduling.verify.matching import (
@@ -114,10 +114,10 @@ class PlanIndex:
 
     @cached_property
     def daemons(self) -> tuple[PodKind, ...]:
-        """The pods that DaemonSets run; one with invalid requests never runs."""
+        """The pods that DaemonSets run; one with invalid requests, or requests beyond any node, never runs."""
         owned = [pod for pod in self.snapshot.pods if is_daemon(pod)]
         found = (daemon_of(daemon_set, owned) for daemon_set in self.snapshot.daemon_sets)
-        return tuple(daemon for daemon in found if not daemon.unreadable)
+        return tuple(daemon for daemon in found if not (daemon.unreadable or absurd_request(daemon.requests)))
 
     @cached_property
     def nodes(self) -> tuple[CheckedNode, ...]:

@@ -1,0 +1,119 @@
+"""One hostile object harms nobody else: it stops no step, takes no time, and costs no other object what it is owed.
+
+Covers: amounts, durations, times and schedules beyond any range, all of which an API server admits. Each row stopped a
+step, or made it plan wrongly, before amounts and durations saturated and objects were read under a guard.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NODECLAIM
+from journeyman.core.plan import Step
+from tests.fuzz.healthy_cluster import HealthyCluster
+from tests.helpers import fleets
+from tests.helpers.builders import merge, pod_body, pool_body
+
+MAX_SECONDS = 10.0
+"""CPU seconds of one run of a step."""
+
+
+def daemon_set(name: str = "greedy", **requests: str) -> dict[str, Any]:
+    """Return a DaemonSet with these requests, by resource; `__` stands for a slash."""
+    amounts = {resource.replace("__", "/"): amount for resource, amount in requests.items()}
+    pod = pod_body(name)["spec"] | {"tolerations": [{"operator": "Exists"}]}
+    pod["containers"] = [{"name": "c", "image": "pause", "resources": {"requests": amounts}}]
+    spec = {
+        "selector": {"matchLabels": {"app": name}},
+        "template": {"metadata": {"labels": {"app": name}}, "spec": pod},
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": name, "namespace": "hostile"},
+        "spec": spec,
+    }
+
+
+def running_pod(node: str, **changes: Any) -> dict[str, Any]:
+    """Return a pod of a tenant that runs on one of the healthy cluster's nodes."""
+    return pod_body("tenant", cpu="10m", node=node, **merge({"metadata": {"namespace": "hostile"}}, changes))
+
+
+def protected_for(duration: str, node: str) -> dict[str, Any]:
+    """Return a running pod with a do-not-disrupt annotation."""
+    return running_pod(node, metadata={"annotations": {labels.DO_NOT_DISRUPT: duration}})
+
+
+def node_with(**amounts: str) -> tuple[dict[str, Any], ...]:
+    """Return a node with these amounts, and its NodeClaim."""
+    changes = {"status": {"allocatable": amounts, "capacity": amounts}}
+    return fleets.bodies(fleets.a_member("huge", claim=changes, node=changes))
+
+
+def second_pool(**spec: Any) -> dict[str, Any]:
+    """Return a NodePool that the scheduler tries before the healthy one."""
+    return pool_body("hostile", spec={"weight": 50, **spec})
+
+
+def budget(duration: str) -> dict[str, Any]:
+    """Return the healthy NodePool with a budget that opens every minute for so long."""
+    always = {"nodes": "100%", "schedule": "* * * * *", "duration": duration}
+    return {"budgets": [always]}
+
+
+ROWS: dict[str, tuple[dict[str, Any], ...]] = {
+    "DaemonSet requests cpu 9E": (daemon_set(cpu="9E"),),
+    "DaemonSet requests memory 10E": (daemon_set(memory="10E"),),
+    "DaemonSet requests 9E of an extended resource": (daemon_set(example__com="9E", **{"example.com/gadget": "9E"}),),
+    "two DaemonSets request memory 8E": (daemon_set("one", memory="8E"), daemon_set("two", memory="8E")),
+    "pod protected for 99999999h": (protected_for("99999999h", "node-busy"),),
+    "pod protected for 400 digits": (protected_for("9" * 400 + "h", "node-busy"),),
+    "pod protected for 9999 digits": (protected_for("9" * 9999 + "h", "node-busy"),),
+    "pod on a leaving node protected for 99999999h": (protected_for("99999999h", "node-spot"),),
+    "NodePool limit 1e99": (second_pool(limits={"cpu": "1e99", "memory": "9E"}),),
+    "node allocatable 9999999999999E": node_with(cpu="9999999999999E", memory="9999999999999E", pods="9E"),
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_hostile_object_stops_nothing(row):
+    """All five steps run, and every healthy object gets what it gets without the hostile one."""
+    cluster = HealthyCluster(ROWS[row])
+
+    findings = cluster.run()
+
+    assert findings.stopped == {}
+    assert all(findings.served.values()), findings.served
+    assert findings.slowest < MAX_SECONDS
+
+
+def test_endless_grace_period_does_not_stop_a_drain():
+    """The claim has a terminationGracePeriod, so the pod's own one decides when it is deleted by force: at once."""
+    leaving = {"spec": {"terminationGracePeriod": "30m"}}
+    pod = running_pod("node-draining", spec={"terminationGracePeriodSeconds": 100_000_000_000})
+    cluster = HealthyCluster((*fleets.bodies(fleets.a_member("draining", deleting=True, claim=leaving)), pod))
+    (claim,) = [c for c in cluster.cluster.server.list(NODECLAIM).items if c.metadata.name == "draining"]
+    cluster.run_instance("draining", claim.metadata.uid)
+
+    findings = cluster.run()
+
+    assert findings.stopped == {}
+    assert all(findings.served.values()), findings.served
+    assert "hostile/tenant" not in {p.key for p in cluster.running_pods()}
+
+
+@pytest.mark.parametrize("duration", ["17520h", "87600h", "2562047h"])
+def test_long_budget_window_is_not_walked(duration):
+    """A window that opens every minute for years is open: nodes are disrupted, and no step takes long."""
+    cluster = HealthyCluster()
+    cluster.change_pool(budget(duration))
+
+    findings = cluster.run(Step.CONSOLIDATE, Step.SWEEP)
+
+    assert findings.stopped == {}
+    assert findings.served["the empty node is disrupted"]
+    assert findings.slowest < 1
