@@ -1,10 +1,10 @@
-"""Hostile objects of every kind that a step reads, as JSON, drawn by seed: an API server admits them, but nobody means them.
+"""Hostile objects of every kind that a step reads, as JSON, drawn by seed: an API server admits them, but no user would mean them.
 
 The fields are those of the product's Structs; each is set or missing, and its values are extremes: amounts up to 10^99 and down to
 10^-99, durations of 400 digits, times from the year 1 to 9999, long and non-ASCII texts, wide lists, contradictory selectors. Kinds
 that are validated by models are drawn from bodies with the same extremes.
 
-They do nobody harm that Kubernetes allows: selectors reach only their own namespace, DaemonSets are small or beyond any node, and
+They do no harm that Kubernetes allows: selectors reach only their own namespace, DaemonSets are small or beyond any node, and
 pods run only on nodes where they block nothing.
 """
 
@@ -465,7 +465,7 @@ class HostileObjects:
 
     def _value(self, name: str, type_: Any, depth: int) -> Any:
         if name == "namespaceSelector":
-            return {"matchLabels": {"team": "nobody"}}
+            return {"matchLabels": {"team": "none"}}
         if name in {"labels", "matchLabels", "nodeSelector"}:
             return self._labels()
         if name == "annotations":

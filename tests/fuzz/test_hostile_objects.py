@@ -1,4 +1,4 @@
-"""One hostile object harms nobody else: it stops no step, takes no time, and costs no other object what it is owed.
+"""One hostile object harms no other: it stops no step, takes no time, and costs no other object what it is owed.
 
 Covers: amounts, durations, times and schedules beyond any range, all of which an API server admits. Each row stopped a
 step, or made it plan wrongly, before amounts and durations saturated and objects were read under a guard.
