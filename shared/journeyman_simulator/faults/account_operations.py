@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Final, Literal
@@ -49,6 +49,20 @@ class AccountOperations:
         """Terminate the instance as a user of the console."""
         with suppress(ServiceError), self._records.attribute_to(HUMAN):
             self._account.instances.terminate(_id(provider_id))
+
+    def edit_tags(self, provider_id: str, changes: Mapping[str, str | None]) -> None:
+        """Set the instance's tags, and remove those that are None, as a user of the console."""
+        tags = self._account.instances.known[_id(provider_id)].tags
+        for key, value in changes.items():
+            if value is None:
+                tags.pop(key, None)
+            else:
+                tags[key] = value
+
+    def tags(self, provider_id: str) -> Mapping[str, str]:
+        """Return the instance's tags; none if it does not exist."""
+        instance = self._account.instances.known.get(_id(provider_id))
+        return {} if instance is None else dict(instance.tags)
 
     def fail_check(self, provider_id: str, check: str) -> None:
         """Fail an EC2 status check of the instance from now on."""
