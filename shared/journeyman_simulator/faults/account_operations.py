@@ -110,6 +110,7 @@ class InstanceRecords:
         self._on_event = on_event
         self._by = CLOUD
         self._known: dict[str, SimulatedInstance] = {}
+        self._launch_tags: dict[str, Mapping[str, str]] = {}
 
     @contextmanager
     def attribute_to(self, who: str) -> Iterator[None]:
@@ -123,6 +124,7 @@ class InstanceRecords:
     def record_event(self, event: InstanceEvent) -> None:
         """Record an event of an instance, and report it."""
         self._known[event.instance.id] = event.instance
+        self._launch_tags.setdefault(event.instance.id, dict(event.instance.tags))
         kind: Literal["launched", "terminate", "state"] = "state"
         if event.what == "launched":
             kind = "launched"
@@ -150,7 +152,7 @@ class InstanceRecords:
             price=self._price(instance.instance_type, instance.zone, capacity_type),
             state=instance.state if instance.changes else "pending",
             launched_at=instance.launched_at,
-            tags=dict(instance.tags),
+            tags=self._launch_tags[instance.id],
         )
 
 

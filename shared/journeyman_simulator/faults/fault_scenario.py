@@ -34,9 +34,9 @@ ClaimStatusChange = Literal[
     "say-initialized",
 ]
 """Edits of a NodeClaim's status or protected fields, which a user makes only by misusing the API."""
-ClaimForgery = Literal["other-provider-id", "end-now", "end-late", "say-terminating", "drop-owner"]
+ClaimForgery = Literal["other-provider-id", "end-now", "end-late", "say-terminating"]
 """Further such edits: the provider id of the next NodeClaim; a termination time of now or of the next day; conditions as after
-a drain; no owner."""
+a drain."""
 NodeChange = Literal["drop-finalizers", "drop-owner", "drop-labels", "drop-taints", "close", "mark"]
 """`close` adds the taint `karpenter.sh/unregistered`, and `mark` adds `karpenter.sh/disrupted`."""
 NodeForgery = Literal["other-owner"]

@@ -416,7 +416,6 @@ _CLAIM_PATCHES: Final[Mapping[str, JSON]] = {
     "drop-status": {"status": dict.fromkeys(("conditions", "providerID", "nodeName", "capacity", "allocatable"))},
     "nonsense-provider-id": {"status": {"providerID": "i-am-none"}},
     "nonsense-end": {"metadata": {"annotations": {_TERMINATION_TIMESTAMP: "soon"}}},
-    "drop-owner": {"metadata": {"ownerReferences": None}},
 }
 _NODE_PATCHES: Final[Mapping[str, JSON]] = {
     "drop-finalizers": {"metadata": {"finalizers": None}},

@@ -19,6 +19,7 @@ from journeyman_simulator.faults.invariants.cluster_queries import (
     comes_from,
     condition_is_true,
     end_of,
+    forgets_launches,
     has_ended,
     has_true_condition,
     nodes,
@@ -35,7 +36,7 @@ LONGEST_WITHOUT_CLAIM: Final = timedelta(minutes=10)
 
 
 class OneInstancePerNodeClaim(InvariantChecker):
-    """A NodeClaim has at most one instance in its lifetime."""
+    """A NodeClaim has at most one instance in its lifetime, unless a user removed both marks of the first from the two."""
 
     name = "one instance per NodeClaim"
 
@@ -46,7 +47,7 @@ class OneInstancePerNodeClaim(InvariantChecker):
     def check_cloud_event(self, event: CloudEvent) -> Iterator[str]:
         """Count launches by the NodeClaim's UID."""
         uid = event.instance.tags.get(UID_TAG)
-        if event.kind != "launched" or not uid:
+        if event.kind != "launched" or not uid or forgets_launches(self.view.scenario):
             return
         self._launched[uid] += 1
         if self._launched[uid] > 1:
