@@ -5,6 +5,7 @@ from typing import get_args
 
 import pytest
 
+from journeyman.core.api.labels import NODECLAIM_TAG, NODECLAIM_UID_TAG
 from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL, PDB, POD
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.clock import SkewedClock, VirtualClock
@@ -273,6 +274,46 @@ def test_nodes_and_claims_are_deleted_and_edited_by_hand(fixture):
     assert deleted.metadata.deletion_timestamp is not None
     assert "karpenter.sh/nodepool" not in edited.metadata.labels
     assert edited.metadata.annotations["karpenter.sh/do-not-disrupt"] == "true"
+
+
+def test_objects_are_edited_so_that_they_name_each_other(fixture):
+    """Provider id, owner and tags of the oldest become those of the next one; modulo their number."""
+    ids = {name: f"aws:///us-east-1a/{fixture.node(name).id}" for name in ("a", "b")}
+    for name, provider_id in ids.items():
+        fixture.server.patch(NODECLAIM, name, {"status": {"providerID": provider_id}}, subresource="status")
+        fixture.hand.edit_tags(provider_id, {NODECLAIM_TAG: name, NODECLAIM_UID_TAG: f"uid-{name}"})
+    fixture.run(
+        fault_scenario.EditClaim(at_seconds=0, claim=0, change="other-provider-id"),
+        fault_scenario.EditNode(at_seconds=0, node=0, change="other-owner"),
+        fault_scenario.EditTags(at_seconds=0, node=0, change="other-claim"),
+        fault_scenario.EditTags(at_seconds=1, node=1, change="drop-uid"),
+    )
+
+    assert fixture.server.get(NODECLAIM, "a").status.provider_id == ids["b"]
+    assert [owner.name for owner in fixture.server.get(NODE, "a").metadata.owner_references] == ["b"]
+    assert dict(fixture.hand.tags(ids["a"])) == {NODECLAIM_TAG: "b", NODECLAIM_UID_TAG: "uid-b"}
+    assert dict(fixture.hand.tags(ids["b"])) == {NODECLAIM_TAG: "b"}
+    fixture.run(fault_scenario.EditTags(at_seconds=0, node=0, change="drop-claim"))
+    assert fixture.hand.tags(ids["a"]) == {}
+
+
+def test_conditions_and_ends_of_a_claim_are_forged(fixture):
+    """Its other conditions stay."""
+    fixture.node("a")
+    fixture.run(
+        fault_scenario.EditClaim(at_seconds=0, claim=0, change="say-registered"),
+        fault_scenario.EditClaim(at_seconds=1, claim=0, change="say-terminating"),
+        fault_scenario.EditClaim(at_seconds=2, claim=0, change="end-late"),
+    )
+    claim = fixture.server.get(NODECLAIM, "a")
+
+    assert [c.type for c in claim.status.conditions] == [
+        "Registered",
+        "Drained",
+        "VolumesDetached",
+        "InstanceTerminating",
+    ]
+    assert claim.metadata.annotations["karpenter.sh/nodeclaim-termination-timestamp"] == "2026-01-06T12:01:02Z"
 
 
 def test_offerings_are_unavailable_for_a_while(fixture):

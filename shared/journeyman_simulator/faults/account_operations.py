@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Final, Literal
@@ -50,6 +50,20 @@ class AccountOperations:
         with suppress(ServiceError), self._records.attribute_to(HUMAN):
             self._account.instances.terminate(_id(provider_id))
 
+    def edit_tags(self, provider_id: str, changes: Mapping[str, str | None]) -> None:
+        """Set the instance's tags, and remove those that are None, as a user of the console."""
+        tags = self._account.instances.known[_id(provider_id)].tags
+        for key, value in changes.items():
+            if value is None:
+                tags.pop(key, None)
+            else:
+                tags[key] = value
+
+    def tags(self, provider_id: str) -> Mapping[str, str]:
+        """Return the instance's tags; none if it does not exist."""
+        instance = self._account.instances.known.get(_id(provider_id))
+        return {} if instance is None else dict(instance.tags)
+
     def fail_check(self, provider_id: str, check: str) -> None:
         """Fail an EC2 status check of the instance from now on."""
         self._account.instances.checks.fail(_id(provider_id), check)
@@ -96,6 +110,7 @@ class InstanceRecords:
         self._on_event = on_event
         self._by = CLOUD
         self._known: dict[str, SimulatedInstance] = {}
+        self._launch_tags: dict[str, Mapping[str, str]] = {}
 
     @contextmanager
     def attribute_to(self, who: str) -> Iterator[None]:
@@ -109,6 +124,7 @@ class InstanceRecords:
     def record_event(self, event: InstanceEvent) -> None:
         """Record an event of an instance, and report it."""
         self._known[event.instance.id] = event.instance
+        self._launch_tags.setdefault(event.instance.id, dict(event.instance.tags))
         kind: Literal["launched", "terminate", "state"] = "state"
         if event.what == "launched":
             kind = "launched"
@@ -136,7 +152,7 @@ class InstanceRecords:
             price=self._price(instance.instance_type, instance.zone, capacity_type),
             state=instance.state if instance.changes else "pending",
             launched_at=instance.launched_at,
-            tags=dict(instance.tags),
+            tags=self._launch_tags[instance.id],
         )
 
 

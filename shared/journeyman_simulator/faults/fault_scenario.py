@@ -34,8 +34,15 @@ ClaimStatusChange = Literal[
     "say-initialized",
 ]
 """Edits of a NodeClaim's status or protected fields, which a user makes only by misusing the API."""
+ClaimForgery = Literal["other-provider-id", "end-now", "end-late", "say-terminating"]
+"""Further such edits: the provider id of the next NodeClaim; a termination time of now or of the next day; conditions as after
+a drain."""
 NodeChange = Literal["drop-finalizers", "drop-owner", "drop-labels", "drop-taints", "close", "mark"]
 """`close` adds the taint `karpenter.sh/unregistered`, and `mark` adds `karpenter.sh/disrupted`."""
+NodeForgery = Literal["other-owner"]
+"""The ownerReference names the next NodeClaim."""
+TagChange = Literal["drop-claim", "drop-uid", "other-claim"]
+"""Edits of an instance's tags that name its NodeClaim; `other-claim` sets those of the next instance."""
 
 # -- setup --------------------------------------------------------------------------------------------------------------
 
@@ -222,14 +229,21 @@ class EditClaim(Operation, frozen=True, kw_only=True):
     """Edit a NodeClaim by hand."""
 
     claim: int
-    change: ClaimChange | ClaimStatusChange
+    change: ClaimChange | ClaimStatusChange | ClaimForgery
 
 
 class EditNode(Operation, frozen=True, kw_only=True):
     """Edit a Node by hand."""
 
     node: int
-    change: NodeChange
+    change: NodeChange | NodeForgery
+
+
+class EditTags(Operation, frozen=True, kw_only=True):
+    """Edit the tags of an instance in the console."""
+
+    node: int
+    change: TagChange
 
 
 class StripFinalizer(Operation, frozen=True, kw_only=True):
@@ -319,6 +333,7 @@ AnyOperation = (
     | DeleteClaim
     | EditClaim
     | EditNode
+    | EditTags
     | StripFinalizer
     | OutOfStock
     | NeverJoins

@@ -6,13 +6,14 @@ An operation that the API server rejects has no effect.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial, singledispatchmethod
 from typing import Any, Final, TypeVar
 
 from journeyman.core.api.conditions import format_time, to_wire
+from journeyman.core.api.labels import NODECLAIM_TAG, NODECLAIM_UID_TAG
 from journeyman.core.api.objects import (
     EC2NODECLASS,
     NODE,
@@ -33,9 +34,12 @@ from journeyman_simulator.faults.account_operations import AccountOperations
 from journeyman_simulator.faults.fault_scenario import (
     CAPACITY_TYPES,
     ClaimChange,
+    ClaimForgery,
     ClaimStatusChange,
     FaultScenario,
     NodeChange,
+    NodeForgery,
+    TagChange,
 )
 from journeyman_simulator.faults.manifests import DO_NOT_DISRUPT, NAMESPACE
 from journeyman_simulator.faults.node_faults import NodeFaults
@@ -223,14 +227,23 @@ class Operations:
     @_execute.register
     def _(self, operation: fault_scenario.EditClaim) -> None:
         for claim in self._claim(operation.claim):
-            patch = claim_patch(claim, operation.change, self._clock.now())
+            (other,) = self._claim(operation.claim + 1)
+            patch = claim_patch(claim, operation.change, self._clock.now(), other)
             subresource = "status" if "status" in patch else ""
             self._server.patch(NODECLAIM, claim.metadata.name, patch, subresource=subresource)
 
     @_execute.register
     def _(self, operation: fault_scenario.EditNode) -> None:
         for node in self._node(operation.node):
-            self._patch(NODE, node.metadata.name, node_patch(operation.change))
+            others = self._claim(operation.node + 1)
+            self._patch(NODE, node.metadata.name, node_patch(operation.change, others))
+
+    @_execute.register
+    def _(self, operation: fault_scenario.EditTags) -> None:
+        for provider_id in self._instance(operation.node):
+            others = self._instance(operation.node + 1)
+            if self._cloud.tags(provider_id):
+                self._cloud.edit_tags(provider_id, tag_changes(operation.change, self._cloud.tags(others[0])))
 
     @_execute.register
     def _(self, operation: fault_scenario.StripFinalizer) -> None:
@@ -389,6 +402,7 @@ def _description(operation: fault_scenario.AnyOperation) -> str:
 
 
 JSON = Mapping[str, Any]
+_TERMINATION_TIMESTAMP: Final = "karpenter.sh/nodeclaim-termination-timestamp"
 
 _CLAIM_PATCHES: Final[Mapping[str, JSON]] = {
     "drop-pool-label": {"metadata": {"labels": {"karpenter.sh/nodepool": None}}},
@@ -401,7 +415,7 @@ _CLAIM_PATCHES: Final[Mapping[str, JSON]] = {
     "drop-conditions": {"status": {"conditions": None}},
     "drop-status": {"status": dict.fromkeys(("conditions", "providerID", "nodeName", "capacity", "allocatable"))},
     "nonsense-provider-id": {"status": {"providerID": "i-am-none"}},
-    "nonsense-end": {"metadata": {"annotations": {"karpenter.sh/nodeclaim-termination-timestamp": "soon"}}},
+    "nonsense-end": {"metadata": {"annotations": {_TERMINATION_TIMESTAMP: "soon"}}},
 }
 _NODE_PATCHES: Final[Mapping[str, JSON]] = {
     "drop-finalizers": {"metadata": {"finalizers": None}},
@@ -415,27 +429,51 @@ _NODE_PATCHES: Final[Mapping[str, JSON]] = {
     "close": {"spec": {"taints": [{"key": "karpenter.sh/unregistered", "effect": "NoExecute"}]}},
     "mark": {"spec": {"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]}},
 }
-_CONDITIONS_SET: Final[Mapping[str, str]] = {"say-registered": "Registered", "say-initialized": "Initialized"}
+_CONDITIONS_SET: Final[Mapping[str, Sequence[str]]] = {
+    "say-registered": ("Registered",),
+    "say-initialized": ("Initialized",),
+    "say-terminating": ("Drained", "VolumesDetached", "InstanceTerminating"),
+}
+_ENDS: Final[Mapping[str, timedelta]] = {"end-now": timedelta(), "end-late": timedelta(days=1)}
 
 
-def claim_patch(claim: NodeClaim, change: ClaimChange | ClaimStatusChange, now: datetime) -> JSON:
+def claim_patch(
+    claim: NodeClaim, change: ClaimChange | ClaimStatusChange | ClaimForgery, now: datetime, other: NodeClaim
+) -> JSON:
     """Return the patch for an edit of a NodeClaim, which is of the status if it has the key `status`."""
-    return _with_condition(claim, _CONDITIONS_SET[change], now) if change in _CONDITIONS_SET else _CLAIM_PATCHES[change]
+    if change in _CONDITIONS_SET:
+        return _with_conditions(claim, _CONDITIONS_SET[change], now)
+    if change in _ENDS:
+        return {"metadata": {"annotations": {_TERMINATION_TIMESTAMP: format_time(now + _ENDS[change])}}}
+    if change == "other-provider-id":
+        return {"status": {"providerID": other.status.provider_id or None}}
+    return _CLAIM_PATCHES[change]
 
 
-def node_patch(change: NodeChange) -> JSON:
-    """Return the patch for an edit of a Node."""
-    return _NODE_PATCHES[change]
+def node_patch(change: NodeChange | NodeForgery, others: Iterable[NodeClaim]) -> JSON:
+    """Return the patch for an edit of a Node; `others` may have the NodeClaim that becomes its owner."""
+    if change != "other-owner":
+        return _NODE_PATCHES[change]
+    owners = [
+        {"apiVersion": NODECLAIM.api_version, "kind": NODECLAIM.kind, "name": c.metadata.name, "uid": c.metadata.uid}
+        for c in others
+    ]
+    return {"metadata": {"ownerReferences": owners or None}}
 
 
-def _with_condition(claim: NodeClaim, condition: str, now: datetime) -> JSON:
-    """Return a patch of the status in which the condition became True at `now`."""
-    others = [c for c in to_wire(claim.status.conditions) if c["type"] != condition]
-    true_condition = {
-        "type": condition,
-        "status": "True",
-        "reason": condition,
-        "message": "",
-        "lastTransitionTime": format_time(now),
-    }
-    return {"status": {"conditions": [*others, true_condition]}}
+def tag_changes(change: TagChange, other: Mapping[str, str]) -> Mapping[str, str | None]:
+    """Return the tags to set on an instance, None to remove one; `other` are the tags of the next instance."""
+    if change == "other-claim":
+        return {key: other.get(key) for key in (NODECLAIM_TAG, NODECLAIM_UID_TAG)}
+    removed = (NODECLAIM_UID_TAG,) if change == "drop-uid" else (NODECLAIM_TAG, NODECLAIM_UID_TAG)
+    return dict.fromkeys(removed)
+
+
+def _with_conditions(claim: NodeClaim, conditions: Sequence[str], now: datetime) -> JSON:
+    """Return a patch of the status in which the conditions became True at `now`."""
+    others = [c for c in to_wire(claim.status.conditions) if c["type"] not in conditions]
+    true_conditions = [
+        {"type": type_, "status": "True", "reason": type_, "message": "", "lastTransitionTime": format_time(now)}
+        for type_ in conditions
+    ]
+    return {"status": {"conditions": [*others, *true_conditions]}}

@@ -19,19 +19,24 @@ from journeyman_simulator.faults.fault_scenario import (
     CAPACITY_TYPES,
     AnyOperation,
     CallFault,
+    ClaimChange,
+    ClaimForgery,
     ClaimStatusChange,
     Deploy,
     EditClaim,
     EditNode,
+    EditTags,
     Fault,
     FaultKind,
     FaultScenario,
     MessageFault,
     MessageFaultKind,
     NodeChange,
+    NodeForgery,
     ScenarioBudget,
     ScenarioPool,
     ScenarioSetup,
+    TagChange,
 )
 from journeyman_simulator.faults.operation_generator import (
     LAST_OPERATION_SECONDS,
@@ -285,7 +290,13 @@ _SPREAD: Final = 0.2  # of Deployments: over zones
 
 def with_rare_features(scenario: FaultScenario) -> FaultScenario:
     """Return the scenario with rare features, each drawn from its own random number generator."""
-    for change in (with_rare_call, _with_zonal_spread, _with_more_empty_nodes_than_budget, _with_manual_edits):
+    for change in (
+        with_rare_call,
+        _with_zonal_spread,
+        _with_more_empty_nodes_than_budget,
+        _with_manual_edits,
+        _with_combined_edits,
+    ):
         scenario = change(scenario)
     return scenario
 
@@ -317,6 +328,90 @@ def _with_manual_edits(scenario: FaultScenario) -> FaultScenario:
         return scenario
     edits = [_edit(rng) for _ in range(rng.randint(1, _MAX_EDITS))]
     return replace(scenario, operations=by_time([*scenario.operations, *edits]))
+
+
+def _with_combined_edits(scenario: FaultScenario) -> FaultScenario:
+    """Return the scenario with edits of a Node, its NodeClaim and its instance within seconds, and slow calls around them.
+
+    Each edit alone may be harmless: what one removes, the product finds by what another has kept.
+    """
+    rng = Random(f"{scenario.seed}: combined edits")
+    if rng.random() >= _COMBINED_EDITS or not scenario.setup.sweep:
+        return scenario
+    target = rng.choice((0, 0, 0, 1, 2))
+    at = float(rng.randrange(5, LAST_OPERATION_SECONDS, 5))
+    operations = []
+    for draw in rng.choices(_COMBINABLE, k=rng.randint(*_EDITS_TOGETHER)):
+        operations.append(draw(rng, at, target))
+        at += rng.choice(_BETWEEN_EDITS)
+    setup = with_short_termination_grace(scenario.setup) if rng.random() < _SHORT_GRACE else scenario.setup
+    slow = _slow_calls(rng) if rng.random() < _SLOW else ()
+    return replace(
+        scenario,
+        setup=setup,
+        operations=by_time([*scenario.operations, *operations]),
+        faults=(*slow, *scenario.faults),
+    )
+
+
+def _slow_calls(rng: Random) -> tuple[CallFault, ...]:
+    """Draw calls that take seconds: others edit objects while the run waits, or the run was too late for an answer."""
+    sites = rng.choices(_SLOW_SITES, k=rng.randint(1, _MAX_SLOW_CALLS))
+    return tuple(
+        CallFault(site=site, nth=_ordinal(rng, 0.4), kind=rng.choice(_SLOW_KINDS), seconds=rng.choice(_SLOW_SECONDS))
+        for site in sites
+    )
+
+
+def _edit_any_of_claim(rng: Random, at: float, target: int) -> AnyOperation:
+    return EditClaim(at_seconds=at, claim=target, change=rng.choice(_CLAIM_EDITS))
+
+
+def _edit_any_of_node(rng: Random, at: float, target: int) -> AnyOperation:
+    return EditNode(at_seconds=at, node=target, change=rng.choice(_NODE_EDITS))
+
+
+def _edit_any_of_tags(rng: Random, at: float, target: int) -> AnyOperation:
+    return EditTags(at_seconds=at, node=target, change=rng.choice(get_args(TagChange)))
+
+
+def _delete_any(rng: Random, at: float, target: int) -> AnyOperation:
+    """Draw a deletion of the Node, the NodeClaim or the instance, or a kubelet that stops."""
+    return rng.choice(
+        (
+            fault_scenario.DeleteClaim(at_seconds=at, claim=target),
+            fault_scenario.DeleteNode(at_seconds=at, node=target),
+            fault_scenario.StripFinalizer(at_seconds=at, claim=target),
+            fault_scenario.Interrupt(at_seconds=at, node=target),
+            fault_scenario.ConsoleTerminate(at_seconds=at, node=target),
+            fault_scenario.StopKubelet(at_seconds=at, node=target, seconds=rng.choice((5.0, 60.0))),
+            fault_scenario.Protect(at_seconds=at, pod=target),
+        )
+    )
+
+
+_COMBINED_EDITS: Final = 0.3  # of scenarios with a sweep
+_EDITS_TOGETHER: Final = (2, 5)
+_BETWEEN_EDITS: Final = (0.0, 0.0, 1.0, 3.0, 10.0, 30.0)  # seconds
+_COMBINABLE: Final = (
+    _edit_any_of_claim,
+    _edit_any_of_claim,
+    _edit_any_of_node,
+    _edit_any_of_node,
+    _edit_any_of_tags,
+    _delete_any,
+    _delete_any,
+)
+_CLAIM_EDITS: Final = (*get_args(ClaimChange), *get_args(ClaimStatusChange), *get_args(ClaimForgery))
+_NODE_EDITS: Final = (*get_args(NodeChange), *get_args(NodeForgery))
+_SHORT_GRACE: Final = 0.25  # of scenarios with combined edits
+_SLOW: Final = 0.5  # of scenarios with combined edits
+_MAX_SLOW_CALLS: Final = 3
+_SLOW_KINDS: Final = (FaultKind.PAUSE, FaultKind.TIMEOUT_BEFORE, FaultKind.TIMEOUT_AFTER)
+_SLOW_SECONDS: Final = (1.0, 2.0, 5.0, 20.0)
+_SLOW_SITES: Final = tuple(
+    site for site in CALL_SITES if site.startswith("terminate: ") or site in _EFFECTS or ": get " in site
+)
 
 
 def _edit(rng: Random) -> AnyOperation:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from journeyman.core.api.conditions import INITIALIZED
+from journeyman.core.api.conditions import INITIALIZED, REGISTERED
 from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, NODEPOOL, POD, is_true
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.faults.call_sites import FaultCoverage
@@ -187,7 +187,8 @@ def leftovers(server: ApiServer, instances: Iterable[CloudInstance]) -> Iterator
 
 
 def _is_initialized(claim: Any) -> bool:
-    return is_true(claim.status.conditions, INITIALIZED)
+    """Whether Registered and Initialized are True; a user may have written one of them."""
+    return all(is_true(claim.status.conditions, type_) for type_ in (REGISTERED, INITIALIZED))
 
 
 def _phase(command: dict[str, Any]) -> str:

@@ -36,7 +36,7 @@ class CloudInstance(Struct, frozen=True, kw_only=True):
     price: float  # per hour, of its offering
     state: str  # pending, running, stopping, stopped, shutting-down, terminated
     launched_at: datetime
-    tags: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)  # at its launch; a user may have edited them since
 
     @property
     def claim(self) -> str:

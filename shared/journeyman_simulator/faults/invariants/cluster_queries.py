@@ -8,7 +8,14 @@ from typing import Any, Final
 
 from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, NODEPOOL, POD, Condition, Node, NodeClaim, Pod
 from journeyman_simulator.apiserver.server import Write
-from journeyman_simulator.faults.fault_scenario import CallFault, FaultKind, FaultScenario, JumpClock
+from journeyman_simulator.faults.fault_scenario import (
+    CallFault,
+    EditClaim,
+    EditTags,
+    FaultKind,
+    FaultScenario,
+    JumpClock,
+)
 from journeyman_simulator.faults.scenario_view import RUN_USER_PREFIX, ScenarioView
 
 POOL_LABEL: Final = "karpenter.sh/nodepool"
@@ -19,6 +26,7 @@ DO_NOT_DISRUPT: Final = "karpenter.sh/do-not-disrupt"
 END_ANNOTATION: Final = "karpenter.sh/nodeclaim-termination-timestamp"
 COMMAND_ANNOTATION: Final = "journeyman.dev/node-disruption"
 
+_LAUNCH_EDITS: Final = frozenset({"drop-status", "drop-provider-id", "drop-conditions"})
 _GIB_PER_CPU: Final = {"c": 2, "m": 4, "r": 8, "t": 2}
 _CPUS: Final = {"medium": 2, "large": 2, "xlarge": 4, "2xlarge": 8}
 _DELAYING_KINDS: Final = frozenset(
@@ -47,6 +55,14 @@ def staleness(scenario: FaultScenario) -> timedelta:
         fault.seconds for fault in scenario.faults if isinstance(fault, CallFault) and fault.kind in _DELAYING_KINDS
     )
     return timedelta(seconds=sum(seconds))
+
+
+def forgets_launches(scenario: FaultScenario) -> bool:
+    """Whether users edit tags of instances and remove launches from NodeClaims, so that neither may name the other."""
+    edits_tags = any(isinstance(operation, EditTags) for operation in scenario.operations)
+    return edits_tags and any(
+        isinstance(operation, EditClaim) and operation.change in _LAUNCH_EDITS for operation in scenario.operations
+    )
 
 
 def pauses_at(scenario: FaultScenario, site: str) -> timedelta:

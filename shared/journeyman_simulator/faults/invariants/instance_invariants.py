@@ -14,10 +14,12 @@ from journeyman_simulator.faults.invariants.cluster_queries import (
     FINALIZER,
     UID_TAG,
     claim_named,
+    claim_of,
     claims,
     comes_from,
     condition_is_true,
     end_of,
+    forgets_launches,
     has_ended,
     has_true_condition,
     nodes,
@@ -34,7 +36,7 @@ LONGEST_WITHOUT_CLAIM: Final = timedelta(minutes=10)
 
 
 class OneInstancePerNodeClaim(InvariantChecker):
-    """A NodeClaim has at most one instance in its lifetime."""
+    """A NodeClaim has at most one instance in its lifetime, unless a user removed both marks of the first from the two."""
 
     name = "one instance per NodeClaim"
 
@@ -45,7 +47,7 @@ class OneInstancePerNodeClaim(InvariantChecker):
     def check_cloud_event(self, event: CloudEvent) -> Iterator[str]:
         """Count launches by the NodeClaim's UID."""
         uid = event.instance.tags.get(UID_TAG)
-        if event.kind != "launched" or not uid:
+        if event.kind != "launched" or not uid or forgets_launches(self.view.scenario):
             return
         self._launched[uid] += 1
         if self._launched[uid] > 1:
@@ -122,13 +124,14 @@ class InstancesDrainedFirst(InvariantChecker):
             or instance.provider_id not in self._registered
         ):
             return
-        claim = claim_named(self.view, instance.claim)
         now = self.view.clock.now()
-        end = end_of(claim) if claim is not None else None
-        if end is not None and now + self._skew >= end:
+        own_nodes = [node for node in nodes(self.view) if node.spec.provider_id == instance.provider_id]
+        owners = [claim_named(self.view, instance.claim), *(claim_of(self.view, node) for node in own_nodes)]
+        ends = [end for owner in owners if owner is not None and (end := end_of(owner)) is not None]
+        if any(now + self._skew >= end for end in ends):
             return
-        for node in nodes(self.view):
-            if node.spec.provider_id == instance.provider_id and has_true_condition(node.status.conditions, "Ready"):
+        for node in own_nodes:
+            if has_true_condition(node.status.conditions, "Ready"):
                 running = sorted(pod.metadata.name for pod in pods(self.view) if self._runs(pod, node, now))
                 if running:
                     yield f"{event.by} terminated {instance.provider_id} ({instance.claim}) with running pods {', '.join(running)}"

@@ -15,6 +15,7 @@ from journeyman_simulator.faults.invariants.checkers import InvariantChecker
 from journeyman_simulator.faults.invariants.cluster_queries import (
     UID_TAG,
     claim_named,
+    claim_of,
     claims,
     has_true_condition,
     is_ours,
@@ -159,15 +160,15 @@ class NodePoolLimitsHold(InvariantChecker):
         if event.kind != "launched" or claim is None:
             return
         limit = self._at_creation.get(claim.metadata.name, _UNLIMITED)
-        disrupted_nodes = {
-            node.spec.provider_id
-            for node in nodes(self.view)
-            if node.metadata.deletion_timestamp or is_tainted_for_disruption(node)
-        }
+        disrupted_nodes = [
+            node for node in nodes(self.view) if node.metadata.deletion_timestamp or is_tainted_for_disruption(node)
+        ]
+        owners = (claim_of(self.view, node) for node in disrupted_nodes)
+        disrupted = {owner.metadata.uid for owner in owners if owner is not None}
         counted = {
             c.metadata.uid
             for c in claims(self.view)
-            if pool_of(c) == pool_of(claim) and not _is_exempt_from_limit(c, disrupted_nodes)
+            if pool_of(c) == pool_of(claim) and not _is_exempt_from_limit(c, disrupted)
         }
         total = sum(vcpus(i.instance_type) for i in self.view.instances() if i.runs and i.tags.get(UID_TAG) in counted)
         if total > limit:
@@ -183,11 +184,11 @@ class NodePoolLimitsHold(InvariantChecker):
                 known.popleft()
 
 
-def _is_exempt_from_limit(claim: NodeClaim, disrupted_nodes: Collection[str]) -> bool:
+def _is_exempt_from_limit(claim: NodeClaim, disrupted: Collection[str]) -> bool:
     """Whether the NodeClaim or its node was deleted, or a command disrupts it."""
     return (
         is_terminating(claim)
-        or claim.status.provider_id in disrupted_nodes
+        or claim.metadata.uid in disrupted
         or has_true_condition(claim.status.conditions, "DisruptionReason")
     )
 

@@ -1,0 +1,45 @@
+"""Generated scenarios: rare features are frequent enough, and edits come together."""
+
+from itertools import combinations
+
+from journeyman_simulator.faults.fault_scenario import CallFault, EditClaim, EditNode, EditTags
+from journeyman_simulator.faults.scenario_generator import generate_scenario
+
+SCENARIOS = [generate_scenario(seed) for seed in range(500)]
+EDITS = (EditClaim, EditNode, EditTags)
+AROUND = 10  # seconds
+
+
+def edits_together(scenario):
+    """Return the pairs of edits of the Node, NodeClaim and instance with the same ordinal within some seconds."""
+    edits = [operation for operation in scenario.operations if isinstance(operation, EDITS)]
+    targets = [(operation.at_seconds, getattr(operation, "claim", None), operation) for operation in edits]
+    return [
+        (one, other)
+        for (at, claim, one), (later, other_claim, other) in combinations(targets, 2)
+        if later - at <= AROUND
+        and (one.node if claim is None else claim) == (other.node if other_claim is None else other_claim)
+    ]
+
+
+def test_a_seed_always_gives_the_same_scenario():
+    """Scenarios can be run again by their seed alone."""
+    assert [generate_scenario(scenario.seed) for scenario in SCENARIOS[:50]] == SCENARIOS[:50]
+
+
+def test_every_tenth_scenario_combines_edits_of_related_objects():
+    """Half of those also have slow calls, during which others edit objects."""
+    combined = [scenario for scenario in SCENARIOS if edits_together(scenario)]
+    slow = [s for s in combined if any(isinstance(fault, CallFault) and 0 < fault.seconds <= 20 for fault in s.faults)]
+    kinds = {frozenset((type(one), type(other))) for s in combined for one, other in edits_together(s)}
+
+    assert len(combined) > len(SCENARIOS) / 10
+    assert len(slow) > len(combined) / 3
+    assert kinds >= {frozenset(pair) for pair in combinations(EDITS, 2)}
+
+
+def test_scenarios_without_a_sweep_have_no_edits():
+    """No event reports a missing field, so only the sweep finds it."""
+    without_sweep = [scenario for scenario in SCENARIOS if not scenario.setup.sweep]
+    assert without_sweep
+    assert not any(isinstance(operation, EDITS) for s in without_sweep for operation in s.operations)
