@@ -98,6 +98,24 @@ def test_layer_fits_lambda_and_its_interpreter(built):
     }
 
 
+@pytest.mark.parametrize(("architecture", "machine"), [("x86_64", "x86_64"), ("arm64", "aarch64")])
+def test_layer_has_the_locked_versions_for_lambdas_python(tmp_path, architecture, machine):
+    """The markers are read for the target, not for the Python that builds: numpy is locked in three versions."""
+    command = ["make", "-C", str(ROOT / "shared"), "install"]
+    variables = {"ARTIFACTS_DIR": str(tmp_path), "PYTHON": sys.executable, "ARCHITECTURE": architecture}
+    done = subprocess.run(command, env={**os.environ, **variables}, text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    site = tmp_path / "python"
+    locked = (ROOT / "shared" / "requirements.txt").read_text()
+    (newest,) = re.findall(r"^numpy==(\S+) ; python_full_version >= '3\.12'", locked, re.MULTILINE)
+    libraries = [f.name for f in site.rglob("*.so") if ".cpython-" in f.name]
+
+    assert (site / f"numpy-{newest}.dist-info").is_dir()
+    assert libraries
+    assert all(f".cpython-{RUNTIME.replace('.', '')}-{machine}-" in name for name in libraries)
+
+
 def test_layer_modules_import_with_the_layers_requirements_alone(built):
     """Neither the simulator nor this machine's site-packages can be imported."""
     site = built.folder / "JourneymanLayer" / "python"
