@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.model import parse
-from journeyman.core.api.nodeoverlay import NodeOverlay
+from journeyman.core.api.nodeoverlay import NodeOverlay, NodeOverlaySpec
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.node_overlays import apply_overlays, overlay_annotations
 from journeyman.errors import InvalidObjectError
@@ -385,3 +385,30 @@ def test_types_that_no_overlay_changes_stay_the_same(overlays, types):
     catalogue = Catalogue({"default": types})
     found = apply_overlays([a_pool()], catalogue, overlays)
     assert (found.catalogue, found.conflicts) == (catalogue, {})
+
+
+# the change of each field of a NodeOverlay, beside another overlay that sets the price 2 with weight 5
+FIELDS = {
+    "requirements": {"requirements": selecting(zone="a")},
+    "price": {"price": "3"},
+    "priceAdjustment": {"price": None, "priceAdjustment": "+50%"},
+    "capacity": {"capacity": {FUSE: "1"}},
+    "weight": {"weight": 1},
+}
+
+
+def test_every_field_of_a_node_overlay_is_listed():
+    """A new field needs an effect, and a line in FIELDS."""
+    assert set(FIELDS) == {field.alias or name for name, field in NodeOverlaySpec.model_fields.items()}
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_every_field_of_a_node_overlay_changes_the_catalogue(field):
+    """No field is accepted and ignored."""
+    plain = {"requirements": selecting(type="small"), "price": "1.5", "weight": 10}
+    changed = {key: value for key, value in {**plain, **FIELDS[field]}.items() if value is not None}
+    other = an_overlay("other", requirements=selecting(type="small"), price="2", weight=5)
+    before, after = (apply(an_overlay("one", **spec), other).catalogue for spec in (plain, changed))
+
+    assert before.by_node_pool == apply(an_overlay("one", **plain), other).catalogue.by_node_pool
+    assert before.by_node_pool != after.by_node_pool
