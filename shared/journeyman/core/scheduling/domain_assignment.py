@@ -112,6 +112,7 @@ class DomainAssignment:
         self._problem = problem
         self._solution = solution
         self._filling = filling
+        self._excluded = frozenset(excluded)
         self._rows = problem.rows
         self._levels = problem.levels
         self._supply = DomainSupply(problem, solution, filling)
@@ -147,13 +148,13 @@ class DomainAssignment:
     # --- rules by row
 
     @cached_property
-    def _required_groups(self) -> frozenset[bytes]:
-        """Return the ids of the groups with a required rule; preferred rules do not bind other pods."""
-        required = set(self._repelling_groups)
+    def _counting_groups(self) -> frozenset[bytes]:
+        """Return the ids of the groups with required topology spread or affinity; preferred rules do not bind other pods."""
+        counting: set[bytes] = set()
         for row in self._rows:
             groups = (*(s.group for s in row.spreads), *row.affinities)
-            required.update(group.id for group in groups if group.id not in row.preferred_groups)
-        return frozenset(required)
+            counting.update(group.id for group in groups if group.id not in row.preferred_groups)
+        return frozenset(counting)
 
     @cached_property
     def _repelling_groups(self) -> frozenset[bytes]:
@@ -163,6 +164,18 @@ class DomainAssignment:
             repelling.update(group.id for group in row.anti_affinities if group.id not in row.preferred_groups)
         return frozenset(repelling)
 
+    @cached_property
+    def _later_groups(self) -> frozenset[bytes]:
+        """Return the ids of the groups with required anti-affinity whose pods are scheduled after all others."""
+        later = (c for c, left in enumerate(self._solution.left) if left and c in self._excluded)
+        return frozenset(
+            group.id
+            for c in later
+            for row in self._levels[c]
+            for group in self._rows[row].anti_affinities
+            if group.id not in self._rows[row].preferred_groups
+        )
+
     def _keys_of(self, row: int) -> DomainKeys:
         """Return the labels of all rules over domains that concern a row."""
         keys = self._keys.get(row)
@@ -170,10 +183,13 @@ class DomainAssignment:
             pods, counting = self._rows[row], self._domain_counts.counting(row)
             own = (*(s.group for s in self._domain_counts.spreads(row)), *pods.affinities, *pods.anti_affinities)
             needed = frozenset(group.key for group in own if is_wide(group))
+            counted = frozenset(g.key for g in counting if g.id in self._counting_groups)
+            repelled = frozenset(g.key for g in counting if g.id in self._repelling_groups)
             keys = self._keys[row] = DomainKeys(
-                all=tuple(sorted(needed.union(g.key for g in counting if g.id in self._required_groups))),
+                all=tuple(sorted(needed | counted | repelled)),
                 needed=needed,
-                repelled=frozenset(g.key for g in counting if g.id in self._repelling_groups) - needed,
+                repelled=repelled - needed,
+                only_repelled=repelled - needed - counted,
             )
         return keys
 
@@ -392,12 +408,22 @@ class DomainAssignment:
         return tuple(batches)
 
     def _pins_of(self, placed: _DomainPlacement) -> Pins:
-        """Return the pins of the placed pods, without absent labels over which no anti-affinity repels them."""
+        """Return the pins of the placed pods, without those that only anti-affinity needs which no placed pod has.
+
+        If limits left pods in an earlier attempt, such anti-affinity may still get a domain of its own.
+        """
+        only_repelled = self._keys_of(placed.row).only_repelled if not self._solution.ceilings else frozenset[str]()
         return tuple(
             pin
             for pin in placed.cell.pins
-            if pin.value != ABSENT or self._domain_counts.is_repelled(placed.row, pin.key)
+            if (pin.value != ABSENT and pin.key not in only_repelled) or self._may_be_repelled(placed.row, pin.key)
         )
+
+    def _may_be_repelled(self, row: int, key: str) -> bool:
+        """Return whether the anti-affinity of running, placed or later pods excludes a domain of this label for the row."""
+        if self._domain_counts.is_repelled(row, key):
+            return True
+        return any(g.key == key and g.id in self._later_groups for g in self._domain_counts.counting(row))
 
     def _level(self, row: int) -> int:
         return self._levels[self._problem.class_of_row[row]].index(row)

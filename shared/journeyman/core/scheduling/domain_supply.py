@@ -15,13 +15,14 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from journeyman.core.api import labels
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints, distinct, every
 from journeyman.core.scheduling.domain_distribution import UNLIMITED, DomainCell
 from journeyman.core.scheduling.node_filling import NodeFilling, NodePods
 from journeyman.core.scheduling.nodeclaim_templates import PoolOrder
 from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodeDemand, NodePoolOptions
 from journeyman.core.scheduling.problem import PartialSolution, RowDomains, SchedulingProblem
-from journeyman.core.scheduling.requirements import Requirement
+from journeyman.core.scheduling.requirements import Requirement, Requirements, requirement
 from journeyman.core.scheduling.topology import ABSENT, Pin, Pins, present
 
 _Requests = Sequence[int]
@@ -35,14 +36,16 @@ class DomainKeys(NamedTuple):
         all: All of them, sorted.
         needed: Those that a node must have.
         repelled: Those over which the anti-affinity of other pods excludes domains; a node without the label is in none.
+        only_repelled: Those of `repelled` over which no topology spread or affinity of other pods counts the pods.
     """
 
     all: tuple[str, ...]
     needed: frozenset[str]
     repelled: frozenset[str]
+    only_repelled: frozenset[str]
 
 
-_NO_KEYS: Final = DomainKeys((), frozenset(), frozenset())
+_NO_KEYS: Final = DomainKeys((), frozenset(), frozenset(), frozenset())
 _DECIMALS: Final = 12  # of a price; smaller differences are rounding errors
 
 
@@ -227,55 +230,75 @@ class DomainSupply:
                 offer
                 for pool, allowed in zip(self._problem.pools, self._allowed, strict=True)
                 if pool.serves(NodeDemand(shape))
-                for offer in _offers_in(pool, allowed & pool.types_with_free_ports(ports), shape, keys)
+                for offer in self._offers_in(pool, allowed & pool.types_with_free_ports(ports), shape, keys)
             )
         return self._offers[case]
 
+    def _offers_in(
+        self, pool: NodePoolOptions, allowed: Bools, shape: NodeConstraints, keys: DomainKeys
+    ) -> Iterable[_DomainOffer]:
+        """Yield the offers of a NodePool for pods of this shape, one per combination of domains."""
+        table = pool.template.table
+        rows = pool.rows(NodeDemand(shape)) & allowed[table.row_type]
+        if not rows.any():
+            return
+        for pins, offering_rows in self._by_domains(pool, shape, keys, np.flatnonzero(rows)):
+            yield _offer(pool, pins, offering_rows)
 
-def _offers_in(
-    pool: NodePoolOptions, allowed: Bools, shape: NodeConstraints, keys: DomainKeys
-) -> Iterable[_DomainOffer]:
-    """Yield the offers of a NodePool for pods of this shape, one per combination of domains."""
-    table = pool.template.table
-    rows = pool.rows(NodeDemand(shape)) & allowed[table.row_type]
-    if not rows.any():
-        return
-    for pins, offering_rows in _by_domains(pool, shape, keys, np.flatnonzero(rows)):
-        yield _offer(pool, pins, offering_rows)
+    def _by_domains(
+        self, pool: NodePoolOptions, shape: NodeConstraints, keys: DomainKeys, rows: Ints
+    ) -> Iterable[_RowsInDomains]:
+        """Yield every combination of values of these labels that the NodePool and its offerings allow, with its offerings.
 
+        A label for which neither lists values is omitted from the combination, unless it is needed.
+        """
+        for requirements, matching in pool.template.table.by_labels(keys.all, rows):
+            offered = zip(keys.all, requirements, strict=True)
+            listed = {key: self._values(pool, key, r, keys, shape.terms) for key, r in offered}
+            values_by_key = {key: values for key, values in listed.items() if values or key in keys.needed}
+            has_choice = any(len(values) > 1 or key in keys.repelled for key, values in values_by_key.items())
+            for chosen in product(*values_by_key.values()):
+                pins = tuple(map(Pin, values_by_key, chosen))
+                suitable = matching[pool.rows(NodeDemand(shape, pins=pins))[matching]] if has_choice else matching
+                if len(suitable):
+                    yield _RowsInDomains(pins, suitable)
 
-def _by_domains(
-    pool: NodePoolOptions, shape: NodeConstraints, keys: DomainKeys, rows: Ints
-) -> Iterable[_RowsInDomains]:
-    """Yield every combination of values of these labels that the NodePool and its offerings allow, with its offerings.
+    def _values(
+        self,
+        pool: NodePoolOptions,
+        key: str,
+        offered: Requirement | None,
+        keys: DomainKeys,
+        terms: Sequence[Requirements],
+    ) -> Sequence[str]:
+        """Return the values that the NodePool and an offering allow for a label, sorted; empty if neither lists values.
 
-    A label for which neither lists values is omitted from the combination, unless it is needed.
-    """
-    for requirements, matching in pool.template.table.by_labels(keys.all, rows):
-        listed = {key: _values(pool, key, r, keys) for key, r in zip(keys.all, requirements, strict=True)}
-        values_by_key = {key: values for key, values in listed.items() if values or key in keys.needed}
-        has_choice = any(len(values) > 1 for values in values_by_key.values())
-        for chosen in product(*values_by_key.values()):
-            pins = tuple(map(Pin, values_by_key, chosen))
-            suitable = matching[pool.rows(NodeDemand(shape, pins=pins))[matching]] if has_choice else matching
-            if len(suitable):
-                yield _RowsInDomains(pins, suitable)
+        If the pods are repelled over the label, `ABSENT` is listed for nodes that do not have it. For nodes that may have
+        any value, the values that the pods' terms list are returned, and an unused one if a term lists none.
+        """
+        pool_requirement = pool.template.requirements.get(key)
+        merged = (
+            offered.intersection(pool_requirement)
+            if offered is not None and pool_requirement is not None
+            else offered or pool_requirement
+        )
+        if merged is not None and not merged.complement and (merged.values or merged.present):
+            return sorted(merged.values)
+        if merged is None or not merged.present:
+            return (ABSENT,) if key in keys.repelled else ()
+        if key not in keys.repelled or key in labels.WELL_KNOWN or labels.is_restricted(key):
+            return ()
+        possible = [merged.intersection(term[key]) if key in term else merged for term in terms]
+        unused = (r.intersection(requirement(key, "NotIn", self._used_values(key))) for r in possible if r.complement)
+        found = {value for r in possible if not r.complement for value in r.values}
+        return sorted(found.union(r.any_value() for r in unused if r.complement))
 
-
-def _values(pool: NodePoolOptions, key: str, offered: Requirement | None, keys: DomainKeys) -> tuple[str, ...]:
-    """Return the values that the NodePool and an offering allow for a label, sorted; empty if neither lists values.
-
-    `ABSENT` is listed for a label that nodes do not have, if the pods are repelled over it.
-    """
-    pool_requirement = pool.template.requirements.get(key)
-    merged = (
-        offered.intersection(pool_requirement)
-        if offered is not None and pool_requirement is not None
-        else offered or pool_requirement
-    )
-    if merged is None or (merged.operator == "DoesNotExist" and merged.allows_absence):
-        return (ABSENT,) if key in keys.repelled else ()
-    return () if merged.complement else tuple(sorted(merged.values))
+    def _used_values(self, key: str) -> frozenset[str]:
+        """Return the values of a label that existing nodes have, or that NodePools list."""
+        existing = (node.labels.get(key) for node in self._problem.existing.all_nodes)
+        listed = (pool.template.requirements.get(key) for pool in self._problem.pools)
+        used = {value for r in listed if r is not None and not r.complement for value in r.values}
+        return frozenset(used.union(value for value in existing if value is not None))
 
 
 def _with_absent(pins: Pins, keys: DomainKeys) -> Pins:

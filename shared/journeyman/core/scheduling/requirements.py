@@ -90,7 +90,10 @@ class Requirement(Struct, frozen=True):
             return Requirement(self.key, False, frozenset(), min_values=min_values, present=True)
         present = self.present or other.present
         if self.complement and other.complement:
-            return Requirement(self.key, True, self.values | other.values, lower, upper, min_values, present)
+            excluded = self.values | other.values
+            if _excludes_all(excluded, lower, upper):
+                return Requirement(self.key, False, frozenset(), min_values=min_values, present=True)
+            return Requirement(self.key, True, excluded, lower, upper, min_values, present)
         if self.complement:
             values = other.values - self.values
         elif other.complement:
@@ -138,6 +141,14 @@ def _within(value: str, lower: int | None, upper: int | None) -> bool:
     return (lower is None or number >= lower) and (upper is None or number <= upper)
 
 
+def _excludes_all(excluded: Collection[str], lower: int | None, upper: int | None) -> bool:
+    """Return whether a label, whose value cannot be negative, has no value between these bounds that is not excluded."""
+    first = max(lower or 0, 0)
+    if upper is None or upper - first >= len(excluded):
+        return False
+    return all(str(number) in excluded for number in range(first, upper + 1))
+
+
 def _tighter(choose: Callable[[int, int], int], a: int | None, b: int | None) -> int | None:
     if a is None or b is None:
         return b if a is None else a
@@ -172,6 +183,8 @@ def _bounded(key: str, operator: str, values: tuple[str, ...], min_values: int |
         raise InvalidRequirementError(f"{key}: {operator} needs exactly one non-negative integer, not {list(values)}")
     bound = int(values[0]) + {"Gt": 1, "Lt": -1}.get(operator, 0)
     lower, upper = (bound, None) if operator.startswith("G") else (None, bound)
+    if _excludes_all((), lower, upper):
+        return Requirement(key, False, frozenset(), min_values=min_values, present=True)
     return Requirement(key, True, frozenset(), lower, upper, min_values, present=True)
 
 

@@ -483,6 +483,51 @@ def test_repelled_pods_on_nodes_without_the_label_avoid_nodes_with_it():
     assert [(claim.node_pool, len(claim.pods)) for claim in results.new_claims] == [("default", 2)]
 
 
+@pytest.mark.parametrize("compare_up_to", [0, 100], ids=["in bulk", "compared"])
+@pytest.mark.parametrize(
+    ("requirements", "node_selector", "rack"),
+    [
+        ([("Exists", ())], {}, ("1",)),
+        ([("Gte", ("0",)), ("Lte", ("3",))], {}, ("1",)),
+        ([("Exists", ())], {RACK: "r7"}, ("r7",)),
+        ([("NotIn", ("r9",))], {}, ()),
+    ],
+    ids=["exists", "bounds", "selected by the pods", "absent"],
+)
+def test_repelled_pods_get_another_value_of_a_label_that_their_nodepool_leaves_open(
+    compare_up_to, requirements, node_selector, rack
+):
+    """The running pod is on a node of rack 0, the value that such a NodePool gives first; that node has capacity."""
+    entries = [{"key": RACK, "operator": operator, "values": [*values]} for operator, values in requirements]
+    node = a_node("n0", metadata={"labels": {RACK: "0"}})
+    loner = a_pod("loner", cpu="1", node="node-n0", metadata={"labels": {"app": "loner"}}, spec=apart("web", RACK))
+    snapshot = a_snapshot(
+        pods=(loner, *pods(2, cpu="1", spec={"nodeSelector": node_selector})),
+        node_pools=(a_pool(spec={"template": {"spec": {"requirements": entries}}}),),
+        nodes=(node,),
+        claims=(a_running_claim("n0"),),
+    )
+    catalogue = Catalogue({"default": (ZONAL,)})
+
+    results = solve(snapshot, catalogue, options=Options(compare_up_to=compare_up_to))
+
+    (claim,) = results.new_claims
+    assert (results.existing, len(claim.pods)) == ({}, 2)
+    assert [r.values for r in claim.requirements if r.key == RACK] == [rack]
+    assert verify(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
+
+
+def test_anti_affinity_that_no_scheduled_pod_has_binds_no_pod_to_a_zone():
+    """The loner fits on no node, so the other pods may use any node."""
+    web = pods(3, cpu="2")
+
+    alone = assign(*web, *pods(1, "loner", cpu="100", spec=apart("web")))
+    beside = assign(*web, *pods(1, "loner", cpu="2", spec=apart("web")))
+
+    assert (alone.on_new_nodes(), alone.unassigned("loner")) == ({"": 3}, 1)
+    assert "" not in beside.on_new_nodes()
+
+
 def test_anti_affinity_of_an_unschedulable_pod_excludes_no_nodes():
     """Only pods that are in a domain repel others from it."""
     results = with_a_cheaper_rack(*pods(1, "loner", cpu="100", spec=apart("web", RACK)))

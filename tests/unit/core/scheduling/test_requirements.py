@@ -156,6 +156,21 @@ def test_mistyped_label_is_recognized(written, meant):
 
 
 @pytest.mark.parametrize(
+    "entries",
+    [
+        [("Lt", ("0",))],
+        [("Lt", ("1",)), ("NotIn", ("0",))],
+        [("Gt", ("0",)), ("Lt", ("3",)), ("NotIn", ("1",)), ("NotIn", ("2",))],
+    ],
+)
+def test_bounds_without_an_allowed_number_are_impossible(entries):
+    """A label's value is never negative; no node can meet such requirements."""
+    (wanted,) = of(requirement("size", operator, values) for operator, values in entries).values()
+
+    assert (wanted.impossible, wanted.operator, wanted.has("0")) == (True, "DoesNotExist", False)
+
+
+@pytest.mark.parametrize(
     ("entries", "value"),
     [
         ([("Exists", ())], "0"),

@@ -290,6 +290,20 @@ def test_anti_affinity_of_another_pod_repels_a_pod_without_terms():
     assert Outcome(fellow, running=[running], **existing_node()).on_existing == 0
 
 
+def test_new_node_of_a_pool_that_lists_no_values_excludes_those_that_repel_its_pods():
+    """The running pod is in rack 0; the NodePool only requires that its nodes have the label."""
+    rack = "example.com/rack"
+    pool = a_pool(spec={"template": {"spec": {"requirements": [{"key": rack, "operator": "Exists"}]}}})
+    running = a_pod("r", node="node-default-1", metadata={"labels": {"app": "db"}}, **rule("podAntiAffinity", key=rack))
+    existing = existing_node(metadata={"labels": {rack: "0"}})
+
+    outcome = Outcome(*pods(2, cpu="100m"), pools=(pool,), running=[running], **existing)
+
+    (node,) = outcome.solution.new_nodes
+    assert (outcome.on_existing, outcome.sizes) == (0, [2])
+    assert (node.requirements[rack].has("0"), node.requirements[rack].has("1")) == (False, True)
+
+
 @pytest.mark.karpenter("provisioning/scheduling/topology", it="should allow violation of preferred pod anti-affinity")
 def test_preferred_anti_affinity_opens_nodes_up_to_the_nodepool_limit():
     """The limit allows two nodes, so two of the three pods share one."""

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from journeyman.core.scheduling.instance_type_choice import reservation_of
 from journeyman.core.scheduling.pod_classes import HostPort, RowPods
 from journeyman.core.scheduling.problem import PartialSolution, PlannedNode, SchedulingProblem
+from journeyman.core.scheduling.requirements import Requirements, requirement
 from journeyman.core.scheduling.results import MinValuesPolicy
 from journeyman.core.scheduling.sequential.candidate_nodes import CandidateNodes, NewNode, VolumeAttachments
 from journeyman.core.scheduling.sequential.offering_masks import (
@@ -361,9 +362,10 @@ class SequentialScheduler:
         choice, key = choices[0], choices[0].rules.key
         domains = masks.domains(key, offerings, requirements_id)
         if not domains:
-            return (
-                None if choice.rules.needs_label else self._bind_domains(masks, requirements_id, offerings, choices[1:])
-            )
+            if choice.rules.needs_label:
+                return None
+            apart = self._without_excluded(requirements_id, choice)
+            return self._bind_domains(masks, apart, offerings, choices[1:]) if apart != CONFLICT else None
         admitted = [domain for domain in domains if choice.admits(domain)]
         if choice.rules.is_only_preferred and len(admitted) == len(domains):
             return self._bind_domains(masks, requirements_id, offerings, choices[1:])
@@ -376,6 +378,15 @@ class SequentialScheduler:
             if bound is not None:
                 return bound
         return None
+
+    def _without_excluded(self, requirements_id: int, choice: DomainChoice) -> int:
+        """Return the requirements of a node that may have any value of a label, without the values that repel the pod."""
+        key, excluded = choice.rules.key, choice.rules.excluded
+        rule = self._interner[requirements_id].get(key)
+        if not excluded or rule is None or not rule.complement or not rule.present:
+            return requirements_id
+        apart = Requirements({key: requirement(key, "NotIn", excluded)})
+        return self._interner.narrowed(requirements_id, self._interner.id_of(apart))
 
     def _by_preference(self, masks: OfferingMasks, choice: DomainChoice, domains: Mapping[str, int]) -> list[str]:
         """Return the domains, best first."""

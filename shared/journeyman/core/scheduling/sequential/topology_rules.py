@@ -118,6 +118,11 @@ class LabelRules(Struct):
         return not strict and all(counter.as_claimed for counter in self.excluding)
 
     @property
+    def excluded(self) -> frozenset[str]:
+        """Return the domains that the pod's own anti-affinity, or that of others, excludes now."""
+        return self.repelled.union(domain for counter in self.excluding for domain, n in counter.counts.items() if n)
+
+    @property
     def undecided_join(self) -> JoinRule | None:
         """Return an affinity whose pods are all on nodes with an undecided domain; one of these must be bound first."""
         return next((rule for rule in self.joins if rule.counter.undecided and not rule.options), None)
