@@ -106,7 +106,7 @@ def greedy_price(problem: PackingProblem) -> float:
     return float(price)
 
 
-@FEW
+@settings(max_examples=20, deadline=None)
 @given(problem=problems(most_items=30, most_each=40, plain=True))
 def test_packing_is_never_dearer_than_the_simple_greedy_packing(problem):
     """Whatever the size."""

@@ -90,7 +90,8 @@ def worth_of_items(filling: OfferFilling, shadow: ShadowPrices) -> Floats:
     alone = np.where(able, filling.prices[:, None] / np.maximum(filling.most[:, : filling.width], 1.0), np.inf).min(
         axis=0
     )
-    return np.maximum(shadow.items, _LEAST_WORTH * alone)
+    worth: Floats = np.maximum(shadow.items, _LEAST_WORTH * alone)
+    return worth
 
 
 def _settled(problem: PackingProblem, bins: list[Bin]) -> list[Bin]:
