@@ -31,7 +31,7 @@ from tests.helpers import karpenter_benchmark, production_trace, workloads
 JSONDict = dict[str, Any]
 TOLERANCE = 1e-9
 REPEAT = 3  # runs of Journeyman per scenario, each with a newly parsed catalogue; the fastest counts
-TOO_LONG_FOR_KARPENTER = {"diverse-20000"}  # five minutes and more
+TOO_LONG_FOR_KARPENTER = {"diverse-20000", "requests-2000"}  # five minutes and more
 COLUMNS = (
     "scenario",
     "pods",
@@ -56,6 +56,11 @@ def scenarios() -> dict[str, Callable[[], JSONDict]]:
     for count in (400, 4000):
         found[f"production-{count}"] = lambda count=count: production_trace.scenario(count)
     found["production-4000-spread"] = lambda: production_trace.scenario(4000, rules=True)
+    for count in (1000, 2000, 4000, 8000):
+        found[f"openb-{count}"] = lambda count=count: production_trace.openb_scenario(count)
+    found["openb-1000-gpus"] = lambda: production_trace.openb_scenario(1000, gpus=True)
+    found["openb-4000-spread"] = lambda: production_trace.openb_scenario(4000, zone_spread=True)
+    found["requests-2000"] = lambda: production_trace.diverse_scenario(50_000, 2000)
     return found
 
 

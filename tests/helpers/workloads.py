@@ -120,15 +120,14 @@ def _offerings(price: float, zones: list[str], rng: random.Random) -> Iterator[J
         yield {"price": spot, "requirements": [in_(ZONE, zone), in_(CAPACITY_TYPE, "spot")]}
 
 
-def node_pool(*capacity_types: str, zones: tuple[str, ...] = ()) -> JSONDict:
-    """Return a general-purpose NodePool of current amd64 types."""
-    requirements = [
-        in_(CAPACITY_TYPE, *capacity_types),
-        in_(ARCH, "amd64"),
-        in_("kubernetes.io/os", "linux"),
-        in_("karpenter.k8s.aws/instance-category", "c", "m", "r"),
-        {"key": "karpenter.k8s.aws/instance-generation", "operator": "Gt", "values": ["4"]},
-    ]
+def node_pool(*capacity_types: str, zones: tuple[str, ...] = (), every_type: bool = False) -> JSONDict:
+    """Return a NodePool of current general-purpose amd64 types, or with `every_type` of all amd64 types."""
+    requirements = [in_(CAPACITY_TYPE, *capacity_types), in_(ARCH, "amd64"), in_("kubernetes.io/os", "linux")]
+    if not every_type:
+        requirements += [
+            in_("karpenter.k8s.aws/instance-category", "c", "m", "r"),
+            {"key": "karpenter.k8s.aws/instance-generation", "operator": "Gt", "values": ["4"]},
+        ]
     if zones:
         requirements.append(in_(ZONE, *zones))
     node_class = {"group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default"}
@@ -146,9 +145,11 @@ def node_pool(*capacity_types: str, zones: tuple[str, ...] = ()) -> JSONDict:
     }
 
 
-def pods(app: str, count: int, cpu: str, memory: str, **spec: Any) -> list[JSONDict]:
+def pods(app: str, count: int, cpu: str, memory: str, *, gpus: int = 0, **spec: Any) -> list[JSONDict]:
     """Return the replicas of one workload."""
-    container = {"name": "c", "image": "pause", "resources": {"requests": {"cpu": cpu, "memory": memory}}}
+    devices = {"nvidia.com/gpu": str(gpus)} if gpus else {}
+    resources = {"requests": {"cpu": cpu, "memory": memory, **devices}, **({"limits": devices} if devices else {})}
+    container = {"name": "c", "image": "pause", "resources": resources}
     return [
         {
             "apiVersion": "v1",
