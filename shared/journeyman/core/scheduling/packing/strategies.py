@@ -33,7 +33,7 @@ from journeyman.core.scheduling.packing.shadow_prices import ShadowPrices, compu
 _FEW_ITEMS: Final = 64  # up to this many kinds of items, nodes are also filled for the fewest nodes
 GENERATED_ITEMS: Final = 400  # up to this many kinds of items column generation is affordable
 GENERATION_EFFORT: Final = 5_000_000  # items tried on nodes
-GREEDY_EFFORT: Final = 40_000_000  # likewise, at most
+GREEDY_EFFORT: Final = 15_000_000  # likewise, at most
 REPACKING_GENERATION: Final = 100_000  # likewise, for a few nodes
 _DIFFERENT_NODES: Final = 4  # by kind of item, in a greedy plan
 _CLOSE_TO_BOUND: Final = 0.01  # of the price; plans that close to the lower bound are not improved further
@@ -147,7 +147,7 @@ def _generated(problem: PackingProblem, effort: int) -> list[Bin]:
     filling = OfferFilling(problem)
     greedy = GreedyPacker(problem, filling)
     worth = worth_of_items(filling, compute_shadow_prices(problem, with_mix=False))
-    plan = greedy.plan(problem.counts, worth)
+    plan = greedy.plan(problem.counts, worth, plain=True)
     if len(problem.counts) > _FEW_ITEMS:
         return plan
     return min(
@@ -232,7 +232,9 @@ def _pack_leftovers(problem: PackingProblem, counts: Ints) -> list[Bin]:
     part, items, offers = _subproblem(problem, counts)
     filling = OfferFilling(part)
     worth = worth_of_items(filling, compute_shadow_prices(part, with_mix=False))
-    return translated(GreedyPacker(part, filling).plan(part.counts, worth), items, offers, len(problem.counts))
+    return translated(
+        GreedyPacker(part, filling).plan(part.counts, worth, plain=True), items, offers, len(problem.counts)
+    )
 
 
 def _subproblem(problem: PackingProblem, counts: Ints) -> tuple[PackingProblem, Ints, Ints]:
