@@ -176,14 +176,19 @@ def test_spread_minimum_includes_pods_on_matching_new_nodes():
     assert (outcome.sizes, outcome.left) == ([2], 0)
 
 
-def test_spread_avoids_the_zone_of_a_new_node_whose_types_all_match():
-    """The first pod is in zone b, on a node that does not require amd64 but can only be that; the spread needs zone a."""
+def test_spread_relies_on_a_pod_whose_new_node_has_only_matching_types():
+    """Zone a has a pod; the new node in zone b does not require amd64, but can only be that, so zone a may get another."""
     selective = spread()
     selective["spec"] = {**selective["spec"], "nodeSelector": {labels.ARCH: "amd64"}}
-    sent = a_pod("q", cpu="2", spec={"nodeSelector": {labels.ZONE: "b"}})
-    two_zones = an_instance_type("z.medium", cpu=4, memory_gib=16, price=0.2, zones=("a", "b"))
+    sent = a_pod("q", spec={"nodeSelector": {labels.ZONE: "b"}})
+    types = (
+        an_instance_type("s.small", cpu=2, memory_gib=8, price=0.1, zones=("b",)),
+        an_instance_type("l.large", cpu=8, memory_gib=32, price=0.4, zones=("a",)),
+    )
+    running = a_pod("r", cpu="4", node="node-default-1")
+    full = existing_node(metadata={"labels": {labels.ARCH: "amd64"}})
 
-    outcome = Outcome(sent, a_pod("p", **selective), types=(two_zones,))
+    outcome = Outcome(sent, a_pod("p", cpu="6", **selective), types=types, running=[running], **full)
 
     assert (outcome.domains(), outcome.left) == (["a", "b"], 0)
 
