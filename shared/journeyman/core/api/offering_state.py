@@ -70,7 +70,7 @@ class PriceRefresh(Model):
     )
     currency: str = Field(default="", max_length=3, description="Currency of all prices, such as USD or CNY.")
     estimated: Bool = Field(default=False, description="Whether on-demand prices are those of another region.")
-    on_demand: dict[_Name, _Price] = Field(
+    on_demand: dict[str, _Price] = Field(
         default={},
         max_length=MAX_PRICES,
         description="On-demand price per hour by instance type, as the cloud's pricing API returned it.",

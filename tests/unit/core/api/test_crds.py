@@ -59,7 +59,8 @@ def test_schemas_are_structural(kind):
         if part.get("x-kubernetes-int-or-string"):
             assert part["anyOf"] == [{"type": "integer"}, {"type": "string"}], path
             continue
-        assert not part.keys() & {"$ref", "$defs", "anyOf", "oneOf", "allOf", "const", "title", "nullable"}, path
+        unknown = {"$ref", "$defs", "anyOf", "oneOf", "allOf", "const", "title", "nullable", "propertyNames"}
+        assert not part.keys() & unknown, path
         assert part.keys() & {"type", "x-kubernetes-preserve-unknown-fields"}, path
         assert not (part.get("properties") and part.get("additionalProperties")), path
         assert part["type"] != "array" or "items" in part, path
