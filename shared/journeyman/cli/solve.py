@@ -97,6 +97,7 @@ def to_data(name: str, results: Results, seconds: float) -> dict[str, Any]:
         "smallestChanges": {pod: e.smallest_change for pod, e in results.pod_errors.items() if e.smallest_change},
         "nodePoolsSetAside": dict(results.unusable_node_pools),
         "remarks": dict(results.warnings),
+        "podWarnings": dict(results.pod_warnings),
         "price": results.price,
         "lowerBound": results.lower_bound,
         "gap": results.gap,

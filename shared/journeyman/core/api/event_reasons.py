@@ -82,6 +82,16 @@ _SCHEDULING: Final = (
         meaning="A journeyman.dev annotation has an invalid value, and is ignored.",
         what_to_do="Correct the annotation; the message says which values are valid.",
     ),
+    EventReason(
+        reason="TooManyPreferences",
+        kinds=("Pod",),
+        type="Warning",
+        is_karpenters=False,
+        dedupe_window=timedelta(minutes=15),
+        meaning="The pod has more preferences (preferred affinity terms and ScheduleAnyway constraints) than are relaxed one "
+        "by one: where not all can be met, the message says how many are dropped together. One of equal pods gets the Event.",
+        what_to_do="Remove preferences from the workload's pod template.",
+    ),
 )
 
 _LIFECYCLE: Final = (

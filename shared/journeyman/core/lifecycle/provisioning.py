@@ -53,7 +53,10 @@ def create_nodeclaims(snapshot: Snapshot, planned: Iterable[PlannedClaim], reque
 
 
 def scheduling_events(snapshot: Snapshot, results: Results) -> Plan:
-    """Return Events on scheduled and unschedulable pods, and on NodePools without instance types or with an invalid annotation."""
+    """Return Events on scheduled and unschedulable pods, on pods with too many preferences, and on NodePools.
+
+    NodePools get one if they have no instance types, or an invalid annotation.
+    """
     pods = {pod.key: pod for pod in snapshot.pods}
     targets = {node.name: _node_and_claim(node) for node in snapshot.state_nodes if node.name in results.existing}
     events = [
@@ -70,6 +73,11 @@ def scheduling_events(snapshot: Snapshot, results: Results) -> Plan:
             type_="Warning",
         )
         for key, error in sorted(results.pod_errors.items())
+        if key in pods
+    ]
+    events += [
+        _event(pods[key], "TooManyPreferences", warning, type_="Warning")
+        for key, warning in sorted(results.pod_warnings.items())
         if key in pods
     ]
     return Plan(

@@ -105,6 +105,11 @@ class PodPreferences(Struct, frozen=True, kw_only=True):
     node_terms: tuple[Requirements, ...] = ()
     spreads: tuple[TopologySpread, ...] = ()
 
+    @property
+    def count(self) -> int:
+        """The number of preferences."""
+        return len(self.affinities) + len(self.anti_affinities) + len(self.node_terms) + len(self.spreads)
+
 
 NO_PREFERENCES: Final = PodPreferences()
 

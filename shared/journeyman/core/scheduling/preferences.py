@@ -7,12 +7,13 @@ then one ScheduleAnyway spread constraint, and last the avoidance of PreferNoSch
 Restates: karpenter pkg/controllers/provisioning/scheduling/preferences.go `Relax`, pkg/scheduling/requirements.go
 `newPodRequirements`.
 Differs: terms of a required node affinity are alternatives on every level, where Karpenter removes the first of them
-before any preference; levels with contradictory requirements are left out.
+before any preference; levels with contradictory requirements are left out; a class has at most `MAX_LEVELS` levels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 from msgspec.structs import replace
@@ -23,6 +24,14 @@ from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import PreferencePolicy
 from journeyman.core.scheduling.topology import TopologyGroup
 from journeyman.core.state.taints import tolerates
+
+MAX_LEVELS: Final = 16
+"""The relaxation levels of a class, not counting the one for PreferNoSchedule taints.
+
+A class with more preferences relaxes the first 14 one by one and all others together on the last level. Each level is a
+row of the problem that carries all preferences left, so that a level per preference takes quadratic time: a pod with
+1,000 of them would use up the time of all pods. Workloads have a handful.
+"""
 
 _ANY_WISH: Final = Taint(key="", effect="PreferNoSchedule")
 
@@ -38,8 +47,29 @@ def relaxation_levels(cls: PodClass, *, policy: PreferencePolicy, any_preference
     heeds = any_preference_taint and not any(_welcomes_all(t) for t in cls.tolerations)
     if policy is PreferencePolicy.IGNORE or cls.preferences == NO_PREFERENCES:
         return (replace(cls, avoids_prefer_no_schedule=True), cls) if heeds else (cls,)
-    levels = [level for kept in _given_up(cls.preferences) if (level := _level(cls, kept, heeds)) is not None]
+    kept_by_level: Iterable[PodPreferences] = _given_up(cls.preferences)
+    if relaxed_together(cls, policy):
+        kept_by_level = (*islice(kept_by_level, MAX_LEVELS - 1), NO_PREFERENCES)
+    levels = [level for kept in kept_by_level if (level := _level(cls, kept, heeds)) is not None]
     return (*levels, cls) if heeds else tuple(levels)
+
+
+def relaxed_together(cls: PodClass, policy: PreferencePolicy) -> int:
+    """Return how many of the class's preferences the last relaxation level removes together; 0 if it removes one."""
+    if policy is PreferencePolicy.IGNORE:
+        return 0
+    one_by_one = MAX_LEVELS - 2
+    return max(cls.preferences.count - one_by_one, 0) if cls.preferences.count > one_by_one + 1 else 0
+
+
+def preference_warnings(classes: Iterable[PodClass], policy: PreferencePolicy) -> dict[str, str]:
+    """Return a warning by the key of the first pod of each class of which `relaxed_together` is not 0."""
+    return {
+        cls.pods[0].key: f"Pod has {cls.preferences.count} preferences (preferred affinity terms and ScheduleAnyway "
+        f"constraints); the first {cls.preferences.count - together} are relaxed one by one, the other {together} together"
+        for cls in classes
+        if (together := relaxed_together(cls, policy))
+    }
 
 
 def _welcomes_all(toleration: Toleration) -> bool:

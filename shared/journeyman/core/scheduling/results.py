@@ -111,7 +111,7 @@ class Results(Struct, frozen=True, kw_only=True):
     not scheduled. `price` is the sum over `new_claims`; `lower_bound` is the linear-programming bound on it (0 if there is
     no new node, or the bound is not wanted). `devices` are by node name the devices on existing nodes for the planned pods'
     ResourceClaims, including claims that they share with bound pods. `warnings` has by NodePool its invalid annotations,
-    which are ignored.
+    which are ignored; `pod_warnings` what is simplified of pods with very many preferences, by one key for equal pods.
     """
 
     new_claims: tuple[PlannedClaim, ...] = ()
@@ -121,6 +121,7 @@ class Results(Struct, frozen=True, kw_only=True):
     lower_bound: float = 0.0
     unusable_node_pools: Mapping[str, str] = field(default_factory=dict)  # NodePools not used in this pass, with why
     warnings: Mapping[str, str] = field(default_factory=dict)
+    pod_warnings: Mapping[str, str] = field(default_factory=dict)
     skipped: tuple[SkippedObject, ...] = ()  # DaemonSets and nodes that cannot be evaluated
     devices: Mapping[str, tuple[PlannedDevice, ...]] = field(default_factory=dict)
 

@@ -37,6 +37,7 @@ from journeyman.core.scheduling.new_nodes import PackingItems
 from journeyman.core.scheduling.nodepool_options import compatible_offerings, worth_considering
 from journeyman.core.scheduling.offerings import Reservations
 from journeyman.core.scheduling.packing import lower_bound
+from journeyman.core.scheduling.preferences import preference_warnings
 from journeyman.core.scheduling.problem import (
     ClusterInputs,
     PartialSolution,
@@ -131,6 +132,9 @@ class Scheduler:
             lower_bound=price_lower_bound(task.problem, plan.solution.new_nodes) if self._inputs.options.bound else 0.0,
             unusable_node_pools=self._inputs.invalid_objects,
             warnings=self._inputs.warnings,
+            pod_warnings=preference_warnings(
+                (task.problem.rows[rows[-1]] for rows in task.problem.levels), task.problem.options.preferences
+            ),
             skipped=self._inputs.skipped,
             devices=plan.devices,
         )

@@ -97,6 +97,14 @@ def test_nodepool_with_an_invalid_annotation_gets_an_event():
     assert warning in event.message
 
 
+def test_pod_with_too_many_preferences_gets_an_event():
+    """It is scheduled all the same; a pod that no longer exists gets none."""
+    results = Results(pod_warnings={"default/a": "Pod has 100 preferences", "default/gone": "Pod has 100 preferences"})
+    (event,) = scheduling_events(a_snapshot(pods=PODS), results).events
+    assert (event.reason, event.ref.name, event.type) == ("TooManyPreferences", "a", "Warning")
+    assert event.message == "Pod has 100 preferences"
+
+
 def test_step_is_requeued_for_when_the_first_offering_expires():
     """That happens only if a pod is unschedulable; offerings that have expired do not count."""
     later = replace(OUT, zone="b", until=NOW + timedelta(minutes=9))

@@ -6,7 +6,7 @@ import pytest
 
 from journeyman.core.api import labels
 from journeyman.core.scheduling.pod_classes import group_pods
-from journeyman.core.scheduling.preferences import relaxation_levels
+from journeyman.core.scheduling.preferences import MAX_LEVELS, relaxation_levels
 from journeyman.core.scheduling.results import PreferencePolicy
 from tests.helpers.builders import a_pod
 
@@ -122,3 +122,56 @@ def test_ignore_policy_drops_pod_preferences_but_keeps_prefer_no_schedule_levels
 
     assert summary(first) == summary(last) == ("", "r", "", "h")
     assert (first.avoids_prefer_no_schedule, last.avoids_prefer_no_schedule) == (True, False)
+
+
+def soft_spreads(count):
+    """Return a spec with that many ScheduleAnyway constraints."""
+    return {
+        "topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway", **near(f"s{n}")} for n in range(count)]
+    }
+
+
+def soft_affinity(kind, count):
+    """Return a spec with that many preferred terms of a pod affinity kind."""
+    return {"affinity": {kind: {PREFERRED: [{"weight": 1, "podAffinityTerm": near(f"k{n}")} for n in range(count)]}}}
+
+
+def soft_node_affinity(count):
+    """Return a spec with that many preferred node affinity terms."""
+    return {
+        "affinity": {"nodeAffinity": {PREFERRED: [{"weight": 1, "preference": in_zone(f"z{n}")} for n in range(count)]}}
+    }
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        soft_spreads(1000),
+        soft_affinity("podAffinity", 1000),
+        soft_affinity("podAntiAffinity", 1000),
+        soft_node_affinity(1000),
+    ],
+    ids=["spread", "affinity", "anti-affinity", "node affinity"],
+)
+def test_number_of_relaxation_levels_is_bounded(spec):
+    """Each level carries all preferences left, so that a level per preference takes quadratic time and memory."""
+    levels = levels_of(spec)
+
+    assert len(levels) == MAX_LEVELS
+    assert summary(levels[-1]) == ("", "", "", "")
+
+
+def test_first_preferences_are_relaxed_one_by_one_and_all_others_together():
+    """A class with one preference less than there are levels still relaxes every one alone."""
+    together = [len(level.spreads) for level in levels_of(soft_spreads(100))]
+    alone = [len(level.spreads) for level in levels_of(soft_spreads(MAX_LEVELS - 1))]
+
+    assert together == [*range(100, 100 - MAX_LEVELS + 1, -1), 0]
+    assert alone == [*range(MAX_LEVELS - 1, -1, -1)]
+
+
+def test_bounded_levels_still_avoid_prefer_no_schedule_taints_until_the_last():
+    """The level that tolerates the taints comes on top."""
+    levels = levels_of(soft_spreads(100), taints=True)
+
+    assert [level.avoids_prefer_no_schedule for level in levels] == [True] * MAX_LEVELS + [False]

@@ -7,6 +7,8 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
+from journeyman.core.scheduling.preferences import MAX_LEVELS
+from journeyman.core.scheduling.problem import ClusterInputs, prepare_task
 from journeyman.core.scheduling.results import Options, PreferencePolicy
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.scheduling.verify import verify
@@ -592,6 +594,51 @@ def test_a_free_preference_is_kept_although_that_of_other_pods_has_a_price():
     )
 
     assert [claim.offering[1] for claim in results.new_claims] == ["b"]
+
+
+def soft_zone_spreads(count, app):
+    """A spec with that many preferred zone spreads, each over the pods of another app."""
+    constraints = [
+        {
+            "maxSkew": 1,
+            "topologyKey": labels.ZONE,
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": {"app": f"{app}-{n}"}},
+        }
+        for n in range(count)
+    ]
+    return {"topologySpreadConstraints": constraints}
+
+
+def test_pods_with_very_many_preferences_do_not_delay_other_pods():
+    """One pod with 400 ScheduleAnyway constraints, several with 60 each: the pass has few rows and schedules all pods."""
+    extreme = a_pod("extreme", spec=soft_zone_spreads(400, "extreme"))
+    many = [a_pod(f"many{n}", spec=soft_zone_spreads(60, f"many{n}")) for n in range(3)]
+    everything = (extreme, *many, *pods(5))
+    snapshot = a_snapshot(pods=tuple(sorted(everything, key=lambda p: p.key)))
+    inputs = ClusterInputs.of(snapshot, Catalogue({"default": (ZONAL,)}), Options())
+
+    assert len(prepare_task(inputs, everything, frozenset()).problem.rows) == 4 * MAX_LEVELS + 1
+
+    results = schedule(*everything, types=(ZONAL,))
+
+    assert sorted(key for claim in results.new_claims for key in claim.pods) == sorted(pod.key for pod in everything)
+    assert sorted(results.pod_warnings) == ["default/extreme", "default/many0", "default/many1", "default/many2"]
+    assert results.pod_warnings["default/extreme"] == (
+        "Pod has 400 preferences (preferred affinity terms and ScheduleAnyway constraints); "
+        "the first 14 are relaxed one by one, the other 386 together"
+    )
+
+
+def test_ignored_preferences_give_no_warning():
+    """With the policy Ignore the pod has no relaxation levels; ordinary pods have no warning either."""
+    extreme = a_pod("extreme", spec=soft_zone_spreads(100, "extreme"))
+    ordinary = a_pod("ordinary", spec=soft_zone_spreads(3, "ordinary"))
+
+    ignored = schedule(extreme, types=(ZONAL,), options=Options(preferences=PreferencePolicy.IGNORE))
+
+    assert ignored.pod_warnings == {}
+    assert schedule(ordinary, types=(ZONAL,)).pod_warnings == {}
 
 
 # --- existing nodes
