@@ -2,7 +2,7 @@
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `buildDaemonOverheadGroups`, `isDaemonPodCompatible`;
 provisioner.go `getDaemonSetPods`.
-Differs: a daemon that no instance type of a NodePool has room for is not counted there; Karpenter launches no node then.
+Differs: a daemon that fits on no instance type of a NodePool is not counted there; Karpenter launches no node then.
 """
 
 from __future__ import annotations
@@ -121,12 +121,12 @@ def daemon_overhead(template: NodeClaimTemplate, daemons: Sequence[Daemon], axes
 
 
 def report_oversized(templates: Iterable[NodeClaimTemplate], daemons: Iterable[Daemon]) -> tuple[SkippedObject, ...]:
-    """Return the daemons that match a template none of whose instance types has room for them."""
+    """Return the daemons that match a template on none of whose instance types they fit."""
     usable = [template for template in templates if template.table.types]
     return tuple(
         SkippedObject(
             refs=(ref_of("DaemonSet", daemon.name, daemon.namespace, daemon.uid),),
-            why=f"no instance type of NodePool {', '.join(names)} has room for its pod, so nodes are launched without it",
+            why=f"its pod fits on no instance type of NodePool {', '.join(names)}, so nodes are launched without it",
         )
         for daemon in daemons
         if (names := [template.name for template in usable if _is_oversized(template, daemon)])
@@ -141,16 +141,16 @@ def _is_oversized(template: NodeClaimTemplate, daemon: Daemon) -> bool:
 def _types_running(template: NodeClaimTemplate, daemon: Daemon) -> Bools:
     """Return for each instance type whether its nodes are to run this daemon.
 
-    None if no type has room for it, available or not: its pods stay pending wherever nodes are launched, and must not keep
-    all others pending too. If one type has room, those without are not launched.
+    None if it fits on no type, available or not: its pods stay pending wherever nodes are launched, and must not keep
+    all others pending too. If it fits on one type, the others are not launched.
     """
     matching, table = _types_matching(template, daemon), template.table
-    has_room: Bools = np.zeros_like(matching)
-    has_room[table.row_type[table.rows_meeting(template.requirements)]] = True
-    has_room &= matching
+    fitting: Bools = np.zeros_like(matching)
+    fitting[table.row_type[table.rows_meeting(template.requirements)]] = True
+    fitting &= matching
     for resource, amount in daemon.requests.items():
-        has_room &= table.amounts(resource, allocatable=True) >= amount
-    return matching if has_room.any() else np.zeros_like(matching)
+        fitting &= table.amounts(resource, allocatable=True) >= amount
+    return matching if fitting.any() else np.zeros_like(matching)
 
 
 def _types_matching(template: NodeClaimTemplate, daemon: Daemon) -> Bools:

@@ -70,7 +70,7 @@ def test_daemon_set_that_no_node_can_run_has_no_overhead(cpu, why):
     assert why in skipped.why
 
 
-def test_daemon_set_without_room_on_any_instance_type_has_no_overhead():
+def test_daemon_set_that_fits_on_no_instance_type_has_no_overhead():
     """Its pods stay pending whatever is launched; nodes for all other pods are launched without it, and it is reported."""
     gadgets = a_daemon_set("gadgets", cpu="1000")
     (templates, _) = make_templates(a_snapshot(), Catalogue({"default": (LARGE, SMALL)}))
@@ -82,7 +82,7 @@ def test_daemon_set_without_room_on_any_instance_type_has_no_overhead():
     assert skipped == ()
     assert options.overhead.tolist() == [[100, 1], [100, 1]]
     assert [str(ref) for ref in found.refs] == ["DaemonSet kube-system/gadgets"]
-    assert "no instance type of NodePool default has room" in found.why
+    assert "fits on no instance type of NodePool default" in found.why
 
 
 def test_instance_types_are_grouped_by_the_host_ports_of_their_daemons():

@@ -471,14 +471,14 @@ class PossibleLaunches:
 
     @cached_property
     def _daemons(self) -> tuple[PodKind, ...]:
-        """The daemons that a type has room for, available or not; nodes are launched without the others."""
+        """The daemons that fit on a type, available or not; nodes are launched without the others."""
         return tuple(
             daemon
             for daemon in self._tolerating
-            if self._has_room(daemon, self.offerings) or self._has_room(daemon, self.offerings.with_unavailable)
+            if self._fits(daemon, self.offerings) or self._fits(daemon, self.offerings.with_unavailable)
         )
 
-    def _has_room(self, daemon: PodKind, offerings: LaunchableOfferings) -> bool:
+    def _fits(self, daemon: PodKind, offerings: LaunchableOfferings) -> bool:
         possible = (self.possible if offerings is self.offerings else self._possible(offerings)).narrowed(
             self.pool_requirements
         )
