@@ -12,7 +12,6 @@ node-spot     the cloud announces its interruption
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE_DISRUPTION, NODECLAIM, NODEPOOL, POD
 from journeyman.core.lifecycle.interruption import InterruptionKind
 from journeyman.core.plan import Step
+from journeyman.errors import InvariantError
 from journeyman.ports import Interruption, RequeueDue, Trigger
 from journeyman.steps.consolidate import consolidate
 from journeyman.steps.context import Outcome, RunContext
@@ -47,9 +47,14 @@ STEPS: Mapping[Step, Callable[[RunContext, Trigger], Outcome]] = {
 
 @dataclass
 class Findings:
-    """What the steps did: `served` by healthy object, the exception of each step that failed, and each step's CPU seconds."""
+    """What the steps did.
+
+    `served` by healthy object, the exception of each step that failed, the defects of plans that verification rejected, and
+    each step's CPU seconds.
+    """
 
     served: dict[str, bool] = field(default_factory=dict)
+    rejected: list[Any] = field(default_factory=list)
     stopped: dict[str, BaseException] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -113,6 +118,8 @@ class HealthyCluster:
                 self._run(step, f"{step.value} {number}", findings)
             self.cluster.clock.advance(SECONDS_BETWEEN_ROUNDS)
         findings.served = self.served()
+        lines = self.cluster.record.lines
+        findings.rejected = [fields for _, _, fields in lines if fields.get("error") == InvariantError.__name__]
         return findings
 
     def _run(self, step: Step, name: str, findings: Findings) -> None:
@@ -123,17 +130,22 @@ class HealthyCluster:
             findings.stopped[name] = error
         findings.seconds[name] = time.process_time() - started
 
+    def disrupted(self) -> set[str]:
+        """Return the NodeClaims that NodeDisruptions name."""
+        specs = [d.get("spec") or {} for d in self.cluster.server.list(NODE_DISRUPTION).items]
+        candidates = [c for spec in specs for c in spec.get("candidates") or ()]
+        return {c["nodeClaim"] for c in candidates if isinstance(c, dict) and isinstance(c.get("nodeClaim"), str)}
+
     def served(self) -> dict[str, bool]:
         """Return whether each healthy object got what the steps owe it."""
         server = self.cluster.server
         claims = {c.metadata.name: c for c in server.list(NODECLAIM).items}
         planned = [c for c in claims.values() if "default/healthy" in _planned_pods(c)]
         draining = [p for p in server.list(POD).items if p.metadata.name == "leaving-0"]
-        proposed = [d.get("spec", {}).get("candidates") for d in server.list(NODE_DISRUPTION).items]
         return {
             "the pending pod has a NodeClaim with an instance": any(c.status.provider_id for c in planned),
             "the pod of the leaving node is evicted": all(p.metadata.deletion_timestamp for p in draining),
-            "the empty node is disrupted": any('"nodeClaim": "empty"' in json.dumps(p) for p in proposed),
+            "the empty node is disrupted": "empty" in self.disrupted(),
             "the interrupted NodeClaim is deleted": "spot" not in claims
             or claims["spot"].metadata.deletion_timestamp is not None,
             "the busy node stays": "busy" in claims and claims["busy"].metadata.deletion_timestamp is None,

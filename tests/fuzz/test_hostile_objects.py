@@ -48,6 +48,32 @@ def protected_for(duration: str, node: str) -> dict[str, Any]:
     return running_pod(node, metadata={"annotations": {labels.DO_NOT_DISRUPT: duration}})
 
 
+def unnamed_claim() -> dict[str, Any]:
+    """Return a pending pod with a volume that names no PersistentVolumeClaim."""
+    volume = {"name": "data", "persistentVolumeClaim": {}}
+    return pod_body("tenant", cpu="10m", metadata={"namespace": "hostile"}, spec={"volumes": [volume]})
+
+
+def proposal(created: str) -> dict[str, Any]:
+    """Return a NodeDisruption that waits for its validation."""
+    candidate = {"nodeClaim": "none", "nodeClaimUID": "x", "price": "1", "pods": []}
+    spec = {
+        "reason": "Empty",
+        "decision": "delete",
+        "method": "emptiness",
+        "replacements": [],
+        "candidates": [candidate],
+        "createdAt": created,
+    }
+    return {
+        "apiVersion": "journeyman.dev/v1alpha1",
+        "kind": "NodeDisruption",
+        "metadata": {"name": "later"},
+        "spec": spec,
+        "status": {"phase": "Proposed"},
+    }
+
+
 def node_with(**amounts: str) -> tuple[dict[str, Any], ...]:
     """Return a node with these amounts, and its NodeClaim."""
     changes = {"status": {"allocatable": amounts, "capacity": amounts}}
@@ -70,9 +96,11 @@ ROWS: dict[str, tuple[dict[str, Any], ...]] = {
     "DaemonSet requests memory 10E": (daemon_set(memory="10E"),),
     "DaemonSet requests 9E of an extended resource": (daemon_set(example__com="9E", **{"example.com/gadget": "9E"}),),
     "two DaemonSets request memory 8E": (daemon_set("one", memory="8E"), daemon_set("two", memory="8E")),
-    "pod protected for 99999999h": (protected_for("99999999h", "node-busy"),),
-    "pod protected for 400 digits": (protected_for("9" * 400 + "h", "node-busy"),),
-    "pod protected for 9999 digits": (protected_for("9" * 9999 + "h", "node-busy"),),
+    "DaemonSet requests a resource that no instance type has": (daemon_set(**{"hugepages-2Mi": "2Mi"}),),
+    "DaemonSet requests more than any instance type has": (daemon_set(cpu="1000"),),
+    "pod with a volume whose claim has no name": (unnamed_claim(),),
+    "NodeDisruption decided in the year 2262": (proposal("2262-04-11T23:47:16Z"),),
+    "NodeDisruption decided in the year 9999": (proposal("9999-12-31T23:59:59-14:00"),),
     "pod on a leaving node protected for 99999999h": (protected_for("99999999h", "node-spot"),),
     "NodePool limit 1e99": (second_pool(limits={"cpu": "1e99", "memory": "9E"}),),
     "node allocatable 9999999999999E": node_with(cpu="9999999999999E", memory="9999999999999E", pods="9E"),
@@ -87,8 +115,26 @@ def test_hostile_object_stops_nothing(row):
     findings = cluster.run()
 
     assert findings.stopped == {}
+    assert findings.rejected == []
     assert all(findings.served.values()), findings.served
     assert findings.slowest < MAX_SECONDS
+
+
+@pytest.mark.parametrize("protected", [None, "99999999h", "9" * 400 + "h", "9" * 9999 + "h"])
+def test_pod_with_an_endless_protection_keeps_its_node(protected):
+    """Without the annotation the node is disrupted, because its pod fits on another one."""
+    annotations = {labels.DO_NOT_DISRUPT: protected} if protected else {}
+    pod = running_pod("node-protected", metadata={"annotations": annotations})
+    cluster = HealthyCluster((*fleets.bodies(fleets.a_member("protected")), pod))
+    (claim,) = [c for c in cluster.cluster.server.list(NODECLAIM).items if c.metadata.name == "protected"]
+    cluster.run_instance("protected", claim.metadata.uid)
+
+    cluster.run()
+    findings = cluster.run()
+
+    assert findings.stopped == {}
+    assert ("protected" in cluster.disrupted()) is (protected is None)
+    assert findings.served["the empty node is disrupted"]
 
 
 def test_endless_grace_period_does_not_stop_a_drain():

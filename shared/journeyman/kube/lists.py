@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _HEAD_BYTES: Final = 4096
+_TIME: Final = re.compile(r"(\d{4,9})-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
 
 
 class _ListBody(msgspec.Struct, Generic[T], frozen=True):
@@ -149,10 +151,26 @@ def _decode_items(body: bytes, resource: Resource[T]) -> tuple[T, ...]:
         page: _ListBody[T] = decode(body, _list_type(resource.type), kind=resource.kind)
     except InvalidObjectError:
         raw_page: _ListBody[dict[str, Any]] = decode(body, _list_type(dict), kind=resource.kind)
-        for raw in raw_page.items:
-            decode(msgspec.json.encode(raw), resource.type, kind=resource.kind, name=_name_of(raw))
-        raise  # the list itself is invalid, not one of its objects
+        return tuple(_decode_item(raw, resource) for raw in raw_page.items)
     return page.items
+
+
+def _decode_item(raw: Mapping[str, Any], resource: Resource[T]) -> T:
+    """Return one object; times before year 1 or after 9999, which API servers admit, become the earliest or latest one."""
+    body = msgspec.json.encode(_within_range(raw))
+    decoded: T = decode(body, resource.type, kind=resource.kind, name=_name_of(raw))
+    return decoded
+
+
+def _within_range(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _within_range(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_within_range(item) for item in value]
+    if isinstance(value, str) and (found := _TIME.fullmatch(value)):
+        year = found[1]
+        return "0001-01-01T00:00:00Z" if year == "0000" else "9999-12-31T23:59:59Z" if len(year) > 4 else value
+    return value
 
 
 def _name_of(raw: Mapping[str, Any]) -> str:

@@ -199,8 +199,11 @@ def _controller(inputs: StepInputs) -> DisruptionController:
 
 def _decide_on(inputs: StepInputs, controller: DisruptionController, disruption: NodeDisruption) -> Plan:
     snapshot, name = inputs.loaded, disruption.metadata.name
-    due = time_after(disruption.since or snapshot.now, _validation_delay(inputs, disruption.spec.method))
-    if snapshot.now < due:
+    delay = _validation_delay(inputs, disruption.spec.method)
+    due = time_after(disruption.since or snapshot.now, delay)
+    # A decision is dated later than now only by clocks that differ a little. One dated later than that is wrong, and would
+    # keep all others waiting until then: it is validated at once.
+    if snapshot.now < due <= time_after(snapshot.now, 2 * delay):
         return _requeue_at(due, f"validate {name}")
     command = controller.revalidate(disruption)
     if not command.candidates:

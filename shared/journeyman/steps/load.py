@@ -371,7 +371,7 @@ def list_parsed(
 def _version(raw: Mapping[str, Any]) -> tuple[str, str, str]:
     """Return name, UID and resourceVersion, which identify the content of an object."""
     meta = raw["metadata"]
-    return str(meta["name"]), str(meta["uid"]), str(meta["resourceVersion"])
+    return str(meta["name"]), str(meta.get("uid", "")), str(meta.get("resourceVersion", ""))
 
 
 def _parse(kind: str, model: type[M], raw: Mapping[str, Any]) -> M | InvalidObject:
@@ -382,7 +382,7 @@ def _parse(kind: str, model: type[M], raw: Mapping[str, Any]) -> M | InvalidObje
 
 
 def _invalid_object(kind: str, raw: Mapping[str, Any], why: str) -> InvalidObject:
-    meta = msgspec.convert(raw["metadata"], ObjectMeta)
+    meta = _metadata(raw)
     return InvalidObject(
         kind=kind,
         name=meta.name,
@@ -394,6 +394,20 @@ def _invalid_object(kind: str, raw: Mapping[str, Any], why: str) -> InvalidObjec
         created=meta.creation_timestamp,
         conditions=conditions_in(raw),
     )
+
+
+def _metadata(raw: Mapping[str, Any]) -> ObjectMeta:
+    """Return the metadata of an invalid object; only what identifies it if the rest does not decode."""
+    meta = raw["metadata"]
+    try:
+        return msgspec.convert(meta, ObjectMeta)
+    except msgspec.ValidationError:
+        return ObjectMeta(
+            name=str(meta["name"]),
+            namespace=str(meta.get("namespace", "")),
+            uid=str(meta.get("uid", "")),
+            resource_version=str(meta.get("resourceVersion", "")),
+        )
 
 
 def conditions_in(raw: Mapping[str, Any]) -> tuple[Condition, ...]:

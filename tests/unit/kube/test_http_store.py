@@ -135,6 +135,16 @@ def test_invalid_object_is_named_with_its_field(script, store_for):
         store_for(script.url).get(NODE, "n")
 
 
+@pytest.mark.parametrize(("time", "year"), [("0000-01-01T00:00:00Z", 1), ("10000-01-01T00:00:00Z", 9999)])
+def test_time_beyond_any_range_fails_no_list(script, store_for, time, year):
+    """The API server admits it; the object has the earliest or latest time instead, and all others are read."""
+    odd = {"metadata": {"name": "odd", "creationTimestamp": time}}
+    script.add_response(200, {"metadata": {"resourceVersion": "7"}, "items": [odd, {"metadata": {"name": "n"}}]})
+    found = store_for(script.url).list(NODECLAIM).items
+    assert [claim.metadata.name for claim in found] == ["odd", "n"]
+    assert found[0].metadata.creation_timestamp.year == year
+
+
 def test_response_without_json_is_an_error(script, store_for):
     """For example, a proxy returns a login page."""
     script.add_response(200, b"<html>please log in</html>")

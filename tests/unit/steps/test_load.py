@@ -77,6 +77,15 @@ def test_an_invalid_object_is_skipped_by_name_and_others_are_used():
     assert cluster.record.count_of("journeyman_objects_skipped_total") == 1
 
 
+def test_an_object_with_odd_metadata_is_skipped_by_name_and_others_are_used():
+    """Its time is before any that can be read."""
+    cluster = Cluster()
+    cluster.add(pool_body("good"), merge(pool_body("odd"), {"metadata": {"creationTimestamp": "0000-01-01T00:00:00Z"}}))
+    snapshot = load(cluster.run(), EVERYTHING)
+    assert [pool.metadata.name for pool in snapshot.node_pools] == ["good"]
+    assert [item.name for item in snapshot.invalid_objects] == ["odd"]
+
+
 def test_a_warm_sandbox_validates_each_version_of_an_object_once():
     """An unchanged object is the same model; a changed or corrected one is validated again."""
     cluster = Cluster()

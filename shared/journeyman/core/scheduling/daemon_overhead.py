@@ -2,6 +2,7 @@
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `buildDaemonOverheadGroups`, `isDaemonPodCompatible`;
 provisioner.go `getDaemonSetPods`.
+Differs: a daemon that fits on no instance type of a NodePool is not counted there; Karpenter launches no node then.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate
 from journeyman.core.scheduling.nodepool_options import NodePoolOptions
 from journeyman.core.scheduling.pod_classes import HostPort, host_ports, requirement_terms
 from journeyman.core.scheduling.requirements import Requirements, from_labels
-from journeyman.core.state.guard import SkippedObject, evaluate_each
+from journeyman.core.state.guard import SkippedObject, evaluate_each, ref_of
 from journeyman.core.state.pod_predicates import is_owned_by_daemon_set
 from journeyman.core.state.state_node import StateNode
 from journeyman.core.state.taints import untolerated
@@ -31,6 +32,8 @@ class Daemon(Struct, frozen=True, kw_only=True, eq=False):
     """The pod of one DaemonSet: its requests and constraints; a node must meet one of `terms`."""
 
     name: str
+    namespace: str = ""
+    uid: str = ""
     requests: Mapping[str, int]
     tolerations: tuple[Toleration, ...]
     terms: tuple[Requirements, ...]
@@ -82,6 +85,8 @@ def _daemon(daemon_set: DaemonSet, newest: Pod | None) -> Daemon:
         raise ConfigurationError(f"its pod {absurd}, so no node will run it")
     return Daemon(
         name=daemon_set.metadata.name,
+        namespace=daemon_set.metadata.namespace,
+        uid=daemon_set.metadata.uid,
         requests=requests,
         tolerations=pod.spec.tolerations,
         terms=requirement_terms(_with_affinity_of(pod, template.spec)),
@@ -115,13 +120,46 @@ def daemon_overhead(template: NodeClaimTemplate, daemons: Sequence[Daemon], axes
     return overhead
 
 
+def report_oversized(templates: Iterable[NodeClaimTemplate], daemons: Iterable[Daemon]) -> tuple[SkippedObject, ...]:
+    """Return the daemons that match a template on none of whose instance types they fit."""
+    usable = [template for template in templates if template.table.types]
+    return tuple(
+        SkippedObject(
+            refs=(ref_of("DaemonSet", daemon.name, daemon.namespace, daemon.uid),),
+            why=f"its pod fits on no instance type of NodePool {', '.join(names)}, so nodes are launched without it",
+        )
+        for daemon in daemons
+        if (names := [template.name for template in usable if _is_oversized(template, daemon)])
+    )
+
+
+def _is_oversized(template: NodeClaimTemplate, daemon: Daemon) -> bool:
+    tolerates = untolerated(template.node_pool.spec.template.spec.taints, daemon.tolerations) is None
+    return tolerates and bool(_types_matching(template, daemon).any() and not _types_running(template, daemon).any())
+
+
 def _types_running(template: NodeClaimTemplate, daemon: Daemon) -> Bools:
-    """Return for each instance type whether its nodes run this daemon; one of its affinity terms must match."""
-    running: Bools = np.zeros(len(template.table.types), dtype=bool)
+    """Return for each instance type whether its nodes are to run this daemon.
+
+    None if it fits on no type, available or not: its pods stay pending wherever nodes are launched, and must not keep
+    all others pending too. If it fits on one type, the others are not launched.
+    """
+    matching, table = _types_matching(template, daemon), template.table
+    fitting: Bools = np.zeros_like(matching)
+    fitting[table.row_type[table.rows_meeting(template.requirements)]] = True
+    fitting &= matching
+    for resource, amount in daemon.requests.items():
+        fitting &= table.amounts(resource, allocatable=True) >= amount
+    return matching if fitting.any() else np.zeros_like(matching)
+
+
+def _types_matching(template: NodeClaimTemplate, daemon: Daemon) -> Bools:
+    """Return for each instance type whether the daemon selects its nodes; one of its affinity terms must match."""
+    matching: Bools = np.zeros(len(template.table.types), dtype=bool)
     for term in daemon.terms:
         if template.requirements.compatible(term, allow_undefined=labels.WELL_KNOWN) is None:
-            running |= template.table.types_meeting(term)
-    return running
+            matching |= template.table.types_meeting(term)
+    return matching
 
 
 def daemons_of(node: StateNode, daemons: Iterable[Daemon]) -> Iterator[Daemon]:

@@ -22,7 +22,7 @@ from journeyman.core.api.objects import Pod
 from journeyman.core.api.resources import PODS
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.arrays import Ints
-from journeyman.core.scheduling.daemon_overhead import Daemon, make_daemons, nodepool_options_of
+from journeyman.core.scheduling.daemon_overhead import Daemon, make_daemons, nodepool_options_of, report_oversized
 from journeyman.core.scheduling.existing_nodes import ExistingNodes, NodeInventory, NodeSelection
 from journeyman.core.scheduling.host_constraints import HostConstraints, host_constraints_of
 from journeyman.core.scheduling.limits import Headroom
@@ -189,7 +189,7 @@ class ClusterInputs(Struct, kw_only=True, eq=False, dict=True):
             templates=templates,
             invalid_objects=invalid_objects,
             daemons=daemons,
-            skipped_daemon_sets=skipped,
+            skipped_daemon_sets=(*skipped, *report_oversized(templates, daemons)),
             storage=storage,
             inventory=NodeInventory(snapshot, daemons, storage),
         )

@@ -103,14 +103,15 @@ def claim_keys(pod: Pod) -> tuple[str, ...]:
     """
     if not pod.spec.volumes:
         return ()
-    names = {_claim_name(pod, volume) for volume in pod.spec.volumes} - {""}
+    names = {_claim_name(pod, volume) for volume in pod.spec.volumes} - {None}
     return tuple(sorted(f"{pod.metadata.namespace}/{name}" for name in names))
 
 
-def _claim_name(pod: Pod, volume: Volume) -> str:
+def _claim_name(pod: Pod, volume: Volume) -> str | None:
+    """Return the name of the volume's claim, None if it has no claim; no claim has an empty name, so no node runs the pod."""
     if volume.persistent_volume_claim is not None:
         return volume.persistent_volume_claim.claim_name
-    return f"{pod.metadata.name}-{volume.name}" if volume.ephemeral is not None else ""
+    return f"{pod.metadata.name}-{volume.name}" if volume.ephemeral is not None else None
 
 
 def resolve_volumes(pod: Pod, storage: StorageObjects) -> PodVolumes | str:

@@ -10,7 +10,12 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.api.objects import OwnerReference
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.daemon_overhead import make_daemons, missing_daemon_overhead, nodepool_options_of
+from journeyman.core.scheduling.daemon_overhead import (
+    make_daemons,
+    missing_daemon_overhead,
+    nodepool_options_of,
+    report_oversized,
+)
 from journeyman.core.scheduling.nodeclaim_templates import make_templates
 from journeyman.core.scheduling.pod_classes import HostPort
 from tests.helpers.builders import LARGE, NOW, SMALL, a_daemon_set, a_node, a_pod, a_snapshot, stamp
@@ -63,6 +68,21 @@ def test_daemon_set_that_no_node_can_run_has_no_overhead(cpu, why):
     assert daemons == ()
     assert [str(ref) for ref in skipped.refs] == ["DaemonSet kube-system/broken"]
     assert why in skipped.why
+
+
+def test_daemon_set_that_fits_on_no_instance_type_has_no_overhead():
+    """Its pods stay pending whatever is launched; nodes for all other pods are launched without it, and it is reported."""
+    gadgets = a_daemon_set("gadgets", cpu="1000")
+    (templates, _) = make_templates(a_snapshot(), Catalogue({"default": (LARGE, SMALL)}))
+    daemons, skipped = make_daemons((gadgets, a_daemon_set("agent", cpu="100m")))
+
+    options = nodepool_options_of(templates[0], daemons, AXES)
+    (found,) = report_oversized(templates, daemons)
+
+    assert skipped == ()
+    assert options.overhead.tolist() == [[100, 1], [100, 1]]
+    assert [str(ref) for ref in found.refs] == ["DaemonSet kube-system/gadgets"]
+    assert "fits on no instance type of NodePool default" in found.why
 
 
 def test_instance_types_are_grouped_by_the_host_ports_of_their_daemons():

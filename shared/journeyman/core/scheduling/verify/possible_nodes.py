@@ -294,8 +294,9 @@ class DaemonTypeOverhead(Struct, frozen=True, eq=False):
 class LaunchableOfferings:
     """The available offerings of a list of instance types as rows, and their sizes."""
 
-    def __init__(self, types: Iterable[InstanceType]) -> None:
-        found = [(t, o) for t in types for o in t.offerings if o.available]
+    def __init__(self, types: Iterable[InstanceType], *, unavailable: bool = False) -> None:
+        self._all_types = tuple(types)
+        found = [(t, o) for t in self._all_types for o in t.offerings if o.available or unavailable]
         found.sort(key=lambda row: row[1].price)
         self.rows: Sequence[tuple[InstanceType, Offering]] = found
         self.types = {t.name: t for t, _ in found}
@@ -311,6 +312,11 @@ class LaunchableOfferings:
                 self.reservation_capacity[offering.reservation_id] = min(capacity, offering.reservation_capacity)
         self._allocatable: dict[str, _RowsBySize] = {}
         self._capacity: dict[str, _RowsBySize] = {}
+
+    @cached_property
+    def with_unavailable(self) -> LaunchableOfferings:
+        """The same with the unavailable offerings."""
+        return LaunchableOfferings(self._all_types, unavailable=True)
 
     @property
     def all_rows(self) -> Rows:
@@ -448,17 +454,38 @@ class PossibleLaunches:
             labels.REGISTERED: "true",
             labels.INITIALIZED: "true",
         }
-        given: dict[str, Column] = {k: {frozenset({v}): offerings.all_rows} for k, v in self._own.items()}
-        self.possible = PossibleLabels(offerings.all_rows, given | offerings.columns)
+        self.possible = self._possible(offerings)
         self.pool_requirements = (
             *template.spec.requirements,
             *(NodeSelectorRequirement(key=k, operator="In", values=(v,)) for k, v in sorted(self._own.items())),
         )
-        self._daemons = [d for d in daemons if untolerated(d.pod, template.spec.taints) is None]
+        self._tolerating = [d for d in daemons if untolerated(d.pod, template.spec.taints) is None]
         self._of_types: dict[tuple[str, ...], Rows] = {}
         self._narrowed: dict[tuple[NodeSelectorRequirement, ...], PossibleLabels] = {}
         self._overheads: dict[PossibleLabels, tuple[DaemonTypeOverhead, ...]] = {}
         self._rows_meeting_pool: dict[PossibleLabels, Rows] = {}
+
+    def _possible(self, offerings: LaunchableOfferings) -> PossibleLabels:
+        given: dict[str, Column] = {k: {frozenset({v}): offerings.all_rows} for k, v in self._own.items()}
+        return PossibleLabels(offerings.all_rows, given | offerings.columns)
+
+    @cached_property
+    def _daemons(self) -> tuple[PodKind, ...]:
+        """The daemons that fit on a type, available or not; nodes are launched without the others."""
+        return tuple(
+            daemon
+            for daemon in self._tolerating
+            if self._fits(daemon, self.offerings) or self._fits(daemon, self.offerings.with_unavailable)
+        )
+
+    def _fits(self, daemon: PodKind, offerings: LaunchableOfferings) -> bool:
+        possible = (self.possible if offerings is self.offerings else self._possible(offerings)).narrowed(
+            self.pool_requirements
+        )
+        rows = possible.rows & possible.rows_possibly_meeting(daemon.node_requirements)
+        for resource, amount in daemon.requests.items():
+            rows &= ~offerings.smaller_than(resource, amount)
+        return bool(rows)
 
     def defines(self, key: str) -> bool:
         """Whether a pod may require this label: nodes have it, the NodePool allows it, or it is well-known."""
