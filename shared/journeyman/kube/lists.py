@@ -15,6 +15,7 @@ from journeyman.errors import InvalidObjectError
 from journeyman.kube import error_translation, protobuf
 from journeyman.kube.json_decoding import JSON, ListMetadata, Versioned, decode, decoder
 from journeyman.kube.protobuf.field_numbers import LISTED
+from journeyman.kube.transport import MAX_BODY_BYTES
 from journeyman.ports import Listing
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class WholeList(Generic[T]):
         head, pieces = _peek(iter(pieces), len(protobuf.MAGIC))
         if head == protobuf.MAGIC:
             return self._read_protobuf(pieces)
-        page = open_page(b"".join(pieces), self._resource)
+        page = open_page(_joined(pieces), self._resource)
         if page.continue_:
             raise UnreadableListError
         return Listing(items=page.items(), resource_version=page.resource_version)
@@ -130,6 +131,16 @@ def _peek(pieces: Iterator[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:
         if len(first) >= size:
             break
     return first[:size], chain((first,), pieces)
+
+
+def _joined(pieces: Iterable[bytes]) -> bytes:
+    """Return the whole body. Raises UnreadableListError if it is too large; pages are smaller."""
+    body = bytearray()
+    for piece in pieces:
+        body += piece
+        if len(body) > MAX_BODY_BYTES:
+            raise UnreadableListError
+    return bytes(body)
 
 
 def _list_metadata(body: bytes, resource: Resource[Any]) -> ListMetadata:
