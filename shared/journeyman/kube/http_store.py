@@ -17,7 +17,7 @@ from journeyman.core.api.objects import POD, Resource
 from journeyman.errors import NOT_SERVED, GoneError, KubeAPIError, NotFoundError, ResponseTooLargeError
 from journeyman.kube import error_translation
 from journeyman.kube.json_decoding import Versioned, decode, decode_watch_line
-from journeyman.kube.lists import UnreadableListError, WholeList, open_page, supports_protobuf
+from journeyman.kube.lists import UnreadableListError, WholeList, drop_unread_annotations, open_page, supports_protobuf
 from journeyman.kube.request_budget import EVICTIONS, NO_RETRIES, RequestBudget
 from journeyman.kube.transport import Transport
 from journeyman.ports import JSON, Listing, Patch, WatchEvent
@@ -271,6 +271,7 @@ class HttpKubeStore:
         if change.type == "BOOKMARK":
             return WatchEvent(type="BOOKMARK", object=None, resource_version=version)
         decoded: T = decode(change.object, resource.type, kind=resource.kind)
+        drop_unread_annotations([decoded])
         return WatchEvent(type=change.type, object=decoded, resource_version=version)
 
     def _patched(

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
-from journeyman.core.api.objects import Resource
+from journeyman.core.api.labels import POD_ANNOTATIONS
+from journeyman.core.api.objects import Pod, Resource
 from journeyman.errors import InvalidObjectError
 from journeyman.kube import error_translation, protobuf
 from journeyman.kube.json_decoding import JSON, ListMetadata, Versioned, decode, decoder
@@ -123,6 +124,16 @@ def open_page(body: bytes, resource: Resource[T]) -> JsonPage[T]:
     return JsonPage(continue_=metadata.continue_, resource_version=metadata.resource_version, items=items)
 
 
+def drop_unread_annotations(found: Iterable[Any]) -> None:
+    """Remove the annotations of pods that are not in `labels.POD_ANNOTATIONS`, so that they are not kept with the pods."""
+    for pod in found:
+        if not isinstance(pod, Pod):
+            return  # all are of one kind
+        annotations = pod.metadata.annotations
+        for key in annotations.keys() - POD_ANNOTATIONS:
+            del annotations[key]
+
+
 def _peek(pieces: Iterator[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:
     """Return the first `size` bytes, and all pieces."""
     first = b""
@@ -163,6 +174,7 @@ def _decode_items(body: bytes, resource: Resource[T]) -> tuple[T, ...]:
         for raw in raw_page.items:
             decode(msgspec.json.encode(raw), resource.type, kind=resource.kind, name=_name_of(raw))
         raise  # the list itself is invalid, not one of its objects
+    drop_unread_annotations(page.items)
     return page.items
 
 
