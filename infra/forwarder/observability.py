@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Final, Protocol, TextIO
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final, Protocol, TextIO
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX: Final = "journeyman_forwarder_"
@@ -28,6 +31,8 @@ _HELP: Final[Mapping[str, tuple[str, str]]] = {
 }
 _PLAIN: Final = "text/plain; charset=utf-8"
 _CLIENT_SECONDS: Final = 5.0
+_MAX_CONNECTIONS: Final = 16
+"""Connections at once; each takes a thread. The kubelet and Prometheus need one each."""
 
 
 class JsonLines(logging.Formatter):
@@ -125,12 +130,66 @@ class Probed(Protocol):
         ...
 
 
-def serve(forwarder: Probed, metrics: Metrics, port: int, host: str = "") -> HTTPServer:
-    """Serve `/healthz`, `/readyz` and `/metrics` in a thread, one request at a time, until `shutdown`."""
+class ProbeServer(ThreadingHTTPServer):
+    """Answers each connection in a thread, so that no client delays the probes of the kubelet.
+
+    A connection ends after `client_seconds`, however slowly its client sends. The oldest one ends early when a client connects
+    while there are as many connections as allowed.
+
+    Args:
+        address: Host and port.
+        handler: Answers a request.
+        client_seconds: How long a connection may last.
+    """
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], client_seconds: float) -> None:
+        self._client_seconds = client_seconds
+        self._lock = threading.Lock()
+        self._opened: dict[Any, float] = {}  # by connection, the oldest first
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection in a thread."""
+        request.settimeout(self._client_seconds)
+        with self._lock:
+            if len(self._opened) >= _MAX_CONNECTIONS:
+                self._end(next(iter(self._opened)))
+            self._opened[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        with self._lock:
+            self._opened.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """End the connections that lasted too long; called twice a second and after each new connection."""
+        with self._lock:
+            for request in [each for each, at in self._opened.items() if time.monotonic() - at > self._client_seconds]:
+                self._end(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log an error, except of a client that disconnected or was too slow."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            logging.getLogger("forwarder").exception("a request for probes or metrics failed")
+
+    def _end(self, request: Any) -> None:
+        """End a connection; its thread reads the end of the request, and closes it."""
+        del self._opened[request]
+        with suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
+
+
+def serve(
+    forwarder: Probed, metrics: Metrics, port: int, host: str = "", *, client_seconds: float = _CLIENT_SECONDS
+) -> ProbeServer:
+    """Serve `/healthz`, `/readyz` and `/metrics` in threads until `shutdown`; a connection may last for `client_seconds`."""
 
     class Handler(BaseHTTPRequestHandler):
-        timeout = _CLIENT_SECONDS  # a client that sends nothing must not block the probes
-
         def do_GET(self) -> None:
             status, body, content_type = _response(self.path, forwarder, metrics)
             self.send_response(status)
@@ -142,7 +201,7 @@ def serve(forwarder: Probed, metrics: Metrics, port: int, host: str = "") -> HTT
         def log_message(self, *_: object) -> None:
             """Log nothing for probes."""
 
-    server = HTTPServer((host, port), Handler)
+    server = ProbeServer((host, port), Handler, client_seconds)
     threading.Thread(target=server.serve_forever, name="serve", daemon=True).start()
     return server
 

@@ -19,6 +19,7 @@
     ├── KubeAPIError                      has the Kubernetes Status
     │   ├── NotFoundError  AlreadyExistsError  ConflictError (retryable)  ForbiddenError
     │   ├── InvalidError  TooManyRequestsError (retryable)  GoneError
+    │   ├── ResponseTooLargeError         too many bytes to hold       -> a page of fewer objects; else as KubeAPIError
     │   └── KubeUnavailableError (retryable)   no response, or 502-504      -> next run
     ├── LeaseLostError        retryable   another run holds the Lease  -> stop writing, end as "busy"
     ├── DeadlineError         retryable   the run's time is up         -> stop, requeue the step
@@ -159,6 +160,10 @@ class ConflictError(KubeAPIError):
 
 class ForbiddenError(KubeAPIError):
     """401 or 403: the function's identity lacks a permission."""
+
+
+class ResponseTooLargeError(KubeAPIError):
+    """A response has more bytes, decompressed, than are held; the rest of it was not read."""
 
 
 class InvalidError(KubeAPIError):

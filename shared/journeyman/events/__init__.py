@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from journeyman.errors import MalformedEventError
 from journeyman.events import eventbridge, wire_format
 from journeyman.events.wire_format import decode_json, malformed
 from journeyman.ports import Trigger
@@ -23,8 +24,18 @@ def parse_trigger(payload: Mapping[str, Any]) -> Trigger:
             of ours (`version` and `source`).
 
     Raises:
-        MalformedEventError: It is none of these, or a field is missing or wrong.
+        MalformedEventError: It is none of these, or a field is missing or wrong. Nothing else is raised, because an error of
+            another kind would fail the other records of the batch.
     """
+    try:
+        return _parse(payload)
+    except MalformedEventError:
+        raise
+    except Exception as error:
+        raise malformed(f"cannot read the event: {type(error).__name__}: {str(error)[:200]}", payload) from error
+
+
+def _parse(payload: Mapping[str, Any]) -> Trigger:
     if "body" in payload and "detail-type" not in payload:
         return _parse_sqs_record(payload)
     if "detail-type" in payload:

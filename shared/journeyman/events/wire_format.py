@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -29,7 +29,9 @@ T = TypeVar("T")
 Time = Annotated[datetime, msgspec.Meta(tz=True)]
 """A time with its offset; a naive time would mean another moment on each machine."""
 
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+_LONGEST_NAME: Final = 253
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=_LONGEST_NAME)]
 """A text that must not be empty."""
 
 
@@ -54,11 +56,15 @@ def decode_json(text: str | bytes, *, what: str, message_id: str) -> Mapping[str
     """Return the JSON object in a message body; `what` and `message_id` name the message in the error.
 
     Raises:
-        MalformedEventError: It is not JSON, or not an object.
+        MalformedEventError: It is not JSON, not an object, not Unicode, or nested too deeply.
     """
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.DecodeError as error:  # ValidationError is a subclass
+    except RecursionError as error:
+        raise MalformedEventError(
+            f"cannot read the {what}: JSON objects are nested too deeply", id=message_id, to_do=TO_DO
+        ) from error
+    except ValueError as error:  # msgspec's DecodeError and UnicodeError are subclasses
         raise MalformedEventError(f"cannot read the {what}: {error}", id=message_id, to_do=TO_DO) from error
 
 
@@ -67,9 +73,13 @@ TO_DO = "fix the sender, then redrive the message from the dead-letter queue or 
 
 def malformed(message: str, payload: Mapping[str, Any]) -> MalformedEventError:
     """Return the error, with the message's id and source, and what to do."""
-    return MalformedEventError(
-        message, id=str(payload.get("id", "")), source=str(payload.get("source", "")), to_do=TO_DO
-    )
+    return MalformedEventError(message, id=_text(payload, "id"), source=_text(payload, "source"), to_do=TO_DO)
+
+
+def _text(payload: Mapping[str, Any], field: str) -> str:
+    """Return the start of a field that is a text, else nothing: a value of nested objects may be too deep to print."""
+    value = payload.get(field)
+    return value[:_LONGEST_NAME] if isinstance(value, str) else ""
 
 
 Count = Annotated[int, msgspec.Meta(ge=0)]

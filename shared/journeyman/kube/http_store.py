@@ -14,10 +14,10 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from journeyman.core.api.objects import POD, Resource
-from journeyman.errors import NOT_SERVED, GoneError, KubeAPIError, NotFoundError
+from journeyman.errors import NOT_SERVED, GoneError, KubeAPIError, NotFoundError, ResponseTooLargeError
 from journeyman.kube import error_translation
 from journeyman.kube.json_decoding import Versioned, decode, decode_watch_line
-from journeyman.kube.lists import UnreadableListError, WholeList, open_page, supports_protobuf
+from journeyman.kube.lists import UnreadableListError, WholeList, drop_unread_annotations, open_page, supports_protobuf
 from journeyman.kube.request_budget import EVICTIONS, NO_RETRIES, RequestBudget
 from journeyman.kube.transport import Transport
 from journeyman.ports import JSON, Listing, Patch, WatchEvent
@@ -27,6 +27,7 @@ T = TypeVar("T")
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
 _PARALLEL_WRITES: Final = 16
+_FEWER_OBJECTS: Final = 8  # the factor between a page that is too large and its next attempt
 _SILENCE_SECONDS: Final = 10.0  # after the timeout of a watch; a connection that is silent for longer is dead
 
 
@@ -216,12 +217,22 @@ class HttpKubeStore:
             )
 
     def _in_pages(self, resource: Resource[T], path: str, query: Mapping[str, str]) -> Listing[T]:
-        """Return all pages; the next page is requested while one is decoded, because the server needs longer for it."""
+        """Return all pages; the next page is requested while one is decoded, because the server needs longer for it.
+
+        A page that is too large is requested again with fewer objects, and so are the pages after it.
+        """
         items: list[T] = []
         with ThreadPoolExecutor(max_workers=1) as background:
             next_page = background.submit(self._read, resource, path, query)
             while True:
-                page = open_page(next_page.result(), resource)
+                try:
+                    page = open_page(next_page.result(), resource)
+                except ResponseTooLargeError:
+                    if int(query.get("limit", 1)) == 1:
+                        raise
+                    query = {**query, "limit": str(max(int(query["limit"]) // _FEWER_OBJECTS, 1))}
+                    next_page = background.submit(self._read, resource, path, query)
+                    continue
                 if page.continue_:
                     query = {key: value for key, value in query.items() if key != "resourceVersion"}
                     query["continue"] = page.continue_
@@ -260,6 +271,7 @@ class HttpKubeStore:
         if change.type == "BOOKMARK":
             return WatchEvent(type="BOOKMARK", object=None, resource_version=version)
         decoded: T = decode(change.object, resource.type, kind=resource.kind)
+        drop_unread_annotations([decoded])
         return WatchEvent(type=change.type, object=decoded, resource_version=version)
 
     def _patched(

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
-from journeyman.core.api.objects import Resource
+from journeyman.core.api.labels import POD_ANNOTATIONS
+from journeyman.core.api.objects import Pod, Resource
 from journeyman.errors import InvalidObjectError
 from journeyman.kube import error_translation, protobuf
 from journeyman.kube.json_decoding import JSON, ListMetadata, Versioned, decode, decoder
 from journeyman.kube.protobuf.field_numbers import LISTED
+from journeyman.kube.transport import MAX_BODY_BYTES
 from journeyman.ports import Listing
 
 if TYPE_CHECKING:
@@ -79,7 +81,7 @@ class WholeList(Generic[T]):
         head, pieces = _peek(iter(pieces), len(protobuf.MAGIC))
         if head == protobuf.MAGIC:
             return self._read_protobuf(pieces)
-        page = open_page(b"".join(pieces), self._resource)
+        page = open_page(_joined(pieces), self._resource)
         if page.continue_:
             raise UnreadableListError
         return Listing(items=page.items(), resource_version=page.resource_version)
@@ -124,6 +126,16 @@ def open_page(body: bytes, resource: Resource[T]) -> JsonPage[T]:
     return JsonPage(continue_=metadata.continue_, resource_version=metadata.resource_version, items=items)
 
 
+def drop_unread_annotations(found: Iterable[Any]) -> None:
+    """Remove the annotations of pods that are not in `labels.POD_ANNOTATIONS`, so that they are not kept with the pods."""
+    for pod in found:
+        if not isinstance(pod, Pod):
+            return  # all are of one kind
+        annotations = pod.metadata.annotations
+        for key in annotations.keys() - POD_ANNOTATIONS:
+            del annotations[key]
+
+
 def _peek(pieces: Iterator[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:
     """Return the first `size` bytes, and all pieces."""
     first = b""
@@ -132,6 +144,16 @@ def _peek(pieces: Iterator[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:
         if len(first) >= size:
             break
     return first[:size], chain((first,), pieces)
+
+
+def _joined(pieces: Iterable[bytes]) -> bytes:
+    """Return the whole body. Raises UnreadableListError if it is too large; pages are smaller."""
+    body = bytearray()
+    for piece in pieces:
+        body += piece
+        if len(body) > MAX_BODY_BYTES:
+            raise UnreadableListError
+    return bytes(body)
 
 
 def _list_metadata(body: bytes, resource: Resource[Any]) -> ListMetadata:
@@ -149,10 +171,12 @@ def _decode_items(body: bytes, resource: Resource[T]) -> tuple[T, ...]:
     """Return a list's objects. Raises as `decode`; the error names the object."""
     try:
         page: _ListBody[T] = decode(body, _list_type(resource.type), kind=resource.kind)
+        items = tuple(page.items)
     except InvalidObjectError:
         raw_page: _ListBody[dict[str, Any]] = decode(body, _list_type(dict), kind=resource.kind)
-        return tuple(_decode_item(raw, resource) for raw in raw_page.items)
-    return page.items
+        items = tuple(_decode_item(raw, resource) for raw in raw_page.items)
+    drop_unread_annotations(items)
+    return items
 
 
 def _decode_item(raw: Mapping[str, Any], resource: Resource[T]) -> T:

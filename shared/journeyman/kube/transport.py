@@ -22,7 +22,7 @@ from urllib3.exceptions import HTTPError, ProtocolError, ReadTimeoutError
 from urllib3.response import BaseHTTPResponse
 
 from journeyman import __version__
-from journeyman.errors import ForbiddenError, KubeAPIError, KubeUnavailableError
+from journeyman.errors import ForbiddenError, KubeAPIError, KubeUnavailableError, ResponseTooLargeError
 from journeyman.kube import error_translation
 from journeyman.kube.connection_pool import Connection, ConnectionPool
 from journeyman.kube.request_budget import READS, WRITES, BudgetedRetry, RequestBudget
@@ -37,6 +37,11 @@ that many times as long as the response took to begin."""
 LONGEST_QUIET_SECONDS: Final = 1.0
 MAX_LINE_BYTES: Final = 16 << 20
 """The longest line of a watch; etcd stores objects of 1.5 MiB, and JSON is longer."""
+MAX_BODY_BYTES: Final = 64 << 20
+"""The longest body that is held, decompressed: 500 NodeClaims have 3 MiB, and a page of larger objects is requested again with
+fewer of them (`HttpKubeStore.list`)."""
+MAX_STREAM_BYTES: Final = 2 << 30
+"""The longest body that is read in pieces, decompressed: 100,000 pods have half a GiB."""
 _PIECE_BYTES: Final = 128 * 1024
 _LINE_BUFFER_BYTES: Final = 64 * 1024
 _USER_AGENT: Final = f"journeyman/{__version__} (python {sys.version_info.major}.{sys.version_info.minor})"
@@ -104,7 +109,8 @@ class Transport:
         """Return the body of a successful response, decompressed; `accept` lists media types.
 
         Raises:
-            KubeAPIError: And its subclasses; ConfigurationError if a certificate is invalid; both name the cluster.
+            KubeAPIError: And its subclasses, ResponseTooLargeError if the body has over `MAX_BODY_BYTES`; ConfigurationError if
+                a certificate is invalid; all name the cluster.
             DeadlineError: The run has ended; nothing was sent.
         """
         policy = retries or (READS if method == "GET" else WRITES)
@@ -112,11 +118,18 @@ class Transport:
             headers = {"Accept": accept}
             if body is not None:
                 headers |= {"Content-Type": content_type, "Content-Length": str(len(body))}
-            response = self._send(method, path, query, policy, body=body, headers=headers)
-            content = response.data
-        self._budget.count_received(response.tell())
-        self._check(response, content, method, path)
-        return content
+            while True:
+                response = self._send(method, path, query, policy, body=body, headers=headers, preload_content=False)
+                try:
+                    content = self._body(response, method, path)
+                except (ProtocolError, ReadTimeoutError) as error:
+                    policy = _next_attempt(response, method, path, error)
+                else:
+                    self._check(response, content, method, path)
+                    return content
+                finally:
+                    self._budget.count_received(response.tell())
+                    response.close()  # also if it was not read to its end; otherwise its connection is in the pool already
 
     def read(
         self,
@@ -150,7 +163,7 @@ class Transport:
                 try:
                     return self._consume(response, path, consume, decode_status)
                 except (ProtocolError, ReadTimeoutError) as error:
-                    policy = _next_attempt(response, path, error)
+                    policy = _next_attempt(response, "GET", path, error)
 
     def stream(
         self,
@@ -186,7 +199,7 @@ class Transport:
             )
             if not _is_success(response):
                 with closing(response):
-                    self._check(response, response.data, "GET", path)
+                    self._check(response, self._body(response, "GET", path), "GET", path)
         if quiet_seconds is not None:
             slow_start = min(QUIET_FACTOR * (time.monotonic() - started_at), LONGEST_QUIET_SECONDS)
             quiet_seconds = max(quiet_seconds, slow_start)
@@ -241,11 +254,31 @@ class Transport:
     ) -> T:
         try:
             if not _is_success(response):
-                self._check(response, response.data, "GET", path, decode_status)
-            return consume(_pieces(response))
+                self._check(response, self._body(response, "GET", path), "GET", path, decode_status)
+            return consume(self._pieces(response, "GET", path, MAX_STREAM_BYTES))
         finally:
             self._budget.count_received(response.tell())
             response.close()  # also if it was not read to its end; otherwise its connection is in the pool already
+
+    def _body(self, response: BaseHTTPResponse, method: str, path: str) -> bytes:
+        """Return a body of at most `MAX_BODY_BYTES`, decompressed."""
+        return b"".join(self._pieces(response, method, path, MAX_BODY_BYTES))
+
+    def _pieces(self, response: BaseHTTPResponse, method: str, path: str, max_bytes: int) -> Iterator[bytes]:
+        """Yield a body in pieces, decompressed. Raises ResponseTooLargeError once they have more bytes than that."""
+        size = 0
+        while piece := response.read(_PIECE_BYTES, decode_content=True):
+            size += len(piece)
+            if size > max_bytes:
+                raise ResponseTooLargeError(
+                    f"the response to {method} {path} has over {max_bytes >> 20} MiB; it was not read to its end",
+                    reason="ResponseTooLarge",
+                    cluster=self.cluster,
+                    request=f"{method} {path}",
+                    to_do="find the objects that are so large, and remove what they need not have, such as long annotations; "
+                    "if there are none, check what answers in place of the API server",
+                )
+            yield piece
 
     def _send(
         self,
@@ -311,15 +344,10 @@ def _is_success(response: BaseHTTPResponse) -> bool:
     return 200 <= response.status < 300
 
 
-def _pieces(response: BaseHTTPResponse) -> Iterator[bytes]:
-    while piece := response.read(_PIECE_BYTES, decode_content=True):
-        yield piece
-
-
-def _next_attempt(response: BaseHTTPResponse, path: str, error: HTTPError) -> BudgetedRetry:
+def _next_attempt(response: BaseHTTPResponse, method: str, path: str, error: HTTPError) -> BudgetedRetry:
     """Wait, and return the policy that is left after a response broke off. Raises HTTPError if there is no attempt left."""
     policy = cast("BudgetedRetry", response.retries).increment(
-        "GET", path, error=error, _stacktrace=error.__traceback__
+        method, path, error=error, _stacktrace=error.__traceback__
     )
     policy.sleep()
     return policy

@@ -12,7 +12,6 @@ accepted for five minutes only, and one process sends it on only once.
 from __future__ import annotations
 
 import base64
-import binascii
 from collections import OrderedDict
 from collections.abc import Mapping
 from datetime import timedelta
@@ -206,7 +205,7 @@ def _claims(token: str) -> _TokenClaims:
     try:
         text = base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
         return msgspec.json.decode(text, type=_TokenClaims)
-    except (binascii.Error, ValueError, msgspec.DecodeError) as error:
+    except (ValueError, RecursionError) as error:  # RecursionError: claims of nested objects
         raise _unauthenticated(f"the token is not a service account's: {error}") from error
 
 

@@ -151,6 +151,11 @@ def test_event_of_another_service_is_ignored():
     assert parse_trigger(event).kind is InterruptionKind.NO_OP
 
 
+def nested(depth: int) -> str:
+    """Return an object in an object, and so on."""
+    return '{"id":' * depth + "1" + "}" * depth
+
+
 def broken() -> list:
     good, spot = sample("forwarder/pods-unschedulable.json"), sample("eventbridge/ec2-spot-interruption/terminate.json")
     record = sample("sqs/provision-batch.json")["Records"][0]
@@ -170,6 +175,10 @@ def broken() -> list:
         pytest.param({**record, "body": "{"}, record["messageId"], id="body is no JSON"),
         pytest.param({**record, "body": "[1]"}, record["messageId"], id="body is a list"),
         pytest.param({**record, "body": 7}, record["messageId"], id="body is no text"),
+        pytest.param({**record, "body": nested(10_000)}, "JSON objects", id="body of nested objects"),
+        pytest.param({**record, "body": '{"id": "\ud800"}'}, record["messageId"], id="body is no Unicode"),
+        pytest.param({**good, "source": {"id": json.loads(nested(900))}}, "source", id="source of nested objects"),
+        pytest.param({**good, "version": "2", "id": json.loads(nested(900))}, "version", id="id of nested objects"),
     ]
 
 

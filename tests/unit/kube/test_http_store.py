@@ -4,6 +4,8 @@ import gzip
 import json
 import socket
 import ssl
+import tracemalloc
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -19,6 +21,7 @@ from journeyman.errors import (
     KubeAPIError,
     KubeUnavailableError,
     NotFoundError,
+    ResponseTooLargeError,
     TooManyRequestsError,
 )
 from journeyman.kube.connection_pool import client_context
@@ -105,6 +108,60 @@ def test_lists_are_read_in_compressed_pages(script, store_for):
     assert headers["Accept-Encoding"] == "gzip"
     assert one == "/apis/karpenter.sh/v1/nodeclaims?fieldSelector=spec.nodeName%3D&resourceVersion=0&limit=500"
     assert two == "/apis/karpenter.sh/v1/nodeclaims?fieldSelector=spec.nodeName%3D&limit=500&continue=more"
+
+
+def bomb(mebibytes):
+    """Return a body of so many MiB, a thousandth of that when compressed."""
+    packer = zlib.compressobj(9, wbits=31)
+    filler = b" " * (1 << 20)
+    return b"".join(
+        [packer.compress(b'{"metadata":'), *(packer.compress(filler) for _ in range(mebibytes)), packer.flush()]
+    )
+
+
+def test_response_that_is_too_large_is_not_read_to_its_end(script, store_for):
+    """300 MiB, 300 KiB on the wire, would end the function for its memory."""
+    script.add_response(200, bomb(300), Content_Encoding="gzip")
+    tracemalloc.start()
+    with pytest.raises(ResponseTooLargeError, match="GET /api/v1/nodes/n has over 64 MiB") as caught:
+        store_for(script.url).get(NODE, "n")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 150 << 20
+    assert "annotations" in caught.value.context["to_do"]
+    assert len(script.requests) == 1
+
+
+def test_failure_that_is_too_large_is_not_read_to_its_end(script, store_for):
+    """Lists that are read in pieces have failures, too."""
+    script.add_response(403, bomb(100), Content_Encoding="gzip")
+    with pytest.raises(ResponseTooLargeError, match="has over 64 MiB"):
+        store_for(script.url).list(POD)
+
+
+def test_page_that_is_too_large_is_requested_with_fewer_objects(script, store_for):
+    """Objects of 1.5 MiB make a page of 750 MiB."""
+    script.add_response(200, bomb(100), Content_Encoding="gzip")
+    script.add_response(200, {"metadata": {"resourceVersion": "7", "continue": "more"}, "items": []})
+    script.add_response(200, {"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "b"}}]})
+    assert [claim.metadata.name for claim in store_for(script.url).list(NODECLAIM).items] == ["b"]
+    limits = [path.partition("?")[2] for _, path, _ in script.requests]
+    assert limits == ["limit=500", "limit=62", "limit=62&continue=more"]
+
+
+def test_object_that_is_too_large_for_a_page_of_its_own_is_an_error(script, store_for):
+    """The error names the list; the number of attempts is bounded."""
+    script.add_response(200, bomb(70), Content_Encoding="gzip")
+    with pytest.raises(ResponseTooLargeError, match=r"GET /apis/karpenter\.sh/v1/nodeclaims"):
+        store_for(script.url).list(NODECLAIM)
+    assert len(script.requests) == 4
+
+
+def test_response_that_breaks_off_is_read_again(script, store_for):
+    """As if the connection had broken before the response began; a write is not repeated."""
+    script.add_response(200, b"{", Content_Encoding="identity", Transfer_Encoding="chunked")
+    script.add_response(200, NODES["items"][0])
+    assert store_for(script.url).get(NODE, "n").metadata.name == "n"
 
 
 def test_list_metadata_may_follow_the_items(script, store_for):

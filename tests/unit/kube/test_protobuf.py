@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import socket
+import tracemalloc
 
 import msgspec
 import pytest
@@ -107,6 +108,30 @@ def test_server_is_private_if_all_its_addresses_are(monkeypatch, addresses, near
     monkeypatch.setattr(socket, "getaddrinfo", resolved)
     connection = Connection(server="https://prod.example:6443")
     assert ConnectionPool(connection, size=1, timeout=urllib3.Timeout(1)).is_private is near
+
+
+def test_annotations_of_pods_that_nobody_reads_are_not_kept():
+    """1,500 pods with 250 kB of them would end the function for its memory."""
+    kept = field(12, field(1, b"karpenter.sh/do-not-disrupt") + field(2, b"true"))
+    dropped = field(12, field(1, b"example.com/notes") + field(2, b"x" * 100))
+    (one,) = Reader(Pod).read([page(field(1, field(1, b"a") + dropped + kept))]).items
+    assert one.metadata.annotations == {"karpenter.sh/do-not-disrupt": "true"}
+
+
+def test_object_that_never_ends_is_not_collected(script, store_for):
+    """Its length is not to be believed; the list is read in JSON instead."""
+    head = protobuf.MAGIC + b"\x12" + b"\xff\xff\xff\x7f" + b"\x12" + b"\xf0\xff\xff\x7f"
+    script.add_response(200, gzip.compress(head + bytes(40 << 20)), Content_Encoding="gzip")
+    annotations = {"karpenter.sh/do-not-disrupt": "true", "example.com/notes": "x"}
+    listed = {"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "a", "annotations": annotations}}]}
+    script.add_response(200, listed)
+    tracemalloc.start()
+    (one,) = store_for(script.url).list(POD).items
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 64 << 20
+    assert one.metadata.annotations == {"karpenter.sh/do-not-disrupt": "true"}
+    assert "limit=500" in script.requests[1][1]
 
 
 def test_equal_values_are_shared():

@@ -168,6 +168,17 @@ def test_malformed_message_fails_alone(runtime, adapters):
     assert all(fields["to_do"] for _, _, fields in adapters.lines)
 
 
+def test_message_of_nested_objects_fails_alone(runtime, adapters):
+    """The decoder stops at such a depth with another error than for other malformed JSON."""
+    step, nested = StepOf(), '{"a":' * 10_000 + "1" + "}" * 10_000
+
+    failed = run_queue(runtime, step, a_record(1), a_record(2, body=nested), a_record(3))
+
+    assert (failed, step.runs) == ([], [("blue", "m1")])
+    assert [letter.body for letter in adapters.fake_queue.dead_letters] == [nested]
+    assert [fields["error"] for _, _, fields in adapters.lines] == ["MalformedEventError"]
+
+
 def received_again(record, receives):
     return {**record, "attributes": {**record["attributes"], "ApproximateReceiveCount": str(receives)}}
 

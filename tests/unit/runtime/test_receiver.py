@@ -50,6 +50,9 @@ class Moved:
     def queue(self):
         return self.fake_queue
 
+    def log(self, level, message, **fields):
+        """Log nothing."""
+
 
 class GoneCluster:
     def create(self, resource, body):
@@ -75,6 +78,24 @@ def test_recreated_cluster_is_connected_for_the_next_event():
 
     assert (verdict.status, moved.connected) == (202, 2)
     assert [message.cluster for message in moved.fake_queue.sent] == ["blue"]
+
+
+def test_event_of_nested_objects_is_refused():
+    """The sender is at fault, so the response is not one that asks for a retry."""
+    moved = Moved()
+    moved.connected = 1
+    runtime, receiver = Runtime({"blue": Settings(cluster_name="blue")}, moved), Receiver(SENDER)
+
+    assert receiver.receive(runtime, "blue", f"Bearer {a_token()}", b'{"a":' * 1_400 + b"1").status == 400
+    assert moved.fake_queue.sent == []
+
+
+def test_token_of_nested_objects_is_refused():
+    """Anyone may send a token."""
+    runtime, receiver = Runtime({"blue": Settings(cluster_name="blue")}, Moved()), Receiver(SENDER)
+    claims = base64.urlsafe_b64encode(b'{"a":' * 1_200 + b"1").decode()
+
+    assert receiver.receive(runtime, "blue", f"Bearer h.{claims}.s", b"{}").status == 401
 
 
 def a_token():

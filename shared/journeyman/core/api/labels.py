@@ -44,6 +44,10 @@ BUFFER_POD: Final = f"{GROUP}/capacity-buffer-fake-pod"  # "true" on a virtual p
 BUFFER_NAME: Final = f"{GROUP}/capacity-buffer-name"
 BUFFER_NAMESPACE: Final = f"{GROUP}/capacity-buffer-namespace"
 
+POD_DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
+POD_ANNOTATIONS: Final = frozenset({DO_NOT_DISRUPT, BUFFER_POD, BUFFER_NAME, BUFFER_NAMESPACE, POD_DELETION_COST})
+"""The annotations of pods that are read. The others, up to 256 KiB for each pod, are not kept with the pods of a cluster."""
+
 # Journeyman's annotations on NodePools, set by users
 PACKING: Final = f"{OWN_GROUP}/packing"  # "price" (the default) or "fewest-nodes", as Karpenter packs
 NODE_SURCHARGE: Final = f"{OWN_GROUP}/node-surcharge"  # price per hour of a node beyond its instance

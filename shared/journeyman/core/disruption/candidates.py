@@ -28,7 +28,6 @@ from journeyman.core.state.pod_predicates import (
     selects,
 )
 
-DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 # pkg/utils/disruption/disruption.go: scales that bring both into about ±16
 DELETION_COST_SCALE: Final = 2.0**27
 PRIORITY_SCALE: Final = 2.0**25
@@ -151,7 +150,7 @@ def eviction_cost(pod: Pod) -> float:
     """
     cost = 1.0 + (pod.spec.priority or 0) / PRIORITY_SCALE
     with suppress(ValueError, OverflowError):
-        cost += int(pod.metadata.annotations.get(DELETION_COST, "0")) / DELETION_COST_SCALE
+        cost += int(pod.metadata.annotations.get(labels.POD_DELETION_COST, "0")) / DELETION_COST_SCALE
     return min(max(cost, -MAX_EVICTION_COST), MAX_EVICTION_COST)
 
 

@@ -17,6 +17,8 @@ _VARINT: Final = 0
 _LENGTH_DELIMITED: Final = 2
 _FIXED: Final = {1: 8, 5: 4}
 """The length of a value in bytes, by the type in its tag."""
+_MAX_FIELD_BYTES: Final = 16 << 20
+"""The longest field, which is an object; etcd stores objects of 1.5 MiB."""
 _LONGEST_VARINT: Final = 63  # the bit at which the last byte of a 64-bit number begins
 
 
@@ -27,7 +29,7 @@ def parts(pieces: Iterable[bytes]) -> Iterator[bytes]:
         pieces: The response's body, cut anywhere.
 
     Raises:
-        ValueError: The response is not in such an envelope, or ends too early.
+        ValueError: The response is not in such an envelope, ends too early, or has too large a field.
     """
     data, remaining = b"", -1
     for piece in pieces:
@@ -39,6 +41,8 @@ def parts(pieces: Iterable[bytes]) -> Iterator[bytes]:
         if end > 0:
             yield data[:end]
             data, remaining = data[end:], remaining - end
+        if len(data) > _MAX_FIELD_BYTES:
+            raise ValueError(f"a field of the response has over {_MAX_FIELD_BYTES} bytes")
     if remaining:
         raise ValueError("the response is not a message in an envelope, or ends too early")
 

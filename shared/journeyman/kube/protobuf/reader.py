@@ -21,6 +21,8 @@ from typing import Any, Final, Generic, TypeVar, Union, get_args, get_origin
 import msgspec
 from google.protobuf.message import DecodeError
 
+from journeyman.core.api.labels import POD_ANNOTATIONS
+from journeyman.core.api.objects import Pod
 from journeyman.kube.protobuf import framing, message_classes
 from journeyman.kube.protobuf.field_numbers import AS_JSON, EMPTY_IS_MISSING, NUMBERS, UNSHARED_FIELDS, UNSHARED_TYPES
 from journeyman.kube.protobuf.message_classes import MISSING_BYTES, MISSING_NUMBER, MISSING_TEXT
@@ -206,7 +208,7 @@ class Reader(Generic[T]):
         if get_origin(hint) is tuple:
             return self._list(raw or get_args(hint)[0], as_json=raw is not None)
         if message_classes.is_unshared_map(type_, name):
-            return each(_texts)
+            return each(_pod_annotations if self._type is Pod and name == "annotations" else _texts)
         if get_origin(hint) is dict and raw is None:
             entries = within(self._text_entries if get_args(hint)[1] is str else self._amount_entries)
             return listed(CachedConverter(lambda lists: [*map(dict, entries(lists))]))
@@ -295,6 +297,10 @@ def _plain(value: Any) -> Any:
 
 def _texts(entries: Any) -> dict[str, str]:
     return {entry.key: entry.value for entry in entries[:]}
+
+
+def _pod_annotations(entries: Any) -> dict[str, str]:
+    return {entry.key: entry.value for entry in entries[:] if entry.key in POD_ANNOTATIONS}
 
 
 def _time(message: Any) -> datetime | None:
