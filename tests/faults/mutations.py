@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from journeyman.core.lifecycle.garbage_collection import collect_garbage
 from journeyman.core.state.pod_predicates import is_provisionable
-from journeyman.errors import KubeUnavailableError
+from journeyman.errors import UnknownClusterError
 from journeyman_simulator.faults.fault_scenario import (
     CallFault,
     DeleteClaim,
@@ -159,10 +159,10 @@ class AlteredLists(Wrapper):
 
 
 class RefusedReads(Wrapper):
-    """A `KubeStore` that answers no list."""
+    """A `KubeStore` that answers no list, with an error for which no message is delivered again."""
 
     def list(self, resource: Any, **_options: Any) -> Any:
-        raise KubeUnavailableError("no answer", call=f"list {resource.kind}")
+        raise UnknownClusterError("no answer", call=f"list {resource.kind}")
 
 
 class LostMessages(Wrapper):

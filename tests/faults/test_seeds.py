@@ -11,7 +11,15 @@ from journeyman_simulator.faults.seed_search import SeedSearchResult, search_see
 SEEDS = range(1, 301)
 EACH = 25  # seeds of a part; parts go to several workers
 COUNTED = range(101, 122)
-MEDIAN_RUNS = 70  # the mean of many seeds is 52; that of few seeds varies
+MEDIAN_RUNS = 80  # the mean of many seeds is about 60; that of few seeds varies
+AFTER_FAILURES = {
+    "consolidate: patch OfferingState",
+    *(
+        f"{step}: sqs ChangeMessageVisibilityBatch"
+        for step in ("provision", "terminate", "consolidate", "interrupt", "sweep")
+    ),
+}
+"""Calls that steps make only after another call failed; the recorded sample has no such failures."""
 MOST_OF_ANY = 300
 
 with_those_counted = pytest.mark.xdist_group("counted-scenarios")  # on one worker they run once
@@ -32,7 +40,7 @@ def test_no_scenario_violates_an_invariant(part):
     """Reproduce one with `journeyman faults --seed N --shrink`."""
     caught = [result(seed) for seed in part]
     assert [(found.seed, str(found.violations[0])) for one in caught for found in one.found] == []
-    assert {call for one in caught for call in one.coverage.calls} <= {*CALL_SITES}
+    assert {call for one in caught for call in one.coverage.calls} <= {*CALL_SITES, *AFTER_FAILURES}
 
 
 @with_those_counted

@@ -46,12 +46,12 @@ def test_pending_pods_event_launches_nodes_on_an_empty_cluster():
 
 
 def test_valid_records_are_handled_beside_a_malformed_one():
-    """The malformed record is retried, the error names it, and the handler handles the others."""
+    """The malformed record goes to the dead-letter queue, the error names it, and the handler handles the others."""
     status, text = replay("sqs/provision-batch-one-malformed.json", cluster=CLUSTERS / "zero-nodes.yaml")
     assert status == 1
     assert "ec2:CreateFleet" in text
     assert "cannot read the body of SQS message" in text
-    assert "1 record(s) return to the queue" in text
+    assert "return to the queue" not in text
 
 
 def test_spot_warning_taints_deletes_and_requeues_both_steps():

@@ -220,7 +220,9 @@ class SqsBatch(Struct):
         Records that can never succeed go to the dead-letter queue instead. Where SQS refuses that, they are retried as well.
         """
         failed = [record for record in self.records if record["messageId"] in self.failures]
-        received = [record for record in failed if "receiptHandle" in record]  # a handwritten test event may lack it
+        received = [
+            r for r in failed if "receiptHandle" in r and "eventSourceARN" in r
+        ]  # handwritten test events lack them
         permanent = [r for r in received if isinstance(self.failures[r["messageId"]], _PERMANENT)]
         moved: set[str] = set()
         for queue, records in _by_queue(permanent).items():
