@@ -186,8 +186,11 @@ def _update_nodepool_statuses(inputs: StepInputs) -> Plan:
 
 
 def _delete_unused(inputs: StepInputs) -> Plan:
-    """Delete unused cloud resources, last of all: launches create them, and no pod waits for their deletion."""
-    if not inputs.cleanup_due:
+    """Delete unused cloud resources, last of all: launches create them, and no pod waits for their deletion.
+
+    A cluster without NodeClasses has none, because the finalizer of a NodeClass releases them.
+    """
+    if not inputs.cleanup_due or not inputs.snapshot.node_classes:
         return Plan()
     action = DeleteUnusedResources(why="no launch, NodeClass or NodeClaim uses them")
     return Plan(chains=(chain_of("unused cloud resources", action),))
