@@ -220,9 +220,8 @@ class SqsBatch(Struct):
         Records that can never succeed go to the dead-letter queue instead. Where SQS refuses that, they are retried as well.
         """
         failed = [record for record in self.records if record["messageId"] in self.failures]
-        received = [
-            r for r in failed if "receiptHandle" in r and "eventSourceARN" in r
-        ]  # handwritten test events lack them
+        # test events written by hand may lack both
+        received = [record for record in failed if "receiptHandle" in record and "eventSourceARN" in record]
         permanent = [r for r in received if isinstance(self.failures[r["messageId"]], _PERMANENT)]
         moved: set[str] = set()
         for queue, records in _by_queue(permanent).items():

@@ -41,15 +41,8 @@ LATEST: Final = datetime(9999, 12, 30, tzinfo=timezone.utc)
 
 _GO_DURATION: Final = re.compile(r"([+-]?)((?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+)", re.ASCII)
 _GO_PARTS: Final = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
-_NANOSECONDS: Final = {
-    "ns": 1,
-    "us": 10**3,
-    "µs": 10**3,
-    "μs": 10**3,
-    "ms": 10**6,
-    "s": 10**9,
-    "m": 60 * 10**9,
-    "h": 3600 * 10**9,
+_NANOSECONDS: Final = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6} | {
+    unit: number * 10**9 for unit, number in _SECONDS.items()
 }
 _MAX_DIGITS: Final = 20  # of a number; more mean over 292 years, whatever the unit
 
