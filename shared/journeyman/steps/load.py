@@ -71,6 +71,7 @@ from journeyman.core.state.guard import SkippedObject, evaluate, ref_of, refs_of
 from journeyman.errors import NotFoundError
 from journeyman.steps.context import RunContext
 from journeyman.steps.offering_state_updates import recorded_prices
+from journeyman.steps.recorder import emit_reports
 
 T = TypeVar("T")
 O = TypeVar("O", bound=Object)  # noqa: E741 - any Kubernetes object
@@ -144,7 +145,7 @@ def load(run: RunContext, scope: Scope) -> Snapshot:
     spread = run.settings.default_spread if scope.scheduling else ()
     workloads = _workloads(run, buffers) if scope.scheduling else Workloads()
     invalid_objects = (*invalid_pools, *invalid_disruptions, *invalid_states, *invalid_overlays, *invalid_buffers)
-    _report(run, invalid_objects)
+    emit_reports(run, report_skipped(SkippedObject(refs=refs_of(item), why=item.why) for item in invalid_objects))
     return Snapshot(
         cluster=run.cluster,
         now=now,
@@ -171,17 +172,6 @@ def load(run: RunContext, scope: Scope) -> Snapshot:
         invalid_objects=invalid_objects,
         pods=_with_virtual_pods_and_spread(_pods(run, scope.pods), now, workloads, buffers, spread),
     )
-
-
-def _report(run: RunContext, invalid: Iterable[InvalidObject]) -> None:
-    """Report invalid objects: an Event on each, a log line and a metric."""
-    plan = report_skipped(SkippedObject(refs=refs_of(item), why=item.why) for item in invalid)
-    for line in plan.logs:
-        run.telemetry.log(line.level, line.message, **line.fields)
-    for event in plan.events:
-        run.telemetry.event(event)
-    for sample in plan.observations:
-        run.telemetry.observe(sample)
 
 
 def _with_virtual_pods_and_spread(

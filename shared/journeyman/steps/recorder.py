@@ -60,11 +60,7 @@ class RunRecorder:
         """Record a plan's notes, logs, Events, metrics, failures and requeues; they do not depend on its chains' success."""
         for note in plan.notes:
             self.note(note)
-        for line in plan.logs:
-            self._run.telemetry.log(line.level, line.message, **line.fields)
-        for event in plan.events:
-            self._run.telemetry.event(event)
-        self.observe(plan.observations)
+        emit_reports(self._run, plan)
         for name, number in plan.counts:
             self.count(name, number)
         for failure in plan.failures:
@@ -202,6 +198,16 @@ class RunRecorder:
 def chain_end_metric(step: Step) -> Observation:
     """Return the metric sample of a chain of requeues that reached its limit at a step."""
     return Observation(name="journeyman_requeue_chains_ended_total", labels={"controller": step.value})
+
+
+def emit_reports(run: RunContext, plan: Plan) -> None:
+    """Emit a plan's log lines, Events and metric samples."""
+    for line in plan.logs:
+        run.telemetry.log(line.level, line.message, **line.fields)
+    for event in plan.events:
+        run.telemetry.event(event)
+    for sample in plan.observations:
+        run.telemetry.observe(sample)
 
 
 def emit_error(run: RunContext, step: Step, error: JourneymanError) -> None:
